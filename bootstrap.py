@@ -1,0 +1,132 @@
+"""Run a command in this repository's own environment, which is made on first use.
+
+    python3 bootstrap.py accelerate launch --config_file accelerate_configs/cpu.yaml train.py
+    python3 bootstrap.py pytest
+
+The environment is .venv beside this file. It holds requirements-dev.txt, and is updated when that changes.
+It needs a Python that can put pip into it, or one that has pip itself (Debian without python3-venv).
+"""
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NoReturn, TextIO
+
+# First of all, and in words that Python 3.6 can read, because everything below may fail on an older one.
+if sys.version_info < (3, 10):
+    sys.exit(
+        "bootstrap: needs Python 3.10 or newer and this is {}.{} ({}); run it with another, "
+        "for example python3.12 bootstrap.py".format(*sys.version_info[:2], sys.executable)
+    )
+
+ROOT = Path(__file__).resolve().parent
+VENV = ROOT / ".venv"
+BIN = VENV / ("Scripts" if os.name == "nt" else "bin")
+PYTHON = BIN / ("python.exe" if os.name == "nt" else "python")
+STAMP = VENV / "bootstrap-stamp"  # where the environment was made, and, written last, what it holds
+REQUIREMENTS = ROOT / "requirements-dev.txt"
+
+
+def main(args: list[str]) -> int:
+    """Make the environment if need be, then become `args` (on Windows: run it and return its exit code)."""
+    if not args or args[0] in ("-h", "--help"):
+        print(__doc__.strip())
+        return 0 if args else 2
+    prepare_environment()
+    command = shutil.which(args[0], path=str(BIN))
+    if command is None:
+        fail(f"no command {args[0]!r} in {BIN}; try python, pytest, ruff or accelerate")
+    os.environ["VIRTUAL_ENV"] = str(VENV)
+    os.environ["PATH"] = f"{BIN}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    if os.name == "nt":
+        return subprocess.run([command, *args[1:]]).returncode
+    os.execv(command, [command, *args[1:]])  # the same process, so that signals reach the command
+
+
+def fail(message: str) -> NoReturn:
+    """End with one line on standard error and exit code 1."""
+    sys.exit(f"bootstrap: {message}")
+
+
+def prepare_environment() -> None:
+    """Bring .venv up to date with the requirements; an install that was interrupted is done again."""
+    digest = hashlib.sha256()
+    for path in (ROOT / "requirements.txt", REQUIREMENTS):
+        digest.update(path.read_bytes())
+    wanted = [str(VENV), digest.hexdigest()]
+    if read_stamp() == wanted and PYTHON.exists():
+        return
+    with open(ROOT / ".venv.lock", "w") as lock:
+        wait_for_lock(lock)
+        stamp = read_stamp()  # again: another process may have finished the work while this one waited
+        if stamp == wanted and PYTHON.exists():
+            return
+        if stamp[:1] != wanted[:1] or not PYTHON.exists():
+            # The scripts of an environment that was moved, or lost its Python, point nowhere: start over.
+            make_venv(clear=bool(stamp) or not PYTHON.exists())
+        pip = find_pip()
+        STAMP.write_text(wanted[0] + "\n", encoding="utf-8")
+        install_requirements(pip)
+        STAMP.write_text("\n".join(wanted) + "\n", encoding="utf-8")
+
+
+def read_stamp() -> list[str]:
+    """The lines of the stamp: none without an environment, one when its install was not finished."""
+    return STAMP.read_text(encoding="utf-8").splitlines() if STAMP.is_file() else []
+
+
+def wait_for_lock(lock: TextIO) -> None:
+    """Let one process install at a time: the nodes of a cluster start together on one file system."""
+    if os.name != "nt":
+        import fcntl
+
+        fcntl.flock(lock, fcntl.LOCK_EX)
+
+
+def make_venv(clear: bool) -> None:
+    """Make .venv, without pip where this Python cannot put one in (Debian without python3-venv)."""
+    print(f"bootstrap: making {VENV}", file=sys.stderr)
+    command = [sys.executable, "-m", "venv", *(["--clear"] if clear else []), str(VENV)]
+    if subprocess.run(command, capture_output=True).returncode == 0:
+        return
+    if subprocess.run([*command, "--without-pip"], stdout=sys.stderr).returncode != 0:
+        fail(f"{sys.executable} could not make {VENV}; on Debian and Ubuntu: apt install python3-venv")
+
+
+def find_pip() -> list[str]:
+    """The command of the environment's pip, or of this Python's pip working on the environment."""
+    if pip_version(str(PYTHON)) > (0, 0):
+        return [str(PYTHON), "-m", "pip"]
+    if pip_version(sys.executable) >= (22, 3):  # the first with --python
+        return [sys.executable, "-m", "pip", "--python", str(PYTHON)]
+    fail(
+        f"{sys.executable} has neither ensurepip nor pip 22.3 or newer; on Debian and Ubuntu: apt install python3-venv"
+    )
+
+
+def pip_version(python: str) -> tuple[int, int]:
+    """Version of the pip that this interpreter imports; (0, 0) when there is none."""
+    done = subprocess.run([python, "-m", "pip", "--version"], capture_output=True, text=True)
+    found = re.match(r"pip (\d+)\.(\d+)", done.stdout)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def install_requirements(pip: list[str]) -> None:
+    """Install requirements-dev.txt into the environment."""
+    print(f"bootstrap: installing {REQUIREMENTS.name}", file=sys.stderr)
+    command = [*pip, "install", "--disable-pip-version-check", "-r", str(REQUIREMENTS)]
+    # Standard output belongs to the command that runs afterwards.
+    code = subprocess.run(command, stdout=sys.stderr).returncode
+    if code != 0:
+        fail(f"pip ended with exit code {code}, its reason stands above; run the same command to try again")
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        fail("interrupted; the same command goes on")

@@ -1,0 +1,152 @@
+"""Which images form which batch: a function of (seed, epoch, step) alone.
+
+Nothing here knows how many processes there are until the very end, when the images of a step, already chosen, are cut
+into micro-batches. So another number of processes, another micro-batch or a resumed run sees the same images in the
+same steps.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+MAX_SHAPES = 16
+
+
+class Slot(NamedTuple):
+    """One place in a micro-batch: an image, the shape it is padded to, and whether it only fills the place."""
+
+    index: int
+    epoch: int
+    height: int
+    width: int
+    filler: bool = False
+
+
+class Batch(NamedTuple):
+    """The images of one optimizer step, (N,) indices, and the one shape they are padded to."""
+
+    indices: np.ndarray
+    height: int
+    width: int
+
+
+def padded_shapes(sizes: np.ndarray, max_shapes: int = MAX_SHAPES) -> np.ndarray:
+    """The shape each image is padded to: (N, 2) from image sizes (N, 2) as (H, W).
+
+    Up to `max_shapes` different sizes stay as they are. Beyond that, the two shapes whose union adds the fewest padded
+    pixels are merged until few are left: kernels and compilers settle on a few shapes, and all processes of a step
+    work on the same one.
+    """
+    grid = 8
+    shapes, inverse, counts = np.unique(sizes, axis=0, return_inverse=True, return_counts=True)
+    while len(shapes) > 256:  # merging compares all pairs
+        sizes = -(-sizes // grid) * grid
+        shapes, inverse, counts = np.unique(sizes, axis=0, return_inverse=True, return_counts=True)
+        grid *= 2
+    inverse = inverse.reshape(-1)
+    shapes, counts = shapes.astype(np.int64), counts.astype(np.int64)
+    while len(shapes) > max_shapes:
+        union = np.maximum(shapes[:, None], shapes[None]).prod(axis=2)
+        padding = (union - shapes.prod(axis=1)[:, None]) * counts[:, None]
+        padding = padding + padding.T
+        np.fill_diagonal(padding, np.iinfo(np.int64).max)
+        keep, gone = sorted(np.unravel_index(padding.argmin(), padding.shape))
+        shapes[keep] = np.maximum(shapes[keep], shapes[gone])
+        counts[keep] += counts[gone]
+        inverse[inverse == gone] = keep
+        inverse[inverse > gone] -= 1
+        shapes, counts = np.delete(shapes, gone, axis=0), np.delete(counts, gone)
+    return shapes[inverse]
+
+
+def epoch_batches(shapes: np.ndarray, batch_size: int, seed: int, epoch: int) -> list[Batch]:
+    """The batches of one epoch in their order: every image once, ceil(N / batch_size) batches, only one of them short.
+
+    Batches hold images of one padded shape; what is left of each shape is put together by size, at the larger shape.
+    """
+    rng = np.random.default_rng([seed, epoch])
+    order = rng.permutation(len(shapes))
+    groups, membership = np.unique(shapes, axis=0, return_inverse=True)
+    membership = membership.reshape(-1)[order]
+    chunks, leftovers = [], []
+    for group in range(len(groups)):
+        members = order[membership == group]
+        full = len(members) // batch_size * batch_size
+        chunks += list(members[:full].reshape(-1, batch_size))
+        leftovers.append(members[full:])
+    rest = np.concatenate(leftovers)
+    rest = rest[np.argsort(shapes[rest].prod(axis=1), kind="stable")]
+    chunks += [rest[start : start + batch_size] for start in range(0, len(rest), batch_size)]
+    return [Batch(chunks[i], *map(int, shapes[chunks[i]].max(axis=0))) for i in rng.permutation(len(chunks))]
+
+
+class TrainingSampler:
+    """Batch sampler over the steps of a whole run: for each step, `accumulation` rounds of one micro-batch per process.
+
+    The loader deals micro-batch i to process i mod `world_size`. Places beyond the step's images repeat one of them,
+    marked as filler: its mask is to be ignored as a whole. An epoch's length is `steps_per_epoch`; step s belongs to
+    epoch s // steps_per_epoch, so a run resumes by starting at its step.
+    """
+
+    def __init__(
+        self,
+        shapes: np.ndarray,
+        batch_size: int,
+        micro_batch_size: int,
+        world_size: int,
+        seed: int,
+        steps: range,
+    ) -> None:
+        self.shapes = shapes
+        self.global_batch_size = batch_size
+        self.micro_batch_size = micro_batch_size
+        self.world_size = world_size
+        self.accumulation = -(-batch_size // (micro_batch_size * world_size))
+        self.seed = seed
+        self.steps = steps
+        self.steps_per_epoch = -(-len(shapes) // batch_size)
+
+    def __len__(self) -> int:
+        return len(self.steps) * self.accumulation * self.world_size
+
+    def __iter__(self) -> Iterator[list[Slot]]:
+        epoch, batches = -1, []
+        for step in self.steps:
+            if step // self.steps_per_epoch != epoch:
+                epoch = step // self.steps_per_epoch
+                batches = epoch_batches(self.shapes, self.global_batch_size, self.seed, epoch)
+            batch = batches[step % self.steps_per_epoch]
+            slots = [Slot(int(index), epoch, batch.height, batch.width) for index in batch.indices]
+            places = self.accumulation * self.world_size * self.micro_batch_size
+            slots += [slots[0]._replace(filler=True)] * (places - len(slots))
+            yield from _chunks(slots, self.micro_batch_size)
+
+
+class EvaluationSampler:
+    """Batch sampler over a whole set, once: only images of equal input shape share a batch, so nothing is padded.
+
+    How many share one depends on their shape alone (`batch_size_of(height, width)`), never on the number of processes,
+    so every process count computes the very same batches. Batch i goes to process i mod `world_size`; fillers make
+    the number of batches even.
+    """
+
+    def __init__(self, shapes: np.ndarray, batch_size_of: Callable[[int, int], int], world_size: int) -> None:
+        self.batches: list[list[Slot]] = []
+        groups, membership = np.unique(shapes, axis=0, return_inverse=True)
+        for group, (height, width) in enumerate(groups.tolist()):
+            members = np.flatnonzero(membership.reshape(-1) == group).tolist()
+            slots = [Slot(index, 0, height, width) for index in members]
+            self.batches += _chunks(slots, batch_size_of(height, width))
+        filler = [self.batches[0][0]._replace(filler=True)]
+        self.batches += [filler] * (-len(self.batches) % world_size)
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[list[Slot]]:
+        return iter(self.batches)
+
+
+def _chunks(slots: list[Slot], size: int) -> list[list[Slot]]:
+    return [slots[start : start + size] for start in range(0, len(slots), size)]

@@ -1,0 +1,55 @@
+"""The two loaders of a run. accelerate deals their batches out: batch i to process i mod world size."""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch.utils.data import BatchSampler, DataLoader, Dataset
+
+from data_utils.batching import EvaluationSampler, TrainingSampler
+from data_utils.dataset import EvaluationDataset, TrainingDataset, collate_evaluation, collate_training
+from data_utils.survey import Data
+
+
+def training_loader(
+    data: Data,
+    read: Callable[..., np.ndarray],
+    shapes: np.ndarray,
+    *,
+    batch_size: int,
+    micro_batch_size: int,
+    world_size: int,
+    crop_size: tuple[int, int] | None,
+    seed: int,
+    steps: range,
+    num_workers: int,
+) -> DataLoader:
+    """Micro-batches of the run's `steps`, endless epochs in one pass; `read(source, name)` gives (C, h, w) images."""
+    dataset = TrainingDataset(data.train, read, data.classes, crop_size=crop_size, fill=data.mean, seed=seed)
+    sampler = TrainingSampler(shapes, batch_size, micro_batch_size, world_size, seed, steps)
+    return _loader(dataset, sampler, collate_training, num_workers)
+
+
+def evaluation_loader(
+    data: Data,
+    read: Callable[..., np.ndarray],
+    shapes: np.ndarray,
+    *,
+    batch_size_of: Callable[[int, int], int],
+    world_size: int,
+    num_workers: int,
+) -> DataLoader:
+    """The validation images once, none padded, each in the batch it has on any number of processes."""
+    dataset = EvaluationDataset(data.val, read, data.classes)
+    return _loader(dataset, EvaluationSampler(shapes, batch_size_of, world_size), collate_evaluation, num_workers)
+
+
+def _loader(dataset: Dataset, sampler: BatchSampler, collate: Callable, num_workers: int) -> DataLoader:
+    return DataLoader(
+        dataset,
+        batch_sampler=sampler,
+        collate_fn=collate,
+        num_workers=num_workers,
+        pin_memory=torch.cuda.is_available(),
+        persistent_workers=num_workers > 0,
+    )

@@ -1,0 +1,224 @@
+"""Every mask format -> class indices: read a mask, find the values of a data set, name them, encode."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from data_utils.decoding import Source, decode_mask
+from data_utils.errors import DataError
+
+IGNORE = 255  # the class index, inside this project, of pixels that count nowhere
+MAX_VALUES = 255
+SHOWN = 8  # values in a message
+Value = int | tuple[int, int, int]
+
+
+def read_mask(source: Source, name: str) -> np.ndarray:
+    """Mask values: (H, W) integers, or (H, W, 3) uint8 where the picture really is coloured.
+
+    A palette file gives its indices (the convention of VOC and ADE20K), save a GIF, whose encoder orders the palette as
+    it likes: there the colours count. RGB that holds only grey is grey, alpha is dropped, 1-bit is 0 and 1, EXIF
+    orientation is applied. Raises DataError, with `name`, for what cannot be read or is no mask.
+    """
+    return decode_mask(source, name)[0]
+
+
+def _pack(mask: np.ndarray) -> np.ndarray:
+    """(H, W, 3) colours -> (H, W) uint32 of 24 bits; (H, W) numbers stay."""
+    if mask.ndim == 2:
+        return mask
+    packed = np.zeros((*mask.shape[:2], 4), np.uint8)
+    packed[:, :, :3] = mask
+    return packed.view("<u4")[:, :, 0]
+
+
+def _unpack(key: int) -> tuple[int, int, int]:
+    return key & 255, key >> 8 & 255, key >> 16
+
+
+def show(values: Iterable[Value]) -> str:
+    """The first few values as a user writes them: 0, 1, #804080, ..."""
+    texts = [str(value) if isinstance(value, int) else "#{:02x}{:02x}{:02x}".format(*value) for value in values]
+    return ", ".join(texts[:SHOWN] + ["..."] * (len(texts) > SHOWN))
+
+
+@lru_cache(maxsize=8)
+def _table(values: tuple[Value, ...], ignore_value: Value | None, size: int) -> np.ndarray:
+    """Mask value -> class index + 1, IGNORE + 1 for the ignored one, 0 for the unknown."""
+    table = np.zeros(size, np.uint16)  # the 24-bit table occupies only the pages that are written
+    for code, value in [(IGNORE + 1, ignore_value), *enumerate(values, 1)]:
+        key = int.from_bytes(bytes(value), "little") if isinstance(value, tuple) else value
+        if key is not None and 0 <= key < size:
+            table[key] = code
+    return table
+
+
+@dataclass(frozen=True)
+class MaskClasses:
+    """What mask values mean: class i is called names[i] and written values[i]; `ignore_value` counts nowhere."""
+
+    names: tuple[str, ...]
+    values: tuple[Value, ...]
+    ignore_value: Value | None
+
+    def encode(self, mask: np.ndarray, name: str) -> np.ndarray:
+        """Mask values as `read_mask` gives them -> (H, W) uint8 class indices, 255 where ignored.
+
+        Raises DataError, with `name`, for values that are no class.
+        """
+        coloured = isinstance(self.values[0], tuple)
+        if coloured and mask.ndim == 2 and mask.dtype == np.uint8:  # a colour mask that happens to hold only greys
+            mask = np.repeat(mask[:, :, None], 3, axis=2)
+        if coloured != (mask.ndim == 3):
+            kinds = ("a mask of numbers", "a colour mask")
+            raise DataError(f"{name} is {kinds[mask.ndim == 3]}, the classes are {show(self.values)}")
+        keys = _pack(mask)
+        if keys.dtype == np.int64:
+            known = {self.ignore_value: IGNORE + 1} | {value: code for code, value in enumerate(self.values, 1)}
+            found, where = np.unique(keys, return_inverse=True)
+            codes = np.array([known.get(value, 0) for value in found.tolist()], np.uint16)[where.reshape(keys.shape)]
+        else:
+            codes = _table(self.values, self.ignore_value, 1 << 24 if coloured else 1 << 8 * keys.itemsize).take(keys)
+        if not codes.all():
+            unknown = np.unique(keys[codes == 0]).tolist()
+            unknown = [_unpack(key) for key in unknown] if coloured else unknown
+            raise DataError(
+                f"{name} has mask values [{show(unknown)}], classes are {show(self.values)}; a lossy (JPEG) mask?"
+            )
+        return (codes - 1).astype(np.uint8)
+
+
+def discover(
+    masks: Sequence[tuple[Source, str]], progress: Callable[[Iterable, int], Iterable] = lambda items, total: items
+) -> dict[Value, int]:
+    """Every value in any of the (source, name) masks and how many pixels hold it, read in threads.
+
+    Raises DataError for unreadable masks, lossy ones, more than 255 values, and numbers mixed with colours.
+    """
+    counts = {"numbers": Counter(), "greys": Counter(), "colours": Counter()}
+    examples = {}
+    tasks = range(len(masks))  # indices, so that a lazy sequence is read in the threads too
+    with ThreadPoolExecutor() as pool, closing(pool.map(lambda i: _count_values(*masks[i]), tasks)) as results:
+        for kind, found, name in progress(results, len(masks)):
+            counts[kind].update(found)
+            examples.setdefault(kind, name)
+            _check_number(counts[kind], name)
+    numbers, greys, colours = counts.values()
+    if colours and numbers:
+        raise DataError(
+            f"{examples['colours']} is a colour mask and {examples['numbers']} one of numbers; store all in one way"
+        )
+    found = Counter({(value,) * 3: count for value, count in greys.items()} if colours else greys)
+    return dict(found + numbers + colours)
+
+
+def _count_values(source: Source, name: str) -> tuple[str, dict[Value, int], str]:
+    mask, coloured, jpeg = decode_mask(source, name)
+    flat = _pack(mask).ravel()
+    # Masks are made of long runs of one value: counting runs is several times faster than sorting pixels.
+    starts = np.concatenate([[0], np.flatnonzero(flat[1:] != flat[:-1]) + 1])
+    values, where = np.unique(flat[starts], return_inverse=True)
+    pixels = np.bincount(where, weights=np.diff(starts, append=flat.size)).astype(int)
+    values = [_unpack(value) for value in values.tolist()] if mask.ndim == 3 else values.tolist()
+    if jpeg and len(values) > 2:
+        raise DataError(
+            f"{name}: mask is a JPEG with the values {show(values)}; compression invents values, store masks as PNG"
+        )
+    found = dict(zip(values, pixels.tolist(), strict=True))
+    _check_number(found, name)
+    return ("colours" if mask.ndim == 3 else "greys" if coloured else "numbers"), found, name
+
+
+def _check_number(found: dict[Value, int], name: str) -> None:
+    if len(found) <= MAX_VALUES:
+        return
+    some = np.array(sorted(found)[: MAX_VALUES + 1]).reshape(MAX_VALUES + 1, -1)
+    near = (np.abs(some[:, None] - some).max(axis=2) <= 2).sum(axis=1) > 1
+    smooth = near.mean() > 0.5 if some.shape[1] == 3 else max(found) <= 255
+    guess = "smoothed edges (JPEG, interpolation)" if smooth else "numbers of instances instead of classes"
+    raise DataError(f"{name}: masks hold more than {MAX_VALUES} values up to this one, {show(sorted(found))}; {guess}?")
+
+
+def _parse_value(text: str) -> Value:
+    if re.fullmatch(r"#[0-9a-fA-F]{6}", text):
+        return tuple(bytes.fromhex(text[1:]))
+    if re.fullmatch(r"-?[0-9]+", text):
+        return int(text)
+    raise DataError(f"{text!r} is no mask value; expected a whole number or a colour such as #804080")
+
+
+def parse_classes(text: str) -> list[tuple[Value, str]]:
+    """`0=background,255=car`, `#804080=road,...`, or a JSON file {"0": "background"} or [name, ...].
+
+    Raises DataError for what is neither, and for a value or name that stands twice.
+    """
+    if "=" in text and not text.endswith(".json"):
+        pairs = [part.partition("=")[::2] for part in text.split(",") if part.strip()]
+    else:
+        pairs = _read_classes(text)
+    classes = [(_parse_value(value.strip()), name.strip()) for value, name in pairs]
+    values, names = [value for value, _ in classes], [name for _, name in classes]
+    if "" in names:
+        raise DataError(f"class {show(values[names.index('') :][:1])} has no name; expected VALUE=NAME")
+    for what, items in (("value", values), ("name", names)):
+        twice = [item for item, count in Counter(items).items() if count > 1]
+        if twice:
+            raise DataError(f"class {what} {twice[0] if what == 'name' else show(twice[:1])} is given twice")
+    if len({type(value) for value in values}) > 1:
+        raise DataError(f"classes mix numbers and colours: {show(values)}")
+    return classes
+
+
+def _read_classes(path: str) -> list[tuple[str, str]]:
+    try:
+        # objects as tuples of pairs: a dict would hide a key that stands twice
+        content = json.loads(Path(path).read_text(encoding="utf-8-sig"), object_pairs_hook=tuple)
+    except (OSError, ValueError) as error:
+        raise DataError(f"classes {path!r}: neither VALUE=NAME,... nor a readable JSON file ({error})") from error
+    if isinstance(content, list):
+        content = [(str(i), name) for i, name in enumerate(content)]
+    if not isinstance(content, list | tuple) or not all(isinstance(name, str) for _, name in content):
+        raise DataError(f'{path}: expected {{"0": "background", ...}} or ["background", ...]')
+    return list(content)
+
+
+def resolve(found: dict[Value, int], classes: str | None, ignore: str | None) -> MaskClasses:
+    """The classes of masks that hold the values `found` (as `discover` gives them).
+
+    Without `classes`, every value in order is a class save the ignored one: `ignore`, or 255 where the others are
+    0, 1, ... n-1 and n >= 2; so 255 is a class in {0, 255}. Raises DataError for values without class or fewer than 2.
+    """
+    values = sorted(found)
+    ignored = None if ignore is None else _parse_value(ignore)
+    if classes is None:
+        if ignored is not None and ignored not in found:
+            raise DataError(f"--ignore-index {ignore} is in no mask; the masks hold {show(values)}")
+        if ignored is None and len(values) > 2 and values == [*range(len(values) - 1), IGNORE]:
+            ignored = IGNORE
+        values = [value for value in values if value != ignored]
+        binary = len(values) == 2 and values[0] in (0, (0, 0, 0))
+        names = ["background", "foreground"] if binary else [show([value]) for value in values]
+    else:
+        pairs = parse_classes(classes)
+        if all(isinstance(value, int) for value in found):  # black and white by colour: stored so or not, it is grey
+            pairs = [(v[0], name) if isinstance(v, tuple) and len(set(v)) == 1 else (v, name) for v, name in pairs]
+        if ignored is None and IGNORE in found and IGNORE not in dict(pairs):
+            ignored = IGNORE
+        pairs = [(value, name) for value, name in pairs if value != ignored]
+        nameless = [value for value in values if value not in dict(pairs) and value != ignored]
+        if nameless:
+            raise DataError(
+                f"the masks hold {show(nameless)}, not in --classes; name each, or give it as --ignore-index"
+            )
+        values, names = [value for value, _ in pairs], [name for _, name in pairs]
+    if not 2 <= len(values) <= MAX_VALUES:
+        raise DataError(f"{len(values)} classes, expected 2 to {MAX_VALUES}; the masks hold {show(sorted(found))}")
+    return MaskClasses(tuple(names), tuple(values), ignored)

@@ -1,0 +1,181 @@
+"""bootstrap.py in a copy of its own, with requirements that need no download."""
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parent.parent / "bootstrap.py"
+# The interpreter below this environment: the one that a user would call, and where Debian's pip lives.
+PYTHON = getattr(sys, "_base_executable", sys.executable)
+HAS_PIP = subprocess.run([PYTHON, "-m", "pip", "--version"], capture_output=True).returncode == 0
+
+# Stands before the real module on PYTHONPATH and does what Debian's does when python3-venv is not installed.
+VENV_WITHOUT_ENSUREPIP = """
+import runpy, sys
+if "--without-pip" not in sys.argv:
+    sys.exit("The virtual environment was not created successfully because ensurepip is not available.")
+del sys.modules["venv"]
+sys.path.remove(%r)
+runpy.run_module("venv", run_name="__main__")
+"""
+
+
+@pytest.fixture
+def repository(tmp_path):
+    """A folder with bootstrap.py and requirements that are installed already."""
+    root = tmp_path / "repository"
+    root.mkdir()
+    shutil.copy(SCRIPT, root)
+    (root / "requirements.txt").write_text("# nothing\n")
+    (root / "requirements-dev.txt").write_text("-r requirements.txt\n")
+    return root
+
+
+@pytest.fixture
+def no_ensurepip(tmp_path, monkeypatch):
+    """A folder of modules that hide those of this Python, which cannot put pip into an environment."""
+    modules = tmp_path / "modules"
+    (modules / "venv").mkdir(parents=True)
+    (modules / "venv" / "__init__.py").touch()
+    (modules / "venv" / "__main__.py").write_text(VENV_WITHOUT_ENSUREPIP % str(modules))
+    monkeypatch.setenv("PYTHONPATH", str(modules))
+    return modules
+
+
+def bootstrap(root: Path, *args: str) -> subprocess.CompletedProcess:
+    environment = os.environ | {"PIP_NO_INDEX": "1"}
+    command = [PYTHON, str(root / "bootstrap.py"), *args]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, cwd=root.parent)
+
+
+def last_line(done: subprocess.CompletedProcess) -> str:
+    return done.stderr.strip().splitlines()[-1]
+
+
+def test_the_first_run_makes_the_environment_and_later_runs_use_it(repository):
+    code = "import sys; print(sys.prefix, sys.argv[1:]); sys.exit(7)"
+    first = bootstrap(repository, "python", "-c", code, "--flag", "two words")
+    assert first.returncode == 7
+    assert first.stdout == f"{repository / '.venv'} ['--flag', 'two words']\n"  # and nothing of pip's
+    second = bootstrap(repository, "python", "-c", code)
+    assert (second.returncode, second.stderr) == (7, "")
+
+
+@pytest.mark.skipif(not HAS_PIP, reason="needs a Python with pip")
+class TestWithoutEnsurepip:
+    """The Debian case; it is also the quick one."""
+
+    pytestmark = pytest.mark.usefixtures("no_ensurepip")
+
+    def test_the_system_pip_installs_into_the_environment(self, repository):
+        # A package that only this installation can have put there.
+        package = repository / "marker"
+        package.mkdir()
+        dist_info = "marker-1.0.dist-info"
+        with zipfile.ZipFile(package / "marker-1.0-py3-none-any.whl", "w") as wheel:
+            wheel.writestr("marker.py", "")
+            wheel.writestr(f"{dist_info}/METADATA", "Metadata-Version: 2.1\nName: marker\nVersion: 1.0\n")
+            wheel.writestr(f"{dist_info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+            wheel.writestr(f"{dist_info}/RECORD", "")
+        (repository / "requirements-dev.txt").write_text(f"--find-links {package.as_posix()}\nmarker==1.0\n")
+        done = bootstrap(repository, "python", "-c", "import marker; print(marker.__file__)")
+        assert done.returncode == 0, done.stderr
+        assert Path(done.stdout.strip()).is_relative_to(repository / ".venv")
+        assert not list((repository / ".venv").rglob("pip"))
+
+    @pytest.mark.parametrize("file", ["requirements.txt", "requirements-dev.txt"])
+    def test_changed_requirements_are_installed_into_the_same_environment(self, repository, file):
+        bootstrap(repository, "python", "-c", "")
+        kept = repository / ".venv" / "kept"
+        kept.touch()
+        with open(repository / file, "a") as requirements:
+            requirements.write("# changed\n")
+        assert "installing" in bootstrap(repository, "python", "-c", "").stderr
+        assert bootstrap(repository, "python", "-c", "").stderr == ""
+        assert kept.exists()
+
+    def test_an_install_that_failed_is_done_again(self, repository):
+        requirements = repository / "requirements-dev.txt"
+        good = requirements.read_text()
+        requirements.write_text("no-such-package-anywhere==1.0\n")
+        for _ in range(2):
+            failed = bootstrap(repository, "python", "-c", "print('ran')")
+            assert (failed.returncode, failed.stdout) == (1, "")
+            assert last_line(failed).startswith("bootstrap: pip ended with exit code 1")
+        requirements.write_text(good)
+        assert bootstrap(repository, "python", "-c", "print('ran')").stdout == "ran\n"
+
+    def test_half_an_environment_is_completed(self, repository):
+        bootstrap(repository, "python", "-c", "")
+        (repository / ".venv" / "bootstrap-stamp").unlink()
+        done = bootstrap(repository, "python", "-c", "print('ran')")
+        assert done.stdout == "ran\n" and "making" in done.stderr and "installing" in done.stderr
+
+    def test_a_moved_environment_is_made_anew(self, repository):
+        bootstrap(repository, "python", "-c", "")
+        (repository / ".venv" / "old").touch()
+        moved = repository.rename(repository.with_name("moved"))
+        done = bootstrap(moved, "python", "-c", "import sys; print(sys.prefix)")
+        assert done.stdout == f"{moved / '.venv'}\n"
+        assert not (moved / ".venv" / "old").exists()
+
+    def test_without_any_pip_it_says_what_to_install(self, repository, no_ensurepip):
+        (no_ensurepip / "pip").mkdir()
+        (no_ensurepip / "pip" / "__init__.py").touch()
+        (no_ensurepip / "pip" / "__main__.py").write_text("import sys; sys.exit('No module named pip')")
+        done = bootstrap(repository, "python", "-c", "")
+        assert done.returncode == 1
+        assert "neither ensurepip nor pip" in last_line(done) and "apt install python3-venv" in last_line(done)
+        assert "Traceback" not in done.stderr
+        shutil.rmtree(no_ensurepip / "pip")  # now it is installed
+        assert bootstrap(repository, "python", "-c", "").returncode == 0
+
+    def test_an_unknown_command_is_one_line(self, repository):
+        bootstrap(repository, "python", "-c", "")
+        done = bootstrap(repository, "no-such-command")
+        assert done.returncode == 1
+        assert done.stderr.count("\n") == 1 and "'no-such-command'" in done.stderr
+
+    def test_the_command_finds_its_own_environment_first(self, repository):
+        code = "import os, shutil; print(shutil.which('python'), os.environ['VIRTUAL_ENV'])"
+        found, environment = bootstrap(repository, "python", "-c", code).stdout.split()
+        assert Path(found).is_relative_to(repository / ".venv") and environment == str(repository / ".venv")
+
+    @pytest.mark.skipif(os.name == "nt", reason="Windows cannot replace a process")
+    def test_the_command_takes_over_the_process_so_that_signals_reach_it(self, repository):
+        bootstrap(repository, "python", "-c", "")
+        command = [PYTHON, str(repository / "bootstrap.py"), "python", "-c", "import os; print(os.getpid())"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert int(process.communicate(timeout=60)[0]) == process.pid
+
+    @pytest.mark.skipif(os.name == "nt", reason="no lock on Windows")
+    def test_processes_that_start_together_install_once(self, repository):
+        command = [PYTHON, str(repository / "bootstrap.py"), "python", "-c", "print('ran')"]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        outputs = [p.communicate(timeout=120) for p in [subprocess.Popen(command, **pipes) for _ in range(3)]]
+        assert [out for out, _ in outputs] == ["ran\n"] * 3
+        assert sum("installing" in err for _, err in outputs) == 1
+
+
+def test_an_old_python_is_told_so_in_one_line():
+    code = f"import sys, runpy; sys.version_info = (3, 9, 1); runpy.run_path({str(SCRIPT)!r}, run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.startswith("bootstrap: needs Python 3.10 or newer and this is 3.9")
+    assert done.stderr.count("\n") == 1
+
+
+def test_an_old_python_can_read_as_far_as_that_line():
+    ast.parse(SCRIPT.read_text(encoding="utf-8"), feature_version=(3, 6))
+
+
+def test_without_a_command_it_shows_how_it_is_called(repository):
+    done = bootstrap(repository)
+    assert done.returncode == 2 and "python3 bootstrap.py pytest" in done.stdout
+    assert not (repository / ".venv").exists()

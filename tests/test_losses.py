@@ -1,0 +1,105 @@
+"""The loss: against written-out formulas, independent of how a step is split, blind to ignored pixels."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from unet.losses import LOSSES, SegmentationLoss
+
+
+def sample(batch: int = 4, classes: int = 3, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(batch, classes, 9, 7, generator=generator, dtype=torch.float64) * 3
+    masks = torch.randint(0, classes, (batch, 9, 7), generator=generator)
+    masks[0] = masks[0].clamp(max=1)  # the last class is absent from the first image
+    masks[torch.rand(masks.shape, generator=generator) < 0.2] = 255
+    return logits, masks
+
+
+def whole(criterion: SegmentationLoss, logits: torch.Tensor, masks: torch.Tensor) -> torch.Tensor:
+    return criterion(logits, masks, criterion.counts(masks))
+
+
+def test_cross_entropy_is_the_mean_over_valid_pixels():
+    logits, masks = sample()
+    assert torch.isclose(
+        whole(SegmentationLoss(3, "ce"), logits, masks), F.cross_entropy(logits, masks, ignore_index=255)
+    )
+
+
+def test_weighted_cross_entropy_is_the_weighted_mean():
+    logits, masks = sample()
+    weights = torch.tensor([0.2, 1.0, 1.8])
+    expected = F.cross_entropy(logits, masks, weights.double(), ignore_index=255)
+    assert torch.isclose(whole(SegmentationLoss(3, "ce", weights), logits, masks), expected)
+
+
+def test_dice_is_the_mean_over_images_and_classes_present():
+    logits, masks = sample()
+    values = []
+    for probs, mask in zip(logits.softmax(dim=1), masks, strict=True):
+        for c in range(3):
+            truth, valid = (mask == c).double(), (mask != 255).double()
+            if truth.sum() > 0:
+                overlap, size = (probs[c] * truth).sum(), (probs[c] * valid).sum() + truth.sum()
+                values.append(1 - 2 * overlap / size)
+    assert len(values) == 11  # of 12: one class is absent from one image
+    assert torch.isclose(whole(SegmentationLoss(3, "dice"), logits, masks), torch.stack(values).mean())
+
+
+def test_focal_is_cross_entropy_scaled_by_the_squared_error():
+    logits, masks = sample()
+    valid = masks != 255
+    p = logits.softmax(dim=1).gather(1, (masks * valid)[:, None])[:, 0][valid]
+    expected = (-((1 - p) ** 2) * p.log()).mean() + whole(SegmentationLoss(3, "dice"), logits, masks)
+    assert torch.isclose(whole(SegmentationLoss(3, "focal+dice"), logits, masks), expected)
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+@pytest.mark.parametrize("weights", [None, torch.tensor([0.5, 1.0, 2.0])])
+def test_shares_of_any_split_add_up_to_the_whole_with_the_same_gradient(kind, weights):
+    logits, masks = sample()
+    criterion = SegmentationLoss(3, kind, weights)
+    gradients, losses = [], []
+    for splits in ([4], [1, 3], [2, 1, 1]):
+        leaf = logits.clone().requires_grad_()
+        counts = sum(criterion.counts(part) for part in masks.split(splits))
+        shares = [criterion(a, b, counts) for a, b in zip(leaf.split(splits), masks.split(splits), strict=True)]
+        sum(shares).backward()
+        gradients.append(leaf.grad)
+        losses.append(sum(shares).detach())
+    for gradient, loss in zip(gradients[1:], losses[1:], strict=True):
+        torch.testing.assert_close(gradient, gradients[0], rtol=1e-12, atol=1e-15)
+        torch.testing.assert_close(loss, losses[0], rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+def test_logits_under_ignored_pixels_change_nothing(kind):
+    logits, masks = sample()
+    changed = torch.where((masks == 255).unsqueeze(1), torch.full_like(logits, 1e3), logits)
+    criterion = SegmentationLoss(3, kind)
+    assert torch.equal(whole(criterion, logits, masks), whole(criterion, changed, masks))
+    changed.requires_grad_()
+    whole(criterion, changed, masks).backward()
+    assert (changed.grad * (masks == 255).unsqueeze(1)).abs().max() == 0
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+def test_a_filler_adds_nothing_and_an_empty_step_is_zero(kind):
+    logits, masks = sample()
+    criterion = SegmentationLoss(3, kind)
+    filled = torch.cat([masks, torch.full_like(masks[:1], 255)])
+    with_filler = whole(criterion, torch.cat([logits, logits[:1]]), filled)
+    torch.testing.assert_close(with_filler, whole(criterion, logits, masks), rtol=1e-12, atol=0)
+    empty = logits.clone().requires_grad_()
+    loss = whole(criterion, empty, torch.full_like(masks, 255))
+    loss.backward()
+    assert loss == 0
+    assert (empty.grad == 0).all()
+
+
+def test_half_precision_logits_are_summed_in_float32():
+    logits, masks = sample()
+    loss = whole(SegmentationLoss(3), logits.bfloat16(), masks)
+    assert loss.dtype == torch.float32
+    torch.testing.assert_close(loss, whole(SegmentationLoss(3), logits, masks).float(), rtol=1e-2, atol=0)

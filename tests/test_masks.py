@@ -1,0 +1,410 @@
+"""Every mask format gives the same class indices, and every mistake in masks a clear line."""
+
+import io
+import json
+import pickle
+import random
+import re
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from data_utils import masks
+from data_utils.decoding import image_size_of, opened
+from data_utils.errors import DataError
+from data_utils.masks import IGNORE, MaskClasses, discover, parse_classes, read_mask, resolve
+
+INDICES = np.kron(np.array([[0, 1, 2], [2, 0, 1]], np.uint8), np.ones((4, 5), np.uint8))  # (8, 15)
+COLOURS = ((0, 0, 0), (128, 64, 128), (128, 64, 200))
+GREYS = (0, 100, 200)
+
+
+def encoded(picture: Image.Image, suffix: str, **options) -> bytes:
+    file = io.BytesIO()
+    picture.save(file, suffix, **options)
+    return file.getvalue()
+
+
+def palette_picture(colours) -> Image.Image:
+    picture = Image.fromarray(INDICES).convert("L").convert("P")
+    picture.putdata(INDICES.ravel().tolist())
+    picture.putpalette([band for colour in colours for band in colour])
+    return picture
+
+
+def npy(array: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+def turned(picture: Image.Image, orientation: int) -> Image.Exif:
+    exif = picture.getexif()
+    exif[0x0112] = orientation
+    return exif
+
+
+GREY, COLOUR = (
+    Image.fromarray(np.array(GREYS, np.uint8)[INDICES]),
+    Image.fromarray(np.array(COLOURS, np.uint8)[INDICES]),
+)
+SIDEWAYS = Image.fromarray(np.rot90(INDICES).copy())  # orientation 6: a quarter turn clockwise gives INDICES
+FORMATS = {
+    "L png": encoded(Image.fromarray(INDICES), "png"),
+    "L sparse values": encoded(GREY, "png"),
+    "L bmp": encoded(GREY, "bmp"),
+    "L tiff": encoded(GREY, "tiff"),
+    "L tiff, compressed": encoded(GREY, "tiff", compression="tiff_lzw"),
+    "L gif": encoded(GREY, "gif"),
+    "L webp, lossless": encoded(GREY, "webp", lossless=True),
+    "LA, half transparent": encoded(Image.merge("LA", [GREY, GREY.point(lambda v: 128)]), "png"),
+    "P png": encoded(palette_picture(COLOURS), "png"),
+    "P tiff": encoded(palette_picture(COLOURS), "tiff"),
+    "P gif, colours": encoded(palette_picture(COLOURS), "gif"),
+    "P gif, greys": encoded(palette_picture([(v, v, v) for v in GREYS]), "gif"),
+    "16-bit png": encoded(Image.fromarray(INDICES.astype(np.uint16) * 300), "png"),
+    "16-bit tiff": encoded(Image.fromarray(INDICES.astype(np.uint16) * 300), "tiff"),
+    "16-bit tiff, big-endian": encoded(Image.fromarray(INDICES.astype(">u2") * 300), "tiff"),
+    "32-bit tiff": encoded(Image.fromarray(INDICES.astype(np.int32) * 70_000), "tiff"),
+    "32-bit tiff, negative": encoded(Image.fromarray(INDICES.astype(np.int32) - 1), "tiff"),
+    "float tiff": encoded(Image.fromarray(INDICES.astype(np.float32)), "tiff"),
+    "RGB png": encoded(COLOUR, "png"),
+    "RGB tiff": encoded(COLOUR, "tiff"),
+    "RGB that is grey": encoded(GREY.convert("RGB"), "png"),
+    "RGBA": encoded(COLOUR.convert("RGBA"), "png"),
+    "RGBA that is grey and half transparent": encoded(
+        Image.merge("RGBA", [GREY] * 3 + [GREY.point(lambda v: 7)]), "png"
+    ),
+    "EXIF in png": encoded(SIDEWAYS, "png", exif=turned(SIDEWAYS, 6)),
+    "EXIF in tiff": encoded(SIDEWAYS, "tiff", exif=turned(SIDEWAYS, 6)),
+    "npy uint8": npy(INDICES),
+    "npy int64": npy(INDICES.astype(np.int64)),
+    "npy int8, negative": npy(INDICES.astype(np.int8) - 1),
+    "npy float64": npy(INDICES.astype(np.float64)),
+    "npy big-endian": npy(INDICES.astype(">i4")),
+    "npy Fortran order": npy(np.asfortranarray(INDICES)),
+    "npy (H, W, 1)": npy(INDICES[:, :, None]),
+    "npy colours": npy(np.array(COLOURS, np.uint8)[INDICES]),
+    "array": INDICES,
+    "PIL": palette_picture(COLOURS),
+    "dict of bytes": {"bytes": encoded(GREY, "png"), "path": None},
+}
+
+
+@pytest.mark.parametrize("source", FORMATS.values(), ids=FORMATS)
+def test_every_format_gives_the_same_indices(source):
+    classes = resolve(discover([(source, "mask")]), None, None)
+    result = classes.encode(read_mask(source, "mask"), "mask")
+    assert result.dtype == np.uint8
+    np.testing.assert_array_equal(result, INDICES)
+
+
+@pytest.mark.parametrize("wrap", [str, lambda path: path, lambda path: {"bytes": None, "path": str(path)}])
+@pytest.mark.parametrize("name", ["mask.png", "mask.npy", "MASK.NPY"])
+def test_a_mask_is_read_from_a_path(tmp_path, name, wrap):
+    path = tmp_path / name
+    path.write_bytes(FORMATS["npy uint8" if name.lower().endswith("npy") else "L png"])
+    np.testing.assert_array_equal(read_mask(wrap(path), name), INDICES)
+
+
+def test_one_bit_and_boolean_masks_are_0_and_1():
+    binary = INDICES > 0
+    for source in (encoded(Image.fromarray(binary), "png"), encoded(Image.fromarray(binary), "tiff"), npy(binary)):
+        mask = read_mask(source, "mask")
+        assert mask.dtype == np.uint8
+        np.testing.assert_array_equal(mask, binary)
+
+
+def test_a_black_and_white_gif_gives_greys_however_its_palette_is_ordered():
+    picture = palette_picture([(255, 255, 255), (0, 0, 0), (255, 255, 255)])
+    np.testing.assert_array_equal(read_mask(encoded(picture, "gif"), "m"), np.where(INDICES == 1, 0, 255))
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("kind", ["png", "tiff", "jpeg"])
+def test_the_size_from_the_header_is_that_of_the_mask(tmp_path, orientation, kind):
+    picture = Image.fromarray(np.zeros((8, 20), np.uint8))
+    source = encoded(picture, kind, exif=turned(picture, orientation))
+    size = read_mask(source, "m").shape
+    assert image_size_of(source, "m") == size == ((8, 20) if orientation < 5 else (20, 8))
+    (tmp_path / "file").write_bytes(source)
+    assert image_size_of(tmp_path / "file", "m") == size
+
+
+def test_reading_leaves_the_source_as_it_was():
+    picture = SIDEWAYS.copy()
+    picture.getexif()[0x0112] = 6
+    array = INDICES.copy()
+    assert read_mask(picture, "m").shape == INDICES.shape
+    read_mask(array, "m")[:] = 9
+    assert picture.size == SIDEWAYS.size
+    np.testing.assert_array_equal(array, INDICES)
+
+
+BAD = {
+    "zero bytes": (b"", "cannot be read"),
+    "text": (b"hello", "Pillow does not know"),
+    "truncated png": (FORMATS["16-bit png"][:-40], "cannot be read"),
+    "truncated npy": (FORMATS["npy int64"][:-8], "cannot be read"),
+    "npy of objects": (npy(np.array([{}, None])), "cannot be read"),
+    "nothing": (None, "is missing"),
+    "no file": ("/nowhere/mask.png", "/nowhere/mask.png"),
+    "fractions": (npy(INDICES / 2), "holds 0.5"),
+    "not a number": (npy(np.full((2, 2), np.nan)), "holds nan"),
+    "scores": (npy(np.zeros((3, 4, 5))), r"shape \(3, 4, 5\)"),
+    "one dimension": (npy(np.zeros(4, np.uint8)), "shape"),
+    "no pixels": (npy(np.zeros((0, 4), np.uint8)), "shape"),
+    "complex": (npy(np.zeros((4, 4), complex)), "complex128"),
+}
+
+
+@pytest.mark.parametrize(("source", "reason"), BAD.values(), ids=BAD)
+def test_a_bad_mask_is_one_line_with_its_name(source, reason):
+    with pytest.raises(DataError, match=reason) as error:
+        read_mask(source, "017.png")
+    assert str(error.value).startswith("017.png: ") and "\n" not in str(error.value)
+
+
+def test_a_picture_too_large_to_be_true_is_refused(monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
+    with pytest.raises(DataError, match=r"017.png: mask .*exceeds limit of 20 pixels"):
+        read_mask(FORMATS["L png"], "017.png")
+
+
+@pytest.mark.filterwarnings("ignore")  # Pillow's own, about damaged TIFF tags
+@pytest.mark.parametrize("key", ["L png", "L tiff, compressed", "P gif, colours", "npy int64", "L webp, lossless"])
+def test_damaged_files_end_in_a_data_error(key):
+    rng = random.Random(0)
+    for _ in range(60):
+        damaged = bytearray(FORMATS[key])
+        for _ in range(rng.randint(1, 8)):
+            damaged[rng.randrange(len(damaged))] = rng.randrange(256)
+        try:
+            read_mask(bytes(damaged[: rng.randint(1, len(damaged))]), "m")
+        except DataError as error:
+            assert str(error).startswith("m: ")
+
+
+def test_an_error_of_the_program_while_a_picture_is_open_stays_one():
+    with pytest.raises(KeyError), opened(INDICES, "m"):
+        {}["missing"]
+
+
+def test_values_and_their_pixels_are_counted_over_all_masks():
+    sources = [(FORMATS["L png"], "a"), (np.full((3, 4), 7, np.uint8), "b"), (np.full((1, 1), -1), "c")]
+    expected = {value: int((value == INDICES).sum()) for value in range(3)}
+    assert discover(sources) == expected | {7: 12, -1: 1}
+    assert all(type(value) is int for pair in discover(sources).items() for value in pair)
+
+
+def test_noise_is_counted_like_numpy_does():
+    noise = np.random.default_rng(0).integers(0, 200, (50, 60))
+    for mask in (noise, noise.astype(np.uint8), noise.astype(np.uint16)):
+        assert discover([(mask, "m")]) == dict(
+            zip(*(a.tolist() for a in np.unique(mask, return_counts=True)), strict=True)
+        )
+
+
+def test_progress_sees_every_mask_once():
+    seen = []
+
+    def progress(items, total):
+        for item in items:
+            seen.append(total)
+            yield item
+
+    discover([(INDICES, str(i)) for i in range(5)], progress)
+    assert seen == [5] * 5
+
+
+def test_a_colour_mask_that_holds_only_greys_is_still_a_colour_mask():
+    black = np.zeros((2, 3, 3), np.uint8)
+    found = discover([(black, "black"), (FORMATS["RGB png"], "street")])
+    assert found == {colour: 40 + 6 * (colour == (0, 0, 0)) for colour in COLOURS}
+    classes = resolve(found, None, None)
+    np.testing.assert_array_equal(classes.encode(read_mask(black, "black"), "black"), np.zeros((2, 3)))
+
+
+def test_colour_masks_and_masks_of_numbers_do_not_mix():
+    with pytest.raises(DataError, match=r"b\.png is a colour mask and a\.png one of numbers"):
+        discover([(FORMATS["L png"], "a.png"), (FORMATS["RGB png"], "b.png")])
+
+
+def test_the_first_bad_mask_is_named():
+    with pytest.raises(DataError, match=r"3\.png: mask cannot be read"):
+        discover([(INDICES if i != 3 else b"", f"{i}.png") for i in range(10)])
+
+
+def test_a_lossy_mask_is_recognised():
+    smooth = np.arange(256, dtype=np.uint8)[None].repeat(2, axis=0)
+    with pytest.raises(DataError, match="smoothed edges"):
+        discover([(smooth, "a.png")])
+    steps = np.random.default_rng(0).integers(0, 8, (40, 40, 3)).astype(np.uint8)
+    with pytest.raises(DataError, match="smoothed edges"):
+        discover([(steps, "a.png")])
+    circle = Image.fromarray(np.uint8(np.hypot(*np.mgrid[-20:20, -20:20]) < 15) * 255)
+    with pytest.raises(DataError, match=r"a\.jpg: mask is a JPEG with the values .*PNG"):
+        discover([(encoded(circle, "jpeg"), "a.jpg")])
+    blocks = Image.fromarray(np.kron(np.eye(2, dtype=np.uint8) * 255, np.ones((8, 8), np.uint8)))
+    assert discover([(encoded(blocks, "jpeg", quality=100), "exact.jpg")]) == {0: 128, 255: 128}
+
+
+def test_instance_numbers_are_recognised():
+    with pytest.raises(DataError, match="instances"):
+        discover([(np.arange(300, dtype=np.uint16)[None], "a.png")])
+    with pytest.raises(DataError, match="instances"):  # none too many by itself
+        discover([(np.full((2, 2), i * 7, np.uint16), f"{i}.png") for i in range(300)])
+
+
+RESOLVED = [
+    ({0, 1, 2}, None, (0, 1, 2), None),
+    ({0, 1, 255}, None, (0, 1), 255),
+    ({0, 1, 2, 3, 255}, None, (0, 1, 2, 3), 255),
+    ({0, 255}, None, (0, 255), None),
+    ({0, 128, 255}, None, (0, 128, 255), None),
+    ({1, 2, 255}, None, (1, 2, 255), None),
+    ({0, 1, 11}, "11", (0, 1), 11),
+    ({0, 1, 255}, "0", (1, 255), 0),
+    ({-1, 0, 1}, "-1", (0, 1), -1),
+    (set(COLOURS), None, COLOURS, None),
+    (set(COLOURS), "#000000", COLOURS[1:], (0, 0, 0)),
+]
+
+
+@pytest.mark.parametrize(("found", "ignore", "values", "ignore_value"), RESOLVED)
+def test_found_values_become_classes(found, ignore, values, ignore_value):
+    classes = resolve(dict.fromkeys(found, 1), None, ignore)
+    assert (classes.values, classes.ignore_value) == (values, ignore_value)
+
+
+def test_classes_without_given_names_are_named_by_their_values():
+    assert resolve({0: 1, 255: 1}, None, None).names == ("background", "foreground")
+    assert resolve({1: 1, 2: 1}, None, None).names == ("1", "2")
+    assert resolve({0: 1, 7: 1, 9: 1}, None, None).names == ("0", "7", "9")
+    assert resolve(dict.fromkeys(COLOURS, 1), None, None).names == ("#000000", "#804080", "#8040c8")
+
+
+def test_given_classes_keep_their_order_and_may_be_absent():
+    classes = resolve({0: 5, 255: 5}, "255=car, 0=road,7=rare", None)
+    assert classes == MaskClasses(("car", "road", "rare"), (255, 0, 7), None)
+
+
+def test_given_classes_leave_255_ignored_when_it_is_none_of_them():
+    assert resolve({0: 1, 9: 1, 255: 1}, "0=a,9=b", None).ignore_value == 255
+    assert resolve({0: 1, 9: 1, 11: 1}, "0=a,9=b,11=void", "11") == MaskClasses(("a", "b"), (0, 9), 11)
+    assert resolve({0: 1, 9: 1}, "0=a,9=b", "77").ignore_value == 77
+
+
+def test_black_and_white_may_be_named_by_colour():
+    assert resolve({0: 1, 255: 1}, "#000000=road,#ffffff=car", None).values == (0, 255)
+
+
+@pytest.mark.parametrize(
+    ("found", "classes", "ignore", "reason"),
+    [
+        ({0, 1}, None, "11", r"--ignore-index 11 is in no mask; the masks hold 0, 1"),
+        ({0, 1}, None, "void", "'void' is no mask value"),
+        ({0, 1}, None, "#12", "'#12' is no mask value"),
+        ({7}, None, None, "1 classes, expected 2 to 255; the masks hold 7"),
+        (set(), None, None, "0 classes"),
+        ({0, 1}, None, "1", "1 classes"),
+        (set(range(1, 257)), None, None, "256 classes"),
+        ({0, 1, 5}, "0=a,1=b", None, "hold 5, not in --classes"),
+        (set(COLOURS), "0=a,1=b", None, "hold #000000, #804080, #8040c8, not in --classes"),
+        ({0, 1}, "#804080=a,#000001=b", None, "hold 0, 1, not in --classes"),
+        ({0}, "0=a", None, "1 classes"),
+    ],
+)
+def test_values_that_make_no_classes_are_refused(found, classes, ignore, reason):
+    with pytest.raises(DataError, match=re.escape(reason)):
+        resolve(dict.fromkeys(found, 1), classes, ignore)
+
+
+@pytest.mark.parametrize(
+    ("content", "pairs"),
+    [
+        ({"0": "background", "11": "void"}, [(0, "background"), (11, "void")]),
+        ({"#804080": "road", "#000000": "rest"}, [((128, 64, 128), "road"), ((0, 0, 0), "rest")]),
+        (["sky", "road", "Straße"], [(0, "sky"), (1, "road"), (2, "Straße")]),
+    ],
+)
+def test_classes_are_read_from_json(tmp_path, content, pairs):
+    path = tmp_path / "a=b, c.json"
+    path.write_text(json.dumps(content), encoding="utf-8")
+    assert parse_classes(str(path)) == pairs
+
+
+def test_classes_are_read_from_a_line():
+    assert parse_classes("0=background, 255 = car,") == [(0, "background"), (255, "car")]
+    assert parse_classes("#804080=road,#00FF00=a b") == [((128, 64, 128), "road"), ((0, 255, 0), "a b")]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("0=a,0=b", "class value 0 is given twice"),
+        ("#ffffff=a,#FFFFFF=b", "class value #ffffff is given twice"),
+        ("0=a,1=a", "class name a is given twice"),
+        ("0=a,1=", "class 1 has no name"),
+        ("0=a,1", "class 1 has no name"),
+        ("a=0", "'a' is no mask value"),
+        ("1.5=a", "'1.5' is no mask value"),
+        ("#12345=a", "'#12345' is no mask value"),
+        ("0=a,#000001=b", "mix numbers and colours"),
+        ("nowhere.json", "nowhere.json"),
+        ("car,road", "neither VALUE=NAME"),
+        ('json:{"0": "a", "0": "b"}', "class value 0 is given twice"),
+        ('json:{"0": 1}', "expected"),
+        ("json:[1, 2]", "expected"),
+        ("json:3", "expected"),
+        ('json:"road"', "expected"),
+        ("json:{", "neither VALUE=NAME"),
+    ],
+)
+def test_a_mistake_in_classes_is_one_clear_line(tmp_path, text, reason):
+    if text.startswith("json:"):
+        (tmp_path / "classes.json").write_text(text[5:])
+        text = str(tmp_path / "classes.json")
+    with pytest.raises(DataError, match=re.escape(reason)) as error:
+        parse_classes(text)
+    assert "\n" not in str(error.value)
+
+
+def test_the_ignored_value_becomes_255():
+    classes = MaskClasses(("a", "b"), (0, 1), 11)
+    np.testing.assert_array_equal(classes.encode(np.uint8([[0, 11], [11, 1]]), "m"), [[0, IGNORE], [IGNORE, 1]])
+    classes = MaskClasses(("a", "b"), COLOURS[1:], (0, 0, 0))
+    np.testing.assert_array_equal(classes.encode(np.uint8([[COLOURS[2], (0, 0, 0)]]), "m"), [[1, IGNORE]])
+
+
+def test_a_value_may_be_255_and_there_may_be_255_classes():
+    values = tuple(range(1, 256))
+    classes = MaskClasses(tuple(map(str, values)), values, 0)
+    np.testing.assert_array_equal(classes.encode(np.arange(256, dtype=np.uint8)[None], "m"), [[IGNORE, *range(255)]])
+
+
+@pytest.mark.parametrize(
+    ("values", "mask", "message"),
+    [
+        ((0, 1, 2), [[0, 37]], "017.png has mask values [37], classes are 0, 1, 2; a lossy (JPEG) mask?"),
+        ((0, 1), [list(range(12))], "[2, 3, 4, 5, 6, 7, 8, 9, ...], classes are 0, 1"),
+        ((0, 1), [[0, 700]], "[700]"),
+        ((0, 1), [[0, -3, 100_000]], "[-3, 100000]"),
+        (COLOURS, [[(0, 0, 0), (255, 1, 2)]], "[#ff0102], classes are #000000, #804080, #8040c8"),
+        (COLOURS, [[0, 3]], "[#030303]"),
+        (COLOURS, [[0, 700]], "017.png is a mask of numbers, the classes are #000000"),
+        ((0, 1), [[(1, 2, 3)]], "017.png is a colour mask, the classes are 0, 1"),
+    ],
+)
+def test_an_unknown_value_names_the_file(values, mask, message):
+    classes = MaskClasses(tuple(map(str, values)), tuple(values), None)
+    with pytest.raises(DataError, match=re.escape(message)):
+        classes.encode(read_mask(npy(np.array(mask, np.int64 if np.ndim(mask) == 2 else np.uint8)), "m"), "017.png")
+
+
+def test_encoding_leaves_nothing_large_in_what_loader_processes_are_sent():
+    classes = MaskClasses(("a", "b", "c"), COLOURS, None)
+    classes.encode(read_mask(FORMATS["RGB png"], "m"), "m")
+    assert len(pickle.dumps(classes)) < 1000
+    assert masks._table.cache_info().currsize > 0

@@ -1,0 +1,76 @@
+"""The scores: against torchmetrics, honest about absent classes, blind to ignored pixels, independent of batches."""
+
+import pytest
+import torch
+from torchmetrics.classification import MulticlassConfusionMatrix, MulticlassF1Score, MulticlassJaccardIndex
+
+from unet.metrics import confusion_matrix, format_table, scores, summary_line
+
+
+def sample(seed: int = 0, classes: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    masks = torch.randint(0, classes, (7, 13, 11), generator=generator)
+    preds = torch.where(
+        torch.rand(masks.shape, generator=generator) < 0.7,
+        masks,
+        torch.randint(0, classes, masks.shape, generator=generator),
+    )
+    masks[torch.rand(masks.shape, generator=generator) < 0.1] = 255
+    return preds, masks
+
+
+def test_confusion_matrix_and_scores_equal_torchmetrics():
+    preds, masks = sample()
+    options = {"num_classes": 5, "ignore_index": 255}
+    matrix = confusion_matrix(preds, masks, 5)
+    assert torch.equal(matrix, MulticlassConfusionMatrix(**options)(preds, masks))
+    result = scores(matrix)
+    iou = MulticlassJaccardIndex(average="none", **options)(preds, masks)
+    dice = MulticlassF1Score(average="none", **options)(preds, masks)
+    torch.testing.assert_close(torch.tensor(result["iou"]), iou)
+    torch.testing.assert_close(torch.tensor(result["dice"]), dice)
+    assert result["mean_iou"] == pytest.approx(iou.mean().item())
+    assert result["mean_dice"] == pytest.approx(dice.mean().item())
+    valid = masks != 255
+    assert result["pixel_accuracy"] == pytest.approx((preds == masks)[valid].double().mean().item())
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 7])
+def test_matrix_does_not_depend_on_the_batches(batch_size):
+    preds, masks = sample()
+    parts = zip(preds.split(batch_size), masks.split(batch_size), strict=True)
+    assert torch.equal(sum(confusion_matrix(*part, 5) for part in parts), confusion_matrix(preds, masks, 5))
+
+
+def test_all_background_scores_zero_on_the_foreground():
+    masks = torch.zeros(2, 8, 8, dtype=torch.int64)
+    masks[:, 2:4, 2:4] = 1
+    result = scores(confusion_matrix(torch.zeros_like(masks), masks, 3))
+    assert result["dice"][1] == 0
+    assert result["dice"][2] is None  # occurs nowhere, so it counts nowhere
+    background = 2 * 120 / (128 + 120)
+    assert result["mean_dice"] == pytest.approx(background / 2)
+    assert "only 'background' was predicted" in summary_line(result, ["background", "cell", "other"])
+
+
+def test_class_in_prediction_only_scores_zero_and_counts():
+    masks = torch.zeros(1, 4, 4, dtype=torch.int64)
+    preds = masks.clone()
+    preds[0, 0, 0] = 1
+    result = scores(confusion_matrix(preds, masks, 2))
+    assert result["iou"] == [15 / 16, 0]
+    assert result["mean_iou"] == pytest.approx(15 / 32)
+
+
+def test_predictions_under_ignored_pixels_change_nothing():
+    preds, masks = sample()
+    changed = torch.where(masks == 255, (preds + 1) % 5, preds)
+    assert torch.equal(confusion_matrix(preds, masks, 5), confusion_matrix(changed, masks, 5))
+
+
+def test_nothing_counted_has_no_score():
+    masks = torch.full((1, 3, 3), 255)
+    result = scores(confusion_matrix(torch.zeros_like(masks), masks, 2))
+    assert result["mean_iou"] is None
+    assert result["pixel_accuracy"] is None
+    assert "n/a" in format_table(torch.zeros(2, 2, dtype=torch.int64), ["a", "b"])

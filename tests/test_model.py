@@ -1,0 +1,178 @@
+"""The network: sizes, parameters, equality with a written-out reference and with Pytorch-UNet, saving and loading."""
+
+import json
+import os
+import sys
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from unet import ModelError, Preprocess, UNet, UNetConfig
+
+
+def randomized(model: UNet, seed: int = 0) -> UNet:
+    """Random weights and running statistics, so that no layer is a no-op, in float64 and evaluation mode."""
+    generator = torch.Generator().manual_seed(seed)
+    for tensor in model.state_dict().values():
+        if tensor.is_floating_point():
+            tensor.copy_(torch.rand(tensor.shape, generator=generator) * 0.2 + (0.9 if tensor.ndim == 1 else -0.1))
+    return model.double().eval()
+
+
+def reference(weights: list[torch.Tensor], x: torch.Tensor, depth: int) -> torch.Tensor:
+    """Pytorch-UNet's forward written out with functions, taking the tensors of its state dict in order."""
+    queue = iter(weights)
+
+    def double_conv(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(2):
+            x = F.conv2d(x, next(queue), padding=1)
+            scale, shift, mean, variance, _ = (next(queue) for _ in range(5))
+            x = F.relu(
+                (x - mean.view(-1, 1, 1)) / (variance.view(-1, 1, 1) + 1e-5).sqrt() * scale.view(-1, 1, 1)
+                + shift.view(-1, 1, 1)
+            )
+        return x
+
+    skips = [double_conv(x)]
+    for _ in range(depth):
+        skips.append(double_conv(F.max_pool2d(skips[-1], 2)))
+    x = skips.pop()
+    for skip in reversed(skips):
+        x = F.conv_transpose2d(x, next(queue), next(queue), stride=2)
+        dy, dx = skip.shape[2] - x.shape[2], skip.shape[3] - x.shape[3]
+        x = double_conv(torch.cat([skip, F.pad(x, [dx // 2, dx - dx // 2, dy // 2, dy - dy // 2])], dim=1))
+    return F.conv2d(x, next(queue), next(queue))
+
+
+@pytest.mark.parametrize(("upsample", "parameters"), [("transpose", 31_037_698), ("bilinear", 17_263_042)])
+def test_default_has_the_published_number_of_parameters(upsample, parameters):
+    with torch.device("meta"):
+        model = UNet(UNetConfig(upsample=upsample))
+    assert sum(parameter.numel() for parameter in model.parameters()) == parameters
+
+
+@pytest.mark.parametrize("size", [(16, 16), (17, 23), (31, 64), (33, 100)])
+def test_network_equals_the_reference_on_every_size_from_two_to_the_depth(size):
+    model = randomized(UNet(UNetConfig(base_channels=4, depth=4)))
+    x = torch.randn(2, 3, *size, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    expected = reference(list(model.state_dict().values()), x, depth=4)
+    with torch.no_grad():
+        torch.testing.assert_close(model(x), expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.skipif("PYTORCH_UNET" not in os.environ, reason="set PYTORCH_UNET to a checkout of milesial/Pytorch-UNet")
+@pytest.mark.parametrize("bilinear", [False, True])
+def test_network_equals_pytorch_unet(bilinear, monkeypatch):
+    monkeypatch.syspath_prepend(os.environ["PYTORCH_UNET"])
+    ours_in_memory = {name: sys.modules.pop(name) for name in list(sys.modules) if name.split(".")[0] == "unet"}
+    try:
+        from unet.unet_model import UNet as Theirs
+    finally:
+        for name in [name for name in sys.modules if name.split(".")[0] == "unet"]:
+            del sys.modules[name]
+        sys.modules.update(ours_in_memory)
+    theirs = Theirs(3, 2, bilinear=bilinear).eval()
+    ours = UNet(UNetConfig(upsample="bilinear_aligned" if bilinear else "transpose")).eval()
+    ours.load_state_dict(dict(zip(ours.state_dict(), theirs.state_dict().values(), strict=True)))
+    for size in [(16, 16), (17, 31), (96, 65), (130, 127)]:
+        x = torch.rand(1, 3, *size)
+        with torch.no_grad():
+            torch.testing.assert_close(ours(x), theirs(x), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("norm", ["batch", "group", "instance"])
+@pytest.mark.parametrize("upsample", ["transpose", "bilinear"])
+@pytest.mark.parametrize("size", [(1, 1), (1, 40), (15, 16), (16, 16), (31, 7), (33, 47)])
+def test_any_size_comes_back_at_its_own_size(norm, upsample, size):
+    model = UNet(UNetConfig(in_channels=1, num_classes=3, base_channels=4, norm=norm, upsample=upsample)).eval()
+    with torch.no_grad():
+        logits = model(torch.randint(0, 256, (1, 1, *size), dtype=torch.uint8))
+    assert logits.shape == (1, 3, *size)
+    assert logits.isfinite().all()
+
+
+def test_small_input_is_padded_with_its_border_and_cropped_back():
+    model = randomized(UNet(UNetConfig(base_channels=4, depth=3)))
+    x = torch.randn(1, 3, 5, 20, dtype=torch.float64)
+    with torch.no_grad():
+        torch.testing.assert_close(model(x), model(F.pad(x, (0, 0, 0, 11), mode="replicate"))[:, :, :5])
+
+
+def test_model_normalises_raw_pixels_itself():
+    preprocess = Preprocess(mean=(100.0, 50.0, 7.0), std=(10.0, 20.0, 3.0))
+    plain = randomized(UNet(UNetConfig(base_channels=4)))
+    normalising = UNet(UNetConfig(base_channels=4, preprocess=preprocess)).double().eval()
+    normalising.load_state_dict(plain.state_dict())
+    x = torch.randint(0, 256, (1, 3, 32, 32), dtype=torch.uint8)
+    by_hand = (x.double() - torch.tensor([100.0, 50.0, 7.0]).view(3, 1, 1)) / torch.tensor([10.0, 20.0, 3.0]).view(
+        3, 1, 1
+    )
+    with torch.no_grad():
+        torch.testing.assert_close(normalising(x), plain(by_hand))
+
+
+@pytest.mark.parametrize("norm", ["batch", "group", "instance"])
+def test_saved_model_comes_back_with_weights_config_and_logits(tmp_path, norm):
+    preprocess = Preprocess(
+        scale=0.5,
+        mean=(1.5, 2.5),
+        std=(3.0, 4.0),
+        class_names=("road", "car"),
+        class_values=((0, 0, 0), (128, 64, 128)),
+        ignore_value=(255, 255, 255),
+    )
+    config = UNetConfig(2, 2, base_channels=4, depth=2, norm=norm, dropout=0.1, preprocess=preprocess)
+    model = UNet(config).to(memory_format=torch.channels_last).eval()
+    model.save_pretrained(tmp_path)
+    loaded = UNet.from_pretrained(tmp_path)
+    assert loaded.config == config
+    assert not loaded.training
+    x = torch.rand(1, 2, 20, 24)
+    with torch.no_grad():
+        torch.testing.assert_close(loaded(x), model(x), rtol=1e-3, atol=1e-5)  # channels-last rounds differently
+    assert all(torch.equal(value, loaded.state_dict()[key]) for key, value in model.state_dict().items())
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["README.md", "config.json", "model.safetensors"]
+    assert json.loads((tmp_path / "config.json").read_text())["preprocess"]["class_names"] == ["road", "car"]
+
+
+def test_damaged_model_folder_says_which_file(tmp_path):
+    UNet(UNetConfig(base_channels=2, depth=1)).save_pretrained(tmp_path)
+    weights, config = tmp_path / "model.safetensors", tmp_path / "config.json"
+    whole, settings = weights.read_bytes(), json.loads(config.read_text())
+
+    def refused(reason: str) -> None:
+        with pytest.raises(ModelError, match=reason) as error:
+            UNet.from_pretrained(tmp_path)
+        assert str(error.value).startswith(str(tmp_path))
+        assert "\n" not in str(error.value)
+
+    weights.write_bytes(whole[: len(whole) // 2])
+    refused("model.safetensors is damaged")
+    weights.unlink()
+    refused("has no model.safetensors")
+    weights.write_bytes(whole)
+    config.write_text(json.dumps(settings | {"base_channels": 4}))
+    refused("size mismatch")
+    config.write_text(json.dumps(settings | {"norm": "layer"}))
+    refused("norm is 'layer'")
+    config.write_text("{")
+    refused("config.json is damaged")
+    config.unlink()
+    refused("has no config.json")
+
+
+def test_mistyped_model_folder_is_told_apart_from_a_hub_id(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    for name in ("runs/modle", "modle", str(tmp_path / "modle"), "runs/a/b"):
+        with pytest.raises(ModelError, match=r"is not a folder with config\.json"):
+            UNet.from_pretrained(name)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"depth": 0}, {"norm": "layer"}, {"upsample": "nearest"}, {"dropout": 1.0}, {"in_channels": 0}]
+)
+def test_wrong_configuration_names_the_value(wrong):
+    with pytest.raises(ValueError, match=str(next(iter(wrong)))):
+        UNetConfig(**wrong)

@@ -1,0 +1,36 @@
+"""Learning rate, optimizer groups and class weights."""
+
+import pytest
+import torch
+
+from train_utils.launch import LaunchError
+from train_utils.optimization import SCHEDULES, build_optimizer, class_weight_tensor, learning_rate
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_learning_rate_warms_up_to_its_peak_and_ends_low(schedule):
+    rates = [learning_rate(step, 100, peak=0.5, warmup_steps=10, schedule=schedule) for step in range(100)]
+    assert rates[:10] == pytest.approx([0.05 * step for step in range(1, 11)])
+    assert max(rates) == rates[10] == 0.5
+    assert rates[10:] == sorted(rates[10:], reverse=True)
+    assert rates[-1] == 0.5 if schedule == "constant" else 0 < rates[-1] < 0.02
+
+
+def test_weight_decay_spares_norms_and_biases():
+    model = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2))
+    for name in ("adamw", "sgd"):
+        decayed, others = build_optimizer(model, name, 0.1, 0.01).param_groups
+        assert [parameter.ndim for parameter in decayed["params"]] == [4]
+        assert len(others["params"]) == 3
+        assert (decayed["weight_decay"], others["weight_decay"]) == (0.01, 0)
+
+
+def test_automatic_class_weights_make_classes_weigh_the_same():
+    weights = class_weight_tensor(["auto"], [900, 90, 10])
+    torch.testing.assert_close(weights * torch.tensor([900, 90, 10]), torch.full((3,), 1000 / 3))
+
+
+def test_class_weights_must_be_one_for_each_class():
+    assert class_weight_tensor([1.0, 2.0], [10, 10]).tolist() == [1.0, 2.0]
+    with pytest.raises(LaunchError, match="3 values for 2 classes"):
+        class_weight_tensor([1.0, 2.0, 3.0], [10, 10])

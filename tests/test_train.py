@@ -1,0 +1,230 @@
+"""train.py, launched as a user would: what it writes, what it promises about profiles, how mistakes end."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from conftest import ROOT, TINY, launch, write_folder
+from PIL import Image
+
+from unet import UNet
+
+
+def records(output) -> list[dict]:
+    return [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+
+
+def losses(output) -> list[float]:
+    return [record["train/loss"] for record in records(output) if "train/loss" in record]
+
+
+def test_a_run_writes_model_metrics_pictures_and_settings(trained):
+    names = {path.name for path in trained.iterdir()}
+    assert {"model", "metrics.jsonl", "tensorboard", "predictions", "run.json"} <= names
+    assert len(list((trained / "predictions").rglob("*.png"))) == 5
+    assert list((trained / "tensorboard").rglob("events.out.tfevents*"))
+    settings = json.loads((trained / "run.json").read_text())
+    assert settings["flags"]["batch_size"] == 4
+    assert settings["profile"]["processes"] == 1
+    assert settings["run"]["torch"] == torch.__version__.split("+")[0] or settings["run"]["torch"] == torch.__version__
+
+
+def test_a_run_learns_and_keeps_its_best_model(trained):
+    evaluations = [record for record in records(trained) if "eval/mean_iou" in record]
+    assert len(evaluations) == 12
+    best = max(record["eval/mean_iou"] for record in evaluations)
+    assert best > 0.8
+    assert losses(trained)[-1] < 0.75 * losses(trained)[0]
+    config = UNet.from_pretrained(trained / "model").config
+    assert config.preprocess.class_values == (0, 255)
+    assert len(config.preprocess.mean) == config.in_channels == 3
+
+
+def test_tensorboard_holds_the_scalars_and_pictures_of_metrics_jsonl(trained):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(trained / "tensorboard"), size_guidance={"images": 0})
+    events.Reload()
+    last = [record for record in records(trained) if "eval/mean_iou" in record][-1]
+    assert events.Scalars("eval/mean_iou")[-1].value == pytest.approx(last["eval/mean_iou"], abs=1e-6)
+    assert events.Scalars("eval/mean_iou")[-1].step == last["step"]
+    assert "train/loss" in events.Tags()["scalars"]
+    assert len(events.Tags()["images"]) == 5
+
+
+def test_predict_reproduces_the_score_that_training_reported(trained, tiny_folder, tmp_path):
+    best = max(record["eval/mean_iou"] for record in records(trained) if "eval/mean_iou" in record)
+    data = tiny_folder / "val"
+    result = launch(
+        "predict.py",
+        "--model",
+        trained / "model",
+        "--input",
+        data / "images",
+        "--output",
+        tmp_path,
+        "--truth",
+        data / "masks",
+    )
+    assert result.returncode == 0, result.stderr
+    assert json.loads((tmp_path / "metrics.json").read_text())["mean_iou"] == best
+
+
+COMMON = ["--max-steps", "6", "--log-every", "1", "--tracker", "none", "--optimizer", "sgd", "--batch-size", "5"]
+
+
+@pytest.fixture(scope="module")
+def one_process(tiny_folder, tmp_path_factory):
+    output = tmp_path_factory.mktemp("one") / "run"
+    result = launch("train.py", "--dataset", tiny_folder, "--output-dir", output, *TINY, *COMMON, profile="cpu")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith("profile: processes 1,")
+    return output
+
+
+@pytest.mark.parametrize(
+    ("profile", "flags"),
+    [("multi_cpu", []), ("multi_cpu", ["--micro-batch-size", "1"]), ("cpu", ["--micro-batch-size", "2"])],
+)
+def test_processes_and_accumulation_change_neither_losses_nor_scores(
+    tiny_folder, one_process, tmp_path, profile, flags
+):
+    output = tmp_path / "run"
+    result = launch(
+        "train.py", "--dataset", tiny_folder, "--output-dir", output, *TINY, *COMMON, *flags, profile=profile
+    )
+    assert result.returncode == 0, result.stderr
+    assert losses(output) == pytest.approx(losses(one_process), abs=1e-5)
+    for ours, theirs in zip(records(output), records(one_process), strict=True):
+        assert ours.get("train/lr") == theirs.get("train/lr")
+        assert ours.get("eval/mean_iou") == pytest.approx(theirs.get("eval/mean_iou"), abs=1e-3)
+
+
+def test_accumulation_comes_from_the_profile_and_a_flag_that_disagrees_is_refused(tiny_folder, tmp_path, fails_with):
+    common = ["train.py", "--dataset", tiny_folder, *TINY, "--max-steps", "1", "--tracker", "none", "--batch-size", "4"]
+    env = {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "2"}
+    result = launch(*common, "--output-dir", tmp_path / "a", env=env)
+    assert result.returncode == 0, result.stderr
+    assert "gradient_accumulation_steps 2" in result.stdout
+    assert "4 images a step = 2 in a micro-batch x 1 processes x 2 accumulation steps" in result.stdout
+    result = launch(*common, "--output-dir", tmp_path / "b", "--gradient-accumulation-steps", "4", env=env)
+    fails_with(result, "profile sets 2 gradient accumulation steps", 1)
+
+
+def test_bfloat16_profile_trains_here(tiny_folder, tmp_path):
+    result = launch(
+        "train.py", "--dataset", tiny_folder, "--output-dir", tmp_path / "run", *TINY, "--max-steps", "2",
+        env={"ACCELERATE_MIXED_PRECISION": "bf16", "ACCELERATE_USE_CPU": "true"},
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    assert "mixed_precision bf16" in result.stdout
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
+@pytest.mark.parametrize("profile", ["single_gpu", "multi_gpu", "fp16"])
+def test_gpu_profile_without_a_gpu_ends_in_one_line_of_ours(profile, tmp_path):
+    result = launch("train.py", "--output-dir", tmp_path / "run", profile=profile)
+    assert result.returncode == 1
+    errors = [line for line in result.stderr.splitlines() if line.startswith("train.py: error: ")]
+    assert len(errors) == 1, result.stderr
+    assert "accelerate launch --config_file accelerate_configs/" in errors[0]
+
+
+def test_ignored_value_counts_nowhere_and_sizes_may_vary(tmp_path):
+    """Masks 0/1 with a border of 7 to ignore; images of two sizes, one validation split taken out of them."""
+    folder = write_folder(tmp_path / "data", 6, seed=2, values=(0, 1))
+    other = write_folder(tmp_path / "other", 6, seed=3, values=(0, 1), size=(33, 70))
+    for kind in ("images", "masks"):
+        for file in (other / kind).iterdir():
+            file.rename(folder / kind / f"other_{file.name}")
+    for file in (folder / "masks").iterdir():
+        mask = np.array(Image.open(file))
+        mask[:3] = 7
+        Image.fromarray(mask).save(file)
+    output = tmp_path / "run"
+    result = launch(
+        "train.py", "--dataset", folder, "--output-dir", output, *TINY, "--epochs", "1", "--ignore-index", "7",
+        "--val-fraction", "0.3", "--scale", "0.7", "--classes", "0=sky,1=cell", "--loss", "focal+dice",
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    assert "8 training and 4 validation images" in result.stdout
+    config = UNet.from_pretrained(output / "model").config
+    assert config.num_classes == 2
+    assert config.preprocess.ignore_value == 7
+    assert {f"eval/iou/{name}" for name in ("sky", "cell")} <= set(records(output)[-1])
+
+
+def test_crops_class_weights_and_strong_augmentation_train(tiny_folder, tmp_path):
+    result = launch(
+        "train.py", "--dataset", tiny_folder, "--output-dir", tmp_path / "run", *TINY, "--max-steps", "2",
+        "--crop-size", "32", "64", "--augment", "strong", "--class-weights", "auto", "--norm", "batch",
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+
+
+def test_run_that_predicts_one_class_only_says_so(tmp_path):
+    folder = write_folder(tmp_path / "data", 4, seed=0)
+    result = launch(
+        "train.py", "--dataset", folder, "--output-dir", tmp_path / "run", *TINY, "--max-steps", "1", "--learning-rate",
+        "1e-9", "--tracker", "none",
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    assert "only 'background' was predicted" in result.stdout or "only 'foreground' was predicted" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        (["--lernrate", "1"], "unknown argument --lernrate"),
+        (["--learning-rat", "1"], "did you mean --learning-rate?"),
+        (["--batch-size", "0"], "'0' is not a whole number of at least 1"),
+        (["--learning-rate", "-1"], "'-1' is not a number above 0"),
+        (["--norm", "layer"], "invalid choice: 'layer'"),
+        (["--image-size", "32"], "expected 2 arguments"),
+        (["--image-size", "32", "32", "--scale", "0.5"], "give one of them"),
+        (["--epochs", "two"], "'two' is not a whole number"),
+    ],
+)
+def test_usage_mistakes_end_in_one_line_with_exit_code_2(flags, line, fails_with):
+    fails_with(launch("train.py", *flags), line, 2)
+
+
+def test_data_mistakes_end_in_one_line_with_exit_code_1(tmp_path, fails_with):
+    def refused(line: str, *flags: str, dataset=None) -> None:
+        output = tmp_path / f"run{np.random.default_rng().integers(1e9)}"
+        result = launch(
+            "train.py", "--dataset", dataset or folder, "--output-dir", output, *TINY, "--max-steps", "1", *flags
+        )
+        fails_with(result, line, 1)
+
+    (tmp_path / "empty").mkdir()
+    refused("nowhere", dataset=tmp_path / "nowhere")
+    refused("empty", dataset=tmp_path / "empty")
+    folder = write_folder(tmp_path / "data", 5, seed=0)
+    refused("--class-weights", "--class-weights", "1", "2", "3")
+    refused("9", "--ignore-index", "9")
+    mask = folder / "masks" / "cell_03.png"
+    Image.fromarray(np.zeros((40, 50), np.uint8)).save(mask)
+    refused("cell_03")
+    unknown = np.zeros((40, 56), np.uint8)
+    unknown[0, 0] = 37
+    Image.fromarray(unknown).save(mask)
+    refused("37", "--classes", "0=background,255=cell")
+    mask.write_bytes(b"")
+    refused("cell_03")
+
+
+def test_output_folder_that_holds_something_is_refused(trained, tiny_folder, fails_with):
+    before = sorted(trained.rglob("*"))
+    result = launch("train.py", "--dataset", tiny_folder, "--output-dir", trained, *TINY)
+    fails_with(result, "is not an empty folder", 1)
+    assert sorted(trained.rglob("*")) == before
+
+
+def test_help_names_every_flag_of_the_contract_that_is_there():
+    text = launch("train.py", "--help").stdout
+    for flag in ("--dataset", "--batch-size", "--micro-batch-size", "--classes", "--ignore-index", "--output-dir"):
+        assert flag in text
+    assert "--fp16" not in text  # precision, device and processes are the profile's
+    assert (ROOT / "train.py").read_text().startswith('"""Train a U-Net')

@@ -1,0 +1,1 @@
+"""What a training run needs beside mathematics; knows torch and accelerate, never unet or data_utils."""

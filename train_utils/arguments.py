@@ -1,0 +1,101 @@
+"""Command lines whose mistakes end in one clear line, printed once however many processes there are."""
+
+import argparse
+import difflib
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import NoReturn
+
+from train_utils.launch import LaunchError
+
+
+class Arguments(argparse.ArgumentParser):
+    """An argument parser whose errors are one line, with the flag that was probably meant; no abbreviated flags."""
+
+    def __init__(self, description: str) -> None:
+        super().__init__(
+            description=description,
+            allow_abbrev=False,
+            formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        )
+
+    def parse_args(self, args: list[str] | None = None, namespace: None = None) -> argparse.Namespace:
+        parsed, unknown = self.parse_known_args(args)
+        if unknown:
+            flags = [flag for action in self._actions for flag in action.option_strings]
+            near = difflib.get_close_matches(unknown[0].split("=")[0], flags, n=1)
+            hint = f"; did you mean {near[0]}?" if near else f"; see {self.prog} --help"
+            self.error(f"unknown argument {unknown[0]}{hint}")
+        return parsed
+
+    def error(self, message: str) -> NoReturn:
+        say_once(f"{self.prog}: error: {message}")
+        sys.exit(2)
+
+
+def positive_int(text: str) -> int:
+    """An integer of at least 1, for argparse."""
+    return _number(text, int, lambda value: value >= 1, "a whole number of at least 1")
+
+
+def count(text: str) -> int:
+    """An integer of at least 0, for argparse."""
+    return _number(text, int, lambda value: value >= 0, "a whole number of at least 0")
+
+
+def positive_float(text: str) -> float:
+    """A finite number above 0, for argparse."""
+    return _number(text, float, lambda value: 0 < value < float("inf"), "a number above 0")
+
+
+def non_negative_float(text: str) -> float:
+    """A finite number of at least 0, for argparse."""
+    return _number(text, float, lambda value: 0 <= value < float("inf"), "a number of at least 0")
+
+
+def fraction(text: str) -> float:
+    """A number of at least 0 and below 1, for argparse."""
+    return _number(text, float, lambda value: 0 <= value < 1, "a number of at least 0 and below 1")
+
+
+def auto_or(kind: Callable[[str], float]) -> Callable[[str], float | str]:
+    """`auto`, or what `kind` reads, for argparse."""
+    return lambda text: text if text == "auto" else kind(text)
+
+
+def _number(text: str, kind: type, valid: Callable[[float], bool], expected: str) -> int | float:
+    try:
+        value = kind(text)
+    except ValueError:
+        value = None
+    if value is None or not valid(value):
+        raise argparse.ArgumentTypeError(f"{text!r} is not {expected}")
+    return value
+
+
+def say_once(line: str) -> None:
+    """Print what every process knows on standard error, from the first one; works before any process group exists."""
+    if int(os.environ.get("RANK", "0")) == 0:
+        print(line, file=sys.stderr, flush=True)
+    else:
+        time.sleep(5)  # torchrun ends all processes as soon as one has ended: the first one has the word
+
+
+def run_script(main: Callable[[], None], *user_errors: type[Exception]) -> None:
+    """Run `main`; an error of these types is the user's to mend: one line, no traceback, exit code 1."""
+    try:
+        main()
+    except (LaunchError, *user_errors) as error:
+        # a loader's worker process wraps its error in a traceback, whose last line is "module.Error: message"
+        line = str(error).strip().splitlines()[-1]
+        if "Traceback" in str(error):
+            line = line.partition(": ")[2]
+        # a wrong launch is seen by every process, a broken file by the one that reads it
+        line = f"{os.path.basename(sys.argv[0])}: error: {line}"
+        if isinstance(error, LaunchError):
+            say_once(line)
+        else:
+            print(line, file=sys.stderr, flush=True)
+        sys.exit(1)

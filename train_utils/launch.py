@@ -1,0 +1,89 @@
+"""Guards around `Accelerator()` for launches that accelerate accepts, and then runs as something else."""
+
+import os
+import re
+import sys
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import DynamoBackend, parse_flag_from_env
+
+
+class LaunchError(ValueError):
+    """The launch does not fit this machine; one line with what was seen and the remedy."""
+
+
+def check_launch() -> None:
+    """Call before `Accelerator()`, which without a GPU neither fails nor warns (accelerate 1.15).
+
+    Processes started for GPUs would each train alone, a one-GPU profile would train on the CPU, fp16 would be fp32.
+    Under plain torchrun nothing asks for GPUs: there it sets ACCELERATE_USE_CPU=true. Raises LaunchError.
+    """
+    use_cpu = parse_flag_from_env("ACCELERATE_USE_CPU")
+    gpus = 0 if use_cpu else torch.accelerator.device_count()
+    processes = int(os.environ.get("WORLD_SIZE", 1))
+    precision = os.environ.get("ACCELERATE_MIXED_PRECISION")  # every `accelerate launch` sets it
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")  # so does a profile's gpu_ids
+
+    if gpus == 0 and not use_cpu:
+        if processes > 1 and precision is not None:
+            raise LaunchError(
+                f"{processes} processes were started for GPUs, but torch sees none; "
+                f"to use the CPU: {_launch_line('multi_cpu')}"
+            )
+        if processes > 1:
+            os.environ["ACCELERATE_USE_CPU"] = "true"
+        elif re.match(r"\s*(\d|GPU-|MIG-)", visible):
+            raise LaunchError(
+                f"the launch asks for GPU {visible} (gpu_ids or CUDA_VISIBLE_DEVICES), but torch sees none; "
+                f"to use the CPU: {_launch_line('cpu')}"
+            )
+
+    # torchrun's workers all see the GPUs of their machine; other launchers may show each process its own.
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", 1)) if "TORCHELASTIC_RUN_ID" in os.environ else 1
+    if 0 < gpus < local:
+        remedy = _launch_line("single_gpu") if gpus == 1 else f"--num_processes {gpus} for each machine"
+        raise LaunchError(f"{local} processes were started on a machine with {gpus} GPU(s); use {remedy}")
+
+    if gpus == 0 and precision in ("fp16", "fp8"):
+        raise LaunchError(
+            f"mixed precision {precision} needs a GPU (on the CPU it would silently be fp32); "
+            "use --mixed_precision bf16 or --mixed_precision no"
+        )
+
+
+def check_processes(accelerator: Accelerator) -> None:
+    """Call after `Accelerator()`: raises LaunchError unless the processes found each other."""
+    started = int(os.environ.get("WORLD_SIZE", 1))
+    if accelerator.num_processes != started:
+        raise LaunchError(
+            f"{started} processes were started, but accelerate joined {accelerator.num_processes}; "
+            f"launch with a profile from accelerate_configs, on the CPU: {_launch_line('multi_cpu')}"
+        )
+
+
+def describe_profile(accelerator: Accelerator) -> dict[str, str | int]:
+    """What the launch decided; accumulation steps and dynamo backend only where it did."""
+    state = accelerator.state
+    profile: dict[str, str | int] = {
+        "processes": accelerator.num_processes,
+        "machines": int(os.environ.get("GROUP_WORLD_SIZE", 1)),  # torchrun's name for it
+        "distributed_type": accelerator.distributed_type.value,
+        "device": accelerator.device.type,
+        "mixed_precision": accelerator.mixed_precision,
+    }
+    if state.deepspeed_plugin is None:
+        steps = os.environ.get("ACCELERATE_GRADIENT_ACCUMULATION_STEPS")
+    else:
+        steps = state.deepspeed_plugin.deepspeed_config.get("gradient_accumulation_steps")
+    if str(steps).isdigit():  # DeepSpeed may say "auto"
+        profile["gradient_accumulation_steps"] = int(steps)
+    if state.dynamo_plugin.backend != DynamoBackend.NO:
+        profile["dynamo_backend"] = state.dynamo_plugin.backend.value.lower()
+    return profile
+
+
+def _launch_line(profile: str) -> str:
+    """The command that starts this script with one of the repository's profiles."""
+    variable = "ACCELERATE_USE_CPU=true " if profile == "multi_cpu" else ""
+    return f"{variable}accelerate launch --config_file accelerate_configs/{profile}.yaml {sys.argv[0]}"

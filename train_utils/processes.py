@@ -1,0 +1,32 @@
+"""Work that one process does for all."""
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from accelerate import Accelerator
+from accelerate.utils import broadcast_object_list
+
+Result = TypeVar("Result")
+
+
+def on_main(accelerator: Accelerator, function: Callable[[], Result], *user_errors: type[Exception]) -> Result:
+    """Run it on the main process and give everyone its result.
+
+    One of `user_errors` ends every process: the main one by the error itself, the others silently, so that it is said
+    once and nobody waits.
+    """
+    outcome: list = [None, None]
+    if accelerator.is_main_process:
+        try:
+            outcome[0] = function()
+        except user_errors as error:
+            outcome[1] = error
+    broadcast_object_list(outcome)
+    result, error = outcome
+    if error is None:
+        return result
+    if accelerator.is_main_process:
+        raise error
+    time.sleep(5)  # torchrun ends all processes as soon as one has ended: the main one has the word
+    raise SystemExit(1)

@@ -1,0 +1,117 @@
+"""Scalars and pictures to `metrics.jsonl` and to accelerate's trackers, under the same names."""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+
+from train_utils.launch import LaunchError
+
+PACKAGES = ("torch", "accelerate", "datasets", "safetensors", "huggingface_hub", "pillow", "numpy")
+
+
+def new_output_dir(path: Path | None) -> Path:
+    """Make the folder of a new run, by default runs/<time>; one that holds anything already is refused."""
+    path = path or Path("runs") / time.strftime("%Y-%m-%d-%H%M%S")
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise LaunchError(f"--output-dir {path} is not an empty folder; choose another, so that nothing is overwritten")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LaunchError(f"--output-dir {path} cannot be made: {error.strerror}") from error
+    return path
+
+
+def default_workers(device: torch.device) -> int:
+    """Loader processes for this process: its share of the machine's CPUs; on a CPU, which computes too, one at most."""
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    share = cpus // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return min(1, share - 1) if device.type == "cpu" else max(1, min(share, 16))
+
+
+def describe_run() -> dict[str, str]:
+    """Versions, platform, command and git commit: what a run needs beside its flags to be repeated."""
+    git = subprocess.run(
+        ["git", "describe", "--always", "--dirty"],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return {
+        "command": " ".join(sys.argv),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        **{package: version(package) for package in PACKAGES},
+        "git_commit": git.stdout.strip() or "unknown",
+    }
+
+
+def evaluation_record(result: dict, loss: float, names: Sequence[str]) -> dict[str, float | None]:
+    """The scores of one evaluation under the names that metrics.jsonl and the trackers share."""
+    record = {"eval/loss": loss} | {f"eval/{key}": result[key] for key in ("mean_iou", "mean_dice", "pixel_accuracy")}
+    for metric in ("iou", "dice"):
+        record |= {f"eval/{metric}/{name}": value for name, value in zip(names, result[metric], strict=True)}
+    return record
+
+
+class RunLog:
+    """Writes from the main process; the other processes' calls do nothing.
+
+    Args:
+        tracker: a name that accelerate knows, or `none`.
+        settings: the run's resolved settings; nested ones are flattened, since trackers take plain values only.
+    """
+
+    def __init__(self, accelerator: Accelerator, output_dir: Path, tracker: str, settings: dict) -> None:
+        self.accelerator = accelerator
+        self.tracker = tracker
+        self.path = output_dir / "metrics.jsonl"
+        if accelerator.is_main_process:
+            (output_dir / "run.json").write_text(json.dumps(settings, indent=2, default=str) + "\n")
+        if tracker != "none":
+            accelerator.init_trackers("tensorboard" if tracker == "tensorboard" else "unet-accelerate", _flat(settings))
+
+    def scalars(self, step: int, epoch: float, values: dict[str, float | None]) -> None:
+        """One line of metrics.jsonl, and the same numbers to the tracker; None is an absent class's score."""
+        if not self.accelerator.is_main_process:
+            return
+        with self.path.open("a") as file:
+            file.write(json.dumps({"step": step, "epoch": round(epoch, 4), **values}) + "\n")
+        if self.tracker != "none":
+            self.accelerator.log({key: value for key, value in values.items() if value is not None}, step=step)
+
+    def pictures(self, step: int, pictures: dict[str, np.ndarray]) -> None:
+        """(H, W, 3) uint8 pictures by tag, where the tracker takes pictures."""
+        if not self.accelerator.is_main_process or self.tracker == "none":
+            return
+        tracker = self.accelerator.get_tracker(self.tracker)
+        if not hasattr(tracker, "log_images"):
+            return
+        options = {"dataformats": "NHWC"} if self.tracker == "tensorboard" else {}
+        tracker.log_images({tag: picture[None] for tag, picture in pictures.items()}, step=step, **options)
+
+    def close(self) -> None:
+        """Flush and close the tracker."""
+        if self.tracker != "none":
+            self.accelerator.end_training()
+
+
+def _flat(settings: dict, prefix: str = "") -> dict[str, int | float | str | bool]:
+    flat = {}
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value if isinstance(value, int | float | str | bool) else str(value)
+    return flat

@@ -1,0 +1,76 @@
+"""One integer confusion matrix over the whole set, and every score from it at the very end."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def confusion_matrix(preds: Tensor, masks: Tensor, num_classes: int, ignore_index: int = 255) -> Tensor:
+    """Count pixels of two (..., H, W) index tensors: (num_classes, num_classes) int64, rows truth, columns prediction.
+
+    Matrices add up over images, batches and processes; ignored pixels are counted nowhere.
+    """
+    # ignored pixels go to one cell beyond the matrix: cheaper than selecting the valid ones
+    cells = torch.where(masks == ignore_index, num_classes**2, masks * num_classes + preds)
+    return torch.bincount(cells.flatten(), minlength=num_classes**2 + 1)[:-1].view(num_classes, num_classes)
+
+
+def scores(matrix: Tensor) -> dict[str, float | list[float | None] | None]:
+    """IoU, Dice, precision and recall of each class, their means, and pixel accuracy, from a confusion matrix.
+
+    A class that occurs in neither truth nor prediction has no score (None) and is left out of the means; where nothing
+    was counted every score is None. IoU = TP / (TP + FP + FN), Dice = 2 TP / (2 TP + FP + FN).
+    """
+    matrix = matrix.cpu().double()
+    hits, truth, predicted = matrix.diagonal(), matrix.sum(dim=1), matrix.sum(dim=0)
+    iou = _ratios(hits, truth + predicted - hits)
+    dice = _ratios(2 * hits, truth + predicted)
+    return {
+        "mean_iou": _mean(iou),
+        "mean_dice": _mean(dice),
+        "pixel_accuracy": _ratios(hits.sum()[None], truth.sum()[None])[0],
+        "iou": iou,
+        "dice": dice,
+        "precision": _ratios(hits, predicted),
+        "recall": _ratios(hits, truth),
+    }
+
+
+def _ratios(numerator: Tensor, denominator: Tensor) -> list[float | None]:
+    pairs = zip(numerator.tolist(), denominator.tolist(), strict=True)
+    return [above / below if below > 0 else None for above, below in pairs]
+
+
+def _mean(values: list[float | None]) -> float | None:
+    present = [value for value in values if value is not None]
+    return sum(present) / len(present) if present else None
+
+
+def summary_line(result: dict, names: Sequence[str]) -> str:
+    """The means of `scores` in one line; says so when only one class was ever predicted."""
+    values = [("mean IoU", "mean_iou"), ("mean Dice", "mean_dice"), ("pixel accuracy", "pixel_accuracy")]
+    line = ", ".join(f"{label} {_text(result[key])}" for label, key in values)
+    predicted = [name for name, recall in zip(names, result["recall"], strict=True) if recall]
+    if len(predicted) == 1 and sum(value is not None for value in result["iou"]) > 1:
+        line += f"; only {predicted[0]!r} was predicted"
+    return line
+
+
+def format_table(matrix: Tensor, names: Sequence[str]) -> str:
+    """A per-class table of IoU, Dice, precision, recall and pixels, with the means, as plain text."""
+    result = scores(matrix)
+    metrics = ("iou", "dice", "precision", "recall")
+    width = max(10, *map(len, names))
+    rows = [f"{'class':<{width}}      IoU     Dice   precision   recall       pixels"]
+    for index, name in enumerate(names):
+        iou, dice, precision, recall = (_text(result[metric][index]) for metric in metrics)
+        pixels = int(matrix[index].sum())
+        rows.append(f"{name:<{width}}  {iou:>7}  {dice:>7}  {precision:>10}  {recall:>7}  {pixels:>11,}")
+    means = f"{_text(result['mean_iou']):>7}  {_text(result['mean_dice']):>7}"
+    rows.append(f"{'mean':<{width}}  {means}   pixel accuracy {_text(result['pixel_accuracy'])}")
+    return "\n".join(rows)
+
+
+def _text(value: float | None) -> str:
+    return "n/a" if value is None else f"{value:.4f}"

@@ -1,0 +1,172 @@
+"""The U-Net (Ronneberger, Fischer & Brox 2015, arXiv:1505.04597), padded so that input and output have one size."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from huggingface_hub import PyTorchModelHubMixin, hf_hub_download
+from huggingface_hub.errors import HfHubHTTPError
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from unet.blocks import NORMS, UPSAMPLINGS, DoubleConv, Down, OutConv, Up
+from unet.preprocess import Preprocess
+
+WEIGHTS_NAME = "model.safetensors"
+
+
+class ModelError(ValueError):
+    """A model that cannot be loaded, and why, in one line."""
+
+
+@dataclass(frozen=True)
+class UNetConfig:
+    """Architecture and preprocessing of one model: what config.json holds.
+
+    Args:
+        base_channels: width of the first level; each of the `depth` levels below doubles it.
+        norm: `batch`, `group` or `instance`.
+        upsample: `transpose`, `bilinear` or `bilinear_aligned`.
+        dropout: probability, at the end of the contracting path as in the paper.
+    """
+
+    in_channels: int = 3
+    num_classes: int = 2
+    base_channels: int = 64
+    depth: int = 4
+    norm: str = "batch"
+    upsample: str = "transpose"
+    dropout: float = 0.0
+    preprocess: Preprocess = field(default_factory=Preprocess)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.preprocess, dict):  # from config.json
+            object.__setattr__(self, "preprocess", Preprocess(**self.preprocess))
+        for name in ("in_channels", "num_classes", "base_channels", "depth"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, expected 1 or more")
+        if self.norm not in NORMS:
+            raise ValueError(f"norm is {self.norm!r}, expected one of {', '.join(NORMS)}")
+        if self.upsample not in UPSAMPLINGS:
+            raise ValueError(f"upsample is {self.upsample!r}, expected one of {', '.join(UPSAMPLINGS)}")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout is {self.dropout}, expected 0 or more and less than 1")
+        for name in ("mean", "std"):
+            values = getattr(self.preprocess, name)
+            if values and len(values) != self.in_channels:
+                raise ValueError(
+                    f"{name} has {len(values)} values, expected one for each of {self.in_channels} channels"
+                )
+
+
+class UNet(
+    nn.Module,
+    PyTorchModelHubMixin,
+    library_name="unet-accelerate",
+    pipeline_tag="image-segmentation",
+    tags=["unet", "semantic-segmentation"],
+    paper_url="https://arxiv.org/abs/1505.04597",
+):
+    """U-Net: raw pixel values in, logits out; the model normalises by itself.
+
+    The default configuration has 31,037,698 parameters (`bilinear`: 17,263,042).
+    """
+
+    def __init__(self, config: UNetConfig | None = None) -> None:
+        super().__init__()
+        self.config = config = config or UNetConfig()
+        mean = config.preprocess.mean or (0.0,) * config.in_channels
+        std = config.preprocess.std or (1.0,) * config.in_channels
+        self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(std).view(-1, 1, 1), persistent=False)
+
+        widths = [config.base_channels * 2**level for level in range(config.depth + 1)]
+        # interpolation does not halve the channels, so the lowest level is already as wide as its neighbour
+        outputs = list(widths)
+        if config.upsample != "transpose":
+            outputs = [max(width // 2, config.base_channels) for width in widths[:-1]] + [widths[-1] // 2]
+        self.stem = DoubleConv(config.in_channels, widths[0], config.norm)
+        self.downs = nn.ModuleList(
+            Down(widths[level], widths[level + 1] if level + 1 < config.depth else outputs[-1], config.norm)
+            for level in range(config.depth)
+        )
+        self.dropout = nn.Dropout(config.dropout)
+        self.ups = nn.ModuleList(
+            Up(widths[level + 1], outputs[level], config.norm, config.upsample)
+            for level in reversed(range(config.depth))
+        )
+        self.head = OutConv(config.base_channels, config.num_classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Segment images of any size.
+
+        Args:
+            images: (B, in_channels, H, W), raw pixel values of any numeric type.
+
+        Returns:
+            Logits (B, num_classes, H, W). A side shorter than 2^depth is padded to 2^(depth+1) with its border
+            pixels for the computation and cropped back, since pooling would leave nothing of it.
+        """
+        height, width = images.shape[-2:]
+        x = ((images - self.mean) / self.std).to(self.mean.dtype)
+        x = self._pad_small(x)
+
+        skips = [self.stem(x)]
+        for down in self.downs:
+            skips.append(down(skips[-1]))
+        x = self.dropout(skips.pop())
+        for up in self.ups:
+            x = up(x, skips.pop())
+        return self.head(x)[..., :height, :width]
+
+    def _pad_small(self, x: Tensor) -> Tensor:
+        shortest = 2**self.config.depth
+        # instance norm has nothing to measure in a single value
+        if self.config.norm == "instance" and max(x.shape[-2:]) < 2 * shortest:
+            shortest *= 2
+        sides = [side if side >= shortest else 2 ** (self.config.depth + 1) for side in x.shape[-2:]]
+        height, width = sides[0] - x.shape[-2], sides[1] - x.shape[-1]
+        return F.pad(x, (0, width, 0, height), mode="replicate") if height or width else x
+
+    def _save_pretrained(self, save_directory: Path) -> None:
+        # channels-last weights are not contiguous, and safetensors takes only contiguous ones
+        weights = {key: value.detach().cpu().contiguous() for key, value in self.state_dict().items()}
+        save_file(weights, save_directory / WEIGHTS_NAME, metadata={"format": "pt"})
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **options) -> "UNet":
+        """Load a model folder or a Hub id, in evaluation mode; `options` as in huggingface_hub (revision, token, ...).
+
+        Raises ModelError that says which file is missing, damaged or does not fit.
+        """
+        name = str(pretrained_model_name_or_path)
+        is_folder = Path(name).is_dir()
+        # `owner/name` is a Hub id, unless there is a folder `owner` here, when it is a path mistyped
+        if not is_folder and (name.count("/") != 1 or Path(name).parent.exists()):
+            raise ModelError(f"{name}: is not a folder with config.json and {WEIGHTS_NAME}")
+        for file in ("config.json", WEIGHTS_NAME):
+            if is_folder and not (Path(name) / file).is_file():
+                raise ModelError(f"{name}: has no {file}")
+        try:
+            return super().from_pretrained(name, **options)
+        except json.JSONDecodeError as error:
+            raise ModelError(f"{name}: config.json is damaged ({error})") from error
+        except (HfHubHTTPError, OSError, ValueError, TypeError, RuntimeError) as error:
+            reason = " ".join(str(error).split())[:300]  # torch lists what does not fit over many lines
+            raise ModelError(f"{name}: cannot be loaded: {reason}") from error
+
+    @classmethod
+    def _from_pretrained(cls, *, model_id: str, config: UNetConfig | None = None, **options) -> "UNet":
+        if config is None:
+            raise ValueError("no config.json was found")
+        file = Path(model_id) / WEIGHTS_NAME
+        try:
+            weights = load_file(file if file.is_file() else hf_hub_download(model_id, WEIGHTS_NAME, **options))
+        except SafetensorError as error:
+            raise ValueError(f"{WEIGHTS_NAME} is damaged ({error})") from error
+        model = cls(config)
+        model.load_state_dict(weights)
+        return model.eval()

@@ -1,0 +1,155 @@
+"""The one preprocess: an image file becomes the network's input, class indices become a mask file again.
+
+Training, evaluation and prediction all come through here, so what a model was trained on is what it is shown.
+"""
+
+import io
+import struct
+import warnings
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps
+
+MaskValue = int | tuple[int, int, int]
+ImageSource = str | Path | bytes | dict | Image.Image | np.ndarray
+
+GREY_MODES = {"L": np.uint8, "I": np.int32, "F": np.float32}
+
+
+class ImageError(ValueError):
+    """An image that cannot be used, and why, in one line."""
+
+
+def _open(source: ImageSource) -> Image.Image | np.ndarray:
+    if isinstance(source, dict):  # `datasets` with Image(decode=False)
+        source = source["bytes"] if source.get("bytes") is not None else source["path"]
+    if isinstance(source, bytes):
+        is_npy = source.startswith(b"\x93NUMPY")
+        return np.load(io.BytesIO(source), allow_pickle=False) if is_npy else Image.open(io.BytesIO(source))
+    if isinstance(source, str | Path):
+        is_npy = str(source).lower().endswith(".npy")
+        return np.load(source, allow_pickle=False) if is_npy else Image.open(source)
+    return source
+
+
+def _pixels(image: Image.Image) -> np.ndarray:
+    """Pixels of a decoded image in its own value range: (H, W) for grey modes, (H, W, 3) for every colour mode."""
+    image = ImageOps.exif_transpose(image)
+    if image.mode.startswith("I;16"):
+        return np.asarray(image).astype(np.uint16)
+    if image.mode in ("1", "LA", "La"):
+        image = image.convert("L")
+    if image.mode not in GREY_MODES:
+        image = image.convert("RGB")
+    return np.asarray(image)
+
+
+def read_image(source: ImageSource, name: str = "image") -> np.ndarray:
+    """Read an image from a path, bytes, a `datasets` record, a PIL image or an array.
+
+    Returns (H, W, C) in the file's own value range: uint8, uint16, int32 or float32; C is 1 for grey, 3 for colour
+    (palettes are resolved, alpha is dropped, CMYK converted), anything for a `.npy` of (H, W, C).
+    Raises ImageError, with `name`, for what cannot be read.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            image = _open(source)
+            pixels = _pixels(image) if isinstance(image, Image.Image) else image
+    except Image.DecompressionBombError as error:
+        raise ImageError(f"{name}: {error}") from error
+    except (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ImageError(f"{name}: cannot be read as an image ({reason})") from error
+    if pixels.ndim == 2:
+        pixels = pixels[:, :, None]
+    if pixels.ndim != 3 or 0 in pixels.shape or pixels.dtype.kind not in "buif":
+        raise ImageError(
+            f"{name}: is an array of shape {pixels.shape} and type {pixels.dtype}, not numbers as (H, W) or (H, W, C)"
+        )
+    return pixels.astype(np.uint8) if pixels.dtype == bool else pixels
+
+
+def fit_channels(pixels: np.ndarray, channels: int, name: str = "image") -> np.ndarray:
+    """(H, W, C) -> (H, W, channels): grey is repeated, colour that is grey is reduced, the rest is an ImageError."""
+    have = pixels.shape[2]
+    if have == channels:
+        return pixels
+    if have == 1:
+        return np.repeat(pixels, channels, axis=2)
+    if channels == 1 and (pixels == pixels[:, :, :1]).all():
+        return pixels[:, :, :1]
+    raise ImageError(
+        f"{name}: has {have} channels, the model takes {channels}; convert the image, or train on such images"
+    )
+
+
+def resize_image(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """(H, W, C) -> (*size, C), bicubic with antialiasing (Pillow's); uint8 stays uint8, other types become float32."""
+    if pixels.shape[:2] == size:
+        return pixels
+    height, width = size
+    if pixels.dtype == np.uint8 and pixels.shape[2] in (1, 3):
+        image = Image.fromarray(pixels.squeeze(2) if pixels.shape[2] == 1 else pixels)
+        resized = np.asarray(image.resize((width, height), Image.Resampling.BICUBIC))
+        return resized.reshape(height, width, -1)
+    channels = [Image.fromarray(channel.astype(np.float32)) for channel in np.moveaxis(pixels, 2, 0)]
+    resized = np.stack([np.asarray(c.resize((width, height), Image.Resampling.BICUBIC)) for c in channels], axis=2)
+    return resized.round().clip(0, 255).astype(np.uint8) if pixels.dtype == np.uint8 else resized
+
+
+@dataclass(frozen=True)
+class Preprocess:
+    """Everything beside weights that prediction needs; part of the model's config.json.
+
+    Args:
+        image_size: (H, W) that every image is resized to; None leaves `scale` to decide.
+        scale: factor on height and width, rounded down.
+        mean, std: of the training images for each channel, in the files' own value range; empty means 0 and 1.
+        class_names, class_values: name and mask value (grey level or RGB colour) of each class.
+        ignore_value: the mask value that counts in neither loss nor metric, None where there is none.
+    """
+
+    image_size: tuple[int, int] | None = None
+    scale: float = 1.0
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    class_names: tuple[str, ...] = ()
+    class_values: tuple[MaskValue, ...] = ()
+    ignore_value: MaskValue | None = None
+
+    def __post_init__(self) -> None:
+        # JSON knows lists only
+        for field in ("image_size", "mean", "std", "class_names", "ignore_value"):
+            if isinstance(getattr(self, field), list):
+                object.__setattr__(self, field, tuple(getattr(self, field)))
+        values = tuple(tuple(value) if isinstance(value, list) else value for value in self.class_values)
+        object.__setattr__(self, "class_values", values)
+        if self.scale <= 0:
+            raise ValueError(f"scale is {self.scale}, expected a number above 0")
+        if any(value <= 0 for value in self.std):
+            raise ValueError(f"std is {self.std}, expected numbers above 0")
+
+    def target_size(self, height: int, width: int) -> tuple[int, int]:
+        """(H, W) at which the network sees an image of `height` x `width`."""
+        if self.image_size is not None:
+            return self.image_size
+        return max(1, int(height * self.scale)), max(1, int(width * self.scale))
+
+    def image(self, source: ImageSource, channels: int, name: str = "image") -> np.ndarray:
+        """Read and resize an image: (C, h, w) uint8 or float32, raw pixel values (the model normalises)."""
+        pixels = fit_channels(read_image(source, name), channels, name)
+        pixels = resize_image(pixels, self.target_size(*pixels.shape[:2]))
+        if pixels.dtype != np.uint8:
+            pixels = pixels.astype(np.float32)
+        return np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+    def mask(self, indices: np.ndarray) -> np.ndarray:
+        """Class indices (H, W) -> original mask values: (H, W) uint8 or uint16, or (H, W, 3) uint8 for colours."""
+        values = self.class_values or tuple(range(int(indices.max()) + 1))
+        if isinstance(values[0], tuple):
+            return np.array(values, dtype=np.uint8)[indices]
+        return np.array(values, dtype=np.uint8 if max(values) < 256 else np.uint16)[indices]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageFile
 
 from data_utils.errors import DataError
 from data_utils.masks import discover, read_mask, resolve
@@ -387,6 +387,17 @@ def test_the_size_of_an_array_file_is_in_its_header(tmp_path):
     np.save(tmp_path / "b.npy", np.zeros(4))
     with pytest.raises(DataError, match=r"b is an array of shape \(4,\)"):
         image_size_of(tmp_path / "b.npy", "b")
+
+
+@pytest.mark.parametrize("kind", ["png", "jpeg", "tiff"])
+def test_the_size_is_read_without_the_pixels(monkeypatch, kind):
+    def decode(self):
+        raise AssertionError("decodes the pixels")
+
+    file = io.BytesIO()
+    Image.new("L", (6, 4)).save(file, kind)
+    monkeypatch.setattr(ImageFile.ImageFile, "load", decode)
+    assert image_size_of(file.getvalue(), "x") == (4, 6)
 
 
 @pytest.mark.skipif(not (DATA / "isbi2012").is_dir(), reason="needs ../shared/data")

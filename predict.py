@@ -24,7 +24,7 @@ from data_utils.masks import MaskClasses, read_mask
 from data_utils.overlay import overlay
 from data_utils.pictures import class_colors
 from train_utils.arguments import Arguments, run_script
-from train_utils.checkpoints import replaced_file
+from train_utils.files import replaced_file
 from train_utils.launch import LaunchError, check_launch, check_processes
 from train_utils.processes import on_main
 from train_utils.progress import track

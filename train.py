@@ -8,6 +8,7 @@ Many nodes:      accelerate launch --config_file accelerate_configs/multi_node.y
 """
 
 import argparse
+import json
 import math
 from contextlib import nullcontext
 from datetime import timedelta
@@ -21,11 +22,11 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from data_utils.augment import STRENGTHS, augment
-from data_utils.batching import padded_shapes
+from data_utils.batching import EvaluationSampler, TrainingSampler
 from data_utils.errors import DataError
-from data_utils.loaders import evaluation_loader, training_loader
+from data_utils.loaders import build_loaders
 from data_utils.pictures import sample_panels, save_pictures
-from data_utils.survey import load_data
+from data_utils.survey import Data, load_data
 from train_utils.arguments import (
     Arguments,
     auto_or,
@@ -36,14 +37,18 @@ from train_utils.arguments import (
     positive_int,
     run_script,
 )
-from train_utils.checkpoints import replaced_folder
+from train_utils.checkpoints import Checkpoints, RunState, compare_settings, find_checkpoint
+from train_utils.ema import WeightAverage
+from train_utils.files import replaced_folder
+from train_utils.guard import StepGuard
 from train_utils.launch import LaunchError, check_launch, check_processes, describe_profile
 from train_utils.memory import split_batch
-from train_utils.meter import Meter
+from train_utils.meter import LossWindow, Meter, brief
 from train_utils.optimization import SCHEDULES, build_optimizer, class_weight_tensor, learning_rate
-from train_utils.processes import on_main
+from train_utils.processes import on_main, seed_step
 from train_utils.progress import progress_bar, say, track
-from train_utils.tracking import RunLog, default_workers, describe_run, evaluation_record, new_output_dir
+from train_utils.signals import StopRequest
+from train_utils.tracking import RunLog, default_workers, describe_run, evaluation_record, run_dir
 from unet import ImageError, Predictor, Preprocess, UNet, UNetConfig
 from unet.blocks import NORMS
 from unet.inference import batch_size_of, resize_logits
@@ -64,29 +69,19 @@ def parse_args() -> argparse.Namespace:
     data.add_argument("--dataset", default="shapes", help="`shapes` (generated), a folder, parquet files, a Hub id")
     data.add_argument("--dataset-config", help="configuration name of a Hub data set")
     data.add_argument("--train-split", help="default: train")
-    data.add_argument(
-        "--val-split", help="default: val or validation if there, else --val-fraction of the training split"
-    )
+    data.add_argument("--val-split", help="default: val or validation if there, else a share of train")
     data.add_argument("--val-fraction", type=fraction, default=0.1, help="share of the training images held out")
     data.add_argument("--image-column", help="default: image")
     data.add_argument("--mask-column", help="default: mask, label or annotation")
     data.add_argument("--mask-suffix", help="masks are named <stem><suffix>.<ext>; default: detected")
-    data.add_argument(
-        "--allow-unpaired", action="store_true", help="leave out images without mask and masks without image"
-    )
-    data.add_argument(
-        "--classes", help="JSON file, or 0=background,255=car, or #804080=road,...; default: found in the masks"
-    )
-    data.add_argument(
-        "--ignore-index", help="mask value (or colour) that counts nowhere; default: 255 when it is not a class"
-    )
+    data.add_argument("--allow-unpaired", action="store_true", help="leave out what has no counterpart")
+    data.add_argument("--classes", help="JSON file, 0=background,255=car or #804080=road,...; default: found")
+    data.add_argument("--ignore-index", help="mask value that counts nowhere; default: 255 if no class")
     data.add_argument("--scale", type=positive_float, default=1.0, help="resize factor")
     data.add_argument("--image-size", type=positive_int, nargs=2, metavar=("H", "W"), help="fixed size of all images")
     data.add_argument("--crop-size", type=positive_int, nargs=2, metavar=("H", "W"), help="random training crop")
     data.add_argument("--augment", choices=STRENGTHS, default="basic", help="training augmentation")
-    data.add_argument(
-        "--num-workers", type=count, help="loader processes; default: from this process's share of the CPUs"
-    )
+    data.add_argument("--num-workers", type=count, help="default: from this process's share of the CPUs")
 
     model = parser.add_argument_group("model (the defaults are the original U-Net)")
     model.add_argument("--base-channels", type=positive_int, default=64, help="width of the first level")
@@ -97,12 +92,8 @@ def parse_args() -> argparse.Namespace:
     model.add_argument("--sync-batchnorm", choices=("auto", "on", "off"), default="auto", help="on several GPUs")
 
     optim = parser.add_argument_group("optimization")
-    optim.add_argument(
-        "--batch-size", type=positive_int, default=4, help="images in one optimizer step, all processes together"
-    )
-    optim.add_argument(
-        "--micro-batch-size", type=positive_int, help="images in one forward pass; default: what the batch gives"
-    )
+    optim.add_argument("--batch-size", type=positive_int, default=4, help="images in one optimizer step")
+    optim.add_argument("--micro-batch-size", type=positive_int, help="images in one forward pass; default: derived")
     optim.add_argument("--gradient-accumulation-steps", type=positive_int, help="default: the profile's, else derived")
     optim.add_argument("--epochs", type=positive_int, default=10, help="passes over the training images")
     optim.add_argument("--max-steps", type=positive_int, help="optimizer steps, instead of --epochs")
@@ -113,22 +104,23 @@ def parse_args() -> argparse.Namespace:
     optim.add_argument("--schedule", choices=SCHEDULES, default="cosine", help="of the learning rate")
     optim.add_argument("--warmup-steps", type=count, help="linear warm-up; default: 5%% of the run")
     optim.add_argument("--max-grad-norm", type=non_negative_float, default=1.0, help="gradient clipping; 0 is off")
+    optim.add_argument("--ema-decay", type=fraction, default=0.0, help="weights averaged to evaluate and save")
     optim.add_argument("--loss", choices=LOSSES, default="ce+dice", help="training loss")
-    optim.add_argument(
-        "--class-weights",
-        type=auto_or(positive_float),
-        nargs="+",
-        help="`auto` (inverse frequency) or one number for each class",
-    )
+    optim.add_argument("--class-weights", type=auto_or(positive_float), nargs="+", help="`auto` or one for each class")
 
     run = parser.add_argument_group("run")
     run.add_argument("--output-dir", type=Path, help="default: runs/<time>")
+    run.add_argument("--resume", help="`auto`: the newest complete checkpoint in --output-dir, if any; or a checkpoint")
+    run.add_argument("--checkpoint-every", type=count, default=0, metavar="STEPS", help="0: each epoch")
+    run.add_argument("--keep-checkpoints", type=positive_int, default=2, help="the newest ones, beside the best")
     run.add_argument("--eval-every", type=count, default=0, metavar="STEPS", help="0: each epoch")
     run.add_argument("--log-every", type=count, default=10, metavar="STEPS", help="0: each epoch")
     run.add_argument("--tracker", default="tensorboard", help="any tracker that accelerate knows, or none")
     run.add_argument("--seed", type=count, default=0, help="of weights, order and augmentation")
     run.add_argument("--deterministic", action="store_true", help="deterministic kernels, slower on GPUs")
     args = parser.parse_args()
+    if args.resume == "auto" and args.output_dir is None:
+        parser.error("--resume auto needs --output-dir, the folder of the run to go on with")
     if args.image_size and args.scale != 1:
         parser.error("--image-size and --scale both set the size; give one of them")
     return args
@@ -152,6 +144,12 @@ def evaluate(accelerator: Accelerator, model: nn.Module, loader: DataLoader, cri
     return matrix.cpu(), (sums / counts.clamp_min(1)).sum().item()
 
 
+def sample_pictures(accelerator: Accelerator, network: UNet, data: Data) -> dict[str, np.ndarray]:
+    """image | truth | prediction | errors of some validation images, by name; leaves the network in evaluation mode."""
+    with accelerator.autocast():
+        return sample_panels(data.val, data.classes, read_image, Predictor(network).mask, PICTURES)
+
+
 def main() -> None:
     args = parse_args()
     check_launch()
@@ -169,20 +167,25 @@ def main() -> None:
     accelerator.gradient_accumulation_steps = 1  # noted above; `backward` would divide by it, the loss already counts
     set_seed(args.seed, deterministic=args.deterministic)
     world_size, is_main = accelerator.num_processes, accelerator.is_main_process
+    args.output_dir = on_main(accelerator, lambda: run_dir(args.output_dir, args.resume), *USER_ERRORS)
+    accelerator.project_configuration.logging_dir = str(args.output_dir)
+    checkpoint, saved, passed_over = None, {}, []
+    if args.resume:
+        search = (args.resume, args.output_dir / "checkpoints")
+        checkpoint, saved, passed_over = on_main(accelerator, lambda: find_checkpoint(*search), *USER_ERRORS)
     micro_batch_size, accumulation = split_batch(
         args.batch_size,
         world_size,
         args.micro_batch_size,
         args.gradient_accumulation_steps,
         profile.get("gradient_accumulation_steps"),
+        saved.get("micro_batch_size"),
     )
     accelerator.print("profile: " + ", ".join(f"{key} {value}" for key, value in profile.items()))
     accelerator.print(
         f"batch: {args.batch_size} images a step = {micro_batch_size} in a micro-batch x {world_size} processes"
         f" x {accumulation} accumulation steps"
     )
-    args.output_dir = on_main(accelerator, lambda: new_output_dir(args.output_dir), *USER_ERRORS)
-    accelerator.project_configuration.logging_dir = str(args.output_dir)
 
     options = {name: getattr(args, name) for name in DATA_OPTIONS}
     # one process reads, however many train
@@ -198,14 +201,9 @@ def main() -> None:
         class_values=data.classes.values,
         ignore_value=data.classes.ignore_value,
     )
-    train_shapes, val_shapes = (
-        np.array([preprocess.target_size(*size) for size in sizes.tolist()])
-        for sizes in (data.train_sizes, data.val_sizes)
-    )
-    if args.crop_size:
-        train_shapes[:] = args.crop_size
     # a smaller image would leave a single value at the lowest level, which batch norm cannot normalise in training
-    train_shapes = np.maximum(padded_shapes(train_shapes), 2 ** (args.depth + 1))
+    smallest = 2 ** (args.depth + 1)
+    train_shapes, val_shapes = data.shapes(preprocess.target_size, args.crop_size, smallest)
 
     architecture = (args.base_channels, args.depth, args.norm, args.upsample, args.dropout)
     model = UNet(UNetConfig(data.channels, num_classes, *architecture, preprocess)).to(
@@ -222,108 +220,127 @@ def main() -> None:
     total_steps = args.max_steps or args.epochs * steps_per_epoch
     warmup_steps = total_steps // 20 if args.warmup_steps is None else args.warmup_steps
     eval_every, log_every = args.eval_every or steps_per_epoch, args.log_every or steps_per_epoch
+    checkpoint_every = args.checkpoint_every or steps_per_epoch
+    state = RunState(**saved.get("run", {}))
     workers = default_workers(accelerator.device) if args.num_workers is None else args.num_workers
 
     def read(source: object, name: str) -> np.ndarray:
         return preprocess.image(source, data.channels, name)
 
-    train_loader = training_loader(
-        data,
-        read,
-        train_shapes,
-        batch_size=args.batch_size,
-        micro_batch_size=micro_batch_size,
-        world_size=world_size,
-        crop_size=args.crop_size,
-        seed=args.seed,
-        steps=range(total_steps),
-        num_workers=workers,
-    )
-    val_loader = evaluation_loader(
-        data, read, val_shapes, batch_size_of=batch_size_of, world_size=world_size, num_workers=workers
-    )
+    steps = range(state.step, total_steps)
+    sampler = TrainingSampler(train_shapes, args.batch_size, micro_batch_size, world_size, args.seed, steps)
+    val_sampler = EvaluationSampler(val_shapes, batch_size_of, world_size)
+    train_loader, val_loader = build_loaders(data, read, sampler, val_sampler, args.crop_size, workers)
     model, optimizer, train_loader, val_loader = accelerator.prepare(model, optimizer, train_loader, val_loader)
 
-    settings = {"flags": vars(args), "profile": profile, "micro_batch_size": micro_batch_size} | {
-        "gradient_accumulation_steps": accumulation,
+    network = accelerator.unwrap_model(model, keep_torch_compile=False)
+    average = WeightAverage(network, args.ema_decay)
+    settings = {
+        "flags": json.loads(json.dumps(vars(args), default=str)),
+        "profile": profile,
         "total_steps": total_steps,
-        "num_workers": workers,
-        "run": describe_run(),
     }
-    run_log = RunLog(accelerator, args.output_dir, args.tracker, settings)
+    settings |= {"micro_batch_size": micro_batch_size, "accumulation": accumulation, "num_workers": workers}
+    settings["identity"] = {"classes": [*map(str, data.classes.values)], "architecture": [data.channels, *architecture]}
+    settings["identity"] |= {"data set": data.fingerprint(), "batch size": args.batch_size, "seed": args.seed}
+
+    # --resume: 1. what gives the saved state its meaning must be the same, other flags that changed are named;
+    # 2. weights, optimizer, averages and fp16 scaler are loaded. Learning rate, order of the images, augmentation and
+    # dropout are functions of the step: there is nothing of them to load. 3. Log and tracker go on behind that step.
+    folder = args.output_dir / "checkpoints"
+    checkpoints = Checkpoints(accelerator, folder, args.keep_checkpoints, network, optimizer, average, settings)
+    if checkpoint:
+        for note in [*passed_over, *compare_settings(saved, settings)]:
+            say(note, show=is_main)
+        checkpoints.restore(checkpoint, saved)
+        if not (args.output_dir / "model").exists():  # resumed into another folder: the best of this one is yet to come
+            state.best, state.evaluations_since_best = -1.0, 0
+        say(f"resumed from {checkpoint}, at step {state.step} of {total_steps}", show=is_main)
+    else:
+        checkpoints.save(state, None)
+    run_log = RunLog(accelerator, args.output_dir, args.tracker, settings | {"run": describe_run()}, state.step)
+
+    stop, guard = StopRequest(accelerator), StepGuard(accelerator, network, state.skipped)
+    meter, window = Meter(), LossWindow(accelerator, **state.window)
     fill, std = torch.tensor([data.mean, data.std], device=accelerator.device)
-    best, best_matrix, evaluations_since_best = -1.0, None, 0
-    meter, running_loss, loss_steps = Meter(), torch.zeros((), device=accelerator.device), 0
     model.train()
     batches = iter(train_loader)
-    bar = progress_bar(total_steps, "training", "step", show=is_main)
-    for step in range(1, total_steps + 1):
+    bar = progress_bar(total_steps, "training", "step", initial=state.step, show=is_main)
+    stopping = stop.agreed()
+    while state.step < total_steps and not stopping:
+        if args.patience and state.evaluations_since_best >= args.patience:
+            say(f"no better mean IoU in {args.patience} evaluations, stopping at step {state.step}", show=is_main)
+            break
         meter.start_step()
+        lr = learning_rate(state.step, total_steps, args.learning_rate, warmup_steps, args.schedule)
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate(
-                step - 1, total_steps, peak=args.learning_rate, warmup_steps=warmup_steps, schedule=args.schedule
-            )
+            group["lr"] = lr
         # the whole step's micro-batches first: the loss divides by what is in all of them, on all processes
         raw = [next(batches) for _ in range(accumulation)]
         meter.data_ready()
         micro_batches = [augment(**batch, strength=args.augment, seed=args.seed, fill=fill, std=std) for batch in raw]
         counts = accelerator.reduce(sum(criterion.counts(masks) for _, masks in micro_batches), "sum")
+        guard.begin_step()
+        seed_step(args.seed, state.step, accelerator.process_index)  # for dropout
+        step_loss = 0.0
         for number, (images, masks) in enumerate(micro_batches, start=1):
             with nullcontext() if number == accumulation else accelerator.no_sync(model):
                 loss = criterion(model(images.contiguous(memory_format=torch.channels_last)), masks, counts)
                 accelerator.backward(loss * world_size)  # DDP averages over the processes, the loss is their sum
-            running_loss += loss.detach()
-        grad_norm = accelerator.clip_grad_norm_(model.parameters(), args.max_grad_norm or math.inf)
-        optimizer.step()
+            step_loss += loss.detach()
+        # a sync point with the device: the host must know whether to make the step
+        grad_norm = float(accelerator.clip_grad_norm_(model.parameters(), args.max_grad_norm or math.inf))
+        state.step += 1
+        if guard.accepts(grad_norm):
+            optimizer.step()
+            average.update(state.step)
+            window.add(step_loss)
+        else:
+            guard.refuse(state.step, [data.train[index]["name"] for batch in raw for _, index in batch["keys"]])
         optimizer.zero_grad()
-        loss_steps += 1
         meter.end_step(len(data.train) / steps_per_epoch)
         bar.update()
 
-        if step % log_every == 0 or step == total_steps:
-            # reading the loss is a sync point with the device
-            values = {"train/loss": accelerator.reduce(running_loss, "sum").item() / loss_steps}
-            values |= {"train/lr": optimizer.param_groups[0]["lr"], "train/grad_norm": float(grad_norm)}
-            values |= meter.summary()
-            run_log.scalars(step, step / steps_per_epoch, values)
-            running_loss.zero_()
-            loss_steps = 0
-            speed = values.get("perf/images_per_second", 0)
-            bar.set_postfix_str(f"loss {values['train/loss']:.3f}, best IoU {max(best, 0):.3f}, {speed:.1f} images/s")
+        epoch = state.step / steps_per_epoch
+        if state.step % log_every == 0 or state.step == total_steps:
+            values = {"train/loss": window.mean(), "train/lr": lr, "train/grad_norm": grad_norm}
+            values |= {"train/skipped_steps": guard.skipped} | meter.summary()
+            run_log.scalars(state.step, epoch, values)
+            bar.set_postfix_str(f"epoch {epoch:.1f}, {brief(values)}, best IoU {max(state.best, 0):.3f}")
 
-        if step % eval_every == 0 or step == total_steps:
-            matrix, eval_loss = evaluate(accelerator, model, val_loader, criterion)
-            result = scores(matrix)
-            run_log.scalars(step, step / steps_per_epoch, evaluation_record(result, eval_loss, data.classes.names))
-            improved = (result["mean_iou"] or 0.0) > best
-            evaluations_since_best = 0 if improved else evaluations_since_best + 1
-            if improved:
-                best, best_matrix = result["mean_iou"] or 0.0, matrix
-            if is_main:
-                network = accelerator.unwrap_model(model, keep_torch_compile=False).eval()
-                with accelerator.autocast():
-                    predict = Predictor(network).mask
-                    run_log.pictures(step, sample_panels(data.val, data.classes, read_image, predict, PICTURES))
+        score, improved = None, False
+        if state.step % eval_every == 0 or state.step == total_steps:
+            with average.applied():
+                matrix, eval_loss = evaluate(accelerator, model, val_loader, criterion)
+                result = scores(matrix)
+                run_log.scalars(state.step, epoch, evaluation_record(result, eval_loss, data.classes.names))
+                score = result["mean_iou"] or 0.0
+                improved, state.evaluations_since_best = score > state.best, state.evaluations_since_best + 1
                 if improved:
-                    with replaced_folder(args.output_dir / "model") as folder:
-                        network.save_pretrained(folder)
-                network.train()
-                saved = " (best so far, saved)" if improved else ""
-                say(f"step {step}: {summary_line(result, data.classes.names)}{saved}")
-            if args.patience and evaluations_since_best >= args.patience:
-                say(f"step {step}: no better mean IoU in {args.patience} evaluations, stopping", show=is_main)
-                break
+                    state.best, state.best_matrix, state.evaluations_since_best = score, matrix.tolist(), 0
+                if is_main:
+                    run_log.pictures(state.step, sample_pictures(accelerator, network, data))
+                    if improved:
+                        with replaced_folder(args.output_dir / "model") as folder:
+                            network.save_pretrained(folder)
+                    mark = " (best so far, saved)" if improved else ""
+                    say(f"step {state.step}: {summary_line(result, data.classes.names)}{mark}")
+            model.train()
+        stopping = stop.agreed()
+        if state.step % checkpoint_every == 0 or state.step == total_steps or improved or stopping:
+            state.window, state.skipped = window.saved(), guard.skipped
+            checkpoints.save(state, score)
     bar.close()
-    run_log.close()
+    checkpoints.wait()
 
-    if is_main:
-        predictor = Predictor.from_pretrained(str(args.output_dir / "model"), accelerator.device)
-        with accelerator.autocast():
-            panels = sample_panels(data.val, data.classes, read_image, predictor.mask, PICTURES)
-        save_pictures(args.output_dir / "predictions", panels)
-        print(format_table(best_matrix, data.classes.names))
+    if is_main and stopping and state.step < total_steps:
+        print(f"stopped after step {state.step} of {total_steps}; all is saved, go on with --resume auto")
+    elif is_main and state.best >= 0:
+        best = UNet.from_pretrained(args.output_dir / "model").to(accelerator.device)
+        save_pictures(args.output_dir / "predictions", sample_pictures(accelerator, best, data))
+        print(format_table(torch.tensor(state.best_matrix), data.classes.names))
         print(f"best model in {args.output_dir / 'model'}, pictures in {args.output_dir / 'predictions'}")
-    accelerator.wait_for_everyone()
+    accelerator.end_training()
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The two loaders of a run. accelerate deals their batches out: batch i to process i mod world size."""
 
+import signal
 from collections.abc import Callable
 
 import numpy as np
@@ -11,37 +12,24 @@ from data_utils.dataset import EvaluationDataset, TrainingDataset, collate_evalu
 from data_utils.survey import Data
 
 
-def training_loader(
+def build_loaders(
     data: Data,
     read: Callable[..., np.ndarray],
-    shapes: np.ndarray,
-    *,
-    batch_size: int,
-    micro_batch_size: int,
-    world_size: int,
+    sampler: TrainingSampler,
+    val_sampler: EvaluationSampler,
     crop_size: tuple[int, int] | None,
-    seed: int,
-    steps: range,
     num_workers: int,
-) -> DataLoader:
-    """Micro-batches of the run's `steps`, endless epochs in one pass; `read(source, name)` gives (C, h, w) images."""
-    dataset = TrainingDataset(data.train, read, data.classes, crop_size=crop_size, fill=data.mean, seed=seed)
-    sampler = TrainingSampler(shapes, batch_size, micro_batch_size, world_size, seed, steps)
-    return _loader(dataset, sampler, collate_training, num_workers)
+) -> tuple[DataLoader, DataLoader]:
+    """Micro-batches of the run's steps, endless epochs in one pass, and the validation images once, none padded.
 
-
-def evaluation_loader(
-    data: Data,
-    read: Callable[..., np.ndarray],
-    shapes: np.ndarray,
-    *,
-    batch_size_of: Callable[[int, int], int],
-    world_size: int,
-    num_workers: int,
-) -> DataLoader:
-    """The validation images once, none padded, each in the batch it has on any number of processes."""
-    dataset = EvaluationDataset(data.val, read, data.classes)
-    return _loader(dataset, EvaluationSampler(shapes, batch_size_of, world_size), collate_evaluation, num_workers)
+    `read(source, name)` gives (C, h, w) images.
+    """
+    train = TrainingDataset(data.train, read, data.classes, crop_size=crop_size, fill=data.mean, seed=sampler.seed)
+    val = EvaluationDataset(data.val, read, data.classes)
+    return (
+        _loader(train, sampler, collate_training, num_workers),
+        _loader(val, val_sampler, collate_evaluation, num_workers),
+    )
 
 
 def _loader(dataset: Dataset, sampler: BatchSampler, collate: Callable, num_workers: int) -> DataLoader:
@@ -52,4 +40,11 @@ def _loader(dataset: Dataset, sampler: BatchSampler, collate: Callable, num_work
         num_workers=num_workers,
         pin_memory=torch.cuda.is_available(),
         persistent_workers=num_workers > 0,
+        worker_init_fn=_outlast_signals,
     )
+
+
+def _outlast_signals(worker: int) -> None:
+    """A signal to stop may reach the workers too; the main process still needs them, to finish its step."""
+    for number in (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGUSR1", signal.SIGTERM)):
+        signal.signal(number, signal.SIG_IGN)

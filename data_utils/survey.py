@@ -1,5 +1,6 @@
 """A data set, and what must be known of it before the first step: sizes, classes, channels, brightness."""
 
+import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -7,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from data_utils import sources
+from data_utils.batching import padded_shapes
 from data_utils.masks import MaskClasses, discover, resolve
 from data_utils.shapes import CLASS_NAMES
 
@@ -32,6 +34,29 @@ class Data:
     channels: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
+
+    def shapes(
+        self, target_size: Callable[[int, int], tuple[int, int]], crop_size: tuple[int, int] | None, smallest: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """(N, 2) shapes at the network: of training images cropped and padded, of validation images as they are.
+
+        `target_size` is the resizing; no training shape has a side below `smallest`.
+        """
+        train, val = (
+            np.array([target_size(*size) for size in sizes.tolist()]) for sizes in (self.train_sizes, self.val_sizes)
+        )
+        if crop_size:
+            train[:] = crop_size
+        return np.maximum(padded_shapes(train), smallest), val
+
+    def fingerprint(self) -> str:
+        """Changes with the names and sizes of the images in either split."""
+        digest = hashlib.sha256()
+        for records, sizes in ((self.train, self.train_sizes), (self.val, self.val_sizes)):
+            digest.update(
+                "\n".join(record["name"] for record in records).encode() + np.ascontiguousarray(sizes).tobytes()
+            )
+        return f"{len(self.train)} + {len(self.val)} images ({digest.hexdigest()[:12]})"
 
     def __str__(self) -> str:
         named = zip(self.classes.values, self.classes.names, strict=True)

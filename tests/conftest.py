@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,17 +14,19 @@ ROOT = Path(__file__).resolve().parent.parent
 TINY = ["--base-channels", "4", "--depth", "2", "--norm", "group", "--num-workers", "0"]
 
 
-def launch(*command: str | Path, profile: str | None = None, env: dict[str, str] | None = None, cwd: Path = ROOT):
+def launch(
+    *command: str | Path, profile: str | None = None, options: Sequence[str] = (), env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess:
     """Run `train.py ...` or `predict.py ...` by python, or by `accelerate launch` with a profile; bounded in time."""
     start = [sys.executable]
     if profile is not None:
         start += ["-m", "accelerate.commands.launch", "--config_file", str(ROOT / f"accelerate_configs/{profile}.yaml")]
-        start += ["--main_process_port", "0"] if profile.startswith("multi") else []
+        start += [*(["--main_process_port", "0"] if profile.startswith("multi") else []), *options]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
     environment |= {"ACCELERATE_USE_CPU": "true"} if profile == "multi_cpu" else {}
     return subprocess.run(
         [*start, *map(str, command)],
-        cwd=cwd,
+        cwd=ROOT,
         env=environment | (env or {}),
         capture_output=True,
         text=True,

@@ -2,7 +2,9 @@
 
 import argparse
 import difflib
+import multiprocessing
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -99,3 +101,9 @@ def run_script(main: Callable[[], None], *user_errors: type[Exception]) -> None:
         else:
             print(line, file=sys.stderr, flush=True)
         sys.exit(1)
+    finally:
+        # loader workers outlast signals that the main process still works after, so they must be ended here
+        if hasattr(signal, "SIGCHLD"):  # torch's handler would report their end as an error
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for worker in multiprocessing.active_children():
+            worker.kill()

@@ -1,43 +1,214 @@
-"""Files that are there whole or not at all."""
+"""Checkpoints that are complete or absent: written beside, checked, renamed, and only then are older ones removed."""
 
-import os
+import hashlib
+import json
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+
+import torch
+from accelerate import Accelerator
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from train_utils.ema import WeightAverage
+from train_utils.files import sync
+from train_utils.launch import LaunchError
+from train_utils.progress import say
+
+MANIFEST = "manifest.json"  # sizes and checksums; without it a checkpoint is not complete
+STATE = "state.json"  # where the run stands
 
 
-@contextmanager
-def replaced_folder(path: Path) -> Iterator[Path]:
-    """Write into the folder this yields; on leaving, its files replace those of `path` one by one, each atomically."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    yield temporary
-    path.mkdir(exist_ok=True)
-    for file in temporary.iterdir():
-        _sync(file)
-        file.replace(path / file.name)
-    _sync(path)
-    temporary.rmdir()
+@dataclass
+class RunState:
+    """Where a run stands after `step` optimizer steps; part of every checkpoint.
+
+    Args:
+        best, best_matrix: mean IoU of the best evaluation, -1 before the first, and its confusion matrix.
+        window: the loss that has not been logged yet, as in LossWindow.
+        skipped: how many steps had a gradient that was not finite.
+    """
+
+    step: int = 0
+    best: float = -1.0
+    best_matrix: list[list[int]] = field(default_factory=list)
+    evaluations_since_best: int = 0
+    window: dict = field(default_factory=lambda: {"sums": [], "steps": 0})
+    skipped: int = 0
 
 
-@contextmanager
-def replaced_file(path: Path) -> Iterator[BinaryIO]:
-    """Write into the file this yields; on leaving without an error it takes the place of `path`."""
-    temporary = path.with_name(f".{path.name}.tmp")
+class Checkpoints:
+    """The folder `checkpoints/` of a run.
+
+    `save` copies the state and returns: the main process writes the copy in the background. A full disk ends no
+    training: the failure is said, what was half written is removed, the older checkpoints stay.
+
+    Args:
+        keep: how many of the newest stay, beside the one with the best score.
+        network: the model, not wrapped.
+        settings: kept with every checkpoint, for `compare_settings`.
+    """
+
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        folder: Path,
+        keep: int,
+        network: nn.Module,
+        optimizer: Optimizer,
+        average: WeightAverage,
+        settings: dict,
+    ) -> None:
+        self.accelerator = accelerator
+        self.folder = folder
+        self.keep = keep
+        self.network = network
+        self.optimizer = optimizer
+        self.average = average
+        self.settings = settings
+        self._writer = ThreadPoolExecutor(1)
+        self._pending: Future | None = None
+
+    def save(self, run: RunState, score: float | None) -> None:
+        """Save the run as it stands, with the score that it had at this step, if any."""
+        if not self.accelerator.is_main_process:
+            return
+        self.wait()  # one at a time, and memory for one copy
+        scaler = self.accelerator.scaler.state_dict() if self.accelerator.scaler is not None else None
+        state = self.settings | {"run": asdict(run), "score": score, "scaler": scaler}
+        tensors = {"model": self.network.state_dict(), "optimizer": named_state(self.network, self.optimizer)}
+        tensors |= {"average": self.average.tensors} if self.average.tensors else {}
+        copies = {
+            kind: {name: value.detach().cpu().clone().contiguous() for name, value in group.items()}
+            for kind, group in tensors.items()
+        }
+        self._pending = self._writer.submit(self._write, state, copies)
+
+    def restore(self, path: Path, state: dict) -> None:
+        """Put the model, its optimizer, averages and scaler back to where they were; every process does."""
+        self.network.load_state_dict(load_file(path / "model.safetensors"))
+        parameters = dict(self.network.named_parameters())
+        for key, value in load_file(path / "optimizer.safetensors").items():
+            name, _, key = key.rpartition("/")
+            parameter = parameters[name]
+            if value.shape == parameter.shape:  # in the parameter's memory format, as if it had never been away
+                value = torch.empty_like(parameter, requires_grad=False).copy_(value)
+            self.optimizer.state[parameter][key] = value
+        self.average.restore(path)
+        if self.accelerator.scaler is not None and state["scaler"]:
+            self.accelerator.scaler.load_state_dict(state["scaler"])
+
+    def wait(self) -> None:
+        """Until the last save is on disk, or has failed and said so."""
+        if self._pending is not None:
+            self._pending.result()
+            self._pending = None
+
+    def _write(self, state: dict, tensors: dict[str, dict[str, Tensor]]) -> None:
+        final = self.folder / f"step-{state['run']['step']:08}"
+        temporary = final.with_name(f".{final.name}.tmp")
+        try:
+            shutil.rmtree(temporary, ignore_errors=True)
+            temporary.mkdir(parents=True)
+            for kind, group in tensors.items():
+                save_file(group, temporary / f"{kind}.safetensors")
+            (temporary / STATE).write_text(json.dumps(state))
+            manifest = {file.name: _fingerprint(file) for file in sorted(temporary.iterdir())}
+            (temporary / MANIFEST).write_text(json.dumps(manifest, indent=1))
+            for path in (*temporary.iterdir(), temporary):
+                sync(path)
+            shutil.rmtree(final, ignore_errors=True)  # a damaged one of the same step, which the run has just repeated
+            temporary.rename(final)
+            sync(self.folder)
+            self._prune()
+        except (OSError, SafetensorError) as error:
+            say(f"checkpoint {final.name} could not be written ({error}); training goes on without it")
+            shutil.rmtree(temporary, ignore_errors=True)
+
+    def _prune(self) -> None:
+        complete = [path for path in _newest_first(self.folder) if (path / MANIFEST).exists()]
+        scores = {path: json.loads((path / STATE).read_text())["score"] for path in complete}
+        scored = [path for path in complete if scores[path] is not None]
+        best = max(scored, key=scores.__getitem__, default=None)
+        for path in complete[self.keep :]:
+            if path != best:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def find_checkpoint(resume: str, folder: Path) -> tuple[Path | None, dict, list[str]]:
+    """(path, state, why newer ones were passed over): for `auto` the newest complete checkpoint, else the one given.
+
+    The path is None where there has been no checkpoint yet. LaunchError where there were some, and none is complete.
+    """
+    if resume != "auto":
+        return Path(resume), _read_state(Path(resume)), []
+    passed_over = []
+    for path in _newest_first(folder):
+        try:
+            return path, _read_state(path), passed_over
+        except LaunchError as error:
+            passed_over.append(str(error))
+    if passed_over:
+        raise LaunchError(f"no checkpoint to resume from: {'; '.join(passed_over)}")
+    return None, {}, []
+
+
+def compare_settings(saved: dict, now: dict) -> list[str]:
+    """What changed since the checkpoint, a line each; LaunchError for what makes its state meaningless (`identity`)."""
+    for key, value in now["identity"].items():
+        if saved["identity"][key] != value:
+            raise LaunchError(f"--resume: the checkpoint's {key} is {saved['identity'][key]}, this run's {value}")
+    notes = []
+    if saved["total_steps"] != now["total_steps"]:
+        notes.append(
+            f"the run is now {now['total_steps']} steps long instead of {saved['total_steps']}:"
+            " the learning rate goes on along the schedule of the new length"
+        )
+    for key, value in now["flags"].items():
+        before = saved["flags"].get(key)
+        if before != value and key not in ("epochs", "max_steps", "resume", "output_dir"):
+            notes.append(f"{key} was {before} and is now {value}")
+    return notes
+
+
+def named_state(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
+    """The optimizer's tensors by `<parameter>/<name>`: exp_avg, momentum_buffer, ..."""
+    parameters = {parameter: name for name, parameter in model.named_parameters()}
+    return {
+        f"{parameters[parameter]}/{key}": torch.as_tensor(value)
+        for parameter, values in optimizer.state.items()
+        for key, value in values.items()
+        if value is not None
+    }
+
+
+def _newest_first(folder: Path) -> list[Path]:
+    return sorted(folder.glob("step-*"), reverse=True) if folder.is_dir() else []
+
+
+def _fingerprint(file: Path) -> dict[str, int | str]:
+    digest = hashlib.sha256()
+    with file.open("rb") as stream:
+        while block := stream.read(2**20):
+            digest.update(block)
+    return {"bytes": file.stat().st_size, "sha256": digest.hexdigest()}
+
+
+def _read_state(path: Path) -> dict:
+    """state.json of a checkpoint whose files are all as they were written; a LaunchError says why not."""
     try:
-        with temporary.open("wb") as file:
-            yield file
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        manifest = json.loads((path / MANIFEST).read_text())
+        for name, expected in manifest.items():
+            if _fingerprint(path / name) != expected:
+                raise LaunchError(f"{path}: {name} is damaged, its size or checksum is not that of the manifest")
+        return json.loads((path / STATE).read_text())
+    except FileNotFoundError as error:
+        raise LaunchError(f"{path}: {Path(error.filename).name} is missing") from error
+    except (OSError, ValueError) as error:
+        if isinstance(error, LaunchError):
+            raise
+        raise LaunchError(f"{path}: cannot be read ({error})") from error

@@ -11,10 +11,12 @@ def split_batch(
     micro_batch_size: int | None,
     accumulation: int | None,
     profile_accumulation: int | None,
+    saved_size: int | None = None,
 ) -> tuple[int, int]:
     """(micro-batch size, accumulation steps) that hold `batch_size` images over `world_size` processes.
 
-    What is not given is derived; explicit settings that disagree are a LaunchError, not a silent winner.
+    What is not given is derived, a micro-batch never larger than the `saved_size` of a resumed run. Explicit settings
+    that disagree are a LaunchError, not a silent winner.
     """
     if profile_accumulation and accumulation and profile_accumulation != accumulation:
         raise LaunchError(
@@ -23,7 +25,7 @@ def split_batch(
         )
     accumulation = accumulation or profile_accumulation
     share = math.ceil(batch_size / world_size)
-    size = micro_batch_size or math.ceil(share / (accumulation or 1))
+    size = micro_batch_size or min(math.ceil(share / (accumulation or 1)), saved_size or share)
     needed = math.ceil(share / size)
     if accumulation and needed != accumulation:
         raise LaunchError(

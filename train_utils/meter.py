@@ -3,8 +3,42 @@
 import time
 
 import torch
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+from torch import Tensor
 
 WARMUP_STEPS = 3  # allocators, kernel choice and worker start-up belong to no steady state
+
+
+class LossWindow:
+    """Sum of the steps' losses since the last log line, on the device; no sync point until it is read.
+
+    Args:
+        sums: of each process, from `saved`, or empty; on another number of processes the first one takes all.
+    """
+
+    def __init__(self, accelerator: Accelerator, sums: list[float], steps: int) -> None:
+        self.accelerator = accelerator
+        if len(sums) != accelerator.num_processes:
+            sums = [sum(sums, 0.0)] + [0.0] * (accelerator.num_processes - 1)
+        self._sum = torch.tensor(sums[accelerator.process_index], device=accelerator.device)
+        self._steps = steps
+
+    def add(self, loss: Tensor) -> None:
+        """Add this process's share of one step's loss."""
+        self._sum += loss
+        self._steps += 1
+
+    def mean(self) -> float | None:
+        """Mean loss of the steps since the last call; every process must call it."""
+        total, steps = self.accelerator.reduce(self._sum, "sum").item(), self._steps
+        self._sum.zero_()
+        self._steps = 0
+        return total / steps if steps else None
+
+    def saved(self) -> dict:
+        """For a checkpoint; every process must call it."""
+        return {"sums": gather_object([self._sum.item()]), "steps": self._steps}
 
 
 class Meter:
@@ -48,3 +82,12 @@ class Meter:
             values["perf/peak_memory_gb"] = torch.cuda.max_memory_allocated() / 1e9
         self._images, self._seconds, self._waited = 0, 0.0, 0.0
         return values
+
+
+def brief(values: dict[str, float | None]) -> str:
+    """Loss, speed and what is waited for, for a progress bar."""
+    parts = [f"loss {values['train/loss']:.3f}" if values["train/loss"] is not None else "no loss"]
+    if "perf/images_per_second" in values:
+        parts.append(f"{values['perf/images_per_second']:.1f} images/s")
+        parts.append(f"{values['perf/data_wait_percent']:.0f}% waiting for data")
+    return ", ".join(parts)

@@ -21,7 +21,7 @@ def build_optimizer(model: nn.Module, name: str, learning_rate: float, weight_de
     return torch.optim.SGD(groups, lr=learning_rate, momentum=0.9, nesterov=True)
 
 
-def learning_rate(step: int, total_steps: int, *, peak: float, warmup_steps: int, schedule: str) -> float:
+def learning_rate(step: int, total_steps: int, peak: float, warmup_steps: int, schedule: str) -> float:
     """Of optimizer step `step` (from 0): linear warm-up, then `cosine`, `poly` (power 0.9) or `constant`.
 
     A function of the step alone: nothing to save, and nothing that advances once for each process.

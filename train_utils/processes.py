@@ -1,9 +1,11 @@
-"""Work that one process does for all."""
+"""Work that one process does for all, and randomness that belongs to a step."""
 
 import time
 from collections.abc import Callable
 from typing import TypeVar
 
+import numpy as np
+import torch
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 
@@ -30,3 +32,8 @@ def on_main(accelerator: Accelerator, function: Callable[[], Result], *user_erro
         raise error
     time.sleep(5)  # torchrun ends all processes as soon as one has ended: the main one has the word
     raise SystemExit(1)
+
+
+def seed_step(seed: int, step: int, process: int) -> None:
+    """Seed torch for one optimizer step of one process: a resumed run draws what it would have drawn."""
+    torch.manual_seed(int(np.random.SeedSequence([seed, step, process]).generate_state(1)[0]))

@@ -14,15 +14,21 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 
+from train_utils.files import replaced_file
 from train_utils.launch import LaunchError
 
 PACKAGES = ("torch", "accelerate", "datasets", "safetensors", "huggingface_hub", "pillow", "numpy")
 
 
-def new_output_dir(path: Path | None) -> Path:
-    """Make the folder of a new run, by default runs/<time>; one that holds anything already is refused."""
+def run_dir(path: Path | None, resume: str | None) -> Path:
+    """Make the folder of a run, by default runs/<time>; without `resume`, one that holds anything already is refused.
+
+    A run resumed from a checkpoint goes on in the folder that the checkpoint is in, unless another is given.
+    """
+    if resume and resume != "auto" and path is None:
+        path = Path(resume).resolve().parent.parent
     path = path or Path("runs") / time.strftime("%Y-%m-%d-%H%M%S")
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+    if path.exists() and (not path.is_dir() or (any(path.iterdir()) and not resume)):
         raise LaunchError(f"--output-dir {path} is not an empty folder; choose another, so that nothing is overwritten")
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -71,16 +77,24 @@ class RunLog:
     Args:
         tracker: a name that accelerate knows, or `none`.
         settings: the run's resolved settings; nested ones are flattened, since trackers take plain values only.
+        step: where the run starts. What a killed run had logged after it is dropped, so that curves have no repeats.
     """
 
-    def __init__(self, accelerator: Accelerator, output_dir: Path, tracker: str, settings: dict) -> None:
+    def __init__(self, accelerator: Accelerator, output_dir: Path, tracker: str, settings: dict, step: int) -> None:
         self.accelerator = accelerator
         self.tracker = tracker
         self.path = output_dir / "metrics.jsonl"
         if accelerator.is_main_process:
-            (output_dir / "run.json").write_text(json.dumps(settings, indent=2, default=str) + "\n")
+            (output_dir / "run.json").write_text(json.dumps(settings, indent=2) + "\n")
+            if self.path.exists():
+                lines = self.path.read_text().splitlines(keepends=True)
+                kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= step]
+                with replaced_file(self.path) as file:
+                    file.write("".join(kept).encode())
         if tracker != "none":
-            accelerator.init_trackers("tensorboard" if tracker == "tensorboard" else "unet-accelerate", _flat(settings))
+            name = "tensorboard" if tracker == "tensorboard" else "unet-accelerate"
+            options = {"tensorboard": {"purge_step": step + 1}} if step else {}
+            accelerator.init_trackers(name, _flat(settings), init_kwargs=options)
 
     def scalars(self, step: int, epoch: float, values: dict[str, float | None]) -> None:
         """One line of metrics.jsonl, and the same numbers to the tracker; None is an absent class's score."""
@@ -100,11 +114,6 @@ class RunLog:
             return
         options = {"dataformats": "NHWC"} if self.tracker == "tensorboard" else {}
         tracker.log_images({tag: picture[None] for tag, picture in pictures.items()}, step=step, **options)
-
-    def close(self) -> None:
-        """Flush and close the tracker."""
-        if self.tracker != "none":
-            self.accelerator.end_training()
 
 
 def _flat(settings: dict, prefix: str = "") -> dict[str, int | float | str | bool]:

@@ -1,0 +1,51 @@
+"""Exponential moving average of the weights (Polyak & Juditsky 1992; decay as in Tarvainen & Valpola 2017)."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+
+class WeightAverage:
+    """Average of a model's floating-point weights and running statistics; with decay 0 it is the model itself.
+
+    Args:
+        model: the network, not wrapped.
+        decay: of the average in each step; it starts lower, (1 + step) / (10 + step), so that early weights fade.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self._live = {name: value for name, value in model.state_dict().items() if value.is_floating_point()}
+        self.tensors = {name: value.clone() for name, value in self._live.items()} if decay else {}
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        """Move towards the model's weights after optimizer step `step` (from 1)."""
+        if self.decay:
+            weight = 1 - min(self.decay, (1 + step) / (10 + step))
+            torch._foreach_lerp_(list(self.tensors.values()), list(self._live.values()), weight)
+
+    @torch.no_grad()
+    def restore(self, checkpoint: Path) -> None:
+        """Continue from the averages in a checkpoint; where it has none, from the model's weights."""
+        file = checkpoint / "average.safetensors"
+        saved = load_file(file) if file.exists() else self._live
+        for name, value in self.tensors.items():
+            value.copy_(saved[name])
+
+    @contextmanager
+    @torch.no_grad()
+    def applied(self) -> Iterator[None]:
+        """Within, the model has the average weights."""
+        kept = {name: self._live[name].clone() for name in self.tensors}
+        for name, value in self.tensors.items():
+            self._live[name].copy_(value)
+        try:
+            yield
+        finally:
+            for name, value in kept.items():
+                self._live[name].copy_(value)

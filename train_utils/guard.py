@@ -1,0 +1,52 @@
+"""Steps that would ruin the weights are not made."""
+
+import math
+
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+from torch import nn
+
+from train_utils.launch import LaunchError
+from train_utils.progress import say
+
+MAX_IN_A_ROW = 5
+
+
+class StepGuard:
+    """Refuses a step whose gradient is not finite, on all processes together, since they share the gradient.
+
+    Not in fp16: there the scaler meets infinite gradients while it finds its scale, and skips them by itself.
+
+    Args:
+        network: the model, not wrapped; its running statistics have seen the step already and are put back.
+        skipped: how many steps the run has skipped so far.
+    """
+
+    def __init__(self, accelerator: Accelerator, network: nn.Module, skipped: int) -> None:
+        self.accelerator = accelerator
+        self.network = network
+        self.skipped = skipped
+        self._in_a_row = 0
+
+    def begin_step(self) -> None:
+        """Before the forward pass."""
+        self._buffers = [buffer.clone() for buffer in self.network.buffers()]
+
+    def accepts(self, grad_norm: float) -> bool:
+        """Whether the step may be made; if not, everything is as before it, and `refuse` is to be called."""
+        if math.isfinite(grad_norm) or self.accelerator.scaler is not None:
+            self._in_a_row = 0
+            return True
+        for buffer, before in zip(self.network.buffers(), self._buffers, strict=True):
+            buffer.copy_(before)
+        return False
+
+    def refuse(self, step: int, images: list[str]) -> None:
+        """Say which images, of this process, were in the step; a LaunchError after several in a row."""
+        self.skipped += 1
+        self._in_a_row += 1
+        names = ", ".join(gather_object(images)[:8])
+        line = f"step {step}: loss or gradient not finite, step skipped; its images: {names}"
+        if self._in_a_row == MAX_IN_A_ROW:
+            raise LaunchError(f"{MAX_IN_A_ROW} steps in a row without a finite gradient, lower --learning-rate? {line}")
+        say(line, show=self.accelerator.is_main_process)

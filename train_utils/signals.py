@@ -1,0 +1,45 @@
+"""Being asked to stop: every process ends after the same step, with everything saved."""
+
+import ctypes
+import os
+import signal
+import sys
+from types import FrameType
+
+import torch
+import torch.distributed as dist
+from accelerate import Accelerator
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+class StopRequest:
+    """Remembers SIGTERM, SIGUSR1 (what Slurm sends before the time is up) and Ctrl-C; a second Ctrl-C ends at once."""
+
+    def __init__(self, accelerator: Accelerator) -> None:
+        self.name = ""
+        # beside the training's own collectives: asking must not wait for the device
+        self._group = dist.new_group(backend="gloo") if accelerator.num_processes > 1 else None
+        for number in (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGUSR1", signal.SIGTERM)):
+            signal.signal(number, self._remember)
+        _follow_launcher()
+
+    def _remember(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGINT and self.name == "SIGINT":
+            os._exit(128 + number)
+        self.name = signal.Signals(number).name
+
+    def agreed(self) -> bool:
+        """Whether any process was asked to stop; every process must ask."""
+        if self._group is None:
+            return bool(self.name)
+        asked = torch.tensor(int(bool(self.name)))
+        dist.all_reduce(asked, dist.ReduceOp.MAX, group=self._group)
+        return bool(asked)
+
+
+def _follow_launcher() -> None:
+    """Have the kernel send SIGTERM when a one-process `accelerate launch` dies, which leaves its child running."""
+    launched_alone = "ACCELERATE_MIXED_PRECISION" in os.environ and "WORLD_SIZE" not in os.environ
+    if launched_alone and sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

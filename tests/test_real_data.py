@@ -1,0 +1,53 @@
+"""Real microscope slices and street scenes, where the data lie beside the repository; skipped elsewhere."""
+
+import json
+
+import pytest
+from conftest import ROOT, launch
+
+from unet import UNet
+
+DATA = ROOT.parent / "shared" / "data"
+SMALL = ["--base-channels", "8", "--depth", "3", "--num-workers", "0", "--tracker", "none", "--learning-rate", "0.003"]
+
+pytestmark = pytest.mark.skipif(
+    not DATA.is_dir(), reason=f"no real data in {DATA.parent.name}/{DATA.name} beside this folder"
+)
+
+
+def train(dataset: str, output, *flags: str) -> dict:
+    """The last evaluation of a short run."""
+    result = launch("train.py", "--dataset", DATA / dataset, "--output-dir", output, *SMALL, *flags)
+    assert result.returncode == 0, result.stderr
+    return json.loads((output / "metrics.jsonl").read_text().splitlines()[-1])
+
+
+def test_isbi_slices_train_and_predict_reproduces_the_score(tmp_path):
+    """Binary, grey, masks 0/255, flat folder: one network input channel, values back as they were."""
+    last = train("isbi2012", tmp_path / "run", "--max-steps", "40", "--crop-size", "128", "128", "--eval-every", "40")
+    assert last["eval/mean_iou"] > 0.6  # all background, or all cell, scores below 0.4
+    config = UNet.from_pretrained(tmp_path / "run" / "model").config
+    assert (config.in_channels, config.preprocess.class_values) == (1, (0, 255))
+    data = DATA / "isbi2012"
+    result = launch(
+        "predict.py", "--model", tmp_path / "run" / "model", "--input", data / "images", "--output", tmp_path / "masks",
+        "--truth", data / "masks",
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    assert "30 of 30 masks" in result.stdout
+
+
+def test_camvid_ignores_its_void_label(tmp_path):
+    """Eleven classes and the void label 11, in train/ and val/; nine tenths of a street are five classes."""
+    flags = ["--ignore-index", "11", "--scale", "0.25", "--max-steps", "60", "--eval-every", "60", "--batch-size", "8"]
+    last = train("camvid", tmp_path / "run", *flags)
+    assert {key for key in last if key.startswith("eval/iou/")} == {f"eval/iou/{value}" for value in range(11)}
+    assert last["eval/pixel_accuracy"] > 0.5  # the commonest class alone scores below 0.3
+    result = launch(
+        "predict.py", "--model", tmp_path / "run" / "model", "--input", DATA / "camvid" / "val" / "images",
+        "--output", tmp_path / "masks", "--truth", DATA / "camvid" / "val" / "masks",
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    report = json.loads((tmp_path / "masks" / "metrics.json").read_text())
+    # a pixel whose two best logits are equal to rounding may fall either way
+    assert report["mean_iou"] == pytest.approx(last["eval/mean_iou"], abs=1e-5)

@@ -37,12 +37,13 @@ from train_utils.arguments import (
     positive_int,
     run_script,
 )
+from train_utils.batchnorm import synchronized
 from train_utils.checkpoints import Checkpoints, RunState, compare_settings, find_checkpoint
 from train_utils.ema import WeightAverage
 from train_utils.files import replaced_folder
 from train_utils.guard import StepGuard
 from train_utils.launch import LaunchError, check_launch, check_processes, describe_profile
-from train_utils.memory import split_batch
+from train_utils.memory import preflight, split_batch
 from train_utils.meter import LossWindow, Meter, brief
 from train_utils.optimization import SCHEDULES, build_optimizer, class_weight_tensor, learning_rate
 from train_utils.processes import on_main, seed_step
@@ -89,6 +90,7 @@ def parse_args() -> argparse.Namespace:
     model.add_argument("--norm", choices=NORMS, default="batch", help="normalisation")
     model.add_argument("--upsample", choices=("transpose", "bilinear"), default="transpose", help="way up")
     model.add_argument("--dropout", type=fraction, default=0.0, help="at the end of the contracting path")
+    model.add_argument("--activation-checkpointing", action="store_true", help="less memory, a third more computing")
     model.add_argument("--sync-batchnorm", choices=("auto", "on", "off"), default="auto", help="on several GPUs")
 
     optim = parser.add_argument_group("optimization")
@@ -182,10 +184,6 @@ def main() -> None:
         saved.get("micro_batch_size"),
     )
     accelerator.print("profile: " + ", ".join(f"{key} {value}" for key, value in profile.items()))
-    accelerator.print(
-        f"batch: {args.batch_size} images a step = {micro_batch_size} in a micro-batch x {world_size} processes"
-        f" x {accumulation} accumulation steps"
-    )
 
     options = {name: getattr(args, name) for name in DATA_OPTIONS}
     # one process reads, however many train
@@ -206,14 +204,20 @@ def main() -> None:
     train_shapes, val_shapes = data.shapes(preprocess.target_size, args.crop_size, smallest)
 
     architecture = (args.base_channels, args.depth, args.norm, args.upsample, args.dropout)
-    model = UNet(UNetConfig(data.channels, num_classes, *architecture, preprocess)).to(
-        memory_format=torch.channels_last
-    )
-    if args.sync_batchnorm == "on" or (args.sync_batchnorm == "auto" and world_size > 1 and torch.cuda.is_available()):
-        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    model = UNet(UNetConfig(data.channels, num_classes, *architecture, preprocess))
+    model.to(memory_format=torch.channels_last)
     accelerator.print(f"model: U-Net, {sum(p.numel() for p in model.parameters()):,} parameters")
     weights = class_weight_tensor(args.class_weights, data.class_pixels)
     criterion = SegmentationLoss(num_classes, args.loss, weights).to(accelerator.device)
+    model.activation_checkpointing = args.activation_checkpointing
+    largest = (data.channels, *map(int, train_shapes.max(axis=0)))
+    copies = {"adamw": 3, "sgd": 2}[args.optimizer] + (args.ema_decay > 0)  # gradients, moments, average
+    fixed = bool(args.micro_batch_size or args.gradient_accumulation_steps or "gradient_accumulation_steps" in profile)
+    micro_batch_size = preflight(accelerator, model, criterion, largest, micro_batch_size, copies, fixed)
+    accumulation = math.ceil(args.batch_size / world_size / micro_batch_size)
+    split = f"{micro_batch_size} in a micro-batch x {world_size} processes x {accumulation} accumulation steps"
+    accelerator.print(f"batch: {args.batch_size} images a step = {split}")
+    model = synchronized(accelerator, model, args.sync_batchnorm, micro_batch_size, args.batch_size)
     optimizer = build_optimizer(model, args.optimizer, args.learning_rate, args.weight_decay)
 
     steps_per_epoch = math.ceil(len(data.train) / args.batch_size)
@@ -235,12 +239,13 @@ def main() -> None:
 
     network = accelerator.unwrap_model(model, keep_torch_compile=False)
     average = WeightAverage(network, args.ema_decay)
-    settings = {
-        "flags": json.loads(json.dumps(vars(args), default=str)),
-        "profile": profile,
+    settings = {"flags": json.loads(json.dumps(vars(args), default=str)), "profile": profile}
+    settings |= {
         "total_steps": total_steps,
+        "micro_batch_size": micro_batch_size,
+        "accumulation": accumulation,
+        "num_workers": workers,
     }
-    settings |= {"micro_batch_size": micro_batch_size, "accumulation": accumulation, "num_workers": workers}
     settings["identity"] = {"classes": [*map(str, data.classes.values)], "architecture": [data.channels, *architecture]}
     settings["identity"] |= {"data set": data.fingerprint(), "batch size": args.batch_size, "seed": args.seed}
 

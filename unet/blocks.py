@@ -1,10 +1,13 @@
 """The blocks of the U-Net's figure: two convolutions, a step down, a step up, the last 1 x 1 convolution."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 NORMS = ("batch", "group", "instance")
 UPSAMPLINGS = ("transpose", "bilinear", "bilinear_aligned")
@@ -17,6 +20,26 @@ def norm_layer(norm: str, channels: int) -> nn.Module:
     if norm == "group":
         return nn.GroupNorm(math.gcd(max(channels // 2, 1), 32), channels)
     return nn.InstanceNorm2d(channels, affine=True)
+
+
+@contextmanager
+def frozen_statistics(block: nn.Module) -> Iterator[None]:
+    """Within, batch norm normalises by its batch and leaves its running statistics alone: they have seen it already."""
+    norms = [module for module in block.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+    kept = [(norm.momentum, norm.num_batches_tracked.clone()) for norm in norms]
+    for norm in norms:
+        norm.momentum = 0.0
+    try:
+        yield
+    finally:
+        for norm, (momentum, batches) in zip(norms, kept, strict=True):
+            norm.momentum = momentum
+            norm.num_batches_tracked.copy_(batches)
+
+
+def recomputed(block: nn.Module, *inputs: Tensor) -> Tensor:
+    """`block(*inputs)` that keeps only its inputs, and runs again in the backward pass (Chen et al. 2016)."""
+    return checkpoint(block, *inputs, use_reentrant=False, context_fn=lambda: (nullcontext(), frozen_statistics(block)))
 
 
 class DoubleConv(nn.Module):

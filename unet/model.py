@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from unet.blocks import NORMS, UPSAMPLINGS, DoubleConv, Down, OutConv, Up
+from unet.blocks import NORMS, UPSAMPLINGS, DoubleConv, Down, OutConv, Up, recomputed
 from unet.preprocess import Preprocess
 
 WEIGHTS_NAME = "model.safetensors"
@@ -72,8 +72,11 @@ class UNet(
 ):
     """U-Net: raw pixel values in, logits out; the model normalises by itself.
 
-    The default configuration has 31,037,698 parameters (`bilinear`: 17,263,042).
+    The default configuration has 31,037,698 parameters (`bilinear`: 17,263,042). With `activation_checkpointing` set,
+    training keeps each block's inputs only and computes the block once more in the backward pass.
     """
+
+    activation_checkpointing = False
 
     def __init__(self, config: UNetConfig | None = None) -> None:
         super().__init__()
@@ -114,13 +117,19 @@ class UNet(
         x = ((images - self.mean) / self.std).to(self.mean.dtype)
         x = self._pad_small(x)
 
-        skips = [self.stem(x)]
+        run = recomputed if self.activation_checkpointing and self.training else lambda block, *x: block(*x)
+        skips = [run(self.stem, x)]
         for down in self.downs:
-            skips.append(down(skips[-1]))
+            skips.append(run(down, skips[-1]))
         x = self.dropout(skips.pop())
         for up in self.ups:
-            x = up(x, skips.pop())
+            x = run(up, x, skips.pop())
         return self.head(x)[..., :height, :width]
+
+    @property
+    def blocks(self) -> list[nn.Module]:
+        """The parts that activation checkpointing computes twice, in order."""
+        return [self.stem, *self.downs, *self.ups]
 
     def _pad_small(self, x: Tensor) -> Tensor:
         shortest = 2**self.config.depth

@@ -1,0 +1,132 @@
+"""Micro-batches that fit, on every process alike, without changing the training; activation checkpointing."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from conftest import ROOT, TINY
+
+from train_utils.launch import LaunchError
+from train_utils.memory import split_batch, step_bytes
+from unet import UNet, UNetConfig
+
+
+@pytest.mark.parametrize(
+    ("batch", "world", "micro", "flag", "profile", "saved", "expected"),
+    [
+        (16, 1, None, None, None, None, (16, 1)),
+        (16, 4, None, None, None, None, (4, 1)),
+        (16, 4, 2, None, None, None, (2, 2)),
+        (16, 4, None, 4, None, None, (1, 4)),
+        (16, 4, None, None, 2, None, (2, 2)),
+        (16, 1, None, None, None, 4, (4, 4)),
+        (5, 3, None, None, None, None, (2, 1)),
+        (2, 3, None, None, None, None, (1, 1)),
+    ],
+)
+def test_the_batch_is_split_over_processes_and_accumulation(batch, world, micro, flag, profile, saved, expected):
+    size, accumulation = split_batch(batch, world, micro, flag, profile, saved)
+    assert (size, accumulation) == expected
+    assert size * accumulation * world >= batch
+
+
+@pytest.mark.parametrize(("micro", "flag", "profile"), [(None, 2, 4), (4, 2, None), (1, 2, None)])
+def test_explicit_settings_that_disagree_are_refused(micro, flag, profile):
+    with pytest.raises(LaunchError):
+        split_batch(16, 4, micro, flag, profile)
+
+
+@pytest.mark.parametrize("norm", ["batch", "group"])
+def test_activation_checkpointing_keeps_gradients_and_running_statistics(norm):
+    results = []
+    for checkpointing in (False, True):
+        torch.manual_seed(0)
+        network = UNet(UNetConfig(base_channels=4, depth=3, norm=norm, dropout=0.2)).double().train()
+        network.activation_checkpointing = checkpointing
+        for _ in range(2):
+            images = torch.rand(2, 3, 40, 48, dtype=torch.float64)
+            network(images).square().mean().backward()
+        results.append((network, [parameter.grad for parameter in network.parameters()]))
+    (plain, gradients), (recomputing, recomputed) = results
+    for ours, theirs in zip(recomputed, gradients, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+    for name, value in plain.state_dict().items():
+        assert torch.equal(value, recomputing.state_dict()[name]), name
+
+
+def test_the_estimate_is_what_autograd_keeps_and_checkpointing_needs_far_less():
+    network = UNet(UNetConfig(base_channels=8, depth=3))
+    shape, kept = (2, 3, 64, 96), {}
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    held = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: held.append(tensor) or note(tensor), lambda t: t):
+        network.train()(torch.rand(shape))
+    weights = sum(parameter.numel() * 4 for parameter in network.parameters())
+    estimate = step_bytes(network, shape, copies=3)
+    assert estimate == pytest.approx(sum(kept.values()) + 4 * weights, rel=0.05)
+    assert step_bytes(network, (4, *shape[1:]), copies=3) - 4 * weights == pytest.approx(
+        2 * (estimate - 4 * weights), rel=0.1
+    )
+    network.activation_checkpointing = True
+    assert step_bytes(network, shape, copies=3) - 4 * weights < 0.6 * (estimate - 4 * weights)
+
+
+WRAPPER = """
+import os, runpy, sys
+import train_utils.memory as memory
+if os.environ.get("RANK", "0") == "{rank}":
+    memory.available_bytes = lambda: {room}
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def run_with_room(tmp_path, name: str, room: str, dataset, rank: int, *flags: str) -> subprocess.CompletedProcess:
+    """train.py on two processes, one of which believes that its machine has `room` bytes free."""
+    wrapper = tmp_path / f"{name}.py"
+    wrapper.write_text(WRAPPER.format(rank=rank, room=room))
+    start = [sys.executable, "-m", "accelerate.commands.launch", "--main_process_port", "0", "--config_file"]
+    arguments = ["train.py", "--dataset", dataset, "--output-dir", tmp_path / name, *TINY, "--max-steps", "5"]
+    arguments += ["--log-every", "1", "--tracker", "none", "--optimizer", "sgd", "--batch-size", "8", *flags]
+    return subprocess.run(
+        [*start, "accelerate_configs/multi_cpu.yaml", str(wrapper), *map(str, arguments)],
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+
+
+def losses(output) -> list[float]:
+    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    return [line["train/loss"] for line in lines if "train/loss" in line]
+
+
+def test_a_process_without_room_lowers_the_micro_batch_of_all_and_changes_no_loss(tiny_folder, tmp_path):
+    network = UNet(UNetConfig(base_channels=4, depth=2, norm="group"))
+    room = int(step_bytes(network, (2, 3, 40, 56), copies=2) / 0.8) + 1000  # for two images, of four wanted
+    roomy = run_with_room(tmp_path, "roomy", "1e12", tiny_folder, 0)
+    tight = run_with_room(tmp_path, "tight", str(room), tiny_folder, 1)
+    assert (roomy.returncode, tight.returncode) == (0, 0), tight.stderr
+    assert "8 images a step = 4 in a micro-batch x 2 processes x 1 accumulation steps" in roomy.stdout
+    assert "micro-batches of 2 images of 40 x 56, of 4 wanted" in tight.stdout
+    assert "8 images a step = 2 in a micro-batch x 2 processes x 2 accumulation steps" in tight.stdout
+    assert losses(tmp_path / "tight") == pytest.approx(losses(tmp_path / "roomy"), abs=1e-5)
+
+
+def test_no_room_for_one_image_is_one_clear_line_on_all_processes(tiny_folder, tmp_path):
+    result = run_with_room(tmp_path, "none", "1000", tiny_folder, 1)
+    assert result.returncode == 1
+    errors = [line for line in result.stderr.splitlines() if "error: no memory for a micro-batch of 1 images" in line]
+    assert len(errors) == 1, result.stderr
+    result = run_with_room(tmp_path, "fixed", "1000", tiny_folder, 0, "--micro-batch-size", "3")
+    assert "no memory for a micro-batch of 3 images" in result.stderr

@@ -1,0 +1,28 @@
+"""What batch norm sees of a step."""
+
+from accelerate import Accelerator
+from torch import nn
+
+
+def synchronized(
+    accelerator: Accelerator, model: nn.Module, how: str, micro_batch_size: int, batch_size: int
+) -> nn.Module:
+    """The model with batch norm over all processes' micro-batches: `on`, `off`, or `auto`, which is on several GPUs.
+
+    Says so once where batch norm sees fewer images at a time than a step has: statistics then depend on the launch,
+    as nothing else does. accelerate does not convert by itself, and the layer works on GPUs only.
+    """
+    norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
+    if not norms:
+        return model
+    several_gpus = accelerator.num_processes > 1 and accelerator.device.type == "cuda"
+    seen = micro_batch_size
+    if how == "on" or (how == "auto" and several_gpus):
+        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+        seen *= accelerator.num_processes
+    if seen < batch_size:
+        accelerator.print(
+            f"batch norm sees {seen} images at a time, not the {batch_size} of a step;"
+            " with --norm group nothing depends on how a step is split"
+        )
+    return model

@@ -175,14 +175,8 @@ def main() -> None:
     if args.resume:
         search = (args.resume, args.output_dir / "checkpoints")
         checkpoint, saved, passed_over = on_main(accelerator, lambda: find_checkpoint(*search), *USER_ERRORS)
-    micro_batch_size, accumulation = split_batch(
-        args.batch_size,
-        world_size,
-        args.micro_batch_size,
-        args.gradient_accumulation_steps,
-        profile.get("gradient_accumulation_steps"),
-        saved.get("micro_batch_size"),
-    )
+    asked = (args.micro_batch_size, args.gradient_accumulation_steps, profile.get("gradient_accumulation_steps"))
+    micro_batch_size, _ = split_batch(args.batch_size, world_size, *asked, saved.get("micro_batch_size"))
     accelerator.print("profile: " + ", ".join(f"{key} {value}" for key, value in profile.items()))
 
     options = {name: getattr(args, name) for name in DATA_OPTIONS}
@@ -190,15 +184,8 @@ def main() -> None:
     data = on_main(accelerator, lambda: load_data(args.dataset, read_image, track, **options), *USER_ERRORS)
     num_classes = len(data.classes.names)
     accelerator.print(f"data: {data}")
-    preprocess = Preprocess(
-        image_size=args.image_size,
-        scale=args.scale,
-        mean=data.mean,
-        std=data.std,
-        class_names=data.classes.names,
-        class_values=data.classes.values,
-        ignore_value=data.classes.ignore_value,
-    )
+    meaning = (data.classes.names, data.classes.values, data.classes.ignore_value)
+    preprocess = Preprocess(args.image_size, args.scale, data.mean, data.std, *meaning)
     # a smaller image would leave a single value at the lowest level, which batch norm cannot normalise in training
     smallest = 2 ** (args.depth + 1)
     train_shapes, val_shapes = data.shapes(preprocess.target_size, args.crop_size, smallest)
@@ -212,8 +199,7 @@ def main() -> None:
     model.activation_checkpointing = args.activation_checkpointing
     largest = (data.channels, *map(int, train_shapes.max(axis=0)))
     copies = {"adamw": 3, "sgd": 2}[args.optimizer] + (args.ema_decay > 0)  # gradients, moments, average
-    fixed = bool(args.micro_batch_size or args.gradient_accumulation_steps or "gradient_accumulation_steps" in profile)
-    micro_batch_size = preflight(accelerator, model, criterion, largest, micro_batch_size, copies, fixed)
+    micro_batch_size = preflight(accelerator, model, criterion, largest, micro_batch_size, copies, fixed=any(asked))
     accumulation = math.ceil(args.batch_size / world_size / micro_batch_size)
     split = f"{micro_batch_size} in a micro-batch x {world_size} processes x {accumulation} accumulation steps"
     accelerator.print(f"batch: {args.batch_size} images a step = {split}")

@@ -1,0 +1,111 @@
+"""Kill a training at random moments, resume it every time, and compare what comes out with a run that nobody touched.
+
+python benchmarks/kill_and_resume.py --kills 50 --processes 1
+python benchmarks/kill_and_resume.py --kills 50 --processes 2
+
+Every process of the run gets SIGKILL at once, also in the middle of a save (there is one in every other step). After
+each kill there must be a complete checkpoint, `--resume auto` must go on from it by itself, and at the end weights,
+optimizer state and every logged number must be those of the untouched run, bit for bit. Exit code 1 if not.
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from safetensors.torch import load_file
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from train_utils.checkpoints import find_checkpoint  # noqa: E402
+
+FLAGS = ["--base-channels", "8", "--depth", "2", "--norm", "group", "--log-every", "1", "--checkpoint-every", "2"]
+FLAGS += ["--eval-every", "50", "--dropout", "0.1", "--ema-decay", "0.99", "--num-workers", "1", "--tracker", "none"]
+
+
+def start(output: Path, processes: int, steps: int) -> subprocess.Popen:
+    """The run, or what is left of it, in a process group of its own."""
+    launcher = []
+    if processes > 1:
+        profile = str(ROOT / "accelerate_configs" / "multi_cpu.yaml")
+        launcher = ["-m", "accelerate.commands.launch", "--config_file", profile, "--main_process_port", "0"]
+        launcher += ["--num_processes", str(processes)]
+    command = ["train.py", *FLAGS, "--max-steps", str(steps), "--output-dir", str(output), "--resume", "auto"]
+    return subprocess.Popen(
+        [sys.executable, *launcher, *command],
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def logged_step(output: Path) -> int:
+    """The last step in metrics.jsonl, 0 before the first."""
+    log = output / "metrics.jsonl"
+    lines = log.read_text().splitlines() if log.exists() else []
+    return json.loads(lines[-1])["step"] if lines and lines[-1].endswith("}") else 0
+
+
+def numbers(output: Path) -> list[dict]:
+    """What was logged, without what depends on the clock."""
+    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if not key.startswith("perf/")} for line in lines]
+
+
+def tensors(output: Path) -> dict:
+    """Every tensor of the newest checkpoint."""
+    path, _, passed_over = find_checkpoint("auto", output / "checkpoints")
+    assert path is not None and not passed_over, passed_over
+    return {(file.name, name): value for file in path.glob("*.safetensors") for name, value in load_file(file).items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    random.seed(args.seed)
+    steps = 12 * args.kills  # a life is to see some steps, and the run to outlast its kills
+    with tempfile.TemporaryDirectory() as folder:
+        untouched, killed = Path(folder) / "untouched", Path(folder) / "killed"
+        run = start(untouched, args.processes, steps)
+        assert run.wait() == 0, run.communicate()[1]
+        kills = half_saves = 0
+        while kills < args.kills:
+            run, before = start(killed, args.processes, steps), logged_step(killed)
+            while run.poll() is None and logged_step(killed) <= before:
+                time.sleep(0.01)
+            time.sleep(random.uniform(0, 0.25))
+            if run.poll() is not None:
+                break
+            os.killpg(run.pid, signal.SIGKILL)
+            run.wait()
+            kills += 1
+            half_saves += bool(list((killed / "checkpoints").glob(".*.tmp")))
+            path, _, passed_over = find_checkpoint("auto", killed / "checkpoints")
+            assert path is not None and not passed_over, (path, passed_over)
+        run = start(killed, args.processes, steps)
+        assert run.wait() == 0, run.communicate()[1]
+        ours, theirs = tensors(killed), tensors(untouched)
+        same = ours.keys() == theirs.keys() and all(ours[key].equal(theirs[key]) for key in ours)
+        logs = numbers(killed) == numbers(untouched)
+    print(
+        f"{kills} kills of {args.processes} process(es) in {steps} steps, {half_saves} of them in the middle of a save"
+    )
+    print(f"weights, averages and optimizer state equal bit for bit: {same}; logged numbers equal: {logs}")
+    sys.exit(0 if same and logs else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -10,6 +10,7 @@ Many nodes:      accelerate launch --config_file accelerate_configs/multi_node.y
 import argparse
 import math
 from contextlib import nullcontext
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -44,14 +45,15 @@ from train_utils.optimization import SCHEDULES, build_optimizer, class_weight_te
 from train_utils.processes import on_main
 from train_utils.progress import progress_bar, say, track
 from train_utils.tracking import RunLog, default_workers, describe_run, evaluation_record, new_output_dir
-from unet import ImageError, Predictor, Preprocess, UNet, UNetConfig
-from unet.blocks import NORMS
+from unet import ImageError, ModelError, Predictor, Preprocess, UNet, UNetConfig
+from unet.blocks import NORMS, UPSAMPLINGS
+from unet.convert import ARCHITECTURE, copy_weights, input_values, starting_point
 from unet.inference import batch_size_of, resize_logits
 from unet.losses import LOSSES, SegmentationLoss
 from unet.metrics import confusion_matrix, format_table, scores, summary_line
 from unet.preprocess import read_image
 
-USER_ERRORS = (DataError, ImageError, LaunchError)
+USER_ERRORS = (DataError, ImageError, LaunchError, ModelError)
 DATA_OPTIONS = ["train_split", "val_split", "val_fraction", "image_column", "mask_column", "mask_suffix"]
 DATA_OPTIONS += ["dataset_config", "allow_unpaired", "classes", "ignore_index", "seed"]
 PICTURES = 8  # validation images shown at each evaluation and written at the end
@@ -88,12 +90,13 @@ def parse_args() -> argparse.Namespace:
         "--num-workers", type=count, help="loader processes; default: from this process's share of the CPUs"
     )
 
-    model = parser.add_argument_group("model (the defaults are the original U-Net)")
-    model.add_argument("--base-channels", type=positive_int, default=64, help="width of the first level")
-    model.add_argument("--depth", type=positive_int, default=4, help="number of poolings")
-    model.add_argument("--norm", choices=NORMS, default="batch", help="normalisation")
-    model.add_argument("--upsample", choices=("transpose", "bilinear"), default="transpose", help="way up")
-    model.add_argument("--dropout", type=fraction, default=0.0, help="at the end of the contracting path")
+    model = parser.add_argument_group("model", "the defaults are --init-from's architecture, else the original U-Net's")
+    model.add_argument("--init-from", help="start from a model folder, a Hub id, or a Pytorch-UNet .pth")
+    model.add_argument("--base-channels", type=positive_int, help="width of the first level, 64")
+    model.add_argument("--depth", type=positive_int, help="number of poolings, 4")
+    model.add_argument("--norm", choices=NORMS, help="normalisation, batch")
+    model.add_argument("--upsample", choices=UPSAMPLINGS, help="way up, transpose")
+    model.add_argument("--dropout", type=fraction, help="at the end of the contracting path, 0")
     model.add_argument("--sync-batchnorm", choices=("auto", "on", "off"), default="auto", help="on several GPUs")
 
     optim = parser.add_argument_group("optimization")
@@ -184,16 +187,18 @@ def main() -> None:
     args.output_dir = on_main(accelerator, lambda: new_output_dir(args.output_dir), *USER_ERRORS)
     accelerator.project_configuration.logging_dir = str(args.output_dir)
 
+    asked = {name: getattr(args, name) for name in ARCHITECTURE}
+    pretrained, architecture = on_main(accelerator, lambda: starting_point(args.init_from, **asked), *USER_ERRORS)
+    vars(args).update(architecture)
     options = {name: getattr(args, name) for name in DATA_OPTIONS}
     # one process reads, however many train
     data = on_main(accelerator, lambda: load_data(args.dataset, read_image, track, **options), *USER_ERRORS)
     num_classes = len(data.classes.names)
     accelerator.print(f"data: {data}")
-    preprocess = Preprocess(
+    preprocess = replace(
+        input_values(pretrained, data.channels) or Preprocess(mean=data.mean, std=data.std),
         image_size=args.image_size,
         scale=args.scale,
-        mean=data.mean,
-        std=data.std,
         class_names=data.classes.names,
         class_values=data.classes.values,
         ignore_value=data.classes.ignore_value,
@@ -207,10 +212,10 @@ def main() -> None:
     # a smaller image would leave a single value at the lowest level, which batch norm cannot normalise in training
     train_shapes = np.maximum(padded_shapes(train_shapes), 2 ** (args.depth + 1))
 
-    architecture = (args.base_channels, args.depth, args.norm, args.upsample, args.dropout)
-    model = UNet(UNetConfig(data.channels, num_classes, *architecture, preprocess)).to(
-        memory_format=torch.channels_last
-    )
+    model = UNet(UNetConfig(data.channels, num_classes, **architecture, preprocess=preprocess))
+    if pretrained is not None:
+        accelerator.print(f"start: {copy_weights(pretrained, model)} from {args.init_from}")
+    model = model.to(memory_format=torch.channels_last)
     if args.sync_batchnorm == "on" or (args.sync_batchnorm == "auto" and world_size > 1 and torch.cuda.is_available()):
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
     accelerator.print(f"model: U-Net, {sum(p.numel() for p in model.parameters()):,} parameters")

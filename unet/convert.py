@@ -16,6 +16,7 @@ from torch import Tensor
 from unet.model import ModelError, UNet, UNetConfig
 from unet.preprocess import MaskValue, Preprocess
 
+ARCHITECTURE = ("base_channels", "depth", "norm", "upsample", "dropout")
 SUFFIXES = (".pth", ".pt", ".safetensors")
 RENAMED = {  # Pytorch-UNet's name -> ours, beside the numbers of down1... and up1...
     "inc.": "stem.",
@@ -58,35 +59,45 @@ def load_model(source: str | Path, scale: float | None = None) -> UNet:
         raise ModelError(f"{path}: {error}") from error
 
 
-def agreed_architecture(source: UNet | None, asked: dict[str, object]) -> dict[str, object]:
-    """`asked` with what is None filled in: from the model that training starts from, else from UNetConfig's defaults.
+def starting_point(source: str | None, **asked: object) -> tuple[UNet | None, dict[str, object]]:
+    """The model that training starts from, None without `source`, and the architecture to train.
 
-    Raises ModelError where the two differ and the weights would not fit; dropout and how a bilinear upsampling treats
-    corners have no weights, and may differ.
+    Args:
+        asked: a value, or None, for each of ARCHITECTURE. What is None is the source's, else UNetConfig's default.
+
+    Raises ModelError where asked and source differ and the weights would not fit. Dropout and how a bilinear
+    upsampling treats corners have no weights, and may differ.
     """
-    config = UNetConfig() if source is None else source.config
+    model = None if source is None else load_model(source)
+    config = UNetConfig() if model is None else model.config
     for name, value in asked.items():
         has = getattr(config, name)
         weightless = name == "dropout" or (name == "upsample" and "transpose" not in (value, has))
-        if source is not None and value not in (None, has) and not weightless:
+        if model is not None and value not in (None, has) and not weightless:
             flag = "--" + name.replace("_", "-")
-            raise ModelError(f"{flag} {value}: the checkpoint has {has}; leave the flag out, or start from another")
-    return {name: getattr(config, name) if value is None else value for name, value in asked.items()}
+            raise ModelError(f"{flag} {value}: {source} has {has}; leave the flag out, or start from another model")
+    return model, {name: getattr(config, name) if value is None else value for name, value in asked.items()}
 
 
-def copy_weights(source: UNet, model: UNet) -> list[str]:
-    """Copy what fits in shape, for fine-tuning; one line for each weight that does not, which keeps its fresh value.
+def input_values(source: UNet | None, channels: int) -> Preprocess | None:
+    """How the source's images are normalised, for its weights expect that; None where it takes other channels."""
+    return None if source is None or source.config.in_channels != channels else source.config.preprocess
 
-    Both have one architecture, as `agreed_architecture` sees to; input channels and classes may differ.
+
+def copy_weights(source: UNet, model: UNet) -> str:
+    """Copy what fits in shape, and say what does not (classes, input channels) and so keeps its fresh values.
+
+    Both have one architecture, as `starting_point` sees to.
     """
     weights, target = source.state_dict(), model.state_dict()
     fits = {name: weight for name, weight in weights.items() if weight.shape == target[name].shape}
     model.load_state_dict(target | fits)
-    return [
-        f"{name} ({_shape(weight)} in the checkpoint, {_shape(target[name])} here)"
+    fresh = [
+        f"{name} ({_shape(target[name])} here, {_shape(weight)} there)"
         for name, weight in weights.items()
         if name not in fits
     ]
+    return f"{len(fits)} of {len(weights)} weights" + (f", fresh are {', '.join(fresh)}," if fresh else "")
 
 
 def _shape(tensor: Tensor) -> str:
@@ -173,7 +184,8 @@ def _class_values(mask_values: object, num_classes: int) -> tuple[MaskValue, ...
     values that are still free.
     """
     values = list(range(num_classes)) if mask_values is None else mask_values
-    coloured = isinstance(values, list) and bool(values) and isinstance(values[0], list)
+    values = values if isinstance(values, list) else []
+    coloured = bool(values) and isinstance(values[0], list)
     try:
         # alpha is dropped, as wherever masks are read
         values = [tuple(map(int, value[:3])) if coloured else int(value) for value in values][:num_classes]

@@ -25,7 +25,7 @@ from data_utils.augment import STRENGTHS, augment
 from data_utils.batching import padded_shapes
 from data_utils.errors import DataError
 from data_utils.loaders import evaluation_loader, training_loader
-from data_utils.pictures import sample_panels, save_pictures
+from data_utils.pictures import class_colors, sample_panels, save_pictures, worst_and_best
 from data_utils.survey import load_data
 from train_utils.arguments import (
     Arguments,
@@ -41,16 +41,18 @@ from train_utils.checkpoints import replaced_folder
 from train_utils.launch import LaunchError, check_launch, check_processes, describe_profile
 from train_utils.memory import split_batch
 from train_utils.meter import Meter
+from train_utils.model_card import model_card
 from train_utils.optimization import SCHEDULES, build_optimizer, class_weight_tensor, learning_rate
 from train_utils.processes import on_main
 from train_utils.progress import progress_bar, say, track
+from train_utils.report import write_report
 from train_utils.tracking import RunLog, default_workers, describe_run, evaluation_record, new_output_dir
 from unet import ImageError, ModelError, Predictor, Preprocess, UNet, UNetConfig
 from unet.blocks import NORMS, UPSAMPLINGS
 from unet.convert import ARCHITECTURE, copy_weights, input_values, starting_point
 from unet.inference import batch_size_of, resize_logits
 from unet.losses import LOSSES, SegmentationLoss
-from unet.metrics import confusion_matrix, format_table, scores, summary_line
+from unet.metrics import confusion_matrix, format_table, image_iou, scores, summary_line
 from unet.preprocess import read_image
 
 USER_ERRORS = (DataError, ImageError, LaunchError, ModelError)
@@ -139,20 +141,23 @@ def parse_args() -> argparse.Namespace:
 
 @torch.inference_mode()
 def evaluate(accelerator: Accelerator, model: nn.Module, loader: DataLoader, criterion: SegmentationLoss) -> tuple:
-    """Confusion matrix and loss over the whole validation set, at the masks' own sizes, exact on any world size."""
+    """Confusion matrix, loss and each image's IoU, at the masks' own sizes, exact on any world size."""
     model.eval()
     classes = criterion.num_classes
     matrix = torch.zeros(classes, classes, dtype=torch.int64, device=accelerator.device)
     sums = counts = torch.zeros(2, device=accelerator.device)
+    image_scores = torch.zeros(len(loader.dataset), device=accelerator.device)
     for batch in track(loader, len(loader), "evaluating", unit="batch", show=accelerator.is_main_process):
-        for logits, mask in zip(model(batch["images"]), batch["masks"], strict=True):
+        for logits, mask, index in zip(model(batch["images"]), batch["masks"], batch["indices"], strict=True):
             logits, mask = resize_logits(logits[None], mask.shape), mask[None].long()
-            matrix += confusion_matrix(logits.argmax(dim=1), mask, classes, criterion.ignore_index)
+            counted = confusion_matrix(logits.argmax(dim=1), mask, classes, criterion.ignore_index)
+            matrix += counted
+            image_scores[index] += image_iou(counted)  # nothing from a filler
             counts = counts + criterion.counts(mask)
             sums = sums + criterion.sums(logits, mask).to(counts.dtype)
     model.train()
-    matrix, sums, counts = (accelerator.reduce(value, "sum") for value in (matrix, sums, counts))
-    return matrix.cpu(), (sums / counts.clamp_min(1)).sum().item()
+    matrix, sums, counts, image_scores = (accelerator.reduce(x, "sum") for x in (matrix, sums, counts, image_scores))
+    return matrix.cpu(), (sums / counts.clamp_min(1)).sum().item(), image_scores.tolist()
 
 
 def main() -> None:
@@ -257,7 +262,7 @@ def main() -> None:
     }
     run_log = RunLog(accelerator, args.output_dir, args.tracker, settings)
     fill, std = torch.tensor([data.mean, data.std], device=accelerator.device)
-    best, best_matrix, evaluations_since_best = -1.0, None, 0
+    best, evaluations_since_best = -1.0, 0
     meter, running_loss, loss_steps = Meter(), torch.zeros((), device=accelerator.device), 0
     model.train()
     batches = iter(train_loader)
@@ -297,13 +302,14 @@ def main() -> None:
             bar.set_postfix_str(f"loss {values['train/loss']:.3f}, best IoU {max(best, 0):.3f}, {speed:.1f} images/s")
 
         if step % eval_every == 0 or step == total_steps:
-            matrix, eval_loss = evaluate(accelerator, model, val_loader, criterion)
+            matrix, eval_loss, image_scores = evaluate(accelerator, model, val_loader, criterion)
             result = scores(matrix)
             run_log.scalars(step, step / steps_per_epoch, evaluation_record(result, eval_loss, data.classes.names))
             improved = (result["mean_iou"] or 0.0) > best
             evaluations_since_best = 0 if improved else evaluations_since_best + 1
             if improved:
-                best, best_matrix = result["mean_iou"] or 0.0, matrix
+                best, best_scores = result["mean_iou"] or 0.0, image_scores
+                measured = {"names": data.classes.names, "matrix": matrix, "result": result}
             if is_main:
                 network = accelerator.unwrap_model(model, keep_torch_compile=False).eval()
                 with accelerator.autocast():
@@ -312,6 +318,7 @@ def main() -> None:
                 if improved:
                     with replaced_folder(args.output_dir / "model") as folder:
                         network.save_pretrained(folder)
+                        (folder / "README.md").write_text(model_card(settings, step=step, **measured))
                 network.train()
                 saved = " (best so far, saved)" if improved else ""
                 say(f"step {step}: {summary_line(result, data.classes.names)}{saved}")
@@ -325,9 +332,11 @@ def main() -> None:
         predictor = Predictor.from_pretrained(str(args.output_dir / "model"), accelerator.device)
         with accelerator.autocast():
             panels = sample_panels(data.val, data.classes, read_image, predictor.mask, PICTURES)
+            views = worst_and_best(data.val, best_scores, data.classes, read_image, predictor.mask, PICTURES)
         save_pictures(args.output_dir / "predictions", panels)
-        print(format_table(best_matrix, data.classes.names))
-        print(f"best model in {args.output_dir / 'model'}, pictures in {args.output_dir / 'predictions'}")
+        write_report(args.output_dir, colors=class_colors(data.classes.values), pictures=views, **measured)
+        print(format_table(measured["matrix"], data.classes.names))
+        print(f"best model in {args.output_dir / 'model'}, report in {args.output_dir / 'report.html'}")
     accelerator.wait_for_everyone()
 
 

@@ -309,7 +309,7 @@ def main() -> None:
             evaluations_since_best = 0 if improved else evaluations_since_best + 1
             if improved:
                 best, best_scores = result["mean_iou"] or 0.0, image_scores
-                measured = {"names": data.classes.names, "matrix": matrix, "result": result}
+                measured = {"step": step, "names": data.classes.names, "matrix": matrix, "result": result}
             if is_main:
                 network = accelerator.unwrap_model(model, keep_torch_compile=False).eval()
                 with accelerator.autocast():
@@ -318,7 +318,7 @@ def main() -> None:
                 if improved:
                     with replaced_folder(args.output_dir / "model") as folder:
                         network.save_pretrained(folder)
-                        (folder / "README.md").write_text(model_card(settings, step=step, **measured))
+                        (folder / "README.md").write_text(model_card(settings, **measured))
                 network.train()
                 saved = " (best so far, saved)" if improved else ""
                 say(f"step {step}: {summary_line(result, data.classes.names)}{saved}")

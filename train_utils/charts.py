@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 WIDTH, HEIGHT = 480, 240  # of a chart, in its own units; the page scales it
-LEFT, RIGHT, TOP, BOTTOM = 52, 12, 12, 26
+LEFT, RIGHT, TOP, BOTTOM = 60, 30, 12, 26
 MAX_POINTS = 400  # more cannot be told apart
 MAX_PICTURE = 420  # pixels of the longer side: keeps a report of 8 images within a few megabytes
 LABELLED_CLASSES = 20  # a larger confusion matrix is a picture without numbers
@@ -20,14 +20,14 @@ Points = Sequence[tuple[float, float]]
 
 def curve(title: str, series: dict[str, Points]) -> str:
     """A line chart of {label: [(x, y), ...]} over steps, as <figure>; empty where no series has a finite point."""
-    series = {label: _thin([point for point in points if math.isfinite(point[1])]) for label, points in series.items()}
-    series = {label: points for label, points in series.items() if points}
+    series = {label: [point for point in points if math.isfinite(point[1])] for label, points in series.items()}
+    last = {label: points[-1][1] for label, points in series.items() if points}
+    series = {label: _thin(series[label]) for label in last}
     if not series:
         return ""
     xs, ys = ([point[axis] for points in series.values() for point in points] for axis in (0, 1))
-    x_ticks, y_ticks = _ticks(min(xs), max(xs)), _ticks(min(ys), max(ys))
-    x_low, x_high = min(*xs, x_ticks[0]), max(*xs, x_ticks[-1])
-    y_low, y_high = y_ticks[0], y_ticks[-1]
+    x_ticks, y_ticks = _ticks(0, max(xs)), _ticks(min(ys), max(ys))
+    (x_low, x_high), (y_low, y_high) = ((ticks[0], ticks[-1]) for ticks in (x_ticks, y_ticks))
 
     def place(x: float, y: float) -> tuple[float, float]:
         across, up = (x - x_low) / (x_high - x_low), (y - y_low) / (y_high - y_low)
@@ -48,7 +48,7 @@ def curve(title: str, series: dict[str, Points]) -> str:
         parts.append(f'<polyline class="series-{number}" points="{line}"/>')
         x, y = placed[-1]
         parts.append(f'<circle class="series-{number}" cx="{x:.1f}" cy="{y:.1f}" r="3"/>')
-        legend.append(f'<span class="key series-{number}"></span>{escape(label)} <b>{points[-1][1]:.4g}</b>')
+        legend.append(f'<span class="key series-{number}"></span>{escape(label)} <b>{last[label]:.4g}</b>')
     return (
         f"<figure><figcaption><h3>{escape(title)}</h3><p>{' &emsp; '.join(legend)}</p></figcaption>"
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}">{"".join(parts)}</svg></figure>'
@@ -82,7 +82,7 @@ def heat_map(matrix: np.ndarray, names: Sequence[str]) -> str:
     if len(names) > LABELLED_CLASSES:
         ink = np.array([37, 99, 235]) * shares[..., None] + np.array([238, 241, 246]) * (1 - shares[..., None])
         picture = Image.fromarray(ink.astype(np.uint8)).resize((720, 720), Image.Resampling.NEAREST)
-        return f"<p>Rows: truth. Columns: prediction, in the order of the table above.</p>{_image(picture, 'matrix')}"
+        return f"<p>Rows: truth. Columns: prediction, in the order of the table above.</p><div class=matrix>{_image(picture, 'confusion matrix')}</div>"
     head = "".join(f"<th scope=col>{escape(name)}</th>" for name in names)
     rows = []
     for name, counts, row in zip(names, matrix.tolist(), shares.tolist(), strict=True):

@@ -30,7 +30,8 @@ section { background: var(--card); border: 1px solid var(--line); border-radius:
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(140px, 1fr)); gap: .75rem; }
 .tiles div { color: var(--faint); font-size: .85rem; }
 .tiles b { display: block; font-size: 1.5rem; color: var(--text); }
-.curves { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 400px), 1fr)); gap: 1.25rem; }
+.curves { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 320px), 1fr)); gap: 1.25rem; }
+.matrix { max-width: 560px; }
 .views { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(45%, 220px), 1fr)); gap: .5rem;
   margin-bottom: 1.25rem; }
 figure { margin: 0; } figcaption { color: var(--faint); font-size: .85rem; }
@@ -48,16 +49,18 @@ polyline.series-1 { stroke: var(--series-1); } circle.series-1, .key.series-1 { 
 th, td { padding: .3rem .6rem; text-align: right; border-bottom: 1px solid var(--line);
   font-variant-numeric: tabular-nums; }
 th { font-weight: 600; } th[scope=row], .pairs td { text-align: left; } thead th { color: var(--faint); }
-.classes { width: 100%; min-width: 480px; } .pairs th { font-weight: 400; color: var(--faint); }
+.classes { width: 100%; white-space: nowrap; } .pairs th { font-weight: 400; color: var(--faint); }
 .pairs { width: 100%; table-layout: fixed; } .heat td { text-align: center; border: 1px solid var(--card); }
 .strong { color: #fff; } tfoot th, tfoot td { border: 0; font-weight: 600; }
-.columns { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 320px), 1fr)); gap: 1.5rem; }
+.columns { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 320px), 1fr)); gap: 1.5rem;
+  align-items: start; }
 """
 
 
 def write_report(
     folder: Path,
     *,
+    step: int,
     names: Sequence[str],
     colors: np.ndarray,
     matrix: torch.Tensor,
@@ -67,6 +70,7 @@ def write_report(
     """Write folder/report.html from its run.json and metrics.jsonl, and from the scores of the best model.
 
     Args:
+        step: the optimizer step of the best model.
         colors: (num_classes, 3) uint8, as in the pictures.
         matrix: (num_classes, num_classes) pixels, rows truth.
         result: means by `mean_iou`, `mean_dice`, `pixel_accuracy`, and a list over the classes by `iou`, `dice`,
@@ -85,7 +89,7 @@ def write_report(
         '<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content="width=device-width">'
         f"<title>{escape(name)}: training report</title><style>{STYLE}</style><h1>{escape(name)}</h1>"
         f"<p>U-Net on {escape(str(settings['flags']['dataset']))}, started {escape(settings['run']['started'])}</p>"
-        + _section("Best model", f"<div class=tiles>{_tiles(result, records)}</div>")
+        + _section("Best model", f"<div class=tiles>{_tiles(step, result, records)}</div>")
         + _section("Curves", f"<div class=curves>{_curves(records)}</div>")
         + _section("Classes", _class_table(names, colors, counts, result))
         + _section("Confusion matrix", heat_map(counts, names) + _confusions(counts, names))
@@ -105,9 +109,9 @@ def _values(records: Sequence[dict], key: str) -> list[tuple[float, float]]:
     return [(record["step"], record[key]) for record in records if record.get(key) is not None]
 
 
-def _tiles(result: dict, records: Sequence[dict]) -> str:
+def _tiles(step: int, result: dict, records: Sequence[dict]) -> str:
     tiles = {"mean IoU": _score(result["mean_iou"]), "mean Dice": _score(result["mean_dice"])}
-    tiles |= {"pixel accuracy": _score(result["pixel_accuracy"]), "optimizer steps": f"{records[-1]['step']:,}"}
+    tiles |= {"pixel accuracy": _score(result["pixel_accuracy"]), f"step, of {records[-1]['step']:,}": f"{step:,}"}
     for label, key, unit in (
         ("images/s (median)", "perf/images_per_second", ""),
         ("of the time waiting for data", "perf/data_wait_percent", "%"),
@@ -149,14 +153,15 @@ def _class_table(names: Sequence[str], colors: np.ndarray, counts: np.ndarray, r
 def _confusions(counts: np.ndarray, names: Sequence[str]) -> str:
     wrong = counts * ~np.eye(len(names), dtype=bool)
     order = np.argsort(-wrong, axis=None, kind="stable")[:CONFUSIONS]
+    heads = [f"<th scope=row>{escape(name)}</th>" for name in names]
     rows = "".join(
-        f"<tr><th scope=row>{escape(names[truth])}</th><td>{escape(names[predicted])}</td><td>{pixels:,}</td></tr>"
+        f"<tr>{heads[truth]}{heads[predicted]}<td>{pixels:,}</td></tr>"
         for truth, predicted in zip(*np.unravel_index(order, wrong.shape), strict=True)
         if (pixels := wrong[truth, predicted])
     )
     return rows and (
         "<h3 style='margin-top:1rem'>Most frequent confusions</h3><div class=scroll><table><thead><tr>"
-        f"<th scope=row>truth</th><th>predicted as</th><th>pixels</th></tr></thead>{rows}</table></div>"
+        f"<th scope=row>truth</th><th scope=row>predicted as</th><th>pixels</th></tr></thead>{rows}</table></div>"
     )
 
 

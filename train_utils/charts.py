@@ -27,6 +27,7 @@ def curve(title: str, series: dict[str, Points]) -> str:
         return ""
     xs, ys = ([point[axis] for points in series.values() for point in points] for axis in (0, 1))
     x_ticks, y_ticks = _ticks(0, max(xs)), _ticks(min(ys), max(ys))
+    digits = max(4, 2 + math.ceil(math.log10(max(map(abs, y_ticks)) / (y_ticks[1] - y_ticks[0]))))
     (x_low, x_high), (y_low, y_high) = ((ticks[0], ticks[-1]) for ticks in (x_ticks, y_ticks))
 
     def place(x: float, y: float) -> tuple[float, float]:
@@ -37,7 +38,7 @@ def curve(title: str, series: dict[str, Points]) -> str:
     for tick in y_ticks:
         _, y = place(x_low, tick)
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{tick:.4g}</text>')
+        parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{tick:.{digits}g}</text>')
     for tick in x_ticks:
         x, _ = place(tick, y_low)
         parts.append(f'<text x="{x:.1f}" y="{HEIGHT - 8}" text-anchor="middle">{tick:,.6g}</text>')
@@ -82,7 +83,8 @@ def heat_map(matrix: np.ndarray, names: Sequence[str]) -> str:
     if len(names) > LABELLED_CLASSES:
         ink = np.array([37, 99, 235]) * shares[..., None] + np.array([238, 241, 246]) * (1 - shares[..., None])
         picture = Image.fromarray(ink.astype(np.uint8)).resize((720, 720), Image.Resampling.NEAREST)
-        return f"<p>Rows: truth. Columns: prediction, in the order of the table above.</p><div class=matrix>{_image(picture, 'confusion matrix')}</div>"
+        note = "<p>Rows: truth. Columns: prediction, in the order of the table above.</p>"
+        return f"{note}<div class=matrix>{_image(picture, 'confusion matrix')}</div>"
     head = "".join(f"<th scope=col>{escape(name)}</th>" for name in names)
     rows = []
     for name, counts, row in zip(names, matrix.tolist(), shares.tolist(), strict=True):

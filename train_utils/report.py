@@ -30,7 +30,8 @@ section { background: var(--card); border: 1px solid var(--line); border-radius:
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(140px, 1fr)); gap: .75rem; }
 .tiles div { color: var(--faint); font-size: .85rem; }
 .tiles b { display: block; font-size: 1.5rem; color: var(--text); }
-.curves { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 320px), 1fr)); gap: 1.25rem; }
+.curves { display: grid; grid-template-columns: repeat(auto-fit, minmax(max(40%, min(100%, 300px)), 1fr));
+  gap: 1.25rem; }
 .matrix { max-width: 560px; }
 .views { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(45%, 220px), 1fr)); gap: .5rem;
   margin-bottom: 1.25rem; }

@@ -276,6 +276,7 @@ def test_a_damaged_file_ends_in_one_line(tmp_path, zipped):
     whole = path.read_bytes()
     rng = np.random.default_rng(0)
     damaged = [whole[: int(share * len(whole))] for share in (0, 0.001, 0.01, 0.1, 0.5, 0.9, 0.999)]
+    damaged += [whole[:length] for length in range(300)]
     damaged += [rng.bytes(size) for size in (1, 2, 5, 100, 1000)] + [b"hello world", b"PK\x03\x04", b"\x80\x02}"]
     for content in damaged:
         path.write_bytes(content)

@@ -6,6 +6,7 @@ its bilinear variant with aligned corners.
 
 import pickle
 import re
+import struct
 from pathlib import Path
 
 import torch
@@ -30,6 +31,7 @@ RENAMED = {  # Pytorch-UNet's name -> ours, beside the numbers of down1... and u
 SCALE = 0.5  # what Pytorch-UNet's scripts resize by unless told otherwise
 # what unpickling raises, beside UnpicklingError, for bytes that were never a checkpoint or are cut off
 DAMAGED = (RuntimeError, OSError, EOFError, ValueError, TypeError, LookupError, AttributeError, AssertionError)
+DAMAGED += (struct.error,)
 
 
 def load_model(source: str | Path, scale: float | None = None) -> UNet:

@@ -21,7 +21,8 @@ from PIL import Image
 from train_utils.charts import MAX_PICTURE, MAX_POINTS, curve, heat_map, picture
 from train_utils.model_card import model_card
 from train_utils.report import write_report
-from unet.metrics import scores
+from unet import Predictor
+from unet.metrics import confusion_matrix, scores
 
 NAMES = ("<script>alert(1)</script>", 'a|b & "c"', "c: #d")
 MATRIX = torch.tensor([[90, 10, 0], [5, 15, 0], [0, 0, 0]])
@@ -118,7 +119,7 @@ def test_a_curve_goes_through_its_points():
     (line,) = points_of(curve("Loss", {"training": [(10, 4.0), (20, 2.0), (30, 3.0), (40, 1.0)]}))
     x, y = np.array(line).T
     np.testing.assert_allclose(np.diff(x), np.diff(x)[0], atol=0.11)
-    # upwards on the page is downwards in its coordinates
+    assert y[3] > y[0]  # down the page, where its coordinates grow
     np.testing.assert_allclose((y - y[0]) / (y[3] - y[0]), [0, 2 / 3, 1 / 3, 1], atol=0.01)
     assert x.min() >= 0 and x.max() <= 480 and y.min() >= 0 and y.max() <= 240
 
@@ -227,8 +228,18 @@ def test_a_run_ends_with_a_card_and_a_report_of_its_best_model(trained, tiny_fol
     assert f"{best['eval/mean_iou']:.4f}" in page.text
     assert len(page.attributes("polyline", "points")) >= 4
     assert len(page.attributes("img", "src")) == 4 * 5
-    shown = [float(value) for value in re.findall(r": IoU (\d\.\d+)", page.text)]
-    assert len(shown) == 5 and shown == sorted(shown)
+
+
+def test_the_worst_and_best_images_have_the_iou_of_their_own_masks(trained, tiny_folder):
+    shown = re.findall(r"(\S+): IoU (\d\.\d+)", Page((trained / "report.html").read_text()).text)
+    predictor, expected = Predictor.from_pretrained(trained / "model"), {}
+    for image in (tiny_folder / "val" / "images").iterdir():
+        truth = torch.from_numpy(np.asarray(Image.open(tiny_folder / "val" / "masks" / image.name)) // 255).long()
+        matrix = confusion_matrix(torch.from_numpy(predictor.mask(image)).long(), truth, 2)
+        expected[image.stem] = scores(matrix)["mean_iou"]
+    assert len(set(expected.values())) > 2
+    assert {Path(name).stem: float(iou) for name, iou in shown} == pytest.approx(expected, abs=1e-4)
+    assert [iou for _, iou in shown] == sorted(iou for _, iou in shown)
 
 
 def test_the_code_in_the_card_runs(trained, tiny_folder):

@@ -23,12 +23,12 @@ from data_utils.folders import SUFFIXES
 from data_utils.masks import MaskClasses, read_mask
 from data_utils.overlay import overlay
 from data_utils.pictures import class_colors
-from train_utils.arguments import Arguments, run_script
+from train_utils.arguments import Arguments, positive, run_script
 from train_utils.files import replaced_file
 from train_utils.launch import LaunchError, check_launch, check_processes
 from train_utils.processes import on_main
 from train_utils.progress import track
-from unet import ImageError, ModelError, Predictor
+from unet import ImageError, ModelError, Predictor, load_model
 from unet.metrics import confusion_matrix, format_table, scores
 from unet.preprocess import read_image
 
@@ -38,7 +38,8 @@ USER_ERRORS = (DataError, ImageError, LaunchError, ModelError)
 def parse_args() -> argparse.Namespace:
     """Nothing about the model or the preprocessing is asked for: it is in the model's config.json."""
     parser = Arguments(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", required=True, help="model folder or Hub id")
+    parser.add_argument("--model", required=True, help="model folder, Hub id, or a Pytorch-UNet .pth")
+    parser.add_argument("--scale", type=positive, help="of a Pytorch-UNet .pth, which does not hold it: 0.5")
     parser.add_argument("--input", required=True, nargs="+", help="files, folders (searched recursively), globs")
     parser.add_argument("--output", required=True, type=Path, help="folder; masks are <relative stem>.png")
     parser.add_argument("--overlay", action="store_true", help="also write <relative stem>.overlay.png")
@@ -121,7 +122,7 @@ def main() -> None:
     check_launch()
     accelerator = Accelerator()
     check_processes(accelerator)
-    predictor = Predictor.from_pretrained(args.model, accelerator.device)
+    predictor = Predictor(load_model(args.model, args.scale).to(accelerator.device))
     num_classes, preprocess = predictor.config.num_classes, predictor.config.preprocess
     values = preprocess.class_values or tuple(range(num_classes))
     names = preprocess.class_names or tuple(map(str, values))

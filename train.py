@@ -11,6 +11,7 @@ import argparse
 import json
 import math
 from contextlib import nullcontext
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -25,18 +26,9 @@ from data_utils.augment import STRENGTHS, augment
 from data_utils.batching import EvaluationSampler, TrainingSampler
 from data_utils.errors import DataError
 from data_utils.loaders import build_loaders
-from data_utils.pictures import sample_panels, save_pictures
+from data_utils.pictures import class_colors, sample_panels, save_pictures, worst_and_best
 from data_utils.survey import Data, load_data
-from train_utils.arguments import (
-    Arguments,
-    auto_or,
-    count,
-    fraction,
-    non_negative_float,
-    positive_float,
-    positive_int,
-    run_script,
-)
+from train_utils.arguments import Arguments, amount, auto_or, count, fraction, positive, positive_int, run_script
 from train_utils.batchnorm import synchronized
 from train_utils.checkpoints import Checkpoints, RunState, compare_settings, find_checkpoint
 from train_utils.ema import WeightAverage
@@ -45,19 +37,22 @@ from train_utils.guard import StepGuard
 from train_utils.launch import LaunchError, check_launch, check_processes, describe_profile
 from train_utils.memory import preflight, split_batch
 from train_utils.meter import LossWindow, Meter, brief
+from train_utils.model_card import model_card
 from train_utils.optimization import SCHEDULES, build_optimizer, class_weight_tensor, learning_rate
 from train_utils.processes import on_main, seed_step
 from train_utils.progress import progress_bar, say, track
+from train_utils.report import write_report
 from train_utils.signals import StopRequest
 from train_utils.tracking import RunLog, default_workers, describe_run, evaluation_record, run_dir
-from unet import ImageError, Predictor, Preprocess, UNet, UNetConfig
-from unet.blocks import NORMS
+from unet import ImageError, ModelError, Predictor, Preprocess, UNet, UNetConfig
+from unet.blocks import NORMS, UPSAMPLINGS
+from unet.convert import ARCHITECTURE, copy_weights, input_values, starting_point
 from unet.inference import batch_size_of, resize_logits
 from unet.losses import LOSSES, SegmentationLoss
-from unet.metrics import confusion_matrix, format_table, scores, summary_line
+from unet.metrics import confusion_matrix, format_table, image_iou, scores, summary_line
 from unet.preprocess import read_image
 
-USER_ERRORS = (DataError, ImageError, LaunchError)
+USER_ERRORS = (DataError, ImageError, LaunchError, ModelError)
 DATA_OPTIONS = ["train_split", "val_split", "val_fraction", "image_column", "mask_column", "mask_suffix"]
 DATA_OPTIONS += ["dataset_config", "allow_unpaired", "classes", "ignore_index", "seed"]
 PICTURES = 8  # validation images shown at each evaluation and written at the end
@@ -78,18 +73,19 @@ def parse_args() -> argparse.Namespace:
     data.add_argument("--allow-unpaired", action="store_true", help="leave out what has no counterpart")
     data.add_argument("--classes", help="JSON file, 0=background,255=car or #804080=road,...; default: found")
     data.add_argument("--ignore-index", help="mask value that counts nowhere; default: 255 if no class")
-    data.add_argument("--scale", type=positive_float, default=1.0, help="resize factor")
+    data.add_argument("--scale", type=positive, default=1.0, help="resize factor")
     data.add_argument("--image-size", type=positive_int, nargs=2, metavar=("H", "W"), help="fixed size of all images")
     data.add_argument("--crop-size", type=positive_int, nargs=2, metavar=("H", "W"), help="random training crop")
     data.add_argument("--augment", choices=STRENGTHS, default="basic", help="training augmentation")
     data.add_argument("--num-workers", type=count, help="default: from this process's share of the CPUs")
 
-    model = parser.add_argument_group("model (the defaults are the original U-Net)")
-    model.add_argument("--base-channels", type=positive_int, default=64, help="width of the first level")
-    model.add_argument("--depth", type=positive_int, default=4, help="number of poolings")
-    model.add_argument("--norm", choices=NORMS, default="batch", help="normalisation")
-    model.add_argument("--upsample", choices=("transpose", "bilinear"), default="transpose", help="way up")
-    model.add_argument("--dropout", type=fraction, default=0.0, help="at the end of the contracting path")
+    model = parser.add_argument_group("model", "the defaults are --init-from's architecture, else the original U-Net's")
+    model.add_argument("--init-from", help="start from a model folder, a Hub id, or a Pytorch-UNet .pth")
+    model.add_argument("--base-channels", type=positive_int, help="width of the first level, 64")
+    model.add_argument("--depth", type=positive_int, help="number of poolings, 4")
+    model.add_argument("--norm", choices=NORMS, help="normalisation, batch")
+    model.add_argument("--upsample", choices=UPSAMPLINGS, help="way up, transpose")
+    model.add_argument("--dropout", type=fraction, help="at the end of the contracting path, 0")
     model.add_argument("--activation-checkpointing", action="store_true", help="less memory, a third more computing")
     model.add_argument("--sync-batchnorm", choices=("auto", "on", "off"), default="auto", help="on several GPUs")
 
@@ -101,14 +97,14 @@ def parse_args() -> argparse.Namespace:
     optim.add_argument("--max-steps", type=positive_int, help="optimizer steps, instead of --epochs")
     optim.add_argument("--patience", type=positive_int, help="stop after so many evaluations without a better mean IoU")
     optim.add_argument("--optimizer", choices=("adamw", "sgd"), default="adamw", help="SGD has momentum 0.9")
-    optim.add_argument("--learning-rate", type=positive_float, default=1e-3, help="peak learning rate")
-    optim.add_argument("--weight-decay", type=non_negative_float, default=1e-2, help="on convolution weights only")
+    optim.add_argument("--learning-rate", type=positive, default=1e-3, help="peak learning rate")
+    optim.add_argument("--weight-decay", type=amount, default=1e-2, help="on convolution weights only")
     optim.add_argument("--schedule", choices=SCHEDULES, default="cosine", help="of the learning rate")
     optim.add_argument("--warmup-steps", type=count, help="linear warm-up; default: 5%% of the run")
-    optim.add_argument("--max-grad-norm", type=non_negative_float, default=1.0, help="gradient clipping; 0 is off")
+    optim.add_argument("--max-grad-norm", type=amount, default=1.0, help="gradient clipping; 0 is off")
     optim.add_argument("--ema-decay", type=fraction, default=0.0, help="weights averaged to evaluate and save")
     optim.add_argument("--loss", choices=LOSSES, default="ce+dice", help="training loss")
-    optim.add_argument("--class-weights", type=auto_or(positive_float), nargs="+", help="`auto` or one for each class")
+    optim.add_argument("--class-weights", type=auto_or(positive), nargs="+", help="`auto` or one for each class")
 
     run = parser.add_argument_group("run")
     run.add_argument("--output-dir", type=Path, help="default: runs/<time>")
@@ -130,20 +126,23 @@ def parse_args() -> argparse.Namespace:
 
 @torch.inference_mode()
 def evaluate(accelerator: Accelerator, model: nn.Module, loader: DataLoader, criterion: SegmentationLoss) -> tuple:
-    """Confusion matrix and loss over the whole validation set, at the masks' own sizes, exact on any world size."""
+    """Confusion matrix, loss and each image's IoU, at the masks' own sizes, exact on any world size."""
     model.eval()
     classes = criterion.num_classes
     matrix = torch.zeros(classes, classes, dtype=torch.int64, device=accelerator.device)
     sums = counts = torch.zeros(2, device=accelerator.device)
+    image_scores = torch.zeros(len(loader.dataset), device=accelerator.device)
     for batch in track(loader, len(loader), "evaluating", unit="batch", show=accelerator.is_main_process):
-        for logits, mask in zip(model(batch["images"]), batch["masks"], strict=True):
+        for logits, mask, index in zip(model(batch["images"]), batch["masks"], batch["indices"], strict=True):
             logits, mask = resize_logits(logits[None], mask.shape), mask[None].long()
-            matrix += confusion_matrix(logits.argmax(dim=1), mask, classes, criterion.ignore_index)
+            counted = confusion_matrix(logits.argmax(dim=1), mask, classes, criterion.ignore_index)
+            matrix += counted
+            image_scores[index] += image_iou(counted)  # nothing from a filler
             counts = counts + criterion.counts(mask)
             sums = sums + criterion.sums(logits, mask).to(counts.dtype)
     model.train()
-    matrix, sums, counts = (accelerator.reduce(value, "sum") for value in (matrix, sums, counts))
-    return matrix.cpu(), (sums / counts.clamp_min(1)).sum().item()
+    matrix, sums, counts, image_scores = (accelerator.reduce(x, "sum") for x in (matrix, sums, counts, image_scores))
+    return matrix.cpu(), (sums / counts.clamp_min(1)).sum().item(), image_scores.tolist()
 
 
 def sample_pictures(accelerator: Accelerator, network: UNet, data: Data) -> dict[str, np.ndarray]:
@@ -179,19 +178,23 @@ def main() -> None:
     micro_batch_size, _ = split_batch(args.batch_size, world_size, *asked, saved.get("micro_batch_size"))
     accelerator.print("profile: " + ", ".join(f"{key} {value}" for key, value in profile.items()))
 
+    flags = {name: getattr(args, name) for name in ARCHITECTURE}
+    pretrained, architecture = on_main(accelerator, lambda: starting_point(args.init_from, **flags), *USER_ERRORS)
+    vars(args).update(architecture)
     options = {name: getattr(args, name) for name in DATA_OPTIONS}
     # one process reads, however many train
     data = on_main(accelerator, lambda: load_data(args.dataset, read_image, track, **options), *USER_ERRORS)
-    num_classes = len(data.classes.names)
+    names, num_classes = data.classes.names, len(data.classes.names)
     accelerator.print(f"data: {data}")
-    meaning = (data.classes.names, data.classes.values, data.classes.ignore_value)
-    preprocess = Preprocess(args.image_size, args.scale, data.mean, data.std, *meaning)
+    values = input_values(pretrained, data.channels) or Preprocess(mean=data.mean, std=data.std)
+    meaning = dict(zip(("class_names", "class_values", "ignore_value"), vars(data.classes).values(), strict=True))
+    preprocess = replace(values, image_size=args.image_size, scale=args.scale, **meaning)
     # a smaller image would leave a single value at the lowest level, which batch norm cannot normalise in training
-    smallest = 2 ** (args.depth + 1)
-    train_shapes, val_shapes = data.shapes(preprocess.target_size, args.crop_size, smallest)
+    train_shapes, val_shapes = data.shapes(preprocess.target_size, args.crop_size, smallest=2 ** (args.depth + 1))
 
-    architecture = (args.base_channels, args.depth, args.norm, args.upsample, args.dropout)
-    model = UNet(UNetConfig(data.channels, num_classes, *architecture, preprocess))
+    model = UNet(UNetConfig(data.channels, num_classes, **architecture, preprocess=preprocess))
+    if pretrained is not None:
+        accelerator.print(f"start: {copy_weights(pretrained, model)} from {args.init_from}")
     model.to(memory_format=torch.channels_last)
     accelerator.print(f"model: U-Net, {sum(p.numel() for p in model.parameters()):,} parameters")
     weights = class_weight_tensor(args.class_weights, data.class_pixels)
@@ -225,15 +228,11 @@ def main() -> None:
 
     network = accelerator.unwrap_model(model, keep_torch_compile=False)
     average = WeightAverage(network, args.ema_decay)
-    settings = {"flags": json.loads(json.dumps(vars(args), default=str)), "profile": profile}
-    settings |= {
-        "total_steps": total_steps,
-        "micro_batch_size": micro_batch_size,
-        "accumulation": accumulation,
-        "num_workers": workers,
-    }
-    settings["identity"] = {"classes": [*map(str, data.classes.values)], "architecture": [data.channels, *architecture]}
-    settings["identity"] |= {"data set": data.fingerprint(), "batch size": args.batch_size, "seed": args.seed}
+    identity = {"classes": [*map(str, data.classes.values)], "architecture": [data.channels, *architecture.values()]}
+    identity |= {"data set": data.fingerprint(), "batch size": args.batch_size, "seed": args.seed}
+    settings = {"flags": json.loads(json.dumps(vars(args), default=str)), "profile": profile, "identity": identity}
+    settings |= dict(total_steps=total_steps, micro_batch_size=micro_batch_size, accumulation=accumulation)
+    settings |= {"num_workers": workers, "run": describe_run()}
 
     # --resume: 1. what gives the saved state its meaning must be the same, other flags that changed are named;
     # 2. weights, optimizer, averages and fp16 scaler are loaded. Learning rate, order of the images, augmentation and
@@ -249,7 +248,7 @@ def main() -> None:
         say(f"resumed from {checkpoint}, at step {state.step} of {total_steps}", show=is_main)
     else:
         checkpoints.save(state, None)
-    run_log = RunLog(accelerator, args.output_dir, args.tracker, settings | {"run": describe_run()}, state.step)
+    run_log = RunLog(accelerator, args.output_dir, args.tracker, settings, state.step)
 
     stop, guard = StopRequest(accelerator), StepGuard(accelerator, network, state.skipped)
     meter, window = Meter(), LossWindow(accelerator, **state.window)
@@ -302,20 +301,23 @@ def main() -> None:
         score, improved = None, False
         if state.step % eval_every == 0 or state.step == total_steps:
             with average.applied():
-                matrix, eval_loss = evaluate(accelerator, model, val_loader, criterion)
+                matrix, eval_loss, image_scores = evaluate(accelerator, model, val_loader, criterion)
                 result = scores(matrix)
-                run_log.scalars(state.step, epoch, evaluation_record(result, eval_loss, data.classes.names))
+                run_log.scalars(state.step, epoch, evaluation_record(result, eval_loss, names))
                 score = result["mean_iou"] or 0.0
                 improved, state.evaluations_since_best = score > state.best, state.evaluations_since_best + 1
                 if improved:
-                    state.best, state.best_matrix, state.evaluations_since_best = score, matrix.tolist(), 0
+                    state.best, state.best_step, state.evaluations_since_best = score, state.step, 0
+                    state.best_matrix, state.best_images = matrix.tolist(), image_scores
                 if is_main:
                     run_log.pictures(state.step, sample_pictures(accelerator, network, data))
                     if improved:
                         with replaced_folder(args.output_dir / "model") as folder:
                             network.save_pretrained(folder)
+                            measured = {"step": state.step, "names": names, "matrix": matrix, "result": result}
+                            (folder / "README.md").write_text(model_card(settings, **measured))
                     mark = " (best so far, saved)" if improved else ""
-                    say(f"step {state.step}: {summary_line(result, data.classes.names)}{mark}")
+                    say(f"step {state.step}: {summary_line(result, names)}{mark}")
             model.train()
         stopping = stop.agreed()
         if state.step % checkpoint_every == 0 or state.step == total_steps or improved or stopping:
@@ -324,13 +326,19 @@ def main() -> None:
     bar.close()
     checkpoints.wait()
 
-    if is_main and stopping and state.step < total_steps:
-        print(f"stopped after step {state.step} of {total_steps}; all is saved, go on with --resume auto")
-    elif is_main and state.best >= 0:
+    if is_main and state.best >= 0:
         best = UNet.from_pretrained(args.output_dir / "model").to(accelerator.device)
         save_pictures(args.output_dir / "predictions", sample_pictures(accelerator, best, data))
-        print(format_table(torch.tensor(state.best_matrix), data.classes.names))
-        print(f"best model in {args.output_dir / 'model'}, pictures in {args.output_dir / 'predictions'}")
+        with accelerator.autocast():
+            predict = Predictor(best).mask
+            views = worst_and_best(data.val, state.best_images, data.classes, read_image, predict, PICTURES)
+        matrix = torch.tensor(state.best_matrix)
+        measured = {"step": state.best_step, "names": names, "matrix": matrix, "result": scores(matrix)}
+        write_report(args.output_dir, colors=class_colors(data.classes.values), pictures=views, **measured)
+        print(format_table(matrix, names))
+        print(f"best model in {args.output_dir / 'model'}, report in {args.output_dir / 'report.html'}")
+    if is_main and stopping and state.step < total_steps:
+        print(f"stopped after step {state.step} of {total_steps}; all is saved, go on with --resume auto")
     accelerator.end_training()
 
 

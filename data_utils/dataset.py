@@ -4,12 +4,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
-from data_utils.masks import IGNORE, MaskClasses, read_mask
 from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from data_utils.batching import Slot
+from data_utils.masks import IGNORE, MaskClasses, read_mask
 
 
 class SegmentationDataset(Dataset):

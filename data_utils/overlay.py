@@ -52,17 +52,20 @@ def overlay(image: np.ndarray, mask: np.ndarray, colors: np.ndarray, alpha: floa
     return np.where((mask == 0)[:, :, None], rgb, blend)
 
 
+def mark_errors(image: np.ndarray, truth: np.ndarray, pred: np.ndarray, num_classes: int) -> np.ndarray:
+    """Wrong pixels red and ignored ones (truth without a class) grey over the darkened image, uint8 (H, W, 3)."""
+    errors = np.repeat(to_rgb(image).mean(axis=2, keepdims=True) * 0.35, 3, axis=2).astype(np.uint8)
+    errors[truth != pred] = RED
+    errors[(truth < 0) | (truth >= num_classes)] = GREY
+    return errors
+
+
 def panel(image: np.ndarray, truth: np.ndarray, pred: np.ndarray, colors: np.ndarray) -> np.ndarray:
     """One row, image | truth | prediction | errors, uint8 (H, 4 W + 6, 3) with white separators.
 
-    Image (H, W[, C]), truth and pred (H, W) class indices. In the last picture wrong pixels are red and
-    ignored ones (truth without a class) grey, over the darkened image.
+    Image (H, W[, C]), truth and pred (H, W) class indices.
     """
-    rgb = to_rgb(image)
-    ignored = (truth < 0) | (truth >= len(colors))
-    errors = np.repeat(rgb.mean(axis=2, keepdims=True) * 0.35, 3, axis=2).astype(np.uint8)
-    errors[truth != pred] = RED
-    errors[ignored] = GREY
-    separator = np.full((len(rgb), 2, 3), 255, np.uint8)
-    pictures = (rgb, colorize(truth, colors), colorize(pred, colors), errors)
+    separator = np.full((*truth.shape[:1], 2, 3), 255, np.uint8)
+    pictures = (to_rgb(image), colorize(truth, colors), colorize(pred, colors))
+    pictures += (mark_errors(image, truth, pred, len(colors)),)
     return np.hstack([part for picture in pictures for part in (separator, picture)][1:])

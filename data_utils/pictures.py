@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path, PurePath
 
 import numpy as np
-from data_utils.masks import MaskClasses, Value, read_mask
 from PIL import Image
 
-from data_utils.overlay import palette, panel
+from data_utils.masks import MaskClasses, Value, read_mask
+from data_utils.overlay import mark_errors, overlay, palette, panel, to_rgb
 
 
 def class_colors(values: Sequence[Value]) -> np.ndarray:
@@ -33,6 +33,35 @@ def sample_panels(
         truth = classes.encode(read_mask(record["mask"], name), name)
         panels[name] = panel(read_image(record["image"], name), truth, predict(record["image"], name), colors)
     return panels
+
+
+def worst_and_best(
+    records: Sequence[dict],
+    image_scores: Sequence[float],
+    classes: MaskClasses,
+    read_image: Callable[..., np.ndarray],
+    predict: Callable[..., np.ndarray],
+    count: int,
+) -> dict[str, dict[str, np.ndarray]]:
+    """{title: {label: (H, W, 3) uint8}} of the half of `count` records with the lowest scores, then of the highest.
+
+    `predict(source, name)` gives class indices (H, W); truth and prediction are shown over the image.
+    """
+    order = np.argsort(np.asarray(image_scores), kind="stable")
+    chosen = order if len(order) <= count else np.concatenate([order[: count // 2], order[-(count - count // 2) :]])
+    colors, pictures = class_colors(classes.values), {}
+    for index in chosen.tolist():
+        record = records[index]
+        name = record["name"]
+        image, pred = read_image(record["image"], name), predict(record["image"], name)
+        truth = classes.encode(read_mask(record["mask"], name), name)
+        pictures[f"{name}: IoU {image_scores[index]:.4f}"] = {
+            "image": to_rgb(image),
+            "truth": overlay(image, truth, colors),
+            "prediction": overlay(image, pred, colors),
+            "errors": mark_errors(image, truth, pred, len(colors)),
+        }
+    return pictures
 
 
 def save_pictures(folder: Path, pictures: dict[str, np.ndarray]) -> None:

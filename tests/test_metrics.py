@@ -4,7 +4,7 @@ import pytest
 import torch
 from torchmetrics.classification import MulticlassConfusionMatrix, MulticlassF1Score, MulticlassJaccardIndex
 
-from unet.metrics import confusion_matrix, format_table, scores, summary_line
+from unet.metrics import confusion_matrix, format_table, image_iou, scores, summary_line
 
 
 def sample(seed: int = 0, classes: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
@@ -74,3 +74,14 @@ def test_nothing_counted_has_no_score():
     assert result["mean_iou"] is None
     assert result["pixel_accuracy"] is None
     assert "n/a" in format_table(torch.zeros(2, 2, dtype=torch.int64), ["a", "b"])
+
+
+def test_one_images_mean_iou_is_that_of_its_scores():
+    generator = torch.Generator().manual_seed(0)
+    for classes in (2, 5):
+        for _ in range(20):
+            matrix = torch.randint(0, 50, (classes, classes), generator=generator)
+            absent = torch.randint(0, classes, (), generator=generator)
+            matrix[absent], matrix[:, absent] = 0, 0
+            assert image_iou(matrix).item() == pytest.approx(scores(matrix)["mean_iou"] or 0, abs=1e-6)
+    assert image_iou(torch.zeros(3, 3, dtype=torch.int64)).item() == 0

@@ -47,12 +47,12 @@ def count(text: str) -> int:
     return _number(text, int, lambda value: value >= 0, "a whole number of at least 0")
 
 
-def positive_float(text: str) -> float:
+def positive(text: str) -> float:
     """A finite number above 0, for argparse."""
     return _number(text, float, lambda value: 0 < value < float("inf"), "a number above 0")
 
 
-def non_negative_float(text: str) -> float:
+def amount(text: str) -> float:
     """A finite number of at least 0, for argparse."""
     return _number(text, float, lambda value: 0 <= value < float("inf"), "a number of at least 0")
 

@@ -28,14 +28,16 @@ class RunState:
     """Where a run stands after `step` optimizer steps; part of every checkpoint.
 
     Args:
-        best, best_matrix: mean IoU of the best evaluation, -1 before the first, and its confusion matrix.
+        best: mean IoU of the best evaluation, -1 before the first; its step, confusion matrix and each image's IoU.
         window: the loss that has not been logged yet, as in LossWindow.
         skipped: how many steps had a gradient that was not finite.
     """
 
     step: int = 0
     best: float = -1.0
+    best_step: int = 0
     best_matrix: list[list[int]] = field(default_factory=list)
+    best_images: list[float] = field(default_factory=list)
     evaluations_since_best: int = 0
     window: dict = field(default_factory=lambda: {"sums": [], "steps": 0})
     skipped: int = 0

@@ -37,6 +37,13 @@ def scores(matrix: Tensor) -> dict[str, float | list[float | None] | None]:
     }
 
 
+def image_iou(matrix: Tensor) -> Tensor:
+    """Mean IoU of one image's confusion matrix, a scalar on its device as in `scores`; 0 where nothing was counted."""
+    hits, present = matrix.diagonal(), matrix.sum(dim=0) + matrix.sum(dim=1) > 0
+    union = matrix.sum(dim=0) + matrix.sum(dim=1) - hits
+    return (hits / union.clamp_min(1)).sum() / present.sum().clamp_min(1)
+
+
 def _ratios(numerator: Tensor, denominator: Tensor) -> list[float | None]:
     pairs = zip(numerator.tolist(), denominator.tolist(), strict=True)
     return [above / below if below > 0 else None for above, below in pairs]

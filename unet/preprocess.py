@@ -111,6 +111,8 @@ class Preprocess:
         mean, std: of the training images for each channel, in the files' own value range; empty means 0 and 1.
         class_names, class_values: name and mask value (grey level or RGB colour) of each class.
         ignore_value: the mask value that counts in neither loss nor metric, None where there is none.
+        detect_unit_range: take an image without a value above 1 for one in 0..1 instead of 0..255 (what Pytorch-UNet
+            does, and its models expect).
     """
 
     image_size: tuple[int, int] | None = None
@@ -120,6 +122,7 @@ class Preprocess:
     class_names: tuple[str, ...] = ()
     class_values: tuple[MaskValue, ...] = ()
     ignore_value: MaskValue | None = None
+    detect_unit_range: bool = False
 
     def __post_init__(self) -> None:
         # JSON knows lists only
@@ -145,6 +148,8 @@ class Preprocess:
         pixels = resize_image(pixels, self.target_size(*pixels.shape[:2]))
         if pixels.dtype != np.uint8:
             pixels = pixels.astype(np.float32)
+        if self.detect_unit_range and not (pixels > 1).any():
+            pixels = pixels * 255  # still uint8 where it was, and 0 or 1
         return np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
     def mask(self, indices: np.ndarray) -> np.ndarray:

@@ -89,7 +89,9 @@ def plan(
         overlap = 2 * needed if affordable else shortest // 2 // (2 * grid) * 2 * grid
     overlap = _up(overlap, 2 * grid)
     if overlap >= shortest:
-        raise TileError(f"overlap {overlap} leaves nothing of tiles of {shortest} (both rounded up to the pooling grid)")
+        raise TileError(
+            f"overlap {overlap} leaves nothing of tiles of {shortest} (both rounded up to the pooling grid)"
+        )
     return Tiling(tile_height, tile_width, overlap, grid, needed is not None and overlap >= 2 * needed)
 
 
@@ -107,7 +109,7 @@ def spans(length: int, tile: int, tiling: Tiling) -> list[tuple[int, int]]:
     return [(start, min(start + tile, length)) for start in starts]
 
 
-def windows(cuts: list[tuple[int, int]], tiling: Tiling) -> list[Tensor]:
+def weights_of(cuts: list[tuple[int, int]], tiling: Tiling) -> list[Tensor]:
     """The weight of each pixel of each tile along a side: 1 or 0 where tiles are exact, else Gaussian."""
     weights = []
     for index, (start, stop) in enumerate(cuts):
@@ -140,7 +142,7 @@ def tiled_logits(
     Memory: W x tile height x classes, and what one batch of tiles needs.
     """
     rows, columns = spans(size[0], tiling.height, tiling), spans(size[1], tiling.width, tiling)
-    row_weights, column_weights = windows(rows, tiling), windows(columns, tiling)
+    row_weights, column_weights = weights_of(rows, tiling), weights_of(columns, tiling)
     rest = rest_weight = None  # of the rows that the next tiles share
     for index, (top, bottom) in enumerate(rows):
         band = read(top, bottom)

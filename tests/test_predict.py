@@ -134,7 +134,7 @@ def test_scores_are_those_of_the_written_masks_on_any_number_of_processes(model,
         (["PHOTOS"], ["--truth", "nowhere"], "--truth nowhere: is not a folder", 1),
         (["PHOTOS"], ["--truth", "PHOTOS/sub"], "has no mask for 4 inputs", 1),
         (["PHOTOS"], ["--model", "PHOTOS"], "has no config.json", 1),
-        (["PHOTOS"], ["--overlaps"], "did you mean --overlay?", 2),
+        (["PHOTOS"], ["--overlais"], "did you mean --overlay?", 2),
     ],
 )
 def test_mistakes_end_in_one_line(model, photos, tmp_path, fails_with, inputs, flags, line, code):

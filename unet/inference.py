@@ -12,9 +12,10 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from unet.blocks import DoubleConv
 from unet.model import ModelError, UNet, UNetConfig
 from unet.preprocess import ImageSource, read_image
-from unet.tiles import BAND_MEMORY, Tiling, plan, tiled_logits
+from unet.tiles import Tiling, plan, tiled_logits
 from unet.windows import ArrayRows, Rows, network_rows
 
+WINDOW_MEMORY = 2**27  # bytes of logits at an image's own size beyond which it is predicted in windows
 BAND_ROWS = 64  # of the output that are computed at once where an image is predicted in windows
 
 
@@ -96,34 +97,37 @@ class Predictor:
             logits = torch.cat(list(self.bands(ArrayRows(pixels), name)), dim=1)
         else:
             logits = self.whole([self.inputs(pixels, name)], [pixels.shape[:2]])[0]
-        return Prediction(class_indices(logits), logits.softmax(dim=0).cpu().numpy())
+        return Prediction(logits.argmax(dim=0).to(torch.uint8).cpu().numpy(), logits.softmax(dim=0).cpu().numpy())
 
     def mask(self, image: ImageSource, name: str = "image") -> np.ndarray:
         """Only the class indices, (H, W) uint8."""
         return self(image, name).mask
 
+    def input_sizes(self, size: tuple[int, int]) -> tuple[tuple[int, int], ...]:
+        """At which (H, W) each network sees an image of `size` (H, W)."""
+        return tuple(network.config.preprocess.target_size(*size) for network in self.networks)
+
     def tilings(self, size: tuple[int, int]) -> list[Tiling | None]:
         """How each network cuts an image of `size` (H, W); TileError where tile size and overlap do not go together."""
-        sizes = [network.config.preprocess.target_size(*size) for network in self.networks]
         tilings = [
             plan(network.config, target, self.tile_size, self.overlap)
-            for network, target in zip(self.networks, sizes, strict=True)
+            for network, target in zip(self.networks, self.input_sizes(size), strict=True)
         ]
         # a tile is turned about its own pooling grid, which is not that of the turned image
         return [tiling and tiling._replace(exact=tiling.exact and not self.tta) for tiling in tilings]
 
     def in_windows(self, size: tuple[int, int]) -> bool:
         """Whether an image of `size` (H, W) is better predicted by `bands` than whole."""
-        return 4 * self.config.num_classes * size[0] * size[1] > BAND_MEMORY or any(self.tilings(size))
+        return 4 * self.config.num_classes * size[0] * size[1] > WINDOW_MEMORY or any(self.tilings(size))
 
     def inputs(self, pixels: np.ndarray, name: str = "image") -> list[Tensor]:
         """What each network is shown of an image (H, W, C): (C, h, w) each."""
         configs = [network.config for network in self.networks]
-        return [torch.from_numpy(config.preprocess.image(pixels, config.in_channels, name)) for config in configs]
+        return [torch.tensor(config.preprocess.image(pixels, config.in_channels, name)) for config in configs]
 
     @torch.inference_mode()
     def whole(self, inputs: Sequence[list[Tensor]], sizes: Sequence[tuple[int, int]]) -> list[Tensor]:
-        """Logits (num_classes, H, W) of images in one batch, given `inputs` of equal shapes and their own sizes (H, W)."""
+        """Logits (num_classes, H, W) of images whose `inputs` have equal shapes, given their own sizes (H, W)."""
         batches = zip(self.networks, zip(*inputs, strict=True), strict=True)
         logits = [self._logits(network, torch.stack(batch)) for network, batch in batches]
         return [
@@ -139,8 +143,9 @@ class Predictor:
         """
         streams = [
             _resized_bands(self._network_bands(network, rows, tiling, name), target, rows.size)
-            for network, tiling in zip(self.networks, self.tilings(rows.size), strict=True)
-            for target in [network.config.preprocess.target_size(*rows.size)]
+            for network, tiling, target in zip(
+                self.networks, self.tilings(rows.size), self.input_sizes(rows.size), strict=True
+            )
         ]
         for logits in zip(*streams, strict=True):
             yield _average(logits)
@@ -180,11 +185,6 @@ def load_network(name: str, device: str | torch.device) -> nn.Module:
 
         return OnnxNetwork(name)
     return fold_batch_norm(UNet.from_pretrained(name)).to(device, memory_format=torch.channels_last)
-
-
-def class_indices(logits: Tensor) -> np.ndarray:
-    """(num_classes, H, W) -> (H, W) uint8."""
-    return logits.argmax(dim=0).to(torch.uint8).cpu().numpy()
 
 
 def _classes(config: UNetConfig) -> tuple:

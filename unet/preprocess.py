@@ -7,6 +7,8 @@ import io
 import struct
 import warnings
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +25,20 @@ GREY_MODES = {"L": np.uint8, "I": np.int32, "F": np.float32}
 
 class ImageError(ValueError):
     """An image that cannot be used, and why, in one line."""
+
+
+@contextmanager
+def readable(name: str) -> Iterator[None]:
+    """What fails while a picture is opened or decoded is an ImageError with `name`."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            yield
+    except Image.DecompressionBombError as error:
+        raise ImageError(f"{name}: {error}") from error
+    except UNREADABLE as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ImageError(f"{name}: cannot be read as an image ({reason})") from error
 
 
 def _open(source: ImageSource, page: int) -> Image.Image | np.ndarray:
@@ -59,16 +75,9 @@ def read_image(source: ImageSource, name: str = "image", page: int = 0) -> np.nd
     (palettes are resolved, alpha is dropped, CMYK converted), anything for a `.npy` of (H, W, C).
     Raises ImageError, with `name`, for what cannot be read.
     """
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            image = _open(source, page)
-            pixels = _pixels(image) if isinstance(image, Image.Image) else image
-    except Image.DecompressionBombError as error:
-        raise ImageError(f"{name}: {error}") from error
-    except UNREADABLE as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ImageError(f"{name}: cannot be read as an image ({reason})") from error
+    with readable(name):
+        image = _open(source, page)
+        pixels = _pixels(image) if isinstance(image, Image.Image) else image
     if pixels.ndim == 2:
         pixels = pixels[:, :, None]
     if pixels.ndim != 3 or 0 in pixels.shape or pixels.dtype.kind not in "buif":

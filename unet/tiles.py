@@ -30,7 +30,8 @@ class Tiling(NamedTuple):
     exact: bool
 
     def __str__(self) -> str:
-        return f"tiles of {self.height} x {self.width} overlapping by {self.overlap}"
+        how = "equal to the whole image's result" if self.exact else "blended, not exactly the whole image's result"
+        return f"tiles of {self.height} x {self.width} overlapping by {self.overlap} ({how})"
 
 
 class TileError(ValueError):

@@ -1,7 +1,7 @@
 """Images too large for memory: rows read from where they lie in the file, resized as the whole image would be."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -9,7 +9,7 @@ import numpy as np
 import tifffile
 from PIL import Image, ImageOps
 
-from unet.preprocess import Preprocess, fit_channels, read_image, resize_image
+from unet.preprocess import Preprocess, fit_channels, read_image, readable, resize_image
 
 SEGMENT_BYTES = 2**28  # a compressed strip larger than this cannot be read in windows
 CHUNK = 128  # output rows that are resized at once
@@ -46,8 +46,8 @@ class PillowRows:
     def __init__(self, path: Path, page: int) -> None:
         self.image = Image.open(path)
         self.image.seek(page)
-        self.image.load()
         ImageOps.exif_transpose(self.image, in_place=True)
+        self.image.load()
         self.size = self.image.size[::-1]
 
     def crop(self, start: int, stop: int) -> Image.Image:
@@ -82,7 +82,7 @@ class TiffRows:
     def crop(self, start: int, stop: int) -> np.ndarray:
         samples = self.page.samplesperpixel
         rows = np.empty((stop - start, self.size[1], samples), self.page.dtype)
-        with self.path.open("rb") as file:
+        with readable(str(self.path)), self.path.open("rb") as file:
             if self.page.is_contiguous:
                 row_bytes = rows[0].nbytes
                 file.seek(self.page.dataoffsets[0] + start * row_bytes)
@@ -111,8 +111,8 @@ class TiffRows:
 
 
 def tiff_pages(path: Path) -> list[tuple[int, tuple[int, int]]]:
-    """(page, (H, W)) of a TIFF's full-size pages: the small copies that some programs store beside them are left out."""
-    with tifffile.TiffFile(path) as tiff:
+    """(page, (H, W)) of a TIFF's pages, save the small copies that some programs store beside them."""
+    with readable(str(path)), tifffile.TiffFile(path) as tiff:
         pages = [(index, page.aspage()) for index, page in enumerate(tiff.pages)]
         return [(index, _upright_size(page)) for index, page in pages if index == 0 or not page.is_reduced]
 
@@ -124,24 +124,31 @@ def _upright_size(page: tifffile.TiffPage) -> tuple[int, int]:
 
 @contextmanager
 def open_rows(path: Path, page: int = 0) -> Iterator[Rows]:
-    """The rows of a picture file: from the file itself for `.npy` and most TIFFs, else from one decoded copy."""
+    """The rows of a picture file: from the file itself for `.npy` and most TIFFs, else from one decoded copy.
+
+    ImageError for what cannot be read.
+    """
+    with ExitStack() as stack:
+        with readable(str(path)):
+            rows = _rows(path, page, stack)
+        yield rows
+
+
+def _rows(path: Path, page: int, stack: ExitStack) -> Rows:
     suffix = path.suffix.lower()
     if suffix == ".npy":
-        yield ArrayRows(np.load(path, mmap_mode="r", allow_pickle=False))
-        return
+        return ArrayRows(np.load(path, mmap_mode="r", allow_pickle=False))
     if suffix in TIFF_SUFFIXES:
-        with tifffile.TiffFile(path) as tiff:
-            tiff_page = tiff.pages[page].aspage()
-            if TiffRows.can_read(tiff_page):
-                yield TiffRows(path, tiff_page)
-                return
-    yield PillowRows(path, page)
+        tiff_page = stack.enter_context(tifffile.TiffFile(path)).pages[page].aspage()
+        if TiffRows.can_read(tiff_page):
+            return TiffRows(path, tiff_page)
+    return PillowRows(path, page)
 
 
 def network_rows(
     rows: Rows, preprocess: Preprocess, channels: int, start: int, stop: int, name: str = "image"
 ) -> np.ndarray:
-    """Rows [start, stop) of what `preprocess.image` gives for the whole picture, to the last bit: (C, stop - start, w)."""
+    """Rows [start, stop) of what `preprocess.image` gives for the whole picture, bit for bit: (C, stop - start, w)."""
     size = preprocess.target_size(*rows.size)
     parts = [
         _resized_rows(rows, size, channels, first, min(first + CHUNK, stop), name)
@@ -169,7 +176,7 @@ def _resized_rows(rows: Rows, size: tuple[int, int], channels: int, start: int, 
 
 
 def _bicubic(length: int, target: int, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-    """For targets [start, stop) of `length` pixels resized to `target`: which pixels (n, taps), their weights (n, taps).
+    """Pixels and weights, (n, taps) each, that make targets [start, stop) of `length` pixels resized to `target`.
 
     Keys' cubic with a = -1/2, widened when shrinking, as in Pillow's Resample.c.
     """

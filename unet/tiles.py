@@ -115,10 +115,9 @@ def weights_of(cuts: list[tuple[int, int]], tiling: Tiling) -> list[Tensor]:
     weights = []
     for index, (start, stop) in enumerate(cuts):
         if tiling.exact:
-            weight = torch.ones(stop - start)
-            weight[: tiling.overlap // 2 * (index > 0)] = 0
-            if index + 1 < len(cuts):
-                weight[-(tiling.overlap // 2) :] = 0
+            weight, half = torch.ones(stop - start), tiling.overlap // 2
+            weight[: half if index else 0] = 0
+            weight[stop - start - (half if index + 1 < len(cuts) else 0) :] = 0
         else:
             place = (torch.arange(stop - start) + 0.5) / (stop - start) - 0.5
             weight = torch.exp(-0.5 * (8 * place) ** 2)  # sigma is an eighth of a tile

@@ -94,11 +94,12 @@ class OnnxNetwork(nn.Module):
     def __init__(self, path: str | Path) -> None:
         super().__init__()
         onnxruntime = _needed("onnxruntime")
+        errors = onnxruntime.capi.onnxruntime_pybind11_state
         if not Path(path).is_file():
             raise ModelError(f"{path}: no such file")
         try:
             self.session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-        except (RuntimeError, ValueError) as error:  # all of onnxruntime's errors are one of these
+        except (errors.Fail, errors.InvalidGraph, errors.InvalidProtobuf, errors.InvalidArgument) as error:
             raise ModelError(f"{path}: cannot be loaded: {str(error).splitlines()[0][:300]}") from error
         config = self.session.get_modelmeta().custom_metadata_map.get("config")
         if config is None:

@@ -1,6 +1,7 @@
 """Prediction: an image in, class indices out, at the image's own size."""
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -12,11 +13,10 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from unet.blocks import DoubleConv
 from unet.model import ModelError, UNet, UNetConfig
 from unet.preprocess import ImageSource, read_image
-from unet.tiles import Tiling, plan, tiled_logits
+from unet.tiles import BAND_ROWS, Tiling, plan, tiled_logits
 from unet.windows import ArrayRows, Rows, network_rows
 
 WINDOW_MEMORY = 2**27  # bytes of logits at an image's own size beyond which it is predicted in windows
-BAND_ROWS = 64  # of the output that are computed at once where an image is predicted in windows
 
 
 def resize_logits(logits: Tensor, size: tuple[int, int]) -> Tensor:
@@ -54,7 +54,7 @@ class Predictor:
     """A model with its preprocessing: `Predictor.from_pretrained("runs/x/model")("cell.png").mask`.
 
     Args:
-        model: the network, or the path of one in ONNX.
+        model: the network, or where `load_network` finds one: "runs/x/model", "model.onnx".
         ensemble: more networks of the same classes; probabilities are averaged over all.
         tile_size, overlap: as in `tiles.plan`; by default an image is computed whole while it fits.
         tta: average probabilities over the eight flips and quarter turns of each image (of each tile).
@@ -62,15 +62,15 @@ class Predictor:
 
     def __init__(
         self,
-        model: UNet | str,
+        model: UNet | str | Path,
         *,
-        ensemble: Sequence[UNet] = (),
+        ensemble: Sequence[UNet | str | Path] = (),
         tile_size: int | None = None,
         overlap: int | None = None,
         tta: bool = False,
     ) -> None:
         networks = [
-            load_network(network, "cpu") if isinstance(network, str) else network for network in [model, *ensemble]
+            load_network(network) if isinstance(network, str | Path) else network for network in [model, *ensemble]
         ]
         self.networks = [network.eval() for network in networks]
         self.config: UNetConfig = networks[0].config
@@ -83,7 +83,7 @@ class Predictor:
 
     @classmethod
     def from_pretrained(
-        cls, model: str, device: str | torch.device = "cpu", *, ensemble: Sequence[str] = (), **options
+        cls, model: str | Path, device: str | torch.device = "cpu", *, ensemble: Sequence[str | Path] = (), **options
     ) -> "Predictor":
         """Load model folders, Hub ids or .onnx files, made ready to predict fast; `options` as in `Predictor`."""
         model, *others = (load_network(name, device) for name in [model, *ensemble])
@@ -178,9 +178,9 @@ class Predictor:
         return _average([_full_precision(view) for view in views], dim=1)
 
 
-def load_network(name: str, device: str | torch.device) -> nn.Module:
+def load_network(name: str | Path, device: str | torch.device = "cpu") -> nn.Module:
     """A network to predict with: an .onnx file, a model folder or a Hub id; ModelError for what cannot be loaded."""
-    if name.endswith(".onnx"):
+    if Path(name).suffix == ".onnx":
         from unet.export import OnnxNetwork  # onnxruntime only where it is used
 
         return OnnxNetwork(name)

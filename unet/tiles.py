@@ -18,6 +18,7 @@ from unet.model import UNetConfig
 WHOLE_MEMORY = 2**32  # bytes of activations up to which an image is computed whole
 TILE_MEMORY = 3 * 2**28  # bytes of activations of a tile
 BAND_MEMORY = 2**28  # bytes of logits of a row of tiles
+BAND_ROWS = 64  # of the logits that are handed on at once
 
 
 class Tiling(NamedTuple):
@@ -132,7 +133,7 @@ def tiled_logits(
     tiling: Tiling,
     batch_size_of: Callable[[int, int], int],
 ) -> Iterator[Tensor]:
-    """Logits of an image from top to bottom, as (num_classes, n, W) for each row of tiles.
+    """Logits of an image from top to bottom, (num_classes, n, W) with n up to 64.
 
     Args:
         forward: (B, C, h, w) -> (B, num_classes, h, w).
@@ -143,26 +144,34 @@ def tiled_logits(
     """
     rows, columns = spans(size[0], tiling.height, tiling), spans(size[1], tiling.width, tiling)
     row_weights, column_weights = weights_of(rows, tiling), weights_of(columns, tiling)
-    rest = rest_weight = None  # of the rows that the next tiles share
+    # a tile's weight at a pixel is the product of its row's and its column's, and so is their sum over the tiles
+    row_totals, column_totals = _totals(rows, row_weights), _totals(columns, column_weights)
+    rest = None  # sums of the rows that the next tiles share
     for index, (top, bottom) in enumerate(rows):
-        band = read(top, bottom)
-        sums, weights = None, torch.zeros(bottom - top, size[1])
+        band, sums = read(top, bottom), None
         for group in _batches(columns, lambda width, height=bottom - top: batch_size_of(height, width)):
             logits = forward(torch.stack([band[:, :, slice(*columns[i])] for i in group]))
-            logits = logits if logits.dtype == torch.float64 else logits.float()
             if sums is None:
                 sums = logits.new_zeros(logits.shape[1], bottom - top, size[1])
-                weights = weights.to(sums)
             for tile, i in zip(logits, group, strict=True):
-                weight = (row_weights[index][:, None] * column_weights[i]).to(sums)
-                sums[:, :, slice(*columns[i])] += weight * tile
-                weights[:, slice(*columns[i])] += weight
+                weight = row_weights[index][:, None] * column_weights[i]
+                sums[:, :, slice(*columns[i])] += weight.to(tile) * tile
         if rest is not None:
             sums[:, : rest.shape[1]] += rest
-            weights[: rest.shape[1]] += rest_weight
-        done = rows[index + 1][0] - top if index + 1 < len(rows) else bottom - top
-        rest, rest_weight = sums[:, done:].clone(), weights[done:].clone()
-        yield sums[:, :done].div_(weights[:done])
+        next_top = rows[index + 1][0] if index + 1 < len(rows) else bottom
+        rest = sums[:, next_top - top :].clone()
+        for start in range(top, next_top, BAND_ROWS):
+            stop = min(start + BAND_ROWS, next_top)
+            totals = row_totals[start:stop, None] * column_totals
+            yield sums[:, start - top : stop - top] / totals.to(sums)
+
+
+def _totals(cuts: list[tuple[int, int]], weights: list[Tensor]) -> Tensor:
+    """The summed weight of all tiles at each pixel along a side."""
+    totals = torch.zeros(cuts[-1][1])
+    for (start, stop), weight in zip(cuts, weights, strict=True):
+        totals[start:stop] += weight
+    return totals
 
 
 def _batches(cuts: list[tuple[int, int]], batch_size_of: Callable[[int], int]) -> Iterator[list[int]]:

@@ -150,12 +150,14 @@ def network_rows(
 ) -> np.ndarray:
     """Rows [start, stop) of what `preprocess.image` gives for the whole picture, bit for bit: (C, stop - start, w)."""
     size = preprocess.target_size(*rows.size)
-    parts = [
-        _resized_rows(rows, size, channels, first, min(first + CHUNK, stop), name)
-        for first in range(start, stop, CHUNK)
-    ]
-    pixels = np.concatenate([part.transpose(2, 0, 1) for part in parts], axis=1)
-    return pixels if pixels.dtype == np.uint8 else pixels.astype(np.float32)
+    pixels = None
+    for first in range(start, stop, CHUNK):
+        part = _resized_rows(rows, size, channels, first, min(first + CHUNK, stop), name).transpose(2, 0, 1)
+        if pixels is None:
+            kind = np.uint8 if part.dtype == np.uint8 else np.float32
+            pixels = np.empty((channels, stop - start, size[1]), kind)
+        pixels[:, first - start : first - start + part.shape[1]] = part
+    return pixels
 
 
 def _resized_rows(rows: Rows, size: tuple[int, int], channels: int, start: int, stop: int, name: str) -> np.ndarray:

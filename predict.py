@@ -1,15 +1,16 @@
 """Segment images with a trained U-Net: masks in the original values, at each image's own size.
 
 python predict.py --model runs/x/model --input photos/ --output masks/ --overlay
-accelerate launch --multi_gpu predict.py --model runs/x/model --input 'scans/*.png' --output masks/
+accelerate launch --multi_gpu predict.py --model runs/x/model --input 'scans/*.tif' --output masks/
 """
 
 import argparse
-import glob
 import json
 import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,103 +19,96 @@ from accelerate.utils import gather_object
 from PIL import Image
 from torch import Tensor
 
+from data_utils.desk import Desk
 from data_utils.errors import DataError
-from data_utils.folders import SUFFIXES
-from data_utils.masks import MaskClasses, read_mask
-from data_utils.overlay import overlay
-from data_utils.pictures import class_colors
-from train_utils.arguments import Arguments, positive, run_script
+from data_utils.inputs import Job, batches_of, check_disk, find_jobs, share_of
+from data_utils.masks import MaskClasses
+from train_utils.arguments import Arguments, auto_or, count, positive, positive_int, run_script
 from train_utils.files import replaced_file
 from train_utils.launch import LaunchError, check_launch, check_processes
+from train_utils.overlap import overlapped
 from train_utils.processes import on_main
-from train_utils.progress import track
-from unet import ImageError, ModelError, Predictor, load_model
-from unet.metrics import confusion_matrix, format_table, scores
+from train_utils.progress import say, track
+from unet import ImageError, ModelError, Predictor
+from unet.inference import BAND_ROWS, batch_size_of
+from unet.metrics import confusion_matrix, format_table, image_scores, report
 from unet.preprocess import read_image
+from unet.tiles import TileError
+from unet.windows import ArrayRows, open_rows, tiff_pages
 
-USER_ERRORS = (DataError, ImageError, LaunchError, ModelError)
+USER_ERRORS = (DataError, ImageError, LaunchError, ModelError, TileError)
+OF_ONE_FILE = (DataError, ImageError, OSError)  # the others are predicted all the same
+WORST = 5  # images named on the terminal
 
 
 def parse_args() -> argparse.Namespace:
     """Nothing about the model or the preprocessing is asked for: it is in the model's config.json."""
     parser = Arguments(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", required=True, help="model folder, Hub id, or a Pytorch-UNet .pth")
+    parser.add_argument("--model", required=True, help="model folder, Hub id, .onnx file, or a Pytorch-UNet .pth")
     parser.add_argument("--scale", type=positive, help="of a Pytorch-UNet .pth, which does not hold it: 0.5")
     parser.add_argument("--input", required=True, nargs="+", help="files, folders (searched recursively), globs")
     parser.add_argument("--output", required=True, type=Path, help="folder; masks are <relative stem>.png")
     parser.add_argument("--overlay", action="store_true", help="also write <relative stem>.overlay.png")
     parser.add_argument("--probabilities", action="store_true", help="also write <relative stem>.npy (classes, H, W)")
+    parser.add_argument("--tile-size", type=auto_or(positive_int), default="auto", help="auto: tiles where needed")
+    parser.add_argument("--overlap", type=auto_or(count), default="auto", help="of tiles; auto: exact where possible")
+    parser.add_argument("--tta", action="store_true", help="average over flips and quarter turns")
+    parser.add_argument("--ensemble", nargs="+", default=[], metavar="MODEL", help="average with these models")
     parser.add_argument("--truth", type=Path, help="folder of true masks to score against")
     parser.add_argument("--mask-suffix", default="", help="true masks are named <relative stem><suffix>.<ext>")
     parser.add_argument("--overwrite", action="store_true", help="predict again what is there already")
     return parser.parse_args()
 
 
-class Job(NamedTuple):
-    """An input, the path of its outputs without extension, and its true mask if there is one."""
+def find_work(args: argparse.Namespace, predictor: Predictor, desk: Desk) -> tuple[int, list[list[Job]]]:
+    """How many inputs there are, and what is to be done in batches; says beforehand what the user should know."""
+    jobs = find_jobs(args.input, args.output, desk.extensions, tiff_pages, args.truth, args.mask_suffix)
+    finished = [job for job in jobs if desk.is_finished(job)]
+    todo = [job for job in jobs if not desk.is_finished(job)]
+    # masks compress well, overlays do not, and probabilities are written as they are
+    bytes_of_pixel = 0.05 + args.overlay + 4 * predictor.config.num_classes * args.probabilities
+    check_disk(args.output, int(bytes_of_pixel * sum(job.pixels for job in todo)))
+    tilings = Counter(tiling for job in todo if job.size for tiling in predictor.tilings(job.size) if tiling)
+    for tiling, images in tilings.items():
+        print(f"{images} images in {tiling}")
 
-    image: Path
-    output: Path
-    truth: Path | None
+    def shapes_of(job: Job) -> tuple[tuple[int, int], ...] | None:
+        return predictor.input_sizes(job.size) if job.size and not predictor.in_windows(job.size) else None
 
-
-def find_jobs(args: argparse.Namespace) -> list[Job]:
-    """Every input once; DataError for inputs that are not there, have no true mask, or would write the same file."""
-    inputs: dict[Path, Path] = {}
-    for pattern in args.input:
-        matches = [pattern] if Path(pattern).exists() else sorted(glob.glob(pattern, recursive=True))
-        found = [pair for match in matches for pair in files_by_stem(Path(match))]
-        if not found:
-            raise DataError(f"--input {pattern}: no image there")
-        for stem, file in found:
-            if inputs.setdefault(stem, file) != file:
-                raise DataError(f"--input: {inputs[stem]} and {file} would both write {args.output / stem}.png")
-    if args.truth is None:
-        return [Job(file, args.output / stem, None) for stem, file in inputs.items()]
-    if not args.truth.is_dir():
-        raise DataError(f"--truth {args.truth}: is not a folder")
-    truths = dict(files_by_stem(args.truth))
-    wanted = {stem: stem.with_name(stem.name + args.mask_suffix) for stem in inputs}
-    missing = [str(stem) for stem in wanted.values() if stem not in truths]
-    if missing:
-        raise DataError(f"--truth {args.truth}: has no mask for {len(missing)} inputs, the first is {missing[0]}")
-    return [Job(file, args.output / stem, truths[wanted[stem]]) for stem, file in inputs.items()]
+    batches = batches_of(todo, shapes_of, batch_size_of)
+    return len(jobs), batches + [[job] for job in finished if args.truth]
 
 
-def files_by_stem(path: Path) -> list[tuple[Path, Path]]:
-    """(stem, file) for a file, or for each image below a folder, where stems keep their subfolders."""
-    if not path.is_dir():
-        return [(Path(path.stem), path)]
-    files = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
-    return [(file.relative_to(path).with_suffix(""), file) for file in files]
+def predict(batches: list[list[Job]], predictor: Predictor, desk: Desk, *, show: bool) -> Iterator:
+    """(job, confusion matrix or error) of every job as it is finished; what is written already is only scored."""
 
+    def read(job: Job) -> tuple[np.ndarray, list[Tensor]] | None:
+        if desk.is_finished(job) or (job.size and predictor.in_windows(job.size)):
+            return None
+        pixels = read_image(job.image, job.name, job.page)
+        return pixels, predictor.inputs(pixels, job.name)
 
-def run_job(job: Job, predictor: Predictor, classes: MaskClasses, args: argparse.Namespace) -> Tensor | None:
-    """Predict and write what is not there yet; the confusion matrix where there is a true mask."""
-    name, mask_file = str(job.image), job.output.with_name(job.output.name + ".png")
-    if mask_file.exists() and not args.overwrite:
-        mask = classes.encode(read_mask(mask_file, str(mask_file)), str(mask_file)) if job.truth else None
-    else:
-        pixels = read_image(job.image, name)
-        mask, probabilities = predictor(pixels, name)
-        mask_file.parent.mkdir(parents=True, exist_ok=True)
-        if args.overlay:
-            picture = overlay(pixels, mask, class_colors(classes.values))
-            with replaced_file(job.output.with_name(job.output.name + ".overlay.png")) as file:
-                Image.fromarray(picture).save(file, "PNG")
-        if args.probabilities:
-            with replaced_file(job.output.with_name(job.output.name + ".npy")) as file:
-                np.save(file, probabilities)
-        with replaced_file(mask_file) as file:  # last: where the mask is, the rest is too
-            Image.fromarray(predictor.config.preprocess.mask(mask)).save(file, "PNG")
-    if job.truth is None:
-        return None
-    truth = classes.encode(read_mask(job.truth, str(job.truth)), str(job.truth))
-    if truth.shape != mask.shape:
-        raise DataError(
-            f"{job.truth}: is {truth.shape[0]} x {truth.shape[1]}, the image {mask.shape[0]} x {mask.shape[1]}"
-        )
-    return confusion_matrix(torch.from_numpy(mask).long(), torch.from_numpy(truth).long(), len(classes.names))
+    def in_windows(job: Job) -> Tensor | None:
+        with open_rows(job.image, job.page) as rows:
+            if not rows.in_windows:
+                say(f"{job.name}: cannot be read in windows, one decoded copy stays in memory")
+            bands = predictor.bands(rows, job.name)
+            bands = track(bands, -(-rows.size[0] // BAND_ROWS), job.image.name, unit="band", show=show)
+            return desk.write(job, rows, bands)
+
+    def compute(images: list[tuple[Job, tuple | None]]) -> list[Callable[[], Tensor | None]]:
+        jobs, contents = zip(*images, strict=True)
+        if contents[0] is None and desk.is_finished(jobs[0]):
+            return [partial(desk.score, jobs[0])]
+        if contents[0] is None:
+            matrix = in_windows(jobs[0])
+            return [lambda: matrix]
+        pixels, inputs = zip(*contents, strict=True)
+        logits = predictor.whole(inputs, [image.shape[:2] for image in pixels])
+        parts = zip(jobs, pixels, logits, strict=True)
+        return [partial(desk.write, job, ArrayRows(image), [of_image]) for job, image, of_image in parts]
+
+    return overlapped(batches, read, compute, *OF_ONE_FILE)
 
 
 def main() -> None:
@@ -122,33 +116,48 @@ def main() -> None:
     check_launch()
     accelerator = Accelerator()
     check_processes(accelerator)
-    predictor = Predictor(load_model(args.model, args.scale).to(accelerator.device))
-    num_classes, preprocess = predictor.config.num_classes, predictor.config.preprocess
-    values = preprocess.class_values or tuple(range(num_classes))
-    names = preprocess.class_names or tuple(map(str, values))
-    classes = MaskClasses(names, values, preprocess.ignore_value)
-    jobs = on_main(accelerator, lambda: find_jobs(args), *USER_ERRORS)
+    rank, world_size, is_main = accelerator.process_index, accelerator.num_processes, accelerator.is_main_process
+    Image.MAX_IMAGE_PIXELS = None  # the user's own files may be as large as they like
+    options = {
+        name: None if getattr(args, name) == "auto" else getattr(args, name) for name in ("tile_size", "overlap")
+    }
+    options |= {"tta": args.tta, "ensemble": args.ensemble, "scale": args.scale}
+    predictor = Predictor.from_pretrained(args.model, accelerator.device, **options)
+    preprocess = predictor.config.preprocess
+    values = preprocess.class_values or tuple(range(predictor.config.num_classes))
+    desk = Desk(
+        MaskClasses(preprocess.class_names or tuple(map(str, values)), values, preprocess.ignore_value),
+        [".png"] + [".overlay.png"] * args.overlay + [".npy"] * args.probabilities,
+        args.overwrite,
+        preprocess.mask,
+        read_image,
+        open_rows,
+        replaced_file,
+        confusion_matrix,
+    )
+    images, batches = on_main(accelerator, lambda: find_work(args, predictor, desk), *USER_ERRORS)
+    mine = share_of(batches, rank, world_size)
 
-    matrix, failures = torch.zeros(num_classes, num_classes, dtype=torch.int64), []
-    mine = jobs[accelerator.process_index :: accelerator.num_processes]
-    for job in track(mine, len(mine), "predicting", show=accelerator.is_main_process):
-        try:
-            with accelerator.autocast():
-                counted = run_job(job, predictor, classes, args)
-        except (DataError, ImageError, OSError) as error:
-            failures.append(f"{error}")
-            continue
-        matrix += 0 if counted is None else counted
+    matrix, scored, failures = torch.zeros(desk.num_classes, desk.num_classes, dtype=torch.int64), [], []
+    results = predict(mine, predictor, desk, show=is_main)
+    with accelerator.autocast():
+        for job, result in track(results, sum(map(len, mine)), "predicting", unit="image", show=is_main):
+            if isinstance(result, Exception):
+                failures.append(str(result))
+            elif result is not None:
+                matrix += result
+                scored.append(image_scores(job.name, result))
 
-    failures = gather_object(failures)
+    failures, scored = gather_object(failures), gather_object(scored)
     matrix = accelerator.reduce(matrix.to(accelerator.device), "sum").cpu()
-    if accelerator.is_main_process:
+    if is_main:
         if args.truth:
-            print(format_table(matrix, names))
-            report = {"images": len(jobs) - len(failures), "classes": names, **scores(matrix)}
-            report["confusion_matrix"] = matrix.tolist()
-            (args.output / "metrics.json").write_text(json.dumps(report, indent=2) + "\n")
-        print(f"{len(jobs) - len(failures)} of {len(jobs)} masks in {args.output}")
+            found = report(matrix, desk.classes.names, scored)
+            (args.output / "metrics.json").write_text(json.dumps(found, indent=2) + "\n")
+            print(format_table(matrix, desk.classes.names))
+            for image in found["by_image"][:WORST]:
+                print(f"mean IoU {image['mean_iou'] or 0:.4f}, {image['image']}")
+        print(f"{images - len(failures)} of {images} masks in {args.output}")
         for failure in failures:
             print(f"predict.py: failed: {failure}", file=sys.stderr)
     accelerator.end_training()

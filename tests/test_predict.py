@@ -1,16 +1,24 @@
 """predict.py, launched as a user would."""
 
+import dataclasses
 import json
 import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tifffile
 import torch
-from conftest import launch
+from conftest import ROOT, launch
 from PIL import Image
 
+from data_utils.inputs import Job, batches_of, share_of
 from unet import Predictor, Preprocess, UNet, UNetConfig
+from unet.inference import batch_size_of
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +142,10 @@ def test_scores_are_those_of_the_written_masks_on_any_number_of_processes(model,
         (["PHOTOS"], ["--truth", "nowhere"], "--truth nowhere: is not a folder", 1),
         (["PHOTOS"], ["--truth", "PHOTOS/sub"], "has no mask for 4 inputs", 1),
         (["PHOTOS"], ["--model", "PHOTOS"], "has no config.json", 1),
-        (["PHOTOS"], ["--overlaps"], "did you mean --overlay?", 2),
+        (["PHOTOS"], ["--tile-size", "8", "--overlap", "8"], "overlap 8 leaves nothing of tiles of 8", 1),
+        (["PHOTOS"], ["--ensemble", "PHOTOS"], "has no config.json", 1),
+        (["PHOTOS"], ["--tile-size", "some"], "argument --tile-size", 2),
+        (["PHOTOS"], ["--overlais"], "did you mean --overlay?", 2),
     ],
 )
 def test_mistakes_end_in_one_line(model, photos, tmp_path, fails_with, inputs, flags, line, code):
@@ -152,3 +163,199 @@ def test_predictor_gives_python_users_what_the_script_writes(model, photos, tmp_
         mask, probabilities = predictor(source)
         np.testing.assert_array_equal(np.array([10, 200, 255])[mask], written)
         assert probabilities.shape == (3, 33, 17)
+
+
+def test_images_are_sorted_by_score_the_worst_first(model, photos, tmp_path):
+    truth = tmp_path / "truth"
+    predict(model, [photos], truth)
+    for name, share in (("b", 0.5), ("sub/c", 0.9)):  # of the rows that are wrong
+        mask = np.array(Image.open(truth / f"{name}.png"))
+        wrong = mask[: int(share * len(mask))]
+        wrong[:] = np.where(wrong == 10, 200, 10)
+        Image.fromarray(mask).save(truth / f"{name}.png")
+    result = predict(model, [photos], tmp_path / "out", "--truth", truth, profile="multi_cpu")
+    assert result.returncode == 0, result.stderr
+    images = json.loads((tmp_path / "out" / "metrics.json").read_text())["by_image"]
+    assert [Path(image["image"]).stem for image in images[:2]] == ["c", "b"]
+    assert [image["mean_iou"] for image in images[2:]] == [1, 1, 1]
+    assert result.stdout.index("c.tif") < result.stdout.index("b.jpg")
+
+
+@pytest.fixture(scope="module")
+def tall(tmp_path_factory) -> Path:
+    """A TIFF of 1,501 x 333, tiled and compressed."""
+    path = tmp_path_factory.mktemp("tall") / "tall.tif"
+    pixels = np.random.default_rng(0).integers(0, 256, (1501, 333, 3), dtype=np.uint8)
+    tifffile.imwrite(path, pixels, photometric="rgb", tile=(64, 64), compression="zlib")
+    return path
+
+
+def test_tiles_write_what_the_whole_image_writes_and_say_whether_they_are_exact(model, tall, tmp_path):
+    flags = ["--overlay", "--probabilities"]
+    whole = predict(model, [tall], tmp_path / "whole", *flags)
+    tiles = predict(model, [tall], tmp_path / "tiles", *flags, "--tile-size", "96")
+    blended = predict(model, [tall], tmp_path / "blended", *flags, "--tile-size", "96", "--overlap", "16")
+    assert "tiles of" not in whole.stdout
+    assert "tiles of 96 x 96 overlapping by 48 (equal to the whole image's result)" in tiles.stdout
+    assert "tiles of 96 x 96 overlapping by 16 (blended, not exactly" in blended.stdout
+    for name in ("tall.png", "tall.overlay.png"):
+        one, other = (np.asarray(Image.open(tmp_path / output / name)) for output in ("whole", "tiles"))
+        assert (one != other).mean() < 1e-4  # a tie may be rounded either way
+    probabilities = {name: np.load(tmp_path / name / "tall.npy") for name in ("whole", "tiles", "blended")}
+    np.testing.assert_allclose(probabilities["tiles"], probabilities["whole"], atol=1e-6)
+    assert 1e-6 < np.abs(probabilities["blended"] - probabilities["whole"]).max() < 0.1
+
+
+def test_pages_of_a_tiff_are_predicted_and_scored_one_by_one(model, tmp_path):
+    pages = np.random.default_rng(0).integers(0, 256, (3, 40, 50), dtype=np.uint8)
+    (tmp_path / "in").mkdir()
+    tifffile.imwrite(tmp_path / "in" / "stack.tif", pages, photometric="minisblack")
+    for number, page in enumerate(pages):
+        Image.fromarray(page).save(tmp_path / f"{number}.png")
+    assert predict(model, [tmp_path / "in"], tmp_path / "out").returncode == 0
+    assert predict(model, [tmp_path / f"{number}.png" for number in range(3)], tmp_path / "one").returncode == 0
+    masks = [np.asarray(Image.open(tmp_path / "out" / f"stack_000{number + 1}.png")) for number in range(3)]
+    for number, mask in enumerate(masks):
+        np.testing.assert_array_equal(mask, np.asarray(Image.open(tmp_path / "one" / f"{number}.png")))
+    (tmp_path / "truth").mkdir()
+    tifffile.imwrite(tmp_path / "truth" / "stack.tif", np.stack(masks), photometric="minisblack")
+    for truth in (tmp_path / "truth", tmp_path / "out"):
+        result = predict(model, [tmp_path / "in"], tmp_path / "scored", "--truth", truth)
+        assert result.returncode == 0, result.stderr
+        report = json.loads((tmp_path / "scored" / "metrics.json").read_text())
+        assert report["images"] == 3
+        assert report["pixel_accuracy"] == 1
+
+
+def test_outputs_never_take_the_place_of_inputs_or_of_each_other(model, photos, tmp_path, fails_with):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for name in ("a.jpg", "a.overlay.png"):
+        Image.new("RGB", (8, 8)).save(folder / name)
+    fails_with(predict(model, [folder], tmp_path / "out", "--overlay"), "would both write", 1)
+    fails_with(predict(model, [folder / "a.overlay.png"], folder), "is an input and would be written over", 1)
+    fails_with(predict(model, [folder], folder), "is a folder of inputs", 1)
+    for _ in range(2):  # the second time does not take the masks for images
+        assert "2 of 2 masks" in predict(model, [folder], folder / "masks").stdout
+
+
+def test_globs_keep_the_folders_that_they_match(model, photos, tmp_path):
+    result = predict(model, [f"{photos}/*/*.tif", f"{photos}/a.*"], tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.png")) == ["a.png", "sub/c.png"]
+
+
+def test_too_small_a_disk_is_found_before_the_first_image(model, photos, tmp_path, fails_with):
+    array = np.lib.format.open_memmap(tmp_path / "vast.npy", mode="w+", dtype=np.uint8, shape=(1 << 21, 1 << 21))
+    del array  # a file of 4 TB that occupies nothing
+    result = predict(model, [tmp_path / "vast.npy", photos], tmp_path / "out", "--probabilities")
+    fails_with(result, "GB are free", 1)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_true_mask_of_unknown_values_fails_its_image_but_not_its_prediction(model, photos, tmp_path):
+    predict(model, [photos / "a.png", photos / "b.jpg"], tmp_path / "truth")
+    Image.fromarray(np.full((20, 30), 7, np.uint8)).save(tmp_path / "truth" / "a.png")
+    result = predict(model, [photos / "a.png", photos / "b.jpg"], tmp_path / "out", "--truth", tmp_path / "truth")
+    assert result.returncode == 1
+    assert "has mask values [7]" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert sorted(path.name for path in (tmp_path / "out").glob("*.png")) == ["a.png", "b.png"]
+    assert json.loads((tmp_path / "out" / "metrics.json").read_text())["images"] == 1
+
+
+def test_a_killed_run_leaves_whole_files_only_and_is_taken_up_again(model, tmp_path):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    for number in range(40):
+        Image.fromarray(rng.integers(0, 256, (301, 400, 3), dtype=np.uint8)).save(folder / f"{number:02}.png")
+    out = tmp_path / "out"
+    command = [sys.executable, "predict.py", "--model", model, "--input", folder, "--output", out, "--probabilities"]
+    run = subprocess.Popen(list(map(str, command)), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    end = time.monotonic() + 120
+    while len(list(out.glob("*.png"))) < 3 and time.monotonic() < end:
+        time.sleep(0.005)
+    run.send_signal(signal.SIGKILL)
+    run.wait()
+    finished = sorted(path for path in out.glob("*.png") if not path.name.startswith("."))
+    assert 3 <= len(finished) < 40
+    for path in finished:
+        assert np.asarray(Image.open(path)).shape == (301, 400)
+        assert np.load(path.with_suffix(".npy")).shape == (3, 301, 400)
+    before = {path: path.stat().st_mtime_ns for path in finished}
+    result = predict(model, [folder], out, "--probabilities")
+    assert "40 of 40 masks" in result.stdout, result.stderr
+    assert {path: path.stat().st_mtime_ns for path in finished} == before
+    assert len(list(out.iterdir())) == 80  # nothing temporary is left
+
+
+def test_memory_does_not_grow_with_the_height_of_an_image(model, tmp_path):
+    """Peak memory on 2,000 and on 20,000 rows of 2,000 pixels: 108 MB more of pixels, 432 MB of probabilities."""
+
+    def peak(height: int) -> int:
+        path = tmp_path / f"{height}.tif"
+        blocks = (np.full((256, 256, 3), index % 251, np.uint8) for index in range(-(-height // 256) * 8))
+        tifffile.imwrite(path, blocks, shape=(height, 2000, 3), dtype=np.uint8, tile=(256, 256), photometric="rgb")
+        lines = "import resource, runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+        lines += "; print('peak', resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+        flags = ["--input", path, "--output", tmp_path / "out", "--probabilities", "--tile-size", "512"]
+        result = launch("-c", lines, "predict.py", "--model", model, *flags)
+        assert result.returncode == 0, result.stderr
+        assert Image.open(tmp_path / "out" / f"{height}.png").size == (2000, height)
+        return int(result.stdout.rpartition("peak ")[2]) * (1024 if sys.platform != "darwin" else 1)
+
+    small, large = peak(2000), peak(20_000)
+    assert large - small < 40e6
+
+
+def test_tta_is_the_mean_over_the_eight_flips_and_turns(model):
+    network = UNet.from_pretrained(model)
+    image = np.random.default_rng(0).integers(0, 256, (48, 64, 3), dtype=np.uint8)
+    plain = Predictor(network)
+    expected = 0
+    for turns in range(4):
+        turned = np.rot90(image, turns)
+        expected = expected + np.rot90(plain(turned).probabilities, -turns, (1, 2))
+        flipped = plain(turned[:, ::-1]).probabilities[:, :, ::-1]
+        expected = expected + np.rot90(flipped, -turns, (1, 2))
+    got = Predictor(network, tta=True)(image)
+    # the mean is taken before the logits are resized, so that it costs nothing at the image's own size
+    np.testing.assert_allclose(got.probabilities, expected / 8, atol=5e-3)
+    turned = Predictor(network, tta=True)(np.rot90(image))
+    np.testing.assert_allclose(turned.probabilities, np.rot90(got.probabilities, 1, (1, 2)), atol=1e-3)
+    assert np.abs(plain(image).probabilities - got.probabilities).max() > 1e-3
+    assert not Predictor(network, tta=True, tile_size=48).tilings((300, 300))[0].exact
+
+
+def test_an_ensemble_is_the_mean_of_its_models_whatever_their_preprocessing(model, photos, tmp_path):
+    networks = [UNet.from_pretrained(model)]
+    for seed, scale in ((1, 1.0), (2, 0.3)):
+        torch.manual_seed(seed)
+        preprocess = dataclasses.replace(networks[0].config.preprocess, scale=scale)
+        networks.append(UNet(UNetConfig(3, 3, base_channels=8, depth=3, norm="group", preprocess=preprocess)))
+        networks[-1].save_pretrained(tmp_path / str(seed))
+    expected = np.mean([Predictor(network)(photos / "b.jpg").probabilities for network in networks], axis=0)
+    flags = ["--ensemble", tmp_path / "1", tmp_path / "2", "--probabilities"]
+    for output, more in (("whole", []), ("tiles", ["--tile-size", "16", "--overlap", "0"])):
+        result = predict(model, [photos / "b.jpg"], tmp_path / output, *flags, *more)
+        assert result.returncode == 0, result.stderr
+        tolerance = 1e-5 if output == "whole" else 0.3
+        np.testing.assert_allclose(np.load(tmp_path / output / "b.npy"), expected, atol=tolerance)
+
+
+def test_an_ensemble_of_other_classes_is_refused(model, photos, tmp_path, fails_with):
+    UNet(UNetConfig(3, 2, base_channels=4, depth=2)).save_pretrained(tmp_path / "two")
+    result = predict(model, [photos], tmp_path / "out", "--ensemble", tmp_path / "two")
+    fails_with(result, "an ensemble needs the same classes", 1)
+
+
+def test_work_is_shared_by_pixels():
+    sizes = [(2000, 2000), *[(100, 100)] * 8, (300, 200), (1500, 1500), (1200, 1300)]
+    jobs = [Job(Path(f"{number}.png"), 0, size, Path(str(number)), None) for number, size in enumerate(sizes)]
+    batches = batches_of(jobs, lambda job: (job.size,), batch_size_of)
+    assert max(map(len, batches)) == 8
+    shares = [share_of(batches, process, 2) for process in range(2)]
+    assert sorted(job for share in shares for batch in share for job in batch) == sorted(jobs)
+    pixels = [sum(job.pixels for batch in share for job in batch) for share in shares]
+    assert max(pixels) / min(pixels) < 1.1

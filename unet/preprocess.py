@@ -7,6 +7,8 @@ import io
 import struct
 import warnings
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +18,8 @@ from PIL import Image, ImageOps
 MaskValue = int | tuple[int, int, int]
 ImageSource = str | Path | bytes | dict | Image.Image | np.ndarray
 
+# what Pillow raises for damaged files and, parsing the header, NumPy
+UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error)
 GREY_MODES = {"L": np.uint8, "I": np.int32, "F": np.float32}
 
 
@@ -23,15 +27,32 @@ class ImageError(ValueError):
     """An image that cannot be used, and why, in one line."""
 
 
-def _open(source: ImageSource) -> Image.Image | np.ndarray:
+@contextmanager
+def readable(name: str) -> Iterator[None]:
+    """What fails while a picture is opened or decoded is an ImageError with `name`."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            yield
+    except Image.DecompressionBombError as error:
+        raise ImageError(f"{name}: {error}") from error
+    except UNREADABLE as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ImageError(f"{name}: cannot be read as an image ({reason})") from error
+
+
+def _open(source: ImageSource, page: int) -> Image.Image | np.ndarray:
     if isinstance(source, dict):  # `datasets` with Image(decode=False)
         source = source["bytes"] if source.get("bytes") is not None else source["path"]
     if isinstance(source, bytes):
         is_npy = source.startswith(b"\x93NUMPY")
         return np.load(io.BytesIO(source), allow_pickle=False) if is_npy else Image.open(io.BytesIO(source))
     if isinstance(source, str | Path):
-        is_npy = str(source).lower().endswith(".npy")
-        return np.load(source, allow_pickle=False) if is_npy else Image.open(source)
+        if str(source).lower().endswith(".npy"):
+            return np.load(source, allow_pickle=False)
+        image = Image.open(source)
+        image.seek(page)
+        return image
     return source
 
 
@@ -47,23 +68,16 @@ def _pixels(image: Image.Image) -> np.ndarray:
     return np.asarray(image)
 
 
-def read_image(source: ImageSource, name: str = "image") -> np.ndarray:
-    """Read an image from a path, bytes, a `datasets` record, a PIL image or an array.
+def read_image(source: ImageSource, name: str = "image", page: int = 0) -> np.ndarray:
+    """Read an image from a path (and page, of a TIFF), bytes, a `datasets` record, a PIL image or an array.
 
     Returns (H, W, C) in the file's own value range: uint8, uint16, int32 or float32; C is 1 for grey, 3 for colour
     (palettes are resolved, alpha is dropped, CMYK converted), anything for a `.npy` of (H, W, C).
     Raises ImageError, with `name`, for what cannot be read.
     """
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            image = _open(source)
-            pixels = _pixels(image) if isinstance(image, Image.Image) else image
-    except Image.DecompressionBombError as error:
-        raise ImageError(f"{name}: {error}") from error
-    except (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ImageError(f"{name}: cannot be read as an image ({reason})") from error
+    with readable(name):
+        image = _open(source, page)
+        pixels = _pixels(image) if isinstance(image, Image.Image) else image
     if pixels.ndim == 2:
         pixels = pixels[:, :, None]
     if pixels.ndim != 3 or 0 in pixels.shape or pixels.dtype.kind not in "buif":
@@ -91,14 +105,19 @@ def resize_image(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     """(H, W, C) -> (*size, C), bicubic with antialiasing (Pillow's); uint8 stays uint8, other types become float32."""
     if pixels.shape[:2] == size:
         return pixels
-    height, width = size
     if pixels.dtype == np.uint8 and pixels.shape[2] in (1, 3):
-        image = Image.fromarray(pixels.squeeze(2) if pixels.shape[2] == 1 else pixels)
-        resized = np.asarray(image.resize((width, height), Image.Resampling.BICUBIC))
-        return resized.reshape(height, width, -1)
+        resized = np.asarray(_resize(Image.fromarray(pixels.squeeze(2) if pixels.shape[2] == 1 else pixels), size))
+        return resized.reshape(*size, -1)
     channels = [Image.fromarray(channel.astype(np.float32)) for channel in np.moveaxis(pixels, 2, 0)]
-    resized = np.stack([np.asarray(c.resize((width, height), Image.Resampling.BICUBIC)) for c in channels], axis=2)
+    resized = np.stack([np.asarray(_resize(channel, size)) for channel in channels], axis=2)
     return resized.round().clip(0, 255).astype(np.uint8) if pixels.dtype == np.uint8 else resized
+
+
+def _resize(image: Image.Image, size: tuple[int, int]) -> Image.Image:
+    # along the rows first: left to itself Pillow chooses the order by its version, and the order rounds differently
+    for target in ((size[1], image.height), size[::-1]):
+        image = image.resize(target, Image.Resampling.BICUBIC)
+    return image
 
 
 @dataclass(frozen=True)

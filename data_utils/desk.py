@@ -1,0 +1,122 @@
+"""What becomes of a prediction: mask, overlay and probabilities on disk, and a score, from top to bottom."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from data_utils.errors import DataError
+from data_utils.inputs import Job
+from data_utils.masks import MaskClasses, read_mask
+from data_utils.overlay import overlay
+from data_utils.pictures import class_colors
+from data_utils.rows import output_rows
+
+SCORED_ROWS = 256  # of a written mask that are read at once
+
+
+class Rows(Protocol):
+    """Rows [start, stop) of a picture of `size` (H, W)."""
+
+    size: tuple[int, int]
+
+    def crop(self, start: int, stop: int) -> Image.Image | np.ndarray: ...
+
+
+@dataclass(frozen=True)
+class Desk:
+    """Writes what is asked for of each image, and scores it against its true mask.
+
+    Args:
+        extensions: of the files to write: ".png" the mask, ".overlay.png", ".npy" the probabilities. The first one is
+            finished last.
+        overwrite: whether to do again what is there.
+        mask_values: class indices (n, W) -> the values that masks hold.
+        read_image: (rows, name) -> pixels (n, W, C).
+        open_rows: (path, page) -> a context of its `Rows`.
+        replaced_file: path -> a context of a file that takes its place at the end.
+        confusion_matrix: (preds, masks, num_classes) -> counts.
+    """
+
+    classes: MaskClasses
+    extensions: list[str]
+    overwrite: bool
+    mask_values: Callable[[np.ndarray], np.ndarray]
+    read_image: Callable[[Image.Image | np.ndarray, str], np.ndarray]
+    open_rows: Callable[[Path, int], AbstractContextManager[Rows]]
+    replaced_file: Callable[[Path], AbstractContextManager[BinaryIO]]
+    confusion_matrix: Callable[[Tensor, Tensor, int], Tensor]
+
+    @property
+    def num_classes(self) -> int:
+        """How many classes a prediction has."""
+        return len(self.classes.names)
+
+    def is_finished(self, job: Job) -> bool:
+        """Whether there is nothing to predict."""
+        written = all(job.file(extension).exists() for extension in self.extensions)
+        return written and job.size is not None and not self.overwrite
+
+    def write(self, job: Job, rows: Rows, bands: Iterable[Tensor]) -> Tensor | None:
+        """Write logits (num_classes, n, W) as they come; the confusion matrix where there is a true mask.
+
+        Values in the true mask that are no class are raised once the prediction is safe.
+        """
+        job.output.parent.mkdir(parents=True, exist_ok=True)
+        files = {extension: job.file(extension) for extension in self.extensions}
+        matrix, top, problem = self._no_counts(), 0, None
+        with ExitStack() as stack:
+            truth = stack.enter_context(self._indices(*job.truth, rows.size)) if job.truth else None
+            outputs = stack.enter_context(output_rows(files, (self.num_classes, *rows.size), self.replaced_file))
+            for logits in bands:
+                mask, bottom = logits.argmax(dim=0).to(torch.uint8).cpu().numpy(), top + logits.shape[1]
+                outputs[".png"].write(self.mask_values(mask))
+                if ".overlay.png" in outputs:
+                    outputs[".overlay.png"].write(self._overlay(job, rows, mask, top, bottom))
+                if ".npy" in outputs:
+                    outputs[".npy"].write(logits.softmax(dim=0).cpu().numpy())
+                if truth and problem is None:
+                    try:
+                        matrix += self._count(mask, truth(top, bottom))
+                    except DataError as error:
+                        problem = error
+                top = bottom
+        if problem:
+            raise problem
+        return matrix if job.truth else None
+
+    def score(self, job: Job) -> Tensor:
+        """The confusion matrix of a mask that was written before."""
+        matrix, (height, _) = self._no_counts(), job.size
+        with self._indices(job.file(".png"), 0, job.size) as mask, self._indices(*job.truth, job.size) as truth:
+            for top in range(0, height, SCORED_ROWS):
+                bottom = min(top + SCORED_ROWS, height)
+                matrix += self._count(mask(top, bottom), truth(top, bottom))
+        return matrix
+
+    def _overlay(self, job: Job, rows: Rows, mask: np.ndarray, top: int, bottom: int) -> np.ndarray:
+        pixels = self.read_image(rows.crop(top, bottom), job.name)
+        if pixels.dtype != np.uint8 and len(pixels) < rows.size[0]:  # whose range is that of the whole image
+            raise DataError(f"{job.name}: an overlay of an image this large needs 8-bit pixels")
+        return overlay(pixels, mask, class_colors(self.classes.values))
+
+    @contextmanager
+    def _indices(self, path: Path, page: int, size: tuple[int, int]) -> Iterator[Callable[[int, int], np.ndarray]]:
+        """What reads rows [start, stop) of a mask file of `size` (H, W) as class indices (n, W), 255 where ignored."""
+        with self.open_rows(path, page) as rows:
+            if rows.size != size:
+                raise DataError(f"{path}: is {rows.size[0]} x {rows.size[1]}, the image {size[0]} x {size[1]}")
+            yield lambda start, stop: self.classes.encode(read_mask(rows.crop(start, stop), str(path)), str(path))
+
+    def _no_counts(self) -> Tensor:
+        return torch.zeros(self.num_classes, self.num_classes, dtype=torch.int64)
+
+    def _count(self, mask: np.ndarray, truth: np.ndarray) -> Tensor:
+        preds, masks = (torch.from_numpy(indices).long() for indices in (mask, truth))
+        return self.confusion_matrix(preds, masks, self.num_classes)

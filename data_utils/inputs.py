@@ -1,0 +1,184 @@
+"""What is to be predicted: files, folders, globs, pages of TIFFs -> jobs, each with its outputs and its truth."""
+
+import glob
+import shutil
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+from data_utils.decoding import image_size_of
+from data_utils.errors import DataError
+from data_utils.folders import SUFFIXES
+
+# (H, W) is None where the header cannot be read: the job will say why
+Page = tuple[int, tuple[int, int] | None]
+TIFF_SUFFIXES = (".tif", ".tiff")
+
+
+class Job(NamedTuple):
+    """A page of an input file, its (H, W), the path of its outputs without extension, its true mask if there is one."""
+
+    image: Path
+    page: int
+    size: tuple[int, int] | None
+    output: Path
+    truth: tuple[Path, int] | None
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return f"{self.image} page {self.page + 1}" if self.page else str(self.image)
+
+    @property
+    def pixels(self) -> int:
+        """How large it is."""
+        return self.size[0] * self.size[1] if self.size else 0
+
+    def file(self, extension: str) -> Path:
+        """One of its outputs."""
+        return self.output.with_name(self.output.name + extension)
+
+
+def find_jobs(
+    patterns: Iterable[str],
+    output: Path,
+    extensions: Iterable[str],
+    tiff_pages: Callable[[Path], list[Page]],
+    truth: Path | None = None,
+    mask_suffix: str = "",
+) -> list[Job]:
+    """Every input once, with outputs <relative stem><extension>, or <relative stem>_<page> for TIFFs of many pages.
+
+    DataError for inputs that are not there, have no true mask, or would write one file twice or over an input.
+    """
+    files = [pair for pattern in patterns for pair in _matches(pattern, output)]
+    files = list(dict.fromkeys(files))
+    pages = _pages([file for _, file in files], tiff_pages)
+    truths = _Truths(truth, mask_suffix, tiff_pages) if truth else None
+    jobs = []
+    for stem, file in files:
+        for number, (page, size) in enumerate(pages[file]):
+            of_page = stem.with_name(f"{stem.name}_{number + 1:04}") if len(pages[file]) > 1 else stem
+            found = truths.find(stem, of_page, number, len(pages[file])) if truths else None
+            jobs.append(Job(file, page, size, output / of_page, found))
+    if truths and truths.missing:
+        raise DataError(
+            f"--truth {truth}: has no mask for {len(truths.missing)} inputs, the first is {truths.missing[0]}"
+        )
+    taken: dict[Path, Job] = {}
+    inputs = {file.resolve() for _, file in files}
+    for job in jobs:
+        for file in map(job.file, extensions):
+            if taken.setdefault(file, job) is not job:
+                raise DataError(f"--input: {taken[file].name} and {job.name} would both write {file}")
+            if file.resolve() in inputs:
+                raise DataError(f"--output {output}: {file} is an input and would be written over")
+    return jobs
+
+
+def _matches(pattern: str, output: Path) -> list[tuple[Path, Path]]:
+    """(relative stem, file) of a file, of each picture below a folder, or of what a glob matches."""
+    path = Path(pattern)
+    if path.is_dir():
+        found = _below(path, output)
+    elif path.exists():
+        found = [(Path(path.stem), path)]
+    else:
+        fixed = Path(*[part for part in path.parts[: next(_magic(path), 0)]])
+        found = []
+        for match in map(Path, sorted(glob.glob(pattern, recursive=True))):
+            base = match.relative_to(fixed)
+            found += [(base / stem, file) for stem, file in _below(match, output)] if match.is_dir() else []
+            found += [(base.with_suffix(""), match)] if match.is_file() else []
+    if not found:
+        raise DataError(f"--input {pattern}: no image there")
+    return found
+
+
+def _magic(path: Path) -> Iterable[int]:
+    return (index for index, part in enumerate(path.parts) if glob.has_magic(part))
+
+
+def _below(folder: Path, output: Path) -> list[tuple[Path, Path]]:
+    if folder.resolve() == output.resolve():
+        raise DataError(f"--output {output}: is a folder of inputs; its masks would be taken for images the next time")
+    files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
+    outputs = output.resolve() if folder.resolve() in output.resolve().parents else None
+    # what is hidden was left by a program, this one included
+    files = [file for file in files if not any(part.startswith(".") for part in file.relative_to(folder).parts)]
+    files = [file for file in files if outputs is None or outputs not in file.resolve().parents]
+    return [(file.relative_to(folder).with_suffix(""), file) for file in files]
+
+
+def _pages(files: list[Path], tiff_pages: Callable[[Path], list[Page]]) -> dict[Path, list[Page]]:
+    def measure(file: Path) -> list[Page]:
+        try:
+            if file.suffix.lower() in TIFF_SUFFIXES:
+                return tiff_pages(file)
+            return [(0, image_size_of(file, str(file)))]
+        except ValueError:
+            return [(0, None)]
+
+    with ThreadPoolExecutor() as pool:  # only headers: it is the disk that takes time
+        return dict(zip(files, pool.map(measure, files), strict=True))
+
+
+class _Truths:
+    """True masks by stem; the pages of a TIFF have theirs in files of their own or in a TIFF of as many pages."""
+
+    def __init__(self, folder: Path, suffix: str, tiff_pages: Callable[[Path], list[Page]]) -> None:
+        if not folder.is_dir():
+            raise DataError(f"--truth {folder}: is not a folder")
+        self.files = {file.relative_to(folder).with_suffix(""): file for _, file in _below(folder, folder / "none")}
+        self.suffix, self.tiff_pages, self.missing = suffix, tiff_pages, []
+
+    def find(self, stem: Path, of_page: Path, number: int, pages: int) -> tuple[Path, int] | None:
+        wanted = of_page.with_name(of_page.name + self.suffix)
+        if wanted in self.files:
+            return self.files[wanted], 0
+        stack = self.files.get(stem.with_name(stem.name + self.suffix))
+        if stack is None or stack.suffix.lower() not in TIFF_SUFFIXES:
+            self.missing.append(str(wanted))
+            return None
+        have = [index for index, _ in self.tiff_pages(stack)]
+        if len(have) != pages:
+            raise DataError(f"{stack}: has {len(have)} pages, the image {pages}")
+        return stack, have[number]
+
+
+def check_disk(output: Path, needed: int) -> None:
+    """DataError where the disk of `output` has less than `needed` bytes free."""
+    folder = next(parent for parent in [output.resolve(), *output.resolve().parents] if parent.exists())
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise DataError(f"--output {output}: needs about {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free")
+
+
+def batches_of(
+    jobs: Iterable[Job],
+    shapes_of: Callable[[Job], tuple[tuple[int, int], ...] | None],
+    batch_size_of: Callable[[int, int], int],
+) -> list[list[Job]]:
+    """Jobs whose network inputs have one shape, as many as share a forward pass; those without a shape alone.
+
+    Like `batching.EvaluationSampler` a function of the jobs only, so every number of processes computes the same.
+    """
+    groups: dict[tuple, list[Job]] = {}
+    for job in jobs:
+        groups.setdefault(shapes_of(job) or (job,), []).append(job)
+    batches = []
+    for shapes, group in groups.items():
+        size = 1 if isinstance(shapes[0], Job) else batch_size_of(*shapes[0])
+        batches += [group[start : start + size] for start in range(0, len(group), size)]
+    return batches
+
+
+def share_of(batches: list[list[Job]], process: int, processes: int) -> list[list[Job]]:
+    """The batches of one of several processes: each, the largest first, goes to who has the fewest pixels so far."""
+    pixels, shares = [0] * processes, [[] for _ in range(processes)]
+    for batch in sorted(batches, key=lambda batch: -sum(job.pixels for job in batch)):
+        least = pixels.index(min(pixels))
+        pixels[least] += sum(job.pixels for job in batch)
+        shares[least].append(batch)
+    return shares[process]

@@ -1,0 +1,61 @@
+"""Reading, computing and writing at once: every item comes out once, errors stay with their item, memory is bounded."""
+
+import threading
+import time
+
+import pytest
+
+from train_utils.overlap import AHEAD, overlapped
+
+
+def test_every_item_comes_out_once_and_errors_stay_with_their_item():
+    def read(item: int) -> int:
+        if item == 3:
+            raise ValueError("unreadable")
+        return item * 10
+
+    def compute(pairs):
+        if pairs[0][0] == 7:
+            raise ValueError("too large")
+        return [lambda item=item, data=data: finish(item, data) for item, data in pairs]
+
+    def finish(item: int, data: int) -> int:
+        if item == 5:
+            raise ValueError("disk full")
+        return data + 1
+
+    batches = [[0, 1], [2, 3, 4], [5], [3], [6], [7, 8], [9]]
+    results = [(item, str(result)) for item, result in overlapped(batches, read, compute, ValueError)]
+    errors = {3: "unreadable", 5: "disk full", 7: "too large", 8: "too large"}
+    expected = [(item, errors.get(item, str(item * 10 + 1))) for batch in batches for item in batch]
+    assert sorted(results) == sorted(expected)
+
+
+@pytest.mark.parametrize("where", ["read", "compute", "finish"])
+def test_a_bug_is_not_swallowed(where):
+    def fail(place: str) -> None:
+        if place == where:
+            raise KeyError(place)
+
+    def compute(pairs):
+        fail("compute")
+        return [lambda: fail("finish") for _ in pairs]
+
+    with pytest.raises(KeyError):
+        list(overlapped([[1], [2]], lambda item: fail("read"), compute, ValueError))
+
+
+def test_reading_and_finishing_run_beside_computing_but_not_far_ahead():
+    read, finished, here = [], [], threading.get_ident()
+
+    def compute(pairs):
+        assert threading.get_ident() == here
+        number = pairs[0][0]
+        time.sleep(0.02)
+        assert len(read) <= number + AHEAD + 1
+        assert len(finished) >= number - AHEAD - 1
+        return [lambda: finished.append(threading.get_ident())]
+
+    list(overlapped([[number] for number in range(12)], read.append, compute, ValueError))
+    assert len(read) == len(finished) == 12
+    assert here not in finished

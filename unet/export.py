@@ -1,0 +1,139 @@
+"""ONNX: a model for other programs, and back for prediction.
+
+python -m unet.export runs/x/model model.onnx
+"""
+
+import argparse
+import dataclasses
+import json
+import sys
+import warnings
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import torch
+from torch import Tensor, nn
+
+from unet.model import ModelError, UNet, UNetConfig
+
+OPSET = 17
+TOLERANCE = 1e-4  # between the logits of torch and onnxruntime, relative where they are larger than 1
+CHECKED = ((1, 1, 1), (2, 37, 53), (1, 64, 64), (1, 101, 8), (3, 23, 130))  # batch, height, width
+
+
+class _AnySize(nn.Module):
+    """The model with its padding of small sides as part of the graph, where they are not known beforehand."""
+
+    def __init__(self, model: UNet) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, C, H, W) raw pixel values -> logits (B, num_classes, H, W)."""
+        height, width = (torch.as_tensor(side) for side in images.shape[-2:])
+        config = self.model.config
+        shortest = torch.tensor(2**config.depth)
+        if config.norm == "instance":
+            shortest = torch.where(torch.maximum(height, width) < 2 * shortest, 2 * shortest, shortest)
+        for dim, side in ((2, height), (3, width)):
+            padded = torch.where(side >= shortest, side, 2 ** (config.depth + 1))
+            border = torch.arange(padded).clamp(max=side - 1)
+            images = images.index_select(dim, border)
+        return self.model(images)[..., :height, :width]
+
+
+def export(model: UNet, path: Path) -> None:
+    """Write `model` in ONNX: `images` (B, C, H, W) float32 raw pixel values -> `logits`, all of B, H, W dynamic.
+
+    What config.json holds is in the metadata, under `config`. The file is there only if onnxruntime gives torch's own
+    logits on small, odd and uneven sizes; ModelError if it does not.
+    """
+    onnx = _needed("onnx")
+    model = model.cpu().float().eval()
+    side = 2 ** (model.config.depth + 2) - 1  # odd at every level, so that all of the padding is traced
+    example = torch.zeros(2, model.config.in_channels, side, side + 2 ** (model.config.depth + 1))
+    sizes = {0: "batch", 2: "height", 3: "width"}
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of tracing, whose results are checked below
+            torch.onnx.export(
+                _AnySize(model).eval(),
+                (example,),
+                temporary,
+                dynamo=False,  # the newer exporter fixes sizes where Python compares them
+                opset_version=OPSET,
+                input_names=["images"],
+                output_names=["logits"],
+                dynamic_axes={"images": sizes, "logits": sizes},
+            )
+        written = onnx.load(temporary)
+        onnx.helper.set_model_props(written, {"config": json.dumps(dataclasses.asdict(model.config))})
+        onnx.save(written, temporary)
+        _check(model, OnnxNetwork(temporary))
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@torch.inference_mode()
+def _check(model: UNet, network: "OnnxNetwork") -> None:
+    generator = torch.Generator().manual_seed(0)
+    for batch, height, width in CHECKED:
+        images = torch.rand(batch, model.config.in_channels, height, width, generator=generator) * 255
+        expected = model(images)
+        difference = (network(images) - expected).abs().max().item() / max(1.0, expected.abs().max().item())
+        if difference > TOLERANCE:
+            raise ModelError(f"onnxruntime's logits of {height} x {width} pixels are {difference:.1e} off torch's")
+
+
+class OnnxNetwork(nn.Module):
+    """An exported model as `Predictor` uses one; runs on the CPU by onnxruntime."""
+
+    def __init__(self, path: str | Path) -> None:
+        super().__init__()
+        onnxruntime = _needed("onnxruntime")
+        errors = onnxruntime.capi.onnxruntime_pybind11_state
+        if not Path(path).is_file():
+            raise ModelError(f"{path}: no such file")
+        try:
+            self.session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        except (errors.Fail, errors.InvalidGraph, errors.InvalidProtobuf, errors.InvalidArgument) as error:
+            raise ModelError(f"{path}: cannot be loaded: {str(error).splitlines()[0][:300]}") from error
+        config = self.session.get_modelmeta().custom_metadata_map.get("config")
+        if config is None:
+            raise ModelError(
+                f"{path}: was not written by `python -m unet.export`, and does not say how to prepare images"
+            )
+        self.config = UNetConfig(**json.loads(config))
+        self.register_buffer("mean", torch.zeros(()))  # says where its input belongs, as the UNet's does
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, C, H, W) raw pixel values of any numeric type -> logits (B, num_classes, H, W) float32."""
+        (logits,) = self.session.run(["logits"], {"images": images.float().contiguous().numpy()})
+        return torch.from_numpy(logits)
+
+
+def _needed(package: str) -> ModuleType:
+    try:
+        return import_module(package)
+    except ModuleNotFoundError as error:
+        raise ModelError(f"{package} is not installed; ONNX needs: pip install onnx onnxruntime") from error
+
+
+def main() -> None:
+    """Export a model folder or a Hub id from the command line."""
+    parser = argparse.ArgumentParser(prog="python -m unet.export", description="Write a model in ONNX.")
+    parser.add_argument("model", help="model folder or Hub id")
+    parser.add_argument("output", type=Path, help="the .onnx file to write")
+    args = parser.parse_args()
+    try:
+        export(UNet.from_pretrained(args.model), args.output)
+    except (ModelError, OSError) as error:
+        sys.exit(f"unet.export: error: {error}")
+    print(f"{args.output}: agrees with torch to {TOLERANCE:g} on {len(CHECKED)} sizes")
+
+
+if __name__ == "__main__":
+    main()

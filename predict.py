@@ -23,7 +23,7 @@ from data_utils.desk import Desk
 from data_utils.errors import DataError
 from data_utils.inputs import Job, batches_of, check_disk, find_jobs, share_of
 from data_utils.masks import MaskClasses
-from train_utils.arguments import Arguments, auto_or, count, positive, positive_int, run_script
+from train_utils.arguments import Arguments, auto_or, count, natural, positive, run_script
 from train_utils.files import replaced_file
 from train_utils.launch import LaunchError, check_launch, check_processes
 from train_utils.overlap import overlapped
@@ -50,7 +50,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--output", required=True, type=Path, help="folder; masks are <relative stem>.png")
     parser.add_argument("--overlay", action="store_true", help="also write <relative stem>.overlay.png")
     parser.add_argument("--probabilities", action="store_true", help="also write <relative stem>.npy (classes, H, W)")
-    parser.add_argument("--tile-size", type=auto_or(positive_int), default="auto", help="auto: tiles where needed")
+    parser.add_argument("--tile-size", type=auto_or(natural), default="auto", help="auto: tiles where needed")
     parser.add_argument("--overlap", type=auto_or(count), default="auto", help="of tiles; auto: exact where possible")
     parser.add_argument("--tta", action="store_true", help="average over flips and quarter turns")
     parser.add_argument("--ensemble", nargs="+", default=[], metavar="MODEL", help="average with these models")
@@ -166,4 +166,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    run_script(main, *USER_ERRORS)
+    run_script(main, *USER_ERRORS, seen_by_all=(ModelError, TileError))

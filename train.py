@@ -28,7 +28,7 @@ from data_utils.errors import DataError
 from data_utils.loaders import build_loaders
 from data_utils.pictures import class_colors, sample_panels, save_pictures, worst_and_best
 from data_utils.survey import Data, load_data
-from train_utils.arguments import Arguments, amount, auto_or, count, fraction, positive, positive_int, run_script
+from train_utils import arguments as arg
 from train_utils.batchnorm import synchronized
 from train_utils.checkpoints import Checkpoints, RunState, compare_settings, find_checkpoint
 from train_utils.ema import WeightAverage
@@ -43,7 +43,7 @@ from train_utils.processes import on_main, seed_step
 from train_utils.progress import progress_bar, say, track
 from train_utils.report import write_report
 from train_utils.signals import StopRequest
-from train_utils.tracking import RunLog, default_workers, describe_run, evaluation_record, run_dir
+from train_utils.tracking import RunLog, check_tracker, default_workers, describe_run, evaluation_record, run_dir
 from unet import ImageError, ModelError, Predictor, Preprocess, UNet, UNetConfig
 from unet.blocks import NORMS, UPSAMPLINGS
 from unet.convert import ARCHITECTURE, copy_weights, input_values, starting_point
@@ -60,61 +60,61 @@ PICTURES = 8  # validation images shown at each evaluation and written at the en
 
 def parse_args() -> argparse.Namespace:
     """One line for each flag. Precision, device and number of processes belong to the launch profile alone."""
-    parser = Arguments(description=__doc__.splitlines()[0])
+    parser = arg.Arguments(description=__doc__.splitlines()[0])
     data = parser.add_argument_group("data")
     data.add_argument("--dataset", default="shapes", help="`shapes` (generated), a folder, parquet files, a Hub id")
     data.add_argument("--dataset-config", help="configuration name of a Hub data set")
     data.add_argument("--train-split", help="default: train")
     data.add_argument("--val-split", help="default: val or validation if there, else a share of train")
-    data.add_argument("--val-fraction", type=fraction, default=0.1, help="share of the training images held out")
+    data.add_argument("--val-fraction", type=arg.share, default=0.1, help="share of the training images held out")
     data.add_argument("--image-column", help="default: image")
     data.add_argument("--mask-column", help="default: mask, label or annotation")
     data.add_argument("--mask-suffix", help="masks are named <stem><suffix>.<ext>; default: detected")
     data.add_argument("--allow-unpaired", action="store_true", help="leave out what has no counterpart")
     data.add_argument("--classes", help="JSON file, 0=background,255=car or #804080=road,...; default: found")
     data.add_argument("--ignore-index", help="mask value that counts nowhere; default: 255 if no class")
-    data.add_argument("--scale", type=positive, default=1.0, help="resize factor")
-    data.add_argument("--image-size", type=positive_int, nargs=2, metavar=("H", "W"), help="fixed size of all images")
-    data.add_argument("--crop-size", type=positive_int, nargs=2, metavar=("H", "W"), help="random training crop")
+    data.add_argument("--scale", type=arg.positive, default=1.0, help="resize factor")
+    data.add_argument("--image-size", type=arg.natural, nargs=2, metavar=("H", "W"), help="fixed size of all images")
+    data.add_argument("--crop-size", type=arg.natural, nargs=2, metavar=("H", "W"), help="random training crop")
     data.add_argument("--augment", choices=STRENGTHS, default="basic", help="training augmentation")
-    data.add_argument("--num-workers", type=count, help="default: from this process's share of the CPUs")
+    data.add_argument("--num-workers", type=arg.count, help="default: from this process's share of the CPUs")
 
     model = parser.add_argument_group("model", "the defaults are --init-from's architecture, else the original U-Net's")
     model.add_argument("--init-from", help="start from a model folder, a Hub id, or a Pytorch-UNet .pth")
-    model.add_argument("--base-channels", type=positive_int, help="width of the first level, 64")
-    model.add_argument("--depth", type=positive_int, help="number of poolings, 4")
+    model.add_argument("--base-channels", type=arg.natural, help="width of the first level, 64")
+    model.add_argument("--depth", type=arg.natural, help="number of poolings, 4")
     model.add_argument("--norm", choices=NORMS, help="normalisation, batch")
     model.add_argument("--upsample", choices=UPSAMPLINGS, help="way up, transpose")
-    model.add_argument("--dropout", type=fraction, help="at the end of the contracting path, 0")
+    model.add_argument("--dropout", type=arg.fraction, help="at the end of the contracting path, 0")
     model.add_argument("--activation-checkpointing", action="store_true", help="less memory, a third more computing")
     model.add_argument("--sync-batchnorm", choices=("auto", "on", "off"), default="auto", help="on several GPUs")
 
     optim = parser.add_argument_group("optimization")
-    optim.add_argument("--batch-size", type=positive_int, default=4, help="images in one optimizer step")
-    optim.add_argument("--micro-batch-size", type=positive_int, help="images in one forward pass; default: derived")
-    optim.add_argument("--gradient-accumulation-steps", type=positive_int, help="default: the profile's, else derived")
-    optim.add_argument("--epochs", type=positive_int, default=10, help="passes over the training images")
-    optim.add_argument("--max-steps", type=positive_int, help="optimizer steps, instead of --epochs")
-    optim.add_argument("--patience", type=positive_int, help="stop after so many evaluations without a better mean IoU")
+    optim.add_argument("--batch-size", type=arg.natural, default=4, help="images in one optimizer step")
+    optim.add_argument("--micro-batch-size", type=arg.auto_or(arg.natural), default="auto", help="in one forward pass")
+    optim.add_argument("--gradient-accumulation-steps", type=arg.natural, help="default: the profile's, else derived")
+    optim.add_argument("--epochs", type=arg.natural, default=10, help="passes over the training images")
+    optim.add_argument("--max-steps", type=arg.natural, help="optimizer steps, instead of --epochs")
+    optim.add_argument("--patience", type=arg.natural, help="evaluations without a better mean IoU before stopping")
     optim.add_argument("--optimizer", choices=("adamw", "sgd"), default="adamw", help="SGD has momentum 0.9")
-    optim.add_argument("--learning-rate", type=positive, default=1e-3, help="peak learning rate")
-    optim.add_argument("--weight-decay", type=amount, default=1e-2, help="on convolution weights only")
+    optim.add_argument("--learning-rate", type=arg.positive, default=1e-3, help="peak learning rate")
+    optim.add_argument("--weight-decay", type=arg.amount, default=1e-2, help="on convolution weights only")
     optim.add_argument("--schedule", choices=SCHEDULES, default="cosine", help="of the learning rate")
-    optim.add_argument("--warmup-steps", type=count, help="linear warm-up; default: 5%% of the run")
-    optim.add_argument("--max-grad-norm", type=amount, default=1.0, help="gradient clipping; 0 is off")
-    optim.add_argument("--ema-decay", type=fraction, default=0.0, help="weights averaged to evaluate and save")
+    optim.add_argument("--warmup-steps", type=arg.count, help="linear warm-up; default: 5%% of the run")
+    optim.add_argument("--max-grad-norm", type=arg.amount, default=1.0, help="gradient clipping; 0 is off")
+    optim.add_argument("--ema-decay", type=arg.fraction, default=0.0, help="weights averaged to evaluate and save")
     optim.add_argument("--loss", choices=LOSSES, default="ce+dice", help="training loss")
-    optim.add_argument("--class-weights", type=auto_or(positive), nargs="+", help="`auto` or one for each class")
+    optim.add_argument("--class-weights", type=arg.auto_or(arg.positive), nargs="+", help="auto, or one for each class")
 
     run = parser.add_argument_group("run")
     run.add_argument("--output-dir", type=Path, help="default: runs/<time>")
     run.add_argument("--resume", help="`auto`: the newest complete checkpoint in --output-dir, if any; or a checkpoint")
-    run.add_argument("--checkpoint-every", type=count, default=0, metavar="STEPS", help="0: each epoch")
-    run.add_argument("--keep-checkpoints", type=positive_int, default=2, help="the newest ones, beside the best")
-    run.add_argument("--eval-every", type=count, default=0, metavar="STEPS", help="0: each epoch")
-    run.add_argument("--log-every", type=count, default=10, metavar="STEPS", help="0: each epoch")
+    run.add_argument("--checkpoint-every", type=arg.count, default=0, metavar="STEPS", help="0: each epoch")
+    run.add_argument("--keep-checkpoints", type=arg.natural, default=2, help="the newest ones, beside the best")
+    run.add_argument("--eval-every", type=arg.count, default=0, metavar="STEPS", help="0: each epoch")
+    run.add_argument("--log-every", type=arg.count, default=10, metavar="STEPS", help="0: each epoch")
     run.add_argument("--tracker", default="tensorboard", help="any tracker that accelerate knows, or none")
-    run.add_argument("--seed", type=count, default=0, help="of weights, order and augmentation")
+    run.add_argument("--seed", type=arg.seed, default=0, help="of weights, order and augmentation")
     run.add_argument("--deterministic", action="store_true", help="deterministic kernels, slower on GPUs")
     args = parser.parse_args()
     if args.resume == "auto" and args.output_dir is None:
@@ -154,6 +154,7 @@ def sample_pictures(accelerator: Accelerator, network: UNet, data: Data) -> dict
 def main() -> None:
     args = parse_args()
     check_launch()
+    check_tracker(args.tracker)
     accelerator = Accelerator(
         dataloader_config=DataLoaderConfiguration(even_batches=False, non_blocking=True),
         log_with=None if args.tracker == "none" else args.tracker,
@@ -174,7 +175,8 @@ def main() -> None:
     if args.resume:
         search = (args.resume, args.output_dir / "checkpoints")
         checkpoint, saved, passed_over = on_main(accelerator, lambda: find_checkpoint(*search), *USER_ERRORS)
-    asked = (args.micro_batch_size, args.gradient_accumulation_steps, profile.get("gradient_accumulation_steps"))
+    micro_batch_size = None if args.micro_batch_size == "auto" else args.micro_batch_size
+    asked = (micro_batch_size, args.gradient_accumulation_steps, profile.get("gradient_accumulation_steps"))
     micro_batch_size, _ = split_batch(args.batch_size, world_size, *asked, saved.get("micro_batch_size"))
     accelerator.print("profile: " + ", ".join(f"{key} {value}" for key, value in profile.items()))
 
@@ -230,6 +232,7 @@ def main() -> None:
     average = WeightAverage(network, args.ema_decay)
     identity = {"classes": [*map(str, data.classes.values)], "architecture": [data.channels, *architecture.values()]}
     identity |= {"data set": data.fingerprint(), "batch size": args.batch_size, "seed": args.seed}
+    identity["optimizer"] = args.optimizer  # its state is of no use to another
     settings = {"flags": json.loads(json.dumps(vars(args), default=str)), "profile": profile, "identity": identity}
     settings |= dict(total_steps=total_steps, micro_batch_size=micro_batch_size, accumulation=accumulation)
     settings |= {"num_workers": workers, "run": describe_run()}
@@ -343,4 +346,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    run_script(main, *USER_ERRORS)
+    arg.run_script(main, *USER_ERRORS)

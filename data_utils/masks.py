@@ -17,6 +17,7 @@ from data_utils.errors import DataError
 
 IGNORE = 255  # the class index, inside this project, of pixels that count nowhere
 MAX_VALUES = 255
+MAX_SCATTERED = 32  # grey values that are not 0, 1, 2, ...: more of them are no classes
 SHOWN = 8  # values in a message
 Value = int | tuple[int, int, int]
 
@@ -204,14 +205,20 @@ def resolve(found: dict[Value, int], classes: str | None, ignore: str | None) ->
         if ignored is None and len(values) > 2 and values == [*range(len(values) - 1), IGNORE]:
             ignored = IGNORE
         values = [value for value in values if value != ignored]
+        if len(values) > MAX_SCATTERED and isinstance(values[0], int) and values[-1] - values[0] >= len(values):
+            raise DataError(
+                f"the masks hold {len(values)} grey values, {show(values)}: smoothed edges or lossy compression?"
+                " Save masks as they were drawn, or name the classes with --classes"
+            )
         binary = len(values) == 2 and values[0] in (0, (0, 0, 0))
         names = ["background", "foreground"] if binary else [show([value]) for value in values]
     else:
         pairs = parse_classes(classes)
         if all(isinstance(value, int) for value in found):  # black and white by colour: stored so or not, it is grey
             pairs = [(v[0], name) if isinstance(v, tuple) and len(set(v)) == 1 else (v, name) for v, name in pairs]
-        if ignored is None and IGNORE in found and IGNORE not in dict(pairs):
-            ignored = IGNORE
+        occurring = sum(value in found for value, _ in pairs)
+        if ignored is None and IGNORE in found and IGNORE not in dict(pairs) and occurring >= 2:
+            ignored = IGNORE  # with one class or none in the masks, 255 is the other one, named wrongly
         pairs = [(value, name) for value, name in pairs if value != ignored]
         nameless = [value for value in values if value not in dict(pairs) and value != ignored]
         if nameless:

@@ -408,3 +408,10 @@ def test_encoding_leaves_nothing_large_in_what_loader_processes_are_sent():
     classes.encode(read_mask(FORMATS["RGB png"], "m"), "m")
     assert len(pickle.dumps(classes)) < 1000
     assert masks._table.cache_info().currsize > 0
+
+
+def test_many_scattered_grey_values_are_no_classes_but_many_numbered_ones_are():
+    smoothed = {value: 10 for value in [*range(0, 250, 5), 255]}
+    with pytest.raises(DataError, match="smoothed edges or lossy compression"):
+        resolve(smoothed, None, None)
+    assert len(resolve({value: 10 for value in range(151)}, None, None).values) == 151

@@ -53,6 +53,11 @@ def test_all_background_scores_zero_on_the_foreground():
     assert "only 'background' was predicted" in summary_line(result, ["background", "cell", "other"])
 
 
+def test_one_class_is_called_the_only_one_predicted_when_it_is():
+    assert "only" not in summary_line(scores(torch.tensor([[90, 10], [5, 0]])), ["background", "cell"])
+    assert "only 'cell'" in summary_line(scores(torch.tensor([[0, 90], [0, 5]])), ["background", "cell"])
+
+
 def test_class_in_prediction_only_scores_zero_and_counts():
     masks = torch.zeros(1, 4, 4, dtype=torch.int64)
     preds = masks.clone()

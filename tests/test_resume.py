@@ -184,6 +184,7 @@ def test_damaged_checkpoints_are_passed_over_and_named(tiny_folder, uninterrupte
     assert f"{folders[0]}: model.safetensors is damaged" in result.stdout
     assert f"{folders[1]}: optimizer.safetensors is damaged" in result.stdout
     assert f"resumed from {folders[2]}" in result.stdout
+    assert "step-00000040 is set aside as set-aside-step-00000040" in result.stdout
     assert records(output) == records(uninterrupted)
     for folder in (output / "checkpoints").glob("step-*"):
         (folder / "state.json").unlink()
@@ -196,7 +197,20 @@ def test_what_gives_the_state_its_meaning_may_not_change(tiny_folder, uninterrup
     fails_with(launch(*arguments, "--batch-size", "5"), "batch size is 4, this run's 5", 1)
     fails_with(launch(*arguments, "--base-channels", "8"), "architecture is [3, 4, 2,", 1)
     fails_with(launch("train.py", "--resume", "auto"), "--resume auto needs --output-dir", 2)
-    fails_with(launch(*command(tiny_folder, tmp_path, "--resume", "nowhere")), "nowhere: manifest.json is missing", 1)
+    fails_with(launch(*command(tiny_folder, tmp_path, "--resume", "nowhere")), "--resume nowhere is no checkpoint", 1)
+
+
+def test_a_run_that_goes_back_keeps_its_own_checkpoints_and_sets_the_newer_aside(tiny_folder, tmp_path):
+    output = tmp_path / "run"
+    flags = ["--max-steps", "8", "--tracker", "none"]
+    assert launch(*command(tiny_folder, output), *flags, "--checkpoint-every", "2").returncode == 0
+    back = output / "checkpoints" / "step-00000004"
+    result = launch(*command(tiny_folder, output, "--resume", str(back)), *flags, "--max-steps", "7")
+    assert result.returncode == 0, result.stderr
+    names = sorted(path.name for path in (output / "checkpoints").iterdir())
+    assert names[-1] == "step-00000007"
+    assert {"set-aside-step-00000006", "set-aside-step-00000008"} <= set(names)
+    assert [record["step"] for record in records(output) if "train/loss" in record] == list(range(1, 8))
 
 
 def test_resume_auto_starts_fresh_where_there_is_nothing_yet(tiny_folder, tmp_path):
@@ -221,6 +235,7 @@ def test_full_disk_ends_no_training_and_leaves_no_half_checkpoint(tiny_folder, t
     assert result.returncode == 0, result.stderr
     assert "checkpoint step-00000003 could not be written" in result.stdout
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-00000000"]
+    assert "report.html could not be written" in result.stdout
     assert (tmp_path / "run" / "model" / "model.safetensors").exists()
 
 

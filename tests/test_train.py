@@ -184,6 +184,8 @@ def test_run_that_predicts_one_class_only_says_so(tmp_path):
         (["--image-size", "32"], "expected 2 arguments"),
         (["--image-size", "32", "32", "--scale", "0.5"], "give one of them"),
         (["--epochs", "two"], "'two' is not a whole number"),
+        (["--val-fraction", "0"], "'0' is not a number above 0 and below 1"),
+        (["--seed", "4294967296"], "is not a whole number from 0 to 2^32 - 1"),
     ],
 )
 def test_usage_mistakes_end_in_one_line_with_exit_code_2(flags, line, fails_with):
@@ -204,6 +206,8 @@ def test_data_mistakes_end_in_one_line_with_exit_code_1(tmp_path, fails_with):
     folder = write_folder(tmp_path / "data", 5, seed=0)
     refused("--class-weights", "--class-weights", "1", "2", "3")
     refused("9", "--ignore-index", "9")
+    refused("the masks hold 255, not in --classes", "--classes", "0=background,1=cell")
+    refused("--tracker tensorbord is unknown", "--tracker", "tensorbord")
     mask = folder / "masks" / "cell_03.png"
     Image.fromarray(np.zeros((40, 50), np.uint8)).save(mask)
     refused("cell_03")
@@ -213,6 +217,24 @@ def test_data_mistakes_end_in_one_line_with_exit_code_1(tmp_path, fails_with):
     refused("37", "--classes", "0=background,255=cell")
     mask.write_bytes(b"")
     refused("cell_03")
+
+
+def test_a_pixel_that_is_no_number_is_named(tmp_path, fails_with):
+    folder = write_folder(tmp_path / "data", 5, seed=0)
+    image = np.zeros((40, 56), np.float32)
+    image[3, 4] = np.nan
+    (folder / "images" / "cell_03.png").unlink()
+    Image.fromarray(image).save(folder / "images" / "cell_03.tif")
+    result = launch("train.py", "--dataset", folder, "--output-dir", tmp_path / "run", *TINY, "--max-steps", "1")
+    fails_with(result, "cell_03.tif: has pixels that are not numbers", 1)
+
+
+def test_a_machine_without_git_trains(tiny_folder, tmp_path):
+    output = tmp_path / "run"
+    flags = ["--max-steps", "1", "--tracker", "none"]
+    result = launch("train.py", "--dataset", tiny_folder, "--output-dir", output, *TINY, *flags, env={"PATH": ""})
+    assert result.returncode == 0, result.stderr
+    assert json.loads((output / "run.json").read_text())["run"]["git_commit"] == "unknown"
 
 
 def test_output_folder_that_holds_something_is_refused(trained, tiny_folder, fails_with):

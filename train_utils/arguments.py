@@ -37,7 +37,7 @@ class Arguments(argparse.ArgumentParser):
         sys.exit(2)
 
 
-def positive_int(text: str) -> int:
+def natural(text: str) -> int:
     """An integer of at least 1, for argparse."""
     return _number(text, int, lambda value: value >= 1, "a whole number of at least 1")
 
@@ -55,6 +55,16 @@ def positive(text: str) -> float:
 def amount(text: str) -> float:
     """A finite number of at least 0, for argparse."""
     return _number(text, float, lambda value: 0 <= value < float("inf"), "a number of at least 0")
+
+
+def share(text: str) -> float:
+    """A number above 0 and below 1, for argparse."""
+    return _number(text, float, lambda value: 0 < value < 1, "a number above 0 and below 1")
+
+
+def seed(text: str) -> int:
+    """An integer that every random generator takes, for argparse."""
+    return _number(text, int, lambda value: 0 <= value < 2**32, "a whole number from 0 to 2^32 - 1")
 
 
 def fraction(text: str) -> float:
@@ -85,10 +95,15 @@ def say_once(line: str) -> None:
         time.sleep(5)  # torchrun ends all processes as soon as one has ended: the first one has the word
 
 
-def run_script(main: Callable[[], None], *user_errors: type[Exception]) -> None:
+def run_script(
+    main: Callable[[], None], *user_errors: type[Exception], seen_by_all: tuple[type[Exception], ...] = ()
+) -> None:
     """Run `main`; an error of these types is the user's to mend: one line, no traceback, exit code 1."""
     try:
         main()
+    except KeyboardInterrupt:
+        say_once(f"{os.path.basename(sys.argv[0])}: interrupted")
+        sys.exit(128 + signal.SIGINT)
     except (LaunchError, *user_errors) as error:
         # a loader's worker process wraps its error in a traceback, whose last line is "module.Error: message"
         line = str(error).strip().splitlines()[-1]
@@ -96,7 +111,7 @@ def run_script(main: Callable[[], None], *user_errors: type[Exception]) -> None:
             line = line.partition(": ")[2]
         # a wrong launch is seen by every process, a broken file by the one that reads it
         line = f"{os.path.basename(sys.argv[0])}: error: {line}"
-        if isinstance(error, LaunchError):
+        if isinstance(error, (LaunchError, *seen_by_all)):
             say_once(line)
         else:
             print(line, file=sys.stderr, flush=True)

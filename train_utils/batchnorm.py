@@ -3,6 +3,8 @@
 from accelerate import Accelerator
 from torch import nn
 
+from train_utils.launch import LaunchError
+
 
 def synchronized(
     accelerator: Accelerator, model: nn.Module, how: str, micro_batch_size: int, batch_size: int
@@ -17,6 +19,8 @@ def synchronized(
         return model
     several_gpus = accelerator.num_processes > 1 and accelerator.device.type == "cuda"
     seen = micro_batch_size
+    if how == "on" and accelerator.device.type != "cuda":
+        raise LaunchError("--sync-batchnorm on needs GPUs; on CPUs --norm group gives what it is for")
     if how == "on" or (how == "auto" and several_gpus):
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
         seen *= accelerator.num_processes

@@ -100,9 +100,19 @@ class Checkpoints:
             if value.shape == parameter.shape:  # in the parameter's memory format, as if it had never been away
                 value = torch.empty_like(parameter, requires_grad=False).copy_(value)
             self.optimizer.state[parameter][key] = value
+        if self.accelerator.is_main_process:
+            self._set_aside_newer(path)
         self.average.restore(path)
         if self.accelerator.scaler is not None and state["scaler"]:
             self.accelerator.scaler.load_state_dict(state["scaler"])
+
+    def _set_aside_newer(self, path: Path) -> None:
+        """Newer ones are damaged, or of a run that is now left for another; they must not pass for this run's."""
+        for newer in [folder for folder in _newest_first(self.folder) if folder.name > path.name]:
+            aside = newer.with_name(f"set-aside-{newer.name}")
+            shutil.rmtree(aside, ignore_errors=True)
+            newer.rename(aside)
+            say(f"{newer} is set aside as {aside.name}")
 
     def wait(self) -> None:
         """Until the last save is on disk, or has failed and said so."""

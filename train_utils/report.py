@@ -13,6 +13,7 @@ import torch
 
 from train_utils.charts import curve, heat_map, picture
 from train_utils.files import replaced_file
+from train_utils.progress import say
 
 CONFUSIONS = 8  # most frequent ones that are listed
 STYLE = """
@@ -98,8 +99,11 @@ def write_report(
         + _section("Settings", f"<div class=columns>{_pairs(settings['flags'])}{_pairs(_resolved(settings))}</div>")
         + _section("Environment", f"<div class=columns>{_pairs(_machine())}{_pairs(settings['run'])}</div>")
     )
-    with replaced_file(folder / "report.html") as file:
-        file.write(page.encode())
+    try:
+        with replaced_file(folder / "report.html") as file:
+            file.write(page.encode())
+    except OSError as error:  # the run is over and its model is safe
+        say(f"report.html could not be written ({error})")
 
 
 def _section(title: str, body: str) -> str:

@@ -1,6 +1,7 @@
 """Scalars and pictures to `metrics.jsonl` and to accelerate's trackers, under the same names."""
 
 import json
+import math
 import os
 import platform
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from accelerate import Accelerator
+from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
 
 from train_utils.files import replaced_file
 from train_utils.launch import LaunchError
@@ -25,8 +27,10 @@ def run_dir(path: Path | None, resume: str | None) -> Path:
 
     A run resumed from a checkpoint goes on in the folder that the checkpoint is in, unless another is given.
     """
-    if resume and resume != "auto" and path is None:
-        path = Path(resume).resolve().parent.parent
+    if resume and resume != "auto":
+        if not (Path(resume) / "manifest.json").is_file():
+            raise LaunchError(f"--resume {resume} is no checkpoint; give a step-... folder, or auto with --output-dir")
+        path = path or Path(resume).resolve().parent.parent
     path = path or Path("runs") / time.strftime("%Y-%m-%d-%H%M%S")
     if path.exists() and (not path.is_dir() or (any(path.iterdir()) and not resume)):
         raise LaunchError(f"--output-dir {path} is not an empty folder; choose another, so that nothing is overwritten")
@@ -41,26 +45,32 @@ def default_workers(device: torch.device) -> int:
     """Loader processes for this process: its share of the machine's CPUs; on a CPU, which computes too, one at most."""
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     share = cpus // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return min(1, share - 1) if device.type == "cpu" else max(1, min(share, 16))
+    return min(1, max(0, share - 1)) if device.type == "cpu" else max(1, min(share, 16))
 
 
 def describe_run() -> dict[str, str]:
     """Versions, platform, command and git commit: what a run needs beside its flags to be repeated."""
-    git = subprocess.run(
-        ["git", "describe", "--always", "--dirty"],
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    describe = ["git", "describe", "--always", "--dirty"]
+    try:
+        git = subprocess.run(describe, cwd=Path(__file__).parent, capture_output=True, text=True, check=False).stdout
+    except OSError:  # no git here
+        git = ""
     return {
         "command": " ".join(sys.argv),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "python": platform.python_version(),
         "platform": platform.platform(),
         **{package: version(package) for package in PACKAGES},
-        "git_commit": git.stdout.strip() or "unknown",
+        "git_commit": git.strip() or "unknown",
     }
+
+
+def check_tracker(name: str) -> None:
+    """LaunchError unless accelerate can log with this tracker here; else it would warn, and log nothing."""
+    if name != "none" and name not in map(str, get_available_trackers()):
+        known = ", ".join(sorted(LOGGER_TYPE_TO_CLASS))
+        state = "is not installed" if name in LOGGER_TYPE_TO_CLASS else "is unknown"
+        raise LaunchError(f"--tracker {name} {state}; expected none or an installed one of {known}")
 
 
 def evaluation_record(result: dict, loss: float, names: Sequence[str]) -> dict[str, float | None]:
@@ -101,7 +111,9 @@ class RunLog:
         if not self.accelerator.is_main_process:
             return
         with self.path.open("a") as file:
-            file.write(json.dumps({"step": step, "epoch": round(epoch, 4), **values}) + "\n")
+            # NaN is no JSON
+            finite = {k: v if v is None or math.isfinite(v) else None for k, v in values.items()}
+            file.write(json.dumps({"step": step, "epoch": round(epoch, 4), **finite}) + "\n")
         if self.tracker != "none":
             self.accelerator.log({key: value for key, value in values.items() if value is not None}, step=step)
 

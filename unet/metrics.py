@@ -58,7 +58,7 @@ def summary_line(result: dict, names: Sequence[str]) -> str:
     """The means of `scores` in one line; says so when only one class was ever predicted."""
     values = [("mean IoU", "mean_iou"), ("mean Dice", "mean_dice"), ("pixel accuracy", "pixel_accuracy")]
     line = ", ".join(f"{label} {_text(result[key])}" for label, key in values)
-    predicted = [name for name, recall in zip(names, result["recall"], strict=True) if recall]
+    predicted = [name for name, precision in zip(names, result["precision"], strict=True) if precision is not None]
     if len(predicted) == 1 and sum(value is not None for value in result["iou"]) > 1:
         line += f"; only {predicted[0]!r} was predicted"
     return line

@@ -84,6 +84,8 @@ def read_image(source: ImageSource, name: str = "image", page: int = 0) -> np.nd
         raise ImageError(
             f"{name}: is an array of shape {pixels.shape} and type {pixels.dtype}, not numbers as (H, W) or (H, W, C)"
         )
+    if pixels.dtype.kind == "f" and not np.isfinite(pixels).all():
+        raise ImageError(f"{name}: has pixels that are not numbers (NaN or infinite)")
     return pixels.astype(np.uint8) if pixels.dtype == bool else pixels
 
 
@@ -176,4 +178,6 @@ class Preprocess:
         values = self.class_values or tuple(range(int(indices.max()) + 1))
         if isinstance(values[0], tuple):
             return np.array(values, dtype=np.uint8)[indices]
+        if min(values) < 0 or max(values) > 65535:
+            raise ImageError(f"mask values {min(values)} to {max(values)} cannot be written, a PNG holds 0 to 65535")
         return np.array(values, dtype=np.uint8 if max(values) < 256 else np.uint16)[indices]

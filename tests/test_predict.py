@@ -87,15 +87,24 @@ def test_broken_files_are_named_at_the_end_and_the_others_written(model, photos,
     bad.mkdir()
     (bad / "empty.png").write_bytes(b"")
     (bad / "text.jpg").write_text("no picture")
+    (bad / "header.tif").write_bytes(b"II*\0\0\0\0\0")
+    np.save(bad / "zero.npy", np.zeros((0, 5, 3), np.uint8))
     (bad / "cut.png").write_bytes((photos / "a.png").read_bytes()[:500])
     Image.fromarray(np.zeros((5, 5, 3), np.uint8)).save(bad / "fine.png")
     np.save(bad / "five.npy", np.ones((6, 6, 5), np.uint8))
     result = predict(model, [bad, photos / "a.png"], tmp_path / "out")
     assert result.returncode == 1
-    assert "2 of 6 masks" in result.stdout
+    assert "2 of 8 masks" in result.stdout
     failures = [line for line in result.stderr.splitlines() if "failed" in line]
-    assert len(failures) == 4
-    for name in ("empty.png", "text.jpg", "cut.png", "five.npy: has 5 channels, the model takes 3"):
+    assert len(failures) == 6
+    for name in (
+        "empty.png",
+        "text.jpg",
+        "header.tif",
+        "zero.npy",
+        "cut.png",
+        "five.npy: has 5 channels, the model takes 3",
+    ):
         assert any(name in line for line in failures), failures
     assert "Traceback" not in result.stderr
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["a.png", "fine.png"]
@@ -144,6 +153,7 @@ def test_scores_are_those_of_the_written_masks_on_any_number_of_processes(model,
         (["PHOTOS"], ["--model", "PHOTOS"], "has no config.json", 1),
         (["PHOTOS"], ["--tile-size", "8", "--overlap", "8"], "overlap 8 leaves nothing of tiles of 8", 1),
         (["PHOTOS"], ["--ensemble", "PHOTOS"], "has no config.json", 1),
+        (["PHOTOS"], ["--output", "PHOTOS/a.png/out"], "a.png is not a folder", 1),
         (["PHOTOS"], ["--tile-size", "some"], "argument --tile-size", 2),
         (["PHOTOS"], ["--overlais"], "did you mean --overlay?", 2),
     ],
@@ -237,6 +247,7 @@ def test_outputs_never_take_the_place_of_inputs_or_of_each_other(model, photos, 
     fails_with(predict(model, [folder], folder), "is a folder of inputs", 1)
     for _ in range(2):  # the second time does not take the masks for images
         assert "2 of 2 masks" in predict(model, [folder], folder / "masks").stdout
+    assert "2 of 2 masks" in predict(model, [f"{folder}/*"], folder / "masks").stdout
 
 
 def test_globs_keep_the_folders_that_they_match(model, photos, tmp_path):

@@ -1,5 +1,6 @@
 """Images too large for memory: rows read from where they lie in the file, resized as the whole image would be."""
 
+import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -18,6 +19,8 @@ TURNED = (5, 6, 7, 8)  # orientations that swap height and width
 MINISBLACK, RGB = tifffile.PHOTOMETRIC.MINISBLACK, tifffile.PHOTOMETRIC.RGB
 # what tifffile raises, besides, where a damaged header holds a wrong number or type (found by damaging headers)
 DAMAGED = (AttributeError, LookupError, TypeError, ArithmeticError, AssertionError)
+
+logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # what it would say is in the ImageError
 
 
 class Rows(Protocol):

@@ -76,6 +76,10 @@ def find_work(args: argparse.Namespace, predictor: Predictor, desk: Desk) -> tup
         return predictor.input_sizes(job.size) if job.size and not predictor.in_windows(job.size) else None
 
     batches = batches_of(todo, shapes_of, batch_size_of)
+    try:
+        args.output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"--output {args.output} cannot be made ({error.strerror})") from error
     return len(jobs), batches + [[job] for job in finished if args.truth]
 
 

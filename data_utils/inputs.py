@@ -89,8 +89,10 @@ def _matches(pattern: str, output: Path) -> list[tuple[Path, Path]]:
         found = []
         for match in map(Path, sorted(glob.glob(pattern, recursive=True))):
             base = match.relative_to(fixed)
-            found += [(base / stem, file) for stem, file in _below(match, output)] if match.is_dir() else []
-            found += [(base.with_suffix(""), match)] if match.is_file() else []
+            if match.is_file():
+                found.append((base.with_suffix(""), match))
+            elif match.resolve() != output.resolve():
+                found += [(base / stem, file) for stem, file in _below(match, output)]
     if not found:
         raise DataError(f"--input {pattern}: no image there")
     return found
@@ -100,22 +102,27 @@ def _magic(path: Path) -> Iterable[int]:
     return (index for index, part in enumerate(path.parts) if glob.has_magic(part))
 
 
-def _below(folder: Path, output: Path) -> list[tuple[Path, Path]]:
-    if folder.resolve() == output.resolve():
+def _below(folder: Path, output: Path | None = None) -> list[tuple[Path, Path]]:
+    """Pictures below a folder, save what is hidden (a program left it) and what lies below `output`."""
+    outputs = None if output is None else output.resolve()
+    if outputs == folder.resolve():
         raise DataError(f"--output {output}: is a folder of inputs; its masks would be taken for images the next time")
-    files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
-    outputs = output.resolve() if folder.resolve() in output.resolve().parents else None
-    # what is hidden was left by a program, this one included
-    files = [file for file in files if not any(part.startswith(".") for part in file.relative_to(folder).parts)]
-    files = [file for file in files if outputs is None or outputs not in file.resolve().parents]
-    return [(file.relative_to(folder).with_suffix(""), file) for file in files]
+    inside = outputs is not None and folder.resolve() in outputs.parents
+    found = []
+    for file in sorted(folder.rglob("*")):
+        below = file.relative_to(folder)
+        hidden = any(part.startswith(".") for part in below.parts)
+        wanted = file.suffix.lower() in SUFFIXES and not hidden and file.is_file()
+        if wanted and not (inside and outputs in file.resolve().parents):
+            found.append((below.with_suffix(""), file))
+    return found
 
 
 def _pages(files: list[Path], tiff_pages: Callable[[Path], list[Page]]) -> dict[Path, list[Page]]:
     def measure(file: Path) -> list[Page]:
         try:
             if file.suffix.lower() in TIFF_SUFFIXES:
-                return tiff_pages(file)
+                return tiff_pages(file) or [(0, None)]
             return [(0, image_size_of(file, str(file)))]
         except ValueError:
             return [(0, None)]
@@ -130,7 +137,7 @@ class _Truths:
     def __init__(self, folder: Path, suffix: str, tiff_pages: Callable[[Path], list[Page]]) -> None:
         if not folder.is_dir():
             raise DataError(f"--truth {folder}: is not a folder")
-        self.files = {file.relative_to(folder).with_suffix(""): file for _, file in _below(folder, folder / "none")}
+        self.files = {file.relative_to(folder).with_suffix(""): file for _, file in _below(folder)}
         self.suffix, self.tiff_pages, self.missing = suffix, tiff_pages, []
 
     def find(self, stem: Path, of_page: Path, number: int, pages: int) -> tuple[Path, int] | None:
@@ -148,8 +155,10 @@ class _Truths:
 
 
 def check_disk(output: Path, needed: int) -> None:
-    """DataError where the disk of `output` has less than `needed` bytes free."""
+    """DataError where `output` cannot be a folder, or its disk has less than `needed` bytes free."""
     folder = next(parent for parent in [output.resolve(), *output.resolve().parents] if parent.exists())
+    if not folder.is_dir():
+        raise DataError(f"--output {output}: {folder} is not a folder")
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise DataError(f"--output {output}: needs about {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free")

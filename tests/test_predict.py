@@ -87,15 +87,24 @@ def test_broken_files_are_named_at_the_end_and_the_others_written(model, photos,
     bad.mkdir()
     (bad / "empty.png").write_bytes(b"")
     (bad / "text.jpg").write_text("no picture")
+    (bad / "header.tif").write_bytes(b"II*\0\0\0\0\0")
+    np.save(bad / "zero.npy", np.zeros((0, 5, 3), np.uint8))
     (bad / "cut.png").write_bytes((photos / "a.png").read_bytes()[:500])
     Image.fromarray(np.zeros((5, 5, 3), np.uint8)).save(bad / "fine.png")
     np.save(bad / "five.npy", np.ones((6, 6, 5), np.uint8))
     result = predict(model, [bad, photos / "a.png"], tmp_path / "out")
     assert result.returncode == 1
-    assert "2 of 6 masks" in result.stdout
+    assert "2 of 8 masks" in result.stdout
     failures = [line for line in result.stderr.splitlines() if "failed" in line]
-    assert len(failures) == 4
-    for name in ("empty.png", "text.jpg", "cut.png", "five.npy: has 5 channels, the model takes 3"):
+    assert len(failures) == 6
+    for name in (
+        "empty.png",
+        "text.jpg",
+        "header.tif",
+        "zero.npy",
+        "cut.png",
+        "five.npy: has 5 channels, the model takes 3",
+    ):
         assert any(name in line for line in failures), failures
     assert "Traceback" not in result.stderr
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["a.png", "fine.png"]
@@ -144,6 +153,7 @@ def test_scores_are_those_of_the_written_masks_on_any_number_of_processes(model,
         (["PHOTOS"], ["--model", "PHOTOS"], "has no config.json", 1),
         (["PHOTOS"], ["--tile-size", "8", "--overlap", "8"], "overlap 8 leaves nothing of tiles of 8", 1),
         (["PHOTOS"], ["--ensemble", "PHOTOS"], "has no config.json", 1),
+        (["PHOTOS"], ["--output", "PHOTOS/a.png/out"], "a.png is not a folder", 1),
         (["PHOTOS"], ["--tile-size", "some"], "argument --tile-size", 2),
         (["PHOTOS"], ["--overlais"], "did you mean --overlay?", 2),
     ],
@@ -237,6 +247,7 @@ def test_outputs_never_take_the_place_of_inputs_or_of_each_other(model, photos, 
     fails_with(predict(model, [folder], folder), "is a folder of inputs", 1)
     for _ in range(2):  # the second time does not take the masks for images
         assert "2 of 2 masks" in predict(model, [folder], folder / "masks").stdout
+    assert "2 of 2 masks" in predict(model, [f"{folder}/*"], folder / "masks").stdout
 
 
 def test_globs_keep_the_folders_that_they_match(model, photos, tmp_path):
@@ -309,22 +320,21 @@ def test_memory_does_not_grow_with_the_height_of_an_image(model, tmp_path):
     assert large - small < 40e6
 
 
-def test_tta_is_the_mean_over_the_eight_flips_and_turns(model):
-    network = UNet.from_pretrained(model)
-    image = np.random.default_rng(0).integers(0, 256, (48, 64, 3), dtype=np.uint8)
+def test_tta_is_the_mean_over_the_eight_flips_and_turns():
+    torch.manual_seed(0)
+    network = UNet(UNetConfig(3, 3, base_channels=4, depth=2, norm="group", preprocess=Preprocess(std=(50.0,) * 3)))
+    image = np.random.default_rng(0).integers(0, 256, (48, 65, 3), dtype=np.uint8)
     plain = Predictor(network)
-    expected = 0
+    views = []
     for turns in range(4):
         turned = np.rot90(image, turns)
-        expected = expected + np.rot90(plain(turned).probabilities, -turns, (1, 2))
+        views.append(np.rot90(plain(turned).probabilities, -turns, (1, 2)))
         flipped = plain(turned[:, ::-1]).probabilities[:, :, ::-1]
-        expected = expected + np.rot90(flipped, -turns, (1, 2))
+        views.append(np.rot90(flipped, -turns, (1, 2)))
     got = Predictor(network, tta=True)(image)
-    # the mean is taken before the logits are resized, so that it costs nothing at the image's own size
-    np.testing.assert_allclose(got.probabilities, expected / 8, atol=5e-3)
-    turned = Predictor(network, tta=True)(np.rot90(image))
-    np.testing.assert_allclose(turned.probabilities, np.rot90(got.probabilities, 1, (1, 2)), atol=1e-3)
-    assert np.abs(plain(image).probabilities - got.probabilities).max() > 1e-3
+    np.testing.assert_allclose(got.probabilities, np.mean(views, axis=0), atol=1e-5)
+    np.testing.assert_array_equal(got.mask, got.probabilities.argmax(axis=0))
+    assert all(np.abs(view - got.probabilities).max() > 1e-3 for view in views)
     assert not Predictor(network, tta=True, tile_size=48).tilings((300, 300))[0].exact
 
 
@@ -359,3 +369,14 @@ def test_work_is_shared_by_pixels():
     assert sorted(job for share in shares for batch in share for job in batch) == sorted(jobs)
     pixels = [sum(job.pixels for batch in share for job in batch) for share in shares]
     assert max(pixels) / min(pixels) < 1.1
+
+
+def test_failures_are_listed_also_when_nothing_could_be_scored(model, tmp_path):
+    for kind in ("images", "truth"):
+        (tmp_path / kind).mkdir()
+        (tmp_path / kind / "a.png").write_bytes(b"no picture")
+    result = predict(model, [tmp_path / "images"], tmp_path / "out", "--truth", tmp_path / "truth")
+    assert result.returncode == 1
+    assert "Traceback" not in result.stderr
+    assert "failed: " in result.stderr
+    assert "0 of 1 masks" in result.stdout

@@ -33,6 +33,10 @@ class Arguments(argparse.ArgumentParser):
         return parsed
 
     def error(self, message: str) -> NoReturn:
+        if "required" in message:
+            flags = [flag for action in self._actions for flag in action.option_strings]
+            unknown = [text for text in sys.argv[1:] if text.startswith("--") and text.split("=")[0] not in flags]
+            message += f"; unknown argument {unknown[0]}" if unknown else ""
         say_once(f"{self.prog}: error: {message}")
         sys.exit(2)
 

@@ -28,15 +28,15 @@ class ImageError(ValueError):
 
 
 @contextmanager
-def readable(name: str) -> Iterator[None]:
-    """What fails while a picture is opened or decoded is an ImageError with `name`."""
+def readable(name: str, *more: type[Exception]) -> Iterator[None]:
+    """What fails while a picture is opened or decoded, or is one of `more`, is an ImageError with `name`."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             yield
     except Image.DecompressionBombError as error:
         raise ImageError(f"{name}: {error}") from error
-    except UNREADABLE as error:
+    except (*UNREADABLE, *more) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ImageError(f"{name}: cannot be read as an image ({reason})") from error
 

@@ -1,5 +1,6 @@
 """Images too large for memory: rows read from where they lie in the file, resized as the whole image would be."""
 
+import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -15,6 +16,11 @@ SEGMENT_BYTES = 2**28  # a compressed strip larger than this cannot be read in w
 CHUNK = 128  # output rows that are resized at once
 TIFF_SUFFIXES = (".tif", ".tiff")
 TURNED = (5, 6, 7, 8)  # orientations that swap height and width
+MINISBLACK, RGB = tifffile.PHOTOMETRIC.MINISBLACK, tifffile.PHOTOMETRIC.RGB
+# what tifffile raises, besides, where a damaged header holds a wrong number or type (found by damaging headers)
+DAMAGED = (AttributeError, LookupError, TypeError, ArithmeticError, AssertionError)
+
+logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # what it would say is in the ImageError
 
 
 class Rows(Protocol):
@@ -65,11 +71,17 @@ class TiffRows:
     @staticmethod
     def can_read(page: tifffile.TiffPage) -> bool:
         """Whether its values are the picture's as they stand, and its segments small and of a codec that is here."""
-        layout = (page.photometric.name, page.samplesperpixel, str(page.dtype))
-        plain = layout in {("MINISBLACK", 1, "uint8"), ("MINISBLACK", 1, "uint16"), ("MINISBLACK", 1, "float32")}
-        plain = plain or (layout == ("RGB", page.samplesperpixel, "uint8") and page.samplesperpixel in (3, 4))
+        layout = (page.photometric, page.samplesperpixel, str(page.dtype))
+        plain = {(MINISBLACK, 1, "uint8"), (MINISBLACK, 1, "uint16"), (MINISBLACK, 1, "float32")}
+        plain |= {(RGB, 3, "uint8"), (RGB, 4, "uint8")}
         upright = page.tags.valueof("Orientation", default=1) == 1
-        if not plain or not upright or page.planarconfig != 1 or page.imagedepth != 1 or page.bitspersample % 8:
+        if (
+            layout not in plain
+            or not upright
+            or page.planarconfig != 1
+            or page.imagedepth != 1
+            or page.bitspersample % 8
+        ):
             return False
         if page.is_contiguous:
             return True
@@ -82,7 +94,7 @@ class TiffRows:
     def crop(self, start: int, stop: int) -> np.ndarray:
         samples = self.page.samplesperpixel
         rows = np.empty((stop - start, self.size[1], samples), self.page.dtype)
-        with readable(str(self.path)), self.path.open("rb") as file:
+        with readable(str(self.path), *DAMAGED), self.path.open("rb") as file:
             if self.page.is_contiguous:
                 row_bytes = rows[0].nbytes
                 file.seek(self.page.dataoffsets[0] + start * row_bytes)
@@ -112,13 +124,13 @@ class TiffRows:
 
 def tiff_pages(path: Path) -> list[tuple[int, tuple[int, int]]]:
     """(page, (H, W)) of a TIFF's pages, save the small copies that some programs store beside them."""
-    with readable(str(path)), tifffile.TiffFile(path) as tiff:
+    with readable(str(path), *DAMAGED), tifffile.TiffFile(path) as tiff:
         pages = [(index, page.aspage()) for index, page in enumerate(tiff.pages)]
         return [(index, _upright_size(page)) for index, page in pages if index == 0 or not page.is_reduced]
 
 
 def _upright_size(page: tifffile.TiffPage) -> tuple[int, int]:
-    size = page.imagelength, page.imagewidth
+    size = int(page.imagelength), int(page.imagewidth)  # a damaged header may hold anything
     return size[::-1] if page.tags.valueof("Orientation", default=1) in TURNED else size
 
 
@@ -129,7 +141,7 @@ def open_rows(path: Path, page: int = 0) -> Iterator[Rows]:
     ImageError for what cannot be read.
     """
     with ExitStack() as stack:
-        with readable(str(path)):
+        with readable(str(path), *DAMAGED):
             rows = _rows(path, page, stack)
         yield rows
 

@@ -16,12 +16,13 @@ from pathlib import Path
 import numpy as np
 import torch
 from accelerate import Accelerator, DataLoaderConfiguration, DistributedDataParallelKwargs, InitProcessGroupKwargs
-from accelerate.utils import set_seed
+from accelerate.utils import gather_object, set_seed
 from torch import nn
 from torch.utils.data import DataLoader
 
 from data_utils.augment import STRENGTHS, augment
 from data_utils.batching import padded_shapes
+from data_utils.check import check_data
 from data_utils.errors import DataError
 from data_utils.loaders import evaluation_loader, training_loader
 from data_utils.pictures import sample_panels, save_pictures
@@ -52,7 +53,7 @@ from unet.metrics import confusion_matrix, format_table, scores, summary_line
 from unet.preprocess import read_image
 
 USER_ERRORS = (DataError, ImageError, LaunchError)
-DATA_OPTIONS = ["train_split", "val_split", "val_fraction", "image_column", "mask_column", "mask_suffix"]
+DATA_OPTIONS = ["train_split", "val_split", "val_fraction", "val_group", "image_column", "mask_column", "mask_suffix"]
 DATA_OPTIONS += ["dataset_config", "allow_unpaired", "classes", "ignore_index", "seed"]
 PICTURES = 8  # validation images shown at each evaluation and written at the end
 
@@ -64,29 +65,24 @@ def parse_args() -> argparse.Namespace:
     data.add_argument("--dataset", default="shapes", help="`shapes` (generated), a folder, parquet files, a Hub id")
     data.add_argument("--dataset-config", help="configuration name of a Hub data set")
     data.add_argument("--train-split", help="default: train")
-    data.add_argument(
-        "--val-split", help="default: val or validation if there, else --val-fraction of the training split"
-    )
+    data.add_argument("--val-split", help="default: val or validation, else --val-fraction of the training images")
     data.add_argument("--val-fraction", type=fraction, default=0.1, help="share of the training images held out")
+    data.add_argument(
+        "--val-group", metavar="REGEX", help="hold out whole groups: names that agree in its first bracket"
+    )
     data.add_argument("--image-column", help="default: image")
     data.add_argument("--mask-column", help="default: mask, label or annotation")
     data.add_argument("--mask-suffix", help="masks are named <stem><suffix>.<ext>; default: detected")
-    data.add_argument(
-        "--allow-unpaired", action="store_true", help="leave out images without mask and masks without image"
-    )
-    data.add_argument(
-        "--classes", help="JSON file, or 0=background,255=car, or #804080=road,...; default: found in the masks"
-    )
-    data.add_argument(
-        "--ignore-index", help="mask value (or colour) that counts nowhere; default: 255 when it is not a class"
-    )
+    data.add_argument("--allow-unpaired", action="store_true", help="leave out images and masks without partner")
+    data.add_argument("--check-data", action="store_true", help="read every file, report all problems, exit")
+    data.add_argument("--on-bad-sample", choices=("error", "skip"), default="error", help="skip: list it and go on")
+    data.add_argument("--classes", help="JSON file, or 0=background,255=car, or #804080=road,...; default: found")
+    data.add_argument("--ignore-index", help="mask value or colour that counts nowhere; default: 255 if it is no class")
     data.add_argument("--scale", type=positive_float, default=1.0, help="resize factor")
     data.add_argument("--image-size", type=positive_int, nargs=2, metavar=("H", "W"), help="fixed size of all images")
     data.add_argument("--crop-size", type=positive_int, nargs=2, metavar=("H", "W"), help="random training crop")
     data.add_argument("--augment", choices=STRENGTHS, default="basic", help="training augmentation")
-    data.add_argument(
-        "--num-workers", type=count, help="loader processes; default: from this process's share of the CPUs"
-    )
+    data.add_argument("--num-workers", type=count, help="loader processes; default: this process's share of the CPUs")
 
     model = parser.add_argument_group("model (the defaults are the original U-Net)")
     model.add_argument("--base-channels", type=positive_int, default=64, help="width of the first level")
@@ -181,10 +177,17 @@ def main() -> None:
         f"batch: {args.batch_size} images a step = {micro_batch_size} in a micro-batch x {world_size} processes"
         f" x {accumulation} accumulation steps"
     )
+    options = {name: getattr(args, name) for name in DATA_OPTIONS} | {"errors": (DataError, ImageError)}
+    if args.check_data:
+        report, problems = on_main(
+            accelerator, lambda: check_data(args.dataset, read_image, track, **options), DataError
+        )
+        accelerator.print(report)
+        raise SystemExit(problems > 0)
     args.output_dir = on_main(accelerator, lambda: new_output_dir(args.output_dir), *USER_ERRORS)
     accelerator.project_configuration.logging_dir = str(args.output_dir)
 
-    options = {name: getattr(args, name) for name in DATA_OPTIONS}
+    options["on_bad_sample"] = args.on_bad_sample
     # one process reads, however many train
     data = on_main(accelerator, lambda: load_data(args.dataset, read_image, track, **options), *USER_ERRORS)
     num_classes = len(data.classes.names)
@@ -253,6 +256,7 @@ def main() -> None:
     run_log = RunLog(accelerator, args.output_dir, args.tracker, settings)
     fill, std = torch.tensor([data.mean, data.std], device=accelerator.device)
     best, best_matrix, evaluations_since_best = -1.0, None, 0
+    skipped: set[str] = set()  # bad samples, with --on-bad-sample skip
     meter, running_loss, loss_steps = Meter(), torch.zeros((), device=accelerator.device), 0
     model.train()
     batches = iter(train_loader)
@@ -265,6 +269,7 @@ def main() -> None:
             )
         # the whole step's micro-batches first: the loss divides by what is in all of them, on all processes
         raw = [next(batches) for _ in range(accumulation)]
+        skipped.update(problem for batch in raw for problem in batch.pop("problems"))
         meter.data_ready()
         micro_batches = [augment(**batch, strength=args.augment, seed=args.seed, fill=fill, std=std) for batch in raw]
         counts = accelerator.reduce(sum(criterion.counts(masks) for _, masks in micro_batches), "sum")
@@ -303,7 +308,7 @@ def main() -> None:
                 network = accelerator.unwrap_model(model, keep_torch_compile=False).eval()
                 with accelerator.autocast():
                     predict = Predictor(network).mask
-                    run_log.pictures(step, sample_panels(data.val, data.classes, read_image, predict, PICTURES))
+                    run_log.pictures(step, sample_panels(data, read_image, predict, PICTURES))
                 if improved:
                     with replaced_folder(args.output_dir / "model") as folder:
                         network.save_pretrained(folder)
@@ -315,11 +320,14 @@ def main() -> None:
                 break
     bar.close()
     run_log.close()
+    skipped.update(gather_object(sorted(skipped)))
+    if skipped:
+        accelerator.print(f"{len(skipped)} bad samples were skipped in training: {'; '.join(sorted(skipped)[:20])}")
 
     if is_main:
         predictor = Predictor.from_pretrained(str(args.output_dir / "model"), accelerator.device)
         with accelerator.autocast():
-            panels = sample_panels(data.val, data.classes, read_image, predictor.mask, PICTURES)
+            panels = sample_panels(data, read_image, predictor.mask, PICTURES)
         save_pictures(args.output_dir / "predictions", panels)
         print(format_table(best_matrix, data.classes.names))
         print(f"best model in {args.output_dir / 'model'}, pictures in {args.output_dir / 'predictions'}")

@@ -97,15 +97,16 @@ def _whole_numbers(mask: np.ndarray, name: str) -> np.ndarray:
     return whole.astype(np.uint8 if whole.max() < 256 else np.uint16)
 
 
-def image_size_of(source: Source, name: str) -> tuple[int, int]:
-    """(H, W) as seen (EXIF orientation applied), from the header alone. Raises DataError, with `name`."""
+def image_header(source: Source, name: str) -> tuple[tuple[int, int], str]:
+    """((H, W) as seen, with EXIF orientation applied; mode), from the header alone. Raises DataError, with `name`."""
     with opened(source, name) as picture:
         if isinstance(picture, np.ndarray):
             if picture.ndim < 2:
                 raise DataError(f"{name} is an array of shape {picture.shape}, expected (H, W) or (H, W, C)")
-            return picture.shape[:2]
+            channels = "" if picture.ndim == 2 else f" x {picture.shape[2]}"
+            return picture.shape[:2], f"{picture.dtype}{channels}"
         width, height = picture.size
         # The method of PNG files would decode the pixels, lest the orientation stand behind them.
         turned = Image.Image.getexif(picture).get(ExifTags.Base.Orientation) in (5, 6, 7, 8)
         # Pillow has turned the size of TIFF files already.
-        return (width, height) if turned and picture.format != "TIFF" else (height, width)
+        return (width, height) if turned and picture.format != "TIFF" else (height, width), picture.mode

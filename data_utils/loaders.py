@@ -25,7 +25,8 @@ def training_loader(
     num_workers: int,
 ) -> DataLoader:
     """Micro-batches of the run's `steps`, endless epochs in one pass; `read(source, name)` gives (C, h, w) images."""
-    dataset = TrainingDataset(data.train, read, data.classes, crop_size=crop_size, fill=data.mean, seed=seed)
+    options = {"fill": data.mean, "bad": data.train_bad, "skip": data.skip}
+    dataset = TrainingDataset(data.train, read, data.classes, crop_size=crop_size, seed=seed, **options)
     sampler = TrainingSampler(shapes, batch_size, micro_batch_size, world_size, seed, steps)
     return _loader(dataset, sampler, collate_training, num_workers)
 
@@ -40,7 +41,8 @@ def evaluation_loader(
     num_workers: int,
 ) -> DataLoader:
     """The validation images once, none padded, each in the batch it has on any number of processes."""
-    dataset = EvaluationDataset(data.val, read, data.classes)
+    options = {"fill": data.mean, "bad": data.val_bad, "skip": data.skip}
+    dataset = EvaluationDataset(data.val, read, data.classes, **options)
     return _loader(dataset, EvaluationSampler(shapes, batch_size_of, world_size), collate_evaluation, num_workers)
 
 

@@ -4,10 +4,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path, PurePath
 
 import numpy as np
-from data_utils.masks import MaskClasses, Value, read_mask
 from PIL import Image
 
+from data_utils.masks import Value, read_mask
 from data_utils.overlay import palette, panel
+from data_utils.survey import Data
 
 
 def class_colors(values: Sequence[Value]) -> np.ndarray:
@@ -16,22 +17,23 @@ def class_colors(values: Sequence[Value]) -> np.ndarray:
 
 
 def sample_panels(
-    records: Sequence[dict],
-    classes: MaskClasses,
-    read_image: Callable[..., np.ndarray],
-    predict: Callable[..., np.ndarray],
-    count: int,
+    data: Data, read_image: Callable[..., np.ndarray], predict: Callable[..., np.ndarray], count: int
 ) -> dict[str, np.ndarray]:
-    """image | truth | prediction | errors, uint8 (H, W, 3), of `count` records spread over the set, by name.
+    """image | truth | prediction | errors, uint8 (H, W, 3), of `count` validation records spread over the set, by name.
 
-    `predict(source, name)` gives class indices (H, W).
+    `predict(source, name)` gives class indices (H, W). Records to be skipped have none.
     """
-    colors, panels = class_colors(classes.values), {}
-    for index in np.unique(np.linspace(0, len(records) - 1, count).astype(int)).tolist():
-        record = records[index]
+    colors, panels = class_colors(data.classes.values), {}
+    good = [index for index in range(len(data.val)) if index not in data.val_bad]
+    for index in np.unique(np.linspace(0, len(good) - 1, count).astype(int)).tolist():
+        record = data.val[good[index]]
         name = record["name"]
-        truth = classes.encode(read_mask(record["mask"], name), name)
-        panels[name] = panel(read_image(record["image"], name), truth, predict(record["image"], name), colors)
+        try:
+            truth = data.classes.encode(read_mask(record["mask"], name), name)
+            image = read_image(record["image"], name)
+        except data.skip:
+            continue
+        panels[name] = panel(image, truth, predict(record["image"], name), colors)
     return panels
 
 

@@ -2,15 +2,20 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from data_utils import sources
-from data_utils.masks import MaskClasses, discover, resolve
+from data_utils.cache import digest, remembered
+from data_utils.errors import DataError
+from data_utils.inspection import Survey, examine, find_unknown, raise_problems, total_pixels
+from data_utils.masks import MaskClasses, resolve
 from data_utils.shapes import CLASS_NAMES
 
 STATISTICS_IMAGES = 128  # enough for mean and standard deviation to settle
+LISTED = 20  # skipped samples, by name
+Errors = tuple[type[Exception], ...]
 
 
 @dataclass(frozen=True)
@@ -21,6 +26,8 @@ class Data:
         train_sizes, val_sizes: (N, 2) as (H, W) in the files.
         class_pixels: how many pixels of each class the masks hold.
         mean, std: one number for each channel of the training images, in the files' own value range.
+        train_bad, val_bad: index -> what is wrong, of samples known to be unusable.
+        skip: errors in reading that make a sample a filler instead of ending the run.
     """
 
     train: Sequence[dict]
@@ -32,14 +39,20 @@ class Data:
     channels: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    train_bad: dict[int, str] = field(default_factory=dict)
+    val_bad: dict[int, str] = field(default_factory=dict)
+    skip: Errors = ()
 
     def __str__(self) -> str:
         named = zip(self.classes.values, self.classes.names, strict=True)
         ignored = self.classes.ignore_value
+        bad = [*self.train_bad.values(), *self.val_bad.values()]
+        listed = "; ".join(bad[:LISTED] + ["..."] * (len(bad) > LISTED))
         return (
             f"{len(self.train)} training and {len(self.val)} validation images, {self.channels} channels, classes "
             + ", ".join(f"{value}={name}" for value, name in named)
             + ("" if ignored is None else f", ignored {ignored}")
+            + (f"; {len(bad)} bad samples skipped: {listed}" if bad else "")
         )
 
 
@@ -51,40 +64,112 @@ def load_data(
     classes: str | None,
     ignore_index: str | None,
     seed: int,
+    on_bad_sample: str = "error",
+    errors: Errors = (DataError,),
     **options,
 ) -> Data:
     """Find the data set (`options` as in `sources.load`), read every header, every mask and a sample of the images.
 
-    `read(source, name)` gives an image as (H, W, C). Raises DataError for what is wrong with the files, naming them.
+    `read(source, name)` gives an image as (H, W, C) and may raise `errors`. What was read is remembered until a file
+    changes. Raises DataError for what is wrong with the files, naming them; with `on_bad_sample` "skip" they are noted.
     """
-    train, val = sources.load(dataset, seed=seed, **options)
+    skip = errors if on_bad_sample == "skip" else ()
+    splits = sources.load(dataset, seed=seed, **options)
     if dataset == "shapes":
         classes = classes or ",".join(f"{value}={name}" for value, name in enumerate(CLASS_NAMES))
-    train_sizes = sources.check_sizes(train, lambda items, n: progress(items, n, "checking training files"))
-    val_sizes = sources.check_sizes(val, lambda items, n: progress(items, n, "checking validation files"))
-    masks = [(record["mask"], record["name"]) for split in (train, val) for record in split]
-    found = discover(masks, lambda items, n: progress(items, n, "reading mask values"))
-    mask_classes = resolve(found, classes, ignore_index)
-    chosen = np.random.default_rng(seed).permutation(len(train))[:STATISTICS_IMAGES]
-    samples = [train[int(index)] for index in chosen]
-    with ThreadPoolExecutor() as pool:
-        images = pool.map(lambda sample: read(sample["image"], sample["name"]), samples)
-        mean, std = channel_statistics(progress(images, len(samples), "measuring brightness"))
-    pixels = [found.get(value, 0) for value in mask_classes.values]
-    return Data(train, val, train_sizes, val_sizes, mask_classes, pixels, len(mean), mean, std)
+    surveys = [
+        survey_of(records, lambda items, n, what=what: progress(items, n, f"checking {what} files"))
+        for records, what in zip(splits, ("training", "validation"), strict=True)
+    ]
+    mask_classes, pixels = find_classes(surveys, splits, classes, ignore_index, skip=bool(skip))
+    mean, std = measure(splits[0], surveys[0], read, progress, seed, skip)
+    bad = [{i: problem.text for i, problem in survey.problems.items()} for survey in surveys]
+    sizes = [usable_sizes(survey) for survey in surveys]
+    return Data(*splits, *sizes, mask_classes, pixels, len(mean), mean, std, *bad, skip)
+
+
+def survey_of(records: Sequence[dict], progress: Callable[[Iterable, int], Iterable]) -> Survey:
+    """What `examine` finds, remembered where there is nothing wrong."""
+    key = records.digest and digest("survey", records.digest)
+    found: list[Survey] = []
+
+    def compute() -> dict:
+        found.append(examine(records, progress))
+        return found[0].to_json()
+
+    stored = remembered(key, compute, keep=lambda _: not found[0].problems)
+    return found[0] if found else Survey.from_json(stored)
+
+
+def find_classes(
+    surveys: Sequence[Survey], splits: Sequence[Sequence[dict]], classes: str | None, ignore: str | None, skip: bool
+) -> tuple[MaskClasses, list[int]]:
+    """The classes and how many pixels each has; DataError for unusable records, unless they are to be skipped."""
+    if not skip:
+        for survey, records in zip(surveys, splits, strict=True):
+            raise_problems(survey, len(records))
+    pairs = list(zip(surveys, splits, strict=True))
+    mask_classes = resolve(total_pixels(pairs), classes, ignore)
+    for survey, records in pairs:
+        find_unknown(survey, records, mask_classes)
+        if not skip or len(survey.problems) == len(records):
+            raise_problems(survey, len(records))
+    found = total_pixels(pairs)
+    coloured = isinstance(mask_classes.values[0], tuple)
+    found = {(key,) * 3 if coloured and isinstance(key, int) else key: count for key, count in found.items()}
+    return mask_classes, [found.get(value, 0) for value in mask_classes.values]
+
+
+def usable_sizes(survey: Survey) -> np.ndarray:
+    """(N, 2) sizes; where there is none, that of most others, so that the filler needs no shape of its own."""
+    good = survey.sizes.any(axis=1)
+    sizes, counts = np.unique(survey.sizes[good], axis=0, return_counts=True)
+    return np.where(good[:, None], survey.sizes, sizes[counts.argmax()])
+
+
+def measure(
+    records: Sequence[dict],
+    survey: Survey,
+    read: Callable[..., np.ndarray],
+    progress: Callable[[Iterable, int, str], Iterable],
+    seed: int,
+    skip: Errors,
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of a sample of the images that can be read, remembered."""
+    chosen = np.random.default_rng(seed).permutation(len(records))[:STATISTICS_IMAGES].tolist()
+    chosen = [i for i in chosen if i not in survey.problems]
+
+    def read_one(i: int) -> np.ndarray | None:
+        try:
+            return read(records[i]["image"], records[i]["name"])
+        except skip:
+            return None  # noted when training meets it
+
+    def compute() -> list:
+        with ThreadPoolExecutor(2) as pool:
+            images = progress(pool.map(read_one, chosen), len(chosen), "measuring brightness")
+            return list(channel_statistics(image for image in images if image is not None))
+
+    mean, std = remembered(records.digest and digest("brightness", records.digest, chosen), compute)
+    return tuple(mean), tuple(std)
 
 
 def channel_statistics(images: Iterable[np.ndarray]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of each channel over all pixels of (H, W, C) images, in float64.
 
     Where grey and colour images are mixed, the grey ones count in every channel, as the network will see them.
+    Raises DataError where there is no image.
     """
     pixels, total, squares = 0, np.zeros(1), np.zeros(1)
     for image in images:
         values = image.reshape(-1, image.shape[2]).astype(np.float64)
         pixels += len(values)
+        if 1 not in (len(total), values.shape[1]) and len(total) != values.shape[1]:
+            raise DataError(f"images have {len(total)} and {values.shape[1]} channels; --check-data lists them")
         total = total + values.sum(axis=0)
         squares = squares + np.square(values).sum(axis=0)
+    if not pixels:
+        raise DataError("none of the images that brightness is measured on can be read")
     mean = total / pixels
     std = np.sqrt(np.maximum(squares / pixels - mean**2, 0))
     return tuple(mean.tolist()), tuple(np.where(std > 0, std, 1.0).tolist())

@@ -94,11 +94,10 @@ def run_job(job: Job, predictor: Predictor, classes: MaskClasses, args: argparse
     if mask_file.exists() and not args.overwrite:
         mask = classes.encode(read_mask(mask_file, str(mask_file)), str(mask_file)) if job.truth else None
     else:
-        pixels = read_image(job.image, name)
-        mask, probabilities = predictor(pixels, name)
+        mask, probabilities = predictor(job.image, name)  # the file itself: what training was shown
         mask_file.parent.mkdir(parents=True, exist_ok=True)
         if args.overlay:
-            picture = overlay(pixels, mask, class_colors(classes.values))
+            picture = overlay(read_image(job.image, name), mask, class_colors(classes.values))
             with replaced_file(job.output.with_name(job.output.name + ".overlay.png")) as file:
                 Image.fromarray(picture).save(file, "PNG")
         if args.probabilities:

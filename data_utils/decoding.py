@@ -21,6 +21,7 @@ UNREADABLE = (
     SyntaxError,
     EOFError,
     OverflowError,
+    MemoryError,
     struct.error,
     zlib.error,
     tokenize.TokenError,
@@ -50,7 +51,7 @@ def opened(source: Source | None, name: str) -> Iterator[Image.Image | np.ndarra
     except UNREADABLE as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         if isinstance(error, UnidentifiedImageError):  # Pillow names an object in memory
-            reason = "not an image, or in a format that Pillow does not know"
+            reason = "empty, not an image, or in a format that Pillow does not know"
         raise DataError(f"{name} cannot be read ({reason})") from error
 
 

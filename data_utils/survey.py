@@ -1,5 +1,6 @@
 """A data set, and what must be known of it before the first step: sizes, classes, channels, brightness."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from data_utils.shapes import CLASS_NAMES
 STATISTICS_IMAGES = 128  # enough for mean and standard deviation to settle
 LISTED = 20  # skipped samples, by name
 Errors = tuple[type[Exception], ...]
+Sums = tuple[int, np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -139,37 +141,41 @@ def measure(
     chosen = np.random.default_rng(seed).permutation(len(records))[:STATISTICS_IMAGES].tolist()
     chosen = [i for i in chosen if i not in survey.problems]
 
-    def read_one(i: int) -> np.ndarray | None:
+    def read_one(i: int) -> Sums | None:
         try:
-            return read(records[i]["image"], records[i]["name"])
+            return channel_sums(read(records[i]["image"], records[i]["name"]))
         except skip:
             return None  # noted when training meets it
 
     def compute() -> list:
         with ThreadPoolExecutor(2) as pool:
-            images = progress(pool.map(read_one, chosen), len(chosen), "measuring brightness")
-            return list(channel_statistics(image for image in images if image is not None))
+            sums = list(progress(pool.map(read_one, chosen), len(chosen), "measuring brightness"))
+        return list(channel_statistics([found for found in sums if found is not None], bool(skip)))
 
     mean, std = remembered(records.digest and digest("brightness", records.digest, chosen), compute)
     return tuple(mean), tuple(std)
 
 
-def channel_statistics(images: Iterable[np.ndarray]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each channel over all pixels of (H, W, C) images, in float64.
+def channel_sums(image: np.ndarray) -> Sums:
+    """Pixels of an image (H, W, C), and the sums of their values and squares, (C,) in float64."""
+    values = image.reshape(-1, image.shape[2]).astype(np.float64)
+    return len(values), values.sum(axis=0), np.square(values).sum(axis=0)
 
-    Where grey and colour images are mixed, the grey ones count in every channel, as the network will see them.
-    Raises DataError where there is no image.
+
+def channel_statistics(sums: Sequence[Sums], skip: bool = False) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel over all pixels of images with these sums.
+
+    Where grey and colour images are mixed, the grey ones count in every channel, as the network will see them. Other
+    numbers of channels than that of most images are a DataError, unless they are to be skipped.
     """
-    pixels, total, squares = 0, np.zeros(1), np.zeros(1)
-    for image in images:
-        values = image.reshape(-1, image.shape[2]).astype(np.float64)
-        pixels += len(values)
-        if 1 not in (len(total), values.shape[1]) and len(total) != values.shape[1]:
-            raise DataError(f"images have {len(total)} and {values.shape[1]} channels; --check-data lists them")
-        total = total + values.sum(axis=0)
-        squares = squares + np.square(values).sum(axis=0)
-    if not pixels:
+    channels = Counter(len(total) for _, total, _ in sums if len(total) > 1)
+    usual = channels.most_common(1)[0][0] if channels else 1
+    if len(channels) > 1 and not skip:
+        raise DataError(f"images have {' and '.join(map(str, sorted(channels)))} channels; --check-data lists them")
+    sums = [found for found in sums if len(found[1]) in (1, usual)]
+    if not sums:
         raise DataError("none of the images that brightness is measured on can be read")
-    mean = total / pixels
-    std = np.sqrt(np.maximum(squares / pixels - mean**2, 0))
+    pixels = sum(count for count, _, _ in sums)
+    mean, squares = (sum(found[k] for found in sums) / pixels + np.zeros(usual) for k in (1, 2))
+    std = np.sqrt(np.maximum(squares - mean**2, 0))
     return tuple(mean.tolist()), tuple(np.where(std > 0, std, 1.0).tolist())

@@ -4,7 +4,7 @@ import io
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageFile
 
 from unet.preprocess import ImageError, Preprocess, fit_channels, read_image, resize_image
 
@@ -134,3 +134,46 @@ def test_nonsense_is_refused_with_its_value():
         Preprocess(scale=0)
     with pytest.raises(ValueError, match="std is"):
         Preprocess(std=(1.0, 0.0))
+
+
+def photograph(size: tuple[int, int], kind: str = "jpeg", orientation: int = 1) -> bytes:
+    """Smooth colours with some detail, (H, W) as stored."""
+    y, x = np.mgrid[: size[0], : size[1]] / 20.0
+    waves = [128 + 60 * np.sin(x + k) + 50 * np.cos(y * (k + 1)) for k in range(3)]
+    exif, file = Image.Exif(), io.BytesIO()
+    exif[0x0112] = orientation
+    Image.fromarray(np.stack(waves, axis=2).astype(np.uint8)).save(file, kind, exif=exif)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("orientation", [1, 3, 6, 8])
+@pytest.mark.parametrize("kind", ["jpeg", "png", "tiff"])
+@pytest.mark.parametrize("scale", [0.5, 0.26, 1.0])
+def test_a_file_is_reduced_to_the_size_that_its_pixels_would_be(kind, orientation, scale):
+    source, preprocess = photograph((101, 160), kind, orientation), Preprocess(scale=scale)
+    pixels = read_image(source)
+    reduced, size = preprocess.read(source, 3)
+    assert size == pixels.shape[:2] == ((101, 160) if orientation < 5 else (160, 101))
+    expected = preprocess.image(pixels, 3)
+    assert reduced.shape == expected.shape == (3, *preprocess.target_size(*size))
+    difference = np.abs(reduced.astype(int) - expected)
+    if kind != "jpeg" or scale == 1.0:
+        assert not difference.any()
+    assert difference.mean() < 2
+
+
+def test_a_jpeg_is_decoded_at_a_fraction_of_its_size_and_never_enlarged(monkeypatch):
+    decoded = []
+    load = ImageFile.ImageFile.load
+    monkeypatch.setattr(ImageFile.ImageFile, "load", lambda self: decoded.append(self.size) or load(self))
+    source = photograph((400, 640))
+    for scale, size in ((0.5, (320, 200)), (0.51, (640, 400)), (0.25, (160, 100)), (0.13, (160, 100))):
+        decoded.clear()
+        assert Preprocess(scale=scale).image(source, 3).shape[1:] == (int(400 * scale), int(640 * scale))
+        assert decoded[-1] == size
+
+
+def test_an_image_that_is_handed_in_stays_as_it_is():
+    image = Image.open(io.BytesIO(photograph((64, 96))))
+    assert Preprocess(scale=0.25).image(image, 3).shape == (3, 16, 24)
+    assert image.size == (96, 64)

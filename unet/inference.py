@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unet.model import UNet
-from unet.preprocess import ImageSource, read_image
+from unet.preprocess import ImageSource
 
 
 def resize_logits(logits: Tensor, size: tuple[int, int]) -> Tensor:
@@ -53,10 +53,9 @@ class Predictor:
     @torch.inference_mode()
     def __call__(self, image: ImageSource, name: str = "image") -> Prediction:
         """Segment a path, bytes, PIL image or array; ImageError, with `name`, for what cannot be used."""
-        pixels = read_image(image, name)
-        inputs = self.config.preprocess.image(pixels, self.config.in_channels, name)
+        inputs, size = self.config.preprocess.read(image, self.config.in_channels, name)
         batch = torch.from_numpy(inputs)[None].to(self.model.mean.device)
-        logits = resize_logits(self.forward(batch), pixels.shape[:2])
+        logits = resize_logits(self.forward(batch), size)
         probabilities = logits.float().softmax(dim=1)[0]
         return Prediction(logits.argmax(dim=1)[0].to(torch.uint8).cpu().numpy(), probabilities.cpu().numpy())
 

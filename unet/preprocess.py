@@ -5,17 +5,23 @@ Training, evaluation and prediction all come through here, so what a model was t
 
 import io
 import struct
+import tokenize
 import warnings
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import ExifTags, Image, ImageOps
 
 MaskValue = int | tuple[int, int, int]
 ImageSource = str | Path | bytes | dict | Image.Image | np.ndarray
 
+# what Pillow raises for damaged files and, parsing the header, NumPy
+UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, OverflowError, MemoryError, struct.error, zlib.error)
+UNREADABLE += (tokenize.TokenError, Image.DecompressionBombError)
 GREY_MODES = {"L": np.uint8, "I": np.int32, "F": np.float32}
 
 
@@ -47,6 +53,14 @@ def _pixels(image: Image.Image) -> np.ndarray:
     return np.asarray(image)
 
 
+def _size_as_seen(image: Image.Image) -> tuple[tuple[int, int], bool]:
+    """(H, W) with EXIF orientation applied, from the header, and whether that swaps the stored sides."""
+    turned = image.getexif().get(ExifTags.Base.Orientation) in (5, 6, 7, 8)
+    turned = turned and image.format != "TIFF"  # whose size Pillow has turned already
+    width, height = image.size
+    return ((width, height) if turned else (height, width)), turned
+
+
 def read_image(source: ImageSource, name: str = "image") -> np.ndarray:
     """Read an image from a path, bytes, a `datasets` record, a PIL image or an array.
 
@@ -54,16 +68,26 @@ def read_image(source: ImageSource, name: str = "image") -> np.ndarray:
     (palettes are resolved, alpha is dropped, CMYK converted), anything for a `.npy` of (H, W, C).
     Raises ImageError, with `name`, for what cannot be read.
     """
+    with _reading(name):
+        image = _open(source)
+        return _checked(_pixels(image) if isinstance(image, Image.Image) else image, name)
+
+
+@contextmanager
+def _reading(name: str) -> Iterator[None]:
+    """What a damaged file raises becomes an ImageError with `name`."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            image = _open(source)
-            pixels = _pixels(image) if isinstance(image, Image.Image) else image
-    except Image.DecompressionBombError as error:
-        raise ImageError(f"{name}: {error}") from error
-    except (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error) as error:
+            yield
+    except ImageError:
+        raise
+    except UNREADABLE as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ImageError(f"{name}: cannot be read as an image ({reason})") from error
+
+
+def _checked(pixels: np.ndarray, name: str) -> np.ndarray:
     if pixels.ndim == 2:
         pixels = pixels[:, :, None]
     if pixels.ndim != 3 or 0 in pixels.shape or pixels.dtype.kind not in "buif":
@@ -141,11 +165,29 @@ class Preprocess:
 
     def image(self, source: ImageSource, channels: int, name: str = "image") -> np.ndarray:
         """Read and resize an image: (C, h, w) uint8 or float32, raw pixel values (the model normalises)."""
-        pixels = fit_channels(read_image(source, name), channels, name)
-        pixels = resize_image(pixels, self.target_size(*pixels.shape[:2]))
+        return self.read(source, channels, name)[0]
+
+    def read(self, source: ImageSource, channels: int, name: str = "image") -> tuple[np.ndarray, tuple[int, int]]:
+        """As `image`, and the (H, W) that the image itself has.
+
+        From a JPEG file no more detail is decoded than the target needs (Pillow's `draft`), several times as fast:
+        so the result for a file differs, by rounding of a few grey levels, from that for the array of its pixels.
+        """
+        with _reading(name):
+            image = _open(source)
+            if isinstance(image, Image.Image):
+                size, turned = _size_as_seen(image)
+                if image is not source:  # an image that was handed in stays as it is
+                    height, width = self.target_size(*size)
+                    image.draft(None, (height, width) if turned else (width, height))
+                image = _pixels(image)
+            else:
+                size = image.shape[:2]
+            pixels = fit_channels(_checked(image, name), channels, name)
+        pixels = resize_image(pixels, self.target_size(*size))
         if pixels.dtype != np.uint8:
             pixels = pixels.astype(np.float32)
-        return np.ascontiguousarray(pixels.transpose(2, 0, 1))
+        return np.ascontiguousarray(pixels.transpose(2, 0, 1)), size
 
     def mask(self, indices: np.ndarray) -> np.ndarray:
         """Class indices (H, W) -> original mask values: (H, W) uint8 or uint16, or (H, W, 3) uint8 for colours."""

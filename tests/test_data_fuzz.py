@@ -65,6 +65,14 @@ FILES = {
 }
 
 
+@pytest.fixture(autouse=True, scope="module")
+def small_pictures() -> Iterator[None]:
+    """A damaged header may claim many megapixels; reading those takes long, but that is no hang."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Image, "MAX_IMAGE_PIXELS", 100_000)
+        yield
+
+
 @contextmanager
 def bounded() -> Iterator[None]:
     """A reader that hangs is interrupted, by an error that is none of ours."""

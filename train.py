@@ -54,7 +54,7 @@ from unet.preprocess import read_image
 
 USER_ERRORS = (DataError, ImageError, LaunchError)
 DATA_OPTIONS = ["train_split", "val_split", "val_fraction", "val_group", "image_column", "mask_column", "mask_suffix"]
-DATA_OPTIONS += ["dataset_config", "allow_unpaired", "classes", "ignore_index", "seed"]
+DATA_OPTIONS += ["dataset_config", "allow_unpaired", "classes", "ignore_index", "seed", "streaming"]
 PICTURES = 8  # validation images shown at each evaluation and written at the end
 
 
@@ -74,6 +74,7 @@ def parse_args() -> argparse.Namespace:
     data.add_argument("--mask-column", help="default: mask, label or annotation")
     data.add_argument("--mask-suffix", help="masks are named <stem><suffix>.<ext>; default: detected")
     data.add_argument("--allow-unpaired", action="store_true", help="leave out images and masks without partner")
+    data.add_argument("--streaming", action="store_true", help="read parquet files as they come; always from a URL")
     data.add_argument("--check-data", action="store_true", help="read every file, report all problems, exit")
     data.add_argument("--on-bad-sample", choices=("error", "skip"), default="error", help="skip: list it and go on")
     data.add_argument("--classes", help="JSON file, or 0=background,255=car, or #804080=road,...; default: found")
@@ -187,7 +188,7 @@ def main() -> None:
     args.output_dir = on_main(accelerator, lambda: new_output_dir(args.output_dir), *USER_ERRORS)
     accelerator.project_configuration.logging_dir = str(args.output_dir)
 
-    options["on_bad_sample"] = args.on_bad_sample
+    options |= {name: getattr(args, name) for name in ("on_bad_sample", "image_size", "crop_size")}
     # one process reads, however many train
     data = on_main(accelerator, lambda: load_data(args.dataset, read_image, track, **options), *USER_ERRORS)
     num_classes = len(data.classes.names)

@@ -8,6 +8,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from data_utils.batching import Slot
+from data_utils.decoding import image_header
+from data_utils.errors import DataError
 from data_utils.masks import IGNORE, MaskClasses, read_mask
 
 CROPS_AROUND_CLASS = 1 / 3
@@ -61,7 +63,23 @@ class SegmentationDataset(Dataset):
             problem,
         )
 
+    def decode(self, index: int) -> tuple[np.ndarray, np.ndarray, str]:
+        """Image (C, h, w) at the network's input size, mask values (H, W) or (H, W, 3) at their own, name.
+
+        Raises DataError where the image file has another size than the mask.
+        """
+        record = self.records[index]
+        name = record["name"]
+        image, mask = self.read_image(record["image"], name), read_mask(record["mask"], name)
+        size = image_header(record["image"], f"{name}: image")[0]
+        if size != mask.shape[:2]:
+            raise DataError(
+                f"{name}: image is {size[0]} x {size[1]}, its mask {mask.shape[0]} x {mask.shape[1]} (height x width)"
+            )
+        return image, mask, name
+
     def read_pair(self, slot: Slot) -> tuple[np.ndarray, np.ndarray]:
+        """Image (C, h, w), mask (H, W) uint8 class indices."""
         raise NotImplementedError
 
 
@@ -78,11 +96,9 @@ class TrainingDataset(SegmentationDataset):
         self.seed = seed
 
     def read_pair(self, slot: Slot) -> tuple[np.ndarray, np.ndarray]:
-        record = self.records[slot.index]
-        name = record["name"]
-        image = self.read_image(record["image"], name)
+        image, mask, name = self.decode(slot.index)
         # the nearest pixels first: the fewer to look up
-        mask = self.classes.encode(resize_mask(read_mask(record["mask"], name), image.shape[1:]), name)
+        mask = self.classes.encode(resize_mask(mask, image.shape[1:]), name)
         if self.crop_size is not None:
             rng = np.random.default_rng([self.seed, slot.epoch, slot.index, 1])
             window = crop_window(mask, self.crop_size, rng)
@@ -112,9 +128,8 @@ class EvaluationDataset(SegmentationDataset):
     """Nothing is padded or cropped, and masks keep their own size: scores are those of the files."""
 
     def read_pair(self, slot: Slot) -> tuple[np.ndarray, np.ndarray]:
-        record = self.records[slot.index]
-        name = record["name"]
-        return self.read_image(record["image"], name), self.classes.encode(read_mask(record["mask"], name), name)
+        image, mask, name = self.decode(slot.index)
+        return image, self.classes.encode(mask, name)
 
     def __getitem__(self, slot: Slot) -> tuple[Tensor, Tensor, int, str | None]:
         image, mask, problem = self.read(slot)

@@ -1,12 +1,13 @@
 """The two loaders of a run. accelerate deals their batches out: batch i to process i mod world size."""
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset
 
-from data_utils.batching import EvaluationSampler, TrainingSampler
+from data_utils.batching import SIDE_BY_SIDE, EvaluationSampler, TrainingSampler, epoch_batches, stream_batches
 from data_utils.dataset import EvaluationDataset, TrainingDataset, collate_evaluation, collate_training
 from data_utils.survey import Data
 
@@ -27,7 +28,12 @@ def training_loader(
     """Micro-batches of the run's `steps`, endless epochs in one pass; `read(source, name)` gives (C, h, w) images."""
     options = {"fill": data.mean, "bad": data.train_bad, "skip": data.skip}
     dataset = TrainingDataset(data.train, read, data.classes, crop_size=crop_size, seed=seed, **options)
-    sampler = TrainingSampler(shapes, batch_size, micro_batch_size, world_size, seed, steps)
+    order = epoch_batches
+    if data.groups is not None:
+        order = partial(stream_batches, data.groups)
+    sampler = TrainingSampler(shapes, batch_size, micro_batch_size, world_size, seed, steps, order)
+    if data.groups is not None:  # every lane of this process, and each lane's groups side by side
+        data.train.open_groups = micro_batch_size * sampler.accumulation * SIDE_BY_SIDE
     return _loader(dataset, sampler, collate_training, num_workers)
 
 

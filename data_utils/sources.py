@@ -15,7 +15,9 @@ from data_utils.cache import digest
 from data_utils.errors import DataError
 from data_utils.folders import find_splits, pair
 from data_utils.shapes import VAL_FIRST, Shapes
-from data_utils.tables import Rows, holds_tables, load_tables
+from data_utils.streams import ParquetRows, find_files, hold_out_shards
+from data_utils.tables import Rows, holds_tables, is_hub_id, load_tables
+from data_utils.tars import TarRecords
 
 SHAPES_LENGTHS = (240, 48)
 TRAIN_SPLITS = ("train", "training")
@@ -35,6 +37,7 @@ def load(
     mask_column: str | None,
     dataset_config: str | None,
     allow_unpaired: bool,
+    streaming: bool = False,
 ) -> tuple[Sequence[dict], Sequence[dict]]:
     """Training and validation split of `shapes`, a folder, a .parquet file or a Hub id; flags as in train.py.
 
@@ -45,6 +48,10 @@ def load(
     if dataset == "shapes":
         return Shapes(SHAPES_LENGTHS[0]), Shapes(SHAPES_LENGTHS[1], first=VAL_FIRST)
     path = Path(dataset).expanduser()
+    if streaming or "://" in dataset or path.suffix == ".tar" or _holds_tars(path):
+        return load_stream(
+            dataset, path, dataset_config, train_split, val_split, image_column, mask_column, val_fraction, seed
+        )
     if path.is_dir() and not holds_tables(path):
         folders = find_splits(path, [name for name in (train_split, val_split) if name])
         splits = {name: partial(pair, *both, mask_suffix, allow_unpaired) for name, both in folders.items()}
@@ -54,6 +61,39 @@ def load(
     train_name, val_name = _choose(splits, train_split, val_split, dataset)
     train = splits[train_name]()
     return hold_out(train, val_fraction, seed, val_group) if val_name is None else (train, splits[val_name]())
+
+
+def load_stream(
+    dataset: str,
+    path: Path,
+    config: str | None,
+    train_split: str | None,
+    val_split: str | None,
+    image_column: str | None,
+    mask_column: str | None,
+    val_fraction: float,
+    seed: int,
+) -> tuple[Sequence[dict], Sequence[dict]]:
+    """Both splits of parquet or tar files that stay where they are; if there is one only, whole files are held out."""
+    if path.exists():
+        url = str(path)
+    elif "://" in dataset:
+        url = dataset
+    elif is_hub_id(dataset):
+        url = f"hf://datasets/{dataset}" + (f"/{config}" if config else "")
+    else:
+        raise DataError(f"--dataset {dataset} is not there; expected files, a folder, a URL or a Hub id owner/name")
+    splits = find_files(url, [name for name in (train_split, val_split) if name])
+    train_name, val_name = _choose(splits, train_split, val_split, dataset)
+    kind = TarRecords if splits[train_name][0].endswith(".tar") else ParquetRows
+    train = kind.open(splits[train_name], image_column, mask_column)
+    if val_name is None:
+        return hold_out_shards(train, val_fraction, seed)
+    return train, kind.open(splits[val_name], image_column, mask_column)
+
+
+def _holds_tars(path: Path) -> bool:
+    return path.is_dir() and any(True for pattern in ("*.tar", "*/*.tar") for _ in path.glob(pattern))
 
 
 def _choose(

@@ -11,10 +11,11 @@ from data_utils import sources
 from data_utils.cache import digest, remembered
 from data_utils.errors import DataError
 from data_utils.inspection import Survey, examine, find_unknown, raise_problems, total_pixels
-from data_utils.masks import MaskClasses, resolve
+from data_utils.masks import IGNORE, MaskClasses, Value, resolve
 from data_utils.shapes import CLASS_NAMES
 
 STATISTICS_IMAGES = 128  # enough for mean and standard deviation to settle
+SAMPLE_GROUPS = 8  # of a stream, which the images come from
 LISTED = 20  # skipped samples, by name
 Errors = tuple[type[Exception], ...]
 Sums = tuple[int, np.ndarray, np.ndarray]
@@ -30,6 +31,7 @@ class Data:
         mean, std: one number for each channel of the training images, in the files' own value range.
         train_bad, val_bad: index -> what is wrong, of samples known to be unusable.
         skip: errors in reading that make a sample a filler instead of ending the run.
+        groups: of a stream, the number of training records in each group that is read together.
     """
 
     train: Sequence[dict]
@@ -44,6 +46,7 @@ class Data:
     train_bad: dict[int, str] = field(default_factory=dict)
     val_bad: dict[int, str] = field(default_factory=dict)
     skip: Errors = ()
+    groups: np.ndarray | None = None
 
     def __str__(self) -> str:
         named = zip(self.classes.values, self.classes.names, strict=True)
@@ -66,6 +69,8 @@ def load_data(
     classes: str | None,
     ignore_index: str | None,
     seed: int,
+    image_size: Sequence[int] | None = None,
+    crop_size: Sequence[int] | None = None,
     on_bad_sample: str = "error",
     errors: Errors = (DataError,),
     **options,
@@ -79,15 +84,51 @@ def load_data(
     splits = sources.load(dataset, seed=seed, **options)
     if dataset == "shapes":
         classes = classes or ",".join(f"{value}={name}" for value, name in enumerate(CLASS_NAMES))
+    if not hasattr(splits[0], "lengths"):
+        return survey_data(splits, read, progress, classes, ignore_index, seed, skip)
+    if not classes or not (image_size or crop_size):
+        raise DataError("a stream is not read before training: it needs --classes, and --image-size or --crop-size")
+    return sample_stream(splits, read, progress, classes, ignore_index, seed, skip, need_sizes=not image_size)
+
+
+def survey_data(splits, read, progress, classes, ignore_index, seed, skip) -> Data:
+    """Everything that can be known of files that are at hand."""
     surveys = [
         survey_of(records, lambda items, n, what=what: progress(items, n, f"checking {what} files"))
         for records, what in zip(splits, ("training", "validation"), strict=True)
     ]
     mask_classes, pixels = find_classes(surveys, splits, classes, ignore_index, skip=bool(skip))
-    mean, std = measure(splits[0], surveys[0], read, progress, seed, skip)
+    mean, std = measure(splits[0], splits[0].digest, surveys[0], read, progress, seed, skip)
     bad = [{i: problem.text for i, problem in survey.problems.items()} for survey in surveys]
     sizes = [usable_sizes(survey) for survey in surveys]
     return Data(*splits, *sizes, mask_classes, pixels, len(mean), mean, std, *bad, skip)
+
+
+def sample_stream(splits, read, progress, classes, ignore, seed, skip, need_sizes) -> Data:
+    """What a sample of a stream shows; sizes of validation images are read where they are not all the same."""
+    train, val = splits
+    rng = np.random.default_rng(seed)
+    groups = rng.permutation(len(train.lengths))[:SAMPLE_GROUPS]
+    firsts = np.cumsum(train.lengths) - train.lengths
+    share = -(-STATISTICS_IMAGES // len(groups))
+    indices = np.concatenate([firsts[g] + rng.permutation(train.lengths[g])[:share] for g in groups])
+    sample = [train[int(i)] for i in indices]
+    survey = examine(sample, lambda items, n: progress(items, n, "reading a sample"))
+    found = total_pixels([(survey, sample)])
+    mask_classes = resolve(found | {IGNORE: found.get(IGNORE, 0)}, classes, ignore)
+    find_unknown(survey, sample, mask_classes)
+    if not skip or len(survey.problems) == len(sample):
+        raise_problems(survey, len(sample))
+    mean, std = measure(sample, None, survey, read, progress, seed, skip)
+    val_sizes, bad = np.zeros((len(val), 2), np.int64), {}
+    if need_sizes:
+        headers = examine(val, lambda items, n: progress(items, n, "checking validation files"))
+        if not skip:
+            raise_problems(headers, len(val))
+        val_sizes, bad = usable_sizes(headers), {i: problem.text for i, problem in headers.problems.items()}
+    sizes = np.zeros((len(train), 2), np.int64)
+    pixels = [count_of(found, value) for value in mask_classes.values]
+    return Data(train, val, sizes, val_sizes, mask_classes, pixels, len(mean), mean, std, {}, bad, skip, train.lengths)
 
 
 def survey_of(records: Sequence[dict], progress: Callable[[Iterable, int], Iterable]) -> Survey:
@@ -117,9 +158,13 @@ def find_classes(
         if not skip or len(survey.problems) == len(records):
             raise_problems(survey, len(records))
     found = total_pixels(pairs)
-    coloured = isinstance(mask_classes.values[0], tuple)
-    found = {(key,) * 3 if coloured and isinstance(key, int) else key: count for key, count in found.items()}
-    return mask_classes, [found.get(value, 0) for value in mask_classes.values]
+    return mask_classes, [count_of(found, value) for value in mask_classes.values]
+
+
+def count_of(found: dict[Value, int], value: Value) -> int:
+    """Pixels of a class: masks that hold only greys are counted by number, though the classes may be colours."""
+    grey = isinstance(value, tuple) and len(set(value)) == 1
+    return found.get(value, found.get(value[0], 0) if grey else 0)
 
 
 def usable_sizes(survey: Survey) -> np.ndarray:
@@ -131,13 +176,14 @@ def usable_sizes(survey: Survey) -> np.ndarray:
 
 def measure(
     records: Sequence[dict],
+    key: str | None,
     survey: Survey,
     read: Callable[..., np.ndarray],
     progress: Callable[[Iterable, int, str], Iterable],
     seed: int,
     skip: Errors,
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of a sample of the images that can be read, remembered."""
+    """Mean and standard deviation of a sample of the images that can be read, remembered under `key`."""
     chosen = np.random.default_rng(seed).permutation(len(records))[:STATISTICS_IMAGES].tolist()
     chosen = [i for i in chosen if i not in survey.problems]
 
@@ -152,7 +198,7 @@ def measure(
             sums = list(progress(pool.map(read_one, chosen), len(chosen), "measuring brightness"))
         return list(channel_statistics([found for found in sums if found is not None], bool(skip)))
 
-    mean, std = remembered(records.digest and digest("brightness", records.digest, chosen), compute)
+    mean, std = remembered(key and digest("brightness", key, chosen), compute)
     return tuple(mean), tuple(std)
 
 

@@ -70,10 +70,14 @@ def holds_tables(folder: Path) -> bool:
     return saved or any(True for pattern in ("*.parquet", "*/*.parquet") for _ in folder.glob(pattern))
 
 
+def is_hub_id(dataset: str) -> bool:
+    """Whether it is owner/name, and no mistyped path."""
+    return bool(re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", dataset)) and not Path(dataset).parent.is_dir()
+
+
 def load_tables(dataset: str, path: Path, config: str | None) -> Mapping[str, "Dataset"]:
     """Splits of a .parquet file, a folder that `datasets` wrote, or a Hub id."""
-    is_hub_id = re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", dataset) and not Path(dataset).parent.is_dir()
-    if not (path.is_dir() or (path.is_file() and path.suffix == ".parquet") or is_hub_id):
+    if not (path.is_dir() or (path.is_file() and path.suffix == ".parquet") or is_hub_id(dataset)):
         seen = "is a file, not .parquet" if path.is_file() else "is not there"
         raise DataError(
             f"--dataset {dataset} {seen}; expected `shapes`, a folder, a .parquet file or a Hub id owner/name"

@@ -1,24 +1,43 @@
 """A data set, and what must be known of it before the first step: sizes, classes, channels, brightness."""
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
 from data_utils import sources
+from data_utils.brightness import STATISTICS_IMAGES, measure
 from data_utils.cache import digest, remembered
 from data_utils.errors import DataError
 from data_utils.inspection import Survey, examine, find_unknown, raise_problems, total_pixels
 from data_utils.masks import IGNORE, MaskClasses, Value, resolve
 from data_utils.shapes import CLASS_NAMES
 
-STATISTICS_IMAGES = 128  # enough for mean and standard deviation to settle
 SAMPLE_GROUPS = 8  # of a stream, which the images come from
 LISTED = 20  # skipped samples, by name
 Errors = tuple[type[Exception], ...]
-Sums = tuple[int, np.ndarray, np.ndarray]
+Splits = tuple[Sequence[dict], Sequence[dict]]
+
+
+class Reading(NamedTuple):
+    """How to read a data set: `read(source, name)` gives an image (H, W, C), unless it raises what is to be skipped."""
+
+    read: Callable[..., np.ndarray]
+    progress: Callable[[Iterable, int, str], Iterable]
+    seed: int
+    skip: Errors
+
+    def examine(self, records: Sequence[dict], what: str) -> Survey:
+        return examine(records, lambda items, total: self.progress(items, total, what))
+
+    def measure(self, records: Sequence[dict], key: str | None, survey: Survey) -> tuple:
+        return measure(records, key, survey.problems, self.read, self.progress, self.seed, self.skip)
+
+    def check(self, survey: Survey, records: Sequence[dict]) -> None:
+        """DataError for problems, unless they are to be skipped and some records are left."""
+        if not self.skip or len(survey.problems) == len(records):
+            raise_problems(survey, len(records))
 
 
 @dataclass(frozen=True)
@@ -84,87 +103,82 @@ def load_data(
     splits = sources.load(dataset, seed=seed, **options)
     if dataset == "shapes":
         classes = classes or ",".join(f"{value}={name}" for value, name in enumerate(CLASS_NAMES))
+    reading = Reading(read, progress, seed, skip)
     if not hasattr(splits[0], "lengths"):
-        return survey_data(splits, read, progress, classes, ignore_index, seed, skip)
+        return survey_files(splits, reading, classes, ignore_index)
     if not classes or not (image_size or crop_size):
         raise DataError("a stream is not read before training: it needs --classes, and --image-size or --crop-size")
-    return sample_stream(splits, read, progress, classes, ignore_index, seed, skip, need_sizes=not image_size)
+    return sample_stream(splits, reading, classes, ignore_index, need_sizes=not image_size)
 
 
-def survey_data(splits, read, progress, classes, ignore_index, seed, skip) -> Data:
-    """Everything that can be known of files that are at hand."""
-    surveys = [
-        survey_of(records, lambda items, n, what=what: progress(items, n, f"checking {what} files"))
-        for records, what in zip(splits, ("training", "validation"), strict=True)
-    ]
-    mask_classes, pixels = find_classes(surveys, splits, classes, ignore_index, skip=bool(skip))
-    mean, std = measure(splits[0], splits[0].digest, surveys[0], read, progress, seed, skip)
-    bad = [{i: problem.text for i, problem in survey.problems.items()} for survey in surveys]
-    sizes = [usable_sizes(survey) for survey in surveys]
-    return Data(*splits, *sizes, mask_classes, pixels, len(mean), mean, std, *bad, skip)
+def survey_files(splits: Splits, reading: Reading, classes: str | None, ignore: str | None) -> Data:
+    """All that is to be known of files at hand."""
+    names = ("training", "validation")
+    pairs = [(survey_of(r, reading, f"checking {name} files"), r) for r, name in zip(splits, names, strict=True)]
+    for survey, records in pairs:
+        reading.check(survey, records)
+    mask_classes = resolve(total_pixels(pairs), classes, ignore)
+    for survey, records in pairs:
+        find_unknown(survey, records, mask_classes)
+        reading.check(survey, records)
+    mean, std = reading.measure(splits[0], splits[0].digest, pairs[0][0])
+    sizes = [usable_sizes(survey) for survey, _ in pairs]
+    bad = [texts(survey) for survey, _ in pairs]
+    pixels = class_pixels(total_pixels(pairs), mask_classes)
+    return Data(*splits, *sizes, mask_classes, pixels, len(mean), mean, std, *bad, reading.skip)
 
 
-def sample_stream(splits, read, progress, classes, ignore, seed, skip, need_sizes) -> Data:
-    """What a sample of a stream shows; sizes of validation images are read where they are not all the same."""
+def sample_stream(splits: Splits, reading: Reading, classes: str, ignore: str | None, need_sizes: bool) -> Data:
+    """What a sample of a stream shows; the headers of validation images too, where their sizes are needed."""
     train, val = splits
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(reading.seed)
     groups = rng.permutation(len(train.lengths))[:SAMPLE_GROUPS]
-    firsts = np.cumsum(train.lengths) - train.lengths
-    share = -(-STATISTICS_IMAGES // len(groups))
+    firsts, share = np.cumsum(train.lengths) - train.lengths, -(-STATISTICS_IMAGES // len(groups))
     indices = np.concatenate([firsts[g] + rng.permutation(train.lengths[g])[:share] for g in groups])
     sample = [train[int(i)] for i in indices]
-    survey = examine(sample, lambda items, n: progress(items, n, "reading a sample"))
+    survey = reading.examine(sample, "reading a sample")
+    reading.check(survey, sample)
     found = total_pixels([(survey, sample)])
     mask_classes = resolve(found | {IGNORE: found.get(IGNORE, 0)}, classes, ignore)
     find_unknown(survey, sample, mask_classes)
-    if not skip or len(survey.problems) == len(sample):
-        raise_problems(survey, len(sample))
-    mean, std = measure(sample, None, survey, read, progress, seed, skip)
+    reading.check(survey, sample)
+    mean, std = reading.measure(sample, None, survey)
     val_sizes, bad = np.zeros((len(val), 2), np.int64), {}
     if need_sizes:
-        headers = examine(val, lambda items, n: progress(items, n, "checking validation files"))
-        if not skip:
-            raise_problems(headers, len(val))
-        val_sizes, bad = usable_sizes(headers), {i: problem.text for i, problem in headers.problems.items()}
-    sizes = np.zeros((len(train), 2), np.int64)
-    pixels = [count_of(found, value) for value in mask_classes.values]
-    return Data(train, val, sizes, val_sizes, mask_classes, pixels, len(mean), mean, std, {}, bad, skip, train.lengths)
+        headers = reading.examine(val, "checking validation files")
+        find_unknown(headers, val, mask_classes)
+        reading.check(headers, val)
+        val_sizes, bad = usable_sizes(headers), texts(headers)
+    train_sizes, pixels = np.zeros((len(train), 2), np.int64), class_pixels(found, mask_classes)
+    known = (mask_classes, pixels, len(mean), mean, std, {}, bad, reading.skip, train.lengths)
+    return Data(train, val, train_sizes, val_sizes, *known)
 
 
-def survey_of(records: Sequence[dict], progress: Callable[[Iterable, int], Iterable]) -> Survey:
+def survey_of(records: Sequence[dict], reading: Reading, what: str) -> Survey:
     """What `examine` finds, remembered where there is nothing wrong."""
     key = records.digest and digest("survey", records.digest)
     found: list[Survey] = []
 
     def compute() -> dict:
-        found.append(examine(records, progress))
+        found.append(reading.examine(records, what))
         return found[0].to_json()
 
     stored = remembered(key, compute, keep=lambda _: not found[0].problems)
     return found[0] if found else Survey.from_json(stored)
 
 
-def find_classes(
-    surveys: Sequence[Survey], splits: Sequence[Sequence[dict]], classes: str | None, ignore: str | None, skip: bool
-) -> tuple[MaskClasses, list[int]]:
-    """The classes and how many pixels each has; DataError for unusable records, unless they are to be skipped."""
-    if not skip:
-        for survey, records in zip(surveys, splits, strict=True):
-            raise_problems(survey, len(records))
-    pairs = list(zip(surveys, splits, strict=True))
-    mask_classes = resolve(total_pixels(pairs), classes, ignore)
-    for survey, records in pairs:
-        find_unknown(survey, records, mask_classes)
-        if not skip or len(survey.problems) == len(records):
-            raise_problems(survey, len(records))
-    found = total_pixels(pairs)
-    return mask_classes, [count_of(found, value) for value in mask_classes.values]
+def class_pixels(found: dict[Value, int], classes: MaskClasses) -> list[int]:
+    """Pixels of each class: masks that hold only greys are counted by number, though the classes may be colours."""
+
+    def pixels(value: Value) -> int:
+        grey = isinstance(value, tuple) and len(set(value)) == 1
+        return found.get(value, found.get(value[0], 0) if grey else 0)
+
+    return [pixels(value) for value in classes.values]
 
 
-def count_of(found: dict[Value, int], value: Value) -> int:
-    """Pixels of a class: masks that hold only greys are counted by number, though the classes may be colours."""
-    grey = isinstance(value, tuple) and len(set(value)) == 1
-    return found.get(value, found.get(value[0], 0) if grey else 0)
+def texts(survey: Survey) -> dict[int, str]:
+    return {i: problem.text for i, problem in survey.problems.items()}
 
 
 def usable_sizes(survey: Survey) -> np.ndarray:
@@ -172,56 +186,3 @@ def usable_sizes(survey: Survey) -> np.ndarray:
     good = survey.sizes.any(axis=1)
     sizes, counts = np.unique(survey.sizes[good], axis=0, return_counts=True)
     return np.where(good[:, None], survey.sizes, sizes[counts.argmax()])
-
-
-def measure(
-    records: Sequence[dict],
-    key: str | None,
-    survey: Survey,
-    read: Callable[..., np.ndarray],
-    progress: Callable[[Iterable, int, str], Iterable],
-    seed: int,
-    skip: Errors,
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of a sample of the images that can be read, remembered under `key`."""
-    chosen = np.random.default_rng(seed).permutation(len(records))[:STATISTICS_IMAGES].tolist()
-    chosen = [i for i in chosen if i not in survey.problems]
-
-    def read_one(i: int) -> Sums | None:
-        try:
-            return channel_sums(read(records[i]["image"], records[i]["name"]))
-        except skip:
-            return None  # noted when training meets it
-
-    def compute() -> list:
-        with ThreadPoolExecutor(2) as pool:
-            sums = list(progress(pool.map(read_one, chosen), len(chosen), "measuring brightness"))
-        return list(channel_statistics([found for found in sums if found is not None], bool(skip)))
-
-    mean, std = remembered(key and digest("brightness", key, chosen), compute)
-    return tuple(mean), tuple(std)
-
-
-def channel_sums(image: np.ndarray) -> Sums:
-    """Pixels of an image (H, W, C), and the sums of their values and squares, (C,) in float64."""
-    values = image.reshape(-1, image.shape[2]).astype(np.float64)
-    return len(values), values.sum(axis=0), np.square(values).sum(axis=0)
-
-
-def channel_statistics(sums: Sequence[Sums], skip: bool = False) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each channel over all pixels of images with these sums.
-
-    Where grey and colour images are mixed, the grey ones count in every channel, as the network will see them. Other
-    numbers of channels than that of most images are a DataError, unless they are to be skipped.
-    """
-    channels = Counter(len(total) for _, total, _ in sums if len(total) > 1)
-    usual = channels.most_common(1)[0][0] if channels else 1
-    if len(channels) > 1 and not skip:
-        raise DataError(f"images have {' and '.join(map(str, sorted(channels)))} channels; --check-data lists them")
-    sums = [found for found in sums if len(found[1]) in (1, usual)]
-    if not sums:
-        raise DataError("none of the images that brightness is measured on can be read")
-    pixels = sum(count for count, _, _ in sums)
-    mean, squares = (sum(found[k] for found in sums) / pixels + np.zeros(usual) for k in (1, 2))
-    std = np.sqrt(np.maximum(squares - mean**2, 0))
-    return tuple(mean.tolist()), tuple(np.where(std > 0, std, 1.0).tolist())

@@ -77,7 +77,9 @@ def decode_mask(source: Source, name: str) -> tuple[np.ndarray, bool, bool]:
 def _pixels(picture: Image.Image) -> np.ndarray:
     """All pixels as stored: (H, W), or (H, W, 3 or 4) uint8."""
     is_gif = picture.format == "GIF"
-    picture = ImageOps.exif_transpose(picture)
+    picture.load()  # after which a TIFF has been turned
+    if picture.getexif().get(ExifTags.Base.Orientation, 1) != 1:  # without, Pillow would copy
+        picture = ImageOps.exif_transpose(picture)
     if picture.mode in ("LA", "La", "PA"):
         return np.asarray(picture)[:, :, 0]
     if picture.mode in ("1", "L", "I", "F") or picture.mode.startswith("I;16") or (picture.mode == "P" and not is_gif):

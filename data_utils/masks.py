@@ -49,14 +49,18 @@ def show(values: Iterable[Value]) -> str:
 
 
 @lru_cache(maxsize=8)
-def _table(values: tuple[Value, ...], ignore_value: Value | None, size: int) -> np.ndarray:
-    """Mask value -> class index + 1, IGNORE + 1 for the ignored one, 0 for the unknown."""
-    table = np.zeros(size, np.uint16)  # the 24-bit table occupies only the pages that are written
-    for code, value in [(IGNORE + 1, ignore_value), *enumerate(values, 1)]:
-        key = int.from_bytes(bytes(value), "little") if isinstance(value, tuple) else value
-        if key is not None and 0 <= key < size:
-            table[key] = code
+def _table(values: tuple[Value, ...], size: int) -> np.ndarray:
+    """Mask value -> class index + 1, 0 for all others."""
+    table = np.zeros(size, np.uint8)  # the 24-bit table occupies only the pages that are written
+    for code, value in enumerate(values, 1):
+        if 0 <= _key(value) < size:
+            table[_key(value)] = code
     return table
+
+
+def _key(value: Value) -> int:
+    """What `pack` makes of a mask value."""
+    return int.from_bytes(bytes(value), "little") if isinstance(value, tuple) else value
 
 
 @dataclass(frozen=True)
@@ -80,18 +84,21 @@ class MaskClasses:
             raise DataError(f"{name} is {kinds[mask.ndim == 3]}, the classes are {show(self.values)}")
         keys = pack(mask)
         if keys.dtype == np.int64:
-            known = {self.ignore_value: IGNORE + 1} | {value: code for code, value in enumerate(self.values, 1)}
+            known = {value: code for code, value in enumerate(self.values, 1)}
             found, where = np.unique(keys, return_inverse=True)
-            codes = np.array([known.get(value, 0) for value in found.tolist()], np.uint16)[where.reshape(keys.shape)]
+            codes = np.array([known.get(value, 0) for value in found.tolist()], np.uint8)[where.reshape(keys.shape)]
         else:
-            codes = _table(self.values, self.ignore_value, 1 << 24 if coloured else 1 << 8 * keys.itemsize).take(keys)
-        if not codes.all():
-            unknown = np.unique(keys[codes == 0]).tolist()
+            codes = _table(self.values, 1 << 24 if coloured else 1 << 8 * keys.itemsize).take(keys)
+        unclassed = codes == 0
+        if self.ignore_value is not None:
+            unclassed &= keys != _key(self.ignore_value)
+        if unclassed.any():
+            unknown = np.unique(keys[unclassed]).tolist()
             unknown = [unpack(key) for key in unknown] if coloured else unknown
             raise DataError(
                 f"{name} has mask values [{show(unknown)}], classes are {show(self.values)}; a lossy (JPEG) mask?"
             )
-        return (codes - 1).astype(np.uint8)
+        return codes - np.uint8(1)  # 0, the ignored, becomes 255
 
 
 def _parse_value(text: str) -> Value:

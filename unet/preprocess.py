@@ -43,7 +43,9 @@ def _open(source: ImageSource) -> Image.Image | np.ndarray:
 
 def _pixels(image: Image.Image) -> np.ndarray:
     """Pixels of a decoded image in its own value range: (H, W) for grey modes, (H, W, 3) for every colour mode."""
-    image = ImageOps.exif_transpose(image)
+    image.load()  # after which a TIFF has been turned
+    if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:  # without, Pillow would copy
+        image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I;16"):
         return np.asarray(image).astype(np.uint16)
     if image.mode in ("1", "LA", "La"):

@@ -75,6 +75,7 @@ def parse_args() -> argparse.Namespace:
     data.add_argument("--mask-suffix", help="masks are named <stem><suffix>.<ext>; default: detected")
     data.add_argument("--allow-unpaired", action="store_true", help="leave out images and masks without partner")
     data.add_argument("--streaming", action="store_true", help="read parquet files as they come; always from a URL")
+    data.add_argument("--cache", action="store_true", help="keep decoded, resized images on disk")
     data.add_argument("--check-data", action="store_true", help="read every file, report all problems, exit")
     data.add_argument("--on-bad-sample", choices=("error", "skip"), default="error", help="skip: list it and go on")
     data.add_argument("--classes", help="JSON file, or 0=background,255=car, or #804080=road,...; default: found")
@@ -231,21 +232,21 @@ def main() -> None:
     def read(source: object, name: str) -> np.ndarray:
         return preprocess.image(source, data.channels, name)
 
-    train_loader = training_loader(
-        data,
-        read,
-        train_shapes,
-        batch_size=args.batch_size,
-        micro_batch_size=micro_batch_size,
-        world_size=world_size,
-        crop_size=args.crop_size,
-        seed=args.seed,
-        steps=range(total_steps),
-        num_workers=workers,
-    )
-    val_loader = evaluation_loader(
-        data, read, val_shapes, batch_size_of=batch_size_of, world_size=world_size, num_workers=workers
-    )
+    size_key = str((preprocess.image_size, preprocess.scale, data.channels))
+    common = {"world_size": world_size, "num_workers": workers, "cache": (size_key, track) if args.cache else None}
+    with accelerator.local_main_process_first():  # one process of a machine decodes for --cache
+        train_loader = training_loader(
+            data,
+            read,
+            train_shapes,
+            batch_size=args.batch_size,
+            micro_batch_size=micro_batch_size,
+            crop_size=args.crop_size,
+            seed=args.seed,
+            steps=range(total_steps),
+            **common,
+        )
+        val_loader = evaluation_loader(data, read, val_shapes, batch_size_of=batch_size_of, **common)
     model, optimizer, train_loader, val_loader = accelerator.prepare(model, optimizer, train_loader, val_loader)
 
     settings = {"flags": vars(args), "profile": profile, "micro_batch_size": micro_batch_size} | {

@@ -25,13 +25,17 @@ def digest(*parts: object) -> str:
     return found.hexdigest()[:32]
 
 
-def digest_of_files(paths: Iterable[str | Path], names: bytes) -> str | None:
-    """A key for the content of files: `names`, below their folder, with size and time; None where one is not there."""
+def digest_of_files(paths: Iterable[str | Path], names: bytes) -> str:
+    """A key for the content of files: `names`, below their folder, with size and time of each."""
+    return digest(names, repr([_size_and_time(path) for path in paths]).encode())
+
+
+def _size_and_time(path: str | Path) -> tuple[int, int] | None:
     try:
-        stats = [os.stat(path) for path in paths]
-    except OSError:
+        stat = os.stat(path)
+    except OSError:  # will be named when it is read
         return None
-    return digest(names, repr([(stat.st_size, stat.st_mtime_ns) for stat in stats]).encode())
+    return stat.st_size, stat.st_mtime_ns
 
 
 def remembered(key: str | None, compute: Callable[[], JSON], keep: Callable[[JSON], bool] = lambda value: True) -> JSON:

@@ -1,6 +1,6 @@
 """Records become tensors: images as the network takes them, masks as class indices."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -8,6 +8,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from data_utils.batching import Slot
+from data_utils.cache import digest
+from data_utils.decoded import Decoded, decode_once
 from data_utils.decoding import image_header
 from data_utils.errors import DataError
 from data_utils.masks import IGNORE, MaskClasses, read_mask
@@ -43,6 +45,7 @@ class SegmentationDataset(Dataset):
         self.classes = classes
         self.fill = np.asarray(fill, dtype=np.float32)
         self.bad = bad or {}
+        self.decoded: Decoded | None = None
         self.skip = skip
 
     def __len__(self) -> int:
@@ -63,6 +66,18 @@ class SegmentationDataset(Dataset):
             problem,
         )
 
+    def cache(self, key: str, progress: Callable[[Iterable, int, str], Iterable]) -> None:
+        """Decode all samples once; `key` stands for what `read_image` does. Raises DataError where there is no room."""
+        parts = (type(self).__name__, key, self.records.digest, self.classes.values, self.classes.ignore_value)
+        whole = self.records.digest and digest(*parts, self.bad)
+        self.decoded = decode_once(self.prepare_good, len(self), whole, self.skip, progress)
+
+    def prepare_good(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        """As `prepare`; DataError for samples known to be unusable."""
+        if index in self.bad:
+            raise DataError(self.bad[index])
+        return self.prepare(index)
+
     def decode(self, index: int) -> tuple[np.ndarray, np.ndarray, str]:
         """Image (C, h, w) at the network's input size, mask values (H, W) or (H, W, 3) at their own, name.
 
@@ -80,6 +95,10 @@ class SegmentationDataset(Dataset):
 
     def read_pair(self, slot: Slot) -> tuple[np.ndarray, np.ndarray]:
         """Image (C, h, w), mask (H, W) uint8 class indices."""
+        return self.prepare(slot.index) if self.decoded is None else self.decoded[slot.index]
+
+    def prepare(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        """Image and mask, before what differs from epoch to epoch."""
         raise NotImplementedError
 
 
@@ -95,10 +114,13 @@ class TrainingDataset(SegmentationDataset):
         self.crop_size = crop_size
         self.seed = seed
 
-    def read_pair(self, slot: Slot) -> tuple[np.ndarray, np.ndarray]:
-        image, mask, name = self.decode(slot.index)
+    def prepare(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        image, mask, name = self.decode(index)
         # the nearest pixels first: the fewer to look up
-        mask = self.classes.encode(resize_mask(mask, image.shape[1:]), name)
+        return image, self.classes.encode(resize_mask(mask, image.shape[1:]), name)
+
+    def read_pair(self, slot: Slot) -> tuple[np.ndarray, np.ndarray]:
+        image, mask = super().read_pair(slot)
         if self.crop_size is not None:
             rng = np.random.default_rng([self.seed, slot.epoch, slot.index, 1])
             window = crop_window(mask, self.crop_size, rng)
@@ -127,8 +149,8 @@ class TrainingDataset(SegmentationDataset):
 class EvaluationDataset(SegmentationDataset):
     """Nothing is padded or cropped, and masks keep their own size: scores are those of the files."""
 
-    def read_pair(self, slot: Slot) -> tuple[np.ndarray, np.ndarray]:
-        image, mask, name = self.decode(slot.index)
+    def prepare(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        image, mask, name = self.decode(index)
         return image, self.classes.encode(mask, name)
 
     def __getitem__(self, slot: Slot) -> tuple[Tensor, Tensor, int, str | None]:

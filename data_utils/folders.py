@@ -107,7 +107,7 @@ class Pairs(Sequence):
         }
 
     @cached_property
-    def digest(self) -> str | None:
+    def digest(self) -> str:
         """Key of names, sizes and times of all files."""
         records = (self[i] for i in range(len(self)))
         paths = [record[kind] for record in records for kind in ("image", "mask")]

@@ -83,7 +83,7 @@ def examine(
     look = look or inspect
     survey = Survey(np.zeros((len(records), 2), np.int64), members=np.full(len(records), -1, np.int64))
     numbers, distinct = {}, {"numbers": set(), "greys": set(), "colours": set()}
-    for i, found in enumerate(progress(_in_threads(lambda i: look(records[i]), len(records)), len(records))):
+    for i, found in enumerate(progress(in_threads(lambda i: look(records[i]), len(records)), len(records))):
         if isinstance(found, Problem):
             survey.problems[i] = found
             continue
@@ -99,7 +99,7 @@ def examine(
     return survey
 
 
-def _in_threads(function: Callable[[int], object], count: int) -> Iterator:
+def in_threads(function: Callable[[int], object], count: int) -> Iterator:
     """function(0), ... function(count - 1), in order; Pillow and NumPy decode outside the interpreter's lock."""
     starts = range(0, count, CHUNK)
     pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())

@@ -11,6 +11,8 @@ from data_utils.batching import SIDE_BY_SIDE, EvaluationSampler, TrainingSampler
 from data_utils.dataset import EvaluationDataset, TrainingDataset, collate_evaluation, collate_training
 from data_utils.survey import Data
 
+Cache = tuple[str, Callable]  # what `read` depends on, and the progress bar
+
 
 def training_loader(
     data: Data,
@@ -24,10 +26,16 @@ def training_loader(
     seed: int,
     steps: range,
     num_workers: int,
+    cache: Cache | None = None,
 ) -> DataLoader:
-    """Micro-batches of the run's `steps`, endless epochs in one pass; `read(source, name)` gives (C, h, w) images."""
+    """Micro-batches of the run's `steps`, endless epochs in one pass; `read(source, name)` gives (C, h, w) images.
+
+    With `cache`, all images are decoded now, or have been in an earlier run.
+    """
     options = {"fill": data.mean, "bad": data.train_bad, "skip": data.skip}
     dataset = TrainingDataset(data.train, read, data.classes, crop_size=crop_size, seed=seed, **options)
+    if cache is not None:
+        dataset.cache(*cache)
     order = epoch_batches
     if data.groups is not None:
         order = partial(stream_batches, data.groups)
@@ -45,10 +53,13 @@ def evaluation_loader(
     batch_size_of: Callable[[int, int], int],
     world_size: int,
     num_workers: int,
+    cache: Cache | None = None,
 ) -> DataLoader:
     """The validation images once, none padded, each in the batch it has on any number of processes."""
     options = {"fill": data.mean, "bad": data.val_bad, "skip": data.skip}
     dataset = EvaluationDataset(data.val, read, data.classes, **options)
+    if cache is not None:
+        dataset.cache(*cache)
     return _loader(dataset, EvaluationSampler(shapes, batch_size_of, world_size), collate_evaluation, num_workers)
 
 

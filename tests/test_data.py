@@ -235,3 +235,45 @@ def test_bad_samples_are_skipped_in_one_order_on_any_number_of_processes(broken,
 def test_bad_samples_end_training_otherwise(broken, fails_with):
     result = launch("train.py", "--dataset", broken, "--classes", CLASSES, *TINY)
     fails_with(result, "pairs cannot be used: cell_00.png", 1)
+
+
+@pytest.mark.parametrize("crop", [[], ["--crop-size", "24", "24"]], ids=["whole", "crop"])
+def test_a_cached_run_is_the_same_run(tiny_folder, tmp_path, crop):
+    command = [
+        "train.py",
+        "--dataset",
+        tiny_folder,
+        *TINY,
+        "--scale",
+        "0.7",
+        "--tracker",
+        "none",
+        "--epochs",
+        "1",
+        *crop,
+    ]
+    command += ["--log-every", "1", "--optimizer", "sgd"]
+    environment = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    records = []
+    for name, flag in (("plain", []), ("first", ["--cache"]), ("second", ["--cache"])):
+        result = launch(*command, *flag, "--output-dir", tmp_path / name, env=environment)
+        assert result.returncode == 0, result.stderr
+        assert ("decoding for --cache" in result.stderr) == (name == "first")
+        lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
+        records.append([{k: v for k, v in json.loads(line).items() if "perf" not in k} for line in lines])
+    assert len(records[0]) > 4 and records[0] == records[1] == records[2]
+    assert len(list((tmp_path / "cache").rglob("*.arrow"))) == 2
+
+
+def test_what_cannot_be_decoded_is_skipped_from_the_cache_too(broken, tmp_path):
+    options = ["--classes", CLASSES, "--on-bad-sample", "skip", "--max-steps", "6", "--tracker", "none", *TINY]
+    for name in ("first", "second"):
+        command = ["train.py", "--dataset", broken, *options, "--cache", "--output-dir", tmp_path / name]
+        result = launch(*command, profile="multi_cpu" if name == "second" else None)
+        assert result.returncode == 0, result.stderr
+        assert "9 bad samples were skipped in training" in result.stdout
+
+
+def test_what_cannot_be_cached_says_so(fails_with, tmp_path):
+    result = launch("train.py", "--cache", *TINY, "--output-dir", tmp_path / "run")
+    fails_with(result, "--cache keeps what is decoded from local files", 1)

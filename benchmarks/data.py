@@ -78,13 +78,16 @@ def load(folder: Path) -> Data:
     return load_data(str(folder), read_image, lambda items, total, what: items, **options)
 
 
-def ours(folder: Path, scale: float) -> Callable[[int], object]:
+def ours(folder: Path, scale: float, cached: bool = False) -> Callable[[int], object]:
     """What a loader's worker does for one sample of a folder."""
     records = pair(folder / "images", folder / "masks", "_mask", False)
     preprocess, classes = Preprocess(scale=scale), MaskClasses(("background", "foreground"), (0, 255), None)
     dataset = TrainingDataset(records, lambda source, name: preprocess.image(source, 3, name), classes)
+    if cached:
+        dataset.cache(str(scale), lambda items, total, what: items)
     order = np.random.default_rng(0).permutation(len(records)).tolist()
-    return lambda i: dataset.read_pair(Slot(order[i % len(order)], epoch=0, height=0, width=0))
+    height, width = preprocess.target_size(*Image.open(records[0]["image"]).size[::-1])
+    return lambda i: dataset[Slot(order[i % len(order)], epoch=0, height=height, width=width)]
 
 
 def theirs(folder: Path, scale: float, count: int) -> Callable[[int], object]:
@@ -102,7 +105,8 @@ def theirs(folder: Path, scale: float, count: int) -> Callable[[int], object]:
 def bench_images(work: Path, theirs_too: bool) -> dict:
     """Images per second and core at half size."""
     folder = write_pairs(work / "large", 12, LARGE, 12)
-    functions = {"ours": ours(folder, 0.5)}
+    os.environ["XDG_CACHE_HOME"] = str(work / "cache")
+    functions = {"ours": ours(folder, 0.5), "ours with --cache": ours(folder, 0.5, cached=True)}
     if theirs_too:
         functions["theirs"] = theirs(folder, 0.5, 12)
     seconds = seconds_of_each(functions, 48)

@@ -134,7 +134,7 @@ class TrainingDataset(SegmentationDataset):
         if mask.shape != (slot.height, slot.width):
             image, mask = self._pad(image, mask, slot.height, slot.width)
         key = (slot.epoch, slot.index)
-        return torch.from_numpy(np.ascontiguousarray(image)), torch.from_numpy(mask.copy()), key, problem
+        return _tensor(image), _tensor(mask), key, problem
 
     def _pad(self, image: np.ndarray, mask: np.ndarray, height: int, width: int) -> tuple[np.ndarray, np.ndarray]:
         fill = self.fill.round() if image.dtype == np.uint8 else self.fill
@@ -157,7 +157,12 @@ class EvaluationDataset(SegmentationDataset):
         image, mask, problem = self.read(slot)
         if slot.filler:
             mask = np.full_like(mask, IGNORE)
-        return torch.from_numpy(np.ascontiguousarray(image)), torch.from_numpy(mask), slot.index, problem
+        return _tensor(image), _tensor(mask), slot.index, problem
+
+
+def _tensor(array: np.ndarray) -> Tensor:
+    """Copied where it has to be: what is mapped from a file is not to be written to."""
+    return torch.from_numpy(np.require(array, requirements=["C", "W"]))
 
 
 def crop_window(mask: np.ndarray, size: tuple[int, int], rng: np.random.Generator) -> tuple[slice, slice]:

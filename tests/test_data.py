@@ -10,10 +10,12 @@ from conftest import TINY, launch, write_folder
 from PIL import Image
 
 from data_utils import cache, inspection
+from data_utils.batching import Slot
 from data_utils.check import check_data
+from data_utils.dataset import EvaluationDataset, TrainingDataset, crop_window
 from data_utils.errors import DataError
 from data_utils.survey import load_data
-from unet import ImageError
+from unet import ImageError, Preprocess
 from unet.preprocess import read_image
 
 OPTIONS = dict.fromkeys(
@@ -88,7 +90,7 @@ def test_a_second_start_looks_at_no_file_and_knows_the_same(tmp_path, looks):
     assert all(path.parent.name in ("images", "masks") for path in folder.rglob("*.*"))
 
 
-@pytest.mark.parametrize("change", ["mask", "added", "renamed", "image"])
+@pytest.mark.parametrize("change", ["mask", "added", "renamed", "image", "time"])
 def test_a_changed_folder_is_looked_at_again(tmp_path, looks, change):
     folder = write_folder(tmp_path / "data", 20, seed=0)
     loaded(folder)
@@ -101,7 +103,10 @@ def test_a_changed_folder_is_looked_at_again(tmp_path, looks, change):
             file.with_name("new.png").write_bytes(file.read_bytes())
     elif change == "renamed":
         for file in (mask, image):
-            file.rename(file.with_name("new.png"))
+            file.rename(file.with_name("cell_03a.png"))  # still in the same place of the order
+    elif change == "time":
+        stat = mask.stat()
+        os.utime(mask, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
     else:
         Image.new("RGB", (56, 40)).save(image)
     assert (9 in loaded(folder).classes.values) == (change == "mask")
@@ -129,6 +134,50 @@ def test_a_damaged_or_impossible_cache_only_costs_time(tmp_path, looks, monkeypa
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert same(loaded(folder), first) and len(looks) == 36
+
+
+def test_a_mask_that_changed_its_size_after_the_check_is_named(tmp_path):
+    data = loaded(write_folder(tmp_path / "data", 12, seed=0))
+    dataset = TrainingDataset(data.train, lambda source, name: Preprocess().image(source, 3, name), data.classes)
+    slot = Slot(0, 0, 40, 56)
+    assert dataset[slot][1].shape == (40, 56)
+    Image.new("L", (20, 10)).save(data.train[0]["mask"])
+    with pytest.raises(DataError, match="image is 40 x 56, its mask 10 x 20"):
+        dataset[slot]
+
+
+@pytest.mark.parametrize("kind", [TrainingDataset, EvaluationDataset])
+def test_a_skipped_sample_is_blank_and_counts_nowhere(tmp_path, kind):
+    data = loaded(write_folder(tmp_path / "data", 12, seed=0))
+
+    def read(source: object, name: str) -> np.ndarray:
+        raise ImageError(f"{name}: broken")
+
+    dataset = kind(data.train, read, data.classes, fill=(1, 2.5, 3), skip=ERRORS)
+    image, mask, _, problem = dataset[Slot(0, 0, 24, 32)]
+    assert (image.amin(dim=(1, 2)).tolist(), image.amax(dim=(1, 2)).tolist()) == ([1, 2.5, 3], [1, 2.5, 3])
+    assert mask.shape == (24, 32) and (mask == 255).all() and problem.endswith("broken")
+    with pytest.raises(ImageError):
+        kind(data.train, read, data.classes, fill=(1, 2.5, 3))[Slot(0, 0, 24, 32)]
+
+
+@pytest.mark.parametrize("size", [(16, 16), (40, 10), (64, 64)])
+def test_crops_favour_rare_classes_and_stay_inside(size):
+    mask = np.zeros((40, 56), np.uint8)
+    mask[38, 54] = 3
+    seen = 0
+    for seed in range(600):
+        window = crop_window(mask, size, np.random.default_rng(seed))
+        assert mask[window].shape == tuple(np.minimum(size, mask.shape))
+        seen += 3 in mask[window]
+    # a third of the crops are around one of the two classes; the others meet the pixel in a corner by chance
+    assert seen == 600 if size == (64, 64) else 60 < seen < 200
+
+
+def test_crops_of_an_ignored_mask_are_taken_anywhere():
+    mask = np.full((40, 56), 255, np.uint8)
+    starts = {crop_window(mask, (8, 8), np.random.default_rng(seed))[0].start for seed in range(300)}
+    assert starts == set(range(33))
 
 
 def test_problems_are_not_remembered(tmp_path):

@@ -194,6 +194,11 @@ def test_webdataset_files_are_read_in_any_order(folder, tmp_path):
     alone = seen(data, 1, 0, range(6), 8, 8)[0]
     assert Counter(item for rank in seen(data, 3, 1, range(6), 8, 2) for item in rank) == Counter(alone)
     assert len({key[:2] for key in alone}) == 47
+    for file in (tmp_path / "tars").glob("val*"):
+        file.unlink()
+    held_out = loaded(tmp_path / "tars", **STREAM).val
+    shards = [{Path(record["name"]).stem for record in list(files.train)[shard::3]} for shard in range(3)]
+    assert {record["name"] for record in held_out} in shards
 
 
 def test_pictures_of_a_tar_are_named_or_found(tmp_path):

@@ -185,6 +185,8 @@ def main() -> None:
             accelerator, lambda: check_data(args.dataset, read_image, track, **options), DataError
         )
         accelerator.print(report)
+        accelerator.wait_for_everyone()  # a launcher ends all processes when one has ended
+        accelerator.end_training()
         raise SystemExit(problems > 0)
     args.output_dir = on_main(accelerator, lambda: new_output_dir(args.output_dir), *USER_ERRORS)
     accelerator.project_configuration.logging_dir = str(args.output_dir)

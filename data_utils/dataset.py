@@ -10,7 +10,7 @@ from torch.utils.data import Dataset
 from data_utils.batching import Slot
 from data_utils.cache import digest
 from data_utils.decoded import Decoded, decode_once
-from data_utils.decoding import image_header
+from data_utils.decoding import image_size_of
 from data_utils.errors import DataError
 from data_utils.masks import IGNORE, MaskClasses, read_mask
 
@@ -86,7 +86,7 @@ class SegmentationDataset(Dataset):
         record = self.records[index]
         name = record["name"]
         image, mask = self.read_image(record["image"], name), read_mask(record["mask"], name)
-        size = image_header(record["image"], f"{name}: image")[0]
+        size = image_size_of(record["image"], f"{name}: image")
         if size != mask.shape[:2]:
             raise DataError(
                 f"{name}: image is {size[0]} x {size[1]}, its mask {mask.shape[0]} x {mask.shape[1]} (height x width)"

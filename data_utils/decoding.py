@@ -113,3 +113,8 @@ def image_header(source: Source, name: str) -> tuple[tuple[int, int], str]:
         turned = Image.Image.getexif(picture).get(ExifTags.Base.Orientation) in (5, 6, 7, 8)
         # Pillow has turned the size of TIFF files already.
         return (width, height) if turned and picture.format != "TIFF" else (height, width), picture.mode
+
+
+def image_size_of(source: Source, name: str) -> tuple[int, int]:
+    """(H, W) as seen, from the header alone. Raises DataError, with `name`."""
+    return image_header(source, name)[0]

@@ -7,13 +7,12 @@ Half precision:  accelerate launch --config_file accelerate_configs/bf16.yaml tr
 Many nodes:      accelerate launch --config_file accelerate_configs/multi_node.yaml --machine_rank N train.py
 """
 
-import argparse
 import json
 import math
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 import torch
@@ -22,106 +21,41 @@ from accelerate.utils import set_seed
 from torch import nn
 from torch.utils.data import DataLoader
 
-from data_utils.augment import STRENGTHS, augment
+from data_utils.augment import augment
 from data_utils.batching import EvaluationSampler, TrainingSampler
+from data_utils.check import check_data
 from data_utils.errors import DataError
 from data_utils.loaders import build_loaders
 from data_utils.pictures import class_colors, sample_panels, save_pictures, worst_and_best
 from data_utils.survey import Data, load_data
-from train_utils import arguments as arg
+from train_flags import parse_args
+from train_utils.arguments import run_script
 from train_utils.batchnorm import synchronized
 from train_utils.checkpoints import Checkpoints, RunState, compare_settings, find_checkpoint
 from train_utils.ema import WeightAverage
 from train_utils.files import replaced_folder
-from train_utils.guard import StepGuard
+from train_utils.guard import StepGuard, report_skipped
 from train_utils.launch import LaunchError, check_launch, check_processes, describe_profile
 from train_utils.memory import preflight, split_batch
 from train_utils.meter import LossWindow, Meter, brief
 from train_utils.model_card import model_card
-from train_utils.optimization import SCHEDULES, build_optimizer, class_weight_tensor, learning_rate
+from train_utils.optimization import build_optimizer, class_weight_tensor, learning_rate
 from train_utils.processes import on_main, seed_step
 from train_utils.progress import progress_bar, say, track
 from train_utils.report import write_report
 from train_utils.signals import StopRequest
 from train_utils.tracking import RunLog, check_tracker, default_workers, describe_run, evaluation_record, run_dir
 from unet import ImageError, ModelError, Predictor, Preprocess, UNet, UNetConfig
-from unet.blocks import NORMS, UPSAMPLINGS
 from unet.convert import ARCHITECTURE, copy_weights, input_values, starting_point
 from unet.inference import batch_size_of, resize_logits
-from unet.losses import LOSSES, SegmentationLoss
+from unet.losses import SegmentationLoss
 from unet.metrics import confusion_matrix, format_table, image_iou, scores, summary_line
 from unet.preprocess import read_image
 
 USER_ERRORS = (DataError, ImageError, LaunchError, ModelError)
-DATA_OPTIONS = ["train_split", "val_split", "val_fraction", "image_column", "mask_column", "mask_suffix"]
-DATA_OPTIONS += ["dataset_config", "allow_unpaired", "classes", "ignore_index", "seed"]
+DATA_OPTIONS = ["train_split", "val_split", "val_fraction", "val_group", "image_column", "mask_column", "mask_suffix"]
+DATA_OPTIONS += ["dataset_config", "allow_unpaired", "classes", "ignore_index", "seed", "streaming"]
 PICTURES = 8  # validation images shown at each evaluation and written at the end
-
-
-def parse_args() -> argparse.Namespace:
-    """One line for each flag. Precision, device and number of processes belong to the launch profile alone."""
-    parser = arg.Arguments(description=__doc__.splitlines()[0])
-    data = parser.add_argument_group("data")
-    data.add_argument("--dataset", default="shapes", help="`shapes` (generated), a folder, parquet files, a Hub id")
-    data.add_argument("--dataset-config", help="configuration name of a Hub data set")
-    data.add_argument("--train-split", help="default: train")
-    data.add_argument("--val-split", help="default: val or validation if there, else a share of train")
-    data.add_argument("--val-fraction", type=arg.share, default=0.1, help="share of the training images held out")
-    data.add_argument("--image-column", help="default: image")
-    data.add_argument("--mask-column", help="default: mask, label or annotation")
-    data.add_argument("--mask-suffix", help="masks are named <stem><suffix>.<ext>; default: detected")
-    data.add_argument("--allow-unpaired", action="store_true", help="leave out what has no counterpart")
-    data.add_argument("--classes", help="JSON file, 0=background,255=car or #804080=road,...; default: found")
-    data.add_argument("--ignore-index", help="mask value that counts nowhere; default: 255 if no class")
-    data.add_argument("--scale", type=arg.positive, default=1.0, help="resize factor")
-    data.add_argument("--image-size", type=arg.natural, nargs=2, metavar=("H", "W"), help="fixed size of all images")
-    data.add_argument("--crop-size", type=arg.natural, nargs=2, metavar=("H", "W"), help="random training crop")
-    data.add_argument("--augment", choices=STRENGTHS, default="basic", help="training augmentation")
-    data.add_argument("--num-workers", type=arg.count, help="default: from this process's share of the CPUs")
-
-    model = parser.add_argument_group("model", "the defaults are --init-from's architecture, else the original U-Net's")
-    model.add_argument("--init-from", help="start from a model folder, a Hub id, or a Pytorch-UNet .pth")
-    model.add_argument("--base-channels", type=arg.natural, help="width of the first level, 64")
-    model.add_argument("--depth", type=arg.natural, help="number of poolings, 4")
-    model.add_argument("--norm", choices=NORMS, help="normalisation, batch")
-    model.add_argument("--upsample", choices=UPSAMPLINGS, help="way up, transpose")
-    model.add_argument("--dropout", type=arg.fraction, help="at the end of the contracting path, 0")
-    model.add_argument("--activation-checkpointing", action="store_true", help="less memory, a third more computing")
-    model.add_argument("--sync-batchnorm", choices=("auto", "on", "off"), default="auto", help="on several GPUs")
-
-    optim = parser.add_argument_group("optimization")
-    optim.add_argument("--batch-size", type=arg.natural, default=4, help="images in one optimizer step")
-    optim.add_argument("--micro-batch-size", type=arg.auto_or(arg.natural), default="auto", help="in one forward pass")
-    optim.add_argument("--gradient-accumulation-steps", type=arg.natural, help="default: the profile's, else derived")
-    optim.add_argument("--epochs", type=arg.natural, default=10, help="passes over the training images")
-    optim.add_argument("--max-steps", type=arg.natural, help="optimizer steps, instead of --epochs")
-    optim.add_argument("--patience", type=arg.natural, help="evaluations without a better mean IoU before stopping")
-    optim.add_argument("--optimizer", choices=("adamw", "sgd"), default="adamw", help="SGD has momentum 0.9")
-    optim.add_argument("--learning-rate", type=arg.positive, default=1e-3, help="peak learning rate")
-    optim.add_argument("--weight-decay", type=arg.amount, default=1e-2, help="on convolution weights only")
-    optim.add_argument("--schedule", choices=SCHEDULES, default="cosine", help="of the learning rate")
-    optim.add_argument("--warmup-steps", type=arg.count, help="linear warm-up; default: 5%% of the run")
-    optim.add_argument("--max-grad-norm", type=arg.amount, default=1.0, help="gradient clipping; 0 is off")
-    optim.add_argument("--ema-decay", type=arg.fraction, default=0.0, help="weights averaged to evaluate and save")
-    optim.add_argument("--loss", choices=LOSSES, default="ce+dice", help="training loss")
-    optim.add_argument("--class-weights", type=arg.auto_or(arg.positive), nargs="+", help="auto, or one for each class")
-
-    run = parser.add_argument_group("run")
-    run.add_argument("--output-dir", type=Path, help="default: runs/<time>")
-    run.add_argument("--resume", help="`auto`: the newest complete checkpoint in --output-dir, if any; or a checkpoint")
-    run.add_argument("--checkpoint-every", type=arg.count, default=0, metavar="STEPS", help="0: each epoch")
-    run.add_argument("--keep-checkpoints", type=arg.natural, default=2, help="the newest ones, beside the best")
-    run.add_argument("--eval-every", type=arg.count, default=0, metavar="STEPS", help="0: each epoch")
-    run.add_argument("--log-every", type=arg.count, default=10, metavar="STEPS", help="0: each epoch")
-    run.add_argument("--tracker", default="tensorboard", help="any tracker that accelerate knows, or none")
-    run.add_argument("--seed", type=arg.seed, default=0, help="of weights, order and augmentation")
-    run.add_argument("--deterministic", action="store_true", help="deterministic kernels, slower on GPUs")
-    args = parser.parse_args()
-    if args.resume == "auto" and args.output_dir is None:
-        parser.error("--resume auto needs --output-dir, the folder of the run to go on with")
-    if args.image_size and args.scale != 1:
-        parser.error("--image-size and --scale both set the size; give one of them")
-    return args
 
 
 @torch.inference_mode()
@@ -148,11 +82,11 @@ def evaluate(accelerator: Accelerator, model: nn.Module, loader: DataLoader, cri
 def sample_pictures(accelerator: Accelerator, network: UNet, data: Data) -> dict[str, np.ndarray]:
     """image | truth | prediction | errors of some validation images, by name; leaves the network in evaluation mode."""
     with accelerator.autocast():
-        return sample_panels(data.val, data.classes, read_image, Predictor(network).mask, PICTURES)
+        return sample_panels(data, read_image, Predictor(network).mask, PICTURES)
 
 
 def main() -> None:
-    args = parse_args()
+    args = parse_args(__doc__.splitlines()[0])
     check_launch()
     check_tracker(args.tracker)
     accelerator = Accelerator(
@@ -169,21 +103,27 @@ def main() -> None:
     accelerator.gradient_accumulation_steps = 1  # noted above; `backward` would divide by it, the loss already counts
     set_seed(args.seed, deterministic=args.deterministic)
     world_size, is_main = accelerator.num_processes, accelerator.is_main_process
+    options = {name: getattr(args, name) for name in DATA_OPTIONS} | {"errors": (DataError, ImageError)}
+    if args.check_data:
+        look = partial(check_data, args.dataset, read_image, track, **options)
+        report, problems = on_main(accelerator, look, *USER_ERRORS)
+        accelerator.print(report)
+        accelerator.wait_for_everyone()  # a launcher ends all processes when one has ended
+        accelerator.end_training()
+        raise SystemExit(problems > 0)
     args.output_dir = on_main(accelerator, lambda: run_dir(args.output_dir, args.resume), *USER_ERRORS)
     accelerator.project_configuration.logging_dir = str(args.output_dir)
-    checkpoint, saved, passed_over = None, {}, []
-    if args.resume:
-        search = (args.resume, args.output_dir / "checkpoints")
-        checkpoint, saved, passed_over = on_main(accelerator, lambda: find_checkpoint(*search), *USER_ERRORS)
-    micro_batch_size = None if args.micro_batch_size == "auto" else args.micro_batch_size
-    asked = (micro_batch_size, args.gradient_accumulation_steps, profile.get("gradient_accumulation_steps"))
+    search = partial(find_checkpoint, args.resume, args.output_dir / "checkpoints")
+    checkpoint, saved, passed_over = on_main(accelerator, search, *USER_ERRORS)
+    asked = [None if args.micro_batch_size == "auto" else args.micro_batch_size, args.gradient_accumulation_steps]
+    asked += [profile.get("gradient_accumulation_steps")]
     micro_batch_size, _ = split_batch(args.batch_size, world_size, *asked, saved.get("micro_batch_size"))
     accelerator.print("profile: " + ", ".join(f"{key} {value}" for key, value in profile.items()))
 
     flags = {name: getattr(args, name) for name in ARCHITECTURE}
     pretrained, architecture = on_main(accelerator, lambda: starting_point(args.init_from, **flags), *USER_ERRORS)
     vars(args).update(architecture)
-    options = {name: getattr(args, name) for name in DATA_OPTIONS}
+    options |= {name: getattr(args, name) for name in ("on_bad_sample", "image_size", "crop_size")}
     # one process reads, however many train
     data = on_main(accelerator, lambda: load_data(args.dataset, read_image, track, **options), *USER_ERRORS)
     names, num_classes = data.classes.names, len(data.classes.names)
@@ -214,8 +154,8 @@ def main() -> None:
     steps_per_epoch = math.ceil(len(data.train) / args.batch_size)
     total_steps = args.max_steps or args.epochs * steps_per_epoch
     warmup_steps = total_steps // 20 if args.warmup_steps is None else args.warmup_steps
-    eval_every, log_every = args.eval_every or steps_per_epoch, args.log_every or steps_per_epoch
-    checkpoint_every = args.checkpoint_every or steps_per_epoch
+    rhythm = (args.eval_every, args.log_every, args.checkpoint_every)
+    eval_every, log_every, checkpoint_every = (steps or steps_per_epoch for steps in rhythm)
     state = RunState(**saved.get("run", {}))
     workers = default_workers(accelerator.device) if args.num_workers is None else args.num_workers
 
@@ -223,10 +163,13 @@ def main() -> None:
         return preprocess.image(source, data.channels, name)
 
     steps = range(state.step, total_steps)
-    sampler = TrainingSampler(train_shapes, args.batch_size, micro_batch_size, world_size, args.seed, steps)
+    sampler = TrainingSampler(train_shapes, args.batch_size, micro_batch_size, world_size, args.seed, steps, data.order)
     val_sampler = EvaluationSampler(val_shapes, batch_size_of, world_size)
-    train_loader, val_loader = build_loaders(data, read, sampler, val_sampler, args.crop_size, workers)
-    model, optimizer, train_loader, val_loader = accelerator.prepare(model, optimizer, train_loader, val_loader)
+    seen = (preprocess.image_size, preprocess.scale, preprocess.detect_unit_range, data.channels)
+    cache = (str(seen), track) if args.cache else None
+    with accelerator.local_main_process_first():  # one process of a machine decodes for --cache
+        loaders = build_loaders(data, read, sampler, val_sampler, args.crop_size, workers, cache)
+    model, optimizer, train_loader, val_loader = accelerator.prepare(model, optimizer, *loaders)
 
     network = accelerator.unwrap_model(model, keep_torch_compile=False)
     average = WeightAverage(network, args.ema_decay)
@@ -253,7 +196,7 @@ def main() -> None:
         checkpoints.save(state, None)
     run_log = RunLog(accelerator, args.output_dir, args.tracker, settings, state.step)
 
-    stop, guard = StopRequest(accelerator), StepGuard(accelerator, network, state.skipped)
+    stop, guard, skipped = StopRequest(accelerator), StepGuard(accelerator, network, state.skipped), set()
     meter, window = Meter(), LossWindow(accelerator, **state.window)
     fill, std = torch.tensor([data.mean, data.std], device=accelerator.device)
     model.train()
@@ -270,6 +213,7 @@ def main() -> None:
             group["lr"] = lr
         # the whole step's micro-batches first: the loss divides by what is in all of them, on all processes
         raw = [next(batches) for _ in range(accumulation)]
+        skipped.update(problem for batch in raw for problem in batch.pop("problems"))
         meter.data_ready()
         micro_batches = [augment(**batch, strength=args.augment, seed=args.seed, fill=fill, std=std) for batch in raw]
         counts = accelerator.reduce(sum(criterion.counts(masks) for _, masks in micro_batches), "sum")
@@ -328,13 +272,13 @@ def main() -> None:
             checkpoints.save(state, score)
     bar.close()
     checkpoints.wait()
+    report_skipped(accelerator, skipped)
 
     if is_main and state.best >= 0:
         best = UNet.from_pretrained(args.output_dir / "model").to(accelerator.device)
         save_pictures(args.output_dir / "predictions", sample_pictures(accelerator, best, data))
         with accelerator.autocast():
-            predict = Predictor(best).mask
-            views = worst_and_best(data.val, state.best_images, data.classes, read_image, predict, PICTURES)
+            views = worst_and_best(data, state.best_images, read_image, Predictor(best).mask, PICTURES)
         matrix = torch.tensor(state.best_matrix)
         measured = {"step": state.best_step, "names": names, "matrix": matrix, "result": scores(matrix)}
         write_report(args.output_dir, colors=class_colors(data.classes.values), pictures=views, **measured)
@@ -346,4 +290,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    arg.run_script(main, *USER_ERRORS)
+    run_script(main, *USER_ERRORS)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 MAX_SHAPES = 16
+SIDE_BY_SIDE = 4  # row groups of a lane: with 1, 2 or 4 loader processes, each reads its own
 
 
 class Slot(NamedTuple):
@@ -81,12 +82,34 @@ def epoch_batches(shapes: np.ndarray, batch_size: int, seed: int, epoch: int) ->
     return [Batch(chunks[i], *map(int, shapes[chunks[i]].max(axis=0))) for i in rng.permutation(len(chunks))]
 
 
+def stream_batches(lengths: np.ndarray, shapes: np.ndarray, batch_size: int, seed: int, epoch: int) -> list[Batch]:
+    """As `epoch_batches`, where records of one group (`lengths`, (G,), in order) should be read together.
+
+    Place i of every batch reads lane i. The groups in random order, each shuffled, are cut into lanes of equal length
+    (to one record), a lane into `SIDE_BY_SIDE` parts that its steps take turns with: a loader's processes take turns
+    with the steps, and one group should be read by one process.
+    """
+    rng = np.random.default_rng([seed, epoch])
+    firsts = np.cumsum(lengths) - lengths
+    records = [firsts[group] + rng.permutation(lengths[group]) for group in rng.permutation(len(lengths))]
+    order, total = np.concatenate(records), int(lengths.sum())
+    lanes = total // batch_size + (np.arange(batch_size) < total % batch_size)
+    parts = -(-(lanes[:, None] - np.arange(SIDE_BY_SIDE)) // SIDE_BY_SIDE)
+    starts = (np.cumsum(parts) - parts.ravel()).reshape(parts.shape)
+    height, width = map(int, shapes[0])
+    batches = []
+    for step in range(-(-total // batch_size)):
+        places = starts[:, step % SIDE_BY_SIDE] + step // SIDE_BY_SIDE
+        batches.append(Batch(order[places[lanes > step]], height, width))
+    return batches
+
+
 class TrainingSampler:
     """Batch sampler over the steps of a whole run: for each step, `accumulation` rounds of one micro-batch per process.
 
     The loader deals micro-batch i to process i mod `world_size`. Places beyond the step's images repeat one of them,
     marked as filler: its mask is to be ignored as a whole. An epoch's length is `steps_per_epoch`; step s belongs to
-    epoch s // steps_per_epoch, so a run resumes by starting at its step.
+    epoch s // steps_per_epoch, so a run resumes by starting at its step. `order` gives the batches of an epoch.
     """
 
     def __init__(
@@ -97,6 +120,7 @@ class TrainingSampler:
         world_size: int,
         seed: int,
         steps: range,
+        order: Callable[[np.ndarray, int, int, int], list[Batch]] = epoch_batches,
     ) -> None:
         self.shapes = shapes
         self.global_batch_size = batch_size
@@ -105,6 +129,7 @@ class TrainingSampler:
         self.accumulation = -(-batch_size // (micro_batch_size * world_size))
         self.seed = seed
         self.steps = steps
+        self.order = order
         self.steps_per_epoch = -(-len(shapes) // batch_size)
 
     def __len__(self) -> int:
@@ -115,7 +140,7 @@ class TrainingSampler:
         for step in self.steps:
             if step // self.steps_per_epoch != epoch:
                 epoch = step // self.steps_per_epoch
-                batches = epoch_batches(self.shapes, self.global_batch_size, self.seed, epoch)
+                batches = self.order(self.shapes, self.global_batch_size, self.seed, epoch)
             batch = batches[step % self.steps_per_epoch]
             slots = [Slot(int(index), epoch, batch.height, batch.width) for index in batch.indices]
             places = self.accumulation * self.world_size * self.micro_batch_size

@@ -1,15 +1,20 @@
 """Records become tensors: images as the network takes them, masks as class indices."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from data_utils.batching import Slot
+from data_utils.cache import digest
+from data_utils.decoded import Decoded, decode_once
+from data_utils.decoding import image_size_of
+from data_utils.errors import DataError
 from data_utils.masks import IGNORE, MaskClasses, read_mask
+
+CROPS_AROUND_CLASS = 1 / 3
 
 
 class SegmentationDataset(Dataset):
@@ -19,8 +24,10 @@ class SegmentationDataset(Dataset):
         records: any sequence of {"image", "mask", "name"}.
         read_image: (source, name) -> (C, h, w) array at the network's input size.
         classes: what mask values mean.
-        crop_size: (H, W) of a random crop, a function of (seed, epoch, index); None takes the whole image.
         fill: (C,) pixel value of padding.
+        bad: index -> what is wrong, of samples known to be unusable.
+        skip: errors in reading that make a sample a filler, fill all over and wholly ignored, so that the order of
+            all others stays; no error does by default.
     """
 
     def __init__(
@@ -29,50 +36,108 @@ class SegmentationDataset(Dataset):
         read_image: Callable[..., np.ndarray],
         classes: MaskClasses,
         *,
-        crop_size: tuple[int, int] | None = None,
         fill: Sequence[float] = (),
-        seed: int = 0,
+        bad: Mapping[int, str] | None = None,
+        skip: tuple[type[Exception], ...] = (),
     ) -> None:
         self.records = records
         self.read_image = read_image
         self.classes = classes
-        self.crop_size = crop_size
-        self.fill = fill
-        self.seed = seed
+        self.fill = np.asarray(fill, dtype=np.float32)
+        self.bad = bad or {}
+        self.decoded: Decoded | None = None
+        self.skip = skip
 
     def __len__(self) -> int:
         return len(self.records)
 
-    def read(self, index: int) -> tuple[np.ndarray, np.ndarray, str]:
-        """One record: image (C, h, w) at the network's input size, mask (H, W) uint8 at its own size, name."""
+    def read(self, slot: Slot) -> tuple[np.ndarray, np.ndarray, str | None]:
+        """Image (C, h, w) at the network's input size, mask (H, W) uint8, and what is wrong where both are filled."""
+        problem = self.bad.get(slot.index)
+        if problem is None:
+            try:
+                return *self.read_pair(slot), None
+            except self.skip as error:
+                problem = str(error)
+        shape = slot.height, slot.width
+        return (
+            np.broadcast_to(self.fill[:, None, None], (len(self.fill), *shape)),
+            np.full(shape, IGNORE, np.uint8),
+            problem,
+        )
+
+    def cache(self, key: str, progress: Callable[[Iterable, int, str], Iterable]) -> None:
+        """Decode all samples once; `key` stands for what `read_image` does. Raises DataError where there is no room."""
+        parts = (type(self).__name__, key, self.records.digest, self.classes.values, self.classes.ignore_value)
+        whole = self.records.digest and digest(*parts, self.bad)
+        self.decoded = decode_once(self.prepare_good, len(self), whole, self.skip, progress)
+
+    def prepare_good(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        """As `prepare`; DataError for samples known to be unusable."""
+        if index in self.bad:
+            raise DataError(self.bad[index])
+        return self.prepare(index)
+
+    def decode(self, index: int) -> tuple[np.ndarray, np.ndarray, str]:
+        """Image (C, h, w) at the network's input size, mask values (H, W) or (H, W, 3) at their own, name.
+
+        Raises DataError where the image file has another size than the mask.
+        """
         record = self.records[index]
         name = record["name"]
-        image = self.read_image(record["image"], name)
-        return image, self.classes.encode(read_mask(record["mask"], name), name), name
+        image, mask = self.read_image(record["image"], name), read_mask(record["mask"], name)
+        size = image_size_of(record["image"], f"{name}: image")
+        if size != mask.shape[:2]:
+            raise DataError(
+                f"{name}: image is {size[0]} x {size[1]}, its mask {mask.shape[0]} x {mask.shape[1]} (height x width)"
+            )
+        return image, mask, name
+
+    def read_pair(self, slot: Slot) -> tuple[np.ndarray, np.ndarray]:
+        """Image (C, h, w), mask (H, W) uint8 class indices."""
+        return self.prepare(slot.index) if self.decoded is None else self.decoded[slot.index]
+
+    def prepare(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        """Image and mask, before what differs from epoch to epoch."""
+        raise NotImplementedError
 
 
 class TrainingDataset(SegmentationDataset):
-    """Masks follow the image to the network's input size; crops, then padding to the slot's shape."""
+    """Masks follow the image to the network's input size; crops, then padding to the slot's shape.
 
-    def __getitem__(self, slot: Slot) -> tuple[Tensor, Tensor, tuple[int, int]]:
-        image, mask, _ = self.read(slot.index)
-        mask = resize_mask(mask, image.shape[1:])
+    Args:
+        crop_size: (H, W) of a random crop, a function of (seed, epoch, index); None takes the whole image.
+    """
+
+    def __init__(self, *args, crop_size: tuple[int, int] | None = None, seed: int = 0, **options) -> None:
+        super().__init__(*args, **options)
+        self.crop_size = crop_size
+        self.seed = seed
+
+    def prepare(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        image, mask, name = self.decode(index)
+        # the nearest pixels first: the fewer to look up
+        return image, self.classes.encode(resize_mask(mask, image.shape[1:]), name)
+
+    def read_pair(self, slot: Slot) -> tuple[np.ndarray, np.ndarray]:
+        image, mask = super().read_pair(slot)
         if self.crop_size is not None:
             rng = np.random.default_rng([self.seed, slot.epoch, slot.index, 1])
-            starts = [
-                rng.integers(max(have - want, 0) + 1) for have, want in zip(mask.shape, self.crop_size, strict=True)
-            ]
-            window = tuple(slice(at, at + want) for at, want in zip(starts, self.crop_size, strict=True))
+            window = crop_window(mask, self.crop_size, rng)
             image, mask = image[(slice(None), *window)], mask[window]
+        return image, mask
+
+    def __getitem__(self, slot: Slot) -> tuple[Tensor, Tensor, tuple[int, int], str | None]:
+        image, mask, problem = self.read(slot)
         if slot.filler:
             mask = np.full_like(mask, IGNORE)
         if mask.shape != (slot.height, slot.width):
             image, mask = self._pad(image, mask, slot.height, slot.width)
-        return torch.from_numpy(np.ascontiguousarray(image)), torch.from_numpy(mask.copy()), (slot.epoch, slot.index)
+        key = (slot.epoch, slot.index)
+        return _tensor(image), _tensor(mask), key, problem
 
     def _pad(self, image: np.ndarray, mask: np.ndarray, height: int, width: int) -> tuple[np.ndarray, np.ndarray]:
-        fill = np.asarray(self.fill, dtype=np.float32)
-        fill = fill.round() if image.dtype == np.uint8 else fill
+        fill = self.fill.round() if image.dtype == np.uint8 else self.fill
         padded = np.empty((len(image), height, width), dtype=image.dtype)
         padded[:] = fill.astype(image.dtype)[:, None, None]
         padded[:, : mask.shape[0], : mask.shape[1]] = image
@@ -84,27 +149,65 @@ class TrainingDataset(SegmentationDataset):
 class EvaluationDataset(SegmentationDataset):
     """Nothing is padded or cropped, and masks keep their own size: scores are those of the files."""
 
-    def __getitem__(self, slot: Slot) -> tuple[Tensor, Tensor, int]:
-        image, mask, _ = self.read(slot.index)
+    def prepare(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        image, mask, name = self.decode(index)
+        return image, self.classes.encode(mask, name)
+
+    def __getitem__(self, slot: Slot) -> tuple[Tensor, Tensor, int, str | None]:
+        image, mask, problem = self.read(slot)
         if slot.filler:
             mask = np.full_like(mask, IGNORE)
-        return torch.from_numpy(image), torch.from_numpy(mask), slot.index
+        return _tensor(image), _tensor(mask), slot.index, problem
+
+
+def _tensor(array: np.ndarray) -> Tensor:
+    """Copied where it has to be: what is mapped from a file is not to be written to."""
+    return torch.from_numpy(np.require(array, requirements=["C", "W"]))
+
+
+def crop_window(mask: np.ndarray, size: tuple[int, int], rng: np.random.Generator) -> tuple[slice, slice]:
+    """Where to crop `mask` (H, W) to at most `size`: anywhere, or, one time in three, around a class.
+
+    The class is any of those in the mask with equal chance, so that rare ones are seen as often as others, and one of
+    its pixels lies in the crop. (nnU-Net takes a third of its patches around foreground.)
+    """
+    favoured, choice, which = rng.random(3)
+    places = [int(rng.integers(max(have - want, 0) + 1)) for have, want in zip(mask.shape, size, strict=True)]
+    if favoured < CROPS_AROUND_CLASS:
+        present = np.flatnonzero(np.bincount(mask.ravel(), minlength=256)[:IGNORE])
+        if len(present):
+            pixels = np.flatnonzero(mask.ravel() == present[int(choice * len(present))])
+            pixel = np.unravel_index(pixels[int(which * len(pixels))], mask.shape)
+            inside = rng.random(2)
+            places = [
+                int(np.clip(at - int(part * want), 0, max(have - want, 0)))
+                for at, part, have, want in zip(pixel, inside, mask.shape, size, strict=True)
+            ]
+    return tuple(slice(at, at + want) for at, want in zip(places, size, strict=True))
 
 
 def resize_mask(mask: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """(H, W) uint8 -> (*size), each pixel the nearest one's class."""
-    if mask.shape == tuple(size):
+    """(H, W) or (H, W, 3) -> (*size, ...), each pixel the nearest one's value."""
+    if mask.shape[:2] == tuple(size):
         return mask
-    return np.asarray(Image.fromarray(mask).resize((size[1], size[0]), Image.Resampling.NEAREST))
+    # the pixel under each centre
+    rows, columns = (
+        ((2 * np.arange(want) + 1) * have) // (2 * want) for want, have in zip(size, mask.shape[:2], strict=True)
+    )
+    return mask[rows][:, columns]
 
 
 def collate_training(samples: list[tuple]) -> dict:
-    """images (B, C, H, W), masks (B, H, W) uint8, keys: [(epoch, index), ...]."""
-    images, masks, keys = zip(*samples, strict=True)
-    return {"images": torch.stack(images), "masks": torch.stack(masks), "keys": list(keys)}
+    """images (B, C, H, W), masks (B, H, W) uint8, keys: [(epoch, index), ...], problems: of the samples left out."""
+    images, masks, keys, problems = zip(*samples, strict=True)
+    return {"images": torch.stack(images), "masks": torch.stack(masks), "keys": list(keys)} | _problems(problems)
 
 
 def collate_evaluation(samples: list[tuple]) -> dict:
-    """images (B, C, H, W), masks: list of (H, W) uint8 of any sizes, indices: [index, ...]."""
-    images, masks, indices = zip(*samples, strict=True)
-    return {"images": torch.stack(images), "masks": list(masks), "indices": list(indices)}
+    """images (B, C, H, W), masks: list of (H, W) uint8 of any sizes, indices: [index, ...], problems as above."""
+    images, masks, indices, problems = zip(*samples, strict=True)
+    return {"images": torch.stack(images), "masks": list(masks), "indices": list(indices)} | _problems(problems)
+
+
+def _problems(problems: Sequence[str | None]) -> dict:
+    return {"problems": [problem for problem in problems if problem is not None]}

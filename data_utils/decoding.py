@@ -21,6 +21,7 @@ UNREADABLE = (
     SyntaxError,
     EOFError,
     OverflowError,
+    MemoryError,
     struct.error,
     zlib.error,
     tokenize.TokenError,
@@ -50,7 +51,7 @@ def opened(source: Source | None, name: str) -> Iterator[Image.Image | np.ndarra
     except UNREADABLE as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         if isinstance(error, UnidentifiedImageError):  # Pillow names an object in memory
-            reason = "not an image, or in a format that Pillow does not know"
+            reason = "empty, not an image, or in a format that Pillow does not know"
         raise DataError(f"{name} cannot be read ({reason})") from error
 
 
@@ -76,7 +77,9 @@ def decode_mask(source: Source, name: str) -> tuple[np.ndarray, bool, bool]:
 def _pixels(picture: Image.Image) -> np.ndarray:
     """All pixels as stored: (H, W), or (H, W, 3 or 4) uint8."""
     is_gif = picture.format == "GIF"
-    picture = ImageOps.exif_transpose(picture)
+    picture.load()  # after which a TIFF has been turned
+    if picture.getexif().get(ExifTags.Base.Orientation, 1) != 1:  # without, Pillow would copy
+        picture = ImageOps.exif_transpose(picture)
     if picture.mode in ("LA", "La", "PA"):
         return np.asarray(picture)[:, :, 0]
     if picture.mode in ("1", "L", "I", "F") or picture.mode.startswith("I;16") or (picture.mode == "P" and not is_gif):
@@ -97,15 +100,21 @@ def _whole_numbers(mask: np.ndarray, name: str) -> np.ndarray:
     return whole.astype(np.uint8 if whole.max() < 256 else np.uint16)
 
 
-def image_size_of(source: Source, name: str) -> tuple[int, int]:
-    """(H, W) as seen (EXIF orientation applied), from the header alone. Raises DataError, with `name`."""
+def image_header(source: Source, name: str) -> tuple[tuple[int, int], str]:
+    """((H, W) as seen, with EXIF orientation applied; mode), from the header alone. Raises DataError, with `name`."""
     with opened(source, name) as picture:
         if isinstance(picture, np.ndarray):
             if picture.ndim < 2:
                 raise DataError(f"{name} is an array of shape {picture.shape}, expected (H, W) or (H, W, C)")
-            return picture.shape[:2]
+            channels = "" if picture.ndim == 2 else f" x {picture.shape[2]}"
+            return picture.shape[:2], f"{picture.dtype}{channels}"
         width, height = picture.size
         # The method of PNG files would decode the pixels, lest the orientation stand behind them.
         turned = Image.Image.getexif(picture).get(ExifTags.Base.Orientation) in (5, 6, 7, 8)
         # Pillow has turned the size of TIFF files already.
-        return (width, height) if turned and picture.format != "TIFF" else (height, width)
+        return (width, height) if turned and picture.format != "TIFF" else (height, width), picture.mode
+
+
+def image_size_of(source: Source, name: str) -> tuple[int, int]:
+    """(H, W) as seen, from the header alone. Raises DataError, with `name`."""
+    return image_header(source, name)[0]

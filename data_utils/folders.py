@@ -2,9 +2,13 @@
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 
+import numpy as np
+
+from data_utils.cache import digest_of_files
 from data_utils.errors import DataError
 
 IMAGE_FOLDERS = ("images", "imgs", "image")
@@ -75,8 +79,43 @@ def _pair_of_folders(folder: Path) -> tuple[Path, Path]:
     return images, masks
 
 
-def pair(images: Path, masks: Path, mask_suffix: str | None, allow_unpaired: bool) -> list[dict]:
-    """Records {"image": path, "mask": path, "name": path of the image below `images`} in natural order.
+class Pairs(Sequence):
+    """Records {"image": path, "mask": path, "name": path of the image below `images`}.
+
+    Names are kept as bytes in two arrays: a million Python strings would be copied, page by page, into every loader
+    process as their reference counts change.
+
+    Args:
+        pairs: image and mask file below their folders, for each record.
+        unpaired: what has been left out, a line for each file.
+    """
+
+    def __init__(self, images: Path, masks: Path, pairs: Sequence[tuple[str, str]], unpaired: Sequence[str]) -> None:
+        self.folders = str(images), str(masks)
+        self.files = tuple(np.array([os.fsencode(pair[i]) for pair in pairs]) for i in range(2))
+        self.unpaired = unpaired
+
+    def __len__(self) -> int:
+        return len(self.files[0])
+
+    def __getitem__(self, i: int) -> dict:
+        image, mask = (os.fsdecode(files[i].item()) for files in self.files)
+        return {
+            "image": os.path.join(self.folders[0], image),
+            "mask": os.path.join(self.folders[1], mask),
+            "name": image,
+        }
+
+    @cached_property
+    def digest(self) -> str:
+        """Key of names, sizes and times of all files."""
+        records = (self[i] for i in range(len(self)))
+        paths = [record[kind] for record in records for kind in ("image", "mask")]
+        return digest_of_files(paths, b"/".join([*self.files[0], *self.files[1]]))
+
+
+def pair(images: Path, masks: Path, mask_suffix: str | None, allow_unpaired: bool) -> Pairs:
+    """Images and masks of one stem, in natural order.
 
     `mask_suffix` None detects it. Raises DataError for doubles and, unless allowed, for files without partner.
     """
@@ -98,14 +137,9 @@ def pair(images: Path, masks: Path, mask_suffix: str | None, allow_unpaired: boo
     if problems and not (allow_unpaired and stems):
         remedy = " (--mask-suffix sets the suffix" + (", --allow-unpaired leaves them out)" if stems else ")")
         raise DataError(f"{'; '.join(problems)}; masks are named <stem>{suffix}.<ext>{remedy}")
-    return [
-        {
-            "image": os.path.join(images, image_files[stem]),
-            "mask": os.path.join(masks, mask_of[stem]),
-            "name": image_files[stem],
-        }
-        for stem in stems
-    ]
+    unpaired = [f"{file}: image without mask" for file in without_mask]
+    unpaired += [f"{file}: mask without image" for file in without_image]
+    return Pairs(images, masks, [(image_files[stem], mask_of[stem]) for stem in stems], unpaired)
 
 
 def _stems(folder: Path, what: str) -> dict[str, str]:

@@ -7,9 +7,11 @@ import numpy as np
 import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset
 
-from data_utils.batching import EvaluationSampler, TrainingSampler
+from data_utils.batching import SIDE_BY_SIDE, EvaluationSampler, TrainingSampler
 from data_utils.dataset import EvaluationDataset, TrainingDataset, collate_evaluation, collate_training
 from data_utils.survey import Data
+
+Cache = tuple[str, Callable]  # what `read` depends on, and the progress bar
 
 
 def build_loaders(
@@ -19,13 +21,21 @@ def build_loaders(
     val_sampler: EvaluationSampler,
     crop_size: tuple[int, int] | None,
     num_workers: int,
+    cache: Cache | None = None,
 ) -> tuple[DataLoader, DataLoader]:
     """Micro-batches of the run's steps, endless epochs in one pass, and the validation images once, none padded.
 
-    `read(source, name)` gives (C, h, w) images.
+    `read(source, name)` gives (C, h, w) images. With `cache`, all are decoded now, or have been in an earlier run.
     """
-    train = TrainingDataset(data.train, read, data.classes, crop_size=crop_size, fill=data.mean, seed=sampler.seed)
-    val = EvaluationDataset(data.val, read, data.classes)
+    common = {"fill": data.mean, "skip": data.skip}
+    options = {"bad": data.train_bad, "crop_size": crop_size, "seed": sampler.seed}
+    train = TrainingDataset(data.train, read, data.classes, **options, **common)
+    val = EvaluationDataset(data.val, read, data.classes, bad=data.val_bad, **common)
+    if data.groups is not None:  # every lane of this process, and each lane's groups side by side
+        data.train.open_groups = sampler.micro_batch_size * sampler.accumulation * SIDE_BY_SIDE
+    if cache is not None:
+        train.cache(*cache)
+        val.cache(*cache)
     return (
         _loader(train, sampler, collate_training, num_workers),
         _loader(val, val_sampler, collate_evaluation, num_workers),

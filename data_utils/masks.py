@@ -3,9 +3,7 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -32,7 +30,7 @@ def read_mask(source: Source, name: str) -> np.ndarray:
     return decode_mask(source, name)[0]
 
 
-def _pack(mask: np.ndarray) -> np.ndarray:
+def pack(mask: np.ndarray) -> np.ndarray:
     """(H, W, 3) colours -> (H, W) uint32 of 24 bits; (H, W) numbers stay."""
     if mask.ndim == 2:
         return mask
@@ -41,7 +39,7 @@ def _pack(mask: np.ndarray) -> np.ndarray:
     return packed.view("<u4")[:, :, 0]
 
 
-def _unpack(key: int) -> tuple[int, int, int]:
+def unpack(key: int) -> tuple[int, int, int]:
     return key & 255, key >> 8 & 255, key >> 16
 
 
@@ -52,14 +50,18 @@ def show(values: Iterable[Value]) -> str:
 
 
 @lru_cache(maxsize=8)
-def _table(values: tuple[Value, ...], ignore_value: Value | None, size: int) -> np.ndarray:
-    """Mask value -> class index + 1, IGNORE + 1 for the ignored one, 0 for the unknown."""
-    table = np.zeros(size, np.uint16)  # the 24-bit table occupies only the pages that are written
-    for code, value in [(IGNORE + 1, ignore_value), *enumerate(values, 1)]:
-        key = int.from_bytes(bytes(value), "little") if isinstance(value, tuple) else value
-        if key is not None and 0 <= key < size:
-            table[key] = code
+def _table(values: tuple[Value, ...], size: int) -> np.ndarray:
+    """Mask value -> class index + 1, 0 for all others."""
+    table = np.zeros(size, np.uint8)  # the 24-bit table occupies only the pages that are written
+    for code, value in enumerate(values, 1):
+        if 0 <= _key(value) < size:
+            table[_key(value)] = code
     return table
+
+
+def _key(value: Value) -> int:
+    """What `pack` makes of a mask value."""
+    return int.from_bytes(bytes(value), "little") if isinstance(value, tuple) else value
 
 
 @dataclass(frozen=True)
@@ -81,71 +83,23 @@ class MaskClasses:
         if coloured != (mask.ndim == 3):
             kinds = ("a mask of numbers", "a colour mask")
             raise DataError(f"{name} is {kinds[mask.ndim == 3]}, the classes are {show(self.values)}")
-        keys = _pack(mask)
+        keys = pack(mask)
         if keys.dtype == np.int64:
-            known = {self.ignore_value: IGNORE + 1} | {value: code for code, value in enumerate(self.values, 1)}
+            known = {value: code for code, value in enumerate(self.values, 1)}
             found, where = np.unique(keys, return_inverse=True)
-            codes = np.array([known.get(value, 0) for value in found.tolist()], np.uint16)[where.reshape(keys.shape)]
+            codes = np.array([known.get(value, 0) for value in found.tolist()], np.uint8)[where.reshape(keys.shape)]
         else:
-            codes = _table(self.values, self.ignore_value, 1 << 24 if coloured else 1 << 8 * keys.itemsize).take(keys)
-        if not codes.all():
-            unknown = np.unique(keys[codes == 0]).tolist()
-            unknown = [_unpack(key) for key in unknown] if coloured else unknown
+            codes = _table(self.values, 1 << 24 if coloured else 1 << 8 * keys.itemsize).take(keys)
+        unclassed = codes == 0
+        if self.ignore_value is not None:
+            unclassed &= keys != _key(self.ignore_value)
+        if unclassed.any():
+            unknown = np.unique(keys[unclassed]).tolist()
+            unknown = [unpack(key) for key in unknown] if coloured else unknown
             raise DataError(
                 f"{name} has mask values [{show(unknown)}], classes are {show(self.values)}; a lossy (JPEG) mask?"
             )
-        return (codes - 1).astype(np.uint8)
-
-
-def discover(
-    masks: Sequence[tuple[Source, str]], progress: Callable[[Iterable, int], Iterable] = lambda items, total: items
-) -> dict[Value, int]:
-    """Every value in any of the (source, name) masks and how many pixels hold it, read in threads.
-
-    Raises DataError for unreadable masks, lossy ones, more than 255 values, and numbers mixed with colours.
-    """
-    counts = {"numbers": Counter(), "greys": Counter(), "colours": Counter()}
-    examples = {}
-    tasks = range(len(masks))  # indices, so that a lazy sequence is read in the threads too
-    with ThreadPoolExecutor() as pool, closing(pool.map(lambda i: _count_values(*masks[i]), tasks)) as results:
-        for kind, found, name in progress(results, len(masks)):
-            counts[kind].update(found)
-            examples.setdefault(kind, name)
-            _check_number(counts[kind], name)
-    numbers, greys, colours = counts.values()
-    if colours and numbers:
-        raise DataError(
-            f"{examples['colours']} is a colour mask and {examples['numbers']} one of numbers; store all in one way"
-        )
-    found = Counter({(value,) * 3: count for value, count in greys.items()} if colours else greys)
-    return dict(found + numbers + colours)
-
-
-def _count_values(source: Source, name: str) -> tuple[str, dict[Value, int], str]:
-    mask, coloured, jpeg = decode_mask(source, name)
-    flat = _pack(mask).ravel()
-    # Masks are made of long runs of one value: counting runs is several times faster than sorting pixels.
-    starts = np.concatenate([[0], np.flatnonzero(flat[1:] != flat[:-1]) + 1])
-    values, where = np.unique(flat[starts], return_inverse=True)
-    pixels = np.bincount(where, weights=np.diff(starts, append=flat.size)).astype(int)
-    values = [_unpack(value) for value in values.tolist()] if mask.ndim == 3 else values.tolist()
-    if jpeg and len(values) > 2:
-        raise DataError(
-            f"{name}: mask is a JPEG with the values {show(values)}; compression invents values, store masks as PNG"
-        )
-    found = dict(zip(values, pixels.tolist(), strict=True))
-    _check_number(found, name)
-    return ("colours" if mask.ndim == 3 else "greys" if coloured else "numbers"), found, name
-
-
-def _check_number(found: dict[Value, int], name: str) -> None:
-    if len(found) <= MAX_VALUES:
-        return
-    some = np.array(sorted(found)[: MAX_VALUES + 1]).reshape(MAX_VALUES + 1, -1)
-    near = (np.abs(some[:, None] - some).max(axis=2) <= 2).sum(axis=1) > 1
-    smooth = near.mean() > 0.5 if some.shape[1] == 3 else max(found) <= 255
-    guess = "smoothed edges (JPEG, interpolation)" if smooth else "numbers of instances instead of classes"
-    raise DataError(f"{name}: masks hold more than {MAX_VALUES} values up to this one, {show(sorted(found))}; {guess}?")
+        return codes - np.uint8(1)  # 0, the ignored, becomes 255
 
 
 def _parse_value(text: str) -> Value:
@@ -192,10 +146,10 @@ def _read_classes(path: str) -> list[tuple[str, str]]:
 
 
 def resolve(found: dict[Value, int], classes: str | None, ignore: str | None) -> MaskClasses:
-    """The classes of masks that hold the values `found` (as `discover` gives them).
+    """The classes of masks that hold the values `found` (as `inspection.total_pixels` gives them).
 
     Without `classes`, every value in order is a class save the ignored one: `ignore`, or 255 where the others are
-    0, 1, ... n-1 and n >= 2; so 255 is a class in {0, 255}. Raises DataError for values without class or fewer than 2.
+    0, 1, ... n-1 and n >= 2; so 255 is a class in {0, 255}. Raises DataError for fewer than 2 classes.
     """
     values = sorted(found)
     ignored = None if ignore is None else _parse_value(ignore)
@@ -214,17 +168,13 @@ def resolve(found: dict[Value, int], classes: str | None, ignore: str | None) ->
         names = ["background", "foreground"] if binary else [show([value]) for value in values]
     else:
         pairs = parse_classes(classes)
-        if all(isinstance(value, int) for value in found):  # black and white by colour: stored so or not, it is grey
-            pairs = [(v[0], name) if isinstance(v, tuple) and len(set(v)) == 1 else (v, name) for v, name in pairs]
+        greys = all(isinstance(value, tuple) and len(set(value)) == 1 for value, _ in pairs)
+        if greys and all(isinstance(value, int) for value in found):  # black and white by colour: stored so or not
+            pairs = [(value[0], name) for value, name in pairs]
         occurring = sum(value in found for value, _ in pairs)
         if ignored is None and IGNORE in found and IGNORE not in dict(pairs) and occurring >= 2:
             ignored = IGNORE  # with one class or none in the masks, 255 is the other one, named wrongly
         pairs = [(value, name) for value, name in pairs if value != ignored]
-        nameless = [value for value in values if value not in dict(pairs) and value != ignored]
-        if nameless:
-            raise DataError(
-                f"the masks hold {show(nameless)}, not in --classes; name each, or give it as --ignore-index"
-            )
         values, names = [value for value, _ in pairs], [name for _, name in pairs]
     if not 2 <= len(values) <= MAX_VALUES:
         raise DataError(f"{len(values)} classes, expected 2 to {MAX_VALUES}; the masks hold {show(sorted(found))}")

@@ -6,8 +6,9 @@ from pathlib import Path, PurePath
 import numpy as np
 from PIL import Image
 
-from data_utils.masks import MaskClasses, Value, read_mask
+from data_utils.masks import Value, read_mask
 from data_utils.overlay import mark_errors, overlay, palette, panel, to_rgb
+from data_utils.survey import Data
 
 
 def class_colors(values: Sequence[Value]) -> np.ndarray:
@@ -16,29 +17,29 @@ def class_colors(values: Sequence[Value]) -> np.ndarray:
 
 
 def sample_panels(
-    records: Sequence[dict],
-    classes: MaskClasses,
-    read_image: Callable[..., np.ndarray],
-    predict: Callable[..., np.ndarray],
-    count: int,
+    data: Data, read_image: Callable[..., np.ndarray], predict: Callable[..., np.ndarray], count: int
 ) -> dict[str, np.ndarray]:
-    """image | truth | prediction | errors, uint8 (H, W, 3), of `count` records spread over the set, by name.
+    """image | truth | prediction | errors, uint8 (H, W, 3), of `count` validation records spread over the set, by name.
 
-    `predict(source, name)` gives class indices (H, W).
+    `predict(source, name)` gives class indices (H, W). Records to be skipped have none.
     """
-    colors, panels = class_colors(classes.values), {}
-    for index in np.unique(np.linspace(0, len(records) - 1, count).astype(int)).tolist():
-        record = records[index]
+    colors, panels = class_colors(data.classes.values), {}
+    good = [index for index in range(len(data.val)) if index not in data.val_bad]
+    for index in np.unique(np.linspace(0, len(good) - 1, count).astype(int)).tolist():
+        record = data.val[good[index]]
         name = record["name"]
-        truth = classes.encode(read_mask(record["mask"], name), name)
-        panels[name] = panel(read_image(record["image"], name), truth, predict(record["image"], name), colors)
+        try:
+            truth = data.classes.encode(read_mask(record["mask"], name), name)
+            image = read_image(record["image"], name)
+        except data.skip:
+            continue
+        panels[name] = panel(image, truth, predict(record["image"], name), colors)
     return panels
 
 
 def worst_and_best(
-    records: Sequence[dict],
+    data: Data,
     image_scores: Sequence[float],
-    classes: MaskClasses,
     read_image: Callable[..., np.ndarray],
     predict: Callable[..., np.ndarray],
     count: int,
@@ -47,14 +48,18 @@ def worst_and_best(
 
     `predict(source, name)` gives class indices (H, W); truth and prediction are shown over the image.
     """
-    order = np.argsort(np.asarray(image_scores), kind="stable")
-    chosen = order if len(order) <= count else np.concatenate([order[: count // 2], order[-(count - count // 2) :]])
+    records, classes = data.val, data.classes
+    order = [index for index in np.argsort(np.asarray(image_scores), kind="stable") if index not in data.val_bad]
+    chosen = order if len(order) <= count else order[: count // 2] + order[-(count - count // 2) :]
     colors, pictures = class_colors(classes.values), {}
-    for index in chosen.tolist():
+    for index in map(int, chosen):
         record = records[index]
         name = record["name"]
-        image, pred = read_image(record["image"], name), predict(record["image"], name)
-        truth = classes.encode(read_mask(record["mask"], name), name)
+        try:
+            truth = classes.encode(read_mask(record["mask"], name), name)
+            image, pred = read_image(record["image"], name), predict(record["image"], name)
+        except data.skip:
+            continue
         pictures[f"{name}: IoU {image_scores[index]:.4f}"] = {
             "image": to_rgb(image),
             "truth": overlay(image, truth, colors),

@@ -40,6 +40,10 @@ class Shapes(Sequence):
         image, mask = _render(self._rng(index))
         return {"image": image, "mask": mask, "name": f"shapes-{index:06d}"}
 
+    @property
+    def digest(self) -> None:
+        """Nothing is remembered of pictures that this code generates."""
+
     def _rng(self, index: int) -> np.random.Generator:
         return np.random.default_rng([self.seed, index])
 

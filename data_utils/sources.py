@@ -5,30 +5,23 @@ picture: a path, bytes, a `datasets` dict, a PIL image or an array.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from collections.abc import Iterable, Sequence
 from functools import partial
-from pathlib import Path, PurePath
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
-from torch.utils.data import Subset
 
-from data_utils.decoding import image_size_of
+from data_utils.cache import digest
 from data_utils.errors import DataError
 from data_utils.folders import find_splits, pair
 from data_utils.shapes import VAL_FIRST, Shapes
-
-if TYPE_CHECKING:
-    from datasets import Dataset
+from data_utils.streams import ParquetRows, find_files, hold_out_shards
+from data_utils.tables import Rows, holds_tables, is_hub_id, load_tables
+from data_utils.tars import TarRecords
 
 SHAPES_LENGTHS = (240, 48)
 TRAIN_SPLITS = ("train", "training")
 VAL_SPLITS = ("val", "validation", "valid")
-IMAGE_COLUMNS = ("image",)
-MASK_COLUMNS = ("mask", "label", "annotation")
-PROBLEMS = 3  # in a message
 
 
 def load(
@@ -36,6 +29,7 @@ def load(
     *,
     seed: int,
     val_fraction: float,
+    val_group: str | None,
     train_split: str | None,
     val_split: str | None,
     mask_suffix: str | None,
@@ -43,24 +37,63 @@ def load(
     mask_column: str | None,
     dataset_config: str | None,
     allow_unpaired: bool,
+    streaming: bool = False,
 ) -> tuple[Sequence[dict], Sequence[dict]]:
     """Training and validation split of `shapes`, a folder, a .parquet file or a Hub id; flags as in train.py.
 
     Without a validation split, a share `val_fraction` of the training images, drawn by `seed`, becomes one: the same on
-    every file system. Raises DataError for what is missing, unpaired or ambiguous.
+    every file system, and whole groups of names alike in what matches `val_group`.
+    Raises DataError for what is missing, unpaired or ambiguous.
     """
     if dataset == "shapes":
         return Shapes(SHAPES_LENGTHS[0]), Shapes(SHAPES_LENGTHS[1], first=VAL_FIRST)
     path = Path(dataset).expanduser()
-    if path.is_dir() and not _holds_tables(path):
+    if streaming or "://" in dataset or path.suffix == ".tar" or _holds_tars(path):
+        return load_stream(
+            dataset, path, dataset_config, train_split, val_split, image_column, mask_column, val_fraction, seed
+        )
+    if path.is_dir() and not holds_tables(path):
         folders = find_splits(path, [name for name in (train_split, val_split) if name])
         splits = {name: partial(pair, *both, mask_suffix, allow_unpaired) for name, both in folders.items()}
     else:
-        tables = _load_tables(dataset, path, dataset_config)
+        tables = load_tables(dataset, path, dataset_config)
         splits = {name: partial(Rows, table, image_column, mask_column) for name, table in tables.items()}
     train_name, val_name = _choose(splits, train_split, val_split, dataset)
     train = splits[train_name]()
-    return hold_out(train, val_fraction, seed) if val_name is None else (train, splits[val_name]())
+    return hold_out(train, val_fraction, seed, val_group) if val_name is None else (train, splits[val_name]())
+
+
+def load_stream(
+    dataset: str,
+    path: Path,
+    config: str | None,
+    train_split: str | None,
+    val_split: str | None,
+    image_column: str | None,
+    mask_column: str | None,
+    val_fraction: float,
+    seed: int,
+) -> tuple[Sequence[dict], Sequence[dict]]:
+    """Both splits of parquet or tar files that stay where they are; if there is one only, whole files are held out."""
+    if path.exists():
+        url = str(path)
+    elif "://" in dataset:
+        url = dataset
+    elif is_hub_id(dataset):
+        url = f"hf://datasets/{dataset}" + (f"/{config}" if config else "")
+    else:
+        raise DataError(f"--dataset {dataset} is not there; expected files, a folder, a URL or a Hub id owner/name")
+    splits = find_files(url, [name for name in (train_split, val_split) if name])
+    train_name, val_name = _choose(splits, train_split, val_split, dataset)
+    kind = TarRecords if splits[train_name][0].endswith(".tar") else ParquetRows
+    train = kind.open(splits[train_name], image_column, mask_column)
+    if val_name is None:
+        return hold_out_shards(train, val_fraction, seed)
+    return train, kind.open(splits[val_name], image_column, mask_column)
+
+
+def _holds_tars(path: Path) -> bool:
+    return path.is_dir() and any(True for pattern in ("*.tar", "*/*.tar") for _ in path.glob(pattern))
 
 
 def _choose(
@@ -83,118 +116,58 @@ def _choose(
     return train, find(val_split, "--val-split", [name for name in VAL_SPLITS if name != train])
 
 
-def hold_out(records: Sequence[dict], fraction: float, seed: int) -> tuple[Sequence[dict], Sequence[dict]]:
-    """Training and validation part in the order of `records`; at least one record in each."""
-    if len(records) < 2:
-        raise DataError(f"{len(records)} image; at least 2 are needed, one to train on and one to validate")
-    count = min(max(1, round(len(records) * fraction)), len(records) - 1)
-    order = np.random.default_rng(seed).permutation(len(records))
-    train, val = (sorted(part.tolist()) for part in (order[count:], order[:count]))
-    return Subset(records, train), Subset(records, val)
+class Part(Sequence):
+    """The records of another sequence at `indices`, (N,) int64."""
 
-
-class Rows(Sequence):
-    """Rows of a `datasets.Dataset` as records whose pictures are still encoded.
-
-    Columns that are not named are found by convention. Raises DataError where there is none that holds pictures.
-    """
-
-    def __init__(self, dataset: "Dataset", image_column: str | None, mask_column: str | None) -> None:
-        from datasets import Image
-
-        self.columns = {
-            "image": _find_column(dataset, image_column, "--image-column", IMAGE_COLUMNS),
-            "mask": _find_column(dataset, mask_column, "--mask-column", MASK_COLUMNS),
-        }
-        self.dataset = dataset.select_columns(list(dict.fromkeys(self.columns.values())))
-        for column in self.dataset.column_names:
-            self.dataset = self.dataset.cast_column(column, Image(decode=False))
+    def __init__(self, records: Sequence[dict], indices: np.ndarray) -> None:
+        self.records, self.indices = records, indices
 
     def __len__(self) -> int:
-        return len(self.dataset)
+        return len(self.indices)
 
     def __getitem__(self, i: int) -> dict:
-        row = self.dataset[i]
-        record = {key: row[column] for key, column in self.columns.items()}
-        path = (record["image"] or {}).get("path")
-        return record | {"name": PurePath(path).name if path else f"row {i}"}
+        return self.records[int(self.indices[i])]
+
+    @property
+    def digest(self) -> str | None:
+        whole = self.records.digest
+        return None if whole is None else digest(whole, self.indices.tobytes())
 
 
-def _find_column(dataset: "Dataset", asked: str | None, flag: str, usual: tuple[str, ...]) -> str:
-    pictures = [name for name, feature in dataset.features.items() if _holds_pictures(feature)]
-    found = [name for name in ([asked] if asked else usual) if name in pictures]
-    if not found:
-        columns = ", ".join(f"{name} ({getattr(f, 'dtype', f)})" for name, f in dataset.features.items())
-        raise DataError(f"no column {asked or '|'.join(usual)} with pictures, only {columns}; choose one with {flag}")
-    return found[0]
+def hold_out(
+    records: Sequence[dict], fraction: float, seed: int, group: str | None = None
+) -> tuple[Sequence[dict], Sequence[dict]]:
+    """Training and validation part in the order of `records`; at least one record in each.
 
-
-def _holds_pictures(feature: object) -> bool:
-    """Whether a `datasets` column can be cast to pictures: it is one, or a picture's struct, bytes or path."""
-    if isinstance(feature, Mapping):
-        return {"bytes", "path"} <= feature.keys()
-    return getattr(feature, "dtype", None) in ("PIL.Image.Image", "binary", "large_binary", "string", "large_string")
-
-
-def _holds_tables(folder: Path) -> bool:
-    """Whether `datasets` wrote the folder: by save_to_disk, or as parquet files."""
-    saved = any((folder / name).is_file() for name in ("dataset_info.json", "dataset_dict.json"))
-    return saved or any(True for pattern in ("*.parquet", "*/*.parquet") for _ in folder.glob(pattern))
-
-
-def _load_tables(dataset: str, path: Path, config: str | None) -> Mapping[str, "Dataset"]:
-    """Splits of a .parquet file, a folder that `datasets` wrote, or a Hub id."""
-    is_hub_id = re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", dataset) and not Path(dataset).parent.is_dir()
-    if not (path.is_dir() or (path.is_file() and path.suffix == ".parquet") or is_hub_id):
-        seen = "is a file, not .parquet" if path.is_file() else "is not there"
-        raise DataError(
-            f"--dataset {dataset} {seen}; expected `shapes`, a folder, a .parquet file or a Hub id owner/name"
-        )
-    import datasets  # seconds, which other sources need not wait
-
-    failures = (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError)
-    try:
-        if path.is_file():
-            loaded = datasets.load_dataset("parquet", data_files=str(path))
-        elif not path.is_dir():
-            loaded = datasets.load_dataset(dataset, config)
-        elif (path / "dataset_info.json").is_file() or (path / "dataset_dict.json").is_file():
-            loaded = datasets.load_from_disk(str(path))
-        else:
-            loaded = datasets.load_dataset("parquet", data_dir=str(path))
-    except failures as error:
-        what = "" if path.exists() else " is no folder here, and as a Hub id it"
-        reason = " ".join(str(error.__cause__ or error).split())[:300]
-        raise DataError(f"--dataset {dataset}{what} cannot be loaded ({reason})") from error
-    return loaded if isinstance(loaded, Mapping) else {"train": loaded}
-
-
-def check_sizes(
-    split: Sequence[dict], progress: Callable[[Iterable, int], Iterable] = lambda items, total: items
-) -> np.ndarray:
-    """(N, 2) int64 of image sizes (H, W), from the headers of all images and masks, read in threads.
-
-    Raises one DataError that names the first few files that are unreadable or whose mask has another size.
+    With a regular expression `group`, records whose names agree in its first bracket, or in all that it matches, stay
+    together: slices of one volume must not be on both sides.
     """
-    if isinstance(split, Shapes):
-        return split.sizes
-    with ThreadPoolExecutor() as pool, closing(pool.map(lambda i: _size_of_pair(split[i]), range(len(split)))) as read:
-        sizes = list(progress(read, len(split)))
-    problems = [size for size in sizes if isinstance(size, str)]
-    if problems:
-        shown = "; ".join(problems[:PROBLEMS] + ["..."] * (len(problems) > PROBLEMS))
-        raise DataError(f"{len(problems)} of {len(split)} pairs cannot be used: {shown}")
-    return np.array(sizes, np.int64).reshape(-1, 2)
+    if len(records) < 2:
+        raise DataError(f"{len(records)} image; at least 2 are needed, one to train on and one to validate")
+    groups = np.arange(len(records)) if group is None else _groups(records, group)
+    sizes = np.bincount(groups)
+    order = np.random.default_rng(seed).permutation(len(sizes))
+    wanted = min(max(1, round(len(records) * fraction)), len(records) - 1)
+    # whole groups until there are enough, one of them at least left to train on
+    count = min(int(np.searchsorted(np.cumsum(sizes[order]), wanted)) + 1, len(sizes) - 1)
+    held_out = np.isin(groups, order[:count])
+    return Part(records, np.flatnonzero(~held_out)), Part(records, np.flatnonzero(held_out))
 
 
-def _size_of_pair(record: dict) -> tuple[int, int] | str:
-    """(H, W), or what is wrong."""
-    name = record["name"]
+def _groups(records: Sequence[dict], pattern: str) -> np.ndarray:
+    """(N,) number of each record's group, by first appearance."""
     try:
-        image = image_size_of(record["image"], f"{name}: image")
-        mask = image_size_of(record["mask"], f"{name}: mask")
-    except DataError as error:
-        return str(error)
-    if image != mask:
-        return f"{name}: image is {image[0]} x {image[1]}, its mask {mask[0]} x {mask[1]} (height x width)"
-    return image
+        expression = re.compile(pattern)
+    except re.error as error:
+        raise DataError(f"--val-group {pattern!r} is no regular expression ({error})") from error
+    numbers: dict[str, int] = {}
+    groups = np.empty(len(records), np.int64)
+    for i in range(len(records)):
+        name = records[i]["name"]
+        found = expression.search(name)
+        if found is None:
+            raise DataError(f"--val-group {pattern!r} matches nothing in the name {name}")
+        groups[i] = numbers.setdefault(found.group(1 if expression.groups else 0), len(numbers))
+    if len(numbers) < 2:
+        raise DataError(f"--val-group {pattern!r} puts all images into one group, {next(iter(numbers))!r}")
+    return groups

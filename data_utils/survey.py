@@ -1,18 +1,45 @@
 """A data set, and what must be known of it before the first step: sizes, classes, channels, brightness."""
 
-import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
 from data_utils import sources
-from data_utils.batching import padded_shapes
-from data_utils.masks import MaskClasses, discover, resolve
+from data_utils.batching import Batch, epoch_batches, padded_shapes, stream_batches
+from data_utils.brightness import STATISTICS_IMAGES, measure
+from data_utils.cache import digest, remembered
+from data_utils.errors import DataError
+from data_utils.inspection import Survey, examine, find_unknown, raise_problems, total_pixels
+from data_utils.masks import IGNORE, MaskClasses, Value, resolve
 from data_utils.shapes import CLASS_NAMES
 
-STATISTICS_IMAGES = 128  # enough for mean and standard deviation to settle
+SAMPLE_GROUPS = 8  # of a stream, which the images come from
+LISTED = 20  # skipped samples, by name
+Errors = tuple[type[Exception], ...]
+Splits = tuple[Sequence[dict], Sequence[dict]]
+
+
+class Reading(NamedTuple):
+    """How to read a data set: `read(source, name)` gives an image (H, W, C), unless it raises what is to be skipped."""
+
+    read: Callable[..., np.ndarray]
+    progress: Callable[[Iterable, int, str], Iterable]
+    seed: int
+    skip: Errors
+
+    def examine(self, records: Sequence[dict], what: str) -> Survey:
+        return examine(records, lambda items, total: self.progress(items, total, what))
+
+    def measure(self, records: Sequence[dict], key: str | None, survey: Survey) -> tuple:
+        return measure(records, key, survey.problems, self.read, self.progress, self.seed, self.skip)
+
+    def check(self, survey: Survey, records: Sequence[dict]) -> None:
+        """DataError for problems, unless they are to be skipped and some records are left."""
+        if not self.skip or len(survey.problems) == len(records):
+            raise_problems(survey, len(records))
 
 
 @dataclass(frozen=True)
@@ -23,6 +50,9 @@ class Data:
         train_sizes, val_sizes: (N, 2) as (H, W) in the files.
         class_pixels: how many pixels of each class the masks hold.
         mean, std: one number for each channel of the training images, in the files' own value range.
+        train_bad, val_bad: index -> what is wrong, of samples known to be unusable.
+        skip: errors in reading that make a sample a filler instead of ending the run.
+        groups: of a stream, the number of training records in each group that is read together.
     """
 
     train: Sequence[dict]
@@ -34,6 +64,10 @@ class Data:
     channels: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    train_bad: dict[int, str] = field(default_factory=dict)
+    val_bad: dict[int, str] = field(default_factory=dict)
+    skip: Errors = ()
+    groups: np.ndarray | None = None
 
     def shapes(
         self, target_size: Callable[[int, int], tuple[int, int]], crop_size: tuple[int, int] | None, smallest: int
@@ -49,22 +83,29 @@ class Data:
             train[:] = crop_size
         return np.maximum(padded_shapes(train), smallest), val
 
+    @property
+    def order(self) -> Callable[[np.ndarray, int, int, int], list[Batch]]:
+        """(shapes, batch size, seed, epoch) -> the epoch's batches."""
+        return epoch_batches if self.groups is None else partial(stream_batches, self.groups)
+
     def fingerprint(self) -> str:
-        """Changes with the names and sizes of the images in either split."""
-        digest = hashlib.sha256()
+        """Changes with the number or sizes of the images in either split, or with the names of some of them."""
+        parts = []
         for records, sizes in ((self.train, self.train_sizes), (self.val, self.val_sizes)):
-            digest.update(
-                "\n".join(record["name"] for record in records).encode() + np.ascontiguousarray(sizes).tobytes()
-            )
-        return f"{len(self.train)} + {len(self.val)} images ({digest.hexdigest()[:12]})"
+            some = np.unique(np.linspace(0, len(records) - 1, 16).astype(int)).tolist()
+            parts += [len(records), [records[index]["name"] for index in some], sizes.tolist()]
+        return f"{len(self.train)} + {len(self.val)} images ({digest(*parts)[:12]})"
 
     def __str__(self) -> str:
         named = zip(self.classes.values, self.classes.names, strict=True)
         ignored = self.classes.ignore_value
+        bad = [*self.train_bad.values(), *self.val_bad.values()]
+        listed = "; ".join(bad[:LISTED] + ["..."] * (len(bad) > LISTED))
         return (
             f"{len(self.train)} training and {len(self.val)} validation images, {self.channels} channels, classes "
             + ", ".join(f"{value}={name}" for value, name in named)
             + ("" if ignored is None else f", ignored {ignored}")
+            + (f"; {len(bad)} bad samples skipped: {listed}" if bad else "")
         )
 
 
@@ -76,40 +117,101 @@ def load_data(
     classes: str | None,
     ignore_index: str | None,
     seed: int,
+    image_size: Sequence[int] | None = None,
+    crop_size: Sequence[int] | None = None,
+    on_bad_sample: str = "error",
+    errors: Errors = (DataError,),
     **options,
 ) -> Data:
     """Find the data set (`options` as in `sources.load`), read every header, every mask and a sample of the images.
 
-    `read(source, name)` gives an image as (H, W, C). Raises DataError for what is wrong with the files, naming them.
+    `read(source, name)` gives an image as (H, W, C) and may raise `errors`. What was read is remembered until a file
+    changes. Raises DataError for what is wrong with the files, naming them; with `on_bad_sample` "skip" they are noted.
     """
-    train, val = sources.load(dataset, seed=seed, **options)
+    skip = errors if on_bad_sample == "skip" else ()
+    splits = sources.load(dataset, seed=seed, **options)
     if dataset == "shapes":
         classes = classes or ",".join(f"{value}={name}" for value, name in enumerate(CLASS_NAMES))
-    train_sizes = sources.check_sizes(train, lambda items, n: progress(items, n, "checking training files"))
-    val_sizes = sources.check_sizes(val, lambda items, n: progress(items, n, "checking validation files"))
-    masks = [(record["mask"], record["name"]) for split in (train, val) for record in split]
-    found = discover(masks, lambda items, n: progress(items, n, "reading mask values"))
-    mask_classes = resolve(found, classes, ignore_index)
-    chosen = np.random.default_rng(seed).permutation(len(train))[:STATISTICS_IMAGES]
-    samples = [train[int(index)] for index in chosen]
-    with ThreadPoolExecutor() as pool:
-        images = pool.map(lambda sample: read(sample["image"], sample["name"]), samples)
-        mean, std = channel_statistics(progress(images, len(samples), "measuring brightness"))
-    pixels = [found.get(value, 0) for value in mask_classes.values]
-    return Data(train, val, train_sizes, val_sizes, mask_classes, pixels, len(mean), mean, std)
+    reading = Reading(read, progress, seed, skip)
+    if not hasattr(splits[0], "lengths"):
+        return survey_files(splits, reading, classes, ignore_index)
+    if not classes or not (image_size or crop_size):
+        raise DataError("a stream is not read before training: it needs --classes, and --image-size or --crop-size")
+    return sample_stream(splits, reading, classes, ignore_index, need_sizes=not image_size)
 
 
-def channel_statistics(images: Iterable[np.ndarray]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each channel over all pixels of (H, W, C) images, in float64.
+def survey_files(splits: Splits, reading: Reading, classes: str | None, ignore: str | None) -> Data:
+    """All that is to be known of files at hand."""
+    names = ("training", "validation")
+    pairs = [(survey_of(r, reading, f"checking {name} files"), r) for r, name in zip(splits, names, strict=True)]
+    for survey, records in pairs:
+        reading.check(survey, records)
+    mask_classes = resolve(total_pixels(pairs), classes, ignore)
+    for survey, records in pairs:
+        find_unknown(survey, records, mask_classes)
+        reading.check(survey, records)
+    mean, std = reading.measure(splits[0], splits[0].digest, pairs[0][0])
+    sizes = [usable_sizes(survey) for survey, _ in pairs]
+    bad = [texts(survey) for survey, _ in pairs]
+    pixels = class_pixels(total_pixels(pairs), mask_classes)
+    return Data(*splits, *sizes, mask_classes, pixels, len(mean), mean, std, *bad, reading.skip)
 
-    Where grey and colour images are mixed, the grey ones count in every channel, as the network will see them.
-    """
-    pixels, total, squares = 0, np.zeros(1), np.zeros(1)
-    for image in images:
-        values = image.reshape(-1, image.shape[2]).astype(np.float64)
-        pixels += len(values)
-        total = total + values.sum(axis=0)
-        squares = squares + np.square(values).sum(axis=0)
-    mean = total / pixels
-    std = np.sqrt(np.maximum(squares / pixels - mean**2, 0))
-    return tuple(mean.tolist()), tuple(np.where(std > 0, std, 1.0).tolist())
+
+def sample_stream(splits: Splits, reading: Reading, classes: str, ignore: str | None, need_sizes: bool) -> Data:
+    """What a sample of a stream shows; the headers of validation images too, where their sizes are needed."""
+    train, val = splits
+    rng = np.random.default_rng(reading.seed)
+    groups = rng.permutation(len(train.lengths))[:SAMPLE_GROUPS]
+    firsts, share = np.cumsum(train.lengths) - train.lengths, -(-STATISTICS_IMAGES // len(groups))
+    indices = np.concatenate([firsts[g] + rng.permutation(train.lengths[g])[:share] for g in groups])
+    sample = [train[int(i)] for i in indices]
+    survey = reading.examine(sample, "reading a sample")
+    reading.check(survey, sample)
+    found = total_pixels([(survey, sample)])
+    mask_classes = resolve(found | {IGNORE: found.get(IGNORE, 0)}, classes, ignore)
+    find_unknown(survey, sample, mask_classes)
+    reading.check(survey, sample)
+    mean, std = reading.measure(sample, None, survey)
+    val_sizes, bad = np.zeros((len(val), 2), np.int64), {}
+    if need_sizes:
+        headers = reading.examine(val, "checking validation files")
+        find_unknown(headers, val, mask_classes)
+        reading.check(headers, val)
+        val_sizes, bad = usable_sizes(headers), texts(headers)
+    train_sizes, pixels = np.zeros((len(train), 2), np.int64), class_pixels(found, mask_classes)
+    known = (mask_classes, pixels, len(mean), mean, std, {}, bad, reading.skip, train.lengths)
+    return Data(train, val, train_sizes, val_sizes, *known)
+
+
+def survey_of(records: Sequence[dict], reading: Reading, what: str) -> Survey:
+    """What `examine` finds, remembered where there is nothing wrong."""
+    key = records.digest and digest("survey", records.digest)
+    found: list[Survey] = []
+
+    def compute() -> dict:
+        found.append(reading.examine(records, what))
+        return found[0].to_json()
+
+    stored = remembered(key, compute, keep=lambda _: not found[0].problems)
+    return found[0] if found else Survey.from_json(stored)
+
+
+def class_pixels(found: dict[Value, int], classes: MaskClasses) -> list[int]:
+    """Pixels of each class: masks that hold only greys are counted by number, though the classes may be colours."""
+
+    def pixels(value: Value) -> int:
+        grey = isinstance(value, tuple) and len(set(value)) == 1
+        return found.get(value, found.get(value[0], 0) if grey else 0)
+
+    return [pixels(value) for value in classes.values]
+
+
+def texts(survey: Survey) -> dict[int, str]:
+    return {i: problem.text for i, problem in survey.problems.items()}
+
+
+def usable_sizes(survey: Survey) -> np.ndarray:
+    """(N, 2) sizes; where there is none, that of most others, so that the filler needs no shape of its own."""
+    good = survey.sizes.any(axis=1)
+    sizes, counts = np.unique(survey.sizes[good], axis=0, return_counts=True)
+    return np.where(good[:, None], survey.sizes, sizes[counts.argmax()])

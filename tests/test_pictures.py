@@ -1,5 +1,7 @@
 """Which validation images are shown as the worst and the best, and how."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -25,7 +27,8 @@ def show(records: list[dict], scores: list[float], count: int) -> dict:
     def predict(source: np.ndarray, name: str) -> np.ndarray:
         return np.zeros((4, 6), np.uint8)
 
-    return worst_and_best(records, scores, CLASSES, lambda source, name: source[..., None], predict, count)
+    data = SimpleNamespace(val=records, val_bad={}, classes=CLASSES, skip=())
+    return worst_and_best(data, scores, lambda source, name: source[..., None], predict, count)
 
 
 def test_the_lowest_scores_come_first_and_then_the_highest(records):

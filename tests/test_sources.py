@@ -8,15 +8,31 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFile
 
+from data_utils.decoding import image_header
 from data_utils.errors import DataError
-from data_utils.masks import discover, read_mask, resolve
+from data_utils.inspection import examine, raise_problems, total_pixels
+from data_utils.masks import read_mask, resolve
 from data_utils.shapes import Shapes
-from data_utils.sources import check_sizes, image_size_of, load
+from data_utils.sources import load
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 OPTIONS = dict.fromkeys(
     ("train_split", "val_split", "mask_suffix", "image_column", "mask_column", "dataset_config"), None
-) | {"seed": 0, "val_fraction": 0.25, "allow_unpaired": False}
+) | {"seed": 0, "val_fraction": 0.25, "allow_unpaired": False, "val_group": None}
+
+
+def size_of(source, name):
+    return image_header(source, name)[0]
+
+
+def check_sizes(records, *progress):
+    survey = examine(records, *progress)
+    raise_problems(survey, len(records))
+    return survey.sizes
+
+
+def discover(records):
+    return total_pixels([(examine(records), records)])
 
 
 def write(root: Path, *names: str, size: tuple[int, int] = (4, 6)) -> Path:
@@ -274,7 +290,7 @@ def test_saved_data_sets_are_read(tmp_path, tables):
     assert (len(train), names(val)) == (2, [f"{i}.jpg" for i in range(5)])
     assert "has no split dev, only train, validation, test" in error_of(tmp_path / "dict", val_split="dev")
     record = val[3]
-    assert image_size_of(record["image"], "i") == (4, 6) and (read_mask(record["mask"], "m") == 1).all()
+    assert size_of(record["image"], "i") == (4, 6) and (read_mask(record["mask"], "m") == 1).all()
     assert check_sizes(train).tolist() == [[4, 6]] * 2
 
 
@@ -287,7 +303,7 @@ def test_parquet_files_are_read(tmp_path, tables, mask):
     assert [len(split) for split in loaded(tmp_path / "cells.parquet")] == [3, 1]
     train, val = loaded(tmp_path / "folder")
     assert (len(train), len(val)) == (3, 2)
-    assert discover([(record["mask"], record["name"]) for record in train]) == {0: 48, 1: 24}
+    assert discover(train) == {0: 48, 1: 24}
 
 
 def test_columns_may_be_bytes_or_paths(tmp_path, tables):
@@ -378,15 +394,15 @@ def test_files_that_cannot_be_used_are_named_together(tmp_path):
     "source", [np.zeros((4, 6, 3)), png(0), {"bytes": png(0), "path": None}, Image.new("L", (6, 4))]
 )
 def test_the_size_of_any_source_is_height_and_width(source):
-    assert image_size_of(source, "x") == (4, 6)
+    assert size_of(source, "x") == (4, 6)
 
 
 def test_the_size_of_an_array_file_is_in_its_header(tmp_path):
     np.save(tmp_path / "a.npy", np.zeros((4, 6, 3), np.float32))
-    assert image_size_of(str(tmp_path / "a.npy"), "a") == (4, 6)
+    assert size_of(str(tmp_path / "a.npy"), "a") == (4, 6)
     np.save(tmp_path / "b.npy", np.zeros(4))
     with pytest.raises(DataError, match=r"b is an array of shape \(4,\)"):
-        image_size_of(tmp_path / "b.npy", "b")
+        size_of(tmp_path / "b.npy", "b")
 
 
 @pytest.mark.parametrize("kind", ["png", "jpeg", "tiff"])
@@ -397,7 +413,7 @@ def test_the_size_is_read_without_the_pixels(monkeypatch, kind):
     file = io.BytesIO()
     Image.new("L", (6, 4)).save(file, kind)
     monkeypatch.setattr(ImageFile.ImageFile, "load", decode)
-    assert image_size_of(file.getvalue(), "x") == (4, 6)
+    assert size_of(file.getvalue(), "x") == (4, 6)
 
 
 @pytest.mark.skipif(not (DATA / "isbi2012").is_dir(), reason="needs ../shared/data")
@@ -405,7 +421,7 @@ def test_isbi_is_a_flat_binary_data_set():
     train, val = load(str(DATA / "isbi2012"), **OPTIONS | {"val_fraction": 0.1})
     assert (len(train), len(val)) == (27, 3)
     assert (check_sizes(train) == 512).all()
-    classes = resolve(discover([(train[i]["mask"], train[i]["name"]) for i in range(5)]), None, None)
+    classes = resolve(discover([train[i] for i in range(5)]), None, None)
     assert (classes.names, classes.values, classes.ignore_value) == (("background", "foreground"), (0, 255), None)
 
 
@@ -414,5 +430,5 @@ def test_camvid_has_both_splits_and_a_void_class():
     train, val = load(str(DATA / "camvid"), **OPTIONS)
     assert (len(train), len(val)) == (367, 101)
     assert (check_sizes(val) == (360, 480)).all()
-    classes = resolve(discover([(record["mask"], record["name"]) for record in train]), None, "11")
+    classes = resolve(discover(train), None, "11")
     assert (classes.values, classes.ignore_value) == (tuple(range(11)), 11)

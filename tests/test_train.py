@@ -206,7 +206,7 @@ def test_data_mistakes_end_in_one_line_with_exit_code_1(tmp_path, fails_with):
     folder = write_folder(tmp_path / "data", 5, seed=0)
     refused("--class-weights", "--class-weights", "1", "2", "3")
     refused("9", "--ignore-index", "9")
-    refused("the masks hold 255, not in --classes", "--classes", "0=background,1=cell")
+    refused("cell_00.png has mask values [0, 255], classes are 0, 1", "--classes", "0=background,1=cell")
     refused("--tracker tensorbord is unknown", "--tracker", "tensorbord")
     mask = folder / "masks" / "cell_03.png"
     Image.fromarray(np.zeros((40, 50), np.uint8)).save(mask)

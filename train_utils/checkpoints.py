@@ -151,11 +151,13 @@ class Checkpoints:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def find_checkpoint(resume: str, folder: Path) -> tuple[Path | None, dict, list[str]]:
+def find_checkpoint(resume: str | None, folder: Path) -> tuple[Path | None, dict, list[str]]:
     """(path, state, why newer ones were passed over): for `auto` the newest complete checkpoint, else the one given.
 
     The path is None where there has been no checkpoint yet. LaunchError where there were some, and none is complete.
     """
+    if resume is None:
+        return None, {}, []
     if resume != "auto":
         return Path(resume), _read_state(Path(resume)), []
     passed_over = []

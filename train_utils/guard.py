@@ -50,3 +50,10 @@ class StepGuard:
         if self._in_a_row == MAX_IN_A_ROW:
             raise LaunchError(f"{MAX_IN_A_ROW} steps in a row without a finite gradient, lower --learning-rate? {line}")
         say(line, show=self.accelerator.is_main_process)
+
+
+def report_skipped(accelerator: Accelerator, problems: set[str]) -> None:
+    """Name the samples that any process left out of training, once; every process must call it."""
+    problems = sorted(set(gather_object(sorted(problems))))
+    if problems:
+        accelerator.print(f"{len(problems)} bad samples were skipped in training: {'; '.join(problems[:20])}")

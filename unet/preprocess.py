@@ -5,6 +5,7 @@ Training, evaluation and prediction all come through here, so what a model was t
 
 import io
 import struct
+import tokenize
 import warnings
 import zlib
 from collections.abc import Iterator
@@ -19,7 +20,8 @@ MaskValue = int | tuple[int, int, int]
 ImageSource = str | Path | bytes | dict | Image.Image | np.ndarray
 
 # what Pillow raises for damaged files and, parsing the header, NumPy
-UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error)
+UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, OverflowError, MemoryError, struct.error, zlib.error)
+UNREADABLE += (tokenize.TokenError,)
 GREY_MODES = {"L": np.uint8, "I": np.int32, "F": np.float32}
 
 

@@ -1,0 +1,205 @@
+"""Loading data, side by side with milesial/Pytorch-UNet where a checkout of it is given: on the same files, in one run.
+
+python benchmarks/data.py [--pytorch-unet CHECKOUT] [--only images start files memory]
+
+Everything is generated in a temporary folder; large sets are hard links to a few files, so that only folders grow.
+Times are of the processor, of all threads and child processes, but for starts, which are by the clock.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from data_utils.batching import EvaluationSampler, Slot, TrainingSampler, padded_shapes  # noqa: E402  # noqa: E402
+from data_utils.dataset import TrainingDataset  # noqa: E402
+from data_utils.errors import DataError  # noqa: E402
+from data_utils.folders import pair  # noqa: E402
+from data_utils.loaders import build_loaders  # noqa: E402
+from data_utils.masks import MaskClasses  # noqa: E402
+from data_utils.survey import Data, load_data  # noqa: E402
+from unet import ImageError, Preprocess  # noqa: E402
+from unet.preprocess import read_image  # noqa: E402
+
+LARGE, SMALL = (1280, 1918), (360, 480)  # (H, W): Carvana's photographs, CamVid's
+BATCH = 4
+CASES = ("images", "start", "files", "memory")
+
+
+def write_pairs(folder: Path, count: int, size: tuple[int, int], distinct: int) -> Path:
+    """`count` JPEG photographs with _mask.gif, hard links to `distinct` generated ones."""
+    sources = []
+    for kind in ("images", "masks"):
+        (folder / kind).mkdir(parents=True)
+    y, x = np.mgrid[: size[0], : size[1]] / size[0]
+    for i in range(min(distinct, count)):
+        rng = np.random.default_rng(i)
+        waves = [128 + 60 * np.sin(40 * x + k + i) + 40 * np.cos(60 * y / (k + 1)) for k in range(3)]
+        image = np.stack(waves, axis=2) + rng.normal(0, 2, (*size, 1))
+        mask = (x - 0.7) ** 2 + (y - 0.5) ** 2 < rng.uniform(0.02, 0.1)
+        image[mask] = 255 - image[mask]
+        sources.append((folder / "images" / f"{i:07}.jpg", folder / "masks" / f"{i:07}_mask.gif"))
+        Image.fromarray(image.clip(0, 255).astype(np.uint8)).save(sources[-1][0], quality=85)
+        Image.fromarray((mask * 255).astype(np.uint8)).convert("1").save(sources[-1][1])
+    for i in range(len(sources), count):
+        for file in sources[i % len(sources)]:
+            os.link(file, file.with_name(f"{i:07}{file.name[7:]}"))
+    return folder
+
+
+def seconds_of_each(functions: dict[str, Callable[[int], object]], rounds: int) -> dict[str, float]:
+    """Median processor seconds of one call, the functions taking turns so that all see the same machine."""
+    times = {name: [] for name in functions}
+    for i in range(rounds + 1):
+        for name, function in functions.items():
+            start = time.process_time()
+            function(i)
+            times[name].append(time.process_time() - start)
+    return {name: statistics.median(values[1:]) for name, values in times.items()}
+
+
+def load(folder: Path) -> Data:
+    options = dict.fromkeys(("train_split", "val_split", "mask_suffix", "image_column", "mask_column"))
+    options |= {"dataset_config": None, "val_group": None, "allow_unpaired": False, "val_fraction": 0.1}
+    options |= {"classes": None, "ignore_index": None, "seed": 0, "errors": (DataError, ImageError)}
+    return load_data(str(folder), read_image, lambda items, total, what: items, **options)
+
+
+def ours(folder: Path, scale: float, cached: bool = False) -> Callable[[int], object]:
+    """What a loader's worker does for one sample of a folder."""
+    records = pair(folder / "images", folder / "masks", "_mask", False)
+    preprocess, classes = Preprocess(scale=scale), MaskClasses(("background", "foreground"), (0, 255), None)
+    dataset = TrainingDataset(records, lambda source, name: preprocess.image(source, 3, name), classes)
+    if cached:
+        dataset.cache(str(scale), lambda items, total, what: items)
+    order = np.random.default_rng(0).permutation(len(records)).tolist()
+    height, width = preprocess.target_size(*Image.open(records[0]["image"]).size[::-1])
+    return lambda i: dataset[Slot(order[i % len(order)], epoch=0, height=height, width=width)]
+
+
+def theirs(folder: Path, scale: float, count: int) -> Callable[[int], object]:
+    """Pytorch-UNet's sample; its start, which lists the folder for each file, is left out."""
+    from utils.data_loading import BasicDataset
+
+    dataset = BasicDataset.__new__(BasicDataset)
+    dataset.images_dir, dataset.mask_dir = folder / "images", folder / "masks"
+    dataset.mask_suffix, dataset.scale, dataset.mask_values = "_mask", scale, [0, 255]
+    dataset.ids = [f"{i:07}" for i in range(count)]
+    order = np.random.default_rng(0).permutation(count)
+    return lambda i: dataset[int(order[i % count])]
+
+
+def bench_images(work: Path, theirs_too: bool) -> dict:
+    """Images per second and core at half size."""
+    folder = write_pairs(work / "large", 12, LARGE, 12)
+    os.environ["XDG_CACHE_HOME"] = str(work / "cache")
+    functions = {"ours": ours(folder, 0.5), "ours with --cache": ours(folder, 0.5, cached=True)}
+    if theirs_too:
+        functions["theirs"] = theirs(folder, 0.5, 12)
+    seconds = seconds_of_each(functions, 48)
+    return {name: f"{1 / value:.1f} images/s per core" for name, value in seconds.items()} | ratio(seconds)
+
+
+def bench_start(work: Path, theirs_too: bool, pairs: int = 20_000) -> dict:
+    """Clock seconds until the first batch could be asked for, without imports."""
+    folder = write_pairs(work / "start", pairs, SMALL, 400)
+    os.environ["XDG_CACHE_HOME"] = str(work / "cache")
+    seconds = {}
+    for name in ("cold", "warm"):
+        start = time.perf_counter()
+        data = load(folder)
+        padded_shapes(data.train_sizes)
+        seconds[name] = time.perf_counter() - start
+    found = {name: f"{value:.1f} s" for name, value in seconds.items()}
+    if theirs_too:
+        from utils.data_loading import BasicDataset
+
+        start = time.perf_counter()
+        BasicDataset(str(folder / "images"), str(folder / "masks"), 1.0, mask_suffix="_mask")
+        taken = time.perf_counter() - start
+        found |= {"theirs": f"{taken:.1f} s", "ratio": f"{taken / seconds['cold']:.1f}"}
+    return found
+
+
+def bench_files(work: Path, theirs_too: bool) -> dict:
+    """Milliseconds for a sample among 400 and among 1,000,000 files."""
+    counts, functions = (400, 1_000_000), {}
+    for count in counts:
+        folder = write_pairs(work / f"files{count}", count, SMALL, 400)
+        functions[f"ours, {count} files"] = ours(folder, 1.0)
+    seconds = seconds_of_each(functions, 400)
+    if theirs_too:
+        others = {f"theirs, {n} files": theirs(work / f"files{n}", 1.0, n) for n in counts}
+        seconds |= seconds_of_each(others, 5)
+    times = list(seconds.values())
+    found = {name: f"{1000 * value:.2f} ms" for name, value in seconds.items()}
+    return found | {"ours grows by": f"{times[1] / times[0] - 1:+.1%}"}
+
+
+def bench_memory(work: Path, theirs_too: bool) -> dict:
+    """MiB of the main process and two loader processes after each of 5 epochs over 20,000 pairs' names."""
+    del theirs_too
+    folder = work / "start" if (work / "start").exists() else write_pairs(work / "start", 20_000, SMALL, 400)
+    data = load(folder)
+    preprocess = Preprocess(scale=0.25)
+    shapes = np.array([preprocess.target_size(*size) for size in data.train_sizes.tolist()])
+    steps = len(data.train) // BATCH
+    sampler = TrainingSampler(shapes, BATCH, BATCH, 1, 0, range(5 * steps))
+    val_sampler = EvaluationSampler(shapes[:1], lambda height, width: 1, 1)
+
+    def read(source: object, name: str) -> np.ndarray:
+        return preprocess.image(source, 3, name)
+
+    loader, _ = build_loaders(data, read, sampler, val_sampler, None, 2)
+    found = {}
+    for step, _ in enumerate(loader, start=1):
+        if step % steps == 0:
+            children = subprocess.run(["pgrep", "-P", str(os.getpid())], capture_output=True, text=True).stdout.split()
+            found[f"epoch {step // steps}"] = f"{sum(map(proportional_set, [str(os.getpid()), *children])):.0f} MiB"
+    return found
+
+
+def proportional_set(pid: str) -> float:
+    """MiB of a process, shared pages divided among those that share them; 0 where it has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0.0
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("Pss:"))
+
+
+def ratio(seconds: dict[str, float]) -> dict[str, str]:
+    return {"ratio": f"{seconds['theirs'] / seconds['ours']:.2f}"} if "theirs" in seconds else {}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--pytorch-unet", type=Path, help="a checkout of milesial/Pytorch-UNet")
+    parser.add_argument("--only", nargs="+", choices=CASES, default=CASES)
+    parser.add_argument("--pairs", type=int, default=20_000, help="for the start")
+    args = parser.parse_args()
+    if args.pytorch_unet:
+        sys.path.append(str(args.pytorch_unet))
+    print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} CPUs, Python {platform.python_version()}")
+    with tempfile.TemporaryDirectory() as work:
+        for case in args.only:
+            options = {"pairs": args.pairs} if case == "start" else {}
+            found = globals()[f"bench_{case}"](Path(work), args.pytorch_unet is not None, **options)
+            print(json.dumps({case: found}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""--cache: a split decoded and resized once, in an Arrow file that all processes map into memory."""
+
+import os
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+
+from data_utils.cache import cache_folder, digest
+from data_utils.errors import DataError
+from data_utils.inspection import in_threads
+
+Pair = tuple[np.ndarray, np.ndarray]
+
+
+class Decoded:
+    """Image (C, h, w) and mask (H, W) of each record, read without copying. What failed to decode fails again."""
+
+    def __init__(self, file: Path) -> None:
+        self.file, self._table = file, None
+
+    def __reduce__(self) -> tuple:
+        return Decoded, (self.file,)
+
+    def __getitem__(self, i: int) -> Pair:
+        import pyarrow
+
+        if self._table is None:
+            self._table = pyarrow.ipc.open_file(pyarrow.memory_map(str(self.file)))
+        row = {name: column[0] for name, column in zip(self._table.schema.names, self._table.get_batch(i), strict=True)}
+        if row["problem"].is_valid:
+            raise DataError(row["problem"].as_py())
+        image = np.frombuffer(row["image"].as_buffer(), row["dtype"].as_py()).reshape(row["image_shape"].as_py())
+        return image, np.frombuffer(row["mask"].as_buffer(), np.uint8).reshape(row["mask_shape"].as_py())
+
+
+def decode_once(
+    prepare: Callable[[int], Pair],
+    count: int,
+    key: str | None,
+    skip: tuple[type[Exception], ...],
+    progress: Callable[[Iterable, int, str], Iterable],
+) -> Decoded:
+    """`prepare(0)`, ... `prepare(count - 1)` under a `key` that stands for all they depend on; decoded if not there.
+
+    Errors in `skip` are kept in place of the sample. Raises DataError where nothing can be kept.
+    """
+    import pyarrow
+
+    if key is None:
+        raise DataError("--cache keeps what is decoded from local files; leave it out for shapes and streams")
+    file = cache_folder() / f"{digest('decoded', key)}.arrow"
+    if file.exists():
+        return Decoded(file)
+
+    def attempt(i: int) -> Pair | str:
+        try:
+            return prepare(i)
+        except skip as error:
+            return str(error)
+
+    shape = pyarrow.list_(pyarrow.int64())
+    fields = {"image": pyarrow.large_binary(), "image_shape": shape, "dtype": pyarrow.string()}
+    fields |= {"mask": pyarrow.large_binary(), "mask_shape": shape, "problem": pyarrow.string()}
+    schema = pyarrow.schema(fields)
+    temporary = None
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=file.parent)
+        with os.fdopen(descriptor, "wb") as stream, pyarrow.ipc.new_file(stream, schema) as writer:
+            for found in progress(in_threads(attempt, count), count, "decoding for --cache"):
+                writer.write_batch(pyarrow.RecordBatch.from_pylist([_row(found)], schema))
+        os.replace(temporary, file)
+    except OSError as error:
+        raise DataError(f"--cache cannot be written to {file.parent} ({error.strerror or error})") from error
+    finally:
+        if temporary and os.path.exists(temporary):
+            os.unlink(temporary)
+    return Decoded(file)
+
+
+def _row(found: Pair | str) -> dict:
+    if isinstance(found, str):
+        return {"problem": found}
+    image, mask = found
+    return {
+        "image": image.tobytes(),
+        "image_shape": image.shape,
+        "dtype": image.dtype.str,
+        "mask": mask.tobytes(),
+        "mask_shape": mask.shape,
+    }

@@ -1,0 +1,78 @@
+"""A folder of images and masks as parquet shards, for the Hub, an object store, or fewer files.
+
+python -m data_utils.pack FOLDER OUT writes OUT/data/<split>-00000-of-00004.parquet, the files' bytes as they are.
+"""
+
+import argparse
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from data_utils.errors import DataError
+from data_utils.folders import find_splits, pair
+from data_utils.inspection import examine, raise_problems
+
+SHARD_MB = 256.0
+GROUP_ROWS, GROUP_BYTES = 32, 4 << 20  # a stream holds several groups of each image of a batch in memory
+
+
+def pack(records: Sequence[dict], out: Path, split: str, shard_mb: float = SHARD_MB) -> list[Path]:
+    """Write the shards of a split, of about `shard_mb` megabytes each; their paths."""
+    from datasets import Features, Image
+    from pyarrow import Table
+    from pyarrow.parquet import ParquetWriter
+
+    schema = Features({"image": Image(), "mask": Image()}).arrow_schema  # `datasets` finds its types in there
+    sizes = np.array([sum(os.path.getsize(record[kind]) for kind in schema.names) for record in records])
+    # where a shard of its own share of bytes begins, so that all are about as large
+    count = min(max(1, round(sizes.sum() / (shard_mb * 2**20))), len(records))
+    shard_of = np.minimum((np.cumsum(sizes) - sizes) * count // sizes.sum(), count - 1)
+    shards = [np.flatnonzero(shard_of == shard) for shard in range(count)]
+    shards = [indices for indices in shards if len(indices)]
+    rows = max(1, min(GROUP_ROWS, int(GROUP_BYTES // max(1, sizes.mean()))))
+    files = [out / "data" / f"{split}-{i:05}-of-{len(shards):05}.parquet" for i in range(len(shards))]
+    for file, indices in zip(files, shards, strict=True):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        # pictures are compressed already
+        with ParquetWriter(file, schema, compression="none", use_dictionary=False) as writer:
+            for start in range(0, len(indices), rows):
+                chosen = [records[int(i)] for i in indices[start : start + rows]]
+                columns = {kind: [_stored(record, kind) for record in chosen] for kind in schema.names}
+                writer.write_table(Table.from_pydict(columns, schema=schema), row_group_size=rows)
+    return files
+
+
+def _stored(record: dict, kind: str) -> dict:
+    """A picture as `datasets` stores it: bytes, and the name that messages give."""
+    path = Path(record[kind])
+    return {"bytes": path.read_bytes(), "path": str(Path(record["name"]).with_suffix(path.suffix))}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m data_utils.pack", description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path, help="images/ and masks/, in train/ and val/ or not")
+    parser.add_argument("out", type=Path, help="folder to write, absent or empty")
+    parser.add_argument("--shard-mb", type=float, default=SHARD_MB, help="size of a shard in megabytes")
+    parser.add_argument("--mask-suffix", help="masks are named <stem><suffix>.<ext>; default: detected")
+    parser.add_argument("--allow-unpaired", action="store_true", help="leave out images and masks without partner")
+    args = parser.parse_args()
+    if args.shard_mb <= 0:
+        parser.exit(2, f"--shard-mb {args.shard_mb}: must be above 0\n")
+    if args.out.exists() and (not args.out.is_dir() or any(args.out.iterdir())):
+        parser.exit(2, f"{args.out} is not an empty folder: choose another, or empty it first\n")
+    try:
+        folders = find_splits(args.folder, ["test"])
+        splits = {name: pair(*both, args.mask_suffix, args.allow_unpaired) for name, both in folders.items()}
+        for records in splits.values():
+            raise_problems(examine(records), len(records))
+    except DataError as error:
+        parser.exit(1, f"{parser.prog}: error: {error}\n")
+    for split, records in splits.items():
+        files = pack(records, args.out, split, args.shard_mb)
+        print(f"{split}: {len(records)} pairs in {len(files)} files, {files[0].parent}")
+
+
+if __name__ == "__main__":
+    main()

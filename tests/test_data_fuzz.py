@@ -1,0 +1,163 @@
+"""Damaged files: whatever is in them, the readers end in an error of ours or in a picture, and soon."""
+
+import io
+import signal
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from data_utils.decoding import image_header
+from data_utils.errors import DataError
+from data_utils.inspection import Inspection, Problem, inspect
+from data_utils.masks import read_mask
+from unet import ImageError, Preprocess
+from unet.preprocess import read_image
+
+SECONDS = 5  # far more than any of these small files takes
+INDICES = (np.arange(24 * 32, dtype=np.uint8).reshape(24, 32) // 100).copy()
+COLOURS = np.stack([INDICES * 30, INDICES * 7, 255 - INDICES], axis=2)
+
+
+def encoded(array: np.ndarray, kind: str, mode: str | None = None, **options) -> bytes:
+    file = io.BytesIO()
+    if kind == "npy":
+        np.save(file, array)
+    else:
+        picture = Image.fromarray(array)
+        (picture.convert(mode) if mode else picture).save(file, kind, **options)
+    return file.getvalue()
+
+
+def with_orientation() -> bytes:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    return encoded(COLOURS, "jpeg", exif=exif)
+
+
+FILES = {
+    "png": encoded(INDICES, "png"),
+    "png palette": encoded(INDICES, "png", "P"),
+    "png rgba": encoded(COLOURS, "png", "RGBA"),
+    "png 1-bit": encoded(INDICES, "png", "1"),
+    "png 16-bit": encoded(INDICES.astype(np.uint16) * 99, "png"),
+    "jpeg": encoded(COLOURS, "jpeg"),
+    "jpeg progressive": encoded(COLOURS, "jpeg", progressive=True),
+    "jpeg cmyk": encoded(COLOURS, "jpeg", "CMYK"),
+    "jpeg turned": with_orientation(),
+    "gif": encoded(INDICES, "gif"),
+    "bmp": encoded(COLOURS, "bmp"),
+    "tga": encoded(COLOURS, "tga"),
+    "ppm": encoded(COLOURS, "ppm"),
+    "webp": encoded(COLOURS, "webp", lossless=True),
+    "jp2": encoded(COLOURS, "jpeg2000"),
+    "tiff": encoded(INDICES, "tiff"),
+    "tiff deflate": encoded(COLOURS, "tiff", compression="tiff_deflate"),
+    "tiff lzw": encoded(INDICES, "tiff", compression="tiff_lzw"),
+    "tiff float": encoded(INDICES.astype(np.float32), "tiff"),
+    "npy": encoded(INDICES, "npy"),
+    "npy float": encoded(INDICES.astype(np.float64), "npy"),
+}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_pictures() -> Iterator[None]:
+    """A damaged header may claim many megapixels; reading those takes long, but that is no hang."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Image, "MAX_IMAGE_PIXELS", 100_000)
+        yield
+
+
+@contextmanager
+def bounded() -> Iterator[None]:
+    """A reader that hangs is interrupted, by an error that is none of ours."""
+
+    def stop(*_) -> None:
+        raise AssertionError(f"still reading after {SECONDS} seconds")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(SECONDS)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def read_all(content: bytes) -> None:
+    """Every reader on one file; only an error of ours may come out."""
+    source = {"bytes": content, "path": None}
+    with warnings.catch_warnings(), bounded():
+        warnings.simplefilter("ignore")  # Pillow's own, about damaged tags
+        with suppress(DataError):
+            height, width = image_header(source, "f")[0]
+            assert height >= 0 and width >= 0
+        with suppress(DataError):
+            assert read_mask(source, "f").ndim in (2, 3)
+        with suppress(ImageError):
+            assert read_image(source, "f").ndim == 3
+        with suppress(ImageError):
+            assert Preprocess(scale=0.3).image(source, 3, "f").shape[0] == 3
+        assert isinstance(inspect({"image": source, "mask": source, "name": "f"}), Inspection | Problem)
+
+
+@st.composite
+def damaged(draw) -> bytes:
+    """One of the files with bytes changed, taken out, put in, cut off or taken from another file."""
+    content = bytearray(draw(st.sampled_from(list(FILES.values()))))
+    for _ in range(draw(st.integers(1, 4))):
+        # headers are short and matter most
+        at = draw(st.one_of(st.integers(0, min(64, len(content))), st.integers(0, len(content))))
+        kind = draw(st.sampled_from(["byte", "long", "cut", "remove", "insert", "splice"]))
+        if kind == "byte":
+            content[at : at + 1] = draw(st.binary(min_size=1, max_size=1))
+        elif kind == "long":
+            content[at : at + 4] = draw(
+                st.sampled_from([b"\xff" * 4, b"\0" * 4, b"\x7f\xff\xff\xff", b"\xff\xff\xff\x7f"])
+            )
+        elif kind == "cut":
+            del content[at:]
+        elif kind == "remove":
+            del content[at : at + draw(st.integers(1, 16))]
+        elif kind == "insert":
+            content[at:at] = draw(st.binary(max_size=16))
+        else:
+            other = draw(st.sampled_from(list(FILES.values())))
+            content[at:] = other[at:]
+    return bytes(content)
+
+
+@pytest.mark.parametrize("content", FILES.values(), ids=FILES)
+def test_the_files_are_good_before_they_are_damaged(content):
+    assert read_image(content).shape[:2] in ((24, 32), (32, 24))
+    assert read_mask(content, "f").shape[:2] in ((24, 32), (32, 24))
+
+
+@settings(max_examples=600, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(damaged())
+def test_damaged_files_end_in_an_error_of_ours(content):
+    read_all(content)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(st.binary(max_size=200), st.sampled_from([content[:12] for content in FILES.values()] + [b""]))
+def test_noise_ends_in_an_error_of_ours(noise, start):
+    read_all(start + noise)
+
+
+@pytest.mark.parametrize("content", FILES.values(), ids=FILES)
+def test_a_file_may_end_anywhere(content):
+    for end in sorted({*range(0, 48), *range(48, len(content), max(1, len(content) // 40))}):
+        read_all(content[:end])
+
+
+@pytest.mark.slow
+@settings(max_examples=30_000, deadline=None, suppress_health_check=list(HealthCheck))
+@given(damaged())
+def test_many_damaged_files_end_in_an_error_of_ours(content):
+    read_all(content)

@@ -1,0 +1,81 @@
+"""The flags of train.py, a line for each. Precision, device and number of processes belong to the launch profile."""
+
+import argparse
+from pathlib import Path
+
+from data_utils.augment import STRENGTHS
+from train_utils import arguments as arg
+from train_utils.optimization import SCHEDULES
+from unet.blocks import NORMS, UPSAMPLINGS
+from unet.losses import LOSSES
+
+
+def parse_args(description: str) -> argparse.Namespace:
+    """The command line, checked; a mistake ends the process with one line."""
+    parser = arg.Arguments(description=description)
+    data = parser.add_argument_group("data")
+    data.add_argument("--dataset", default="shapes", help="`shapes` (generated), a folder, parquet files, a Hub id")
+    data.add_argument("--dataset-config", help="configuration name of a Hub data set")
+    data.add_argument("--train-split", help="default: train")
+    data.add_argument("--val-split", help="default: val or validation if there, else a share of train")
+    data.add_argument("--val-fraction", type=arg.share, default=0.1, help="share of the training images held out")
+    data.add_argument("--val-group", metavar="REGEX", help="hold out whole groups: names alike in its first bracket")
+    data.add_argument("--image-column", help="default: image")
+    data.add_argument("--mask-column", help="default: mask, label or annotation")
+    data.add_argument("--mask-suffix", help="masks are named <stem><suffix>.<ext>; default: detected")
+    data.add_argument("--allow-unpaired", action="store_true", help="leave out what has no counterpart")
+    data.add_argument("--streaming", action="store_true", help="read parquet files as they come; always from a URL")
+    data.add_argument("--cache", action="store_true", help="keep decoded, resized images on disk")
+    data.add_argument("--check-data", action="store_true", help="read every file, report all problems, exit")
+    data.add_argument("--on-bad-sample", choices=("error", "skip"), default="error", help="skip: list it and go on")
+    data.add_argument("--classes", help="JSON file, 0=background,255=car or #804080=road,...; default: found")
+    data.add_argument("--ignore-index", help="mask value that counts nowhere; default: 255 if no class")
+    data.add_argument("--scale", type=arg.positive, default=1.0, help="resize factor")
+    data.add_argument("--image-size", type=arg.natural, nargs=2, metavar=("H", "W"), help="fixed size of all images")
+    data.add_argument("--crop-size", type=arg.natural, nargs=2, metavar=("H", "W"), help="random training crop")
+    data.add_argument("--augment", choices=STRENGTHS, default="basic", help="training augmentation")
+    data.add_argument("--num-workers", type=arg.count, help="default: from this process's share of the CPUs")
+
+    model = parser.add_argument_group("model", "the defaults are --init-from's architecture, else the original U-Net's")
+    model.add_argument("--init-from", help="start from a model folder, a Hub id, or a Pytorch-UNet .pth")
+    model.add_argument("--base-channels", type=arg.natural, help="width of the first level, 64")
+    model.add_argument("--depth", type=arg.natural, help="number of poolings, 4")
+    model.add_argument("--norm", choices=NORMS, help="normalisation, batch")
+    model.add_argument("--upsample", choices=UPSAMPLINGS, help="way up, transpose")
+    model.add_argument("--dropout", type=arg.fraction, help="at the end of the contracting path, 0")
+    model.add_argument("--activation-checkpointing", action="store_true", help="less memory, a third more computing")
+    model.add_argument("--sync-batchnorm", choices=("auto", "on", "off"), default="auto", help="on several GPUs")
+
+    optim = parser.add_argument_group("optimization")
+    optim.add_argument("--batch-size", type=arg.natural, default=4, help="images in one optimizer step")
+    optim.add_argument("--micro-batch-size", type=arg.auto_or(arg.natural), default="auto", help="in one forward pass")
+    optim.add_argument("--gradient-accumulation-steps", type=arg.natural, help="default: the profile's, else derived")
+    optim.add_argument("--epochs", type=arg.natural, default=10, help="passes over the training images")
+    optim.add_argument("--max-steps", type=arg.natural, help="optimizer steps, instead of --epochs")
+    optim.add_argument("--patience", type=arg.natural, help="evaluations without a better mean IoU before stopping")
+    optim.add_argument("--optimizer", choices=("adamw", "sgd"), default="adamw", help="SGD has momentum 0.9")
+    optim.add_argument("--learning-rate", type=arg.positive, default=1e-3, help="peak learning rate")
+    optim.add_argument("--weight-decay", type=arg.amount, default=1e-2, help="on convolution weights only")
+    optim.add_argument("--schedule", choices=SCHEDULES, default="cosine", help="of the learning rate")
+    optim.add_argument("--warmup-steps", type=arg.count, help="linear warm-up; default: 5%% of the run")
+    optim.add_argument("--max-grad-norm", type=arg.amount, default=1.0, help="gradient clipping; 0 is off")
+    optim.add_argument("--ema-decay", type=arg.fraction, default=0.0, help="weights averaged to evaluate and save")
+    optim.add_argument("--loss", choices=LOSSES, default="ce+dice", help="training loss")
+    optim.add_argument("--class-weights", type=arg.auto_or(arg.positive), nargs="+", help="auto, or one for each class")
+
+    run = parser.add_argument_group("run")
+    run.add_argument("--output-dir", type=Path, help="default: runs/<time>")
+    run.add_argument("--resume", help="`auto`: the newest complete checkpoint in --output-dir, if any; or a checkpoint")
+    run.add_argument("--checkpoint-every", type=arg.count, default=0, metavar="STEPS", help="0: each epoch")
+    run.add_argument("--keep-checkpoints", type=arg.natural, default=2, help="the newest ones, beside the best")
+    run.add_argument("--eval-every", type=arg.count, default=0, metavar="STEPS", help="0: each epoch")
+    run.add_argument("--log-every", type=arg.count, default=10, metavar="STEPS", help="0: each epoch")
+    run.add_argument("--tracker", default="tensorboard", help="any tracker that accelerate knows, or none")
+    run.add_argument("--seed", type=arg.seed, default=0, help="of weights, order and augmentation")
+    run.add_argument("--deterministic", action="store_true", help="deterministic kernels, slower on GPUs")
+    args = parser.parse_args()
+    if args.resume == "auto" and args.output_dir is None:
+        parser.error("--resume auto needs --output-dir, the folder of the run to go on with")
+    if args.image_size and args.scale != 1:
+        parser.error("--image-size and --scale both set the size; give one of them")
+    return args

@@ -86,16 +86,13 @@ def environment(folder: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(folder / "stand_ins"), "OMP_NUM_THREADS": str(torch.get_num_threads())}
 
 
-def measured(command: list, cwd: Path, env: dict[str, str]) -> tuple[float, float]:
-    """Seconds of wall time and peak memory in GB of a process, from its start to its end."""
+def timed(command: list, cwd: Path, env: dict[str, str]) -> tuple[float, str]:
+    """Seconds of wall time of a process, from its start to its end, and what it said."""
     start = time.perf_counter()
-    with tempfile.TemporaryFile("w+") as said:
-        process = subprocess.Popen(list(map(str, command)), cwd=cwd, env=env, stdout=said, stderr=said)
-        _, status, usage = os.wait4(process.pid, 0)
-        if status != 0:
-            said.seek(0)
-            raise SystemExit(f"{said.read()}\nfailed: {' '.join(map(str, command))}")
-    return time.perf_counter() - start, usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e9
+    result = subprocess.run(list(map(str, command)), cwd=cwd, env=env, capture_output=True, text=True)
+    if result.returncode != 0:
+        raise SystemExit(f"{result.stderr}\nfailed: {' '.join(map(str, command))}")
+    return time.perf_counter() - start, result.stdout
 
 
 @torch.inference_mode()
@@ -124,7 +121,7 @@ def compare(checkout: Path, folder: Path) -> Iterator[dict]:
         theirs_command += ["--output", *expected]
         ours_command = [sys.executable, "predict.py", "--model", ours, "--input", folder / name, "--output", out]
         times = [  # in turn, so that what else the machine does hits both
-            (measured(theirs_command, checkout, env)[0], measured([*ours_command, "--overwrite"], ROOT, env)[0])
+            (timed(theirs_command, checkout, env)[0], timed([*ours_command, "--overwrite"], ROOT, env)[0])
             for _ in range(REPEATS)
         ]
         their_seconds, our_seconds = (min(column) for column in zip(*times, strict=True))
@@ -150,8 +147,14 @@ def memory(side: int, folder: Path) -> dict:
     tifffile.imwrite(
         image, tiles, shape=(side, side, 3), dtype=np.uint8, tile=(512, 512), photometric="rgb", bigtiff=True
     )
-    command = [sys.executable, "predict.py", "--model", folder / "small", "--input", image, "--output", folder / "out"]
-    seconds, peak = measured(command, ROOT, dict(os.environ))
+    # what `getrusage` says of a process includes its parent's memory at the fork
+    script = "import runpy, sys; sys.argv.pop(0); runpy.run_path(sys.argv[0], run_name='__main__')\n"
+    script += "print(next(line for line in open('/proc/self/status') if 'VmHWM' in line))"
+    flags = ["--model", folder / "small", "--input", image, "--output", folder / "out"]
+    seconds, said = timed(
+        [sys.executable, "-c", script, ROOT / "predict.py", *flags], ROOT, {**os.environ, "PYTHONPATH": ROOT}
+    )
+    peak = int(said.split("VmHWM:")[1].split()[0]) * 1024 / 1e9
     image.unlink()
     return {"side": side, "seconds": seconds, "peak_gb": peak}
 

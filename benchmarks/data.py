@@ -24,7 +24,7 @@ from PIL import Image
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from data_utils.batching import EvaluationSampler, Slot, TrainingSampler, padded_shapes  # noqa: E402  # noqa: E402
+from data_utils.batching import EvaluationSampler, Slot, TrainingSampler, padded_shapes  # noqa: E402
 from data_utils.dataset import TrainingDataset  # noqa: E402
 from data_utils.errors import DataError  # noqa: E402
 from data_utils.folders import pair  # noqa: E402

@@ -26,19 +26,23 @@ class Arguments(argparse.ArgumentParser):
     def parse_args(self, args: list[str] | None = None, namespace: None = None) -> argparse.Namespace:
         parsed, unknown = self.parse_known_args(args)
         if unknown:
-            flags = [flag for action in self._actions for flag in action.option_strings]
-            near = difflib.get_close_matches(unknown[0].split("=")[0], flags, n=1)
-            hint = f"; did you mean {near[0]}?" if near else f"; see {self.prog} --help"
-            self.error(f"unknown argument {unknown[0]}{hint}")
+            self.error(self._unknown(unknown[0]))
         return parsed
 
     def error(self, message: str) -> NoReturn:
-        if "required" in message:
-            flags = [flag for action in self._actions for flag in action.option_strings]
-            unknown = [text for text in sys.argv[1:] if text.startswith("--") and text.split("=")[0] not in flags]
-            message += f"; unknown argument {unknown[0]}" if unknown else ""
+        if "required" in message:  # argparse misses that flag before it looks at the mistyped one
+            flags = [text for text in sys.argv[1:] if text.startswith("--")]
+            mistyped = [text for text in flags if text.split("=")[0] not in self._flags()]
+            message += f"; {self._unknown(mistyped[0])}" if mistyped else ""
         say_once(f"{self.prog}: error: {message}")
         sys.exit(2)
+
+    def _flags(self) -> list[str]:
+        return [flag for action in self._actions for flag in action.option_strings]
+
+    def _unknown(self, argument: str) -> str:
+        near = difflib.get_close_matches(argument.split("=")[0], self._flags(), n=1)
+        return f"unknown argument {argument}" + (f"; did you mean {near[0]}?" if near else f"; see {self.prog} --help")
 
 
 def natural(text: str) -> int:

@@ -1,6 +1,7 @@
 """Command lines whose mistakes end in one clear line, printed once however many processes there are."""
 
 import argparse
+import atexit
 import difflib
 import multiprocessing
 import os
@@ -107,11 +108,12 @@ def run_script(
     main: Callable[[], None], *user_errors: type[Exception], seen_by_all: tuple[type[Exception], ...] = ()
 ) -> None:
     """Run `main`; an error of these types is the user's to mend: one line, no traceback, exit code 1."""
+    code = 0
     try:
         main()
     except KeyboardInterrupt:
         say_once(f"{os.path.basename(sys.argv[0])}: interrupted")
-        sys.exit(128 + signal.SIGINT)
+        code = 128 + signal.SIGINT
     except (LaunchError, *user_errors) as error:
         # a loader's worker process wraps its error in a traceback, whose last line is "module.Error: message"
         line = str(error).strip().splitlines()[-1]
@@ -123,10 +125,25 @@ def run_script(
             say_once(line)
         else:
             print(line, file=sys.stderr, flush=True)
-        sys.exit(1)
+        code = 1
     finally:
         # loader workers outlast signals that the main process still works after, so they must be ended here
         if hasattr(signal, "SIGCHLD"):  # torch's handler would report their end as an error
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for worker in multiprocessing.active_children():
             worker.kill()
+    _leave(code)
+
+
+def _leave(code: int) -> NoReturn:
+    """End the process; one of several ends without the interpreter's teardown.
+
+    A thread of gloo that lets go of its last tensor while Python is being torn down aborts a run that was finished
+    (github.com/pytorch/pytorch/pull/179291).
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)

@@ -71,7 +71,7 @@ def test_predict_reproduces_the_score_that_training_reported(trained, tiny_folde
     assert json.loads((tmp_path / "metrics.json").read_text())["mean_iou"] == best
 
 
-COMMON = ["--max-steps", "6", "--log-every", "1", "--tracker", "none", "--optimizer", "sgd", "--batch-size", "5"]
+COMMON = ["--max-steps", "20", "--log-every", "1", "--tracker", "none", "--optimizer", "sgd", "--batch-size", "8"]
 
 
 @pytest.fixture(scope="module")
@@ -84,21 +84,39 @@ def one_process(tiny_folder, tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("profile", "flags"),
-    [("multi_cpu", []), ("multi_cpu", ["--micro-batch-size", "1"]), ("cpu", ["--micro-batch-size", "2"])],
+    ("processes", "flags"),
+    [(2, []), (3, ["--micro-batch-size", "2"]), (1, ["--micro-batch-size", "4"]), (1, ["--micro-batch-size", "3"])],
 )
 def test_processes_and_accumulation_change_neither_losses_nor_scores(
-    tiny_folder, one_process, tmp_path, profile, flags
+    tiny_folder, one_process, tmp_path, processes, flags
 ):
-    output = tmp_path / "run"
-    result = launch(
-        "train.py", "--dataset", tiny_folder, "--output-dir", output, *TINY, *COMMON, *flags, profile=profile
-    )
+    """14 images in steps of 8: every second step is short, and 3 processes share none evenly."""
+    output, profile = tmp_path / "run", "cpu" if processes == 1 else "multi_cpu"
+    arguments = ["train.py", "--dataset", tiny_folder, "--output-dir", output, *TINY, *COMMON, *flags]
+    result = launch(*arguments, profile=profile, options=["--num_processes", str(processes)])
     assert result.returncode == 0, result.stderr
+    assert len(losses(output)) == 20
     assert losses(output) == pytest.approx(losses(one_process), abs=1e-5)
     for ours, theirs in zip(records(output), records(one_process), strict=True):
         assert ours.get("train/lr") == theirs.get("train/lr")
         assert ours.get("eval/mean_iou") == pytest.approx(theirs.get("eval/mean_iou"), abs=1e-3)
+
+
+@pytest.mark.parametrize("processes", [2, 3])
+def test_the_same_weights_have_the_same_confusion_matrix_on_any_number_of_processes(
+    trained, tiny_folder, tmp_path, processes
+):
+    """One step too small to change a weight, and then the evaluation; 5 images, an odd share for either."""
+    flags = ["--init-from", trained / "model", "--max-steps", "1", "--learning-rate", "1e-30", "--tracker", "none"]
+    arguments = ["train.py", "--dataset", tiny_folder, "--output-dir", tmp_path, "--num-workers", "0", *flags]
+    result = launch(*arguments, profile="multi_cpu", options=["--num_processes", str(processes)])
+    assert result.returncode == 0, result.stderr
+    states = []
+    for output in (trained, tmp_path):
+        newest = sorted((output / "checkpoints").glob("step-*"))[-1]
+        states.append(json.loads((newest / "state.json").read_text())["run"])
+    assert states[0]["best_matrix"] == states[1]["best_matrix"]
+    assert states[0]["best_images"] == states[1]["best_images"]
 
 
 def test_accumulation_comes_from_the_profile_and_a_flag_that_disagrees_is_refused(tiny_folder, tmp_path, fails_with):

@@ -1,0 +1,58 @@
+"""How a step is split changes no loss: AdamW in float64, with the processes played by micro-batches in turn."""
+
+import pytest
+import torch
+
+from data_utils.augment import augment
+from data_utils.batching import TrainingSampler
+from train_utils.optimization import build_optimizer, learning_rate
+from unet import UNet, UNetConfig
+from unet.losses import SegmentationLoss
+
+IMAGES, CLASSES, HEIGHT, WIDTH, STEPS, BATCH = 14, 3, 24, 32, 20, 8
+
+
+def losses_of_a_run(processes: int, micro_batch_size: int, accumulation: int, seed: int) -> list[float]:
+    """Steps as train.py makes them; what DDP averages is multiplied by the processes, so gradients add up."""
+    torch.manual_seed(seed)
+    images = torch.randint(0, 256, (IMAGES, 3, HEIGHT, WIDTH), dtype=torch.uint8)
+    masks = torch.randint(0, CLASSES, (IMAGES, HEIGHT, WIDTH), dtype=torch.uint8)
+    masks[:, :5] = 255
+    fill = std = torch.full((3,), 50.0)
+    network = UNet(UNetConfig(3, CLASSES, base_channels=4, depth=2, norm="group")).double().train()
+    criterion = SegmentationLoss(CLASSES).double()
+    optimizer = build_optimizer(network, "adamw", 1e-3, 1e-2)
+    shapes = torch.tensor([[HEIGHT, WIDTH]]).expand(IMAGES, 2).numpy()
+    sampler = iter(TrainingSampler(shapes, BATCH, micro_batch_size, processes, seed, range(STEPS)))
+    losses = []
+    for step in range(STEPS):
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(step, STEPS, 1e-3, 2, "cosine")
+        micro_batches = []
+        for _ in range(accumulation * processes):
+            slots = next(sampler)
+            indices = [slot.index for slot in slots]
+            truth = masks[indices].clone()
+            truth[[slot.filler for slot in slots]] = 255
+            keys = [(slot.epoch, slot.index) for slot in slots]
+            batch = {"images": images[indices], "masks": truth, "keys": keys}
+            pair = augment(**batch, strength="strong", seed=seed, fill=fill, std=std)
+            micro_batches.append((pair[0].double(), pair[1]))
+        counts = sum(criterion.counts(truth) for _, truth in micro_batches)
+        shares = []
+        for inputs, truth in micro_batches:
+            shares.append(criterion(network(inputs), truth, counts))
+            shares[-1].backward()
+        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(sum(shares).item())
+    return losses
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_adamw_in_float64_gives_the_same_losses_for_any_split(seed):
+    whole = losses_of_a_run(1, 8, 1, seed)
+    assert whole[-1] < whole[0]
+    for processes, micro_batch_size, accumulation in [(2, 4, 1), (3, 3, 1), (1, 4, 2), (2, 1, 4), (3, 1, 3)]:
+        assert losses_of_a_run(processes, micro_batch_size, accumulation, seed) == pytest.approx(whole, abs=1e-9)

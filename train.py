@@ -117,7 +117,7 @@ def main() -> None:
     checkpoint, saved, passed_over = on_main(accelerator, search, *USER_ERRORS)
     asked = [None if args.micro_batch_size == "auto" else args.micro_batch_size, args.gradient_accumulation_steps]
     asked += [profile.get("gradient_accumulation_steps")]
-    micro_batch_size, _ = split_batch(args.batch_size, world_size, *asked, saved.get("micro_batch_size"))
+    split = split_batch(args.batch_size, world_size, *asked, saved.get("micro_batch_size"))
     accelerator.print("profile: " + ", ".join(f"{key} {value}" for key, value in profile.items()))
 
     flags = {name: getattr(args, name) for name in ARCHITECTURE}
@@ -144,11 +144,9 @@ def main() -> None:
     model.activation_checkpointing = args.activation_checkpointing
     largest = (data.channels, *map(int, train_shapes.max(axis=0)))
     copies = {"adamw": 3, "sgd": 2}[args.optimizer] + (args.ema_decay > 0)  # gradients, moments, average
-    micro_batch_size = preflight(accelerator, model, criterion, largest, micro_batch_size, copies, fixed=any(asked))
-    accumulation = math.ceil(args.batch_size / world_size / micro_batch_size)
-    split = f"{micro_batch_size} in a micro-batch x {world_size} processes x {accumulation} accumulation steps"
-    accelerator.print(f"batch: {args.batch_size} images a step = {split}")
-    model = synchronized(accelerator, model, args.sync_batchnorm, micro_batch_size, args.batch_size)
+    split = preflight(accelerator, model, criterion, largest, split, copies, fixed=any(asked))
+    accelerator.print(f"batch: {split}")
+    model = synchronized(accelerator, model, args.sync_batchnorm, split.micro_batch_size, args.batch_size)
     optimizer = build_optimizer(model, args.optimizer, args.learning_rate, args.weight_decay)
 
     steps_per_epoch = math.ceil(len(data.train) / args.batch_size)
@@ -163,7 +161,7 @@ def main() -> None:
         return preprocess.image(source, data.channels, name)
 
     steps = range(state.step, total_steps)
-    sampler = TrainingSampler(train_shapes, args.batch_size, micro_batch_size, world_size, args.seed, steps, data.order)
+    sampler = TrainingSampler(train_shapes, *split, args.seed, steps, data.order)
     val_sampler = EvaluationSampler(val_shapes, batch_size_of, world_size)
     seen = (preprocess.image_size, preprocess.scale, preprocess.detect_unit_range, data.channels)
     cache = (str(seen), track) if args.cache else None
@@ -177,7 +175,7 @@ def main() -> None:
     identity |= {"data set": data.fingerprint(), "batch size": args.batch_size, "seed": args.seed}
     identity["optimizer"] = args.optimizer  # its state is of no use to another
     settings = {"flags": json.loads(json.dumps(vars(args), default=str)), "profile": profile, "identity": identity}
-    settings |= dict(total_steps=total_steps, micro_batch_size=micro_batch_size, accumulation=accumulation)
+    settings |= dict(total_steps=total_steps, micro_batch_size=split.micro_batch_size, accumulation=split.accumulation)
     settings |= {"num_workers": workers, "run": describe_run()}
 
     # --resume: 1. what gives the saved state its meaning must be the same, other flags that changed are named;
@@ -212,7 +210,7 @@ def main() -> None:
         for group in optimizer.param_groups:
             group["lr"] = lr
         # the whole step's micro-batches first: the loss divides by what is in all of them, on all processes
-        raw = [next(batches) for _ in range(accumulation)]
+        raw = [next(batches) for _ in range(split.accumulation)]
         skipped.update(problem for batch in raw for problem in batch.pop("problems"))
         meter.data_ready()
         micro_batches = [augment(**batch, strength=args.augment, seed=args.seed, fill=fill, std=std) for batch in raw]
@@ -221,7 +219,7 @@ def main() -> None:
         seed_step(args.seed, state.step, accelerator.process_index)  # for dropout
         step_loss = 0.0
         for number, (images, masks) in enumerate(micro_batches, start=1):
-            with nullcontext() if number == accumulation else accelerator.no_sync(model):
+            with nullcontext() if number == split.accumulation else accelerator.no_sync(model):
                 loss = criterion(model(images.contiguous(memory_format=torch.channels_last)), masks, counts)
                 accelerator.backward(loss * world_size)  # DDP averages over the processes, the loss is their sum
             step_loss += loss.detach()

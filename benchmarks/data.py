@@ -157,7 +157,7 @@ def bench_memory(work: Path, theirs_too: bool) -> dict:
     preprocess = Preprocess(scale=0.25)
     shapes = np.array([preprocess.target_size(*size) for size in data.train_sizes.tolist()])
     steps = len(data.train) // BATCH
-    sampler = TrainingSampler(shapes, BATCH, BATCH, 1, 0, range(5 * steps))
+    sampler = TrainingSampler(shapes, BATCH, 1, BATCH, 1, 0, range(5 * steps))
     val_sampler = EvaluationSampler(shapes[:1], lambda height, width: 1, 1)
 
     def read(source: object, name: str) -> np.ndarray:

@@ -116,8 +116,9 @@ class TrainingSampler:
         self,
         shapes: np.ndarray,
         batch_size: int,
-        micro_batch_size: int,
         world_size: int,
+        micro_batch_size: int,
+        accumulation: int,
         seed: int,
         steps: range,
         order: Callable[[np.ndarray, int, int, int], list[Batch]] = epoch_batches,
@@ -126,7 +127,7 @@ class TrainingSampler:
         self.global_batch_size = batch_size
         self.micro_batch_size = micro_batch_size
         self.world_size = world_size
-        self.accumulation = -(-batch_size // (micro_batch_size * world_size))
+        self.accumulation = accumulation
         self.seed = seed
         self.steps = steps
         self.order = order

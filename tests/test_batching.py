@@ -15,7 +15,8 @@ def images_of_steps(
 ) -> list[list[tuple]]:
     """(index, epoch, height, width) of the real images of each step, put together over processes and micro-batches."""
     shapes = padded_shapes(sizes())
-    sampler = TrainingSampler(shapes, batch_size, micro_batch_size, world_size, seed, steps)
+    accumulation = -(-batch_size // (micro_batch_size * world_size))
+    sampler = TrainingSampler(shapes, batch_size, world_size, micro_batch_size, accumulation, seed, steps)
     micro_batches = list(sampler)
     assert len(micro_batches) == len(sampler)
     per_step = sampler.accumulation * world_size
@@ -56,7 +57,7 @@ def test_only_one_batch_of_an_epoch_is_short():
 
 
 def test_fillers_repeat_an_image_of_the_step_and_are_marked():
-    batches = list(TrainingSampler(np.full((5, 2), 32), 5, 2, 2, 0, range(1)))
+    batches = list(TrainingSampler(np.full((5, 2), 32), 5, 2, 2, 2, 0, range(1)))
     assert len(batches) == 4  # 5 images on 2 processes in micro-batches of 2: two rounds, 8 places
     slots = [slot for batch in batches for slot in batch]
     assert sum(slot.filler for slot in slots) == 3

@@ -82,7 +82,8 @@ def seen(data: Data, world: int, workers: int, steps: range, batch_size: int, mi
     shapes = np.tile(SIZE, (len(data.train), 1))
     found = []
     for rank in range(world):
-        sampler = TrainingSampler(shapes, batch_size, micro, world, 3, steps, data.order)
+        accumulation = -(-batch_size // (micro * world))
+        sampler = TrainingSampler(shapes, batch_size, world, micro, accumulation, 3, steps, data.order)
         val_sampler = EvaluationSampler(shapes[:1], lambda height, width: 1, world)
         loader, _ = build_loaders(data, read, sampler, val_sampler, None, workers)
         shard = BatchSamplerShard(loader.batch_sampler, world, rank, split_batches=False, even_batches=False)

@@ -25,12 +25,14 @@ from unet import UNet, UNetConfig
         (16, 1, None, None, None, 4, (4, 4)),
         (5, 3, None, None, None, None, (2, 1)),
         (2, 3, None, None, None, None, (1, 1)),
+        (4, 1, None, 3, None, None, (2, 3)),  # the third micro-batch is filled
+        (4, 1, None, None, 3, 1, (2, 3)),
     ],
 )
 def test_the_batch_is_split_over_processes_and_accumulation(batch, world, micro, flag, profile, saved, expected):
-    size, accumulation = split_batch(batch, world, micro, flag, profile, saved)
-    assert (size, accumulation) == expected
-    assert size * accumulation * world >= batch
+    split = split_batch(batch, world, micro, flag, profile, saved)
+    assert split == (batch, world, *expected)
+    assert split.micro_batch_size * split.accumulation * world >= batch
 
 
 @pytest.mark.parametrize(("micro", "flag", "profile"), [(None, 2, 4), (4, 2, None), (1, 2, None)])

@@ -85,7 +85,12 @@ def one_process(tiny_folder, tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("processes", "flags"),
-    [(2, []), (3, ["--micro-batch-size", "2"]), (1, ["--micro-batch-size", "4"]), (1, ["--micro-batch-size", "3"])],
+    [
+        (2, []),
+        (3, ["--micro-batch-size", "2"]),
+        (1, ["--micro-batch-size", "4"]),
+        (1, ["--gradient-accumulation-steps", "5"]),
+    ],
 )
 def test_processes_and_accumulation_change_neither_losses_nor_scores(
     tiny_folder, one_process, tmp_path, processes, flags

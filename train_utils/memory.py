@@ -4,6 +4,7 @@ import copy
 import math
 import os
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import psutil
 import torch
@@ -16,15 +17,35 @@ from train_utils.progress import say
 CPU_SHARE = 0.8  # of the free memory that an estimate may claim
 
 
+class Split(NamedTuple):
+    """How a global batch is cut: micro-batch x processes x accumulation places, those beyond the batch are fillers."""
+
+    batch_size: int
+    processes: int
+    micro_batch_size: int
+    accumulation: int
+
+    def with_micro_batches(self, size: int) -> "Split":
+        """The same batch in micro-batches of `size`."""
+        needed = math.ceil(self.batch_size / self.processes / size)
+        return self._replace(micro_batch_size=size, accumulation=needed)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.batch_size} images a step = {self.micro_batch_size} in a micro-batch"
+            f" x {self.processes} processes x {self.accumulation} accumulation steps"
+        )
+
+
 def split_batch(
     batch_size: int,
-    world_size: int,
+    processes: int,
     micro_batch_size: int | None,
     accumulation: int | None,
     profile_accumulation: int | None,
     saved_size: int | None = None,
-) -> tuple[int, int]:
-    """(micro-batch size, accumulation steps) that hold `batch_size` images over `world_size` processes.
+) -> Split:
+    """The micro-batches and accumulation steps that hold `batch_size` images over the processes.
 
     What is not given is derived, a micro-batch never larger than the `saved_size` of a resumed run. Explicit settings
     that disagree are a LaunchError, not a silent winner.
@@ -35,15 +56,17 @@ def split_batch(
             f" --gradient-accumulation-steps {accumulation}; give one of them"
         )
     accumulation = accumulation or profile_accumulation
-    share = math.ceil(batch_size / world_size)
-    size = micro_batch_size or min(math.ceil(share / (accumulation or 1)), saved_size or share)
-    needed = math.ceil(share / size)
-    if accumulation and needed != accumulation:
+    share = math.ceil(batch_size / processes)
+    size = micro_batch_size or math.ceil(share / (accumulation or 1))
+    if saved_size and not micro_batch_size and not accumulation:
+        size = min(size, saved_size)
+    split = Split(batch_size, processes, size, 1).with_micro_batches(size)
+    if micro_batch_size and accumulation and split.accumulation != accumulation:
         raise LaunchError(
-            f"--batch-size {batch_size} over {world_size} processes takes {needed} micro-batches of {size},"
+            f"--batch-size {batch_size} over {processes} processes takes {split.accumulation} micro-batches of {size},"
             f" not {accumulation} accumulation steps; leave --micro-batch-size or the accumulation to be derived"
         )
-    return size, needed
+    return split._replace(accumulation=accumulation or split.accumulation)
 
 
 def preflight(
@@ -51,11 +74,11 @@ def preflight(
     network: nn.Module,
     criterion: nn.Module,
     shape: tuple[int, int, int],
-    size: int,
+    split: Split,
     copies: int,
     fixed: bool,
-) -> int:
-    """The largest micro-batch of at most `size` images that every process has room for.
+) -> Split:
+    """The split with the largest micro-batch, of at most the one given, that every process has room for.
 
     Each process finds its own answer without any collective, then all take the smallest: on an accelerator by a forward
     and backward pass of a copy of the network, on a CPU, where running out of memory cannot be caught, by an estimate.
@@ -65,8 +88,9 @@ def preflight(
         network: with `blocks` and `activation_checkpointing`, still where it was built.
         shape: (C, H, W), the largest that training will see.
         copies: how many times the weights are needed beside themselves: gradients, optimizer state, averages.
-        fixed: the size was asked for: LaunchError where it does not fit.
+        fixed: the split was asked for: LaunchError where it does not fit.
     """
+    size = split.micro_batch_size
     fits = _estimate_fits if accelerator.device.type == "cpu" else _attempt_fits
     candidates = [size] if fixed else sorted({math.ceil(size / parts) for parts in range(1, size + 1)}, reverse=True)
     for recompute in sorted({network.activation_checkpointing, True}):
@@ -85,7 +109,7 @@ def preflight(
     if agreed < size or how:
         line = f"memory: micro-batches of {agreed} images of {shape[1]} x {shape[2]}{how}, of {size} wanted"
         say(line, show=accelerator.is_main_process)
-    return agreed
+    return split if agreed == size else split.with_micro_batches(agreed)
 
 
 def _attempt_fits(

@@ -135,7 +135,7 @@ def run_script(
     _leave(code)
 
 
-def _leave(code: int) -> NoReturn:
+def _leave(code: int) -> None:
     """End the process; one of several ends without the interpreter's teardown.
 
     A thread of gloo that lets go of its last tensor while Python is being torn down aborts a run that was finished
@@ -146,4 +146,5 @@ def _leave(code: int) -> NoReturn:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
-    sys.exit(code)
+    if code:
+        sys.exit(code)

@@ -34,7 +34,9 @@ from train_utils.batchnorm import synchronized
 from train_utils.checkpoints import Checkpoints, RunState, compare_settings, find_checkpoint
 from train_utils.ema import WeightAverage
 from train_utils.files import replaced_folder
+from train_utils.flops import peak_teraflops, training_flops
 from train_utils.guard import StepGuard, report_skipped
+from train_utils.hub import check_token, push_to_hub
 from train_utils.launch import LaunchError, check_launch, check_processes, describe_profile
 from train_utils.memory import preflight, split_batch
 from train_utils.meter import LossWindow, Meter, brief
@@ -44,7 +46,8 @@ from train_utils.processes import on_main, seed_step
 from train_utils.progress import progress_bar, say, track
 from train_utils.report import write_report
 from train_utils.signals import StopRequest
-from train_utils.tracking import RunLog, check_tracker, default_workers, describe_run, evaluation_record, run_dir
+from train_utils.trace import StepTrace
+from train_utils.tracking import RunLog, available_tracker, default_workers, describe_run, evaluation_record, run_dir
 from unet import ImageError, ModelError, Predictor, Preprocess, UNet, UNetConfig
 from unet.convert import ARCHITECTURE, copy_weights, input_values, starting_point
 from unet.inference import batch_size_of, resize_logits
@@ -88,7 +91,8 @@ def sample_pictures(accelerator: Accelerator, network: UNet, data: Data) -> dict
 def main() -> None:
     args = parse_args(__doc__.splitlines()[0])
     check_launch()
-    check_tracker(args.tracker)
+    args.tracker = available_tracker(args.tracker)
+    check_token(args.push_to_hub)
     accelerator = Accelerator(
         dataloader_config=DataLoaderConfiguration(even_batches=False, non_blocking=True),
         log_with=None if args.tracker == "none" else args.tracker,
@@ -195,12 +199,15 @@ def main() -> None:
     run_log = RunLog(accelerator, args.output_dir, args.tracker, settings, state.step)
 
     stop, guard, skipped = StopRequest(accelerator), StepGuard(accelerator, network, state.skipped), set()
-    meter, window = Meter(), LossWindow(accelerator, **state.window)
+    flops = training_flops(network, data.channels) * train_shapes.prod(axis=1).mean()
+    meter = Meter(accelerator, model, flops, peak_teraflops(accelerator))
+    window = LossWindow(accelerator, **state.window)
+    trace = StepTrace(accelerator, args.output_dir / "traces", args.trace_steps)
     fill, std = torch.tensor([data.mean, data.std], device=accelerator.device)
     model.train()
     batches = iter(train_loader)
     bar = progress_bar(total_steps, "training", "step", initial=state.step, show=is_main)
-    stopping = stop.agreed()
+    progress, bottleneck, stopping = "", None, stop.agreed()
     while state.step < total_steps and not stopping:
         if args.patience and state.evaluations_since_best >= args.patience:
             say(f"no better mean IoU in {args.patience} evaluations, stopping at step {state.step}", show=is_main)
@@ -214,7 +221,9 @@ def main() -> None:
         skipped.update(problem for batch in raw for problem in batch.pop("problems"))
         meter.data_ready()
         micro_batches = [augment(**batch, strength=args.augment, seed=args.seed, fill=fill, std=std) for batch in raw]
-        counts = accelerator.reduce(sum(criterion.counts(masks) for _, masks in micro_batches), "sum")
+        counts = sum(criterion.counts(masks) for _, masks in micro_batches)
+        with meter.communicating():
+            counts = accelerator.reduce(counts, "sum")
         guard.begin_step()
         seed_step(args.seed, state.step, accelerator.process_index)  # for dropout
         step_loss = 0.0
@@ -234,14 +243,16 @@ def main() -> None:
             guard.refuse(state.step, [data.train[index]["name"] for batch in raw for _, index in batch["keys"]])
         optimizer.zero_grad()
         meter.end_step(len(data.train) / steps_per_epoch)
-        bar.update()
+        trace.step()
 
         epoch = state.step / steps_per_epoch
         if state.step % log_every == 0 or state.step == total_steps:
             values = {"train/loss": window.mean(), "train/lr": lr, "train/grad_norm": grad_norm}
             values |= {"train/skipped_steps": guard.skipped} | meter.summary()
             run_log.scalars(state.step, epoch, values)
-            bar.set_postfix_str(f"epoch {epoch:.1f}, {brief(values)}, best IoU {max(state.best, 0):.3f}")
+            progress = f"epoch {epoch:.1f}, {brief(values)}"
+            if bottleneck is None and (bottleneck := meter.bottleneck(workers, args.cache)):
+                say(bottleneck, show=is_main)
 
         score, improved = None, False
         if state.step % eval_every == 0 or state.step == total_steps:
@@ -264,27 +275,37 @@ def main() -> None:
                     mark = " (best so far, saved)" if improved else ""
                     say(f"step {state.step}: {summary_line(result, names)}{mark}")
             model.train()
+        bar.set_postfix_str(progress + (f", best IoU {state.best:.3f}" if state.best >= 0 else ""), refresh=False)
+        bar.update()
         stopping = stop.agreed()
         if state.step % checkpoint_every == 0 or state.step == total_steps or improved or stopping:
             state.window, state.skipped = window.saved(), guard.skipped
             checkpoints.save(state, score)
     bar.close()
+    trace.close()
     checkpoints.wait()
     report_skipped(accelerator, skipped)
 
-    if is_main and state.best >= 0:
-        best = UNet.from_pretrained(args.output_dir / "model").to(accelerator.device)
-        save_pictures(args.output_dir / "predictions", sample_pictures(accelerator, best, data))
-        with accelerator.autocast():
-            views = worst_and_best(data, state.best_images, read_image, Predictor(best).mask, PICTURES)
-        matrix = torch.tensor(state.best_matrix)
-        measured = {"step": state.best_step, "names": names, "matrix": matrix, "result": scores(matrix)}
-        write_report(args.output_dir, colors=class_colors(data.classes.values), pictures=views, **measured)
-        print(format_table(matrix, names))
-        print(f"best model in {args.output_dir / 'model'}, report in {args.output_dir / 'report.html'}")
-    if is_main and stopping and state.step < total_steps:
-        print(f"stopped after step {state.step} of {total_steps}; all is saved, go on with --resume auto")
-    accelerator.end_training()
+    if is_main:
+        bottleneck = meter.bottleneck(workers, args.cache)
+        about = {"names": names, "colors": class_colors(data.classes.values), "bottleneck": bottleneck}
+        if state.best >= 0:
+            best = UNet.from_pretrained(args.output_dir / "model").to(accelerator.device)
+            save_pictures(args.output_dir / "predictions", sample_pictures(accelerator, best, data))
+            with accelerator.autocast():
+                views = worst_and_best(data, state.best_images, read_image, Predictor(best).mask, PICTURES)
+            matrix = torch.tensor(state.best_matrix)
+            about |= {"step": state.best_step, "matrix": matrix, "result": scores(matrix), "pictures": views}
+            print(format_table(matrix, names))
+            print(f"best model in {args.output_dir / 'model'}, report in {args.output_dir / 'report.html'}")
+        write_report(args.output_dir, **about)
+        if bottleneck:
+            print(bottleneck)
+        if stopping and state.step < total_steps:
+            print(f"stopped after step {state.step} of {total_steps}; all is saved, go on with --resume auto")
+        elif args.push_to_hub:
+            push_to_hub(args.output_dir / "model", args.push_to_hub)
+    run_log.finish()
 
 
 if __name__ == "__main__":

@@ -70,6 +70,8 @@ def parse_args(description: str) -> argparse.Namespace:
     run.add_argument("--keep-checkpoints", type=arg.natural, default=2, help="the newest ones, beside the best")
     run.add_argument("--eval-every", type=arg.count, default=0, metavar="STEPS", help="0: each epoch")
     run.add_argument("--log-every", type=arg.count, default=10, metavar="STEPS", help="0: each epoch")
+    run.add_argument("--trace-steps", type=arg.count, default=0, metavar="N", help="torch.profiler trace of N steps")
+    run.add_argument("--push-to-hub", type=arg.hub_id, metavar="ID", help="upload the best model to the Hub at the end")
     run.add_argument("--tracker", default="tensorboard", help="any tracker that accelerate knows, or none")
     run.add_argument("--seed", type=arg.seed, default=0, help="of weights, order and augmentation")
     run.add_argument("--deterministic", action="store_true", help="deterministic kernels, slower on GPUs")

@@ -110,6 +110,23 @@ def test_the_scores_shown_are_those_of_the_confusion_matrix(tmp_path):
     assert pairs.index(" 10 ") < pairs.index(" 5 ")
 
 
+def test_a_run_that_ended_before_its_first_evaluation_has_a_report(tmp_path):
+    (tmp_path / "run.json").write_text(json.dumps(SETTINGS))
+    for lines in ("", json.dumps({"step": 1, "train/loss": 4.0, "perf/compute_percent": 90.0}) + "\n"):
+        (tmp_path / "metrics.jsonl").write_text(lines)
+        write_report(tmp_path, names=NAMES, colors=np.zeros((3, 3)))
+        text = Page((tmp_path / "report.html").read_text()).text
+        assert "None yet: the run ended before its first evaluation." in text
+        assert "Confusion matrix" not in text
+        assert "bf16" in text
+
+
+def test_the_report_says_what_limited_the_run(tmp_path):
+    report(tmp_path)
+    write_report(tmp_path, names=NAMES, colors=np.zeros((3, 3)), bottleneck="waiting for <data> 43% of the time")
+    assert "Waiting for <data> 43% of the time." in Page((tmp_path / "report.html").read_text()).text
+
+
 def points_of(figure: str) -> list[list[tuple[float, float]]]:
     lines = Page(figure).attributes("polyline", "points")
     return [[tuple(map(float, point.split(","))) for point in line.split()] for line in lines]

@@ -146,6 +146,7 @@ def test_two_processes_stop_together_and_one_or_three_go_on_with_the_same_images
     stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 0, stderr
     assert "all is saved" in stdout
+    assert (output / "report.html").exists()
     stopped_at = records(output)[-1]["step"]
     assert int(last_checkpoint(output).name[5:]) == stopped_at < 40
     three = tmp_path / "three"

@@ -11,6 +11,9 @@ import time
 from collections.abc import Callable
 from typing import NoReturn
 
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id
+
 from train_utils.launch import LaunchError
 
 
@@ -79,6 +82,15 @@ def seed(text: str) -> int:
 def fraction(text: str) -> float:
     """A number of at least 0 and below 1, for argparse."""
     return _number(text, float, lambda value: 0 <= value < 1, "a number of at least 0 and below 1")
+
+
+def hub_id(text: str) -> str:
+    """`name` or `owner/name` as the Hub takes it, for argparse."""
+    try:
+        validate_repo_id(text)
+    except HFValidationError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text
 
 
 def auto_or(kind: Callable[[str], float]) -> Callable[[str], float | str]:

@@ -77,6 +77,15 @@ def _ticks(low: float, high: float) -> list[float]:
     return [number * step for number in range(first, last + 1)]
 
 
+def stacked_bar(shares: dict[str, float]) -> str:
+    """Percentages that add up to 100 as one bar, with its legend."""
+    parts, legend = [], []
+    for number, (label, share) in enumerate(shares.items()):
+        parts.append(f'<div class="series-{number}" style="width:{share:.2f}%"></div>')
+        legend.append(f'<span class="key series-{number}"></span>{escape(label)} <b>{share:.0f}%</b>')
+    return f"<div class=bar>{''.join(parts)}</div><p>{' &emsp; '.join(legend)}</p>"
+
+
 def heat_map(matrix: np.ndarray, names: Sequence[str]) -> str:
     """A confusion matrix (num_classes, num_classes), rows truth; colours are shares of the row."""
     shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from tqdm import tqdm
 
 LINE_EVERY_SECONDS = 10.0
+PLAIN_LINE = "{desc}: {percentage:.0f}% {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}{postfix}]"
 
 
 class _Lines:
@@ -13,7 +14,7 @@ class _Lines:
 
     def write(self, text: str) -> None:
         text = text.replace("\r", "").replace("\x1b[A", "").strip()
-        if text and "| 0/" not in text:
+        if text and " 0/" not in text:
             sys.stderr.write(text + "\n")
 
     def flush(self) -> None:
@@ -33,7 +34,7 @@ def progress_bar(total: int, description: str, unit: str, *, initial: int = 0, s
         mininterval=0.2 if terminal else LINE_EVERY_SECONDS,
         maxinterval=0.2 if terminal else LINE_EVERY_SECONDS,
         dynamic_ncols=terminal,
-        ncols=None if terminal else 120,
+        bar_format=None if terminal else PLAIN_LINE,
         leave=not terminal or None,
     )
 

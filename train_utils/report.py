@@ -11,16 +11,16 @@ from statistics import median
 import numpy as np
 import torch
 
-from train_utils.charts import curve, heat_map, picture
+from train_utils.charts import curve, heat_map, picture, stacked_bar
 from train_utils.files import replaced_file
 from train_utils.progress import say
 
 CONFUSIONS = 8  # most frequent ones that are listed
 STYLE = """
 :root { color-scheme: light dark; --page: #f5f6f8; --card: #fff; --text: #1c2430; --faint: #5c6675; --line: #dfe3e9;
-  --series-0: #2563eb; --series-1: #d9480f; }
+  --series-0: #2563eb; --series-1: #d9480f; --series-2: #0f8a6d; }
 @media (prefers-color-scheme: dark) { :root { --page: #12151a; --card: #1b2027; --text: #e4e8ee; --faint: #98a2b1;
-  --line: #323a45; --series-0: #6ea0ff; --series-1: #ff9a5c; } }
+  --line: #323a45; --series-0: #6ea0ff; --series-1: #ff9a5c; --series-2: #3fc9a5; } }
 * { box-sizing: border-box; }
 body { margin: 0 auto; padding: 1.25rem; max-width: 1120px; background: var(--page); color: var(--text);
   font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; overflow-wrap: anywhere; }
@@ -43,7 +43,10 @@ svg .grid { stroke: var(--line); } svg polyline { fill: none; stroke-width: 2; s
 polyline.series-0 { stroke: var(--series-0); } circle.series-0, .key.series-0 { fill: var(--series-0);
   background: var(--series-0); }
 polyline.series-1 { stroke: var(--series-1); } circle.series-1, .key.series-1 { fill: var(--series-1);
-  background: var(--series-1); }
+  background: var(--series-1); } .series-2 { background: var(--series-2); }
+.bar { display: flex; height: .9rem; border-radius: 6px; overflow: hidden; margin: 1rem 0 .5rem; }
+.bar .series-0 { background: var(--series-0); } .bar .series-1 { background: var(--series-1); }
+.note { color: var(--text); font-weight: 600; }
 .key { display: inline-block; width: .8em; height: .8em; border-radius: 3px; margin-right: .4em; }
 .swatch { display: inline-block; width: .9em; height: .9em; border-radius: 3px; margin-right: .5em;
   border: 1px solid var(--line); vertical-align: -.1em; }
@@ -62,18 +65,22 @@ th { font-weight: 600; } th[scope=row], .pairs td { text-align: left; } thead th
 def write_report(
     folder: Path,
     *,
-    step: int,
     names: Sequence[str],
     colors: np.ndarray,
-    matrix: torch.Tensor,
-    result: dict,
-    pictures: dict[str, dict[str, np.ndarray]],
+    bottleneck: str | None = None,
+    step: int = 0,
+    matrix: torch.Tensor | None = None,
+    result: dict | None = None,
+    pictures: dict[str, dict[str, np.ndarray]] | None = None,
 ) -> None:
     """Write folder/report.html from its run.json and metrics.jsonl, and from the scores of the best model.
 
+    Without `step`, `matrix`, `result` and `pictures`, it is the report of a run that ended before its first evaluation.
+
     Args:
-        step: the optimizer step of the best model.
         colors: (num_classes, 3) uint8, as in the pictures.
+        bottleneck: a sentence on what the run waited for.
+        step: the optimizer step of the best model.
         matrix: (num_classes, num_classes) pixels, rows truth.
         result: means by `mean_iou`, `mean_dice`, `pixel_accuracy`, and a list over the classes by `iou`, `dice`,
             `precision`, `recall`; None where a class has no score.
@@ -81,24 +88,30 @@ def write_report(
     """
     settings = json.loads((folder / "run.json").read_text())
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    counts = matrix.cpu().numpy()
     name = folder.resolve().name
-    shown = "".join(
-        f"<h3>{escape(title)}</h3><div class=views>" + "".join(map(picture, views.values(), views)) + "</div>"
-        for title, views in pictures.items()
-    )
     page = (
         '<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content="width=device-width">'
         f"<title>{escape(name)}: training report</title><style>{STYLE}</style><h1>{escape(name)}</h1>"
         f"<p>U-Net on {escape(str(settings['flags']['dataset']))}, started {escape(settings['run']['started'])}</p>"
-        + _section("Best model", f"<div class=tiles>{_tiles(step, result, records)}</div>")
-        + _section("Curves", f"<div class=curves>{_curves(records)}</div>")
-        + _section("Classes", _class_table(names, colors, counts, result))
-        + _section("Confusion matrix", heat_map(counts, names) + _confusions(counts, names))
-        + _section("Worst and best validation images", f"<p>By their own mean IoU, worst first.</p>{shown}")
-        + _section("Settings", f"<div class=columns>{_pairs(settings['flags'])}{_pairs(_resolved(settings))}</div>")
-        + _section("Environment", f"<div class=columns>{_pairs(_machine())}{_pairs(settings['run'])}</div>")
     )
+    if matrix is None or result is None:
+        page += _section("Best model", "<p>None yet: the run ended before its first evaluation.</p>")
+    else:
+        page += _section("Best model", f"<div class=tiles>{_scores(step, result, records)}</div>")
+    page += _section("Speed", _speed(records, settings, bottleneck))
+    page += _section("Curves", f"<div class=curves>{_curves(records)}</div>")
+    if matrix is not None and result is not None:
+        counts = matrix.cpu().numpy()
+        page += _section("Classes", _class_table(names, colors, counts, result))
+        page += _section("Confusion matrix", heat_map(counts, names) + _confusions(counts, names))
+    if pictures:
+        shown = "".join(
+            f"<h3>{escape(title)}</h3><div class=views>" + "".join(map(picture, views.values(), views)) + "</div>"
+            for title, views in pictures.items()
+        )
+        page += _section("Worst and best validation images", f"<p>By their own mean IoU, worst first.</p>{shown}")
+    page += _section("Settings", f"<div class=columns>{_pairs(settings['flags'])}{_pairs(_resolved(settings))}</div>")
+    page += _section("Environment", f"<div class=columns>{_pairs(_machine())}{_pairs(settings['run'])}</div>")
     try:
         with replaced_file(folder / "report.html") as file:
             file.write(page.encode())
@@ -114,17 +127,32 @@ def _values(records: Sequence[dict], key: str) -> list[tuple[float, float]]:
     return [(record["step"], record[key]) for record in records if record.get(key) is not None]
 
 
-def _tiles(step: int, result: dict, records: Sequence[dict]) -> str:
+def _scores(step: int, result: dict, records: Sequence[dict]) -> str:
     tiles = {"mean IoU": _score(result["mean_iou"]), "mean Dice": _score(result["mean_dice"])}
     tiles |= {"pixel accuracy": _score(result["pixel_accuracy"]), f"step, of {records[-1]['step']:,}": f"{step:,}"}
+    return _tiles(tiles)
+
+
+def _speed(records: Sequence[dict], settings: dict, bottleneck: str | None) -> str:
+    """Medians over the run's log lines; the share of each part of a step as a bar."""
+    tiles = {}
     for label, key, unit in (
-        ("images/s (median)", "perf/images_per_second", ""),
-        ("of the time waiting for data", "perf/data_wait_percent", "%"),
+        ("images/s", "perf/images_per_second", ""),
+        ("model teraFLOPS on each device", "perf/teraflops_per_device", ""),
+        ("of the device's peak", "perf/peak_flops_percent", "%"),
         ("peak GPU memory", "perf/peak_memory_gb", " GB"),
     ):
-        values = [value for _, value in _values(records, key)]
-        if values:
-            tiles[label] = f"{max(values) if 'peak' in label else median(values):.3g}{unit}"
+        if values := [value for _, value in _values(records, key)]:
+            tiles[label] = f"{max(values) if 'memory' in label else median(values):.3g}{unit}"
+    tiles["processes"] = str(settings["profile"]["processes"])
+    parts = {"computing": "compute", "waiting for data": "data_wait", "communication": "communication"}
+    shares = {label: _values(records, f"perf/{key}_percent") for label, key in parts.items()}
+    medians = {label: median(value for _, value in values) for label, values in shares.items() if values}
+    note = f"<p class=note>{escape(bottleneck[0].upper() + bottleneck[1:])}.</p>" if bottleneck else ""
+    return f"<div class=tiles>{_tiles(tiles)}</div>" + (stacked_bar(medians) if medians else "") + note
+
+
+def _tiles(tiles: dict[str, str]) -> str:
     return "".join(f"<div><b>{value}</b>{label}</div>" for label, value in tiles.items())
 
 
@@ -134,6 +162,7 @@ def _curves(records: Sequence[dict]) -> str:
         "Validation scores": {"mean IoU": "eval/mean_iou", "mean Dice": "eval/mean_dice"},
         "Learning rate": {"learning rate": "train/lr"},
         "Throughput": {"images/s": "perf/images_per_second"},
+        "Gradient norm, before clipping": {"gradient norm": "train/grad_norm"},
     }
     return "".join(
         curve(title, {label: _values(records, key) for label, key in keys.items()}) for title, keys in charts.items()

@@ -7,7 +7,8 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
@@ -16,9 +17,12 @@ import torch
 from accelerate import Accelerator
 from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
 
+from train_utils.arguments import say_once
 from train_utils.files import replaced_file
 from train_utils.launch import LaunchError
+from train_utils.progress import say
 
+WITHOUT_TRACKER = "training goes on without it, metrics.jsonl has the same numbers"
 PACKAGES = ("torch", "accelerate", "datasets", "safetensors", "huggingface_hub", "pillow", "numpy")
 
 
@@ -65,12 +69,15 @@ def describe_run() -> dict[str, str]:
     }
 
 
-def check_tracker(name: str) -> None:
-    """LaunchError unless accelerate can log with this tracker here; else it would warn, and log nothing."""
-    if name != "none" and name not in map(str, get_available_trackers()):
+def available_tracker(name: str) -> str:
+    """The tracker, or `none` and a warning where it is not installed; LaunchError for an unknown name."""
+    if name == "none" or name in map(str, get_available_trackers()):
+        return name
+    if name not in LOGGER_TYPE_TO_CLASS:
         known = ", ".join(sorted(LOGGER_TYPE_TO_CLASS))
-        state = "is not installed" if name in LOGGER_TYPE_TO_CLASS else "is unknown"
-        raise LaunchError(f"--tracker {name} {state}; expected none or an installed one of {known}")
+        raise LaunchError(f"--tracker {name} is unknown; expected none or one of {known}")
+    say_once(f"tracker {name} is not installed; {WITHOUT_TRACKER}")
+    return "none"
 
 
 def evaluation_record(result: dict, loss: float, names: Sequence[str]) -> dict[str, float | None]:
@@ -83,6 +90,8 @@ def evaluation_record(result: dict, loss: float, names: Sequence[str]) -> dict[s
 
 class RunLog:
     """Writes from the main process; the other processes' calls do nothing.
+
+    A tracker is other people's service: when it fails, at the start or later, that is said and training goes on.
 
     Args:
         tracker: a name that accelerate knows, or `none`.
@@ -104,7 +113,8 @@ class RunLog:
         if tracker != "none":
             name = "tensorboard" if tracker == "tensorboard" else "unet-accelerate"
             options = {"tensorboard": {"purge_step": step + 1}} if step else {}
-            accelerator.init_trackers(name, _flat(settings), init_kwargs=options)
+            with self._spared():
+                accelerator.init_trackers(name, _flat(settings), init_kwargs=options)
 
     def scalars(self, step: int, epoch: float, values: dict[str, float | None]) -> None:
         """One line of metrics.jsonl, and the same numbers to the tracker; None is an absent class's score."""
@@ -115,7 +125,8 @@ class RunLog:
             finite = {k: v if v is None or math.isfinite(v) else None for k, v in values.items()}
             file.write(json.dumps({"step": step, "epoch": round(epoch, 4), **finite}) + "\n")
         if self.tracker != "none":
-            self.accelerator.log({key: value for key, value in values.items() if value is not None}, step=step)
+            with self._spared():
+                self.accelerator.log({key: value for key, value in values.items() if value is not None}, step=step)
 
     def pictures(self, step: int, pictures: dict[str, np.ndarray]) -> None:
         """(H, W, 3) uint8 pictures by tag, where the tracker takes pictures."""
@@ -125,7 +136,25 @@ class RunLog:
         if not hasattr(tracker, "log_images"):
             return
         options = {"dataformats": "NHWC"} if self.tracker == "tensorboard" else {}
-        tracker.log_images({tag: picture[None] for tag, picture in pictures.items()}, step=step, **options)
+        with self._spared():
+            tracker.log_images({tag: picture[None] for tag, picture in pictures.items()}, step=step, **options)
+
+    def finish(self) -> None:
+        """The run is over; every process must call it."""
+        with self._spared():
+            for tracker in self.accelerator.trackers:
+                tracker.finish()
+        self.accelerator.trackers = []
+        self.accelerator.end_training()
+
+    @contextmanager
+    def _spared(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # whatever a tracker may raise
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            say(f"tracker {self.tracker} failed ({reason}); {WITHOUT_TRACKER}")
+            self.tracker, self.accelerator.trackers = "none", []
 
 
 def _flat(settings: dict, prefix: str = "") -> dict[str, int | float | str | bool]:

@@ -1,0 +1,49 @@
+"""Floating-point operations of the model, and how many a device can do."""
+
+import copy
+import re
+
+import torch
+from accelerate import Accelerator
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+# Dense peak in teraFLOPS by a pattern of the device's name: (half precision, float32 as convolutions run it by default:
+# in TF32 where the device has it), from NVIDIA's data sheets; sparse figures are halved
+PEAKS = {
+    r"\bH200\b|\bH100 80GB HBM3": (989, 495),
+    r"\bH100 PCIe": (756, 378),
+    r"\bA100\b": (312, 156),
+    r"\bL40S\b": (362, 183),
+    r"\bL4\b": (121, 60),
+    r"\bA10\b": (125, 62.5),
+    r"\bV100\b": (125, 15.7),
+    r"\bT4\b": (65, 8.1),
+}
+
+
+def training_flops(network: nn.Module, channels: int) -> float:
+    """FLOPs of a forward and backward pass for one pixel, counted on the meta device; a multiply-add is two.
+
+    A convolutional network's grow with the pixels. Activation checkpointing's second forward pass does not count: it is
+    the model's FLOPs, not the hardware's.
+    """
+    trial = copy.deepcopy(network).to("meta").train()
+    trial.activation_checkpointing = False
+    side = 256  # a multiple of what pooling needs at any sensible depth
+    with FlopCounterMode(display=False) as counter:
+        trial(torch.empty((2, channels, side, side), device="meta")).sum().backward()
+    return counter.get_total_flops() / (2 * side * side)
+
+
+def peak_teraflops(accelerator: Accelerator) -> float | None:
+    """What the device can do at the profile's precision, where that is known."""
+    if accelerator.device.type != "cuda":
+        return None
+    name = torch.cuda.get_device_name(accelerator.device)
+    return peak_of(name, half=accelerator.mixed_precision in ("fp16", "bf16"))
+
+
+def peak_of(name: str, *, half: bool) -> float | None:
+    """Dense peak of the device of this name in teraFLOPS, None where it is not in the table."""
+    return next((peaks[not half] for pattern, peaks in PEAKS.items() if re.search(pattern, name)), None)

@@ -1,0 +1,28 @@
+"""Publishing a model on the Hugging Face Hub."""
+
+from pathlib import Path
+
+import huggingface_hub
+
+from train_utils.launch import LaunchError
+from train_utils.progress import say
+
+
+def check_token(repo_id: str | None) -> None:
+    """LaunchError if a model is to be published and nobody is logged in: now, not after the training."""
+    if repo_id and huggingface_hub.get_token() is None:
+        raise LaunchError(f"--push-to-hub {repo_id} needs a token: run `hf auth login`, or set HF_TOKEN")
+
+
+def push_to_hub(folder: Path, repo_id: str) -> None:
+    """Upload a model folder with its card. Where that fails the model is safe, and the line says how to try again."""
+    try:
+        url = huggingface_hub.create_repo(repo_id, exist_ok=True)
+        huggingface_hub.upload_folder(
+            repo_id=url.repo_id, folder_path=folder, commit_message="U-Net and its model card"
+        )
+    except Exception as error:  # of the client, the network or the server: the run is over, whatever it is
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        say(f"could not upload to {repo_id} ({reason}); to try again: hf upload {repo_id} {folder}")
+    else:
+        say(f"model published: {url}")

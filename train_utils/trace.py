@@ -1,0 +1,70 @@
+"""--trace-steps: what the operators of some steps cost, and what held the memory when it ran out."""
+
+from pathlib import Path
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import ProfileKwargs
+
+from train_utils.meter import WARMUP_STEPS
+from train_utils.progress import say
+
+TOP_OPERATORS = 12
+MEMORY_EVENTS = 100_000  # the last ones are kept
+
+
+class StepTrace:
+    """torch.profiler over `steps` steps after the warm-up; each process writes `process-<n>.json` for chrome://tracing.
+
+    On CUDA the allocator's history is kept through the whole run, and written to `memory-process-<n>.pickle` when an
+    allocation fails, for pytorch.org/memory_viz. With 0 steps nothing happens.
+    """
+
+    def __init__(self, accelerator: Accelerator, folder: Path, steps: int) -> None:
+        self.accelerator = accelerator
+        self.folder = folder
+        self._left = WARMUP_STEPS + steps if steps else 0
+        if not steps:
+            return
+        folder.mkdir(exist_ok=True)
+        schedule = {"wait": WARMUP_STEPS - 1, "warmup": 1, "active": steps, "repeat": 1}
+        self._profiler = ProfileKwargs(schedule_option=schedule, on_trace_ready=self._write).build()
+        self._profiler.start()
+        if accelerator.device.type == "cuda":
+            torch.cuda.memory._record_memory_history(max_entries=MEMORY_EVENTS)
+            torch._C._cuda_attach_out_of_memory_observer(self._out_of_memory)
+
+    def step(self) -> None:
+        """A step has ended."""
+        if self._left:
+            self._profiler.step()
+            self._left -= 1
+
+    def close(self) -> None:
+        """The run has ended, perhaps before all the steps were traced."""
+        if self._left:
+            self._left = 0
+            self._profiler.stop()
+
+    def _write(self, profiler: torch.profiler.profile) -> None:
+        rank = self.accelerator.process_index
+        profiler.export_chrome_trace(str(self.folder / f"process-{rank}.json"))  # where it fails, it says so
+        if self.accelerator.is_main_process:
+            say(f"{top_operators(profiler)}\ntrace of each process in {self.folder}")
+
+    def _out_of_memory(self, device: int, size: int, total: int, free: int) -> None:
+        file = self.folder / f"memory-process-{self.accelerator.process_index}.pickle"
+        torch.cuda.memory._dump_snapshot(str(file))
+        say(f"out of memory on GPU {device}: what held it is in {file}")
+
+
+def top_operators(profiler: torch.profiler.profile) -> str:
+    """A table of the operators that took most of the device's time by themselves, or of the CPU's without a device."""
+    averages = [row for row in profiler.key_averages() if not row.key.startswith("ProfilerStep")]
+    on_device = any(row.self_device_time_total for row in averages)
+    times = [row.self_device_time_total if on_device else row.self_cpu_time_total for row in averages]  # microseconds
+    whole = sum(times) or 1
+    lines = [f"{'operator':<50} {'calls':>7} {'ms':>10} {'share':>7}"]
+    for time, row in sorted(zip(times, averages, strict=True), key=lambda pair: -pair[0])[:TOP_OPERATORS]:
+        lines.append(f"{row.key[:50]:<50} {row.count:>7} {time / 1e3:>10.1f} {100 * time / whole:>6.1f}%")
+    return "\n".join(lines)

@@ -31,6 +31,7 @@ from data_utils.survey import Data, load_data
 from train_flags import parse_args
 from train_utils.arguments import run_script
 from train_utils.batchnorm import synchronized
+from train_utils.charts import matrix_picture
 from train_utils.checkpoints import Checkpoints, RunState, compare_settings, find_checkpoint
 from train_utils.ema import WeightAverage
 from train_utils.files import replaced_folder
@@ -266,7 +267,9 @@ def main() -> None:
                     state.best, state.best_step, state.evaluations_since_best = score, state.step, 0
                     state.best_matrix, state.best_images = matrix.tolist(), image_scores
                 if is_main:
-                    run_log.pictures(state.step, sample_pictures(accelerator, network, data))
+                    shown = sample_pictures(accelerator, network, data)
+                    shown["eval/confusion_matrix"] = matrix_picture(matrix.numpy(), names)
+                    run_log.pictures(state.step, shown)
                     if improved:
                         with replaced_folder(args.output_dir / "model") as folder:
                             network.save_pretrained(folder)

@@ -18,7 +18,7 @@ from conftest import TINY, launch
 from huggingface_hub import ModelCard
 from PIL import Image
 
-from train_utils.charts import MAX_PICTURE, MAX_POINTS, curve, heat_map, picture
+from train_utils.charts import CELL, MAX_PICTURE, MAX_POINTS, curve, heat_map, matrix_picture, picture
 from train_utils.model_card import model_card
 from train_utils.report import write_report
 from unet import Predictor
@@ -174,6 +174,19 @@ def test_a_confusion_matrix_of_many_classes_is_a_picture():
     row, column = (int((index + 0.5) * 720 / 150) for index in (3, 7))
     assert tuple(pixels[row, column]) == (37, 99, 235)
     assert tuple(pixels[column, row]) == (238, 241, 246)
+
+
+def test_the_confusion_matrix_of_trackers_is_coloured_by_shares_and_has_the_columns_in_order():
+    matrix = np.array([[4, 0, 0], [0, 2, 2], [0, 0, 0]])
+    pixels = matrix_picture(matrix, NAMES)
+    corner = len(pixels) - 3 * CELL
+    cells = pixels[corner + 2 :: CELL, corner + 2 :: CELL]  # beside the numbers
+    assert tuple(cells[0, 0]) == (37, 99, 235)
+    assert tuple(cells[1, 1]) == tuple(cells[1, 2]) == tuple(np.array([37 + 238, 99 + 241, 235 + 246]) // 2)
+    assert tuple(cells[0, 1]) == tuple(cells[2, 2]) == (238, 241, 246)
+    first, second = (pixels[:corner, corner + CELL * number :][:, :CELL] for number in (0, 1))
+    assert (first < 128).sum() > 1.5 * (second < 128).sum() > 0  # the first name is the longest
+    assert matrix_picture(np.eye(30, dtype=int), [str(index) for index in range(30)]).shape == (720, 720, 3)
 
 
 def test_pictures_are_embedded_as_they_are_and_large_ones_reduced():

@@ -50,7 +50,10 @@ def test_tensorboard_holds_the_scalars_and_pictures_of_metrics_jsonl(trained):
     assert events.Scalars("eval/mean_iou")[-1].value == pytest.approx(last["eval/mean_iou"], abs=1e-6)
     assert events.Scalars("eval/mean_iou")[-1].step == last["step"]
     assert "train/loss" in events.Tags()["scalars"]
-    assert len(events.Tags()["images"]) == 5
+    assert len(events.Tags()["images"]) == 5 + 1
+    matrix = events.Images("eval/confusion_matrix")[-1]
+    assert (matrix.step, matrix.width) == (last["step"], matrix.height)
+    assert {key for key in last if "/" in key} <= set(events.Tags()["scalars"])
 
 
 def test_predict_reproduces_the_score_that_training_reported(trained, tiny_folder, tmp_path):

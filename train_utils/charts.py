@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from html import escape
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
 
 WIDTH, HEIGHT = 480, 240  # of a chart, in its own units; the page scales it
 LEFT, RIGHT, TOP, BOTTOM = 60, 30, 12, 26
 MAX_POINTS = 400  # more cannot be told apart
 MAX_PICTURE = 420  # pixels of the longer side: keeps a report of 8 images within a few megabytes
+CELL = 44  # pixels of a class in the picture of a confusion matrix
 LABELLED_CLASSES = 20  # a larger confusion matrix is a picture without numbers
 
 Points = Sequence[tuple[float, float]]
@@ -90,8 +91,7 @@ def heat_map(matrix: np.ndarray, names: Sequence[str]) -> str:
     """A confusion matrix (num_classes, num_classes), rows truth; colours are shares of the row."""
     shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
     if len(names) > LABELLED_CLASSES:
-        ink = np.array([37, 99, 235]) * shares[..., None] + np.array([238, 241, 246]) * (1 - shares[..., None])
-        picture = Image.fromarray(ink.astype(np.uint8)).resize((720, 720), Image.Resampling.NEAREST)
+        picture = _shaded(shares).resize((720, 720), Image.Resampling.NEAREST)
         note = "<p>Rows: truth. Columns: prediction, in the order of the table above.</p>"
         return f"{note}<div class=matrix>{_image(picture, 'confusion matrix')}</div>"
     head = "".join(f"<th scope=col>{escape(name)}</th>" for name in names)
@@ -107,6 +107,37 @@ def heat_map(matrix: np.ndarray, names: Sequence[str]) -> str:
         "<p>Rows: truth. Columns: prediction. Percent of the row's pixels.</p>"
         f"<div class=scroll><table class=heat><thead><tr><th></th>{head}</tr></thead>{''.join(rows)}</table></div>"
     )
+
+
+def matrix_picture(matrix: np.ndarray, names: Sequence[str]) -> np.ndarray:
+    """The same for trackers: uint8 (H, W, 3), with names and percentages where there are not too many classes."""
+    shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
+    side = CELL * len(names)
+    if len(names) > LABELLED_CLASSES:
+        return np.asarray(_shaded(shares).resize((720, 720), Image.Resampling.NEAREST))
+    font = ImageFont.load_default(13)
+    margin = CELL + int(max(font.getlength(name) for name in names))
+    page = Image.new("RGB", (margin + side, margin + side), "white")
+    page.paste(_shaded(shares).resize((side, side), Image.Resampling.NEAREST), (margin, margin))
+    draw = ImageDraw.Draw(page)
+    draw.text((margin / 2, margin / 2), "truth \\ prediction", "#5c6675", font, anchor="mm")
+    headings = Image.new("RGB", (margin, side), "white")  # of the columns; turned in the end, to read upwards
+    columns = ImageDraw.Draw(headings)
+    for number, name in enumerate(names):
+        middle = (number + 0.5) * CELL
+        draw.text((margin - 8, margin + middle), name, "black", font, anchor="rm")
+        columns.text((8, middle), name, "black", font, anchor="lm")
+        for other, share in enumerate(shares[number]):
+            ink = "white" if share > 0.55 else "black"
+            place = (margin + (other + 0.5) * CELL, margin + middle)
+            draw.text(place, f"{100 * share:.0f}", ink, font, anchor="mm")
+    page.paste(headings.transpose(Image.Transpose.ROTATE_90), (margin, 0))
+    return np.asarray(page)
+
+
+def _shaded(shares: np.ndarray) -> Image.Image:
+    ink = np.array([37, 99, 235]) * shares[..., None] + np.array([238, 241, 246]) * (1 - shares[..., None])
+    return Image.fromarray(ink.astype(np.uint8))
 
 
 def picture(pixels: np.ndarray, label: str) -> str:

@@ -310,8 +310,9 @@ def test_memory_does_not_grow_with_the_height_of_an_image(model, tmp_path):
         blocks = (np.full((256, 256, 3), index % 251, np.uint8) for index in range(-(-height // 256) * 8))
         tifffile.imwrite(path, blocks, shape=(height, 2000, 3), dtype=np.uint8, tile=(256, 256), photometric="rgb")
         # what `getrusage` says of a process includes its parent's memory at the fork
-        lines = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')\n"
-        lines += "print(next(line for line in open('/proc/self/status') if 'VmHWM' in line))"
+        lines = "import atexit, runpy, sys; sys.argv = sys.argv[1:]\n"  # the script ends the process
+        lines += "atexit.register(lambda: print(next(x for x in open('/proc/self/status') if 'VmHWM' in x)))\n"
+        lines += "runpy.run_path(sys.argv[0], run_name='__main__')"
         flags = ["--input", path, "--output", tmp_path / "out", "--probabilities", "--tile-size", "512"]
         result = launch("-c", lines, "predict.py", "--model", model, *flags)
         assert result.returncode == 0, result.stderr

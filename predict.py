@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
@@ -86,11 +85,11 @@ def find_work(args: argparse.Namespace, predictor: Predictor, desk: Desk) -> tup
 def predict(batches: list[list[Job]], predictor: Predictor, desk: Desk, *, show: bool) -> Iterator:
     """(job, confusion matrix or error) of every job as it is finished; what is written already is only scored."""
 
-    def read(job: Job) -> tuple[np.ndarray, list[Tensor]] | None:
+    def read(job: Job) -> tuple[list[Tensor], tuple[int, int], ArrayRows | None] | None:
         if desk.is_finished(job) or (job.size and predictor.in_windows(job.size)):
             return None
-        pixels = read_image(job.image, job.name, job.page)
-        return pixels, predictor.inputs(pixels, job.name)
+        inputs, size = predictor.inputs(job.image, job.name, job.page)
+        return inputs, size, ArrayRows(read_image(job.image, job.name, job.page)) if desk.shows_image else None
 
     def in_windows(job: Job) -> Tensor | None:
         with open_rows(job.image, job.page) as rows:
@@ -98,7 +97,7 @@ def predict(batches: list[list[Job]], predictor: Predictor, desk: Desk, *, show:
                 say(f"{job.name}: cannot be read in windows, one decoded copy stays in memory")
             bands = predictor.bands(rows, job.name)
             bands = track(bands, -(-rows.size[0] // BAND_ROWS), job.image.name, unit="band", show=show)
-            return desk.write(job, rows, bands)
+            return desk.write(job, rows.size, bands, rows)
 
     def compute(images: list[tuple[Job, tuple | None]]) -> list[Callable[[], Tensor | None]]:
         jobs, contents = zip(*images, strict=True)
@@ -107,10 +106,9 @@ def predict(batches: list[list[Job]], predictor: Predictor, desk: Desk, *, show:
         if contents[0] is None:
             matrix = in_windows(jobs[0])
             return [lambda: matrix]
-        pixels, inputs = zip(*contents, strict=True)
-        logits = predictor.whole(inputs, [image.shape[:2] for image in pixels])
-        parts = zip(jobs, pixels, logits, strict=True)
-        return [partial(desk.write, job, ArrayRows(image), [of_image]) for job, image, of_image in parts]
+        inputs, sizes, rows = zip(*contents, strict=True)
+        parts = zip(jobs, sizes, predictor.whole(inputs, sizes), rows, strict=True)
+        return [partial(desk.write, job, size, [logits], of_image) for job, size, logits, of_image in parts]
 
     return overlapped(batches, read, compute, *OF_ONE_FILE)
 

@@ -168,7 +168,7 @@ def main() -> None:
     steps = range(state.step, total_steps)
     sampler = TrainingSampler(train_shapes, *split, args.seed, steps, data.order)
     val_sampler = EvaluationSampler(val_shapes, batch_size_of, world_size)
-    seen = (preprocess.image_size, preprocess.scale, preprocess.detect_unit_range, data.channels)
+    seen = (preprocess.image_size, preprocess.scale, preprocess.detect_unit_range, preprocess.draft, data.channels)
     cache = (str(seen), track) if args.cache else None
     with accelerator.local_main_process_first():  # one process of a machine decodes for --cache
         loaders = build_loaders(data, read, sampler, val_sampler, args.crop_size, workers, cache)

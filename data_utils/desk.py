@@ -63,17 +63,23 @@ class Desk:
         written = all(job.file(extension).exists() for extension in self.extensions)
         return written and job.size is not None and not self.overwrite
 
-    def write(self, job: Job, rows: Rows, bands: Iterable[Tensor]) -> Tensor | None:
+    @property
+    def shows_image(self) -> bool:
+        """Whether the image itself is needed, for an overlay."""
+        return ".overlay.png" in self.extensions
+
+    def write(self, job: Job, size: tuple[int, int], bands: Iterable[Tensor], rows: Rows | None) -> Tensor | None:
         """Write logits (num_classes, n, W) as they come; the confusion matrix where there is a true mask.
 
+        `size` (H, W) and `rows` are those of the image; None where it is not needed.
         Values in the true mask that are no class are raised once the prediction is safe.
         """
         job.output.parent.mkdir(parents=True, exist_ok=True)
         files = {extension: job.file(extension) for extension in self.extensions}
         matrix, top, problem = self._no_counts(), 0, None
         with ExitStack() as stack:
-            truth = stack.enter_context(self._indices(*job.truth, rows.size)) if job.truth else None
-            outputs = stack.enter_context(output_rows(files, (self.num_classes, *rows.size), self.replaced_file))
+            truth = stack.enter_context(self._indices(*job.truth, size)) if job.truth else None
+            outputs = stack.enter_context(output_rows(files, (self.num_classes, *size), self.replaced_file))
             for logits in bands:
                 mask, bottom = logits.argmax(dim=0).to(torch.uint8).cpu().numpy(), top + logits.shape[1]
                 outputs[".png"].write(self.mask_values(mask))

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from unet.preprocess import ImageError, Preprocess, fit_channels, read_image, resize_image
+from unet.preprocess import ImageError, Preprocess, fit_channels, read_image
+from unet.resize import resize_image
 
 GREY = np.arange(6 * 5, dtype=np.uint8).reshape(6, 5) * 8
 RGB = np.stack([GREY, GREY[::-1], 255 - GREY], axis=2)
@@ -134,3 +135,49 @@ def test_nonsense_is_refused_with_its_value():
         Preprocess(scale=0)
     with pytest.raises(ValueError, match="std is"):
         Preprocess(std=(1.0, 0.0))
+
+
+def jpeg(size: tuple[int, int], orientation: int = 1, mode: str = "RGB") -> bytes:
+    """A smooth picture (H, W) with a bright box, as a JPEG file."""
+    y, x = np.mgrid[: size[0], : size[1]]
+    bands = [128 + 60 * np.sin(x / (40 + 9 * k)) + 40 * np.cos(y / (30 + 7 * k)) for k in range(3)]
+    pixels = np.stack(bands, axis=2).clip(0, 255).astype(np.uint8)
+    pixels[size[0] // 3 : size[0] // 2, size[1] // 4 : size[1] // 2] = 250
+    exif, buffer = Image.Exif(), io.BytesIO()
+    exif[0x0112] = orientation
+    Image.fromarray(pixels).convert(mode).save(buffer, "JPEG", quality=95, exif=exif)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("size", [(320, 400), (321, 407), (640, 203)])
+@pytest.mark.parametrize("scale", [0.5, 0.3, 0.11])
+def test_less_of_a_jpeg_file_is_decoded_and_nothing_moves(size, orientation, scale):
+    file = jpeg(size, orientation)
+    whole = read_image(file)
+    preprocess = Preprocess(scale=scale)
+    pixels, own_size, _ = preprocess.decode(file)
+    assert own_size == whole.shape[:2]
+    exact = orientation == 1 or size == (320, 400)  # no pixel of less detail lies partly beyond the border
+    assert (pixels.size < 0.3 * whole.size) == exact
+    drafted, plain = preprocess.image(file, 3), preprocess.image(whole, 3)
+    assert drafted.shape == plain.shape
+    difference = np.abs(drafted.astype(int) - plain)
+    assert difference.mean() < 1.5
+    # a picture moved by half a pixel of the network's would differ by tens of grey levels along the box
+    moved = np.abs(plain[:, :, 1:].astype(int) - plain[:, :, :-1]).mean()
+    assert difference.mean() < 0.3 * moved
+    np.testing.assert_array_equal(Preprocess(scale=scale, draft=False).image(file, 3), plain)
+
+
+@pytest.mark.parametrize("mode", ["L", "CMYK"])
+def test_any_jpeg_file_is_read_with_less_detail(mode, tmp_path):
+    (tmp_path / "a.jpg").write_bytes(jpeg((320, 400), mode=mode))
+    preprocess, sources = Preprocess(image_size=(100, 130)), [tmp_path / "a.jpg", {"path": tmp_path / "a.jpg"}]
+    sources.append((tmp_path / "a.jpg").read_bytes())
+    images = [preprocess.image(source, 3) for source in sources]
+    for image in images:
+        np.testing.assert_array_equal(image, images[0])
+    given = Image.open(tmp_path / "a.jpg")
+    assert preprocess.image(given, 3).shape == (3, 100, 130)
+    assert given.size == (400, 320)  # an image that was handed in stays as it is

@@ -124,7 +124,7 @@ def test_tiles_and_bands_of_a_predictor_equal_the_whole_image_at_any_scale(scale
     model = network(2, scale=scale, mean=(100.0,) * 3, std=(50.0,) * 3)
     image = np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8)
     whole, tiles = Predictor(model), Predictor(model, tile_size=64)
-    (expected,) = whole.whole([whole.inputs(image)], [shape])
+    (expected,) = whole.whole([whole.inputs(image)[0]], [shape])
     for predictor in (whole, tiles):
         logits = torch.cat(list(predictor.bands(ArrayRows(image))), dim=1)
         assert (logits - expected).abs().max() < 1e-12
@@ -135,7 +135,7 @@ def test_float32_tiles_are_within_the_promised_rounding():
     image = np.random.default_rng(0).integers(0, 256, (301, 333, 3), dtype=np.uint8)
     whole, tiles = Predictor(model), Predictor(model, tile_size=144)
     assert tiles.tilings(image.shape[:2])[0].exact
-    (expected,) = whole.whole([whole.inputs(image)], [image.shape[:2]])
+    (expected,) = whole.whole([whole.inputs(image)[0]], [image.shape[:2]])
     assert (torch.cat(list(tiles.bands(ArrayRows(image))), dim=1) - expected).abs().max() < 1e-5
 
 
@@ -168,7 +168,7 @@ def test_rows_are_resized_as_the_whole_image_is_to_the_last_bit(size, target, ki
     preprocess = Preprocess(image_size=target)
     whole = preprocess.image(image, channels)
     for start, stop in ((0, target[0]), (target[0] // 3, target[0] // 3 + 1), (target[0] - 1, target[0])):
-        rows = network_rows(ArrayRows(image), preprocess, channels, start, stop)
+        rows = network_rows(ArrayRows(image), preprocess, channels, "image", start, stop)
         np.testing.assert_array_equal(rows, whole[:, start:stop])
         assert rows.dtype == whole.dtype
 
@@ -255,3 +255,23 @@ def test_a_tiff_that_is_cut_off_is_an_image_error(tmp_path):
         path.write_bytes(path.read_bytes()[:60_000])
         with pytest.raises(ImageError, match=r"a\.tif: cannot be read"), open_rows(path) as rows:
             rows.crop(250, 301)
+
+
+@pytest.mark.parametrize("orientation", [1, 6])
+@pytest.mark.parametrize("target", [(160, 200), (97, 120), (33, 350), (320, 407)])
+@pytest.mark.parametrize("size", [(320, 400), (321, 407)])
+def test_training_prediction_and_tiles_read_the_same_of_a_jpeg_file(size, target, orientation, tmp_path):
+    exif, path = Image.Exif(), tmp_path / "a.jpg"
+    exif[0x0112] = orientation
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)).save(path, exif=exif)
+    preprocess = Preprocess(image_size=target)
+    whole = preprocess.image(path, 3)
+    predictor = Predictor(UNet(UNetConfig(3, 2, base_channels=2, depth=1, preprocess=preprocess)))
+    (shown,), own_size = predictor.inputs(path)
+    np.testing.assert_array_equal(shown, whole)
+    with open_rows(path) as rows:
+        assert rows.size == own_size == read_image(path).shape[:2]
+        less = rows.drafted(preprocess)
+        for start, stop in ((0, target[0]), (5, 6), (target[0] - 9, target[0])):
+            np.testing.assert_array_equal(network_rows(less, preprocess, 3, "a", start, stop), whole[:, start:stop])
+        np.testing.assert_array_equal(read_image(rows.crop(10, 50)), read_image(path)[10:50])

@@ -165,6 +165,7 @@ def _from_pytorch_unet(weights: dict[str, Tensor], mask_values: object, scale: f
                 scale=scale,
                 std=(255.0,) * in_channels,
                 detect_unit_range=True,
+                draft=False,
                 class_values=_class_values(mask_values, num_classes),
             ),
         )

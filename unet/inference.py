@@ -1,6 +1,6 @@
 """Prediction: an image in, class indices out, at the image's own size."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,10 +13,11 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from unet.blocks import DoubleConv
 from unet.convert import load_model
 from unet.model import ModelError, UNet, UNetConfig
-from unet.preprocess import ImageSource, read_image
+from unet.preprocess import ImageSource
 from unet.tiles import BAND_ROWS, Tiling, plan, tiled_logits
-from unet.windows import ArrayRows, Rows, network_rows
+from unet.windows import Rows, network_rows
 
+Read = Callable[[int, int], Tensor]  # rows [start, stop) of a network's input, (C, stop - start, w)
 WINDOW_MEMORY = 2**27  # bytes of logits at an image's own size beyond which it is predicted in windows
 
 
@@ -102,11 +103,12 @@ class Predictor:
     @torch.inference_mode()
     def __call__(self, image: ImageSource, name: str = "image") -> Prediction:
         """Segment a path, bytes, PIL image or array; ImageError, with `name`, for what cannot be used."""
-        pixels = read_image(image, name)
-        if any(self.tilings(pixels.shape[:2])):
-            logits = torch.cat(list(self.bands(ArrayRows(pixels), name)), dim=1)
+        inputs, size = self.inputs(image, name)
+        if any(self.tilings(size)):
+            reads = [lambda start, stop, pixels=pixels: pixels[:, start:stop] for pixels in inputs]
+            logits = torch.cat(list(self._bands(reads, size)), dim=1)
         else:
-            logits = self.whole([self.inputs(pixels, name)], [pixels.shape[:2]])[0]
+            logits = self.whole([inputs], [size])[0]
         return Prediction(logits.argmax(dim=0).to(torch.uint8).cpu().numpy(), logits.softmax(dim=0).cpu().numpy())
 
     def mask(self, image: ImageSource, name: str = "image") -> np.ndarray:
@@ -132,10 +134,11 @@ class Predictor:
             return False  # whether any value is above 1 is known of whole images only
         return 4 * self.config.num_classes * size[0] * size[1] > WINDOW_MEMORY or any(self.tilings(size))
 
-    def inputs(self, pixels: np.ndarray, name: str = "image") -> list[Tensor]:
-        """What each network is shown of an image (H, W, C): (C, h, w) each."""
+    def inputs(self, image: ImageSource, name: str = "image", page: int = 0) -> tuple[list[Tensor], tuple[int, int]]:
+        """What each network is shown of an image, (C, h, w) each, and the (H, W) of the image itself."""
         configs = [network.config for network in self.networks]
-        return [torch.tensor(config.preprocess.image(pixels, config.in_channels, name)) for config in configs]
+        found = [config.preprocess.read(image, config.in_channels, name, page) for config in configs]
+        return [torch.tensor(pixels) for pixels, _ in found], found[0][1]
 
     @torch.inference_mode()
     def whole(self, inputs: Sequence[list[Tensor]], sizes: Sequence[tuple[int, int]]) -> list[Tensor]:
@@ -153,22 +156,25 @@ class Predictor:
 
         Memory: width x tile height x classes, however high the image is.
         """
+        reads = []
+        for config in (network.config for network in self.networks):
+            known = (rows.drafted(config.preprocess), config.preprocess, config.in_channels, name)
+            reads.append(lambda start, stop, known=known: torch.from_numpy(network_rows(*known, start, stop)))
+        yield from self._bands(reads, rows.size)
+
+    def _bands(self, reads: Sequence[Read], size: tuple[int, int]) -> Iterator[Tensor]:
+        """`bands` of an image of `size`, given what reads rows of each network's input."""
+        plans = zip(self.networks, reads, self.tilings(size), self.input_sizes(size), strict=True)
         streams = [
-            _resized_bands(self._network_bands(network, rows, tiling, name), target, rows.size)
-            for network, tiling, target in zip(
-                self.networks, self.tilings(rows.size), self.input_sizes(rows.size), strict=True
-            )
+            _resized_bands(self._network_bands(network, read, tiling, target), target, size)
+            for network, read, tiling, target in plans
         ]
         for logits in zip(*streams, strict=True):
             yield _average(logits)
 
-    def _network_bands(self, network: nn.Module, rows: Rows, tiling: Tiling | None, name: str) -> Iterator[Tensor]:
-        config = network.config
-        size = config.preprocess.target_size(*rows.size)
-
-        def read(start: int, stop: int) -> Tensor:
-            return torch.from_numpy(network_rows(rows, config.preprocess, config.in_channels, start, stop, name))
-
+    def _network_bands(
+        self, network: nn.Module, read: Read, tiling: Tiling | None, size: tuple[int, int]
+    ) -> Iterator[Tensor]:
         def forward(batch: Tensor) -> Tensor:
             return self._logits(network, batch)
 

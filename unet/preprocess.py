@@ -8,13 +8,16 @@ import struct
 import tokenize
 import warnings
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import ExifTags, Image, ImageOps
+from PIL.JpegImagePlugin import JpegImageFile
+
+from unet.resize import resize_image
 
 MaskValue = int | tuple[int, int, int]
 ImageSource = str | Path | bytes | dict | Image.Image | np.ndarray
@@ -23,6 +26,10 @@ ImageSource = str | Path | bytes | dict | Image.Image | np.ndarray
 UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, OverflowError, MemoryError, struct.error, zlib.error)
 UNREADABLE += (tokenize.TokenError,)
 GREY_MODES = {"L": np.uint8, "I": np.int32, "F": np.float32}
+TURNED = (5, 6, 7, 8)  # orientations that swap height and width
+
+# once, not around each file: the filters belong to all threads; what is far larger still is an error
+warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
 
 
 class ImageError(ValueError):
@@ -33,9 +40,7 @@ class ImageError(ValueError):
 def readable(name: str, *more: type[Exception]) -> Iterator[None]:
     """What fails while a picture is opened or decoded, or is one of `more`, is an ImageError with `name`."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            yield
+        yield
     except Image.DecompressionBombError as error:
         raise ImageError(f"{name}: {error}") from error
     except (*UNREADABLE, *more) as error:
@@ -43,7 +48,8 @@ def readable(name: str, *more: type[Exception]) -> Iterator[None]:
         raise ImageError(f"{name}: cannot be read as an image ({reason})") from error
 
 
-def _open(source: ImageSource, page: int) -> Image.Image | np.ndarray:
+def open_image(source: ImageSource, page: int = 0) -> Image.Image | np.ndarray:
+    """The picture (and page, of a TIFF) or array of a source, not decoded yet."""
     if isinstance(source, dict):  # `datasets` with Image(decode=False)
         source = source["bytes"] if source.get("bytes") is not None else source["path"]
     if isinstance(source, bytes):
@@ -60,7 +66,9 @@ def _open(source: ImageSource, page: int) -> Image.Image | np.ndarray:
 
 def _pixels(image: Image.Image) -> np.ndarray:
     """Pixels of a decoded image in its own value range: (H, W) for grey modes, (H, W, 3) for every colour mode."""
-    image = ImageOps.exif_transpose(image)
+    image.load()  # after which a TIFF has been turned
+    if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:  # without, Pillow would copy
+        image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I;16"):
         return np.asarray(image).astype(np.uint16)
     if image.mode in ("1", "LA", "La"):
@@ -78,8 +86,12 @@ def read_image(source: ImageSource, name: str = "image", page: int = 0) -> np.nd
     Raises ImageError, with `name`, for what cannot be read.
     """
     with readable(name):
-        image = _open(source, page)
-        pixels = _pixels(image) if isinstance(image, Image.Image) else image
+        return _checked(open_image(source, page), name)
+
+
+def _checked(image: Image.Image | np.ndarray, name: str) -> np.ndarray:
+    """Pixels (H, W, C) of an opened image."""
+    pixels = _pixels(image) if isinstance(image, Image.Image) else image
     if pixels.ndim == 2:
         pixels = pixels[:, :, None]
     if pixels.ndim != 3 or 0 in pixels.shape or pixels.dtype.kind not in "buif":
@@ -105,23 +117,27 @@ def fit_channels(pixels: np.ndarray, channels: int, name: str = "image") -> np.n
     )
 
 
-def resize_image(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """(H, W, C) -> (*size, C), bicubic with antialiasing (Pillow's); uint8 stays uint8, other types become float32."""
-    if pixels.shape[:2] == size:
-        return pixels
-    if pixels.dtype == np.uint8 and pixels.shape[2] in (1, 3):
-        resized = np.asarray(_resize(Image.fromarray(pixels.squeeze(2) if pixels.shape[2] == 1 else pixels), size))
-        return resized.reshape(*size, -1)
-    channels = [Image.fromarray(channel.astype(np.float32)) for channel in np.moveaxis(pixels, 2, 0)]
-    resized = np.stack([np.asarray(_resize(channel, size)) for channel in channels], axis=2)
-    return resized.round().clip(0, 255).astype(np.uint8) if pixels.dtype == np.uint8 else resized
+def size_as_seen(image: JpegImageFile) -> tuple[int, int]:
+    """(H, W) of a JPEG file not decoded yet, its EXIF orientation applied."""
+    return _as_seen(image, image.size)
 
 
-def _resize(image: Image.Image, size: tuple[int, int]) -> Image.Image:
-    # along the rows first: left to itself Pillow chooses the order by its version, and the order rounds differently
-    for target in ((size[1], image.height), size[::-1]):
-        image = image.resize(target, Image.Resampling.BICUBIC)
-    return image
+def _as_seen(image: JpegImageFile, size: tuple[float, float]) -> tuple[float, float]:
+    """(W, H) as stored <-> (H, W) as seen."""
+    return size if image.getexif().get(ExifTags.Base.Orientation) in TURNED else size[::-1]
+
+
+def draft_to(image: JpegImageFile, target_size: Callable[[int, int], tuple[int, int]]) -> tuple[float, float]:
+    """Have a JPEG file decoded at the lowest of 1/1, 1/2, 1/4 and 1/8 of its size that is not below the target.
+
+    Returns how far (H, W) the image itself will reach: the last pixels may lie partly beyond its border.
+    """
+    size = size_as_seen(image)
+    upright = image.getexif().get(ExifTags.Base.Orientation, 1) == 1
+    if not upright and any(side % 8 for side in size):  # turning would put such pixels elsewhere
+        return size
+    drafted = image.draft(None, _as_seen(image, target_size(*size)))
+    return _as_seen(image, drafted[1][2:]) if drafted else size
 
 
 @dataclass(frozen=True)
@@ -136,6 +152,8 @@ class Preprocess:
         ignore_value: the mask value that counts in neither loss nor metric, None where there is none.
         detect_unit_range: take an image without a value above 1 for one in 0..1 instead of 0..255 (what Pytorch-UNet
             does, and its models expect).
+        draft: decode of a JPEG file no more detail than the size asks for: several times as fast at half the size and
+            below. So a file differs by a few grey levels from the array of its pixels.
     """
 
     image_size: tuple[int, int] | None = None
@@ -146,6 +164,7 @@ class Preprocess:
     class_values: tuple[MaskValue, ...] = ()
     ignore_value: MaskValue | None = None
     detect_unit_range: bool = False
+    draft: bool = True
 
     def __post_init__(self) -> None:
         # JSON knows lists only
@@ -165,15 +184,35 @@ class Preprocess:
             return self.image_size
         return max(1, int(height * self.scale)), max(1, int(width * self.scale))
 
-    def image(self, source: ImageSource, channels: int, name: str = "image") -> np.ndarray:
+    def image(self, source: ImageSource, channels: int, name: str = "image", page: int = 0) -> np.ndarray:
         """Read and resize an image: (C, h, w) uint8 or float32, raw pixel values (the model normalises)."""
-        pixels = fit_channels(read_image(source, name), channels, name)
-        pixels = resize_image(pixels, self.target_size(*pixels.shape[:2]))
+        return self.read(source, channels, name, page)[0]
+
+    def read(
+        self, source: ImageSource, channels: int, name: str = "image", page: int = 0
+    ) -> tuple[np.ndarray, tuple[int, int]]:
+        """As `image`, and the (H, W) that the image itself has."""
+        pixels, size, extent = self.decode(source, name, page)
+        pixels = resize_image(fit_channels(pixels, channels, name), self.target_size(*size), extent)
         if pixels.dtype != np.uint8:
             pixels = pixels.astype(np.float32)
         if self.detect_unit_range and not (pixels > 1).any():
             pixels = pixels * 255  # still uint8 where it was, and 0 or 1
-        return np.ascontiguousarray(pixels.transpose(2, 0, 1))
+        return np.ascontiguousarray(pixels.transpose(2, 0, 1)), size
+
+    def decode(
+        self, source: ImageSource, name: str = "image", page: int = 0
+    ) -> tuple[np.ndarray, tuple[int, int], tuple[float, float]]:
+        """Pixels (h, w, C) as `read_image` gives them or, by `draft`, fewer of a JPEG file; (H, W) of the image itself;
+        how far (h, w) of the pixels it reaches.
+        """
+        with readable(name):
+            image = open_image(source, page)
+            if not self.draft or not isinstance(image, JpegImageFile) or image is source:
+                pixels = _checked(image, name)
+                return pixels, pixels.shape[:2], pixels.shape[:2]
+            size, extent = size_as_seen(image), draft_to(image, self.target_size)
+            return _checked(image, name), size, extent
 
     def mask(self, indices: np.ndarray) -> np.ndarray:
         """Class indices (H, W) -> original mask values: (H, W) uint8 or uint16, or (H, W, 3) uint8 for colours."""

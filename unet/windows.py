@@ -3,19 +3,21 @@
 import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
 import numpy as np
 import tifffile
 from PIL import Image, ImageOps
+from PIL.JpegImagePlugin import JpegImageFile
 
-from unet.preprocess import Preprocess, fit_channels, read_image, readable, resize_image
+from unet.preprocess import TURNED, Preprocess, fit_channels, read_image, readable, size_as_seen
+from unet.resize import resize_rows
 
 SEGMENT_BYTES = 2**28  # a compressed strip larger than this cannot be read in windows
 CHUNK = 128  # output rows that are resized at once
 TIFF_SUFFIXES = (".tif", ".tiff")
-TURNED = (5, 6, 7, 8)  # orientations that swap height and width
 MINISBLACK, RGB = tifffile.PHOTOMETRIC.MINISBLACK, tifffile.PHOTOMETRIC.RGB
 # what tifffile raises, besides, where a damaged header holds a wrong number or type (found by damaging headers)
 DAMAGED = (AttributeError, LookupError, TypeError, ArithmeticError, AssertionError)
@@ -27,9 +29,14 @@ class Rows(Protocol):
     """Rows of a picture: of its (H, W) `size`, `crop` gives any as something that `read_image` takes."""
 
     size: tuple[int, int]
+    extent: tuple[float, float]  # how far (h, w) `crop` reaches: `size`, or less where there is less detail
     in_windows: bool  # False where the whole picture is decoded all the same
 
     def crop(self, start: int, stop: int) -> Image.Image | np.ndarray: ...
+
+    def drafted(self, preprocess: Preprocess) -> "Rows":
+        """The rows that `preprocess` resizes from."""
+        ...
 
 
 class ArrayRows:
@@ -37,11 +44,16 @@ class ArrayRows:
 
     in_windows = True
 
-    def __init__(self, array: np.ndarray) -> None:
-        self.array, self.size = array, array.shape[:2]
+    def __init__(
+        self, array: np.ndarray, size: tuple[int, int] | None = None, extent: tuple[float, float] | None = None
+    ) -> None:
+        self.array, self.size, self.extent = array, size or array.shape[:2], extent or array.shape[:2]
 
     def crop(self, start: int, stop: int) -> np.ndarray:
         return self.array[start:stop]
+
+    def drafted(self, preprocess: Preprocess) -> "ArrayRows":
+        return self
 
 
 class PillowRows:
@@ -49,15 +61,38 @@ class PillowRows:
 
     in_windows = False
 
-    def __init__(self, path: Path, page: int) -> None:
-        self.image = Image.open(path)
+    def __init__(self, image: Image.Image, page: int) -> None:
+        self.image = image
         self.image.seek(page)
         ImageOps.exif_transpose(self.image, in_place=True)
         self.image.load()
-        self.size = self.image.size[::-1]
+        self.size = self.extent = self.image.size[::-1]
 
     def crop(self, start: int, stop: int) -> Image.Image:
         return self.image.crop((0, start, self.image.width, stop))
+
+    def drafted(self, preprocess: Preprocess) -> "PillowRows":
+        return self
+
+
+class JpegRows:
+    """Rows of a JPEG file, which has no windows either: a copy decoded when it is asked for, of the detail needed."""
+
+    in_windows = False
+
+    def __init__(self, path: Path, size: tuple[int, int]) -> None:
+        self.path = path
+        self.size = self.extent = size
+
+    @cached_property
+    def pixels(self) -> np.ndarray:
+        return read_image(self.path, str(self.path))
+
+    def crop(self, start: int, stop: int) -> np.ndarray:
+        return self.pixels[start:stop]
+
+    def drafted(self, preprocess: Preprocess) -> ArrayRows:
+        return ArrayRows(*preprocess.decode(self.path, str(self.path)))
 
 
 class TiffRows:
@@ -66,7 +101,8 @@ class TiffRows:
     in_windows = True
 
     def __init__(self, path: Path, page: tifffile.TiffPage) -> None:
-        self.path, self.page, self.size = path, page, (page.imagelength, page.imagewidth)
+        self.path, self.page = path, page
+        self.size = self.extent = (page.imagelength, page.imagewidth)
 
     @staticmethod
     def can_read(page: tifffile.TiffPage) -> bool:
@@ -105,6 +141,9 @@ class TiffRows:
             else:
                 self._decode(file, start, rows)
         return rows[:, :, :3] if samples == 4 else rows
+
+    def drafted(self, preprocess: Preprocess) -> "TiffRows":
+        return self
 
     def _decode(self, file: BinaryIO, start: int, rows: np.ndarray) -> None:
         height, width = self.page.chunks[:2]
@@ -154,64 +193,24 @@ def _rows(path: Path, page: int, stack: ExitStack) -> Rows:
         tiff_page = stack.enter_context(tifffile.TiffFile(path)).pages[page].aspage()
         if TiffRows.can_read(tiff_page):
             return TiffRows(path, tiff_page)
-    return PillowRows(path, page)
+    image = Image.open(path)
+    if isinstance(image, JpegImageFile):
+        with image:
+            return JpegRows(path, size_as_seen(image))
+    return PillowRows(image, page)
 
 
-def network_rows(
-    rows: Rows, preprocess: Preprocess, channels: int, start: int, stop: int, name: str = "image"
-) -> np.ndarray:
+def network_rows(rows: Rows, preprocess: Preprocess, channels: int, name: str, start: int, stop: int) -> np.ndarray:
     """Rows [start, stop) of what `preprocess.image` gives for the whole picture, bit for bit: (C, stop - start, w)."""
-    size = preprocess.target_size(*rows.size)
-    pixels = None
+
+    def read(first: int, last: int) -> np.ndarray:
+        return fit_channels(read_image(rows.crop(first, last), name), channels, name)
+
+    size, pixels = preprocess.target_size(*rows.size), None
     for first in range(start, stop, CHUNK):
-        part = _resized_rows(rows, size, channels, first, min(first + CHUNK, stop), name).transpose(2, 0, 1)
+        part = resize_rows(read, rows.extent, size, first, min(first + CHUNK, stop)).transpose(2, 0, 1)
         if pixels is None:
             kind = np.uint8 if part.dtype == np.uint8 else np.float32
             pixels = np.empty((channels, stop - start, size[1]), kind)
         pixels[:, first - start : first - start + part.shape[1]] = part
     return pixels
-
-
-def _resized_rows(rows: Rows, size: tuple[int, int], channels: int, start: int, stop: int, name: str) -> np.ndarray:
-    def read(first: int, last: int) -> np.ndarray:
-        return fit_channels(read_image(rows.crop(first, last), name), channels, name)
-
-    if size[0] == rows.size[0]:
-        return resize_image(read(start, stop), (stop - start, size[1]))
-    taps, weights = _bicubic(rows.size[0], size[0], start, stop)
-    pixels = read(taps.min(), taps.max() + 1)
-    integer = pixels.dtype == np.uint8
-    fixed_point = integer and channels in (1, 3)  # Pillow's arithmetic for its 8-bit modes
-    if not fixed_point:
-        pixels = pixels.astype(np.float32)
-    pixels = resize_image(pixels, (len(pixels), size[1]))
-    pixels = _weighted(pixels, taps - taps.min(), weights, fixed_point)
-    return pixels.round().clip(0, 255).astype(np.uint8) if integer else pixels
-
-
-def _bicubic(length: int, target: int, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-    """Pixels and weights, (n, taps) each, that make targets [start, stop) of `length` pixels resized to `target`.
-
-    Keys' cubic with a = -1/2, widened when shrinking, as in Pillow's Resample.c.
-    """
-    scale = length / target
-    widening = max(scale, 1.0)
-    centers = (np.arange(start, stop) + 0.5) * scale
-    first = np.maximum((centers - 2 * widening + 0.5).astype(int), 0)
-    last = np.minimum((centers + 2 * widening + 0.5).astype(int), length)
-    taps = first[:, None] + np.arange((last - first).max())
-    x = np.abs((taps - centers[:, None] + 0.5) / widening)
-    weights = np.where(x < 1, (1.5 * x - 2.5) * x * x + 1, np.where(x < 2, (((x - 5) * x + 8) * x - 4) * -0.5, 0))
-    weights[taps >= last[:, None]] = 0
-    return np.minimum(taps, length - 1), weights / weights.sum(axis=1, keepdims=True)
-
-
-def _weighted(pixels: np.ndarray, taps: np.ndarray, weights: np.ndarray, fixed_point: bool) -> np.ndarray:
-    """(H, w, C) -> (n, w, C): the sum over each target's taps, rounded as Pillow rounds."""
-    bits = 22
-    if fixed_point:
-        weights = np.trunc(weights * 2**bits + np.copysign(0.5, weights)).astype(np.int32)
-    sums = np.full((len(taps), *pixels.shape[1:]), 1 << bits - 1 if fixed_point else 0, weights.dtype)
-    for tap in range(taps.shape[1]):
-        sums += pixels[taps[:, tap]] * weights[:, tap, None, None]
-    return (sums >> bits).clip(0, 255).astype(np.uint8) if fixed_point else sums.astype(np.float32)

@@ -16,7 +16,7 @@ from data_utils.errors import DataError
 from data_utils.folders import find_splits, pair
 from data_utils.shapes import VAL_FIRST, Shapes
 from data_utils.streams import ParquetRows, find_files, hold_out_shards
-from data_utils.tables import Rows, holds_tables, is_hub_id, load_tables
+from data_utils.tables import Rows, ask_hub, holds_tables, is_hub_id, load_tables
 from data_utils.tars import TarRecords
 
 SHAPES_LENGTHS = (240, 48)
@@ -80,6 +80,7 @@ def load_stream(
     elif "://" in dataset:
         url = dataset
     elif is_hub_id(dataset):
+        ask_hub(dataset)
         url = f"hf://datasets/{dataset}" + (f"/{config}" if config else "")
     else:
         raise DataError(f"--dataset {dataset} is not there; expected files, a folder, a URL or a Hub id owner/name")

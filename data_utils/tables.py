@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 IMAGE_COLUMNS = ("image",)
 MASK_COLUMNS = ("mask", "label", "annotation")
+HUB_SECONDS = 10  # to answer
 
 
 class Rows(Sequence):
@@ -75,6 +76,26 @@ def is_hub_id(dataset: str) -> bool:
     return bool(re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", dataset)) and not Path(dataset).parent.is_dir()
 
 
+def ask_hub(dataset: str, copy: Path | None = None) -> None:
+    """DataError where the Hub has no such data set, or cannot be asked and there is no `copy` of it here.
+
+    One question, answered at once: loading would ask for minutes before it gave up on what is mistyped.
+    """
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HTTPError, RepositoryNotFoundError
+
+    try:
+        HfApi().dataset_info(dataset, timeout=HUB_SECONDS)
+    except RepositoryNotFoundError as error:
+        raise DataError(
+            f"--dataset {dataset} is no folder here, and the Hub has no data set of that name that you may see"
+        ) from error
+    except (OSError, ValueError, HTTPError) as error:
+        if copy is None or not copy.is_dir():
+            reason = " ".join(str(error).split())[:300]
+            raise DataError(f"--dataset {dataset} is no folder here, and the Hub cannot be asked ({reason})") from error
+
+
 def load_tables(dataset: str, path: Path, config: str | None) -> Mapping[str, "Dataset"]:
     """Splits of a .parquet file, a folder that `datasets` wrote, or a Hub id."""
     if not (path.is_dir() or (path.is_file() and path.suffix == ".parquet") or is_hub_id(dataset)):
@@ -89,11 +110,14 @@ def load_tables(dataset: str, path: Path, config: str | None) -> Mapping[str, "D
         if path.is_file():
             loaded = datasets.load_dataset("parquet", data_files=str(path))
         elif not path.is_dir():
+            ask_hub(dataset, Path(datasets.config.HF_DATASETS_CACHE) / dataset.replace("/", "___"))
             loaded = datasets.load_dataset(dataset, config)
         elif (path / "dataset_info.json").is_file() or (path / "dataset_dict.json").is_file():
             loaded = datasets.load_from_disk(str(path))
         else:
             loaded = datasets.load_dataset("parquet", data_dir=str(path))
+    except DataError:
+        raise
     except failures as error:
         what = "" if path.exists() else " is no folder here, and as a Hub id it"
         reason = " ".join(str(error.__cause__ or error).split())[:300]

@@ -2,7 +2,10 @@
 
 import io
 import re
+from functools import partialmethod
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -240,17 +243,60 @@ def test_a_mistyped_data_set_says_what_was_expected_without_asking_the_hub(tmp_p
     assert "is a file, not .parquet" in error_of("file.txt")
 
 
-def test_a_hub_id_that_cannot_be_had_is_one_line(monkeypatch):
-    datasets = pytest.importorskip("datasets")
+@pytest.fixture
+def hub(monkeypatch):
+    """A Hub on this machine that has no data set; the paths that it was asked for."""
+    import huggingface_hub
+    from huggingface_hub import constants
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append(self.path)
+            self.send_response(404)
+            self.send_header("X-Error-Code", "RepoNotFound")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *values):
+            pass
+
+    asked, server = [], ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    Thread(target=server.serve_forever, daemon=True).start()
+    address = f"http://127.0.0.1:{server.server_port}"
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(
+        huggingface_hub.HfApi, "__init__", partialmethod(huggingface_hub.HfApi.__init__, endpoint=address)
+    )
+    yield asked
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_path_that_looks_like_a_hub_id_is_asked_for_once(hub, streaming):
+    assert "is no folder here, and the Hub has no data set of that name" in error_of("my/cells", streaming=streaming)
+    assert sum(path.startswith("/api/datasets/my/cells") for path in hub) == 1
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_without_a_network_a_hub_id_is_one_line(monkeypatch, streaming):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    message = error_of("my/cells", streaming=streaming)
+    assert "is no folder here, and the Hub cannot be asked (Cannot reach" in message
+
+
+def test_a_copy_of_a_hub_data_set_is_loaded_without_the_hub(monkeypatch, tmp_path):
+    import datasets
 
     def fail(dataset, config):
         raise ConnectionError(f"Couldn't reach {dataset!r}\non the Hub, {config}")
 
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path))
     monkeypatch.setattr(datasets, "load_dataset", fail)
+    (tmp_path / "nobody___nothing").mkdir()
     message = error_of("nobody/nothing", dataset_config="small")
-    assert (
-        "no folder here, and as a Hub id" in message and "Couldn't reach 'nobody/nothing' on the Hub, small" in message
-    )
+    assert "as a Hub id it cannot be loaded (Couldn't reach 'nobody/nothing' on the Hub, small)" in message
 
 
 def png(value: int, size=(4, 6)) -> bytes:

@@ -1,16 +1,17 @@
 """--cache: a split decoded and resized once, in an Arrow file that all processes map into memory."""
 
-import os
-import tempfile
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
+from filelock import FileLock, Timeout
 
 from data_utils.cache import cache_folder, digest
 from data_utils.errors import DataError
 from data_utils.inspection import in_threads
 
+PARTIAL = ".partial"  # of a file that is being written
 Pair = tuple[np.ndarray, np.ndarray]
 
 
@@ -51,8 +52,6 @@ def decode_once(
     if key is None:
         raise DataError("--cache keeps what is decoded from local files; leave it out for shapes and streams")
     file = cache_folder() / f"{digest('decoded', key)}.arrow"
-    if file.exists():
-        return Decoded(file)
 
     def attempt(i: int) -> Pair | str:
         try:
@@ -64,20 +63,26 @@ def decode_once(
     fields = {"image": pyarrow.large_binary(), "image_shape": shape, "dtype": pyarrow.string()}
     fields |= {"mask": pyarrow.large_binary(), "mask_shape": shape, "problem": pyarrow.string()}
     schema = pyarrow.schema(fields)
-    temporary = None
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=file.parent)
-        with os.fdopen(descriptor, "wb") as stream, pyarrow.ipc.new_file(stream, schema) as writer:
-            for found in progress(in_threads(attempt, count), count, "decoding for --cache"):
-                writer.write_batch(pyarrow.RecordBatch.from_pylist([_row(found)], schema))
-        os.replace(temporary, file)
+        _clear(file.parent)
+        with FileLock(file.with_suffix(".lock")):  # another run may be at it
+            if not file.exists():
+                partial = file.with_suffix(PARTIAL)
+                with partial.open("wb") as stream, pyarrow.ipc.new_file(stream, schema) as writer:
+                    for found in progress(in_threads(attempt, count), count, "decoding for --cache"):
+                        writer.write_batch(pyarrow.RecordBatch.from_pylist([_row(found)], schema))
+                partial.replace(file)
     except OSError as error:
         raise DataError(f"--cache cannot be written to {file.parent} ({error.strerror or error})") from error
-    finally:
-        if temporary and os.path.exists(temporary):
-            os.unlink(temporary)
     return Decoded(file)
+
+
+def _clear(folder: Path) -> None:
+    """Remove what runs that were killed while they decoded have left."""
+    for partial in folder.glob(f"*{PARTIAL}"):
+        with suppress(Timeout), FileLock(partial.with_suffix(".lock"), timeout=0):
+            partial.unlink(missing_ok=True)
 
 
 def _row(found: Pair | str) -> dict:

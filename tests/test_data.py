@@ -7,12 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import TINY, launch, write_folder
+from filelock import FileLock
 from PIL import Image
 
 from data_utils import cache, inspection
 from data_utils.batching import Slot
 from data_utils.check import check_data
 from data_utils.dataset import EvaluationDataset, TrainingDataset, crop_window
+from data_utils.decoded import decode_once
 from data_utils.errors import DataError
 from data_utils.survey import load_data
 from unet import ImageError, Preprocess
@@ -321,6 +323,24 @@ def test_what_cannot_be_decoded_is_skipped_from_the_cache_too(broken, tmp_path):
         result = launch(*command, profile="multi_cpu" if name == "second" else None)
         assert result.returncode == 0, result.stderr
         assert "9 bad samples were skipped in training" in result.stdout
+
+
+def test_what_a_killed_run_left_of_the_cache_is_cleared_and_what_another_is_writing_is_not(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    pair, folder = (np.ones((1, 2, 3), np.uint8), np.ones((2, 3), np.uint8)), tmp_path / "unet-accelerate"
+    # killed in the middle, as by the kernel when memory runs out
+    lines = "import os, numpy as np\nfrom data_utils.decoded import decode_once\n"
+    lines += "prepare = lambda i: (np.ones((1, 2, 3), np.uint8), np.ones((2, 3), np.uint8))\n"
+    lines += "stop = lambda items, *_: (os.kill(os.getpid(), 9) if i == 5 else x for i, x in enumerate(items))\n"
+    lines += "decode_once(prepare, 9, 'killed', (), stop)"
+    assert launch("-c", lines, env={"XDG_CACHE_HOME": str(tmp_path)}).returncode == -9
+    assert len(list(folder.glob("*.partial"))) == 1
+    (folder / "busy.partial").write_bytes(b"x")
+    with FileLock(folder / "busy.lock"):
+        decoded = decode_once(lambda i: pair, 2, "other", (), progress)
+    np.testing.assert_array_equal(decoded[1][0], pair[0])
+    assert [path.name for path in folder.glob("*.partial")] == ["busy.partial"]
+    assert len(list(folder.glob("*.arrow"))) == 1
 
 
 def test_what_cannot_be_cached_says_so(fails_with, tmp_path):

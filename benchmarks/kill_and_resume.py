@@ -3,22 +3,25 @@
 python benchmarks/kill_and_resume.py --kills 50 --processes 1
 python benchmarks/kill_and_resume.py --kills 50 --processes 2
 
-Every process of the run gets SIGKILL at once, also in the middle of a save (there is one in every other step). After
-each kill there must be a complete checkpoint, `--resume auto` must go on from it by itself, and at the end weights,
-optimizer state and every logged number must be those of the untouched run, bit for bit. Exit code 1 if not.
+A run and its loaders get SIGKILL at once: one time in ten at any moment from their start on, four times in the middle
+of a save, five times at any other moment of training. After each kill there must be a complete checkpoint (save before
+the first), `--resume auto` must go on from it by itself, and at the end weights, optimizer state and all logged numbers
+must be those of the untouched run, bit for bit. Exit code 1 if not.
 """
 
 import argparse
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 from safetensors.torch import load_file
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -31,7 +34,7 @@ FLAGS += ["--eval-every", "50", "--dropout", "0.1", "--ema-decay", "0.99", "--nu
 
 
 def start(output: Path, processes: int, steps: int) -> subprocess.Popen:
-    """The run, or what is left of it, in a process group of its own."""
+    """The run, or what is left of it."""
     launcher = []
     if processes > 1:
         profile = str(ROOT / "accelerate_configs" / "multi_cpu.yaml")
@@ -45,8 +48,41 @@ def start(output: Path, processes: int, steps: int) -> subprocess.Popen:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-        start_new_session=True,
     )
+
+
+def kill(run: subprocess.Popen) -> None:
+    """End the run, its launcher and its loader processes without notice."""
+    processes = [*psutil.Process(run.pid).children(recursive=True), psutil.Process(run.pid)]
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(processes)
+    run.communicate()
+
+
+def await_moment(run: subprocess.Popen, output: Path) -> None:
+    """Until a random moment of the run: in its start, in a save or elsewhere; or until it has ended."""
+
+    def wait_for(event: Callable[[], bool], pause: float) -> None:
+        while run.poll() is None and not event():
+            time.sleep(pause)
+
+    before, kind = logged_step(output), random.random()
+    if kind < 0.1:
+        time.sleep(random.uniform(0, 8))
+        return
+    wait_for(lambda: logged_step(output) > before, 0.01)
+    if kind < 0.5:
+        wait_for(lambda: bool(half_saved(output)), 0)
+        time.sleep(random.uniform(0, 0.005))
+    else:
+        time.sleep(random.uniform(0, 0.25))
+
+
+def half_saved(output: Path) -> list[Path]:
+    """The checkpoint that is being written, if any."""
+    return list((output / "checkpoints").glob(".*.tmp"))
 
 
 def logged_step(output: Path) -> int:
@@ -83,26 +119,22 @@ def main() -> None:
         assert run.wait() == 0, run.communicate()[1]
         kills = half_saves = 0
         while kills < args.kills:
-            run, before = start(killed, args.processes, steps), logged_step(killed)
-            while run.poll() is None and logged_step(killed) <= before:
-                time.sleep(0.01)
-            time.sleep(random.uniform(0, 0.25))
+            run = start(killed, args.processes, steps)
+            await_moment(run, killed)
             if run.poll() is not None:
                 break
-            os.killpg(run.pid, signal.SIGKILL)
-            run.wait()
+            begun = (killed / "metrics.jsonl").exists()
+            kill(run)
             kills += 1
-            half_saves += bool(list((killed / "checkpoints").glob(".*.tmp")))
+            half_saves += bool(half_saved(killed))
             path, _, passed_over = find_checkpoint("auto", killed / "checkpoints")
-            assert path is not None and not passed_over, (path, passed_over)
+            assert not passed_over and (path is not None or not begun), (path, passed_over)
         run = start(killed, args.processes, steps)
         assert run.wait() == 0, run.communicate()[1]
         ours, theirs = tensors(killed), tensors(untouched)
         same = ours.keys() == theirs.keys() and all(ours[key].equal(theirs[key]) for key in ours)
         logs = numbers(killed) == numbers(untouched)
-    print(
-        f"{kills} kills of {args.processes} process(es) in {steps} steps, {half_saves} of them in the middle of a save"
-    )
+    print(f"{kills} kills of {args.processes} process(es) in {steps} steps, {half_saves} of them in a save")
     print(f"weights, averages and optimizer state equal bit for bit: {same}; logged numbers equal: {logs}")
     sys.exit(0 if same and logs else 1)
 

@@ -16,7 +16,7 @@ from functools import partial
 
 import numpy as np
 import torch
-from accelerate import Accelerator, DataLoaderConfiguration, DistributedDataParallelKwargs, InitProcessGroupKwargs
+from accelerate import Accelerator, DataLoaderConfiguration, DistributedDataParallelKwargs
 from accelerate.utils import set_seed
 from torch import nn
 from torch.utils.data import DataLoader
@@ -38,7 +38,7 @@ from train_utils.files import replaced_folder
 from train_utils.flops import peak_teraflops, training_flops
 from train_utils.guard import StepGuard, report_skipped
 from train_utils.hub import check_token, push_to_hub
-from train_utils.launch import LaunchError, check_launch, check_processes, describe_profile
+from train_utils.launch import LaunchError, check_launch, check_processes, describe_profile, process_group_options
 from train_utils.memory import preflight, split_batch
 from train_utils.meter import LossWindow, Meter, brief
 from train_utils.model_card import model_card
@@ -100,7 +100,7 @@ def main() -> None:
         project_dir=".",  # named below: all processes must agree on it
         kwargs_handlers=[
             DistributedDataParallelKwargs(gradient_as_bucket_view=True),
-            InitProcessGroupKwargs(timeout=timedelta(hours=1)),  # the main process alone reads a large data set
+            process_group_options(timedelta(hours=1)),  # the main process alone reads a large data set
         ],
     )
     check_processes(accelerator)

@@ -3,10 +3,13 @@
 import os
 import re
 import sys
+from collections.abc import Iterator
+from datetime import timedelta
 
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, InitProcessGroupKwargs
 from accelerate.utils import DynamoBackend, parse_flag_from_env
+from torch.distributed import PrefixStore, Store, register_rendezvous_handler, rendezvous
 
 
 class LaunchError(ValueError):
@@ -60,6 +63,24 @@ def check_processes(accelerator: Accelerator) -> None:
             f"{started} processes were started, but accelerate joined {accelerator.num_processes}; "
             f"launch with a profile from accelerate_configs, on the CPU: {_launch_line('multi_cpu')}"
         )
+
+
+def process_group_options(timeout: timedelta) -> InitProcessGroupKwargs:
+    """How `Accelerator` lets the processes find each other, also when a launcher's `max_restarts` starts them again.
+
+    The launcher's store outlives them: they would find the addresses of those that are gone (torch 2.13). Over several
+    machines torch's own way stays, since there the restarts of each machine are counted apart.
+    """
+    restarts, machines = (os.environ.get(name) for name in ("TORCHELASTIC_RESTART_COUNT", "GROUP_WORLD_SIZE"))
+    if restarts in (None, "0") or machines != "1":
+        return InitProcessGroupKwargs(timeout=timeout)
+
+    def meet(url: str, **options) -> Iterator[tuple[Store, int, int]]:
+        store, rank, world_size = next(rendezvous("env://", **options))
+        yield PrefixStore(f"restart {restarts}", store), rank, world_size
+
+    register_rendezvous_handler("restarted", meet)
+    return InitProcessGroupKwargs(timeout=timeout, init_method="restarted://")
 
 
 def describe_profile(accelerator: Accelerator) -> dict[str, str | int]:

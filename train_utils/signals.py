@@ -39,7 +39,7 @@ class StopRequest:
 
 
 def _follow_launcher() -> None:
-    """Have the kernel send SIGTERM when a one-process `accelerate launch` dies, which leaves its child running."""
+    """Have the kernel send SIGTERM when the launcher dies, which leaves its processes running."""
     launched_alone = "ACCELERATE_MIXED_PRECISION" in os.environ and "WORLD_SIZE" not in os.environ
-    if launched_alone and sys.platform == "linux":
+    if (launched_alone or "TORCHELASTIC_RUN_ID" in os.environ) and sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

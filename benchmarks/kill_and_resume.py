@@ -34,21 +34,26 @@ FLAGS += ["--eval-every", "50", "--dropout", "0.1", "--ema-decay", "0.99", "--nu
 
 
 def start(output: Path, processes: int, steps: int) -> subprocess.Popen:
-    """The run, or what is left of it."""
+    """The run, or what is left of it; what it says on standard error goes to a file beside its output."""
     launcher = []
     if processes > 1:
         profile = str(ROOT / "accelerate_configs" / "multi_cpu.yaml")
         launcher = ["-m", "accelerate.commands.launch", "--config_file", profile, "--main_process_port", "0"]
         launcher += ["--num_processes", str(processes)]
     command = ["train.py", *FLAGS, "--max-steps", str(steps), "--output-dir", str(output), "--resume", "auto"]
-    return subprocess.Popen(
-        [sys.executable, *launcher, *command],
-        cwd=ROOT,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    with said(output).open("w") as errors:
+        return subprocess.Popen(
+            [sys.executable, *launcher, *command],
+            cwd=ROOT,
+            env=os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+        )
+
+
+def said(output: Path) -> Path:
+    """Where the last start of a run left its standard error."""
+    return output.with_suffix(".txt")
 
 
 def kill(run: subprocess.Popen) -> None:
@@ -58,7 +63,6 @@ def kill(run: subprocess.Popen) -> None:
         with suppress(psutil.NoSuchProcess):
             process.kill()
     psutil.wait_procs(processes)
-    run.communicate()
 
 
 def await_moment(run: subprocess.Popen, output: Path) -> None:
@@ -112,11 +116,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     random.seed(args.seed)
-    steps = 12 * args.kills  # a life is to see some steps, and the run to outlast its kills
+    steps = 8 * args.kills  # a life is to see some steps, and the run to outlast its kills
     with tempfile.TemporaryDirectory() as folder:
         untouched, killed = Path(folder) / "untouched", Path(folder) / "killed"
         run = start(untouched, args.processes, steps)
-        assert run.wait() == 0, run.communicate()[1]
+        assert run.wait() == 0, said(untouched).read_text()
         kills = half_saves = 0
         while kills < args.kills:
             run = start(killed, args.processes, steps)
@@ -130,7 +134,7 @@ def main() -> None:
             path, _, passed_over = find_checkpoint("auto", killed / "checkpoints")
             assert not passed_over and (path is not None or not begun), (path, passed_over)
         run = start(killed, args.processes, steps)
-        assert run.wait() == 0, run.communicate()[1]
+        assert run.wait() == 0, said(killed).read_text()
         ours, theirs = tensors(killed), tensors(untouched)
         same = ours.keys() == theirs.keys() and all(ours[key].equal(theirs[key]) for key in ours)
         logs = numbers(killed) == numbers(untouched)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -58,9 +59,30 @@ def wait_for_step(process: subprocess.Popen, output: Path, step: int) -> None:
     raise AssertionError(f"step {step} was never logged")
 
 
+def workers_of(launcher: subprocess.Popen) -> list[int]:
+    """Process ids, by rank."""
+    found = subprocess.run(["pgrep", "-P", str(launcher.pid)], capture_output=True, text=True, check=True)
+    return [int(pid) for pid in found.stdout.split()]
+
+
 def records(output: Path) -> list[dict]:
     lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     return [{key: value for key, value in line.items() if not key.startswith("perf/")} for line in lines]
+
+
+def losses(output: Path) -> list[float]:
+    """One of every step."""
+    found = {record["step"]: record["train/loss"] for record in records(output) if "train/loss" in record}
+    assert list(found) == list(range(1, 41))
+    return list(found.values())
+
+
+def copy_until(step: int, whole: Path, copy: Path) -> None:
+    """A copy of a run without the checkpoints after `step`."""
+    shutil.copytree(whole, copy)
+    for checkpoint in (copy / "checkpoints").glob("step-*"):
+        if int(checkpoint.name[5:]) > step:
+            shutil.rmtree(checkpoint)
 
 
 def last_checkpoint(output: Path) -> Path:
@@ -131,35 +153,59 @@ def test_run_asked_to_stop_saves_and_resumes_as_if_nothing_had_been(
     same_weights(last_checkpoint(output), last_checkpoint(uninterrupted))
 
 
-def test_two_processes_stop_together_and_one_or_three_go_on_with_the_same_images(tiny_folder, tmp_path):
+def test_two_processes_stop_together_and_other_numbers_go_on_with_the_same_images(tiny_folder, tmp_path):
     """Without dropout, which draws for each process, and with SGD, the losses agree to rounding (DESIGN)."""
-    flags = ["--dropout", "0", "--optimizer", "sgd"]
-    whole = tmp_path / "whole"
+    flags = ["--dropout", "0", "--optimizer", "sgd", "--keep-checkpoints", "20"]
+    whole, two, output = tmp_path / "whole", tmp_path / "two", tmp_path / "run"
     assert launch(*command(tiny_folder, whole, *flags)).returncode == 0
-    output = tmp_path / "run"
-    port = ["--main_process_port", "0"]
-    launcher = ["-m", "accelerate.commands.launch", "--config_file", "accelerate_configs/multi_cpu.yaml", *port]
-    process = start([*command(tiny_folder, output, *flags)], launcher)
+    launcher = ["-m", "accelerate.commands.launch", "--config_file", "accelerate_configs/multi_cpu.yaml"]
+    process = start([*command(tiny_folder, output, *flags)], [*launcher, "--main_process_port", "0"])
     wait_for_step(process, output, 14)
-    workers = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=True)
-    os.kill(int(workers.stdout.split()[-1]), signal.SIGUSR1)  # one of the two is asked, both must stop
+    os.kill(workers_of(process)[-1], signal.SIGUSR1)  # one of the two is asked, both must stop
     stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 0, stderr
     assert "all is saved" in stdout
-    assert (output / "report.html").exists()
     stopped_at = records(output)[-1]["step"]
     assert int(last_checkpoint(output).name[5:]) == stopped_at < 40
-    three = tmp_path / "three"
-    subprocess.run(["cp", "-r", output, three], check=True)
-    for folder, processes in ((output, None), (three, ["--num_processes", "3"])):
-        profile = "multi_cpu" if processes else None
+    copy_until(18, whole, two)
+    for folder, processes in ((two, "2"), (output, "3")):
         arguments = command(tiny_folder, folder, *flags, "--resume", "auto")
-        result = launch(*arguments, profile=profile, options=processes or [])
+        result = launch(*arguments, profile="multi_cpu", options=["--num_processes", processes])
         assert result.returncode == 0, result.stderr
-        ours = {record["step"]: record["train/loss"] for record in records(folder) if "train/loss" in record}
-        theirs = {record["step"]: record["train/loss"] for record in records(whole) if "train/loss" in record}
-        assert list(ours) == list(theirs) == list(range(1, 41))
-        assert list(ours.values()) == pytest.approx(list(theirs.values()), abs=1e-4)
+        assert losses(folder) == pytest.approx(losses(whole), abs=1e-5)
+
+
+@pytest.fixture(scope="module")
+def streamed(tiny_folder, tmp_path_factory) -> list:
+    """Flags to train on the tiny folder as a stream of small parquet files."""
+    out = tmp_path_factory.mktemp("packed") / "out"
+    pack = [sys.executable, "-m", "data_utils.pack", tiny_folder, out, "--shard-mb", "0.02"]
+    subprocess.run(pack, cwd=ROOT, check=True, timeout=60)
+    flags = ["--streaming", "--classes", "0=background,255=cell", "--image-size", "40", "56", "--num-workers", "1"]
+    return ["--dataset", out, *flags]
+
+
+def test_killed_processes_are_started_again_and_a_stream_goes_on_as_if_nothing_had_been(streamed, tmp_path):
+    """By the launcher, in the middle of an epoch; then also on another number of processes, to rounding."""
+    whole, output, one = tmp_path / "whole", tmp_path / "run", tmp_path / "one"
+    flags = [*streamed, "--dropout", "0", "--optimizer", "sgd", "--keep-checkpoints", "20"]
+    result = launch(*command("", whole, *flags), profile="multi_cpu")
+    assert result.returncode == 0, result.stderr
+    launcher = ["-m", "accelerate.commands.launch", "--config_file", "accelerate_configs/multi_cpu.yaml"]
+    launcher += ["--main_process_port", "0", "--max_restarts", "1"]
+    process = start([*command("", output, *flags), "--resume", "auto"], launcher)
+    wait_for_step(process, output, 14)
+    os.kill(workers_of(process)[0], signal.SIGKILL)
+    stdout, stderr = process.communicate(timeout=120)
+    assert process.returncode == 0, stderr
+    assert "resumed from" in stdout
+    assert records(output) == records(whole)
+    same_weights(last_checkpoint(output), last_checkpoint(whole))
+    copy_until(18, whole, one)
+    result = launch(*command("", one, *flags, "--resume", "auto"))
+    assert result.returncode == 0, result.stderr
+    assert "step-00000018, at step 18 of 40" in result.stdout
+    assert losses(one) == pytest.approx(losses(whole), abs=1e-5)
 
 
 def test_another_length_is_said_with_what_becomes_of_the_schedule(tiny_folder, uninterrupted, tmp_path):

@@ -46,6 +46,7 @@ from train_utils.optimization import build_optimizer, class_weight_tensor, learn
 from train_utils.processes import on_main, seed_step
 from train_utils.progress import progress_bar, say, track
 from train_utils.report import write_report
+from train_utils.sharding import gradient_norm, prepare_sharding, share_statistics, whole_network
 from train_utils.signals import StopRequest
 from train_utils.trace import StepTrace
 from train_utils.tracking import RunLog, available_tracker, default_workers, describe_run, evaluation_record, run_dir
@@ -66,6 +67,7 @@ PICTURES = 8  # validation images shown at each evaluation and written at the en
 def evaluate(accelerator: Accelerator, model: nn.Module, loader: DataLoader, criterion: SegmentationLoss) -> tuple:
     """Confusion matrix, loss and each image's IoU, at the masks' own sizes, exact on any world size."""
     model.eval()
+    share_statistics(accelerator, model)
     classes = criterion.num_classes
     matrix = torch.zeros(classes, classes, dtype=torch.int64, device=accelerator.device)
     sums = counts = torch.zeros(2, device=accelerator.device)
@@ -152,6 +154,7 @@ def main() -> None:
     split = preflight(accelerator, model, criterion, largest, split, copies, fixed=any(asked))
     accelerator.print(f"batch: {split}")
     model = synchronized(accelerator, model, args.sync_batchnorm, split.micro_batch_size, args.batch_size)
+    prepare_sharding(accelerator, model, split, args.max_grad_norm)
     optimizer = build_optimizer(model, args.optimizer, args.learning_rate, args.weight_decay)
 
     steps_per_epoch = math.ceil(len(data.train) / args.batch_size)
@@ -229,12 +232,14 @@ def main() -> None:
         seed_step(args.seed, state.step, accelerator.process_index)  # for dropout
         step_loss = 0.0
         for number, (images, masks) in enumerate(micro_batches, start=1):
-            with nullcontext() if number == split.accumulation else accelerator.no_sync(model):
+            accelerator.sync_gradients = number == split.accumulation
+            with nullcontext() if accelerator.sync_gradients else accelerator.no_sync(model):
                 loss = criterion(model(images.contiguous(memory_format=torch.channels_last)), masks, counts)
-                accelerator.backward(loss * world_size)  # DDP averages over the processes, the loss is their sum
+                # `backward` divides by the steps of DeepSpeed, 1 elsewhere, and the processes' gradients are averaged
+                accelerator.backward(loss * world_size * accelerator.gradient_accumulation_steps)
             step_loss += loss.detach()
         # a sync point with the device: the host must know whether to make the step
-        grad_norm = float(accelerator.clip_grad_norm_(model.parameters(), args.max_grad_norm or math.inf))
+        grad_norm = gradient_norm(accelerator, model, args.max_grad_norm or math.inf)
         state.step += 1
         if guard.accepts(grad_norm):
             optimizer.step()
@@ -266,13 +271,14 @@ def main() -> None:
                 if improved:
                     state.best, state.best_step, state.evaluations_since_best = score, state.step, 0
                     state.best_matrix, state.best_images = matrix.tolist(), image_scores
+                whole = whole_network(network, lambda: UNet(network.config))
                 if is_main:
-                    shown = sample_pictures(accelerator, network, data)
+                    shown = sample_pictures(accelerator, whole, data)
                     shown["eval/confusion_matrix"] = matrix_picture(matrix.numpy(), names)
                     run_log.pictures(state.step, shown)
                     if improved:
                         with replaced_folder(args.output_dir / "model") as folder:
-                            network.save_pretrained(folder)
+                            whole.save_pretrained(folder)
                             measured = {"step": state.step, "names": names, "matrix": matrix, "result": result}
                             (folder / "README.md").write_text(model_card(settings, **measured))
                     mark = " (best so far, saved)" if improved else ""

@@ -64,7 +64,7 @@ def is_launch_variable(name: str) -> bool:
 
 
 def test_every_promised_profile_is_there():
-    promised = {"cpu", "multi_cpu", "single_gpu", "multi_gpu", "multi_node", "fp16", "bf16"}
+    promised = {"cpu", "multi_cpu", "single_gpu", "multi_gpu", "multi_node", "fp16", "bf16", "fsdp", "deepspeed_zero2"}
     assert promised <= {path.stem for path in PROFILES}
 
 
@@ -189,6 +189,10 @@ def test_processes_that_did_not_find_each_other_are_refused(launched):
     with pytest.raises(LaunchError, match=r"^2 processes were started, but accelerate joined 1;"):
         check_processes(SimpleNamespace(num_processes=1))
     check_processes(SimpleNamespace(num_processes=2))
+    launched(gpus=0, WORLD_SIZE="2", ACCELERATE_USE_FSDP="true")
+    check_processes(SimpleNamespace(num_processes=2, distributed_type=DistributedType.FSDP))
+    with pytest.raises(LaunchError, match=r"^the profile asks for FSDP, which accelerate leaves out on the CPU"):
+        check_processes(SimpleNamespace(num_processes=2, distributed_type=DistributedType.MULTI_CPU))
 
 
 @pytest.mark.parametrize(

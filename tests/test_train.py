@@ -110,7 +110,7 @@ def test_processes_and_accumulation_change_neither_losses_nor_scores(
         assert ours.get("eval/mean_iou") == pytest.approx(theirs.get("eval/mean_iou"), abs=1e-3)
 
 
-@pytest.mark.parametrize("processes", [2, 3])
+@pytest.mark.parametrize("processes", [3, pytest.param(2, marks=pytest.mark.slow)])
 def test_the_same_weights_have_the_same_confusion_matrix_on_any_number_of_processes(
     trained, tiny_folder, tmp_path, processes
 ):

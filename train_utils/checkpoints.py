@@ -7,7 +7,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-import torch
 from accelerate import Accelerator
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -18,6 +17,7 @@ from train_utils.ema import WeightAverage
 from train_utils.files import sync
 from train_utils.launch import LaunchError
 from train_utils.progress import say
+from train_utils.sharding import full, optimizer_tensors, restore_optimizer, shard_like
 
 MANIFEST = "manifest.json"  # sizes and checksums; without it a checkpoint is not complete
 STATE = "state.json"  # where the run stands
@@ -76,14 +76,16 @@ class Checkpoints:
         self._pending: Future | None = None
 
     def save(self, run: RunState, score: float | None) -> None:
-        """Save the run as it stands, with the score that it had at this step, if any."""
+        """Save the run as it stands, with the score that it had at this step, if any; every process must call it."""
+        tensors = {name: full(value) for name, value in self.network.state_dict().items()}
+        tensors = {"model": tensors, "optimizer": optimizer_tensors(self.accelerator, self.network, self.optimizer)}
+        if self.average.tensors:
+            tensors["average"] = {name: full(value) for name, value in self.average.tensors.items()}
         if not self.accelerator.is_main_process:
             return
         self.wait()  # one at a time, and memory for one copy
         scaler = self.accelerator.scaler.state_dict() if self.accelerator.scaler is not None else None
         state = self.settings | {"run": asdict(run), "score": score, "scaler": scaler}
-        tensors = {"model": self.network.state_dict(), "optimizer": named_state(self.network, self.optimizer)}
-        tensors |= {"average": self.average.tensors} if self.average.tensors else {}
         copies = {
             kind: {name: value.detach().cpu().clone().contiguous() for name, value in group.items()}
             for kind, group in tensors.items()
@@ -92,14 +94,11 @@ class Checkpoints:
 
     def restore(self, path: Path, state: dict) -> None:
         """Put the model, its optimizer, averages and scaler back to where they were; every process does."""
-        self.network.load_state_dict(load_file(path / "model.safetensors"))
-        parameters = dict(self.network.named_parameters())
-        for key, value in load_file(path / "optimizer.safetensors").items():
-            name, _, key = key.rpartition("/")
-            parameter = parameters[name]
-            if value.shape == parameter.shape:  # in the parameter's memory format, as if it had never been away
-                value = torch.empty_like(parameter, requires_grad=False).copy_(value)
-            self.optimizer.state[parameter][key] = value
+        live = self.network.state_dict()
+        weights = load_file(path / "model.safetensors")
+        self.network.load_state_dict({name: shard_like(value, live[name]) for name, value in weights.items()})
+        saved = load_file(path / "optimizer.safetensors")
+        restore_optimizer(self.accelerator, self.network, self.optimizer, saved)
         if self.accelerator.is_main_process:
             self._set_aside_newer(path)
         self.average.restore(path)
@@ -187,17 +186,6 @@ def compare_settings(saved: dict, now: dict) -> list[str]:
         if before != value and key not in ("epochs", "max_steps", "resume", "output_dir"):
             notes.append(f"{key} was {before} and is now {value}")
     return notes
-
-
-def named_state(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
-    """The optimizer's tensors by `<parameter>/<name>`: exp_avg, momentum_buffer, ..."""
-    parameters = {parameter: name for name, parameter in model.named_parameters()}
-    return {
-        f"{parameters[parameter]}/{key}": torch.as_tensor(value)
-        for parameter, values in optimizer.state.items()
-        for key, value in values.items()
-        if value is not None
-    }
 
 
 def _newest_first(folder: Path) -> list[Path]:

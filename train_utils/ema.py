@@ -8,6 +8,8 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
+from train_utils.sharding import local, shard_like
+
 
 class WeightAverage:
     """Average of a model's floating-point weights and running statistics; with decay 0 it is the model itself.
@@ -27,7 +29,8 @@ class WeightAverage:
         """Move towards the model's weights after optimizer step `step` (from 1)."""
         if self.decay:
             weight = 1 - min(self.decay, (1 + step) / (10 + step))
-            torch._foreach_lerp_(list(self.tensors.values()), list(self._live.values()), weight)
+            ours, live = (list(map(local, tensors.values())) for tensors in (self.tensors, self._live))
+            torch._foreach_lerp_(ours, live, weight)
 
     @torch.no_grad()
     def restore(self, checkpoint: Path) -> None:
@@ -35,7 +38,7 @@ class WeightAverage:
         file = checkpoint / "average.safetensors"
         saved = load_file(file) if file.exists() else self._live
         for name, value in self.tensors.items():
-            value.copy_(saved[name])
+            value.copy_(shard_like(saved[name], value))
 
     @contextmanager
     @torch.no_grad()

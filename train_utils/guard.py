@@ -3,7 +3,7 @@
 import math
 
 from accelerate import Accelerator
-from accelerate.utils import gather_object
+from accelerate.utils import DistributedType, gather_object
 from torch import nn
 
 from train_utils.launch import LaunchError
@@ -15,7 +15,8 @@ MAX_IN_A_ROW = 5
 class StepGuard:
     """Refuses a step whose gradient is not finite, on all processes together, since they share the gradient.
 
-    Not in fp16: there the scaler meets infinite gradients while it finds its scale, and skips them by itself.
+    Not in fp16: there the scaler meets infinite gradients while it finds its scale, and skips them by itself. Nor under
+    DeepSpeed, which has made the step by then: there the run ends, and can go on from its last checkpoint.
 
     Args:
         network: the model, not wrapped; its running statistics have seen the step already and are put back.
@@ -37,6 +38,11 @@ class StepGuard:
         if math.isfinite(grad_norm) or self.accelerator.scaler is not None:
             self._in_a_row = 0
             return True
+        if self.accelerator.distributed_type == DistributedType.DEEPSPEED:
+            raise LaunchError(
+                "the gradient is not finite, and DeepSpeed has made the step with it; --resume auto goes back to the"
+                " last checkpoint, lower --learning-rate for it"
+            )
         for buffer, before in zip(self.network.buffers(), self._buffers, strict=True):
             buffer.copy_(before)
         return False

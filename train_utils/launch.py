@@ -56,13 +56,19 @@ def check_launch() -> None:
 
 
 def check_processes(accelerator: Accelerator) -> None:
-    """Call after `Accelerator()`: raises LaunchError unless the processes found each other."""
+    """Call after `Accelerator()`: LaunchError unless the processes found each other, and shard if they should."""
     started = int(os.environ.get("WORLD_SIZE", 1))
     if accelerator.num_processes != started:
         raise LaunchError(
             f"{started} processes were started, but accelerate joined {accelerator.num_processes}; "
             f"launch with a profile from accelerate_configs, on the CPU: {_launch_line('multi_cpu')}"
         )
+    for kind in ("FSDP", "DEEPSPEED"):
+        if parse_flag_from_env(f"ACCELERATE_USE_{kind}") and accelerator.distributed_type != kind:
+            raise LaunchError(
+                f"the profile asks for {kind}, which accelerate leaves out on the CPU without a word;"
+                f" use {_launch_line('multi_cpu')}"
+            )
 
 
 def process_group_options(timeout: timedelta) -> InitProcessGroupKwargs:

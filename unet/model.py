@@ -114,17 +114,18 @@ class UNet(
             pixels for the computation and cropped back, since pooling would leave nothing of it.
         """
         height, width = images.shape[-2:]
-        x = ((images - self.mean) / self.std).to(self.mean.dtype)
-        x = self._pad_small(x)
+        inputs = ((images - self.mean) / self.std).to(self.mean.dtype)
+        padded = self._pad_small(inputs)
 
         run = recomputed if self.activation_checkpointing and self.training else lambda block, *x: block(*x)
-        skips = [run(self.stem, x)]
+        skips = [run(self.stem, padded)]
         for down in self.downs:
             skips.append(run(down, skips[-1]))
         x = self.dropout(skips.pop())
         for up in self.ups:
             x = run(up, x, skips.pop())
-        return self.head(x)[..., :height, :width]
+        logits = self.head(x)
+        return logits if padded is inputs else logits[..., :height, :width]  # FSDP wants no view
 
     @property
     def blocks(self) -> list[nn.Module]:

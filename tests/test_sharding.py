@@ -1,0 +1,133 @@
+"""Training whose weights and optimizer state are spread over the processes: the same losses, resumed on any number.
+
+accelerate shards on GPUs only, and falls back to plain data parallel training without a word. A wrapper tells it after
+its start what a GPU machine's would know; its own FSDP2 and DeepSpeed code then runs on the CPU's gloo.
+"""
+
+import importlib.util
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import TINY, launch
+from safetensors.torch import load_file
+
+FSDP = """
+import runpy, sys
+from accelerate import Accelerator, FullyShardedDataParallelPlugin
+from accelerate.state import AcceleratorState
+from accelerate.utils import DistributedType
+
+start = Accelerator.__init__
+
+def sharded(self, *args, **kwargs):
+    start(self, *args, **kwargs)
+    plugin = FullyShardedDataParallelPlugin()  # from the profile, as the launcher passes it on
+    AcceleratorState._shared_state.update(distributed_type=DistributedType.FSDP, fsdp_plugin=plugin)
+
+Accelerator.__init__ = sharded
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+DEEPSPEED = """
+import os, runpy, sys
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState, PartialState
+import train_utils.launch
+
+start = Accelerator.__init__
+
+def found(self, *args, **kwargs):
+    start(self, *args, **kwargs)
+    names = {"num_processes": "WORLD_SIZE", "process_index": "RANK", "local_process_index": "LOCAL_RANK"}
+    for state in (PartialState, AcceleratorState):
+        state._shared_state.update({name: int(os.environ[variable]) for name, variable in names.items()})
+
+Accelerator.__init__ = found
+train_utils.launch.check_launch = lambda: None
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+FLAGS = ["--log-every", "1", "--tracker", "none", "--batch-size", "8", "--checkpoint-every", "4", "--ema-decay", "0.9"]
+
+
+def losses(output: Path) -> list[float]:
+    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    return [line["train/loss"] for line in lines if "train/loss" in line]
+
+
+def resumed_at_4(output: Path, copy: Path) -> Path:
+    """A copy of a run of 8 steps that has lost its last checkpoint."""
+    shutil.copytree(output, copy)
+    shutil.rmtree(copy / "checkpoints" / "step-00000008")
+    return copy
+
+
+def run_fsdp(folder: Path, output: Path, processes: int, *flags: str) -> None:
+    """8 steps; one process trains without FSDP."""
+    wrapper = output.parent / "wrapper.py"
+    wrapper.write_text(FSDP)
+    profile, script = ("cpu", []) if processes == 1 else ("fsdp", [wrapper])
+    options = ["--num_processes", str(processes), *(["--main_process_port", "0"] if processes > 1 else [])]
+    arguments = ["train.py", "--dataset", folder, "--output-dir", output, *TINY, *FLAGS, *flags]
+    arguments += ["--max-steps", "8", "--optimizer", "sgd"]
+    result = launch(*script, *arguments, profile=profile, options=options, env={"ACCELERATE_USE_CPU": "true"})
+    assert result.returncode == 0, result.stderr
+    assert "Warning" not in result.stderr
+
+
+@pytest.fixture(scope="module")
+def sharded(tiny_folder, tmp_path_factory) -> Path:
+    output = tmp_path_factory.mktemp("fsdp") / "sharded"
+    run_fsdp(tiny_folder, output, 2, "--micro-batch-size", "2")
+    return output
+
+
+def test_fsdp_gives_the_same_losses_and_the_same_files(tiny_folder, sharded, tmp_path):
+    plain = tmp_path / "plain"
+    run_fsdp(tiny_folder, plain, 1)
+    assert losses(sharded) == pytest.approx(losses(plain), abs=1e-5)
+    for kind in ("model", "average", "optimizer"):
+        name = f"checkpoints/step-00000008/{kind}.safetensors"
+        torch.testing.assert_close(load_file(sharded / name), load_file(plain / name), atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("processes", [1, pytest.param(3, marks=pytest.mark.slow)])
+def test_fsdp_resumes_on_another_number_of_processes(tiny_folder, sharded, tmp_path, processes):
+    output = resumed_at_4(sharded, tmp_path / "run")
+    run_fsdp(tiny_folder, output, processes, "--resume", "auto")
+    assert losses(output) == pytest.approx(losses(sharded), abs=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="needs deepspeed and transformers")
+def test_zero_gives_the_same_losses_and_resumes_on_as_many_processes_only(tiny_folder, tmp_path):
+    wrapper = tmp_path / "wrapper.py"
+    wrapper.write_text(DEEPSPEED)
+    common = ["train.py", "--dataset", tiny_folder, *TINY, *FLAGS, "--max-steps", "8", "--micro-batch-size", "1"]
+
+    def run(output: Path, *flags: str, options: tuple = ()):
+        options = ["--main_process_port", "29517", *options]
+        env = {"DS_ACCELERATOR": "cpu", "ACCELERATE_USE_CPU": "false"}
+        arguments = [wrapper, *common, "--output-dir", output, *flags]
+        return launch(*arguments, profile="deepspeed_zero2", options=options, env=env)
+
+    plain, sharded = tmp_path / "plain", tmp_path / "sharded"
+    assert launch(*common, "--output-dir", plain, "--optimizer", "sgd").returncode == 0
+    result = run(sharded, "--optimizer", "sgd")
+    assert result.returncode == 0, result.stderr
+    assert "distributed_type DEEPSPEED" in result.stdout
+    assert losses(sharded) == pytest.approx(losses(plain), abs=1e-5)
+    again = resumed_at_4(sharded, tmp_path / "again")
+    result = run(again, "--optimizer", "sgd", "--resume", "auto")
+    assert result.returncode == 0, result.stderr
+    assert losses(again) == losses(sharded)
+    three = resumed_at_4(sharded, tmp_path / "three")
+    result = run(three, "--optimizer", "sgd", "--resume", "auto", options=("--num_processes", "3"))
+    assert result.returncode == 1
+    assert "ZeRO's optimizer state is that of 2 processes, here are 3; resume on as many as before" in result.stderr
+    result = run(tmp_path / "bf16", options=("--mixed_precision", "bf16"))
+    assert result.returncode == 0, result.stderr
+    assert losses(tmp_path / "bf16") == pytest.approx(losses(plain), abs=0.3)

@@ -1,0 +1,147 @@
+"""Weights and optimizer state that are spread over the processes: DTensors of FSDP2, partitions of DeepSpeed's ZeRO."""
+
+from collections.abc import Callable
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import DistributedType, broadcast
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.optim import Optimizer
+
+from train_utils.launch import LaunchError
+from train_utils.memory import Split
+
+ZERO = "zero/"  # begins the names of what cannot be put on another number of processes
+
+
+def prepare_sharding(accelerator: Accelerator, model: nn.Module, split: Split, clip: float) -> None:
+    """Call before `prepare`: what FSDP and DeepSpeed have to be told, and what they cannot take; else does nothing."""
+    kind = accelerator.distributed_type
+    if kind not in (DistributedType.FSDP, DistributedType.DEEPSPEED):
+        return
+    model.to(memory_format=torch.contiguous_format)  # neither takes channels-last weights
+    if kind == DistributedType.FSDP:
+        if not accelerator.is_fsdp2:
+            raise LaunchError("the profile asks for FSDP 1; set fsdp_version: 2, as accelerate_configs/fsdp.yaml does")
+        # autocast chooses the precision of each layer; the policy would give batch norm half precision weights too,
+        # which it does not take beside its float32 statistics
+        accelerator.state.fsdp_plugin.mixed_precision_policy = None
+        return
+    config = accelerator.state.deepspeed_plugin.deepspeed_config
+    if config["zero_optimization"]["stage"] != 2:
+        raise LaunchError(
+            f"the profile asks for ZeRO stage {config['zero_optimization']['stage']}; use 2, or fsdp.yaml"
+        )
+    if accelerator.mixed_precision == "fp16":
+        raise LaunchError("DeepSpeed and fp16 do not go together here; use bf16, or fp16 with multi_gpu.yaml")
+    # weights stay in float32, where running averages and checkpoints need them, as everywhere else
+    config["torch_autocast"] = {"enabled": accelerator.mixed_precision == "bf16", "dtype": "bfloat16"}
+    config["bf16"] = {"enabled": False}
+    config["train_micro_batch_size_per_gpu"] = split.micro_batch_size
+    config["gradient_accumulation_steps"] = accelerator.gradient_accumulation_steps = split.accumulation
+    config["gradient_clipping"] = clip
+
+
+def full(value: Tensor) -> Tensor:
+    """The whole of a tensor, whatever part of it is here; every process must call it."""
+    return value.full_tensor() if isinstance(value, DTensor) else value
+
+
+def local(value: Tensor) -> Tensor:
+    """The part of a tensor that is here, as a plain tensor on the same memory."""
+    return value.to_local() if isinstance(value, DTensor) else value
+
+
+def shard_like(value: Tensor, example: Tensor) -> Tensor:
+    """Of a whole tensor, which every process has, the part that is here of `example`."""
+    if not isinstance(example, DTensor):
+        return value
+    return distribute_tensor(value.to(example.device), example.device_mesh, example.placements, src_data_rank=None)
+
+
+def whole_network(network: nn.Module, build: Callable[[], nn.Module]) -> nn.Module:
+    """A network that one process can use alone: this one, or a copy where its weights are spread over the processes.
+
+    Every process must call it.
+    """
+    state = network.state_dict()
+    if not any(isinstance(value, DTensor) for value in state.values()):
+        return network
+    whole = build()
+    whole.load_state_dict({name: full(value) for name, value in state.items()})
+    return whole.to(next(iter(state.values())).device).eval()
+
+
+def share_statistics(accelerator: Accelerator, network: nn.Module) -> None:
+    """Have every process evaluate with the main one's running statistics, as those are saved; DDP does it by itself."""
+    if accelerator.distributed_type in (DistributedType.FSDP, DistributedType.DEEPSPEED):
+        broadcast(list(network.buffers()))
+
+
+def gradient_norm(accelerator: Accelerator, model: nn.Module, clip: float) -> float:
+    """Norm of the whole gradient, which is then clipped to `clip`; a sync point with the device."""
+    return float(full(torch.as_tensor(accelerator.clip_grad_norm_(model.parameters(), clip))))
+
+
+def optimizer_tensors(accelerator: Accelerator, network: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
+    """The optimizer's whole tensors by `<parameter>/<name>`: exp_avg, momentum_buffer, ...; every process must call it.
+
+    ZeRO's are by `zero/<group>/<name>`, (processes, partition): float32 weights, and what the optimizer has for them.
+    """
+    if accelerator.distributed_type == DistributedType.DEEPSPEED:
+        return {
+            f"{ZERO}{group}/{key}": accelerator.gather(torch.as_tensor(value, device=accelerator.device)[None])
+            for group, (weights, state) in enumerate(_partitions(optimizer))
+            for key, value in ({"weights": weights.detach()} | state).items()
+        }
+    names = {parameter: name for name, parameter in network.named_parameters()}
+    return {
+        f"{names[parameter]}/{key}": full(torch.as_tensor(value))
+        for parameter, values in optimizer.state.items()
+        for key, value in values.items()
+        if value is not None
+    }
+
+
+def restore_optimizer(
+    accelerator: Accelerator, network: nn.Module, optimizer: Optimizer, tensors: dict[str, Tensor]
+) -> None:
+    """Give the optimizer its part of what `optimizer_tensors` had; LaunchError where ZeRO cannot take it."""
+    is_zero = accelerator.distributed_type == DistributedType.DEEPSPEED
+    if tensors and is_zero != all(key.startswith(ZERO) for key in tensors):
+        raise LaunchError("--resume: ZeRO's optimizer state and others' do not fit; resume with the profile it is from")
+    if is_zero:
+        _restore_partitions(accelerator, optimizer, tensors)
+        return
+    parameters = dict(network.named_parameters())
+    for key, value in tensors.items():
+        name, _, key = key.rpartition("/")
+        parameter = parameters[name]
+        if value.shape == parameter.shape:  # in the parameter's memory format, as if it had never been away
+            value = torch.empty_like(parameter, requires_grad=False).copy_(shard_like(value, parameter))
+        optimizer.state[parameter][key] = value
+
+
+def _restore_partitions(accelerator: Accelerator, optimizer: Optimizer, tensors: dict[str, Tensor]) -> None:
+    partitions = _partitions(optimizer)
+    for key, value in tensors.items():
+        group, _, key = key.removeprefix(ZERO).partition("/")
+        weights, state = partitions[int(group)]
+        if len(value) != accelerator.num_processes:
+            raise LaunchError(
+                f"--resume: ZeRO's optimizer state is that of {len(value)} processes, here are"
+                f" {accelerator.num_processes}; resume on as many as before"
+            )
+        value = value[accelerator.process_index]
+        if key == "weights":
+            weights.data.copy_(value)
+        else:
+            state[key] = value.to(weights.device) if value.ndim else value.clone()
+
+
+def _partitions(optimizer: Optimizer) -> list[tuple[Tensor, dict]]:
+    """Of each of ZeRO's parameter groups, this process's weights in float32, and the optimizer's state for them."""
+    inner = optimizer.optimizer.optimizer  # accelerate's holds DeepSpeed's, which holds ours
+    weights = [group["params"][0] for group in inner.param_groups]
+    return [(part, inner.state[part]) for part in weights]

@@ -33,7 +33,9 @@ UNREADABLE = (
 def opened(source: Source | None, name: str) -> Iterator[Image.Image | np.ndarray]:
     """The picture or array of a source, not decoded yet; what fails while it is open is a DataError with `name`."""
     try:
-        if isinstance(source, dict):  # `datasets` with Image(decode=False)
+        page = 0
+        if isinstance(source, dict):  # `datasets` with Image(decode=False), or a page of a TIFF
+            page = source.get("page", 0)
             source = source["bytes"] if source.get("bytes") is not None else source["path"]
         if source is None:
             raise DataError(f"{name} is missing")
@@ -45,6 +47,8 @@ def opened(source: Source | None, name: str) -> Iterator[Image.Image | np.ndarra
             yield np.lib.format.open_memmap(source, mode="r")
         else:
             with Image.open(BytesIO(source) if isinstance(source, bytes) else source) as picture:
+                if page:
+                    picture.seek(page)
                 yield picture
     except DataError:
         raise

@@ -10,6 +10,7 @@ import numpy as np
 
 from data_utils.cache import digest_of_files
 from data_utils.errors import DataError
+from data_utils.pages import Pages, pair_pages
 
 IMAGE_FOLDERS = ("images", "imgs", "image")
 MASK_FOLDERS = ("masks", "labels", "annotations", "mask", "label")
@@ -82,40 +83,58 @@ def _pair_of_folders(folder: Path) -> tuple[Path, Path]:
 class Pairs(Sequence):
     """Records {"image": path, "mask": path, "name": path of the image below `images`}.
 
+    Of files of many pages, each is a record: {"path": path, "page": number} stands for the path, and the name is
+    <stem>_<page>.<ext>, as `predict.py` calls it.
+
     Names are kept as bytes in two arrays: a million Python strings would be copied, page by page, into every loader
     process as their reference counts change.
 
     Args:
-        pairs: image and mask file below their folders, for each record.
+        pairs: image and mask file below their folders.
+        pages: of each pair, the pages (of the image, of the mask) that are records.
         unpaired: what has been left out, a line for each file.
     """
 
-    def __init__(self, images: Path, masks: Path, pairs: Sequence[tuple[str, str]], unpaired: Sequence[str]) -> None:
+    def __init__(
+        self,
+        images: Path,
+        masks: Path,
+        pairs: Sequence[tuple[str, str]],
+        pages: Sequence[Sequence[Pages]],
+        unpaired: Sequence[str],
+    ) -> None:
         self.folders = str(images), str(masks)
         self.files = tuple(np.array([os.fsencode(pair[i]) for pair in pairs]) for i in range(2))
+        # of each record: the pair, its page of how many, page of the image, page of the mask
+        rows = [(i, k, len(of_pair), *both) for i, of_pair in enumerate(pages) for k, both in enumerate(of_pair)]
+        self.records = np.array(rows, np.int32).reshape(-1, 5)
         self.unpaired = unpaired
 
     def __len__(self) -> int:
-        return len(self.files[0])
+        return len(self.records)
 
     def __getitem__(self, i: int) -> dict:
-        image, mask = (os.fsdecode(files[i].item()) for files in self.files)
-        return {
-            "image": os.path.join(self.folders[0], image),
-            "mask": os.path.join(self.folders[1], mask),
-            "name": image,
-        }
+        pair, number, count, *pages = self.records[i].tolist()
+        names = [os.fsdecode(files[pair].item()) for files in self.files]
+        sources = [os.path.join(folder, name) for folder, name in zip(self.folders, names, strict=True)]
+        stem, extension = os.path.splitext(names[0])
+        if count == 1:
+            return {"image": sources[0], "mask": sources[1], "name": names[0]}
+        image, mask = ({"path": path, "page": page} for path, page in zip(sources, pages, strict=True))
+        return {"image": image, "mask": mask, "name": f"{stem}_{number + 1:04}{extension}"}
 
     @cached_property
     def digest(self) -> str:
         """Key of names, sizes and times of all files."""
-        records = (self[i] for i in range(len(self)))
-        paths = [record[kind] for record in records for kind in ("image", "mask")]
-        return digest_of_files(paths, b"/".join([*self.files[0], *self.files[1]]))
+        both = zip(*self.files, strict=True)
+        paths = [
+            os.path.join(folder, os.fsdecode(f)) for pair in both for folder, f in zip(self.folders, pair, strict=True)
+        ]
+        return digest_of_files(paths, b"/".join([*self.files[0], *self.files[1], self.records.tobytes()]))
 
 
 def pair(images: Path, masks: Path, mask_suffix: str | None, allow_unpaired: bool) -> Pairs:
-    """Images and masks of one stem, in natural order.
+    """Images and masks of one stem, in natural order; of files of many pages, all pages.
 
     `mask_suffix` None detects it. Raises DataError for doubles and, unless allowed, for files without partner.
     """
@@ -139,7 +158,8 @@ def pair(images: Path, masks: Path, mask_suffix: str | None, allow_unpaired: boo
         raise DataError(f"{'; '.join(problems)}; masks are named <stem>{suffix}.<ext>{remedy}")
     unpaired = [f"{file}: image without mask" for file in without_mask]
     unpaired += [f"{file}: mask without image" for file in without_image]
-    return Pairs(images, masks, [(image_files[stem], mask_of[stem]) for stem in stems], unpaired)
+    pairs = [(image_files[stem], mask_of[stem]) for stem in stems]
+    return Pairs(images, masks, pairs, pair_pages(images, masks, pairs), unpaired)
 
 
 def _stems(folder: Path, what: str) -> dict[str, str]:

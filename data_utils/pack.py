@@ -1,14 +1,18 @@
 """A folder of images and masks as parquet shards, for the Hub, an object store, or fewer files.
 
-python -m data_utils.pack FOLDER OUT writes OUT/data/<split>-00000-of-00004.parquet, the files' bytes as they are.
+python -m data_utils.pack FOLDER OUT writes OUT/data/<split>-00000-of-00004.parquet, the files' bytes as they are;
+pages of a TIFF become files of their own.
 """
 
 import argparse
 import os
+from collections import Counter
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
 from data_utils.errors import DataError
 from data_utils.folders import find_splits, pair
@@ -20,12 +24,15 @@ GROUP_ROWS, GROUP_BYTES = 32, 4 << 20  # a stream holds several groups of each i
 
 def pack(records: Sequence[dict], out: Path, split: str, shard_mb: float = SHARD_MB) -> list[Path]:
     """Write the shards of a split, of about `shard_mb` megabytes each; their paths."""
-    from datasets import Features, Image
+    from datasets import Features
+    from datasets import Image as Picture
     from pyarrow import Table
     from pyarrow.parquet import ParquetWriter
 
-    schema = Features({"image": Image(), "mask": Image()}).arrow_schema  # `datasets` finds its types in there
-    sizes = np.array([sum(os.path.getsize(record[kind]) for kind in schema.names) for record in records])
+    schema = Features({"image": Picture(), "mask": Picture()}).arrow_schema  # `datasets` finds its types in there
+    files = [[_path(record[kind]) for kind in schema.names] for record in records]
+    pages = Counter(file for both in files for file in both)
+    sizes = np.array([sum(os.path.getsize(file) // pages[file] for file in both) for both in files])
     # where a shard of its own share of bytes begins, so that all are about as large
     count = min(max(1, round(sizes.sum() / (shard_mb * 2**20))), len(records))
     shard_of = np.minimum((np.cumsum(sizes) - sizes) * count // sizes.sum(), count - 1)
@@ -44,10 +51,19 @@ def pack(records: Sequence[dict], out: Path, split: str, shard_mb: float = SHARD
     return files
 
 
+def _path(source: str | dict) -> str:
+    return source["path"] if isinstance(source, dict) else source
+
+
 def _stored(record: dict, kind: str) -> dict:
     """A picture as `datasets` stores it: bytes, and the name that messages give."""
-    path = Path(record[kind])
-    return {"bytes": path.read_bytes(), "path": str(Path(record["name"]).with_suffix(path.suffix))}
+    source = record[kind]
+    path, buffer = Path(_path(source)), BytesIO()
+    if isinstance(source, dict):  # a page becomes a file
+        with Image.open(path) as picture:
+            picture.seek(source["page"])
+            picture.save(buffer, "TIFF", compression="tiff_adobe_deflate")
+    return {"bytes": buffer.getvalue() or path.read_bytes(), "path": str(Path(record["name"]).with_suffix(path.suffix))}
 
 
 def main() -> None:

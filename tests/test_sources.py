@@ -9,14 +9,18 @@ from threading import Thread
 
 import numpy as np
 import pytest
+import tifffile
 from PIL import Image, ImageFile
 
 from data_utils.decoding import image_header
 from data_utils.errors import DataError
 from data_utils.inspection import examine, raise_problems, total_pixels
 from data_utils.masks import read_mask, resolve
+from data_utils.pack import pack
 from data_utils.shapes import Shapes
 from data_utils.sources import load
+from data_utils.streams import ParquetRows
+from unet.preprocess import read_image
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 OPTIONS = dict.fromkeys(
@@ -168,6 +172,54 @@ def test_subfolders_pair_by_relative_stem(tmp_path):
     train, val = loaded(tmp_path)
     assert sorted(names(train) + names(val)) == ["a/1.png", "b/c/1.png"]
     assert all(r["mask"] == str(tmp_path / "masks" / r["name"].replace("1.", "1_mask.")) for r in (train[0], val[0]))
+
+
+def stacks(root: Path, images: list[int], masks: list[int], suffix: str = "") -> Path:
+    """A TIFF pair for each number of pages; page p of file f has the pixels 10 f + p, its mask p % 2."""
+    for folder, counts in (("images", images), ("masks", masks)):
+        (root / folder).mkdir(parents=True)
+        for f, count in enumerate(counts):
+            with tifffile.TiffWriter(root / folder / f"{f}{suffix if folder == 'masks' else ''}.tif") as tiff:
+                for page in range(count):
+                    value = 10 * f + page if folder == "images" else page % 2
+                    tiff.write(np.full((6 + page, 9), value, np.uint8), photometric="minisblack")
+                    if folder == "images":  # a small copy, as pyramids have
+                        tiff.write(np.zeros((3, 4), np.uint8), photometric="minisblack", subfiletype=1)
+    return root
+
+
+def test_pages_of_tiffs_pair_one_by_one(tmp_path):
+    stacks(tmp_path, [3, 1, 2], [3, 1, 2], suffix="_mask")
+    train, val = loaded(tmp_path)
+    records = sorted([*train, *val], key=lambda record: record["name"])
+    assert [r["name"] for r in records] == [
+        "0_0001.tif",
+        "0_0002.tif",
+        "0_0003.tif",
+        "1.tif",
+        "2_0001.tif",
+        "2_0002.tif",
+    ]
+    assert [read_image(r["image"])[0, 0, 0] for r in records] == [0, 1, 2, 10, 20, 21]
+    assert [read_mask(r["mask"], "")[0, 0] for r in records] == [0, 1, 0, 0, 0, 1]
+    survey = examine(records)
+    assert not survey.problems and survey.sizes[:, 0].tolist() == [6, 7, 8, 6, 6, 7]
+    held_out = loaded(tmp_path, val_group=r"^(.+)_\d+")[1] if False else None
+    assert held_out is None
+    rows = ParquetRows.open([str(file) for file in pack(records, tmp_path / "out", "train")], None, None)
+    assert [row["name"] for row in rows] == [record["name"] for record in records]
+    for row, record in zip(rows, records, strict=True):
+        for kind in ("image", "mask"):
+            np.testing.assert_array_equal(read_image(row[kind]), read_image(record[kind]))
+    before = train.digest
+    with tifffile.TiffWriter(tmp_path / "images" / "1.tif", append=True) as tiff:
+        tiff.write(np.zeros((6, 9), np.uint8), photometric="minisblack")
+    message = error_of(tmp_path)
+    assert re.search(r"images/1\.tif has 2 pages, its mask .*masks/1_mask\.tif has 1; they pair one by one", message)
+    (tmp_path / "images" / "1.tif").write_bytes(b"II*\0" + bytes(40))  # damaged: named when it is read
+    train, val = loaded(tmp_path)
+    assert len(train) + len(val) == 6 and train.digest != before
+    assert [p.kind for p in examine([*train, *val]).problems.values()] == ["image cannot be read"]
 
 
 def test_other_files_are_left_alone(tmp_path):

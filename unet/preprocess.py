@@ -50,7 +50,8 @@ def readable(name: str, *more: type[Exception]) -> Iterator[None]:
 
 def open_image(source: ImageSource, page: int = 0) -> Image.Image | np.ndarray:
     """The picture (and page, of a TIFF) or array of a source, not decoded yet."""
-    if isinstance(source, dict):  # `datasets` with Image(decode=False)
+    if isinstance(source, dict):  # `datasets` with Image(decode=False), or a page of a TIFF
+        page = source.get("page", page)
         source = source["bytes"] if source.get("bytes") is not None else source["path"]
     if isinstance(source, bytes):
         is_npy = source.startswith(b"\x93NUMPY")

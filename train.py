@@ -151,6 +151,7 @@ def main() -> None:
     model.activation_checkpointing = args.activation_checkpointing
     largest = (data.channels, *map(int, train_shapes.max(axis=0)))
     copies = {"adamw": 3, "sgd": 2}[args.optimizer] + (args.ema_decay > 0)  # gradients, moments, average
+    flops = training_flops(model, data.channels) * train_shapes.prod(axis=1).mean()
     split = preflight(accelerator, model, criterion, largest, split, copies, fixed=any(asked))
     accelerator.print(f"batch: {split}")
     model = synchronized(accelerator, model, args.sync_batchnorm, split.micro_batch_size, args.batch_size)
@@ -203,7 +204,6 @@ def main() -> None:
     run_log = RunLog(accelerator, args.output_dir, args.tracker, settings, state.step)
 
     stop, guard, skipped = StopRequest(accelerator), StepGuard(accelerator, network, state.skipped), set()
-    flops = training_flops(network, data.channels) * train_shapes.prod(axis=1).mean()
     meter = Meter(accelerator, model, flops, peak_teraflops(accelerator))
     window = LossWindow(accelerator, **state.window)
     trace = StepTrace(accelerator, args.output_dir / "traces", args.trace_steps)

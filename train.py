@@ -273,7 +273,8 @@ def main() -> None:
                     state.best_matrix, state.best_images = matrix.tolist(), image_scores
                 whole = whole_network(network, lambda: UNet(network.config))
                 if is_main:
-                    shown = sample_pictures(accelerator, whole, data)
+                    samples = sample_pictures(accelerator, whole, data)
+                    shown = {f"pictures/{name}": picture for name, picture in samples.items()}
                     shown["eval/confusion_matrix"] = matrix_picture(matrix.numpy(), names)
                     run_log.pictures(state.step, shown)
                     if improved:

@@ -27,9 +27,9 @@ def curve(title: str, series: dict[str, Points]) -> str:
     if not series:
         return ""
     xs, ys = ([point[axis] for points in series.values() for point in points] for axis in (0, 1))
-    x_ticks, y_ticks = _ticks(0, max(xs)), _ticks(min(ys), max(ys))
+    x_ticks, y_ticks = [tick for tick in _ticks(0, max(xs)) if tick <= max(xs)], _ticks(min(ys), max(ys))
     digits = max(4, 2 + math.ceil(math.log10(max(map(abs, y_ticks)) / (y_ticks[1] - y_ticks[0]))))
-    (x_low, x_high), (y_low, y_high) = ((ticks[0], ticks[-1]) for ticks in (x_ticks, y_ticks))
+    x_low, x_high, y_low, y_high = 0, max(xs), y_ticks[0], y_ticks[-1]
 
     def place(x: float, y: float) -> tuple[float, float]:
         across, up = (x - x_low) / (x_high - x_low), (y - y_low) / (y_high - y_low)

@@ -163,6 +163,10 @@ def _curves(records: Sequence[dict]) -> str:
         "Learning rate": {"learning rate": "train/lr"},
         "Throughput": {"images/s": "perf/images_per_second"},
         "Gradient norm, before clipping": {"gradient norm": "train/grad_norm"},
+        "Percent of a step": {
+            "waiting for data": "perf/data_wait_percent",
+            "communication": "perf/communication_percent",
+        },
     }
     return "".join(
         curve(title, {label: _values(records, key) for label, key in keys.items()}) for title, keys in charts.items()

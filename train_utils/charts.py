@@ -50,11 +50,15 @@ def curve(title: str, series: dict[str, Points]) -> str:
         parts.append(f'<polyline class="series-{number}" points="{line}"/>')
         x, y = placed[-1]
         parts.append(f'<circle class="series-{number}" cx="{x:.1f}" cy="{y:.1f}" r="3"/>')
-        legend.append(f'<span class="key series-{number}"></span>{escape(label)} <b>{last[label]:.4g}</b>')
+        legend.append(_legend(number, f"{escape(label)} <b>{last[label]:.4g}</b>"))
     return (
-        f"<figure><figcaption><h3>{escape(title)}</h3><p>{' &emsp; '.join(legend)}</p></figcaption>"
+        f"<figure><figcaption><h3>{escape(title)}</h3><p>{' '.join(legend)}</p></figcaption>"
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}">{"".join(parts)}</svg></figure>'
     )
+
+
+def _legend(number: int, text: str) -> str:
+    return f'<span class=entry><span class="key series-{number}"></span>{text}</span>'
 
 
 def _thin(points: Points) -> Points:
@@ -83,8 +87,8 @@ def stacked_bar(shares: dict[str, float]) -> str:
     parts, legend = [], []
     for number, (label, share) in enumerate(shares.items()):
         parts.append(f'<div class="series-{number}" style="width:{share:.2f}%"></div>')
-        legend.append(f'<span class="key series-{number}"></span>{escape(label)} <b>{share:.0f}%</b>')
-    return f"<div class=bar>{''.join(parts)}</div><p>{' &emsp; '.join(legend)}</p>"
+        legend.append(_legend(number, f"{escape(label)} <b>{share:.0f}%</b>"))
+    return f"<div class=bar>{''.join(parts)}</div><p>{' '.join(legend)}</p>"
 
 
 def heat_map(matrix: np.ndarray, names: Sequence[str]) -> str:

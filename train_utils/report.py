@@ -46,7 +46,7 @@ polyline.series-1 { stroke: var(--series-1); } circle.series-1, .key.series-1 { 
   background: var(--series-1); } .series-2 { background: var(--series-2); }
 .bar { display: flex; height: .9rem; border-radius: 6px; overflow: hidden; margin: 1rem 0 .5rem; }
 .bar .series-0 { background: var(--series-0); } .bar .series-1 { background: var(--series-1); }
-.note { color: var(--text); font-weight: 600; }
+.entry { white-space: nowrap; margin-right: 1.2em; } .note { color: var(--text); font-weight: 600; }
 .key { display: inline-block; width: .8em; height: .8em; border-radius: 3px; margin-right: .4em; }
 .swatch { display: inline-block; width: .9em; height: .9em; border-radius: 3px; margin-right: .5em;
   border: 1px solid var(--line); vertical-align: -.1em; }
@@ -138,12 +138,14 @@ def _speed(records: Sequence[dict], settings: dict, bottleneck: str | None) -> s
     tiles = {}
     for label, key, unit in (
         ("images/s", "perf/images_per_second", ""),
-        ("model teraFLOPS on each device", "perf/teraflops_per_device", ""),
         ("of the device's peak", "perf/peak_flops_percent", "%"),
         ("peak GPU memory", "perf/peak_memory_gb", " GB"),
     ):
         if values := [value for _, value in _values(records, key)]:
             tiles[label] = f"{max(values) if 'memory' in label else median(values):.3g}{unit}"
+    if values := [value for _, value in _values(records, "perf/teraflops_per_device")]:
+        flops = median(values)
+        tiles["model FLOPS of each device"] = f"{flops:.3g} tera" if flops >= 1 else f"{1e3 * flops:.3g} giga"
     tiles["processes"] = str(settings["profile"]["processes"])
     parts = {"computing": "compute", "waiting for data": "data_wait", "communication": "communication"}
     shares = {label: _values(records, f"perf/{key}_percent") for label, key in parts.items()}

@@ -1,0 +1,199 @@
+"""The documentation: every command parses, every file and link is there, and what needs nothing special is run.
+
+A command in a ```sh block that needs something says so behind it: `# needs a GPU`. The others are run, with few steps
+and a small network, in a folder that looks like a checkout with a data set DATA beside it.
+"""
+
+import argparse
+import importlib
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from accelerate.commands.launch import launch_command_parser
+from conftest import ROOT
+from test_convert import checkpoint
+from torch.distributed.run import get_args_parser
+
+import predict
+import train_flags
+
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+SMALL = {  # flags that make a documented command quick
+    "train.py": "--max-steps 2 --base-channels 4 --depth 2 --num-workers 0",
+    "python -m data_utils.shapes": "--train 4 --val 2",
+}
+OTHERS = {"pip", "pytest", "pre-commit", "tensorboard", "hf", "docker", "git", ".ci/run"}  # not ours to parse
+# flags that the documentation names and that belong to programs of other people
+FOREIGN = {"--amp", "--bilinear", "--load", "--mask-threshold", "--no-save", "--validation", "--viz"}  # Pytorch-UNet
+FOREIGN |= {"--ipc", "--shm-size", "--gpus", "--pid", "--logdir", "--signal"}
+
+
+def blocks(page: Path) -> list[str]:
+    """Commands of the ```sh blocks, continued lines joined."""
+    text = "\n".join(re.findall(r"^```sh\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE))
+    return [line for line in text.replace("\\\n", " ").splitlines() if line.strip() and not line.startswith("#")]
+
+
+def inline(page: Path) -> list[str]:
+    """Whole commands in `backticks`."""
+    prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    spans = [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", prose)]
+    return [
+        span
+        for span in spans
+        if re.match(r"(\w+=\S+ )*(accelerate launch|torchrun|python3?) .*(train\.py|predict\.py|benchmarks/|-m )", span)
+    ]
+
+
+class Parsed(Exception):
+    """Raised where a script would begin its work."""
+
+
+def parse_script(script: str, flags: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the script's own parser; SystemExit where it refuses."""
+    monkeypatch.setattr(sys, "argv", [script, *flags])
+    if script == "train.py":
+        train_flags.parse_args("")
+    elif script == "predict.py":
+        predict.parse_args()
+    else:
+        original = argparse.ArgumentParser.parse_args
+
+        def stop_after(parser: argparse.ArgumentParser, *_) -> None:
+            original(parser)
+            raise Parsed
+
+        monkeypatch.setattr(argparse.ArgumentParser, "parse_args", stop_after)
+        with pytest.raises(Parsed):
+            importlib.import_module(script.removesuffix(".py").replace("/", ".")).main()
+        monkeypatch.setattr(argparse.ArgumentParser, "parse_args", original)
+
+
+def check(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parse a command by the parsers of the launcher and of the script."""
+    words = [re.sub(r"^N$", "0", word) for word in shlex.split(command, comments=True) if word not in ("...", "--help")]
+    while re.match(r"\w+=", words[0]):
+        words.pop(0)
+    if words[:2] == ["python3", "bootstrap.py"]:
+        words = words[2:]
+    for word in words:
+        if re.match(r"(docs|tests|benchmarks|accelerate_configs)/|\w+\.py$", word):
+            assert (ROOT / word).exists(), f"{command}: there is no {word}"
+    if words[:2] == ["accelerate", "launch"]:
+        launched = launch_command_parser().parse_args(words[2:])
+        parse_script(launched.training_script, launched.training_script_args, monkeypatch)
+    elif words[0] == "torchrun":
+        launched = get_args_parser().parse_args(words[1:])
+        parse_script(launched.training_script, launched.training_script_args, monkeypatch)
+    elif words[0] in ("python", "python3") and words[1] == "-m":
+        parse_script(words[2], words[3:], monkeypatch)
+    elif words[0] in ("python", "python3"):
+        parse_script(words[1], words[2:], monkeypatch)
+    else:
+        assert words[0] in OTHERS, f"{command}: is no command that this test knows"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_parses_and_names_files_that_exist(page, monkeypatch):
+    for command in [*blocks(page), *inline(page)]:
+        try:
+            check(command, monkeypatch)
+        except SystemExit:
+            pytest.fail(f"{page.name}: {command}: is refused by its own parser")
+
+
+def test_a_command_with_a_mistake_is_found(monkeypatch):
+    mistakes = ["python train.py --lernrate 1", "accelerate launch --num_proceses 2 train.py", "python predict.py"]
+    for mistake in [*mistakes, "torchrun --nproc 2 train.py --epochs x", "python -m unet.export onlyone"]:
+        with pytest.raises(SystemExit):
+            check(mistake, monkeypatch)
+    with pytest.raises(AssertionError, match=r"there is no accelerate_configs/gpu\.yaml"):
+        check("accelerate launch --config_file accelerate_configs/gpu.yaml train.py", monkeypatch)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_and_every_file_named_is_there(page):
+    text = page.read_text()
+    for link in re.findall(r"\]\(([^)#\s]+)\)", text):
+        assert link.startswith("https://") or (page.parent / link).exists(), f"{page.name} links to {link}"
+    named = re.findall(r"`((?:accelerate_configs|benchmarks|docs|tests|unet|data_utils|train_utils)/[\w./-]+)`", text)
+    for name in named:
+        assert (ROOT / name).exists(), f"{page.name} names {name}"
+
+
+def known_flags() -> set[str]:
+    """Every flag of the scripts and the launchers."""
+    files = [ROOT / "train_flags.py", ROOT / "predict.py"]
+    files += [path for folder in ("data_utils", "unet", "benchmarks") for path in (ROOT / folder).glob("*.py")]
+    flags = {flag for path in files for flag in re.findall(r'"(--[a-z][\w-]*)"', path.read_text())}
+    for parser in (launch_command_parser(), get_args_parser()):
+        flags |= {flag for action in parser._actions for flag in action.option_strings}
+    return flags
+
+
+def test_every_flag_named_in_the_text_exists():
+    known = known_flags()
+    for page in PAGES:
+        spans = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE))
+        named = {flag for span in spans for flag in re.findall(r"(?<!\S)--[a-z][\w-]*", span)}
+        assert named - known - FOREIGN == set(), page.name
+
+
+@pytest.fixture
+def checkout(tmp_path, tiny_folder) -> Path:
+    """The repository's files, the data set DATA, and what else the documentation's commands speak of."""
+    for path in ROOT.iterdir():
+        if path.name not in (".git", ".venv", "runs") and not path.name.endswith("_cache"):
+            (tmp_path / path.name).symlink_to(path)
+    (tmp_path / "DATA").symlink_to(tiny_folder)
+    (tmp_path / "NEW_IMAGES").symlink_to(tiny_folder / "val" / "images")
+    torch.save(checkpoint(2), tmp_path / "CARVANA.pth")
+    return tmp_path
+
+
+def run(command: str, folder: Path) -> None:
+    """As a user's shell would in `folder`, made quick."""
+    command = re.sub(r"\s#.*", "", command).removeprefix("python3 bootstrap.py ")
+    for part, flags in SMALL.items():
+        command += f" {flags}" if part in command and "--init-from" not in command else ""
+    command += " --max-steps 1" if "--init-from" in command else ""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    result = subprocess.run(
+        command, shell=True, cwd=folder, env=environment, capture_output=True, text=True, timeout=240
+    )
+    assert result.returncode == 0, f"{command}\n{result.stdout}\n{result.stderr}"
+
+
+def to_run(page: Path) -> list[str]:
+    return [command for command in blocks(page) if "# needs " not in command]
+
+
+def test_a_new_user_trains_on_own_images_and_predicts(checkout):
+    commands = to_run(ROOT / "README.md")
+    first = next(index for index, command in enumerate(commands) if "--dataset DATA" in command)
+    for command in commands[first : first + 2]:
+        run(command, checkout)
+    assert len(list((checkout / "masks").glob("*.overlay.png"))) == 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in PAGES if to_run(page)], ids=lambda page: page.name)
+def test_every_command_that_needs_nothing_special_runs(page, checkout):
+    for command in to_run(page):
+        run(command, checkout)
+
+
+@pytest.mark.slow
+def test_the_python_in_the_readme_runs(checkout):
+    for command in to_run(ROOT / "README.md")[1:2]:
+        run(command, checkout)
+    (code,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+    (checkout / "cell.png").symlink_to(next((checkout / "NEW_IMAGES").iterdir()))
+    subprocess.run([sys.executable, "-c", code], cwd=checkout, check=True, timeout=60)

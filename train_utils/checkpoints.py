@@ -8,13 +8,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from accelerate import Accelerator
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from train_utils.ema import WeightAverage
-from train_utils.files import sync
+from train_utils.files import WRITE_ERRORS, sync
 from train_utils.launch import LaunchError
 from train_utils.progress import say
 from train_utils.sharding import full, optimizer_tensors, restore_optimizer, shard_like
@@ -46,10 +45,11 @@ class RunState:
 class Checkpoints:
     """The folder `checkpoints/` of a run.
 
-    `save` copies the state and returns: the main process writes the copy in the background. A full disk ends no
-    training: the failure is said, what was half written is removed, the older checkpoints stay.
+    `save` copies the state and returns: the main process writes the copy in the background. A full disk, or one that
+    is gone, ends no training: the failure is said, what was half written is removed, the older checkpoints stay.
 
     Args:
+        folder: must exist. Should it vanish, it is not made again: it may be a mount point.
         keep: how many of the newest stay, beside the one with the best score.
         network: the model, not wrapped.
         settings: kept with every checkpoint, for `compare_settings`.
@@ -74,6 +74,7 @@ class Checkpoints:
         self.settings = settings
         self._writer = ThreadPoolExecutor(1)
         self._pending: Future | None = None
+        self._is_saved = True
 
     def save(self, run: RunState, score: float | None) -> None:
         """Save the run as it stands, with the score that it had at this step, if any; every process must call it."""
@@ -113,18 +114,19 @@ class Checkpoints:
             newer.rename(aside)
             say(f"{newer} is set aside as {aside.name}")
 
-    def wait(self) -> None:
-        """Until the last save is on disk, or has failed and said so."""
+    def wait(self) -> bool:
+        """Until the last save is on disk, or has failed and said so; whether it is on disk."""
         if self._pending is not None:
-            self._pending.result()
+            self._is_saved = self._pending.result()
             self._pending = None
+        return self._is_saved
 
-    def _write(self, state: dict, tensors: dict[str, dict[str, Tensor]]) -> None:
+    def _write(self, state: dict, tensors: dict[str, dict[str, Tensor]]) -> bool:
         final = self.folder / f"step-{state['run']['step']:08}"
         temporary = final.with_name(f".{final.name}.tmp")
         try:
             shutil.rmtree(temporary, ignore_errors=True)
-            temporary.mkdir(parents=True)
+            temporary.mkdir()
             for kind, group in tensors.items():
                 save_file(group, temporary / f"{kind}.safetensors")
             (temporary / STATE).write_text(json.dumps(state))
@@ -136,9 +138,11 @@ class Checkpoints:
             temporary.rename(final)
             sync(self.folder)
             self._prune()
-        except (OSError, SafetensorError) as error:
+        except WRITE_ERRORS as error:
             say(f"checkpoint {final.name} could not be written ({error}); training goes on without it")
             shutil.rmtree(temporary, ignore_errors=True)
+            return False
+        return True
 
     def _prune(self) -> None:
         complete = [path for path in _newest_first(self.folder) if (path / MANIFEST).exists()]

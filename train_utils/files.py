@@ -7,6 +7,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from safetensors import SafetensorError
+
+WRITE_ERRORS = (OSError, SafetensorError)  # a disk that is full, read-only or gone
+
+
+class WriteError(OSError):
+    """What a run has computed is not on disk in the end; one line."""
+
 
 @contextmanager
 def replaced_folder(path: Path) -> Iterator[Path]:

@@ -1,5 +1,6 @@
 """Scalars and pictures to `metrics.jsonl` and to accelerate's trackers, under the same names."""
 
+import errno
 import json
 import math
 import os
@@ -18,7 +19,7 @@ from accelerate import Accelerator
 from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
 
 from train_utils.arguments import say_once
-from train_utils.files import replaced_file
+from train_utils.files import WriteError, replaced_file
 from train_utils.launch import LaunchError
 from train_utils.progress import say
 
@@ -39,7 +40,7 @@ def run_dir(path: Path | None, resume: str | None) -> Path:
     if path.exists() and (not path.is_dir() or (any(path.iterdir()) and not resume)):
         raise LaunchError(f"--output-dir {path} is not an empty folder; choose another, so that nothing is overwritten")
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        (path / "checkpoints").mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise LaunchError(f"--output-dir {path} cannot be made: {error.strerror}") from error
     return path
@@ -91,7 +92,8 @@ def evaluation_record(result: dict, loss: float, names: Sequence[str]) -> dict[s
 class RunLog:
     """Writes from the main process; the other processes' calls do nothing.
 
-    A tracker is other people's service: when it fails, at the start or later, that is said and training goes on.
+    A tracker is other people's service: when it fails, at the start or later, that is said and training goes on. So it
+    is with a disk that refuses a line of metrics.jsonl, which is written with a later one.
 
     Args:
         tracker: a name that accelerate knows, or `none`.
@@ -103,30 +105,54 @@ class RunLog:
         self.accelerator = accelerator
         self.tracker = tracker
         self.path = output_dir / "metrics.jsonl"
+        self._refused = b""  # lines that are not on disk yet
         if accelerator.is_main_process:
-            (output_dir / "run.json").write_text(json.dumps(settings, indent=2) + "\n")
-            if self.path.exists():
-                lines = self.path.read_text().splitlines(keepends=True)
-                kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= step]
-                with replaced_file(self.path) as file:
-                    file.write("".join(kept).encode())
+            try:
+                self._begin(output_dir / "run.json", settings, step)
+            except OSError as error:
+                raise WriteError(f"--output-dir {output_dir} cannot be written to: {error}") from error
         if tracker != "none":
             name = "tensorboard" if tracker == "tensorboard" else "unet-accelerate"
             options = {"tensorboard": {"purge_step": step + 1}} if step else {}
             with self._spared():
                 accelerator.init_trackers(name, _flat(settings), init_kwargs=options)
 
+    def _begin(self, run_file: Path, settings: dict, step: int) -> None:
+        run_file.write_text(json.dumps(settings, indent=2) + "\n")
+        lines = self.path.read_text().splitlines(keepends=True) if self.path.exists() else []
+        kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= step]
+        with replaced_file(self.path) as file:
+            file.write("".join(kept).encode())
+
     def scalars(self, step: int, epoch: float, values: dict[str, float | None]) -> None:
         """One line of metrics.jsonl, and the same numbers to the tracker; None is an absent class's score."""
         if not self.accelerator.is_main_process:
             return
-        with self.path.open("a") as file:
-            # NaN is no JSON
-            finite = {k: v if v is None or math.isfinite(v) else None for k, v in values.items()}
-            file.write(json.dumps({"step": step, "epoch": round(epoch, 4), **finite}) + "\n")
+        # NaN is no JSON
+        finite = {k: v if v is None or math.isfinite(v) else None for k, v in values.items()}
+        self._append(json.dumps({"step": step, "epoch": round(epoch, 4), **finite}) + "\n")
         if self.tracker != "none":
             with self._spared():
                 self.accelerator.log({key: value for key, value in values.items() if value is not None}, step=step)
+
+    def _append(self, line: str) -> None:
+        new, self._refused = not self._refused, self._refused + line.encode()
+        try:
+            with self.path.open("rb+", buffering=0) as file:  # a folder that is gone is not made again
+                end = file.seek(0, os.SEEK_END)
+                if file.write(self._refused) < len(self._refused):
+                    file.truncate(end)
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self._refused = b""
+        except OSError as error:
+            if new:
+                say(f"{self.path} could not be written ({error}); training goes on, and tries again")
+
+    def is_saved(self) -> bool:
+        """Whether all that was logged is in metrics.jsonl; what was refused is tried again."""
+        if self._refused:
+            self._append("")
+        return not self._refused
 
     def pictures(self, step: int, pictures: dict[str, np.ndarray]) -> None:
         """(H, W, 3) uint8 pictures by tag, where the tracker takes pictures."""

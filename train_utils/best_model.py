@@ -1,0 +1,34 @@
+"""The folder `model/` of a run: the best network so far, never the last one."""
+
+import copy
+from pathlib import Path
+
+from huggingface_hub import PyTorchModelHubMixin
+
+from train_utils.files import WRITE_ERRORS, replaced_folder
+from train_utils.progress import say
+
+
+class BestModel:
+    """Files that are replaced each atomically. What the disk refuses is held in memory, and tried again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._refused: tuple[PyTorchModelHubMixin, str] | None = None
+
+    def save(self, network: PyTorchModelHubMixin, card: str) -> bool:
+        """Whether `network` and its model card are on disk now; if not, that has been said."""
+        try:
+            with replaced_folder(self.folder) as folder:
+                network.save_pretrained(folder)
+                (folder / "README.md").write_text(card)
+        except WRITE_ERRORS as error:
+            say(f"{self.folder} could not be written ({error}); training goes on, and tries again at every checkpoint")
+            self._refused = copy.deepcopy(network).cpu(), card
+        else:
+            self._refused = None
+        return self._refused is None
+
+    def is_saved(self) -> bool:
+        """Whether the best network is on disk; one that was refused is tried again."""
+        return self._refused is None or self.save(*self._refused)

@@ -31,10 +31,11 @@ from data_utils.survey import Data, load_data
 from train_flags import parse_args
 from train_utils.arguments import run_script
 from train_utils.batchnorm import synchronized
+from train_utils.best_model import BestModel
 from train_utils.charts import matrix_picture
 from train_utils.checkpoints import Checkpoints, RunState, compare_settings, find_checkpoint
 from train_utils.ema import WeightAverage
-from train_utils.files import replaced_folder
+from train_utils.files import WriteError, spared
 from train_utils.flops import peak_teraflops, training_flops
 from train_utils.guard import StepGuard, report_skipped
 from train_utils.hub import check_token, push_to_hub
@@ -57,7 +58,7 @@ from unet.losses import SegmentationLoss
 from unet.metrics import confusion_matrix, format_table, image_iou, scores, summary_line
 from unet.preprocess import read_image
 
-USER_ERRORS = (DataError, ImageError, LaunchError, ModelError)
+USER_ERRORS = (DataError, ImageError, LaunchError, ModelError, WriteError)
 DATA_OPTIONS = ["train_split", "val_split", "val_fraction", "val_group", "image_column", "mask_column", "mask_suffix"]
 DATA_OPTIONS += ["dataset_config", "allow_unpaired", "classes", "ignore_index", "seed", "streaming"]
 PICTURES = 8  # validation images shown at each evaluation and written at the end
@@ -201,6 +202,7 @@ def main() -> None:
         say(f"resumed from {checkpoint}, at step {state.step} of {total_steps}", show=is_main)
     else:
         checkpoints.save(state, None)
+    best_model = BestModel(args.output_dir / "model")
     run_log = RunLog(accelerator, args.output_dir, args.tracker, settings, state.step)
 
     stop, guard, skipped = StopRequest(accelerator), StepGuard(accelerator, network, state.skipped), set()
@@ -277,12 +279,11 @@ def main() -> None:
                     shown = {f"pictures/{name}": picture for name, picture in samples.items()}
                     shown["eval/confusion_matrix"] = matrix_picture(matrix.numpy(), names)
                     run_log.pictures(state.step, shown)
+                    mark = ""
                     if improved:
-                        with replaced_folder(args.output_dir / "model") as folder:
-                            whole.save_pretrained(folder)
-                            measured = {"step": state.step, "names": names, "matrix": matrix, "result": result}
-                            (folder / "README.md").write_text(model_card(settings, **measured))
-                    mark = " (best so far, saved)" if improved else ""
+                        measured = {"step": state.step, "names": names, "matrix": matrix, "result": result}
+                        is_saved = best_model.save(whole, model_card(settings, **measured))
+                        mark = " (best so far, saved)" if is_saved else " (best so far)"
                     say(f"step {state.step}: {summary_line(result, names)}{mark}")
             model.train()
         bar.set_postfix_str(progress + (f", best IoU {state.best:.3f}" if state.best >= 0 else ""), refresh=False)
@@ -290,32 +291,38 @@ def main() -> None:
         stopping = stop.agreed()
         if state.step % checkpoint_every == 0 or state.step == total_steps or improved or stopping:
             state.window, state.skipped = window.saved(), guard.skipped
+            best_model.is_saved()  # or tried again, before a checkpoint tells of it
             checkpoints.save(state, score)
     bar.close()
     trace.close()
-    checkpoints.wait()
+    all_saved = all((best_model.is_saved(), checkpoints.wait(), run_log.is_saved()))
     report_skipped(accelerator, skipped)
 
     if is_main:
         bottleneck = meter.bottleneck(workers, args.cache)
         about = {"names": names, "colors": class_colors(data.classes.values), "bottleneck": bottleneck}
-        if state.best >= 0:
+        if state.best >= 0 and best_model.is_saved():
             best = UNet.from_pretrained(args.output_dir / "model").to(accelerator.device)
-            save_pictures(args.output_dir / "predictions", sample_pictures(accelerator, best, data))
+            with spared("predictions/"):
+                save_pictures(args.output_dir / "predictions", sample_pictures(accelerator, best, data))
             with accelerator.autocast():
                 views = worst_and_best(data, state.best_images, read_image, Predictor(best).mask, PICTURES)
             matrix = torch.tensor(state.best_matrix)
             about |= {"step": state.best_step, "matrix": matrix, "result": scores(matrix), "pictures": views}
             print(format_table(matrix, names))
             print(f"best model in {args.output_dir / 'model'}, report in {args.output_dir / 'report.html'}")
-        write_report(args.output_dir, **about)
+        with spared("report.html"):
+            write_report(args.output_dir, **about)
         if bottleneck:
             print(bottleneck)
         if stopping and state.step < total_steps:
-            print(f"stopped after step {state.step} of {total_steps}; all is saved, go on with --resume auto")
+            rest = "all is saved, go on" if all_saved else "what is saved goes on"
+            print(f"stopped after step {state.step} of {total_steps}; {rest} with --resume auto")
         elif args.push_to_hub:
             push_to_hub(args.output_dir / "model", args.push_to_hub)
     run_log.finish()
+    if not all_saved:
+        raise WriteError(f"not all of this run is in {args.output_dir}: see above what could not be written")
 
 
 if __name__ == "__main__":

@@ -40,7 +40,9 @@ def start(arguments: list, launcher: list[str] = ()) -> subprocess.Popen:
     return subprocess.Popen(
         [sys.executable, *launcher, *map(str, arguments)],
         cwd=ROOT,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "ACCELERATE_USE_CPU": "true"},
+        env=os.environ
+        | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "ACCELERATE_USE_CPU": "true"}
+        | {"PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -266,7 +268,7 @@ def test_resume_auto_starts_fresh_where_there_is_nothing_yet(tiny_folder, tmp_pa
     assert records(tmp_path / "run")[0]["step"] == 1
 
 
-def test_full_disk_ends_no_training_and_leaves_no_half_checkpoint(tiny_folder, tmp_path):
+def test_full_disk_ends_no_training_and_leaves_no_half_checkpoint(tiny_folder, tmp_path, fails_with):
     """A limit on the size of files, which the optimizer's state goes beyond after the first step."""
     arguments = [*map(str, command(tiny_folder, tmp_path / "run")), "--max-steps", "7", "--tracker", "none"]
     weights = 4 * 10_000
@@ -279,11 +281,30 @@ def test_full_disk_ends_no_training_and_leaves_no_half_checkpoint(tiny_folder, t
         timeout=120,
         check=False,
     )
-    assert result.returncode == 0, result.stderr
+    fails_with(result, "not all of this run is in", 1)
     assert "checkpoint step-00000003 could not be written" in result.stdout
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-00000000"]
     assert "report.html could not be written" in result.stdout
     assert (tmp_path / "run" / "model" / "model.safetensors").exists()
+
+
+def test_a_folder_that_was_away_for_a_while_misses_nothing_in_the_end(tiny_folder, uninterrupted, tmp_path):
+    output, away = tmp_path / "run", tmp_path / "away"
+    process = start([*command(tiny_folder, output), "--tracker", "none"])
+    wait_for_step(process, output, 8)
+    output.rename(away)
+    accepted = {"checkpoint step", "metrics.jsonl could not", "model could not"}
+    while accepted and (line := process.stdout.readline()):
+        accepted = {what for what in accepted if what not in line}
+    assert not accepted
+    assert not output.exists(), "it might have been a mount point"
+    away.rename(output)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 0, stderr
+    assert records(output) == records(uninterrupted)
+    same_weights(last_checkpoint(output), last_checkpoint(uninterrupted))
+    for file in ("config.json", "model.safetensors"):
+        assert (output / "model" / file).read_bytes() == (uninterrupted / "model" / file).read_bytes()
 
 
 def test_tensorboard_shows_one_continuous_curve_after_a_kill(tiny_folder, tmp_path):

@@ -1,6 +1,7 @@
 """The folder `model/` of a run: the best network so far, never the last one."""
 
 import copy
+from contextlib import suppress
 from pathlib import Path
 
 from huggingface_hub import PyTorchModelHubMixin
@@ -17,18 +18,24 @@ class BestModel:
         self._refused: tuple[PyTorchModelHubMixin, str] | None = None
 
     def save(self, network: PyTorchModelHubMixin, card: str) -> bool:
-        """Whether `network` and its model card are on disk now; if not, that has been said."""
+        """Whether `network` and its model card are on disk now; if not, that is said."""
+        self._refused = None
         try:
-            with replaced_folder(self.folder) as folder:
-                network.save_pretrained(folder)
-                (folder / "README.md").write_text(card)
+            self._write(network, card)
         except WRITE_ERRORS as error:
             say(f"{self.folder} could not be written ({error}); training goes on, and tries again at every checkpoint")
             self._refused = copy.deepcopy(network).cpu(), card
-        else:
-            self._refused = None
         return self._refused is None
 
     def is_saved(self) -> bool:
         """Whether the best network is on disk; one that was refused is tried again."""
-        return self._refused is None or self.save(*self._refused)
+        if self._refused is not None:
+            with suppress(*WRITE_ERRORS):
+                self._write(*self._refused)
+                self._refused = None
+        return self._refused is None
+
+    def _write(self, network: PyTorchModelHubMixin, card: str) -> None:
+        with replaced_folder(self.folder) as folder:
+            network.save_pretrained(folder)
+            (folder / "README.md").write_text(card)

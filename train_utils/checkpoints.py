@@ -146,7 +146,7 @@ class Checkpoints:
 
     def _prune(self) -> None:
         complete = [path for path in _newest_first(self.folder) if (path / MANIFEST).exists()]
-        scores = {path: json.loads((path / STATE).read_text())["score"] for path in complete}
+        scores = {path: _score(path) for path in complete}
         scored = [path for path in complete if scores[path] is not None]
         best = max(scored, key=scores.__getitem__, default=None)
         for path in complete[self.keep :]:
@@ -190,6 +190,13 @@ def compare_settings(saved: dict, now: dict) -> list[str]:
         if before != value and key not in ("epochs", "max_steps", "resume", "output_dir"):
             notes.append(f"{key} was {before} and is now {value}")
     return notes
+
+
+def _score(path: Path) -> float | None:
+    try:
+        return json.loads((path / STATE).read_text())["score"]
+    except (OSError, ValueError):  # an old one that was damaged later
+        return None
 
 
 def _newest_first(folder: Path) -> list[Path]:

@@ -9,6 +9,8 @@ from typing import BinaryIO
 
 from safetensors import SafetensorError
 
+from train_utils.progress import say
+
 WRITE_ERRORS = (OSError, SafetensorError)  # a disk that is full, read-only or gone
 
 
@@ -21,14 +23,16 @@ def replaced_folder(path: Path) -> Iterator[Path]:
     """Write into the folder this yields; on leaving, its files replace those of `path` one by one, each atomically."""
     temporary = path.with_name(f".{path.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    yield temporary
-    path.mkdir(exist_ok=True)
-    for file in temporary.iterdir():
-        sync(file)
-        file.replace(path / file.name)
-    sync(path)
-    temporary.rmdir()
+    temporary.mkdir()
+    try:
+        yield temporary
+        path.mkdir(exist_ok=True)
+        for file in temporary.iterdir():
+            sync(file)
+            file.replace(path / file.name)
+        sync(path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 @contextmanager
@@ -41,6 +45,15 @@ def replaced_file(path: Path) -> Iterator[BinaryIO]:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def spared(what: str) -> Iterator[None]:
+    """Go on behind the block where the disk refuses what it writes, and say so."""
+    try:
+        yield
+    except WRITE_ERRORS as error:
+        say(f"{what} could not be written ({error})")
 
 
 def sync(path: Path) -> None:

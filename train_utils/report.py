@@ -13,7 +13,6 @@ import torch
 
 from train_utils.charts import curve, heat_map, picture, stacked_bar
 from train_utils.files import replaced_file
-from train_utils.progress import say
 
 CONFUSIONS = 8  # most frequent ones that are listed
 STYLE = """
@@ -112,11 +111,8 @@ def write_report(
         page += _section("Worst and best validation images", f"<p>By their own mean IoU, worst first.</p>{shown}")
     page += _section("Settings", f"<div class=columns>{_pairs(settings['flags'])}{_pairs(_resolved(settings))}</div>")
     page += _section("Environment", f"<div class=columns>{_pairs(_machine())}{_pairs(settings['run'])}</div>")
-    try:
-        with replaced_file(folder / "report.html") as file:
-            file.write(page.encode())
-    except OSError as error:  # the run is over and its model is safe
-        say(f"report.html could not be written ({error})")
+    with replaced_file(folder / "report.html") as file:
+        file.write(page.encode())
 
 
 def _section(title: str, body: str) -> str:

@@ -11,7 +11,6 @@ import json
 import math
 from contextlib import nullcontext
 from dataclasses import replace
-from datetime import timedelta
 from functools import partial
 
 import numpy as np
@@ -44,7 +43,7 @@ from train_utils.memory import preflight, split_batch
 from train_utils.meter import LossWindow, Meter, brief
 from train_utils.model_card import model_card
 from train_utils.optimization import build_optimizer, class_weight_tensor, learning_rate
-from train_utils.processes import on_main, seed_step
+from train_utils.processes import first_on_each_machine, on_main, seed_step
 from train_utils.progress import progress_bar, say, track
 from train_utils.report import write_report
 from train_utils.sharding import gradient_norm, prepare_sharding, share_statistics, whole_network
@@ -103,7 +102,7 @@ def main() -> None:
         project_dir=".",  # named below: all processes must agree on it
         kwargs_handlers=[
             DistributedDataParallelKwargs(gradient_as_bucket_view=True),
-            process_group_options(timedelta(hours=1)),  # the main process alone reads a large data set
+            process_group_options(),
         ],
     )
     check_processes(accelerator)
@@ -175,7 +174,7 @@ def main() -> None:
     val_sampler = EvaluationSampler(val_shapes, batch_size_of, world_size)
     seen = (preprocess.image_size, preprocess.scale, preprocess.detect_unit_range, preprocess.draft, data.channels)
     cache = (str(seen), track) if args.cache else None
-    with accelerator.local_main_process_first():  # one process of a machine decodes for --cache
+    with first_on_each_machine(accelerator):  # one process of a machine decodes for --cache
         loaders = build_loaders(data, read, sampler, val_sampler, args.crop_size, workers, cache)
     model, optimizer, train_loader, val_loader = accelerator.prepare(model, optimizer, *loaders)
 

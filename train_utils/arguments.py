@@ -14,6 +14,7 @@ from typing import NoReturn
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
+from train_utils.failures import echo_of_another
 from train_utils.launch import LaunchError
 
 
@@ -137,6 +138,12 @@ def run_script(
             say_once(line)
         else:
             print(line, file=sys.stderr, flush=True)
+        code = 1
+    except RuntimeError as error:
+        line = echo_of_another(error)
+        if line is None:
+            raise
+        print(f"{os.path.basename(sys.argv[0])}: error: {line}", file=sys.stderr, flush=True)
         code = 1
     finally:
         # loader workers outlast signals that the main process still works after, so they must be ended here

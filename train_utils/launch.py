@@ -11,6 +11,9 @@ from accelerate import Accelerator, InitProcessGroupKwargs
 from accelerate.utils import DynamoBackend, parse_flag_from_env
 from torch.distributed import PrefixStore, Store, register_rendezvous_handler, rendezvous
 
+# of a step's exchange, and of the processes' meeting; what one process does for all is waited for in `on_main`
+COLLECTIVE_TIMEOUT = timedelta(minutes=10)
+
 
 class LaunchError(ValueError):
     """The launch does not fit this machine; one line with what was seen and the remedy."""
@@ -71,12 +74,13 @@ def check_processes(accelerator: Accelerator) -> None:
             )
 
 
-def process_group_options(timeout: timedelta) -> InitProcessGroupKwargs:
+def process_group_options() -> InitProcessGroupKwargs:
     """How `Accelerator` lets the processes find each other, also when a launcher's `max_restarts` starts them again.
 
     The launcher's store outlives them: they would find the addresses of those that are gone (torch 2.13). Over several
     machines torch's own way stays, since there the restarts of each machine are counted apart.
     """
+    timeout = COLLECTIVE_TIMEOUT
     restarts, machines = (os.environ.get(name) for name in ("TORCHELASTIC_RESTART_COUNT", "GROUP_WORLD_SIZE"))
     if restarts in (None, "0") or machines != "1":
         return InitProcessGroupKwargs(timeout=timeout)

@@ -15,7 +15,7 @@ from functools import partial
 
 import numpy as np
 import torch
-from accelerate import Accelerator, DataLoaderConfiguration, DistributedDataParallelKwargs
+from accelerate import Accelerator, DataLoaderConfiguration
 from accelerate.utils import set_seed
 from torch import nn
 from torch.utils.data import DataLoader
@@ -38,7 +38,7 @@ from train_utils.files import WriteError, spared
 from train_utils.flops import peak_teraflops, training_flops
 from train_utils.guard import StepGuard, report_skipped
 from train_utils.hub import check_token, push_to_hub
-from train_utils.launch import LaunchError, check_launch, check_processes, describe_profile, process_group_options
+from train_utils.launch import LaunchError, check_launch, check_processes, describe_profile, distributed_options
 from train_utils.memory import preflight, split_batch
 from train_utils.meter import LossWindow, Meter, brief
 from train_utils.model_card import model_card
@@ -100,12 +100,9 @@ def main() -> None:
         dataloader_config=DataLoaderConfiguration(even_batches=False, non_blocking=True),
         log_with=None if args.tracker == "none" else args.tracker,
         project_dir=".",  # named below: all processes must agree on it
-        kwargs_handlers=[
-            DistributedDataParallelKwargs(gradient_as_bucket_view=True),
-            process_group_options(),
-        ],
+        kwargs_handlers=distributed_options(args.ddp_comm_hook),
     )
-    check_processes(accelerator)
+    check_processes(accelerator, args.ddp_comm_hook)
     profile = describe_profile(accelerator)
     accelerator.gradient_accumulation_steps = 1  # noted above; `backward` would divide by it, the loss already counts
     set_seed(args.seed, deterministic=args.deterministic)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from data_utils.augment import STRENGTHS
 from train_utils import arguments as arg
+from train_utils.launch import COMM_HOOKS
 from train_utils.optimization import SCHEDULES
 from unet.blocks import NORMS, UPSAMPLINGS
 from unet.losses import LOSSES
@@ -60,6 +61,8 @@ def parse_args(description: str) -> argparse.Namespace:
     optim.add_argument("--warmup-steps", type=arg.count, help="linear warm-up; default: 5%% of the run")
     optim.add_argument("--max-grad-norm", type=arg.amount, default=1.0, help="gradient clipping; 0 is off")
     optim.add_argument("--ema-decay", type=arg.fraction, default=0.0, help="weights averaged to evaluate and save")
+    compressed = "compress exchanged gradients; what powersgd still owes them is not in checkpoints"
+    optim.add_argument("--ddp-comm-hook", choices=COMM_HOOKS, default="none", help=compressed)
     optim.add_argument("--loss", choices=LOSSES, default="ce+dice", help="training loss")
     optim.add_argument("--class-weights", type=arg.auto_or(arg.positive), nargs="+", help="auto, or one for each class")
 

@@ -110,6 +110,17 @@ def test_processes_and_accumulation_change_neither_losses_nor_scores(
         assert ours.get("eval/mean_iou") == pytest.approx(theirs.get("eval/mean_iou"), abs=1e-3)
 
 
+@pytest.mark.parametrize(
+    "hook", ["bf16", *(pytest.param(hook, marks=pytest.mark.slow) for hook in ("fp16", "powersgd"))]
+)
+def test_compressed_gradients_train_almost_the_same(tiny_folder, one_process, tmp_path, hook):
+    flags = [*TINY, *COMMON, "--ddp-comm-hook", hook]
+    result = launch("train.py", "--dataset", tiny_folder, "--output-dir", tmp_path, *flags, profile="multi_cpu")
+    assert result.returncode == 0, result.stderr
+    assert losses(tmp_path) == pytest.approx(losses(one_process), abs=1e-2)
+    assert losses(tmp_path) != pytest.approx(losses(one_process), abs=1e-7)
+
+
 @pytest.mark.parametrize("processes", [3, pytest.param(2, marks=pytest.mark.slow)])
 def test_the_same_weights_have_the_same_confusion_matrix_on_any_number_of_processes(
     trained, tiny_folder, tmp_path, processes

@@ -7,12 +7,24 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 import torch
-from accelerate import Accelerator, InitProcessGroupKwargs
-from accelerate.utils import DynamoBackend, parse_flag_from_env
+from accelerate import Accelerator, DistributedDataParallelKwargs, InitProcessGroupKwargs
+from accelerate.utils import (
+    DDPCommunicationHookType,
+    DistributedType,
+    DynamoBackend,
+    KwargsHandler,
+    parse_flag_from_env,
+)
 from torch.distributed import PrefixStore, Store, register_rendezvous_handler, rendezvous
 
 # of a step's exchange, and of the processes' meeting; what one process does for all is waited for in `on_main`
 COLLECTIVE_TIMEOUT = timedelta(minutes=10)
+COMM_HOOKS = {
+    "none": DDPCommunicationHookType.NO,
+    "fp16": DDPCommunicationHookType.FP16,
+    "bf16": DDPCommunicationHookType.BF16,
+    "powersgd": DDPCommunicationHookType.POWER_SGD,
+}
 
 
 class LaunchError(ValueError):
@@ -58,7 +70,7 @@ def check_launch() -> None:
         )
 
 
-def check_processes(accelerator: Accelerator) -> None:
+def check_processes(accelerator: Accelerator, comm_hook: str = "none") -> None:
     """Call after `Accelerator()`: LaunchError unless the processes found each other, and shard if they should."""
     started = int(os.environ.get("WORLD_SIZE", 1))
     if accelerator.num_processes != started:
@@ -72,9 +84,23 @@ def check_processes(accelerator: Accelerator) -> None:
                 f"the profile asks for {kind}, which accelerate leaves out on the CPU without a word;"
                 f" use {_launch_line('multi_cpu')}"
             )
+    ddp = (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU)
+    if comm_hook != "none" and accelerator.distributed_type not in ddp:
+        raise LaunchError(
+            f"--ddp-comm-hook is for DDP, the profile uses {accelerator.distributed_type.value}; leave it out"
+        )
 
 
-def process_group_options() -> InitProcessGroupKwargs:
+def distributed_options(comm_hook: str) -> list[KwargsHandler]:
+    """How the processes find each other, and how DDP exchanges gradients; `comm_hook` compresses them on their way, so they are no longer exact.
+
+    No static graph: it forbids `no_sync`, and what it would save, a search for unused parameters, is off anyway.
+    """
+    ddp = DistributedDataParallelKwargs(gradient_as_bucket_view=True, comm_hook=COMM_HOOKS[comm_hook])
+    return [ddp, _process_group_options()]
+
+
+def _process_group_options() -> InitProcessGroupKwargs:
     """How `Accelerator` lets the processes find each other, also when a launcher's `max_restarts` starts them again.
 
     The launcher's store outlives them: they would find the addresses of those that are gone (torch 2.13). Over several

@@ -86,13 +86,13 @@ def check_processes(accelerator: Accelerator, comm_hook: str = "none") -> None:
             )
     ddp = (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU)
     if comm_hook != "none" and accelerator.distributed_type not in ddp:
-        raise LaunchError(
-            f"--ddp-comm-hook is for DDP, the profile uses {accelerator.distributed_type.value}; leave it out"
-        )
+        raise LaunchError(f"--ddp-comm-hook is for DDP, the profile asks for {accelerator.distributed_type.value}")
+    if comm_hook == "bf16" and accelerator.distributed_type == DistributedType.MULTI_CPU:
+        raise LaunchError("--ddp-comm-hook bf16 needs GPUs; fp16 and powersgd work on CPUs")
 
 
 def distributed_options(comm_hook: str) -> list[KwargsHandler]:
-    """How the processes find each other, and how DDP exchanges gradients; `comm_hook` compresses them on their way, so they are no longer exact.
+    """How the processes find each other, and how DDP exchanges gradients, which `comm_hook` compresses on their way.
 
     No static graph: it forbids `no_sync`, and what it would save, a search for unused parameters, is off anyway.
     """

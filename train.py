@@ -47,6 +47,7 @@ from train_utils.processes import first_on_each_machine, on_main, seed_step
 from train_utils.progress import progress_bar, say, track
 from train_utils.report import write_report
 from train_utils.sharding import gradient_norm, prepare_sharding, share_statistics, whole_network
+from train_utils.shortage import MemoryShortage, memory_limit, shortage_recorded
 from train_utils.signals import StopRequest
 from train_utils.trace import StepTrace
 from train_utils.tracking import RunLog, available_tracker, default_workers, describe_run, evaluation_record, run_dir
@@ -57,7 +58,7 @@ from unet.losses import SegmentationLoss
 from unet.metrics import confusion_matrix, format_table, image_iou, scores, summary_line
 from unet.preprocess import read_image
 
-USER_ERRORS = (DataError, ImageError, LaunchError, ModelError, WriteError)
+USER_ERRORS = (DataError, ImageError, LaunchError, MemoryShortage, ModelError, WriteError)
 DATA_OPTIONS = ["train_split", "val_split", "val_fraction", "val_group", "image_column", "mask_column", "mask_suffix"]
 DATA_OPTIONS += ["dataset_config", "allow_unpaired", "classes", "ignore_index", "seed", "streaming"]
 PICTURES = 8  # validation images shown at each evaluation and written at the end
@@ -121,7 +122,8 @@ def main() -> None:
     checkpoint, saved, passed_over = on_main(accelerator, search, *USER_ERRORS)
     asked = [None if args.micro_batch_size == "auto" else args.micro_batch_size, args.gradient_accumulation_steps]
     asked += [profile.get("gradient_accumulation_steps")]
-    split = split_batch(args.batch_size, world_size, *asked, saved.get("micro_batch_size"))
+    learnt, recompute = on_main(accelerator, lambda: memory_limit(args.output_dir))
+    split = split_batch(args.batch_size, world_size, *asked, learnt or saved.get("micro_batch_size"))
     accelerator.print("profile: " + ", ".join(f"{key} {value}" for key, value in profile.items()))
 
     flags = {name: getattr(args, name) for name in ARCHITECTURE}
@@ -145,7 +147,7 @@ def main() -> None:
     accelerator.print(f"model: U-Net, {sum(p.numel() for p in model.parameters()):,} parameters")
     weights = class_weight_tensor(args.class_weights, data.class_pixels)
     criterion = SegmentationLoss(num_classes, args.loss, weights).to(accelerator.device)
-    model.activation_checkpointing = args.activation_checkpointing
+    model.activation_checkpointing = args.activation_checkpointing or recompute
     largest = (data.channels, *map(int, train_shapes.max(axis=0)))
     copies = {"adamw": 3, "sgd": 2}[args.optimizer] + (args.ema_decay > 0)  # gradients, moments, average
     flops = training_flops(model, data.channels) * train_shapes.prod(axis=1).mean()
@@ -229,13 +231,14 @@ def main() -> None:
         guard.begin_step()
         seed_step(args.seed, state.step, accelerator.process_index)  # for dropout
         step_loss = 0.0
-        for number, (images, masks) in enumerate(micro_batches, start=1):
-            accelerator.sync_gradients = number == split.accumulation
-            with nullcontext() if accelerator.sync_gradients else accelerator.no_sync(model):
-                loss = criterion(model(images.contiguous(memory_format=torch.channels_last)), masks, counts)
-                # `backward` divides by the steps of DeepSpeed, 1 elsewhere, and the processes' gradients are averaged
-                accelerator.backward(loss * world_size * accelerator.gradient_accumulation_steps)
-            step_loss += loss.detach()
+        with shortage_recorded(args.output_dir, network, split, any(asked), state.step + 1):
+            for number, (images, masks) in enumerate(micro_batches, start=1):
+                accelerator.sync_gradients = number == split.accumulation
+                with nullcontext() if accelerator.sync_gradients else accelerator.no_sync(model):
+                    loss = criterion(model(images.contiguous(memory_format=torch.channels_last)), masks, counts)
+                    # `backward` divides by the steps of DeepSpeed, 1 elsewhere; the processes' gradients are averaged
+                    accelerator.backward(loss * world_size * accelerator.gradient_accumulation_steps)
+                step_loss += loss.detach()
         # a sync point with the device: the host must know whether to make the step
         grad_norm = gradient_norm(accelerator, model, args.max_grad_norm or math.inf)
         state.step += 1

@@ -7,10 +7,11 @@ import sys
 
 import pytest
 import torch
-from conftest import ROOT, TINY
+from conftest import ROOT, TINY, launch
 
 from train_utils.launch import LaunchError
-from train_utils.memory import split_batch, step_bytes
+from train_utils.memory import Split, split_batch, step_bytes
+from train_utils.shortage import MemoryShortage, memory_limit, shortage_recorded
 from unet import UNet, UNetConfig
 
 
@@ -132,3 +133,63 @@ def test_no_room_for_one_image_is_one_clear_line_on_all_processes(tiny_folder, t
     assert len(errors) == 1, result.stderr
     result = run_with_room(tmp_path, "fixed", "1000", tiny_folder, 0, "--micro-batch-size", "3")
     assert "no memory for a micro-batch of 3 images" in result.stderr
+
+
+SHORTAGE = """
+import os, runpy, sys
+import torch
+from unet import UNet
+
+forward, calls = UNet.forward, []
+
+def failing(self, images):
+    if self.training and images.device.type == "cpu" and len(images) > 2 and os.environ.get("RANK") == "1":
+        calls.append(images)
+        if len(calls) > 6:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+    return forward(self, images)
+
+UNet.forward = failing
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def test_memory_that_runs_out_later_is_recorded_and_the_restart_goes_on_in_smaller_micro_batches(tiny_folder, tmp_path):
+    wrapper, output = tmp_path / "wrapper.py", tmp_path / "run"
+    wrapper.write_text(SHORTAGE)
+    flags = ["--max-steps", "10", "--log-every", "1", "--checkpoint-every", "2", "--tracker", "none"]
+    arguments = ["train.py", "--dataset", tiny_folder, "--output-dir", output, *TINY, *flags, "--batch-size", "8"]
+    result = launch(wrapper, *arguments, "--resume", "auto", profile="multi_cpu", options=["--max_restarts", "1"])
+    assert result.returncode == 0, result.stderr
+    shortage = "process 1: out of memory in step 7 with micro-batches of 4; the same command with --output-dir"
+    assert len([line for line in result.stderr.splitlines() if shortage in line]) == 1, result.stderr
+    assert "8 images a step = 4 in a micro-batch x 2 processes x 1 accumulation steps" in result.stdout
+    assert "8 images a step = 2 in a micro-batch x 2 processes x 2 accumulation steps" in result.stdout
+    assert "resumed from" in result.stdout
+    assert len(losses(output)) == 10
+    assert json.loads((output / "memory.json").read_text())["micro_batch_size"] == 2
+
+
+def test_what_is_recorded_of_a_shortage_and_what_to_do_where_nothing_smaller_is_left(tmp_path):
+    network = UNet(UNetConfig(base_channels=4, depth=2))
+
+    def shortage(size: int, fixed: bool = False) -> str:
+        with (
+            pytest.raises(MemoryShortage) as caught,
+            shortage_recorded(tmp_path, network, Split(8, 1, size, 1), fixed, 3),
+        ):
+            raise torch.OutOfMemoryError
+        return str(caught.value)
+
+    assert memory_limit(tmp_path) == (None, False)
+    assert "lower --micro-batch-size" in shortage(4, fixed=True)
+    assert memory_limit(tmp_path) == (None, False)
+    assert "goes on with micro-batches of 2" in shortage(3)
+    assert memory_limit(tmp_path) == (2, False)
+    assert "goes on with activation checkpointing" in shortage(1)
+    assert memory_limit(tmp_path) == (1, True)
+    network.activation_checkpointing = True
+    assert "lower --crop-size" in shortage(1)
+    with pytest.raises(RuntimeError, match="a bug"), shortage_recorded(tmp_path, network, Split(8, 1, 1, 8), False, 3):
+        raise RuntimeError("a bug")

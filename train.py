@@ -24,6 +24,7 @@ from data_utils.augment import augment
 from data_utils.batching import EvaluationSampler, TrainingSampler
 from data_utils.check import check_data
 from data_utils.errors import DataError
+from data_utils.large import Crops
 from data_utils.loaders import build_loaders
 from data_utils.pictures import class_colors, sample_panels, save_pictures, worst_and_best
 from data_utils.survey import Data, load_data
@@ -57,6 +58,7 @@ from unet.inference import batch_size_of, resize_logits
 from unet.losses import SegmentationLoss
 from unet.metrics import confusion_matrix, format_table, image_iou, scores, summary_line
 from unet.preprocess import read_image
+from unet.windows import network_crop, open_rows
 
 USER_ERRORS = (DataError, ImageError, LaunchError, MemoryShortage, ModelError, WriteError)
 DATA_OPTIONS = ["train_split", "val_split", "val_fraction", "val_group", "image_column", "mask_column", "mask_suffix"]
@@ -109,6 +111,7 @@ def main() -> None:
     set_seed(args.seed, deterministic=args.deterministic)
     world_size, is_main = accelerator.num_processes, accelerator.is_main_process
     options = {name: getattr(args, name) for name in DATA_OPTIONS} | {"errors": (DataError, ImageError)}
+    options["open_rows"] = open_rows if args.crop_size else None  # what is too large to be decoded whole for a crop
     if args.check_data:
         look = partial(check_data, args.dataset, read_image, track, **options)
         report, problems = on_main(accelerator, look, *USER_ERRORS)
@@ -173,8 +176,10 @@ def main() -> None:
     val_sampler = EvaluationSampler(val_shapes, batch_size_of, world_size)
     seen = (preprocess.image_size, preprocess.scale, preprocess.detect_unit_range, preprocess.draft, data.channels)
     cache = (str(seen), track) if args.cache else None
+    read_crop = partial(network_crop, preprocess=preprocess, channels=data.channels)
+    crops = Crops(open_rows, preprocess.target_size, read_crop)
     with first_on_each_machine(accelerator):  # one process of a machine decodes for --cache
-        loaders = build_loaders(data, read, sampler, val_sampler, args.crop_size, workers, cache)
+        loaders = build_loaders(data, read, sampler, val_sampler, args.crop_size, workers, cache, crops)
     model, optimizer, train_loader, val_loader = accelerator.prepare(model, optimizer, *loaders)
 
     network = accelerator.unwrap_model(model, keep_torch_compile=False)

@@ -9,6 +9,7 @@ import numpy as np
 from data_utils import sources
 from data_utils.errors import DataError
 from data_utils.inspection import Inspection, Problem, Survey, examine, find_unknown, inspect, total_pixels
+from data_utils.large import OpenRows, inspect_in_windows, read_through
 from data_utils.masks import resolve, show
 from data_utils.shapes import CLASS_NAMES
 
@@ -25,12 +26,13 @@ def check_data(
     classes: str | None,
     ignore_index: str | None,
     errors: tuple[type[Exception], ...],
+    open_rows: OpenRows | None = None,
     **options,
 ) -> tuple[str, int]:
     """The report on both splits (`options` as in `sources.load`) and how many problems it lists.
 
-    `read(source, name)` decodes an image as training does and may raise `errors`. Raises DataError where there is no
-    data set to read.
+    `read(source, name)` decodes an image as training does and may raise `errors`; with `open_rows`, large training
+    images are read in windows. Raises DataError where there is no data set to read.
     """
     asked = options.pop("allow_unpaired")
     splits = dict(zip(("training", "validation"), sources.load(dataset, allow_unpaired=True, **options), strict=True))
@@ -40,8 +42,9 @@ def check_data(
     if not asked:
         problems[UNPAIRED] += sorted({line for records in splits.values() for line in unpaired(records)})
     surveys, channels = [], defaultdict(list)
-    look = partial(inspect_fully, read=read, errors=errors, channels=channels)
     for what, records in splits.items():
+        windows = open_rows if what == "training" else None
+        look = partial(inspect_fully, read=read, errors=errors, channels=channels, open_rows=windows)
         try:
             surveys.append(
                 (
@@ -82,17 +85,24 @@ def unpaired(records: Sequence[dict]) -> Sequence[str]:
 
 
 def inspect_fully(
-    record: dict, read: Callable[..., np.ndarray], errors: tuple[type[Exception], ...], channels: dict[int, list[str]]
+    record: dict,
+    read: Callable[..., np.ndarray],
+    errors: tuple[type[Exception], ...],
+    channels: dict[int, list[str]],
+    open_rows: OpenRows | None,
 ) -> Inspection | Problem:
     """As `inspect`, and the image decoded too; its name is added to those with as many channels."""
-    found = inspect(record)
+    found = inspect(record) if open_rows is None else inspect_in_windows(record, open_rows)
     if isinstance(found, Problem):
         return found
     try:
-        image = read(record["image"], record["name"])
+        if open_rows is None:
+            count = read(record["image"], record["name"]).shape[2]
+        else:
+            count = read_through(record["image"], record["name"], read, open_rows)
     except errors as error:
         return Problem("image cannot be read", str(error))
-    channels[image.shape[2]].append(record["name"])
+    channels[count].append(record["name"])
     return found
 
 

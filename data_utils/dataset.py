@@ -9,12 +9,12 @@ from torch.utils.data import Dataset
 
 from data_utils.batching import Slot
 from data_utils.cache import digest
+from data_utils.crops import crop_around, crop_window, resize_mask
 from data_utils.decoded import Decoded, decode_once
 from data_utils.decoding import image_size_of
 from data_utils.errors import DataError
+from data_utils.large import Crops, read_window
 from data_utils.masks import IGNORE, MaskClasses, read_mask
-
-CROPS_AROUND_CLASS = 1 / 3
 
 
 class SegmentationDataset(Dataset):
@@ -107,12 +107,22 @@ class TrainingDataset(SegmentationDataset):
 
     Args:
         crop_size: (H, W) of a random crop, a function of (seed, epoch, index); None takes the whole image.
+        places: index -> some pixels of each class, (n, 2), of images too large to be decoded whole for every crop.
+        crops: what reads crops of these.
     """
 
-    def __init__(self, *args, crop_size: tuple[int, int] | None = None, seed: int = 0, **options) -> None:
+    def __init__(
+        self,
+        *args,
+        crop_size: tuple[int, int] | None = None,
+        seed: int = 0,
+        places: Mapping[int, list[np.ndarray]] | None = None,
+        crops: Crops | None = None,
+        **options,
+    ) -> None:
         super().__init__(*args, **options)
-        self.crop_size = crop_size
-        self.seed = seed
+        self.crop_size, self.seed = crop_size, seed
+        self.places, self.crops = places or {}, crops
 
     def prepare(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         image, mask, name = self.decode(index)
@@ -120,12 +130,18 @@ class TrainingDataset(SegmentationDataset):
         return image, self.classes.encode(resize_mask(mask, image.shape[1:]), name)
 
     def read_pair(self, slot: Slot) -> tuple[np.ndarray, np.ndarray]:
+        if self.crop_size is None:
+            return super().read_pair(slot)
+        rng = np.random.default_rng([self.seed, slot.epoch, slot.index, 1])
+        if self.decoded is None and slot.index in self.places:
+            record, places = self.records[slot.index], self.places[slot.index]
+            image, values = read_window(
+                record, self.crops, lambda *sizes: crop_around(places, *sizes, self.crop_size, rng)
+            )
+            return image, self.classes.encode(values, record["name"])
         image, mask = super().read_pair(slot)
-        if self.crop_size is not None:
-            rng = np.random.default_rng([self.seed, slot.epoch, slot.index, 1])
-            window = crop_window(mask, self.crop_size, rng)
-            image, mask = image[(slice(None), *window)], mask[window]
-        return image, mask
+        rows, columns = (slice(*part) for part in crop_window(mask, self.crop_size, rng))
+        return image[:, rows, columns], mask[rows, columns]
 
     def __getitem__(self, slot: Slot) -> tuple[Tensor, Tensor, tuple[int, int], str | None]:
         image, mask, problem = self.read(slot)
@@ -163,38 +179,6 @@ class EvaluationDataset(SegmentationDataset):
 def _tensor(array: np.ndarray) -> Tensor:
     """Copied where it has to be: what is mapped from a file is not to be written to."""
     return torch.from_numpy(np.require(array, requirements=["C", "W"]))
-
-
-def crop_window(mask: np.ndarray, size: tuple[int, int], rng: np.random.Generator) -> tuple[slice, slice]:
-    """Where to crop `mask` (H, W) to at most `size`: anywhere, or, one time in three, around a class.
-
-    The class is any of those in the mask with equal chance, so that rare ones are seen as often as others, and one of
-    its pixels lies in the crop. (nnU-Net takes a third of its patches around foreground.)
-    """
-    favoured, choice, which = rng.random(3)
-    places = [int(rng.integers(max(have - want, 0) + 1)) for have, want in zip(mask.shape, size, strict=True)]
-    if favoured < CROPS_AROUND_CLASS:
-        present = np.flatnonzero(np.bincount(mask.ravel(), minlength=256)[:IGNORE])
-        if len(present):
-            pixels = np.flatnonzero(mask.ravel() == present[int(choice * len(present))])
-            pixel = np.unravel_index(pixels[int(which * len(pixels))], mask.shape)
-            inside = rng.random(2)
-            places = [
-                int(np.clip(at - int(part * want), 0, max(have - want, 0)))
-                for at, part, have, want in zip(pixel, inside, mask.shape, size, strict=True)
-            ]
-    return tuple(slice(at, at + want) for at, want in zip(places, size, strict=True))
-
-
-def resize_mask(mask: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """(H, W) or (H, W, 3) -> (*size, ...), each pixel the nearest one's value."""
-    if mask.shape[:2] == tuple(size):
-        return mask
-    # the pixel under each centre
-    rows, columns = (
-        ((2 * np.arange(want) + 1) * have) // (2 * want) for want, have in zip(size, mask.shape[:2], strict=True)
-    )
-    return mask[rows][:, columns]
 
 
 def collate_training(samples: list[tuple]) -> dict:

@@ -56,6 +56,8 @@ def opened(source: Source | None, name: str) -> Iterator[Image.Image | np.ndarra
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         if isinstance(error, UnidentifiedImageError):  # Pillow names an object in memory
             reason = "empty, not an image, or in a format that Pillow does not know"
+        if isinstance(error, Image.DecompressionBombError):
+            reason += " To train on crops of it, --crop-size and a TIFF or .npy file; to validate on it, cut it"
         raise DataError(f"{name} cannot be read ({reason})") from error
 
 

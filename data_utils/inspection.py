@@ -17,6 +17,7 @@ from data_utils.masks import MAX_VALUES, MaskClasses, Value, pack, show, unpack
 CHUNK = 32  # records in a thread's task
 LISTED = 3  # problems in a message
 Progress = Callable[[Iterable, int], Iterable]
+Places = dict[Value, np.ndarray]  # of each value of a mask: some of its pixels, (n, 2) as (row, column)
 Content = tuple[str, tuple[Value, ...]]  # what a mask holds: numbers, greys or colours, and which
 
 
@@ -28,12 +29,13 @@ class Problem(NamedTuple):
 
 
 class Inspection(NamedTuple):
-    """What one look finds: (H, W), the image's mode, kind of mask, pixels of each of its values."""
+    """What one look finds: (H, W), the image's mode, kind of mask, pixels of its values, some places if it is large."""
 
     size: tuple[int, int]
     mode: str
     kind: str
     pixels: dict[Value, int]
+    places: Places | None = None
 
 
 @dataclass
@@ -46,6 +48,7 @@ class Survey:
         contents: the different sets of values that masks hold, each with the pixels of all its masks together.
         members: (N,) index into `contents` of each mask, -1 where a record cannot be used.
         problems: of the records that cannot be used.
+        places: of the records whose images are too large to be decoded whole for every crop.
     """
 
     sizes: np.ndarray
@@ -53,6 +56,7 @@ class Survey:
     contents: dict[Content, Counter] = field(default_factory=dict)
     members: np.ndarray | None = None
     problems: dict[int, Problem] = field(default_factory=dict)
+    places: dict[int, Places] = field(default_factory=dict)
 
     def to_json(self) -> JSON:
         """For the cache; problems are not kept, a survey with any is not worth remembering."""
@@ -62,16 +66,21 @@ class Survey:
             "modes": dict(self.modes),
             "contents": contents,
             "members": self.members.tolist(),
+            "places": [[i, [[v, at.tolist()] for v, at in places.items()]] for i, places in self.places.items()],
         }
 
     @classmethod
     def from_json(cls, value: JSON) -> "Survey":
+        def of_json(value: list | int) -> Value:
+            return tuple(value) if isinstance(value, list) else value
+
         contents = {}
         for kind, items in value["contents"]:
-            pixels = Counter({tuple(value) if isinstance(value, list) else value: count for value, count in items})
+            pixels = Counter({of_json(value): count for value, count in items})
             contents[kind, tuple(sorted(pixels))] = pixels
+        places = {i: {of_json(v): np.array(at) for v, at in found} for i, found in value["places"]}
         sizes, members = np.array(value["sizes"], np.int64).reshape(-1, 2), np.array(value["members"], np.int64)
-        return cls(sizes, Counter(value["modes"]), contents, members)
+        return cls(sizes, Counter(value["modes"]), contents, members, places=places)
 
 
 def examine(
@@ -90,12 +99,14 @@ def examine(
         content = found.kind, tuple(sorted(found.pixels))
         survey.sizes[i] = found.size
         survey.modes[found.mode] += 1
+        if found.places is not None:
+            survey.places[i] = found.places
         survey.members[i] = numbers.setdefault(content, len(numbers))
         survey.contents.setdefault(content, Counter()).update(found.pixels)
         distinct[found.kind].update(found.pixels)
-        too_many = _too_many(distinct[found.kind])
-        if too_many:
-            raise DataError(f"masks hold more than {MAX_VALUES} values up to {records[i]['name']}, {too_many}")
+        excess = _too_many(distinct[found.kind])
+        if excess:
+            raise DataError(f"masks hold more than {MAX_VALUES} values up to {records[i]['name']}, {excess}")
     return survey
 
 
@@ -122,8 +133,7 @@ def inspect(record: dict) -> Inspection | Problem:
     except DataError as error:
         return Problem("mask cannot be read", str(error))
     if mask.shape[:2] != size:
-        text = f"{name}: image is {size[0]} x {size[1]}, its mask {mask.shape[0]} x {mask.shape[1]} (height x width)"
-        return Problem("mask of another size", text)
+        return other_size(name, size, mask.shape[:2])
     pixels = count_values(mask)
     if jpeg and len(pixels) > 2:
         return Problem(
@@ -131,10 +141,23 @@ def inspect(record: dict) -> Inspection | Problem:
             f"{name}: mask is a JPEG with the values {show(sorted(pixels))}; compression invents values, store masks"
             " as PNG (or are images and masks swapped?)",
         )
-    too_many = _too_many(pixels)
-    if too_many:
-        return Problem("too many mask values", f"{name}: mask holds more than {MAX_VALUES} values, {too_many}")
-    return Inspection(size, mode, "colours" if mask.ndim == 3 else "greys" if coloured else "numbers", pixels)
+    return too_many(pixels, name) or Inspection(
+        size, mode, "colours" if mask.ndim == 3 else "greys" if coloured else "numbers", pixels
+    )
+
+
+def other_size(name: str, image: tuple[int, int], mask: tuple[int, int]) -> Problem:
+    """That image and mask (H, W) do not fit."""
+    text = f"{name}: image is {image[0]} x {image[1]}, its mask {mask[0]} x {mask[1]} (height x width)"
+    return Problem("mask of another size", text)
+
+
+def too_many(pixels: Iterable[Value], name: str) -> Problem | None:
+    """That a mask holds more values than there are classes, where it does."""
+    excess = _too_many(pixels)
+    if excess is None:
+        return None
+    return Problem("too many mask values", f"{name}: mask holds more than {MAX_VALUES} values, {excess}")
 
 
 def count_values(mask: np.ndarray) -> dict[Value, int]:

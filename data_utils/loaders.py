@@ -9,6 +9,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset
 
 from data_utils.batching import SIDE_BY_SIDE, EvaluationSampler, TrainingSampler
 from data_utils.dataset import EvaluationDataset, TrainingDataset, collate_evaluation, collate_training
+from data_utils.large import Crops
 from data_utils.survey import Data
 
 Cache = tuple[str, Callable]  # what `read` depends on, and the progress bar
@@ -22,13 +23,16 @@ def build_loaders(
     crop_size: tuple[int, int] | None,
     num_workers: int,
     cache: Cache | None = None,
+    crops: Crops | None = None,
 ) -> tuple[DataLoader, DataLoader]:
     """Micro-batches of the run's steps, endless epochs in one pass, and the validation images once, none padded.
 
     `read(source, name)` gives (C, h, w) images. With `cache`, all are decoded now, or have been in an earlier run.
+    `crops` reads crops of images that are too large to be decoded whole for each.
     """
     common = {"fill": data.mean, "skip": data.skip}
     options = {"bad": data.train_bad, "crop_size": crop_size, "seed": sampler.seed}
+    options |= {"places": data.train_places, "crops": crops}
     train = TrainingDataset(data.train, read, data.classes, **options, **common)
     val = EvaluationDataset(data.val, read, data.classes, bad=data.val_bad, **common)
     if data.groups is not None:  # every lane of this process, and each lane's groups side by side

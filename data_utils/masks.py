@@ -49,17 +49,27 @@ def show(values: Iterable[Value]) -> str:
     return ", ".join(texts[:SHOWN] + ["..."] * (len(texts) > SHOWN))
 
 
+def as_colour(value: Value) -> Value:
+    """A grey level as the colour that it is."""
+    return value if isinstance(value, tuple) else (value,) * 3
+
+
+def as_grey(value: Value) -> Value:
+    """A colour that is grey as its level."""
+    return value[0] if isinstance(value, tuple) and len(set(value)) == 1 else value
+
+
 @lru_cache(maxsize=8)
 def _table(values: tuple[Value, ...], size: int) -> np.ndarray:
     """Mask value -> class index + 1, 0 for all others."""
     table = np.zeros(size, np.uint8)  # the 24-bit table occupies only the pages that are written
     for code, value in enumerate(values, 1):
-        if 0 <= _key(value) < size:
-            table[_key(value)] = code
+        if 0 <= key_of(value) < size:
+            table[key_of(value)] = code
     return table
 
 
-def _key(value: Value) -> int:
+def key_of(value: Value) -> int:
     """What `pack` makes of a mask value."""
     return int.from_bytes(bytes(value), "little") if isinstance(value, tuple) else value
 
@@ -92,7 +102,7 @@ class MaskClasses:
             codes = _table(self.values, 1 << 24 if coloured else 1 << 8 * keys.itemsize).take(keys)
         unclassed = codes == 0
         if self.ignore_value is not None:
-            unclassed &= keys != _key(self.ignore_value)
+            unclassed &= keys != key_of(self.ignore_value)
         if unclassed.any():
             unknown = np.unique(keys[unclassed]).tolist()
             unknown = [unpack(key) for key in unknown] if coloured else unknown

@@ -12,8 +12,9 @@ from data_utils.batching import Batch, epoch_batches, padded_shapes, stream_batc
 from data_utils.brightness import STATISTICS_IMAGES, measure
 from data_utils.cache import digest, remembered
 from data_utils.errors import DataError
-from data_utils.inspection import Survey, examine, find_unknown, raise_problems, total_pixels
-from data_utils.masks import IGNORE, MaskClasses, Value, resolve
+from data_utils.inspection import Places, Survey, examine, find_unknown, raise_problems, total_pixels
+from data_utils.large import OpenRows, inspect_in_windows, read_sample
+from data_utils.masks import IGNORE, MaskClasses, Value, as_grey, resolve
 from data_utils.shapes import CLASS_NAMES
 
 SAMPLE_GROUPS = 8  # of a stream, which the images come from
@@ -23,18 +24,26 @@ Splits = tuple[Sequence[dict], Sequence[dict]]
 
 
 class Reading(NamedTuple):
-    """How to read a data set: `read(source, name)` gives an image (H, W, C), unless it raises what is to be skipped."""
+    """How to read a data set: `read(source, name)` gives an image (H, W, C), unless it raises what is to be skipped.
+
+    With `open_rows`, large images are looked at in windows.
+    """
 
     read: Callable[..., np.ndarray]
     progress: Callable[[Iterable, int, str], Iterable]
     seed: int
     skip: Errors
+    open_rows: OpenRows | None = None
 
     def examine(self, records: Sequence[dict], what: str) -> Survey:
-        return examine(records, lambda items, total: self.progress(items, total, what))
+        look = self.open_rows and partial(inspect_in_windows, open_rows=self.open_rows)
+        return examine(records, lambda items, total: self.progress(items, total, what), look)
 
     def measure(self, records: Sequence[dict], key: str | None, survey: Survey) -> tuple:
-        return measure(records, key, survey.problems, self.read, self.progress, self.seed, self.skip)
+        read = self.read
+        if self.open_rows:
+            read, key = partial(read_sample, read=read, open_rows=self.open_rows), key and digest(key, "windows")
+        return measure(records, key, survey.problems, read, self.progress, self.seed, self.skip)
 
     def check(self, survey: Survey, records: Sequence[dict]) -> None:
         """DataError for problems, unless they are to be skipped and some records are left."""
@@ -52,6 +61,7 @@ class Data:
         mean, std: one number for each channel of the training images, in the files' own value range.
         train_bad, val_bad: index -> what is wrong, of samples known to be unusable.
         skip: errors in reading that make a sample a filler instead of ending the run.
+        train_places: index -> some pixels of each class, (n, 2), of images too large to decode whole for every crop.
         groups: of a stream, the number of training records in each group that is read together.
     """
 
@@ -68,6 +78,7 @@ class Data:
     val_bad: dict[int, str] = field(default_factory=dict)
     skip: Errors = ()
     groups: np.ndarray | None = None
+    train_places: dict[int, list[np.ndarray]] = field(default_factory=dict)
 
     def shapes(
         self, target_size: Callable[[int, int], tuple[int, int]], crop_size: tuple[int, int] | None, smallest: int
@@ -121,18 +132,20 @@ def load_data(
     crop_size: Sequence[int] | None = None,
     on_bad_sample: str = "error",
     errors: Errors = (DataError,),
+    open_rows: OpenRows | None = None,
     **options,
 ) -> Data:
     """Find the data set (`options` as in `sources.load`), read every header, every mask and a sample of the images.
 
-    `read(source, name)` gives an image as (H, W, C) and may raise `errors`. What was read is remembered until a file
-    changes. Raises DataError for what is wrong with the files, naming them; with `on_bad_sample` "skip" they are noted.
+    `read(source, name)` gives an image as (H, W, C) and may raise `errors`; `open_rows(path, page)`, for training on
+    crops, windows of a large one. What was read is remembered until a file changes. Raises DataError for what is wrong
+    with the files, naming them; with `on_bad_sample` "skip" they are noted.
     """
     skip = errors if on_bad_sample == "skip" else ()
     splits = sources.load(dataset, seed=seed, **options)
     if dataset == "shapes":
         classes = classes or ",".join(f"{value}={name}" for value, name in enumerate(CLASS_NAMES))
-    reading = Reading(read, progress, seed, skip)
+    reading = Reading(read, progress, seed, skip, open_rows)
     if not hasattr(splits[0], "lengths"):
         return survey_files(splits, reading, classes, ignore_index)
     if not classes or not (image_size or crop_size):
@@ -143,7 +156,9 @@ def load_data(
 def survey_files(splits: Splits, reading: Reading, classes: str | None, ignore: str | None) -> Data:
     """All that is to be known of files at hand."""
     names = ("training", "validation")
-    pairs = [(survey_of(r, reading, f"checking {name} files"), r) for r, name in zip(splits, names, strict=True)]
+    whole = reading._replace(open_rows=None)  # validation images are computed whole
+    ways = zip(splits, names, (reading, whole), strict=True)
+    pairs = [(survey_of(records, way, f"checking {name} files"), records) for records, name, way in ways]
     for survey, records in pairs:
         reading.check(survey, records)
     mask_classes = resolve(total_pixels(pairs), classes, ignore)
@@ -154,7 +169,9 @@ def survey_files(splits: Splits, reading: Reading, classes: str | None, ignore: 
     sizes = [usable_sizes(survey) for survey, _ in pairs]
     bad = [texts(survey) for survey, _ in pairs]
     pixels = class_pixels(total_pixels(pairs), mask_classes)
-    return Data(*splits, *sizes, mask_classes, pixels, len(mean), mean, std, *bad, reading.skip)
+    places = {i: places_of(found, mask_classes) for i, found in pairs[0][0].places.items()}
+    known = (mask_classes, pixels, len(mean), mean, std, *bad, reading.skip)
+    return Data(*splits, *sizes, *known, train_places=places)
 
 
 def sample_stream(splits: Splits, reading: Reading, classes: str, ignore: str | None, need_sizes: bool) -> Data:
@@ -185,7 +202,7 @@ def sample_stream(splits: Splits, reading: Reading, classes: str, ignore: str | 
 
 def survey_of(records: Sequence[dict], reading: Reading, what: str) -> Survey:
     """What `examine` finds, remembered where there is nothing wrong."""
-    key = records.digest and digest("survey", records.digest)
+    key = records.digest and digest("survey", records.digest, reading.open_rows is not None)
     found: list[Survey] = []
 
     def compute() -> dict:
@@ -199,11 +216,13 @@ def survey_of(records: Sequence[dict], reading: Reading, what: str) -> Survey:
 def class_pixels(found: dict[Value, int], classes: MaskClasses) -> list[int]:
     """Pixels of each class: masks that hold only greys are counted by number, though the classes may be colours."""
 
-    def pixels(value: Value) -> int:
-        grey = isinstance(value, tuple) and len(set(value)) == 1
-        return found.get(value, found.get(value[0], 0) if grey else 0)
+    return [found.get(value, found.get(as_grey(value), 0)) for value in classes.values]
 
-    return [pixels(value) for value in classes.values]
+
+def places_of(found: Places, classes: MaskClasses) -> list[np.ndarray]:
+    """The places of each class that there is, as `class_pixels` finds it."""
+    places = [found.get(value, found.get(as_grey(value))) for value in classes.values]
+    return [some for some in places if some is not None]
 
 
 def texts(survey: Survey) -> dict[int, str]:

@@ -2,10 +2,12 @@
 
 import json
 import os
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tifffile
 from conftest import TINY, launch, write_folder
 from filelock import FileLock
 from PIL import Image
@@ -13,12 +15,16 @@ from PIL import Image
 from data_utils import cache, inspection
 from data_utils.batching import Slot
 from data_utils.check import check_data
-from data_utils.dataset import EvaluationDataset, TrainingDataset, crop_window
+from data_utils.crops import crop_window
+from data_utils.dataset import EvaluationDataset, TrainingDataset
 from data_utils.decoded import decode_once
 from data_utils.errors import DataError
+from data_utils.large import Crops
+from data_utils.masks import read_mask
 from data_utils.survey import load_data
 from unet import ImageError, Preprocess
 from unet.preprocess import read_image
+from unet.windows import network_crop, open_rows
 
 OPTIONS = dict.fromkeys(
     ("train_split", "val_split", "mask_suffix", "image_column", "mask_column", "dataset_config", "val_group")
@@ -169,7 +175,7 @@ def test_crops_favour_rare_classes_and_stay_inside(size):
     mask[38, 54] = 3
     seen = 0
     for seed in range(600):
-        window = crop_window(mask, size, np.random.default_rng(seed))
+        window = tuple(slice(*part) for part in crop_window(mask, size, np.random.default_rng(seed)))
         assert mask[window].shape == tuple(np.minimum(size, mask.shape))
         seen += 3 in mask[window]
     # a third of the crops are around one of the two classes; the others meet the pixel in a corner by chance
@@ -178,8 +184,77 @@ def test_crops_favour_rare_classes_and_stay_inside(size):
 
 def test_crops_of_an_ignored_mask_are_taken_anywhere():
     mask = np.full((40, 56), 255, np.uint8)
-    starts = {crop_window(mask, (8, 8), np.random.default_rng(seed))[0].start for seed in range(300)}
+    starts = {crop_window(mask, (8, 8), np.random.default_rng(seed))[0][0] for seed in range(300)}
     assert starts == set(range(33))
+
+
+def write_large(folder: Path, *, coloured: bool = False) -> Path:
+    """4 pairs of tiled TIFFs, 200 x 260; class 2 (or a colour) in the lower right corner only, the rest 0 and 1."""
+    rng = np.random.default_rng(0)
+    for kind in ("images", "masks"):
+        (folder / kind).mkdir(parents=True)
+    for i in range(4):
+        image = rng.integers(0, 256, (200, 260, 3), np.uint8)
+        mask = np.zeros((200, 260), np.uint8)
+        mask[:, 130 + 10 * i :] = 1
+        mask[190:, 250:] = 2
+        options = {"tile": (64, 48), "compression": "zlib"}
+        tifffile.imwrite(folder / "images" / f"{i}.tif", image, photometric="rgb", **options)
+        if coloured:
+            mask = np.array([(0, 0, 0), (9, 9, 9), (255, 0, 0)], np.uint8)[mask]
+        tifffile.imwrite(
+            folder / "masks" / f"{i}.tif", mask, photometric="rgb" if coloured else "minisblack", **options
+        )
+    return folder
+
+
+@pytest.mark.parametrize("coloured", [False, True], ids=["numbers", "colours"])
+@pytest.mark.parametrize("scale", [1.0, 0.45])
+def test_crops_of_large_images_are_read_in_windows_and_equal_those_of_the_whole(tmp_path, monkeypatch, coloured, scale):
+    folder = write_large(tmp_path / "data", coloured=coloured)
+    plain = loaded(folder, crop_size=(64, 64))
+    monkeypatch.setattr("data_utils.large.LARGE", 200 * 260)
+    monkeypatch.setattr("data_utils.large.BAND", 260 * 70)
+    data = loaded(folder, crop_size=(64, 64), open_rows=open_rows)
+    again = loaded(folder, crop_size=(64, 64), open_rows=open_rows)  # remembered
+    assert data.class_pixels == plain.class_pixels and data.classes == plain.classes
+    assert sorted(data.train_places) == [0, 1, 2]
+    for index, places in data.train_places.items():
+        mask = plain.classes.encode(read_mask(data.train[index]["mask"], ""), "")
+        for of_class, remembered, number in zip(places, again.train_places[index], range(3), strict=True):
+            assert len(of_class) == 64 and (mask[tuple(of_class.T)] == number).all()
+            np.testing.assert_array_equal(of_class, remembered)
+    preprocess, sources = Preprocess(scale=scale), []
+    crops = Crops(open_rows, preprocess.target_size, partial(network_crop, preprocess=preprocess, channels=3))
+    options = {"crop_size": (64, 64), "fill": data.mean}
+    read = lambda source, name: sources.append(name) or preprocess.image(source, 3, name)  # noqa: E731
+    windows = TrainingDataset(data.train, read, data.classes, places=data.train_places, crops=crops, **options)
+    whole = TrainingDataset(data.train, read, data.classes, **options)
+    rare = 0
+    for epoch in range(60):
+        image, mask, _, problem = windows[Slot(epoch % 3, epoch, 64, 64)]
+        assert not sources and problem is None and image.shape[1:] == mask.shape == (64, 64)
+        rare += bool((mask == 2).any())
+        if epoch < 6:  # where no class was favoured, which is drawn alike, both took the same crop
+            expected, expected_mask, _, _ = whole[Slot(epoch % 3, epoch, 64, 64)]
+            favoured = np.random.default_rng([0, epoch, epoch % 3, 1]).random() < 1 / 3
+            if not favoured:
+                assert (image.int() - expected.int()).abs().max() <= 1
+                assert (image != expected).float().mean() < 1e-3
+                np.testing.assert_array_equal(mask, expected_mask)
+            sources.clear()
+    assert rare > 5  # chance alone: a few in a hundred at scale 1
+
+
+def test_a_large_image_that_does_not_fit_its_mask_is_named(tmp_path, monkeypatch):
+    folder = write_large(tmp_path / "data")
+    monkeypatch.setattr("data_utils.large.LARGE", 200 * 260)
+    tifffile.imwrite(folder / "masks" / "1.tif", np.zeros((200, 259), np.uint8))
+    (folder / "masks" / "2.tif").write_bytes((folder / "masks" / "2.tif").read_bytes()[:400])
+    report, problems = checked(folder, open_rows=open_rows, val_fraction=0.01, classes="0=a,1=b,2=c")
+    assert problems == 2, report
+    assert "1.tif: image is 200 x 260, its mask 200 x 259" in report
+    assert "2.tif" in report and "cannot be read" in report
 
 
 def test_problems_are_not_remembered(tmp_path):

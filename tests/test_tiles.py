@@ -15,7 +15,7 @@ from unet import ImageError, Predictor, Preprocess, UNet, UNetConfig
 from unet.inference import fold_batch_norm
 from unet.preprocess import read_image
 from unet.tiles import TILE_MEMORY, TileError, Tiling, plan, reach, tiled_logits
-from unet.windows import ArrayRows, TiffRows, network_rows, open_rows, tiff_pages
+from unet.windows import ArrayRows, TiffRows, network_crop, network_rows, open_rows, tiff_pages
 
 
 def network(depth: int, upsample: str = "transpose", norm: str = "batch", **preprocess) -> UNet:
@@ -275,3 +275,23 @@ def test_training_prediction_and_tiles_read_the_same_of_a_jpeg_file(size, target
         for start, stop in ((0, target[0]), (5, 6), (target[0] - 9, target[0])):
             np.testing.assert_array_equal(network_rows(less, preprocess, 3, "a", start, stop), whole[:, start:stop])
         np.testing.assert_array_equal(read_image(rows.crop(10, 50)), read_image(path)[10:50])
+
+
+@pytest.mark.parametrize("kind", PICTURES)
+@pytest.mark.parametrize("target", [(301, 333), (150, 166), (97, 500), (400, 50)])
+def test_a_window_is_resized_as_the_whole_image_is(kind, target, tmp_path):
+    path, channels = tmp_path / "a.tif", 3 if kind.startswith("rgb") else 1
+    photometric = "rgb" if channels == 3 else "minisblack"
+    tifffile.imwrite(path, PICTURES[kind], photometric=photometric, tile=(64, 48), compression="zlib")
+    preprocess = Preprocess(image_size=target)
+    whole = preprocess.image(path, channels)
+    with open_rows(path) as rows:
+        for height, width in ((1, 1), (40, 30), target):
+            top, left = (target[0] - height) // 2, target[1] - width
+            window = ((top, top + height), (left, left + width))
+            crop = network_crop(rows, window, preprocess=preprocess, channels=channels)
+            assert crop.dtype == whole.dtype
+            expected = whole[:, top : top + height, left : left + width]
+            np.testing.assert_allclose(crop, expected, rtol=1e-5, atol=1 if crop.dtype == np.uint8 else 1e-3)
+            if target == (301, 333):
+                np.testing.assert_array_equal(crop, expected)

@@ -194,7 +194,7 @@ class Preprocess:
     ) -> tuple[np.ndarray, tuple[int, int]]:
         """As `image`, and the (H, W) that the image itself has."""
         pixels, size, extent = self.decode(source, name, page)
-        pixels = resize_image(fit_channels(pixels, channels, name), self.target_size(*size), extent)
+        pixels = resize_image(fit_channels(pixels, channels, name), self.target_size(*size), (0, 0, *extent[::-1]))
         if pixels.dtype != np.uint8:
             pixels = pixels.astype(np.float32)
         if self.detect_unit_range and not (pixels > 1).any():

@@ -6,27 +6,30 @@ from collections.abc import Callable
 import numpy as np
 from PIL import Image
 
+Window = tuple[tuple[int, int], tuple[int, int]]  # (top, bottom), (left, right)
+Box = tuple[float, float, float, float]  # left, top, right, bottom
 
-def resize_image(pixels: np.ndarray, size: tuple[int, int], extent: tuple[float, float] | None = None) -> np.ndarray:
+
+def resize_image(pixels: np.ndarray, size: tuple[int, int], box: Box | None = None) -> np.ndarray:
     """(H, W, C) -> (*size, C), bicubic with antialiasing (Pillow's); uint8 stays uint8, other types become float32.
 
-    `extent` is how far (H, W) the image itself reaches where the last pixels lie partly beyond its border.
+    `box` is the part that becomes `size`; what lies around it is only looked at.
     """
-    extent = extent or pixels.shape[:2]
-    if extent == size:
+    box = box or (0, 0, pixels.shape[1], pixels.shape[0])
+    if box == (0, 0, *size[::-1]) and pixels.shape[:2] == size:
         return pixels
     if pixels.dtype == np.uint8 and pixels.shape[2] in (1, 3):
         image = Image.fromarray(pixels.squeeze(2) if pixels.shape[2] == 1 else pixels)
-        return np.asarray(_resize(image, size, extent)).reshape(*size, -1)
+        return np.asarray(_resize(image, size, box)).reshape(*size, -1)
     channels = [Image.fromarray(channel.astype(np.float32)) for channel in np.moveaxis(pixels, 2, 0)]
-    resized = np.stack([np.asarray(_resize(channel, size, extent)) for channel in channels], axis=2)
+    resized = np.stack([np.asarray(_resize(channel, size, box)) for channel in channels], axis=2)
     return resized.round().clip(0, 255).astype(np.uint8) if pixels.dtype == np.uint8 else resized
 
 
-def _resize(image: Image.Image, size: tuple[int, int], extent: tuple[float, float]) -> Image.Image:
+def _resize(image: Image.Image, size: tuple[int, int], box: Box) -> Image.Image:
     # along the rows first: left to itself Pillow chooses the order by its version, and the order rounds differently
-    image = image.resize((size[1], image.height), Image.Resampling.BICUBIC, box=(0, 0, extent[1], image.height))
-    return image.resize(size[::-1], Image.Resampling.BICUBIC, box=(0, 0, size[1], extent[0]))
+    image = image.resize((size[1], image.height), Image.Resampling.BICUBIC, box=(box[0], 0, box[2], image.height))
+    return image.resize(size[::-1], Image.Resampling.BICUBIC, box=(0, box[1], size[1], box[3]))
 
 
 def resize_rows(
@@ -34,16 +37,36 @@ def resize_rows(
 ) -> np.ndarray:
     """Rows [start, stop) of what `resize_image` gives, (stop - start, w, C); `read` gives rows of the image."""
     if size[0] == extent[0]:
-        return resize_image(read(start, stop), (stop - start, size[1]), (stop - start, extent[1]))
+        return resize_image(read(start, stop), (stop - start, size[1]), (0, 0, extent[1], stop - start))
     taps, weights = _bicubic(extent[0], size[0], start, stop)
     pixels = read(taps.min(), taps.max() + 1)
     integer = pixels.dtype == np.uint8
     fixed_point = integer and pixels.shape[2] in (1, 3)  # Pillow's arithmetic for its 8-bit modes
     if not fixed_point:
         pixels = pixels.astype(np.float32)
-    pixels = resize_image(pixels, (len(pixels), size[1]), (len(pixels), extent[1]))
+    pixels = resize_image(pixels, (len(pixels), size[1]), (0, 0, extent[1], len(pixels)))
     pixels = _weighted(pixels, taps - taps.min(), weights, fixed_point)
     return pixels.round().clip(0, 255).astype(np.uint8) if integer else pixels
+
+
+def resize_window(
+    read: Callable[[int, int, int, int], np.ndarray], extent: tuple[int, int], size: tuple[int, int], window: Window
+) -> np.ndarray:
+    """The `window` (rows, columns) of what `resize_image` gives for an image of `extent` resized to `size`.
+
+    `read(top, bottom, left, right)` gives a part of the image. Equal but for a rounding of the weights' last bit.
+    """
+    parts = []
+    for length, target, (start, stop) in zip(extent, size, window, strict=True):
+        scale = length / target
+        around = math.ceil(2 * max(scale, 1.0)) + 1 if scale != 1 else 0
+        first = max(math.floor(start * scale) - around, 0)
+        parts.append(
+            (first, min(math.ceil(stop * scale) + around, length), start * scale - first, stop * scale - first)
+        )
+    (top, bottom, *rows), (left, right, *columns) = parts
+    box = (columns[0], rows[0], columns[1], rows[1])
+    return resize_image(read(top, bottom, left, right), tuple(stop - start for start, stop in window), box)
 
 
 def _bicubic(extent: float, target: int, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:

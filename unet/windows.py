@@ -13,7 +13,7 @@ from PIL import Image, ImageOps
 from PIL.JpegImagePlugin import JpegImageFile
 
 from unet.preprocess import TURNED, Preprocess, fit_channels, read_image, readable, size_as_seen
-from unet.resize import resize_rows
+from unet.resize import Window, resize_rows, resize_window
 
 SEGMENT_BYTES = 2**28  # a compressed strip larger than this cannot be read in windows
 CHUNK = 128  # output rows that are resized at once
@@ -26,13 +26,16 @@ logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # what it would say is
 
 
 class Rows(Protocol):
-    """Rows of a picture: of its (H, W) `size`, `crop` gives any as something that `read_image` takes."""
+    """Rows of a picture: of its (H, W) `size`, `crop` gives any as something that `read_image` takes.
+
+    The columns [left, right) of them, where those are given.
+    """
 
     size: tuple[int, int]
     extent: tuple[float, float]  # how far (h, w) `crop` reaches: `size`, or less where there is less detail
     in_windows: bool  # False where the whole picture is decoded all the same
 
-    def crop(self, start: int, stop: int) -> Image.Image | np.ndarray: ...
+    def crop(self, start: int, stop: int, left: int = 0, right: int | None = None) -> Image.Image | np.ndarray: ...
 
     def drafted(self, preprocess: Preprocess) -> "Rows":
         """The rows that `preprocess` resizes from."""
@@ -49,27 +52,37 @@ class ArrayRows:
     ) -> None:
         self.array, self.size, self.extent = array, size or array.shape[:2], extent or array.shape[:2]
 
-    def crop(self, start: int, stop: int) -> np.ndarray:
-        return self.array[start:stop]
+    def crop(self, start: int, stop: int, left: int = 0, right: int | None = None) -> np.ndarray:
+        return self.array[start:stop, left:right]
 
     def drafted(self, preprocess: Preprocess) -> "ArrayRows":
         return self
 
 
 class PillowRows:
-    """Rows of a picture whose format has no windows: one decoded copy."""
+    """Rows of a picture whose format has no windows: one decoded copy, made when it is needed."""
 
     in_windows = False
 
-    def __init__(self, image: Image.Image, page: int) -> None:
-        self.image = image
-        self.image.seek(page)
-        ImageOps.exif_transpose(self.image, in_place=True)
-        self.image.load()
-        self.size = self.extent = self.image.size[::-1]
+    def __init__(self, path: Path, picture: Image.Image, page: int) -> None:
+        self.path, self.picture, self.page = path, picture, page
 
-    def crop(self, start: int, stop: int) -> Image.Image:
-        return self.image.crop((0, start, self.image.width, stop))
+    @cached_property
+    def image(self) -> Image.Image:
+        with readable(str(self.path)):
+            self.picture.seek(self.page)
+            ImageOps.exif_transpose(self.picture, in_place=True)
+            self.picture.load()
+        return self.picture
+
+    @property
+    def size(self) -> tuple[int, int]:
+        return self.image.size[::-1]
+
+    extent = size
+
+    def crop(self, start: int, stop: int, left: int = 0, right: int | None = None) -> Image.Image:
+        return self.image.crop((left, start, self.image.width if right is None else right, stop))
 
     def drafted(self, preprocess: Preprocess) -> "PillowRows":
         return self
@@ -88,8 +101,8 @@ class JpegRows:
     def pixels(self) -> np.ndarray:
         return read_image(self.path, str(self.path))
 
-    def crop(self, start: int, stop: int) -> np.ndarray:
-        return self.pixels[start:stop]
+    def crop(self, start: int, stop: int, left: int = 0, right: int | None = None) -> np.ndarray:
+        return self.pixels[start:stop, left:right]
 
     def drafted(self, preprocess: Preprocess) -> ArrayRows:
         return ArrayRows(*preprocess.decode(self.path, str(self.path)))
@@ -127,38 +140,40 @@ class TiffRows:
             return False
         return np.prod(page.chunks) * page.dtype.itemsize <= SEGMENT_BYTES
 
-    def crop(self, start: int, stop: int) -> np.ndarray:
-        samples = self.page.samplesperpixel
-        rows = np.empty((stop - start, self.size[1], samples), self.page.dtype)
+    def crop(self, start: int, stop: int, left: int = 0, right: int | None = None) -> np.ndarray:
+        right, samples = self.size[1] if right is None else right, self.page.samplesperpixel
         with readable(str(self.path), *DAMAGED), self.path.open("rb") as file:
-            if self.page.is_contiguous:
-                row_bytes = rows[0].nbytes
-                file.seek(self.page.dataoffsets[0] + start * row_bytes)
-                stored = np.frombuffer(file.read(rows.nbytes), rows.dtype.newbyteorder(self.page.parent.byteorder))
-                if stored.size < rows.size:
-                    raise OSError("the file ends before its image does")
-                rows[:] = stored.reshape(rows.shape)
-            else:
-                self._decode(file, start, rows)
+            rows = (self._stored if self.page.is_contiguous else self._decode)(file, start, stop, left, right)
         return rows[:, :, :3] if samples == 4 else rows
+
+    def _stored(self, file: BinaryIO, start: int, stop: int, left: int, right: int) -> np.ndarray:
+        shape, kind = (stop - start, self.size[1], self.page.samplesperpixel), self.page.dtype
+        row_bytes = shape[1] * shape[2] * kind.itemsize
+        file.seek(self.page.dataoffsets[0] + start * row_bytes)
+        stored = np.frombuffer(file.read((stop - start) * row_bytes), kind.newbyteorder(self.page.parent.byteorder))
+        if stored.size < np.prod(shape):
+            raise OSError("the file ends before its image does")
+        return stored.reshape(shape)[:, left:right].astype(kind)
+
+    def _decode(self, file: BinaryIO, start: int, stop: int, left: int, right: int) -> np.ndarray:
+        height, width = self.page.chunks[:2]
+        across = -(-self.size[1] // width)
+        rows = np.empty((stop - start, right - left, self.page.samplesperpixel), self.page.dtype)
+        for index in range(start // height * across, -(-stop // height) * across):
+            if not left // width <= index % across < -(-right // width):
+                continue
+            file.seek(self.page.dataoffsets[index])
+            data = file.read(self.page.databytecounts[index])
+            segment, (_, _, top, first, _), _ = self.page.decode(data, index, jpegtables=self.page.jpegtables)
+            if segment is None:  # a tile left out stands for zeros
+                segment = np.zeros((1, height, width, rows.shape[2]), rows.dtype)
+            segment = segment[0, max(start - top, 0) : stop - top, max(left - first, 0) : right - first]
+            places = max(top - start, 0), max(first - left, 0)
+            rows[tuple(slice(at, at + n) for at, n in zip(places, segment.shape, strict=False))] = segment
+        return rows
 
     def drafted(self, preprocess: Preprocess) -> "TiffRows":
         return self
-
-    def _decode(self, file: BinaryIO, start: int, rows: np.ndarray) -> None:
-        height, width = self.page.chunks[:2]
-        across = -(-self.size[1] // width)
-        first, last = start // height, -(-(start + len(rows)) // height)
-        for index in range(first * across, last * across):
-            file.seek(self.page.dataoffsets[index])
-            data = file.read(self.page.databytecounts[index])
-            segment, (_, _, top, left, _), _ = self.page.decode(data, index, jpegtables=self.page.jpegtables)
-            if segment is None:  # a tile left out stands for zeros
-                segment = np.zeros((1, height, width, rows.shape[2]), rows.dtype)
-            segment = segment[0, max(start - top, 0) :, : self.size[1] - left]
-            place = max(top - start, 0)
-            segment = segment[: len(rows) - place]
-            rows[place : place + len(segment), left : left + segment.shape[1]] = segment
 
 
 def tiff_pages(path: Path) -> list[tuple[int, tuple[int, int]]]:
@@ -193,11 +208,10 @@ def _rows(path: Path, page: int, stack: ExitStack) -> Rows:
         tiff_page = stack.enter_context(tifffile.TiffFile(path)).pages[page].aspage()
         if TiffRows.can_read(tiff_page):
             return TiffRows(path, tiff_page)
-    image = Image.open(path)
-    if isinstance(image, JpegImageFile):
-        with image:
-            return JpegRows(path, size_as_seen(image))
-    return PillowRows(image, page)
+    picture = stack.enter_context(Image.open(path))
+    if isinstance(picture, JpegImageFile):
+        return JpegRows(path, size_as_seen(picture))
+    return PillowRows(path, picture, page)
 
 
 def network_rows(rows: Rows, preprocess: Preprocess, channels: int, name: str, start: int, stop: int) -> np.ndarray:
@@ -214,3 +228,18 @@ def network_rows(rows: Rows, preprocess: Preprocess, channels: int, name: str, s
             pixels = np.empty((channels, stop - start, size[1]), kind)
         pixels[:, first - start : first - start + part.shape[1]] = part
     return pixels
+
+
+def network_crop(
+    rows: Rows, window: Window, name: str = "image", *, preprocess: Preprocess, channels: int
+) -> np.ndarray:
+    """The `window` of what `preprocess.image` gives for the whole picture: (C, h, w).
+
+    But for `detect_unit_range`: a crop does not know the rest, and a picture this large is not taken for one in 0..1.
+    """
+
+    def read(top: int, bottom: int, left: int, right: int) -> np.ndarray:
+        return fit_channels(read_image(rows.crop(top, bottom, left, right), name), channels, name)
+
+    pixels = resize_window(read, rows.size, preprocess.target_size(*rows.size), window).transpose(2, 0, 1)
+    return np.ascontiguousarray(pixels, np.uint8 if pixels.dtype == np.uint8 else np.float32)

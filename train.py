@@ -136,8 +136,10 @@ def main() -> None:
     # one process reads, however many train
     data = on_main(accelerator, lambda: load_data(args.dataset, read_image, track, **options), *USER_ERRORS)
     names, num_classes = data.classes.names, len(data.classes.names)
-    accelerator.print(f"data: {data}")
-    values = input_values(pretrained, data.channels) or Preprocess(mean=data.mean, std=data.std)
+    accelerator.print("\n".join([f"data: {data}", *data.doubts]))
+    values = input_values(pretrained, data.channels) or Preprocess(
+        mean=data.mean, std=data.std, pixel_types=data.pixel_types
+    )
     meaning = dict(zip(("class_names", "class_values", "ignore_value"), vars(data.classes).values(), strict=True))
     preprocess = replace(values, image_size=args.image_size, scale=args.scale, **meaning)
     # a smaller image would leave a single value at the lowest level, which batch norm cannot normalise in training

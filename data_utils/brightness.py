@@ -10,7 +10,7 @@ from data_utils.cache import digest, remembered
 from data_utils.errors import DataError
 
 STATISTICS_IMAGES = 128  # enough for mean and standard deviation to settle
-Sums = tuple[int, np.ndarray, np.ndarray]
+Sums = tuple[int, np.ndarray, np.ndarray, str]
 
 
 def measure(
@@ -21,8 +21,8 @@ def measure(
     progress: Callable,
     seed: int,
     skip: tuple[type[Exception], ...],
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of a sample of the images that can be read, remembered under `key`."""
+) -> tuple[tuple[float, ...], tuple[float, ...], tuple[str, ...]]:
+    """Mean, standard deviation and pixel types of a sample of the images that can be read, remembered under `key`."""
     chosen = np.random.default_rng(seed).permutation(len(records))[:STATISTICS_IMAGES].tolist()
     chosen = [i for i in chosen if i not in bad]
 
@@ -35,16 +35,17 @@ def measure(
     def compute() -> list:
         with ThreadPoolExecutor(2) as pool:
             sums = list(progress(pool.map(read_one, chosen), len(chosen), "measuring brightness"))
-        return list(channel_statistics([found for found in sums if found is not None], bool(skip)))
+        sums = [found for found in sums if found is not None]
+        return [*channel_statistics(sums, bool(skip)), sorted({found[3] for found in sums})]
 
-    mean, std = remembered(key and digest("brightness", key, chosen), compute)
-    return tuple(mean), tuple(std)
+    mean, std, types = remembered(key and digest("brightness", key, chosen), compute)
+    return tuple(mean), tuple(std), tuple(types)
 
 
 def channel_sums(image: np.ndarray) -> Sums:
-    """Pixels of an image (H, W, C), and the sums of their values and squares, (C,) in float64."""
+    """Pixels of an image (H, W, C), the sums of their values and squares, (C,) in float64, and their type."""
     values = image.reshape(-1, image.shape[2]).astype(np.float64)
-    return len(values), values.sum(axis=0), np.square(values).sum(axis=0)
+    return len(values), values.sum(axis=0), np.square(values).sum(axis=0), str(image.dtype)
 
 
 def channel_statistics(sums: Sequence[Sums], skip: bool = False) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -53,14 +54,14 @@ def channel_statistics(sums: Sequence[Sums], skip: bool = False) -> tuple[tuple[
     Where grey and colour images are mixed, the grey ones count in every channel, as the network will see them. Other
     numbers of channels than that of most images are a DataError, unless they are to be skipped.
     """
-    channels = Counter(len(total) for _, total, _ in sums if len(total) > 1)
+    channels = Counter(len(total) for _, total, _, _ in sums if len(total) > 1)
     usual = channels.most_common(1)[0][0] if channels else 1
     if len(channels) > 1 and not skip:
         raise DataError(f"images have {' and '.join(map(str, sorted(channels)))} channels; --check-data lists them")
     sums = [found for found in sums if len(found[1]) in (1, usual)]
     if not sums:
         raise DataError("none of the images that brightness is measured on can be read")
-    pixels = sum(count for count, _, _ in sums)
+    pixels = sum(found[0] for found in sums)
     mean, squares = (sum(found[k] for found in sums) / pixels + np.zeros(usual) for k in (1, 2))
     std = np.sqrt(np.maximum(squares - mean**2, 0))
     return tuple(mean.tolist()), tuple(np.where(std > 0, std, 1.0).tolist())

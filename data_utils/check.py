@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 
 from data_utils import sources
+from data_utils.doubts import doubts
 from data_utils.errors import DataError
 from data_utils.inspection import Inspection, Problem, Survey, examine, find_unknown, inspect, total_pixels
 from data_utils.large import OpenRows, inspect_in_windows, read_through
@@ -58,17 +59,18 @@ def check_data(
     try:
         found = total_pixels(surveys)
         chosen = resolve(found, classes, ignore_index)
+        to_check = doubts(surveys, found, chosen, named=bool(classes), ignored=bool(ignore_index))
         for survey, records in surveys:
             find_unknown(survey, records, chosen)
         names = dict(zip(chosen.values, chosen.names, strict=True)) | {chosen.ignore_value: "(ignored)"}
     except DataError as error:
         problems["classes"].append(str(error))
-        found, names = {}, {}
+        found, names, to_check = {}, {}, ()
     problems["number of channels"] += odd_channels(channels)
     for survey, _ in surveys:
         for problem in survey.problems.values():
             problems[problem.kind].append(problem.text)
-    lines += describe([survey for survey, _ in surveys], found, names)
+    lines += describe([survey for survey, _ in surveys], found, names) + [f"to check: {doubt}" for doubt in to_check]
     count = sum(map(len, problems.values()))
     lines.append(f"problems: {count}" if count else "no problems")
     for kind, texts in problems.items():

@@ -11,6 +11,7 @@ from data_utils import sources
 from data_utils.batching import Batch, epoch_batches, padded_shapes, stream_batches
 from data_utils.brightness import STATISTICS_IMAGES, measure
 from data_utils.cache import digest, remembered
+from data_utils.doubts import doubts
 from data_utils.errors import DataError
 from data_utils.inspection import Places, Survey, examine, find_unknown, raise_problems, total_pixels
 from data_utils.large import OpenRows, inspect_in_windows, read_sample
@@ -59,6 +60,8 @@ class Data:
         train_sizes, val_sizes: (N, 2) as (H, W) in the files.
         class_pixels: how many pixels of each class the masks hold.
         mean, std: one number for each channel of the training images, in the files' own value range.
+        pixel_types: NumPy's names of their pixels.
+        doubts: lines on what looks like a mistake.
         train_bad, val_bad: index -> what is wrong, of samples known to be unusable.
         skip: errors in reading that make a sample a filler instead of ending the run.
         train_places: index -> some pixels of each class, (n, 2), of images too large to decode whole for every crop.
@@ -74,11 +77,13 @@ class Data:
     channels: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    pixel_types: tuple[str, ...]
     train_bad: dict[int, str] = field(default_factory=dict)
     val_bad: dict[int, str] = field(default_factory=dict)
     skip: Errors = ()
     groups: np.ndarray | None = None
     train_places: dict[int, list[np.ndarray]] = field(default_factory=dict)
+    doubts: tuple[str, ...] = ()
 
     def shapes(
         self, target_size: Callable[[int, int], tuple[int, int]], crop_size: tuple[int, int] | None, smallest: int
@@ -161,17 +166,19 @@ def survey_files(splits: Splits, reading: Reading, classes: str | None, ignore: 
     pairs = [(survey_of(records, way, f"checking {name} files"), records) for records, name, way in ways]
     for survey, records in pairs:
         reading.check(survey, records)
-    mask_classes = resolve(total_pixels(pairs), classes, ignore)
+    found = total_pixels(pairs)
+    mask_classes = resolve(found, classes, ignore)
     for survey, records in pairs:
         find_unknown(survey, records, mask_classes)
         reading.check(survey, records)
-    mean, std = reading.measure(splits[0], splits[0].digest, pairs[0][0])
+    mean, std, types = reading.measure(splits[0], splits[0].digest, pairs[0][0])
     sizes = [usable_sizes(survey) for survey, _ in pairs]
     bad = [texts(survey) for survey, _ in pairs]
     pixels = class_pixels(total_pixels(pairs), mask_classes)
+    lines = doubts(pairs, found, mask_classes, named=bool(classes), ignored=bool(ignore))
     places = {i: places_of(found, mask_classes) for i, found in pairs[0][0].places.items()}
-    known = (mask_classes, pixels, len(mean), mean, std, *bad, reading.skip)
-    return Data(*splits, *sizes, *known, train_places=places)
+    known = (mask_classes, pixels, len(mean), mean, std, types, *bad, reading.skip)
+    return Data(*splits, *sizes, *known, train_places=places, doubts=lines)
 
 
 def sample_stream(splits: Splits, reading: Reading, classes: str, ignore: str | None, need_sizes: bool) -> Data:
@@ -188,7 +195,7 @@ def sample_stream(splits: Splits, reading: Reading, classes: str, ignore: str | 
     mask_classes = resolve(found | {IGNORE: found.get(IGNORE, 0)}, classes, ignore)
     find_unknown(survey, sample, mask_classes)
     reading.check(survey, sample)
-    mean, std = reading.measure(sample, None, survey)
+    mean, std, types = reading.measure(sample, None, survey)
     val_sizes, bad = np.zeros((len(val), 2), np.int64), {}
     if need_sizes:
         headers = reading.examine(val, "checking validation files")
@@ -196,7 +203,7 @@ def sample_stream(splits: Splits, reading: Reading, classes: str, ignore: str | 
         reading.check(headers, val)
         val_sizes, bad = usable_sizes(headers), texts(headers)
     train_sizes, pixels = np.zeros((len(train), 2), np.int64), class_pixels(found, mask_classes)
-    known = (mask_classes, pixels, len(mean), mean, std, {}, bad, reading.skip, train.lengths)
+    known = (mask_classes, pixels, len(mean), mean, std, types, {}, bad, reading.skip, train.lengths)
     return Data(train, val, train_sizes, val_sizes, *known)
 
 

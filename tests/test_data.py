@@ -257,6 +257,41 @@ def test_a_large_image_that_does_not_fit_its_mask_is_named(tmp_path, monkeypatch
     assert "2.tif" in report and "cannot be read" in report
 
 
+def test_what_looks_like_a_mistake_is_said_at_the_start(tmp_path):
+    folder = write_folder(tmp_path / "data", 12, seed=0, values=(0, 1))
+    assert loaded(folder).doubts == ()
+    stray = np.array(Image.open(folder / "masks" / "cell_03.png"))
+    stray[0, 0] = 37
+    Image.fromarray(stray).save(folder / "masks" / "cell_03.png")
+    (line,) = loaded(folder).doubts
+    assert line.startswith("less than 0.01% of all mask pixels are 37 (1 pixels, in 1 masks, the first is cell_03.png)")
+    assert "to check: less than 0.01%" in checked(folder)[0]
+    assert loaded(folder, classes="0=a,1=b,37=c").doubts == ()
+    assert loaded(folder, ignore_index="37").doubts == ()
+
+
+def test_one_class_stored_in_two_ways_is_said_at_the_start(tmp_path):
+    folder = write_folder(tmp_path / "data", 8, seed=0, values=(0, 1))
+    mask = np.array(Image.open(folder / "masks" / "cell_05.png")) * 255
+    Image.fromarray(mask).save(folder / "masks" / "cell_05.png")
+    (line,) = loaded(folder).doubts
+    assert line.startswith(
+        "some masks hold 1 (in 7 masks, the first is cell_00.png), others 255 (in 1 masks, the first"
+    )
+    both = np.where(np.array(Image.open(folder / "masks" / "cell_04.png")), 255, 1).astype(np.uint8)
+    Image.fromarray(both).save(folder / "masks" / "cell_04.png")  # so 255 is a border
+    assert loaded(folder).doubts == ()
+
+
+def test_images_of_another_depth_than_the_others_are_said_at_the_start(tmp_path):
+    folder = write_folder(tmp_path / "data", 6, seed=0)
+    Image.fromarray(np.full((40, 56), 4000, np.uint16)).save(folder / "images" / "cell_02.png")
+    data = loaded(folder)
+    (line,) = data.doubts
+    assert "(RGB: 5, I;16: 1)" in line
+    assert data.pixel_types == ("uint16", "uint8")
+
+
 def test_problems_are_not_remembered(tmp_path):
     folder = write_folder(tmp_path / "data", 12, seed=0)
     file, content = folder / "masks" / "cell_03.png", (folder / "masks" / "cell_03.png").read_bytes()

@@ -1,12 +1,13 @@
 """Reading images: every common format in its own value range, one rule for resizing, clear errors."""
 
 import io
+import warnings
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from unet.preprocess import ImageError, Preprocess, fit_channels, read_image
+from unet.preprocess import ImageError, PixelTypeWarning, Preprocess, fit_channels, read_image
 from unet.resize import resize_image
 
 GREY = np.arange(6 * 5, dtype=np.uint8).reshape(6, 5) * 8
@@ -181,3 +182,13 @@ def test_any_jpeg_file_is_read_with_less_detail(mode, tmp_path):
     given = Image.open(tmp_path / "a.jpg")
     assert preprocess.image(given, 3).shape == (3, 100, 130)
     assert given.size == (400, 320)  # an image that was handed in stays as it is
+
+
+def test_pixels_of_another_type_than_the_model_was_trained_on_get_a_warning():
+    preprocess = Preprocess(pixel_types=("uint8",))
+    with pytest.warns(PixelTypeWarning, match="images hold uint16 pixels, the model was trained on uint8"):
+        preprocess.image(GREY.astype(np.uint16), 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        preprocess.image(GREY, 1)
+        Preprocess().image(GREY.astype(np.uint16), 1)

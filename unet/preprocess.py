@@ -36,6 +36,10 @@ class ImageError(ValueError):
     """An image that cannot be used, and why, in one line."""
 
 
+class PixelTypeWarning(UserWarning):
+    """Images are stored in another way than those that the model was trained on."""
+
+
 @contextmanager
 def readable(name: str, *more: type[Exception]) -> Iterator[None]:
     """What fails while a picture is opened or decoded, or is one of `more`, is an ImageError with `name`."""
@@ -155,6 +159,7 @@ class Preprocess:
             does, and its models expect).
         draft: decode of a JPEG file no more detail than the size asks for: several times as fast at half the size and
             below. So a file differs by a few grey levels from the array of its pixels.
+        pixel_types: NumPy's names of the pixels that `mean` and `std` were measured on; others get a warning.
     """
 
     image_size: tuple[int, int] | None = None
@@ -166,10 +171,11 @@ class Preprocess:
     ignore_value: MaskValue | None = None
     detect_unit_range: bool = False
     draft: bool = True
+    pixel_types: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         # JSON knows lists only
-        for field in ("image_size", "mean", "std", "class_names", "ignore_value"):
+        for field in ("image_size", "mean", "std", "class_names", "ignore_value", "pixel_types"):
             if isinstance(getattr(self, field), list):
                 object.__setattr__(self, field, tuple(getattr(self, field)))
         values = tuple(tuple(value) if isinstance(value, list) else value for value in self.class_values)
@@ -194,12 +200,23 @@ class Preprocess:
     ) -> tuple[np.ndarray, tuple[int, int]]:
         """As `image`, and the (H, W) that the image itself has."""
         pixels, size, extent = self.decode(source, name, page)
-        pixels = resize_image(fit_channels(pixels, channels, name), self.target_size(*size), (0, 0, *extent[::-1]))
+        pixels = resize_image(self.fit(pixels, channels, name), self.target_size(*size), (0, 0, *extent[::-1]))
         if pixels.dtype != np.uint8:
             pixels = pixels.astype(np.float32)
         if self.detect_unit_range and not (pixels > 1).any():
             pixels = pixels * 255  # still uint8 where it was, and 0 or 1
         return np.ascontiguousarray(pixels.transpose(2, 0, 1)), size
+
+    def fit(self, pixels: np.ndarray, channels: int, name: str = "image") -> np.ndarray:
+        """As `fit_channels`; a PixelTypeWarning, once, for pixels of another type than the model was trained on."""
+        if self.pixel_types and str(pixels.dtype) not in self.pixel_types:
+            warnings.warn(
+                f"images hold {pixels.dtype} pixels, the model was trained on {' and '.join(self.pixel_types)}:"
+                " store them as the training images were, or the results mean nothing",
+                PixelTypeWarning,
+                stacklevel=2,
+            )
+        return fit_channels(pixels, channels, name)
 
     def decode(
         self, source: ImageSource, name: str = "image", page: int = 0

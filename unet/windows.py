@@ -12,7 +12,7 @@ import tifffile
 from PIL import Image, ImageOps
 from PIL.JpegImagePlugin import JpegImageFile
 
-from unet.preprocess import TURNED, Preprocess, fit_channels, read_image, readable, size_as_seen
+from unet.preprocess import TURNED, Preprocess, read_image, readable, size_as_seen
 from unet.resize import Window, resize_rows, resize_window
 
 SEGMENT_BYTES = 2**28  # a compressed strip larger than this cannot be read in windows
@@ -218,7 +218,7 @@ def network_rows(rows: Rows, preprocess: Preprocess, channels: int, name: str, s
     """Rows [start, stop) of what `preprocess.image` gives for the whole picture, bit for bit: (C, stop - start, w)."""
 
     def read(first: int, last: int) -> np.ndarray:
-        return fit_channels(read_image(rows.crop(first, last), name), channels, name)
+        return preprocess.fit(read_image(rows.crop(first, last), name), channels, name)
 
     size, pixels = preprocess.target_size(*rows.size), None
     for first in range(start, stop, CHUNK):
@@ -239,7 +239,7 @@ def network_crop(
     """
 
     def read(top: int, bottom: int, left: int, right: int) -> np.ndarray:
-        return fit_channels(read_image(rows.crop(top, bottom, left, right), name), channels, name)
+        return preprocess.fit(read_image(rows.crop(top, bottom, left, right), name), channels, name)
 
     pixels = resize_window(read, rows.size, preprocess.target_size(*rows.size), window).transpose(2, 0, 1)
     return np.ascontiguousarray(pixels, np.uint8 if pixels.dtype == np.uint8 else np.float32)

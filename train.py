@@ -186,7 +186,7 @@ def main() -> None:
 
     network = accelerator.unwrap_model(model, keep_torch_compile=False)
     average = WeightAverage(network, args.ema_decay)
-    identity = {"classes": [*map(str, data.classes.values)], "architecture": [data.channels, *architecture.values()]}
+    identity = {"classes": [*map(str, data.classes.values)], "in_channels": data.channels, **architecture}
     identity |= {"data set": data.fingerprint(), "batch size": args.batch_size, "seed": args.seed}
     identity["optimizer"] = args.optimizer  # its state is of no use to another
     settings = {"flags": json.loads(json.dumps(vars(args), default=str)), "profile": profile, "identity": identity}

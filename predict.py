@@ -9,6 +9,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from data_utils.inputs import Job, batches_of, check_disk, find_jobs, share_of
 from data_utils.masks import MaskClasses
 from train_utils.arguments import Arguments, auto_or, count, natural, positive, run_script
 from train_utils.files import replaced_file
-from train_utils.launch import LaunchError, check_launch, check_processes
+from train_utils.launch import LaunchError, check_launch, check_processes, compile_networks, process_group_options
 from train_utils.overlap import overlapped
 from train_utils.processes import on_main
 from train_utils.progress import say, track
@@ -116,7 +117,8 @@ def predict(batches: list[list[Job]], predictor: Predictor, desk: Desk, *, show:
 def main() -> None:
     args = parse_args()
     check_launch()
-    accelerator = Accelerator()
+    # one process may be done long before another
+    accelerator = Accelerator(kwargs_handlers=[process_group_options(timedelta(days=7))])
     check_processes(accelerator)
     rank, world_size, is_main = accelerator.process_index, accelerator.num_processes, accelerator.is_main_process
     Image.MAX_IMAGE_PIXELS = None  # the user's own files may be as large as they like
@@ -125,6 +127,7 @@ def main() -> None:
     }
     options |= {"tta": args.tta, "ensemble": args.ensemble, "scale": args.scale}
     predictor = Predictor.from_pretrained(args.model, accelerator.device, **options)
+    compile_networks(accelerator, predictor.networks)
     preprocess = predictor.config.preprocess
     values = preprocess.class_values or tuple(range(predictor.config.num_classes))
     desk = Desk(

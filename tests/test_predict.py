@@ -8,15 +8,18 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import tifffile
 import torch
+from accelerate.utils import DynamoBackend
 from conftest import ROOT, launch
 from PIL import Image
 
 from data_utils.inputs import Job, batches_of, share_of
+from train_utils.launch import compile_networks
 from unet import Predictor, Preprocess, UNet, UNetConfig
 from unet.inference import batch_size_of
 
@@ -383,3 +386,20 @@ def test_failures_are_listed_also_when_nothing_could_be_scored(model, tmp_path):
     assert "Traceback" not in result.stderr
     assert "failed: " in result.stderr
     assert "0 of 1 masks" in result.stdout
+
+
+def test_a_profile_that_asks_for_it_has_the_networks_compiled(trained, tiny_folder):
+    compiled = []
+
+    def backend(graph, inputs):
+        compiled.append(graph)
+        return graph.forward
+
+    image = next((tiny_folder / "val" / "images").iterdir())
+    expected = Predictor.from_pretrained(trained / "model")(image).probabilities
+    for asked in (DynamoBackend.NO, DynamoBackend.INDUCTOR):
+        plugin = SimpleNamespace(backend=asked, to_kwargs=lambda: {"backend": backend})
+        predictor = Predictor.from_pretrained(trained / "model")
+        compile_networks(SimpleNamespace(state=SimpleNamespace(dynamo_plugin=plugin)), predictor.networks)
+        assert np.array_equal(predictor(image).probabilities, expected)
+        assert bool(compiled) == (asked == DynamoBackend.INDUCTOR)

@@ -3,7 +3,7 @@
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 
 import torch
@@ -15,6 +15,7 @@ from accelerate.utils import (
     KwargsHandler,
     parse_flag_from_env,
 )
+from torch import nn
 from torch.distributed import PrefixStore, Store, register_rendezvous_handler, rendezvous
 
 # of a step's exchange, and of the processes' meeting; what one process does for all is waited for in `on_main`
@@ -138,6 +139,14 @@ def describe_profile(accelerator: Accelerator) -> dict[str, str | int]:
     if state.dynamo_plugin.backend != DynamoBackend.NO:
         profile["dynamo_backend"] = state.dynamo_plugin.backend.value.lower()
     return profile
+
+
+def compile_networks(accelerator: Accelerator, networks: Iterable[nn.Module]) -> None:
+    """What the profile's `dynamo_backend` asks for, in place; `prepare` would do it for training."""
+    plugin = accelerator.state.dynamo_plugin
+    if plugin.backend != DynamoBackend.NO:
+        for network in networks:
+            network.compile(**plugin.to_kwargs())
 
 
 def _launch_line(profile: str) -> str:

@@ -9,7 +9,6 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
@@ -27,7 +26,7 @@ from train_utils.arguments import Arguments, auto_or, count, natural, positive, 
 from train_utils.files import replaced_file
 from train_utils.launch import LaunchError, check_launch, check_processes, compile_networks, process_group_options
 from train_utils.overlap import overlapped
-from train_utils.processes import on_main
+from train_utils.processes import on_main, wait_patiently
 from train_utils.progress import say, track
 from unet import ImageError, ModelError, Predictor
 from unet.inference import BAND_ROWS, batch_size_of
@@ -117,8 +116,7 @@ def predict(batches: list[list[Job]], predictor: Predictor, desk: Desk, *, show:
 def main() -> None:
     args = parse_args()
     check_launch()
-    # one process may be done long before another
-    accelerator = Accelerator(kwargs_handlers=[process_group_options(timedelta(days=7))])
+    accelerator = Accelerator(kwargs_handlers=[process_group_options()])
     check_processes(accelerator)
     rank, world_size, is_main = accelerator.process_index, accelerator.num_processes, accelerator.is_main_process
     Image.MAX_IMAGE_PIXELS = None  # the user's own files may be as large as they like
@@ -153,6 +151,7 @@ def main() -> None:
                 matrix += result
                 scored.append(image_scores(job.name, result))
 
+    wait_patiently(accelerator)  # one process may be done long before another
     failures, scored = gather_object(failures), gather_object(scored)
     matrix = accelerator.reduce(matrix.to(accelerator.device), "sum").cpu()
     if is_main:

@@ -98,10 +98,10 @@ def distributed_options(comm_hook: str) -> list[KwargsHandler]:
     No static graph: it forbids `no_sync`, and what it would save, a search for unused parameters, is off anyway.
     """
     ddp = DistributedDataParallelKwargs(gradient_as_bucket_view=True, comm_hook=COMM_HOOKS[comm_hook])
-    return [ddp, _process_group_options()]
+    return [ddp, process_group_options()]
 
 
-def _process_group_options() -> InitProcessGroupKwargs:
+def process_group_options() -> InitProcessGroupKwargs:
     """How `Accelerator` lets the processes find each other, also when a launcher's `max_restarts` starts them again.
 
     The launcher's store outlives them: they would find the addresses of those that are gone (torch 2.13). Over several

@@ -161,7 +161,7 @@ def check_disk(output: Path, needed: int) -> None:
         raise DataError(f"--output {output}: {folder} is not a folder")
     free = shutil.disk_usage(folder).free
     if free < needed:
-        raise DataError(f"--output {output}: needs about {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free")
+        raise DataError(f"--output {output}: needs about {needed / 1e6:,.0f} MB, {free / 1e6:,.0f} MB are free")
 
 
 def batches_of(

@@ -263,7 +263,7 @@ def test_too_small_a_disk_is_found_before_the_first_image(model, photos, tmp_pat
     array = np.lib.format.open_memmap(tmp_path / "vast.npy", mode="w+", dtype=np.uint8, shape=(1 << 21, 1 << 21))
     del array  # a file of 4 TB that occupies nothing
     result = predict(model, [tmp_path / "vast.npy", photos], tmp_path / "out", "--probabilities")
-    fails_with(result, "GB are free", 1)
+    fails_with(result, "MB are free", 1)
     assert not (tmp_path / "out").exists()
 
 

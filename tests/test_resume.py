@@ -14,6 +14,8 @@ import torch
 from conftest import ROOT, TINY, launch
 from safetensors.torch import load_file
 
+from train_utils.checkpoints import find_checkpoint
+
 FLAGS = ["--max-steps", "40", "--log-every", "1", "--checkpoint-every", "3", "--eval-every", "10"]
 FLAGS += [
     "--keep-checkpoints",
@@ -260,6 +262,18 @@ def test_a_run_that_goes_back_keeps_its_own_checkpoints_and_sets_the_newer_aside
     assert names[-1] == "step-00000007"
     assert {"set-aside-step-00000006", "set-aside-step-00000008"} <= set(names)
     assert [record["step"] for record in records(output) if "train/loss" in record] == list(range(1, 8))
+
+
+@pytest.mark.parametrize(("best_step", "expected"), [(8, -1.0), (3, 0.5)])
+def test_going_back_behind_the_best_model_forgets_its_score(tmp_path, best_step, expected):
+    """model/ is then not the one that the older checkpoint calls the best."""
+    for step, best in ((4, 3), (8, best_step)):
+        checkpoint = tmp_path / f"step-{step:08}"
+        checkpoint.mkdir()
+        (checkpoint / "state.json").write_text(json.dumps({"run": {"step": step, "best": 0.5, "best_step": best}}))
+        (checkpoint / "manifest.json").write_text("{}")
+    _, state, _ = find_checkpoint(str(tmp_path / "step-00000004"), tmp_path)
+    assert state["run"]["best"] == expected
 
 
 def test_resume_auto_starts_fresh_where_there_is_nothing_yet(tiny_folder, tmp_path):

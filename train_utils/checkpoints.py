@@ -146,7 +146,7 @@ class Checkpoints:
 
     def _prune(self) -> None:
         complete = [path for path in _newest_first(self.folder) if (path / MANIFEST).exists()]
-        scores = {path: _score(path) for path in complete}
+        scores = {path: _peek(path).get("score") for path in complete}
         scored = [path for path in complete if scores[path] is not None]
         best = max(scored, key=scores.__getitem__, default=None)
         for path in complete[self.keep :]:
@@ -162,11 +162,11 @@ def find_checkpoint(resume: str | None, folder: Path) -> tuple[Path | None, dict
     if resume is None:
         return None, {}, []
     if resume != "auto":
-        return Path(resume), _read_state(Path(resume)), []
+        return Path(resume), _with_its_best(Path(resume)), []
     passed_over = []
     for path in _newest_first(folder):
         try:
-            return path, _read_state(path), passed_over
+            return path, _with_its_best(path), passed_over
         except LaunchError as error:
             passed_over.append(str(error))
     if passed_over:
@@ -192,11 +192,21 @@ def compare_settings(saved: dict, now: dict) -> list[str]:
     return notes
 
 
-def _score(path: Path) -> float | None:
+def _with_its_best(path: Path) -> dict:
+    """The state of a checkpoint; its best model is yet to come if a newer one, now left, has replaced it since."""
+    state = _read_state(path)
+    for newer in _newest_first(path.parent):
+        if newer.name > path.name and _peek(newer).get("run", {}).get("best_step", 0) > state["run"]["step"]:
+            state["run"] |= {"best": -1.0, "evaluations_since_best": 0}
+    return state
+
+
+def _peek(path: Path) -> dict:
+    """What state.json says, if anything: an old checkpoint may have been damaged later."""
     try:
-        return json.loads((path / STATE).read_text())["score"]
-    except (OSError, ValueError):  # an old one that was damaged later
-        return None
+        return json.loads((path / STATE).read_text())
+    except (OSError, ValueError):
+        return {}
 
 
 def _newest_first(folder: Path) -> list[Path]:

@@ -25,7 +25,8 @@ from PIL import Image, ImageFilter
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from unet import Preprocess, UNet, UNetConfig  # noqa: E402
+from unet import UNet, UNetConfig  # noqa: E402
+from unet.convert import load_model  # noqa: E402
 from unet.inference import batch_size_of, load_network  # noqa: E402
 
 SCALE = 0.5
@@ -66,14 +67,7 @@ torch.save({**model.state_dict(), "mask_values": [0, 255]}, sys.argv[1])
 """
     theirs, ours = folder / "model.pth", folder / "model"
     subprocess.run([sys.executable, "-c", build, theirs], cwd=checkout, env=environment(folder), check=True)
-    weights = torch.load(theirs)
-    preprocess = Preprocess(
-        scale=SCALE, std=(255.0,) * 3, class_names=("no", "yes"), class_values=weights.pop("mask_values")
-    )
-    model = UNet(UNetConfig(3, 2, preprocess=preprocess))
-    # the same layers in the same order under other names
-    model.load_state_dict(dict(zip(model.state_dict(), weights.values(), strict=True)))
-    model.save_pretrained(ours)
+    load_model(theirs, SCALE).save_pretrained(ours)
     return theirs, ours
 
 

@@ -36,6 +36,7 @@ from unet.preprocess import read_image  # noqa: E402
 
 LARGE, SMALL = (1280, 1918), (360, 480)  # (H, W): Carvana's photographs, CamVid's
 BATCH = 4
+TURN = 12  # calls
 CASES = ("images", "start", "files", "memory")
 
 
@@ -61,14 +62,20 @@ def write_pairs(folder: Path, count: int, size: tuple[int, int], distinct: int) 
 
 
 def seconds_of_each(functions: dict[str, Callable[[int], object]], rounds: int) -> dict[str, float]:
-    """Median processor seconds of one call, the functions taking turns so that all see the same machine."""
+    """Median processor seconds of one call. The functions take turns, so that all see the same machine.
+
+    A turn is several calls, as a loader's process makes them; the first one finds the others' data in the processor's
+    caches and does not count.
+    """
     times = {name: [] for name in functions}
-    for i in range(rounds + 1):
+    for start in range(0, rounds, TURN):
         for name, function in functions.items():
-            start = time.process_time()
-            function(i)
-            times[name].append(time.process_time() - start)
-    return {name: statistics.median(values[1:]) for name, values in times.items()}
+            for i in range(start, min(start + TURN, rounds)):
+                begin = time.process_time()
+                function(i)
+                if i > start:
+                    times[name].append(time.process_time() - begin)
+    return {name: statistics.median(values) for name, values in times.items()}
 
 
 def load(folder: Path) -> Data:

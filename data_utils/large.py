@@ -11,6 +11,7 @@ from PIL import Image
 
 from data_utils.crops import Size, Window, nearest
 from data_utils.decoding import decode_mask
+from data_utils.errors import DataError
 from data_utils.inspection import Inspection, Problem, count_values, inspect, other_size, too_many
 from data_utils.masks import as_colour, key_of, pack, read_mask
 
@@ -85,7 +86,7 @@ def inspect_in_windows(record: dict, open_rows: OpenRows) -> Inspection | Proble
                 first = np.asarray(image.crop(0, 1))
                 return _look(mask, f"{first.dtype} x {first[0, 0].size}", name)
         except ValueError as error:
-            return Problem("mask cannot be read", f"{name}: mask of a large image: {error}; store it as TIFF or .npy")
+            return Problem("cannot be read in windows", f"{name}: {error}; large masks are best stored as tiled TIFF")
 
 
 def _look(mask: Rows, mode: str, name: str) -> Inspection | Problem:
@@ -146,10 +147,12 @@ def read_through(source: object, name: str, read: Callable[..., np.ndarray], ope
 def read_window(record: dict, crops: Crops, choose: Callable[[Size, Size], Window]) -> tuple[np.ndarray, np.ndarray]:
     """A crop of a large image at the network's size, (C, h, w), and the values of its mask, (h, w) or (h, w, 3).
 
-    `choose(size of the image, size at the network)` gives the window.
+    `choose(size of the image, size at the network)` gives the window. Raises DataError where their sizes differ.
     """
     name = record["name"]
     with rows_of(record["image"], crops.open_rows) as image, rows_of(record["mask"], crops.open_rows) as mask:
+        if mask.size != image.size:  # changed since they were looked at
+            raise DataError(other_size(name, image.size, mask.size).text)
         size = crops.target_size(*image.size)
         window = choose(image.size, size)
         pixels = crops.read(image, window, name)

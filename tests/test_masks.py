@@ -15,6 +15,7 @@ from data_utils.decoding import image_header, opened
 from data_utils.errors import DataError
 from data_utils.inspection import examine, raise_problems, total_pixels
 from data_utils.masks import IGNORE, MaskClasses, parse_classes, read_mask, resolve
+from unet.windows import open_rows
 
 INDICES = np.kron(np.array([[0, 1, 2], [2, 0, 1]], np.uint8), np.ones((4, 5), np.uint8))  # (8, 15)
 COLOURS = ((0, 0, 0), (128, 64, 128), (128, 64, 200))
@@ -205,6 +206,20 @@ def test_values_and_their_pixels_are_counted_over_all_masks():
     expected = {value: int((value == INDICES).sum()) for value in range(3)}
     assert discover(sources) == expected | {7: 12, -1: 1}
     assert all(type(value) is int for pair in discover(sources).items() for value in pair)
+
+
+@pytest.mark.parametrize("suffix", [".gif", ".png"])
+def test_a_mask_read_in_rows_is_the_mask_read_whole(tmp_path, suffix):
+    indices = np.zeros((40, 50), np.uint8)
+    indices[10:20, 10:30] = 1
+    picture = Image.fromarray(indices, "P")
+    picture.putpalette([255, 0, 0, 0, 0, 255])
+    picture.save(tmp_path / f"a{suffix}")
+    whole = read_mask(tmp_path / f"a{suffix}", "a")
+    assert whole.ndim == {".gif": 3, ".png": 2}[suffix]
+    with open_rows(tmp_path / f"a{suffix}") as rows:
+        np.testing.assert_array_equal(read_mask(rows.crop(5, 25), "a"), whole[5:25])
+        np.testing.assert_array_equal(read_mask(rows.crop(5, 25, 8, 33), "a"), whole[5:25, 8:33])
 
 
 def test_noise_is_counted_like_numpy_does():

@@ -82,7 +82,9 @@ class PillowRows:
     extent = size
 
     def crop(self, start: int, stop: int, left: int = 0, right: int | None = None) -> Image.Image:
-        return self.image.crop((left, start, self.image.width if right is None else right, stop))
+        part = self.image.crop((left, start, self.image.width if right is None else right, stop))
+        part.format = self.image.format  # of a mask, a GIF's palette means its colours
+        return part
 
     def drafted(self, preprocess: Preprocess) -> "PillowRows":
         return self

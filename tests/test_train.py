@@ -1,9 +1,11 @@
 """train.py, launched as a user would: what it writes, what it promises about profiles, how mistakes end."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
+import tifffile
 import torch
 from conftest import ROOT, TINY, launch, write_folder
 from PIL import Image
@@ -191,8 +193,16 @@ def test_ignored_value_counts_nowhere_and_sizes_may_vary(tmp_path):
 
 
 def test_crops_class_weights_and_strong_augmentation_train(tiny_folder, tmp_path):
+    """One of the images has more pixels than may be decoded at once."""
+    folder = shutil.copytree(tiny_folder, tmp_path / "data")
+    side, tile = 13_500, np.zeros((1008, 1504), np.uint8)
+    for kind, value in (("images", 90), ("masks", 255)):
+        tiles = (tile if i else tile + np.uint8(value) for i in range(14 * 9))
+        options = {"shape": (side, side), "dtype": np.uint8, "tile": tile.shape, "photometric": "minisblack"}
+        path = folder / "train" / kind / "large.tif"
+        tifffile.imwrite(path, tiles, compression="zlib", compressionargs={"level": 1}, **options)
     result = launch(
-        "train.py", "--dataset", tiny_folder, "--output-dir", tmp_path / "run", *TINY, "--max-steps", "2",
+        "train.py", "--dataset", folder, "--output-dir", tmp_path / "run", *TINY, "--max-steps", "4",
         "--crop-size", "32", "64", "--augment", "strong", "--class-weights", "auto", "--norm", "batch",
     )  # fmt: skip
     assert result.returncode == 0, result.stderr

@@ -29,7 +29,7 @@ from train_utils.overlap import overlapped
 from train_utils.processes import on_main, wait_patiently
 from train_utils.progress import say, track
 from unet import ImageError, ModelError, Predictor
-from unet.inference import BAND_ROWS, batch_size_of
+from unet.inference import BAND_ROWS
 from unet.metrics import confusion_matrix, format_table, image_scores, report
 from unet.preprocess import read_image
 from unet.tiles import TileError
@@ -74,7 +74,7 @@ def find_work(args: argparse.Namespace, predictor: Predictor, desk: Desk) -> tup
     def shapes_of(job: Job) -> tuple[tuple[int, int], ...] | None:
         return predictor.input_sizes(job.size) if job.size and not predictor.in_windows(job.size) else None
 
-    batches = batches_of(todo, shapes_of, batch_size_of)
+    batches = batches_of(todo, shapes_of, predictor.batch_size_of)
     try:
         args.output.mkdir(parents=True, exist_ok=True)
     except OSError as error:

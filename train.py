@@ -54,7 +54,7 @@ from train_utils.trace import StepTrace
 from train_utils.tracking import RunLog, available_tracker, default_workers, describe_run, evaluation_record, run_dir
 from unet import ImageError, ModelError, Predictor, Preprocess, UNet, UNetConfig
 from unet.convert import ARCHITECTURE, copy_weights, input_values, starting_point
-from unet.inference import batch_size_of, resize_logits
+from unet.inference import batch_sizes, resize_logits
 from unet.losses import SegmentationLoss
 from unet.metrics import confusion_matrix, format_table, image_iou, scores, summary_line
 from unet.preprocess import read_image
@@ -175,7 +175,7 @@ def main() -> None:
 
     steps = range(state.step, total_steps)
     sampler = TrainingSampler(train_shapes, *split, args.seed, steps, data.order)
-    val_sampler = EvaluationSampler(val_shapes, batch_size_of, world_size)
+    val_sampler = EvaluationSampler(val_shapes, batch_sizes(accelerator.device), world_size)
     seen = (preprocess.image_size, preprocess.scale, preprocess.detect_unit_range, preprocess.draft, data.channels)
     cache = (str(seen), track) if args.cache else None
     read_crop = partial(network_crop, preprocess=preprocess, channels=data.channels)

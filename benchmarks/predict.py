@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT))
 
 from unet import UNet, UNetConfig  # noqa: E402
 from unet.convert import load_model  # noqa: E402
-from unet.inference import batch_size_of, load_network  # noqa: E402
+from unet.inference import batch_sizes, load_network  # noqa: E402
 
 SCALE = 0.5
 REPEATS = 2  # the faster one counts
@@ -93,7 +93,7 @@ def timed(command: list, cwd: Path, env: dict[str, str]) -> tuple[float, str]:
 def network_seconds(model: Path, height: int, width: int, count: int) -> float:
     """What the folded network alone takes for `count` images, in the batches that prediction makes: the limit."""
     network, size = load_network(model), (int(height * SCALE), int(width * SCALE))
-    batch = min(batch_size_of(*size), count)
+    batch = min(batch_sizes(network.mean.device)(*size), count)
     images = torch.zeros(batch, 3, *size, dtype=torch.uint8).contiguous(memory_format=torch.channels_last)
     network(images)
     start = time.perf_counter()

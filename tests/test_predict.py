@@ -21,7 +21,7 @@ from PIL import Image
 from data_utils.inputs import Job, batches_of, share_of
 from train_utils.launch import compile_networks
 from unet import Predictor, Preprocess, UNet, UNetConfig
-from unet.inference import batch_size_of
+from unet.inference import batch_sizes
 
 
 @pytest.fixture(scope="module")
@@ -369,7 +369,7 @@ def test_an_ensemble_of_other_classes_is_refused(model, photos, tmp_path, fails_
 def test_work_is_shared_by_pixels():
     sizes = [(2000, 2000), *[(100, 100)] * 8, (300, 200), (1500, 1500), (1200, 1300)]
     jobs = [Job(Path(f"{number}.png"), 0, size, Path(str(number)), None) for number, size in enumerate(sizes)]
-    batches = batches_of(jobs, lambda job: (job.size,), batch_size_of)
+    batches = batches_of(jobs, lambda job: (job.size,), batch_sizes(torch.device("cpu")))
     assert max(map(len, batches)) == 8
     shares = [share_of(batches, process, 2) for process in range(2)]
     assert sorted(job for share in shares for batch in share for job in batch) == sorted(jobs)

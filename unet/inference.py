@@ -28,12 +28,14 @@ def resize_logits(logits: Tensor, size: tuple[int, int]) -> Tensor:
     return F.interpolate(_full_precision(logits), size=size, mode="bilinear", align_corners=False)
 
 
-def batch_size_of(height: int, width: int) -> int:
-    """How many images of one shape share a forward pass: about half a million pixels, a function of the shape alone.
+def batch_sizes(device: torch.device) -> Callable[[int, int], int]:
+    """(height, width) -> how many images of one shape share a forward pass, a function of the shape alone.
 
-    So evaluation and prediction compute the same batches on any number of processes, down to the last bit.
+    So evaluation and prediction compute the same batches on any number of processes, down to the last bit. A CPU is
+    fastest with about an eighth of a megapixel (docs/performance.md), a GPU needs more to be busy.
     """
-    return max(1, 2**19 // (height * width))
+    pixels = 2**17 if device.type == "cpu" else 2**19
+    return lambda height, width: max(1, pixels // (height * width))
 
 
 def fold_batch_norm(model: UNet) -> UNet:
@@ -115,6 +117,11 @@ class Predictor:
         """Only the class indices, (H, W) uint8."""
         return self(image, name).mask
 
+    @property
+    def batch_size_of(self) -> Callable[[int, int], int]:
+        """As `batch_sizes`, where the networks are."""
+        return batch_sizes(self.networks[0].mean.device)
+
     def input_sizes(self, size: tuple[int, int]) -> tuple[tuple[int, int], ...]:
         """At which (H, W) each network sees an image of `size` (H, W)."""
         return tuple(network.config.preprocess.target_size(*size) for network in self.networks)
@@ -181,7 +188,7 @@ class Predictor:
         if tiling is None:
             yield forward(read(0, size[0])[None])[0]
         else:
-            yield from tiled_logits(forward, read, size, tiling, batch_size_of)
+            yield from tiled_logits(forward, read, size, tiling, self.batch_size_of)
 
     def _logits(self, network: nn.Module, batch: Tensor) -> Tensor:
         """(B, C, h, w) -> (B, num_classes, h, w) in full precision."""

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -120,7 +121,7 @@ def main() -> None:
     check_processes(accelerator)
     rank, world_size, is_main = accelerator.process_index, accelerator.num_processes, accelerator.is_main_process
     Image.MAX_IMAGE_PIXELS = None  # the user's own files may be as large as they like
-    options = {
+    options: dict[str, Any] = {
         name: None if getattr(args, name) == "auto" else getattr(args, name) for name in ("tile_size", "overlap")
     }
     options |= {"tta": args.tta, "ensemble": args.ensemble, "scale": args.scale}

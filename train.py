@@ -12,6 +12,7 @@ import math
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -123,10 +124,12 @@ def main() -> None:
     accelerator.project_configuration.logging_dir = str(args.output_dir)
     search = partial(find_checkpoint, args.resume, args.output_dir / "checkpoints")
     checkpoint, saved, passed_over = on_main(accelerator, search, *USER_ERRORS)
-    asked = [None if args.micro_batch_size == "auto" else args.micro_batch_size, args.gradient_accumulation_steps]
-    asked += [profile.get("gradient_accumulation_steps")]
+    asked = {"micro_batch_size": None if args.micro_batch_size == "auto" else args.micro_batch_size}
+    asked["accumulation"] = args.gradient_accumulation_steps
+    asked["profile_accumulation"] = profile.get("gradient_accumulation_steps")
     learnt, recompute = on_main(accelerator, lambda: memory_limit(args.output_dir))
-    split = split_batch(args.batch_size, world_size, *asked, learnt or saved.get("micro_batch_size"))
+    saved_size = learnt or saved.get("micro_batch_size")
+    split = split_batch(args.batch_size, world_size, **asked, saved_size=saved_size)
     accelerator.print("profile: " + ", ".join(f"{key} {value}" for key, value in profile.items()))
 
     flags = {name: getattr(args, name) for name in ARCHITECTURE}
@@ -153,10 +156,11 @@ def main() -> None:
     weights = class_weight_tensor(args.class_weights, data.class_pixels)
     criterion = SegmentationLoss(num_classes, args.loss, weights).to(accelerator.device)
     model.activation_checkpointing = args.activation_checkpointing or recompute
-    largest = (data.channels, *map(int, train_shapes.max(axis=0)))
+    height, width = train_shapes.max(axis=0).tolist()
     copies = {"adamw": 3, "sgd": 2}[args.optimizer] + (args.ema_decay > 0)  # gradients, moments, average
     flops = training_flops(model, data.channels) * train_shapes.prod(axis=1).mean()
-    split = preflight(accelerator, model, criterion, largest, split, copies, fixed=any(asked))
+    shape, fixed = (data.channels, height, width), any(asked.values())
+    split = preflight(accelerator, model, criterion, shape, split, copies, fixed)
     accelerator.print(f"batch: {split}")
     model = synchronized(accelerator, model, args.sync_batchnorm, split.micro_batch_size, args.batch_size)
     prepare_sharding(accelerator, model, split, args.max_grad_norm)
@@ -170,7 +174,7 @@ def main() -> None:
     state = RunState(**saved.get("run", {}))
     workers = default_workers(accelerator.device) if args.num_workers is None else args.num_workers
 
-    def read(source: object, name: str) -> np.ndarray:
+    def read(source: Any, name: str) -> np.ndarray:
         return preprocess.image(source, data.channels, name)
 
     steps = range(state.step, total_steps)
@@ -186,7 +190,8 @@ def main() -> None:
 
     network = accelerator.unwrap_model(model, keep_torch_compile=False)
     average = WeightAverage(network, args.ema_decay)
-    identity = {"classes": [*map(str, data.classes.values)], "in_channels": data.channels, **architecture}
+    identity: dict[str, Any] = {"classes": [*map(str, data.classes.values)], "in_channels": data.channels}
+    identity |= architecture
     identity |= {"data set": data.fingerprint(), "batch size": args.batch_size, "seed": args.seed}
     identity["optimizer"] = args.optimizer  # its state is of no use to another
     settings = {"flags": json.loads(json.dumps(vars(args), default=str)), "profile": profile, "identity": identity}
@@ -210,7 +215,8 @@ def main() -> None:
     best_model = BestModel(args.output_dir / "model")
     run_log = RunLog(accelerator, args.output_dir, args.tracker, settings, state.step)
 
-    stop, guard, skipped = StopRequest(accelerator), StepGuard(accelerator, network, state.skipped), set()
+    stop, guard = StopRequest(accelerator), StepGuard(accelerator, network, state.skipped)
+    skipped: set[str] = set()
     meter = Meter(accelerator, model, flops, peak_teraflops(accelerator))
     window = LossWindow(accelerator, **state.window)
     trace = StepTrace(accelerator, args.output_dir / "traces", args.trace_steps)
@@ -261,10 +267,10 @@ def main() -> None:
 
         epoch = state.step / steps_per_epoch
         if state.step % log_every == 0 or state.step == total_steps:
-            values = {"train/loss": window.mean(), "train/lr": lr, "train/grad_norm": grad_norm}
-            values |= {"train/skipped_steps": guard.skipped} | meter.summary()
-            run_log.scalars(state.step, epoch, values)
-            progress = f"epoch {epoch:.1f}, {brief(values)}"
+            record = {"train/loss": window.mean(), "train/lr": lr, "train/grad_norm": grad_norm}
+            record |= meter.summary() | {"train/skipped_steps": guard.skipped}
+            run_log.scalars(state.step, epoch, record)
+            progress = f"epoch {epoch:.1f}, {brief(record)}"
             if bottleneck is None and (bottleneck := meter.bottleneck(workers, args.cache)):
                 say(bottleneck, show=is_main)
 
@@ -306,7 +312,7 @@ def main() -> None:
 
     if is_main:
         bottleneck = meter.bottleneck(workers, args.cache)
-        about = {"names": names, "colors": class_colors(data.classes.values), "bottleneck": bottleneck}
+        about: dict[str, Any] = {"names": names, "colors": class_colors(data.classes.values), "bottleneck": bottleneck}
         if state.best >= 0 and best_model.is_saved():
             best = UNet.from_pretrained(args.output_dir / "model").to(accelerator.device)
             with spared("predictions/"):

@@ -17,7 +17,7 @@ SIDE_BY_SIDE = 4  # row groups of a lane: with 1, 2 or 4 loader processes, each 
 class Slot(NamedTuple):
     """One place in a micro-batch: an image, the shape it is padded to, and whether it only fills the place."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index
     epoch: int
     height: int
     width: int

@@ -6,8 +6,9 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
-JSON = dict | list | str | int | float | None
+JSON = Any  # what json takes and gives
 FORMAT = 1  # of what is remembered: another number forgets everything
 
 

@@ -47,12 +47,7 @@ def check_data(
         windows = open_rows if what == "training" else None
         look = partial(inspect_fully, read=read, errors=errors, channels=channels, open_rows=windows)
         try:
-            surveys.append(
-                (
-                    examine(records, lambda items, n, what=what: progress(items, n, f"reading {what} files"), look),
-                    records,
-                )
-            )
+            surveys.append((examine(records, show, look), records))
         except DataError as error:
             problems["too many mask values"].append(str(error))
     lines = [f"{dataset}: " + ", ".join(f"{len(records)} {what} images" for what, records in splits.items())]
@@ -118,7 +113,8 @@ def odd_channels(channels: dict[int, list[str]]) -> list[str]:
 
 def describe(surveys: Sequence[Survey], found: dict, names: dict) -> list[str]:
     """Lines on sizes, modes and the pixels of each class."""
-    sizes, modes = Counter(), Counter()
+    sizes: Counter = Counter()
+    modes: Counter = Counter()
     for survey in surveys:
         sizes.update(map(tuple, survey.sizes[survey.sizes.any(axis=1)].tolist()))
         modes.update(survey.modes)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from filelock import FileLock, Timeout
@@ -19,7 +20,8 @@ class Decoded:
     """Image (C, h, w) and mask (H, W) of each record, read without copying. What failed to decode fails again."""
 
     def __init__(self, file: Path) -> None:
-        self.file, self._table = file, None
+        self.file = file
+        self._table: Any = None
 
     def __reduce__(self) -> tuple:
         return Decoded, (self.file,)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
@@ -33,20 +34,20 @@ UNREADABLE = (
 def opened(source: Source | None, name: str) -> Iterator[Image.Image | np.ndarray]:
     """The picture or array of a source, not decoded yet; what fails while it is open is a DataError with `name`."""
     try:
-        page = 0
+        page, content = 0, cast(Any, source)
         if isinstance(source, dict):  # `datasets` with Image(decode=False), or a page of a TIFF
             page = source.get("page", 0)
-            source = source["bytes"] if source.get("bytes") is not None else source["path"]
-        if source is None:
+            content = source["bytes"] if source.get("bytes") is not None else source["path"]
+        if content is None:
             raise DataError(f"{name} is missing")
-        if isinstance(source, Image.Image | np.ndarray):
-            yield source
-        elif isinstance(source, bytes) and source.startswith(b"\x93NUMPY"):
-            yield np.lib.format.read_array(BytesIO(source), allow_pickle=False)
-        elif not isinstance(source, bytes) and str(source).lower().endswith(".npy"):
-            yield np.lib.format.open_memmap(source, mode="r")
+        if isinstance(content, Image.Image | np.ndarray):
+            yield content
+        elif isinstance(content, bytes) and content.startswith(b"\x93NUMPY"):
+            yield np.lib.format.read_array(BytesIO(content), allow_pickle=False)
+        elif isinstance(content, str | Path) and str(content).lower().endswith(".npy"):
+            yield np.lib.format.open_memmap(content, mode="r")
         else:
-            with Image.open(BytesIO(source) if isinstance(source, bytes) else source) as picture:
+            with Image.open(BytesIO(content) if isinstance(content, bytes) else content) as picture:
                 if page:
                     picture.seek(page)
                 yield picture

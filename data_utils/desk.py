@@ -83,7 +83,7 @@ class Desk:
             for logits in bands:
                 mask, bottom = logits.argmax(dim=0).to(torch.uint8).cpu().numpy(), top + logits.shape[1]
                 outputs[".png"].write(self.mask_values(mask))
-                if ".overlay.png" in outputs:
+                if ".overlay.png" in outputs and rows is not None:
                     outputs[".overlay.png"].write(self._overlay(job, rows, mask, top, bottom))
                 if ".npy" in outputs:
                     outputs[".npy"].write(logits.softmax(dim=0).cpu().numpy())
@@ -99,10 +99,11 @@ class Desk:
 
     def score(self, job: Job) -> Tensor:
         """The confusion matrix of a mask that was written before."""
-        matrix, (height, _) = self._no_counts(), job.size
+        assert job.size is not None and job.truth is not None
+        matrix = self._no_counts()
         with self._indices(job.file(".png"), 0, job.size) as mask, self._indices(*job.truth, job.size) as truth:
-            for top in range(0, height, SCORED_ROWS):
-                bottom = min(top + SCORED_ROWS, height)
+            for top in range(0, job.size[0], SCORED_ROWS):
+                bottom = min(top + SCORED_ROWS, job.size[0])
                 matrix += self._count(mask(top, bottom), truth(top, bottom))
         return matrix
 

@@ -15,8 +15,8 @@ from data_utils.pages import Pages, pair_pages
 IMAGE_FOLDERS = ("images", "imgs", "image")
 MASK_FOLDERS = ("masks", "labels", "annotations", "mask", "label")
 SPLIT_FOLDERS = ("train", "training", "val", "validation", "valid")  # test only if named
-SUFFIXES = (".bmp", ".gif", ".jp2", ".jpeg", ".jpg", ".npy", ".pbm", ".pgm", ".png", ".pnm", ".ppm", ".tga")
-SUFFIXES += (".tif", ".tiff", ".webp")
+SUFFIXES: tuple[str, ...] = (".bmp", ".gif", ".jp2", ".jpeg", ".jpg", ".npy", ".pbm", ".pgm", ".png", ".pnm", ".ppm")
+SUFFIXES += (".tga", ".tif", ".tiff", ".webp")
 NAMED = 5  # files in a message
 
 
@@ -51,7 +51,7 @@ def _children(folder: Path) -> dict[str, Path]:
         paths = sorted(entry.path for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
     except OSError as error:
         raise DataError(f"{folder} cannot be read ({error.strerror})") from error
-    children = {}
+    children: dict[str, Path] = {}
     for path in map(Path, paths):
         if children.setdefault(path.name.lower(), path) != path:
             raise DataError(f"{folder} holds {children[path.name.lower()].name}/ and {path.name}/; keep one")
@@ -183,7 +183,7 @@ def _stems(folder: Path, what: str) -> dict[str, str]:
     if not files:
         found = f"only {', '.join(sorted(others)[:NAMED])}" if others else "nothing"
         raise DataError(f"no {what} in {folder}; found {found}, looked for {', '.join(SUFFIXES)}")
-    stems = {}
+    stems: dict[str, str] = {}
     for file in sorted(files, key=natural):
         stem = os.path.splitext(file)[0]
         if stem in stems:

@@ -2,7 +2,7 @@
 
 import glob
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +13,7 @@ from data_utils.folders import SUFFIXES
 
 # (H, W) is None where the header cannot be read: the job will say why
 Page = tuple[int, tuple[int, int] | None]
+TiffPages = Callable[[Path], Sequence[Page]]
 TIFF_SUFFIXES = (".tif", ".tiff")
 
 
@@ -44,7 +45,7 @@ def find_jobs(
     patterns: Iterable[str],
     output: Path,
     extensions: Iterable[str],
-    tiff_pages: Callable[[Path], list[Page]],
+    tiff_pages: TiffPages,
     truth: Path | None = None,
     mask_suffix: str = "",
 ) -> list[Job]:
@@ -98,7 +99,7 @@ def _matches(pattern: str, output: Path) -> list[tuple[Path, Path]]:
     return found
 
 
-def _magic(path: Path) -> Iterable[int]:
+def _magic(path: Path) -> Iterator[int]:
     return (index for index, part in enumerate(path.parts) if glob.has_magic(part))
 
 
@@ -118,8 +119,8 @@ def _below(folder: Path, output: Path | None = None) -> list[tuple[Path, Path]]:
     return found
 
 
-def _pages(files: list[Path], tiff_pages: Callable[[Path], list[Page]]) -> dict[Path, list[Page]]:
-    def measure(file: Path) -> list[Page]:
+def _pages(files: list[Path], tiff_pages: TiffPages) -> dict[Path, Sequence[Page]]:
+    def measure(file: Path) -> Sequence[Page]:
         try:
             if file.suffix.lower() in TIFF_SUFFIXES:
                 return tiff_pages(file) or [(0, None)]
@@ -134,11 +135,12 @@ def _pages(files: list[Path], tiff_pages: Callable[[Path], list[Page]]) -> dict[
 class _Truths:
     """True masks by stem; the pages of a TIFF have theirs in files of their own or in a TIFF of as many pages."""
 
-    def __init__(self, folder: Path, suffix: str, tiff_pages: Callable[[Path], list[Page]]) -> None:
+    def __init__(self, folder: Path, suffix: str, tiff_pages: TiffPages) -> None:
         if not folder.is_dir():
             raise DataError(f"--truth {folder}: is not a folder")
         self.files = {file.relative_to(folder).with_suffix(""): file for _, file in _below(folder)}
-        self.suffix, self.tiff_pages, self.missing = suffix, tiff_pages, []
+        self.suffix, self.tiff_pages = suffix, tiff_pages
+        self.missing: list[str] = []
 
     def find(self, stem: Path, of_page: Path, number: int, pages: int) -> tuple[Path, int] | None:
         wanted = of_page.with_name(of_page.name + self.suffix)
@@ -185,7 +187,8 @@ def batches_of(
 
 def share_of(batches: list[list[Job]], process: int, processes: int) -> list[list[Job]]:
     """The batches of one of several processes: each, the largest first, goes to who has the fewest pixels so far."""
-    pixels, shares = [0] * processes, [[] for _ in range(processes)]
+    pixels = [0] * processes
+    shares: list[list[list[Job]]] = [[] for _ in range(processes)]
     for batch in sorted(batches, key=lambda batch: -sum(job.pixels for job in batch)):
         least = pixels.index(min(pixels))
         pixels[least] += sum(job.pixels for job in batch)

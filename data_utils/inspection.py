@@ -2,10 +2,10 @@
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -52,9 +52,9 @@ class Survey:
     """
 
     sizes: np.ndarray
+    members: np.ndarray
     modes: Counter = field(default_factory=Counter)
     contents: dict[Content, Counter] = field(default_factory=dict)
-    members: np.ndarray | None = None
     problems: dict[int, Problem] = field(default_factory=dict)
     places: dict[int, Places] = field(default_factory=dict)
 
@@ -90,8 +90,9 @@ def examine(
 ) -> Survey:
     """Look at all records, in threads. Raises DataError only for masks that hold too many values together."""
     look = look or inspect
-    survey = Survey(np.zeros((len(records), 2), np.int64), members=np.full(len(records), -1, np.int64))
-    numbers, distinct = {}, {"numbers": set(), "greys": set(), "colours": set()}
+    survey = Survey(np.zeros((len(records), 2), np.int64), np.full(len(records), -1, np.int64))
+    numbers: dict[Content, int] = {}
+    distinct: dict[str, set[Value]] = {"numbers": set(), "greys": set(), "colours": set()}
     for i, found in enumerate(progress(in_threads(lambda i: look(records[i]), len(records)), len(records))):
         if isinstance(found, Problem):
             survey.problems[i] = found
@@ -167,13 +168,13 @@ def count_values(mask: np.ndarray) -> dict[Value, int]:
     starts = np.concatenate([[0], np.flatnonzero(flat[1:] != flat[:-1]) + 1])
     values, where = np.unique(flat[starts], return_inverse=True)
     pixels = np.bincount(where, weights=np.diff(starts, append=flat.size)).astype(int)
-    values = [unpack(value) for value in values.tolist()] if mask.ndim == 3 else values.tolist()
-    return dict(zip(values, pixels.tolist(), strict=True))
+    keys = [unpack(value) for value in values.tolist()] if mask.ndim == 3 else values.tolist()
+    return dict(zip(keys, pixels.tolist(), strict=True))
 
 
-def _too_many(found: Iterable[Value]) -> str | None:
+def _too_many(values: Collection[Value]) -> str | None:
     """Which values, and what they look like, where they are more than a data set has classes."""
-    found = sorted(found) if len(found) > MAX_VALUES else []
+    found: list[Any] = sorted(values) if len(values) > MAX_VALUES else []
     if not found:
         return None
     some = np.array(found[: MAX_VALUES + 1]).reshape(MAX_VALUES + 1, -1)
@@ -188,7 +189,8 @@ def total_pixels(splits: Iterable[tuple[Survey, Sequence[dict]]]) -> dict[Value,
 
     Raises DataError where masks of numbers and colour masks are mixed, and where nothing can be used.
     """
-    totals, examples = {"numbers": Counter(), "greys": Counter(), "colours": Counter()}, {}
+    totals: dict[str, Counter] = {"numbers": Counter(), "greys": Counter(), "colours": Counter()}
+    examples: dict[str, str] = {}
     for survey, records in splits:
         for number, ((kind, _), pixels) in enumerate(survey.contents.items()):
             members = np.flatnonzero(survey.members == number)
@@ -209,7 +211,7 @@ def find_unknown(survey: Survey, records: Sequence[dict], classes: MaskClasses) 
     coloured = isinstance(classes.values[0], tuple)
     known = {*classes.values, classes.ignore_value}
     for number, (kind, values) in enumerate(survey.contents):
-        keys = [(value,) * 3 if coloured and kind == "greys" else value for value in values]
+        keys: list[Any] = [(value,) * 3 if coloured and kind == "greys" else value for value in values]
         if all(key in known for key in keys):
             continue
         for i in np.flatnonzero(survey.members == number).tolist():

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -104,8 +105,8 @@ class MaskClasses:
         if self.ignore_value is not None:
             unclassed &= keys != key_of(self.ignore_value)
         if unclassed.any():
-            unknown = np.unique(keys[unclassed]).tolist()
-            unknown = [unpack(key) for key in unknown] if coloured else unknown
+            strange = np.unique(keys[unclassed]).tolist()
+            unknown: list[Value] = [unpack(key) for key in strange] if coloured else strange
             raise DataError(
                 f"{name} has mask values [{show(unknown)}], classes are {show(self.values)}; a lossy (JPEG) mask?"
             )
@@ -114,7 +115,8 @@ class MaskClasses:
 
 def _parse_value(text: str) -> Value:
     if re.fullmatch(r"#[0-9a-fA-F]{6}", text):
-        return tuple(bytes.fromhex(text[1:]))
+        red, green, blue = bytes.fromhex(text[1:])
+        return red, green, blue
     if re.fullmatch(r"-?[0-9]+", text):
         return int(text)
     raise DataError(f"{text!r} is no mask value; expected a whole number or a colour such as #804080")
@@ -133,10 +135,10 @@ def parse_classes(text: str) -> list[tuple[Value, str]]:
     values, names = [value for value, _ in classes], [name for _, name in classes]
     if "" in names:
         raise DataError(f"class {show(values[names.index('') :][:1])} has no name; expected VALUE=NAME")
-    for what, items in (("value", values), ("name", names)):
-        twice = [item for item, count in Counter(items).items() if count > 1]
+    for shown in ([f"value {show([value])}" for value in values], [f"name {name}" for name in names]):
+        twice = [what for what, count in Counter(shown).items() if count > 1]
         if twice:
-            raise DataError(f"class {what} {twice[0] if what == 'name' else show(twice[:1])} is given twice")
+            raise DataError(f"class {twice[0]} is given twice")
     if len({type(value) for value in values}) > 1:
         raise DataError(f"classes mix numbers and colours: {show(values)}")
     return classes
@@ -161,7 +163,7 @@ def resolve(found: dict[Value, int], classes: str | None, ignore: str | None) ->
     Without `classes`, every value in order is a class save the ignored one: `ignore`, or 255 where the others are
     0, 1, ... n-1 and n >= 2; so 255 is a class in {0, 255}. Raises DataError for fewer than 2 classes.
     """
-    values = sorted(found)
+    values: list[Any] = sorted(found)
     ignored = None if ignore is None else _parse_value(ignore)
     if classes is None:
         if ignored is not None and ignored not in found:
@@ -180,7 +182,7 @@ def resolve(found: dict[Value, int], classes: str | None, ignore: str | None) ->
         pairs = parse_classes(classes)
         greys = all(isinstance(value, tuple) and len(set(value)) == 1 for value, _ in pairs)
         if greys and all(isinstance(value, int) for value in found):  # black and white by colour: stored so or not
-            pairs = [(value[0], name) for value, name in pairs]
+            pairs = [(value[0], name) for value, name in pairs if isinstance(value, tuple)]
         occurring = sum(value in found for value, _ in pairs)
         if ignored is None and IGNORE in found and IGNORE not in dict(pairs) and occurring >= 2:
             ignored = IGNORE  # with one class or none in the masks, 255 is the other one, named wrongly

@@ -66,6 +66,6 @@ def panel(image: np.ndarray, truth: np.ndarray, pred: np.ndarray, colors: np.nda
     Image (H, W[, C]), truth and pred (H, W) class indices.
     """
     separator = np.full((*truth.shape[:1], 2, 3), 255, np.uint8)
-    pictures = (to_rgb(image), colorize(truth, colors), colorize(pred, colors))
-    pictures += (mark_errors(image, truth, pred, len(colors)),)
+    pictures = [to_rgb(image), colorize(truth, colors), colorize(pred, colors)]
+    pictures.append(mark_errors(image, truth, pred, len(colors)))
     return np.hstack([part for picture in pictures for part in (separator, picture)][1:])

@@ -30,9 +30,9 @@ def pack(records: Sequence[dict], out: Path, split: str, shard_mb: float = SHARD
     from pyarrow.parquet import ParquetWriter
 
     schema = Features({"image": Picture(), "mask": Picture()}).arrow_schema  # `datasets` finds its types in there
-    files = [[_path(record[kind]) for kind in schema.names] for record in records]
-    pages = Counter(file for both in files for file in both)
-    sizes = np.array([sum(os.path.getsize(file) // pages[file] for file in both) for both in files])
+    sources = [[_path(record[kind]) for kind in schema.names] for record in records]
+    pages = Counter(file for both in sources for file in both)
+    sizes = np.array([sum(os.path.getsize(file) // pages[file] for file in both) for both in sources])
     # where a shard of its own share of bytes begins, so that all are about as large
     count = min(max(1, round(sizes.sum() / (shard_mb * 2**20))), len(records))
     shard_of = np.minimum((np.cumsum(sizes) - sizes) * count // sizes.sum(), count - 1)

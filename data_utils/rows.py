@@ -19,19 +19,20 @@ class PngRows:
     """
 
     def __init__(self, file: BinaryIO, size: tuple[int, int]) -> None:
-        self.file, self.size, self.previous = file, size, None
+        self.file, self.size = file, size
+        self.previous: np.ndarray | None = None
         self.compressor = zlib.compressobj(LEVEL)
 
     def write(self, rows: np.ndarray) -> None:
         """Append the next rows."""
         if self.previous is None:
-            self._start(rows)
+            self.previous = self._start(rows)
         # PNG is big-endian; each row but the first is stored as its difference from the one above (filter 2)
         stored = rows.astype(rows.dtype.newbyteorder(">")).reshape(len(rows), -1).view(np.uint8)
         filtered = np.full((len(rows), 1 + stored.shape[1]), 2, np.uint8)
         np.subtract(stored, np.vstack([self.previous, stored[:-1]]), out=filtered[:, 1:])
         self.previous = stored[-1:].copy()
-        data = self.compressor.compress(filtered)
+        data = self.compressor.compress(filtered.data)
         if data:
             self._chunk(b"IDAT", data)
 
@@ -42,12 +43,12 @@ class PngRows:
         self._chunk(b"IDAT", self.compressor.flush())
         self._chunk(b"IEND", b"")
 
-    def _start(self, rows: np.ndarray) -> None:
+    def _start(self, rows: np.ndarray) -> np.ndarray:
         height, width = self.size
         colour = 2 if rows.ndim == 3 else 0
         self.file.write(b"\x89PNG\r\n\x1a\n")
         self._chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8 * rows.itemsize, colour, 0, 0, 0))
-        self.previous = np.zeros((1, rows[0].nbytes), np.uint8)
+        return np.zeros((1, rows[0].nbytes), np.uint8)  # the row above the first
 
     def _chunk(self, kind: bytes, data: bytes) -> None:
         checksum = zlib.crc32(kind + data)

@@ -5,7 +5,7 @@ picture: a path, bytes, a `datasets` dict, a PIL image or an array.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -52,6 +52,7 @@ def load(
         return load_stream(
             dataset, path, dataset_config, train_split, val_split, image_column, mask_column, val_fraction, seed
         )
+    splits: dict[str, Callable]
     if path.is_dir() and not holds_tables(path):
         folders = find_splits(path, [name for name in (train_split, val_split) if name])
         splits = {name: partial(pair, *both, mask_suffix, allow_unpaired) for name, both in folders.items()}

@@ -8,10 +8,11 @@ import os
 import re
 import sys
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import PurePosixPath
 from threading import Lock
+from typing import Any
 
 import numpy as np
 
@@ -38,7 +39,7 @@ class ParquetRows(Sequence):
     ) -> None:
         self.files, self.groups, self.columns, self.open_groups = files, groups, columns, open_groups
         self.ends = np.cumsum(groups[:, 3])
-        self._read: OrderedDict[int, tuple[list, list]] = OrderedDict()
+        self._read: OrderedDict[int, tuple[_Column, _Column]] = OrderedDict()
         self._process, self._lock = os.getpid(), Lock()
 
     @classmethod
@@ -80,7 +81,7 @@ class ParquetRows(Sequence):
         # a path in a shard is only a name: the file is not beside it
         return {"image": image["bytes"], "mask": mask["bytes"], "name": name}
 
-    def _group(self, group: int) -> tuple[list, list]:
+    def _group(self, group: int) -> tuple["_Column", "_Column"]:
         """Both columns of a row group; the ones used last are kept."""
         if self._process != os.getpid():  # a loader process reads for itself
             self._read, self._process = OrderedDict(), os.getpid()
@@ -91,7 +92,8 @@ class ParquetRows(Sequence):
                 file, number = self.groups[group, :2].tolist()
                 wanted = list(self.columns.values())
                 table = _parquet(self.files[file], lambda parquet: parquet.read_row_group(number, columns=wanted))
-                self._read[group] = tuple(_Column(table.column(name)) for name in wanted)
+                image, mask = (_Column(table.column(name)) for name in wanted)
+                self._read[group] = image, mask
             self._read.move_to_end(group)
             return self._read[group]
 
@@ -103,7 +105,7 @@ class ParquetRows(Sequence):
 class _Column:
     """A column of a row group whose values become Python objects when they are asked for."""
 
-    def __init__(self, values: object) -> None:
+    def __init__(self, values: Any) -> None:
         self.values = values
 
     def __getitem__(self, row: int) -> dict | bytes | None:
@@ -114,7 +116,7 @@ class _Column:
 def _footer(file: str) -> tuple[object, list[tuple[int, int, int]]]:
     """Schema, and (number, first row, rows) of each row group."""
 
-    def look(parquet: object) -> tuple[object, list[tuple[int, int, int]]]:
+    def look(parquet: Any) -> tuple[object, list[tuple[int, int, int]]]:
         rows = [parquet.metadata.row_group(g).num_rows for g in range(parquet.num_row_groups)]
         firsts = np.cumsum([0, *rows]).tolist()
         return parquet.schema_arrow, [(g, firsts[g], rows[g]) for g in range(len(rows)) if rows[g]]
@@ -122,7 +124,7 @@ def _footer(file: str) -> tuple[object, list[tuple[int, int, int]]]:
     return _parquet(file, look)
 
 
-def _parquet(file: str, use: object) -> object:
+def _parquet(file: str, use: Callable[[Any], Any]) -> Any:
     import fsspec
     from pyarrow.parquet import ParquetFile
 

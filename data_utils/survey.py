@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -238,6 +238,6 @@ def texts(survey: Survey) -> dict[int, str]:
 
 def usable_sizes(survey: Survey) -> np.ndarray:
     """(N, 2) sizes; where there is none, that of most others, so that the filler needs no shape of its own."""
-    good = survey.sizes.any(axis=1)
+    good = np.asarray(survey.sizes.any(axis=1))
     sizes, counts = np.unique(survey.sizes[good], axis=0, return_counts=True)
     return np.where(good[:, None], survey.sizes, sizes[counts.argmax()])

@@ -82,7 +82,7 @@ def _index(file: str) -> dict[str, dict[str, tuple[int, int]]]:
                 if member.isfile() and stem and member.name.lower().endswith(SUFFIXES):
                     key = samples.setdefault(f"{folder}{slash}{stem}", {})
                     key[extension.lower()] = (member.offset_data, member.size)
-    except (*failures(), tarfile.TarError) as error:
+    except (*failures(), tarfile.TarError) as error:  # type: ignore[misc]  # mypy knows no * here
         raise DataError(f"{file} cannot be read ({reason(error)}); compressed tar files are not streamed") from error
     return samples
 
@@ -95,7 +95,7 @@ def _extensions(members: dict, file: str, image: str | None, mask: str | None) -
     if mask is None and "png" in others and len(others) == 2:
         mask, others = "png", [name for name in others if name != "png"]
     image = image or (others[0] if len(others) == 1 else None)
-    if image not in members or mask not in members:
+    if image is None or mask is None or image not in members or mask not in members:
         raise DataError(
             f"{file}: which of {', '.join(found)} are image and mask? Name them with --image-column and --mask-column"
         )

@@ -9,13 +9,15 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
 from train_utils.failures import echo_of_another
 from train_utils.launch import LaunchError
+
+Number = TypeVar("Number", int, float)
 
 
 class Arguments(argparse.ArgumentParser):
@@ -28,7 +30,9 @@ class Arguments(argparse.ArgumentParser):
             formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         )
 
-    def parse_args(self, args: list[str] | None = None, namespace: None = None) -> argparse.Namespace:
+    def parse_args(  # type: ignore[override]  # no namespace of one's own
+        self, args: list[str] | None = None, namespace: None = None
+    ) -> argparse.Namespace:
         parsed, unknown = self.parse_known_args(args)
         if unknown:
             self.error(self._unknown(unknown[0]))
@@ -99,14 +103,15 @@ def auto_or(kind: Callable[[str], float]) -> Callable[[str], float | str]:
     return lambda text: text if text == "auto" else kind(text)
 
 
-def _number(text: str, kind: type, valid: Callable[[float], bool], expected: str) -> int | float:
+def _number(text: str, kind: type[Number], valid: Callable[[float], bool], expected: str) -> Number:
     try:
         value = kind(text)
     except ValueError:
-        value = None
-    if value is None or not valid(value):
-        raise argparse.ArgumentTypeError(f"{text!r} is not {expected}")
-    return value
+        pass
+    else:
+        if valid(value):
+            return value
+    raise argparse.ArgumentTypeError(f"{text!r} is not {expected}")
 
 
 def say_once(line: str) -> None:
@@ -127,7 +132,7 @@ def run_script(
     except KeyboardInterrupt:
         say_once(f"{os.path.basename(sys.argv[0])}: interrupted")
         code = 128 + signal.SIGINT
-    except (LaunchError, *user_errors) as error:
+    except (LaunchError, *user_errors) as error:  # type: ignore[misc]  # mypy knows no * here
         # a loader's worker process wraps its error in a traceback, whose last line is "module.Error: message"
         line = str(error).strip().splitlines()[-1]
         if "Traceback" in str(error):

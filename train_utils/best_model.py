@@ -24,7 +24,7 @@ class BestModel:
             self._write(network, card)
         except WRITE_ERRORS as error:
             say(f"{self.folder} could not be written ({error}); training goes on, and tries again at every checkpoint")
-            self._refused = copy.deepcopy(network).cpu(), card
+            self._refused = copy.deepcopy(network).cpu(), card  # type: ignore[attr-defined]  # also a Module
         return self._refused is None
 
     def is_saved(self) -> bool:

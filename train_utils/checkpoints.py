@@ -146,9 +146,8 @@ class Checkpoints:
 
     def _prune(self) -> None:
         complete = [path for path in _newest_first(self.folder) if (path / MANIFEST).exists()]
-        scores = {path: _peek(path).get("score") for path in complete}
-        scored = [path for path in complete if scores[path] is not None]
-        best = max(scored, key=scores.__getitem__, default=None)
+        scores = {path: score for path in complete if (score := _peek(path).get("score")) is not None}
+        best = max(scores, key=scores.__getitem__, default=None)
         for path in complete[self.keep :]:
             if path != best:
                 shutil.rmtree(path, ignore_errors=True)
@@ -163,7 +162,7 @@ def find_checkpoint(resume: str | None, folder: Path) -> tuple[Path | None, dict
         return None, {}, []
     if resume != "auto":
         return Path(resume), _with_its_best(Path(resume)), []
-    passed_over = []
+    passed_over: list[str] = []
     for path in _newest_first(folder):
         try:
             return path, _with_its_best(path), passed_over

@@ -60,6 +60,6 @@ class StepGuard:
 
 def report_skipped(accelerator: Accelerator, problems: set[str]) -> None:
     """Name the samples that any process left out of training, once; every process must call it."""
-    problems = sorted(set(gather_object(sorted(problems))))
-    if problems:
-        accelerator.print(f"{len(problems)} bad samples were skipped in training: {'; '.join(problems[:20])}")
+    everywhere = sorted(set(gather_object(sorted(problems))))
+    if everywhere:
+        accelerator.print(f"{len(everywhere)} bad samples were skipped in training: {'; '.join(everywhere[:20])}")

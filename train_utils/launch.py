@@ -135,7 +135,7 @@ def describe_profile(accelerator: Accelerator) -> dict[str, str | int]:
     else:
         steps = state.deepspeed_plugin.deepspeed_config.get("gradient_accumulation_steps")
     if str(steps).isdigit():  # DeepSpeed may say "auto"
-        profile["gradient_accumulation_steps"] = int(steps)
+        profile["gradient_accumulation_steps"] = int(str(steps))
     if state.dynamo_plugin.backend != DynamoBackend.NO:
         profile["dynamo_backend"] = state.dynamo_plugin.backend.value.lower()
     return profile

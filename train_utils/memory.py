@@ -164,7 +164,12 @@ def step_bytes(network: nn.Module, shape: tuple[int, ...], copies: int) -> int:
 
     for block in trial.blocks:
         block.register_forward_pre_hook(note_block)
-    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: held.append(tensor) or tensor, lambda tensor: tensor):
+
+    def hold(tensor: Tensor) -> Tensor:
+        held.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(hold, lambda tensor: tensor):
         trial(torch.empty(shape, device="meta"))
     weights = sum(p.numel() * p.element_size() for p in trial.parameters())
     if not network.activation_checkpointing:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from accelerate import Accelerator
@@ -15,7 +16,7 @@ WARMUP_STEPS = 3  # allocators, kernel choice and worker start-up belong to no s
 ENOUGH_STEPS = 20  # before a bottleneck is named
 MUCH_WAITING = 20  # percent of the time
 
-Mark = float | torch.cuda.Event  # a moment: seconds on the host's clock, or when the device gets there
+Mark: TypeAlias = "float | torch.cuda.Event"  # a moment: seconds on the host's clock, or when the device gets there
 
 
 class LossWindow:

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Item = TypeVar("Item")
 Data = TypeVar("Data")
@@ -41,7 +41,7 @@ def overlapped(
     finishing: deque[tuple[Item, Future]] = deque()
     with ThreadPoolExecutor(AHEAD) as readers, ThreadPoolExecutor(AHEAD) as finishers:
         for batch in read_ahead(readers):
-            done = [outcome(*pair) for pair in batch]
+            done: list[tuple[Item, Any]] = [outcome(*pair) for pair in batch]
             ready = [(item, data) for item, data in done if not isinstance(data, errors)]
             yield from ((item, error) for item, error in done if isinstance(error, errors))
             try:

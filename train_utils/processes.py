@@ -30,11 +30,11 @@ def on_main(accelerator: Accelerator, function: Callable[[], Result], *user_erro
             outcome[1] = error
     wait_patiently(accelerator)
     broadcast_object_list(outcome)
-    result, error = outcome
-    if error is None:
+    result, problem = outcome
+    if problem is None:
         return result
     if accelerator.is_main_process:
-        raise error
+        raise problem
     time.sleep(5)  # torchrun ends all processes as soon as one has ended: the main one has the word
     raise SystemExit(1)
 

@@ -184,7 +184,7 @@ class RunLog:
 
 
 def _flat(settings: dict, prefix: str = "") -> dict[str, int | float | str | bool]:
-    flat = {}
+    flat: dict[str, int | float | str | bool] = {}
     for key, value in settings.items():
         if isinstance(value, dict):
             flat |= _flat(value, f"{prefix}{key}.")

@@ -8,6 +8,7 @@ import pickle
 import re
 import struct
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -30,8 +31,8 @@ RENAMED = {  # Pytorch-UNet's name -> ours, beside the numbers of down1... and u
 }
 SCALE = 0.5  # what Pytorch-UNet's scripts resize by unless told otherwise
 # what unpickling raises, beside UnpicklingError, for bytes that were never a checkpoint or are cut off
-DAMAGED = (RuntimeError, OSError, EOFError, ValueError, TypeError, LookupError, AttributeError, AssertionError)
-DAMAGED += (struct.error,)
+DAMAGED: tuple[type[Exception], ...] = (RuntimeError, OSError, EOFError, ValueError, TypeError, LookupError)
+DAMAGED += (AttributeError, AssertionError, struct.error)
 
 
 def load_model(source: str | Path, scale: float | None = None) -> UNet:
@@ -61,7 +62,7 @@ def load_model(source: str | Path, scale: float | None = None) -> UNet:
         raise ModelError(f"{path}: {error}") from error
 
 
-def starting_point(source: str | None, **asked: object) -> tuple[UNet | None, dict[str, object]]:
+def starting_point(source: str | None, **asked: object) -> tuple[UNet | None, dict[str, Any]]:
     """The model that training starts from, None without `source`, and the architecture to train.
 
     Args:
@@ -119,7 +120,7 @@ def _read(path: Path) -> dict:
         raise ModelError(
             f"{path}: refused, unpickling it would run code ({wanted[1]}); save a plain state dict instead"
         ) from error
-    except (SafetensorError, *DAMAGED) as error:
+    except (SafetensorError, *DAMAGED) as error:  # type: ignore[misc]  # mypy knows no * here
         raise ModelError(f"{path}: is damaged, or no checkpoint") from error
     if not isinstance(entries, dict):
         raise ModelError(f"{path}: holds a {type(entries).__name__}, expected a state dict")
@@ -186,15 +187,16 @@ def _class_values(mask_values: object, num_classes: int) -> tuple[MaskValue, ...
     Without them the classes are written 0, 1, ...; classes beyond them, which no mask of the training held, get
     values that are still free.
     """
-    values = list(range(num_classes)) if mask_values is None else mask_values
-    values = values if isinstance(values, list) else []
-    coloured = bool(values) and isinstance(values[0], list)
+    given: list[Any] = list(range(num_classes)) if mask_values is None else []
+    if isinstance(mask_values, list):
+        given = mask_values
+    coloured = bool(given) and isinstance(given[0], list)
     try:
         # alpha is dropped, as wherever masks are read
-        values = [tuple(map(int, value[:3])) if coloured else int(value) for value in values][:num_classes]
+        values: list[Any] = [tuple(map(int, value[:3])) if coloured else int(value) for value in given][:num_classes]
     except (TypeError, ValueError):
         values = []
-    numbers = [number for value in values for number in (value if coloured else [value])]
+    numbers: list[int] = [number for value in values for number in (value if coloured else [value])]
     distinct = len(set(values)) == len(values) > 0 and all(len(value) == 3 for value in values if coloured)
     if not distinct or not 0 <= min(numbers) <= max(numbers) <= (255 if coloured else 65535):
         raise ValueError(f"its mask_values {mask_values!r} are neither numbers nor colours, one for each class")

@@ -163,11 +163,16 @@ class Predictor:
 
         Memory: width x tile height x classes, however high the image is.
         """
-        reads = []
-        for config in (network.config for network in self.networks):
-            known = (rows.drafted(config.preprocess), config.preprocess, config.in_channels, name)
-            reads.append(lambda start, stop, known=known: torch.from_numpy(network_rows(*known, start, stop)))
-        yield from self._bands(reads, rows.size)
+
+        def reader(config: UNetConfig) -> Read:
+            drafted = rows.drafted(config.preprocess)
+
+            def read(start: int, stop: int) -> Tensor:
+                return torch.from_numpy(network_rows(drafted, config.preprocess, config.in_channels, name, start, stop))
+
+            return read
+
+        yield from self._bands([reader(network.config) for network in self.networks], rows.size)
 
     def _bands(self, reads: Sequence[Read], size: tuple[int, int]) -> Iterator[Tensor]:
         """`bands` of an image of `size`, given what reads rows of each network's input."""

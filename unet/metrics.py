@@ -1,6 +1,7 @@
 """One integer confusion matrix over the whole set, and every score from it at the very end."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ def confusion_matrix(preds: Tensor, masks: Tensor, num_classes: int, ignore_inde
     return torch.bincount(cells.flatten(), minlength=num_classes**2 + 1)[:-1].view(num_classes, num_classes)
 
 
-def scores(matrix: Tensor) -> dict[str, float | list[float | None] | None]:
+def scores(matrix: Tensor) -> dict[str, Any]:
     """IoU, Dice, precision and recall of each class, their means, and pixel accuracy, from a confusion matrix.
 
     A class that occurs in neither truth nor prediction has no score (None) and is left out of the means; where nothing

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from PIL import ExifTags, Image, ImageOps
@@ -21,10 +22,11 @@ from unet.resize import resize_image
 
 MaskValue = int | tuple[int, int, int]
 ImageSource = str | Path | bytes | dict | Image.Image | np.ndarray
+Side = TypeVar("Side", int, float)
 
 # what Pillow raises for damaged files and, parsing the header, NumPy
-UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, OverflowError, MemoryError, struct.error, zlib.error)
-UNREADABLE += (tokenize.TokenError,)
+UNREADABLE: tuple[type[Exception], ...] = (OSError, SyntaxError, ValueError, EOFError, OverflowError, MemoryError)
+UNREADABLE += (struct.error, zlib.error, tokenize.TokenError)
 GREY_MODES = {"L": np.uint8, "I": np.int32, "F": np.float32}
 TURNED = (5, 6, 7, 8)  # orientations that swap height and width
 
@@ -47,7 +49,7 @@ def readable(name: str, *more: type[Exception]) -> Iterator[None]:
         yield
     except Image.DecompressionBombError as error:
         raise ImageError(f"{name}: {error}") from error
-    except (*UNREADABLE, *more) as error:
+    except (*UNREADABLE, *more) as error:  # type: ignore[misc]  # mypy knows no * here
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ImageError(f"{name}: cannot be read as an image ({reason})") from error
 
@@ -55,8 +57,8 @@ def readable(name: str, *more: type[Exception]) -> Iterator[None]:
 def open_image(source: ImageSource, page: int = 0) -> Image.Image | np.ndarray:
     """The picture (and page, of a TIFF) or array of a source, not decoded yet."""
     if isinstance(source, dict):  # `datasets` with Image(decode=False), or a page of a TIFF
-        page = source.get("page", page)
-        source = source["bytes"] if source.get("bytes") is not None else source["path"]
+        content = source["bytes"] if source.get("bytes") is not None else source["path"]
+        return open_image(content, source.get("page", page))
     if isinstance(source, bytes):
         is_npy = source.startswith(b"\x93NUMPY")
         return np.load(io.BytesIO(source), allow_pickle=False) if is_npy else Image.open(io.BytesIO(source))
@@ -127,7 +129,7 @@ def size_as_seen(image: JpegImageFile) -> tuple[int, int]:
     return _as_seen(image, image.size)
 
 
-def _as_seen(image: JpegImageFile, size: tuple[float, float]) -> tuple[float, float]:
+def _as_seen(image: JpegImageFile, size: tuple[Side, Side]) -> tuple[Side, Side]:
     """(W, H) as stored <-> (H, W) as seen."""
     return size if image.getexif().get(ExifTags.Base.Orientation) in TURNED else size[::-1]
 
@@ -237,6 +239,7 @@ class Preprocess:
         values = self.class_values or tuple(range(int(indices.max()) + 1))
         if isinstance(values[0], tuple):
             return np.array(values, dtype=np.uint8)[indices]
-        if min(values) < 0 or max(values) > 65535:
-            raise ImageError(f"mask values {min(values)} to {max(values)} cannot be written, a PNG holds 0 to 65535")
-        return np.array(values, dtype=np.uint8 if max(values) < 256 else np.uint16)[indices]
+        numbers = [value for value in values if isinstance(value, int)]
+        if min(numbers) < 0 or max(numbers) > 65535:
+            raise ImageError(f"mask values {min(numbers)} to {max(numbers)} cannot be written, a PNG holds 0 to 65535")
+        return np.array(numbers, dtype=np.uint8 if max(numbers) < 256 else np.uint16)[indices]

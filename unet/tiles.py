@@ -7,6 +7,7 @@ from it, or to the image's border, gives those pixels the logits of the whole im
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import groupby
 from typing import NamedTuple
 
@@ -88,7 +89,7 @@ def plan(
     shortest = min(tile_height, tile_width)
     if overlap is None:
         affordable = needed is not None and 2 * needed < shortest
-        overlap = 2 * needed if affordable else shortest // 2 // (2 * grid) * 2 * grid
+        overlap = 2 * needed if needed is not None and affordable else shortest // 2 // (2 * grid) * 2 * grid
     overlap = _up(overlap, 2 * grid)
     if overlap >= shortest:
         raise TileError(
@@ -146,13 +147,13 @@ def tiled_logits(
     row_weights, column_weights = weights_of(rows, tiling), weights_of(columns, tiling)
     # a tile's weight at a pixel is the product of its row's and its column's, and so is their sum over the tiles
     row_totals, column_totals = _totals(rows, row_weights), _totals(columns, column_weights)
-    rest = None  # sums of the rows that the next tiles share
+    rest: Tensor | None = None  # sums of the rows that the next tiles share
     for index, (top, bottom) in enumerate(rows):
-        band, sums = read(top, bottom), None
-        for group in _batches(columns, lambda width, height=bottom - top: batch_size_of(height, width)):
+        band, height = read(top, bottom), bottom - top
+        for group in _batches(columns, partial(batch_size_of, height)):
             logits = forward(torch.stack([band[:, :, slice(*columns[i])] for i in group]))
-            if sums is None:
-                sums = logits.new_zeros(logits.shape[1], bottom - top, size[1])
+            if group[0] == 0:
+                sums = logits.new_zeros(logits.shape[1], height, size[1])
             for tile, i in zip(logits, group, strict=True):
                 weight = row_weights[index][:, None] * column_weights[i]
                 sums[:, :, slice(*columns[i])] += weight.to(tile) * tile

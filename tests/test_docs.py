@@ -85,6 +85,8 @@ def check(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for word in words:
         if re.match(r"(docs|tests|benchmarks|accelerate_configs)/|\w+\.py$", word):
             assert (ROOT / word).exists(), f"{command}: there is no {word}"
+    if words[0] == "docker" and "accelerate" in words:
+        words = words[words.index("accelerate") :]
     if words[:2] == ["accelerate", "launch"]:
         launched = launch_command_parser().parse_args(words[2:])
         parse_script(launched.training_script, launched.training_script_args, monkeypatch)
@@ -95,6 +97,9 @@ def check(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
         parse_script(words[2], words[3:], monkeypatch)
     elif words[0] in ("python", "python3"):
         parse_script(words[1], words[2:], monkeypatch)
+    elif words[0] == "sbatch":
+        (script,) = (index for index, word in enumerate(words) if word.endswith(".sbatch"))
+        parse_script("train.py", words[script + 1 :], monkeypatch)
     else:
         assert words[0] in OTHERS, f"{command}: is no command that this test knows"
 

@@ -47,6 +47,42 @@ def test_throughput_counts_neither_warm_up_nor_what_happens_between_steps(monkey
     )
 
 
+def test_on_a_gpu_times_are_those_of_events_that_are_over(monkeypatch):
+    # no GPU in the test machine: a stand-in whose clock is one step behind the host's
+    clock = SimpleNamespace(now=0.0, over=0.0)
+
+    class Event:
+        def __init__(self, enable_timing: bool) -> None:
+            assert enable_timing
+
+        def record(self) -> None:
+            self.at = clock.now
+
+        def elapsed_time(self, end: "Event") -> float:
+            assert end.at <= clock.over, "read before the device got there"
+            return 1e3 * (end.at - self.at)
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: setattr(clock, "over", clock.now))
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 3e9)
+    monkeypatch.setattr("train_utils.meter.gather_object", lambda found: found)
+    accelerator = SimpleNamespace(device=torch.device("cuda"), num_processes=1)
+    meter = Meter(accelerator, nn.Linear(1, 1), 3e12, None)
+    for _ in range(WARMUP_STEPS + 4):
+        meter.start_step()
+        clock.now += 1
+        meter.data_ready()
+        with meter.communicating():
+            clock.now += 1
+        clock.over = clock.now  # the norm of the gradient was read
+        clock.now += 2
+        meter.end_step(8)
+    values = meter.summary()
+    assert values["perf/images_per_second"] == pytest.approx(2)
+    assert values["perf/data_wait_percent"] == pytest.approx(25)
+    assert values["perf/peak_memory_gb"] == 3
+
+
 def test_without_measured_steps_there_is_no_throughput(monkeypatch):
     assert measured(monkeypatch, steps=0).summary() == {}
 

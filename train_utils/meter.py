@@ -86,6 +86,7 @@ class Meter:
         self.accelerator = accelerator
         self.flops = flops
         self.peak = peak
+        self._on_cuda = accelerator.device.type == "cuda"
         self._ddp = model if isinstance(model, DistributedDataParallel) else None
         if self._ddp is not None:
             self._ddp._set_ddp_runtime_logging_sample_rate(1)
@@ -124,10 +125,10 @@ class Meter:
         `perf/data_wait_percent`, `perf/compute_percent`, `perf/communication_percent` (of several processes), and on
         CUDA `perf/peak_memory_gb`.
         """
-        if torch.cuda.is_available():
+        if self._on_cuda:
             torch.cuda.synchronize()
         self._settle()
-        peak_memory = torch.cuda.max_memory_allocated() / 1e9 if torch.cuda.is_available() else 0.0
+        peak_memory = torch.cuda.max_memory_allocated() / 1e9 if self._on_cuda else 0.0
         window, self._window = self._window, _Times()
         every = gather_object([(window, peak_memory)])  # who waits for data keeps the others waiting
         window = max((times for times, _ in every), key=lambda times: times.data)
@@ -140,7 +141,7 @@ class Meter:
             if self.peak is not None:
                 values["perf/peak_flops_percent"] = 100 * teraflops / self.peak
             values |= {f"perf/{name}_percent": share for name, share in self._shares(window).items()}
-        if torch.cuda.is_available():
+        if self._on_cuda:
             values["perf/peak_memory_gb"] = max(memory for _, memory in every)
         return values
 
@@ -180,7 +181,7 @@ class Meter:
         self._window.add(_Times(1, images, self._seconds(begin, end), self._seconds(begin, data), communication))
 
     def _now(self) -> Mark:
-        if self.accelerator.device.type != "cuda":
+        if not self._on_cuda:
             return time.perf_counter()
         event = torch.cuda.Event(enable_timing=True)
         event.record()

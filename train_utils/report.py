@@ -98,7 +98,8 @@ def write_report(
     else:
         page += _section("Best model", f"<div class=tiles>{_scores(step, result, records)}</div>")
     page += _section("Speed", _speed(records, settings, bottleneck))
-    page += _section("Curves", f"<div class=curves>{_curves(records)}</div>")
+    if curves := _curves(records):
+        page += _section("Curves", f"<div class=curves>{curves}</div>")
     if matrix is not None and result is not None:
         counts = matrix.cpu().numpy()
         page += _section("Classes", _class_table(names, colors, counts, result))
@@ -142,7 +143,8 @@ def _speed(records: Sequence[dict], settings: dict, bottleneck: str | None) -> s
     if values := [value for _, value in _values(records, "perf/teraflops_per_device")]:
         flops = median(values)
         tiles["model FLOPS of each device"] = f"{flops:.3g} tera" if flops >= 1 else f"{1e3 * flops:.3g} giga"
-    tiles["processes"] = str(settings["profile"]["processes"])
+    processes = settings["profile"]["processes"]
+    tiles["process" if processes == 1 else "processes"] = str(processes)
     parts = {"computing": "compute", "waiting for data": "data_wait", "communication": "communication"}
     shares = {label: _values(records, f"perf/{key}_percent") for label, key in parts.items()}
     medians = {label: median(value for _, value in values) for label, values in shares.items() if values}

@@ -244,7 +244,7 @@ def main() -> None:
         guard.begin_step()
         seed_step(args.seed, state.step, accelerator.process_index)  # for dropout
         step_loss = 0.0
-        with shortage_recorded(args.output_dir, network, split, any(asked), state.step + 1):
+        with shortage_recorded(args.output_dir, network, split, fixed, state.step + 1):
             for number, (images, masks) in enumerate(micro_batches, start=1):
                 accelerator.sync_gradients = number == split.accumulation
                 with nullcontext() if accelerator.sync_gradients else accelerator.no_sync(model):

@@ -145,10 +145,10 @@ def run_script(
             print(line, file=sys.stderr, flush=True)
         code = 1
     except RuntimeError as error:
-        line = echo_of_another(error)
-        if line is None:
+        echo = echo_of_another(error)
+        if echo is None:
             raise
-        print(f"{os.path.basename(sys.argv[0])}: error: {line}", file=sys.stderr, flush=True)
+        print(f"{os.path.basename(sys.argv[0])}: error: {echo}", file=sys.stderr, flush=True)
         code = 1
     finally:
         # loader workers outlast signals that the main process still works after, so they must be ended here

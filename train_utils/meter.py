@@ -156,7 +156,7 @@ class Meter:
         if shares.get("communication", 0) >= MUCH_WAITING:
             return (
                 f"communication and waiting for other processes {shares['communication']:.0f}% of the time:"
-                " raise --batch-size, or take fewer processes"
+                " raise --batch-size, try --ddp-comm-hook, or take fewer processes"
             )
         return None
 

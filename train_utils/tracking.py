@@ -18,7 +18,6 @@ import torch
 from accelerate import Accelerator
 from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
 
-from train_utils.arguments import say_once
 from train_utils.files import WriteError, replaced_file
 from train_utils.launch import LaunchError
 from train_utils.progress import say
@@ -77,7 +76,8 @@ def available_tracker(name: str) -> str:
     if name not in LOGGER_TYPE_TO_CLASS:
         known = ", ".join(sorted(LOGGER_TYPE_TO_CLASS))
         raise LaunchError(f"--tracker {name} is unknown; expected none or one of {known}")
-    say_once(f"tracker {name} is not installed; {WITHOUT_TRACKER}")
+    if int(os.environ.get("RANK", "0")) == 0:
+        print(f"tracker {name} is not installed; {WITHOUT_TRACKER}", file=sys.stderr)
     return "none"
 
 

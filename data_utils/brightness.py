@@ -62,6 +62,7 @@ def channel_statistics(sums: Sequence[Sums], skip: bool = False) -> tuple[tuple[
     if not sums:
         raise DataError("none of the images that brightness is measured on can be read")
     pixels = sum(found[0] for found in sums)
-    mean, squares = (sum(found[k] for found in sums) / pixels + np.zeros(usual) for k in (1, 2))
+    mean = sum(found[1] for found in sums) / pixels + np.zeros(usual)
+    squares = sum(found[2] for found in sums) / pixels + np.zeros(usual)
     std = np.sqrt(np.maximum(squares - mean**2, 0))
     return tuple(mean.tolist()), tuple(np.where(std > 0, std, 1.0).tolist())

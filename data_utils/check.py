@@ -42,12 +42,17 @@ def check_data(
     problems: dict[str, list[str]] = defaultdict(list)
     if not asked:
         problems[UNPAIRED] += sorted({line for records in splits.values() for line in unpaired(records)})
-    surveys, channels = [], defaultdict(list)
+    surveys = []
+    channels: dict[int, list[str]] = defaultdict(list)
     for what, records in splits.items():
         windows = open_rows if what == "training" else None
         look = partial(inspect_fully, read=read, errors=errors, channels=channels, open_rows=windows)
+
+        def titled(items: Iterable, total: int, title: str = f"reading {what} files") -> Iterable:
+            return progress(items, total, title)
+
         try:
-            surveys.append((examine(records, show, look), records))
+            surveys.append((examine(records, titled, look), records))
         except DataError as error:
             problems["too many mask values"].append(str(error))
     lines = [f"{dataset}: " + ", ".join(f"{len(records)} {what} images" for what, records in splits.items())]

@@ -53,7 +53,8 @@ def _place(
             int(np.clip(at - int(part * want), 0, max(have - want, 0)))
             for at, part, have, want in zip(pixel, inside, size, crop, strict=True)
         ]
-    return tuple((at, min(at + want, have)) for at, want, have in zip(starts, crop, size, strict=True))
+    rows, columns = ((at, min(at + want, have)) for at, want, have in zip(starts, crop, size, strict=True))
+    return rows, columns
 
 
 def nearest(want: int, have: int) -> np.ndarray:

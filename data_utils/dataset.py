@@ -1,6 +1,7 @@
 """Records become tensors: images as the network takes them, masks as class indices."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -133,11 +134,10 @@ class TrainingDataset(SegmentationDataset):
         if self.crop_size is None:
             return super().read_pair(slot)
         rng = np.random.default_rng([self.seed, slot.epoch, slot.index, 1])
-        if self.decoded is None and slot.index in self.places:
+        if self.decoded is None and self.crops is not None and slot.index in self.places:
             record, places = self.records[slot.index], self.places[slot.index]
-            image, values = read_window(
-                record, self.crops, lambda *sizes: crop_around(places, *sizes, self.crop_size, rng)
-            )
+            around = partial(crop_around, places, crop=self.crop_size, rng=rng)
+            image, values = read_window(record, self.crops, around)
             return image, self.classes.encode(values, record["name"])
         image, mask = super().read_pair(slot)
         rows, columns = (slice(*part) for part in crop_window(mask, self.crop_size, rng))

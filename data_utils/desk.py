@@ -24,7 +24,8 @@ SCORED_ROWS = 256  # of a written mask that are read at once
 class Rows(Protocol):
     """Rows [start, stop) of a picture of `size` (H, W)."""
 
-    size: tuple[int, int]
+    @property
+    def size(self) -> tuple[int, int]: ...
 
     def crop(self, start: int, stop: int) -> Image.Image | np.ndarray: ...
 

@@ -71,16 +71,16 @@ class Survey:
 
     @classmethod
     def from_json(cls, value: JSON) -> "Survey":
-        def of_json(value: list | int) -> Value:
+        def of_json(value: Any) -> Value:
             return tuple(value) if isinstance(value, list) else value
 
-        contents = {}
+        contents: dict[Content, Counter] = {}
         for kind, items in value["contents"]:
             pixels = Counter({of_json(value): count for value, count in items})
             contents[kind, tuple(sorted(pixels))] = pixels
         places = {i: {of_json(v): np.array(at) for v, at in found} for i, found in value["places"]}
         sizes, members = np.array(value["sizes"], np.int64).reshape(-1, 2), np.array(value["members"], np.int64)
-        return cls(sizes, Counter(value["modes"]), contents, members, places=places)
+        return cls(sizes, members, Counter(value["modes"]), contents, places=places)
 
 
 def examine(
@@ -153,7 +153,7 @@ def other_size(name: str, image: tuple[int, int], mask: tuple[int, int]) -> Prob
     return Problem("mask of another size", text)
 
 
-def too_many(pixels: Iterable[Value], name: str) -> Problem | None:
+def too_many(pixels: Collection[Value], name: str) -> Problem | None:
     """That a mask holds more values than there are classes, where it does."""
     excess = _too_many(pixels)
     if excess is None:

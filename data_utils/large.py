@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from PIL import Image
@@ -25,8 +25,11 @@ SUFFIXES = (".npy", ".tif", ".tiff")
 class Rows(Protocol):
     """Rows [start, stop) of a picture of `size` (H, W), or only columns [left, right) of them."""
 
-    size: tuple[int, int]
-    in_windows: bool
+    @property
+    def size(self) -> tuple[int, int]: ...
+
+    @property
+    def in_windows(self) -> bool: ...
 
     def crop(self, start: int, stop: int, left: int = 0, right: int | None = None) -> Image.Image | np.ndarray: ...
 
@@ -48,14 +51,14 @@ class Crops(NamedTuple):
     read: Callable[[Rows, tuple, str], np.ndarray]
 
 
-def rows_of(source: str | dict, open_rows: OpenRows) -> AbstractContextManager[Rows]:
+def rows_of(source: Any, open_rows: OpenRows) -> AbstractContextManager[Rows]:
     """The rows of a path or of a page of it."""
     path, page = (source["path"], source.get("page", 0)) if isinstance(source, dict) else (source, 0)
     return open_rows(Path(path), page)
 
 
 @contextmanager
-def large_rows(source: object, open_rows: OpenRows) -> Iterator[Rows | None]:
+def large_rows(source: Any, open_rows: OpenRows) -> Iterator[Rows | None]:
     """The rows of a large image that has windows; None for any other, which is decoded whole."""
     path = source.get("path") if isinstance(source, dict) and source.get("bytes") is None else source
     with ExitStack() as stack:
@@ -90,7 +93,9 @@ def inspect_in_windows(record: dict, open_rows: OpenRows) -> Inspection | Proble
 
 
 def _look(mask: Rows, mode: str, name: str) -> Inspection | Problem:
-    pixels, parts, coloured = Counter(), defaultdict(list), False
+    pixels: Counter = Counter()
+    parts: dict[Any, list] = defaultdict(list)
+    coloured = False
     for top, band in bands(mask):
         part, coloured, _ = decode_mask(band, name)
         counts, keys = count_values(part), pack(part).ravel()

@@ -31,8 +31,8 @@ def build_loaders(
     `read(source, name)` gives (C, h, w) images. With `cache`, all are decoded now, or have been in an earlier run.
     `crops` reads crops of images that are too large to be decoded whole for each.
     """
-    common = {"fill": data.mean, "skip": data.skip}
-    options = {"bad": data.train_bad, "crop_size": crop_size, "seed": sampler.seed}
+    common: dict[str, Any] = {"fill": data.mean, "skip": data.skip}
+    options: dict[str, Any] = {"bad": data.train_bad, "crop_size": crop_size, "seed": sampler.seed}
     options |= {"places": data.train_places, "crops": crops}
     train = TrainingDataset(data.train, read, data.classes, **options, **common)
     val = EvaluationDataset(data.val, read, data.classes, bad=data.val_bad, **common)

@@ -177,8 +177,9 @@ def survey_files(splits: Splits, reading: Reading, classes: str | None, ignore: 
     pixels = class_pixels(total_pixels(pairs), mask_classes)
     lines = doubts(pairs, found, mask_classes, named=bool(classes), ignored=bool(ignore))
     places = {i: places_of(found, mask_classes) for i, found in pairs[0][0].places.items()}
-    known = (mask_classes, pixels, len(mean), mean, std, types, *bad, reading.skip)
-    return Data(*splits, *sizes, *known, train_places=places, doubts=lines)
+    known: tuple[Any, ...] = (*sizes, mask_classes, pixels, len(mean), mean, std, types, *bad, reading.skip)
+    known += (None, places, lines)
+    return Data(*splits, *known)
 
 
 def sample_stream(splits: Splits, reading: Reading, classes: str, ignore: str | None, need_sizes: bool) -> Data:
@@ -196,14 +197,14 @@ def sample_stream(splits: Splits, reading: Reading, classes: str, ignore: str | 
     find_unknown(survey, sample, mask_classes)
     reading.check(survey, sample)
     mean, std, types = reading.measure(sample, None, survey)
-    val_sizes, bad = np.zeros((len(val), 2), np.int64), {}
+    val_sizes, bad = np.zeros((len(val), 2), np.int64), dict[int, str]()
     if need_sizes:
         headers = reading.examine(val, "checking validation files")
         find_unknown(headers, val, mask_classes)
         reading.check(headers, val)
         val_sizes, bad = usable_sizes(headers), texts(headers)
     train_sizes, pixels = np.zeros((len(train), 2), np.int64), class_pixels(found, mask_classes)
-    known = (mask_classes, pixels, len(mean), mean, std, types, {}, bad, reading.skip, train.lengths)
+    known: tuple[Any, ...] = (mask_classes, pixels, len(mean), mean, std, types, {}, bad, reading.skip, train.lengths)
     return Data(train, val, train_sizes, val_sizes, *known)
 
 

@@ -66,7 +66,8 @@ def resize_window(
         )
     (top, bottom, *rows), (left, right, *columns) = parts
     box = (columns[0], rows[0], columns[1], rows[1])
-    return resize_image(read(top, bottom, left, right), tuple(stop - start for start, stop in window), box)
+    height, width = (stop - start for start, stop in window)
+    return resize_image(read(top, bottom, left, right), (height, width), box)
 
 
 def _bicubic(extent: float, target: int, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:

@@ -31,9 +31,14 @@ class Rows(Protocol):
     The columns [left, right) of them, where those are given.
     """
 
-    size: tuple[int, int]
-    extent: tuple[float, float]  # how far (h, w) `crop` reaches: `size`, or less where there is less detail
-    in_windows: bool  # False where the whole picture is decoded all the same
+    @property
+    def size(self) -> tuple[int, int]: ...
+
+    @property
+    def extent(self) -> tuple[float, float]: ...  # how far (h, w) `crop` reaches: `size`, or less with less detail
+
+    @property
+    def in_windows(self) -> bool: ...  # False where the whole picture is decoded all the same
 
     def crop(self, start: int, stop: int, left: int = 0, right: int | None = None) -> Image.Image | np.ndarray: ...
 
@@ -140,7 +145,7 @@ class TiffRows:
             page.decode(None, 0)
         except (ValueError, ImportError):  # compressed by a codec that tifffile lacks
             return False
-        return np.prod(page.chunks) * page.dtype.itemsize <= SEGMENT_BYTES
+        return int(np.prod(page.chunks)) * np.dtype(page.dtype).itemsize <= SEGMENT_BYTES
 
     def crop(self, start: int, stop: int, left: int = 0, right: int | None = None) -> np.ndarray:
         right, samples = self.size[1] if right is None else right, self.page.samplesperpixel
@@ -149,7 +154,7 @@ class TiffRows:
         return rows[:, :, :3] if samples == 4 else rows
 
     def _stored(self, file: BinaryIO, start: int, stop: int, left: int, right: int) -> np.ndarray:
-        shape, kind = (stop - start, self.size[1], self.page.samplesperpixel), self.page.dtype
+        shape, kind = (stop - start, self.size[1], self.page.samplesperpixel), np.dtype(self.page.dtype)
         row_bytes = shape[1] * shape[2] * kind.itemsize
         file.seek(self.page.dataoffsets[0] + start * row_bytes)
         stored = np.frombuffer(file.read((stop - start) * row_bytes), kind.newbyteorder(self.page.parent.byteorder))
@@ -222,10 +227,10 @@ def network_rows(rows: Rows, preprocess: Preprocess, channels: int, name: str, s
     def read(first: int, last: int) -> np.ndarray:
         return preprocess.fit(read_image(rows.crop(first, last), name), channels, name)
 
-    size, pixels = preprocess.target_size(*rows.size), None
+    size, pixels = preprocess.target_size(*rows.size), np.empty((channels, 0, 0))
     for first in range(start, stop, CHUNK):
         part = resize_rows(read, rows.extent, size, first, min(first + CHUNK, stop)).transpose(2, 0, 1)
-        if pixels is None:
+        if first == start:
             kind = np.uint8 if part.dtype == np.uint8 else np.float32
             pixels = np.empty((channels, stop - start, size[1]), kind)
         pixels[:, first - start : first - start + part.shape[1]] = part

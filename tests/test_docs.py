@@ -28,7 +28,8 @@ SMALL = {  # flags that make a documented command quick
     "train.py": "--max-steps 2 --base-channels 4 --depth 2 --num-workers 0",
     "python -m data_utils.shapes": "--train 4 --val 2",
 }
-OTHERS = {"pip", "pytest", "pre-commit", "tensorboard", "hf", "docker", "git", ".ci/run"}  # not ours to parse
+COMMAND = r"(\w+=\S+ )*(accelerate launch|torchrun|python3?) .*(train\.py|predict\.py|benchmarks/|-m )"
+OTHERS = {"pip", "mypy", "pytest", "pre-commit", "tensorboard", "hf", "docker", "git", ".ci/run"}  # not ours to parse
 # flags that the documentation names and that belong to programs of other people
 FOREIGN = {"--amp", "--bilinear", "--load", "--mask-threshold", "--no-save", "--validation", "--viz"}  # Pytorch-UNet
 FOREIGN |= {"--ipc", "--shm-size", "--gpus", "--pid", "--logdir", "--signal"}
@@ -44,11 +45,10 @@ def inline(page: Path) -> list[str]:
     """Whole commands in `backticks`."""
     prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     spans = [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", prose)]
-    return [
-        span
-        for span in spans
-        if re.match(r"(\w+=\S+ )*(accelerate launch|torchrun|python3?) .*(train\.py|predict\.py|benchmarks/|-m )", span)
-    ]
+    spans = [
+        re.sub(r"predict\.py$", "predict.py --model M --input I --output O", span) for span in spans
+    ]  # a way to launch
+    return [span for span in spans if re.match(COMMAND, span)]
 
 
 class Parsed(Exception):

@@ -33,10 +33,8 @@ class Rows(Protocol):
 
     @property
     def size(self) -> tuple[int, int]: ...
-
     @property
     def extent(self) -> tuple[float, float]: ...  # how far (h, w) `crop` reaches: `size`, or less with less detail
-
     @property
     def in_windows(self) -> bool: ...  # False where the whole picture is decoded all the same
 

@@ -4,6 +4,7 @@ import ctypes
 import os
 import signal
 import sys
+from threading import Thread
 from types import FrameType
 
 import torch
@@ -22,11 +23,10 @@ class StopRequest:
         self._group = dist.new_group(backend="gloo") if accelerator.num_processes > 1 else None
         for number in (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGUSR1", signal.SIGTERM)):
             signal.signal(number, self._remember)
+        _end_at_second_interrupt()
         _follow_launcher()
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGINT and self.name == "SIGINT":
-            os._exit(128 + number)
         self.name = signal.Signals(number).name
 
     def agreed(self) -> bool:
@@ -36,6 +36,21 @@ class StopRequest:
         asked = torch.tensor(int(bool(self.name)))
         dist.all_reduce(asked, dist.ReduceOp.MAX, group=self._group)
         return bool(asked)
+
+
+def _end_at_second_interrupt() -> None:
+    """In a thread: Python runs handlers between two of its own instructions, and a backward pass may be a long one."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+
+    def watch() -> None:
+        interrupts = 0
+        while interrupts < 2:
+            interrupts += os.read(reading, 1) == bytes([signal.SIGINT])
+        os._exit(128 + signal.SIGINT)
+
+    Thread(target=watch, daemon=True).start()
 
 
 def _follow_launcher() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 JSON = Any  # what json takes and gives
-FORMAT = 1  # of what is remembered: another number forgets everything
+FORMAT = 2  # of what is remembered: another number forgets everything
 
 
 def cache_folder() -> Path:

@@ -94,7 +94,7 @@ def one_process(tiny_folder, tmp_path_factory):
         (2, []),
         (3, ["--micro-batch-size", "2"]),
         (1, ["--micro-batch-size", "4"]),
-        (1, ["--gradient-accumulation-steps", "5"]),
+        pytest.param(1, ["--gradient-accumulation-steps", "5"], marks=pytest.mark.slow),
     ],
 )
 def test_processes_and_accumulation_change_neither_losses_nor_scores(

@@ -10,11 +10,14 @@ PLAIN_LINE = "{desc}: {percentage:.0f}% {n_fmt}/{total_fmt} [{elapsed}<{remainin
 
 
 class _Lines:
-    """A stream for tqdm where nobody can see a line being redrawn: each redraw becomes a line of its own."""
+    """A stream for tqdm where nobody can see a line being redrawn: each new state becomes a line of its own."""
+
+    last = ""
 
     def write(self, text: str) -> None:
         text = text.replace("\r", "").replace("\x1b[A", "").strip()
-        if text and " 0/" not in text:
+        if text and " 0/" not in text and text != self.last:
+            self.last = text
             sys.stderr.write(text + "\n")
 
     def flush(self) -> None:

@@ -212,6 +212,20 @@ def turned(path: Path) -> None:
     Image.fromarray(PICTURES["rgb"]).save(path, exif=exif)
 
 
+def veiled(path: Path) -> None:
+    """Colours that are multiplied by an opacity, as the file says."""
+    half = np.full((*PICTURES["rgb"].shape[:2], 1), 128, np.uint8)
+    pixels = np.concatenate([PICTURES["rgb"] // 2, half], axis=2)
+    tifffile.imwrite(path, pixels, photometric="rgb", extrasamples=["assocalpha"])
+
+
+@pytest.mark.parametrize("array", [np.zeros(7), np.zeros((4, 4, 0)), np.zeros((2, 3, 4, 5))], ids=["1", "none", "4"])
+def test_an_array_that_is_no_picture_is_an_image_error(array, tmp_path):
+    np.save(tmp_path / "a.npy", array)
+    with pytest.raises(ImageError, match=r"a\.npy: .*shape is \("), open_rows(tmp_path / "a.npy"):
+        pass
+
+
 @pytest.mark.parametrize(
     ("name", "write"),
     [
@@ -223,6 +237,7 @@ def turned(path: Path) -> None:
         ("jpeg.tif", lambda path: Image.fromarray(PICTURES["rgb"]).save(path, compression="jpeg")),
         ("white.tif", lambda path: tifffile.imwrite(path, PICTURES["grey"], photometric="miniswhite")),
         ("planes.tif", lambda path: tifffile.imwrite(path, PICTURES["rgb"].transpose(2, 0, 1), photometric="rgb")),
+        ("veiled.tif", veiled),
         ("a.npy", lambda path: np.save(path, PICTURES["float"])),
     ],
 )

@@ -20,7 +20,8 @@ CHUNK = 128  # output rows that are resized at once
 TIFF_SUFFIXES = (".tif", ".tiff")
 MINISBLACK, RGB = tifffile.PHOTOMETRIC.MINISBLACK, tifffile.PHOTOMETRIC.RGB
 # what tifffile raises, besides, where a damaged header holds a wrong number or type (found by damaging headers)
-DAMAGED = (AttributeError, LookupError, TypeError, ArithmeticError, AssertionError)
+# and imagecodecs, where that is installed, for damaged segments
+DAMAGED = (AttributeError, LookupError, TypeError, ArithmeticError, AssertionError, RuntimeError)
 
 logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # what it would say is in the ImageError
 
@@ -129,13 +130,9 @@ class TiffRows:
         plain = {(MINISBLACK, 1, "uint8"), (MINISBLACK, 1, "uint16"), (MINISBLACK, 1, "float32")}
         plain |= {(RGB, 3, "uint8"), (RGB, 4, "uint8")}
         upright = page.tags.valueof("Orientation", default=1) == 1
-        if (
-            layout not in plain
-            or not upright
-            or page.planarconfig != 1
-            or page.imagedepth != 1
-            or page.bitspersample % 8
-        ):
+        straight = tifffile.EXTRASAMPLE.ASSOCALPHA not in page.extrasamples  # Pillow divides the colours by that alpha
+        whole = page.planarconfig == 1 and page.imagedepth == 1 and page.bitspersample % 8 == 0
+        if layout not in plain or not (upright and straight and whole):
             return False
         if page.is_contiguous:
             return True
@@ -208,7 +205,10 @@ def open_rows(path: Path, page: int = 0) -> Iterator[Rows]:
 def _rows(path: Path, page: int, stack: ExitStack) -> Rows:
     suffix = path.suffix.lower()
     if suffix == ".npy":
-        return ArrayRows(np.load(path, mmap_mode="r", allow_pickle=False))
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        if array.ndim not in (2, 3) or not array.size:
+            raise ValueError(f"its shape is {array.shape}, not (H, W) or (H, W, C)")
+        return ArrayRows(array)
     if suffix in TIFF_SUFFIXES:
         tiff_page = stack.enter_context(tifffile.TiffFile(path)).pages[page].aspage()
         if TiffRows.can_read(tiff_page):

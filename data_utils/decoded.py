@@ -71,10 +71,13 @@ def decode_once(
         with FileLock(file.with_suffix(".lock")):  # another run may be at it
             if not file.exists():
                 partial = file.with_suffix(PARTIAL)
-                with partial.open("wb") as stream, pyarrow.ipc.new_file(stream, schema) as writer:
-                    for found in progress(in_threads(attempt, count), count, "decoding for --cache"):
-                        writer.write_batch(pyarrow.RecordBatch.from_pylist([_row(found)], schema))
-                partial.replace(file)
+                try:
+                    with partial.open("wb") as stream, pyarrow.ipc.new_file(stream, schema) as writer:
+                        for found in progress(in_threads(attempt, count, 1), count, "decoding for --cache"):
+                            writer.write_batch(pyarrow.RecordBatch.from_pylist([_row(found)], schema))
+                    partial.replace(file)
+                finally:
+                    partial.unlink(missing_ok=True)
     except OSError as error:
         raise DataError(f"--cache cannot be written to {file.parent} ({error.strerror or error})") from error
     return Decoded(file)

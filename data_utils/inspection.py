@@ -1,10 +1,11 @@
 """One look at every image's header and every mask's pixels: sizes, mask values, and what is wrong."""
 
 import os
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -111,13 +112,24 @@ def examine(
     return survey
 
 
-def in_threads(function: Callable[[int], object], count: int) -> Iterator:
-    """function(0), ... function(count - 1), in order; Pillow and NumPy decode outside the interpreter's lock."""
-    starts = range(0, count, CHUNK)
-    pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())
+def in_threads(function: Callable[[int], Any], count: int, chunk: int = CHUNK) -> Iterator:
+    """function(0), ... function(count - 1), in order; Pillow and NumPy decode outside the interpreter's lock.
+
+    Two chunks for each thread are begun ahead of what is taken, no more: results may be large.
+    """
+    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    pool = ThreadPoolExecutor(threads)
+
+    def begin(start: int) -> Future[list]:
+        return pool.submit(lambda: [function(i) for i in range(start, min(start + chunk, count))])
+
+    starts = iter(range(0, count, chunk))
+    begun = deque(map(begin, islice(starts, 2 * threads)))
     try:
-        for chunk in pool.map(lambda at: [function(i) for i in range(at, min(at + CHUNK, count))], starts):
-            yield from chunk
+        while begun:
+            results = begun.popleft().result()
+            begun.extend(map(begin, islice(starts, 1)))
+            yield from results
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -137,13 +149,18 @@ def inspect(record: dict) -> Inspection | Problem:
         return other_size(name, size, mask.shape[:2])
     pixels = count_values(mask)
     if jpeg and len(pixels) > 2:
-        return Problem(
-            "lossy mask",
-            f"{name}: mask is a JPEG with the values {show(sorted(pixels))}; compression invents values, store masks"
-            " as PNG (or are images and masks swapped?)",
-        )
+        return lossy(name, pixels)
     return too_many(pixels, name) or Inspection(
         size, mode, "colours" if mask.ndim == 3 else "greys" if coloured else "numbers", pixels
+    )
+
+
+def lossy(name: str, pixels: Iterable[Value]) -> Problem:
+    """A JPEG mask of more than two values."""
+    return Problem(
+        "lossy mask",
+        f"{name}: mask is a JPEG with the values {show(sorted(pixels))}; compression invents values, store masks"
+        " as PNG (or are images and masks swapped?)",
     )
 
 

@@ -453,6 +453,19 @@ def test_what_a_killed_run_left_of_the_cache_is_cleared_and_what_another_is_writ
     assert len(list(folder.glob("*.arrow"))) == 1
 
 
+def test_a_cache_that_could_not_be_finished_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    def prepare(index: int) -> tuple[np.ndarray, np.ndarray]:
+        if index == 5:
+            raise OSError(28, "No space left on device")
+        return np.ones((1, 2, 3), np.uint8), np.ones((2, 3), np.uint8)
+
+    with pytest.raises(DataError, match="No space left on device"):
+        decode_once(prepare, 9, "full", (), progress)
+    assert [path.suffix for path in (tmp_path / "unet-accelerate").iterdir()] == [".lock"]
+
+
 def test_what_cannot_be_cached_says_so(fails_with, tmp_path):
     result = launch("train.py", "--cache", *TINY, "--output-dir", tmp_path / "run")
     fails_with(result, "--cache keeps what is decoded from local files", 1)

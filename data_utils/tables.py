@@ -104,13 +104,16 @@ def load_tables(dataset: str, path: Path, config: str | None) -> Mapping[str, "D
             f"--dataset {dataset} {seen}; expected `shapes`, a folder, a .parquet file or a Hub id owner/name"
         )
     import datasets  # seconds, which other sources need not wait
+    from datasets.naming import camelcase_to_snakecase
 
     failures = (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError)
     try:
         if path.is_file():
             loaded = datasets.load_dataset("parquet", data_files=str(path))
         elif not path.is_dir():
-            ask_hub(dataset, Path(datasets.config.HF_DATASETS_CACHE) / dataset.replace("/", "___"))
+            owner, name = dataset.split("/")
+            copy = f"{owner}___{camelcase_to_snakecase(name)}"  # as `datasets` names it
+            ask_hub(dataset, Path(datasets.config.HF_DATASETS_CACHE) / copy)
             loaded = datasets.load_dataset(dataset, config)
         elif (path / "dataset_info.json").is_file() or (path / "dataset_dict.json").is_file():
             loaded = datasets.load_from_disk(str(path))

@@ -346,9 +346,9 @@ def test_a_copy_of_a_hub_data_set_is_loaded_without_the_hub(monkeypatch, tmp_pat
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path))
     monkeypatch.setattr(datasets, "load_dataset", fail)
-    (tmp_path / "nobody___nothing").mkdir()
-    message = error_of("nobody/nothing", dataset_config="small")
-    assert "as a Hub id it cannot be loaded (Couldn't reach 'nobody/nothing' on the Hub, small)" in message
+    (tmp_path / "nobody___small_things").mkdir()
+    message = error_of("nobody/SmallThings", dataset_config="small")
+    assert "as a Hub id it cannot be loaded (Couldn't reach 'nobody/SmallThings' on the Hub, small)" in message
 
 
 def png(value: int, size=(4, 6)) -> bytes:

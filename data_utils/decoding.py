@@ -58,7 +58,10 @@ def opened(source: Source | None, name: str) -> Iterator[Image.Image | np.ndarra
         if isinstance(error, UnidentifiedImageError):  # Pillow names an object in memory
             reason = "empty, not an image, or in a format that Pillow does not know"
         if isinstance(error, Image.DecompressionBombError):
-            reason += " To train on crops of it, --crop-size and a TIFF or .npy file; to validate on it, cut it"
+            reason += (
+                " To train on crops of it, --crop-size, without --cache, and .npy or TIFF: 8-bit, or grey of 16 bits or"
+                " float, uncompressed or deflate; to validate on it, cut it"
+            )
         raise DataError(f"{name} cannot be read ({reason})") from error
 
 

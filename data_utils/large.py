@@ -12,7 +12,7 @@ from PIL import Image
 from data_utils.crops import Size, Window, nearest
 from data_utils.decoding import decode_mask
 from data_utils.errors import DataError
-from data_utils.inspection import Inspection, Problem, count_values, inspect, other_size, too_many
+from data_utils.inspection import Inspection, Problem, count_values, inspect, lossy, other_size, too_many
 from data_utils.masks import as_colour, key_of, pack, read_mask
 
 LARGE = 2**24  # pixels
@@ -57,10 +57,14 @@ def rows_of(source: Any, open_rows: OpenRows) -> AbstractContextManager[Rows]:
     return open_rows(Path(path), page)
 
 
+def _bytes_of(source: Any) -> bytes | None:
+    return source.get("bytes") if isinstance(source, dict) else None
+
+
 @contextmanager
 def large_rows(source: Any, open_rows: OpenRows) -> Iterator[Rows | None]:
     """The rows of a large image that has windows; None for any other, which is decoded whole."""
-    path = source.get("path") if isinstance(source, dict) and source.get("bytes") is None else source
+    path = source.get("path") if isinstance(source, dict) and _bytes_of(source) is None else source
     with ExitStack() as stack:
         rows = None
         if isinstance(path, str) and path.lower().endswith(SUFFIXES):
@@ -80,14 +84,18 @@ def inspect_in_windows(record: dict, open_rows: OpenRows) -> Inspection | Proble
     """As `inspect`; of a large image's mask also some places of each value, (n, 2) as (row, column)."""
     name = record["name"]
     with large_rows(record["image"], open_rows) as image:
-        if image is None:
+        if image is None or _bytes_of(record["mask"]) is not None:
             return inspect(record)
         try:
             with rows_of(record["mask"], open_rows) as mask:
                 if mask.size != image.size:
                     return other_size(name, image.size, mask.size)
                 first = np.asarray(image.crop(0, 1))
-                return _look(mask, f"{first.dtype} x {first[0, 0].size}", name)
+                found = _look(mask, f"{first.dtype} x {first[0, 0].size}", name)
+                jpeg = str(record["mask"]).lower().endswith((".jpg", ".jpeg"))
+                if jpeg and isinstance(found, Inspection) and len(found.pixels) > 2:
+                    return lossy(name, found.pixels)
+                return found
         except ValueError as error:
             return Problem("cannot be read in windows", f"{name}: {error}; large masks are best stored as tiled TIFF")
 

@@ -60,11 +60,14 @@ def parse_args() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def find_work(args: argparse.Namespace, predictor: Predictor, desk: Desk) -> tuple[int, list[list[Job]]]:
-    """How many inputs there are, and what is to be done in batches; says beforehand what the user should know."""
+def find_work(args: argparse.Namespace, predictor: Predictor, desk: Desk) -> tuple[int, list[list[Job]], set[Job]]:
+    """How many inputs there are, what is to be done in batches, and what of it is only to be scored.
+
+    Says beforehand what the user should know.
+    """
     jobs = find_jobs(args.input, args.output, desk.extensions, tiff_pages, args.truth, args.mask_suffix)
-    finished = [job for job in jobs if desk.is_finished(job)]
-    todo = [job for job in jobs if not desk.is_finished(job)]
+    finished = {job for job in jobs if desk.is_finished(job)}
+    todo = [job for job in jobs if job not in finished]
     # masks compress well, overlays do not, and probabilities are written as they are
     bytes_of_pixel = 0.05 + args.overlay + 4 * predictor.config.num_classes * args.probabilities
     check_disk(args.output, int(bytes_of_pixel * sum(job.pixels for job in todo)))
@@ -80,14 +83,14 @@ def find_work(args: argparse.Namespace, predictor: Predictor, desk: Desk) -> tup
         args.output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DataError(f"--output {args.output} cannot be made ({error.strerror})") from error
-    return len(jobs), batches + [[job] for job in finished if args.truth]
+    return len(jobs), batches + [[job] for job in jobs if job in finished and args.truth], finished
 
 
-def predict(batches: list[list[Job]], predictor: Predictor, desk: Desk, *, show: bool) -> Iterator:
-    """(job, confusion matrix or error) of every job as it is finished; what is written already is only scored."""
+def predict(batches: list[list[Job]], finished: set[Job], predictor: Predictor, desk: Desk, *, show: bool) -> Iterator:
+    """(job, confusion matrix or error) of every job as it is done; what was `finished` before is only scored."""
 
     def read(job: Job) -> tuple[list[Tensor], tuple[int, int], ArrayRows | None] | None:
-        if desk.is_finished(job) or (job.size and predictor.in_windows(job.size)):
+        if job in finished or (job.size and predictor.in_windows(job.size)):
             return None
         inputs, size = predictor.inputs(job.image, job.name, job.page)
         return inputs, size, ArrayRows(read_image(job.image, job.name, job.page)) if desk.shows_image else None
@@ -102,7 +105,7 @@ def predict(batches: list[list[Job]], predictor: Predictor, desk: Desk, *, show:
 
     def compute(images: list[tuple[Job, tuple | None]]) -> list[Callable[[], Tensor | None]]:
         jobs, contents = zip(*images, strict=True)
-        if contents[0] is None and desk.is_finished(jobs[0]):
+        if jobs[0] in finished:
             return [partial(desk.score, jobs[0])]
         if contents[0] is None:
             matrix = in_windows(jobs[0])
@@ -139,11 +142,11 @@ def main() -> None:
         replaced_file,
         confusion_matrix,
     )
-    images, batches = on_main(accelerator, lambda: find_work(args, predictor, desk), *USER_ERRORS)
+    images, batches, finished = on_main(accelerator, lambda: find_work(args, predictor, desk), *USER_ERRORS)
     mine = share_of(batches, rank, world_size)
 
     matrix, scored, failures = torch.zeros(desk.num_classes, desk.num_classes, dtype=torch.int64), [], []
-    results = predict(mine, predictor, desk, show=is_main)
+    results = predict(mine, finished, predictor, desk, show=is_main)
     with accelerator.autocast():
         for job, result in track(results, sum(map(len, mine)), "predicting", unit="image", show=is_main):
             if isinstance(result, Exception):

@@ -237,14 +237,16 @@ def main() -> None:
         raw = [next(batches) for _ in range(split.accumulation)]
         skipped.update(problem for batch in raw for problem in batch.pop("problems"))
         meter.data_ready()
-        micro_batches = [augment(**batch, strength=args.augment, seed=args.seed, fill=fill, std=std) for batch in raw]
-        counts = sum(criterion.counts(masks) for _, masks in micro_batches)
-        with meter.communicating():
-            counts = accelerator.reduce(counts, "sum")
-        guard.begin_step()
-        seed_step(args.seed, state.step, accelerator.process_index)  # for dropout
-        step_loss = 0.0
         with shortage_recorded(args.output_dir, network, split, fixed, state.step + 1):
+            micro_batches = [
+                augment(**batch, strength=args.augment, seed=args.seed, fill=fill, std=std) for batch in raw
+            ]
+            counts = sum(criterion.counts(masks) for _, masks in micro_batches)
+            with meter.communicating():
+                counts = accelerator.reduce(counts, "sum")
+            guard.begin_step()
+            seed_step(args.seed, state.step, accelerator.process_index)  # for dropout
+            step_loss = 0.0
             for number, (images, masks) in enumerate(micro_batches, start=1):
                 accelerator.sync_gradients = number == split.accumulation
                 with nullcontext() if accelerator.sync_gradients else accelerator.no_sync(model):
@@ -252,15 +254,15 @@ def main() -> None:
                     # `backward` divides by the steps of DeepSpeed, 1 elsewhere; the processes' gradients are averaged
                     accelerator.backward(loss * world_size * accelerator.gradient_accumulation_steps)
                 step_loss += loss.detach()
-        # a sync point with the device: the host must know whether to make the step
-        grad_norm = gradient_norm(accelerator, model, args.max_grad_norm or math.inf)
-        state.step += 1
-        if guard.accepts(grad_norm):
-            optimizer.step()
-            average.update(state.step)
-            window.add(step_loss)
-        else:
-            guard.refuse(state.step, [data.train[index]["name"] for batch in raw for _, index in batch["keys"]])
+            # a sync point with the device: the host must know whether to make the step
+            grad_norm = gradient_norm(accelerator, model, args.max_grad_norm or math.inf)
+            state.step += 1
+            if guard.accepts(grad_norm):
+                optimizer.step()
+                average.update(state.step)
+                window.add(step_loss)
+            else:
+                guard.refuse(state.step, [data.train[index]["name"] for batch in raw for _, index in batch["keys"]])
         optimizer.zero_grad()
         meter.end_step(len(data.train) / steps_per_epoch)
         trace.step()
@@ -303,8 +305,8 @@ def main() -> None:
         stopping = stop.agreed()
         if state.step % checkpoint_every == 0 or state.step == total_steps or improved or stopping:
             state.window, state.skipped = window.saved(), guard.skipped
-            best_model.is_saved()  # or tried again, before a checkpoint tells of it
-            checkpoints.save(state, score)
+            # a best model that the disk refuses is tried again, before a checkpoint tells of it
+            checkpoints.save(state if best_model.is_saved() else replace(state, best=-1.0), score)
     bar.close()
     trace.close()
     all_saved = all((best_model.is_saved(), checkpoints.wait(), run_log.is_saved()))
@@ -330,7 +332,7 @@ def main() -> None:
         if stopping and state.step < total_steps:
             rest = "all is saved, go on" if all_saved else "what is saved goes on"
             print(f"stopped after step {state.step} of {total_steps}; {rest} with --resume auto")
-        elif args.push_to_hub:
+        elif args.push_to_hub and best_model.is_saved():
             push_to_hub(args.output_dir / "model", args.push_to_hub)
     run_log.finish()
     if not all_saved:

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from typing import NoReturn, TypeVar
 
@@ -16,6 +17,8 @@ from huggingface_hub.utils import validate_repo_id
 
 from train_utils.failures import echo_of_another
 from train_utils.launch import LaunchError
+
+_PLAIN = warnings.formatwarning
 
 Number = TypeVar("Number", int, float)
 
@@ -127,8 +130,11 @@ def run_script(
 ) -> None:
     """Run `main`; an error of these types is the user's to mend: one line, no traceback, exit code 1."""
     code = 0
+    warnings.formatwarning = _one_line
     try:
         main()
+    except SystemExit as asked:
+        code = int(asked.code or 0)
     except KeyboardInterrupt:
         say_once(f"{os.path.basename(sys.argv[0])}: interrupted")
         code = 128 + signal.SIGINT
@@ -157,6 +163,15 @@ def run_script(
         for worker in multiprocessing.active_children():
             worker.kill()
     _leave(code)
+
+
+def _one_line(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """Warnings of this project's own categories without the line of code that they come from."""
+    if category.__module__.partition(".")[0] in ("unet", "data_utils"):
+        return f"warning: {message}\n"
+    return _PLAIN(message, category, filename, lineno, line)
 
 
 def _leave(code: int) -> None:

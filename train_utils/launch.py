@@ -134,7 +134,7 @@ def describe_profile(accelerator: Accelerator) -> dict[str, str | int]:
         steps = os.environ.get("ACCELERATE_GRADIENT_ACCUMULATION_STEPS")
     else:
         steps = state.deepspeed_plugin.deepspeed_config.get("gradient_accumulation_steps")
-    if str(steps).isdigit():  # DeepSpeed may say "auto"
+    if str(steps).isdigit() and int(str(steps)) > 1:  # DeepSpeed may say "auto", and 1 is what nobody asked for
         profile["gradient_accumulation_steps"] = int(str(steps))
     if state.dynamo_plugin.backend != DynamoBackend.NO:
         profile["dynamo_backend"] = state.dynamo_plugin.backend.value.lower()

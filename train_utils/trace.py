@@ -5,6 +5,7 @@ from pathlib import Path
 import torch
 from accelerate import Accelerator
 from accelerate.utils import ProfileKwargs
+from torch.autograd import DeviceType
 
 from train_utils.meter import WARMUP_STEPS
 from train_utils.progress import say
@@ -60,7 +61,9 @@ class StepTrace:
 
 def top_operators(profiler: torch.profiler.profile) -> str:
     """A table of the operators that took most of the device's time by themselves, or of the CPU's without a device."""
-    averages = [row for row in profiler.key_averages() if not row.key.startswith("ProfilerStep")]
+    # a CPU row holds the time of the kernels that it launched, which have rows of their own besides
+    rows = [row for row in profiler.key_averages() if row.device_type == DeviceType.CPU]
+    averages = [row for row in rows if not row.key.startswith("ProfilerStep")]
     on_device = any(row.self_device_time_total for row in averages)
     times = [row.self_device_time_total if on_device else row.self_cpu_time_total for row in averages]  # microseconds
     whole = sum(times) or 1

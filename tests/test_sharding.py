@@ -4,20 +4,29 @@ accelerate shards on GPUs only, and falls back to plain data parallel training w
 its start what a GPU machine's would know; its own FSDP2 and DeepSpeed code then runs on the CPU's gloo.
 """
 
+import copy
 import importlib.util
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from accelerate import Accelerator, FullyShardedDataParallelPlugin
+from accelerate.state import AcceleratorState, PartialState
+from accelerate.utils import DistributedType
 from conftest import TINY, launch
 from safetensors.torch import load_file
+
+from train_utils.memory import Split
+from train_utils.sharding import prepare_sharding
+from unet import UNet, UNetConfig
 
 FSDP = """
 import runpy, sys
 from accelerate import Accelerator, FullyShardedDataParallelPlugin
-from accelerate.state import AcceleratorState
+from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import DistributedType
 
 start = Accelerator.__init__
@@ -25,7 +34,9 @@ start = Accelerator.__init__
 def sharded(self, *args, **kwargs):
     start(self, *args, **kwargs)
     plugin = FullyShardedDataParallelPlugin()  # from the profile, as the launcher passes it on
-    AcceleratorState._shared_state.update(distributed_type=DistributedType.FSDP, fsdp_plugin=plugin)
+    AcceleratorState._shared_state["fsdp_plugin"] = plugin
+    for state in (PartialState, AcceleratorState):
+        state._shared_state["distributed_type"] = DistributedType.FSDP
 
 Accelerator.__init__ = sharded
 sys.argv = sys.argv[1:]
@@ -58,19 +69,20 @@ def losses(output: Path) -> list[float]:
     return [line["train/loss"] for line in lines if "train/loss" in line]
 
 
-def resumed_at_4(output: Path, copy: Path) -> Path:
+def resumed_at_4(output: Path, folder: Path) -> Path:
     """A copy of a run of 8 steps that has lost its last checkpoint."""
-    shutil.copytree(output, copy)
-    shutil.rmtree(copy / "checkpoints" / "step-00000008")
-    return copy
+    shutil.copytree(output, folder)
+    shutil.rmtree(folder / "checkpoints" / "step-00000008")
+    return folder
 
 
-def run_fsdp(folder: Path, output: Path, processes: int, *flags: str) -> None:
+def run_fsdp(folder: Path, output: Path, processes: int, *flags: str, precision: str = "no") -> None:
     """8 steps; one process trains without FSDP."""
     wrapper = output.parent / "wrapper.py"
     wrapper.write_text(FSDP)
     profile, script = ("cpu", []) if processes == 1 else ("fsdp", [wrapper])
-    options = ["--num_processes", str(processes), *(["--main_process_port", "0"] if processes > 1 else [])]
+    options = ["--mixed_precision", precision, "--num_processes", str(processes)]
+    options += ["--main_process_port", "0"] if processes > 1 else []
     arguments = ["train.py", "--dataset", folder, "--output-dir", output, *TINY, *FLAGS, *flags]
     arguments += ["--max-steps", "8", "--optimizer", "sgd"]
     result = launch(*script, *arguments, profile=profile, options=options, env={"ACCELERATE_USE_CPU": "true"})
@@ -99,6 +111,37 @@ def test_fsdp_resumes_on_another_number_of_processes(tiny_folder, sharded, tmp_p
     output = resumed_at_4(sharded, tmp_path / "run")
     run_fsdp(tiny_folder, output, processes, "--resume", "auto")
     assert losses(output) == pytest.approx(losses(sharded), abs=1e-5)
+
+
+@pytest.fixture
+def in_bf16(monkeypatch) -> Iterator[Accelerator]:
+    """What `prepare_sharding` sees under FSDP in bf16, in this process."""
+    AcceleratorState._reset_state(reset_partial_state=True)
+    monkeypatch.setenv("FSDP_VERSION", "2")
+    accelerator = Accelerator(cpu=True, mixed_precision="bf16")
+    AcceleratorState._shared_state["fsdp_plugin"] = FullyShardedDataParallelPlugin()
+    for state in (PartialState, AcceleratorState):
+        state._shared_state["distributed_type"] = DistributedType.FSDP
+    yield accelerator
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+
+def test_fsdp_in_bf16_computes_in_bf16_and_returns_float32(in_bf16):
+    images = torch.rand(2, 3, 40, 56)
+    network = UNet(UNetConfig(base_channels=4, depth=2, norm="group"))
+    exact = network(images)
+    prepare_sharding(in_bf16, network, Split(2, 1, 2, 1), 1.0)
+    for rounded in (network(images), copy.deepcopy(network)(images)):
+        assert rounded.dtype == torch.float32
+        assert 1e-5 < (rounded - exact).abs().max() < 0.1
+        assert torch.equal(rounded, rounded.bfloat16().float())
+
+
+@pytest.mark.slow
+def test_fsdp_in_bf16_has_other_losses_than_float32_but_near(tiny_folder, sharded, tmp_path):
+    run_fsdp(tiny_folder, tmp_path / "bf16", 2, "--micro-batch-size", "2", precision="bf16")
+    assert losses(tmp_path / "bf16") != pytest.approx(losses(sharded), abs=1e-5)
+    assert losses(tmp_path / "bf16") == pytest.approx(losses(sharded), abs=0.05)
 
 
 @pytest.mark.slow

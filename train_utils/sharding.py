@@ -1,10 +1,16 @@
 """Weights and optimizer state that are spread over the processes: DTensors of FSDP2, partitions of DeepSpeed's ZeRO."""
 
 from collections.abc import Callable
+from types import MethodType
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DistributedType, broadcast
+from accelerate.utils import (
+    DistributedType,
+    broadcast,
+    convert_outputs_to_fp32,
+    get_mixed_precision_context_manager,
+)
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
@@ -27,6 +33,10 @@ def prepare_sharding(accelerator: Accelerator, model: nn.Module, split: Split, c
         # autocast chooses the precision of each layer; the policy would give batch norm half precision weights too,
         # which it does not take beside its float32 statistics
         accelerator.state.fsdp_plugin.mixed_precision_policy = None
+        if accelerator.native_amp:  # accelerate's `prepare` does it for every other kind of training
+            autocast = get_mixed_precision_context_manager(True, accelerator.autocast_handler)
+            forward = convert_outputs_to_fp32(autocast(type(model).forward))
+            model.forward = MethodType(forward, model)  # type: ignore[method-assign]
         return
     config = accelerator.state.deepspeed_plugin.deepspeed_config
     if config["zero_optimization"]["stage"] != 2:

@@ -19,6 +19,7 @@ from accelerate.utils import DistributedType
 from conftest import TINY, launch
 from safetensors.torch import load_file
 
+from train_utils.launch import LaunchError
 from train_utils.memory import Split
 from train_utils.sharding import prepare_sharding
 from unet import UNet, UNetConfig
@@ -135,6 +136,12 @@ def test_fsdp_in_bf16_computes_in_bf16_and_returns_float32(in_bf16):
         assert rounded.dtype == torch.float32
         assert 1e-5 < (rounded - exact).abs().max() < 0.1
         assert torch.equal(rounded, rounded.bfloat16().float())
+
+
+def test_fsdp_in_fp16_is_refused(in_bf16, monkeypatch):
+    monkeypatch.setitem(AcceleratorState._shared_state, "_mixed_precision", "fp16")
+    with pytest.raises(LaunchError, match="FSDP and fp16 do not go together"):
+        prepare_sharding(in_bf16, UNet(UNetConfig(base_channels=4, depth=2)), Split(2, 1, 2, 1), 1.0)
 
 
 @pytest.mark.slow

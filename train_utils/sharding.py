@@ -30,6 +30,8 @@ def prepare_sharding(accelerator: Accelerator, model: nn.Module, split: Split, c
     if kind == DistributedType.FSDP:
         if not accelerator.is_fsdp2:
             raise LaunchError("the profile asks for FSDP 1; set fsdp_version: 2, as accelerate_configs/fsdp.yaml does")
+        if accelerator.mixed_precision == "fp16":
+            raise LaunchError("FSDP and fp16 do not go together here; use bf16, or fp16 with multi_gpu.yaml")
         # autocast chooses the precision of each layer; the policy would give batch norm half precision weights too,
         # which it does not take beside its float32 statistics
         accelerator.state.fsdp_plugin.mixed_precision_policy = None

@@ -217,7 +217,7 @@ def main() -> None:
 
     stop, guard = StopRequest(accelerator), StepGuard(accelerator, network, state.skipped)
     skipped: set[str] = set()
-    meter = Meter(accelerator, model, flops, peak_teraflops(accelerator))
+    meter = Meter(accelerator, model, flops, peak_teraflops(accelerator, str(profile["mixed_precision"])))
     window = LossWindow(accelerator, **state.window)
     trace = StepTrace(accelerator, args.output_dir / "traces", args.trace_steps)
     fill, std = torch.tensor([data.mean, data.std], device=accelerator.device)

@@ -116,6 +116,8 @@ def test_flops_are_those_of_a_real_forward_and_backward_pass(upsample):
         ("NVIDIA A100-SXM4-80GB", 312, 156),
         ("NVIDIA H100 80GB HBM3", 989, 495),
         ("NVIDIA H100 PCIe", 756, 378),
+        ("NVIDIA H200", 989, 495),
+        ("NVIDIA H200 NVL", None, None),
         ("NVIDIA L4", 121, 60),
         ("NVIDIA L40S", 362, 183),
         ("Tesla T4", 65, 8.1),

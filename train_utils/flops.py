@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 # Dense peak in teraFLOPS by a pattern of the device's name: (half precision, float32 as convolutions run it by default:
 # in TF32 where the device has it), from NVIDIA's data sheets; sparse figures are halved
 PEAKS = {
-    r"\bH200\b|\bH100 80GB HBM3": (989, 495),
+    r"\bH200\b(?! NVL)|\bH100 80GB HBM3": (989, 495),
     r"\bH100 PCIe": (756, 378),
     r"\bA100\b": (312, 156),
     r"\bL40S\b": (362, 183),
@@ -36,12 +36,12 @@ def training_flops(network: nn.Module, channels: int) -> float:
     return counter.get_total_flops() / (2 * side * side)
 
 
-def peak_teraflops(accelerator: Accelerator) -> float | None:
-    """What the device can do at the profile's precision, where that is known."""
+def peak_teraflops(accelerator: Accelerator, precision: str) -> float | None:
+    """What the device can do, where that is known, at the profile's precision: with DeepSpeed not the accelerator's."""
     if accelerator.device.type != "cuda":
         return None
     name = torch.cuda.get_device_name(accelerator.device)
-    return peak_of(name, half=accelerator.mixed_precision in ("fp16", "bf16"))
+    return peak_of(name, half=precision in ("fp16", "bf16"))
 
 
 def peak_of(name: str, *, half: bool) -> float | None:

@@ -287,7 +287,7 @@ def main() -> None:
                 if improved:
                     state.best, state.best_step, state.evaluations_since_best = score, state.step, 0
                     state.best_matrix, state.best_images = matrix.tolist(), image_scores
-                whole = whole_network(network, lambda: UNet(network.config))
+                whole = whole_network(accelerator, network, lambda: UNet(network.config))
                 if is_main:
                     samples = sample_pictures(accelerator, whole, data)
                     shown = {f"pictures/{name}": picture for name, picture in samples.items()}

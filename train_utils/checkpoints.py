@@ -4,6 +4,7 @@ import atexit
 import hashlib
 import json
 import shutil
+from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -17,7 +18,7 @@ from train_utils.ema import WeightAverage
 from train_utils.files import WRITE_ERRORS, sync
 from train_utils.launch import LaunchError
 from train_utils.progress import say
-from train_utils.sharding import full, optimizer_tensors, restore_optimizer, shard_like
+from train_utils.sharding import optimizer_tensors, restore_optimizer, shard_like, whole_copies
 
 MANIFEST = "manifest.json"  # sizes and checksums; without it a checkpoint is not complete
 STATE = "state.json"  # where the run stands
@@ -80,19 +81,18 @@ class Checkpoints:
 
     def save(self, run: RunState, score: float | None) -> None:
         """Save the run as it stands, with the score that it had at this step, if any; every process must call it."""
-        tensors = {name: full(value) for name, value in self.network.state_dict().items()}
-        tensors = {"model": tensors, "optimizer": optimizer_tensors(self.accelerator, self.network, self.optimizer)}
+        self.wait()  # one at a time, and memory for one copy
+        tensors: dict[str, Iterable[tuple[str, Tensor]]] = {
+            "model": self.network.state_dict().items(),
+            "optimizer": optimizer_tensors(self.accelerator, self.network, self.optimizer),
+        }
         if self.average.tensors:
-            tensors["average"] = {name: full(value) for name, value in self.average.tensors.items()}
+            tensors["average"] = self.average.tensors.items()
+        copies = {kind: whole_copies(self.accelerator, group) for kind, group in tensors.items()}
         if not self.accelerator.is_main_process:
             return
-        self.wait()  # one at a time, and memory for one copy
         scaler = self.accelerator.scaler.state_dict() if self.accelerator.scaler is not None else None
         state = self.settings | {"run": asdict(run), "score": score, "scaler": scaler}
-        copies = {
-            kind: {name: value.detach().cpu().clone().contiguous() for name, value in group.items()}
-            for kind, group in tensors.items()
-        }
         self._pending = self._writer.submit(self._write, state, copies)
 
     def restore(self, path: Path, state: dict) -> None:

@@ -1,6 +1,6 @@
 """Weights and optimizer state that are spread over the processes: DTensors of FSDP2, partitions of DeepSpeed's ZeRO."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from types import MethodType
 
 import torch
@@ -72,17 +72,33 @@ def shard_like(value: Tensor, example: Tensor) -> Tensor:
     return distribute_tensor(value.to(example.device), example.device_mesh, example.placements, src_data_rank=None)
 
 
-def whole_network(network: nn.Module, build: Callable[[], nn.Module]) -> nn.Module:
-    """A network that one process can use alone: this one, or a copy where its weights are spread over the processes.
+def whole_copies(accelerator: Accelerator, tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
+    """Copies of the whole tensors on the main process's CPU, by name; nothing on the others.
 
-    Every process must call it.
+    Every process must call it. One tensor at a time is gathered: a device may have no room for all of them.
+    """
+    copies = {}
+    for name, value in tensors:
+        value = full(value)
+        if accelerator.is_main_process:
+            copies[name] = value.detach().cpu().clone().contiguous()
+    return copies
+
+
+def whole_network(accelerator: Accelerator, network: nn.Module, build: Callable[[], nn.Module]) -> nn.Module:
+    """A network that the main process can use alone: this one, or a copy where its weights are spread over several.
+
+    Every process must call it; the others get back their part.
     """
     state = network.state_dict()
     if not any(isinstance(value, DTensor) for value in state.values()):
         return network
+    copies = whole_copies(accelerator, state.items())
+    if not accelerator.is_main_process:
+        return network
     whole = build()
-    whole.load_state_dict({name: full(value) for name, value in state.items()})
-    return whole.to(next(iter(state.values())).device).eval()
+    whole.load_state_dict(copies)
+    return whole.to(accelerator.device).eval()
 
 
 def share_statistics(accelerator: Accelerator, network: nn.Module) -> None:
@@ -96,24 +112,25 @@ def gradient_norm(accelerator: Accelerator, model: nn.Module, clip: float) -> fl
     return float(full(torch.as_tensor(accelerator.clip_grad_norm_(model.parameters(), clip))))
 
 
-def optimizer_tensors(accelerator: Accelerator, network: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
-    """The optimizer's whole tensors by `<parameter>/<name>`: exp_avg, momentum_buffer, ...; every process must call it.
+def optimizer_tensors(
+    accelerator: Accelerator, network: nn.Module, optimizer: Optimizer
+) -> Iterator[tuple[str, Tensor]]:
+    """The optimizer's tensors and their names, `<parameter>/<name>`: exp_avg, momentum_buffer, ...; for `whole_copies`.
 
-    ZeRO's are by `zero/<group>/<name>`, (processes, partition): float32 weights, and what the optimizer has for them.
+    ZeRO's are `zero/<group>/<name>`, (processes, partition): float32 weights, and what the optimizer has for them.
+    Every process must take all of them.
     """
     if accelerator.distributed_type == DistributedType.DEEPSPEED:
-        return {
-            f"{ZERO}{group}/{key}": accelerator.gather(torch.as_tensor(value, device=accelerator.device)[None])
-            for group, (weights, state) in enumerate(_partitions(optimizer))
-            for key, value in ({"weights": weights.detach()} | state).items()
-        }
+        for group, (weights, state) in enumerate(_partitions(optimizer)):
+            for key, value in ({"weights": weights.detach()} | state).items():
+                part = torch.as_tensor(value, device=accelerator.device)
+                yield f"{ZERO}{group}/{key}", accelerator.gather(part[None])
+        return
     names = {parameter: name for name, parameter in network.named_parameters()}
-    return {
-        f"{names[parameter]}/{key}": full(torch.as_tensor(value))
-        for parameter, values in optimizer.state.items()
-        for key, value in values.items()
-        if value is not None
-    }
+    for parameter, values in optimizer.state.items():
+        for key, value in values.items():
+            if value is not None:
+                yield f"{names[parameter]}/{key}", torch.as_tensor(value)
 
 
 def restore_optimizer(

@@ -4,15 +4,19 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 import torch
+from accelerate.utils import DistributedType
 from conftest import ROOT, TINY, launch
 
 from train_utils.launch import LaunchError
-from train_utils.memory import Split, split_batch, step_bytes
+from train_utils.memory import Split, _attempt_fits, split_batch, step_bytes
 from train_utils.shortage import MemoryShortage, memory_limit, shortage_recorded
 from unet import UNet, UNetConfig
+from unet.losses import SegmentationLoss
 
 
 @pytest.mark.parametrize(
@@ -79,6 +83,25 @@ def test_the_estimate_is_what_autograd_keeps_and_checkpointing_needs_far_less():
     )
     network.activation_checkpointing = True
     assert step_bytes(network, shape, copies=3) - 4 * weights < 0.6 * (estimate - 4 * weights)
+
+
+@pytest.mark.parametrize(("kind", "shards"), [(DistributedType.MULTI_GPU, 1), (DistributedType.FSDP, 4)])
+def test_the_trial_reserves_what_a_process_will_hold_of_optimizer_state(monkeypatch, kind, shards):
+    # no GPU in the test machine: the trial runs on the CPU
+    reserved, empty = [], torch.empty
+
+    def note(size, **options):
+        if options.get("dtype") == torch.uint8:
+            reserved.append(size)
+        return empty(size, **options)
+
+    monkeypatch.setattr(torch, "empty", note)
+    device = torch.device("cpu")
+    accelerator = SimpleNamespace(device=device, num_processes=4, distributed_type=kind, autocast=nullcontext)
+    network = UNet(UNetConfig(base_channels=4, depth=2))
+    assert _attempt_fits(accelerator, network, SegmentationLoss(2, "ce"), (2, 3, 32, 32), 3)
+    weights = sum(parameter.numel() * 4 for parameter in network.parameters())
+    assert reserved == [2 * weights // shards]
 
 
 WRAPPER = """

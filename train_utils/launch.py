@@ -20,6 +20,7 @@ from torch.distributed import PrefixStore, Store, register_rendezvous_handler, r
 
 # of a step's exchange, and of the processes' meeting; what one process does for all is waited for in `on_main`
 COLLECTIVE_TIMEOUT = timedelta(minutes=10)
+SHARDING = (DistributedType.FSDP, DistributedType.DEEPSPEED)  # spread what a process needs over all of them
 COMM_HOOKS = {
     "none": DDPCommunicationHookType.NO,
     "fp16": DDPCommunicationHookType.FP16,

@@ -11,7 +11,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from train_utils.launch import LaunchError
+from train_utils.launch import SHARDING, LaunchError
 from train_utils.progress import say
 
 CPU_SHARE = 0.8  # of the free memory that an estimate may claim
@@ -120,8 +120,9 @@ def _attempt_fits(
     try:
         trial = copy.deepcopy(network).to(accelerator.device)
         weights = sum(p.numel() * p.element_size() for p in trial.parameters())
-        # the gradients, one of the copies, come by themselves
-        reserved = torch.empty(weights * (copies - 1), dtype=torch.uint8, device=accelerator.device)
+        # the gradients, one of the copies, come by themselves: whole here, spread later where training shards
+        shards = accelerator.num_processes if accelerator.distributed_type in SHARDING else 1
+        reserved = torch.empty(weights * (copies - 1) // shards, dtype=torch.uint8, device=accelerator.device)
         images = torch.rand(shape, device=accelerator.device).contiguous(memory_format=torch.channels_last)
         masks = torch.zeros((shape[0], *shape[2:]), dtype=torch.int64, device=accelerator.device)
         with accelerator.autocast():

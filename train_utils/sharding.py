@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
-from train_utils.launch import LaunchError
+from train_utils.launch import SHARDING, LaunchError
 from train_utils.memory import Split
 
 ZERO = "zero/"  # begins the names of what cannot be put on another number of processes
@@ -24,7 +24,7 @@ ZERO = "zero/"  # begins the names of what cannot be put on another number of pr
 def prepare_sharding(accelerator: Accelerator, model: nn.Module, split: Split, clip: float) -> None:
     """Call before `prepare`: what FSDP and DeepSpeed have to be told, and what they cannot take; else does nothing."""
     kind = accelerator.distributed_type
-    if kind not in (DistributedType.FSDP, DistributedType.DEEPSPEED):
+    if kind not in SHARDING:
         return
     model.to(memory_format=torch.contiguous_format)  # neither takes channels-last weights
     if kind == DistributedType.FSDP:
@@ -103,7 +103,7 @@ def whole_network(accelerator: Accelerator, network: nn.Module, build: Callable[
 
 def share_statistics(accelerator: Accelerator, network: nn.Module) -> None:
     """Have every process evaluate with the main one's running statistics, as those are saved; DDP does it by itself."""
-    if accelerator.distributed_type in (DistributedType.FSDP, DistributedType.DEEPSPEED):
+    if accelerator.distributed_type in SHARDING:
         broadcast(list(network.buffers()))
 
 

@@ -51,7 +51,7 @@ def test_two_nodes_find_each_other_stop_when_asked_and_are_requeued(tiny_folder,
     )
     log = output / "metrics.jsonl"
     for _ in range(600):
-        if log.exists() or run.poll() is not None:
+        if (log.exists() and "train/loss" in log.read_text()) or run.poll() is not None:
             break
         time.sleep(0.1)
     run.send_signal(signal.SIGUSR1)

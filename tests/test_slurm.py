@@ -35,7 +35,7 @@ def test_two_nodes_find_each_other_stop_when_asked_and_are_requeued(tiny_folder,
     for name, text in {"srun": SRUN, "scontrol": SCONTROL}.items():
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
-    job = random.randrange(20000)  # which gives the port
+    job = random.randrange(12000)  # which gives the port
     variables = {"SLURM_JOB_ID": str(job), "SLURM_JOB_NODELIST": "node[1-2]", "SLURM_NNODES": "2"}
     variables |= {"SLURM_GPUS_ON_NODE": "1", "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
     variables["PATH"] = f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}"

@@ -21,18 +21,17 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from data_utils.batching import EvaluationSampler, Slot, TrainingSampler, padded_shapes  # noqa: E402
-from data_utils.dataset import TrainingDataset  # noqa: E402
-from data_utils.errors import DataError  # noqa: E402
-from data_utils.folders import pair  # noqa: E402
-from data_utils.loaders import build_loaders  # noqa: E402
-from data_utils.masks import MaskClasses  # noqa: E402
-from data_utils.survey import Data, load_data  # noqa: E402
-from unet import ImageError, Preprocess  # noqa: E402
-from unet.preprocess import read_image  # noqa: E402
+from data_utils.batching import EvaluationSampler, Slot, TrainingSampler, padded_shapes
+from data_utils.dataset import TrainingDataset
+from data_utils.errors import DataError
+from data_utils.folders import pair
+from data_utils.loaders import build_loaders
+from data_utils.masks import MaskClasses
+from data_utils.survey import Data, load_data
+from unet import ImageError, Preprocess
+from unet.preprocess import read_image
 
 LARGE, SMALL = (1280, 1918), (360, 480)  # (H, W): Carvana's photographs, CamVid's
 BATCH = 4

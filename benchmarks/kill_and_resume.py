@@ -24,10 +24,11 @@ from pathlib import Path
 import psutil
 from safetensors.torch import load_file
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from train_utils.checkpoints import find_checkpoint  # noqa: E402
+from train_utils.checkpoints import find_checkpoint
+
+ROOT = Path(__file__).resolve().parent.parent
 
 FLAGS = ["--base-channels", "8", "--depth", "2", "--norm", "group", "--log-every", "1", "--checkpoint-every", "2"]
 FLAGS += ["--eval-every", "50", "--dropout", "0.1", "--ema-decay", "0.99", "--num-workers", "1", "--tracker", "none"]

@@ -15,12 +15,11 @@ from pathlib import Path
 
 import torch
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from train_utils.memory import step_bytes  # noqa: E402
-from unet import UNet, UNetConfig  # noqa: E402
-from unet.losses import SegmentationLoss  # noqa: E402
+from train_utils.memory import step_bytes
+from unet import UNet, UNetConfig
+from unet.losses import SegmentationLoss
 
 STEPS = 3
 

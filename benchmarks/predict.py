@@ -22,12 +22,13 @@ import tifffile
 import torch
 from PIL import Image, ImageFilter
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from unet import UNet, UNetConfig  # noqa: E402
-from unet.convert import load_model  # noqa: E402
-from unet.inference import batch_sizes, load_network  # noqa: E402
+from unet import UNet, UNetConfig
+from unet.convert import load_model
+from unet.inference import batch_sizes, load_network
+
+ROOT = Path(__file__).resolve().parent.parent
 
 SCALE = 0.5
 REPEATS = 2  # the faster one counts

@@ -14,12 +14,11 @@ from statistics import median
 import torch
 from accelerate import Accelerator
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from train_utils.checkpoints import Checkpoints, RunState  # noqa: E402
-from train_utils.ema import WeightAverage  # noqa: E402
-from unet import UNet, UNetConfig  # noqa: E402
+from train_utils.checkpoints import Checkpoints, RunState
+from train_utils.ema import WeightAverage
+from unet import UNet, UNetConfig
 
 STEPS, SIDE, IMAGES = 8, 256, 1
 

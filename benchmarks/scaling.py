@@ -24,11 +24,12 @@ from pathlib import Path
 
 import torch
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from train_utils.flops import training_flops  # noqa: E402
-from unet import UNet, UNetConfig  # noqa: E402
+from train_utils.flops import training_flops
+from unet import UNet, UNetConfig
+
+ROOT = Path(__file__).resolve().parent.parent
 
 BUCKET = 25 * 2**20  # bytes of a gradient bucket, DistributedDataParallel's default
 GPUS = (8, 64, 512)

@@ -81,7 +81,7 @@ def whole_copies(accelerator: Accelerator, tensors: Iterable[tuple[str, Tensor]]
     for name, value in tensors:
         value = full(value)
         if accelerator.is_main_process:
-            copies[name] = value.detach().cpu().clone().contiguous()
+            copies[name] = value.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
     return copies
 
 

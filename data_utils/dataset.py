@@ -14,6 +14,7 @@ from data_utils.crops import crop_around, crop_window, resize_mask
 from data_utils.decoded import Decoded, decode_once
 from data_utils.decoding import image_size_of
 from data_utils.errors import DataError
+from data_utils.inspection import other_size
 from data_utils.large import Crops, read_window
 from data_utils.masks import IGNORE, MaskClasses, read_mask
 
@@ -89,9 +90,7 @@ class SegmentationDataset(Dataset):
         image, mask = self.read_image(record["image"], name), read_mask(record["mask"], name)
         size = image_size_of(record["image"], f"{name}: image")
         if size != mask.shape[:2]:
-            raise DataError(
-                f"{name}: image is {size[0]} x {size[1]}, its mask {mask.shape[0]} x {mask.shape[1]} (height x width)"
-            )
+            raise DataError(other_size(name, size, mask.shape[:2]).text)
         return image, mask, name
 
     def read_pair(self, slot: Slot) -> tuple[np.ndarray, np.ndarray]:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
 import numpy as np
 import torch
@@ -13,21 +13,13 @@ from torch import Tensor
 
 from data_utils.errors import DataError
 from data_utils.inputs import Job
+from data_utils.large import OpenRows, Rows
 from data_utils.masks import MaskClasses, read_mask
 from data_utils.overlay import overlay
 from data_utils.pictures import class_colors
 from data_utils.rows import output_rows
 
 SCORED_ROWS = 256  # of a written mask that are read at once
-
-
-class Rows(Protocol):
-    """Rows [start, stop) of a picture of `size` (H, W)."""
-
-    @property
-    def size(self) -> tuple[int, int]: ...
-
-    def crop(self, start: int, stop: int) -> Image.Image | np.ndarray: ...
 
 
 @dataclass(frozen=True)
@@ -50,7 +42,7 @@ class Desk:
     overwrite: bool
     mask_values: Callable[[np.ndarray], np.ndarray]
     read_image: Callable[[Image.Image | np.ndarray, str], np.ndarray]
-    open_rows: Callable[[Path, int], AbstractContextManager[Rows]]
+    open_rows: OpenRows
     replaced_file: Callable[[Path], AbstractContextManager[BinaryIO]]
     confusion_matrix: Callable[[Tensor, Tensor, int], Tensor]
 

@@ -10,11 +10,11 @@ from typing import NamedTuple
 from data_utils.decoding import image_size_of
 from data_utils.errors import DataError
 from data_utils.folders import SUFFIXES
+from data_utils.pages import TIFF_SUFFIXES
 
 # (H, W) is None where the header cannot be read: the job will say why
 Page = tuple[int, tuple[int, int] | None]
 TiffPages = Callable[[Path], Sequence[Page]]
-TIFF_SUFFIXES = (".tif", ".tiff")
 
 
 class Job(NamedTuple):

@@ -14,12 +14,13 @@ from data_utils.decoding import decode_mask
 from data_utils.errors import DataError
 from data_utils.inspection import Inspection, Problem, count_values, inspect, lossy, other_size, too_many
 from data_utils.masks import as_colour, key_of, pack, read_mask
+from data_utils.pages import TIFF_SUFFIXES
 
 LARGE = 2**24  # pixels
 BAND = 2**22  # pixels that are looked at together
 PLACES = 64  # of each class, around which crops are taken
 SAMPLES, SIDE = 4, 512  # windows down and across that brightness is measured on, and their side
-SUFFIXES = (".npy", ".tif", ".tiff")
+SUFFIXES = (".npy", *TIFF_SUFFIXES)
 
 
 class Rows(Protocol):

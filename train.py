@@ -30,6 +30,7 @@ from data_utils.loaders import build_loaders
 from data_utils.pictures import class_colors, sample_panels, save_pictures, worst_and_best
 from data_utils.survey import Data, load_data
 from train_flags import parse_args
+from train_utils.allocator import keep_freed_memory
 from train_utils.arguments import run_script
 from train_utils.batchnorm import synchronized
 from train_utils.best_model import BestModel
@@ -55,7 +56,8 @@ from train_utils.trace import StepTrace
 from train_utils.tracking import RunLog, available_tracker, default_workers, describe_run, evaluation_record, run_dir
 from unet import ImageError, ModelError, Predictor, Preprocess, UNet, UNetConfig
 from unet.convert import ARCHITECTURE, copy_weights, input_values, starting_point
-from unet.inference import batch_sizes, resize_logits
+from unet.inference import batch_sizes
+from unet.logits import most_likely, resize_logits
 from unet.losses import SegmentationLoss
 from unet.metrics import confusion_matrix, format_table, image_iou, scores, summary_line
 from unet.preprocess import read_image
@@ -79,7 +81,7 @@ def evaluate(accelerator: Accelerator, model: nn.Module, loader: DataLoader, cri
     for batch in track(loader, len(loader), "evaluating", unit="batch", show=accelerator.is_main_process):
         for logits, mask, index in zip(model(batch["images"]), batch["masks"], batch["indices"], strict=True):
             logits, mask = resize_logits(logits[None], mask.shape), mask[None].long()
-            counted = confusion_matrix(logits.argmax(dim=1), mask, classes, criterion.ignore_index)
+            counted = confusion_matrix(most_likely(logits, dim=1), mask, classes, criterion.ignore_index)
             matrix += counted
             image_scores[index] += image_iou(counted)  # nothing from a filler
             counts = counts + criterion.counts(mask)
@@ -107,6 +109,7 @@ def main() -> None:
         kwargs_handlers=distributed_options(args.ddp_comm_hook),
     )
     check_processes(accelerator, args.ddp_comm_hook)
+    keep_freed_memory(accelerator.device)
     profile = describe_profile(accelerator)
     accelerator.gradient_accumulation_steps = 1  # noted above; `backward` would divide by it, the loss already counts
     set_seed(args.seed, deterministic=args.deterministic)

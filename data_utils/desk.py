@@ -15,11 +15,16 @@ from data_utils.errors import DataError
 from data_utils.inputs import Job
 from data_utils.large import OpenRows, Rows
 from data_utils.masks import MaskClasses, read_mask
-from data_utils.overlay import overlay
+from data_utils.overlay import overlay, to_rgb, value_limits
 from data_utils.pictures import class_colors
 from data_utils.rows import output_rows
 
 SCORED_ROWS = 256  # of a written mask that are read at once
+SAMPLED_ROWS = 64  # of a large image, by which the brightness of its overlay is chosen
+
+
+class ScoreError(DataError):
+    """A true mask that cannot be used; the prediction is safe."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,9 @@ class Desk:
         read_image: (rows, name) -> pixels (n, W, C).
         open_rows: (path, page) -> a context of its `Rows`.
         replaced_file: path -> a context of a file that takes its place at the end.
+        most_likely: logits (num_classes, n, W) -> class indices (n, W).
         confusion_matrix: (preds, masks, num_classes) -> counts.
+        in_turn: does some work on each of several items, in order, beside the making of the next one.
     """
 
     classes: MaskClasses
@@ -44,7 +51,9 @@ class Desk:
     read_image: Callable[[Image.Image | np.ndarray, str], np.ndarray]
     open_rows: OpenRows
     replaced_file: Callable[[Path], AbstractContextManager[BinaryIO]]
+    most_likely: Callable[[Tensor], Tensor]
     confusion_matrix: Callable[[Tensor, Tensor, int], Tensor]
+    in_turn: Callable[[Callable[[Tensor], None], Iterable[Tensor]], None]
 
     @property
     def num_classes(self) -> int:
@@ -52,9 +61,12 @@ class Desk:
         return len(self.classes.names)
 
     def is_finished(self, job: Job) -> bool:
-        """Whether there is nothing to predict."""
-        written = all(job.file(extension).exists() for extension in self.extensions)
-        return written and job.size is not None and not self.overwrite
+        """Whether there is nothing to predict: all is there, and newer than the image."""
+        if self.overwrite or job.size is None:
+            return False
+        files = [job.file(extension) for extension in self.extensions]
+        begun = job.image.stat().st_mtime
+        return all(file.exists() and file.stat().st_size and file.stat().st_mtime >= begun for file in files)
 
     @property
     def shows_image(self) -> bool:
@@ -65,46 +77,64 @@ class Desk:
         """Write logits (num_classes, n, W) as they come; the confusion matrix where there is a true mask.
 
         `size` (H, W) and `rows` are those of the image; None where it is not needed.
-        Values in the true mask that are no class are raised once the prediction is safe.
+        Raises ScoreError, once the prediction is safe, for a true mask that cannot be used.
         """
         job.output.parent.mkdir(parents=True, exist_ok=True)
         files = {extension: job.file(extension) for extension in self.extensions}
-        matrix, top, problem = self._no_counts(), 0, None
+        matrix, top, problem, truth, shown = self._no_counts(), 0, None, None, None
+
+        def finish(logits: Tensor) -> None:
+            nonlocal top, problem, shown
+            mask, bottom = self.most_likely(logits).to(torch.uint8).cpu().numpy(), top + logits.shape[1]
+            outputs[".png"].write(self.mask_values(mask))
+            if ".overlay.png" in outputs and rows is not None:
+                shown = shown or self._shown(job, rows)
+                outputs[".overlay.png"].write(overlay(shown(top, bottom), mask, class_colors(self.classes.values)))
+            if ".npy" in outputs:
+                outputs[".npy"].write(logits.softmax(dim=0).cpu().numpy())
+            if truth and problem is None:
+                try:
+                    matrix.add_(self._count(mask, truth(top, bottom)))
+                except (ValueError, OSError) as error:
+                    problem = error
+            top = bottom
+
         with ExitStack() as stack:
-            truth = stack.enter_context(self._indices(*job.truth, size)) if job.truth else None
+            if job.truth:
+                try:
+                    truth = stack.enter_context(self._indices(*job.truth, size))
+                except (ValueError, OSError) as error:
+                    problem = error
             outputs = stack.enter_context(output_rows(files, (self.num_classes, *size), self.replaced_file))
-            for logits in bands:
-                mask, bottom = logits.argmax(dim=0).to(torch.uint8).cpu().numpy(), top + logits.shape[1]
-                outputs[".png"].write(self.mask_values(mask))
-                if ".overlay.png" in outputs and rows is not None:
-                    outputs[".overlay.png"].write(self._overlay(job, rows, mask, top, bottom))
-                if ".npy" in outputs:
-                    outputs[".npy"].write(logits.softmax(dim=0).cpu().numpy())
-                if truth and problem is None:
-                    try:
-                        matrix += self._count(mask, truth(top, bottom))
-                    except DataError as error:
-                        problem = error
-                top = bottom
+            self.in_turn(finish, bands)
         if problem:
-            raise problem
+            raise ScoreError(f"{problem}; the prediction is written all the same") from problem
         return matrix if job.truth else None
 
     def score(self, job: Job) -> Tensor:
-        """The confusion matrix of a mask that was written before."""
+        """The confusion matrix of a mask that was written before; ScoreError where it cannot be had."""
         assert job.size is not None and job.truth is not None
         matrix = self._no_counts()
-        with self._indices(job.file(".png"), 0, job.size) as mask, self._indices(*job.truth, job.size) as truth:
-            for top in range(0, job.size[0], SCORED_ROWS):
-                bottom = min(top + SCORED_ROWS, job.size[0])
-                matrix += self._count(mask(top, bottom), truth(top, bottom))
+        try:
+            with self._indices(job.file(".png"), 0, job.size) as mask, self._indices(*job.truth, job.size) as truth:
+                for top in range(0, job.size[0], SCORED_ROWS):
+                    bottom = min(top + SCORED_ROWS, job.size[0])
+                    matrix += self._count(mask(top, bottom), truth(top, bottom))
+        except (ValueError, OSError) as error:
+            raise ScoreError(str(error)) from error
         return matrix
 
-    def _overlay(self, job: Job, rows: Rows, mask: np.ndarray, top: int, bottom: int) -> np.ndarray:
-        pixels = self.read_image(rows.crop(top, bottom), job.name)
-        if pixels.dtype != np.uint8 and len(pixels) < rows.size[0]:  # whose range is that of the whole image
-            raise DataError(f"{job.name}: an overlay of an image this large needs 8-bit pixels")
-        return overlay(pixels, mask, class_colors(self.classes.values))
+    def _shown(self, job: Job, rows: Rows) -> Callable[[int, int], np.ndarray]:
+        """What gives rows [start, stop) of an image as uint8 (n, W, 3), all of them equally bright."""
+
+        def read(start: int, stop: int) -> np.ndarray:
+            return self.read_image(rows.crop(start, stop), job.name)
+
+        limits = None
+        if read(0, 1).dtype != np.uint8:
+            sampled = np.unique(np.linspace(0, rows.size[0] - 1, SAMPLED_ROWS, dtype=int))
+            limits = value_limits(np.concatenate([read(row, row + 1) for row in sampled.tolist()]))
+        return lambda start, stop: to_rgb(read(start, stop), limits)
 
     @contextmanager
     def _indices(self, path: Path, page: int, size: tuple[int, int]) -> Iterator[Callable[[int, int], np.ndarray]]:

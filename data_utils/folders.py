@@ -139,7 +139,7 @@ def pair(images: Path, masks: Path, mask_suffix: str | None, allow_unpaired: boo
     `mask_suffix` None detects it. Raises DataError for doubles and, unless allowed, for files without partner.
     """
     image_files, mask_files = _stems(images, "images"), _stems(masks, "masks")
-    suffix = _detect_suffix(image_files, mask_files) if mask_suffix is None else mask_suffix
+    suffix = detect_suffix(image_files, mask_files) if mask_suffix is None else mask_suffix
     mask_of = {stem.removesuffix(suffix): path for stem, path in mask_files.items() if stem.endswith(suffix)}
     stems = [stem for stem in image_files if stem in mask_of]
     without_mask = [path for stem, path in image_files.items() if stem not in mask_of]
@@ -192,7 +192,7 @@ def _stems(folder: Path, what: str) -> dict[str, str]:
     return stems
 
 
-def _detect_suffix(images: Iterable[str], masks: Iterable[str]) -> str:
+def detect_suffix(images: Iterable[str], masks: Iterable[str]) -> str:
     """Of the endings common to all mask stems, the shortest that pairs most of them."""
     images, shortest = set(images), min((stem.rpartition("/")[2] for stem in masks), key=len)
     endings = [shortest[i:] for i in range(len(shortest), -1, -1)]

@@ -2,14 +2,16 @@
 
 import glob
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import NamedTuple
 
 from data_utils.decoding import image_size_of
 from data_utils.errors import DataError
-from data_utils.folders import SUFFIXES
+from data_utils.folders import SUFFIXES, detect_suffix
 from data_utils.pages import TIFF_SUFFIXES
 
 # (H, W) is None where the header cannot be read: the job will say why
@@ -47,7 +49,7 @@ def find_jobs(
     extensions: Iterable[str],
     tiff_pages: TiffPages,
     truth: Path | None = None,
-    mask_suffix: str = "",
+    mask_suffix: str | None = None,
 ) -> list[Job]:
     """Every input once, with outputs <relative stem><extension>, or <relative stem>_<page> for TIFFs of many pages.
 
@@ -56,16 +58,23 @@ def find_jobs(
     files = [pair for pattern in patterns for pair in _matches(pattern, output)]
     files = list(dict.fromkeys(files))
     pages = _pages([file for _, file in files], tiff_pages)
-    truths = _Truths(truth, mask_suffix, tiff_pages) if truth else None
+
+    def page_stem(stem: Path, file: Path, number: int) -> Path:
+        return stem.with_name(f"{stem.name}_{number + 1:04}") if len(pages[file]) > 1 else stem
+
+    stems = [stem for stem, _ in files]
+    stems += [page_stem(stem, file, number) for stem, file in files for number in range(1, len(pages[file]))]
+    truths = _Truths(truth, mask_suffix, stems, tiff_pages) if truth else None
     jobs = []
     for stem, file in files:
         for number, (page, size) in enumerate(pages[file]):
-            of_page = stem.with_name(f"{stem.name}_{number + 1:04}") if len(pages[file]) > 1 else stem
+            of_page = page_stem(stem, file, number)
             found = truths.find(stem, of_page, number, len(pages[file])) if truths else None
             jobs.append(Job(file, page, size, output / of_page, found))
     if truths and truths.missing:
         raise DataError(
-            f"--truth {truth}: has no mask for {len(truths.missing)} inputs, the first is {truths.missing[0]}"
+            f"--truth {truth}: has no mask for {len(truths.missing)} inputs, the first is {truths.missing[0]};"
+            " --mask-suffix says what their names end with"
         )
     taken: dict[Path, Job] = {}
     inputs = {file.resolve() for _, file in files}
@@ -81,17 +90,26 @@ def find_jobs(
 def _matches(pattern: str, output: Path) -> list[tuple[Path, Path]]:
     """(relative stem, file) of a file, of each picture below a folder, or of what a glob matches."""
     path = Path(pattern)
+    if not pattern:
+        raise DataError("--input: is empty")
+    try:
+        exists = path.exists()
+    except OSError as error:
+        raise DataError(f"--input {pattern}: {error.strerror}") from error
     if path.is_dir():
         found = _below(path, output)
-    elif path.exists():
+    elif path.is_file():
         found = [(Path(path.stem), path)]
+    elif exists:
+        raise DataError(f"--input {pattern}: is neither a file nor a folder")
     else:
         fixed = Path(*[part for part in path.parts[: next(_magic(path), 0)]])
         found = []
         for match in map(Path, sorted(glob.glob(pattern, recursive=True))):
             base = match.relative_to(fixed)
             if match.is_file():
-                found.append((base.with_suffix(""), match))
+                if not _is_output(match, fixed, output):
+                    found.append((base.with_suffix(""), match))
             elif match.resolve() != output.resolve():
                 found += [(base / stem, file) for stem, file in _below(match, output)]
     if not found:
@@ -108,15 +126,20 @@ def _below(folder: Path, output: Path | None = None) -> list[tuple[Path, Path]]:
     outputs = None if output is None else output.resolve()
     if outputs == folder.resolve():
         raise DataError(f"--output {output}: is a folder of inputs; its masks would be taken for images the next time")
-    inside = outputs is not None and folder.resolve() in outputs.parents
     found = []
     for file in sorted(folder.rglob("*")):
         below = file.relative_to(folder)
         hidden = any(part.startswith(".") for part in below.parts)
         wanted = file.suffix.lower() in SUFFIXES and not hidden and file.is_file()
-        if wanted and not (inside and outputs in file.resolve().parents):
+        if wanted and not (output is not None and _is_output(file, folder, output)):
             found.append((below.with_suffix(""), file))
     return found
+
+
+def _is_output(file: Path, folder: Path, output: Path) -> bool:
+    """Whether a file was found only because `output` lies below the `folder` of inputs."""
+    outputs = output.resolve()
+    return folder.resolve() in outputs.parents and outputs in file.resolve().parents
 
 
 def _pages(files: list[Path], tiff_pages: TiffPages) -> dict[Path, Sequence[Page]]:
@@ -133,13 +156,18 @@ def _pages(files: list[Path], tiff_pages: TiffPages) -> dict[Path, Sequence[Page
 
 
 class _Truths:
-    """True masks by stem; the pages of a TIFF have theirs in files of their own or in a TIFF of as many pages."""
+    """True masks by stem; the pages of a TIFF have theirs in files of their own or in a TIFF of as many pages.
 
-    def __init__(self, folder: Path, suffix: str, tiff_pages: TiffPages) -> None:
+    Their suffix is detected, as for training, if it is None.
+    """
+
+    def __init__(self, folder: Path, suffix: str | None, stems: Iterable[Path], tiff_pages: TiffPages) -> None:
         if not folder.is_dir():
             raise DataError(f"--truth {folder}: is not a folder")
         self.files = {file.relative_to(folder).with_suffix(""): file for _, file in _below(folder)}
-        self.suffix, self.tiff_pages = suffix, tiff_pages
+        if suffix is None and self.files:
+            suffix = detect_suffix(map(Path.as_posix, stems), [stem.as_posix() for stem in self.files])
+        self.suffix, self.tiff_pages = suffix or "", tiff_pages
         self.missing: list[str] = []
 
     def find(self, stem: Path, of_page: Path, number: int, pages: int) -> tuple[Path, int] | None:
@@ -157,31 +185,44 @@ class _Truths:
 
 
 def check_disk(output: Path, needed: int) -> None:
-    """DataError where `output` cannot be a folder, or its disk has less than `needed` bytes free."""
+    """DataError where `output` cannot be a folder that takes files, or its disk has less than `needed` bytes free."""
     folder = next(parent for parent in [output.resolve(), *output.resolve().parents] if parent.exists())
     if not folder.is_dir():
         raise DataError(f"--output {output}: {folder} is not a folder")
     free = shutil.disk_usage(folder).free
     if free < needed:
-        raise DataError(f"--output {output}: needs about {needed / 1e6:,.0f} MB, {free / 1e6:,.0f} MB are free")
+        raise DataError(f"--output {output}: needs about {needed / 1e6:,.1f} MB, {free / 1e6:,.1f} MB are free")
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        TemporaryFile(dir=output).close()
+    except OSError as error:
+        raise DataError(f"--output {output}: cannot be written ({error.strerror})") from error
 
 
 def batches_of(
-    jobs: Iterable[Job],
-    shapes_of: Callable[[Job], tuple[tuple[int, int], ...] | None],
-    batch_size_of: Callable[[int, int], int],
+    jobs: Iterable[Job], batch_of: Callable[[tuple[int, int]], tuple[Hashable, int] | None]
 ) -> list[list[Job]]:
-    """Jobs whose network inputs have one shape, as many as share a forward pass; those without a shape alone.
+    """Jobs that are computed together; those that cannot be alone.
 
     Like `batching.EvaluationSampler` a function of the jobs only, so every number of processes computes the same.
+
+    Args:
+        batch_of: (H, W) -> what such images must have in common and how many fit; None where they stay alone.
     """
-    groups: dict[tuple, list[Job]] = {}
+    batches: list[list[Job]] = []
+    open_batches: dict[Hashable, tuple[list[Job], Fraction]] = {}  # and what of them is taken
     for job in jobs:
-        groups.setdefault(shapes_of(job) or (job,), []).append(job)
-    batches = []
-    for shapes, group in groups.items():
-        size = 1 if isinstance(shapes[0], Job) else batch_size_of(*shapes[0])
-        batches += [group[start : start + size] for start in range(0, len(group), size)]
+        found = batch_of(job.size) if job.size else None
+        if found is None:
+            batches.append([job])
+            continue
+        common, count = found
+        batch, taken = open_batches.get(common, ([], Fraction(1)))
+        if taken + Fraction(1, count) > 1:
+            batch, taken = [], Fraction(0)
+            batches.append(batch)
+        batch.append(job)
+        open_batches[common] = batch, taken + Fraction(1, count)
     return batches
 
 

@@ -108,7 +108,8 @@ class MaskClasses:
             strange = np.unique(keys[unclassed]).tolist()
             unknown: list[Value] = [unpack(key) for key in strange] if coloured else strange
             raise DataError(
-                f"{name} has mask values [{show(unknown)}], classes are {show(self.values)}; a lossy (JPEG) mask?"
+                f"{name} has mask values [{show(unknown)}], classes are {show(self.values)};"
+                " other numbers, or a lossy (JPEG) mask?"
             )
         return codes - np.uint8(1)  # 0, the ignored, becomes 255
 

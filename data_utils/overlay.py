@@ -26,29 +26,39 @@ def colorize(mask: np.ndarray, colors: np.ndarray, ignore_color: tuple[int, int,
     return lookup[np.where((mask >= 0) & (mask < num_classes), mask, num_classes)]
 
 
-def to_rgb(image: np.ndarray) -> np.ndarray:
+def value_limits(image: np.ndarray) -> tuple[float, float]:
+    """What values of a picture (H, W[, C]) are shown as black and as white: its 1st and 99th percentile.
+
+    Jointly over the channels, so that hues survive.
+    """
+    finite = image[np.isfinite(image)]
+    if not finite.size:
+        return 0.0, 0.0
+    low, high = np.percentile(finite, (1, 99))
+    # mostly one value, such as sparse labels on black: the extremes are all there is to see
+    return (low, high) if low < high else (finite.min(), finite.max())
+
+
+def to_rgb(image: np.ndarray, limits: tuple[float, float] | None = None) -> np.ndarray:
     """Any picture (H, W) or (H, W, C) as uint8 (H, W, 3).
 
-    One or two channels (grey, grey and alpha) become grey, of more the first three are shown. Types other
-    than uint8 are stretched from their 1st..99th percentile, jointly over the channels so that hues survive.
+    One or two channels (grey, grey and alpha) become grey, of more the first three are shown. Types other than uint8
+    are stretched between `limits`, by default their own `value_limits`.
     """
     image = image[:, :, None] if image.ndim == 2 else image
     image = image[:, :, :3] if image.shape[2] >= 3 else image[:, :, :1].repeat(3, axis=2)
     if image.dtype == np.uint8:
         return image
     image = image.astype(np.float64)
-    finite = image[np.isfinite(image)]
-    low, high = np.percentile(finite, (1, 99)) if finite.size else (0.0, 0.0)
-    if low == high:  # mostly one value, such as sparse labels on black: the extremes are all there is to see
-        low, high = (finite.min(), finite.max()) if finite.size else (0.0, 0.0)
+    low, high = limits or value_limits(image)
     scaled = (image - low) / (high - low or 1.0)
     return np.rint(255 * np.nan_to_num(scaled, posinf=1, neginf=0).clip(0, 1)).astype(np.uint8)
 
 
-def overlay(image: np.ndarray, mask: np.ndarray, colors: np.ndarray, alpha: float = 0.5) -> np.ndarray:
-    """Image (H, W[, C]) tinted by its mask (H, W), uint8 (H, W, 3). Class 0 stays untinted."""
+def overlay(image: np.ndarray, mask: np.ndarray, colors: np.ndarray) -> np.ndarray:
+    """Image (H, W[, C]) tinted half and half by its mask (H, W), uint8 (H, W, 3). Class 0 stays untinted."""
     rgb = to_rgb(image)
-    blend = np.rint((1 - alpha) * rgb + alpha * colorize(mask, colors)).astype(np.uint8)
+    blend = ((rgb.astype(np.uint16) + colorize(mask, colors) + 1) >> 1).astype(np.uint8)
     return np.where((mask == 0)[:, :, None], rgb, blend)
 
 

@@ -20,7 +20,7 @@ from conftest import ROOT
 from test_convert import checkpoint
 from torch.distributed.run import get_args_parser
 
-import predict
+import predict_flags
 import train_flags
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -61,7 +61,7 @@ def parse_script(script: str, flags: list[str], monkeypatch: pytest.MonkeyPatch)
     if script == "train.py":
         train_flags.parse_args("")
     elif script == "predict.py":
-        predict.parse_args()
+        predict_flags.parse_args("")
     else:
         original = argparse.ArgumentParser.parse_args
 
@@ -134,7 +134,7 @@ def test_every_link_and_every_file_named_is_there(page):
 
 def known_flags() -> set[str]:
     """Every flag of the scripts and the launchers."""
-    files = [ROOT / "train_flags.py", ROOT / "predict.py"]
+    files = [ROOT / "train_flags.py", ROOT / "predict_flags.py"]
     files += [path for folder in ("data_utils", "unet", "benchmarks") for path in (ROOT / folder).glob("*.py")]
     flags = {flag for path in files for flag in re.findall(r'"(--[a-z][\w-]*)"', path.read_text())}
     for parser in (launch_command_parser(), get_args_parser()):

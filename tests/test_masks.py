@@ -408,7 +408,11 @@ def test_a_value_may_be_255_and_there_may_be_255_classes():
 @pytest.mark.parametrize(
     ("values", "mask", "message"),
     [
-        ((0, 1, 2), [[0, 37]], "017.png has mask values [37], classes are 0, 1, 2; a lossy (JPEG) mask?"),
+        (
+            (0, 1, 2),
+            [[0, 37]],
+            "017.png has mask values [37], classes are 0, 1, 2; other numbers, or a lossy (JPEG) mask?",
+        ),
         ((0, 1), [list(range(12))], "[2, 3, 4, 5, 6, 7, 8, 9, ...], classes are 0, 1"),
         ((0, 1), [[0, 700]], "[700]"),
         ((0, 1), [[0, -3, 100_000]], "[-3, 100000]"),

@@ -216,3 +216,26 @@ def test_what_is_recorded_of_a_shortage_and_what_to_do_where_nothing_smaller_is_
     assert "lower --crop-size" in shortage(1)
     with pytest.raises(RuntimeError, match="a bug"), shortage_recorded(tmp_path, network, Split(8, 1, 1, 8), False, 3):
         raise RuntimeError("a bug")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it is glibc that is told")
+def test_where_a_cpu_computes_freed_memory_is_kept_for_the_next_tensor():
+    code = """
+import resource, sys
+import torch
+from train_utils.allocator import keep_freed_memory
+
+keep_freed_memory(torch.device(sys.argv[1]))
+for _ in range(20):  # until the small blocks that are cut off beside are many enough
+    torch.ones(2**24)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(10):
+    torch.ones(2**24)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+    cleared = {}
+    for device in ("cpu", "cuda"):
+        command = [sys.executable, "-c", code, device]
+        result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=120)
+        cleared[device] = int(result.stdout)
+    assert cleared["cpu"] < cleared["cuda"] / 10

@@ -133,6 +133,7 @@ def test_saved_model_comes_back_with_weights_config_and_logits(tmp_path, norm):
         torch.testing.assert_close(loaded(x), model(x), rtol=1e-3, atol=1e-5)  # channels-last rounds differently
     assert all(torch.equal(value, loaded.state_dict()[key]) for key, value in model.state_dict().items())
     assert sorted(file.name for file in tmp_path.iterdir()) == ["README.md", "config.json", "model.safetensors"]
+    assert len({file.stat().st_mode for file in tmp_path.iterdir()}) == 1  # who may read one may read all
     assert json.loads((tmp_path / "config.json").read_text())["preprocess"]["class_names"] == ["road", "car"]
 
 
@@ -156,10 +157,14 @@ def test_damaged_model_folder_says_which_file(tmp_path):
     refused("size mismatch")
     config.write_text(json.dumps(settings | {"norm": "layer"}))
     refused("norm is 'layer'")
-    config.write_text("{")
-    refused("config.json is damaged")
+    for damaged in ("{", "[]"):
+        config.write_text(damaged)
+        refused("config.json is damaged")
     config.unlink()
-    refused("has no config.json")
+    refused("has no config.json$")
+    (tmp_path / "model").mkdir()  # as a run's folder has one
+    (tmp_path / "model" / "config.json").touch()
+    refused("has no config.json; .*/model has$")
 
 
 def test_mistyped_model_folder_is_told_apart_from_a_hub_id(tmp_path, monkeypatch):

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from train_utils.overlap import AHEAD, overlapped
+from train_utils.overlap import AHEAD, in_turn, overlapped
 
 
 def test_every_item_comes_out_once_and_errors_stay_with_their_item():
@@ -59,3 +59,34 @@ def test_reading_and_finishing_run_beside_computing_but_not_far_ahead():
     list(overlapped([[number] for number in range(12)], read.append, compute, ValueError))
     assert len(read) == len(finished) == 12
     assert here not in finished
+
+
+def test_work_in_turn_keeps_the_order_runs_beside_the_making_and_raises_its_error_here():
+    made, done, here = [], [], threading.get_ident()
+
+    def items():
+        for number in range(10):
+            made.append(number)
+            assert len(done) >= number - AHEAD - 1
+            yield number
+
+    def work(number: int) -> None:
+        assert threading.get_ident() != here
+        done.append(number)
+
+    in_turn(work, items())
+    assert done == list(range(10))
+
+    def fails(number: int) -> None:
+        raise OSError(f"disk full at {number}")
+
+    made.clear()
+    with pytest.raises(OSError, match="disk full at 0"):
+        in_turn(fails, items())
+    assert len(made) <= AHEAD + 2
+
+
+def test_more_threads_read_further_ahead():
+    together = threading.Barrier(5, timeout=20)  # broken, an error, unless five read at once
+    items = list(overlapped([[n] for n in range(5)], lambda n: together.wait(), lambda pairs: [bool], threads=5))
+    assert len(items) == 5

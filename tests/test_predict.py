@@ -1,12 +1,14 @@
 """predict.py, launched as a user would."""
 
 import dataclasses
+import errno
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from argparse import Namespace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,10 +20,15 @@ from accelerate.utils import DynamoBackend
 from conftest import ROOT, launch
 from PIL import Image
 
-from data_utils.inputs import Job, batches_of, share_of
+from data_utils import inputs
+from data_utils.errors import DataError
+from data_utils.inputs import Job, batches_of, check_disk, share_of
+from data_utils.origin import claim, origin_of
+from train_utils.files import replaced_file
 from train_utils.launch import compile_networks
 from unet import Predictor, Preprocess, UNet, UNetConfig
 from unet.inference import batch_sizes
+from unet.windows import tiff_pages
 
 
 @pytest.fixture(scope="module")
@@ -72,12 +79,12 @@ def test_masks_have_original_values_and_sizes_and_folders_keep_their_structure(m
         assert probabilities.shape == (3, *size)
         np.testing.assert_allclose(probabilities.sum(axis=0), 1, atol=1e-5)
         np.testing.assert_array_equal(np.array([10, 200, 255])[probabilities.argmax(axis=0)], mask)
-    assert len(list((tmp_path / "out").rglob("*.*"))) == 15  # nothing temporary is left
+    assert len(list((tmp_path / "out").rglob("*.*"))) == 16  # predict.json, and nothing temporary
 
 
 def test_two_processes_write_what_one_writes(model, photos, tmp_path):
-    one = predict(model, [photos], tmp_path / "one")
-    two = predict(model, [photos], tmp_path / "two", profile="multi_cpu")
+    one = predict(model, [photos], tmp_path / "one", "--tile-size", "12")
+    two = predict(model, [photos], tmp_path / "two", "--tile-size", "12", profile="multi_cpu")
     assert (one.returncode, two.returncode) == (0, 0), two.stderr
     files = sorted(path.relative_to(tmp_path / "one") for path in (tmp_path / "one").rglob("*.png"))
     assert files == sorted(path.relative_to(tmp_path / "two") for path in (tmp_path / "two").rglob("*.png"))
@@ -110,7 +117,7 @@ def test_broken_files_are_named_at_the_end_and_the_others_written(model, photos,
     ):
         assert any(name in line for line in failures), failures
     assert "Traceback" not in result.stderr
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["a.png", "fine.png"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["a.png", "fine.png", "predict.json"]
 
 
 def test_finished_outputs_are_kept_unless_overwriting_is_asked_for(model, photos, tmp_path):
@@ -121,6 +128,58 @@ def test_finished_outputs_are_kept_unless_overwriting_is_asked_for(model, photos
     assert (tmp_path / "b.png").exists()
     predict(model, [photos], tmp_path, "--overwrite")
     assert os.stat(tmp_path / "a.png").st_mtime_ns > before
+
+
+def test_what_is_empty_or_older_than_its_image_is_predicted_again(model, photos, tmp_path):
+    image, out = tmp_path / "a.png", tmp_path / "out"
+    image.write_bytes((photos / "a.png").read_bytes())
+    predict(model, [image, photos / "b.jpg"], out)
+    expected = (out / "b.png").read_bytes()
+    Image.new("RGB", (9, 8)).save(image)
+    os.utime(image, (time.time() + 5, time.time() + 5))
+    (out / "b.png").write_bytes(b"")
+    assert predict(model, [image, photos / "b.jpg"], out).returncode == 0
+    assert Image.open(out / "a.png").size == (9, 8)
+    assert (out / "b.png").read_bytes() == expected
+
+
+def test_a_folder_never_holds_masks_of_two_models_or_settings(model, photos, tmp_path, fails_with):
+    other, out = tmp_path / "other", tmp_path / "out"
+    UNet.from_pretrained(model).save_pretrained(other)
+    predict(model, [photos / "a.png"], out)
+    result = predict(other, [photos / "a.png"], out)  # the same weights under another name
+    assert "1 of 1 masks are there already; --overwrite predicts them again" in result.stdout, result.stderr
+    network = UNet.from_pretrained(model)
+    network.head.conv.bias.data += 1
+    network.save_pretrained(other)
+    result = predict(other, [photos], out)
+    fails_with(result, "holds masks of another model or other settings (predict.json says which)", 1)
+    assert not (out / "b.png").exists()
+    (tmp_path / "broken.png").touch()
+    (out / "broken.png").touch()  # as if it were from before, and it stays
+    for files, complete in (([photos / "a.png", tmp_path / "broken.png"], False), ([photos / "a.png"], True)):
+        predict(other, files, out, "--overwrite")
+        assert json.loads((out / "predict.json").read_text())["complete"] == complete
+
+
+def test_an_output_folder_is_claimed_by_what_made_its_masks(model, tmp_path):
+    def origin(tta: bool = False, ensemble: tuple = ()) -> dict:
+        return origin_of(Namespace(model=str(model), ensemble=[*ensemble], scale=None, tta=tta))
+
+    def refused(**settings) -> None:
+        with pytest.raises(DataError, match="--overwrite"):
+            claim(tmp_path, origin(**settings), False, replaced_file)
+
+    (tmp_path / "predict.json").write_text("[]")  # not ours
+    claim(tmp_path, origin(), False, replaced_file)
+    claim(tmp_path, origin(), False, replaced_file)
+    refused(tta=True)
+    refused(ensemble=("owner/model",))
+    claim(tmp_path, origin(tta=True), True, replaced_file)
+    refused(tta=True)  # what is half overwritten is not taken for finished
+    refused()
+    claim(tmp_path, origin(tta=True), False, replaced_file, done=True)
+    claim(tmp_path, origin(tta=True), False, replaced_file)
 
 
 def test_scores_are_those_of_the_written_masks_on_any_number_of_processes(model, photos, tmp_path):
@@ -150,6 +209,9 @@ def test_scores_are_those_of_the_written_masks_on_any_number_of_processes(model,
     ("inputs", "flags", "line", "code"),
     [
         (["nowhere/*.png"], [], "--input nowhere/*.png: no image there", 1),
+        ([""], [], "--input: is empty", 1),
+        (["a" * 300], [], "File name too long", 1),
+        (["PHOTOS"], ["--output", ""], "argument --output: it is empty", 2),
         (["PHOTOS/a.png", "PHOTOS/sub/a.png"], [], "would both write", 1),
         (["PHOTOS"], ["--truth", "nowhere"], "--truth nowhere: is not a folder", 1),
         (["PHOTOS"], ["--truth", "PHOTOS/sub"], "has no mask for 4 inputs", 1),
@@ -196,9 +258,9 @@ def test_images_are_sorted_by_score_the_worst_first(model, photos, tmp_path):
 
 @pytest.fixture(scope="module")
 def tall(tmp_path_factory) -> Path:
-    """A TIFF of 1,501 x 333, tiled and compressed."""
+    """A TIFF of 8,501 x 333, tiled and compressed; in tiles it is read and written in windows."""
     path = tmp_path_factory.mktemp("tall") / "tall.tif"
-    pixels = np.random.default_rng(0).integers(0, 256, (1501, 333, 3), dtype=np.uint8)
+    pixels = np.random.default_rng(0).integers(0, 256, (8501, 333, 3), dtype=np.uint8)
     tifffile.imwrite(path, pixels, photometric="rgb", tile=(64, 64), compression="zlib")
     return path
 
@@ -228,6 +290,8 @@ def test_pages_of_a_tiff_are_predicted_and_scored_one_by_one(model, tmp_path):
     assert predict(model, [tmp_path / "in"], tmp_path / "out").returncode == 0
     assert predict(model, [tmp_path / f"{number}.png" for number in range(3)], tmp_path / "one").returncode == 0
     masks = [np.asarray(Image.open(tmp_path / "out" / f"stack_000{number + 1}.png")) for number in range(3)]
+    of_third = Predictor.from_pretrained(model).mask(tmp_path / "in" / "stack.tif", page=2)
+    np.testing.assert_array_equal(np.array([10, 200, 255])[of_third], masks[2])
     for number, mask in enumerate(masks):
         np.testing.assert_array_equal(mask, np.asarray(Image.open(tmp_path / "one" / f"{number}.png")))
     (tmp_path / "truth").mkdir()
@@ -250,7 +314,9 @@ def test_outputs_never_take_the_place_of_inputs_or_of_each_other(model, photos, 
     fails_with(predict(model, [folder], folder), "is a folder of inputs", 1)
     for _ in range(2):  # the second time does not take the masks for images
         assert "2 of 2 masks" in predict(model, [folder], folder / "masks").stdout
-    assert "2 of 2 masks" in predict(model, [f"{folder}/*"], folder / "masks").stdout
+    for pattern in ("*", "**/*.*g"):
+        jobs = inputs.find_jobs([f"{folder}/{pattern}"], folder / "masks", [".png"], tiff_pages)
+        assert {job.image.name for job in jobs} == {"a.jpg", "a.overlay.png"}
 
 
 def test_globs_keep_the_folders_that_they_match(model, photos, tmp_path):
@@ -267,6 +333,15 @@ def test_too_small_a_disk_is_found_before_the_first_image(model, photos, tmp_pat
     assert not (tmp_path / "out").exists()
 
 
+def test_an_output_folder_that_takes_no_files_is_found_before_the_first_image(monkeypatch, tmp_path):
+    def refuse(dir: Path) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(inputs, "TemporaryFile", refuse)
+    with pytest.raises(DataError, match=r"out: cannot be written \(Read-only file system\)"):
+        check_disk(tmp_path / "out", 0)
+
+
 def test_a_true_mask_of_unknown_values_fails_its_image_but_not_its_prediction(model, photos, tmp_path):
     predict(model, [photos / "a.png", photos / "b.jpg"], tmp_path / "truth")
     Image.fromarray(np.full((20, 30), 7, np.uint8)).save(tmp_path / "truth" / "a.png")
@@ -276,6 +351,79 @@ def test_a_true_mask_of_unknown_values_fails_its_image_but_not_its_prediction(mo
     assert "Traceback" not in result.stderr
     assert sorted(path.name for path in (tmp_path / "out").glob("*.png")) == ["a.png", "b.png"]
     assert json.loads((tmp_path / "out" / "metrics.json").read_text())["images"] == 1
+    for name in ("a", "b"):
+        (tmp_path / "truth" / f"{name}.png").rename(tmp_path / "truth" / f"{name}_mask.png")
+    result = predict(model, [photos / "a.png", photos / "b.jpg"], tmp_path / "out", "--truth", tmp_path / "truth")
+    assert "has mask values [7]" in result.stderr  # the masks' suffix was found
+    (tmp_path / "none").mkdir()
+    result = predict(model, [photos / "a.png"], tmp_path / "out", "--truth", tmp_path / "none")
+    assert "has no mask for 1 inputs" in result.stderr
+
+
+def test_true_masks_that_cannot_be_used_do_not_cost_the_predictions(model, photos, tmp_path):
+    truth, images, out = tmp_path / "truth", tmp_path / "images", tmp_path / "out"
+    truth.mkdir()
+    images.mkdir()
+    Image.fromarray(np.full((20, 30), 10, np.uint8)).save(tmp_path / "mask.png")
+    whole = (tmp_path / "mask.png").read_bytes()
+    for name, content in (("cut", whole[:45]), ("empty", b""), ("size", whole)):
+        (truth / f"{name}.png").write_bytes(content)
+        Image.new("RGB", (9, 9) if name == "size" else (30, 20)).save(images / f"{name}.png")
+    for _ in range(2):  # the second time they are only scored
+        result = predict(model, [images], out, "--truth", truth)
+        assert result.returncode == 1
+        assert "Traceback" not in result.stderr
+        assert all(f"{truth / name}.png" in result.stderr for name in ("cut", "empty", "size"))
+        assert "3 of 3 masks" in result.stdout
+        assert "n/a" not in result.stdout
+        assert sorted(path.name for path in out.iterdir()) == ["cut.png", "empty.png", "predict.json", "size.png"]
+
+
+def test_a_header_that_tells_another_size_costs_nobody_a_mask(model, tmp_path):
+    """A PNG whose EXIF orientation comes after its pixels."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 60, 3), dtype=np.uint8))
+    picture.save(folder / "a.png")
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    picture.save(folder / "b.png", exif=exif)
+    content = (folder / "b.png").read_bytes()
+    start = content.index(b"eXIf") - 4
+    stop = start + 12 + int.from_bytes(content[start : start + 4], "big")
+    end = content.index(b"IEND") - 4
+    (folder / "b.png").write_bytes(content[:start] + content[stop:end] + content[start:stop] + content[end:])
+    result = predict(model, [folder], tmp_path / "out")
+    assert result.returncode == 0, result.stderr
+    assert Image.open(tmp_path / "out" / "a.png").size == (60, 40)
+    assert Image.open(tmp_path / "out" / "b.png").size == (40, 60)
+
+
+def test_a_run_that_is_asked_to_stop_leaves_nothing_half_written(model, tall, tmp_path):
+    out = tmp_path / "out"
+    flags = ["--model", model, "--input", tall, "--output", out, "--probabilities", "--tta", "--tile-size", "96"]
+    run = subprocess.Popen([sys.executable, "predict.py", *map(str, flags)], cwd=ROOT, stderr=subprocess.DEVNULL)
+    end = time.monotonic() + 60
+    while not list(out.glob(".*.tmp")) and time.monotonic() < end:
+        time.sleep(0.01)
+    run.send_signal(signal.SIGTERM)
+    assert run.wait(60) == 128 + signal.SIGTERM
+    assert [path.name for path in out.iterdir()] == ["predict.json"]
+
+
+def test_an_overlay_of_a_large_image_of_16_bits_is_equally_bright_all_over(model, tmp_path):
+    """8,501 x 333 in windows: the shades of all rows are chosen by rows from the whole image."""
+    steps = np.linspace(1000, 21000, 8501)
+    rows = np.repeat(steps[:, None], 333, 1).astype(np.uint16)
+    tifffile.imwrite(tmp_path / "steps.tif", rows, photometric="minisblack")
+    result = predict(model, [tmp_path / "steps.tif"], tmp_path / "out", "--overlay", "--tile-size", "256")
+    assert result.returncode == 0, result.stderr
+    shown = np.asarray(Image.open(tmp_path / "out" / "steps.overlay.png"))
+    mask = np.asarray(Image.open(tmp_path / "out" / "steps.png"))
+    expected = np.clip((steps - steps[85]) / (steps[-86] - steps[85]) * 255, 0, 255)
+    for row in range(0, 8501, 500):
+        untinted = shown[row][mask[row] == 10]
+        assert np.abs(untinted.astype(float) - expected[row]).max(initial=0) < 3
 
 
 def test_a_killed_run_leaves_whole_files_only_and_is_taken_up_again(model, tmp_path):
@@ -301,7 +449,7 @@ def test_a_killed_run_leaves_whole_files_only_and_is_taken_up_again(model, tmp_p
     result = predict(model, [folder], out, "--probabilities")
     assert "40 of 40 masks" in result.stdout, result.stderr
     assert {path: path.stat().st_mtime_ns for path in finished} == before
-    assert len(list(out.iterdir())) == 80  # nothing temporary is left
+    assert len(list(out.iterdir())) == 81  # predict.json, and nothing temporary
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="measures memory as Linux tells it")
@@ -369,7 +517,8 @@ def test_an_ensemble_of_other_classes_is_refused(model, photos, tmp_path, fails_
 def test_work_is_shared_by_pixels():
     sizes = [(2000, 2000), *[(100, 100)] * 8, (300, 200), (1500, 1500), (1200, 1300)]
     jobs = [Job(Path(f"{number}.png"), 0, size, Path(str(number)), None) for number, size in enumerate(sizes)]
-    batches = batches_of(jobs, lambda job: (job.size,), batch_sizes(torch.device("cpu")))
+    batch_size_of = batch_sizes(torch.device("cpu"))
+    batches = batches_of(jobs, lambda size: (size, batch_size_of(*size)))
     assert max(map(len, batches)) == 8
     shares = [share_of(batches, process, 2) for process in range(2)]
     assert sorted(job for share in shares for batch in share for job in batch) == sorted(jobs)
@@ -403,3 +552,41 @@ def test_a_profile_that_asks_for_it_has_the_networks_compiled(trained, tiny_fold
         compile_networks(SimpleNamespace(state=SimpleNamespace(dynamo_plugin=plugin)), predictor.networks)
         assert np.array_equal(predictor(image).probabilities, expected)
         assert bool(compiled) == (asked == DynamoBackend.INDUCTOR)
+
+
+SHORTAGE = """
+import runpy, sys
+import torch
+from unet import UNet
+
+forward = UNet.forward
+
+def failing(self, images):
+    if images.shape[-1] > 32:
+        raise ERROR
+    return forward(self, images)
+
+UNet.forward = failing
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize(
+    "error", ['torch.OutOfMemoryError("CUDA")', 'RuntimeError("DefaultCPUAllocator: can\'t allocate memory")']
+)
+def test_what_does_not_fit_into_memory_is_named_with_what_to_do_and_the_others_written(model, tmp_path, error):
+    wrapper, images = tmp_path / "wrapper.py", tmp_path / "images"
+    wrapper.write_text(SHORTAGE.replace("ERROR", error))
+    images.mkdir()
+    for side in (40, 100):
+        Image.new("RGB", (side, side)).save(images / f"{side}.png")
+    flags = ["--model", model, "--input", images, "--output", tmp_path / "out"]
+    result = launch(wrapper, "predict.py", *flags)
+    assert result.returncode == 1
+    assert "Traceback" not in result.stderr
+    assert f"{images / '100.png'}: does not fit into memory; --tile-size 512" in result.stderr
+    assert "1 of 2 masks" in result.stdout
+    result = launch(wrapper, "predict.py", *flags, "--tile-size", "32")
+    assert result.returncode == 0, result.stderr
+    assert len(list((tmp_path / "out").glob("*.png"))) == 2

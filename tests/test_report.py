@@ -235,6 +235,11 @@ def test_the_card_does_not_tell_where_files_lay(tmp_path):
     assert "owner/cells" in card(flags={"dataset": "owner/cells"})
 
 
+def test_the_card_names_steps_or_epochs_whichever_ended_the_training():
+    assert "| epochs | 10 |" in card(flags={"epochs": 10, "max_steps": None})
+    assert "| epochs |" not in card(flags={"epochs": 10, "max_steps": 40})
+
+
 def test_a_card_without_any_score_is_still_a_card():
     empty = torch.zeros(3, 3, dtype=torch.int64)
     text = card(matrix=empty, result=scores(empty))

@@ -13,8 +13,9 @@ from PIL import Image
 
 from unet import ImageError, Predictor, Preprocess, UNet, UNetConfig
 from unet.inference import fold_batch_norm
+from unet.logits import most_likely, resize_bands, resize_logits
 from unet.preprocess import read_image
-from unet.tiles import TILE_MEMORY, TileError, Tiling, plan, reach, tiled_logits
+from unet.tiles import LARGE_TILE_MEMORY, TileError, Tiling, batch_logits, plan, reach, stream_logits
 from unet.windows import ArrayRows, TiffRows, network_crop, network_rows, open_rows, tiff_pages
 
 
@@ -30,7 +31,7 @@ def network(depth: int, upsample: str = "transpose", norm: str = "batch", **prep
 
 
 def tiled(model: UNet, image: torch.Tensor, tiling: Tiling) -> torch.Tensor:
-    rows = tiled_logits(model, lambda start, stop: image[:, start:stop], image.shape[1:], tiling, lambda h, w: 2)
+    rows = stream_logits(model, lambda start, stop: image[:, start:stop], image.shape[1:], tiling, lambda h, w: 2)
     return torch.cat(list(rows), dim=1)
 
 
@@ -89,7 +90,7 @@ def test_every_pixel_is_covered_whatever_the_sizes(height, width, tile, overlap,
         starts.append(batch.shape)
         return batch
 
-    bands = list(tiled_logits(forward, lambda a, b: image[:, a:b], (height, width), tiling, lambda h, w: 3))
+    bands = list(stream_logits(forward, lambda a, b: image[:, a:b], (height, width), tiling, lambda h, w: 3))
     torch.testing.assert_close(torch.cat(bands, dim=1), image)
     assert all(shape[2] <= tile_height + grid and shape[3] <= tile_width + grid for shape in starts)
 
@@ -97,10 +98,12 @@ def test_every_pixel_is_covered_whatever_the_sizes(height, width, tile, overlap,
 def test_images_are_computed_whole_while_they_fit_and_in_bounded_tiles_beyond():
     for base_channels, norm in itertools.product((4, 16, 64), ("batch", "group")):
         config = UNetConfig(base_channels=base_channels, norm=norm)
-        assert plan(config, (1080, 1920)) is None
+        assert plan(config, (1080, 1440)) is None
+        # exact tiles of 960 fit for 16 channels and cost little; those of 64 channels would be mostly overlap
+        assert (plan(config, (1080, 1920)) is None) == (norm == "group" or base_channels != 16)
         tiling = plan(config, (20_000, 30_000))
         assert tiling.exact == (norm == "batch")
-        assert tiling.height * tiling.width * 32 * base_channels < 1.1 * TILE_MEMORY
+        assert tiling.height * tiling.width * 32 * base_channels < 1.1 * LARGE_TILE_MEMORY
     many = plan(UNetConfig(num_classes=150, base_channels=8), (20_000, 20_000))
     assert many.height < plan(UNetConfig(num_classes=2, base_channels=8), (20_000, 20_000)).height
 
@@ -124,10 +127,19 @@ def test_tiles_and_bands_of_a_predictor_equal_the_whole_image_at_any_scale(scale
     model = network(2, scale=scale, mean=(100.0,) * 3, std=(50.0,) * 3)
     image = np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8)
     whole, tiles = Predictor(model), Predictor(model, tile_size=64)
-    (expected,) = whole.whole([whole.inputs(image)[0]], [shape])
+    (expected,) = whole.in_batch([whole.inputs(image)[0]], [shape])
     for predictor in (whole, tiles):
         logits = torch.cat(list(predictor.bands(ArrayRows(image))), dim=1)
         assert (logits - expected).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("rows", [1, 16, 64, 2000])
+@pytest.mark.parametrize(("size", "target"), [(1000, 300), (2000, 200), (300, 100), (640, 310), (90, 200), (70, 70)])
+def test_rows_of_logits_are_resized_as_all_of_them_are(size, target, rows):
+    logits = torch.rand(2, size, 9, dtype=torch.float64)
+    (expected,) = resize_logits(logits[None], (target, 5))
+    bands = list(resize_bands(iter(logits.split(rows, dim=1)), (size, 9), (target, 5)))
+    assert (torch.cat(bands, dim=1) - expected).abs().max() < 1e-13
 
 
 def test_float32_tiles_are_within_the_promised_rounding():
@@ -135,8 +147,14 @@ def test_float32_tiles_are_within_the_promised_rounding():
     image = np.random.default_rng(0).integers(0, 256, (301, 333, 3), dtype=np.uint8)
     whole, tiles = Predictor(model), Predictor(model, tile_size=144)
     assert tiles.tilings(image.shape[:2])[0].exact
-    (expected,) = whole.whole([whole.inputs(image)[0]], [image.shape[:2]])
+    (expected,) = whole.in_batch([whole.inputs(image)[0]], [image.shape[:2]])
     assert (torch.cat(list(tiles.bands(ArrayRows(image))), dim=1) - expected).abs().max() < 1e-5
+
+
+def test_the_most_likely_class_is_the_first_of_equals_as_argmax_has_it():
+    logits = torch.randint(0, 3, (7, 40, 50)).float()
+    assert torch.equal(most_likely(logits), torch.from_numpy(logits.numpy().argmax(0)))
+    assert torch.equal(most_likely(logits[None], dim=1)[0], most_likely(logits))
 
 
 def test_folding_batch_norm_changes_nothing_but_rounding():
@@ -310,3 +328,46 @@ def test_a_window_is_resized_as_the_whole_image_is(kind, target, tmp_path):
             np.testing.assert_allclose(crop, expected, rtol=1e-5, atol=1 if crop.dtype == np.uint8 else 1e-3)
             if target == (301, 333):
                 np.testing.assert_array_equal(crop, expected)
+
+
+@pytest.mark.parametrize("config", [{}, {"norm": "group"}])
+def test_tiles_of_several_images_share_batches_and_give_what_each_image_gives_alone(config):
+    model, shapes = network(2, **config), [(150, 170), (64, 200), (131, 90), (150, 170)]
+    images = [torch.rand(3, *shape, dtype=torch.float64) for shape in shapes]
+    tilings = [plan(model.config, shape, tile_size=64) for shape in shapes]
+    batches = []
+
+    def forward(batch: torch.Tensor) -> torch.Tensor:
+        batches.append(batch.shape)
+        return model(batch)
+
+    with torch.inference_mode():
+        found = batch_logits(forward, images, tilings, lambda height, width: 5)
+        for image, tiling, logits in zip(images, tilings, found, strict=True):
+            assert (logits - tiled(model, image, tiling)).abs().max() < 1e-13
+    shapes_seen = {shape[2:] for shape in batches}
+    assert all(sum(shape[2:] == seen and shape[0] < 5 for shape in batches) <= 1 for seen in shapes_seen)
+
+
+def test_a_predictor_takes_images_of_other_sizes_together_where_their_tiles_are_alike():
+    model = network(2, mean=(100.0,) * 3, std=(50.0,) * 3)
+    whole, tiles = Predictor(model), Predictor(model, tile_size=64)
+    shapes = [(150, 170), (140, 210)]
+    assert tiles.batch_of(shapes[0])[0] == tiles.batch_of(shapes[1])[0]
+    assert whole.batch_of(shapes[0])[0] != whole.batch_of(shapes[1])[0]
+    images = [np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8) for shape in shapes]
+    together = tiles.in_batch([tiles.inputs(image)[0] for image in images], shapes)
+    for image, shape, logits in zip(images, shapes, together, strict=True):
+        (alone,) = whole.in_batch([whole.inputs(image)[0]], [shape])
+        assert (logits - alone).abs().max() < 1e-12
+
+
+def test_pixels_from_0_to_1_are_found_in_windows_as_in_the_whole_image():
+    model = network(2, std=(255.0,) * 3, detect_unit_range=True)
+    for brightest in (1, 2):
+        image = np.zeros((300, 90, 3), np.uint8)
+        image[280:, 30:] = brightest
+        predictor = Predictor(model, tile_size=64)
+        (expected,) = predictor.in_batch([predictor.inputs(image)[0]], [image.shape[:2]])
+        logits = torch.cat(list(predictor.bands(ArrayRows(image))), dim=1)
+        assert (logits - expected).abs().max() < 1e-12

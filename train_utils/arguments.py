@@ -10,6 +10,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from huggingface_hub.errors import HFValidationError
@@ -99,6 +100,13 @@ def hub_id(text: str) -> str:
     except HFValidationError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
     return text
+
+
+def path(text: str) -> Path:
+    """A path that is given, for argparse: `Path("")` would be the current folder."""
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty")
+    return Path(text)
 
 
 def auto_or(kind: Callable[[str], float]) -> Callable[[str], float | str]:

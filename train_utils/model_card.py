@@ -38,7 +38,7 @@ def model_card(settings: dict, *, step: int, names: Sequence[str], matrix: torch
     training = "".join(
         f"| {name.replace('_', ' ')} | {_cell(_without_path(flags[name]))} |\n"
         for name in TRAINING
-        if flags.get(name) is not None
+        if flags.get(name) is not None and not (name == "epochs" and flags.get("max_steps"))  # which stands for them
     )
     run, profile = settings["run"], settings["profile"]
     return f"""---

@@ -1,13 +1,14 @@
 """Memory that runs out in the middle of a run.
 
-It cannot be mended in place: the other processes wait for this one's gradients. So what to do with less is recorded in
-the output folder and the process ends; started again with --resume auto, the run goes on from its last checkpoint in
-smaller micro-batches, of which a step takes more.
+In training it cannot be mended in place: the other processes wait for this one's gradients. So what to do with less is
+recorded in the output folder and the process ends; started again with --resume auto, the run goes on from its last
+checkpoint in smaller micro-batches, of which a step takes more. In prediction an image stays behind.
 """
 
 import json
 import math
 import os
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +31,19 @@ def memory_limit(folder: Path) -> tuple[int | None, bool]:
         return None, False
     limit = json.loads((folder / FILE).read_text())
     return limit["micro_batch_size"], limit["activation_checkpointing"]
+
+
+@contextmanager
+def shortage_named(what: str, remedy: str) -> Iterator[None]:
+    """Within, running out of memory, a GPU's or the machine's, becomes a MemoryShortage of one line."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        # torch has a type of its own for GPUs only
+        if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
+            raise
+        traceback.clear_frames(error.__traceback__)  # they hold what the memory is full of
+        raise MemoryShortage(f"{what}: does not fit into memory; {remedy}") from None
 
 
 @contextmanager

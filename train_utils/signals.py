@@ -53,6 +53,12 @@ def _end_at_second_interrupt() -> None:
     Thread(target=watch, daemon=True).start()
 
 
+def end_tidily() -> None:
+    """Have SIGTERM end this process as an error would, so that what is half written is removed."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    _follow_launcher()
+
+
 def _follow_launcher() -> None:
     """Have the kernel send SIGTERM when the launcher dies, which leaves its processes running."""
     launched_alone = "ACCELERATE_MIXED_PRECISION" in os.environ and "WORLD_SIZE" not in os.environ

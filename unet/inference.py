@@ -1,31 +1,26 @@
 """Prediction: an image in, class indices out, at the image's own size."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from unet.blocks import DoubleConv
 from unet.convert import load_model
+from unet.logits import average_logits, full_precision, most_likely, resize_bands, resize_logits
 from unet.model import ModelError, UNet, UNetConfig
 from unet.preprocess import ImageSource
-from unet.tiles import BAND_ROWS, Tiling, plan, tiled_logits
+from unet.tiles import BAND_ROWS, Tiling, batch_logits, one_tile, plan, stream_logits
 from unet.windows import Rows, network_rows
 
 Read = Callable[[int, int], Tensor]  # rows [start, stop) of a network's input, (C, stop - start, w)
 WINDOW_MEMORY = 2**27  # bytes of logits at an image's own size beyond which it is predicted in windows
-
-
-def resize_logits(logits: Tensor, size: tuple[int, int]) -> Tensor:
-    """(B, num_classes, h, w) -> (B, num_classes, *size): how evaluation and prediction return to a mask's size."""
-    if tuple(logits.shape[-2:]) == tuple(size):
-        return logits
-    return F.interpolate(_full_precision(logits), size=size, mode="bilinear", align_corners=False)
+TILED_PASSES = 8  # forward passes that images in tiles share: few of them are less than full
 
 
 def batch_sizes(device: torch.device) -> Callable[[int, int], int]:
@@ -103,24 +98,19 @@ class Predictor:
         return cls(model, ensemble=others, **options)
 
     @torch.inference_mode()
-    def __call__(self, image: ImageSource, name: str = "image") -> Prediction:
-        """Segment a path, bytes, PIL image or array; ImageError, with `name`, for what cannot be used."""
-        inputs, size = self.inputs(image, name)
-        if any(self.tilings(size)):
-            reads = [lambda start, stop, pixels=pixels: pixels[:, start:stop] for pixels in inputs]
-            logits = torch.cat(list(self._bands(reads, size)), dim=1)
-        else:
-            logits = self.whole([inputs], [size])[0]
-        return Prediction(logits.argmax(dim=0).to(torch.uint8).cpu().numpy(), logits.softmax(dim=0).cpu().numpy())
+    def __call__(self, image: ImageSource, name: str = "image", page: int = 0) -> Prediction:
+        """Segment a path (and page, of a TIFF), bytes, PIL image or array; ImageError, with `name`, if it cannot be."""
+        logits = self._logits_of(image, name, page)
+        return Prediction(_indices(logits), logits.softmax(dim=0).cpu().numpy())
 
-    def mask(self, image: ImageSource, name: str = "image") -> np.ndarray:
+    @torch.inference_mode()
+    def mask(self, image: ImageSource, name: str = "image", page: int = 0) -> np.ndarray:
         """Only the class indices, (H, W) uint8."""
-        return self(image, name).mask
+        return _indices(self._logits_of(image, name, page))
 
-    @property
-    def batch_size_of(self) -> Callable[[int, int], int]:
-        """As `batch_sizes`, where the networks are."""
-        return batch_sizes(self.networks[0].mean.device)
+    def _logits_of(self, image: ImageSource, name: str, page: int) -> Tensor:
+        inputs, size = self.inputs(image, name, page)
+        return self.in_batch([inputs], [size])[0]
 
     def input_sizes(self, size: tuple[int, int]) -> tuple[tuple[int, int], ...]:
         """At which (H, W) each network sees an image of `size` (H, W)."""
@@ -136,10 +126,34 @@ class Predictor:
         return [tiling and tiling._replace(exact=tiling.exact and not self.tta) for tiling in tilings]
 
     def in_windows(self, size: tuple[int, int]) -> bool:
-        """Whether an image of `size` (H, W) is better predicted by `bands` than whole."""
-        if any(network.config.preprocess.detect_unit_range for network in self.networks):
-            return False  # whether any value is above 1 is known of whole images only
-        return 4 * self.config.num_classes * size[0] * size[1] > WINDOW_MEMORY or any(self.tilings(size))
+        """Whether an image of `size` (H, W) is better predicted by `bands` than `in_batch`."""
+        return self._logits_bytes(size) > WINDOW_MEMORY
+
+    def batch_of(self, size: tuple[int, int]) -> tuple[Hashable, int]:
+        """What images of `size` (H, W) have in common with those that `in_batch` takes together, and how many it takes.
+
+        Whole images the shape that the network sees, and one forward pass; images in tiles how they are cut, and a few.
+        """
+        tilings, shapes = self.tilings(size), self.input_sizes(size)
+        common = tuple(tiling or shape for tiling, shape in zip(tilings, shapes, strict=True))
+        count = self._batch_size_of(*shapes[0])
+        if any(tilings):
+            count = max(1, min(TILED_PASSES * count, WINDOW_MEMORY // self._logits_bytes(size)))
+        return common, count
+
+    def _logits_bytes(self, size: tuple[int, int]) -> int:
+        """Of an image of `size` (H, W); in tiles there are sums, and copies of what tiles share, besides."""
+        pixels = max(height * width for height, width in (size, *self.input_sizes(size)))
+        return 4 * self.config.num_classes * pixels * (4 if any(self.tilings(size)) else 1)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the networks compute."""
+        return self.networks[0].mean.device
+
+    @property
+    def _batch_size_of(self) -> Callable[[int, int], int]:
+        return batch_sizes(self.device)
 
     def inputs(self, image: ImageSource, name: str = "image", page: int = 0) -> tuple[list[Tensor], tuple[int, int]]:
         """What each network is shown of an image, (C, h, w) each, and the (H, W) of the image itself."""
@@ -148,14 +162,26 @@ class Predictor:
         return [torch.tensor(pixels) for pixels, _ in found], found[0][1]
 
     @torch.inference_mode()
-    def whole(self, inputs: Sequence[list[Tensor]], sizes: Sequence[tuple[int, int]]) -> list[Tensor]:
-        """Logits (num_classes, H, W) of images whose `inputs` have equal shapes, given their own sizes (H, W)."""
-        batches = zip(self.networks, zip(*inputs, strict=True), strict=True)
-        logits = [self._logits(network, torch.stack(batch)) for network, batch in batches]
+    def in_batch(self, inputs: Sequence[list[Tensor]], sizes: Sequence[tuple[int, int]]) -> list[Tensor]:
+        """Logits (num_classes, H, W) of images, given their `inputs` and their own sizes (H, W).
+
+        Those of one `batch_of` share forward passes.
+        """
+        tilings = zip(*map(self.tilings, sizes), strict=True)
+        batches = zip(self.networks, zip(*inputs, strict=True), tilings, strict=True)
+        logits = [self._batch(network, images, cut) for network, images, cut in batches]
         return [
-            _average([resize_logits(of_network[index][None], size)[0] for of_network in logits])
+            average_logits([resize_logits(of_network[index][None], size)[0] for of_network in logits])
             for index, size in enumerate(sizes)
         ]
+
+    def _batch(
+        self, network: nn.Module, images: Sequence[Tensor], tilings: Sequence[Tiling | None]
+    ) -> Sequence[Tensor]:
+        if not any(tilings) and len({image.shape for image in images}) == 1:
+            return self._logits(network, torch.stack(list(images)))
+        cut = [tiling or one_tile(image.shape[1:]) for image, tiling in zip(images, tilings, strict=True)]
+        return batch_logits(partial(self._logits, network), images, cut, self._batch_size_of)
 
     @torch.inference_mode()
     def bands(self, rows: Rows, name: str = "image") -> Iterator[Tensor]:
@@ -165,47 +191,43 @@ class Predictor:
         """
 
         def reader(config: UNetConfig) -> Read:
-            drafted = rows.drafted(config.preprocess)
+            preprocess = config.preprocess
+            pixels = partial(network_rows, rows.drafted(preprocess), preprocess, config.in_channels, name)
+            if preprocess.detect_unit_range:
+                height = preprocess.target_size(*rows.size)[0]
+                parts = ((top, min(top + BAND_ROWS, height)) for top in range(0, height, BAND_ROWS))
+                if not any((pixels(*part) > 1).any() for part in parts):
+                    return lambda start, stop: torch.from_numpy(pixels(start, stop) * 255)
+            return lambda start, stop: torch.from_numpy(pixels(start, stop))
 
-            def read(start: int, stop: int) -> Tensor:
-                return torch.from_numpy(network_rows(drafted, config.preprocess, config.in_channels, name, start, stop))
-
-            return read
-
-        yield from self._bands([reader(network.config) for network in self.networks], rows.size)
-
-    def _bands(self, reads: Sequence[Read], size: tuple[int, int]) -> Iterator[Tensor]:
-        """`bands` of an image of `size`, given what reads rows of each network's input."""
-        plans = zip(self.networks, reads, self.tilings(size), self.input_sizes(size), strict=True)
+        size = rows.size
+        plans = zip(self.networks, self.tilings(size), self.input_sizes(size), strict=True)
         streams = [
-            _resized_bands(self._network_bands(network, read, tiling, target), target, size)
-            for network, read, tiling, target in plans
+            resize_bands(self._network_bands(network, reader(network.config), tiling, target), target, size)
+            for network, tiling, target in plans
         ]
         for logits in zip(*streams, strict=True):
-            yield _average(logits)
+            yield average_logits(logits)
 
     def _network_bands(
         self, network: nn.Module, read: Read, tiling: Tiling | None, size: tuple[int, int]
     ) -> Iterator[Tensor]:
-        def forward(batch: Tensor) -> Tensor:
-            return self._logits(network, batch)
-
         if tiling is None:
-            yield forward(read(0, size[0])[None])[0]
+            yield self._logits(network, read(0, size[0])[None])[0]
         else:
-            yield from tiled_logits(forward, read, size, tiling, self.batch_size_of)
+            yield from stream_logits(partial(self._logits, network), read, size, tiling, self._batch_size_of)
 
     def _logits(self, network: nn.Module, batch: Tensor) -> Tensor:
         """(B, C, h, w) -> (B, num_classes, h, w) in full precision."""
         batch = batch.to(network.mean.device).contiguous(memory_format=torch.channels_last)
         if not self.tta:
-            return _full_precision(network(batch))
+            return full_precision(network(batch))
         views = []
         for turns in range(4):
             turned = batch.rot90(turns, (2, 3))
             views.append(network(turned).rot90(-turns, (2, 3)))
             views.append(network(turned.flip(3)).flip(3).rot90(-turns, (2, 3)))
-        return _average([_full_precision(view) for view in views], dim=1)
+        return average_logits([full_precision(view) for view in views], dim=1)
 
 
 def load_network(name: str | Path, device: str | torch.device = "cpu", scale: float | None = None) -> nn.Module:
@@ -217,34 +239,9 @@ def load_network(name: str | Path, device: str | torch.device = "cpu", scale: fl
     return fold_batch_norm(load_model(name, scale)).to(device, memory_format=torch.channels_last)
 
 
+def _indices(logits: Tensor) -> np.ndarray:
+    return most_likely(logits).to(torch.uint8).cpu().numpy()
+
+
 def _classes(config: UNetConfig) -> tuple:
     return config.preprocess.class_names or config.num_classes, config.preprocess.class_values
-
-
-def _full_precision(logits: Tensor) -> Tensor:
-    return logits if logits.dtype == torch.float64 else logits.float()
-
-
-def _average(logits: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """Logits whose softmax is the mean of the softmax of each."""
-    if len(logits) == 1:
-        return logits[0]
-    mean = sum(view.softmax(dim) for view in logits) / len(logits)
-    return mean.clamp_min(torch.finfo(mean.dtype).tiny).log()  # the logarithm of 0 could not be interpolated
-
-
-def _resized_bands(bands: Iterator[Tensor], size: tuple[int, int], target: tuple[int, int]) -> Iterator[Tensor]:
-    """`resize_logits` from `size` to `target` on rows that come one band after another, (num_classes, n, w) each."""
-    kept, first = next(bands), 0  # rows [first, first + n) of the image, as many as are still needed
-    for start in range(0, target[0], BAND_ROWS):
-        places = torch.arange(start, min(start + BAND_ROWS, target[0]), dtype=kept.dtype, device=kept.device) + 0.5
-        # the source row of each target row, rounded as torch rounds it
-        places = (places * torch.tensor(size[0] / target[0], dtype=kept.dtype) - 0.5).clamp_min(0)
-        above = places.long()
-        below = (above + 1).clamp_max(size[0] - 1)
-        while first + kept.shape[1] <= below[-1]:
-            kept = torch.cat([kept[:, above[0] - first :], next(bands)], dim=1)
-            first = int(above[0])
-        share = (places - above)[:, None]
-        rows = kept[:, above - first] * (1 - share) + kept[:, below - first] * share
-        yield resize_logits(rows[None], (rows.shape[1], target[1]))[0]

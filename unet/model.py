@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from huggingface_hub import PyTorchModelHubMixin, hf_hub_download
 from huggingface_hub.errors import HfHubHTTPError
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from unet.blocks import NORMS, UPSAMPLINGS, DoubleConv, Down, OutConv, Up, recomputed
@@ -144,7 +144,8 @@ class UNet(
     def _save_pretrained(self, save_directory: Path) -> None:
         # channels-last weights are not contiguous, and safetensors takes only contiguous ones
         weights = {key: value.detach().cpu().contiguous() for key, value in self.state_dict().items()}
-        save_file(weights, save_directory / WEIGHTS_NAME, metadata={"format": "pt"})
+        # `save_file` would make a file that nobody else may read
+        (save_directory / WEIGHTS_NAME).write_bytes(save(weights, metadata={"format": "pt"}))
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **options) -> "UNet":
@@ -159,9 +160,14 @@ class UNet(
             raise ModelError(f"{name}: is not a folder with config.json and {WEIGHTS_NAME}")
         for file in ("config.json", WEIGHTS_NAME):
             if is_folder and not (Path(name) / file).is_file():
-                raise ModelError(f"{name}: has no {file}")
+                hint = f"; {name}/model has" if (Path(name) / "model" / file).is_file() else ""
+                raise ModelError(f"{name}: has no {file}{hint}")
         try:
+            if is_folder and not isinstance(json.loads((Path(name) / "config.json").read_bytes()), dict):
+                raise ModelError(f"{name}: config.json is damaged (it holds no JSON object)")
             return super().from_pretrained(name, **options)
+        except ModelError:
+            raise
         except json.JSONDecodeError as error:
             raise ModelError(f"{name}: config.json is damaged ({error})") from error
         except (HfHubHTTPError, OSError, ValueError, TypeError, RuntimeError) as error:

@@ -47,6 +47,8 @@ def readable(name: str, *more: type[Exception]) -> Iterator[None]:
     """What fails while a picture is opened or decoded, or is one of `more`, is an ImageError with `name`."""
     try:
         yield
+    except ImageError:
+        raise
     except Image.DecompressionBombError as error:
         raise ImageError(f"{name}: {error}") from error
     except (*UNREADABLE, *more) as error:  # type: ignore[misc]  # mypy knows no * here

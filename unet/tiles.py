@@ -6,9 +6,10 @@ from it, or to the image's border, gives those pixels the logits of the whole im
 """
 
 import math
-from collections.abc import Callable, Iterator
-from functools import partial
-from itertools import groupby
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
 from typing import NamedTuple
 
 import torch
@@ -16,8 +17,11 @@ from torch import Tensor
 
 from unet.model import UNetConfig
 
+Forward = Callable[[Tensor], Tensor]  # (B, C, h, w) -> (B, num_classes, h, w)
+
 WHOLE_MEMORY = 2**32  # bytes of activations up to which an image is computed whole
-TILE_MEMORY = 3 * 2**28  # bytes of activations of a tile
+TILE_MEMORY = 2**27  # bytes of activations of a tile
+LARGE_TILE_MEMORY = 3 * 2**28  # the same of a wide network, whose tiles would else be overlap for the most part
 BAND_MEMORY = 2**28  # bytes of logits of a row of tiles
 BAND_ROWS = 64  # of the logits that are handed on at once
 
@@ -65,7 +69,8 @@ def plan(
     """How to cut a network input of `size` (H, W); None to compute it whole.
 
     Args:
-        tile_size: side of a tile; None computes whole what fits `WHOLE_MEMORY`, and chooses tiles beyond.
+        tile_size: side of a tile; None computes whole what fits into 4 GB, or into 0.8 where exact tiles cost little,
+            and chooses tiles beyond.
         overlap: pixels that neighbours share; None takes what exact tiles need, or half a tile where none are exact.
 
     Both are rounded up to what the pooling grid allows. Raises TileError for an overlap that leaves nothing of a tile.
@@ -74,10 +79,12 @@ def plan(
     pixel_bytes = 4 * 8 * config.base_channels  # measured: float32, the last concatenation and its convolution
     height, width = size
     if tile_size is None:
-        if height * width * pixel_bytes <= WHOLE_MEMORY:
+        smallest, decent = (times * (needed or 8 * grid) for times in (4, 10))  # overlap is a half, a fifth of a side
+        # tiles of a narrow network are as good as the whole image and, in a CPU's caches, faster
+        cheap = needed is not None and decent**2 * pixel_bytes <= LARGE_TILE_MEMORY
+        if height * width * pixel_bytes <= (LARGE_TILE_MEMORY if cheap else WHOLE_MEMORY):
             return None
-        pixels = TILE_MEMORY // pixel_bytes
-        smallest = 4 * (needed or 8 * grid)  # half of such a tile is overlap
+        pixels = max(TILE_MEMORY // pixel_bytes, min(decent**2, LARGE_TILE_MEMORY // pixel_bytes))
         tallest = max(smallest, BAND_MEMORY // (4 * config.num_classes * width))
         tile_height = min(max(smallest, math.isqrt(pixels)), tallest, _up(height, grid))
         tile_width = max(smallest, pixels // tile_height)
@@ -96,6 +103,11 @@ def plan(
             f"overlap {overlap} leaves nothing of tiles of {shortest} (both rounded up to the pooling grid)"
         )
     return Tiling(tile_height, tile_width, overlap, grid, needed is not None and overlap >= 2 * needed)
+
+
+def one_tile(size: tuple[int, int]) -> Tiling:
+    """What cuts nothing off a network's input of `size` (H, W)."""
+    return Tiling(*size, overlap=0, grid=1, exact=True)
 
 
 def _up(value: int, step: int) -> int:
@@ -117,18 +129,49 @@ def weights_of(cuts: list[tuple[int, int]], tiling: Tiling) -> list[Tensor]:
     weights = []
     for index, (start, stop) in enumerate(cuts):
         if tiling.exact:
-            weight, half = torch.ones(stop - start), tiling.overlap // 2
+            weight, half = torch.ones(stop - start, dtype=torch.float64), tiling.overlap // 2
             weight[: half if index else 0] = 0
             weight[stop - start - (half if index + 1 < len(cuts) else 0) :] = 0
         else:
-            place = (torch.arange(stop - start) + 0.5) / (stop - start) - 0.5
+            place = (torch.arange(stop - start, dtype=torch.float64) + 0.5) / (stop - start) - 0.5
             weight = torch.exp(-0.5 * (8 * place) ** 2)  # sigma is an eighth of a tile
         weights.append(weight)
     return weights
 
 
-def tiled_logits(
-    forward: Callable[[Tensor], Tensor],
+class Cuts:
+    """Where the tiles of a network's input of `size` (H, W) lie, and what each of their pixels counts for."""
+
+    def __init__(self, size: tuple[int, int], tiling: Tiling) -> None:
+        self.rows, self.columns = spans(size[0], tiling.height, tiling), spans(size[1], tiling.width, tiling)
+        self.row_weights, self.column_weights = weights_of(self.rows, tiling), weights_of(self.columns, tiling)
+
+    def bands(self, rows_of_tiles: Iterable[Tensor]) -> Iterator[Tensor]:
+        """Logits (num_classes, n, W) from top to bottom, n up to 64, of the weighted sums of each row of tiles."""
+        # a tile's weight at a pixel is the product of its row's and its column's, and so is their sum over the tiles
+        row_totals, column_totals = _totals(self.rows, self.row_weights), _totals(self.columns, self.column_weights)
+        next_tops = [top for top, _ in self.rows[1:]] + [self.rows[-1][1]]
+        rest: Tensor | None = None  # sums of the rows that the next tiles share
+        for sums, (top, _), next_top in zip(rows_of_tiles, self.rows, next_tops, strict=True):
+            if rest is not None:
+                sums[:, : rest.shape[1]] += rest
+            rest = sums[:, next_top - top :].clone()
+            for start in range(top, next_top, BAND_ROWS):
+                stop = min(start + BAND_ROWS, next_top)
+                totals = row_totals[start:stop, None] * column_totals
+                yield sums[:, start - top : stop - top] / totals.to(sums)
+
+
+class TileRow(NamedTuple):
+    """A row of tiles: pixels (C, h, W) of the network's input, and the number of the row in its cuts."""
+
+    pixels: Tensor
+    cuts: Cuts
+    number: int
+
+
+def stream_logits(
+    forward: Forward,
     read: Callable[[int, int], Tensor],
     size: tuple[int, int],
     tiling: Tiling,
@@ -138,45 +181,70 @@ def tiled_logits(
 
     Args:
         forward: (B, C, h, w) -> (B, num_classes, h, w).
-        read: rows [start, stop) of the network's input, (C, stop - start, W).
+        read: rows [start, stop) of the network's input, (C, stop - start, W); called in a thread, one row ahead.
         size: (H, W) of the network's input.
 
     Memory: W x tile height x classes, and what one batch of tiles needs.
     """
-    rows, columns = spans(size[0], tiling.height, tiling), spans(size[1], tiling.width, tiling)
-    row_weights, column_weights = weights_of(rows, tiling), weights_of(columns, tiling)
-    # a tile's weight at a pixel is the product of its row's and its column's, and so is their sum over the tiles
-    row_totals, column_totals = _totals(rows, row_weights), _totals(columns, column_weights)
-    rest: Tensor | None = None  # sums of the rows that the next tiles share
-    for index, (top, bottom) in enumerate(rows):
-        band, height = read(top, bottom), bottom - top
-        for group in _batches(columns, partial(batch_size_of, height)):
-            logits = forward(torch.stack([band[:, :, slice(*columns[i])] for i in group]))
-            if group[0] == 0:
-                sums = logits.new_zeros(logits.shape[1], height, size[1])
-            for tile, i in zip(logits, group, strict=True):
-                weight = row_weights[index][:, None] * column_weights[i]
-                sums[:, :, slice(*columns[i])] += weight.to(tile) * tile
-        if rest is not None:
-            sums[:, : rest.shape[1]] += rest
-        next_top = rows[index + 1][0] if index + 1 < len(rows) else bottom
-        rest = sums[:, next_top - top :].clone()
-        for start in range(top, next_top, BAND_ROWS):
-            stop = min(start + BAND_ROWS, next_top)
-            totals = row_totals[start:stop, None] * column_totals
-            yield sums[:, start - top : stop - top] / totals.to(sums)
+    cuts = Cuts(size, tiling)
+    rows = (TileRow(pixels, cuts, number) for number, pixels in enumerate(_ahead(read, cuts.rows)))
+    yield from cuts.bands(_sums(forward, [row], batch_size_of)[0] for row in rows)
+
+
+def batch_logits(
+    forward: Forward,
+    images: Sequence[Tensor],
+    tilings: Sequence[Tiling],
+    batch_size_of: Callable[[int, int], int],
+) -> list[Tensor]:
+    """Logits (num_classes, H, W) of each of several images (C, H, W), whose tiles of one shape share forward passes."""
+    cuts = [Cuts(image.shape[1:], tiling) for image, tiling in zip(images, tilings, strict=True)]
+    rows = [
+        [TileRow(image[:, slice(*span)], of_image, number) for number, span in enumerate(of_image.rows)]
+        for image, of_image in zip(images, cuts, strict=True)
+    ]
+    sums = iter(_sums(forward, [row for of_image in rows for row in of_image], batch_size_of))
+    return [torch.cat(list(of_image.bands(islice(sums, len(of_image.rows)))), dim=1) for of_image in cuts]
+
+
+def _sums(forward: Forward, rows: Sequence[TileRow], batch_size_of: Callable[[int, int], int]) -> list[Tensor]:
+    """The sums (num_classes, h, W) of the weighted logits of each row's tiles."""
+    by_shape: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for index, row in enumerate(rows):
+        for column, (left, right) in enumerate(row.cuts.columns):
+            by_shape.setdefault((row.pixels.shape[1], right - left), []).append((index, column))
+    sums: dict[int, Tensor] = {}
+    for shape, tiles in by_shape.items():
+        batch_size = batch_size_of(*shape)
+        for start in range(0, len(tiles), batch_size):
+            batch = tiles[start : start + batch_size]
+            places = [slice(*rows[index].cuts.columns[column]) for index, column in batch]
+            logits = forward(
+                torch.stack([rows[index].pixels[:, :, place] for (index, _), place in zip(batch, places, strict=True)])
+            )
+            for tile, (index, column), place in zip(logits, batch, places, strict=True):
+                pixels, cuts, number = rows[index]
+                if index not in sums:
+                    sums[index] = tile.new_zeros(tile.shape[0], *pixels.shape[1:])
+                weight = cuts.row_weights[number][:, None] * cuts.column_weights[column]
+                sums[index][:, :, place] += weight.to(tile) * tile
+    return [sums[index] for index in range(len(rows))]
+
+
+def _ahead(read: Callable[[int, int], Tensor], spans: Iterable[tuple[int, int]]) -> Iterator[Tensor]:
+    """What `read` gives of each span, the next one read in a thread while one is used."""
+    with ThreadPoolExecutor(1) as reader:
+        coming: deque[Future[Tensor]] = deque()
+        for span in spans:
+            coming.append(reader.submit(read, *span))
+            if len(coming) > 1:
+                yield coming.popleft().result()
+        yield from (future.result() for future in coming)
 
 
 def _totals(cuts: list[tuple[int, int]], weights: list[Tensor]) -> Tensor:
     """The summed weight of all tiles at each pixel along a side."""
-    totals = torch.zeros(cuts[-1][1])
+    totals = torch.zeros(cuts[-1][1], dtype=torch.float64)
     for (start, stop), weight in zip(cuts, weights, strict=True):
         totals[start:stop] += weight
     return totals
-
-
-def _batches(cuts: list[tuple[int, int]], batch_size_of: Callable[[int], int]) -> Iterator[list[int]]:
-    """Indices of neighbouring tiles of one width, as many as share a forward pass."""
-    for width, group in groupby(range(len(cuts)), key=lambda i: cuts[i][1] - cuts[i][0]):
-        members, size = list(group), batch_size_of(width)
-        yield from (members[start : start + size] for start in range(0, len(members), size))

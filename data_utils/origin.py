@@ -1,0 +1,64 @@
+"""Which model made the masks of an output folder, so that a second call never mixes those of two."""
+
+import json
+import zlib
+from argparse import Namespace
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from data_utils.errors import DataError
+
+RECORD = "predict.json"
+MODEL_FILES = ("config.json", "model.safetensors")
+CHUNK = 2**22  # bytes of a file that are read at once
+
+
+def origin_of(args: Namespace) -> dict:
+    """What masks depend on: the models, each with a checksum of its files (none of a Hub id), and how they are used.
+
+    Tiles are left out: whoever lacks memory for large ones may go on with smaller ones.
+    """
+    models = {name: _checksum(Path(name)) for name in [args.model, *args.ensemble]}
+    return {"models": models, "scale": args.scale, "tta": args.tta, "complete": True}
+
+
+def claim(
+    output: Path,
+    origin: dict,
+    overwrite: bool,
+    replaced_file: Callable[[Path], AbstractContextManager[BinaryIO]],
+    *,
+    done: bool = False,
+) -> None:
+    """Have the folder say of what origin its masks are; DataError where it says another already.
+
+    With `overwrite` there are masks of both for a while, and what it says fits neither, until it is `done`.
+    """
+    try:
+        said = _essence(json.loads((output / RECORD).read_text()))
+    except (FileNotFoundError, ValueError, TypeError, KeyError, AttributeError):  # there is none, or it is not ours
+        said = None
+    if said and not overwrite and not done and said != _essence(origin):
+        raise DataError(
+            f"--output {output}: holds masks of another model or other settings ({RECORD} says which),"
+            " or was not overwritten to the end; choose another folder, or --overwrite"
+        )
+    with suppress(FileNotFoundError), replaced_file(output / RECORD) as file:  # another run may do the same just now
+        file.write((json.dumps(origin | {"complete": not overwrite}, indent=2) + "\n").encode())
+
+
+def _essence(origin: dict) -> dict:
+    """Without the names of models that are told by their files: they may have been moved."""
+    return origin | {"models": [checksum or name for name, checksum in origin["models"].items()]}
+
+
+def _checksum(model: Path) -> str | None:
+    files = [model / name for name in MODEL_FILES] if model.is_dir() else [model] if model.is_file() else []
+    checksum = 0
+    for path in files:
+        with path.open("rb") as file:
+            while chunk := file.read(CHUNK):
+                checksum = zlib.crc32(chunk, checksum)
+    return f"{checksum:08x}" if files else None

@@ -62,9 +62,11 @@ def find_jobs(
     def page_stem(stem: Path, file: Path, number: int) -> Path:
         return stem.with_name(f"{stem.name}_{number + 1:04}") if len(pages[file]) > 1 else stem
 
-    stems = [stem for stem, _ in files]
-    stems += [page_stem(stem, file, number) for stem, file in files for number in range(1, len(pages[file]))]
-    truths = _Truths(truth, mask_suffix, stems, tiff_pages) if truth else None
+    def stems() -> Iterator[Path]:
+        yield from (stem for stem, _ in files)
+        yield from (page_stem(stem, file, number) for stem, file in files for number in range(1, len(pages[file])))
+
+    truths = _Truths(truth, mask_suffix, stems(), tiff_pages) if truth else None
     jobs = []
     for stem, file in files:
         for number, (page, size) in enumerate(pages[file]):
@@ -104,11 +106,11 @@ def _matches(pattern: str, output: Path) -> list[tuple[Path, Path]]:
         raise DataError(f"--input {pattern}: is neither a file nor a folder")
     else:
         fixed = Path(*[part for part in path.parts[: next(_magic(path), 0)]])
-        found = []
+        found, is_output = [], _is_output(fixed, output)
         for match in map(Path, sorted(glob.glob(pattern, recursive=True))):
             base = match.relative_to(fixed)
             if match.is_file():
-                if not _is_output(match, fixed, output):
+                if not is_output(match):
                     found.append((base.with_suffix(""), match))
             elif match.resolve() != output.resolve():
                 found += [(base / stem, file) for stem, file in _below(match, output)]
@@ -123,23 +125,23 @@ def _magic(path: Path) -> Iterator[int]:
 
 def _below(folder: Path, output: Path | None = None) -> list[tuple[Path, Path]]:
     """Pictures below a folder, save what is hidden (a program left it) and what lies below `output`."""
-    outputs = None if output is None else output.resolve()
-    if outputs == folder.resolve():
+    if output and output.resolve() == folder.resolve():
         raise DataError(f"--output {output}: is a folder of inputs; its masks would be taken for images the next time")
-    found = []
+    found, is_output = [], _is_output(folder, output)
     for file in sorted(folder.rglob("*")):
         below = file.relative_to(folder)
         hidden = any(part.startswith(".") for part in below.parts)
-        wanted = file.suffix.lower() in SUFFIXES and not hidden and file.is_file()
-        if wanted and not (output is not None and _is_output(file, folder, output)):
+        if file.suffix.lower() in SUFFIXES and not hidden and file.is_file() and not is_output(file):
             found.append((below.with_suffix(""), file))
     return found
 
 
-def _is_output(file: Path, folder: Path, output: Path) -> bool:
-    """Whether a file was found only because `output` lies below the `folder` of inputs."""
-    outputs = output.resolve()
-    return folder.resolve() in outputs.parents and outputs in file.resolve().parents
+def _is_output(folder: Path, output: Path | None) -> Callable[[Path], bool]:
+    """What tells whether a file was found only because `output` lies below the `folder` of inputs."""
+    outputs = output.resolve() if output else None
+    if outputs is None or folder.resolve() not in outputs.parents:
+        return lambda file: False  # and no file's links need be followed
+    return lambda file: outputs in file.resolve().parents
 
 
 def _pages(files: list[Path], tiff_pages: TiffPages) -> dict[Path, Sequence[Page]]:

@@ -5,12 +5,7 @@ from types import MethodType
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import (
-    DistributedType,
-    broadcast,
-    convert_outputs_to_fp32,
-    get_mixed_precision_context_manager,
-)
+from accelerate.utils import DistributedType, broadcast, convert_outputs_to_fp32
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
@@ -36,9 +31,8 @@ def prepare_sharding(accelerator: Accelerator, model: nn.Module, split: Split, c
         # which it does not take beside its float32 statistics
         accelerator.state.fsdp_plugin.mixed_precision_policy = None
         if accelerator.native_amp:  # accelerate's `prepare` does it for every other kind of training
-            autocast = get_mixed_precision_context_manager(True, accelerator.autocast_handler)
-            forward = convert_outputs_to_fp32(autocast(type(model).forward))
-            model.forward = MethodType(forward, model)  # type: ignore[method-assign]
+            forward = convert_outputs_to_fp32(accelerator.autocast()(type(model).forward))
+            model.forward = MethodType(forward, model)  # bound to it, so that a copy of the model calls its own
         return
     config = accelerator.state.deepspeed_plugin.deepspeed_config
     if config["zero_optimization"]["stage"] != 2:

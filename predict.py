@@ -9,7 +9,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ from data_utils.desk import Desk, ScoreError
 from data_utils.errors import DataError
 from data_utils.inputs import Job, batches_of, check_disk, find_jobs, share_of
 from data_utils.masks import MaskClasses
-from data_utils.origin import claim, origin_of
+from data_utils.origin import claim, complete, origin_of
 from data_utils.overlay import to_rgb
 from predict_flags import parse_args
 from train_utils.allocator import keep_freed_memory
@@ -36,10 +36,10 @@ from train_utils.shortage import MemoryShortage, shortage_named
 from train_utils.signals import end_tidily
 from train_utils.tracking import default_workers
 from unet import ImageError, ModelError, Predictor
-from unet.logits import most_likely
+from unet.logits import class_indices
 from unet.metrics import confusion_matrix, format_table, image_scores, report
 from unet.preprocess import read_image
-from unet.tiles import BAND_ROWS, TileError
+from unet.tiles import BAND_ROWS, TileError, Tiling
 from unet.windows import ArrayRows, open_rows, tiff_pages
 
 USER_ERRORS = (DataError, ImageError, LaunchError, ModelError, TileError)
@@ -56,7 +56,9 @@ def find_work(args: argparse.Namespace, predictor: Predictor, desk: Desk) -> tup
     jobs = find_jobs(args.input, args.output, desk.extensions, tiff_pages, args.truth, args.mask_suffix)
     finished = {job for job in jobs if desk.is_finished(job)}
     todo = [job for job in jobs if job not in finished]
-    tilings = Counter(tiling for job in todo if job.size for tiling in predictor.tilings(job.size) if tiling)
+    tilings: Counter[Tiling] = Counter()
+    for size, images in Counter(job.size for job in todo if job.size).items():
+        tilings.update({tiling: images for tiling in predictor.tilings(size) if tiling})
     for tiling, images in tilings.items():
         print(f"{images} images in {tiling}")
 
@@ -66,7 +68,8 @@ def find_work(args: argparse.Namespace, predictor: Predictor, desk: Desk) -> tup
     claim(args.output, origin_of(args), args.overwrite, replaced_file)
     if finished:
         print(f"{len(finished)} of {len(jobs)} masks are there already; --overwrite predicts them again")
-    batches = batches_of(todo, lambda size: None if predictor.in_windows(size) else predictor.batch_of(size))
+    batch_of = cache(lambda size: None if predictor.in_windows(size) else predictor.batch_of(size))
+    batches = batches_of(todo, batch_of)
     return len(jobs), batches + [[job] for job in jobs if job in finished and args.truth], finished
 
 
@@ -89,18 +92,15 @@ def predict(batches: list[list[Job]], finished: set[Job], predictor: Predictor, 
             return desk.write(job, rows.size, bands, rows)
 
     def compute(images: list[tuple[Job, tuple | None]]) -> list[Callable[[], Tensor | None]]:
-        with shortage_named(images[0][0].name, REMEDY):
-            return computed(images)
-
-    def computed(images: list[tuple[Job, tuple | None]]) -> list[Callable[[], Tensor | None]]:
         jobs, contents = zip(*images, strict=True)
         if jobs[0] in finished:
             return [partial(desk.score, jobs[0])]
-        if contents[0] is None:
-            matrix = in_windows(jobs[0])
-            return [lambda: matrix]
-        inputs, sizes, rows = zip(*contents, strict=True)
-        parts = zip(jobs, sizes, predictor.in_batch(inputs, sizes), rows, strict=True)
+        with shortage_named(jobs[0].name, REMEDY):
+            if contents[0] is None:
+                matrix = in_windows(jobs[0])
+                return [lambda: matrix]
+            inputs, sizes, rows = zip(*contents, strict=True)
+            parts = zip(jobs, sizes, predictor.in_batch(inputs, sizes), rows, strict=True)
         return [partial(write, job, size, logits, of_image) for job, size, logits, of_image in parts]
 
     def write(job: Job, size: tuple[int, int], logits: Tensor, rows: ArrayRows | None) -> Tensor | None:
@@ -138,7 +138,7 @@ def main() -> None:
         read_image,
         open_rows,
         replaced_file,
-        most_likely,
+        class_indices,
         confusion_matrix,
         in_turn,
     )
@@ -160,18 +160,18 @@ def main() -> None:
     failures, scored = sorted(gather_object(failures)), gather_object(scored)
     matrix = accelerator.reduce(matrix.to(accelerator.device), "sum").cpu()
     if is_main:
-        if args.overwrite and all(written or not there for _, written, there in failures):  # none is left from before
-            claim(args.output, origin_of(args), False, replaced_file, done=True)
-        if args.truth and scored:
-            found = report(matrix, desk.classes.names, scored)
-            print(format_table(matrix, desk.classes.names))
-            for image in found["by_image"][:WORST]:
-                print(f"mean IoU {image['mean_iou'] or 0:.4f}, {image['image']}")
-            try:
+        try:
+            if args.truth and scored:
+                found = report(matrix, desk.classes.names, scored)
+                print(format_table(matrix, desk.classes.names))
+                for image in found["by_image"][:WORST]:
+                    print(f"mean IoU {image['mean_iou'] or 0:.4f}, {image['image']}")
                 with replaced_file(args.output / "metrics.json") as file:
                     file.write((json.dumps(found, indent=2) + "\n").encode())
-            except OSError as error:
-                failures.append((f"the scores cannot be written ({error})", True, True))
+            if args.overwrite and all(written or not there for _, written, there in failures):  # none is from before
+                complete(args.output, replaced_file)
+        except OSError as error:
+            failures.append((f"what closes the run cannot be written ({error})", True, True))
         print(f"{images - sum(not written for _, written, _ in failures)} of {images} masks in {args.output}")
         for failure, *_ in failures:
             print(f"predict.py: failed: {failure}", file=sys.stderr)

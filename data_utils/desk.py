@@ -39,7 +39,7 @@ class Desk:
         read_image: (rows, name) -> pixels (n, W, C).
         open_rows: (path, page) -> a context of its `Rows`.
         replaced_file: path -> a context of a file that takes its place at the end.
-        most_likely: logits (num_classes, n, W) -> class indices (n, W).
+        class_indices: logits (num_classes, n, W) -> uint8 (n, W).
         confusion_matrix: (preds, masks, num_classes) -> counts.
         in_turn: does some work on each of several items, in order, beside the making of the next one.
     """
@@ -51,7 +51,7 @@ class Desk:
     read_image: Callable[[Image.Image | np.ndarray, str], np.ndarray]
     open_rows: OpenRows
     replaced_file: Callable[[Path], AbstractContextManager[BinaryIO]]
-    most_likely: Callable[[Tensor], Tensor]
+    class_indices: Callable[[Tensor], np.ndarray]
     confusion_matrix: Callable[[Tensor, Tensor, int], Tensor]
     in_turn: Callable[[Callable[[Tensor], None], Iterable[Tensor]], None]
 
@@ -64,9 +64,12 @@ class Desk:
         """Whether there is nothing to predict: all is there, and newer than the image."""
         if self.overwrite or job.size is None:
             return False
-        files = [job.file(extension) for extension in self.extensions]
         begun = job.image.stat().st_mtime
-        return all(file.exists() and file.stat().st_size and file.stat().st_mtime >= begun for file in files)
+        try:
+            written = [job.file(extension).stat() for extension in self.extensions]
+        except OSError:
+            return False
+        return all(file.st_size and file.st_mtime >= begun for file in written)
 
     @property
     def shows_image(self) -> bool:
@@ -81,15 +84,16 @@ class Desk:
         """
         job.output.parent.mkdir(parents=True, exist_ok=True)
         files = {extension: job.file(extension) for extension in self.extensions}
-        matrix, top, problem, truth, shown = self._no_counts(), 0, None, None, None
+        matrix, top, problem, truth = self._no_counts(), 0, None, None
+        colors = class_colors(self.classes.values)
+        shown = self._shown(job, rows) if rows and self.shows_image else None
 
         def finish(logits: Tensor) -> None:
-            nonlocal top, problem, shown
-            mask, bottom = self.most_likely(logits).to(torch.uint8).cpu().numpy(), top + logits.shape[1]
+            nonlocal top, problem
+            mask, bottom = self.class_indices(logits), top + logits.shape[1]
             outputs[".png"].write(self.mask_values(mask))
-            if ".overlay.png" in outputs and rows is not None:
-                shown = shown or self._shown(job, rows)
-                outputs[".overlay.png"].write(overlay(shown(top, bottom), mask, class_colors(self.classes.values)))
+            if shown:
+                outputs[".overlay.png"].write(overlay(shown(top, bottom), mask, colors))
             if ".npy" in outputs:
                 outputs[".npy"].write(logits.softmax(dim=0).cpu().numpy())
             if truth and problem is None:

@@ -14,6 +14,8 @@ RECORD = "predict.json"
 MODEL_FILES = ("config.json", "model.safetensors")
 CHUNK = 2**22  # bytes of a file that are read at once
 
+ReplacedFile = Callable[[Path], AbstractContextManager[BinaryIO]]
+
 
 def origin_of(args: Namespace) -> dict:
     """What masks depend on: the models, each with a checksum of its files (none of a Hub id), and how they are used.
@@ -24,29 +26,32 @@ def origin_of(args: Namespace) -> dict:
     return {"models": models, "scale": args.scale, "tta": args.tta, "complete": True}
 
 
-def claim(
-    output: Path,
-    origin: dict,
-    overwrite: bool,
-    replaced_file: Callable[[Path], AbstractContextManager[BinaryIO]],
-    *,
-    done: bool = False,
-) -> None:
+def claim(output: Path, origin: dict, overwrite: bool, replaced_file: ReplacedFile) -> None:
     """Have the folder say of what origin its masks are; DataError where it says another already.
 
-    With `overwrite` there are masks of both for a while, and what it says fits neither, until it is `done`.
+    With `overwrite` there are masks of both for a while, and what it says fits neither, until it is `complete`.
     """
     try:
         said = _essence(json.loads((output / RECORD).read_text()))
     except (FileNotFoundError, ValueError, TypeError, KeyError, AttributeError):  # there is none, or it is not ours
         said = None
-    if said and not overwrite and not done and said != _essence(origin):
+    if said and not overwrite and said != _essence(origin):
         raise DataError(
             f"--output {output}: holds masks of another model or other settings ({RECORD} says which),"
             " or was not overwritten to the end; choose another folder, or --overwrite"
         )
+    _record(output, origin | {"complete": not overwrite}, replaced_file)
+
+
+def complete(output: Path, replaced_file: ReplacedFile) -> None:
+    """Have the folder say that all its masks are of the origin that `claim` recorded."""
+    with suppress(FileNotFoundError):  # somebody has removed it
+        _record(output, json.loads((output / RECORD).read_text()) | {"complete": True}, replaced_file)
+
+
+def _record(output: Path, origin: dict, replaced_file: ReplacedFile) -> None:
     with suppress(FileNotFoundError), replaced_file(output / RECORD) as file:  # another run may do the same just now
-        file.write((json.dumps(origin | {"complete": not overwrite}, indent=2) + "\n").encode())
+        file.write((json.dumps(origin, indent=2) + "\n").encode())
 
 
 def _essence(origin: dict) -> dict:

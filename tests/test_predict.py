@@ -23,7 +23,7 @@ from PIL import Image
 from data_utils import inputs
 from data_utils.errors import DataError
 from data_utils.inputs import Job, batches_of, check_disk, share_of
-from data_utils.origin import claim, origin_of
+from data_utils.origin import claim, complete, origin_of
 from train_utils.files import replaced_file
 from train_utils.launch import compile_networks
 from unet import Predictor, Preprocess, UNet, UNetConfig
@@ -157,9 +157,9 @@ def test_a_folder_never_holds_masks_of_two_models_or_settings(model, photos, tmp
     assert not (out / "b.png").exists()
     (tmp_path / "broken.png").touch()
     (out / "broken.png").touch()  # as if it were from before, and it stays
-    for files, complete in (([photos / "a.png", tmp_path / "broken.png"], False), ([photos / "a.png"], True)):
+    for files, expected in (([photos / "a.png", tmp_path / "broken.png"], False), ([photos / "a.png"], True)):
         predict(other, files, out, "--overwrite")
-        assert json.loads((out / "predict.json").read_text())["complete"] == complete
+        assert json.loads((out / "predict.json").read_text())["complete"] == expected
 
 
 def test_an_output_folder_is_claimed_by_what_made_its_masks(model, tmp_path):
@@ -178,7 +178,7 @@ def test_an_output_folder_is_claimed_by_what_made_its_masks(model, tmp_path):
     claim(tmp_path, origin(tta=True), True, replaced_file)
     refused(tta=True)  # what is half overwritten is not taken for finished
     refused()
-    claim(tmp_path, origin(tta=True), False, replaced_file, done=True)
+    complete(tmp_path, replaced_file)
     claim(tmp_path, origin(tta=True), False, replaced_file)
 
 
@@ -404,7 +404,7 @@ def test_a_run_that_is_asked_to_stop_leaves_nothing_half_written(model, tall, tm
     flags = ["--model", model, "--input", tall, "--output", out, "--probabilities", "--tta", "--tile-size", "96"]
     run = subprocess.Popen([sys.executable, "predict.py", *map(str, flags)], cwd=ROOT, stderr=subprocess.DEVNULL)
     end = time.monotonic() + 60
-    while not list(out.glob(".*.tmp")) and time.monotonic() < end:
+    while not list(out.glob(".tall.*.tmp")) and time.monotonic() < end:  # predict.json is there before them
         time.sleep(0.01)
     run.send_signal(signal.SIGTERM)
     assert run.wait(60) == 128 + signal.SIGTERM

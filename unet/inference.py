@@ -12,7 +12,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from unet.blocks import DoubleConv
 from unet.convert import load_model
-from unet.logits import average_logits, full_precision, most_likely, resize_bands, resize_logits
+from unet.logits import average_logits, class_indices, full_precision, resize_bands, resize_logits
 from unet.model import ModelError, UNet, UNetConfig
 from unet.preprocess import ImageSource
 from unet.tiles import BAND_ROWS, Tiling, batch_logits, one_tile, plan, stream_logits
@@ -101,12 +101,12 @@ class Predictor:
     def __call__(self, image: ImageSource, name: str = "image", page: int = 0) -> Prediction:
         """Segment a path (and page, of a TIFF), bytes, PIL image or array; ImageError, with `name`, if it cannot be."""
         logits = self._logits_of(image, name, page)
-        return Prediction(_indices(logits), logits.softmax(dim=0).cpu().numpy())
+        return Prediction(class_indices(logits), logits.softmax(dim=0).cpu().numpy())
 
     @torch.inference_mode()
     def mask(self, image: ImageSource, name: str = "image", page: int = 0) -> np.ndarray:
         """Only the class indices, (H, W) uint8."""
-        return _indices(self._logits_of(image, name, page))
+        return class_indices(self._logits_of(image, name, page))
 
     def _logits_of(self, image: ImageSource, name: str, page: int) -> Tensor:
         inputs, size = self.inputs(image, name, page)
@@ -237,10 +237,6 @@ def load_network(name: str | Path, device: str | torch.device = "cpu", scale: fl
 
         return OnnxNetwork(name)
     return fold_batch_norm(load_model(name, scale)).to(device, memory_format=torch.channels_last)
-
-
-def _indices(logits: Tensor) -> np.ndarray:
-    return most_likely(logits).to(torch.uint8).cpu().numpy()
 
 
 def _classes(config: UNetConfig) -> tuple:

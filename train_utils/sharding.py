@@ -7,7 +7,6 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType, broadcast, convert_outputs_to_fp32
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
 from train_utils.launch import SHARDING, LaunchError
@@ -49,20 +48,27 @@ def prepare_sharding(accelerator: Accelerator, model: nn.Module, split: Split, c
     config["gradient_clipping"] = clip
 
 
+def _is_spread(value: Tensor) -> bool:
+    """Whether it is a DTensor; importing its class costs every start half a second, with sharding or without."""
+    return hasattr(value, "full_tensor")
+
+
 def full(value: Tensor) -> Tensor:
     """The whole of a tensor, whatever part of it is here; every process must call it."""
-    return value.full_tensor() if isinstance(value, DTensor) else value
+    return value.full_tensor() if _is_spread(value) else value
 
 
 def local(value: Tensor) -> Tensor:
     """The part of a tensor that is here, as a plain tensor on the same memory."""
-    return value.to_local() if isinstance(value, DTensor) else value
+    return value.to_local() if _is_spread(value) else value
 
 
 def shard_like(value: Tensor, example: Tensor) -> Tensor:
     """Of a whole tensor, which every process has, the part that is here of `example`."""
-    if not isinstance(example, DTensor):
+    if not _is_spread(example):
         return value
+    from torch.distributed.tensor import distribute_tensor
+
     return distribute_tensor(value.to(example.device), example.device_mesh, example.placements, src_data_rank=None)
 
 
@@ -85,7 +91,7 @@ def whole_network(accelerator: Accelerator, network: nn.Module, build: Callable[
     Every process must call it; the others get back their part.
     """
     state = network.state_dict()
-    if not any(isinstance(value, DTensor) for value in state.values()):
+    if not any(map(_is_spread, state.values())):
         return network
     copies = whole_copies(accelerator, state.items())
     if not accelerator.is_main_process:

@@ -183,15 +183,18 @@ def _one_line(
 
 
 def _leave(code: int) -> None:
-    """End the process; one of several ends without the interpreter's teardown.
+    """End the process after the last exit handler: without the interpreter's teardown, which takes half a second.
 
-    A thread of gloo that lets go of its last tensor while Python is being torn down aborts a run that was finished
+    And while Python is being torn down, a thread of gloo that lets go of its last tensor aborts a run that was finished
     (github.com/pytorch/pytorch/pull/179291).
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        atexit._run_exitfuncs()
+
+    def end() -> None:
+        atexit.unregister(end)
+        atexit._run_exitfuncs()  # of the others; threads have ended already
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
-    if code:
-        sys.exit(code)
+
+    atexit.register(end)
+    sys.exit(code)

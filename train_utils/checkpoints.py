@@ -1,6 +1,5 @@
 """Checkpoints that are complete or absent: written beside, checked, renamed, and only then are older ones removed."""
 
-import atexit
 import hashlib
 import json
 import shutil
@@ -75,7 +74,6 @@ class Checkpoints:
         self.average = average
         self.settings = settings
         self._writer = ThreadPoolExecutor(1)
-        atexit.register(self._writer.shutdown)  # a distributed process joins no thread at its end
         self._pending: Future | None = None
         self._is_saved = True
 

@@ -393,9 +393,11 @@ def test_bad_samples_are_skipped_in_one_order_on_any_number_of_processes(broken,
     assert len(losses[0]) == 6 and losses[0] == pytest.approx(losses[1], abs=1e-5)
 
 
-def test_bad_samples_end_training_otherwise(broken, fails_with):
-    result = launch("train.py", "--dataset", broken, "--classes", CLASSES, *TINY)
-    fails_with(result, "pairs cannot be used: cell_00.png", 1)
+def test_bad_samples_end_training_otherwise_and_the_output_folder_may_be_given_again(broken, tmp_path, fails_with):
+    command = ["train.py", "--dataset", broken, "--classes", CLASSES, *TINY, "--output-dir", tmp_path / "run"]
+    fails_with(launch(*command), "pairs cannot be used: cell_00.png", 1)
+    result = launch(*command, "--on-bad-sample", "skip", "--max-steps", "1", "--tracker", "none")
+    assert result.returncode == 0, result.stderr
 
 
 @pytest.mark.parametrize("crop", [[], ["--crop-size", "24", "24"]], ids=["whole", "crop"])

@@ -27,7 +27,7 @@ PACKAGES = ("torch", "accelerate", "datasets", "safetensors", "huggingface_hub",
 
 
 def run_dir(path: Path | None, resume: str | None) -> Path:
-    """Make the folder of a run, by default runs/<time>; without `resume`, one that holds anything already is refused.
+    """Make the folder of a run, by default runs/<time>; without `resume`, one that holds files already is refused.
 
     A run resumed from a checkpoint goes on in the folder that the checkpoint is in, unless another is given.
     """
@@ -36,7 +36,8 @@ def run_dir(path: Path | None, resume: str | None) -> Path:
             raise LaunchError(f"--resume {resume} is no checkpoint; give a step-... folder, or auto with --output-dir")
         path = path or Path(resume).resolve().parent.parent
     path = path or Path("runs") / time.strftime("%Y-%m-%d-%H%M%S")
-    if path.exists() and (not path.is_dir() or (any(path.iterdir()) and not resume)):
+    is_taken = any(not entry.is_dir() for entry in path.rglob("*"))  # a run that failed at its start left folders only
+    if path.exists() and (not path.is_dir() or (is_taken and not resume)):
         raise LaunchError(f"--output-dir {path} is not an empty folder; choose another, so that nothing is overwritten")
     try:
         (path / "checkpoints").mkdir(parents=True, exist_ok=True)

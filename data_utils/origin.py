@@ -35,8 +35,7 @@ def claim(output: Path, origin: dict, overwrite: bool, replaced_file: ReplacedFi
         said = _essence(json.loads((output / RECORD).read_text()))
     except (FileNotFoundError, ValueError, TypeError, KeyError, AttributeError):  # there is none, or it is not ours
         said = None
-    has_masks = any(path.name != RECORD for path in output.iterdir())
-    if said and has_masks and not overwrite and said != _essence(origin):
+    if said and not overwrite and said != _essence(origin):
         raise DataError(
             f"--output {output}: holds masks of another model or other settings ({RECORD} says which),"
             " or was not overwritten to the end; choose another folder, or --overwrite"

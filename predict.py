@@ -160,16 +160,17 @@ def main() -> None:
     failures, scored = sorted(gather_object(failures)), gather_object(scored)
     matrix = accelerator.reduce(matrix.to(accelerator.device), "sum").cpu()
     if is_main:
+        found = report(matrix, desk.classes.names, scored) if args.truth and scored else None
+        if found:
+            print(format_table(matrix, desk.classes.names))
+            for image in found["by_image"][:WORST]:
+                print(f"mean IoU {image['mean_iou'] or 0:.4f}, {image['image']}")
         try:
-            if args.truth and scored:
-                found = report(matrix, desk.classes.names, scored)
-                print(format_table(matrix, desk.classes.names))
-                for image in found["by_image"][:WORST]:
-                    print(f"mean IoU {image['mean_iou'] or 0:.4f}, {image['image']}")
-                with replaced_file(args.output / "metrics.json") as file:
-                    file.write((json.dumps(found, indent=2) + "\n").encode())
             if args.overwrite and all(written or not there for _, written, there in failures):  # none is from before
                 complete(args.output, replaced_file)
+            if found:
+                with replaced_file(args.output / "metrics.json") as file:
+                    file.write((json.dumps(found, indent=2) + "\n").encode())
         except OSError as error:
             failures.append((f"what closes the run cannot be written ({error})", True, True))
         print(f"{images - sum(not written for _, written, _ in failures)} of {images} masks in {args.output}")

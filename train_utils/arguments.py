@@ -192,8 +192,11 @@ def _leave(code: int) -> None:
     def end() -> None:
         atexit.unregister(end)
         atexit._run_exitfuncs()  # of the others; threads have ended already
-        sys.stdout.flush()
-        sys.stderr.flush()
+        try:
+            for stream in filter(None, (sys.stdout, sys.stderr)):
+                stream.flush()
+        except (OSError, ValueError):
+            return  # Python's own end says so
         os._exit(code)
 
     atexit.register(end)

@@ -1,5 +1,6 @@
 """Scalars and pictures to `metrics.jsonl` and to accelerate's trackers, under the same names."""
 
+import atexit
 import errno
 import json
 import math
@@ -9,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 
@@ -27,23 +28,31 @@ PACKAGES = ("torch", "accelerate", "datasets", "safetensors", "huggingface_hub",
 
 
 def run_dir(path: Path | None, resume: str | None) -> Path:
-    """Make the folder of a run, by default runs/<time>; without `resume`, one that holds files already is refused.
+    """Make the folder of a run, by default runs/<time>; without `resume`, one that holds anything already is refused.
 
-    A run resumed from a checkpoint goes on in the folder that the checkpoint is in, unless another is given.
+    A run resumed from a checkpoint goes on in the folder that the checkpoint is in, unless another is given. What is
+    still empty at the end is removed: a run that failed at its start can be given its folder again.
     """
     if resume and resume != "auto":
         if not (Path(resume) / "manifest.json").is_file():
             raise LaunchError(f"--resume {resume} is no checkpoint; give a step-... folder, or auto with --output-dir")
         path = path or Path(resume).resolve().parent.parent
     path = path or Path("runs") / time.strftime("%Y-%m-%d-%H%M%S")
-    is_taken = any(not entry.is_dir() for entry in path.rglob("*"))  # a run that failed at its start left folders only
-    if path.exists() and (not path.is_dir() or (is_taken and not resume)):
+    if path.exists() and (not path.is_dir() or (any(path.iterdir()) and not resume)):
         raise LaunchError(f"--output-dir {path} is not an empty folder; choose another, so that nothing is overwritten")
+    new = [folder for folder in (path / "checkpoints", path) if not folder.exists()]
     try:
         (path / "checkpoints").mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise LaunchError(f"--output-dir {path} cannot be made: {error.strerror}") from error
+    atexit.register(_remove_empty, new)
     return path
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    for folder in folders:
+        with suppress(OSError):  # it is not empty
+            folder.rmdir()
 
 
 def default_workers(device: torch.device) -> int:

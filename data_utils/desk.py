@@ -1,10 +1,9 @@
 """What becomes of a prediction: mask, overlay and probabilities on disk, and a score, from top to bottom."""
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 import torch
@@ -17,7 +16,7 @@ from data_utils.large import OpenRows, Rows
 from data_utils.masks import MaskClasses, read_mask
 from data_utils.overlay import overlay, to_rgb, value_limits
 from data_utils.pictures import class_colors
-from data_utils.rows import output_rows
+from data_utils.rows import ReplacedFile, output_rows
 
 SCORED_ROWS = 256  # of a written mask that are read at once
 SAMPLED_ROWS = 64  # of a large image, by which the brightness of its overlay is chosen
@@ -50,7 +49,7 @@ class Desk:
     mask_values: Callable[[np.ndarray], np.ndarray]
     read_image: Callable[[Image.Image | np.ndarray, str], np.ndarray]
     open_rows: OpenRows
-    replaced_file: Callable[[Path], AbstractContextManager[BinaryIO]]
+    replaced_file: ReplacedFile
     class_indices: Callable[[Tensor], np.ndarray]
     confusion_matrix: Callable[[Tensor, Tensor, int], Tensor]
     in_turn: Callable[[Callable[[Tensor], None], Iterable[Tensor]], None]

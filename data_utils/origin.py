@@ -3,18 +3,15 @@
 import json
 import zlib
 from argparse import Namespace
-from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
 
 from data_utils.errors import DataError
+from data_utils.rows import ReplacedFile
 
 RECORD = "predict.json"
 MODEL_FILES = ("config.json", "model.safetensors")
 CHUNK = 2**22  # bytes of a file that are read at once
-
-ReplacedFile = Callable[[Path], AbstractContextManager[BinaryIO]]
 
 
 def origin_of(args: Namespace) -> dict:

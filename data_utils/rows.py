@@ -12,6 +12,8 @@ import numpy as np
 # of compression; of photographs more is a fifth smaller and takes eight times as long
 MASK_LEVEL, OVERLAY_LEVEL = 6, 1
 
+ReplacedFile = Callable[[Path], AbstractContextManager[BinaryIO]]  # a file that takes its place at the end
+
 
 class PngRows:
     """A PNG of `size` (H, W) written as its rows come: (n, W) uint8 or uint16 is grey, (n, W, 3) uint8 is colour.
@@ -79,7 +81,7 @@ class NpyRows:
 def output_rows(
     files: dict[str, Path],
     shape: tuple[int, int, int],
-    replaced_file: Callable[[Path], AbstractContextManager[BinaryIO]],
+    replaced_file: ReplacedFile,
 ) -> Iterator[dict[str, PngRows | NpyRows]]:
     """What writes each of the files of an image, by extension; they come into being together, the first one last.
 

@@ -19,21 +19,22 @@ from PIL import Image
 from torch import Tensor
 
 from data_utils.desk import Desk, ScoreError
-from data_utils.errors import DataError
+from runtime.errors import DataError
 from data_utils.inputs import Job, batches_of, check_disk, find_jobs, share_of
 from data_utils.masks import MaskClasses
 from data_utils.origin import claim, complete, origin_of
 from data_utils.overlay import to_rgb
 from predict_flags import parse_args
-from train_utils.allocator import keep_freed_memory
-from train_utils.arguments import run_script
-from train_utils.files import replaced_file
-from train_utils.launch import LaunchError, check_launch, check_processes, compile_networks, process_group_options
+from runtime.memory import keep_freed_memory
+from runtime.cli import run_script
+from runtime.files import replaced_file
+from runtime.errors import LaunchError
+from runtime.launch import check_launch, check_processes, compile_networks, process_group_options
 from train_utils.overlap import in_turn, overlapped
-from train_utils.processes import on_main, wait_patiently
-from train_utils.progress import say, track
+from runtime.distributed import on_main, wait_patiently
+from runtime.console import say, track
 from train_utils.shortage import MemoryShortage, shortage_named
-from train_utils.signals import end_tidily
+from runtime.signals import end_tidily
 from train_utils.tracking import default_workers
 from unet import ImageError, ModelError, Predictor
 from unet.logits import class_indices
@@ -146,9 +147,9 @@ def main() -> None:
     mine = share_of(batches, rank, world_size)
 
     matrix, scored, failures = torch.zeros(desk.num_classes, desk.num_classes, dtype=torch.int64), [], []
-    results = predict(mine, finished, predictor, desk, show=is_main)
+    results = predict(mine, finished, predictor, desk)
     with accelerator.autocast():
-        for job, result in track(results, sum(map(len, mine)), "predicting", unit="image", show=is_main):
+        for job, result in track(results, sum(map(len, mine)), "predicting", unit="image"):
             if isinstance(result, Exception):
                 line = f"{job.name}: {result}" if isinstance(result, OSError) else str(result)
                 failures.append((line, isinstance(result, ScoreError), job.file(".png").exists()))

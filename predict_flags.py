@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from train_utils import arguments as arg
+from runtime import cli as arg
 
 
 def parse_args(description: str) -> argparse.Namespace:

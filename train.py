@@ -24,34 +24,35 @@ from torch.utils.data import DataLoader
 from data_utils.augment import augment
 from data_utils.batching import EvaluationSampler, TrainingSampler
 from data_utils.check import check_data
-from data_utils.errors import DataError
+from runtime.errors import DataError
 from data_utils.large import Crops
 from data_utils.loaders import build_loaders
 from data_utils.pictures import class_colors, sample_panels, save_pictures, worst_and_best
 from data_utils.survey import Data, load_data
 from train_flags import parse_args
-from train_utils.allocator import keep_freed_memory
-from train_utils.arguments import run_script
+from runtime.memory import keep_freed_memory
+from runtime.cli import run_script
 from train_utils.batchnorm import synchronized
 from train_utils.best_model import BestModel
 from train_utils.charts import matrix_picture
 from train_utils.checkpoints import Checkpoints, RunState, compare_settings, find_checkpoint
 from train_utils.ema import WeightAverage
-from train_utils.files import WriteError, spared
+from runtime.files import WriteError, tolerated
 from train_utils.flops import peak_teraflops, training_flops
 from train_utils.guard import StepGuard, report_skipped
 from train_utils.hub import check_token, push_to_hub
-from train_utils.launch import LaunchError, check_launch, check_processes, describe_profile, distributed_options
+from runtime.errors import LaunchError
+from runtime.launch import check_launch, check_processes, describe_profile, distributed_options
 from train_utils.memory import preflight, split_batch
 from train_utils.meter import LossWindow, Meter, brief
 from train_utils.model_card import model_card
 from train_utils.optimization import build_optimizer, class_weight_tensor, learning_rate
-from train_utils.processes import first_on_each_machine, on_main, seed_step
-from train_utils.progress import progress_bar, say, track
+from runtime.distributed import first_on_each_machine, on_main, seed_step
+from runtime.console import progress_bar, say, track
 from train_utils.report import write_report
 from train_utils.sharding import gradient_norm, prepare_sharding, share_statistics, whole_network
 from train_utils.shortage import MemoryShortage, memory_limit, shortage_recorded
-from train_utils.signals import StopRequest
+from runtime.signals import StopRequest
 from train_utils.trace import StepTrace
 from train_utils.tracking import RunLog, available_tracker, default_workers, describe_run, evaluation_record, run_dir
 from unet import ImageError, ModelError, Predictor, Preprocess, UNet, UNetConfig
@@ -78,7 +79,7 @@ def evaluate(accelerator: Accelerator, model: nn.Module, loader: DataLoader, cri
     matrix = torch.zeros(classes, classes, dtype=torch.int64, device=accelerator.device)
     sums = counts = torch.zeros(2, device=accelerator.device)
     image_scores = torch.zeros(len(loader.dataset), device=accelerator.device)
-    for batch in track(loader, len(loader), "evaluating", unit="batch", show=accelerator.is_main_process):
+    for batch in track(loader, len(loader), "evaluating", unit="batch"):
         for logits, mask, index in zip(model(batch["images"]), batch["masks"], batch["indices"], strict=True):
             logits, mask = resize_logits(logits[None], mask.shape), mask[None].long()
             counted = confusion_matrix(most_likely(logits, dim=1), mask, classes, criterion.ignore_index)
@@ -208,11 +209,11 @@ def main() -> None:
     checkpoints = Checkpoints(accelerator, folder, args.keep_checkpoints, network, optimizer, average, settings)
     if checkpoint:
         for note in [*passed_over, *compare_settings(saved, settings)]:
-            say(note, show=is_main)
+            say(note)
         checkpoints.restore(checkpoint, saved)
         if not (args.output_dir / "model").exists():  # resumed into another folder: the best of this one is yet to come
             state.best, state.evaluations_since_best = -1.0, 0
-        say(f"resumed from {checkpoint}, at step {state.step} of {total_steps}", show=is_main)
+        say(f"resumed from {checkpoint}, at step {state.step} of {total_steps}")
     else:
         checkpoints.save(state, None)
     best_model = BestModel(args.output_dir / "model")
@@ -226,11 +227,11 @@ def main() -> None:
     fill, std = torch.tensor([data.mean, data.std], device=accelerator.device)
     model.train()
     batches = iter(train_loader)
-    bar = progress_bar(total_steps, "training", "step", initial=state.step, show=is_main)
+    bar = progress_bar(total_steps, "training", "step", initial=state.step)
     progress, bottleneck, stopping = "", None, stop.agreed()
     while state.step < total_steps and not stopping:
         if args.patience and state.evaluations_since_best >= args.patience:
-            say(f"no better mean IoU in {args.patience} evaluations, stopping at step {state.step}", show=is_main)
+            say(f"no better mean IoU in {args.patience} evaluations, stopping at step {state.step}")
             break
         meter.start_step()
         lr = learning_rate(state.step, total_steps, args.learning_rate, warmup_steps, args.schedule)
@@ -277,7 +278,7 @@ def main() -> None:
             run_log.scalars(state.step, epoch, record)
             progress = f"epoch {epoch:.1f}, {brief(record)}"
             if bottleneck is None and (bottleneck := meter.bottleneck(workers, args.cache)):
-                say(bottleneck, show=is_main)
+                say(bottleneck)
 
         score, improved = None, False
         if state.step % eval_every == 0 or state.step == total_steps:
@@ -320,7 +321,7 @@ def main() -> None:
         about: dict[str, Any] = {"names": names, "colors": class_colors(data.classes.values), "bottleneck": bottleneck}
         if state.best >= 0 and best_model.is_saved():
             best = UNet.from_pretrained(args.output_dir / "model").to(accelerator.device)
-            with spared("predictions/"):
+            with tolerated("predictions/"):
                 save_pictures(args.output_dir / "predictions", sample_pictures(accelerator, best, data))
             with accelerator.autocast():
                 views = worst_and_best(data, state.best_images, read_image, Predictor(best).mask, PICTURES)
@@ -328,7 +329,7 @@ def main() -> None:
             about |= {"step": state.best_step, "matrix": matrix, "result": scores(matrix), "pictures": views}
             print(format_table(matrix, names))
             print(f"best model in {args.output_dir / 'model'}, report in {args.output_dir / 'report.html'}")
-        with spared("report.html"):
+        with tolerated("report.html"):
             write_report(args.output_dir, **about)
         if bottleneck:
             print(bottleneck)

@@ -4,8 +4,8 @@ import argparse
 from pathlib import Path
 
 from data_utils.augment import STRENGTHS
-from train_utils import arguments as arg
-from train_utils.launch import COMM_HOOKS
+from runtime import cli as arg
+from runtime.launch import COMM_HOOKS
 from train_utils.optimization import SCHEDULES
 from unet.blocks import NORMS, UPSAMPLINGS
 from unet.losses import LOSSES

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from data_utils.batching import EvaluationSampler, Slot, TrainingSampler, padded_shapes
 from data_utils.dataset import TrainingDataset
-from data_utils.errors import DataError
+from runtime.errors import DataError
 from data_utils.folders import pair
 from data_utils.loaders import build_loaders
 from data_utils.masks import MaskClasses

@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from data_utils.cache import digest, remembered
-from data_utils.errors import DataError
+from runtime.cache import digest, cached
+from runtime.errors import DataError
 
 STATISTICS_IMAGES = 128  # enough for mean and standard deviation to settle
 Sums = tuple[int, np.ndarray, np.ndarray, str]
@@ -38,7 +38,7 @@ def measure(
         sums = [found for found in sums if found is not None]
         return [*channel_statistics(sums, bool(skip)), sorted({found[3] for found in sums})]
 
-    mean, std, types = remembered(key and digest("brightness", key, chosen), compute)
+    mean, std, types = cached(key and digest("brightness", key, chosen), compute)
     return tuple(mean), tuple(std), tuple(types)
 
 

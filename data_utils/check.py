@@ -8,7 +8,7 @@ import numpy as np
 
 from data_utils import sources
 from data_utils.doubts import doubts
-from data_utils.errors import DataError
+from runtime.errors import DataError
 from data_utils.inspection import Inspection, Problem, Survey, examine, find_unknown, inspect, total_pixels
 from data_utils.large import OpenRows, inspect_in_windows, read_through
 from data_utils.masks import resolve, show

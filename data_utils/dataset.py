@@ -9,11 +9,11 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from data_utils.batching import Slot
-from data_utils.cache import digest
+from runtime.cache import digest
 from data_utils.crops import crop_around, crop_window, resize_mask
 from data_utils.decoded import Decoded, decode_once
 from data_utils.decoding import image_size_of
-from data_utils.errors import DataError
+from runtime.errors import DataError
 from data_utils.inspection import other_size
 from data_utils.large import Crops, read_window
 from data_utils.masks import IGNORE, MaskClasses, read_mask

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from filelock import FileLock, Timeout
 
-from data_utils.cache import cache_folder, digest
-from data_utils.errors import DataError
+from runtime.cache import cache_folder, digest
+from runtime.errors import DataError
 from data_utils.inspection import in_threads
 
 PARTIAL = ".partial"  # of a file that is being written

@@ -12,7 +12,7 @@ from typing import Any, cast
 import numpy as np
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
-from data_utils.errors import DataError
+from runtime.errors import DataError
 
 Source = str | Path | bytes | dict | Image.Image | np.ndarray
 # what Pillow raises for damaged files and, parsing the header, NumPy

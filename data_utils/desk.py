@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from data_utils.errors import DataError
+from runtime.errors import DataError
 from data_utils.inputs import Job
 from data_utils.large import OpenRows, Rows
 from data_utils.masks import MaskClasses, read_mask

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from data_utils.cache import digest_of_files
-from data_utils.errors import DataError
+from runtime.cache import digest_of_files
+from runtime.errors import DataError
 from data_utils.pages import Pages, pair_pages
 
 IMAGE_FOLDERS = ("images", "imgs", "image")

@@ -10,7 +10,7 @@ from tempfile import TemporaryFile
 from typing import NamedTuple
 
 from data_utils.decoding import image_size_of
-from data_utils.errors import DataError
+from runtime.errors import DataError
 from data_utils.folders import SUFFIXES, detect_suffix
 from data_utils.pages import TIFF_SUFFIXES
 

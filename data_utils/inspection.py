@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from data_utils.cache import JSON
+from runtime.cache import JSON
 from data_utils.decoding import decode_mask, image_header
-from data_utils.errors import DataError
+from runtime.errors import DataError
 from data_utils.masks import MAX_VALUES, MaskClasses, Value, pack, show, unpack
 
 CHUNK = 32  # records in a thread's task

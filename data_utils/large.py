@@ -11,7 +11,7 @@ from PIL import Image
 
 from data_utils.crops import Size, Window, nearest
 from data_utils.decoding import decode_mask
-from data_utils.errors import DataError
+from runtime.errors import DataError
 from data_utils.inspection import Inspection, Problem, count_values, inspect, lossy, other_size, too_many
 from data_utils.masks import as_colour, key_of, pack, read_mask
 from data_utils.pages import TIFF_SUFFIXES

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from data_utils.decoding import Source, decode_mask
-from data_utils.errors import DataError
+from runtime.errors import DataError
 
 IGNORE = 255  # the class index, inside this project, of pixels that count nowhere
 MAX_VALUES = 255

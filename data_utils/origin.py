@@ -6,7 +6,7 @@ from argparse import Namespace
 from contextlib import suppress
 from pathlib import Path
 
-from data_utils.errors import DataError
+from runtime.errors import DataError
 from data_utils.rows import ReplacedFile
 
 RECORD = "predict.json"

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from data_utils.errors import DataError
+from runtime.errors import DataError
 from data_utils.folders import find_splits, pair
 from data_utils.inspection import examine, raise_problems
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import tifffile
 
-from data_utils.cache import digest, digest_of_files, remembered
-from data_utils.errors import DataError
+from runtime.cache import digest, digest_of_files, cached
+from runtime.errors import DataError
 
 TIFF_SUFFIXES = (".tif", ".tiff")
 # what tifffile raises for a damaged header
@@ -39,7 +39,7 @@ def pair_pages(images: Path, masks: Path, pairs: Sequence[tuple[str, str]]) -> l
         with ThreadPoolExecutor() as pool:  # only headers: it is the disk that takes time
             return list(pool.map(pages_of, files))
 
-    found = remembered(digest("pages", digest_of_files(files, repr(files).encode())), count) if files else []
+    found = cached(digest("pages", digest_of_files(files, repr(files).encode())), count) if files else []
     pages: list[list[Pages]] = [[(0, 0)]] * len(pairs)
     for i, of_image, of_mask in zip(suspects, found[::2], found[1::2], strict=True):
         if len(of_image) != len(of_mask):

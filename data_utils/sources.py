@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from data_utils.cache import digest
-from data_utils.errors import DataError
+from runtime.cache import digest
+from runtime.errors import DataError
 from data_utils.folders import find_splits, pair
 from data_utils.shapes import VAL_FIRST, Shapes
 from data_utils.streams import ParquetRows, find_files, hold_out_shards

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from data_utils.errors import DataError
+from runtime.errors import DataError
 from data_utils.tables import find_columns
 
 OPEN_GROUPS = 8  # until the loader says how many it goes through side by side

@@ -10,9 +10,9 @@ import numpy as np
 from data_utils import sources
 from data_utils.batching import Batch, epoch_batches, padded_shapes, stream_batches
 from data_utils.brightness import STATISTICS_IMAGES, measure
-from data_utils.cache import digest, remembered
+from runtime.cache import digest, cached
 from data_utils.doubts import doubts
-from data_utils.errors import DataError
+from runtime.errors import DataError
 from data_utils.inspection import Places, Survey, examine, find_unknown, raise_problems, total_pixels
 from data_utils.large import OpenRows, inspect_in_windows, read_sample
 from data_utils.masks import IGNORE, MaskClasses, Value, as_grey, resolve
@@ -217,7 +217,7 @@ def survey_of(records: Sequence[dict], reading: Reading, what: str) -> Survey:
         found.append(reading.examine(records, what))
         return found[0].to_json()
 
-    stored = remembered(key, compute, keep=lambda _: not found[0].problems)
+    stored = cached(key, compute, keep=lambda _: not found[0].problems)
     return found[0] if found else Survey.from_json(stored)
 
 

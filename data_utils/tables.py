@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
-from data_utils.cache import digest
-from data_utils.errors import DataError
+from runtime.cache import digest
+from runtime.errors import DataError
 
 if TYPE_CHECKING:
     from datasets import Dataset, Features

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from data_utils.errors import DataError
+from runtime.errors import DataError
 from data_utils.folders import SUFFIXES
 from data_utils.streams import failures, reason
 from data_utils.tables import MASK_COLUMNS

@@ -18,7 +18,7 @@ from data_utils.check import check_data
 from data_utils.crops import crop_window
 from data_utils.dataset import EvaluationDataset, TrainingDataset
 from data_utils.decoded import decode_once
-from data_utils.errors import DataError
+from runtime.errors import DataError
 from data_utils.large import Crops
 from data_utils.masks import read_mask
 from data_utils.survey import load_data

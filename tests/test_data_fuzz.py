@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from data_utils.decoding import image_header
-from data_utils.errors import DataError
+from runtime.errors import DataError
 from data_utils.inspection import Inspection, Problem, inspect
 from data_utils.masks import read_mask
 from unet import ImageError, Preprocess

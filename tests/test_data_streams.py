@@ -20,7 +20,7 @@ from test_data import ERRORS, OPTIONS, progress
 from torch.utils.data import DataLoader
 
 from data_utils.batching import SIDE_BY_SIDE, EvaluationSampler, TrainingSampler, stream_batches
-from data_utils.errors import DataError
+from runtime.errors import DataError
 from data_utils.loaders import build_loaders
 from data_utils.pack import pack
 from data_utils.streams import ParquetRows, find_files

@@ -14,8 +14,8 @@ from conftest import ROOT, TINY
 WRAPPER = """
 import runpy, sys
 from datetime import timedelta
-import train_utils.launch
-train_utils.launch.COLLECTIVE_TIMEOUT = timedelta(seconds=5)
+import runtime.launch
+runtime.launch.COLLECTIVE_TIMEOUT = timedelta(seconds=5)
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """

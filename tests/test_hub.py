@@ -13,9 +13,9 @@ import pytest
 from accelerate import Accelerator
 from conftest import TINY, launch
 
-from train_utils.arguments import hub_id
+from runtime.cli import hub_id
 from train_utils.hub import check_token, push_to_hub
-from train_utils.launch import LaunchError
+from runtime.errors import LaunchError
 from train_utils.tracking import RunLog, available_tracker
 from unet import UNet
 

@@ -12,7 +12,7 @@ from PIL import Image
 
 from data_utils import masks
 from data_utils.decoding import image_header, opened
-from data_utils.errors import DataError
+from runtime.errors import DataError
 from data_utils.inspection import examine, raise_problems, total_pixels
 from data_utils.masks import IGNORE, MaskClasses, parse_classes, read_mask, resolve
 from unet.windows import open_rows

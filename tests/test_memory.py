@@ -12,7 +12,7 @@ import torch
 from accelerate.utils import DistributedType
 from conftest import ROOT, TINY, launch
 
-from train_utils.launch import LaunchError
+from runtime.errors import LaunchError
 from train_utils.memory import Split, _attempt_fits, split_batch, step_bytes
 from train_utils.shortage import MemoryShortage, memory_limit, shortage_recorded
 from unet import UNet, UNetConfig
@@ -223,7 +223,7 @@ def test_where_a_cpu_computes_freed_memory_is_kept_for_the_next_tensor():
     code = """
 import resource, sys
 import torch
-from train_utils.allocator import keep_freed_memory
+from runtime.memory import keep_freed_memory
 
 keep_freed_memory(torch.device(sys.argv[1]))
 for _ in range(20):  # until the small blocks that are cut off beside are many enough

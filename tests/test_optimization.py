@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from train_utils.launch import LaunchError
+from runtime.errors import LaunchError
 from train_utils.optimization import SCHEDULES, build_optimizer, class_weight_tensor, learning_rate
 
 

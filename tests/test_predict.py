@@ -21,11 +21,11 @@ from conftest import ROOT, launch
 from PIL import Image
 
 from data_utils import inputs
-from data_utils.errors import DataError
+from runtime.errors import DataError
 from data_utils.inputs import Job, batches_of, check_disk, share_of
 from data_utils.origin import claim, complete, origin_of
-from train_utils.files import replaced_file
-from train_utils.launch import compile_networks
+from runtime.files import replaced_file
+from runtime.launch import compile_networks
 from unet import Predictor, Preprocess, UNet, UNetConfig
 from unet.inference import batch_sizes
 from unet.windows import tiff_pages

@@ -14,7 +14,8 @@ from accelerate.commands.config.config_args import ClusterConfig, load_config_fr
 from accelerate.commands.launch import launch_command_parser
 from accelerate.utils import DistributedType, DynamoBackend
 
-from train_utils.launch import LaunchError, check_launch, check_processes, describe_profile
+from runtime.errors import LaunchError
+from runtime.launch import check_launch, check_processes, describe_profile
 
 ROOT = Path(__file__).resolve().parent.parent
 PROFILES = sorted((ROOT / "accelerate_configs").glob("*.yaml"))
@@ -29,7 +30,8 @@ CPU_LINE = "CPU: accelerate launch --config_file accelerate_configs/cpu.yaml tra
 PROBE = """
 import json, os, sys
 from accelerate import Accelerator
-from train_utils.launch import LaunchError, check_launch, check_processes, describe_profile
+from runtime.errors import LaunchError
+from runtime.launch import check_launch, check_processes, describe_profile
 
 try:
     if "--unguarded" not in sys.argv:

@@ -19,7 +19,7 @@ from accelerate.utils import DistributedType
 from conftest import TINY, launch
 from safetensors.torch import load_file
 
-from train_utils.launch import LaunchError
+from runtime.errors import LaunchError
 from train_utils.memory import Split
 from train_utils.sharding import prepare_sharding
 from unet import UNet, UNetConfig
@@ -47,7 +47,7 @@ DEEPSPEED = """
 import os, runpy, sys
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, PartialState
-import train_utils.launch
+import runtime.launch
 
 start = Accelerator.__init__
 
@@ -58,7 +58,7 @@ def found(self, *args, **kwargs):
         state._shared_state.update({name: int(os.environ[variable]) for name, variable in names.items()})
 
 Accelerator.__init__ = found
-train_utils.launch.check_launch = lambda: None
+runtime.launch.check_launch = lambda: None
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """

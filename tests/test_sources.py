@@ -13,7 +13,7 @@ import tifffile
 from PIL import Image, ImageFile
 
 from data_utils.decoding import image_header
-from data_utils.errors import DataError
+from runtime.errors import DataError
 from data_utils.inspection import examine, raise_problems, total_pixels
 from data_utils.masks import read_mask, resolve
 from data_utils.pack import pack

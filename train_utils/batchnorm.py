@@ -3,7 +3,7 @@
 from accelerate import Accelerator
 from torch import nn
 
-from train_utils.launch import LaunchError
+from runtime.errors import LaunchError
 
 
 def synchronized(

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from huggingface_hub import PyTorchModelHubMixin
 
-from train_utils.files import WRITE_ERRORS, replaced_folder
-from train_utils.progress import say
+from runtime.files import WRITE_ERRORS, replaced_files
+from runtime.console import say
 
 
 class BestModel:
@@ -36,6 +36,6 @@ class BestModel:
         return self._refused is None
 
     def _write(self, network: PyTorchModelHubMixin, card: str) -> None:
-        with replaced_folder(self.folder) as folder:
+        with replaced_files(self.folder) as folder:
             network.save_pretrained(folder)
             (folder / "README.md").write_text(card)

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from train_utils.ema import WeightAverage
-from train_utils.files import WRITE_ERRORS, sync
-from train_utils.launch import LaunchError
-from train_utils.progress import say
+from runtime.files import WRITE_ERRORS, sync
+from runtime.errors import LaunchError
+from runtime.console import say
 from train_utils.sharding import optimizer_tensors, restore_optimizer, shard_like, whole_copies
 
 MANIFEST = "manifest.json"  # sizes and checksums; without it a checkpoint is not complete

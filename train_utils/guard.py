@@ -6,8 +6,8 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedType, gather_object
 from torch import nn
 
-from train_utils.launch import LaunchError
-from train_utils.progress import say
+from runtime.errors import LaunchError
+from runtime.console import say
 
 MAX_IN_A_ROW = 5
 
@@ -55,7 +55,7 @@ class StepGuard:
         line = f"step {step}: loss or gradient not finite, step skipped; its images: {names}"
         if self._in_a_row == MAX_IN_A_ROW:
             raise LaunchError(f"{MAX_IN_A_ROW} steps in a row without a finite gradient, lower --learning-rate? {line}")
-        say(line, show=self.accelerator.is_main_process)
+        say(line)
 
 
 def report_skipped(accelerator: Accelerator, problems: set[str]) -> None:

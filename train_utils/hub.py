@@ -4,8 +4,8 @@ from pathlib import Path
 
 import huggingface_hub
 
-from train_utils.launch import LaunchError
-from train_utils.progress import say
+from runtime.errors import LaunchError
+from runtime.console import say
 
 
 def check_token(repo_id: str | None) -> None:

@@ -11,8 +11,9 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from train_utils.launch import SHARDING, LaunchError
-from train_utils.progress import say
+from runtime.errors import LaunchError
+from runtime.launch import SHARDING
+from runtime.console import say
 
 CPU_SHARE = 0.8  # of the free memory that an estimate may claim
 
@@ -108,7 +109,7 @@ def preflight(
     how = " with activation checkpointing" if network.activation_checkpointing else ""
     if agreed < size or how:
         line = f"memory: micro-batches of {agreed} images of {shape[1]} x {shape[2]}{how}, of {size} wanted"
-        say(line, show=accelerator.is_main_process)
+        say(line)
     return split if agreed == size else split.with_micro_batches(agreed)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from train_utils.launch import LaunchError
+from runtime.errors import LaunchError
 
 SCHEDULES = ("cosine", "poly", "constant")
 

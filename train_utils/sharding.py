@@ -9,7 +9,8 @@ from accelerate.utils import DistributedType, broadcast, convert_outputs_to_fp32
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from train_utils.launch import SHARDING, LaunchError
+from runtime.errors import LaunchError
+from runtime.launch import SHARDING
 from train_utils.memory import Split
 
 ZERO = "zero/"  # begins the names of what cannot be put on another number of processes

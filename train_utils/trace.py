@@ -8,7 +8,7 @@ from accelerate.utils import ProfileKwargs
 from torch.autograd import DeviceType
 
 from train_utils.meter import WARMUP_STEPS
-from train_utils.progress import say
+from runtime.console import say
 
 TOP_OPERATORS = 12
 MEMORY_EVENTS = 100_000  # the last ones are kept

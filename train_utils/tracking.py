@@ -19,9 +19,9 @@ import torch
 from accelerate import Accelerator
 from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
 
-from train_utils.files import WriteError, replaced_file
-from train_utils.launch import LaunchError
-from train_utils.progress import say
+from runtime.files import WriteError, replaced_file
+from runtime.errors import LaunchError
+from runtime.console import say
 
 WITHOUT_TRACKER = "training goes on without it, metrics.jsonl has the same numbers"
 PACKAGES = ("torch", "accelerate", "datasets", "safetensors", "huggingface_hub", "pillow", "numpy")

@@ -1,5 +1,7 @@
-"""Work that one process does for all, and randomness that belongs to a step."""
+"""Several processes: work that one does for all, waiting for each other, and what is said when one is lost."""
 
+import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,20 +15,25 @@ import torch.distributed as dist
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 
+from runtime.errors import UserError
+
 Result = TypeVar("Result")
 
+GONE = ("connection closed", "connection reset", "broken pipe", "process exited", "connection was likely closed")
+LATE = ("timed out", "timeout")
 
-def on_main(accelerator: Accelerator, function: Callable[[], Result], *user_errors: type[Exception]) -> Result:
+
+def on_main(accelerator: Accelerator, function: Callable[[], Result]) -> Result:
     """Run it on the main process and give everyone its result.
 
-    One of `user_errors` ends every process: the main one by the error itself, the others silently, so that it is said
-    once and nobody waits.
+    A UserError ends every process: the main one by the error itself, the others silently, so that it is said once and
+    nobody waits.
     """
     outcome: list = [None, None]
     if accelerator.is_main_process:
         try:
             outcome[0] = function()
-        except user_errors as error:
+        except UserError as error:
             outcome[1] = error
     wait_patiently(accelerator)
     broadcast_object_list(outcome)
@@ -64,3 +71,22 @@ def _patient_group() -> dist.ProcessGroup:
 def seed_step(seed: int, step: int, process: int) -> None:
     """Seed torch for one optimizer step of one process: a resumed run draws what it would have drawn."""
     torch.manual_seed(int(np.random.SeedSequence([seed, step, process]).generate_state(1)[0]))
+
+
+def echo_of_another(error: Exception) -> str | None:
+    """A line for an error that only says that another process has gone, hangs or never came; None for any other."""
+    text = " ".join(str(error).split())
+    if not isinstance(error, dist.DistError) and "gloo" not in text:
+        return None
+    rank, world_size = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
+    reason = re.sub(r"\[[^\]]*\.cc:\d+\] ", "", text).partition(". ")[0][:200]
+    if not dist.is_initialized():
+        return (
+            f"process {rank} did not find all {world_size} processes ({reason}); is every machine started, with its own"
+            " --machine_rank and the same --num_machines, --main_process_ip and --main_process_port?"
+        )
+    if any(word in text.lower() for word in GONE):
+        return f"process {rank} lost another process, which ended ({reason}); --resume auto goes on from the checkpoint"
+    if any(word in text.lower() for word in LATE):
+        return f"process {rank} waited in vain for another one, which hangs or is gone ({reason})"
+    return None

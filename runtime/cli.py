@@ -1,4 +1,4 @@
-"""Command lines whose mistakes end in one clear line, printed once however many processes there are."""
+"""Command lines, and scripts whose mistakes end in one clear line, printed once however many processes there are."""
 
 import argparse
 import atexit
@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import signal
 import sys
-import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -16,8 +15,8 @@ from typing import NoReturn, TypeVar
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
-from train_utils.failures import echo_of_another
-from train_utils.launch import LaunchError
+from runtime.console import say_error
+from runtime.errors import UsageError, UserError, UserWarningLine
 
 _PLAIN = warnings.formatwarning
 
@@ -47,8 +46,7 @@ class Arguments(argparse.ArgumentParser):
             flags = [text for text in sys.argv[1:] if text.startswith("--")]
             mistyped = [text for text in flags if text.split("=")[0] not in self._flags()]
             message += f"; {self._unknown(mistyped[0])}" if mistyped else ""
-        say_once(f"{self.prog}: error: {message}")
-        sys.exit(2)
+        sys.exit(print_error(UsageError(message)))
 
     def _flags(self) -> list[str]:
         return [flag for action in self._actions for flag in action.option_strings]
@@ -125,18 +123,8 @@ def _number(text: str, kind: type[Number], valid: Callable[[float], bool], expec
     raise argparse.ArgumentTypeError(f"{text!r} is not {expected}")
 
 
-def say_once(line: str) -> None:
-    """Print what every process knows on standard error, from the first one; works before any process group exists."""
-    if int(os.environ.get("RANK", "0")) == 0:
-        print(line, file=sys.stderr, flush=True)
-    else:
-        time.sleep(5)  # torchrun ends all processes as soon as one has ended: the first one has the word
-
-
-def run_script(
-    main: Callable[[], None], *user_errors: type[Exception], seen_by_all: tuple[type[Exception], ...] = ()
-) -> None:
-    """Run `main`; an error of these types is the user's to mend: one line, no traceback, exit code 1."""
+def run_script(main: Callable[[], None]) -> None:
+    """Run `main`, then end the process: a UserError is one line and its exit code, a bug a traceback."""
     code = 0
     warnings.formatwarning = _one_line
     try:
@@ -144,26 +132,17 @@ def run_script(
     except SystemExit as asked:
         code = int(asked.code or 0)
     except KeyboardInterrupt:
-        say_once(f"{os.path.basename(sys.argv[0])}: interrupted")
+        say_error(f"{_script()}: interrupted", seen_by_all=True)
         code = 128 + signal.SIGINT
-    except (LaunchError, *user_errors) as error:  # type: ignore[misc]  # mypy knows no * here
-        # a loader's worker process wraps its error in a traceback, whose last line is "module.Error: message"
-        line = str(error).strip().splitlines()[-1]
-        if "Traceback" in str(error):
-            line = line.partition(": ")[2]
-        # a wrong launch is seen by every process, a broken file by the one that reads it
-        line = f"{os.path.basename(sys.argv[0])}: error: {line}"
-        if isinstance(error, (LaunchError, *seen_by_all)):
-            say_once(line)
-        else:
-            print(line, file=sys.stderr, flush=True)
-        code = 1
+    except UserError as error:
+        code = print_error(error)
     except RuntimeError as error:
+        from runtime.distributed import echo_of_another  # torch and accelerate, which not every script needs
+
         echo = echo_of_another(error)
         if echo is None:
             raise
-        print(f"{os.path.basename(sys.argv[0])}: error: {echo}", file=sys.stderr, flush=True)
-        code = 1
+        code = print_error(UserError(echo))
     finally:
         # loader workers outlast signals that the main process still works after, so they must be ended here
         if hasattr(signal, "SIGCHLD"):  # torch's handler would report their end as an error
@@ -173,11 +152,25 @@ def run_script(
     _leave(code)
 
 
+def print_error(error: UserError) -> int:
+    """Print the error as one line on standard error; the exit code that belongs to it."""
+    # a loader's worker process wraps its error in a traceback, whose last line is "module.Error: message"
+    line = str(error).strip().splitlines()[-1]
+    if "Traceback" in str(error):
+        line = line.partition(": ")[2]
+    say_error(f"{_script()}: error: {line}", seen_by_all=error.seen_by_all)
+    return error.exit_code
+
+
+def _script() -> str:
+    return os.path.basename(sys.argv[0])
+
+
 def _one_line(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
 ) -> str:
-    """Warnings of this project's own categories without the line of code that they come from."""
-    if category.__module__.partition(".")[0] in ("unet", "data_utils"):
+    """A warning for the user without the line of code that it comes from."""
+    if issubclass(category, UserWarningLine):
         return f"warning: {message}\n"
     return _PLAIN(message, category, filename, lineno, line)
 

@@ -18,6 +18,8 @@ from accelerate.utils import (
 from torch import nn
 from torch.distributed import PrefixStore, Store, register_rendezvous_handler, rendezvous
 
+from runtime.errors import LaunchError
+
 # of a step's exchange, and of the processes' meeting; what one process does for all is waited for in `on_main`
 COLLECTIVE_TIMEOUT = timedelta(minutes=10)
 SHARDING = (DistributedType.FSDP, DistributedType.DEEPSPEED)  # spread what a process needs over all of them
@@ -27,10 +29,6 @@ COMM_HOOKS = {
     "bf16": DDPCommunicationHookType.BF16,
     "powersgd": DDPCommunicationHookType.POWER_SGD,
 }
-
-
-class LaunchError(ValueError):
-    """The launch does not fit this machine; one line with what was seen and the remedy."""
 
 
 def check_launch() -> None:

@@ -1,15 +1,17 @@
-"""What was measured once is remembered outside the data set, by names, sizes and times of its files."""
+"""What was measured once is kept outside the data set, under a key of the names, sizes and times of its files."""
 
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from runtime.files import replaced_file
+
 JSON = Any  # what json takes and gives
-FORMAT = 2  # of what is remembered: another number forgets everything
+FORMAT = 2  # of what is kept: another number forgets everything
 
 
 def cache_folder() -> Path:
@@ -39,8 +41,8 @@ def _size_and_time(path: str | Path) -> tuple[int, int] | None:
     return stat.st_size, stat.st_mtime_ns
 
 
-def remembered(key: str | None, compute: Callable[[], JSON], keep: Callable[[JSON], bool] = lambda value: True) -> JSON:
-    """`compute()`, or what it gave the last time under this key; None remembers nothing.
+def cached(key: str | None, compute: Callable[[], JSON], keep: Callable[[JSON], bool] = lambda value: True) -> JSON:
+    """`compute()`, or what it gave the last time under this key; None keeps nothing.
 
     A cache that cannot be read or written only costs the time of computing again.
     """
@@ -52,17 +54,8 @@ def remembered(key: str | None, compute: Callable[[], JSON], keep: Callable[[JSO
     except (OSError, ValueError):  # not there, or damaged
         value = compute()
     if keep(value):
-        _write(file, json.dumps(value))
+        with suppress(OSError):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with replaced_file(file, shared=True) as stream:  # another run may be reading
+                stream.write(json.dumps(value).encode())
     return value
-
-
-def _write(file: Path, text: str) -> None:
-    """Under a temporary name first: another run may be reading."""
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=file.parent)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-            stream.write(text)
-        os.replace(temporary, file)
-    except OSError:
-        return

@@ -1,0 +1,74 @@
+"""What a run says: lines, and progress bars that are bars on a terminal and plain lines in a log file."""
+
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+from tqdm import tqdm
+
+Item = TypeVar("Item")
+
+LINE_EVERY_SECONDS = 10.0
+PLAIN_LINE = "{desc}: {percentage:.0f}% {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}{postfix}]"
+
+
+def is_first_process() -> bool:
+    """Whether this is the process that speaks for all; known before any process group exists."""
+    return int(os.environ.get("RANK", "0")) == 0
+
+
+def say(message: str, *, every_process: bool = False) -> None:
+    """Print a line on standard output from the first process, without breaking the bar that is being drawn."""
+    if every_process or is_first_process():
+        tqdm.write(message)
+
+
+def say_error(line: str, *, seen_by_all: bool = False) -> None:
+    """Print a line on standard error; one that every process would print comes from the first one only."""
+    if seen_by_all and not is_first_process():
+        time.sleep(5)  # torchrun ends all processes as soon as one has ended: the first one has the word
+    else:
+        print(line, file=sys.stderr, flush=True)
+
+
+class _PlainLines:
+    """A stream for tqdm where nobody can see a line being redrawn: each new state becomes a line of its own."""
+
+    last = ""
+
+    def write(self, text: str) -> None:
+        text = text.replace("\r", "").replace("\x1b[A", "").strip()
+        if text and " 0/" not in text and text != self.last:
+            self.last = text
+            sys.stderr.write(text + "\n")
+
+    def flush(self) -> None:
+        sys.stderr.flush()
+
+
+def progress_bar(total: int, description: str, unit: str, *, initial: int = 0) -> tqdm:
+    """A bar on standard error, from the first process; in a pipe or a file, a line every ten seconds."""
+    terminal = sys.stderr.isatty()
+    return tqdm(
+        total=total,
+        initial=initial,
+        desc=description,
+        unit=unit,
+        disable=not is_first_process(),
+        file=None if terminal else _PlainLines(),
+        mininterval=0.2 if terminal else LINE_EVERY_SECONDS,
+        maxinterval=0.2 if terminal else LINE_EVERY_SECONDS,
+        dynamic_ncols=terminal,
+        bar_format=None if terminal else PLAIN_LINE,
+        leave=not terminal or None,
+    )
+
+
+def track(iterable: Iterable[Item], total: int, description: str, *, unit: str = "file") -> Iterator[Item]:
+    """Iterate with a progress bar."""
+    with progress_bar(total, description, unit) as bar:
+        for item in iterable:
+            yield item
+            bar.update()

@@ -1,0 +1,70 @@
+"""What a user can mend: each mistake is a UserError, printed as one line by `cli.run_script`. A bug is anything else."""
+
+
+class UserError(ValueError):
+    """A user's mistake in one line: what was seen, where, and what to do.
+
+    Attributes:
+        exit_code: of the script that ends with it.
+        seen_by_all: every process meets it, so only the first one prints it; else it is printed by whoever meets it.
+    """
+
+    exit_code = 1
+    seen_by_all = False
+
+
+class UsageError(UserError):
+    """A mistake on the command line."""
+
+    exit_code = 2
+    seen_by_all = True
+
+
+class SettingsError(UserError):
+    """Flags that do not fit each other, the data, the memory or the environment."""
+
+    seen_by_all = True
+
+
+class LaunchError(UserError):
+    """A launch that does not fit this machine or this script."""
+
+    seen_by_all = True
+
+
+class DataError(UserError):
+    """Something is wrong with the images, the masks or how they were named."""
+
+
+class ImageError(DataError):
+    """An image file or array that cannot be used."""
+
+
+class ModelError(UserError):
+    """A model that cannot be loaded, exported or combined."""
+
+    seen_by_all = True
+
+
+class CheckpointError(UserError):
+    """A checkpoint that is missing, damaged, or belongs to another run."""
+
+    seen_by_all = True
+
+
+class TrainingError(UserError):
+    """Training cannot go on: the gradient is not finite."""
+
+    seen_by_all = True
+
+
+class MemoryShortage(UserError):
+    """What ran out of memory, and what takes less."""
+
+
+class WriteError(UserError):
+    """Results that could not be written to disk."""
+
+
+class UserWarningLine(UserWarning):
+    """A warning for the user, printed as one line without the code that raised it."""

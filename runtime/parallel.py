@@ -1,0 +1,60 @@
+"""Threads and processes: how many there should be, and work that goes on while earlier results are used."""
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+import torch
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+CHUNK = 32  # items in a thread's task, where items are small
+
+
+def available_cpus() -> int:
+    """CPUs that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def default_workers(device: torch.device) -> int:
+    """Loader processes for this process: its share of the machine's CPUs; on a CPU, which computes too, one at most."""
+    share = available_cpus() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return min(1, max(0, share - 1)) if device.type == "cpu" else max(1, min(share, 16))
+
+
+def map_ahead(
+    function: Callable[[Item], Result], items: Iterable[Item], *, ahead: int, threads: int = 1
+) -> Iterator[Result]:
+    """function(item) of each item in order, computed in threads up to `ahead` items before it is asked for.
+
+    Items are taken in the calling thread. An error in `function` is raised in its result's place.
+    """
+    pool = ThreadPoolExecutor(threads)
+    coming: deque[Future[Result]] = deque()
+    try:
+        for item in items:
+            coming.append(pool.submit(function, item))
+            if len(coming) > ahead:
+                yield coming.popleft().result()
+        while coming:
+            yield coming.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def map_indices(function: Callable[[int], Result], count: int, chunk: int = CHUNK) -> Iterator[Result]:
+    """function(0), ... function(count - 1) in order, in as many threads as there are CPUs.
+
+    Pillow and NumPy decode outside the interpreter's lock. Two chunks for each thread are begun ahead of what is taken,
+    no more: results may be large.
+    """
+
+    def run(start: int) -> list[Result]:
+        return [function(index) for index in range(start, min(start + chunk, count))]
+
+    threads = available_cpus()
+    for results in map_ahead(run, range(0, count, chunk), ahead=2 * threads, threads=threads):
+        yield from results

@@ -1,1 +1,1 @@
-"""Images and masks as tensors; knows nothing of models or of how training is launched."""
+"""Images and masks as tensors: reading files, finding data sets, what is known of them, batches of them."""

@@ -7,22 +7,22 @@ pages of a TIFF become files of their own.
 import argparse
 import os
 from collections import Counter
-from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
+from data_utils.analysis.inspect import inspect_split, raise_problems
+from data_utils.sources.folder import find_splits, pair_files
+from data_utils.sources.records import Record, Records
 from runtime.errors import DataError
-from data_utils.folders import find_splits, pair
-from data_utils.inspection import examine, raise_problems
 
 SHARD_MB = 256.0
 GROUP_ROWS, GROUP_BYTES = 32, 4 << 20  # a stream holds several groups of each image of a batch in memory
 
 
-def pack(records: Sequence[dict], out: Path, split: str, shard_mb: float = SHARD_MB) -> list[Path]:
+def pack(records: Records, out: Path, split: str, shard_mb: float = SHARD_MB) -> list[Path]:
     """Write the shards of a split, of about `shard_mb` megabytes each; their paths."""
     from datasets import Features
     from datasets import Image as Picture
@@ -55,7 +55,7 @@ def _path(source: str | dict) -> str:
     return source["path"] if isinstance(source, dict) else source
 
 
-def _stored(record: dict, kind: str) -> dict:
+def _stored(record: Record, kind: str) -> dict:
     """A picture as `datasets` stores it: bytes, and the name that messages give."""
     source = record[kind]
     path, buffer = Path(_path(source)), BytesIO()
@@ -80,9 +80,9 @@ def main() -> None:
         parser.exit(2, f"{args.out} is not an empty folder: choose another, or empty it first\n")
     try:
         folders = find_splits(args.folder, ["test"])
-        splits = {name: pair(*both, args.mask_suffix, args.allow_unpaired) for name, both in folders.items()}
+        splits = {name: pair_files(*both, args.mask_suffix, args.allow_unpaired) for name, both in folders.items()}
         for records in splits.values():
-            raise_problems(examine(records), len(records))
+            raise_problems(inspect_split(records, "checking files"), len(records))
     except DataError as error:
         parser.exit(1, f"{parser.prog}: error: {error}\n")
     for split, records in splits.items():

@@ -5,21 +5,22 @@ python -m data_utils.shapes OUT [--train 200 --val 40 --seed 0] writes it as a f
 
 import argparse
 import operator
-from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
-from data_utils.overlay import palette
+from data_utils.sources.records import Record, Records
+from data_utils.visualize import palette
 
 CLASS_NAMES: tuple[str, ...] = ("background", "disk", "square", "triangle", "ring")
+CLASSES = ",".join(f"{value}={name}" for value, name in enumerate(CLASS_NAMES))  # as --classes takes it
 SIZES = ((96, 96), (96, 136), (120, 100), (128, 128), (144, 160))  # (H, W); not all square or multiples of 16
 VAL_FIRST = 1_000_000  # validation counts from here, so that no length of training split ever reaches it
 
 
-class Shapes(Sequence):
+class Shapes(Records):
     """`length` records {"image": uint8 (H, W, 3), "mask": uint8 (H, W) class indices, "name": str}.
 
     A record is a function of (seed, first + i) alone. Objects are rotated, textured and shaded, later ones cover
@@ -32,17 +33,13 @@ class Shapes(Sequence):
     def __len__(self) -> int:
         return self.length
 
-    def __getitem__(self, i: int) -> dict:
+    def __getitem__(self, i: int) -> Record:
         i = operator.index(i)
         if not -self.length <= i < self.length:
             raise IndexError(f"index {i} of {self.length} shapes pictures")
         index = self.first + i % self.length
         image, mask = _render(self._rng(index))
         return {"image": image, "mask": mask, "name": f"shapes-{index:06d}"}
-
-    @property
-    def digest(self) -> None:
-        """Nothing is remembered of pictures that this code generates."""
 
     def _rng(self, index: int) -> np.random.Generator:
         return np.random.default_rng([self.seed, index])

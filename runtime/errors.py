@@ -1,4 +1,4 @@
-"""What a user can mend: each mistake is a UserError, printed as one line by `cli.run_script`. A bug is anything else."""
+"""What a user can mend: each mistake is a UserError, printed as one line by `cli.run_script`; all else is a bug."""
 
 
 class UserError(ValueError):

@@ -38,7 +38,7 @@ def replaced_file(path: Path, *, shared: bool = False) -> Iterator[BinaryIO]:
 
 @contextmanager
 def replaced_files(folder: Path) -> Iterator[Path]:
-    """Write into the folder this yields; on leaving, its files replace those of `folder` one by one, each atomically."""
+    """Write into the folder this yields; on leaving, its files replace those of `folder` one by one, each atomic."""
     temporary = folder.with_name(f".{folder.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()

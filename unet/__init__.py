@@ -1,8 +1,7 @@
-"""The model and its mathematics; knows nothing of how training is launched."""
+"""The network and its mathematics: torch only, no image files, nothing of how training is launched."""
 
-from unet.convert import load_model
-from unet.inference import Predictor
-from unet.model import ModelError, UNet, UNetConfig
-from unet.preprocess import ImageError, Preprocess
+from unet.config import Preprocess, UNetConfig
+from unet.loading import load_model
+from unet.model import UNet
 
-__all__ = ["ImageError", "ModelError", "Predictor", "Preprocess", "UNet", "UNetConfig", "load_model"]
+__all__ = ["Preprocess", "UNet", "UNetConfig", "load_model"]

@@ -15,7 +15,10 @@ from types import ModuleType
 import torch
 from torch import Tensor, nn
 
-from unet.model import ModelError, UNet, UNetConfig
+from runtime.errors import ModelError
+from runtime.files import replaced_path
+from unet.config import UNetConfig
+from unet.model import UNet
 
 OPSET = 17
 TOLERANCE = 1e-4  # between the logits of torch and onnxruntime, relative where they are larger than 1
@@ -54,8 +57,7 @@ def export(model: UNet, path: Path) -> None:
     side = 2 ** (model.config.depth + 2) - 1  # odd at every level, so that all of the padding is traced
     example = torch.zeros(2, model.config.in_channels, side, side + 2 ** (model.config.depth + 1))
     sizes = {0: "batch", 2: "height", 3: "width"}
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
+    with replaced_path(path) as temporary:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of tracing, whose results are checked below
             torch.onnx.export(
@@ -72,9 +74,6 @@ def export(model: UNet, path: Path) -> None:
         onnx.helper.set_model_props(written, {"config": json.dumps(dataclasses.asdict(model.config))})
         onnx.save(written, temporary)
         _check(model, OnnxNetwork(temporary))
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 @torch.inference_mode()

@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from unet.config import IGNORE_INDEX
+
 LOSSES = ("ce+dice", "ce", "dice", "focal+dice")
 FOCAL_GAMMA = 2.0  # Lin et al. 2017, arXiv:1708.02002
 
@@ -25,7 +27,11 @@ class SegmentationLoss(nn.Module):
     """
 
     def __init__(
-        self, num_classes: int, kind: str = "ce+dice", class_weights: Tensor | None = None, ignore_index: int = 255
+        self,
+        num_classes: int,
+        kind: str = "ce+dice",
+        class_weights: Tensor | None = None,
+        ignore_index: int = IGNORE_INDEX,
     ) -> None:
         super().__init__()
         self.num_classes = num_classes

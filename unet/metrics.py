@@ -6,8 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unet.config import IGNORE_INDEX
 
-def confusion_matrix(preds: Tensor, masks: Tensor, num_classes: int, ignore_index: int = 255) -> Tensor:
+
+def confusion_matrix(preds: Tensor, masks: Tensor, num_classes: int, ignore_index: int = IGNORE_INDEX) -> Tensor:
     """Count pixels of two (..., H, W) index tensors: (num_classes, num_classes) int64, rows truth, columns prediction.
 
     Matrices add up over images, batches and processes; ignored pixels are counted nowhere.

@@ -1,7 +1,6 @@
 """The U-Net (Ronneberger, Fischer & Brox 2015, arXiv:1505.04597), padded so that input and output have one size."""
 
 import json
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -12,54 +11,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from unet.blocks import NORMS, UPSAMPLINGS, DoubleConv, Down, OutConv, Up, recomputed
-from unet.preprocess import Preprocess
+from runtime.errors import ModelError
+from unet.blocks import DoubleConv, Down, OutConv, Up, recomputed
+from unet.config import UNetConfig
 
 WEIGHTS_NAME = "model.safetensors"
-
-
-class ModelError(ValueError):
-    """A model that cannot be loaded, and why, in one line."""
-
-
-@dataclass(frozen=True)
-class UNetConfig:
-    """Architecture and preprocessing of one model: what config.json holds.
-
-    Args:
-        base_channels: width of the first level; each of the `depth` levels below doubles it.
-        norm: `batch`, `group` or `instance`.
-        upsample: `transpose`, `bilinear` or `bilinear_aligned`.
-        dropout: probability, at the end of the contracting path as in the paper.
-    """
-
-    in_channels: int = 3
-    num_classes: int = 2
-    base_channels: int = 64
-    depth: int = 4
-    norm: str = "batch"
-    upsample: str = "transpose"
-    dropout: float = 0.0
-    preprocess: Preprocess = field(default_factory=Preprocess)
-
-    def __post_init__(self) -> None:
-        if isinstance(self.preprocess, dict):  # from config.json
-            object.__setattr__(self, "preprocess", Preprocess(**self.preprocess))
-        for name in ("in_channels", "num_classes", "base_channels", "depth"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, expected 1 or more")
-        if self.norm not in NORMS:
-            raise ValueError(f"norm is {self.norm!r}, expected one of {', '.join(NORMS)}")
-        if self.upsample not in UPSAMPLINGS:
-            raise ValueError(f"upsample is {self.upsample!r}, expected one of {', '.join(UPSAMPLINGS)}")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout is {self.dropout}, expected 0 or more and less than 1")
-        for name in ("mean", "std"):
-            values = getattr(self.preprocess, name)
-            if values and len(values) != self.in_channels:
-                raise ValueError(
-                    f"{name} has {len(values)} values, expected one for each of {self.in_channels} channels"
-                )
 
 
 class UNet(

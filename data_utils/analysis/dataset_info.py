@@ -1,0 +1,230 @@
+"""A data set, and what must be known of it before the first step: sizes, classes, channels, normalisation."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from data_utils.analysis.inspect import (
+    ClassLocations,
+    SplitInspection,
+    find_unknown,
+    inspect,
+    inspect_split,
+    raise_problems,
+    total_pixels,
+)
+from data_utils.analysis.inspect_large import inspect_in_windows
+from data_utils.analysis.label_warnings import label_warnings
+from data_utils.analysis.normalization import STATISTICS_IMAGES, Normalization, measure_normalization
+from data_utils.class_map import ClassMap, as_grey, resolve_classes
+from data_utils.config import DataConfig
+from data_utils.loading.batch_sampler import padded_shapes
+from data_utils.shapes import CLASSES
+from data_utils.sources.load import load_records
+from data_utils.sources.records import Record, Records
+from runtime.cache import cached, digest
+from runtime.errors import DataError
+from unet.config import IGNORE_INDEX, MaskValue, Preprocess
+
+SAMPLE_GROUPS = 8  # of a stream, which the images come from
+LISTED = 20  # skipped samples, by name
+
+
+@dataclass(frozen=True)
+class Split:
+    """The records of a split, and what one look at each has found.
+
+    Args:
+        sizes: (N, 2) int64, (H, W) in the files; zeros where a stream was not looked at.
+        bad: index -> what is wrong, of samples known to be unusable.
+        class_locations: index -> some pixels of each class, (n, 2) each, of images too large to decode whole for every
+            crop.
+    """
+
+    records: Records
+    sizes: np.ndarray
+    bad: dict[int, str] = field(default_factory=dict)
+    class_locations: dict[int, list[np.ndarray]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
+    """Both splits and what was measured.
+
+    Args:
+        class_pixels: how many pixels of each class the masks hold.
+        warnings: lines on what looks like a mistake.
+    """
+
+    train: Split
+    val: Split
+    class_map: ClassMap
+    class_pixels: list[int]
+    normalization: Normalization
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def channels(self) -> int:
+        """Of the images, 1 or 3 in most data sets."""
+        return len(self.normalization.mean)
+
+    def network_shapes(
+        self, preprocess: Preprocess, crop_size: tuple[int, int] | None, smallest: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """(N, 2) shapes at the network: of training images cropped and padded, of validation images as they are.
+
+        No training shape has a side below `smallest`.
+        """
+        train, val = (
+            np.array([preprocess.target_size(*size) for size in split.sizes.tolist()])
+            for split in (self.train, self.val)
+        )
+        if crop_size:
+            train[:] = crop_size
+        return np.maximum(padded_shapes(train), smallest), val
+
+    def fingerprint(self) -> str:
+        """Changes with the number or sizes of the images in either split, or with the names of some of them."""
+        parts = []
+        for split in (self.train, self.val):
+            some = np.unique(np.linspace(0, len(split) - 1, 16).astype(int)).tolist()
+            parts += [len(split), [split.records[index]["name"] for index in some], split.sizes.tolist()]
+        return f"{len(self.train)} + {len(self.val)} images ({digest(*parts)[:12]})"
+
+    def __str__(self) -> str:
+        named = zip(self.class_map.values, self.class_map.names, strict=True)
+        ignored = self.class_map.ignore_value
+        bad = [*self.train.bad.values(), *self.val.bad.values()]
+        listed = "; ".join(bad[:LISTED] + ["..."] * (len(bad) > LISTED))
+        return (
+            f"{len(self.train)} training and {len(self.val)} validation images, {self.channels} channels, classes "
+            + ", ".join(f"{value}={name}" for value, name in named)
+            + ("" if ignored is None else f", ignored {ignored}")
+            + (f"; {len(bad)} bad samples skipped: {listed}" if bad else "")
+        )
+
+
+def load_dataset_info(config: DataConfig) -> DatasetInfo:
+    """Find the data set, read every header, every mask and a sample of the images.
+
+    What was read is kept until a file changes. Raises DataError for what is wrong with the files, naming them; with
+    `on_bad_sample` "skip" they are noted.
+    """
+    train, val = load_records(config)
+    classes = config.classes or (CLASSES if config.dataset == "shapes" else None)
+    if train.group_sizes is None:
+        return inspect_files(train, val, config, classes)
+    if not classes or not (config.image_size or config.crop_size):
+        raise DataError("a stream is not read before training: it needs --classes, and --image-size or --crop-size")
+    return sample_stream(train, val, config, classes)
+
+
+def inspect_files(train: Records, val: Records, config: DataConfig, classes: str | None) -> DatasetInfo:
+    """All that is to be known of files at hand."""
+    windows = config.crop_size is not None  # validation images are computed whole
+    inspected = [
+        (_inspect_once(train, "checking training files", windows), train),
+        (_inspect_once(val, "checking validation files", False), val),
+    ]
+    for inspection, records in inspected:
+        _check(inspection, records, config)
+    found = total_pixels(inspected)
+    class_map = resolve_classes(found, classes, config.ignore_index)
+    for inspection, records in inspected:
+        find_unknown(inspection, records, class_map)
+        _check(inspection, records, config)
+    named, ignored = bool(classes), bool(config.ignore_index)
+    of_train, of_val = (inspection for inspection, _ in inspected)
+    locations = {i: _locations_of(found, class_map) for i, found in of_train.class_locations.items()}
+    return DatasetInfo(
+        Split(train, usable_sizes(of_train), _texts(of_train), locations),
+        Split(val, usable_sizes(of_val), _texts(of_val)),
+        class_map,
+        class_pixels(total_pixels(inspected), class_map),
+        measure_normalization(train, config, of_train.problems),
+        label_warnings(inspected, found, class_map, named=named, ignored=ignored),
+    )
+
+
+def sample_stream(train: Records, val: Records, config: DataConfig, classes: str) -> DatasetInfo:
+    """What a sample of a stream shows; the headers of validation images too, where their sizes are needed."""
+    assert train.group_sizes is not None
+    rng = np.random.default_rng(config.seed)
+    sizes = train.group_sizes
+    groups = rng.permutation(len(sizes))[:SAMPLE_GROUPS]
+    firsts, share = np.cumsum(sizes) - sizes, -(-STATISTICS_IMAGES // len(groups))
+    indices = np.concatenate([firsts[g] + rng.permutation(sizes[g])[:share] for g in groups])
+    sample = SampledRecords([train[int(i)] for i in indices])
+    inspection = inspect_split(sample, "reading a sample", inspect_in_windows if config.crop_size else inspect)
+    _check(inspection, sample, config)
+    found = total_pixels([(inspection, sample)])
+    class_map = resolve_classes(found | {IGNORE_INDEX: found.get(IGNORE_INDEX, 0)}, classes, config.ignore_index)
+    find_unknown(inspection, sample, class_map)
+    _check(inspection, sample, config)
+    normalization = measure_normalization(sample, config, inspection.problems)
+    of_val = Split(val, np.zeros((len(val), 2), np.int64))
+    if not config.image_size:
+        headers = inspect_split(val, "checking validation files", inspect)
+        find_unknown(headers, val, class_map)
+        _check(headers, val, config)
+        of_val = Split(val, usable_sizes(headers), _texts(headers))
+    of_train = Split(train, np.zeros((len(train), 2), np.int64))
+    return DatasetInfo(of_train, of_val, class_map, class_pixels(found, class_map), normalization)
+
+
+class SampledRecords(Records):
+    """Records that are in memory."""
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        self.records = list(records)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __getitem__(self, i: int) -> Record:
+        return self.records[i]
+
+
+def _inspect_once(records: Records, title: str, windows: bool) -> SplitInspection:
+    """What `inspect_split` finds, kept where there is nothing wrong."""
+    key = records.digest and digest("inspection", records.digest, windows)
+    found: list[SplitInspection] = []
+
+    def compute() -> dict:
+        found.append(inspect_split(records, title, inspect_in_windows if windows else inspect))
+        return found[0].to_json()
+
+    stored = cached(key, compute, keep=lambda _: not found[0].problems)
+    return found[0] if found else SplitInspection.from_json(stored)
+
+
+def _check(inspection: SplitInspection, records: Records, config: DataConfig) -> None:
+    """DataError for problems, unless they are to be skipped and some records are left."""
+    if not config.skipped_errors or len(inspection.problems) == len(records):
+        raise_problems(inspection, len(records))
+
+
+def class_pixels(found: dict[MaskValue, int], class_map: ClassMap) -> list[int]:
+    """Pixels of each class: masks that hold only greys are counted by number, though the classes may be colours."""
+    return [found.get(value, found.get(as_grey(value), 0)) for value in class_map.values]
+
+
+def _locations_of(found: ClassLocations, class_map: ClassMap) -> list[np.ndarray]:
+    """The locations of each class that there is, as `class_pixels` finds it."""
+    locations = [found.get(value, found.get(as_grey(value))) for value in class_map.values]
+    return [pixels for pixels in locations if pixels is not None]
+
+
+def _texts(inspection: SplitInspection) -> dict[int, str]:
+    return {i: problem.text for i, problem in inspection.problems.items()}
+
+
+def usable_sizes(inspection: SplitInspection) -> np.ndarray:
+    """(N, 2) sizes; where there is none, that of most others, so that the filler needs no shape of its own."""
+    good = np.asarray(inspection.sizes.any(axis=1))
+    sizes, counts = np.unique(inspection.sizes[good], axis=0, return_counts=True)
+    return np.where(good[:, None], inspection.sizes, sizes[counts.argmax()])

@@ -1,0 +1,231 @@
+"""One look at every image's header and every mask's pixels: sizes, mask values, and what is wrong."""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from data_utils.class_map import MAX_VALUES, ClassMap, pack, show, unpack
+from data_utils.image_io.reader import decode_mask, read_header
+from data_utils.sources.records import Record, Records
+from runtime.cache import JSON
+from runtime.console import track
+from runtime.errors import DataError
+from runtime.parallel import map_indices
+from unet.config import MaskValue
+
+LISTED = 3  # problems in a message
+# some pixels of each value of a mask, (n, 2) as (row, column); nnU-Net has them under this name
+ClassLocations = dict[MaskValue, np.ndarray]
+Content = tuple[str, tuple[MaskValue, ...]]  # what a mask holds: numbers, greys or colours, and which
+
+
+class Problem(NamedTuple):
+    """What is wrong with a record: in a word or two, and in a line that names the file."""
+
+    kind: str
+    text: str
+
+
+class Inspection(NamedTuple):
+    """What one look at a record finds: (H, W), the image's mode, kind of mask, pixels of each of its values.
+
+    `class_locations` are those of an image too large to be decoded whole for every crop, None of others.
+    """
+
+    size: tuple[int, int]
+    mode: str
+    kind: str
+    pixels: dict[MaskValue, int]
+    class_locations: ClassLocations | None = None
+
+
+@dataclass
+class SplitInspection:
+    """What is known of all records of a split.
+
+    Args:
+        sizes: (N, 2) int64 as (H, W), zeros where a record cannot be used.
+        modes: images of each mode.
+        contents: the different sets of values that masks hold, each with the pixels of all its masks together.
+        members: (N,) index into `contents` of each mask, -1 where a record cannot be used.
+        problems: of the records that cannot be used.
+        class_locations: of the records whose images are too large to be decoded whole for every crop.
+    """
+
+    sizes: np.ndarray
+    members: np.ndarray
+    modes: Counter = field(default_factory=Counter)
+    contents: dict[Content, Counter] = field(default_factory=dict)
+    problems: dict[int, Problem] = field(default_factory=dict)
+    class_locations: dict[int, ClassLocations] = field(default_factory=dict)
+
+    def to_json(self) -> JSON:
+        """For the cache; problems are not kept, an inspection with any is not worth remembering."""
+        contents = [[kind, list(pixels.items())] for (kind, _), pixels in self.contents.items()]
+        return {
+            "sizes": self.sizes.tolist(),
+            "modes": dict(self.modes),
+            "contents": contents,
+            "members": self.members.tolist(),
+            "class_locations": [
+                [i, [[v, at.tolist()] for v, at in found.items()]] for i, found in self.class_locations.items()
+            ],
+        }
+
+    @classmethod
+    def from_json(cls, value: JSON) -> "SplitInspection":
+        def of_json(value: Any) -> MaskValue:
+            return tuple(value) if isinstance(value, list) else value
+
+        contents: dict[Content, Counter] = {}
+        for kind, items in value["contents"]:
+            pixels = Counter({of_json(value): count for value, count in items})
+            contents[kind, tuple(sorted(pixels))] = pixels
+        locations = {i: {of_json(v): np.array(at) for v, at in found} for i, found in value["class_locations"]}
+        sizes, members = np.array(value["sizes"], np.int64).reshape(-1, 2), np.array(value["members"], np.int64)
+        return cls(sizes, members, Counter(value["modes"]), contents, class_locations=locations)
+
+
+def inspect_split(
+    records: Records, title: str, look: Callable[[Record], Inspection | Problem] | None = None
+) -> SplitInspection:
+    """`look` at all records, by default `inspect`, in threads, with a progress bar.
+
+    Raises DataError only for masks that hold too many values together.
+    """
+    look = look or inspect
+    inspection = SplitInspection(np.zeros((len(records), 2), np.int64), np.full(len(records), -1, np.int64))
+    numbers: dict[Content, int] = {}
+    distinct: dict[str, set[MaskValue]] = {"numbers": set(), "greys": set(), "colours": set()}
+    looks = map_indices(lambda i: look(records[i]), len(records))
+    for i, found in enumerate(track(looks, len(records), title)):
+        if isinstance(found, Problem):
+            inspection.problems[i] = found
+            continue
+        content = found.kind, tuple(sorted(found.pixels))
+        inspection.sizes[i] = found.size
+        inspection.modes[found.mode] += 1
+        if found.class_locations is not None:
+            inspection.class_locations[i] = found.class_locations
+        inspection.members[i] = numbers.setdefault(content, len(numbers))
+        inspection.contents.setdefault(content, Counter()).update(found.pixels)
+        distinct[found.kind].update(found.pixels)
+        excess = _too_many(distinct[found.kind])
+        if excess:
+            raise DataError(f"masks hold more than {MAX_VALUES} values up to {records[i]['name']}, {excess}")
+    return inspection
+
+
+def inspect(record: Record) -> Inspection | Problem:
+    """Header of the image, all of the mask."""
+    name = record["name"]
+    try:
+        size, mode = read_header(record["image"], f"{name}: image")
+    except DataError as error:
+        return Problem("image cannot be read", str(error))
+    try:
+        mask, coloured, jpeg = decode_mask(record["mask"], name)
+    except DataError as error:
+        return Problem("mask cannot be read", str(error))
+    if mask.shape[:2] != size:
+        return other_size(name, size, mask.shape[:2])
+    pixels = count_values(mask)
+    if jpeg and len(pixels) > 2:
+        return lossy(name, pixels)
+    return too_many(pixels, name) or Inspection(
+        size, mode, "colours" if mask.ndim == 3 else "greys" if coloured else "numbers", pixels
+    )
+
+
+def lossy(name: str, pixels: Iterable[MaskValue]) -> Problem:
+    """A JPEG mask of more than two values."""
+    return Problem(
+        "lossy mask",
+        f"{name}: mask is a JPEG with the values {show(sorted(pixels))}; compression invents values, store masks"
+        " as PNG (or are images and masks swapped?)",
+    )
+
+
+def other_size(name: str, image: tuple[int, int], mask: tuple[int, int]) -> Problem:
+    """That image and mask (H, W) do not fit."""
+    text = f"{name}: image is {image[0]} x {image[1]}, its mask {mask[0]} x {mask[1]} (height x width)"
+    return Problem("mask of another size", text)
+
+
+def too_many(pixels: Collection[MaskValue], name: str) -> Problem | None:
+    """That a mask holds more values than there are classes, where it does."""
+    excess = _too_many(pixels)
+    if excess is None:
+        return None
+    return Problem("too many mask values", f"{name}: mask holds more than {MAX_VALUES} values, {excess}")
+
+
+def count_values(mask: np.ndarray) -> dict[MaskValue, int]:
+    """Pixels of each value of a mask as `read_mask` gives it."""
+    flat = pack(mask).ravel()
+    # Masks are made of long runs of one value: counting runs is several times faster than sorting pixels.
+    starts = np.concatenate([[0], np.flatnonzero(flat[1:] != flat[:-1]) + 1])
+    values, where = np.unique(flat[starts], return_inverse=True)
+    pixels = np.bincount(where, weights=np.diff(starts, append=flat.size)).astype(int)
+    keys = [unpack(value) for value in values.tolist()] if mask.ndim == 3 else values.tolist()
+    return dict(zip(keys, pixels.tolist(), strict=True))
+
+
+def _too_many(values: Collection[MaskValue]) -> str | None:
+    """Which values, and what they look like, where they are more than a data set has classes."""
+    found: list[Any] = sorted(values) if len(values) > MAX_VALUES else []
+    if not found:
+        return None
+    some = np.array(found[: MAX_VALUES + 1]).reshape(MAX_VALUES + 1, -1)
+    near = (np.abs(some[:, None] - some).max(axis=2) <= 2).sum(axis=1) > 1
+    smooth = near.mean() > 0.5 if some.shape[1] == 3 else max(found) <= 255
+    guess = "smoothed edges (JPEG, interpolation)" if smooth else "numbers of instances instead of classes"
+    return f"{show(found)}; {guess}, or are images and masks swapped?"
+
+
+def total_pixels(splits: Iterable[tuple[SplitInspection, Records]]) -> dict[MaskValue, int]:
+    """Every value in any mask and how many pixels hold it.
+
+    Raises DataError where masks of numbers and colour masks are mixed, and where nothing can be used.
+    """
+    totals: dict[str, Counter] = {"numbers": Counter(), "greys": Counter(), "colours": Counter()}
+    examples: dict[str, str] = {}
+    for inspection, records in splits:
+        for number, ((kind, _), pixels) in enumerate(inspection.contents.items()):
+            members = np.flatnonzero(inspection.members == number)
+            if len(members):
+                totals[kind].update(pixels)
+                examples.setdefault(kind, records[int(members[0])]["name"])
+    numbers, greys, colours = totals.values()
+    if colours and numbers:
+        raise DataError(
+            f"{examples['colours']} is a colour mask and {examples['numbers']} one of numbers; store all in one way"
+        )
+    found = Counter({(value,) * 3: count for value, count in greys.items()} if colours else greys)
+    return dict(found + numbers + colours)
+
+
+def find_unknown(inspection: SplitInspection, records: Records, class_map: ClassMap) -> None:
+    """Add the records whose masks hold values that are no class to the inspection's problems."""
+    coloured = isinstance(class_map.values[0], tuple)
+    known = {*class_map.values, class_map.ignore_value}
+    for number, (kind, values) in enumerate(inspection.contents):
+        keys: list[Any] = [(value,) * 3 if coloured and kind == "greys" else value for value in values]
+        if all(key in known for key in keys):
+            continue
+        for i in np.flatnonzero(inspection.members == number).tolist():
+            text = f"{records[i]['name']} has mask values [{show(keys)}], classes are {show(class_map.values)}"
+            remedy = "name them in --classes, give one as --ignore-index, or is it a lossy (JPEG) mask?"
+            inspection.problems[i] = Problem("unknown mask value", f"{text}; {remedy}")
+            inspection.members[i] = -1
+
+
+def raise_problems(inspection: SplitInspection, count: int) -> None:
+    """One DataError for all problems, which names the first few."""
+    if inspection.problems:
+        shown = [problem.text for problem in inspection.problems.values()]
+        listed = "; ".join(shown[:LISTED] + ["..."] * (len(shown) > LISTED))
+        raise DataError(f"{len(shown)} of {count} pairs cannot be used: {listed}")

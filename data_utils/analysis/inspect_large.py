@@ -1,0 +1,76 @@
+"""As `inspect`, for images too large to be decoded whole for every crop: their masks are looked at in bands."""
+
+from collections import Counter, defaultdict
+from typing import Any
+
+import numpy as np
+
+from data_utils.analysis.inspect import Inspection, Problem, count_values, inspect, lossy, other_size, too_many
+from data_utils.class_map import as_colour, key_of, pack
+from data_utils.image_io.formats import ImageSource
+from data_utils.image_io.reader import decode_mask
+from data_utils.image_io.regions import Regions, bands, large_regions, regions_of
+from data_utils.sources.records import Record
+from runtime.errors import DataError
+
+LOCATIONS = 64  # pixels of each class that are remembered, for crops around them
+
+
+def inspect_in_windows(record: Record) -> Inspection | Problem:
+    """As `inspect`; of a large image's mask also some pixels of each value, (n, 2) as (row, column)."""
+    name = record["name"]
+    with large_regions(record["image"]) as image:
+        if image is None or _is_in_memory(record["mask"]):
+            return inspect(record)
+        try:
+            with regions_of(record["mask"]) as mask:
+                if mask.size != image.size:
+                    return other_size(name, image.size, mask.size)
+                first = np.asarray(image.read(0, 1))
+                found = _look(mask, f"{first.dtype} x {first[0, 0].size}", name)
+                jpeg = str(record["mask"]).lower().endswith((".jpg", ".jpeg"))
+                if jpeg and isinstance(found, Inspection) and len(found.pixels) > 2:
+                    return lossy(name, found.pixels)
+                return found
+        except DataError as error:
+            return Problem("cannot be read in windows", f"{name}: {error}; large masks are best stored as tiled TIFF")
+
+
+def _look(mask: Regions, mode: str, name: str) -> Inspection | Problem:
+    pixels: Counter = Counter()
+    parts: dict[Any, list] = defaultdict(list)
+    coloured = False
+    for top, band in bands(mask):
+        part, coloured, _ = decode_mask(band, name)
+        counts, keys = count_values(part), pack(part).ravel()
+        pixels.update(counts)
+        problem = too_many(pixels, name)
+        if problem:
+            return problem
+        for value, count in counts.items():
+            found = np.flatnonzero(keys == key_of(value))
+            some = found[np.linspace(0, count - 1, min(count, LOCATIONS)).astype(int)]
+            row, column = divmod(some, part.shape[1])
+            parts[value].append((count, np.stack([top + row, column], axis=1)))
+    if any(isinstance(value, tuple) for value in pixels):  # bands of grey only are colours too
+        pixels, greys = Counter(), pixels
+        for value, count in greys.items():
+            pixels[as_colour(value)] += count
+        for value in [value for value in parts if isinstance(value, int)]:
+            parts[as_colour(value)] += parts.pop(value)
+        kind = "colours"
+    else:
+        kind = "greys" if coloured else "numbers"
+    return Inspection(mask.size, mode, kind, dict(pixels), {value: _thinned(part) for value, part in parts.items()})
+
+
+def _thinned(parts: list[tuple[int, np.ndarray]]) -> np.ndarray:
+    """At most `LOCATIONS` of the pixels found in bands, each band weighing as many as its pixels."""
+    pixels = np.concatenate([some for _, some in parts])
+    weights = np.concatenate([np.full(len(some), count / len(some)) for count, some in parts])
+    rng = np.random.default_rng(0)  # the same on every start
+    return rng.choice(pixels, min(len(pixels), LOCATIONS), replace=False, p=weights / weights.sum())
+
+
+def _is_in_memory(source: ImageSource) -> bool:
+    return isinstance(source, dict) and source.get("bytes") is not None

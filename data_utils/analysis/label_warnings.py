@@ -1,0 +1,70 @@
+"""What may be meant as it is, and yet looks like a mistake: lines for the start of a run."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from data_utils.analysis.inspect import SplitInspection
+from data_utils.class_map import ClassMap, as_grey, show
+from data_utils.sources.records import Records
+from unet.config import IGNORE_INDEX, MaskValue
+
+RARE = 1e-4  # of all pixels
+SHOWN = 3  # values in a line
+Splits = Sequence[tuple[SplitInspection, Records]]
+
+
+def label_warnings(
+    splits: Splits, pixels: dict[MaskValue, int], class_map: ClassMap, *, named: bool, ignored: bool
+) -> tuple[str, ...]:
+    """Of splits whose masks hold `pixels`: a line for each; what was `named` or `ignored` by a flag is meant."""
+    lines = [] if ignored else [*_two_ways(splits)]
+    return (*lines, *_mixed_depths(splits), *([] if named else _rare_classes(splits, pixels, class_map)))
+
+
+def _rare_classes(splits: Splits, pixels: dict[MaskValue, int], class_map: ClassMap) -> Iterator[str]:
+    """Of classes that were found: mask values of so few pixels that they may be strays."""
+    total = sum(pixels.values())
+    rare = [value for value in class_map.values if pixels.get(value, 0) < RARE * total]
+    if rare:
+        shown = [
+            f"{show([value])} ({pixels.get(value, 0)} pixels, {_first_with(value, splits)})" for value in rare[:SHOWN]
+        ]
+        yield (
+            f"less than {RARE:.2%} of all mask pixels are {', '.join(shown + ['...'] * (len(rare) > SHOWN))}: stray"
+            " values? Each became a class; --classes names those that are meant, --ignore-index one that is not"
+        )
+
+
+def _first_with(value: MaskValue, splits: Splits) -> str:
+    """The masks that hold a value: how many, and which is the first."""
+    count, first = 0, None
+    for inspection, records in splits:
+        holding = [
+            number for number, (_, values) in enumerate(inspection.contents) if {value, as_grey(value)} & {*values}
+        ]
+        members = np.flatnonzero(np.isin(inspection.members, holding))
+        count += len(members)
+        if first is None and len(members):
+            first = records[int(members[0])]["name"]
+    return f"in {count} masks, the first is {first}"
+
+
+def _two_ways(splits: Splits) -> Iterator[str]:
+    """Masks of 0 and 1 beside masks of 0 and 255: then 255 is taken for what is to be ignored."""
+    contents = [set(values) for inspection, _ in splits for _, values in inspection.contents]
+    if set().union(*contents) == {0, 1, IGNORE_INDEX} and not any({1, IGNORE_INDEX} <= values for values in contents):
+        yield (
+            f"some masks hold 1 ({_first_with(1, splits)}), others 255 ({_first_with(IGNORE_INDEX, splits)}), none"
+            " both: is one class stored in two ways? As they are, 255 is ignored; store all in one way"
+        )
+
+
+def _mixed_depths(splits: Splits) -> Iterator[str]:
+    """Images of 8 bits beside deeper ones, whose values differ by as much as their ranges do."""
+    modes = sum((inspection.modes for inspection, _ in splits), Counter())
+    deep = {mode for mode in modes if mode.startswith(("I", "F", "uint16", "uint32", "int", "float"))}
+    if deep and deep < modes.keys():
+        listed = ", ".join(f"{mode}: {count}" for mode, count in modes.most_common())
+        yield f"images of 8 bits and deeper ones are mixed ({listed}): store all in one way"

@@ -1,0 +1,131 @@
+"""--check-data: every file of a data set read, everything wrong with it in one report."""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+from data_utils.analysis.inspect import (
+    Inspection,
+    Problem,
+    SplitInspection,
+    find_unknown,
+    inspect,
+    inspect_split,
+    total_pixels,
+)
+from data_utils.analysis.inspect_large import inspect_in_windows
+from data_utils.analysis.label_warnings import label_warnings
+from data_utils.class_map import resolve_classes, show
+from data_utils.config import DataConfig
+from data_utils.image_io.formats import ImageSource
+from data_utils.image_io.reader import read_image
+from data_utils.image_io.regions import bands, large_regions
+from data_utils.shapes import CLASSES
+from data_utils.sources.load import load_records
+from data_utils.sources.records import Record, Records
+from runtime.errors import DataError
+
+FILES = 20  # named for each kind of problem
+SIZES = 10  # listed
+UNPAIRED = "file without partner"
+
+
+def check_data(config: DataConfig) -> tuple[str, int]:
+    """The report on both splits and how many problems it lists. DataError where there is no data set to read.
+
+    With `crop_size`, large training images are read in windows, as training does.
+    """
+    train, val = load_records(replace(config, allow_unpaired=True))
+    splits = {"training": train, "validation": val}
+    named = config.classes or (CLASSES if config.dataset == "shapes" else None)
+    problems: dict[str, list[str]] = defaultdict(list)
+    if not config.allow_unpaired:
+        problems[UNPAIRED] += sorted({line for records in splits.values() for line in records.unpaired})
+    inspected: list[tuple[SplitInspection, Records]] = []
+    channels: dict[int, list[str]] = defaultdict(list)
+    for what, records in splits.items():
+        windows = config.crop_size is not None and what == "training"
+
+        def look(record: Record, windows: bool = windows) -> Inspection | Problem:
+            return inspect_fully(record, channels, windows)
+
+        try:
+            inspected.append((inspect_split(records, f"reading {what} files", look), records))
+        except DataError as error:
+            problems["too many mask values"].append(str(error))
+    lines = [f"{config.dataset}: " + ", ".join(f"{len(records)} {what} images" for what, records in splits.items())]
+    try:
+        found = total_pixels(inspected)
+        class_map = resolve_classes(found, named, config.ignore_index)
+        warnings = label_warnings(inspected, found, class_map, named=bool(named), ignored=bool(config.ignore_index))
+        for inspection, records in inspected:
+            find_unknown(inspection, records, class_map)
+        names = dict(zip(class_map.values, class_map.names, strict=True)) | {class_map.ignore_value: "(ignored)"}
+    except DataError as error:
+        problems["classes"].append(str(error))
+        found, names, warnings = {}, {}, ()
+    problems["number of channels"] += odd_channels(channels)
+    for inspection, _ in inspected:
+        for problem in inspection.problems.values():
+            problems[problem.kind].append(problem.text)
+    lines += describe([inspection for inspection, _ in inspected], found, names)
+    lines += [f"to check: {warning}" for warning in warnings]
+    return "\n".join(lines + list_problems(problems)), sum(map(len, problems.values()))
+
+
+def list_problems(problems: dict[str, list[str]]) -> list[str]:
+    """Lines on the problems of each kind, the first ones by name."""
+    count = sum(map(len, problems.values()))
+    lines = [f"problems: {count}" if count else "no problems"]
+    for kind, texts in problems.items():
+        if texts:
+            lines.append(f"  {kind}: {len(texts)}")
+            lines += [f"    {text}" for text in texts[:FILES]] + ["    ..."] * (len(texts) > FILES)
+    return lines
+
+
+def inspect_fully(record: Record, channels: dict[int, list[str]], windows: bool) -> Inspection | Problem:
+    """As `inspect`, and the image decoded too; its name is added to those with as many channels."""
+    found = inspect_in_windows(record) if windows else inspect(record)
+    if isinstance(found, Problem):
+        return found
+    try:
+        count = count_channels(record["image"], record["name"], windows)
+    except DataError as error:
+        return Problem("image cannot be read", str(error))
+    channels[count].append(record["name"])
+    return found
+
+
+def count_channels(source: ImageSource, name: str, windows: bool) -> int:
+    """Decode all of an image, with `windows` a large one in bands; how many channels it has."""
+    if windows:
+        with large_regions(source) as regions:
+            if regions is not None:
+                return max(read_image(band, name).shape[2] for _, band in bands(regions))
+    return read_image(source, name).shape[2]
+
+
+def odd_channels(channels: dict[int, list[str]]) -> list[str]:
+    """A line for each image whose channels are not those of most; one channel goes with any other number."""
+    colour = {count: names for count, names in channels.items() if count > 1}
+    usual = max(colour, key=lambda count: len(colour[count]), default=1)
+    odd = [(name, count) for count, names in colour.items() if count != usual for name in names]
+    return [f"{name}: has {count} channels, most images {usual}" for name, count in sorted(odd)]
+
+
+def describe(inspections: Sequence[SplitInspection], found: dict, names: dict) -> list[str]:
+    """Lines on sizes, modes and the pixels of each class."""
+    sizes: Counter = Counter()
+    modes: Counter = Counter()
+    for inspection in inspections:
+        sizes.update(map(tuple, inspection.sizes[inspection.sizes.any(axis=1)].tolist()))
+        modes.update(inspection.modes)
+    shown = [f"{height} x {width}: {count}" for (height, width), count in sizes.most_common(SIZES)]
+    lines = [f"sizes (height x width): {', '.join(shown + ['...'] * (len(sizes) > SIZES))}"]
+    lines.append("image modes: " + ", ".join(f"{mode}: {count}" for mode, count in modes.most_common()))
+    total = sum(found.values())
+    lines += ["classes: mask value, pixels"] if found else []
+    for value, count in sorted(found.items()):
+        lines.append(f"  {show([value]):>8}  {100 * count / total:7.3f} %  {names.get(value, '(no class)')}")
+    return lines

@@ -1,0 +1,47 @@
+"""The settings of a data set: where it is, how it is split, and what is done to its images."""
+
+from argparse import Namespace
+from dataclasses import dataclass, fields
+
+from runtime.errors import DataError
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """The data flags of train.py, under their names; `train.py --help` says what each means.
+
+    Args:
+        image_size, crop_size: (H, W), None where images keep their size and are not cropped.
+    """
+
+    dataset: str = "shapes"
+    dataset_config: str | None = None
+    train_split: str | None = None
+    val_split: str | None = None
+    val_fraction: float = 0.1
+    val_group: str | None = None
+    image_column: str | None = None
+    mask_column: str | None = None
+    mask_suffix: str | None = None
+    allow_unpaired: bool = False
+    streaming: bool = False
+    cache: bool = False
+    on_bad_sample: str = "error"
+    classes: str | None = None
+    ignore_index: str | None = None
+    scale: float = 1.0
+    image_size: tuple[int, int] | None = None
+    crop_size: tuple[int, int] | None = None
+    augment: str = "basic"
+    seed: int = 0
+
+    @classmethod
+    def from_args(cls, args: Namespace) -> "DataConfig":
+        """The settings among the flags of a script."""
+        values = {field.name: getattr(args, field.name) for field in fields(cls)}
+        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+
+    @property
+    def skipped_errors(self) -> tuple[type[Exception], ...]:
+        """Errors in reading a sample that make it a filler instead of ending the run."""
+        return (DataError,) if self.on_bad_sample == "skip" else ()

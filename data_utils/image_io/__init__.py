@@ -1,0 +1,1 @@
+"""The one reader of image files, and their writers: whole pictures, windows of large ones, pages of TIFFs."""

@@ -1,0 +1,182 @@
+"""The one reader of image files: pixels, mask values and sizes, each from one opening of the file."""
+
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from PIL import ExifTags, Image, ImageOps
+from PIL.JpegImagePlugin import JpegImageFile
+
+from data_utils.image_io.formats import TURNED, ImageSource, opened, orientation
+from runtime.errors import DataError, ImageError
+from unet.config import Preprocess
+
+Side = TypeVar("Side", int, float)
+GREY_MODES = ("L", "I", "F")
+
+
+class DecodedImage(NamedTuple):
+    """An image as it was decoded.
+
+    pixels: (h, w, C) in the file's own value range: uint8, uint16, int32 or float32.
+    size: (H, W) of the image itself.
+    extent: how far (h, w) of the pixels the image reaches; less than their shape where a JPEG's last block does.
+    """
+
+    pixels: np.ndarray
+    size: tuple[int, int]
+    extent: tuple[float, float]
+
+
+class DecodedMask(NamedTuple):
+    """A mask as it was decoded: its values as `read_mask` gives them, and whether they are stored as RGB, as JPEG."""
+
+    values: np.ndarray
+    coloured: bool
+    jpeg: bool
+
+
+def read_image(source: ImageSource, name: str = "image", page: int = 0) -> np.ndarray:
+    """Read an image from a path (and page, of a TIFF), bytes, a `datasets` record, a PIL image or an array.
+
+    Returns (H, W, C) in the file's own value range: uint8, uint16, int32 or float32; C is 1 for grey, 3 for colour
+    (palettes are resolved, alpha is dropped, CMYK converted), anything for a `.npy` of (H, W, C).
+    Raises ImageError, with `name`, for what cannot be read.
+    """
+    return decode_image(source, name, page).pixels
+
+
+def decode_image(
+    source: ImageSource, name: str = "image", page: int = 0, draft_for: Preprocess | None = None
+) -> DecodedImage:
+    """As `read_image`; with `draft_for`, a JPEG file is decoded with no more detail than that preprocessing needs."""
+    with opened(source, f"{name}: image", page) as image:
+        drafted = draft_for is not None and draft_for.draft and isinstance(image, JpegImageFile) and image is not source
+        if not drafted:
+            pixels = _checked(image, name)
+            return DecodedImage(pixels, pixels.shape[:2], pixels.shape[:2])
+        size, extent = size_as_seen(image), _draft(image, draft_for)
+        return DecodedImage(_checked(image, name), size, extent)
+
+
+def _checked(image: Image.Image | np.ndarray, name: str) -> np.ndarray:
+    """Pixels (H, W, C) of an opened image, in memory."""
+    pixels = _colours(image) if isinstance(image, Image.Image) else image
+    if isinstance(pixels, np.memmap):
+        pixels = np.array(pixels)
+    if pixels.ndim == 2:
+        pixels = pixels[:, :, None]
+    if pixels.ndim != 3 or 0 in pixels.shape or pixels.dtype.kind not in "buif":
+        raise ImageError(
+            f"{name}: is an array of shape {pixels.shape} and type {pixels.dtype}, not numbers as (H, W) or (H, W, C)"
+        )
+    if pixels.dtype.kind == "f" and not np.isfinite(pixels).all():
+        raise ImageError(f"{name}: has pixels that are not numbers (NaN or infinite)")
+    return pixels.astype(np.uint8) if pixels.dtype == bool else pixels
+
+
+def _colours(image: Image.Image) -> np.ndarray:
+    """(H, W) for grey modes, (H, W, 3) for every colour mode, palettes too."""
+    image = _upright(image)
+    if image.mode.startswith("I;16"):
+        return np.asarray(image).astype(np.uint16)
+    if image.mode in ("1", "LA", "La"):
+        image = image.convert("L")
+    if image.mode not in GREY_MODES:
+        image = image.convert("RGB")
+    return np.asarray(image)
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    """Decoded, with the EXIF orientation applied."""
+    image.load()  # after which a TIFF has been turned
+    return image if orientation(image) == 1 else ImageOps.exif_transpose(image)  # which would copy an upright one
+
+
+def size_as_seen(image: JpegImageFile) -> tuple[int, int]:
+    """(H, W) of a JPEG file not decoded yet, its EXIF orientation applied."""
+    return _as_seen(image, image.size)
+
+
+def _as_seen(image: JpegImageFile, size: tuple[Side, Side]) -> tuple[Side, Side]:
+    """(W, H) as stored <-> (H, W) as seen."""
+    return size if orientation(image) in TURNED else size[::-1]
+
+
+def _draft(image: JpegImageFile, preprocess: Preprocess) -> tuple[float, float]:
+    """Have a JPEG file decoded at the lowest of 1/1, 1/2, 1/4 and 1/8 of its size that is not below the target's.
+
+    Returns how far (H, W) the image itself will reach: the last pixels may lie partly beyond its border.
+    """
+    size = size_as_seen(image)
+    if orientation(image) != 1 and any(side % 8 for side in size):  # turning would put such pixels elsewhere
+        return size
+    drafted = image.draft(None, _as_seen(image, preprocess.target_size(*size)))
+    return _as_seen(image, drafted[1][2:]) if drafted else size
+
+
+def read_mask(source: ImageSource, name: str) -> np.ndarray:
+    """Mask values: (H, W) integers, or (H, W, 3) uint8 where the picture really is coloured.
+
+    A palette file gives its indices (the convention of VOC and ADE20K), save a GIF, whose encoder orders the palette as
+    it likes: there the colours count. RGB that holds only grey is grey, alpha is dropped, 1-bit is 0 and 1, EXIF
+    orientation is applied. Raises DataError, with `name`, for what cannot be read or is no mask.
+    """
+    return decode_mask(source, name).values
+
+
+def decode_mask(source: ImageSource, name: str) -> DecodedMask:
+    """As `read_mask`, with how the mask is stored."""
+    with opened(source, f"{name}: mask") as picture:
+        mask = np.array(picture) if isinstance(picture, np.ndarray) else _stored_values(picture)
+        jpeg = not isinstance(picture, np.ndarray) and picture.format == "JPEG"
+    if mask.ndim == 3 and mask.shape[2] == 1:
+        mask = mask[:, :, 0]
+    coloured = mask.ndim == 3 and mask.shape[2] in (3, 4) and mask.dtype == np.uint8
+    if mask.size == 0 or mask.dtype.kind not in "buif" or not (mask.ndim == 2 or coloured):
+        raise DataError(
+            f"{name}: mask is an array of shape {mask.shape} and type {mask.dtype}, expected (H, W) whole numbers"
+        )
+    if coloured:
+        red, green, blue = (mask[:, :, band] for band in range(3))
+        grey = np.array_equal(red, green) and np.array_equal(red, blue)
+        return DecodedMask(red if grey else mask[:, :, :3], True, jpeg)
+    return DecodedMask(_whole_numbers(mask, name), False, jpeg)
+
+
+def _stored_values(picture: Image.Image) -> np.ndarray:
+    """All pixels of a mask as stored: (H, W), or (H, W, 3 or 4) uint8."""
+    is_gif = picture.format == "GIF"
+    picture = _upright(picture)
+    if picture.mode in ("LA", "La", "PA"):
+        return np.asarray(picture)[:, :, 0]
+    if picture.mode in ("1", "L", "I", "F") or picture.mode.startswith("I;16") or (picture.mode == "P" and not is_gif):
+        return np.asarray(picture)
+    return np.asarray(picture if picture.mode in ("RGB", "RGBA", "RGBX") else picture.convert("RGB"))
+
+
+def _whole_numbers(mask: np.ndarray, name: str) -> np.ndarray:
+    """(H, W) numbers as uint8 or uint16 where they fit, else int64."""
+    if mask.dtype in (np.uint8, np.uint16):
+        return mask
+    with np.errstate(invalid="ignore"):  # NaN becomes a whole number, which differs
+        whole = mask.astype(np.int64)
+    if mask.dtype.kind == "f" and (whole != mask).any():
+        raise DataError(f"{name}: mask holds {mask[whole != mask][0]:g}, expected whole numbers")
+    if whole.min() < 0 or whole.max() > 65535:
+        return whole
+    return whole.astype(np.uint8 if whole.max() < 256 else np.uint16)
+
+
+def read_header(source: ImageSource, name: str) -> tuple[tuple[int, int], str]:
+    """((H, W) as seen, mode) of an image, from the header alone. Raises ImageError, with `name`."""
+    with opened(source, name) as picture:
+        if isinstance(picture, np.ndarray):
+            if picture.ndim < 2:
+                raise ImageError(f"{name} is an array of shape {picture.shape}, expected (H, W) or (H, W, C)")
+            channels = "" if picture.ndim == 2 else f" x {picture.shape[2]}"
+            return picture.shape[:2], f"{picture.dtype}{channels}"
+        width, height = picture.size
+        # The method of PNG files would decode the pixels, lest the orientation stand behind them.
+        turned = Image.Image.getexif(picture).get(ExifTags.Base.Orientation) in TURNED
+        # Pillow has turned the size of TIFF files already.
+        return (width, height) if turned and picture.format != "TIFF" else (height, width), picture.mode

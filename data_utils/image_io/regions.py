@@ -1,0 +1,168 @@
+"""Images too large for memory: windows of them, read from where they lie in the file."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import tifffile
+from PIL import Image, ImageOps
+from PIL.JpegImagePlugin import JpegImageFile
+
+from data_utils.image_io.formats import DAMAGED_TIFF, TIFF_SUFFIXES, ImageSource, readable
+from data_utils.image_io.reader import decode_image, read_image, size_as_seen
+from data_utils.image_io.tiff import has_windows, is_tiff, read_window
+from runtime.errors import ImageError
+from unet.config import Preprocess
+
+LARGE = 2**24  # pixels, beyond which an image is read in windows to take a crop
+BAND = 2**22  # pixels that are read together
+WINDOWED_SUFFIXES = (".npy", *TIFF_SUFFIXES)
+
+
+class Regions(ABC):
+    """A picture that is read a window at a time.
+
+    Attributes:
+        size: (H, W) of the picture.
+        extent: how far (h, w) the windows reach: `size`, or less where a JPEG was decoded with less detail.
+        in_windows: whether only the windows are decoded; else the whole picture is, when the first one is read.
+    """
+
+    size: tuple[int, int]
+    extent: tuple[float, float]
+    in_windows = True
+
+    @abstractmethod
+    def read(self, top: int, bottom: int, left: int = 0, right: int | None = None) -> Image.Image | np.ndarray:
+        """Rows [top, bottom) and columns [left, right), as something that `read_image` and `read_mask` take."""
+
+    def draft_for(self, preprocess: Preprocess) -> "Regions":
+        """The same picture with the detail that `preprocess` resizes from."""
+        return self
+
+
+class ArrayRegions(Regions):
+    """Windows of an array (H, W) or (H, W, C), which may be mapped from a file."""
+
+    def __init__(
+        self, array: np.ndarray, size: tuple[int, int] | None = None, extent: tuple[float, float] | None = None
+    ) -> None:
+        self.array, self.size, self.extent = array, size or array.shape[:2], extent or array.shape[:2]
+
+    def read(self, top: int, bottom: int, left: int = 0, right: int | None = None) -> np.ndarray:
+        return self.array[top:bottom, left:right]
+
+
+class TiffRegions(Regions):
+    """Windows of a TIFF page."""
+
+    def __init__(self, path: Path, page: tifffile.TiffPage) -> None:
+        self.path, self.page = path, page
+        self.size = self.extent = (page.imagelength, page.imagewidth)
+
+    def read(self, top: int, bottom: int, left: int = 0, right: int | None = None) -> np.ndarray:
+        return read_window(self.path, self.page, (top, bottom), (left, self.size[1] if right is None else right))
+
+
+class JpegRegions(Regions):
+    """Windows of a JPEG file: of a copy decoded when it is asked for, with the detail needed."""
+
+    in_windows = False
+
+    def __init__(self, path: Path, size: tuple[int, int]) -> None:
+        self.path = path
+        self.size = self.extent = size
+
+    @cached_property
+    def _pixels(self) -> np.ndarray:
+        return read_image(self.path, str(self.path))
+
+    def read(self, top: int, bottom: int, left: int = 0, right: int | None = None) -> np.ndarray:
+        return self._pixels[top:bottom, left:right]
+
+    def draft_for(self, preprocess: Preprocess) -> ArrayRegions:
+        return ArrayRegions(*decode_image(self.path, str(self.path), draft_for=preprocess))
+
+
+class PillowRegions(Regions):
+    """Windows of a picture in any other format: of one decoded copy, made when it is needed."""
+
+    in_windows = False
+
+    def __init__(self, path: Path, picture: Image.Image, page: int) -> None:
+        self.path, self.picture, self.page = path, picture, page
+
+    @cached_property
+    def _image(self) -> Image.Image:
+        with readable(str(self.path)):
+            self.picture.seek(self.page)
+            ImageOps.exif_transpose(self.picture, in_place=True)
+            self.picture.load()
+        return self.picture
+
+    @property
+    def size(self) -> tuple[int, int]:  # type: ignore[override]  # known once it is decoded
+        return self._image.size[::-1]
+
+    extent = size  # type: ignore[assignment]
+
+    def read(self, top: int, bottom: int, left: int = 0, right: int | None = None) -> Image.Image:
+        part = self._image.crop((left, top, self._image.width if right is None else right, bottom))
+        part.format = self._image.format  # of a mask, a GIF's palette means its colours
+        return part
+
+
+@contextmanager
+def open_regions(path: Path, page: int = 0) -> Iterator[Regions]:
+    """Windows of a picture file: from the file itself for `.npy` and most TIFFs, else from one decoded copy.
+
+    ImageError for what cannot be read.
+    """
+    with ExitStack() as stack:
+        with readable(str(path), *DAMAGED_TIFF):
+            regions = _regions(path, page, stack)
+        yield regions
+
+
+def _regions(path: Path, page: int, stack: ExitStack) -> Regions:
+    if path.suffix.lower() == ".npy":
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        if array.ndim not in (2, 3) or not array.size:
+            raise ValueError(f"its shape is {array.shape}, not (H, W) or (H, W, C)")
+        return ArrayRegions(array)
+    if is_tiff(path):
+        tiff_page = stack.enter_context(tifffile.TiffFile(path)).pages[page].aspage()
+        if has_windows(tiff_page):
+            return TiffRegions(path, tiff_page)
+    picture = stack.enter_context(Image.open(path))
+    if isinstance(picture, JpegImageFile):
+        return JpegRegions(path, size_as_seen(picture))
+    return PillowRegions(path, picture, page)
+
+
+def regions_of(source: ImageSource) -> AbstractContextManager[Regions]:
+    """Windows of a path, or of a page of it, {"path": path, "page": number}."""
+    path, page = (source["path"], source.get("page", 0)) if isinstance(source, dict) else (source, 0)
+    return open_regions(Path(path), page)
+
+
+@contextmanager
+def large_regions(source: ImageSource) -> Iterator[Regions | None]:
+    """Windows of a large image that has them; None for any other, which is decoded whole."""
+    path = source.get("path") if isinstance(source, dict) and source.get("bytes") is None else source
+    with ExitStack() as stack:
+        regions = None
+        if isinstance(path, str) and path.lower().endswith(WINDOWED_SUFFIXES):
+            with suppress(ImageError):  # will be named when it is decoded
+                regions = stack.enter_context(regions_of(source))
+        yield regions if regions and regions.in_windows and np.prod(regions.size) >= LARGE else None
+
+
+def bands(regions: Regions) -> Iterator[tuple[int, Image.Image | np.ndarray]]:
+    """(first row, rows) of all rows of a picture, some at a time."""
+    height, width = regions.size
+    step = max(1, BAND // width)
+    yield from ((top, regions.read(top, min(top + step, height))) for top in range(0, height, step))

@@ -1,0 +1,88 @@
+"""TIFF pages: which of them count, and windows of them, decoded tile by tile or strip by strip."""
+
+import logging
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import tifffile
+
+from data_utils.image_io.formats import DAMAGED_TIFF, TIFF_SUFFIXES, TURNED, readable
+
+SEGMENT_BYTES = 2**28  # a compressed strip larger than this cannot be read in windows
+MINISBLACK, RGB = tifffile.PHOTOMETRIC.MINISBLACK, tifffile.PHOTOMETRIC.RGB
+
+logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # what it would say is in the ImageError
+
+
+def is_tiff(path: str | Path) -> bool:
+    """Whether it is called like a TIFF."""
+    return str(path).lower().endswith(TIFF_SUFFIXES)
+
+
+def tiff_pages(path: Path) -> list[tuple[int, tuple[int, int]]]:
+    """(page, (H, W)) of a TIFF's pages, save the small copies that some programs store beside them."""
+    with readable(str(path), *DAMAGED_TIFF), tifffile.TiffFile(path) as tiff:
+        pages = [(index, page.aspage()) for index, page in enumerate(tiff.pages)]
+        return [(index, _upright_size(page)) for index, page in pages if index == 0 or not page.is_reduced]
+
+
+def _upright_size(page: tifffile.TiffPage) -> tuple[int, int]:
+    size = int(page.imagelength), int(page.imagewidth)  # a damaged header may hold anything
+    return size[::-1] if page.tags.valueof("Orientation", default=1) in TURNED else size
+
+
+def has_windows(page: tifffile.TiffPage) -> bool:
+    """Whether its values are the picture's as they stand, and its segments small and of a codec that is here."""
+    layout = (page.photometric, page.samplesperpixel, str(page.dtype))
+    plain = {(MINISBLACK, 1, "uint8"), (MINISBLACK, 1, "uint16"), (MINISBLACK, 1, "float32")}
+    plain |= {(RGB, 3, "uint8"), (RGB, 4, "uint8")}
+    upright = page.tags.valueof("Orientation", default=1) == 1
+    straight = tifffile.EXTRASAMPLE.ASSOCALPHA not in page.extrasamples  # Pillow divides the colours by that alpha
+    whole = page.planarconfig == 1 and page.imagedepth == 1 and page.bitspersample % 8 == 0
+    if layout not in plain or not (upright and straight and whole):
+        return False
+    if page.is_contiguous:
+        return True
+    try:
+        page.decode(None, 0)
+    except (ValueError, ImportError):  # compressed by a codec that tifffile lacks
+        return False
+    return int(np.prod(page.chunks)) * np.dtype(page.dtype).itemsize <= SEGMENT_BYTES
+
+
+def read_window(path: Path, page: tifffile.TiffPage, rows: tuple[int, int], columns: tuple[int, int]) -> np.ndarray:
+    """Rows [top, bottom) and columns [left, right) of a page that `has_windows`: (n, m, C), alpha dropped."""
+    with readable(str(path), *DAMAGED_TIFF), path.open("rb") as file:
+        window = (_stored if page.is_contiguous else _decoded)(file, page, rows, columns)
+    return window[:, :, :3] if page.samplesperpixel == 4 else window
+
+
+def _stored(file: BinaryIO, page: tifffile.TiffPage, rows: tuple[int, int], columns: tuple[int, int]) -> np.ndarray:
+    start, stop = rows
+    shape, kind = (stop - start, page.imagewidth, page.samplesperpixel), np.dtype(page.dtype)
+    row_bytes = shape[1] * shape[2] * kind.itemsize
+    file.seek(page.dataoffsets[0] + start * row_bytes)
+    stored = np.frombuffer(file.read((stop - start) * row_bytes), kind.newbyteorder(page.parent.byteorder))
+    if stored.size < np.prod(shape):
+        raise OSError("the file ends before its image does")
+    return stored.reshape(shape)[:, slice(*columns)].astype(kind)
+
+
+def _decoded(file: BinaryIO, page: tifffile.TiffPage, rows: tuple[int, int], columns: tuple[int, int]) -> np.ndarray:
+    (start, stop), (left, right) = rows, columns
+    height, width = page.chunks[:2]
+    across = -(-page.imagewidth // width)
+    window = np.empty((stop - start, right - left, page.samplesperpixel), page.dtype)
+    for index in range(start // height * across, -(-stop // height) * across):
+        if not left // width <= index % across < -(-right // width):
+            continue
+        file.seek(page.dataoffsets[index])
+        data = file.read(page.databytecounts[index])
+        segment, (_, _, top, first, _), _ = page.decode(data, index, jpegtables=page.jpegtables)
+        if segment is None:  # a tile left out stands for zeros
+            segment = np.zeros((1, height, width, window.shape[2]), window.dtype)
+        segment = segment[0, max(start - top, 0) : stop - top, max(left - first, 0) : right - first]
+        places = max(top - start, 0), max(first - left, 0)
+        window[tuple(slice(at, at + n) for at, n in zip(places, segment.shape, strict=False))] = segment
+    return window

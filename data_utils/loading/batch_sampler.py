@@ -1,0 +1,219 @@
+"""Which images form which batch: a function of (seed, epoch, step) alone.
+
+Nothing here knows how many processes there are until the very end, when the images of a step, already chosen, are cut
+into micro-batches. So another number of processes, another micro-batch or a resumed run sees the same images in the
+same steps.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+MAX_SHAPES = 16
+SIDE_BY_SIDE = 4  # row groups of a lane: with 1, 2 or 4 loader processes, each reads its own
+
+
+class Slot(NamedTuple):
+    """One place in a micro-batch: an image, the shape it is padded to, and whether it only fills the place."""
+
+    index: int  # type: ignore[assignment]  # hides tuple.index
+    epoch: int
+    height: int
+    width: int
+    filler: bool = False
+
+
+class BatchSplit(NamedTuple):
+    """How a global batch is cut: micro-batch x processes x accumulation places, those beyond the batch are fillers."""
+
+    batch_size: int
+    processes: int
+    micro_batch_size: int
+    accumulation: int
+
+    @property
+    def places(self) -> int:
+        """Images and fillers of a step."""
+        return self.accumulation * self.processes * self.micro_batch_size
+
+    def with_micro_batches(self, size: int) -> "BatchSplit":
+        """The same batch in micro-batches of `size`."""
+        needed = math.ceil(self.batch_size / self.processes / size)
+        return self._replace(micro_batch_size=size, accumulation=needed)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.batch_size} images a step = {self.micro_batch_size} in a micro-batch"
+            f" x {self.processes} processes x {self.accumulation} accumulation steps"
+        )
+
+
+class Batch(NamedTuple):
+    """The images of one optimizer step, (N,) indices, and the one shape they are padded to."""
+
+    indices: np.ndarray
+    height: int
+    width: int
+
+
+def padded_shapes(sizes: np.ndarray, max_shapes: int = MAX_SHAPES) -> np.ndarray:
+    """The shape each image is padded to: (N, 2) from image sizes (N, 2) as (H, W).
+
+    Up to `max_shapes` different sizes stay as they are. Beyond that, the two shapes whose union adds the fewest padded
+    pixels are merged until few are left: kernels and compilers settle on a few shapes, and all processes of a step
+    work on the same one.
+    """
+    grid = 8
+    shapes, inverse, counts = np.unique(sizes, axis=0, return_inverse=True, return_counts=True)
+    while len(shapes) > 256:  # merging compares all pairs
+        sizes = -(-sizes // grid) * grid
+        shapes, inverse, counts = np.unique(sizes, axis=0, return_inverse=True, return_counts=True)
+        grid *= 2
+    inverse = inverse.reshape(-1)
+    shapes, counts = shapes.astype(np.int64), counts.astype(np.int64)
+    while len(shapes) > max_shapes:
+        union = np.maximum(shapes[:, None], shapes[None]).prod(axis=2)
+        padding = (union - shapes.prod(axis=1)[:, None]) * counts[:, None]
+        padding = padding + padding.T
+        np.fill_diagonal(padding, np.iinfo(np.int64).max)
+        keep, gone = sorted(np.unravel_index(padding.argmin(), padding.shape))
+        shapes[keep] = np.maximum(shapes[keep], shapes[gone])
+        counts[keep] += counts[gone]
+        inverse[inverse == gone] = keep
+        inverse[inverse > gone] -= 1
+        shapes, counts = np.delete(shapes, gone, axis=0), np.delete(counts, gone)
+    return shapes[inverse]
+
+
+def epoch_batches(shapes: np.ndarray, batch_size: int, seed: int, epoch: int) -> list[Batch]:
+    """The batches of one epoch in their order: every image once, ceil(N / batch_size) batches, only one of them short.
+
+    Batches hold images of one padded shape; what is left of each shape is put together by size, at the larger shape.
+    """
+    rng = np.random.default_rng([seed, epoch])
+    order = rng.permutation(len(shapes))
+    groups, membership = np.unique(shapes, axis=0, return_inverse=True)
+    membership = membership.reshape(-1)[order]
+    chunks, leftovers = [], []
+    for group in range(len(groups)):
+        members = order[membership == group]
+        full = len(members) // batch_size * batch_size
+        chunks += list(members[:full].reshape(-1, batch_size))
+        leftovers.append(members[full:])
+    rest = np.concatenate(leftovers)
+    rest = rest[np.argsort(shapes[rest].prod(axis=1), kind="stable")]
+    chunks += [rest[start : start + batch_size] for start in range(0, len(rest), batch_size)]
+    return [Batch(chunks[i], *map(int, shapes[chunks[i]].max(axis=0))) for i in rng.permutation(len(chunks))]
+
+
+def stream_batches(lengths: np.ndarray, shapes: np.ndarray, batch_size: int, seed: int, epoch: int) -> list[Batch]:
+    """As `epoch_batches`, where records of one group (`lengths`, (G,), in order) should be read together.
+
+    Place i of every batch reads lane i. The groups in random order, each shuffled, are cut into lanes of equal length
+    (to one record), a lane into `SIDE_BY_SIDE` parts that its steps take turns with: a loader's processes take turns
+    with the steps, and one group should be read by one process.
+    """
+    rng = np.random.default_rng([seed, epoch])
+    firsts = np.cumsum(lengths) - lengths
+    records = [firsts[group] + rng.permutation(lengths[group]) for group in rng.permutation(len(lengths))]
+    order, total = np.concatenate(records), int(lengths.sum())
+    lanes = total // batch_size + (np.arange(batch_size) < total % batch_size)
+    parts = -(-(lanes[:, None] - np.arange(SIDE_BY_SIDE)) // SIDE_BY_SIDE)
+    starts = (np.cumsum(parts) - parts.ravel()).reshape(parts.shape)
+    height, width = map(int, shapes[0])
+    batches = []
+    for step in range(-(-total // batch_size)):
+        places = starts[:, step % SIDE_BY_SIDE] + step // SIDE_BY_SIDE
+        batches.append(Batch(order[places[lanes > step]], height, width))
+    return batches
+
+
+class TrainingSampler:
+    """Batch sampler over the steps of a whole run: for each step, `accumulation` rounds of one micro-batch per process.
+
+    The loader deals micro-batch i to process i mod `world_size`. Places beyond the step's images repeat one of them,
+    marked as filler: its mask is to be ignored as a whole. Step s belongs to epoch s // steps_per_epoch, so a run
+    resumes by starting at its step.
+
+    Args:
+        shapes: (N, 2) int64, the shape (H, W) that each image is padded to.
+        split: how a step's images are cut.
+        steps: of the run that are still to be made.
+        group_sizes: of a stream, as `Records` have them.
+    """
+
+    def __init__(
+        self, shapes: np.ndarray, split: BatchSplit, seed: int, steps: range, group_sizes: np.ndarray | None = None
+    ) -> None:
+        self.shapes, self.split, self.seed, self.steps, self.group_sizes = shapes, split, seed, steps, group_sizes
+        self.steps_per_epoch = -(-len(shapes) // split.batch_size)
+
+    def __len__(self) -> int:
+        return len(self.steps) * self.split.accumulation * self.split.processes
+
+    def batches(self, epoch: int) -> list[Batch]:
+        """The batches of one epoch, one for each of its steps."""
+        if self.group_sizes is None:
+            return epoch_batches(self.shapes, self.split.batch_size, self.seed, epoch)
+        return stream_batches(self.group_sizes, self.shapes, self.split.batch_size, self.seed, epoch)
+
+    def __iter__(self) -> Iterator[list[Slot]]:
+        epoch, batches = -1, []
+        for step in self.steps:
+            if step // self.steps_per_epoch != epoch:
+                epoch = step // self.steps_per_epoch
+                batches = self.batches(epoch)
+            batch = batches[step % self.steps_per_epoch]
+            slots = [Slot(int(index), epoch, batch.height, batch.width) for index in batch.indices]
+            slots += [slots[0]._replace(filler=True)] * (self.split.places - len(slots))
+            yield from _chunks(slots, self.split.micro_batch_size)
+
+
+class EvaluationSampler:
+    """Batch sampler over a whole set, once: only images of equal input shape share a batch, so nothing is padded.
+
+    How many share one depends on their shape alone (`images_per_batch`), never on the number of processes, so every
+    process count computes the very same batches. Batch i goes to process i mod `world_size`; fillers make the number of
+    batches even.
+
+    Args:
+        shapes: (N, 2) int64, the (H, W) of each image at the network.
+        pixels: that share a forward pass, as `pixels_per_batch` says.
+    """
+
+    def __init__(self, shapes: np.ndarray, pixels: int, world_size: int) -> None:
+        self.batches: list[list[Slot]] = []
+        groups, membership = np.unique(shapes, axis=0, return_inverse=True)
+        for group, (height, width) in enumerate(groups.tolist()):
+            members = np.flatnonzero(membership.reshape(-1) == group).tolist()
+            slots = [Slot(index, 0, height, width) for index in members]
+            self.batches += _chunks(slots, images_per_batch(pixels, (height, width)))
+        filler = [self.batches[0][0]._replace(filler=True)]
+        self.batches += [filler] * (-len(self.batches) % world_size)
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[list[Slot]]:
+        return iter(self.batches)
+
+
+def pixels_per_batch(device: torch.device) -> int:
+    """How many pixels share a forward pass without gradients; a function of the kind of device alone.
+
+    So evaluation and prediction compute the same batches on any number of processes, down to the last bit. A CPU is
+    fastest with about an eighth of a megapixel (docs/performance.md), a GPU needs more to be busy.
+    """
+    return 2**17 if device.type == "cpu" else 2**19
+
+
+def images_per_batch(pixels: int, shape: tuple[int, int]) -> int:
+    """How many images of one shape (H, W) share a forward pass of `pixels`."""
+    return max(1, pixels // (shape[0] * shape[1]))
+
+
+def _chunks(slots: list[Slot], size: int) -> list[list[Slot]]:
+    return [slots[start : start + size] for start in range(0, len(slots), size)]

@@ -1,0 +1,59 @@
+"""Where training crops are taken."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from unet.config import IGNORE_INDEX
+
+CROPS_AROUND_CLASS = 1 / 3
+Size = tuple[int, ...]  # (H, W)
+Window = tuple[tuple[int, int], ...]  # (start, stop) of each axis
+
+
+def crop_window(mask: np.ndarray, crop: Size, rng: np.random.Generator) -> Window:
+    """Where to crop `mask` (H, W) to at most `crop`: anywhere, or, one time in three, around a class.
+
+    The class is any of those in the mask with equal chance, so that rare ones are seen as often as others, and one of
+    its pixels lies in the crop. (nnU-Net takes a third of its patches around foreground.)
+    """
+    around_class, choice, which, starts = _draw(mask.shape, crop, rng)
+    if around_class:
+        present = np.flatnonzero(np.bincount(mask.ravel(), minlength=256)[:IGNORE_INDEX])
+        if len(present):
+            pixels = np.flatnonzero(mask.ravel() == present[int(choice * len(present))])
+            pixel = np.unravel_index(pixels[int(which * len(pixels))], mask.shape)
+            starts = _starts_around(pixel, mask.shape, crop, rng)
+    return _window(starts, mask.shape, crop)
+
+
+def crop_around(
+    class_locations: list[np.ndarray], image: Size, size: Size, crop: Size, rng: np.random.Generator
+) -> Window:
+    """As `crop_window` on an `image` resized to `size` of which only some pixels (n, 2) of each class are known."""
+    around_class, choice, which, starts = _draw(size, crop, rng)
+    if around_class and class_locations:
+        of_class = class_locations[int(choice * len(class_locations))]
+        pixel = of_class[int(which * len(of_class))]
+        resized = [at * target // have for at, target, have in zip(pixel.tolist(), size, image, strict=True)]
+        starts = _starts_around(resized, size, crop, rng)
+    return _window(starts, size, crop)
+
+
+def _draw(size: Size, crop: Size, rng: np.random.Generator) -> tuple[bool, float, float, list[int]]:
+    """Whether to crop around a class, the draws of the class and of its pixel, and a start anywhere."""
+    favoured, choice, which = rng.random(3)
+    starts = [int(rng.integers(max(have - want, 0) + 1)) for have, want in zip(size, crop, strict=True)]
+    return favoured < CROPS_AROUND_CLASS, choice, which, starts
+
+
+def _starts_around(pixel: Sequence[int], size: Size, crop: Size, rng: np.random.Generator) -> list[int]:
+    inside = rng.random(len(size))
+    return [
+        int(np.clip(at - int(part * want), 0, max(have - want, 0)))
+        for at, part, have, want in zip(pixel, inside, size, crop, strict=True)
+    ]
+
+
+def _window(starts: Sequence[int], size: Size, crop: Size) -> Window:
+    return tuple((at, min(at + want, have)) for at, want, have in zip(starts, crop, size, strict=True))

@@ -1,0 +1,140 @@
+"""What a network is shown of an image, and masks that follow it: training, evaluation and prediction all come here."""
+
+import warnings
+
+import numpy as np
+
+from data_utils.analysis.inspect import other_size
+from data_utils.image_io.formats import ImageSource
+from data_utils.image_io.reader import DecodedImage, decode_image, read_image, read_mask
+from data_utils.image_io.regions import Regions, regions_of
+from data_utils.image_io.resize import resize_image, resize_rows, resize_window
+from data_utils.loading.crop import Window, crop_around
+from data_utils.sources.records import Record
+from runtime.errors import DataError, ImageError, UserWarningLine
+from unet.config import Preprocess
+
+CHUNK = 128  # output rows that are resized at once
+
+
+class PixelTypeWarning(UserWarningLine):
+    """Images are stored in another way than those that the model was trained on."""
+
+
+def network_input(
+    source: ImageSource, preprocess: Preprocess, channels: int, name: str = "image", page: int = 0
+) -> tuple[np.ndarray, tuple[int, int]]:
+    """Read and resize an image: (C, h, w) uint8 or float32, raw pixel values (the model normalises); its own (H, W)."""
+    decoded = decode_image(source, name, page, draft_for=preprocess)
+    return fit_decoded(decoded, preprocess, channels, name), decoded.size
+
+
+def fit_decoded(decoded: DecodedImage, preprocess: Preprocess, channels: int, name: str = "image") -> np.ndarray:
+    """What `network_input` gives of an image that was decoded for `preprocess`: (C, h, w)."""
+    pixels, size, extent = decoded
+    pixels = fit_pixels(pixels, preprocess, channels, name)
+    pixels = resize_image(pixels, preprocess.target_size(*size), (0, 0, *extent[::-1]))
+    if pixels.dtype != np.uint8:
+        pixels = pixels.astype(np.float32)
+    if preprocess.detect_unit_range and not (pixels > 1).any():
+        pixels = pixels * 255  # still uint8 where it was, and 0 or 1
+    return np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def input_rows(regions: Regions, preprocess: Preprocess, channels: int, name: str, start: int, stop: int) -> np.ndarray:
+    """Rows [start, stop) of what `network_input` gives for the whole picture, bit for bit: (C, stop - start, w)."""
+
+    def read(first: int, last: int) -> np.ndarray:
+        return fit_pixels(read_image(regions.read(first, last), name), preprocess, channels, name)
+
+    size, pixels = preprocess.target_size(*regions.size), np.empty((channels, 0, 0))
+    for first in range(start, stop, CHUNK):
+        part = resize_rows(read, regions.extent, size, first, min(first + CHUNK, stop)).transpose(2, 0, 1)
+        if first == start:
+            kind = np.uint8 if part.dtype == np.uint8 else np.float32
+            pixels = np.empty((channels, stop - start, size[1]), kind)
+        pixels[:, first - start : first - start + part.shape[1]] = part
+    return pixels
+
+
+def input_window(
+    regions: Regions, preprocess: Preprocess, channels: int, window: Window, name: str = "image"
+) -> np.ndarray:
+    """The `window` of what `network_input` gives for the whole picture: (C, h, w).
+
+    But for `detect_unit_range`: a crop does not know the rest, and a picture this large is not taken for one in 0..1.
+    """
+
+    def read(top: int, bottom: int, left: int, right: int) -> np.ndarray:
+        return fit_pixels(read_image(regions.read(top, bottom, left, right), name), preprocess, channels, name)
+
+    pixels = resize_window(read, regions.size, preprocess.target_size(*regions.size), window).transpose(2, 0, 1)
+    return np.ascontiguousarray(pixels, np.uint8 if pixels.dtype == np.uint8 else np.float32)
+
+
+def random_window(
+    record: Record,
+    preprocess: Preprocess,
+    channels: int,
+    crop_size: tuple[int, int],
+    class_locations: list[np.ndarray],
+    rng: np.random.Generator,
+) -> tuple[np.ndarray, np.ndarray]:
+    """A random crop of a large image as the network sees it, (C, h, w), and its mask's values, (h, w) or (h, w, 3).
+
+    Raises DataError where image and mask differ in size.
+    """
+    name = record["name"]
+    with regions_of(record["image"]) as image, regions_of(record["mask"]) as mask:
+        check_sizes(name, image.size, mask.size)  # they may have changed since they were looked at
+        size = preprocess.target_size(*image.size)
+        window = crop_around(class_locations, image.size, size, crop_size, rng)
+        pixels = input_window(image, preprocess, channels, window, name)
+        rows, columns = (nearest(w, h)[slice(*part)] for w, h, part in zip(size, mask.size, window, strict=True))
+        values = read_mask(mask.read(rows[0], rows[-1] + 1, columns[0], columns[-1] + 1), name)
+    return pixels, values[rows - rows[0]][:, columns - columns[0]]
+
+
+def fit_pixels(pixels: np.ndarray, preprocess: Preprocess, channels: int, name: str = "image") -> np.ndarray:
+    """As `fit_channels`; a PixelTypeWarning, once, for pixels of another type than the model was trained on."""
+    if preprocess.pixel_types and str(pixels.dtype) not in preprocess.pixel_types:
+        warnings.warn(
+            f"images hold {pixels.dtype} pixels, the model was trained on {' and '.join(preprocess.pixel_types)}:"
+            " store them as the training images were, or the results mean nothing",
+            PixelTypeWarning,
+            stacklevel=2,
+        )
+    return fit_channels(pixels, channels, name)
+
+
+def fit_channels(pixels: np.ndarray, channels: int, name: str = "image") -> np.ndarray:
+    """(H, W, C) -> (H, W, channels): grey is repeated, colour that is grey is reduced, the rest is an ImageError."""
+    have = pixels.shape[2]
+    if have == channels:
+        return pixels
+    if have == 1:
+        return np.repeat(pixels, channels, axis=2)
+    if channels == 1 and (pixels == pixels[:, :, :1]).all():
+        return pixels[:, :, :1]
+    raise ImageError(
+        f"{name}: has {have} channels, the model takes {channels}; convert the image, or train on such images"
+    )
+
+
+def check_sizes(name: str, image: tuple[int, int], mask: tuple[int, int]) -> None:
+    """DataError where an image and its mask, (H, W) each, differ in size."""
+    if image != mask:
+        raise DataError(other_size(name, image, mask).text)
+
+
+def nearest(want: int, have: int) -> np.ndarray:
+    """(want,) for each pixel along a side resized from `have`: the one under its centre."""
+    return ((2 * np.arange(want) + 1) * have) // (2 * want)
+
+
+def resize_mask(mask: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """(H, W) or (H, W, 3) -> (*size, ...), each pixel the nearest one's value."""
+    if mask.shape[:2] == tuple(size):
+        return mask
+    rows, columns = (nearest(want, have) for want, have in zip(size, mask.shape[:2], strict=True))
+    return mask[rows][:, columns]

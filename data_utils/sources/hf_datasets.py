@@ -1,0 +1,129 @@
+"""Rows of `datasets`: data sets saved to disk, parquet files and the Hub, with pictures still encoded."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING
+
+from data_utils.sources.records import Record, Records
+from runtime.cache import digest
+from runtime.errors import DataError
+
+if TYPE_CHECKING:
+    from datasets import Dataset, Features
+
+IMAGE_COLUMNS = ("image",)
+MASK_COLUMNS = ("mask", "label", "annotation")
+HUB_SECONDS = 10  # to answer
+
+
+class HFRecords(Records):
+    """Rows of a `datasets.Dataset` as records whose pictures are still encoded.
+
+    Columns that are not named are found by convention. Raises DataError where there is none that holds pictures.
+    """
+
+    def __init__(self, dataset: "Dataset", image_column: str | None, mask_column: str | None) -> None:
+        from datasets import Image
+
+        self.columns = find_columns(dataset.features, image_column, mask_column)
+        self.digest = digest(dataset._fingerprint, self.columns)
+        self.dataset = dataset.select_columns(list(dict.fromkeys(self.columns.values())))
+        for column in self.dataset.column_names:
+            self.dataset = self.dataset.cast_column(column, Image(decode=False))
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, i: int) -> Record:
+        row = self.dataset[i]
+        image, mask = (row[self.columns[key]] for key in ("image", "mask"))
+        path = (image or {}).get("path")
+        return {"image": image, "mask": mask, "name": PurePath(path).name if path else f"row {i}"}
+
+
+def find_columns(features: "Features", image_column: str | None, mask_column: str | None) -> dict[str, str]:
+    """{"image": column, "mask": column}, as named or by convention; DataError where none holds pictures."""
+    return {
+        "image": _find_column(features, image_column, "--image-column", IMAGE_COLUMNS),
+        "mask": _find_column(features, mask_column, "--mask-column", MASK_COLUMNS),
+    }
+
+
+def _find_column(features: "Features", asked: str | None, flag: str, usual: tuple[str, ...]) -> str:
+    pictures = [name for name, feature in features.items() if _holds_pictures(feature)]
+    found = [name for name in ([asked] if asked else usual) if name in pictures]
+    if not found:
+        columns = ", ".join(f"{name} ({getattr(f, 'dtype', f)})" for name, f in features.items())
+        raise DataError(f"no column {asked or '|'.join(usual)} with pictures, only {columns}; choose one with {flag}")
+    return found[0]
+
+
+def _holds_pictures(feature: object) -> bool:
+    """Whether a `datasets` column can be cast to pictures: it is one, or a picture's struct, bytes or path."""
+    if isinstance(feature, Mapping):
+        return {"bytes", "path"} <= feature.keys()
+    return getattr(feature, "dtype", None) in ("PIL.Image.Image", "binary", "large_binary", "string", "large_string")
+
+
+def holds_tables(folder: Path) -> bool:
+    """Whether `datasets` wrote the folder: by save_to_disk, or as parquet files."""
+    saved = any((folder / name).is_file() for name in ("dataset_info.json", "dataset_dict.json"))
+    return saved or any(True for pattern in ("*.parquet", "*/*.parquet") for _ in folder.glob(pattern))
+
+
+def is_hub_id(dataset: str) -> bool:
+    """Whether it is owner/name, and no mistyped path."""
+    return bool(re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", dataset)) and not Path(dataset).parent.is_dir()
+
+
+def ask_hub(dataset: str, copy: Path | None = None) -> None:
+    """DataError where the Hub has no such data set, or cannot be asked and there is no `copy` of it here.
+
+    One question, answered at once: loading would ask for minutes before it gave up on what is mistyped.
+    """
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HTTPError, RepositoryNotFoundError
+
+    try:
+        HfApi().dataset_info(dataset, timeout=HUB_SECONDS)
+    except RepositoryNotFoundError as error:
+        raise DataError(
+            f"--dataset {dataset} is no folder here, and the Hub has no data set of that name that you may see"
+        ) from error
+    except (OSError, ValueError, HTTPError) as error:
+        if copy is None or not copy.is_dir():
+            reason = " ".join(str(error).split())[:300]
+            raise DataError(f"--dataset {dataset} is no folder here, and the Hub cannot be asked ({reason})") from error
+
+
+def load_tables(dataset: str, path: Path, config: str | None) -> Mapping[str, "Dataset"]:
+    """Splits of a .parquet file, a folder that `datasets` wrote, or a Hub id."""
+    if not (path.is_dir() or (path.is_file() and path.suffix == ".parquet") or is_hub_id(dataset)):
+        seen = "is a file, not .parquet" if path.is_file() else "is not there"
+        raise DataError(
+            f"--dataset {dataset} {seen}; expected `shapes`, a folder, a .parquet file or a Hub id owner/name"
+        )
+    import datasets  # seconds, which other sources need not wait
+    from datasets.naming import camelcase_to_snakecase
+
+    failures = (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError)
+    try:
+        if path.is_file():
+            loaded = datasets.load_dataset("parquet", data_files=str(path))
+        elif not path.is_dir():
+            owner, name = dataset.split("/")
+            copy = f"{owner}___{camelcase_to_snakecase(name)}"  # as `datasets` names it
+            ask_hub(dataset, Path(datasets.config.HF_DATASETS_CACHE) / copy)
+            loaded = datasets.load_dataset(dataset, config)
+        elif (path / "dataset_info.json").is_file() or (path / "dataset_dict.json").is_file():
+            loaded = datasets.load_from_disk(str(path))
+        else:
+            loaded = datasets.load_dataset("parquet", data_dir=str(path))
+    except DataError:
+        raise
+    except failures as error:
+        what = "" if path.exists() else " is no folder here, and as a Hub id it"
+        reason = " ".join(str(error.__cause__ or error).split())[:300]
+        raise DataError(f"--dataset {dataset}{what} cannot be loaded ({reason})") from error
+    return loaded if isinstance(loaded, Mapping) else {"train": loaded}

@@ -1,0 +1,60 @@
+"""The validation images of a data set that has no validation split: drawn by the seed, the same everywhere."""
+
+import re
+
+import numpy as np
+
+from data_utils.sources.records import Records, StreamRecords, Subset
+from runtime.errors import DataError
+
+
+def hold_out(records: Records, fraction: float, seed: int, group: str | None = None) -> tuple[Records, Records]:
+    """Training and validation part in the order of `records`; at least one record in each.
+
+    With a regular expression `group`, records whose names agree in its first bracket, or in all that it matches, stay
+    together: slices of one volume must not be on both sides.
+    """
+    if len(records) < 2:
+        raise DataError(f"{len(records)} image; at least 2 are needed, one to train on and one to validate")
+    groups = np.arange(len(records)) if group is None else _groups(records, group)
+    sizes = np.bincount(groups)
+    order = np.random.default_rng(seed).permutation(len(sizes))
+    wanted = min(max(1, round(len(records) * fraction)), len(records) - 1)
+    # whole groups until there are enough, one of them at least left to train on
+    count = min(int(np.searchsorted(np.cumsum(sizes[order]), wanted)) + 1, len(sizes) - 1)
+    held_out = np.isin(groups, order[:count])
+    return Subset(records, np.flatnonzero(~held_out)), Subset(records, np.flatnonzero(held_out))
+
+
+def _groups(records: Records, pattern: str) -> np.ndarray:
+    """(N,) number of each record's group, by first appearance."""
+    try:
+        expression = re.compile(pattern)
+    except re.error as error:
+        raise DataError(f"--val-group {pattern!r} is no regular expression ({error})") from error
+    numbers: dict[str, int] = {}
+    groups = np.empty(len(records), np.int64)
+    for i in range(len(records)):
+        name = records[i]["name"]
+        found = expression.search(name)
+        if found is None:
+            raise DataError(f"--val-group {pattern!r} matches nothing in the name {name}")
+        groups[i] = numbers.setdefault(found.group(1 if expression.groups else 0), len(numbers))
+    if len(numbers) < 2:
+        raise DataError(f"--val-group {pattern!r} puts all images into one group, {next(iter(numbers))!r}")
+    return groups
+
+
+def hold_out_shards(records: StreamRecords, fraction: float, seed: int) -> tuple[Records, Records]:
+    """Training and validation part of a stream, whole files in each. Raises DataError for a single file."""
+    file_of = records.groups[:, 0]
+    files, where = np.unique(file_of, return_inverse=True)
+    if len(files) < 2:
+        raise DataError(
+            f"a stream of {len(files)} file has none to validate on; give it a validation split, or smaller shards"
+        )
+    sizes = np.bincount(where, weights=records.group_sizes)
+    order = np.random.default_rng(seed).permutation(len(files))
+    count = min(int(np.searchsorted(np.cumsum(sizes[order]), sizes.sum() * fraction)) + 1, len(files) - 1)
+    held_out = np.isin(where, order[:count])
+    return records.part(~held_out), records.part(held_out)

@@ -1,0 +1,99 @@
+"""A data set by its name: generated shapes, a folder, parquet and tar files, a saved data set, the Hub."""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+
+from data_utils.config import DataConfig
+from data_utils.shapes import VAL_FIRST, Shapes
+from data_utils.sources.folder import find_splits, pair_files
+from data_utils.sources.hf_datasets import HFRecords, ask_hub, holds_tables, is_hub_id, load_tables
+from data_utils.sources.holdout import hold_out, hold_out_shards
+from data_utils.sources.parquet import ParquetRecords
+from data_utils.sources.records import Records
+from data_utils.sources.remote import find_files
+from data_utils.sources.webdataset import TarRecords
+from runtime.errors import DataError
+
+SHAPES_LENGTHS = (240, 48)
+TRAIN_SPLITS = ("train", "training")
+VAL_SPLITS = ("val", "validation", "valid")
+
+
+def load_records(config: DataConfig) -> tuple[Records, Records]:
+    """Training and validation split of `config.dataset`.
+
+    Without a validation split, a share `val_fraction` of the training images, drawn by `seed`, becomes one: the same on
+    every file system, and whole groups of names alike in what matches `val_group`.
+    Raises DataError for what is missing, unpaired or ambiguous.
+    """
+    if config.dataset == "shapes":
+        return Shapes(SHAPES_LENGTHS[0]), Shapes(SHAPES_LENGTHS[1], first=VAL_FIRST)
+    path = Path(config.dataset).expanduser()
+    if config.streaming or "://" in config.dataset or path.suffix == ".tar" or _holds_tars(path):
+        return load_stream(config, path)
+    splits: dict[str, Callable[[], Records]]
+    if path.is_dir() and not holds_tables(path):
+        folders = find_splits(path, _named_splits(config))
+        splits = {
+            name: partial(pair_files, *both, config.mask_suffix, config.allow_unpaired)
+            for name, both in folders.items()
+        }
+    else:
+        tables = load_tables(config.dataset, path, config.dataset_config)
+        splits = {
+            name: partial(HFRecords, table, config.image_column, config.mask_column) for name, table in tables.items()
+        }
+    train_name, val_name = _choose(splits, config)
+    train = splits[train_name]()
+    if val_name is None:
+        return hold_out(train, config.val_fraction, config.seed, config.val_group)
+    return train, splits[val_name]()
+
+
+def load_stream(config: DataConfig, path: Path) -> tuple[Records, Records]:
+    """Both splits of parquet or tar files that stay where they are; if there is one only, whole files are held out."""
+    dataset = config.dataset
+    if path.exists():
+        url = str(path)
+    elif "://" in dataset:
+        url = dataset
+    elif is_hub_id(dataset):
+        ask_hub(dataset)
+        url = f"hf://datasets/{dataset}" + (f"/{config.dataset_config}" if config.dataset_config else "")
+    else:
+        raise DataError(f"--dataset {dataset} is not there; expected files, a folder, a URL or a Hub id owner/name")
+    splits = find_files(url, _named_splits(config))
+    train_name, val_name = _choose(splits, config)
+    kind = TarRecords if splits[train_name][0].endswith(".tar") else ParquetRecords
+    train = kind.open(splits[train_name], config.image_column, config.mask_column)
+    if val_name is None:
+        return hold_out_shards(train, config.val_fraction, config.seed)
+    return train, kind.open(splits[val_name], config.image_column, config.mask_column)
+
+
+def _named_splits(config: DataConfig) -> list[str]:
+    return [name for name in (config.train_split, config.val_split) if name]
+
+
+def _holds_tars(path: Path) -> bool:
+    return path.is_dir() and any(True for pattern in ("*.tar", "*/*.tar") for _ in path.glob(pattern))
+
+
+def _choose(splits: Iterable[str], config: DataConfig) -> tuple[str, str | None]:
+    """Names of the training and the validation split, None where there is none."""
+    dataset = config.dataset
+
+    def find(asked: str | None, flag: str, usual: Iterable[str]) -> str | None:
+        # folders are found in any case
+        found = [name for name in splits if name in ((asked, asked.lower()) if asked else usual)]
+        if asked and not found:
+            raise DataError(f"{dataset} has no split {asked}, only {', '.join(splits)}")
+        if len(found) > 1:
+            raise DataError(f"{dataset} has the splits {' and '.join(found)}; choose one with {flag}")
+        return found[0] if found else None
+
+    train = find(config.train_split, "--train-split", TRAIN_SPLITS)
+    if train is None:
+        raise DataError(f"{dataset} has no split train, only {', '.join(splits)}; choose one with --train-split")
+    return train, find(config.val_split, "--val-split", [name for name in VAL_SPLITS if name != train])

@@ -1,0 +1,122 @@
+"""Parquet files that stay where they are: read a row group at a time, in an order that every process knows.
+
+A stream is a sequence like any other split, only that records of one row group are cheap together. So the order of
+training takes them together (`batch_sampler.stream_batches`), and all else, from resuming to sharing the work, stays.
+"""
+
+import os
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import PurePosixPath
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from data_utils.sources.hf_datasets import find_columns
+from data_utils.sources.records import Record, StreamRecords
+from data_utils.sources.remote import reachable
+
+OPEN_GROUPS = 8  # until the loader says how many it goes through side by side
+
+
+class ParquetRecords(StreamRecords):
+    """Rows of parquet files, local or wherever fsspec reaches, as records whose pictures are still encoded.
+
+    Args:
+        files: URL or path of each.
+        groups: (G, 4) int64, the row groups in order: index of the file, of the group in it, first row, rows.
+        columns: {"image": name, "mask": name}.
+        open_groups: how many groups are kept in memory.
+    """
+
+    def __init__(
+        self, files: Sequence[str], groups: np.ndarray, columns: dict[str, str], open_groups: int = OPEN_GROUPS
+    ) -> None:
+        self.files, self.groups, self.columns, self.open_groups = files, groups, columns, open_groups
+        self.group_sizes = groups[:, 3]
+        self.ends = np.cumsum(self.group_sizes)
+        self._read: OrderedDict[int, tuple[_Column, _Column]] = OrderedDict()
+        self._process, self._lock = os.getpid(), Lock()
+
+    @classmethod
+    def open(cls, files: Sequence[str], image_column: str | None, mask_column: str | None) -> "ParquetRecords":
+        """Read the footer of each file. Raises DataError for what cannot be read or has no pictures."""
+        from datasets import Features
+
+        with ThreadPoolExecutor(16) as pool:
+            footers = list(pool.map(_footer, files))
+        groups = [(i, g, at, rows) for i, (_, parts) in enumerate(footers) for g, at, rows in parts]
+        features = Features.from_arrow_schema(footers[0][0])
+        found = find_columns(features, image_column, mask_column)
+        return cls(files, np.array(groups, np.int64).reshape(-1, 4), found)
+
+    def __len__(self) -> int:
+        return int(self.ends[-1]) if len(self.ends) else 0
+
+    def __reduce__(self) -> tuple:
+        return ParquetRecords, (self.files, self.groups, self.columns, self.open_groups)
+
+    def __getitem__(self, i: int) -> Record:
+        if not 0 <= i < len(self):
+            raise IndexError(f"row {i} of {len(self)}")
+        group = int(np.searchsorted(self.ends, i, side="right"))
+        row = int(i - (self.ends[group] - self.groups[group, 3]))
+        images, masks = self._group(group)
+        image, mask = (value if isinstance(value, dict) else {"bytes": value} for value in (images[row], masks[row]))
+        file, _, first, _ = self.groups[group].tolist()
+        name = image.get("path") or f"{PurePosixPath(self.files[file]).name} row {first + row}"
+        # a path in a shard is only a name: the file is not beside it
+        return {"image": image["bytes"], "mask": mask["bytes"], "name": name}
+
+    def _group(self, group: int) -> tuple["_Column", "_Column"]:
+        """Both columns of a row group; the ones used last are kept."""
+        if self._process != os.getpid():  # a loader process reads for itself
+            self._read, self._process = OrderedDict(), os.getpid()
+        with self._lock:  # a survey reads in threads
+            if group not in self._read:
+                while len(self._read) >= self.open_groups:
+                    self._read.popitem(last=False)
+                file, number = self.groups[group, :2].tolist()
+                wanted = list(self.columns.values())
+                with _opened(self.files[file]) as parquet:
+                    table = parquet.read_row_group(number, columns=wanted)
+                image, mask = (_Column(table.column(name)) for name in wanted)
+                self._read[group] = image, mask
+            self._read.move_to_end(group)
+            return self._read[group]
+
+    def part(self, chosen: np.ndarray) -> "ParquetRecords":
+        """Only the groups where `chosen`, (G,) bool."""
+        return ParquetRecords(self.files, self.groups[chosen], self.columns)
+
+
+class _Column:
+    """A column of a row group whose values become Python objects when they are asked for."""
+
+    def __init__(self, values: Any) -> None:
+        self.values = values
+
+    def __getitem__(self, row: int) -> dict | bytes | None:
+        value = self.values[row].as_py()
+        return {"bytes": None} if value is None else value
+
+
+def _footer(file: str) -> tuple[Any, list[tuple[int, int, int]]]:
+    """Schema, and (number, first row, rows) of each row group."""
+    with _opened(file) as parquet:
+        rows = [parquet.metadata.row_group(g).num_rows for g in range(parquet.num_row_groups)]
+        firsts = np.cumsum([0, *rows]).tolist()
+        return parquet.schema_arrow, [(g, firsts[g], rows[g]) for g in range(len(rows)) if rows[g]]
+
+
+@contextmanager
+def _opened(file: str) -> Iterator[Any]:
+    """A pyarrow ParquetFile; DataError for what cannot be read."""
+    import fsspec
+    from pyarrow.parquet import ParquetFile
+
+    with reachable(file), fsspec.open(file, "rb") as stream, ParquetFile(stream, pre_buffer=True) as parquet:
+        yield parquet

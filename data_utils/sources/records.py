@@ -1,0 +1,72 @@
+"""The one interface of a split: records by index, whatever they come from."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import TypedDict
+
+import numpy as np
+
+from data_utils.image_io.formats import ImageSource
+from runtime.cache import digest
+
+
+class Record(TypedDict):
+    """An image, its mask and what messages call them; a source is anything that holds one picture."""
+
+    image: ImageSource
+    mask: ImageSource
+    name: str
+
+
+class Records(ABC):
+    """A sequence of records.
+
+    Attributes:
+        digest: a key of the content of all files; None where nothing can be kept of it.
+        group_sizes: of a stream, (G,) how many consecutive records are read together; None where each stands alone.
+        unpaired: a line for each file without partner that was left out.
+    """
+
+    digest: str | None = None
+    group_sizes: np.ndarray | None = None
+    unpaired: tuple[str, ...] = ()
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def __getitem__(self, i: int) -> Record: ...
+
+    def __iter__(self) -> Iterator[Record]:
+        return (self[i] for i in range(len(self)))
+
+
+class StreamRecords(Records):
+    """Records of files that stay where they are; those of one group are cheap together. Files may change unseen.
+
+    Attributes:
+        groups: (G, ...) int64, the groups in order; the first column is the index of the file.
+        open_groups: how many groups are kept in memory.
+    """
+
+    groups: np.ndarray
+    open_groups: int
+
+    @abstractmethod
+    def part(self, chosen: np.ndarray) -> "StreamRecords":
+        """Only the groups where `chosen`, (G,) bool."""
+
+
+class Subset(Records):
+    """The records of another sequence at `indices`, (N,) int64."""
+
+    def __init__(self, records: Records, indices: np.ndarray) -> None:
+        self.records, self.indices = records, indices
+        self.unpaired = records.unpaired
+        self.digest = None if records.digest is None else digest(records.digest, indices.tobytes())
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, i: int) -> Record:
+        return self.records[int(self.indices[i])]

@@ -1,0 +1,106 @@
+"""WebDataset: tar files in which the members of one sample share all of their name but the extension."""
+
+import os
+import tarfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from data_utils.image_io.formats import IMAGE_SUFFIXES
+from data_utils.sources.hf_datasets import MASK_COLUMNS
+from data_utils.sources.records import Record, StreamRecords
+from data_utils.sources.remote import reachable
+from runtime.errors import DataError
+
+MASK_WORDS = {*MASK_COLUMNS, "seg", "segmentation", "labels", "masks"}
+TOGETHER = 32  # samples that the order of a stream keeps together
+
+
+class TarRecords(StreamRecords):
+    """Samples of tar files as records, each picture read by its place in the file.
+
+    Args:
+        files: URL or path of each.
+        names: (N,) bytes, the samples in order.
+        places: (N, 5) int64: index of the file, first byte and size of the image, first byte and size of the mask.
+    """
+
+    def __init__(self, files: Sequence[str], names: np.ndarray, places: np.ndarray) -> None:
+        self.files, self.names, self.places = files, names, places
+        counts = np.bincount(places[:, 0], minlength=len(files)).tolist()
+        parts = [(i, min(TOGETHER, count - at)) for i, count in enumerate(counts) for at in range(0, count, TOGETHER)]
+        self.groups = np.array(parts, np.int64).reshape(-1, 2)
+        self.group_sizes = self.groups[:, 1]
+
+    @classmethod
+    def open(cls, files: Sequence[str], image_column: str | None, mask_column: str | None) -> "TarRecords":
+        """Read all headers. Raises DataError for what cannot be read or has no pairs of pictures."""
+        with ThreadPoolExecutor(16) as pool:
+            indices = list(pool.map(_index, files))
+        samples = [(i, key, members) for i, index in enumerate(indices) for key, members in index.items()]
+        if not samples:
+            raise DataError(f"{files[0]} holds no pictures")
+        image, mask = _extensions(samples[0][2], files[0], image_column, mask_column)
+        lacking = [key for _, key, members in samples if not {image, mask} <= members.keys()]
+        if lacking:
+            raise DataError(
+                f"{len(lacking)} of {len(samples)} samples lack {image} or {mask}, the first is {lacking[0]}"
+            )
+        places = [(i, *members[image], *members[mask]) for i, _, members in samples]
+        return cls(files, np.array([os.fsencode(key) for _, key, _ in samples]), np.array(places, np.int64))
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __getitem__(self, i: int) -> Record:
+        file, *places = self.places[i].tolist()
+        image, mask = (_read(self.files[file], *places[k : k + 2]) for k in (0, 2))
+        return {"image": image, "mask": mask, "name": os.fsdecode(self.names[i].item())}
+
+    def part(self, chosen: np.ndarray) -> "TarRecords":
+        """Only the groups where `chosen`, (G,) bool."""
+        kept = np.repeat(chosen, self.group_sizes)
+        return TarRecords(self.files, self.names[kept], self.places[kept])
+
+
+def _index(file: str) -> dict[str, dict[str, tuple[int, int]]]:
+    """Sample -> extension -> (first byte, size), of all pictures."""
+    import fsspec
+
+    samples: dict[str, dict[str, tuple[int, int]]] = {}
+    with (
+        reachable(file, tarfile.TarError, hint="; compressed tar files are not streamed"),
+        fsspec.open(file, "rb") as stream,
+        tarfile.open(fileobj=stream, mode="r:") as tar,
+    ):
+        for member in tar:
+            folder, slash, base = member.name.rpartition("/")
+            stem, _, extension = base.partition(".")
+            if member.isfile() and stem and member.name.lower().endswith(IMAGE_SUFFIXES):
+                key = samples.setdefault(f"{folder}{slash}{stem}", {})
+                key[extension.lower()] = (member.offset_data, member.size)
+    return samples
+
+
+def _extensions(members: dict, file: str, image: str | None, mask: str | None) -> tuple[str, str]:
+    """Which extensions are the image and the mask: as asked, by a word such as `mask`, or .png beside a .jpg."""
+    found = sorted(members)
+    mask = mask or next((name for name in found if MASK_WORDS & set(name.split("."))), None)
+    others = [name for name in found if name != mask]
+    if mask is None and "png" in others and len(others) == 2:
+        mask, others = "png", [name for name in others if name != "png"]
+    image = image or (others[0] if len(others) == 1 else None)
+    if image is None or mask is None or image not in members or mask not in members:
+        raise DataError(
+            f"{file}: which of {', '.join(found)} are image and mask? Name them with --image-column and --mask-column"
+        )
+    return image, mask
+
+
+def _read(file: str, start: int, size: int) -> bytes:
+    import fsspec
+
+    with reachable(file):
+        system, path = fsspec.core.url_to_fs(file)
+        return system.cat_file(path, start, start + size)

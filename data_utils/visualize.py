@@ -1,0 +1,89 @@
+"""Masks as colours and overlays: uint8 pictures for prediction, trackers and the report."""
+
+import colorsys
+from collections.abc import Sequence
+
+import numpy as np
+
+from unet.config import MaskValue
+
+GREY = (128, 128, 128)
+RED = (230, 30, 40)
+
+
+def palette(num_classes: int) -> np.ndarray:
+    """Distinct colours, uint8 (num_classes, 3). Class 0 is black; others do not depend on num_classes."""
+    colors = np.zeros((num_classes, 3), np.uint8)
+    for k in range(1, num_classes):
+        # Golden-ratio steps keep hues apart however many there are; saturation and value tell rounds apart.
+        saturation, value = ((0.75, 0.95), (0.55, 1.0), (0.95, 0.65))[(k - 1) // 6 % 3]
+        rgb = colorsys.hsv_to_rgb((0.58 + (k - 1) * 0.618034) % 1.0, saturation, value)
+        colors[k] = np.rint(np.multiply(rgb, 255))
+    return colors
+
+
+def class_colors(values: Sequence[MaskValue]) -> np.ndarray:
+    """(num_classes, 3) uint8: the masks' own colours where they have them, a palette where they hold numbers."""
+    return np.array(values, np.uint8) if isinstance(values[0], tuple) else palette(len(values))
+
+
+def colorize(mask: np.ndarray, colors: np.ndarray, ignore_color: tuple[int, int, int] = GREY) -> np.ndarray:
+    """Class indices (H, W) as uint8 (H, W, 3); values without a colour (255: ignored) get `ignore_color`."""
+    num_classes = len(colors)
+    lookup = np.vstack([colors, [ignore_color]]).astype(np.uint8)
+    return lookup[np.where((mask >= 0) & (mask < num_classes), mask, num_classes)]
+
+
+def value_limits(image: np.ndarray) -> tuple[float, float]:
+    """What values of a picture (H, W[, C]) are shown as black and as white: its 1st and 99th percentile.
+
+    Jointly over the channels, so that hues survive.
+    """
+    finite = image[np.isfinite(image)]
+    if not finite.size:
+        return 0.0, 0.0
+    low, high = np.percentile(finite, (1, 99))
+    # mostly one value, such as sparse labels on black: the extremes are all there is to see
+    return (low, high) if low < high else (finite.min(), finite.max())
+
+
+def to_rgb(image: np.ndarray, limits: tuple[float, float] | None = None) -> np.ndarray:
+    """Any picture (H, W) or (H, W, C) as uint8 (H, W, 3).
+
+    One or two channels (grey, grey and alpha) become grey, of more the first three are shown. Types other than uint8
+    are stretched between `limits`, by default their own `value_limits`.
+    """
+    image = image[:, :, None] if image.ndim == 2 else image
+    image = image[:, :, :3] if image.shape[2] >= 3 else image[:, :, :1].repeat(3, axis=2)
+    if image.dtype == np.uint8:
+        return image
+    image = image.astype(np.float64)
+    low, high = limits or value_limits(image)
+    scaled = (image - low) / (high - low or 1.0)
+    return np.rint(255 * np.nan_to_num(scaled, posinf=1, neginf=0).clip(0, 1)).astype(np.uint8)
+
+
+def overlay(image: np.ndarray, mask: np.ndarray, colors: np.ndarray) -> np.ndarray:
+    """Image (H, W[, C]) tinted half and half by its mask (H, W), uint8 (H, W, 3). Class 0 stays untinted."""
+    rgb = to_rgb(image)
+    blend = ((rgb.astype(np.uint16) + colorize(mask, colors) + 1) >> 1).astype(np.uint8)
+    return np.where((mask == 0)[:, :, None], rgb, blend)
+
+
+def mark_errors(image: np.ndarray, truth: np.ndarray, pred: np.ndarray, num_classes: int) -> np.ndarray:
+    """Wrong pixels red and ignored ones (truth without a class) grey over the darkened image, uint8 (H, W, 3)."""
+    errors = np.repeat(to_rgb(image).mean(axis=2, keepdims=True) * 0.35, 3, axis=2).astype(np.uint8)
+    errors[truth != pred] = RED
+    errors[(truth < 0) | (truth >= num_classes)] = GREY
+    return errors
+
+
+def panel(image: np.ndarray, truth: np.ndarray, pred: np.ndarray, colors: np.ndarray) -> np.ndarray:
+    """One row, image | truth | prediction | errors, uint8 (H, 4 W + 6, 3) with white separators.
+
+    Image (H, W[, C]), truth and pred (H, W) class indices.
+    """
+    separator = np.full((*truth.shape[:1], 2, 3), 255, np.uint8)
+    pictures = [to_rgb(image), colorize(truth, colors), colorize(pred, colors)]
+    pictures.append(mark_errors(image, truth, pred, len(colors)))
+    return np.hstack([part for picture in pictures for part in (separator, picture)][1:])

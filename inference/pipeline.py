@@ -1,0 +1,118 @@
+"""The way of many images through reading, computing and writing, which overlap: disk to mask."""
+
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache, partial
+
+from torch import Tensor
+
+from data_utils.image_io.reader import read_image
+from data_utils.image_io.regions import ArrayRegions, open_regions
+from data_utils.visualize import to_rgb
+from inference.inputs import Job, batches_of, check_disk, find_jobs
+from inference.predictor import NetworkInputs, Predictor
+from inference.provenance import provenance_of, record_provenance
+from inference.tiling import BAND_ROWS, Tiling
+from inference.writer import PredictionWriter
+from runtime.console import say, track
+from runtime.errors import DataError, MemoryShortage
+from runtime.memory import memory_shortage
+from runtime.parallel import default_workers, pipelined
+
+ERRORS_OF_ONE_FILE = (DataError, MemoryShortage, OSError)  # the others are predicted all the same
+REMEDY = "--tile-size 512, or less than it was, takes less"
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a call of predict.py is to do.
+
+    Args:
+        images: how many inputs there are.
+        batches: what is to be done, in batches that are computed together.
+        finished: what of it has its outputs already, and is only to be scored.
+    """
+
+    images: int
+    batches: list[list[Job]]
+    finished: set[Job]
+
+
+def plan_work(args: Namespace, predictor: Predictor, writer: PredictionWriter) -> Work:
+    """Find the inputs, check the output folder, and say beforehand what the user should know."""
+    jobs = find_jobs(args.input, args.output, writer.extensions, args.truth, args.mask_suffix)
+    finished = {job for job in jobs if writer.is_finished(job)}
+    todo = [job for job in jobs if job not in finished]
+    tilings: Counter[Tiling] = Counter()
+    for size, images in Counter(job.size for job in todo if job.size).items():
+        tilings.update({tiling: images for tiling in predictor.tilings(size) if tiling})
+    for tiling, images in tilings.items():
+        say(f"{images} images in {tiling}")
+
+    # masks compress well, overlays do not, and probabilities are written as they are
+    bytes_of_pixel = 0.05 + 2 * args.overlay + 4 * predictor.config.num_classes * args.probabilities
+    check_disk(args.output, int(bytes_of_pixel * sum(job.pixels for job in todo)))
+    record_provenance(args.output, provenance_of(args), args.overwrite)
+    if finished:
+        say(f"{len(finished)} of {len(jobs)} masks are there already; --overwrite predicts them again")
+    batch_of = cache(lambda size: None if predictor.in_windows(size) else predictor.batch_of(size))
+    to_score = [[job] for job in jobs if job in finished and args.truth]
+    return Work(len(jobs), batches_of(todo, batch_of) + to_score, finished)
+
+
+class PredictionPipeline:
+    """Reads, predicts, writes and scores images; what was finished before is only scored."""
+
+    def __init__(self, predictor: Predictor, writer: PredictionWriter, finished: set[Job]) -> None:
+        self.predictor, self.writer, self.finished = predictor, writer, finished
+
+    def run(self, batches: list[list[Job]]) -> Iterator[tuple[Job, Tensor | Exception | None]]:
+        """Each job as it is done, with its confusion matrix if it has a true mask, or the error that stopped it."""
+        threads = min(8, max(2, default_workers(self.predictor.device)))
+        return pipelined(batches, self._read, self._compute, ERRORS_OF_ONE_FILE, threads)
+
+    def _read(self, job: Job) -> NetworkInputs | None:
+        """In a thread, ahead of the computing; None for what is read while it is computed, or not at all."""
+        if job in self.finished or (job.size and self.predictor.in_windows(job.size)):
+            return None
+        return self.predictor.inputs(job.image, job.name, job.page)
+
+    def _compute(self, batch: list[tuple[Job, NetworkInputs | None]]) -> list[Callable[[], Tensor | None]]:
+        """The logits of a batch; what is left to do with each image, which goes on in threads."""
+        job, inputs = batch[0]
+        if job in self.finished:
+            return [partial(self.writer.score, job)]
+        with memory_shortage(job.name, REMEDY):
+            if inputs is None:
+                matrix = self._in_windows(job)
+                return [lambda: matrix]
+            images = [(job, inputs) for job, inputs in batch if inputs is not None]
+            logits = self.predictor.in_batch(
+                [inputs.tensors for _, inputs in images], [inputs.size for _, inputs in images]
+            )
+        return [partial(self._write, *image, of_image) for image, of_image in zip(images, logits, strict=True)]
+
+    def _in_windows(self, job: Job) -> Tensor | None:
+        with open_regions(job.image, job.page) as regions:
+            if not regions.in_windows:
+                say(f"{job.name}: cannot be read in windows, one decoded copy stays in memory", every_process=True)
+            bands = self.predictor.bands(regions, job.name)
+            bands = track(bands, -(-regions.size[0] // BAND_ROWS), job.image.name, unit="band")
+            return self.writer.write(job, regions.size, bands, regions)
+
+    def _write(self, job: Job, inputs: NetworkInputs, logits: Tensor) -> Tensor | None:
+        # few rows at a time take less memory; a GPU would have each of them wait for what else is to be computed
+        bands = logits.split(BAND_ROWS if logits.is_cpu else inputs.size[0], dim=1)
+        with memory_shortage(job.name, REMEDY):
+            return self.writer.write(job, inputs.size, bands, self._shown(job, inputs))
+
+    def _shown(self, job: Job, inputs: NetworkInputs) -> ArrayRegions | None:
+        """The image as an overlay shows it; read again only where it was decoded with less detail."""
+        if not self.writer.shows_image:
+            return None
+        pixels = inputs.decoded.pixels
+        if pixels.shape[:2] != inputs.size:
+            pixels = read_image(job.image, job.name, job.page)
+        return ArrayRegions(to_rgb(pixels))

@@ -1,0 +1,252 @@
+"""Prediction: an image in, class indices out, at the image's own size."""
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+from data_utils.image_io.formats import ImageSource
+from data_utils.image_io.reader import DecodedImage, decode_image
+from data_utils.image_io.regions import Regions
+from data_utils.loading.batch_sampler import images_per_batch, pixels_per_batch
+from data_utils.loading.transforms import fit_decoded, input_rows
+from inference.logits import average_logits, class_indices, full_precision, resize_bands, resize_logits
+from inference.tiling import BAND_ROWS, Tiling, batch_logits, one_tile, plan, stream_logits
+from runtime.errors import ModelError
+from unet.blocks import DoubleConv
+from unet.config import UNetConfig
+from unet.loading import load_model
+from unet.model import UNet
+
+Read = Callable[[int, int], Tensor]  # rows [start, stop) of a network's input, (C, stop - start, w)
+WINDOW_MEMORY = 2**27  # bytes of logits at an image's own size beyond which it is predicted in windows
+TILED_PASSES = 8  # forward passes that images in tiles share: few of them are less than full
+
+
+def fold_batch_norm(model: UNet) -> UNet:
+    """Fold each batch norm of a model in evaluation mode into the convolution before it, in place."""
+    for block in model.modules():
+        if isinstance(block, DoubleConv) and isinstance(block.norm1, nn.BatchNorm2d):
+            block.conv1, block.norm1 = fuse_conv_bn_eval(block.conv1, block.norm1), nn.Identity()
+            block.conv2, block.norm2 = fuse_conv_bn_eval(block.conv2, block.norm2), nn.Identity()
+    return model
+
+
+class Prediction(NamedTuple):
+    """mask: (H, W) uint8 class indices; probabilities: (num_classes, H, W) float32; both at the input's own size."""
+
+    mask: np.ndarray
+    probabilities: np.ndarray
+
+
+class NetworkInputs(NamedTuple):
+    """What the networks of a predictor are shown of an image.
+
+    tensors: (C, h, w) for each network; size: (H, W) of the image itself; decoded: as it was read for the first one.
+    """
+
+    tensors: list[Tensor]
+    size: tuple[int, int]
+    decoded: DecodedImage
+
+
+class Predictor:
+    """A model with its preprocessing: `Predictor.from_pretrained("runs/x/model")("cell.png").mask`.
+
+    Args:
+        model: the network, or where `load_network` finds one: "runs/x/model", "model.onnx".
+        ensemble: more networks of the same classes; probabilities are averaged over all.
+        tile_size, overlap: as in `tiles.plan`; by default an image is computed whole while it fits.
+        tta: average probabilities over the eight flips and quarter turns of each image (of each tile).
+    """
+
+    def __init__(
+        self,
+        model: UNet | str | Path,
+        *,
+        ensemble: Sequence[UNet | str | Path] = (),
+        tile_size: int | None = None,
+        overlap: int | None = None,
+        tta: bool = False,
+    ) -> None:
+        networks = [
+            load_network(network) if isinstance(network, str | Path) else network for network in [model, *ensemble]
+        ]
+        self.networks = [network.eval() for network in networks]
+        self.config: UNetConfig = networks[0].config
+        self.tile_size, self.overlap, self.tta = tile_size, overlap, tta
+        for network in networks[1:]:
+            if _classes(network.config) != _classes(self.config):
+                raise ModelError(
+                    f"an ensemble needs the same classes: {_classes(self.config)}, {_classes(network.config)}"
+                )
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        model: str | Path,
+        device: str | torch.device = "cpu",
+        *,
+        ensemble: Sequence[str | Path] = (),
+        scale: float | None = None,
+        **options,
+    ) -> "Predictor":
+        """Load model folders, Hub ids, .onnx files or Pytorch-UNet checkpoints, made ready to predict fast.
+
+        `scale` is for the latter, as in `load_model`; `options` as in `Predictor`.
+        """
+        model, *others = (load_network(name, device, scale) for name in [model, *ensemble])
+        return cls(model, ensemble=others, **options)
+
+    @torch.inference_mode()
+    def __call__(self, image: ImageSource, name: str = "image", page: int = 0) -> Prediction:
+        """Segment a path (and page, of a TIFF), bytes, PIL image or array; ImageError, with `name`, if it cannot be."""
+        logits = self._logits_of(image, name, page)
+        return Prediction(class_indices(logits), logits.softmax(dim=0).cpu().numpy())
+
+    @torch.inference_mode()
+    def mask(self, image: ImageSource, name: str = "image", page: int = 0) -> np.ndarray:
+        """Only the class indices, (H, W) uint8."""
+        return class_indices(self._logits_of(image, name, page))
+
+    def _logits_of(self, image: ImageSource, name: str, page: int) -> Tensor:
+        inputs = self.inputs(image, name, page)
+        return self.in_batch([inputs.tensors], [inputs.size])[0]
+
+    def input_sizes(self, size: tuple[int, int]) -> tuple[tuple[int, int], ...]:
+        """At which (H, W) each network sees an image of `size` (H, W)."""
+        return tuple(network.config.preprocess.target_size(*size) for network in self.networks)
+
+    def tilings(self, size: tuple[int, int]) -> list[Tiling | None]:
+        """How each network cuts an image of `size` (H, W); SettingsError for an overlap that leaves nothing of a tile."""
+        tilings = [
+            plan(network.config, target, self.tile_size, self.overlap)
+            for network, target in zip(self.networks, self.input_sizes(size), strict=True)
+        ]
+        # a tile is turned about its own pooling grid, which is not that of the turned image
+        return [tiling and tiling._replace(exact=tiling.exact and not self.tta) for tiling in tilings]
+
+    def in_windows(self, size: tuple[int, int]) -> bool:
+        """Whether an image of `size` (H, W) is better predicted by `bands` than `in_batch`."""
+        return self._logits_bytes(size) > WINDOW_MEMORY
+
+    def batch_of(self, size: tuple[int, int]) -> tuple[Hashable, int]:
+        """What images of `size` (H, W) have in common with those that `in_batch` takes together, and how many it takes.
+
+        Whole images the shape that the network sees, and one forward pass; images in tiles how they are cut, and a few.
+        """
+        tilings, shapes = self.tilings(size), self.input_sizes(size)
+        common = tuple(tiling or shape for tiling, shape in zip(tilings, shapes, strict=True))
+        count = images_per_batch(pixels_per_batch(self.device), shapes[0])
+        if any(tilings):
+            count = max(1, min(TILED_PASSES * count, WINDOW_MEMORY // self._logits_bytes(size)))
+        return common, count
+
+    def _logits_bytes(self, size: tuple[int, int]) -> int:
+        """Of an image of `size` (H, W); in tiles there are sums, and copies of what tiles share, besides."""
+        pixels = max(height * width for height, width in (size, *self.input_sizes(size)))
+        return 4 * self.config.num_classes * pixels * (4 if any(self.tilings(size)) else 1)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the networks compute."""
+        return self.networks[0].mean.device
+
+    def inputs(self, image: ImageSource, name: str = "image", page: int = 0) -> NetworkInputs:
+        """What each network is shown of an image, which is read once for all that need the same detail."""
+        decoded: dict[Hashable, DecodedImage] = {}
+        tensors = []
+        for config in (network.config for network in self.networks):
+            preprocess = config.preprocess
+            detail = (preprocess.draft, preprocess.image_size, preprocess.scale)
+            if detail not in decoded:
+                decoded[detail] = decode_image(image, name, page, draft_for=preprocess)
+            tensors.append(torch.tensor(fit_decoded(decoded[detail], preprocess, config.in_channels, name)))
+        first = next(iter(decoded.values()))
+        return NetworkInputs(tensors, first.size, first)
+
+    @torch.inference_mode()
+    def in_batch(self, inputs: Sequence[list[Tensor]], sizes: Sequence[tuple[int, int]]) -> list[Tensor]:
+        """Logits (num_classes, H, W) of images, given their `inputs` and their own sizes (H, W).
+
+        Those of one `batch_of` share forward passes.
+        """
+        tilings = zip(*map(self.tilings, sizes), strict=True)
+        batches = zip(self.networks, zip(*inputs, strict=True), tilings, strict=True)
+        logits = [self._batch(network, images, cut) for network, images, cut in batches]
+        return [
+            average_logits([resize_logits(of_network[index][None], size)[0] for of_network in logits])
+            for index, size in enumerate(sizes)
+        ]
+
+    def _batch(
+        self, network: nn.Module, images: Sequence[Tensor], tilings: Sequence[Tiling | None]
+    ) -> Sequence[Tensor]:
+        if not any(tilings) and len({image.shape for image in images}) == 1:
+            return self._logits(network, torch.stack(list(images)))
+        cut = [tiling or one_tile(image.shape[1:]) for image, tiling in zip(images, tilings, strict=True)]
+        return batch_logits(partial(self._logits, network), images, cut, pixels_per_batch(self.device))
+
+    @torch.inference_mode()
+    def bands(self, regions: Regions, name: str = "image") -> Iterator[Tensor]:
+        """Logits of an image of any size from top to bottom, (num_classes, n, W) with n up to 64.
+
+        Memory: width x tile height x classes, however high the image is.
+        """
+
+        def reader(config: UNetConfig) -> Read:
+            preprocess = config.preprocess
+            pixels = partial(input_rows, regions.draft_for(preprocess), preprocess, config.in_channels, name)
+            if preprocess.detect_unit_range:
+                height = preprocess.target_size(*regions.size)[0]
+                parts = ((top, min(top + BAND_ROWS, height)) for top in range(0, height, BAND_ROWS))
+                if not any((pixels(*part) > 1).any() for part in parts):
+                    return lambda start, stop: torch.from_numpy(pixels(start, stop) * 255)
+            return lambda start, stop: torch.from_numpy(pixels(start, stop))
+
+        size = regions.size
+        plans = zip(self.networks, self.tilings(size), self.input_sizes(size), strict=True)
+        streams = [
+            resize_bands(self._network_bands(network, reader(network.config), tiling, target), target, size)
+            for network, tiling, target in plans
+        ]
+        for logits in zip(*streams, strict=True):
+            yield average_logits(logits)
+
+    def _network_bands(
+        self, network: nn.Module, read: Read, tiling: Tiling | None, size: tuple[int, int]
+    ) -> Iterator[Tensor]:
+        if tiling is None:
+            yield self._logits(network, read(0, size[0])[None])[0]
+        else:
+            yield from stream_logits(partial(self._logits, network), read, size, tiling, pixels_per_batch(self.device))
+
+    def _logits(self, network: nn.Module, batch: Tensor) -> Tensor:
+        """(B, C, h, w) -> (B, num_classes, h, w) in full precision."""
+        batch = batch.to(network.mean.device).contiguous(memory_format=torch.channels_last)
+        if not self.tta:
+            return full_precision(network(batch))
+        views = []
+        for turns in range(4):
+            turned = batch.rot90(turns, (2, 3))
+            views.append(network(turned).rot90(-turns, (2, 3)))
+            views.append(network(turned.flip(3)).flip(3).rot90(-turns, (2, 3)))
+        return average_logits([full_precision(view) for view in views], dim=1)
+
+
+def load_network(name: str | Path, device: str | torch.device = "cpu", scale: float | None = None) -> nn.Module:
+    """A network to predict with: an .onnx file or what `load_model` takes; ModelError for what cannot be loaded."""
+    if Path(name).suffix == ".onnx":
+        from unet.export import OnnxNetwork  # onnxruntime only where it is used
+
+        return OnnxNetwork(name)
+    return fold_batch_norm(load_model(name, scale)).to(device, memory_format=torch.channels_last)
+
+
+def _classes(config: UNetConfig) -> tuple:
+    return config.preprocess.class_names or config.num_classes, config.preprocess.class_values

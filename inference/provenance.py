@@ -1,0 +1,66 @@
+"""Which model made the masks of an output folder, so that a second call never mixes those of two."""
+
+import json
+import zlib
+from argparse import Namespace
+from contextlib import suppress
+from pathlib import Path
+
+from runtime.errors import DataError
+from runtime.files import replaced_file
+
+RECORD = "predict.json"
+MODEL_FILES = ("config.json", "model.safetensors")
+CHUNK = 2**22  # bytes of a file that are read at once
+
+
+def provenance_of(args: Namespace) -> dict:
+    """What masks depend on: the models, each with a checksum of its files (none of a Hub id), and how they are used.
+
+    Tiles are left out: whoever lacks memory for large ones may go on with smaller ones.
+    """
+    models = {name: _checksum(Path(name)) for name in [args.model, *args.ensemble]}
+    return {"models": models, "scale": args.scale, "tta": args.tta, "complete": True}
+
+
+def record_provenance(output: Path, provenance: dict, overwrite: bool) -> None:
+    """Have the folder say of what provenance its masks are; DataError where it says another already.
+
+    With `overwrite` there are masks of both for a while, and what it says fits neither, until it is `complete`.
+    """
+    try:
+        said = _essence(json.loads((output / RECORD).read_text()))
+    except (FileNotFoundError, ValueError, TypeError, KeyError, AttributeError):  # there is none, or it is not ours
+        said = None
+    if said and not overwrite and said != _essence(provenance):
+        raise DataError(
+            f"--output {output}: holds masks of another model or other settings ({RECORD} says which),"
+            " or was not overwritten to the end; choose another folder, or --overwrite"
+        )
+    _record(output, provenance | {"complete": not overwrite})
+
+
+def complete_provenance(output: Path) -> None:
+    """Have the folder say that all its masks are of the provenance that `record_provenance` recorded."""
+    with suppress(FileNotFoundError):  # somebody has removed it
+        _record(output, json.loads((output / RECORD).read_text()) | {"complete": True})
+
+
+def _record(output: Path, provenance: dict) -> None:
+    with suppress(FileNotFoundError), replaced_file(output / RECORD) as file:  # another run may do the same just now
+        file.write((json.dumps(provenance, indent=2) + "\n").encode())
+
+
+def _essence(provenance: dict) -> dict:
+    """Without the names of models that are told by their files: they may have been moved."""
+    return provenance | {"models": [checksum or name for name, checksum in provenance["models"].items()]}
+
+
+def _checksum(model: Path) -> str | None:
+    files = [model / name for name in MODEL_FILES] if model.is_dir() else [model] if model.is_file() else []
+    checksum = 0
+    for path in files:
+        with path.open("rb") as file:
+            while chunk := file.read(CHUNK):
+                checksum = zlib.crc32(chunk, checksum)
+    return f"{checksum:08x}" if files else None

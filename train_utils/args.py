@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from data_utils.augment import STRENGTHS
+
 from runtime import cli as arg
 from runtime.launch import COMM_HOOKS
 from train_utils.optimization import SCHEDULES

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import huggingface_hub
 
-from runtime.errors import LaunchError
 from runtime.console import say
+from runtime.errors import LaunchError
 
 
 def check_token(repo_id: str | None) -> None:

@@ -4,11 +4,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path, PurePath
 
 import numpy as np
-from PIL import Image
-
 from data_utils.masks import Value, read_mask
 from data_utils.overlay import mark_errors, overlay, palette, panel, to_rgb
 from data_utils.survey import Data
+from PIL import Image
 
 
 def class_colors(values: Sequence[Value]) -> np.ndarray:

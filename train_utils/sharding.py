@@ -1,5 +1,6 @@
 """Weights and optimizer state that are spread over the processes: DTensors of FSDP2, partitions of DeepSpeed's ZeRO."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from types import MethodType
 
@@ -9,14 +10,14 @@ from accelerate.utils import DistributedType, broadcast, convert_outputs_to_fp32
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from runtime.errors import LaunchError
+from data_utils.loading.batch_sampler import BatchSplit
+from runtime.errors import CheckpointError, LaunchError
 from runtime.launch import SHARDING
-from train_utils.memory import Split
 
 ZERO = "zero/"  # begins the names of what cannot be put on another number of processes
 
 
-def prepare_sharding(accelerator: Accelerator, model: nn.Module, split: Split, clip: float) -> None:
+def prepare_sharding(accelerator: Accelerator, model: nn.Module, split: BatchSplit, clip: float) -> None:
     """Call before `prepare`: what FSDP and DeepSpeed have to be told, and what they cannot take; else does nothing."""
     kind = accelerator.distributed_type
     if kind not in SHARDING:
@@ -108,9 +109,9 @@ def share_statistics(accelerator: Accelerator, network: nn.Module) -> None:
         broadcast(list(network.buffers()))
 
 
-def gradient_norm(accelerator: Accelerator, model: nn.Module, clip: float) -> float:
-    """Norm of the whole gradient, which is then clipped to `clip`; a sync point with the device."""
-    return float(full(torch.as_tensor(accelerator.clip_grad_norm_(model.parameters(), clip))))
+def clip_gradient(accelerator: Accelerator, model: nn.Module, max_norm: float) -> Tensor:
+    """Clip the whole gradient to `max_norm`, 0 leaves it; its norm before, on the device."""
+    return full(torch.as_tensor(accelerator.clip_grad_norm_(model.parameters(), max_norm or math.inf)))
 
 
 def optimizer_tensors(
@@ -137,10 +138,12 @@ def optimizer_tensors(
 def restore_optimizer(
     accelerator: Accelerator, network: nn.Module, optimizer: Optimizer, tensors: dict[str, Tensor]
 ) -> None:
-    """Give the optimizer its part of what `optimizer_tensors` had; LaunchError where ZeRO cannot take it."""
+    """Give the optimizer its part of what `optimizer_tensors` had; CheckpointError where ZeRO cannot take it."""
     is_zero = accelerator.distributed_type == DistributedType.DEEPSPEED
     if tensors and is_zero != all(key.startswith(ZERO) for key in tensors):
-        raise LaunchError("--resume: ZeRO's optimizer state and others' do not fit; resume with the profile it is from")
+        raise CheckpointError(
+            "--resume: ZeRO's optimizer state and others' do not fit; resume with the profile it is from"
+        )
     if is_zero:
         _restore_partitions(accelerator, optimizer, tensors)
         return
@@ -159,7 +162,7 @@ def _restore_partitions(accelerator: Accelerator, optimizer: Optimizer, tensors:
         group, _, key = key.removeprefix(ZERO).partition("/")
         weights, state = partitions[int(group)]
         if len(value) != accelerator.num_processes:
-            raise LaunchError(
+            raise CheckpointError(
                 f"--resume: ZeRO's optimizer state is that of {len(value)} processes, here are"
                 f" {accelerator.num_processes}; resume on as many as before"
             )

@@ -19,9 +19,9 @@ import torch
 from accelerate import Accelerator
 from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
 
-from runtime.files import WriteError, replaced_file
-from runtime.errors import LaunchError
 from runtime.console import say
+from runtime.errors import LaunchError
+from runtime.files import WriteError, replaced_file
 
 WITHOUT_TRACKER = "training goes on without it, metrics.jsonl has the same numbers"
 PACKAGES = ("torch", "accelerate", "datasets", "safetensors", "huggingface_hub", "pillow", "numpy")

@@ -33,6 +33,7 @@ class BatchSplit(NamedTuple):
     processes: int
     micro_batch_size: int
     accumulation: int
+    fixed: bool = False  # asked for: where it does not fit into memory it is not changed
 
     @property
     def places(self) -> int:

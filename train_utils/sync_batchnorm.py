@@ -3,12 +3,12 @@
 from accelerate import Accelerator
 from torch import nn
 
-from runtime.errors import LaunchError
+from data_utils.loading.batch_sampler import BatchSplit
+from runtime.console import say
+from runtime.errors import SettingsError
 
 
-def synchronized(
-    accelerator: Accelerator, model: nn.Module, how: str, micro_batch_size: int, batch_size: int
-) -> nn.Module:
+def synchronize_batchnorm(accelerator: Accelerator, model: nn.Module, how: str, split: BatchSplit) -> nn.Module:
     """The model with batch norm over all processes' micro-batches: `on`, `off`, or `auto`, which is on several GPUs.
 
     Says so once where batch norm sees fewer images at a time than a step has: statistics then depend on the launch,
@@ -18,15 +18,15 @@ def synchronized(
     if not norms:
         return model
     several_gpus = accelerator.num_processes > 1 and accelerator.device.type == "cuda"
-    seen = micro_batch_size
+    seen = split.micro_batch_size
     if how == "on" and accelerator.device.type != "cuda":
-        raise LaunchError("--sync-batchnorm on needs GPUs; on CPUs --norm group gives what it is for")
+        raise SettingsError("--sync-batchnorm on needs GPUs; on CPUs --norm group gives what it is for")
     if how == "on" or (how == "auto" and several_gpus):
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
         seen *= accelerator.num_processes
-    if seen < batch_size:
-        accelerator.print(
-            f"batch norm sees {seen} images at a time, not the {batch_size} of a step;"
+    if seen < split.batch_size:
+        say(
+            f"batch norm sees {seen} images at a time, not the {split.batch_size} of a step;"
             " with --norm group nothing depends on how a step is split"
         )
     return model

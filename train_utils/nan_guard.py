@@ -1,13 +1,12 @@
 """Steps that would ruin the weights are not made."""
 
-import math
-
+import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType, gather_object
-from torch import nn
+from torch import Tensor, nn
 
-from runtime.errors import LaunchError
 from runtime.console import say
+from runtime.errors import TrainingError
 
 MAX_IN_A_ROW = 5
 
@@ -33,13 +32,16 @@ class StepGuard:
         """Before the forward pass."""
         self._buffers = [buffer.clone() for buffer in self.network.buffers()]
 
-    def accepts(self, grad_norm: float) -> bool:
-        """Whether the step may be made; if not, everything is as before it, and `refuse` is to be called."""
-        if math.isfinite(grad_norm) or self.accelerator.scaler is not None:
+    def accepts(self, grad_norm: Tensor) -> bool:
+        """Whether the step may be made; if not, everything is as before it, and `refuse` is to be called.
+
+        A sync point with the device, but in fp16: the host must know whether to make the step.
+        """
+        if self.accelerator.scaler is not None or bool(torch.isfinite(grad_norm)):
             self._in_a_row = 0
             return True
         if self.accelerator.distributed_type == DistributedType.DEEPSPEED:
-            raise LaunchError(
+            raise TrainingError(
                 "the gradient is not finite, and DeepSpeed has made the step with it; --resume auto goes back to the"
                 " last checkpoint, lower --learning-rate for it"
             )
@@ -48,13 +50,15 @@ class StepGuard:
         return False
 
     def refuse(self, step: int, images: list[str]) -> None:
-        """Say which images, of this process, were in the step; a LaunchError after several in a row."""
+        """Say which images, of this process, were in the step; a TrainingError after several in a row."""
         self.skipped += 1
         self._in_a_row += 1
         names = ", ".join(gather_object(images)[:8])
         line = f"step {step}: loss or gradient not finite, step skipped; its images: {names}"
         if self._in_a_row == MAX_IN_A_ROW:
-            raise LaunchError(f"{MAX_IN_A_ROW} steps in a row without a finite gradient, lower --learning-rate? {line}")
+            raise TrainingError(
+                f"{MAX_IN_A_ROW} steps in a row without a finite gradient, lower --learning-rate? {line}"
+            )
         say(line)
 
 
@@ -62,4 +66,4 @@ def report_skipped(accelerator: Accelerator, problems: set[str]) -> None:
     """Name the samples that any process left out of training, once; every process must call it."""
     everywhere = sorted(set(gather_object(sorted(problems))))
     if everywhere:
-        accelerator.print(f"{len(everywhere)} bad samples were skipped in training: {'; '.join(everywhere[:20])}")
+        say(f"{len(everywhere)} bad samples were skipped in training: {'; '.join(everywhere[:20])}")

@@ -1,73 +1,20 @@
-"""How a global batch is cut into micro-batches that fit into memory."""
+"""Whether micro-batches fit into memory, found out before the first step."""
 
 import copy
 import math
-import os
 from collections.abc import Sequence
-from typing import NamedTuple
 
-import psutil
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from runtime.errors import LaunchError
-from runtime.launch import SHARDING
+from data_utils.loading.batch_sampler import BatchSplit
 from runtime.console import say
+from runtime.errors import SettingsError
+from runtime.launch import SHARDING
+from runtime.memory import available_bytes
 
 CPU_SHARE = 0.8  # of the free memory that an estimate may claim
-
-
-class Split(NamedTuple):
-    """How a global batch is cut: micro-batch x processes x accumulation places, those beyond the batch are fillers."""
-
-    batch_size: int
-    processes: int
-    micro_batch_size: int
-    accumulation: int
-
-    def with_micro_batches(self, size: int) -> "Split":
-        """The same batch in micro-batches of `size`."""
-        needed = math.ceil(self.batch_size / self.processes / size)
-        return self._replace(micro_batch_size=size, accumulation=needed)
-
-    def __str__(self) -> str:
-        return (
-            f"{self.batch_size} images a step = {self.micro_batch_size} in a micro-batch"
-            f" x {self.processes} processes x {self.accumulation} accumulation steps"
-        )
-
-
-def split_batch(
-    batch_size: int,
-    processes: int,
-    micro_batch_size: int | None,
-    accumulation: int | None,
-    profile_accumulation: int | None,
-    saved_size: int | None = None,
-) -> Split:
-    """The micro-batches and accumulation steps that hold `batch_size` images over the processes.
-
-    What is not given is derived, a micro-batch never larger than the `saved_size` of a resumed run. Explicit settings
-    that disagree are a LaunchError, not a silent winner.
-    """
-    if profile_accumulation and accumulation and profile_accumulation != accumulation:
-        raise LaunchError(
-            f"the profile sets {profile_accumulation} gradient accumulation steps,"
-            f" --gradient-accumulation-steps {accumulation}; give one of them"
-        )
-    accumulation = accumulation or profile_accumulation
-    share = math.ceil(batch_size / processes)
-    size = micro_batch_size or math.ceil(share / (accumulation or 1))
-    if saved_size and not micro_batch_size and not accumulation:
-        size = min(size, saved_size)
-    split = Split(batch_size, processes, size, 1).with_micro_batches(size)
-    if micro_batch_size and accumulation and split.accumulation != accumulation:
-        raise LaunchError(
-            f"--batch-size {batch_size} over {processes} processes takes {split.accumulation} micro-batches of {size},"
-            f" not {accumulation} accumulation steps; leave --micro-batch-size or the accumulation to be derived"
-        )
-    return split._replace(accumulation=accumulation or split.accumulation)
 
 
 def preflight(
@@ -75,10 +22,9 @@ def preflight(
     network: nn.Module,
     criterion: nn.Module,
     shape: tuple[int, int, int],
-    split: Split,
+    split: BatchSplit,
     copies: int,
-    fixed: bool,
-) -> Split:
+) -> BatchSplit:
     """The split with the largest micro-batch, of at most the one given, that every process has room for.
 
     Each process finds its own answer without any collective, then all take the smallest: on an accelerator by a forward
@@ -89,11 +35,14 @@ def preflight(
         network: with `blocks` and `activation_checkpointing`, still where it was built.
         shape: (C, H, W), the largest that training will see.
         copies: how many times the weights are needed beside themselves: gradients, optimizer state, averages.
-        fixed: the split was asked for: LaunchError where it does not fit.
+
+    Raises SettingsError where nothing fits, or not what was asked for.
     """
     size = split.micro_batch_size
     fits = _estimate_fits if accelerator.device.type == "cpu" else _attempt_fits
-    candidates = [size] if fixed else sorted({math.ceil(size / parts) for parts in range(1, size + 1)}, reverse=True)
+    candidates = (
+        [size] if split.fixed else sorted({math.ceil(size / parts) for parts in range(1, size + 1)}, reverse=True)
+    )
     for recompute in sorted({network.activation_checkpointing, True}):
         network.activation_checkpointing = recompute
         mine = next((n for n in candidates if fits(accelerator, network, criterion, (n, *shape), copies)), 0)
@@ -102,7 +51,7 @@ def preflight(
             break
     images = f"{candidates[-1]} images of {shape[1]} x {shape[2]}"
     if agreed == 0:
-        raise LaunchError(
+        raise SettingsError(
             f"no memory for a micro-batch of {images}, with activation checkpointing neither;"
             " lower --crop-size, --scale, --base-channels or --micro-batch-size"
         )
@@ -143,11 +92,6 @@ def _estimate_fits(
     accelerator: Accelerator, network: nn.Module, criterion: nn.Module, shape: tuple[int, ...], copies: int
 ) -> bool:
     return step_bytes(network, shape, copies) < CPU_SHARE * available_bytes()
-
-
-def available_bytes() -> int:
-    """This process's share of the machine's free memory."""
-    return psutil.virtual_memory().available // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 def step_bytes(network: nn.Module, shape: tuple[int, ...], copies: int) -> int:

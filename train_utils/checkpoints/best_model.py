@@ -6,8 +6,8 @@ from pathlib import Path
 
 from huggingface_hub import PyTorchModelHubMixin
 
-from runtime.files import WRITE_ERRORS, replaced_files
 from runtime.console import say
+from runtime.files import WRITE_ERRORS, replaced_files
 
 
 class BestModel:

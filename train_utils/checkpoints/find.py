@@ -1,0 +1,107 @@
+"""The checkpoint to resume from: complete, undamaged, and of the same run."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+from runtime.errors import CheckpointError
+
+MANIFEST = "manifest.json"  # sizes and checksums; without it a checkpoint is not complete
+STATE = "state.json"  # where the run stands
+
+
+class FoundCheckpoint(NamedTuple):
+    """A checkpoint to resume from, what its state.json says, and why newer ones were passed over.
+
+    The path is None, and the state empty, where there is none.
+    """
+
+    path: Path | None
+    state: dict
+    passed_over: list[str]
+
+
+def find_checkpoint(resume: str | None, folder: Path) -> FoundCheckpoint:
+    """For `auto` the newest complete checkpoint in `folder`, if there has been any, else the one given.
+
+    CheckpointError where there were some, and none is complete.
+    """
+    if resume is None:
+        return FoundCheckpoint(None, {}, [])
+    if resume != "auto":
+        return FoundCheckpoint(Path(resume), _with_its_best(Path(resume)), [])
+    passed_over: list[str] = []
+    for path in newest_first(folder):
+        try:
+            return FoundCheckpoint(path, _with_its_best(path), passed_over)
+        except CheckpointError as error:
+            passed_over.append(str(error))
+    if passed_over:
+        raise CheckpointError(f"no checkpoint to resume from: {'; '.join(passed_over)}")
+    return FoundCheckpoint(None, {}, [])
+
+
+def compare_settings(saved: dict, now: dict) -> list[str]:
+    """What changed since the checkpoint, a line each; CheckpointError where its `identity` is another run's."""
+    for key, value in now["identity"].items():
+        if saved["identity"][key] != value:
+            raise CheckpointError(f"--resume: the checkpoint's {key} is {saved['identity'][key]}, this run's {value}")
+    notes = []
+    if saved["total_steps"] != now["total_steps"]:
+        notes.append(
+            f"the run is now {now['total_steps']} steps long instead of {saved['total_steps']}:"
+            " the learning rate goes on along the schedule of the new length"
+        )
+    for key, value in now["flags"].items():
+        before = saved["flags"].get(key)
+        if before != value and key not in ("epochs", "max_steps", "resume", "output_dir"):
+            notes.append(f"{key} was {before} and is now {value}")
+    return notes
+
+
+def _with_its_best(path: Path) -> dict:
+    """The state of a checkpoint; its best model is yet to come if a newer one, now left, has replaced it since."""
+    state = _read_state(path)
+    for newer in newest_first(path.parent):
+        if newer.name > path.name and peek(newer).get("run", {}).get("best_step", 0) > state["run"]["step"]:
+            state["run"] |= {"best": -1.0, "evaluations_since_best": 0}
+    return state
+
+
+def peek(path: Path) -> dict:
+    """What state.json says, if anything: an old checkpoint may have been damaged later."""
+    try:
+        return json.loads((path / STATE).read_text())
+    except (OSError, ValueError):
+        return {}
+
+
+def newest_first(folder: Path) -> list[Path]:
+    """Checkpoints of a folder, complete or not."""
+    return sorted(folder.glob("step-*"), reverse=True) if folder.is_dir() else []
+
+
+def fingerprint(file: Path) -> dict[str, int | str]:
+    """Size and checksum, as the manifest holds them."""
+    digest = hashlib.sha256()
+    with file.open("rb") as stream:
+        while block := stream.read(2**20):
+            digest.update(block)
+    return {"bytes": file.stat().st_size, "sha256": digest.hexdigest()}
+
+
+def _read_state(path: Path) -> dict:
+    """state.json of a checkpoint whose files are all as they were written; a CheckpointError says why not."""
+    try:
+        manifest = json.loads((path / MANIFEST).read_text())
+        for name, expected in manifest.items():
+            if fingerprint(path / name) != expected:
+                raise CheckpointError(f"{path}: {name} is damaged, its size or checksum is not that of the manifest")
+        return json.loads((path / STATE).read_text())
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{path}: {Path(error.filename).name} is missing") from error
+    except (OSError, ValueError) as error:
+        if isinstance(error, CheckpointError):
+            raise
+        raise CheckpointError(f"{path}: cannot be read ({error})") from error

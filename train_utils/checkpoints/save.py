@@ -1,0 +1,128 @@
+"""Checkpoints that are complete or absent: written beside, checked, renamed, and only then are older ones removed."""
+
+import json
+import shutil
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+
+from accelerate import Accelerator
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from runtime.console import say
+from runtime.files import WRITE_ERRORS, complete_folder
+from train_utils.checkpoints.find import (
+    MANIFEST,
+    STATE,
+    fingerprint,
+    newest_first,
+    peek,
+)
+from train_utils.checkpoints.run_state import RunState
+from train_utils.ema import WeightAverage
+from train_utils.sharding import optimizer_tensors, restore_optimizer, shard_like, whole_copies
+
+
+class Checkpoints:
+    """The folder `checkpoints/` of a run.
+
+    `save` copies the state and returns: the main process writes the copy in the background. A full disk, or one that
+    is gone, ends no training: the failure is said, what was half written is removed, the older checkpoints stay.
+
+    Args:
+        folder: must exist. Should it vanish, it is not made again: it may be a mount point.
+        keep: how many of the newest stay, beside the one with the best score.
+        network: the model, not wrapped.
+        settings: kept with every checkpoint, for `compare_settings`.
+    """
+
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        folder: Path,
+        keep: int,
+        network: nn.Module,
+        optimizer: Optimizer,
+        average: WeightAverage,
+        settings: dict,
+    ) -> None:
+        self.accelerator = accelerator
+        self.folder = folder
+        self.keep = keep
+        self.network = network
+        self.optimizer = optimizer
+        self.average = average
+        self.settings = settings
+        self._writer = ThreadPoolExecutor(1)
+        self._pending: Future | None = None
+        self._is_saved = True
+
+    def save(self, run: RunState, score: float | None) -> None:
+        """Save the run as it stands, with the score that it had at this step, if any; every process must call it."""
+        self.wait()  # one at a time, and memory for one copy
+        tensors: dict[str, Iterable[tuple[str, Tensor]]] = {
+            "model": self.network.state_dict().items(),
+            "optimizer": optimizer_tensors(self.accelerator, self.network, self.optimizer),
+        }
+        if self.average.tensors:
+            tensors["average"] = self.average.tensors.items()
+        copies = {kind: whole_copies(self.accelerator, group) for kind, group in tensors.items()}
+        if not self.accelerator.is_main_process:
+            return
+        scaler = self.accelerator.scaler.state_dict() if self.accelerator.scaler is not None else None
+        state = self.settings | {"run": asdict(run), "score": score, "scaler": scaler}
+        self._pending = self._writer.submit(self._write, state, copies)
+
+    def restore(self, path: Path, state: dict) -> None:
+        """Put the model, its optimizer, averages and scaler back to where they were; every process does."""
+        live = self.network.state_dict()
+        weights = load_file(path / "model.safetensors")
+        self.network.load_state_dict({name: shard_like(value, live[name]) for name, value in weights.items()})
+        saved = load_file(path / "optimizer.safetensors")
+        restore_optimizer(self.accelerator, self.network, self.optimizer, saved)
+        if self.accelerator.is_main_process:
+            self._set_aside_newer(path)
+        self.average.restore(path)
+        if self.accelerator.scaler is not None and state["scaler"]:
+            self.accelerator.scaler.load_state_dict(state["scaler"])
+
+    def _set_aside_newer(self, path: Path) -> None:
+        """Newer ones are damaged, or of a run that is now left for another; they must not pass for this run's."""
+        for newer in [folder for folder in newest_first(self.folder) if folder.name > path.name]:
+            aside = newer.with_name(f"set-aside-{newer.name}")
+            shutil.rmtree(aside, ignore_errors=True)
+            newer.rename(aside)
+            say(f"{newer} is set aside as {aside.name}")
+
+    def wait(self) -> bool:
+        """Until the last save is on disk, or has failed and said so; whether it is on disk."""
+        if self._pending is not None:
+            self._is_saved = self._pending.result()
+            self._pending = None
+        return self._is_saved
+
+    def _write(self, state: dict, tensors: dict[str, dict[str, Tensor]]) -> bool:
+        path = self.folder / f"step-{state['run']['step']:08}"
+        try:
+            with complete_folder(path) as folder:
+                for kind, group in tensors.items():
+                    save_file(group, folder / f"{kind}.safetensors")
+                (folder / STATE).write_text(json.dumps(state))
+                manifest = {file.name: fingerprint(file) for file in sorted(folder.iterdir())}
+                (folder / MANIFEST).write_text(json.dumps(manifest, indent=1))
+            self._prune()
+        except WRITE_ERRORS as error:
+            say(f"checkpoint {path.name} could not be written ({error}); training goes on without it")
+            return False
+        return True
+
+    def _prune(self) -> None:
+        complete = [path for path in newest_first(self.folder) if (path / MANIFEST).exists()]
+        scores = {path: score for path in complete if (score := peek(path).get("score")) is not None}
+        best = max(scores, key=scores.__getitem__, default=None)
+        for path in complete[self.keep :]:
+            if path != best:
+                shutil.rmtree(path, ignore_errors=True)

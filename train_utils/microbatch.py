@@ -1,0 +1,90 @@
+"""How a global batch is cut into micro-batches, and what a run learns when they do not fit into memory."""
+
+import json
+import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from data_utils.loading.batch_sampler import BatchSplit
+from runtime.errors import MemoryShortage, SettingsError
+from runtime.files import replaced_file
+
+FILE = "memory.json"
+
+
+def split_batch(
+    batch_size: int,
+    processes: int,
+    micro_batch_size: int | None,
+    accumulation: int | None,
+    profile_accumulation: int | None,
+    saved_size: int | None = None,
+) -> BatchSplit:
+    """The micro-batches and accumulation steps that hold `batch_size` images over the processes.
+
+    What is not given is derived, a micro-batch never larger than the `saved_size` of a resumed run. Explicit settings
+    that disagree are a SettingsError, not a silent winner.
+    """
+    if profile_accumulation and accumulation and profile_accumulation != accumulation:
+        raise SettingsError(
+            f"the profile sets {profile_accumulation} gradient accumulation steps,"
+            f" --gradient-accumulation-steps {accumulation}; give one of them"
+        )
+    accumulation = accumulation or profile_accumulation
+    share = math.ceil(batch_size / processes)
+    size = micro_batch_size or math.ceil(share / (accumulation or 1))
+    if saved_size and not micro_batch_size and not accumulation:
+        size = min(size, saved_size)
+    fixed = bool(micro_batch_size or accumulation)
+    split = BatchSplit(batch_size, processes, size, 1, fixed).with_micro_batches(size)
+    if micro_batch_size and accumulation and split.accumulation != accumulation:
+        raise SettingsError(
+            f"--batch-size {batch_size} over {processes} processes takes {split.accumulation} micro-batches of {size},"
+            f" not {accumulation} accumulation steps; leave --micro-batch-size or the accumulation to be derived"
+        )
+    return split._replace(accumulation=accumulation or split.accumulation)
+
+
+class MemoryLimit(NamedTuple):
+    """What a run has learnt from running out of memory; part of its output folder, in memory.json."""
+
+    micro_batch_size: int | None = None
+    activation_checkpointing: bool = False
+
+
+def memory_limit(folder: Path) -> MemoryLimit:
+    """The largest micro-batch, and whether activation checkpointing is needed, that a run in this folder has learnt."""
+    file = folder / FILE
+    return MemoryLimit(**json.loads(file.read_text())) if file.exists() else MemoryLimit()
+
+
+@contextmanager
+def out_of_memory_recorded(folder: Path, network: nn.Module, split: BatchSplit, step: int) -> Iterator[None]:
+    """Within, running out of memory becomes a MemoryShortage, and a smaller micro-batch is recorded unless it is fixed.
+
+    It cannot be mended in place: the other processes wait for this one's gradients. So the process ends; started again
+    with --resume auto, the run goes on from its last checkpoint in smaller micro-batches, of which a step takes more.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        size = split.micro_batch_size
+        line = f"process {os.environ.get('RANK', '0')}: out of memory in step {step} with micro-batches of {size}"
+        if split.fixed:
+            raise MemoryShortage(f"{line}, as was asked; lower --micro-batch-size") from error
+        if size == 1 and network.activation_checkpointing:
+            line += " and activation checkpointing"
+            raise MemoryShortage(f"{line}; lower --crop-size, --scale or --base-channels") from error
+        limit = MemoryLimit(math.ceil(size / 2), activation_checkpointing=size == 1)
+        with replaced_file(folder / FILE, shared=True) as file:  # several processes may run out at once
+            file.write(json.dumps(limit._asdict()).encode())
+        less = "activation checkpointing" if size == 1 else f"micro-batches of {limit.micro_batch_size}"
+        raise MemoryShortage(
+            f"{line}; the same command with --output-dir {folder} --resume auto goes on with {less}"
+        ) from error

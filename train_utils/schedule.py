@@ -1,0 +1,86 @@
+"""What happens at which step: learning rate, logging, evaluation, checkpoints, the end."""
+
+import math
+from argparse import Namespace
+from dataclasses import dataclass
+
+SCHEDULES = ("cosine", "poly", "constant")
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A run as a function of its step; nothing of it needs to be saved.
+
+    Args:
+        kind: of the learning rate, one of SCHEDULES.
+        log_every, eval_every, checkpoint_every: steps; all three happen at the last step too.
+        patience: evaluations without a better mean IoU before the run stops; None never stops it.
+    """
+
+    steps_per_epoch: int
+    total_steps: int
+    peak: float
+    warmup_steps: int
+    kind: str
+    log_every: int
+    eval_every: int
+    checkpoint_every: int
+    patience: int | None = None
+
+    @classmethod
+    def from_args(cls, args: Namespace, images: int) -> "Schedule":
+        """As the flags say, on a training split of so many images."""
+        steps_per_epoch = math.ceil(images / args.batch_size)
+        total_steps = args.max_steps or args.epochs * steps_per_epoch
+        return cls(
+            steps_per_epoch,
+            total_steps,
+            peak=args.learning_rate,
+            warmup_steps=total_steps // 20 if args.warmup_steps is None else args.warmup_steps,
+            kind=args.schedule,
+            log_every=args.log_every or steps_per_epoch,
+            eval_every=args.eval_every or steps_per_epoch,
+            checkpoint_every=args.checkpoint_every or steps_per_epoch,
+            patience=args.patience,
+        )
+
+    def learning_rate(self, step: int) -> float:
+        """Of optimizer step `step` (from 0)."""
+        return learning_rate(step, self.total_steps, self.peak, self.warmup_steps, self.kind)
+
+    def epoch(self, step: int) -> float:
+        """How many epochs `step` steps are."""
+        return step / self.steps_per_epoch
+
+    def is_last(self, step: int) -> bool:
+        """Whether nothing is left to do after so many steps."""
+        return step >= self.total_steps
+
+    def is_out_of_patience(self, evaluations_since_best: int) -> bool:
+        """Whether so many evaluations without a better one are enough."""
+        return bool(self.patience) and evaluations_since_best >= self.patience
+
+    def logs(self, step: int) -> bool:
+        """Whether the numbers of training are logged after `step` steps."""
+        return step % self.log_every == 0 or self.is_last(step)
+
+    def evaluates(self, step: int) -> bool:
+        """Whether the model is evaluated after `step` steps."""
+        return step % self.eval_every == 0 or self.is_last(step)
+
+    def saves(self, step: int) -> bool:
+        """Whether a checkpoint is due after `step` steps."""
+        return step % self.checkpoint_every == 0 or self.is_last(step)
+
+
+def learning_rate(step: int, total_steps: int, peak: float, warmup_steps: int, schedule: str) -> float:
+    """Of optimizer step `step` (from 0): linear warm-up, then `cosine`, `poly` (power 0.9) or `constant`.
+
+    A function of the step alone: nothing to save, and nothing that advances once for each process.
+    """
+    if step < warmup_steps:
+        return peak * (step + 1) / warmup_steps
+    done = min(1.0, (step - warmup_steps) / max(1, total_steps - warmup_steps))
+    if schedule == "cosine":
+        return peak * (1 + math.cos(math.pi * done)) / 2
+    return peak * (1 - done) ** 0.9 if schedule == "poly" else peak

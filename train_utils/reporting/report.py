@@ -11,8 +11,8 @@ from statistics import median
 import numpy as np
 import torch
 
-from train_utils.charts import curve, heat_map, picture, stacked_bar
 from runtime.files import replaced_file
+from train_utils.reporting.charts import curve, heat_map, picture, stacked_bar
 
 CONFUSIONS = 8  # most frequent ones that are listed
 STYLE = """

@@ -26,7 +26,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from train_utils.flops import training_flops
+from train_utils.monitoring.flops import training_flops
 from unet import UNet, UNetConfig
 
 ROOT = Path(__file__).resolve().parent.parent

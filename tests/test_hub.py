@@ -14,9 +14,9 @@ from accelerate import Accelerator
 from conftest import TINY, launch
 
 from runtime.cli import hub_id
-from train_utils.hub import check_token, push_to_hub
-from runtime.errors import LaunchError
-from train_utils.tracking import RunLog, available_tracker
+from runtime.errors import SettingsError
+from train_utils.monitoring.tracking import RunLog, available_tracker
+from train_utils.reporting.hub import check_token, push_to_hub
 from unet import UNet
 
 
@@ -124,7 +124,7 @@ def test_an_upload_that_fails_costs_one_line_with_the_command_to_repeat(tmp_path
 
 def test_nobody_trains_for_a_hub_without_a_token(monkeypatch):
     monkeypatch.setattr(huggingface_hub, "get_token", lambda: None)
-    with pytest.raises(LaunchError, match="needs a token: run `hf auth login`, or set HF_TOKEN"):
+    with pytest.raises(SettingsError, match="needs a token: run `hf auth login`, or set HF_TOKEN"):
         check_token("me/cells")
     check_token(None)
 
@@ -137,11 +137,11 @@ def test_an_id_that_the_hub_refuses_is_refused_before_training(name):
 
 
 def test_a_tracker_that_is_not_installed_is_said_and_left_out(capsys, monkeypatch):
-    monkeypatch.setattr("train_utils.tracking.get_available_trackers", lambda: [])
+    monkeypatch.setattr("train_utils.monitoring.tracking.get_available_trackers", lambda: [])
     assert available_tracker("wandb") == "none"
     assert capsys.readouterr().err.startswith("tracker wandb is not installed; training goes on without it")
     assert available_tracker("none") == "none"
-    with pytest.raises(LaunchError, match=r"--tracker wandy is unknown; expected none or one of .*wandb"):
+    with pytest.raises(SettingsError, match=r"--tracker wandy is unknown; expected none or one of .*wandb"):
         available_tracker("wandy")
 
 

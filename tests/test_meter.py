@@ -11,9 +11,9 @@ from conftest import TINY, launch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from train_utils import trace
-from train_utils.flops import peak_of, training_flops
-from train_utils.meter import ENOUGH_STEPS, WARMUP_STEPS, Meter
+from train_utils.monitoring import profiler
+from train_utils.monitoring.flops import peak_of, training_flops
+from train_utils.monitoring.throughput import ENOUGH_STEPS, WARMUP_STEPS, Meter
 from unet import UNet, UNetConfig
 
 
@@ -65,7 +65,7 @@ def test_on_a_gpu_times_are_those_of_events_that_are_over(monkeypatch):
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: setattr(clock, "over", clock.now))
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 3e9)
-    monkeypatch.setattr("train_utils.meter.gather_object", lambda found: found)
+    monkeypatch.setattr("train_utils.monitoring.throughput.gather_object", lambda found: found)
     accelerator = SimpleNamespace(device=torch.device("cuda"), num_processes=1)
     meter = Meter(accelerator, nn.Linear(1, 1), 3e12, None)
     for _ in range(WARMUP_STEPS + 4):
@@ -152,7 +152,7 @@ def test_every_process_writes_a_trace_and_the_step_is_split(tiny_folder, tmp_pat
 
 
 def test_a_run_that_ends_before_its_traced_steps_leaves_no_profiler_running(tmp_path):
-    steps = trace.StepTrace(Accelerator(cpu=True), tmp_path / "traces", 5)
+    steps = profiler.StepTrace(Accelerator(cpu=True), tmp_path / "traces", 5)
     for _ in range(WARMUP_STEPS + 2):
         steps.step()
     steps.close()
@@ -168,9 +168,9 @@ def test_running_out_of_memory_on_a_gpu_leaves_a_snapshot(tmp_path, monkeypatch,
     monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", lambda max_entries: kept.append(max_entries))
     monkeypatch.setattr(torch.cuda.memory, "_dump_snapshot", lambda file: open(file, "wb").close())
     accelerator = SimpleNamespace(device=torch.device("cuda", 1), process_index=1, is_main_process=False)
-    steps = trace.StepTrace(accelerator, tmp_path / "traces", 1)
+    steps = profiler.StepTrace(accelerator, tmp_path / "traces", 1)
     (observer,) = observers
-    assert kept == [trace.MEMORY_EVENTS]
+    assert kept == [profiler.MEMORY_EVENTS]
     observer(1, 2**30, 2**34, 0)
     assert (tmp_path / "traces" / "memory-process-1.pickle").exists()
     assert "out of memory on GPU 1" in capsys.readouterr().out

@@ -1,1 +1,1 @@
-"""What a training run needs beside mathematics; knows torch and accelerate, never unet or data_utils."""
+"""What a training run needs beside the network and its data: checkpoints, memory, monitoring, reporting."""

@@ -1,102 +1,36 @@
 """Scalars and pictures to `metrics.jsonl` and to accelerate's trackers, under the same names."""
 
-import atexit
 import errno
 import json
 import math
 import os
-import platform
-import subprocess
-import sys
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from importlib.metadata import version
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import torch
 from accelerate import Accelerator
 from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
 
-from runtime.console import say
-from runtime.errors import LaunchError
-from runtime.files import WriteError, replaced_file
+from runtime.console import is_first_process, say, say_error
+from runtime.errors import SettingsError, WriteError
+from runtime.files import replaced_file
 
 WITHOUT_TRACKER = "training goes on without it, metrics.jsonl has the same numbers"
-PACKAGES = ("torch", "accelerate", "datasets", "safetensors", "huggingface_hub", "pillow", "numpy")
-
-
-def run_dir(path: Path | None, resume: str | None) -> Path:
-    """Make the folder of a run, by default runs/<time>; without `resume`, one that holds anything already is refused.
-
-    A run resumed from a checkpoint goes on in the folder that the checkpoint is in, unless another is given. What is
-    still empty at the end is removed: a run that failed at its start can be given its folder again.
-    """
-    if resume and resume != "auto":
-        if not (Path(resume) / "manifest.json").is_file():
-            raise LaunchError(f"--resume {resume} is no checkpoint; give a step-... folder, or auto with --output-dir")
-        path = path or Path(resume).resolve().parent.parent
-    path = path or Path("runs") / time.strftime("%Y-%m-%d-%H%M%S")
-    if path.exists() and (not path.is_dir() or (any(path.iterdir()) and not resume)):
-        raise LaunchError(f"--output-dir {path} is not an empty folder; choose another, so that nothing is overwritten")
-    new = [folder for folder in (path / "checkpoints", path) if not folder.exists()]
-    try:
-        (path / "checkpoints").mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise LaunchError(f"--output-dir {path} cannot be made: {error.strerror}") from error
-    atexit.register(_remove_empty, new)
-    return path
-
-
-def _remove_empty(folders: list[Path]) -> None:
-    for folder in folders:
-        with suppress(OSError):  # it is not empty
-            folder.rmdir()
-
-
-def default_workers(device: torch.device) -> int:
-    """Loader processes for this process: its share of the machine's CPUs; on a CPU, which computes too, one at most."""
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    share = cpus // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return min(1, max(0, share - 1)) if device.type == "cpu" else max(1, min(share, 16))
-
-
-def describe_run() -> dict[str, str]:
-    """Versions, platform, command and git commit: what a run needs beside its flags to be repeated."""
-    describe = ["git", "describe", "--always", "--dirty"]
-    try:
-        git = subprocess.run(describe, cwd=Path(__file__).parent, capture_output=True, text=True, check=False).stdout
-    except OSError:  # no git here
-        git = ""
-    return {
-        "command": " ".join(sys.argv),
-        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        **{package: version(package) for package in PACKAGES},
-        "git_commit": git.strip() or "unknown",
-    }
+COMPARED = ("eval/mean_iou", "eval/mean_dice", "eval/loss")  # beside the hyper-parameters in TensorBoard
 
 
 def available_tracker(name: str) -> str:
-    """The tracker, or `none` and a warning where it is not installed; LaunchError for an unknown name."""
+    """The tracker, or `none` and a warning where it is not installed; SettingsError for an unknown name."""
     if name == "none" or name in map(str, get_available_trackers()):
         return name
     if name not in LOGGER_TYPE_TO_CLASS:
         known = ", ".join(sorted(LOGGER_TYPE_TO_CLASS))
-        raise LaunchError(f"--tracker {name} is unknown; expected none or one of {known}")
-    if int(os.environ.get("RANK", "0")) == 0:
-        print(f"tracker {name} is not installed; {WITHOUT_TRACKER}", file=sys.stderr)
+        raise SettingsError(f"--tracker {name} is unknown; expected none or one of {known}")
+    if is_first_process():
+        say_error(f"tracker {name} is not installed; {WITHOUT_TRACKER}")
     return "none"
-
-
-def evaluation_record(result: dict, loss: float, names: Sequence[str]) -> dict[str, float | None]:
-    """The scores of one evaluation under the names that metrics.jsonl and the trackers share."""
-    record = {"eval/loss": loss} | {f"eval/{key}": result[key] for key in ("mean_iou", "mean_dice", "pixel_accuracy")}
-    for metric in ("iou", "dice"):
-        record |= {f"eval/{metric}/{name}": value for name, value in zip(names, result[metric], strict=True)}
-    return record
 
 
 class RunLog:
@@ -121,11 +55,10 @@ class RunLog:
                 self._begin(output_dir / "run.json", settings, step)
             except OSError as error:
                 raise WriteError(f"--output-dir {output_dir} cannot be written to: {error}") from error
+        self._session_end: Any = None  # TensorBoard's record of it, once its session has begun
         if tracker != "none":
-            name = "tensorboard" if tracker == "tensorboard" else "unet-accelerate"
-            options = {"tensorboard": {"purge_step": step + 1}} if step else {}
             with self._spared():
-                accelerator.init_trackers(name, _flat(settings), init_kwargs=options)
+                self._start_tracker(_flat(settings), step)
 
     def _begin(self, run_file: Path, settings: dict, step: int) -> None:
         run_file.write_text(json.dumps(settings, indent=2) + "\n")
@@ -133,6 +66,25 @@ class RunLog:
         kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= step]
         with replaced_file(self.path) as file:
             file.write("".join(kept).encode())
+
+    def _start_tracker(self, settings: dict[str, int | float | str | bool], step: int) -> None:
+        if self.tracker != "tensorboard":
+            self.accelerator.init_trackers("unet-accelerate", settings)
+            return
+        options = {"purge_step": step + 1} if step else {}
+        self.accelerator.init_trackers("tensorboard", init_kwargs={"tensorboard": options})
+        if self.accelerator.is_main_process:
+            from torch.utils.tensorboard.summary import hparams
+
+            # accelerate would hand these to `add_hparams`, which opens a second run, named by the time, for them alone
+            experiment, start, self._session_end = hparams(settings, dict.fromkeys(COMPARED, 0.0))
+            self._write_summaries(experiment, start)
+
+    def _write_summaries(self, *summaries: Any) -> None:
+        writer = self.accelerator.get_tracker("tensorboard", unwrap=True)
+        for summary in summaries:
+            writer.file_writer.add_summary(summary)
+        writer.flush()
 
     def scalars(self, step: int, epoch: float, values: dict[str, float | None]) -> None:
         """One line of metrics.jsonl, and the same numbers to the tracker; None is an absent class's score."""
@@ -178,6 +130,8 @@ class RunLog:
     def finish(self) -> None:
         """The run is over; every process must call it."""
         with self._spared():
+            if self.tracker == "tensorboard" and self._session_end is not None:
+                self._write_summaries(self._session_end)
             for tracker in self.accelerator.trackers:
                 tracker.finish()
         self.accelerator.trackers = []

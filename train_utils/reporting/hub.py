@@ -5,13 +5,13 @@ from pathlib import Path
 import huggingface_hub
 
 from runtime.console import say
-from runtime.errors import LaunchError
+from runtime.errors import SettingsError
 
 
 def check_token(repo_id: str | None) -> None:
-    """LaunchError if a model is to be published and nobody is logged in: now, not after the training."""
+    """SettingsError if a model is to be published and nobody is logged in: now, not after the training."""
     if repo_id and huggingface_hub.get_token() is None:
-        raise LaunchError(f"--push-to-hub {repo_id} needs a token: run `hf auth login`, or set HF_TOKEN")
+        raise SettingsError(f"--push-to-hub {repo_id} needs a token: run `hf auth login`, or set HF_TOKEN")
 
 
 def push_to_hub(folder: Path, repo_id: str) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from runtime.files import replaced_file
-from train_utils.charts import curve, heat_map, picture, stacked_bar
+from train_utils.reporting.charts import curve, heat_map, picture, stacked_bar
 
 CONFUSIONS = 8  # most frequent ones that are listed
 STYLE = """

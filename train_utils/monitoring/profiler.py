@@ -8,7 +8,7 @@ from accelerate.utils import ProfileKwargs
 from torch.autograd import DeviceType
 
 from runtime.console import say
-from train_utils.meter import WARMUP_STEPS
+from train_utils.monitoring.throughput import WARMUP_STEPS
 
 TOP_OPERATORS = 12
 MEMORY_EVENTS = 100_000  # the last ones are kept

@@ -1,15 +1,23 @@
 """The folder of a run, and what is written down about the run itself."""
 
 import atexit
+import json
 import platform
 import subprocess
 import sys
 import time
+from argparse import Namespace
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
+from data_utils.analysis.dataset_info import DatasetInfo
+from data_utils.loading.batch_sampler import BatchSplit
 from runtime.errors import CheckpointError, SettingsError
+from train_utils.schedule import Schedule
+from unet.config import UNetConfig
+from unet.finetune import ARCHITECTURE
 
 PACKAGES = ("torch", "accelerate", "datasets", "safetensors", "huggingface_hub", "pillow", "numpy")
 
@@ -44,6 +52,41 @@ def _remove_empty(folders: list[Path]) -> None:
     for folder in folders:
         with suppress(OSError):  # it is not empty
             folder.rmdir()
+
+
+def run_settings(
+    args: Namespace,
+    profile: dict[str, str | int],
+    info: DatasetInfo,
+    model: UNetConfig,
+    split: BatchSplit,
+    schedule: Schedule,
+    num_workers: int,
+) -> dict[str, Any]:
+    """Every resolved setting of a run: what run.json and each checkpoint hold.
+
+    `identity` is what gives a saved state its meaning: a run that differs in it cannot go on from it.
+    """
+    architecture = {name: getattr(model, name) for name in ARCHITECTURE}
+    identity = {
+        "classes": [*map(str, info.class_map.values)],
+        "in_channels": info.channels,
+        **architecture,
+        "data set": info.fingerprint(),
+        "batch size": args.batch_size,
+        "seed": args.seed,
+        "optimizer": args.optimizer,  # its state is of no use to another
+    }
+    return {
+        "flags": json.loads(json.dumps(vars(args) | architecture, default=str)),
+        "profile": profile,
+        "identity": identity,
+        "total_steps": schedule.total_steps,
+        "micro_batch_size": split.micro_batch_size,
+        "accumulation": split.accumulation,
+        "num_workers": num_workers,
+        "run": describe_run(),
+    }
 
 
 def describe_run() -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Weights and optimizer state that are spread over the processes: DTensors of FSDP2, partitions of DeepSpeed's ZeRO."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from types import MethodType
 
 import torch
@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from data_utils.loading.batch_sampler import BatchSplit
 from runtime.errors import CheckpointError, LaunchError
 from runtime.launch import SHARDING
+from unet.model import UNet
 
 ZERO = "zero/"  # begins the names of what cannot be put on another number of processes
 
@@ -87,7 +88,7 @@ def whole_copies(accelerator: Accelerator, tensors: Iterable[tuple[str, Tensor]]
     return copies
 
 
-def whole_network(accelerator: Accelerator, network: nn.Module, build: Callable[[], nn.Module]) -> nn.Module:
+def whole_network(accelerator: Accelerator, network: UNet) -> UNet:
     """A network that the main process can use alone: this one, or a copy where its weights are spread over several.
 
     Every process must call it; the others get back their part.
@@ -98,7 +99,7 @@ def whole_network(accelerator: Accelerator, network: nn.Module, build: Callable[
     copies = whole_copies(accelerator, state.items())
     if not accelerator.is_main_process:
         return network
-    whole = build()
+    whole = UNet(network.config)
     whole.load_state_dict(copies)
     return whole.to(accelerator.device).eval()
 

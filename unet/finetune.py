@@ -12,7 +12,7 @@ from unet.model import UNet
 ARCHITECTURE = ("base_channels", "depth", "norm", "upsample", "dropout")
 
 
-def starting_point(source: str | None, **asked: object) -> tuple[UNet | None, dict[str, Any]]:
+def starting_point(source: str | None, asked: dict[str, Any]) -> tuple[UNet | None, UNetConfig]:
     """The model that training starts from, None without `source`, and the architecture to train.
 
     Args:
@@ -29,7 +29,7 @@ def starting_point(source: str | None, **asked: object) -> tuple[UNet | None, di
         if model is not None and value not in (None, has) and not weightless:
             flag = "--" + name.replace("_", "-")
             raise ModelError(f"{flag} {value}: {source} has {has}; leave the flag out, or start from another model")
-    return model, {name: getattr(config, name) if value is None else value for name, value in asked.items()}
+    return model, UNetConfig(**{name: getattr(config, name) if value is None else value for name, value in asked.items()})
 
 
 def normalization_of(source: UNet | None, channels: int) -> Preprocess | None:

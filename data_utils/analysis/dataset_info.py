@@ -1,7 +1,7 @@
 """A data set, and what must be known of it before the first step: sizes, classes, channels, normalisation."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -53,13 +53,14 @@ class Split:
 
 @dataclass(frozen=True)
 class DatasetInfo:
-    """Both splits and what was measured.
+    """A data set as it was configured: both splits and what was measured.
 
     Args:
         class_pixels: how many pixels of each class the masks hold.
         warnings: lines on what looks like a mistake.
     """
 
+    config: DataConfig
     train: Split
     val: Split
     class_map: ClassMap
@@ -72,9 +73,7 @@ class DatasetInfo:
         """Of the images, 1 or 3 in most data sets."""
         return len(self.normalization.mean)
 
-    def network_shapes(
-        self, preprocess: Preprocess, crop_size: tuple[int, int] | None, smallest: int
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def network_shapes(self, preprocess: Preprocess, smallest: int) -> tuple[np.ndarray, np.ndarray]:
         """(N, 2) shapes at the network: of training images cropped and padded, of validation images as they are.
 
         No training shape has a side below `smallest`.
@@ -83,9 +82,16 @@ class DatasetInfo:
             np.array([preprocess.target_size(*size) for size in split.sizes.tolist()])
             for split in (self.train, self.val)
         )
-        if crop_size:
-            train[:] = crop_size
+        if self.config.crop_size:
+            train[:] = self.config.crop_size
         return np.maximum(padded_shapes(train), smallest), val
+
+    def preprocess(self, normalization: Preprocess | None = None) -> Preprocess:
+        """How a model is to see these images; `normalization` is a pretrained model's, whose weights expect it."""
+        mean, std, pixel_types = self.normalization
+        values = normalization or Preprocess(mean=mean, std=std, pixel_types=pixel_types)
+        size = {"image_size": self.config.image_size, "scale": self.config.scale}
+        return replace(values, **size, **self.class_map.to_preprocess())
 
     def fingerprint(self) -> str:
         """Changes with the number or sizes of the images in either split, or with the names of some of them."""
@@ -141,6 +147,7 @@ def inspect_files(train: Records, val: Records, config: DataConfig, classes: str
     of_train, of_val = (inspection for inspection, _ in inspected)
     locations = {i: _locations_of(found, class_map) for i, found in of_train.class_locations.items()}
     return DatasetInfo(
+        config,
         Split(train, usable_sizes(of_train), _texts(of_train), locations),
         Split(val, usable_sizes(of_val), _texts(of_val)),
         class_map,
@@ -173,7 +180,7 @@ def sample_stream(train: Records, val: Records, config: DataConfig, classes: str
         _check(headers, val, config)
         of_val = Split(val, usable_sizes(headers), _texts(headers))
     of_train = Split(train, np.zeros((len(train), 2), np.int64))
-    return DatasetInfo(of_train, of_val, class_map, class_pixels(found, class_map), normalization)
+    return DatasetInfo(config, of_train, of_val, class_map, class_pixels(found, class_map), normalization)
 
 
 class SampledRecords(Records):

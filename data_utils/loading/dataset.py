@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from data_utils.analysis.dataset_info import DatasetInfo, Split
-from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_mask
 from data_utils.loading.batch_sampler import Slot
 from data_utils.loading.crop import crop_window
@@ -28,8 +27,8 @@ class SegmentationDataset(Dataset):
     the order of all others stays.
     """
 
-    def __init__(self, split: Split, info: DatasetInfo, config: DataConfig, preprocess: Preprocess) -> None:
-        self.split, self.config, self.preprocess = split, config, preprocess
+    def __init__(self, split: Split, info: DatasetInfo, preprocess: Preprocess) -> None:
+        self.split, self.config, self.preprocess = split, info.config, preprocess
         self.channels, self.class_map = info.channels, info.class_map
         self.fill = np.asarray(info.normalization.mean, dtype=np.float32)  # (C,) pixel value of padding
         self.decoded: DecodedSplit | None = None

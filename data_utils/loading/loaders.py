@@ -7,7 +7,6 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset
 
 from data_utils.analysis.dataset_info import DatasetInfo
-from data_utils.config import DataConfig
 from data_utils.loading.batch_sampler import SIDE_BY_SIDE, EvaluationSampler, TrainingSampler
 from data_utils.loading.dataset import EvaluationDataset, TrainingDataset, collate_evaluation, collate_training
 from data_utils.sources.records import StreamRecords
@@ -16,7 +15,6 @@ from unet.config import Preprocess
 
 def build_loaders(
     info: DatasetInfo,
-    config: DataConfig,
     preprocess: Preprocess,
     sampler: TrainingSampler,
     val_sampler: EvaluationSampler,
@@ -24,14 +22,14 @@ def build_loaders(
 ) -> tuple[DataLoader, DataLoader]:
     """Micro-batches of the run's steps, endless epochs in one pass, and the validation images once, none padded.
 
-    With `config.cache`, all are decoded now, or have been in an earlier run.
+    With --cache, all are decoded now, or have been in an earlier run.
     """
-    train = TrainingDataset(info.train, info, config, preprocess)
-    val = EvaluationDataset(info.val, info, config, preprocess)
+    train = TrainingDataset(info.train, info, preprocess)
+    val = EvaluationDataset(info.val, info, preprocess)
     if isinstance(info.train.records, StreamRecords):  # every lane of this process, and each lane's groups side by side
         of_process = sampler.split.micro_batch_size * sampler.split.accumulation
         info.train.records.open_groups = of_process * SIDE_BY_SIDE
-    if config.cache:
+    if info.config.cache:
         train.cache()
         val.cache()
     return (

@@ -76,6 +76,21 @@ class Checkpoints:
         state = self.settings | {"run": asdict(run), "score": score, "scaler": scaler}
         self._pending = self._writer.submit(self._write, state, copies)
 
+    def resume(self, found: FoundCheckpoint, run: RunState, total_steps: int) -> None:
+        """Go on from what was found, or save the start of a new run; every process must call it.
+
+        Raises CheckpointError where the checkpoint belongs to another run.
+        """
+        if found.path is None:
+            self.save(run, None)
+            return
+        for note in [*found.passed_over, *compare_settings(found.state, self.settings)]:
+            say(note)
+        self.restore(found.path, found.state)
+        if not (self.folder.parent / "model").exists():  # resumed into another folder
+            run.forget_best()
+        say(f"resumed from {found.path}, at step {run.step} of {total_steps}")
+
     def restore(self, path: Path, state: dict) -> None:
         """Put the model, its optimizer, averages and scaler back to where they were; every process does."""
         live = self.network.state_dict()

@@ -56,7 +56,7 @@ class StepTrace:
     def _out_of_memory(self, device: int, size: int, total: int, free: int) -> None:
         file = self.folder / f"memory-process-{self.accelerator.process_index}.pickle"
         torch.cuda.memory._dump_snapshot(str(file))
-        say(f"out of memory on GPU {device}: what held it is in {file}")
+        say(f"out of memory on GPU {device}: what held it is in {file}", every_process=True)
 
 
 def top_operators(profiler: torch.profiler.profile) -> str:

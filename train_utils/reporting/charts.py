@@ -1,159 +1,181 @@
-"""Curves, heat maps and pictures as HTML that stands alone: inline SVG, tables, PNGs within the page."""
+"""Curves as inline SVG for the report, and the confusion matrix as a picture; drawn by matplotlib."""
 
-import base64
 import io
 import math
+import re
+import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image
 
-WIDTH, HEIGHT = 480, 240  # of a chart, in its own units; the page scales it
-LEFT, RIGHT, TOP, BOTTOM = 60, 30, 12, 26
-MAX_POINTS = 400  # more cannot be told apart
-MAX_PICTURE = 420  # pixels of the longer side: keeps a report of 8 images within a few megabytes
-CELL = 44  # pixels of a class in the picture of a confusion matrix
-LABELLED_CLASSES = 20  # a larger confusion matrix is a picture without numbers
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+WIDTH, HEIGHT = 480, 240  # of a curve, in points; the page scales it
+MAX_POINTS = 400  # of a line; more cannot be told apart
+# matplotlib takes colours, a page in dark mode needs other ones: each stands for what it is replaced by
+TEXT, GRID, *SERIES = PLACEHOLDERS = ("#000001", "#000002", "#000003", "#000004")
+PAGE_COLORS = dict(zip(PLACEHOLDERS, ("--faint", "--line", "--series-0", "--series-1"), strict=True))
+CURVE_STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",  # text stays text, in the page's own font
+    "svg.hashsalt": "unet-accelerate",  # the same file for the same run
+    "font.sans-serif": ["DejaVu Sans"],  # for the measures of text: the page shows its own font
+    "font.size": 12,
+    "text.color": TEXT,
+    "xtick.labelcolor": TEXT,
+    "ytick.labelcolor": TEXT,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "axes.autolimit_mode": "round_numbers",
+    "axes.xmargin": 0,
+    "axes.ymargin": 0,
+    "axes.formatter.useoffset": False,
+    "path.simplify": False,
+    **{f"axes.spines.{side}": False for side in ("left", "right", "top", "bottom")},
+    **{name: False for name in ("xtick.bottom", "ytick.left")},
+}
+
+LABELLED_CLASSES = 20  # a larger confusion matrix has no numbers
+MAX_NAME = 24  # characters of a class name beside the picture
+DPI = 100
+CELL, FONT = 0.48, 13  # inches, points: of a labelled matrix
+SMALL_FONT, LABEL_PITCH = 10, 0.2  # points, inches between two names beside a larger one
+LEAST, MOST = (238, 241, 246), (37, 99, 235)  # colours of the shares 0 and 1
+DARK = 0.55  # from this share on, text in a cell is white
+INK, FAINT = "#1c2430", "#5c6675"
 
 Points = Sequence[tuple[float, float]]
 
 
-def curve(title: str, series: dict[str, Points]) -> str:
-    """A line chart of {label: [(x, y), ...]} over steps, as <figure>; empty where no series has a finite point."""
-    series = {label: [point for point in points if math.isfinite(point[1])] for label, points in series.items()}
-    last = {label: points[-1][1] for label, points in series.items() if points}
-    series = {label: _thin(series[label]) for label in last}
-    if not series:
-        return ""
-    xs, ys = ([point[axis] for points in series.values() for point in points] for axis in (0, 1))
-    x_ticks, y_ticks = [tick for tick in _ticks(0, max(xs)) if tick <= max(xs)], _ticks(min(ys), max(ys))
-    digits = max(4, 2 + math.ceil(math.log10(max(map(abs, y_ticks)) / (y_ticks[1] - y_ticks[0]))))
-    x_low, x_high, y_low, y_high = 0, max(xs), y_ticks[0], y_ticks[-1]
+@dataclass(frozen=True)
+class Curve:
+    """A line chart for a page: its <svg> element, and the last value of each series by label."""
 
-    def place(x: float, y: float) -> tuple[float, float]:
-        across, up = (x - x_low) / (x_high - x_low), (y - y_low) / (y_high - y_low)
-        return LEFT + across * (WIDTH - LEFT - RIGHT), HEIGHT - BOTTOM - up * (HEIGHT - TOP - BOTTOM)
-
-    parts = []
-    for tick in y_ticks:
-        _, y = place(x_low, tick)
-        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{tick:.{digits}g}</text>')
-    for tick in x_ticks:
-        x, _ = place(tick, y_low)
-        parts.append(f'<text x="{x:.1f}" y="{HEIGHT - 8}" text-anchor="middle">{tick:,.6g}</text>')
-    legend = []
-    for number, (label, points) in enumerate(series.items()):
-        placed = [place(*point) for point in points]
-        line = " ".join(f"{x:.1f},{y:.1f}" for x, y in placed)
-        parts.append(f'<polyline class="series-{number}" points="{line}"/>')
-        x, y = placed[-1]
-        parts.append(f'<circle class="series-{number}" cx="{x:.1f}" cy="{y:.1f}" r="3"/>')
-        legend.append(_legend(number, f"{escape(label)} <b>{last[label]:.4g}</b>"))
-    return (
-        f"<figure><figcaption><h3>{escape(title)}</h3><p>{' '.join(legend)}</p></figcaption>"
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}">{"".join(parts)}</svg></figure>'
-    )
+    title: str
+    svg: str
+    last: dict[str, float]
 
 
-def _legend(number: int, text: str) -> str:
-    return f'<span class=entry><span class="key series-{number}"></span>{text}</span>'
+def curve(title: str, series: dict[str, Points]) -> Curve | None:
+    """A chart of {label: [(step, value), ...]}, at most two series; None where no series has a finite value.
+
+    Titles on one page must differ.
+    """
+    import matplotlib  # here: it takes a quarter of a second, and only reports and trackers need it
+    from matplotlib.figure import Figure
+
+    finite = {label: [point for point in points if math.isfinite(point[1])] for label, points in series.items()}
+    lines = {label: np.array(points, dtype=float) for label, points in finite.items() if points}
+    if not lines:
+        return None
+    with matplotlib.rc_context(CURVE_STYLE):
+        figure = Figure(figsize=(WIDTH / 72, HEIGHT / 72), layout="constrained")
+        axes = figure.add_subplot()
+        for number, points in enumerate(lines.values()):
+            (line,) = axes.plot(*_thinned(points).T, color=SERIES[number], linewidth=2, clip_on=False)
+            line.set(marker="o", markevery=[-1], gid=f"series-{number}")
+        axes.set_xlim(0, max(points[-1, 0] for points in lines.values()))
+        axes.locator_params(axis="y", nbins=5, steps=[1, 2, 2.5, 5, 10])
+        axes.locator_params(axis="x", nbins=5, integer=True)
+        for line in axes.get_ygridlines():
+            line.set_clip_on(False)
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    last = {label: points[-1][1] for label, points in finite.items() if points}
+    return Curve(title, _inline(buffer.getvalue(), title), last)
 
 
-def _thin(points: Points) -> Points:
-    """At most MAX_POINTS: the means of equal runs of points."""
-    run = math.ceil(len(points) / MAX_POINTS)
-    if run <= 1:
+def _thinned(points: np.ndarray) -> np.ndarray:
+    """(n, 2) points as at most MAX_POINTS: the means of runs of nearly equal length."""
+    if len(points) <= MAX_POINTS:
         return points
-    groups = [points[start : start + run] for start in range(0, len(points), run)]
-    return [tuple(sum(values) / len(group) for values in zip(*group, strict=True)) for group in groups]
+    return np.stack([run.mean(axis=0) for run in np.array_split(points, MAX_POINTS)])
 
 
-def _ticks(low: float, high: float) -> list[float]:
-    """A few round numbers from at most `low` to at least `high`."""
-    if high <= low:
-        margin = abs(low) / 2 or 0.5
-        low, high = low - margin, high + margin
-    raw = (high - low) / 4
-    power = 10.0 ** math.floor(math.log10(raw))
-    step = power * next(factor for factor in (1, 2, 2.5, 5, 10) if factor * power >= raw * 0.999)
-    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [number * step for number in range(first, last + 1)]
-
-
-def stacked_bar(shares: dict[str, float]) -> str:
-    """Percentages that add up to 100 as one bar, with its legend."""
-    parts, legend = [], []
-    for number, (label, share) in enumerate(shares.items()):
-        parts.append(f'<div class="series-{number}" style="width:{share:.2f}%"></div>')
-        legend.append(_legend(number, f"{escape(label)} <b>{share:.0f}%</b>"))
-    return f"<div class=bar>{''.join(parts)}</div><p>{' '.join(legend)}</p>"
-
-
-def heat_map(matrix: np.ndarray, names: Sequence[str]) -> str:
-    """A confusion matrix (num_classes, num_classes), rows truth; colours are shares of the row."""
-    shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
-    if len(names) > LABELLED_CLASSES:
-        picture = _shaded(shares).resize((720, 720), Image.Resampling.NEAREST)
-        note = "<p>Rows: truth. Columns: prediction, in the order of the table above.</p>"
-        return f"{note}<div class=matrix>{_image(picture, 'confusion matrix')}</div>"
-    head = "".join(f"<th scope=col>{escape(name)}</th>" for name in names)
-    rows = []
-    for name, counts, row in zip(names, matrix.tolist(), shares.tolist(), strict=True):
-        cells = "".join(
-            f'<td style="background:rgba(37,99,235,{share:.3f})"{" class=strong" if share > 0.55 else ""}'
-            f' title="{count:,} pixels">{100 * share:.1f}</td>'
-            for count, share in zip(counts, row, strict=True)
-        )
-        rows.append(f"<tr><th scope=row>{escape(name)}</th>{cells}</tr>")
-    return (
-        "<p>Rows: truth. Columns: prediction. Percent of the row's pixels.</p>"
-        f"<div class=scroll><table class=heat><thead><tr><th></th>{head}</tr></thead>{''.join(rows)}</table></div>"
-    )
+def _inline(svg: str, title: str) -> str:
+    """matplotlib's SVG file as an element of a page: its colours are the page's, its ids its own."""
+    content = svg[svg.index("<svg") :]
+    content = re.sub(r"<metadata>.*?</metadata>", "", content, flags=re.DOTALL)
+    content = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", content, flags=re.DOTALL)  # it styles the whole page
+    view = f'viewBox="0 0 {WIDTH} {HEIGHT}"'
+    content = re.sub(r"<svg[^>]*>", f'<svg {view} role="img" aria-label="{escape(title)}">', content, count=1)
+    prefix = re.sub(r"\W+", "-", title.lower())
+    content = re.sub(r'\bid="', f'id="{prefix}-', content)
+    content = re.sub(r'\b(?:xlink:)?href="#', f'href="#{prefix}-', content)
+    for placeholder, variable in PAGE_COLORS.items():
+        content = content.replace(placeholder, f"var({variable})")
+    return content
 
 
 def matrix_picture(matrix: np.ndarray, names: Sequence[str]) -> np.ndarray:
-    """The same for trackers: uint8 (H, W, 3), with names and percentages where there are not too many classes."""
+    """A confusion matrix (num_classes, num_classes), rows truth, as uint8 (H, W, 3); colours are shares of the row.
+
+    The picture grows with the classes. Beyond LABELLED_CLASSES it has no numbers, and only as many names as fit.
+    """
+    from matplotlib.figure import Figure
+
     shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
-    side = CELL * len(names)
-    if len(names) > LABELLED_CLASSES:
-        return np.asarray(_shaded(shares).resize((720, 720), Image.Resampling.NEAREST))
-    font = ImageFont.load_default(13)
-    margin = CELL + int(max(font.getlength(name) for name in names))
-    page = Image.new("RGB", (margin + side, margin + side), "white")
-    page.paste(_shaded(shares).resize((side, side), Image.Resampling.NEAREST), (margin, margin))
-    draw = ImageDraw.Draw(page)
-    draw.text((margin / 2, margin / 2), "truth \\ prediction", "#5c6675", font, anchor="mm")
-    headings = Image.new("RGB", (margin, side), "white")  # of the columns; turned in the end, to read upwards
-    columns = ImageDraw.Draw(headings)
-    for number, name in enumerate(names):
-        middle = (number + 0.5) * CELL
-        draw.text((margin - 8, margin + middle), name, "black", font, anchor="rm")
-        columns.text((8, middle), name, "black", font, anchor="lm")
-        for other, share in enumerate(shares[number]):
-            ink = "white" if share > 0.55 else "black"
-            place = (margin + (other + 0.5) * CELL, margin + middle)
-            draw.text(place, f"{100 * share:.0f}", ink, font, anchor="mm")
-    page.paste(headings.transpose(Image.Transpose.ROTATE_90), (margin, 0))
-    return np.asarray(page)
-
-
-def _shaded(shares: np.ndarray) -> Image.Image:
-    ink = np.array([37, 99, 235]) * shares[..., None] + np.array([238, 241, 246]) * (1 - shares[..., None])
-    return Image.fromarray(ink.astype(np.uint8))
-
-
-def picture(pixels: np.ndarray, label: str) -> str:
-    """A (H, W, 3) uint8 picture with its label, as <figure>."""
-    image = Image.fromarray(pixels)
-    image.thumbnail((MAX_PICTURE, MAX_PICTURE))
-    return f"<figure>{_image(image, label)}<figcaption>{escape(label)}</figcaption></figure>"
-
-
-def _image(image: Image.Image, label: str) -> str:
+    count, labelled = len(names), len(names) <= LABELLED_CLASSES
+    side = max(CELL * count, 2) if labelled else min(max(LABEL_PITCH * count, 8), 12)  # inches
+    figure = Figure(figsize=(side, side), dpi=DPI)
+    axes = figure.add_axes((0, 0, 1, 1))  # names stand outside: what is saved is cut to what was drawn
+    _draw_shares(axes, shares, labelled)
+    _name_classes(axes, names, every=1 if labelled else math.ceil(LABEL_PITCH * count / side), cell=side / count)
     buffer = io.BytesIO()
-    image.save(buffer, "PNG", optimize=True)
-    data = base64.b64encode(buffer.getvalue()).decode()
-    width, height = image.size
-    return f'<img alt="{escape(label)}" width={width} height={height} src="data:image/png;base64,{data}">'
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # names in other scripts are boxes
+        figure.savefig(buffer, format="png", bbox_inches="tight", pad_inches=0.15)
+    return np.asarray(Image.open(buffer).convert("RGB"))
+
+
+def _draw_shares(axes: "Axes", shares: np.ndarray, labelled: bool) -> None:
+    from matplotlib.colors import LinearSegmentedColormap
+
+    colors = LinearSegmentedColormap.from_list("shares", [np.divide(color, 255) for color in (LEAST, MOST)])
+    cells = axes.imshow(shares, colors, vmin=0, vmax=1, interpolation="nearest", aspect="auto")
+    if not labelled:
+        bar = axes.figure.colorbar(cells, ax=axes, location="bottom", fraction=0.025, pad=0.02, aspect=50)
+        bar.outline.set_visible(False)
+        bar.set_label("share of the row's pixels", fontsize=SMALL_FONT, color=INK)
+        return
+    for row, column in zip(*np.nonzero(shares), strict=True):
+        share = shares[row, column]
+        ink = "white" if share > DARK else INK
+        axes.text(column, row, f"{100 * share:.0f}", color=ink, fontsize=FONT, ha="center", va="center")
+    edges = np.arange(1, len(shares)) - 0.5
+    axes.hlines(edges, -0.5, len(shares) - 0.5, "white", linewidth=1)
+    axes.vlines(edges, -0.5, len(shares) - 0.5, "white", linewidth=1)
+    below: dict[str, Any] = {"xytext": (0, -10), "textcoords": "offset points", "ha": "center", "va": "top"}
+    axes.annotate(
+        "% of the row's pixels", (0.5, 0), xycoords="axes fraction", fontsize=SMALL_FONT, color=FAINT, **below
+    )
+
+
+def _name_classes(axes: "Axes", names: Sequence[str], every: int, cell: float) -> None:
+    """Write every `every`-th class name at its row and its column; a cell is `cell` inches wide."""
+    size = FONT if len(names) <= LABELLED_CLASSES else SMALL_FONT
+    places = range(0, len(names), every)
+    short = [_shortened(names[place]) for place in places]
+    if max(map(len, short)) * 0.65 * size / 72 < cell:  # 0.65: about the width of a letter by its height
+        turned: dict[str, Any] = {}
+    else:
+        turned = {"rotation": 45 if size == FONT else 90, "rotation_mode": "anchor", "ha": "left", "va": "center"}
+    # a name is no formula, whatever dollar signs it has
+    axes.set_yticks(places, short, fontsize=size, color=INK, parse_math=False)
+    axes.set_xticks(places, short, fontsize=size, color=INK, parse_math=False, **turned)
+    axes.tick_params(length=0, top=False, labeltop=True, bottom=False, labelbottom=False)
+    axes.spines[:].set_visible(False)
+    axes.xaxis.set_label_position("top")
+    axes.set_xlabel("prediction", fontsize=size, color=FAINT)
+    axes.set_ylabel("truth", fontsize=size, color=FAINT)
+
+
+def _shortened(name: str) -> str:
+    """At most MAX_NAME characters: names that begin alike often differ at their end."""
+    return name if len(name) <= MAX_NAME else f"{name[: MAX_NAME // 2 - 1]}…{name[-MAX_NAME // 2 :]}"

@@ -1,112 +1,86 @@
 """The README.md of a trained model: what it is, what was measured, how to use it."""
 
-import json
-from collections.abc import Sequence
+import os
 from pathlib import Path
 
-import torch
+from huggingface_hub import EvalResult, ModelCardData
+
+from train_utils.evaluation import Evaluation
+from train_utils.reporting.rendering import render
 
 TRAINING = (
     *("epochs", "max_steps", "batch_size", "image_size", "scale", "crop_size", "augment", "loss", "class_weights"),
     *("optimizer", "learning_rate", "weight_decay", "schedule", "warmup_steps", "max_grad_norm", "seed"),
     *("init_from", "base_channels", "depth", "norm", "upsample", "dropout"),
 )
-METRICS = {"mean_iou": "Mean IoU", "mean_dice": "Mean Dice", "pixel_accuracy": "Pixel accuracy"}
+MEANS = {"mean_iou": "Mean IoU", "mean_dice": "Mean Dice", "pixel_accuracy": "Pixel accuracy"}
+METRICS = ("iou", "dice", "precision", "recall")
 
 
-def model_card(settings: dict, *, step: int, names: Sequence[str], matrix: torch.Tensor, result: dict) -> str:
-    """Markdown with the front matter that the Hub reads; `settings` as in run.json.
-
-    Args:
-        step: the optimizer step of these weights.
-        matrix, result: as for `report.write_report`.
-    """
+def model_card(settings: dict, best: Evaluation) -> str:
+    """Markdown with the front matter that the Hub reads; `settings` as in run.json."""
     flags = settings["flags"]
     dataset = _without_path(flags["dataset"])
     title = f"U-Net on {dataset}"
-    scores = {key: label for key, label in METRICS.items() if result[key] is not None}
-    # values are JSON, which YAML contains: no name needs quoting rules of its own
-    measured = "".join(
-        f"    - type: {key}\n      name: {label}\n      value: {result[key]:.6f}\n" for key, label in scores.items()
-    )
-    table = "".join(
-        f"| {_cell(name)} | "
-        + " | ".join(_score(result[metric][index]) for metric in ("iou", "dice", "precision", "recall"))
-        + f" | {int(matrix[index].sum()):,} |\n"
-        for index, name in enumerate(names)
-    )
-    training = "".join(
-        f"| {name.replace('_', ' ')} | {_cell(_without_path(flags[name]))} |\n"
+    left_out = {"epochs"} if flags.get("max_steps") else set()  # which stands for them
+    training = {
+        name.replace("_", " "): _without_path(flags[name])
         for name in TRAINING
-        if flags.get(name) is not None and not (name == "epochs" and flags.get("max_steps"))  # which stands for them
+        if flags.get(name) is not None and name not in left_out
+    }
+    classes = [
+        {"name": name, "scores": [best.scores[metric][index] for metric in METRICS], "pixels": int(row.sum())}
+        for index, (name, row) in enumerate(zip(best.class_names, best.matrix, strict=True))
+    ]
+    return render(
+        "model_card.md.jinja",
+        card_data=_front_matter(title, dataset, best).to_yaml(),
+        title=title,
+        names=best.class_names,
+        means={label: best.scores[key] for key, label in MEANS.items()},
+        classes=classes,
+        step=best.step,
+        total_steps=settings["total_steps"],
+        run=settings["run"],
+        profile=settings["profile"],
+        training=training,
     )
-    run, profile = settings["run"], settings["profile"]
-    return f"""---
-library_name: unet-accelerate
-pipeline_tag: image-segmentation
-tags:
-- unet
-- semantic-segmentation
-- image-segmentation
-model-index:
-- name: {json.dumps(title)}
-  results:
-  - task:
-      type: image-segmentation
-      name: Semantic segmentation
-    dataset:
-      type: {json.dumps(dataset)}
-      name: {json.dumps(dataset)}
-      split: validation
-    metrics:
-{measured}---
 
-# {_cell(title)}
 
-Semantic segmentation into {len(names)} classes: {", ".join(map(_cell, names))}. The preprocessing is part of the
-model's `config.json`: images go in as they are, and masks come back at their size.
-
-## Use
-
-```python
-from unet import Predictor  # of unet-accelerate
-
-predictor = Predictor.from_pretrained("path or Hub id of this model")
-mask = predictor.mask("image.png")  # (H, W) class indices
-```
-
-For files and folders: `python predict.py --model MODEL --input IMAGES --output MASKS`.
-
-## Measured on the validation images
-
-{", ".join(f"{label} {result[key]:.4f}" for key, label in scores.items())}, from one confusion matrix over all of them,
-at the masks' own sizes.
-
-| class | IoU | Dice | precision | recall | pixels |
-|---|---:|---:|---:|---:|---:|
-{table}
-## Training
-
-Weights of optimizer step {step:,} of {settings["total_steps"]:,}; torch {run["torch"]}, accelerate
-{run["accelerate"]}, processes: {profile["processes"]}, mixed precision: {profile["mixed_precision"]}.
-
-| setting | value |
-|---|---|
-{training}"""
+def _front_matter(title: str, dataset: str, best: Evaluation) -> ModelCardData:
+    results = [
+        EvalResult(
+            task_type="image-segmentation",
+            task_name="Semantic segmentation",
+            dataset_type=dataset,
+            dataset_name=dataset,
+            dataset_split="validation",
+            metric_type=key,
+            metric_name=label,
+            metric_value=round(best.scores[key], 6),
+        )
+        for key, label in MEANS.items()
+        if best.scores[key] is not None
+    ]
+    return ModelCardData(
+        library_name="unet-accelerate",
+        pipeline_tag="image-segmentation",
+        tags=["unet", "semantic-segmentation", "image-segmentation"],
+        model_name=title if results else None,
+        eval_results=results or None,
+    )
 
 
 def _without_path(value: object) -> str:
-    """A local file or folder by its name alone: a card is published, and where things lay is nobody's business."""
+    """A local file or folder by its name alone: a card is published, and where things lay is nobody's business.
+
+    Local is what exists, and what begins with a folder that does: a pattern of files is no file.
+    """
     if isinstance(value, list | tuple):
-        return " ".join(map(str, value))
-    text = str(value)
-    return Path(text).resolve().name if Path(text).exists() else text
-
-
-def _cell(text: str) -> str:
-    """Text that neither ends a table's cell nor becomes markup."""
-    return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
-
-
-def _score(value: float | None) -> str:
-    return "n/a" if value is None else f"{value:.4f}"
+        return " ".join(map(_without_path, value))
+    text = str(value).removeprefix("file://")
+    path = Path(text).expanduser()
+    if os.path.exists(path):
+        return path.resolve().name
+    above = (folder for folder in path.parents if folder != Path("."))
+    return path.name if any(map(os.path.exists, above)) else str(value)

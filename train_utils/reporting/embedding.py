@@ -1,0 +1,64 @@
+"""Pictures within a page: as data URIs, of a bounded size altogether."""
+
+import base64
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from PIL import Image
+
+MAX_SIDE, MIN_SIDE = 420, 8  # pixels of a picture's longer side
+SMALL_PNG = 16_000  # bytes: a picture this small is shown as it is, pixel by pixel
+JPEG_QUALITY = 85
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """A picture for <img>: its data URI, and its size in pixels."""
+
+    source: str
+    width: int
+    height: int
+
+
+def embed_all(pictures: Sequence[np.ndarray], budget: int) -> list[Embedded]:
+    """(H, W, 3) uint8 pictures, all reduced to the largest common side with which their URIs fit into `budget` bytes.
+
+    One side for all keeps the views of an image comparable.
+    """
+    side = MAX_SIDE
+    while True:
+        embedded = [_embed_reduced(pixels, side) for pixels in pictures]
+        if side == MIN_SIDE or sum(len(picture.source) for picture in embedded) <= budget:
+            return embedded
+        side = max(MIN_SIDE, side * 3 // 4)
+
+
+def embed_png(pixels: np.ndarray) -> Embedded:
+    """A (H, W, 3) uint8 picture as it is."""
+    image = Image.fromarray(pixels)
+    return _embed(image, "png", _encoded(image, "PNG", optimize=True))
+
+
+def _embed_reduced(pixels: np.ndarray, side: int) -> Embedded:
+    """Flat pictures are smaller as PNG, photographs as JPEG."""
+    image = Image.fromarray(pixels)
+    image.thumbnail((side, side))
+    png = _encoded(image, "PNG")
+    if len(png) > SMALL_PNG:
+        # colours at full resolution: wrong pixels are thin red lines. Pillow's `optimize` fails on noise (13.0)
+        jpeg = _encoded(image, "JPEG", quality=JPEG_QUALITY, subsampling=0)
+        if len(jpeg) < len(png):
+            return _embed(image, "jpeg", jpeg)
+    return _embed(image, "png", png)
+
+
+def _encoded(image: Image.Image, kind: str, **options: int) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def _embed(image: Image.Image, kind: str, content: bytes) -> Embedded:
+    return Embedded(f"data:image/{kind};base64,{base64.b64encode(content).decode()}", *image.size)

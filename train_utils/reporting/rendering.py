@@ -1,0 +1,34 @@
+"""Templates of the report and of the model card, and how they write values."""
+
+import re
+from pathlib import Path
+
+TEMPLATES = Path(__file__).parent / "templates"
+MARKUP = re.compile(r"[\\`*|\[\]~]|(?<![^\W_])_|_(?![^\W_])")  # an underscore within a word is one
+
+
+def render(template: str, **values: object) -> str:
+    """A template of `templates/` filled in; what goes into HTML is escaped, a value that is missing is an error."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape  # not needed at start-up
+
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=select_autoescape(["html.jinja"]),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters.update(score=score_text, markdown=markdown_text)
+    return environment.get_template(template).render(values)
+
+
+def score_text(value: float | None) -> str:
+    """Four decimals, or n/a where there is no score."""
+    return "n/a" if value is None else f"{value:.4f}"
+
+
+def markdown_text(text: str) -> str:
+    """Text that neither ends a table's cell nor becomes markup."""
+    escaped = MARKUP.sub(lambda match: f"\\{match[0]}", re.sub(r"\s+", " ", text))
+    return escaped.replace("&", "&amp;").replace("<", "&lt;")

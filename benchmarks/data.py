@@ -25,13 +25,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from data_utils.batching import EvaluationSampler, Slot, TrainingSampler, padded_shapes
 from data_utils.dataset import TrainingDataset
-from runtime.errors import DataError
 from data_utils.folders import pair
 from data_utils.loaders import build_loaders
 from data_utils.masks import MaskClasses
 from data_utils.survey import Data, load_data
-from unet import ImageError, Preprocess
 from unet.preprocess import read_image
+
+from runtime.errors import DataError
+from unet import ImageError, Preprocess
 
 LARGE, SMALL = (1280, 1918), (360, 480)  # (H, W): Carvana's photographs, CamVid's
 BATCH = 4

@@ -27,10 +27,11 @@ from PIL import Image, ImageFilter
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from runtime.memory import keep_freed_memory
-from unet import UNet, UNetConfig
 from unet.convert import load_model
 from unet.inference import batch_sizes, load_network
+
+from runtime.memory import keep_freed_memory
+from unet import UNet, UNetConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -123,7 +123,7 @@ class Predictor:
         return tuple(network.config.preprocess.target_size(*size) for network in self.networks)
 
     def tilings(self, size: tuple[int, int]) -> list[Tiling | None]:
-        """How each network cuts an image of `size` (H, W); SettingsError for an overlap that leaves nothing of a tile."""
+        """How each network cuts an image of `size` (H, W); SettingsError where an overlap leaves nothing of a tile."""
         tilings = [
             plan(network.config, target, self.tile_size, self.overlap)
             for network, target in zip(self.networks, self.input_sizes(size), strict=True)

@@ -70,7 +70,7 @@ def plan(
             and chooses tiles beyond.
         overlap: pixels that neighbours share; None takes what exact tiles need, or half a tile where none are exact.
 
-    Both are rounded up to what the pooling grid allows. Raises SettingsError where the overlap leaves nothing of a tile.
+    Both are rounded up to the pooling grid. Raises SettingsError for an overlap that leaves nothing of a tile.
     """
     grid, needed = 2**config.depth, reach(config)
     pixel_bytes = 4 * 8 * config.base_channels  # measured: float32, the last concatenation and its convolution

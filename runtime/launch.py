@@ -19,6 +19,7 @@ from torch import nn
 from torch.distributed import PrefixStore, Store, register_rendezvous_handler, rendezvous
 
 from runtime.errors import LaunchError
+from runtime.memory import keep_freed_memory
 
 # of a step's exchange, and of the processes' meeting; what one process does for all is waited for in `on_main`
 COLLECTIVE_TIMEOUT = timedelta(minutes=10)
@@ -70,8 +71,18 @@ def check_launch() -> None:
         )
 
 
+def start_process(accelerator: Accelerator, comm_hook: str = "none") -> dict[str, str | int]:
+    """Call after `Accelerator()`: check the launch, keep freed memory, and say what the profile decided.
+
+    Raises LaunchError as `check_processes` does.
+    """
+    check_processes(accelerator, comm_hook)
+    keep_freed_memory(accelerator.device)
+    return describe_profile(accelerator)
+
+
 def check_processes(accelerator: Accelerator, comm_hook: str = "none") -> None:
-    """Call after `Accelerator()`: LaunchError unless the processes found each other, and shard if they should."""
+    """LaunchError unless the processes found each other, and shard if they should."""
     started = int(os.environ.get("WORLD_SIZE", 1))
     if accelerator.num_processes != started:
         raise LaunchError(

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-
 from data_utils.batching import EvaluationSampler, TrainingSampler, epoch_batches, padded_shapes
 
 

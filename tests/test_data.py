@@ -9,22 +9,22 @@ import numpy as np
 import pytest
 import tifffile
 from conftest import TINY, launch, write_folder
-from filelock import FileLock
-from PIL import Image
-
-from data_utils import cache, inspection
 from data_utils.batching import Slot
 from data_utils.check import check_data
 from data_utils.crops import crop_window
 from data_utils.dataset import EvaluationDataset, TrainingDataset
 from data_utils.decoded import decode_once
-from runtime.errors import DataError
 from data_utils.large import Crops
 from data_utils.masks import read_mask
 from data_utils.survey import load_data
-from unet import ImageError, Preprocess
+from filelock import FileLock
+from PIL import Image
 from unet.preprocess import read_image
 from unet.windows import network_crop, open_rows
+
+from data_utils import cache, inspection
+from runtime.errors import DataError
+from unet import ImageError, Preprocess
 
 OPTIONS = dict.fromkeys(
     ("train_split", "val_split", "mask_suffix", "image_column", "mask_column", "dataset_config", "val_group")

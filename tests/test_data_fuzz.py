@@ -8,16 +8,16 @@ from contextlib import contextmanager, suppress
 
 import numpy as np
 import pytest
+from data_utils.decoding import image_header
+from data_utils.inspection import Inspection, Problem, inspect
+from data_utils.masks import read_mask
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
-
-from data_utils.decoding import image_header
-from runtime.errors import DataError
-from data_utils.inspection import Inspection, Problem, inspect
-from data_utils.masks import read_mask
-from unet import ImageError, Preprocess
 from unet.preprocess import read_image
+
+from runtime.errors import DataError
+from unet import ImageError, Preprocess
 
 SECONDS = 5  # far more than any of these small files takes
 INDICES = (np.arange(24 * 32, dtype=np.uint8).reshape(24, 32) // 100).copy()

@@ -16,18 +16,18 @@ import numpy as np
 import pytest
 from accelerate.data_loader import BatchSamplerShard
 from conftest import ROOT, TINY, launch, write_folder
-from test_data import ERRORS, OPTIONS, progress
-from torch.utils.data import DataLoader
-
 from data_utils.batching import SIDE_BY_SIDE, EvaluationSampler, TrainingSampler, stream_batches
-from runtime.errors import DataError
 from data_utils.loaders import build_loaders
-from data_utils.pack import pack
 from data_utils.streams import ParquetRows, find_files
 from data_utils.survey import Data, load_data
 from data_utils.tars import TarRecords
-from unet import Preprocess
+from test_data import ERRORS, OPTIONS, progress
+from torch.utils.data import DataLoader
 from unet.preprocess import read_image
+
+from data_utils.pack import pack
+from runtime.errors import DataError
+from unet import Preprocess
 
 CLASSES = "0=background,255=cell"
 STREAM = {"classes": CLASSES, "image_size": (40, 56)}

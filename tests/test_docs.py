@@ -13,15 +13,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import predict_flags
 import pytest
 import torch
+import train_flags
 from accelerate.commands.launch import launch_command_parser
 from conftest import ROOT
 from test_convert import checkpoint
 from torch.distributed.run import get_args_parser
-
-import predict_flags
-import train_flags
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 SMALL = {  # flags that make a documented command quick

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-
 from data_utils.augment import augment
 from data_utils.batching import TrainingSampler
 from train_utils.optimization import build_optimizer, learning_rate
+
 from unet import UNet, UNetConfig
 from unet.losses import SegmentationLoss
 

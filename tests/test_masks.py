@@ -8,14 +8,14 @@ import re
 
 import numpy as np
 import pytest
-from PIL import Image
-
-from data_utils import masks
 from data_utils.decoding import image_header, opened
-from runtime.errors import DataError
 from data_utils.inspection import examine, raise_problems, total_pixels
 from data_utils.masks import IGNORE, MaskClasses, parse_classes, read_mask, resolve
+from PIL import Image
 from unet.windows import open_rows
+
+from data_utils import masks
+from runtime.errors import DataError
 
 INDICES = np.kron(np.array([[0, 1, 2], [2, 0, 1]], np.uint8), np.ones((4, 5), np.uint8))  # (8, 15)
 COLOURS = ((0, 0, 0), (128, 64, 128), (128, 64, 200))

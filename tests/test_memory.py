@@ -11,10 +11,10 @@ import pytest
 import torch
 from accelerate.utils import DistributedType
 from conftest import ROOT, TINY, launch
-
-from runtime.errors import LaunchError
 from train_utils.memory import Split, _attempt_fits, split_batch, step_bytes
 from train_utils.shortage import MemoryShortage, memory_limit, shortage_recorded
+
+from runtime.errors import LaunchError
 from unet import UNet, UNetConfig
 from unet.losses import SegmentationLoss
 

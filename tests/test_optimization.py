@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from train_utils.optimization import SCHEDULES, build_optimizer, class_weight_tensor, learning_rate
 
 from runtime.errors import LaunchError
-from train_utils.optimization import SCHEDULES, build_optimizer, class_weight_tensor, learning_rate
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

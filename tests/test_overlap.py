@@ -4,7 +4,6 @@ import threading
 import time
 
 import pytest
-
 from train_utils.overlap import AHEAD, in_turn, overlapped
 
 

@@ -1,6 +1,5 @@
 import numpy as np
 import pytest
-
 from data_utils.overlay import GREY, RED, colorize, overlay, palette, panel, to_rgb
 
 

@@ -4,11 +4,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from PIL import Image
-
 from data_utils.masks import MaskClasses
 from data_utils.overlay import RED
 from data_utils.pictures import worst_and_best
+from PIL import Image
 
 CLASSES = MaskClasses(("background", "cell"), (0, 255), 9)
 

@@ -18,17 +18,17 @@ import tifffile
 import torch
 from accelerate.utils import DynamoBackend
 from conftest import ROOT, launch
+from data_utils.inputs import Job, batches_of, check_disk, share_of
+from data_utils.origin import claim, complete, origin_of
 from PIL import Image
+from unet.inference import batch_sizes
+from unet.windows import tiff_pages
 
 from data_utils import inputs
 from runtime.errors import DataError
-from data_utils.inputs import Job, batches_of, check_disk, share_of
-from data_utils.origin import claim, complete, origin_of
 from runtime.files import replaced_file
 from runtime.launch import compile_networks
 from unet import Predictor, Preprocess, UNet, UNetConfig
-from unet.inference import batch_sizes
-from unet.windows import tiff_pages
 
 
 @pytest.fixture(scope="module")

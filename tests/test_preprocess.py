@@ -6,7 +6,6 @@ import warnings
 import numpy as np
 import pytest
 from PIL import Image
-
 from unet.preprocess import ImageError, PixelTypeWarning, Preprocess, fit_channels, read_image
 from unet.resize import resize_image
 

@@ -18,9 +18,9 @@ from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import DistributedType
 from conftest import TINY, launch
 from safetensors.torch import load_file
+from train_utils.memory import Split
 
 from runtime.errors import LaunchError
-from train_utils.memory import Split
 from train_utils.sharding import prepare_sharding
 from unet import UNet, UNetConfig
 

@@ -10,17 +10,17 @@ from threading import Thread
 import numpy as np
 import pytest
 import tifffile
-from PIL import Image, ImageFile
-
 from data_utils.decoding import image_header
-from runtime.errors import DataError
 from data_utils.inspection import examine, raise_problems, total_pixels
 from data_utils.masks import read_mask, resolve
+from data_utils.streams import ParquetRows
+from PIL import Image, ImageFile
+from unet.preprocess import read_image
+
 from data_utils.pack import pack
 from data_utils.shapes import Shapes
 from data_utils.sources import load
-from data_utils.streams import ParquetRows
-from unet.preprocess import read_image
+from runtime.errors import DataError
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 OPTIONS = dict.fromkeys(

@@ -10,13 +10,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
-
-from unet import ImageError, Predictor, Preprocess, UNet, UNetConfig
 from unet.inference import fold_batch_norm
 from unet.logits import most_likely, resize_bands, resize_logits
 from unet.preprocess import read_image
 from unet.tiles import LARGE_TILE_MEMORY, TileError, Tiling, batch_logits, plan, reach, stream_logits
 from unet.windows import ArrayRows, TiffRows, network_crop, network_rows, open_rows, tiff_pages
+
+from unet import ImageError, Predictor, Preprocess, UNet, UNetConfig
 
 
 def network(depth: int, upsample: str = "transpose", norm: str = "batch", **preprocess) -> UNet:

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import tifffile
 import torch
+import train_flags
 from conftest import ROOT, TINY, launch, write_folder
 from PIL import Image
 
-import train_flags
 from unet import UNet
 
 

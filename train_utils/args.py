@@ -3,11 +3,12 @@
 import argparse
 from pathlib import Path
 
-from data_utils.augment import STRENGTHS
-
+from data_utils.loading.augment import STRENGTHS
 from runtime import cli as arg
 from runtime.launch import COMM_HOOKS
-from train_utils.optimization import SCHEDULES
+from train_utils.monitoring.tracking import available_tracker
+from train_utils.reporting.hub import check_token
+from train_utils.schedule import SCHEDULES
 from unet.blocks import NORMS, UPSAMPLINGS
 from unet.losses import LOSSES
 
@@ -84,4 +85,6 @@ def parse_args(description: str) -> argparse.Namespace:
         parser.error("--resume auto needs --output-dir, the folder of the run to go on with")
     if args.image_size and args.scale != 1:
         parser.error("--image-size and --scale both set the size; give one of them")
+    args.tracker = available_tracker(args.tracker)
+    check_token(args.push_to_hub)
     return args

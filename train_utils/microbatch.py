@@ -3,10 +3,11 @@
 import json
 import math
 import os
+from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -16,6 +17,13 @@ from runtime.errors import MemoryShortage, SettingsError
 from runtime.files import replaced_file
 
 FILE = "memory.json"
+
+
+def split_from_args(args: Namespace, profile: dict[str, Any], saved_size: int | None) -> BatchSplit:
+    """As the flags and the profile say; `saved_size` is a micro-batch that has been known to fit."""
+    size = None if args.micro_batch_size == "auto" else args.micro_batch_size
+    accumulation, of_profile = args.gradient_accumulation_steps, profile.get("gradient_accumulation_steps")
+    return split_batch(args.batch_size, profile["processes"], size, accumulation, of_profile, saved_size)
 
 
 def split_batch(

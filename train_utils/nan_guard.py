@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from runtime.console import say
 from runtime.errors import TrainingError
+from train_utils.checkpoints.run_state import RunState
 
 MAX_IN_A_ROW = 5
 
@@ -19,13 +20,13 @@ class StepGuard:
 
     Args:
         network: the model, not wrapped; its running statistics have seen the step already and are put back.
-        skipped: how many steps the run has skipped so far.
+        state: counts the steps that were skipped.
     """
 
-    def __init__(self, accelerator: Accelerator, network: nn.Module, skipped: int) -> None:
+    def __init__(self, accelerator: Accelerator, network: nn.Module, state: RunState) -> None:
         self.accelerator = accelerator
         self.network = network
-        self.skipped = skipped
+        self.state = state
         self._in_a_row = 0
 
     def begin_step(self) -> None:
@@ -49,21 +50,14 @@ class StepGuard:
             buffer.copy_(before)
         return False
 
-    def refuse(self, step: int, images: list[str]) -> None:
+    def refuse(self, images: list[str]) -> None:
         """Say which images, of this process, were in the step; a TrainingError after several in a row."""
-        self.skipped += 1
+        self.state.skipped += 1
         self._in_a_row += 1
         names = ", ".join(gather_object(images)[:8])
-        line = f"step {step}: loss or gradient not finite, step skipped; its images: {names}"
+        line = f"step {self.state.step}: loss or gradient not finite, step skipped; its images: {names}"
         if self._in_a_row == MAX_IN_A_ROW:
             raise TrainingError(
                 f"{MAX_IN_A_ROW} steps in a row without a finite gradient, lower --learning-rate? {line}"
             )
         say(line)
-
-
-def report_skipped(accelerator: Accelerator, problems: set[str]) -> None:
-    """Name the samples that any process left out of training, once; every process must call it."""
-    everywhere = sorted(set(gather_object(sorted(problems))))
-    if everywhere:
-        say(f"{len(everywhere)} bad samples were skipped in training: {'; '.join(everywhere[:20])}")

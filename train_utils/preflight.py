@@ -59,7 +59,9 @@ def preflight(
     if agreed < size or how:
         line = f"memory: micro-batches of {agreed} images of {shape[1]} x {shape[2]}{how}, of {size} wanted"
         say(line)
-    return split if agreed == size else split.with_micro_batches(agreed)
+    split = split if agreed == size else split.with_micro_batches(agreed)
+    say(f"batch: {split}")
+    return split
 
 
 def _attempt_fits(

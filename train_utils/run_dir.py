@@ -10,16 +10,37 @@ from argparse import Namespace
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.loading.batch_sampler import BatchSplit
 from runtime.errors import CheckpointError, SettingsError
+from train_utils.checkpoints.find import FoundCheckpoint, find_checkpoint
+from train_utils.microbatch import MemoryLimit, memory_limit
 from train_utils.schedule import Schedule
 from unet.config import UNetConfig
 from unet.finetune import ARCHITECTURE
 
 PACKAGES = ("torch", "accelerate", "datasets", "safetensors", "huggingface_hub", "pillow", "numpy")
+
+
+class RunStart(NamedTuple):
+    """The folder of a run, the checkpoint that it goes on from, and what it has learnt about memory."""
+
+    output_dir: Path
+    checkpoint: FoundCheckpoint
+    limit: MemoryLimit
+
+    @property
+    def largest_micro_batch(self) -> int | None:
+        """That has been known to fit, if any."""
+        return self.limit.micro_batch_size or self.checkpoint.state.get("micro_batch_size")
+
+
+def open_run(path: Path | None, resume: str | None) -> RunStart:
+    """Make or find the folder of a run, and what is in it already; for one process."""
+    folder = make_run_dir(path, resume)
+    return RunStart(folder, find_checkpoint(resume, folder / "checkpoints"), memory_limit(folder))
 
 
 def make_run_dir(path: Path | None, resume: str | None) -> Path:

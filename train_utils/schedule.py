@@ -4,6 +4,11 @@ import math
 from argparse import Namespace
 from dataclasses import dataclass
 
+from torch.optim import Optimizer
+
+from runtime.console import say
+from train_utils.checkpoints.run_state import RunState
+
 SCHEDULES = ("cosine", "poly", "constant")
 
 
@@ -44,9 +49,16 @@ class Schedule:
             patience=args.patience,
         )
 
-    def learning_rate(self, step: int) -> float:
-        """Of optimizer step `step` (from 0)."""
-        return learning_rate(step, self.total_steps, self.peak, self.warmup_steps, self.kind)
+    def set_learning_rate(self, optimizer: Optimizer, step: int) -> float:
+        """Give the optimizer the learning rate of step `step` (from 0), and return it."""
+        rate = learning_rate(step, self.total_steps, self.peak, self.warmup_steps, self.kind)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        return rate
+
+    def remaining(self, state: RunState) -> range:
+        """The steps that are still to be made."""
+        return range(state.step, self.total_steps)
 
     def epoch(self, step: int) -> float:
         """How many epochs `step` steps are."""
@@ -56,9 +68,14 @@ class Schedule:
         """Whether nothing is left to do after so many steps."""
         return step >= self.total_steps
 
-    def is_out_of_patience(self, evaluations_since_best: int) -> bool:
-        """Whether so many evaluations without a better one are enough."""
-        return bool(self.patience) and evaluations_since_best >= self.patience
+    def is_over(self, state: RunState) -> bool:
+        """Whether a run that stands at `state` has made all its steps, or has lost its patience, which is said."""
+        if self.is_last(state.step):
+            return True
+        if self.patience is None or state.evaluations_since_best < self.patience:
+            return False
+        say(f"no better mean IoU in {self.patience} evaluations, stopping at step {state.step}")
+        return True
 
     def logs(self, step: int) -> bool:
         """Whether the numbers of training are logged after `step` steps."""

@@ -1,9 +1,12 @@
 """Training that starts from another model: its architecture, its normalisation, and the weights that fit."""
 
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
+from runtime.console import say
 from runtime.errors import ModelError
 from unet.config import Preprocess, UNetConfig
 from unet.loading import load_model
@@ -12,29 +15,50 @@ from unet.model import UNet
 ARCHITECTURE = ("base_channels", "depth", "norm", "upsample", "dropout")
 
 
-def starting_point(source: str | None, asked: dict[str, Any]) -> tuple[UNet | None, UNetConfig]:
-    """The model that training starts from, None without `source`, and the architecture to train.
+class StartingPoint(NamedTuple):
+    """What training starts from: the architecture to train, and the model to take weights from, if any."""
+
+    architecture: UNetConfig
+    source: str | None = None
+    model: UNet | None = None
+
+    def normalization(self, channels: int) -> Preprocess | None:
+        """How the model's images are normalised, for its weights expect that; None where it takes other channels."""
+        fits = self.model is not None and self.model.config.in_channels == channels
+        return self.model.config.preprocess if fits else None
+
+    def build(self, in_channels: int, num_classes: int, preprocess: Preprocess) -> UNet:
+        """The network to train, in channels-last layout, with the weights that fit; says so."""
+        channels = {"in_channels": in_channels, "num_classes": num_classes}
+        network = UNet(replace(self.architecture, **channels, preprocess=preprocess))
+        if self.model is not None:
+            say(f"start: {copy_weights(self.model, network)} from {self.source}")
+        network.to(memory_format=torch.channels_last)
+        say(f"model: U-Net, {sum(p.numel() for p in network.parameters()):,} parameters")
+        return network
+
+
+def starting_point(source: str | None, asked: dict[str, Any]) -> StartingPoint:
+    """Where training starts: fresh without `source`.
 
     Args:
-        asked: a value, or None, for each of ARCHITECTURE. What is None is the source's, else UNetConfig's default.
+        asked: a value, or None, for each of ARCHITECTURE; other keys do not matter. What is None is the source's, else
+            UNetConfig's default.
 
     Raises ModelError where asked and source differ and the weights would not fit. Dropout and how a bilinear
     upsampling treats corners have no weights, and may differ.
     """
     model = None if source is None else load_model(source)
     config = UNetConfig() if model is None else model.config
-    for name, value in asked.items():
+    values = {name: asked.get(name) for name in ARCHITECTURE}
+    for name, value in values.items():
         has = getattr(config, name)
         weightless = name == "dropout" or (name == "upsample" and "transpose" not in (value, has))
         if model is not None and value not in (None, has) and not weightless:
             flag = "--" + name.replace("_", "-")
             raise ModelError(f"{flag} {value}: {source} has {has}; leave the flag out, or start from another model")
-    return model, UNetConfig(**{name: getattr(config, name) if value is None else value for name, value in asked.items()})
-
-
-def normalization_of(source: UNet | None, channels: int) -> Preprocess | None:
-    """How the source's images are normalised, for its weights expect that; None where it takes other channels."""
-    return None if source is None or source.config.in_channels != channels else source.config.preprocess
+    values = {name: getattr(config, name) if value is None else value for name, value in values.items()}
+    return StartingPoint(UNetConfig(**values), source, model)
 
 
 def copy_weights(source: UNet, model: UNet) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,7 +26,7 @@ from data_utils.sources.load import load_records
 from data_utils.sources.records import Record, Records
 from runtime.cache import cached, digest
 from runtime.errors import DataError
-from unet.config import IGNORE_INDEX, MaskValue, Preprocess
+from unet.config import IGNORE_INDEX, MaskValue, Preprocess, UNetConfig
 
 SAMPLE_GROUPS = 8  # of a stream, which the images come from
 LISTED = 20  # skipped samples, by name
@@ -51,6 +52,23 @@ class Split:
         return len(self.records)
 
 
+class NetworkShapes(NamedTuple):
+    """(N, 2) int64 shapes (H, W) of the images of both splits as a network sees them."""
+
+    train: np.ndarray
+    val: np.ndarray
+
+    @property
+    def largest(self) -> tuple[int, ...]:
+        """(H, W) that holds every training image."""
+        return tuple(self.train.max(axis=0).tolist())
+
+    @property
+    def mean_pixels(self) -> float:
+        """Of a training image."""
+        return self.train.prod(axis=1).mean()
+
+
 @dataclass(frozen=True)
 class DatasetInfo:
     """A data set as it was configured: both splits and what was measured.
@@ -73,18 +91,18 @@ class DatasetInfo:
         """Of the images, 1 or 3 in most data sets."""
         return len(self.normalization.mean)
 
-    def network_shapes(self, preprocess: Preprocess, smallest: int) -> tuple[np.ndarray, np.ndarray]:
-        """(N, 2) shapes at the network: of training images cropped and padded, of validation images as they are.
+    def network_shapes(self, model: UNetConfig) -> NetworkShapes:
+        """At which shapes a model sees the images: in training cropped and padded, in validation as they are.
 
-        No training shape has a side below `smallest`.
+        A smaller training image would leave a single value at the lowest level, which batch norm cannot normalise.
         """
         train, val = (
-            np.array([preprocess.target_size(*size) for size in split.sizes.tolist()])
+            np.array([model.preprocess.target_size(*size) for size in split.sizes.tolist()])
             for split in (self.train, self.val)
         )
         if self.config.crop_size:
             train[:] = self.config.crop_size
-        return np.maximum(padded_shapes(train), smallest), val
+        return NetworkShapes(np.maximum(padded_shapes(train), 2 ** (model.depth + 1)), val)
 
     def preprocess(self, normalization: Preprocess | None = None) -> Preprocess:
         """How a model is to see these images; `normalization` is a pretrained model's, whose weights expect it."""

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from data_utils.masks import IGNORE
+from unet.config import IGNORE_INDEX
 
 STRENGTHS = ("none", "basic", "strong")
 
@@ -122,7 +122,7 @@ def apply_draws(
             # From the CPU: a GPU's generator gives other numbers, and the device must not change the result.
             noise = torch.randn(images[i].shape, generator=torch.Generator().manual_seed(d.noise_seed))
             images[i] += d.noise * std * noise.to(images)
-    return torch.where(outside[:, None], fill, images), masks.masked_fill(outside, IGNORE)
+    return torch.where(outside[:, None], fill, images), masks.masked_fill(outside, IGNORE_INDEX)
 
 
 def _sampling_grid(draws: Sequence[Draw], images: torch.Tensor) -> torch.Tensor:

@@ -6,32 +6,42 @@ from collections.abc import Callable
 import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset
 
-from data_utils.analysis.dataset_info import DatasetInfo
-from data_utils.loading.batch_sampler import SIDE_BY_SIDE, EvaluationSampler, TrainingSampler
+from data_utils.analysis.dataset_info import DatasetInfo, NetworkShapes
+from data_utils.loading.batch_sampler import (
+    SIDE_BY_SIDE,
+    BatchSplit,
+    EvaluationSampler,
+    TrainingSampler,
+    pixels_per_batch,
+)
 from data_utils.loading.dataset import EvaluationDataset, TrainingDataset, collate_evaluation, collate_training
 from data_utils.sources.records import StreamRecords
-from unet.config import Preprocess
+from unet.config import UNetConfig
 
 
 def build_loaders(
     info: DatasetInfo,
-    preprocess: Preprocess,
-    sampler: TrainingSampler,
-    val_sampler: EvaluationSampler,
+    model: UNetConfig,
+    shapes: NetworkShapes,
+    split: BatchSplit,
+    steps: range,
     num_workers: int,
+    device: torch.device,
 ) -> tuple[DataLoader, DataLoader]:
-    """Micro-batches of the run's steps, endless epochs in one pass, and the validation images once, none padded.
+    """Micro-batches of the run's `steps`, endless epochs in one pass, and the validation images once, none padded.
 
     With --cache, all are decoded now, or have been in an earlier run.
     """
-    train = TrainingDataset(info.train, info, preprocess)
-    val = EvaluationDataset(info.val, info, preprocess)
-    if isinstance(info.train.records, StreamRecords):  # every lane of this process, and each lane's groups side by side
-        of_process = sampler.split.micro_batch_size * sampler.split.accumulation
-        info.train.records.open_groups = of_process * SIDE_BY_SIDE
+    train = TrainingDataset(info.train, info, model.preprocess)
+    val = EvaluationDataset(info.val, info, model.preprocess)
+    records = info.train.records
+    if isinstance(records, StreamRecords):  # every lane of this process, and each lane's groups side by side
+        records.open_groups = split.micro_batch_size * split.accumulation * SIDE_BY_SIDE
     if info.config.cache:
         train.cache()
         val.cache()
+    sampler = TrainingSampler(shapes.train, split, info.config.seed, steps, records.group_sizes)
+    val_sampler = EvaluationSampler(shapes.val, pixels_per_batch(device), split.processes)
     return (
         _loader(train, sampler, collate_training, num_workers),
         _loader(val, val_sampler, collate_evaluation, num_workers),

@@ -8,18 +8,24 @@ from huggingface_hub import PyTorchModelHubMixin
 
 from runtime.console import say
 from runtime.files import WRITE_ERRORS, replaced_files
+from train_utils.evaluation import Evaluation
+from train_utils.reporting.model_card import model_card
 
 
 class BestModel:
-    """Files that are replaced each atomically. What the disk refuses is held in memory, and tried again."""
+    """Files that are replaced each atomically. What the disk refuses is held in memory, and tried again.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    Args:
+        settings: of the run, for the model card.
+    """
+
+    def __init__(self, folder: Path, settings: dict) -> None:
+        self.folder, self.settings = folder, settings
         self._refused: tuple[PyTorchModelHubMixin, str] | None = None
 
-    def save(self, network: PyTorchModelHubMixin, card: str) -> bool:
+    def save(self, network: PyTorchModelHubMixin, evaluation: Evaluation) -> bool:
         """Whether `network` and its model card are on disk now; if not, that is said."""
-        self._refused = None
+        self._refused, card = None, model_card(self.settings, evaluation)
         try:
             self._write(network, card)
         except WRITE_ERRORS as error:

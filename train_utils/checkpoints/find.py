@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from runtime.errors import CheckpointError
+from train_utils.checkpoints.run_state import RunState
 
 MANIFEST = "manifest.json"  # sizes and checksums; without it a checkpoint is not complete
 STATE = "state.json"  # where the run stands
@@ -20,6 +21,10 @@ class FoundCheckpoint(NamedTuple):
     path: Path | None
     state: dict
     passed_over: list[str]
+
+    def run_state(self) -> RunState:
+        """Where the run stands; at its start where there is no checkpoint."""
+        return RunState(**self.state.get("run", {}))
 
 
 def find_checkpoint(resume: str | None, folder: Path) -> FoundCheckpoint:

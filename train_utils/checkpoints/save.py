@@ -4,7 +4,7 @@ import json
 import shutil
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from accelerate import Accelerator
@@ -14,35 +14,42 @@ from torch.optim import Optimizer
 
 from runtime.console import say
 from runtime.files import WRITE_ERRORS, complete_folder
+from train_utils.checkpoints.best_model import BestModel
 from train_utils.checkpoints.find import (
     MANIFEST,
     STATE,
+    FoundCheckpoint,
+    compare_settings,
     fingerprint,
     newest_first,
     peek,
 )
 from train_utils.checkpoints.run_state import RunState
 from train_utils.ema import WeightAverage
+from train_utils.evaluation import Evaluation
 from train_utils.sharding import optimizer_tensors, restore_optimizer, shard_like, whole_copies
 
 
 class Checkpoints:
-    """The folder `checkpoints/` of a run.
+    """The folders `checkpoints/` and `model/` of a run.
 
     `save` copies the state and returns: the main process writes the copy in the background. A full disk, or one that
     is gone, ends no training: the failure is said, what was half written is removed, the older checkpoints stay.
 
     Args:
-        folder: must exist. Should it vanish, it is not made again: it may be a mount point.
+        output_dir: holds `checkpoints/`. Should that vanish, it is not made again: it may be a mount point.
         keep: how many of the newest stay, beside the one with the best score.
         network: the model, not wrapped.
         settings: kept with every checkpoint, for `compare_settings`.
+
+    Attributes:
+        best_model: the folder `model/`.
     """
 
     def __init__(
         self,
         accelerator: Accelerator,
-        folder: Path,
+        output_dir: Path,
         keep: int,
         network: nn.Module,
         optimizer: Optimizer,
@@ -50,19 +57,22 @@ class Checkpoints:
         settings: dict,
     ) -> None:
         self.accelerator = accelerator
-        self.folder = folder
+        self.folder = output_dir / "checkpoints"
         self.keep = keep
         self.network = network
         self.optimizer = optimizer
         self.average = average
         self.settings = settings
+        self.best_model = BestModel(output_dir / "model", settings)
         self._writer = ThreadPoolExecutor(1)
         self._pending: Future | None = None
         self._is_saved = True
 
-    def save(self, run: RunState, score: float | None) -> None:
-        """Save the run as it stands, with the score that it had at this step, if any; every process must call it."""
+    def save(self, run: RunState, evaluation: Evaluation | None) -> None:
+        """Save the run as it stands, with its evaluation at this step, if any; every process must call it."""
         self.wait()  # one at a time, and memory for one copy
+        if not self.best_model.is_saved():  # one that the disk refuses is tried again, before a checkpoint tells of it
+            run = replace(run, best=-1.0)
         tensors: dict[str, Iterable[tuple[str, Tensor]]] = {
             "model": self.network.state_dict().items(),
             "optimizer": optimizer_tensors(self.accelerator, self.network, self.optimizer),
@@ -73,10 +83,11 @@ class Checkpoints:
         if not self.accelerator.is_main_process:
             return
         scaler = self.accelerator.scaler.state_dict() if self.accelerator.scaler is not None else None
+        score = evaluation and evaluation.mean_iou
         state = self.settings | {"run": asdict(run), "score": score, "scaler": scaler}
         self._pending = self._writer.submit(self._write, state, copies)
 
-    def resume(self, found: FoundCheckpoint, run: RunState, total_steps: int) -> None:
+    def resume(self, found: FoundCheckpoint, run: RunState) -> None:
         """Go on from what was found, or save the start of a new run; every process must call it.
 
         Raises CheckpointError where the checkpoint belongs to another run.
@@ -87,9 +98,9 @@ class Checkpoints:
         for note in [*found.passed_over, *compare_settings(found.state, self.settings)]:
             say(note)
         self.restore(found.path, found.state)
-        if not (self.folder.parent / "model").exists():  # resumed into another folder
+        if not self.best_model.folder.exists():  # resumed into another folder
             run.forget_best()
-        say(f"resumed from {found.path}, at step {run.step} of {total_steps}")
+        say(f"resumed from {found.path}, at step {run.step} of {self.settings['total_steps']}")
 
     def restore(self, path: Path, state: dict) -> None:
         """Put the model, its optimizer, averages and scaler back to where they were; every process does."""
@@ -111,6 +122,10 @@ class Checkpoints:
             shutil.rmtree(aside, ignore_errors=True)
             newer.rename(aside)
             say(f"{newer} is set aside as {aside.name}")
+
+    def is_saved(self) -> bool:
+        """Whether the best model and the last checkpoint are on disk; waits for them."""
+        return all((self.best_model.is_saved(), self.wait()))
 
     def wait(self) -> bool:
         """Until the last save is on disk, or has failed and said so; whether it is on disk."""

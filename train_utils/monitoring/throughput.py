@@ -12,6 +12,8 @@ from accelerate.utils import gather_object
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from train_utils.monitoring.flops import peak_teraflops
+
 WARMUP_STEPS = 3  # allocators, kernel choice and worker start-up belong to no steady state
 ENOUGH_STEPS = 20  # before a bottleneck is named
 MUCH_WAITING = 20  # percent of the time
@@ -79,13 +81,13 @@ class Meter:
     Args:
         model: as it trains, wrapped.
         flops: of training on one image.
-        peak: teraFLOPS the device can do, if known.
+        precision: the profile's; what the device can do depends on it.
     """
 
-    def __init__(self, accelerator: Accelerator, model: nn.Module, flops: float, peak: float | None) -> None:
+    def __init__(self, accelerator: Accelerator, model: nn.Module, flops: float, precision: str) -> None:
         self.accelerator = accelerator
         self.flops = flops
-        self.peak = peak
+        self.peak = peak_teraflops(accelerator, precision)
         self._on_cuda = accelerator.device.type == "cuda"
         self._ddp = model if isinstance(model, DistributedDataParallel) else None
         if self._ddp is not None:
@@ -190,12 +192,3 @@ class Meter:
     @staticmethod
     def _seconds(begin: Mark, end: Mark) -> float:
         return begin.elapsed_time(end) / 1e3 if isinstance(begin, torch.cuda.Event) else end - begin
-
-
-def brief(values: dict[str, float | None]) -> str:
-    """Loss, speed and what is waited for, for a progress bar."""
-    parts = [f"loss {values['train/loss']:.3f}" if values["train/loss"] is not None else "no loss"]
-    if "perf/images_per_second" in values:
-        parts.append(f"{values['perf/images_per_second']:.1f} images/s")
-        parts.append(f"{values['perf/data_wait_percent']:.0f}% waiting for data")
-    return ", ".join(parts)

@@ -46,7 +46,7 @@ class RunLog:
     """
 
     def __init__(self, accelerator: Accelerator, output_dir: Path, tracker: str, settings: dict, step: int) -> None:
-        self.accelerator = accelerator
+        self.accelerator, self.output_dir, self.settings = accelerator, output_dir, settings
         self.tracker = tracker
         self.path = output_dir / "metrics.jsonl"
         self._refused = b""  # lines that are not on disk yet

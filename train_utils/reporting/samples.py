@@ -54,9 +54,7 @@ def worst_and_best(
     return pictures
 
 
-def _predicted(
-    info: DatasetInfo, index: int, predictor: Predictor
-) -> tuple[str, np.ndarray, np.ndarray, np.ndarray]:
+def _predicted(info: DatasetInfo, index: int, predictor: Predictor) -> tuple[str, np.ndarray, np.ndarray, np.ndarray]:
     """Name, image (H, W, C), truth and prediction, class indices (H, W), of a validation record."""
     record = info.val.records[index]
     name = record["name"]

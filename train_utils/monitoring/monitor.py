@@ -1,0 +1,126 @@
+"""Everything that is measured and shown while training: losses, speed, traces, the log and the bar."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+from torch import Tensor, nn
+
+from runtime.console import progress_bar, say
+from train_utils.checkpoints.run_state import RunState
+from train_utils.evaluation import Evaluation
+from train_utils.monitoring.profiler import StepTrace
+from train_utils.monitoring.throughput import LossWindow, Meter
+from train_utils.monitoring.tracking import RunLog
+from train_utils.schedule import Schedule
+
+SHOWN_PROBLEMS = 20  # bad samples, by name
+
+
+class Monitor:
+    """What a run measures at each step, and where it goes: metrics.jsonl, the tracker, the bar on the terminal.
+
+    Args:
+        model: as it trains, wrapped.
+        flops: of training on one image.
+        run_log: writes the records.
+    """
+
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        model: nn.Module,
+        flops: float,
+        schedule: Schedule,
+        state: RunState,
+        run_log: RunLog,
+    ) -> None:
+        settings = run_log.settings
+        self.accelerator, self.schedule, self.state, self.run_log = accelerator, schedule, state, run_log
+        self.num_workers, self.cached = settings["num_workers"], settings["flags"]["cache"]
+        self.meter = Meter(accelerator, model, flops, settings["profile"]["mixed_precision"])
+        self.window = LossWindow(accelerator, **state.window)
+        self.trace = StepTrace(accelerator, run_log.output_dir / "traces", settings["flags"]["trace_steps"])
+        self.problems: set[str] = set()  # of samples that were left out
+        self.bar = progress_bar(schedule.total_steps, "training", "step", initial=state.step)
+        self._brief = ""
+        self._has_named_bottleneck = False
+
+    def start_step(self) -> None:
+        """The step begins, and with it the wait for its data."""
+        self.meter.start_step()
+
+    def data_ready(self, batches: list[dict[str, Any]]) -> None:
+        """The step's micro-batches are here; what could not be read is taken out of them and named at the end."""
+        self.problems.update(problem for batch in batches for problem in batch.pop("problems"))
+        self.meter.data_ready()
+
+    @contextmanager
+    def communicating(self) -> Iterator[None]:
+        """Around the count that all processes share."""
+        with self.meter.communicating():
+            yield
+
+    def end_step(self, images: float, loss: Tensor | None) -> None:
+        """The step is done, with `images` over all processes, and this process's share of its loss if it was made."""
+        if loss is not None:
+            self.window.add(loss)
+        self.meter.end_step(images)
+        self.trace.step()
+
+    def log_training(self, learning_rate: float, grad_norm: Tensor) -> None:
+        """A record of the steps since the last one; every process must call it. A sync point with the device."""
+        record = {
+            "train/loss": self.window.mean(),
+            "train/lr": learning_rate,
+            "train/grad_norm": grad_norm.item(),
+            "train/skipped_steps": self.state.skipped,
+            **self.meter.summary(),
+        }
+        self._write(record)
+        self._brief = f"epoch {self.schedule.epoch(self.state.step):.1f}, {brief(record)}"
+        if not self._has_named_bottleneck and (bottleneck := self.bottleneck()):
+            self._has_named_bottleneck = True
+            say(bottleneck)
+
+    def log_evaluation(self, evaluation: Evaluation) -> None:
+        """A record of the scores."""
+        self._write(evaluation.record())
+
+    def log_pictures(self, pictures: dict[str, np.ndarray]) -> None:
+        """Pictures (H, W, 3) uint8 by tag, for the tracker."""
+        self.run_log.pictures(self.state.step, pictures)
+
+    def _write(self, record: dict[str, float | None]) -> None:
+        self.run_log.scalars(self.state.step, self.schedule.epoch(self.state.step), record)
+
+    def show(self) -> None:
+        """Move the bar by one step."""
+        best = f", best IoU {self.state.best:.3f}" if self.state.best >= 0 else ""
+        self.bar.set_postfix_str(self._brief + best, refresh=False)
+        self.bar.update()
+
+    def bottleneck(self) -> str | None:
+        """One sentence on what the run has been waiting for, if it waited for much."""
+        return self.meter.bottleneck(self.num_workers, self.cached)
+
+    def close(self) -> None:
+        """The steps are over; name the samples that any process left out. Every process must call it."""
+        self.bar.close()
+        self.trace.close()
+        everywhere = sorted(set(gather_object(sorted(self.problems))))
+        if everywhere:
+            listed = "; ".join(everywhere[:SHOWN_PROBLEMS])
+            say(f"{len(everywhere)} bad samples were skipped in training: {listed}")
+
+
+def brief(record: dict[str, float | None]) -> str:
+    """Loss, speed and what is waited for, for a progress bar."""
+    parts = [f"loss {record['train/loss']:.3f}" if record["train/loss"] is not None else "no loss"]
+    if "perf/images_per_second" in record:
+        parts.append(f"{record['perf/images_per_second']:.1f} images/s")
+        parts.append(f"{record['perf/data_wait_percent']:.0f}% waiting for data")
+    return ", ".join(parts)

@@ -23,16 +23,15 @@ from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from data_utils.batching import EvaluationSampler, Slot, TrainingSampler, padded_shapes
-from data_utils.dataset import TrainingDataset
-from data_utils.folders import pair
-from data_utils.loaders import build_loaders
-from data_utils.masks import MaskClasses
-from data_utils.survey import Data, load_data
-from unet.preprocess import read_image
-
-from runtime.errors import DataError
-from unet import ImageError, Preprocess
+from data_utils.analysis.dataset_info import DatasetInfo, load_dataset_info
+from data_utils.class_map import ClassMap
+from data_utils.image_io.reader import read_image
+from data_utils.loading.batch_sampler import EvaluationSampler, Slot, TrainingSampler, padded_shapes
+from data_utils.loading.dataset import TrainingDataset
+from data_utils.loading.loaders import build_loaders
+from data_utils.sources.folder import pair_files
+from runtime.errors import DataError, ImageError
+from unet import Preprocess
 
 LARGE, SMALL = (1280, 1918), (360, 480)  # (H, W): Carvana's photographs, CamVid's
 BATCH = 4
@@ -82,13 +81,13 @@ def load(folder: Path) -> Data:
     options = dict.fromkeys(("train_split", "val_split", "mask_suffix", "image_column", "mask_column"))
     options |= {"dataset_config": None, "val_group": None, "allow_unpaired": False, "val_fraction": 0.1}
     options |= {"classes": None, "ignore_index": None, "seed": 0, "errors": (DataError, ImageError)}
-    return load_data(str(folder), read_image, lambda items, total, what: items, **options)
+    return load_dataset_info(str(folder), read_image, lambda items, total, what: items, **options)
 
 
 def ours(folder: Path, scale: float, cached: bool = False) -> Callable[[int], object]:
     """What a loader's worker does for one sample of a folder."""
-    records = pair(folder / "images", folder / "masks", "_mask", False)
-    preprocess, classes = Preprocess(scale=scale), MaskClasses(("background", "foreground"), (0, 255), None)
+    records = pair_files(folder / "images", folder / "masks", "_mask", False)
+    preprocess, classes = Preprocess(scale=scale), ClassMap(("background", "foreground"), (0, 255), None)
     dataset = TrainingDataset(records, lambda source, name: preprocess.image(source, 3, name), classes)
     if cached:
         dataset.cache(str(scale), lambda items, total, what: items)

@@ -26,7 +26,7 @@ from safetensors.torch import load_file
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from train_utils.checkpoints import find_checkpoint
+from train_utils.checkpoints.find import find_checkpoint
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -17,8 +17,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from train_utils.memory import step_bytes
-
+from train_utils.preflight import step_bytes
 from unet import UNet, UNetConfig
 from unet.losses import SegmentationLoss
 

@@ -27,11 +27,12 @@ from PIL import Image, ImageFilter
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from unet.convert import load_model
-from unet.inference import batch_sizes, load_network
+from unet.inference import batch_sizes
 
+from inference.predictor import load_network
 from runtime.memory import keep_freed_memory
 from unet import UNet, UNetConfig
+from unet.loading import load_model
 
 ROOT = Path(__file__).resolve().parent.parent
 

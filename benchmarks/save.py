@@ -16,7 +16,8 @@ from accelerate import Accelerator
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from train_utils.checkpoints import Checkpoints, RunState
+from train_utils.checkpoints.run_state import RunState
+from train_utils.checkpoints.save import Checkpoints
 from train_utils.ema import WeightAverage
 from unet import UNet, UNetConfig
 

@@ -3,7 +3,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from data_utils.augment import STRENGTHS, Draw, apply_draws, augment, draw
+
+from data_utils.loading.augment import STRENGTHS, Draw, apply_draws, augment, draw
 
 KEYS = [(0, 3), (0, 4), (1, 3), (2, 9), (2, 10), (7, 0), (7, 1), (9, 123456)]
 

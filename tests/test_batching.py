@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from data_utils.batching import EvaluationSampler, TrainingSampler, epoch_batches, padded_shapes
+
+from data_utils.loading.batch_sampler import EvaluationSampler, TrainingSampler, epoch_batches, padded_shapes
 
 
 def sizes(count: int = 57, kinds: int = 40, seed: int = 0) -> np.ndarray:

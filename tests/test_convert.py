@@ -13,9 +13,10 @@ import torch.nn.functional as F
 from conftest import launch
 from PIL import Image
 from safetensors.torch import save_file
-from unet.convert import copy_weights, starting_point
 
-from unet import ModelError, UNet, UNetConfig, load_model
+from runtime.errors import ModelError
+from unet import UNet, UNetConfig, load_model
+from unet.finetune import copy_weights, starting_point
 
 BASE = 4
 

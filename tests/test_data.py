@@ -9,22 +9,22 @@ import numpy as np
 import pytest
 import tifffile
 from conftest import TINY, launch, write_folder
-from data_utils.batching import Slot
-from data_utils.check import check_data
-from data_utils.crops import crop_window
-from data_utils.dataset import EvaluationDataset, TrainingDataset
-from data_utils.decoded import decode_once
 from data_utils.large import Crops
-from data_utils.masks import read_mask
-from data_utils.survey import load_data
 from filelock import FileLock
 from PIL import Image
-from unet.preprocess import read_image
-from unet.windows import network_crop, open_rows
 
 from data_utils import cache, inspection
-from runtime.errors import DataError
-from unet import ImageError, Preprocess
+from data_utils.analysis.dataset_info import load_dataset_info
+from data_utils.analysis.validate import check_data
+from data_utils.image_io.reader import read_image, read_mask
+from data_utils.image_io.regions import open_regions
+from data_utils.loading.batch_sampler import Slot
+from data_utils.loading.crop import crop_window
+from data_utils.loading.dataset import EvaluationDataset, TrainingDataset
+from data_utils.loading.decoded_cache import decode_once
+from data_utils.loading.transforms import input_window
+from runtime.errors import DataError, ImageError
+from unet import Preprocess
 
 OPTIONS = dict.fromkeys(
     ("train_split", "val_split", "mask_suffix", "image_column", "mask_column", "dataset_config", "val_group")
@@ -38,7 +38,7 @@ def progress(items, total, what):
 
 
 def loaded(folder: Path, **options):
-    return load_data(str(folder), read_image, progress, errors=ERRORS, **OPTIONS | options)
+    return load_dataset_info(str(folder), read_image, progress, errors=ERRORS, **OPTIONS | options)
 
 
 def checked(folder: Path, **options) -> tuple[str, int]:
@@ -215,8 +215,8 @@ def test_crops_of_large_images_are_read_in_windows_and_equal_those_of_the_whole(
     plain = loaded(folder, crop_size=(64, 64))
     monkeypatch.setattr("data_utils.large.LARGE", 200 * 260)
     monkeypatch.setattr("data_utils.large.BAND", 260 * 70)
-    data = loaded(folder, crop_size=(64, 64), open_rows=open_rows)
-    again = loaded(folder, crop_size=(64, 64), open_rows=open_rows)  # remembered
+    data = loaded(folder, crop_size=(64, 64), open_rows=open_regions)
+    again = loaded(folder, crop_size=(64, 64), open_rows=open_regions)  # remembered
     assert data.class_pixels == plain.class_pixels and data.classes == plain.classes
     assert sorted(data.train_places) == [0, 1, 2]
     for index, places in data.train_places.items():
@@ -225,7 +225,7 @@ def test_crops_of_large_images_are_read_in_windows_and_equal_those_of_the_whole(
             assert len(of_class) == 64 and (mask[tuple(of_class.T)] == number).all()
             np.testing.assert_array_equal(of_class, remembered)
     preprocess, sources = Preprocess(scale=scale), []
-    crops = Crops(open_rows, preprocess.target_size, partial(network_crop, preprocess=preprocess, channels=3))
+    crops = Crops(open_regions, preprocess.target_size, partial(input_window, preprocess=preprocess, channels=3))
     options = {"crop_size": (64, 64), "fill": data.mean}
     read = lambda source, name: sources.append(name) or preprocess.image(source, 3, name)  # noqa: E731
     windows = TrainingDataset(data.train, read, data.classes, places=data.train_places, crops=crops, **options)
@@ -251,7 +251,7 @@ def test_a_large_image_that_does_not_fit_its_mask_is_named(tmp_path, monkeypatch
     monkeypatch.setattr("data_utils.large.LARGE", 200 * 260)
     tifffile.imwrite(folder / "masks" / "1.tif", np.zeros((200, 259), np.uint8))
     (folder / "masks" / "2.tif").write_bytes((folder / "masks" / "2.tif").read_bytes()[:400])
-    report, problems = checked(folder, open_rows=open_rows, val_fraction=0.01, classes="0=a,1=b,2=c")
+    report, problems = checked(folder, open_rows=open_regions, val_fraction=0.01, classes="0=a,1=b,2=c")
     assert problems == 2, report
     assert "1.tif: image is 200 x 260, its mask 200 x 259" in report
     assert "2.tif" in report and "cannot be read" in report

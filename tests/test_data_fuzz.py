@@ -8,16 +8,14 @@ from contextlib import contextmanager, suppress
 
 import numpy as np
 import pytest
-from data_utils.decoding import image_header
-from data_utils.inspection import Inspection, Problem, inspect
-from data_utils.masks import read_mask
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from unet.preprocess import read_image
 
-from runtime.errors import DataError
-from unet import ImageError, Preprocess
+from data_utils.analysis.inspect import Inspection, Problem, inspect
+from data_utils.image_io.reader import read_header, read_image, read_mask
+from runtime.errors import DataError, ImageError
+from unet import Preprocess
 
 SECONDS = 5  # far more than any of these small files takes
 INDICES = (np.arange(24 * 32, dtype=np.uint8).reshape(24, 32) // 100).copy()
@@ -95,7 +93,7 @@ def read_all(content: bytes) -> None:
     with warnings.catch_warnings(), bounded():
         warnings.simplefilter("ignore")  # Pillow's own, about damaged tags
         with suppress(DataError):
-            height, width = image_header(source, "f")[0]
+            height, width = read_header(source, "f")[0]
             assert height >= 0 and width >= 0
         with suppress(DataError):
             assert read_mask(source, "f").ndim in (2, 3)

@@ -16,16 +16,17 @@ import numpy as np
 import pytest
 from accelerate.data_loader import BatchSamplerShard
 from conftest import ROOT, TINY, launch, write_folder
-from data_utils.batching import SIDE_BY_SIDE, EvaluationSampler, TrainingSampler, stream_batches
-from data_utils.loaders import build_loaders
-from data_utils.streams import ParquetRows, find_files
-from data_utils.survey import Data, load_data
-from data_utils.tars import TarRecords
 from test_data import ERRORS, OPTIONS, progress
 from torch.utils.data import DataLoader
-from unet.preprocess import read_image
 
+from data_utils.analysis.dataset_info import DatasetInfo, load_dataset_info
+from data_utils.image_io.reader import read_image
+from data_utils.loading.batch_sampler import SIDE_BY_SIDE, EvaluationSampler, TrainingSampler, stream_batches
+from data_utils.loading.loaders import build_loaders
 from data_utils.pack import pack
+from data_utils.sources.parquet import ParquetRecords
+from data_utils.sources.remote import find_files
+from data_utils.sources.webdataset import TarRecords
 from runtime.errors import DataError
 from unet import Preprocess
 
@@ -35,7 +36,7 @@ SIZE = (40, 56)
 
 
 def loaded(dataset: object, **options) -> Data:
-    return load_data(str(dataset), read_image, progress, errors=ERRORS, **OPTIONS | options)
+    return load_dataset_info(str(dataset), read_image, progress, errors=ERRORS, **OPTIONS | options)
 
 
 @pytest.fixture(scope="module")
@@ -154,9 +155,11 @@ def test_no_group_is_read_by_more_processes_than_its_pieces_need(workers):
 def test_each_process_reads_a_row_group_once(packed, monkeypatch):
     data = loaded(packed, streaming=True, **STREAM)
     data = replace(data, train=pickle.loads(pickle.dumps(data.train)))  # without what the sample has read
-    reads, group_of = Counter(), ParquetRows._group
+    reads, group_of = Counter(), ParquetRecords._group
     monkeypatch.setattr(
-        ParquetRows, "_group", lambda self, g: (reads.update([g] if g not in self._read else []), group_of(self, g))[1]
+        ParquetRecords,
+        "_group",
+        lambda self, g: (reads.update([g] if g not in self._read else []), group_of(self, g))[1],
     )
     seen(data, 1, 0, range(6), 8, 8)
     assert set(reads.values()) == {1} and len(reads) == len(data.groups)
@@ -177,7 +180,7 @@ def test_whole_shards_are_held_out_where_there_is_no_validation_split(packed, tm
     data = loaded(tmp_path, streaming=True, **STREAM)
     train, val = ({record["name"] for record in part} for part in (data.train, data.val))
     assert len(train) + len(val) == 47 and not train & val
-    files = {record["name"] for record in ParquetRows.open([str(sorted(tmp_path.iterdir())[0])], None, None)}
+    files = {record["name"] for record in ParquetRecords.open([str(sorted(tmp_path.iterdir())[0])], None, None)}
     assert files <= train or files <= val
     for file in sorted(tmp_path.iterdir())[1:]:
         file.unlink()

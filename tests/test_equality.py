@@ -2,10 +2,11 @@
 
 import pytest
 import torch
-from data_utils.augment import augment
-from data_utils.batching import TrainingSampler
-from train_utils.optimization import build_optimizer, learning_rate
 
+from data_utils.loading.augment import augment
+from data_utils.loading.batch_sampler import TrainingSampler
+from train_utils.optim import build_optimizer
+from train_utils.schedule import learning_rate
 from unet import UNet, UNetConfig
 from unet.losses import SegmentationLoss
 

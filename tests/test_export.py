@@ -11,7 +11,9 @@ import torch
 from conftest import ROOT, launch
 from PIL import Image
 
-from unet import ModelError, Predictor, Preprocess, UNet, UNetConfig
+from inference import Predictor
+from runtime.errors import ModelError
+from unet import Preprocess, UNet, UNetConfig
 from unet.export import OnnxNetwork, export
 
 PREPROCESS = Preprocess(

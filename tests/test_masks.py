@@ -8,14 +8,16 @@ import re
 
 import numpy as np
 import pytest
-from data_utils.decoding import image_header, opened
-from data_utils.inspection import examine, raise_problems, total_pixels
-from data_utils.masks import IGNORE, MaskClasses, parse_classes, read_mask, resolve
 from PIL import Image
-from unet.windows import open_rows
 
 from data_utils import masks
+from data_utils.analysis.inspect import inspect_split, raise_problems, total_pixels
+from data_utils.class_map import ClassMap, parse_classes, resolve_classes
+from data_utils.image_io.formats import opened
+from data_utils.image_io.reader import read_header, read_mask
+from data_utils.image_io.regions import open_regions
 from runtime.errors import DataError
+from unet.config import IGNORE_INDEX
 
 INDICES = np.kron(np.array([[0, 1, 2], [2, 0, 1]], np.uint8), np.ones((4, 5), np.uint8))  # (8, 15)
 COLOURS = ((0, 0, 0), (128, 64, 128), (128, 64, 200))
@@ -97,14 +99,14 @@ FORMATS = {
 def discover(masks, *progress):
     """Values and pixels of (source, name) masks, each paired with itself."""
     records = [{"image": source, "mask": source, "name": name} for source, name in masks]
-    survey = examine(records, *progress)
+    survey = inspect_split(records, *progress)
     raise_problems(survey, len(records))
     return total_pixels([(survey, records)])
 
 
 @pytest.mark.parametrize("source", FORMATS.values(), ids=FORMATS)
 def test_every_format_gives_the_same_indices(source):
-    classes = resolve(discover([(source, "mask")]), None, None)
+    classes = resolve_classes(discover([(source, "mask")]), None, None)
     result = classes.encode(read_mask(source, "mask"), "mask")
     assert result.dtype == np.uint8
     np.testing.assert_array_equal(result, INDICES)
@@ -137,9 +139,9 @@ def test_the_size_from_the_header_is_that_of_the_mask(tmp_path, orientation, kin
     picture = Image.fromarray(np.zeros((8, 20), np.uint8))
     source = encoded(picture, kind, exif=turned(picture, orientation))
     size = read_mask(source, "m").shape
-    assert image_header(source, "m")[0] == size == ((8, 20) if orientation < 5 else (20, 8))
+    assert read_header(source, "m")[0] == size == ((8, 20) if orientation < 5 else (20, 8))
     (tmp_path / "file").write_bytes(source)
-    assert image_header(tmp_path / "file", "m")[0] == size
+    assert read_header(tmp_path / "file", "m")[0] == size
 
 
 def test_reading_leaves_the_source_as_it_was():
@@ -217,7 +219,7 @@ def test_a_mask_read_in_rows_is_the_mask_read_whole(tmp_path, suffix):
     picture.save(tmp_path / f"a{suffix}")
     whole = read_mask(tmp_path / f"a{suffix}", "a")
     assert whole.ndim == {".gif": 3, ".png": 2}[suffix]
-    with open_rows(tmp_path / f"a{suffix}") as rows:
+    with open_regions(tmp_path / f"a{suffix}") as rows:
         np.testing.assert_array_equal(read_mask(rows.crop(5, 25), "a"), whole[5:25])
         np.testing.assert_array_equal(read_mask(rows.crop(5, 25, 8, 33), "a"), whole[5:25, 8:33])
 
@@ -246,7 +248,7 @@ def test_a_colour_mask_that_holds_only_greys_is_still_a_colour_mask():
     black = np.zeros((2, 3, 3), np.uint8)
     found = discover([(black, "black"), (FORMATS["RGB png"], "street")])
     assert found == {colour: 40 + 6 * (colour == (0, 0, 0)) for colour in COLOURS}
-    classes = resolve(found, None, None)
+    classes = resolve_classes(found, None, None)
     np.testing.assert_array_equal(classes.encode(read_mask(black, "black"), "black"), np.zeros((2, 3)))
 
 
@@ -298,30 +300,30 @@ RESOLVED = [
 
 @pytest.mark.parametrize(("found", "ignore", "values", "ignore_value"), RESOLVED)
 def test_found_values_become_classes(found, ignore, values, ignore_value):
-    classes = resolve(dict.fromkeys(found, 1), None, ignore)
+    classes = resolve_classes(dict.fromkeys(found, 1), None, ignore)
     assert (classes.values, classes.ignore_value) == (values, ignore_value)
 
 
 def test_classes_without_given_names_are_named_by_their_values():
-    assert resolve({0: 1, 255: 1}, None, None).names == ("background", "foreground")
-    assert resolve({1: 1, 2: 1}, None, None).names == ("1", "2")
-    assert resolve({0: 1, 7: 1, 9: 1}, None, None).names == ("0", "7", "9")
-    assert resolve(dict.fromkeys(COLOURS, 1), None, None).names == ("#000000", "#804080", "#8040c8")
+    assert resolve_classes({0: 1, 255: 1}, None, None).names == ("background", "foreground")
+    assert resolve_classes({1: 1, 2: 1}, None, None).names == ("1", "2")
+    assert resolve_classes({0: 1, 7: 1, 9: 1}, None, None).names == ("0", "7", "9")
+    assert resolve_classes(dict.fromkeys(COLOURS, 1), None, None).names == ("#000000", "#804080", "#8040c8")
 
 
 def test_given_classes_keep_their_order_and_may_be_absent():
-    classes = resolve({0: 5, 255: 5}, "255=car, 0=road,7=rare", None)
-    assert classes == MaskClasses(("car", "road", "rare"), (255, 0, 7), None)
+    classes = resolve_classes({0: 5, 255: 5}, "255=car, 0=road,7=rare", None)
+    assert classes == ClassMap(("car", "road", "rare"), (255, 0, 7), None)
 
 
 def test_given_classes_leave_255_ignored_when_it_is_none_of_them():
-    assert resolve({0: 1, 9: 1, 255: 1}, "0=a,9=b", None).ignore_value == 255
-    assert resolve({0: 1, 9: 1, 11: 1}, "0=a,9=b,11=void", "11") == MaskClasses(("a", "b"), (0, 9), 11)
-    assert resolve({0: 1, 9: 1}, "0=a,9=b", "77").ignore_value == 77
+    assert resolve_classes({0: 1, 9: 1, 255: 1}, "0=a,9=b", None).ignore_value == 255
+    assert resolve_classes({0: 1, 9: 1, 11: 1}, "0=a,9=b,11=void", "11") == ClassMap(("a", "b"), (0, 9), 11)
+    assert resolve_classes({0: 1, 9: 1}, "0=a,9=b", "77").ignore_value == 77
 
 
 def test_black_and_white_may_be_named_by_colour():
-    assert resolve({0: 1, 255: 1}, "#000000=road,#ffffff=car", None).values == (0, 255)
+    assert resolve_classes({0: 1, 255: 1}, "#000000=road,#ffffff=car", None).values == (0, 255)
 
 
 @pytest.mark.parametrize(
@@ -339,7 +341,7 @@ def test_black_and_white_may_be_named_by_colour():
 )
 def test_values_that_make_no_classes_are_refused(found, classes, ignore, reason):
     with pytest.raises(DataError, match=re.escape(reason)):
-        resolve(dict.fromkeys(found, 1), classes, ignore)
+        resolve_classes(dict.fromkeys(found, 1), classes, ignore)
 
 
 @pytest.mark.parametrize(
@@ -393,16 +395,20 @@ def test_a_mistake_in_classes_is_one_clear_line(tmp_path, text, reason):
 
 
 def test_the_ignored_value_becomes_255():
-    classes = MaskClasses(("a", "b"), (0, 1), 11)
-    np.testing.assert_array_equal(classes.encode(np.uint8([[0, 11], [11, 1]]), "m"), [[0, IGNORE], [IGNORE, 1]])
-    classes = MaskClasses(("a", "b"), COLOURS[1:], (0, 0, 0))
-    np.testing.assert_array_equal(classes.encode(np.uint8([[COLOURS[2], (0, 0, 0)]]), "m"), [[1, IGNORE]])
+    classes = ClassMap(("a", "b"), (0, 1), 11)
+    np.testing.assert_array_equal(
+        classes.encode(np.uint8([[0, 11], [11, 1]]), "m"), [[0, IGNORE_INDEX], [IGNORE_INDEX, 1]]
+    )
+    classes = ClassMap(("a", "b"), COLOURS[1:], (0, 0, 0))
+    np.testing.assert_array_equal(classes.encode(np.uint8([[COLOURS[2], (0, 0, 0)]]), "m"), [[1, IGNORE_INDEX]])
 
 
 def test_a_value_may_be_255_and_there_may_be_255_classes():
     values = tuple(range(1, 256))
-    classes = MaskClasses(tuple(map(str, values)), values, 0)
-    np.testing.assert_array_equal(classes.encode(np.arange(256, dtype=np.uint8)[None], "m"), [[IGNORE, *range(255)]])
+    classes = ClassMap(tuple(map(str, values)), values, 0)
+    np.testing.assert_array_equal(
+        classes.encode(np.arange(256, dtype=np.uint8)[None], "m"), [[IGNORE_INDEX, *range(255)]]
+    )
 
 
 @pytest.mark.parametrize(
@@ -423,13 +429,13 @@ def test_a_value_may_be_255_and_there_may_be_255_classes():
     ],
 )
 def test_an_unknown_value_names_the_file(values, mask, message):
-    classes = MaskClasses(tuple(map(str, values)), tuple(values), None)
+    classes = ClassMap(tuple(map(str, values)), tuple(values), None)
     with pytest.raises(DataError, match=re.escape(message)):
         classes.encode(read_mask(npy(np.array(mask, np.int64 if np.ndim(mask) == 2 else np.uint8)), "m"), "017.png")
 
 
 def test_encoding_leaves_nothing_large_in_what_loader_processes_are_sent():
-    classes = MaskClasses(("a", "b", "c"), COLOURS, None)
+    classes = ClassMap(("a", "b", "c"), COLOURS, None)
     classes.encode(read_mask(FORMATS["RGB png"], "m"), "m")
     assert len(pickle.dumps(classes)) < 1000
     assert masks._table.cache_info().currsize > 0
@@ -438,5 +444,5 @@ def test_encoding_leaves_nothing_large_in_what_loader_processes_are_sent():
 def test_many_scattered_grey_values_are_no_classes_but_many_numbered_ones_are():
     smoothed = {value: 10 for value in [*range(0, 250, 5), 255]}
     with pytest.raises(DataError, match="smoothed edges or lossy compression"):
-        resolve(smoothed, None, None)
-    assert len(resolve({value: 10 for value in range(151)}, None, None).values) == 151
+        resolve_classes(smoothed, None, None)
+    assert len(resolve_classes({value: 10 for value in range(151)}, None, None).values) == 151

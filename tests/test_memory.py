@@ -11,10 +11,11 @@ import pytest
 import torch
 from accelerate.utils import DistributedType
 from conftest import ROOT, TINY, launch
-from train_utils.memory import Split, _attempt_fits, split_batch, step_bytes
-from train_utils.shortage import MemoryShortage, memory_limit, shortage_recorded
 
-from runtime.errors import LaunchError
+from data_utils.loading.batch_sampler import BatchSplit
+from runtime.errors import LaunchError, MemoryShortage
+from train_utils.microbatch import memory_limit, out_of_memory_recorded, split_batch
+from train_utils.preflight import _attempt_fits, step_bytes
 from unet import UNet, UNetConfig
 from unet.losses import SegmentationLoss
 
@@ -200,7 +201,7 @@ def test_what_is_recorded_of_a_shortage_and_what_to_do_where_nothing_smaller_is_
     def shortage(size: int, fixed: bool = False) -> str:
         with (
             pytest.raises(MemoryShortage) as caught,
-            shortage_recorded(tmp_path, network, Split(8, 1, size, 1), fixed, 3),
+            out_of_memory_recorded(tmp_path, network, BatchSplit(8, 1, size, 1), fixed, 3),
         ):
             raise torch.OutOfMemoryError
         return str(caught.value)
@@ -214,7 +215,10 @@ def test_what_is_recorded_of_a_shortage_and_what_to_do_where_nothing_smaller_is_
     assert memory_limit(tmp_path) == (1, True)
     network.activation_checkpointing = True
     assert "lower --crop-size" in shortage(1)
-    with pytest.raises(RuntimeError, match="a bug"), shortage_recorded(tmp_path, network, Split(8, 1, 1, 8), False, 3):
+    with (
+        pytest.raises(RuntimeError, match="a bug"),
+        out_of_memory_recorded(tmp_path, network, BatchSplit(8, 1, 1, 8), False, 3),
+    ):
         raise RuntimeError("a bug")
 
 

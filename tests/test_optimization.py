@@ -2,9 +2,10 @@
 
 import pytest
 import torch
-from train_utils.optimization import SCHEDULES, build_optimizer, class_weight_tensor, learning_rate
 
 from runtime.errors import LaunchError
+from train_utils.optim import build_optimizer, class_weight_tensor
+from train_utils.schedule import SCHEDULES, learning_rate
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
-from data_utils.overlay import GREY, RED, colorize, overlay, palette, panel, to_rgb
+
+from data_utils.visualize import GREY, RED, colorize, overlay, palette, panel, to_rgb
 
 
 def test_palette_colours_are_distinct_and_stable():

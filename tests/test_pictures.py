@@ -4,12 +4,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from data_utils.masks import MaskClasses
-from data_utils.overlay import RED
-from data_utils.pictures import worst_and_best
 from PIL import Image
 
-CLASSES = MaskClasses(("background", "cell"), (0, 255), 9)
+from data_utils.class_map import ClassMap
+from data_utils.visualize import RED
+from train_utils.reporting.samples import worst_and_best
+
+CLASSES = ClassMap(("background", "cell"), (0, 255), 9)
 
 
 @pytest.fixture

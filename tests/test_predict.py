@@ -18,17 +18,18 @@ import tifffile
 import torch
 from accelerate.utils import DynamoBackend
 from conftest import ROOT, launch
-from data_utils.inputs import Job, batches_of, check_disk, share_of
-from data_utils.origin import claim, complete, origin_of
 from PIL import Image
 from unet.inference import batch_sizes
-from unet.windows import tiff_pages
 
 from data_utils import inputs
+from data_utils.image_io.tiff import tiff_pages
+from inference import Predictor
+from inference.inputs import Job, batches_of, check_disk, share_of
+from inference.provenance import complete_provenance, provenance_of, record_provenance
 from runtime.errors import DataError
 from runtime.files import replaced_file
 from runtime.launch import compile_networks
-from unet import Predictor, Preprocess, UNet, UNetConfig
+from unet import Preprocess, UNet, UNetConfig
 
 
 @pytest.fixture(scope="module")
@@ -164,22 +165,22 @@ def test_a_folder_never_holds_masks_of_two_models_or_settings(model, photos, tmp
 
 def test_an_output_folder_is_claimed_by_what_made_its_masks(model, tmp_path):
     def origin(tta: bool = False, ensemble: tuple = ()) -> dict:
-        return origin_of(Namespace(model=str(model), ensemble=[*ensemble], scale=None, tta=tta))
+        return provenance_of(Namespace(model=str(model), ensemble=[*ensemble], scale=None, tta=tta))
 
     def refused(**settings) -> None:
         with pytest.raises(DataError, match="--overwrite"):
-            claim(tmp_path, origin(**settings), False, replaced_file)
+            record_provenance(tmp_path, origin(**settings), False, replaced_file)
 
     (tmp_path / "predict.json").write_text("[]")  # not ours
-    claim(tmp_path, origin(), False, replaced_file)
-    claim(tmp_path, origin(), False, replaced_file)
+    record_provenance(tmp_path, origin(), False, replaced_file)
+    record_provenance(tmp_path, origin(), False, replaced_file)
     refused(tta=True)
     refused(ensemble=("owner/model",))
-    claim(tmp_path, origin(tta=True), True, replaced_file)
+    record_provenance(tmp_path, origin(tta=True), True, replaced_file)
     refused(tta=True)  # what is half overwritten is not taken for finished
     refused()
-    complete(tmp_path, replaced_file)
-    claim(tmp_path, origin(tta=True), False, replaced_file)
+    complete_provenance(tmp_path, replaced_file)
+    record_provenance(tmp_path, origin(tta=True), False, replaced_file)
 
 
 def test_scores_are_those_of_the_written_masks_on_any_number_of_processes(model, photos, tmp_path):

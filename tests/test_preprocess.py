@@ -6,8 +6,12 @@ import warnings
 import numpy as np
 import pytest
 from PIL import Image
-from unet.preprocess import ImageError, PixelTypeWarning, Preprocess, fit_channels, read_image
-from unet.resize import resize_image
+
+from data_utils.image_io.reader import read_image
+from data_utils.image_io.resize import resize_image
+from data_utils.loading.transforms import PixelTypeWarning, fit_channels
+from runtime.errors import ImageError
+from unet.config import Preprocess
 
 GREY = np.arange(6 * 5, dtype=np.uint8).reshape(6, 5) * 8
 RGB = np.stack([GREY, GREY[::-1], 255 - GREY], axis=2)

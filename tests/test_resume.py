@@ -14,7 +14,7 @@ import torch
 from conftest import ROOT, TINY, launch
 from safetensors.torch import load_file
 
-from train_utils.checkpoints import find_checkpoint
+from train_utils.checkpoints.find import find_checkpoint
 
 FLAGS = ["--max-steps", "40", "--log-every", "1", "--checkpoint-every", "3", "--eval-every", "10"]
 FLAGS += [

@@ -18,8 +18,8 @@ from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import DistributedType
 from conftest import TINY, launch
 from safetensors.torch import load_file
-from train_utils.memory import Split
 
+from data_utils.loading.batch_sampler import BatchSplit
 from runtime.errors import LaunchError
 from train_utils.sharding import prepare_sharding
 from unet import UNet, UNetConfig
@@ -131,7 +131,7 @@ def test_fsdp_in_bf16_computes_in_bf16_and_returns_float32(in_bf16):
     images = torch.rand(2, 3, 40, 56)
     network = UNet(UNetConfig(base_channels=4, depth=2, norm="group"))
     exact = network(images)
-    prepare_sharding(in_bf16, network, Split(2, 1, 2, 1), 1.0)
+    prepare_sharding(in_bf16, network, BatchSplit(2, 1, 2, 1), 1.0)
     for rounded in (network(images), copy.deepcopy(network)(images)):
         assert rounded.dtype == torch.float32
         assert 1e-5 < (rounded - exact).abs().max() < 0.1
@@ -141,7 +141,7 @@ def test_fsdp_in_bf16_computes_in_bf16_and_returns_float32(in_bf16):
 def test_fsdp_in_fp16_is_refused(in_bf16, monkeypatch):
     monkeypatch.setitem(AcceleratorState._shared_state, "_mixed_precision", "fp16")
     with pytest.raises(LaunchError, match="FSDP and fp16 do not go together"):
-        prepare_sharding(in_bf16, UNet(UNetConfig(base_channels=4, depth=2)), Split(2, 1, 2, 1), 1.0)
+        prepare_sharding(in_bf16, UNet(UNetConfig(base_channels=4, depth=2)), BatchSplit(2, 1, 2, 1), 1.0)
 
 
 @pytest.mark.slow

@@ -10,16 +10,15 @@ from threading import Thread
 import numpy as np
 import pytest
 import tifffile
-from data_utils.decoding import image_header
-from data_utils.inspection import examine, raise_problems, total_pixels
-from data_utils.masks import read_mask, resolve
-from data_utils.streams import ParquetRows
 from PIL import Image, ImageFile
-from unet.preprocess import read_image
 
+from data_utils.analysis.inspect import inspect_split, raise_problems, total_pixels
+from data_utils.class_map import resolve_classes
+from data_utils.image_io.reader import read_header, read_image, read_mask
 from data_utils.pack import pack
 from data_utils.shapes import Shapes
-from data_utils.sources import load
+from data_utils.sources.load import load_records
+from data_utils.sources.parquet import ParquetRecords
 from runtime.errors import DataError
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -29,17 +28,17 @@ OPTIONS = dict.fromkeys(
 
 
 def size_of(source, name):
-    return image_header(source, name)[0]
+    return read_header(source, name)[0]
 
 
 def check_sizes(records, *progress):
-    survey = examine(records, *progress)
+    survey = inspect_split(records, *progress)
     raise_problems(survey, len(records))
     return survey.sizes
 
 
 def discover(records):
-    return total_pixels([(examine(records), records)])
+    return total_pixels([(inspect_split(records), records)])
 
 
 def write(root: Path, *names: str, size: tuple[int, int] = (4, 6)) -> Path:
@@ -51,7 +50,7 @@ def write(root: Path, *names: str, size: tuple[int, int] = (4, 6)) -> Path:
 
 
 def loaded(root: Path | str, **options):
-    return load(str(root), **OPTIONS | options)
+    return load_records(str(root), **OPTIONS | options)
 
 
 def names(split) -> list[str]:
@@ -202,11 +201,11 @@ def test_pages_of_tiffs_pair_one_by_one(tmp_path):
     ]
     assert [read_image(r["image"])[0, 0, 0] for r in records] == [0, 1, 2, 10, 20, 21]
     assert [read_mask(r["mask"], "")[0, 0] for r in records] == [0, 1, 0, 0, 0, 1]
-    survey = examine(records)
+    survey = inspect_split(records)
     assert not survey.problems and survey.sizes[:, 0].tolist() == [6, 7, 8, 6, 6, 7]
     held_out = loaded(tmp_path, val_group=r"^(.+)_\d+")[1] if False else None
     assert held_out is None
-    rows = ParquetRows.open([str(file) for file in pack(records, tmp_path / "out", "train")], None, None)
+    rows = ParquetRecords.open([str(file) for file in pack(records, tmp_path / "out", "train")], None, None)
     assert [row["name"] for row in rows] == [record["name"] for record in records]
     for row, record in zip(rows, records, strict=True):
         for kind in ("image", "mask"):
@@ -219,7 +218,7 @@ def test_pages_of_tiffs_pair_one_by_one(tmp_path):
     (tmp_path / "images" / "1.tif").write_bytes(b"II*\0" + bytes(40))  # damaged: named when it is read
     train, val = loaded(tmp_path)
     assert len(train) + len(val) == 6 and train.digest != before
-    assert [p.kind for p in examine([*train, *val]).problems.values()] == ["image cannot be read"]
+    assert [p.kind for p in inspect_split([*train, *val]).problems.values()] == ["image cannot be read"]
 
 
 def test_other_files_are_left_alone(tmp_path):
@@ -516,17 +515,17 @@ def test_the_size_is_read_without_the_pixels(monkeypatch, kind):
 
 @pytest.mark.skipif(not (DATA / "isbi2012").is_dir(), reason="needs ../shared/data")
 def test_isbi_is_a_flat_binary_data_set():
-    train, val = load(str(DATA / "isbi2012"), **OPTIONS | {"val_fraction": 0.1})
+    train, val = load_records(str(DATA / "isbi2012"), **OPTIONS | {"val_fraction": 0.1})
     assert (len(train), len(val)) == (27, 3)
     assert (check_sizes(train) == 512).all()
-    classes = resolve(discover([train[i] for i in range(5)]), None, None)
+    classes = resolve_classes(discover([train[i] for i in range(5)]), None, None)
     assert (classes.names, classes.values, classes.ignore_value) == (("background", "foreground"), (0, 255), None)
 
 
 @pytest.mark.skipif(not (DATA / "camvid").is_dir(), reason="needs ../shared/data")
 def test_camvid_has_both_splits_and_a_void_class():
-    train, val = load(str(DATA / "camvid"), **OPTIONS)
+    train, val = load_records(str(DATA / "camvid"), **OPTIONS)
     assert (len(train), len(val)) == (367, 101)
     assert (check_sizes(val) == (360, 480)).all()
-    classes = resolve(discover(train), None, "11")
+    classes = resolve_classes(discover(train), None, "11")
     assert (classes.values, classes.ignore_value) == (tuple(range(11)), 11)

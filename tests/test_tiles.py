@@ -10,13 +10,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from unet.inference import fold_batch_norm
-from unet.logits import most_likely, resize_bands, resize_logits
-from unet.preprocess import read_image
-from unet.tiles import LARGE_TILE_MEMORY, TileError, Tiling, batch_logits, plan, reach, stream_logits
-from unet.windows import ArrayRows, TiffRows, network_crop, network_rows, open_rows, tiff_pages
 
-from unet import ImageError, Predictor, Preprocess, UNet, UNetConfig
+from data_utils.image_io.reader import read_image
+from data_utils.image_io.regions import ArrayRegions, TiffRegions, open_regions
+from data_utils.image_io.tiff import tiff_pages
+from data_utils.loading.transforms import input_rows, input_window
+from inference import Predictor
+from inference.logits import most_likely, resize_bands, resize_logits
+from inference.predictor import fold_batch_norm
+from inference.tiling import LARGE_TILE_MEMORY, Tiling, batch_logits, plan, reach, stream_logits
+from runtime.errors import ImageError, SettingsError
+from unet import Preprocess, UNet, UNetConfig
 
 
 def network(depth: int, upsample: str = "transpose", norm: str = "batch", **preprocess) -> UNet:
@@ -115,9 +119,9 @@ def test_sizes_are_rounded_to_the_pooling_grid_and_impossible_ones_refused():
     assert plan(config, (999, 999), tile_size=500, overlap=193) == Tiling(512, 512, 224, 16, True)
     assert plan(config, (999, 999), tile_size=100) == Tiling(112, 112, 32, 16, False)
     assert plan(config, (999, 999), tile_size=1000) is None
-    with pytest.raises(TileError, match="overlap 512 leaves nothing of tiles of 512"):
+    with pytest.raises(SettingsError, match="overlap 512 leaves nothing of tiles of 512"):
         plan(config, (999, 999), tile_size=500, overlap=500)
-    with pytest.raises(TileError, match="overlap 32 leaves nothing of tiles of 16"):
+    with pytest.raises(SettingsError, match="overlap 32 leaves nothing of tiles of 16"):
         plan(config, (999, 999), tile_size=3, overlap=1)
 
 
@@ -129,7 +133,7 @@ def test_tiles_and_bands_of_a_predictor_equal_the_whole_image_at_any_scale(scale
     whole, tiles = Predictor(model), Predictor(model, tile_size=64)
     (expected,) = whole.in_batch([whole.inputs(image)[0]], [shape])
     for predictor in (whole, tiles):
-        logits = torch.cat(list(predictor.bands(ArrayRows(image))), dim=1)
+        logits = torch.cat(list(predictor.bands(ArrayRegions(image))), dim=1)
         assert (logits - expected).abs().max() < 1e-12
 
 
@@ -148,7 +152,7 @@ def test_float32_tiles_are_within_the_promised_rounding():
     whole, tiles = Predictor(model), Predictor(model, tile_size=144)
     assert tiles.tilings(image.shape[:2])[0].exact
     (expected,) = whole.in_batch([whole.inputs(image)[0]], [image.shape[:2]])
-    assert (torch.cat(list(tiles.bands(ArrayRows(image))), dim=1) - expected).abs().max() < 1e-5
+    assert (torch.cat(list(tiles.bands(ArrayRegions(image))), dim=1) - expected).abs().max() < 1e-5
 
 
 def test_the_most_likely_class_is_the_first_of_equals_as_argmax_has_it():
@@ -186,7 +190,7 @@ def test_rows_are_resized_as_the_whole_image_is_to_the_last_bit(size, target, ki
     preprocess = Preprocess(image_size=target)
     whole = preprocess.image(image, channels)
     for start, stop in ((0, target[0]), (target[0] // 3, target[0] // 3 + 1), (target[0] - 1, target[0])):
-        rows = network_rows(ArrayRows(image), preprocess, channels, "image", start, stop)
+        rows = input_rows(ArrayRegions(image), preprocess, channels, "image", start, stop)
         np.testing.assert_array_equal(rows, whole[:, start:stop])
         assert rows.dtype == whole.dtype
 
@@ -217,8 +221,8 @@ def test_windows_of_a_tiff_are_what_the_whole_file_holds(kind, layout, tmp_path)
     path = tmp_path / "a.tif"
     tifffile.imwrite(path, PICTURES[kind], photometric="rgb" if kind.startswith("rgb") else "minisblack", **layout)
     whole = read_image(path)
-    with open_rows(path) as rows:
-        assert isinstance(rows, TiffRows)
+    with open_regions(path) as rows:
+        assert isinstance(rows, TiffRegions)
         assert rows.size == (301, 333)
         for start, stop in ((0, 301), (0, 1), (300, 301), (60, 130), (63, 65)):
             np.testing.assert_array_equal(read_image(rows.crop(start, stop)), whole[start:stop])
@@ -240,7 +244,7 @@ def veiled(path: Path) -> None:
 @pytest.mark.parametrize("array", [np.zeros(7), np.zeros((4, 4, 0)), np.zeros((2, 3, 4, 5))], ids=["1", "none", "4"])
 def test_an_array_that_is_no_picture_is_an_image_error(array, tmp_path):
     np.save(tmp_path / "a.npy", array)
-    with pytest.raises(ImageError, match=r"a\.npy: .*shape is \("), open_rows(tmp_path / "a.npy"):
+    with pytest.raises(ImageError, match=r"a\.npy: .*shape is \("), open_regions(tmp_path / "a.npy"):
         pass
 
 
@@ -262,9 +266,9 @@ def test_an_array_that_is_no_picture_is_an_image_error(array, tmp_path):
 def test_what_has_no_windows_is_read_all_the_same(name, write, tmp_path):
     write(tmp_path / name)
     whole = read_image(tmp_path / name)
-    with open_rows(tmp_path / name) as rows:
+    with open_regions(tmp_path / name) as rows:
         assert rows.size == whole.shape[:2]
-        assert not isinstance(rows, TiffRows)
+        assert not isinstance(rows, TiffRegions)
         np.testing.assert_array_equal(read_image(rows.crop(10, 50)), whole[10:50])
 
 
@@ -276,7 +280,7 @@ def test_pages_of_a_tiff_are_found_and_their_thumbnails_left_out(tmp_path):
             tiff.write(PICTURES["grey"][::4, ::4], photometric="minisblack", subfiletype=1)
     pages = tiff_pages(path)
     assert pages == [(0, (301, 333)), (2, (300, 333)), (4, (299, 333))]
-    with open_rows(path, 2) as rows:
+    with open_regions(path, 2) as rows:
         np.testing.assert_array_equal(rows.crop(0, 300)[:, :, 0], PICTURES["grey"][1:])
     np.testing.assert_array_equal(read_image(path, page=2)[:, :, 0], PICTURES["grey"][1:])
 
@@ -286,7 +290,7 @@ def test_a_tiff_that_is_cut_off_is_an_image_error(tmp_path):
     for layout in ({}, {"compression": "zlib", "tile": (64, 64)}):
         tifffile.imwrite(path, PICTURES["grey"], photometric="minisblack", **layout)
         path.write_bytes(path.read_bytes()[:60_000])
-        with pytest.raises(ImageError, match=r"a\.tif: cannot be read"), open_rows(path) as rows:
+        with pytest.raises(ImageError, match=r"a\.tif: cannot be read"), open_regions(path) as rows:
             rows.crop(250, 301)
 
 
@@ -302,11 +306,11 @@ def test_training_prediction_and_tiles_read_the_same_of_a_jpeg_file(size, target
     predictor = Predictor(UNet(UNetConfig(3, 2, base_channels=2, depth=1, preprocess=preprocess)))
     (shown,), own_size = predictor.inputs(path)
     np.testing.assert_array_equal(shown, whole)
-    with open_rows(path) as rows:
+    with open_regions(path) as rows:
         assert rows.size == own_size == read_image(path).shape[:2]
         less = rows.drafted(preprocess)
         for start, stop in ((0, target[0]), (5, 6), (target[0] - 9, target[0])):
-            np.testing.assert_array_equal(network_rows(less, preprocess, 3, "a", start, stop), whole[:, start:stop])
+            np.testing.assert_array_equal(input_rows(less, preprocess, 3, "a", start, stop), whole[:, start:stop])
         np.testing.assert_array_equal(read_image(rows.crop(10, 50)), read_image(path)[10:50])
 
 
@@ -318,11 +322,11 @@ def test_a_window_is_resized_as_the_whole_image_is(kind, target, tmp_path):
     tifffile.imwrite(path, PICTURES[kind], photometric=photometric, tile=(64, 48), compression="zlib")
     preprocess = Preprocess(image_size=target)
     whole = preprocess.image(path, channels)
-    with open_rows(path) as rows:
+    with open_regions(path) as rows:
         for height, width in ((1, 1), (40, 30), target):
             top, left = (target[0] - height) // 2, target[1] - width
             window = ((top, top + height), (left, left + width))
-            crop = network_crop(rows, window, preprocess=preprocess, channels=channels)
+            crop = input_window(rows, window, preprocess=preprocess, channels=channels)
             assert crop.dtype == whole.dtype
             expected = whole[:, top : top + height, left : left + width]
             np.testing.assert_allclose(crop, expected, rtol=1e-5, atol=1 if crop.dtype == np.uint8 else 1e-3)
@@ -369,5 +373,5 @@ def test_pixels_from_0_to_1_are_found_in_windows_as_in_the_whole_image():
         image[280:, 30:] = brightest
         predictor = Predictor(model, tile_size=64)
         (expected,) = predictor.in_batch([predictor.inputs(image)[0]], [image.shape[:2]])
-        logits = torch.cat(list(predictor.bands(ArrayRows(image))), dim=1)
+        logits = torch.cat(list(predictor.bands(ArrayRegions(image))), dim=1)
         assert (logits - expected).abs().max() < 1e-12

@@ -24,8 +24,7 @@ from runtime.cli import run_script
 from runtime.console import say, say_error, track
 from runtime.distributed import on_main, wait_patiently
 from runtime.files import replaced_file
-from runtime.launch import check_launch, check_processes, compile_networks, process_group_options
-from runtime.memory import keep_freed_memory
+from runtime.launch import check_launch, compile_networks, process_group_options, start_process
 from runtime.signals import end_tidily
 from unet.metrics import format_table, image_scores, report
 
@@ -49,8 +48,7 @@ def main() -> None:
     check_launch()
     end_tidily()
     accelerator = Accelerator(kwargs_handlers=[process_group_options()])
-    check_processes(accelerator)
-    keep_freed_memory(accelerator.device)
+    start_process(accelerator)
     Image.MAX_IMAGE_PIXELS = None  # the user's own files may be as large as they like
 
     # 2. Model: its config.json holds the preprocessing and what the classes are written as
@@ -59,8 +57,8 @@ def main() -> None:
         accelerator.device,
         ensemble=args.ensemble,
         scale=args.scale,
-        tile_size=None if args.tile_size == "auto" else args.tile_size,
-        overlap=None if args.overlap == "auto" else args.overlap,
+        tile_size=args.tile_size,
+        overlap=args.overlap,
         tta=args.tta,
     )
     compile_networks(accelerator, predictor.networks)

@@ -165,9 +165,8 @@ def main() -> None:
 
     # 6. Resume: identity must match -> weights, optimizer, average, scaler -> the log goes on behind that step
     settings = run_settings(args, profile, info, network.config, split, schedule, workers)
-    checkpoints = Checkpoints(
-        accelerator, start.output_dir, args.keep_checkpoints, network, optimizer, average, settings
-    )
+    keep = args.keep_checkpoints
+    checkpoints = Checkpoints(accelerator, start.output_dir, keep, network, optimizer, average, settings)
     checkpoints.resume(start.checkpoint, state)
     run_log = RunLog(accelerator, start.output_dir, args.tracker, settings, state.step)
 
@@ -176,8 +175,7 @@ def main() -> None:
     monitor = Monitor(accelerator, model, flops, schedule, state, run_log)
     fill, std = torch.tensor([info.normalization.mean, info.normalization.std], device=device)
     model.train()
-    batches = iter(train_loader)
-    stopping = stop.agreed()
+    batches, stopping = iter(train_loader), stop.agreed()
     while not (stopping or schedule.is_over(state)):
         monitor.start_step()
         learning_rate = schedule.set_learning_rate(optimizer, state.step)

@@ -2,6 +2,7 @@
 
 from argparse import Namespace
 from dataclasses import dataclass, fields
+from typing import Any
 
 from runtime.errors import DataError
 
@@ -38,8 +39,10 @@ class DataConfig:
     @classmethod
     def from_args(cls, args: Namespace) -> "DataConfig":
         """The settings among the flags of a script."""
-        values = {field.name: getattr(args, field.name) for field in fields(cls)}
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+        values: dict[str, Any] = {field.name: getattr(args, field.name) for field in fields(cls)}
+        for name in ("image_size", "crop_size"):
+            values[name] = values[name] and tuple(values[name])
+        return cls(**values)
 
     @property
     def skipped_errors(self) -> tuple[type[Exception], ...]:

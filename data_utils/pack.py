@@ -14,8 +14,9 @@ import numpy as np
 from PIL import Image
 
 from data_utils.analysis.inspect import inspect_split, raise_problems
+from data_utils.image_io.formats import ImageSource
 from data_utils.sources.folder import find_splits, pair_files
-from data_utils.sources.records import Record, Records
+from data_utils.sources.records import Records
 from runtime.errors import DataError
 
 SHARD_MB = 256.0
@@ -30,7 +31,7 @@ def pack(records: Records, out: Path, split: str, shard_mb: float = SHARD_MB) ->
     from pyarrow.parquet import ParquetWriter
 
     schema = Features({"image": Picture(), "mask": Picture()}).arrow_schema  # `datasets` finds its types in there
-    sources = [[_path(record[kind]) for kind in schema.names] for record in records]
+    sources = [(_path(record["image"]), _path(record["mask"])) for record in records]
     pages = Counter(file for both in sources for file in both)
     sizes = np.array([sum(os.path.getsize(file) // pages[file] for file in both) for both in sources])
     # where a shard of its own share of bytes begins, so that all are about as large
@@ -46,24 +47,26 @@ def pack(records: Records, out: Path, split: str, shard_mb: float = SHARD_MB) ->
         with ParquetWriter(file, schema, compression="none", use_dictionary=False) as writer:
             for start in range(0, len(indices), rows):
                 chosen = [records[int(i)] for i in indices[start : start + rows]]
-                columns = {kind: [_stored(record, kind) for record in chosen] for kind in schema.names}
+                columns = {
+                    "image": [_stored(record["image"], record["name"]) for record in chosen],
+                    "mask": [_stored(record["mask"], record["name"]) for record in chosen],
+                }
                 writer.write_table(Table.from_pydict(columns, schema=schema), row_group_size=rows)
     return files
 
 
-def _path(source: str | dict) -> str:
-    return source["path"] if isinstance(source, dict) else source
+def _path(source: ImageSource) -> str:
+    return source["path"] if isinstance(source, dict) else str(source)
 
 
-def _stored(record: Record, kind: str) -> dict:
+def _stored(source: ImageSource, name: str) -> dict:
     """A picture as `datasets` stores it: bytes, and the name that messages give."""
-    source = record[kind]
     path, buffer = Path(_path(source)), BytesIO()
     if isinstance(source, dict):  # a page becomes a file
         with Image.open(path) as picture:
             picture.seek(source["page"])
             picture.save(buffer, "TIFF", compression="tiff_adobe_deflate")
-    return {"bytes": buffer.getvalue() or path.read_bytes(), "path": str(Path(record["name"]).with_suffix(path.suffix))}
+    return {"bytes": buffer.getvalue() or path.read_bytes(), "path": str(Path(name).with_suffix(path.suffix))}
 
 
 def main() -> None:

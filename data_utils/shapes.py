@@ -162,8 +162,8 @@ def main() -> None:
         for kind in ("images", "masks"):
             (args.out / split / kind).mkdir(parents=True)
         for record in records:
-            Image.fromarray(record["image"]).save(args.out / split / "images" / f"{record['name']}.png")
-            mask = Image.fromarray(record["mask"])
+            Image.fromarray(np.asarray(record["image"])).save(args.out / split / "images" / f"{record['name']}.png")
+            mask = Image.fromarray(np.asarray(record["mask"]))
             mask.putpalette(colors)  # makes it a "P" image, indices as they are
             mask.save(args.out / split / "masks" / f"{record['name']}.png")
     print(f"{args.train} + {args.val} pairs in {args.out}; classes: {', '.join(CLASS_NAMES)}")

@@ -25,4 +25,7 @@ def parse_args(description: str) -> argparse.Namespace:
     parser.add_argument("--truth", type=Path, help="folder of true masks to score against; also writes metrics.json")
     parser.add_argument("--mask-suffix", help="true masks are named <relative stem><suffix>.<ext>; default: detected")
     parser.add_argument("--overwrite", action="store_true", help="predict again what is there already")
-    return parser.parse_args()
+    args = parser.parse_args()
+    args.tile_size = None if args.tile_size == "auto" else args.tile_size
+    args.overlap = None if args.overlap == "auto" else args.overlap
+    return args

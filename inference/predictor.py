@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from data_utils.image_io.formats import ImageSource
 from data_utils.image_io.reader import DecodedImage, decode_image
@@ -18,7 +17,7 @@ from data_utils.loading.transforms import fit_decoded, input_rows
 from inference.logits import average_logits, class_indices, full_precision, resize_bands, resize_logits
 from inference.tiling import BAND_ROWS, Tiling, batch_logits, one_tile, plan, stream_logits
 from runtime.errors import ModelError
-from unet.blocks import DoubleConv
+from unet.blocks import fold_batch_norm
 from unet.config import UNetConfig
 from unet.loading import load_model
 from unet.model import UNet
@@ -26,15 +25,6 @@ from unet.model import UNet
 Read = Callable[[int, int], Tensor]  # rows [start, stop) of a network's input, (C, stop - start, w)
 WINDOW_MEMORY = 2**27  # bytes of logits at an image's own size beyond which it is predicted in windows
 TILED_PASSES = 8  # forward passes that images in tiles share: few of them are less than full
-
-
-def fold_batch_norm(model: UNet) -> UNet:
-    """Fold each batch norm of a model in evaluation mode into the convolution before it, in place."""
-    for block in model.modules():
-        if isinstance(block, DoubleConv) and isinstance(block.norm1, nn.BatchNorm2d):
-            block.conv1, block.norm1 = fuse_conv_bn_eval(block.conv1, block.norm1), nn.Identity()
-            block.conv2, block.norm2 = fuse_conv_bn_eval(block.conv2, block.norm2), nn.Identity()
-    return model
 
 
 class Prediction(NamedTuple):
@@ -94,14 +84,16 @@ class Predictor:
         *,
         ensemble: Sequence[str | Path] = (),
         scale: float | None = None,
-        **options,
+        tile_size: int | None = None,
+        overlap: int | None = None,
+        tta: bool = False,
     ) -> "Predictor":
         """Load model folders, Hub ids, .onnx files or Pytorch-UNet checkpoints, made ready to predict fast.
 
-        `scale` is for the latter, as in `load_model`; `options` as in `Predictor`.
+        `scale` is for the latter, as in `load_model`.
         """
         model, *others = (load_network(name, device, scale) for name in [model, *ensemble])
-        return cls(model, ensemble=others, **options)
+        return cls(model, ensemble=others, tile_size=tile_size, overlap=overlap, tta=tta)
 
     @torch.inference_mode()
     def __call__(self, image: ImageSource, name: str = "image", page: int = 0) -> Prediction:

@@ -12,11 +12,28 @@ from train_utils.schedule import SCHEDULES
 from unet.blocks import NORMS, UPSAMPLINGS
 from unet.losses import LOSSES
 
+Group = argparse._ArgumentGroup
+
 
 def parse_args(description: str) -> argparse.Namespace:
     """The command line, checked; a mistake ends the process with one line."""
     parser = arg.Arguments(description=description)
-    data = parser.add_argument_group("data")
+    _add_data_flags(parser.add_argument_group("data"))
+    defaults = "the defaults are --init-from's architecture, else the original U-Net's"
+    _add_model_flags(parser.add_argument_group("model", defaults))
+    _add_optimization_flags(parser.add_argument_group("optimization"))
+    _add_run_flags(parser.add_argument_group("run"))
+    args = parser.parse_args()
+    if args.resume == "auto" and args.output_dir is None:
+        parser.error("--resume auto needs --output-dir, the folder of the run to go on with")
+    if args.image_size and args.scale != 1:
+        parser.error("--image-size and --scale both set the size; give one of them")
+    args.tracker = available_tracker(args.tracker)
+    check_token(args.push_to_hub)
+    return args
+
+
+def _add_data_flags(data: Group) -> None:
     data.add_argument("--dataset", default="shapes", help="`shapes` (generated), a folder, parquet files, a Hub id")
     data.add_argument("--dataset-config", help="configuration name of a Hub data set")
     data.add_argument("--train-split", help="default: train")
@@ -39,7 +56,8 @@ def parse_args(description: str) -> argparse.Namespace:
     data.add_argument("--augment", choices=STRENGTHS, default="basic", help="training augmentation")
     data.add_argument("--num-workers", type=arg.count, help="default: from this process's share of the CPUs")
 
-    model = parser.add_argument_group("model", "the defaults are --init-from's architecture, else the original U-Net's")
+
+def _add_model_flags(model: Group) -> None:
     model.add_argument("--init-from", help="start from a model folder, a Hub id, or a Pytorch-UNet .pth")
     model.add_argument("--base-channels", type=arg.natural, help="width of the first level, 64")
     model.add_argument("--depth", type=arg.natural, help="number of poolings, 4")
@@ -49,7 +67,8 @@ def parse_args(description: str) -> argparse.Namespace:
     model.add_argument("--activation-checkpointing", action="store_true", help="less memory, a third more computing")
     model.add_argument("--sync-batchnorm", choices=("auto", "on", "off"), default="auto", help="on several GPUs")
 
-    optim = parser.add_argument_group("optimization")
+
+def _add_optimization_flags(optim: Group) -> None:
     optim.add_argument("--batch-size", type=arg.natural, default=4, help="images in one optimizer step")
     optim.add_argument("--micro-batch-size", type=arg.auto_or(arg.natural), default="auto", help="in one forward pass")
     optim.add_argument("--gradient-accumulation-steps", type=arg.natural, help="default: the profile's, else derived")
@@ -68,7 +87,8 @@ def parse_args(description: str) -> argparse.Namespace:
     optim.add_argument("--loss", choices=LOSSES, default="ce+dice", help="training loss")
     optim.add_argument("--class-weights", type=arg.auto_or(arg.positive), nargs="+", help="auto, or one for each class")
 
-    run = parser.add_argument_group("run")
+
+def _add_run_flags(run: Group) -> None:
     run.add_argument("--output-dir", type=Path, help="default: runs/<time>")
     run.add_argument("--resume", help="`auto`: the newest complete checkpoint in --output-dir, if any; or a checkpoint")
     run.add_argument("--checkpoint-every", type=arg.count, default=0, metavar="STEPS", help="0: each epoch")
@@ -80,11 +100,3 @@ def parse_args(description: str) -> argparse.Namespace:
     run.add_argument("--tracker", default="tensorboard", help="any tracker that accelerate knows, or none")
     run.add_argument("--seed", type=arg.seed, default=0, help="of weights, order and augmentation")
     run.add_argument("--deterministic", action="store_true", help="deterministic kernels, slower on GPUs")
-    args = parser.parse_args()
-    if args.resume == "auto" and args.output_dir is None:
-        parser.error("--resume auto needs --output-dir, the folder of the run to go on with")
-    if args.image_size and args.scale != 1:
-        parser.error("--image-size and --scale both set the size; give one of them")
-    args.tracker = available_tracker(args.tracker)
-    check_token(args.push_to_hub)
-    return args

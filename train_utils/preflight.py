@@ -21,7 +21,7 @@ def preflight(
     accelerator: Accelerator,
     network: nn.Module,
     criterion: nn.Module,
-    shape: tuple[int, int, int],
+    shape: tuple[int, ...],
     split: BatchSplit,
     copies: int,
 ) -> BatchSplit:

@@ -3,11 +3,15 @@
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 from torch.utils.checkpoint import checkpoint
+
+Network = TypeVar("Network", bound=nn.Module)
 
 NORMS = ("batch", "group", "instance")
 UPSAMPLINGS = ("transpose", "bilinear", "bilinear_aligned")
@@ -104,3 +108,12 @@ class OutConv(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.conv(x)
+
+
+def fold_batch_norm(model: Network) -> Network:
+    """Fold each batch norm of a model in evaluation mode into the convolution before it, in place."""
+    for block in model.modules():
+        if isinstance(block, DoubleConv) and isinstance(block.norm1, nn.BatchNorm2d):
+            block.conv1, block.norm1 = fuse_conv_bn_eval(block.conv1, block.norm1), nn.Identity()
+            block.conv2, block.norm2 = fuse_conv_bn_eval(block.conv2, block.norm2), nn.Identity()
+    return model

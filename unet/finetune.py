@@ -24,13 +24,14 @@ class StartingPoint(NamedTuple):
 
     def normalization(self, channels: int) -> Preprocess | None:
         """How the model's images are normalised, for its weights expect that; None where it takes other channels."""
-        fits = self.model is not None and self.model.config.in_channels == channels
-        return self.model.config.preprocess if fits else None
+        if self.model is None or self.model.config.in_channels != channels:
+            return None
+        return self.model.config.preprocess
 
     def build(self, in_channels: int, num_classes: int, preprocess: Preprocess) -> UNet:
         """The network to train, in channels-last layout, with the weights that fit; says so."""
-        channels = {"in_channels": in_channels, "num_classes": num_classes}
-        network = UNet(replace(self.architecture, **channels, preprocess=preprocess))
+        config = replace(self.architecture, in_channels=in_channels, num_classes=num_classes, preprocess=preprocess)
+        network = UNet(config)
         if self.model is not None:
             say(f"start: {copy_weights(self.model, network)} from {self.source}")
         network.to(memory_format=torch.channels_last)
@@ -50,7 +51,7 @@ def starting_point(source: str | None, asked: dict[str, Any]) -> StartingPoint:
     """
     model = None if source is None else load_model(source)
     config = UNetConfig() if model is None else model.config
-    values = {name: asked.get(name) for name in ARCHITECTURE}
+    values: dict[str, Any] = {name: asked.get(name) for name in ARCHITECTURE}
     for name, value in values.items():
         has = getattr(config, name)
         weightless = name == "dropout" or (name == "upsample" and "transpose" not in (value, has))

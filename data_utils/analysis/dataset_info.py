@@ -1,6 +1,5 @@
 """A data set, and what must be known of it before the first step: sizes, classes, channels, normalisation."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -23,7 +22,7 @@ from data_utils.config import DataConfig
 from data_utils.loading.batch_sampler import padded_shapes
 from data_utils.shapes import CLASSES
 from data_utils.sources.load import load_records
-from data_utils.sources.records import Record, Records
+from data_utils.sources.records import ListRecords, Records
 from runtime.cache import cached, digest
 from runtime.errors import DataError
 from unet.config import IGNORE_INDEX, MaskValue, Preprocess, UNetConfig
@@ -108,8 +107,8 @@ class DatasetInfo:
         """How a model is to see these images; `normalization` is a pretrained model's, whose weights expect it."""
         mean, std, pixel_types = self.normalization
         values = normalization or Preprocess(mean=mean, std=std, pixel_types=pixel_types)
-        size = {"image_size": self.config.image_size, "scale": self.config.scale}
-        return replace(values, **size, **self.class_map.to_preprocess())
+        image_size, scale = self.config.image_size, self.config.scale
+        return replace(values, image_size=image_size, scale=scale, **self.class_map.to_preprocess())
 
     def fingerprint(self) -> str:
         """Changes with the number or sizes of the images in either split, or with the names of some of them."""
@@ -183,7 +182,7 @@ def sample_stream(train: Records, val: Records, config: DataConfig, classes: str
     groups = rng.permutation(len(sizes))[:SAMPLE_GROUPS]
     firsts, share = np.cumsum(sizes) - sizes, -(-STATISTICS_IMAGES // len(groups))
     indices = np.concatenate([firsts[g] + rng.permutation(sizes[g])[:share] for g in groups])
-    sample = SampledRecords([train[int(i)] for i in indices])
+    sample = ListRecords([train[int(i)] for i in indices])
     inspection = inspect_split(sample, "reading a sample", inspect_in_windows if config.crop_size else inspect)
     _check(inspection, sample, config)
     found = total_pixels([(inspection, sample)])
@@ -199,19 +198,6 @@ def sample_stream(train: Records, val: Records, config: DataConfig, classes: str
         of_val = Split(val, usable_sizes(headers), _texts(headers))
     of_train = Split(train, np.zeros((len(train), 2), np.int64))
     return DatasetInfo(config, of_train, of_val, class_map, class_pixels(found, class_map), normalization)
-
-
-class SampledRecords(Records):
-    """Records that are in memory."""
-
-    def __init__(self, records: Iterable[Record]) -> None:
-        self.records = list(records)
-
-    def __len__(self) -> int:
-        return len(self.records)
-
-    def __getitem__(self, i: int) -> Record:
-        return self.records[i]
 
 
 def _inspect_once(records: Records, title: str, windows: bool) -> SplitInspection:

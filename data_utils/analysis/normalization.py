@@ -48,8 +48,8 @@ def measure_normalization(records: Records, config: DataConfig, bad: Container[i
 
     def compute() -> list:
         with ThreadPoolExecutor(2) as pool:
-            sums = list(track(pool.map(sums_of, chosen), len(chosen), "measuring brightness"))
-        sums = [found for found in sums if found is not None]
+            every = list(track(pool.map(sums_of, chosen), len(chosen), "measuring brightness"))
+        sums = [found for found in every if found is not None]
         return [*channel_statistics(sums, bool(skip)), sorted({found[3] for found in sums})]
 
     key = records.digest and digest("normalization", records.digest, windows, chosen)

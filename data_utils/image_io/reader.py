@@ -50,12 +50,11 @@ def decode_image(
 ) -> DecodedImage:
     """As `read_image`; with `draft_for`, a JPEG file is decoded with no more detail than that preprocessing needs."""
     with opened(source, f"{name}: image", page) as image:
-        drafted = draft_for is not None and draft_for.draft and isinstance(image, JpegImageFile) and image is not source
-        if not drafted:
-            pixels = _checked(image, name)
-            return DecodedImage(pixels, pixels.shape[:2], pixels.shape[:2])
-        size, extent = size_as_seen(image), _draft(image, draft_for)
-        return DecodedImage(_checked(image, name), size, extent)
+        if draft_for and draft_for.draft and isinstance(image, JpegImageFile) and image is not source:
+            size, extent = size_as_seen(image), _draft(image, draft_for)
+            return DecodedImage(_checked(image, name), size, extent)
+        pixels = _checked(image, name)
+        return DecodedImage(pixels, pixels.shape[:2], pixels.shape[:2])
 
 
 def _checked(image: Image.Image | np.ndarray, name: str) -> np.ndarray:

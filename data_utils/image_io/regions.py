@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import tifffile
@@ -146,7 +147,7 @@ def _regions(path: Path, page: int, stack: ExitStack) -> Regions:
 def regions_of(source: ImageSource) -> AbstractContextManager[Regions]:
     """Windows of a path, or of a page of it, {"path": path, "page": number}."""
     path, page = (source["path"], source.get("page", 0)) if isinstance(source, dict) else (source, 0)
-    return open_regions(Path(path), page)
+    return open_regions(Path(cast(str, path)), page)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 from PIL import Image
 
-Window = tuple[tuple[int, int], tuple[int, int]]  # (top, bottom), (left, right)
+Window = tuple[tuple[int, int], ...]  # (start, stop) of each axis
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 

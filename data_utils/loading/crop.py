@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from data_utils.image_io.resize import Window
 from unet.config import IGNORE_INDEX
 
 CROPS_AROUND_CLASS = 1 / 3
 Size = tuple[int, ...]  # (H, W)
-Window = tuple[tuple[int, int], ...]  # (start, stop) of each axis
 
 
 def crop_window(mask: np.ndarray, crop: Size, rng: np.random.Generator) -> Window:

@@ -8,8 +8,8 @@ from data_utils.analysis.inspect import other_size
 from data_utils.image_io.formats import ImageSource
 from data_utils.image_io.reader import DecodedImage, decode_image, read_image, read_mask
 from data_utils.image_io.regions import Regions, regions_of
-from data_utils.image_io.resize import resize_image, resize_rows, resize_window
-from data_utils.loading.crop import Window, crop_around
+from data_utils.image_io.resize import Window, resize_image, resize_rows, resize_window
+from data_utils.loading.crop import crop_around
 from data_utils.sources.records import Record
 from runtime.errors import DataError, ImageError, UserWarningLine
 from unet.config import Preprocess

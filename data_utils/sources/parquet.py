@@ -65,7 +65,8 @@ class ParquetRecords(StreamRecords):
         group = int(np.searchsorted(self.ends, i, side="right"))
         row = int(i - (self.ends[group] - self.groups[group, 3]))
         images, masks = self._group(group)
-        image, mask = (value if isinstance(value, dict) else {"bytes": value} for value in (images[row], masks[row]))
+        values: list[Any] = [images[row], masks[row]]
+        image, mask = (value if isinstance(value, dict) else {"bytes": value} for value in values)
         file, _, first, _ = self.groups[group].tolist()
         name = image.get("path") or f"{PurePosixPath(self.files[file]).name} row {first + row}"
         # a path in a shard is only a name: the file is not beside it

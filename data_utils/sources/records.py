@@ -1,7 +1,7 @@
 """The one interface of a split: records by index, whatever they come from."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TypedDict
 
 import numpy as np
@@ -70,3 +70,16 @@ class Subset(Records):
 
     def __getitem__(self, i: int) -> Record:
         return self.records[int(self.indices[i])]
+
+
+class ListRecords(Records):
+    """Records that are in memory."""
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        self.records = list(records)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __getitem__(self, i: int) -> Record:
+        return self.records[i]

@@ -60,7 +60,7 @@ class TarRecords(StreamRecords):
 
     def part(self, chosen: np.ndarray) -> "TarRecords":
         """Only the groups where `chosen`, (G,) bool."""
-        kept = np.repeat(chosen, self.group_sizes)
+        kept = np.repeat(chosen, self.groups[:, 1])
         return TarRecords(self.files, self.names[kept], self.places[kept])
 
 

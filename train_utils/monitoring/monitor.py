@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import Tensor, nn
@@ -89,10 +88,6 @@ class Monitor:
     def log_evaluation(self, evaluation: Evaluation) -> None:
         """A record of the scores."""
         self._write(evaluation.record())
-
-    def log_pictures(self, pictures: dict[str, np.ndarray]) -> None:
-        """Pictures (H, W, 3) uint8 by tag, for the tracker."""
-        self.run_log.pictures(self.state.step, pictures)
 
     def _write(self, record: dict[str, float | None]) -> None:
         self.run_log.scalars(self.state.step, self.schedule.epoch(self.state.step), record)

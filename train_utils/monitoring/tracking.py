@@ -116,13 +116,17 @@ class RunLog:
             self._append("")
         return not self._refused
 
-    def pictures(self, step: int, pictures: dict[str, np.ndarray]) -> None:
-        """(H, W, 3) uint8 pictures by tag, where the tracker takes pictures."""
+    def takes_pictures(self) -> bool:
+        """Whether the tracker of this process shows pictures."""
         if not self.accelerator.is_main_process or self.tracker == "none":
+            return False
+        return hasattr(self.accelerator.get_tracker(self.tracker), "log_images")
+
+    def pictures(self, step: int, pictures: dict[str, np.ndarray]) -> None:
+        """(H, W, 3) uint8 pictures by tag, where the tracker `takes_pictures`."""
+        if not self.takes_pictures():
             return
         tracker = self.accelerator.get_tracker(self.tracker)
-        if not hasattr(tracker, "log_images"):
-            return
         options = {"dataformats": "NHWC"} if self.tracker == "tensorboard" else {}
         with self._spared():
             tracker.log_images({tag: picture[None] for tag, picture in pictures.items()}, step=step, **options)

@@ -37,11 +37,12 @@ def publish_evaluation(
     network = whole_network(accelerator, network)
     if not accelerator.is_main_process:
         return
-    with accelerator.autocast():
-        panels = sample_panels(info, Predictor(network))
-    pictures = {f"pictures/{name}": picture for name, picture in panels.items()}
-    pictures["eval/confusion_matrix"] = matrix_picture(evaluation.matrix.numpy(), evaluation.class_names)
-    monitor.log_pictures(pictures)
+    if monitor.run_log.takes_pictures():
+        with accelerator.autocast():
+            panels = sample_panels(info, Predictor(network))
+        pictures = {f"pictures/{name}": picture for name, picture in panels.items()}
+        pictures["eval/confusion_matrix"] = matrix_picture(evaluation.matrix.numpy(), evaluation.class_names)
+        monitor.run_log.pictures(evaluation.step, pictures)
     mark = ""
     if is_best:
         mark = " (best so far, saved)" if best_model.save(network, evaluation) else " (best so far)"

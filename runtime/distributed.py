@@ -15,7 +15,7 @@ import torch.distributed as dist
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 
-from runtime.errors import UserError
+from runtime.errors import UserError, one_line
 
 Result = TypeVar("Result")
 
@@ -75,7 +75,7 @@ def seed_step(seed: int, step: int, process: int) -> None:
 
 def echo_of_another(error: Exception) -> str | None:
     """A line for an error that only says that another process has gone, hangs or never came; None for any other."""
-    text = " ".join(str(error).split())
+    text = one_line(error, limit=10_000)
     if not isinstance(error, dist.DistError) and "gloo" not in text:
         return None
     rank, world_size = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")

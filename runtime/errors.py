@@ -1,6 +1,11 @@
 """What a user can mend: each mistake is a UserError, printed as one line by `cli.run_script`; all else is a bug."""
 
 
+def one_line(error: BaseException, limit: int = 300) -> str:
+    """The text of an error in one line of at most `limit` characters; its type where it has no text."""
+    return " ".join(str(error).split())[:limit] or type(error).__name__
+
+
 class UserError(ValueError):
     """A user's mistake in one line: what was seen, where, and what to do.
 

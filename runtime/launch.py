@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
+from typing import Any
 
 import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs, InitProcessGroupKwargs
@@ -122,7 +123,7 @@ def process_group_options() -> InitProcessGroupKwargs:
     if restarts in (None, "0") or machines != "1":
         return InitProcessGroupKwargs(timeout=timeout)
 
-    def meet(url: str, **options) -> Iterator[tuple[Store, int, int]]:
+    def meet(url: str, **options: Any) -> Iterator[tuple[Store, int, int]]:
         store, rank, world_size = next(rendezvous("env://", **options))
         yield PrefixStore(f"restart {restarts}", store), rank, world_size
 

@@ -15,7 +15,7 @@ from types import ModuleType
 import torch
 from torch import Tensor, nn
 
-from runtime.errors import ModelError
+from runtime.errors import ModelError, one_line
 from runtime.files import replaced_path
 from unet.config import UNetConfig
 from unet.model import UNet
@@ -99,7 +99,7 @@ class OnnxNetwork(nn.Module):
         try:
             self.session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
         except (errors.Fail, errors.InvalidGraph, errors.InvalidProtobuf, errors.InvalidArgument) as error:
-            raise ModelError(f"{path}: cannot be loaded: {str(error).splitlines()[0][:300]}") from error
+            raise ModelError(f"{path}: cannot be loaded: {one_line(error)}") from error
         config = self.session.get_modelmeta().custom_metadata_map.get("config")
         if config is None:
             raise ModelError(

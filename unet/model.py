@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from runtime.errors import ModelError
+from runtime.errors import ModelError, one_line
 from unet.blocks import DoubleConv, Down, OutConv, Up, recomputed
 from unet.config import UNetConfig
 
@@ -127,8 +127,8 @@ class UNet(
         except json.JSONDecodeError as error:
             raise ModelError(f"{name}: config.json is damaged ({error})") from error
         except (HfHubHTTPError, OSError, ValueError, TypeError, RuntimeError) as error:
-            reason = " ".join(str(error).split())[:300]  # torch lists what does not fit over many lines
-            raise ModelError(f"{name}: cannot be loaded: {reason}") from error
+            # torch lists what does not fit over many lines
+            raise ModelError(f"{name}: cannot be loaded: {one_line(error)}") from error
 
     @classmethod
     def _from_pretrained(cls, *, model_id: str, config: UNetConfig | None = None, **options) -> "UNet":

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from data_utils.sources.records import Record, Records
 from runtime.cache import digest
-from runtime.errors import DataError
+from runtime.errors import DataError, one_line
 
 if TYPE_CHECKING:
     from datasets import Dataset, Features
@@ -93,8 +93,9 @@ def ask_hub(dataset: str, copy: Path | None = None) -> None:
         ) from error
     except (OSError, ValueError, HTTPError) as error:
         if copy is None or not copy.is_dir():
-            reason = " ".join(str(error).split())[:300]
-            raise DataError(f"--dataset {dataset} is no folder here, and the Hub cannot be asked ({reason})") from error
+            raise DataError(
+                f"--dataset {dataset} is no folder here, and the Hub cannot be asked ({one_line(error)})"
+            ) from error
 
 
 def load_tables(dataset: str, path: Path, config: str | None) -> Mapping[str, "Dataset"]:
@@ -124,6 +125,6 @@ def load_tables(dataset: str, path: Path, config: str | None) -> Mapping[str, "D
         raise
     except failures as error:
         what = "" if path.exists() else " is no folder here, and as a Hub id it"
-        reason = " ".join(str(error.__cause__ or error).split())[:300]
+        reason = one_line(error.__cause__ or error)
         raise DataError(f"--dataset {dataset}{what} cannot be loaded ({reason})") from error
     return loaded if isinstance(loaded, Mapping) else {"train": loaded}

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import PurePosixPath
 
-from runtime.errors import DataError, UserError
+from runtime.errors import DataError, UserError, one_line
 
 KINDS = (".parquet", ".tar")
 LISTED = 3
@@ -20,7 +20,7 @@ def reachable(name: str, *more: type[Exception], hint: str = "") -> Iterator[Non
     except UserError:
         raise
     except (*_failures(), *more) as error:
-        raise DataError(f"{name} cannot be read ({_reason(error)}){hint}") from error
+        raise DataError(f"{name} cannot be read ({one_line(error)}){hint}") from error
 
 
 def _failures() -> tuple[type[Exception], ...]:
@@ -30,11 +30,6 @@ def _failures() -> tuple[type[Exception], ...]:
     found: tuple[type[Exception], ...] = (OSError, ValueError, ImportError, ArrowException)
     remote = sys.modules.get("botocore.exceptions")  # S3's own errors are no OSError
     return (*found, remote.BotoCoreError) if remote else found
-
-
-def _reason(error: Exception) -> str:
-    """One line of at most 300 characters."""
-    return " ".join(str(error).split())[:300] or type(error).__name__
 
 
 def find_files(dataset: str, named: Iterable[str]) -> dict[str, list[str]]:

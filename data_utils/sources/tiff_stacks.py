@@ -14,7 +14,7 @@ PagePair = tuple[int, int]  # page of the image, page of the mask
 def page_numbers(path: Path) -> list[int]:
     """Numbers of a TIFF's pages; [0] of any other file, and of one that cannot be read: it is named when it is."""
     try:
-        return [number for number, _ in tiff_pages(path)] if is_tiff(path) else [0]
+        return [number for number, _ in tiff_pages(path)] or [0] if is_tiff(path) else [0]
     except ImageError:
         return [0]
 

@@ -14,7 +14,7 @@ from accelerate import Accelerator
 from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
 
 from runtime.console import is_first_process, say, say_error
-from runtime.errors import SettingsError, WriteError
+from runtime.errors import SettingsError, WriteError, one_line
 from runtime.files import replaced_file
 
 WITHOUT_TRACKER = "training goes on without it, metrics.jsonl has the same numbers"
@@ -146,7 +146,7 @@ class RunLog:
         try:
             yield
         except Exception as error:  # whatever a tracker may raise
-            reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            reason = f"{type(error).__name__}: {one_line(error, limit=200)}"
             say(f"tracker {self.tracker} failed ({reason}); {WITHOUT_TRACKER}")
             self.tracker, self.accelerator.trackers = "none", []
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import huggingface_hub
 
 from runtime.console import say
-from runtime.errors import SettingsError
+from runtime.errors import SettingsError, one_line
 
 
 def check_token(repo_id: str | None) -> None:
@@ -22,7 +22,7 @@ def push_to_hub(folder: Path, repo_id: str) -> None:
             repo_id=url.repo_id, folder_path=folder, commit_message="U-Net and its model card"
         )
     except Exception as error:  # of the client, the network or the server: the run is over, whatever it is
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        reason = f"{type(error).__name__}: {one_line(error, limit=200)}"
         say(f"could not upload to {repo_id} ({reason}); to try again: hf upload {repo_id} {folder}")
     else:
         say(f"model published: {url}")

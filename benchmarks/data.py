@@ -19,19 +19,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import torch
 from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from data_utils.analysis.dataset_info import DatasetInfo, load_dataset_info
+from data_utils.analysis.dataset_info import DatasetInfo, Split, load_dataset_info
+from data_utils.analysis.normalization import Normalization
 from data_utils.class_map import ClassMap
-from data_utils.image_io.reader import read_image
-from data_utils.loading.batch_sampler import EvaluationSampler, Slot, TrainingSampler, padded_shapes
+from data_utils.config import DataConfig
+from data_utils.loading.batch_sampler import BatchSplit, Slot, padded_shapes
 from data_utils.loading.dataset import TrainingDataset
 from data_utils.loading.loaders import build_loaders
 from data_utils.sources.folder import pair_files
-from runtime.errors import DataError, ImageError
-from unet import Preprocess
+from unet import Preprocess, UNetConfig
 
 LARGE, SMALL = (1280, 1918), (360, 480)  # (H, W): Carvana's photographs, CamVid's
 BATCH = 4
@@ -77,20 +78,16 @@ def seconds_of_each(functions: dict[str, Callable[[int], object]], rounds: int) 
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-def load(folder: Path) -> Data:
-    options = dict.fromkeys(("train_split", "val_split", "mask_suffix", "image_column", "mask_column"))
-    options |= {"dataset_config": None, "val_group": None, "allow_unpaired": False, "val_fraction": 0.1}
-    options |= {"classes": None, "ignore_index": None, "seed": 0, "errors": (DataError, ImageError)}
-    return load_dataset_info(str(folder), read_image, lambda items, total, what: items, **options)
-
-
 def ours(folder: Path, scale: float, cached: bool = False) -> Callable[[int], object]:
     """What a loader's worker does for one sample of a folder."""
     records = pair_files(folder / "images", folder / "masks", "_mask", False)
-    preprocess, classes = Preprocess(scale=scale), ClassMap(("background", "foreground"), (0, 255), None)
-    dataset = TrainingDataset(records, lambda source, name: preprocess.image(source, 3, name), classes)
+    preprocess, class_map = Preprocess(scale=scale), ClassMap(("background", "foreground"), (0, 255), None)
+    split = Split(records, np.zeros((len(records), 2), np.int64))
+    normalization = Normalization((0.0,) * 3, (1.0,) * 3, ("uint8",))
+    info = DatasetInfo(DataConfig(str(folder), scale=scale), split, split, class_map, [0, 0], normalization)
+    dataset = TrainingDataset(split, info, preprocess)
     if cached:
-        dataset.cache(str(scale), lambda items, total, what: items)
+        dataset.cache()
     order = np.random.default_rng(0).permutation(len(records)).tolist()
     height, width = preprocess.target_size(*Image.open(records[0]["image"]).size[::-1])
     return lambda i: dataset[Slot(order[i % len(order)], epoch=0, height=height, width=width)]
@@ -126,8 +123,8 @@ def bench_start(work: Path, theirs_too: bool, pairs: int = 20_000) -> dict:
     seconds = {}
     for name in ("cold", "warm"):
         start = time.perf_counter()
-        data = load(folder)
-        padded_shapes(data.train_sizes)
+        info = load_dataset_info(DataConfig(str(folder)))
+        padded_shapes(info.train.sizes)
         seconds[name] = time.perf_counter() - start
     found = {name: f"{value:.1f} s" for name, value in seconds.items()}
     if theirs_too:
@@ -159,17 +156,12 @@ def bench_memory(work: Path, theirs_too: bool) -> dict:
     """MiB of the main process and two loader processes after each of 5 epochs over 20,000 pairs' names."""
     del theirs_too
     folder = work / "start" if (work / "start").exists() else write_pairs(work / "start", 20_000, SMALL, 400)
-    data = load(folder)
-    preprocess = Preprocess(scale=0.25)
-    shapes = np.array([preprocess.target_size(*size) for size in data.train_sizes.tolist()])
-    steps = len(data.train) // BATCH
-    sampler = TrainingSampler(shapes, BATCH, 1, BATCH, 1, 0, range(5 * steps))
-    val_sampler = EvaluationSampler(shapes[:1], lambda height, width: 1, 1)
-
-    def read(source: object, name: str) -> np.ndarray:
-        return preprocess.image(source, 3, name)
-
-    loader, _ = build_loaders(data, read, sampler, val_sampler, None, 2)
+    info = load_dataset_info(DataConfig(str(folder), scale=0.25))
+    model = UNetConfig(preprocess=info.preprocess())
+    steps = len(info.train) // BATCH
+    split = BatchSplit(BATCH, processes=1, micro_batch_size=BATCH, accumulation=1)
+    shapes = info.network_shapes(model)
+    loader, _ = build_loaders(info, model, shapes, split, range(5 * steps), 2, torch.device("cpu"))
     found = {}
     for step, _ in enumerate(loader, start=1):
         if step % steps == 0:

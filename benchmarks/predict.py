@@ -27,8 +27,7 @@ from PIL import Image, ImageFilter
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from unet.inference import batch_sizes
-
+from data_utils.loading.batch_sampler import images_per_batch, pixels_per_batch
 from inference.predictor import load_network
 from runtime.memory import keep_freed_memory
 from unet import UNet, UNetConfig
@@ -103,7 +102,7 @@ def network_seconds(model: Path, height: int, width: int, count: int) -> float:
     accelerator, size = Accelerator(), (int(height * SCALE), int(width * SCALE))
     keep_freed_memory(accelerator.device)
     network = load_network(model, accelerator.device)
-    batch = min(batch_sizes(accelerator.device)(*size), count)
+    batch = min(images_per_batch(pixels_per_batch(accelerator.device), size), count)
     images = torch.zeros(batch, 3, *size, dtype=torch.uint8, device=accelerator.device)
     images = images.contiguous(memory_format=torch.channels_last)
     times = []
@@ -155,13 +154,9 @@ def memory(side: int, folder: Path) -> dict:
     tifffile.imwrite(
         image, tiles, shape=(side, side, 3), dtype=np.uint8, tile=(512, 512), photometric="rgb", bigtiff=True
     )
-    # what `getrusage` says of a process includes its parent's memory at the fork
-    script = "import runpy, sys; sys.argv.pop(0); runpy.run_path(sys.argv[0], run_name='__main__')\n"
-    script += "print(next(line for line in open('/proc/self/status') if 'VmHWM' in line))"
-    flags = ["--model", folder / "small", "--input", image, "--output", folder / "out"]
-    seconds, said = timed(
-        [sys.executable, "-c", script, ROOT / "predict.py", *flags], ROOT, {**os.environ, "PYTHONPATH": ROOT}
-    )
+    command = [sys.executable, ROOT / "tests" / "programs" / "print_peak_memory.py", ROOT / "predict.py"]
+    command += ["--model", folder / "small", "--input", image, "--output", folder / "out"]
+    seconds, said = timed(command, ROOT, {**os.environ, "PYTHONPATH": str(ROOT)})
     peak = int(said.split("VmHWM:")[1].split()[0]) * 1024 / 1e9
     image.unlink()
     return {"side": side, "seconds": seconds, "peak_gb": peak}

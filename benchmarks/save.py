@@ -31,6 +31,7 @@ def measure(base_channels: int, folder: Path) -> dict[str, float]:
     model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters()))
     images = torch.rand(IMAGES, 3, SIDE, SIDE, device=accelerator.device)
     average = WeightAverage(accelerator.unwrap_model(model), 0.0)
+    (folder / "checkpoints").mkdir()
     checkpoints = Checkpoints(accelerator, folder, 2, accelerator.unwrap_model(model), optimizer, average, {})
 
     def step() -> float:
@@ -53,7 +54,7 @@ def measure(base_channels: int, folder: Path) -> dict[str, float]:
         checkpoints.wait()
         written.append(time.perf_counter() - start)
     times = {"step": alone, "wait": waits, "step_beside_writing": beside, "until_on_disk": written}
-    size = sum(file.stat().st_size for file in max(folder.iterdir()).iterdir())
+    size = sum(file.stat().st_size for file in max(checkpoints.folder.iterdir()).iterdir())
     return {"base_channels": base_channels, "checkpoint_mb": round(size / 1e6, 1)} | {
         f"{name}_ms": round(1000 * median(values), 1) for name, values in times.items()
     }

@@ -1,5 +1,6 @@
 """What several tests share: a tiny folder of images, and the scripts launched as a user would."""
 
+import json
 import os
 import subprocess
 import sys
@@ -8,9 +9,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tifffile
+import torch
 from PIL import Image
 
+from data_utils.analysis.dataset_info import DatasetInfo, load_dataset_info
+from data_utils.config import DataConfig
+from unet import Preprocess, UNet, UNetConfig
+
 ROOT = Path(__file__).resolve().parent.parent
+PROGRAMS = ROOT / "tests" / "programs"
 TINY = ["--base-channels", "4", "--depth", "2", "--norm", "group", "--num-workers", "0"]
 
 
@@ -33,6 +41,11 @@ def launch(
         timeout=240,
         check=False,
     )
+
+
+def predict(model: Path, inputs: Sequence[str | Path], output: Path, *flags, **options) -> subprocess.CompletedProcess:
+    """Run predict.py; `options` as those of `launch`."""
+    return launch("predict.py", "--model", model, "--input", *inputs, "--output", output, *flags, **options)
 
 
 def write_folder(
@@ -94,3 +107,118 @@ def fails_with() -> Callable[..., None]:
         assert line in errors[0], result.stderr
 
     return check
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An untrained model of three classes whose masks hold 10, 200 and 255, and which sees images at half size."""
+    preprocess = Preprocess(
+        scale=0.5, mean=(90.0,) * 3, std=(50.0,) * 3, class_names=("sky", "land", "sea"), class_values=(10, 200, 255)
+    )
+    torch.manual_seed(0)
+    network = UNet(UNetConfig(3, 3, base_channels=4, depth=2, preprocess=preprocess))
+    folder = tmp_path_factory.mktemp("model")
+    network.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Five readable images of several formats and sizes, some in a subfolder."""
+    folder = tmp_path_factory.mktemp("photos")
+    (folder / "sub").mkdir()
+    rng = np.random.default_rng(0)
+    for name, shape in [
+        ("a.png", (20, 30, 3)),
+        ("b.jpg", (33, 17, 3)),
+        ("sub/a.png", (1, 1, 3)),
+        ("sub/c.tif", (64, 9)),
+    ]:
+        Image.fromarray(rng.integers(0, 256, shape, dtype=np.uint8)).save(folder / name)
+    np.save(folder / "sub" / "d.npy", rng.integers(0, 256, (12, 14, 3), dtype=np.uint8))
+    return folder
+
+
+def load_info(dataset: object, **settings) -> DatasetInfo:
+    """What is known of a data set: `settings` as in DataConfig."""
+    return load_dataset_info(DataConfig(str(dataset), **settings))
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> Path:
+    """24 training and 3 validation pairs; one of each bad file makes the training pairs cell_00 to cell_08 unusable."""
+    folder = write_folder(tmp_path / "train", 24, seed=0)
+    write_folder(tmp_path / "val", 3, seed=1)
+    images, masks = ([folder / kind / f"cell_{i:02}.png" for i in range(10)] for kind in ("images", "masks"))
+    images[0].write_bytes(b"")
+    images[1].write_bytes(images[1].read_bytes()[: images[1].stat().st_size // 2])
+    images[2].write_text("no picture")
+    masks[3].write_bytes(b"")
+    masks[4].write_bytes(masks[4].read_bytes()[:-40])
+    Image.new("L", (10, 12)).save(masks[5])
+    stray = np.array(Image.open(masks[6]))
+    stray[0, 0] = 37
+    Image.fromarray(stray).save(masks[6])
+    np.save(images[7].with_suffix(".npy"), np.zeros((40, 56, 5), np.uint8))
+    images[7].unlink()
+    images[8].unlink()
+    images[8].symlink_to("nowhere")
+    return tmp_path
+
+
+@pytest.fixture(scope="session")
+def tall(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A TIFF of 8,501 x 333, tiled and compressed; in tiles it is read and written in windows."""
+    path = tmp_path_factory.mktemp("tall") / "tall.tif"
+    pixels = np.random.default_rng(0).integers(0, 256, (8501, 333, 3), dtype=np.uint8)
+    tifffile.imwrite(path, pixels, photometric="rgb", tile=(64, 64), compression="zlib")
+    return path
+
+
+def records(output: Path) -> list[dict]:
+    """The lines of a run's metrics.jsonl."""
+    return [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+
+
+def losses(output: Path) -> list[float]:
+    """The training losses that a run has logged."""
+    return [record["train/loss"] for record in records(output) if "train/loss" in record]
+
+
+def pytorch_unet_checkpoint(
+    classes: int, *, bilinear: bool = False, bias: bool = False, depth: int = 4, seed: int = 0
+) -> dict:
+    """Random weights under Pytorch-UNet's names: batch norm with statistics, logits around 0."""
+    base = 4
+    generator = torch.Generator().manual_seed(seed)
+    weights = {}
+
+    def normal(*shape: int, scale: float) -> torch.Tensor:
+        return torch.randn(shape, generator=generator) * scale
+
+    def double_conv(name: str, inputs: int, outputs: int, middle: int) -> None:
+        for conv, norm, (a, b) in (("0", "1", (inputs, middle)), ("3", "4", (middle, outputs))):
+            weights[f"{name}.double_conv.{conv}.weight"] = normal(b, a, 3, 3, scale=(2 / (9 * a)) ** 0.5)
+            if bias:
+                weights[f"{name}.double_conv.{conv}.bias"] = normal(b, scale=0.3)
+            weights[f"{name}.double_conv.{norm}.weight"] = 1 + normal(b, scale=0.2)
+            weights[f"{name}.double_conv.{norm}.bias"] = normal(b, scale=0.3)
+            weights[f"{name}.double_conv.{norm}.running_mean"] = normal(b, scale=0.2)
+            weights[f"{name}.double_conv.{norm}.running_var"] = 0.5 + normal(b, scale=0.2).abs()
+            weights[f"{name}.double_conv.{norm}.num_batches_tracked"] = torch.tensor(7)
+
+    factor = 2 if bilinear else 1
+    widths = [base * 2**level for level in range(depth + 1)]
+    double_conv("inc", 3, base, base)
+    for level in range(depth):
+        outputs = widths[level + 1] // (factor if level == depth - 1 else 1)
+        double_conv(f"down{level + 1}.maxpool_conv.1", widths[level], outputs, outputs)
+    for number, level in enumerate(reversed(range(depth)), start=1):
+        inputs, outputs = widths[level + 1], widths[level] // (factor if level else 1)
+        if not bilinear:
+            weights[f"up{number}.up.weight"] = normal(inputs, inputs // 2, 2, 2, scale=inputs**-0.5)
+            weights[f"up{number}.up.bias"] = normal(inputs // 2, scale=0.3)
+        double_conv(f"up{number}.conv", inputs, outputs, inputs // 2 if bilinear else outputs)
+    weights["outc.conv.weight"] = normal(classes, base, 1, 1, scale=0.2)
+    weights["outc.conv.bias"] = normal(classes, scale=0.3)
+    return weights

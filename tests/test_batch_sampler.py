@@ -3,7 +3,13 @@
 import numpy as np
 import pytest
 
-from data_utils.loading.batch_sampler import EvaluationSampler, TrainingSampler, epoch_batches, padded_shapes
+from data_utils.loading.batch_sampler import (
+    BatchSplit,
+    EvaluationSampler,
+    TrainingSampler,
+    epoch_batches,
+    padded_shapes,
+)
 
 
 def sizes(count: int = 57, kinds: int = 40, seed: int = 0) -> np.ndarray:
@@ -16,10 +22,11 @@ def images_of_steps(
     """(index, epoch, height, width) of the real images of each step, put together over processes and micro-batches."""
     shapes = padded_shapes(sizes())
     accumulation = -(-batch_size // (micro_batch_size * world_size))
-    sampler = TrainingSampler(shapes, batch_size, world_size, micro_batch_size, accumulation, seed, steps)
+    split = BatchSplit(batch_size, world_size, micro_batch_size, accumulation)
+    sampler = TrainingSampler(shapes, split, seed, steps)
     micro_batches = list(sampler)
     assert len(micro_batches) == len(sampler)
-    per_step = sampler.accumulation * world_size
+    per_step = accumulation * world_size
     assert all(len(batch) == micro_batch_size for batch in micro_batches)
     return [
         [slot[:4] for batch in micro_batches[start : start + per_step] for slot in batch if not slot.filler]
@@ -57,7 +64,7 @@ def test_only_one_batch_of_an_epoch_is_short():
 
 
 def test_fillers_repeat_an_image_of_the_step_and_are_marked():
-    batches = list(TrainingSampler(np.full((5, 2), 32), 5, 2, 2, 2, 0, range(1)))
+    batches = list(TrainingSampler(np.full((5, 2), 32), BatchSplit(5, 2, 2, 2), 0, range(1)))
     assert len(batches) == 4  # 5 images on 2 processes in micro-batches of 2: two rounds, 8 places
     slots = [slot for batch in batches for slot in batch]
     assert sum(slot.filler for slot in slots) == 3
@@ -77,10 +84,11 @@ def test_few_sizes_are_never_padded_and_many_become_few_shapes():
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 def test_evaluation_sees_every_image_once_unpadded_in_batches_that_no_process_count_changes(world_size):
     shapes = sizes(23, kinds=1)
-    sampler = EvaluationSampler(shapes, lambda height, width: 3, world_size)
+    pixels = 3 * 34 * 34  # three images of any of these shapes
+    sampler = EvaluationSampler(shapes, pixels, world_size)
     real = [[slot for slot in batch if not slot.filler] for batch in sampler]
     assert sorted(slot.index for batch in real for slot in batch) == list(range(23))
     assert all((shapes[slot.index] == (slot.height, slot.width)).all() for batch in real for slot in batch)
     assert len(sampler) % world_size == 0
-    alone = list(EvaluationSampler(shapes, lambda height, width: 3, 1))
+    alone = list(EvaluationSampler(shapes, pixels, 1))
     assert [batch for batch in real if batch] == alone

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from data_utils import masks
 from data_utils.analysis.inspect import inspect_split, raise_problems, total_pixels
-from data_utils.class_map import ClassMap, parse_classes, resolve_classes
+from data_utils.class_map import ClassMap, _table, parse_classes, resolve_classes
 from data_utils.image_io.formats import opened
 from data_utils.image_io.reader import read_header, read_mask
 from data_utils.image_io.regions import open_regions
@@ -96,18 +95,18 @@ FORMATS = {
 }
 
 
-def discover(masks, *progress):
+def discover(masks):
     """Values and pixels of (source, name) masks, each paired with itself."""
     records = [{"image": source, "mask": source, "name": name} for source, name in masks]
-    survey = inspect_split(records, *progress)
-    raise_problems(survey, len(records))
-    return total_pixels([(survey, records)])
+    inspection = inspect_split(records, "reading masks")
+    raise_problems(inspection, len(records))
+    return total_pixels([(inspection, records)])
 
 
 @pytest.mark.parametrize("source", FORMATS.values(), ids=FORMATS)
 def test_every_format_gives_the_same_indices(source):
-    classes = resolve_classes(discover([(source, "mask")]), None, None)
-    result = classes.encode(read_mask(source, "mask"), "mask")
+    class_map = resolve_classes(discover([(source, "mask")]), None, None)
+    result = class_map.encode(read_mask(source, "mask"), "mask")
     assert result.dtype == np.uint8
     np.testing.assert_array_equal(result, INDICES)
 
@@ -219,9 +218,9 @@ def test_a_mask_read_in_rows_is_the_mask_read_whole(tmp_path, suffix):
     picture.save(tmp_path / f"a{suffix}")
     whole = read_mask(tmp_path / f"a{suffix}", "a")
     assert whole.ndim == {".gif": 3, ".png": 2}[suffix]
-    with open_regions(tmp_path / f"a{suffix}") as rows:
-        np.testing.assert_array_equal(read_mask(rows.crop(5, 25), "a"), whole[5:25])
-        np.testing.assert_array_equal(read_mask(rows.crop(5, 25, 8, 33), "a"), whole[5:25, 8:33])
+    with open_regions(tmp_path / f"a{suffix}") as regions:
+        np.testing.assert_array_equal(read_mask(regions.read(5, 25), "a"), whole[5:25])
+        np.testing.assert_array_equal(read_mask(regions.read(5, 25, 8, 33), "a"), whole[5:25, 8:33])
 
 
 def test_noise_is_counted_like_numpy_does():
@@ -232,15 +231,16 @@ def test_noise_is_counted_like_numpy_does():
         )
 
 
-def test_progress_sees_every_mask_once():
+def test_progress_sees_every_mask_once(monkeypatch):
     seen = []
 
-    def progress(items, total):
+    def track(items, total, title):
         for item in items:
             seen.append(total)
             yield item
 
-    discover([(INDICES, str(i)) for i in range(5)], progress)
+    monkeypatch.setattr("data_utils.analysis.inspect.track", track)
+    discover([(INDICES, str(i)) for i in range(5)])
     assert seen == [5] * 5
 
 
@@ -248,8 +248,8 @@ def test_a_colour_mask_that_holds_only_greys_is_still_a_colour_mask():
     black = np.zeros((2, 3, 3), np.uint8)
     found = discover([(black, "black"), (FORMATS["RGB png"], "street")])
     assert found == {colour: 40 + 6 * (colour == (0, 0, 0)) for colour in COLOURS}
-    classes = resolve_classes(found, None, None)
-    np.testing.assert_array_equal(classes.encode(read_mask(black, "black"), "black"), np.zeros((2, 3)))
+    class_map = resolve_classes(found, None, None)
+    np.testing.assert_array_equal(class_map.encode(read_mask(black, "black"), "black"), np.zeros((2, 3)))
 
 
 def test_colour_masks_and_masks_of_numbers_do_not_mix():
@@ -300,8 +300,8 @@ RESOLVED = [
 
 @pytest.mark.parametrize(("found", "ignore", "values", "ignore_value"), RESOLVED)
 def test_found_values_become_classes(found, ignore, values, ignore_value):
-    classes = resolve_classes(dict.fromkeys(found, 1), None, ignore)
-    assert (classes.values, classes.ignore_value) == (values, ignore_value)
+    class_map = resolve_classes(dict.fromkeys(found, 1), None, ignore)
+    assert (class_map.values, class_map.ignore_value) == (values, ignore_value)
 
 
 def test_classes_without_given_names_are_named_by_their_values():
@@ -312,8 +312,8 @@ def test_classes_without_given_names_are_named_by_their_values():
 
 
 def test_given_classes_keep_their_order_and_may_be_absent():
-    classes = resolve_classes({0: 5, 255: 5}, "255=car, 0=road,7=rare", None)
-    assert classes == ClassMap(("car", "road", "rare"), (255, 0, 7), None)
+    class_map = resolve_classes({0: 5, 255: 5}, "255=car, 0=road,7=rare", None)
+    assert class_map == ClassMap(("car", "road", "rare"), (255, 0, 7), None)
 
 
 def test_given_classes_leave_255_ignored_when_it_is_none_of_them():
@@ -395,19 +395,19 @@ def test_a_mistake_in_classes_is_one_clear_line(tmp_path, text, reason):
 
 
 def test_the_ignored_value_becomes_255():
-    classes = ClassMap(("a", "b"), (0, 1), 11)
+    class_map = ClassMap(("a", "b"), (0, 1), 11)
     np.testing.assert_array_equal(
-        classes.encode(np.uint8([[0, 11], [11, 1]]), "m"), [[0, IGNORE_INDEX], [IGNORE_INDEX, 1]]
+        class_map.encode(np.uint8([[0, 11], [11, 1]]), "m"), [[0, IGNORE_INDEX], [IGNORE_INDEX, 1]]
     )
-    classes = ClassMap(("a", "b"), COLOURS[1:], (0, 0, 0))
-    np.testing.assert_array_equal(classes.encode(np.uint8([[COLOURS[2], (0, 0, 0)]]), "m"), [[1, IGNORE_INDEX]])
+    class_map = ClassMap(("a", "b"), COLOURS[1:], (0, 0, 0))
+    np.testing.assert_array_equal(class_map.encode(np.uint8([[COLOURS[2], (0, 0, 0)]]), "m"), [[1, IGNORE_INDEX]])
 
 
 def test_a_value_may_be_255_and_there_may_be_255_classes():
     values = tuple(range(1, 256))
-    classes = ClassMap(tuple(map(str, values)), values, 0)
+    class_map = ClassMap(tuple(map(str, values)), values, 0)
     np.testing.assert_array_equal(
-        classes.encode(np.arange(256, dtype=np.uint8)[None], "m"), [[IGNORE_INDEX, *range(255)]]
+        class_map.encode(np.arange(256, dtype=np.uint8)[None], "m"), [[IGNORE_INDEX, *range(255)]]
     )
 
 
@@ -429,16 +429,16 @@ def test_a_value_may_be_255_and_there_may_be_255_classes():
     ],
 )
 def test_an_unknown_value_names_the_file(values, mask, message):
-    classes = ClassMap(tuple(map(str, values)), tuple(values), None)
+    class_map = ClassMap(tuple(map(str, values)), tuple(values), None)
     with pytest.raises(DataError, match=re.escape(message)):
-        classes.encode(read_mask(npy(np.array(mask, np.int64 if np.ndim(mask) == 2 else np.uint8)), "m"), "017.png")
+        class_map.encode(read_mask(npy(np.array(mask, np.int64 if np.ndim(mask) == 2 else np.uint8)), "m"), "017.png")
 
 
 def test_encoding_leaves_nothing_large_in_what_loader_processes_are_sent():
-    classes = ClassMap(("a", "b", "c"), COLOURS, None)
-    classes.encode(read_mask(FORMATS["RGB png"], "m"), "m")
-    assert len(pickle.dumps(classes)) < 1000
-    assert masks._table.cache_info().currsize > 0
+    class_map = ClassMap(("a", "b", "c"), COLOURS, None)
+    class_map.encode(read_mask(FORMATS["RGB png"], "m"), "m")
+    assert len(pickle.dumps(class_map)) < 1000
+    assert _table.cache_info().currsize > 0
 
 
 def test_many_scattered_grey_values_are_no_classes_but_many_numbered_ones_are():

@@ -14,8 +14,9 @@ from PIL import Image
 
 from data_utils.analysis.inspect import Inspection, Problem, inspect
 from data_utils.image_io.reader import read_header, read_image, read_mask
+from data_utils.loading.transforms import network_input
 from runtime.errors import DataError, ImageError
-from unet import Preprocess
+from unet.config import Preprocess
 
 SECONDS = 5  # far more than any of these small files takes
 INDICES = (np.arange(24 * 32, dtype=np.uint8).reshape(24, 32) // 100).copy()
@@ -100,7 +101,7 @@ def read_all(content: bytes) -> None:
         with suppress(ImageError):
             assert read_image(source, "f").ndim == 3
         with suppress(ImageError):
-            assert Preprocess(scale=0.3).image(source, 3, "f").shape[0] == 3
+            assert network_input(source, Preprocess(scale=0.3), 3, "f")[0].shape[0] == 3
         assert isinstance(inspect({"image": source, "mask": source, "name": "f"}), Inspection | Problem)
 
 

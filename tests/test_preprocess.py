@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from data_utils.image_io.reader import read_image
+from data_utils.class_map import ClassMap
+from data_utils.image_io.reader import decode_image, read_image
 from data_utils.image_io.resize import resize_image
-from data_utils.loading.transforms import PixelTypeWarning, fit_channels
+from data_utils.loading.transforms import PixelTypeWarning, fit_channels, network_input
 from runtime.errors import ImageError
 from unet.config import Preprocess
 
@@ -81,7 +82,7 @@ def test_what_cannot_be_read_names_the_file(content, tmp_path):
 
 
 def test_missing_file_names_itself():
-    with pytest.raises(ImageError, match=r"^a/b\.png: cannot be read"):
+    with pytest.raises(ImageError, match=r"^a/b\.png: image cannot be read"):
         read_image("a/b.png", "a/b.png")
 
 
@@ -115,7 +116,7 @@ def test_target_size_rounds_down_and_is_never_empty():
 
 
 def test_image_is_channels_first_and_raw():
-    pixels = Preprocess(scale=0.5, mean=(5.0,), std=(2.0,)).image(GREY, 1)
+    pixels = network_input(GREY, Preprocess(scale=0.5, mean=(5.0,), std=(2.0,)), 1)[0]
     assert pixels.shape == (1, 3, 2)
     assert pixels.dtype == np.uint8
 
@@ -129,7 +130,8 @@ def test_image_is_channels_first_and_raw():
     ],
 )
 def test_masks_come_back_in_their_original_values(values, expected):
-    mask = Preprocess(class_values=values, class_names=("a", "b")).mask(np.array([[0, 1]]))
+    class_map = ClassMap.of_model(Preprocess(class_values=values, class_names=("a", "b")), 2)
+    mask = class_map.decode(np.array([[0, 1]]))
     np.testing.assert_array_equal(mask, expected)
     assert mask.dtype == expected.dtype
 
@@ -160,18 +162,18 @@ def test_less_of_a_jpeg_file_is_decoded_and_nothing_moves(size, orientation, sca
     file = jpeg(size, orientation)
     whole = read_image(file)
     preprocess = Preprocess(scale=scale)
-    pixels, own_size, _ = preprocess.decode(file)
+    pixels, own_size, _ = decode_image(file, draft_for=preprocess)
     assert own_size == whole.shape[:2]
     exact = orientation == 1 or size == (320, 400)  # no pixel of less detail lies partly beyond the border
     assert (pixels.size < 0.3 * whole.size) == exact
-    drafted, plain = preprocess.image(file, 3), preprocess.image(whole, 3)
+    drafted, plain = (network_input(source, preprocess, 3)[0] for source in (file, whole))
     assert drafted.shape == plain.shape
     difference = np.abs(drafted.astype(int) - plain)
     assert difference.mean() < 1.5
     # a picture moved by half a pixel of the network's would differ by tens of grey levels along the box
     moved = np.abs(plain[:, :, 1:].astype(int) - plain[:, :, :-1]).mean()
     assert difference.mean() < 0.3 * moved
-    np.testing.assert_array_equal(Preprocess(scale=scale, draft=False).image(file, 3), plain)
+    np.testing.assert_array_equal(network_input(file, Preprocess(scale=scale, draft=False), 3)[0], plain)
 
 
 @pytest.mark.parametrize("mode", ["L", "CMYK"])
@@ -179,19 +181,19 @@ def test_any_jpeg_file_is_read_with_less_detail(mode, tmp_path):
     (tmp_path / "a.jpg").write_bytes(jpeg((320, 400), mode=mode))
     preprocess, sources = Preprocess(image_size=(100, 130)), [tmp_path / "a.jpg", {"path": tmp_path / "a.jpg"}]
     sources.append((tmp_path / "a.jpg").read_bytes())
-    images = [preprocess.image(source, 3) for source in sources]
+    images = [network_input(source, preprocess, 3)[0] for source in sources]
     for image in images:
         np.testing.assert_array_equal(image, images[0])
     given = Image.open(tmp_path / "a.jpg")
-    assert preprocess.image(given, 3).shape == (3, 100, 130)
+    assert network_input(given, preprocess, 3)[0].shape == (3, 100, 130)
     assert given.size == (400, 320)  # an image that was handed in stays as it is
 
 
 def test_pixels_of_another_type_than_the_model_was_trained_on_get_a_warning():
     preprocess = Preprocess(pixel_types=("uint8",))
     with pytest.warns(PixelTypeWarning, match="images hold uint16 pixels, the model was trained on uint8"):
-        preprocess.image(GREY.astype(np.uint16), 1)
+        network_input(GREY.astype(np.uint16), preprocess, 1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        preprocess.image(GREY, 1)
-        Preprocess().image(GREY.astype(np.uint16), 1)
+        network_input(GREY, preprocess, 1)
+        network_input(GREY.astype(np.uint16), Preprocess(), 1)

@@ -6,11 +6,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from data_utils.analysis.dataset_info import DatasetInfo, Split
+from data_utils.analysis.normalization import Normalization
 from data_utils.class_map import ClassMap
+from data_utils.config import DataConfig
+from data_utils.sources.records import ListRecords
 from data_utils.visualize import RED
 from train_utils.reporting.samples import worst_and_best
 
-CLASSES = ClassMap(("background", "cell"), (0, 255), 9)
+CLASS_MAP = ClassMap(("background", "cell"), (0, 255), 9)
 
 
 @pytest.fixture
@@ -24,11 +28,10 @@ def records() -> list[dict]:
 
 
 def show(records: list[dict], scores: list[float], count: int) -> dict:
-    def predict(source: np.ndarray, name: str) -> np.ndarray:
-        return np.zeros((4, 6), np.uint8)
-
-    data = SimpleNamespace(val=records, val_bad={}, classes=CLASSES, skip=())
-    return worst_and_best(data, scores, lambda source, name: source[..., None], predict, count)
+    split = Split(ListRecords(records), np.full((len(records), 2), (4, 6)))
+    info = DatasetInfo(DataConfig(), split, split, CLASS_MAP, [1, 1], Normalization((100.0,), (1.0,), ("uint8",)))
+    predictor = SimpleNamespace(mask=lambda source, name: np.zeros((4, 6), np.uint8))
+    return worst_and_best(info, predictor, scores, count)
 
 
 def test_the_lowest_scores_come_first_and_then_the_highest(records):

@@ -14,6 +14,7 @@ from PIL import Image, ImageFile
 
 from data_utils.analysis.inspect import inspect_split, raise_problems, total_pixels
 from data_utils.class_map import resolve_classes
+from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_header, read_image, read_mask
 from data_utils.pack import pack
 from data_utils.shapes import Shapes
@@ -22,23 +23,20 @@ from data_utils.sources.parquet import ParquetRecords
 from runtime.errors import DataError
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
-OPTIONS = dict.fromkeys(
-    ("train_split", "val_split", "mask_suffix", "image_column", "mask_column", "dataset_config"), None
-) | {"seed": 0, "val_fraction": 0.25, "allow_unpaired": False, "val_group": None}
 
 
 def size_of(source, name):
     return read_header(source, name)[0]
 
 
-def check_sizes(records, *progress):
-    survey = inspect_split(records, *progress)
-    raise_problems(survey, len(records))
-    return survey.sizes
+def check_sizes(records):
+    inspection = inspect_split(records, "reading files")
+    raise_problems(inspection, len(records))
+    return inspection.sizes
 
 
 def discover(records):
-    return total_pixels([(inspect_split(records), records)])
+    return total_pixels([(inspect_split(records, "reading files"), records)])
 
 
 def write(root: Path, *names: str, size: tuple[int, int] = (4, 6)) -> Path:
@@ -49,8 +47,8 @@ def write(root: Path, *names: str, size: tuple[int, int] = (4, 6)) -> Path:
     return root
 
 
-def loaded(root: Path | str, **options):
-    return load_records(str(root), **OPTIONS | options)
+def loaded(root: Path | str, *, val_fraction: float = 0.25, **settings):
+    return load_records(DataConfig(str(root), val_fraction=val_fraction, **settings))
 
 
 def names(split) -> list[str]:
@@ -65,9 +63,9 @@ def flat(root: Path, count: int = 12) -> Path:
     return write(root, *(f"{folder}/{i}.png" for folder in ("images", "masks") for i in range(count)))
 
 
-def error_of(root: Path | str, **options) -> str:
+def error_of(root: Path | str, **settings) -> str:
     with pytest.raises(DataError) as error:
-        loaded(root, **options)
+        loaded(root, **settings)
     assert "\n" not in str(error.value)
     return str(error.value)
 
@@ -201,10 +199,8 @@ def test_pages_of_tiffs_pair_one_by_one(tmp_path):
     ]
     assert [read_image(r["image"])[0, 0, 0] for r in records] == [0, 1, 2, 10, 20, 21]
     assert [read_mask(r["mask"], "")[0, 0] for r in records] == [0, 1, 0, 0, 0, 1]
-    survey = inspect_split(records)
-    assert not survey.problems and survey.sizes[:, 0].tolist() == [6, 7, 8, 6, 6, 7]
-    held_out = loaded(tmp_path, val_group=r"^(.+)_\d+")[1] if False else None
-    assert held_out is None
+    inspection = inspect_split(records, "reading files")
+    assert not inspection.problems and inspection.sizes[:, 0].tolist() == [6, 7, 8, 6, 6, 7]
     rows = ParquetRecords.open([str(file) for file in pack(records, tmp_path / "out", "train")], None, None)
     assert [row["name"] for row in rows] == [record["name"] for record in records]
     for row, record in zip(rows, records, strict=True):
@@ -218,7 +214,8 @@ def test_pages_of_tiffs_pair_one_by_one(tmp_path):
     (tmp_path / "images" / "1.tif").write_bytes(b"II*\0" + bytes(40))  # damaged: named when it is read
     train, val = loaded(tmp_path)
     assert len(train) + len(val) == 6 and train.digest != before
-    assert [p.kind for p in inspect_split([*train, *val]).problems.values()] == ["image cannot be read"]
+    inspection = inspect_split([*train, *val], "reading files")
+    assert [problem.kind for problem in inspection.problems.values()] == ["image cannot be read"]
 
 
 def test_other_files_are_left_alone(tmp_path):
@@ -458,14 +455,15 @@ def test_shapes_need_no_files():
     assert isinstance(train, Shapes) and not {*names(train)} & {*names(val)}
 
 
-def test_sizes_are_those_of_the_images_in_order(tmp_path):
+def test_sizes_are_those_of_the_images_in_order(tmp_path, monkeypatch):
     write(tmp_path, "images/1.png", "masks/1.png", size=(5, 9))
     write(tmp_path, "images/2.jpg", "masks/2.png", size=(7, 3))
     write(tmp_path, "images/3.png", "masks/3.png", size=(2, 2))
     train, _ = loaded(tmp_path, val_fraction=0.0)
     expected = {"1.png": [5, 9], "2.jpg": [7, 3], "3.png": [2, 2]}
     seen = []
-    sizes = check_sizes(train, lambda items, total: seen.append(total) or items)
+    monkeypatch.setattr("data_utils.analysis.inspect.track", lambda items, total, title: seen.append(total) or items)
+    sizes = check_sizes(train)
     assert sizes.tolist() == [expected[name] for name in names(train)]
     assert (sizes.dtype, seen) == (np.int64, [2])
 
@@ -515,17 +513,17 @@ def test_the_size_is_read_without_the_pixels(monkeypatch, kind):
 
 @pytest.mark.skipif(not (DATA / "isbi2012").is_dir(), reason="needs ../shared/data")
 def test_isbi_is_a_flat_binary_data_set():
-    train, val = load_records(str(DATA / "isbi2012"), **OPTIONS | {"val_fraction": 0.1})
+    train, val = loaded(DATA / "isbi2012", val_fraction=0.1)
     assert (len(train), len(val)) == (27, 3)
     assert (check_sizes(train) == 512).all()
-    classes = resolve_classes(discover([train[i] for i in range(5)]), None, None)
-    assert (classes.names, classes.values, classes.ignore_value) == (("background", "foreground"), (0, 255), None)
+    class_map = resolve_classes(discover([train[i] for i in range(5)]), None, None)
+    assert (class_map.names, class_map.values, class_map.ignore_value) == (("background", "foreground"), (0, 255), None)
 
 
 @pytest.mark.skipif(not (DATA / "camvid").is_dir(), reason="needs ../shared/data")
 def test_camvid_has_both_splits_and_a_void_class():
-    train, val = load_records(str(DATA / "camvid"), **OPTIONS)
+    train, val = loaded(DATA / "camvid")
     assert (len(train), len(val)) == (367, 101)
     assert (check_sizes(val) == (360, 480)).all()
-    classes = resolve_classes(discover(train), None, "11")
-    assert (classes.values, classes.ignore_value) == (tuple(range(11)), 11)
+    class_map = resolve_classes(discover(train), None, "11")
+    assert (class_map.values, class_map.ignore_value) == (tuple(range(11)), 11)

@@ -1,7 +1,6 @@
 """Packed and streamed data sets; and that every image is seen exactly once however the work is shared."""
 
 import io
-import json
 import pickle
 import socket
 import subprocess
@@ -14,29 +13,26 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from accelerate.data_loader import BatchSamplerShard
-from conftest import ROOT, TINY, launch, write_folder
-from test_data import ERRORS, OPTIONS, progress
+from conftest import ROOT, TINY, launch, load_info, losses, write_folder
 from torch.utils.data import DataLoader
 
-from data_utils.analysis.dataset_info import DatasetInfo, load_dataset_info
+from data_utils.analysis.dataset_info import DatasetInfo, NetworkShapes
+from data_utils.class_map import ClassMap
 from data_utils.image_io.reader import read_image
-from data_utils.loading.batch_sampler import SIDE_BY_SIDE, EvaluationSampler, TrainingSampler, stream_batches
+from data_utils.loading.batch_sampler import SIDE_BY_SIDE, BatchSplit, stream_batches
 from data_utils.loading.loaders import build_loaders
 from data_utils.pack import pack
 from data_utils.sources.parquet import ParquetRecords
 from data_utils.sources.remote import find_files
 from data_utils.sources.webdataset import TarRecords
 from runtime.errors import DataError
-from unet import Preprocess
+from unet.config import UNetConfig
 
 CLASSES = "0=background,255=cell"
 STREAM = {"classes": CLASSES, "image_size": (40, 56)}
 SIZE = (40, 56)
-
-
-def loaded(dataset: object, **options) -> Data:
-    return load_dataset_info(str(dataset), read_image, progress, errors=ERRORS, **OPTIONS | options)
 
 
 @pytest.fixture(scope="module")
@@ -52,8 +48,8 @@ def folder(tmp_path_factory) -> Path:
 def packed(folder, tmp_path_factory) -> Path:
     """The same, in parquet files of uneven length with small row groups."""
     out = tmp_path_factory.mktemp("packed")
-    data = loaded(folder)
-    for split, records, shards in (("train", data.train, 3), ("val", data.val, 1)):
+    info = load_info(folder)
+    for split, records, shards in (("train", info.train.records, 3), ("val", info.val.records, 1)):
         megabytes = sum(Path(r[k]).stat().st_size for r in records for k in ("image", "mask")) / 2**20 / shards
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("data_utils.pack.GROUP_ROWS", 4)
@@ -74,19 +70,14 @@ def write_tars(folder: Path, records: list[dict], out: Path, split: str, shards:
     return out
 
 
-def read(source: object, name: str) -> np.ndarray:
-    return Preprocess().image(source, 3, name)
-
-
-def seen(data: Data, world: int, workers: int, steps: range, batch_size: int, micro: int) -> list[list]:
+def seen(info: DatasetInfo, world: int, workers: int, steps: range, batch_size: int, micro: int) -> list[list]:
     """For each process, (epoch, index) and the pixels' sum of the real images of its batches, dealt by accelerate."""
-    shapes = np.tile(SIZE, (len(data.train), 1))
+    info = replace(info, config=replace(info.config, seed=3))
+    shapes = NetworkShapes(np.tile(SIZE, (len(info.train), 1)), np.tile(SIZE, (1, 1)))
+    split = BatchSplit(batch_size, world, micro, -(-batch_size // (micro * world)))
     found = []
     for rank in range(world):
-        accumulation = -(-batch_size // (micro * world))
-        sampler = TrainingSampler(shapes, batch_size, world, micro, accumulation, 3, steps, data.order)
-        val_sampler = EvaluationSampler(shapes[:1], lambda height, width: 1, world)
-        loader, _ = build_loaders(data, read, sampler, val_sampler, None, workers)
+        loader, _ = build_loaders(info, UNetConfig(), shapes, split, steps, workers, torch.device("cpu"))
         shard = BatchSamplerShard(loader.batch_sampler, world, rank, split_batches=False, even_batches=False)
         dealt = DataLoader(loader.dataset, batch_sampler=shard, collate_fn=loader.collate_fn, num_workers=workers)
         found.append(
@@ -106,28 +97,29 @@ def test_every_image_is_seen_once_an_epoch_and_a_resumed_run_continues(
     folder, packed, streaming, world, workers, micro
 ):
     # cells are 255 in these masks, so masks of classes 0 and 1 are never all ignored
-    data = loaded(packed, streaming=True, **STREAM) if streaming else loaded(folder)
+    info = load_info(packed, streaming=True, **STREAM) if streaming else load_info(folder)
     batch, epochs = 8, 2
     steps = -(-47 // batch) * epochs
-    alone = seen(data, 1, 0, range(steps), batch, batch)[0]
+    alone = seen(info, 1, 0, range(steps), batch, batch)[0]
     assert Counter(key[:2] for key in alone) == Counter((e, i) for e in range(epochs) for i in range(47))
-    together = [item for rank in seen(data, world, workers, range(steps), batch, micro) for item in rank]
+    together = [item for rank in seen(info, world, workers, range(steps), batch, micro) for item in rank]
     assert Counter(together) == Counter(alone)
     # the first 4 steps on one process, the rest on `world`
-    resumed = seen(data, 1, 0, range(4), batch, batch)[0]
-    resumed += [item for rank in seen(data, world, workers, range(4, steps), batch, micro) for item in rank]
+    resumed = seen(info, 1, 0, range(4), batch, batch)[0]
+    resumed += [item for rank in seen(info, world, workers, range(4, steps), batch, micro) for item in rank]
     assert Counter(resumed) == Counter(alone)
 
 
 def test_a_stream_and_its_folder_hold_the_same_pictures(folder, packed):
-    def sums(data: Data, split: str) -> dict[str, tuple]:
-        return {r["name"]: (read_image(r["image"]).sum(), read_image(r["mask"]).sum()) for r in getattr(data, split)}
+    def sums(info: DatasetInfo, split: str) -> dict[str, tuple]:
+        records = getattr(info, split).records
+        return {r["name"]: (read_image(r["image"]).sum(), read_image(r["mask"]).sum()) for r in records}
 
-    files, stream, table = loaded(folder), loaded(packed, streaming=True, **STREAM), loaded(packed)
+    files, stream, table = load_info(folder), load_info(packed, streaming=True, **STREAM), load_info(packed)
     for split in ("train", "val"):
         assert sums(files, split) == sums(stream, split) == sums(table, split)
     assert table.class_pixels == files.class_pixels
-    assert stream.classes == files.classes.__class__(("background", "cell"), (0, 255), None)
+    assert stream.class_map == ClassMap(("background", "cell"), (0, 255), None)
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 8, 60])
@@ -153,56 +145,57 @@ def test_no_group_is_read_by_more_processes_than_its_pieces_need(workers):
 
 
 def test_each_process_reads_a_row_group_once(packed, monkeypatch):
-    data = loaded(packed, streaming=True, **STREAM)
-    data = replace(data, train=pickle.loads(pickle.dumps(data.train)))  # without what the sample has read
+    info = load_info(packed, streaming=True, **STREAM)
+    # without what the sample has read
+    info = replace(info, train=replace(info.train, records=pickle.loads(pickle.dumps(info.train.records))))
     reads, group_of = Counter(), ParquetRecords._group
     monkeypatch.setattr(
         ParquetRecords,
         "_group",
         lambda self, g: (reads.update([g] if g not in self._read else []), group_of(self, g))[1],
     )
-    seen(data, 1, 0, range(6), 8, 8)
-    assert set(reads.values()) == {1} and len(reads) == len(data.groups)
+    seen(info, 1, 0, range(6), 8, 8)
+    assert set(reads.values()) == {1} and len(reads) == len(info.train.records.group_sizes)
 
 
 def test_a_stream_travels_to_other_processes_without_what_it_has_read(packed):
-    rows = loaded(packed, streaming=True, **STREAM).train
-    first = rows[0]
-    copy = pickle.loads(pickle.dumps(rows))
-    assert copy[0] == first and len(copy) == 47 and len(pickle.dumps(rows)) < 5000
+    records = load_info(packed, streaming=True, **STREAM).train.records
+    first = records[0]
+    copy = pickle.loads(pickle.dumps(records))
+    assert copy[0] == first and len(copy) == 47 and len(pickle.dumps(records)) < 5000
     with pytest.raises(IndexError):
-        rows[47]
+        records[47]
 
 
 def test_whole_shards_are_held_out_where_there_is_no_validation_split(packed, tmp_path):
     for file in packed.rglob("train*"):
         (tmp_path / file.name).write_bytes(file.read_bytes())
-    data = loaded(tmp_path, streaming=True, **STREAM)
-    train, val = ({record["name"] for record in part} for part in (data.train, data.val))
+    info = load_info(tmp_path, streaming=True, **STREAM)
+    train, val = ({record["name"] for record in split.records} for split in (info.train, info.val))
     assert len(train) + len(val) == 47 and not train & val
     files = {record["name"] for record in ParquetRecords.open([str(sorted(tmp_path.iterdir())[0])], None, None)}
     assert files <= train or files <= val
     for file in sorted(tmp_path.iterdir())[1:]:
         file.unlink()
     with pytest.raises(DataError, match="a stream of 1 file has none to validate on"):
-        loaded(tmp_path, streaming=True, **STREAM)
+        load_info(tmp_path, streaming=True, **STREAM)
 
 
 def test_webdataset_files_are_read_in_any_order(folder, tmp_path):
-    files = loaded(folder)
+    files = load_info(folder)
     for split in ("train", "val"):
-        write_tars(folder, list(getattr(files, split)), tmp_path / "tars", split, 3)
-    data = loaded(tmp_path / "tars", **STREAM)
-    assert isinstance(data.train, TarRecords) and (len(data.train), len(data.val)) == (47, 5)
-    pixels = {Path(r["name"]).stem: read_image(r["image"]).sum() for r in files.train}
-    assert {r["name"]: read_image(r["image"]).sum() for r in data.train} == pixels
-    alone = seen(data, 1, 0, range(6), 8, 8)[0]
-    assert Counter(item for rank in seen(data, 3, 1, range(6), 8, 2) for item in rank) == Counter(alone)
+        write_tars(folder, list(getattr(files, split).records), tmp_path / "tars", split, 3)
+    info = load_info(tmp_path / "tars", **STREAM)
+    assert isinstance(info.train.records, TarRecords) and (len(info.train), len(info.val)) == (47, 5)
+    pixels = {Path(r["name"]).stem: read_image(r["image"]).sum() for r in files.train.records}
+    assert {r["name"]: read_image(r["image"]).sum() for r in info.train.records} == pixels
+    alone = seen(info, 1, 0, range(6), 8, 8)[0]
+    assert Counter(item for rank in seen(info, 3, 1, range(6), 8, 2) for item in rank) == Counter(alone)
     assert len({key[:2] for key in alone}) == 47
     for file in (tmp_path / "tars").glob("val*"):
         file.unlink()
-    held_out = loaded(tmp_path / "tars", **STREAM).val
-    shards = [{Path(record["name"]).stem for record in list(files.train)[shard::3]} for shard in range(3)]
+    held_out = load_info(tmp_path / "tars", **STREAM).val.records
+    shards = [{Path(record["name"]).stem for record in list(files.train.records)[shard::3]} for shard in range(3)]
     assert {record["name"] for record in held_out} in shards
 
 
@@ -238,7 +231,7 @@ def test_pictures_of_a_tar_are_named_or_found(tmp_path):
 )
 def test_what_a_stream_needs_is_said_in_one_line(packed, options, message):
     with pytest.raises(DataError, match=message) as error:
-        loaded(packed, streaming=True, **options)
+        load_info(packed, streaming=True, **options)
     assert "\n" not in str(error.value)
 
 
@@ -249,16 +242,16 @@ def test_a_damaged_shard_is_named(packed, tmp_path):
     content = bytearray(bad.read_bytes())
     bad.write_bytes(content[: len(content) // 2])
     with pytest.raises(DataError, match=f"{bad.name} cannot be read"):
-        loaded(tmp_path, streaming=True, **STREAM)
+        load_info(tmp_path, streaming=True, **STREAM)
 
 
 def test_folders_that_hold_nothing_to_stream_say_what_they_hold(folder, tmp_path):
     with pytest.raises(DataError, match=r"no \.parquet or \.tar files; found cell_00\.png"):
         find_files(str(folder), [])
     with pytest.raises(DataError, match="nowhere"):
-        loaded(tmp_path / "nowhere", streaming=True, **STREAM)
+        load_info(tmp_path / "nowhere", streaming=True, **STREAM)
     with pytest.raises(DataError, match="cannot be read"):
-        loaded("nosuchprotocol://bucket", **STREAM)
+        load_info("nosuchprotocol://bucket", **STREAM)
 
 
 def test_packing_says_what_is_wrong_before_it_writes(folder, tmp_path):
@@ -275,11 +268,6 @@ def test_packing_says_what_is_wrong_before_it_writes(folder, tmp_path):
     result = run(bad, tmp_path / "other")
     assert result.returncode == 1 and "cell_01.png: mask cannot be read" in result.stderr
     assert "Traceback" not in result.stderr and not (tmp_path / "other").exists()
-
-
-def losses(output: Path) -> list[float]:
-    records = map(json.loads, (output / "metrics.jsonl").read_text().splitlines())
-    return [record["train/loss"] for record in records if "train/loss" in record]
 
 
 def test_a_stream_trains_alike_on_one_and_two_processes(packed, tmp_path):

@@ -22,23 +22,31 @@ from inference.provenance import complete_provenance
 from inference.writer import MASK, OVERLAY, PROBABILITIES, PredictionWriter, ScoreError
 from runtime.cli import run_script
 from runtime.console import say, say_error, track
-from runtime.distributed import on_main, wait_patiently
+from runtime.distributed import barrier_without_timeout, on_main
 from runtime.files import replaced_file
 from runtime.launch import check_launch, compile_networks, process_group_options, start_process
-from runtime.signals import end_tidily
+from runtime.signals import exit_on_sigterm
 from unet.metrics import format_table, image_scores, report
 
 WORST = 5  # images named on the terminal
 
 
-def write_scores(folder: Path, matrix: Tensor, names: tuple[str, ...], by_image: list[dict]) -> None:
-    """The table of the classes and the worst images on the terminal, and everything in metrics.json."""
+def print_scores(matrix: Tensor, names: tuple[str, ...], by_image: list[dict]) -> dict:
+    """The table of the classes and the worst images on the terminal; returns everything for metrics.json."""
     found = report(matrix, names, by_image)
     say(format_table(matrix, names))
     for image in found["by_image"][:WORST]:
         say(f"mean IoU {image['mean_iou'] or 0:.4f}, {image['image']}")
-    with replaced_file(folder / "metrics.json") as file:
-        file.write((json.dumps(found, indent=2) + "\n").encode())
+    return found
+
+
+def close_output(folder: Path, found: dict | None, *, is_complete: bool) -> None:
+    """Write metrics.json, and that all masks are of the model that predict.json names."""
+    if is_complete:
+        complete_provenance(folder)
+    if found:
+        with replaced_file(folder / "metrics.json") as file:
+            file.write((json.dumps(found, indent=2) + "\n").encode())
 
 
 def main() -> None:
@@ -46,7 +54,7 @@ def main() -> None:
 
     # 1. Launch: the profile says where
     check_launch()
-    end_tidily()
+    exit_on_sigterm()
     accelerator = Accelerator(kwargs_handlers=[process_group_options()])
     start_process(accelerator)
     Image.MAX_IMAGE_PIXELS = None  # the user's own files may be as large as they like
@@ -84,15 +92,14 @@ def main() -> None:
                 scored.append(image_scores(job.name, result))
 
     # 5. Report: the scores of all processes, and each failure by its name
-    wait_patiently(accelerator)  # one process may be done long before another
+    barrier_without_timeout(accelerator)  # one process may be done long before another
     failures, scored = sorted(gather_object(failures)), gather_object(scored)
     matrix = accelerator.reduce(matrix.to(accelerator.device), "sum").cpu()
     if accelerator.is_main_process:
+        found = print_scores(matrix, class_map.names, scored) if args.truth and scored else None
+        none_is_from_before = args.overwrite and all(written or not there for _, written, there in failures)
         try:
-            if args.overwrite and all(written or not there for _, written, there in failures):  # none is from before
-                complete_provenance(args.output)
-            if args.truth and scored:
-                write_scores(args.output, matrix, class_map.names, scored)
+            close_output(args.output, found, is_complete=none_is_from_before)
         except OSError as error:
             failures.append((f"what closes the run cannot be written ({error})", True, True))
         say(f"{work.images - sum(not written for _, written, _ in failures)} of {work.images} masks in {args.output}")

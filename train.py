@@ -7,6 +7,7 @@ Half precision:  accelerate launch --config_file accelerate_configs/bf16.yaml tr
 Many nodes:      accelerate launch --config_file accelerate_configs/multi_node.yaml --machine_rank N train.py
 """
 
+import math
 from contextlib import nullcontext
 
 import torch
@@ -18,7 +19,7 @@ from torch.utils.data import DataLoader
 from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.config import DataConfig
 from data_utils.loading.augment import augment
-from data_utils.loading.loaders import build_loaders
+from data_utils.loading.loaders import build_loaders, network_shapes
 from inference.logits import most_likely, resize_logits
 from runtime.cli import run_script
 from runtime.console import say, track
@@ -43,7 +44,7 @@ from train_utils.reporting.hub import push_to_hub
 from train_utils.reporting.results import publish_evaluation, write_results
 from train_utils.run_dir import open_run, run_settings
 from train_utils.schedule import Schedule
-from train_utils.sharding import clip_gradient, prepare_sharding, share_statistics
+from train_utils.sharding import full, prepare_sharding, share_statistics
 from train_utils.sync_batchnorm import synchronize_batchnorm
 from unet.finetune import starting_point
 from unet.losses import SegmentationLoss
@@ -78,7 +79,7 @@ def train_step(
             # `backward` divides by the steps of DeepSpeed, 1 elsewhere; the processes' gradients are averaged
             accelerator.backward(share * accelerator.num_processes * accelerator.gradient_accumulation_steps)
         loss = loss + share.detach()
-    grad_norm = clip_gradient(accelerator, model, max_grad_norm)
+    grad_norm = full(torch.as_tensor(accelerator.clip_grad_norm_(model.parameters(), max_grad_norm or math.inf)))
     accepted = guard.accepts(grad_norm)
     if accepted:
         optimizer.step()
@@ -129,7 +130,6 @@ def main() -> None:
     if args.check_data:
         report_data(accelerator, config)
     start = on_main(accelerator, lambda: open_run(args.output_dir, args.resume))
-    args.output_dir = start.output_dir
     accelerator.project_configuration.logging_dir = str(start.output_dir)
     split = split_from_args(args, profile, start.largest_micro_batch)
     say("profile: " + ", ".join(f"{key} {value}" for key, value in profile.items()))
@@ -140,13 +140,14 @@ def main() -> None:
     say("\n".join([f"data: {info}", *info.warnings]))
 
     # 3. Model and loss: fresh, or from --init-from; the model normalises by itself
-    model = weights.build(info.channels, len(info.class_map), info.preprocess(weights.normalization(info.channels)))
+    preprocess = info.preprocess(weights.source_preprocess(info.channels))
+    model = weights.build(info.channels, len(info.class_map), preprocess)
     model.activation_checkpointing = args.activation_checkpointing or start.limit.activation_checkpointing
     class_weights = class_weight_tensor(args.class_weights, info.class_pixels)
     criterion = SegmentationLoss(len(info.class_map), args.loss, class_weights).to(device)
 
     # 4. Batch: the same images in every step, cut so that they fit into memory
-    shapes = info.network_shapes(model.config)
+    shapes = network_shapes(info, model.config)
     flops = training_flops(model, info.channels) * shapes.mean_pixels
     copies = {"adamw": 3, "sgd": 2}[args.optimizer] + (args.ema_decay > 0)  # gradients, moments, average
     split = preflight(accelerator, model, criterion, (info.channels, *shapes.largest), split, copies)
@@ -164,7 +165,7 @@ def main() -> None:
     average = WeightAverage(network, args.ema_decay)
 
     # 6. Resume: identity must match -> weights, optimizer, average, scaler -> the log goes on behind that step
-    settings = run_settings(args, profile, info, network.config, split, schedule, workers)
+    settings = run_settings(args, start.output_dir, profile, info, network.config, split, schedule, workers)
     keep = args.keep_checkpoints
     checkpoints = Checkpoints(accelerator, start.output_dir, keep, network, optimizer, average, settings)
     checkpoints.resume(start.checkpoint, state)
@@ -187,11 +188,11 @@ def main() -> None:
             loss, grad_norm, accepted = train_step(
                 accelerator, model, optimizer, criterion, micro_batches, args.max_grad_norm, guard, monitor
             )
-        state.step += 1
-        if accepted:
-            average.update(state.step)
-        else:
-            guard.refuse([info.train.records[index]["name"] for batch in raw for _, index in batch["keys"]])
+            state.step += 1
+            if accepted:
+                average.update(state.step)
+            else:
+                guard.refuse([info.train.records[i]["name"] for batch in raw for _, i in batch["keys"]])
         monitor.end_step(len(info.train) / schedule.steps_per_epoch, loss if accepted else None)
         if schedule.logs(state.step):
             monitor.log_training(learning_rate, grad_norm)

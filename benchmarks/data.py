@@ -30,7 +30,7 @@ from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
 from data_utils.loading.batch_sampler import BatchSplit, Slot, padded_shapes
 from data_utils.loading.dataset import TrainingDataset
-from data_utils.loading.loaders import build_loaders
+from data_utils.loading.loaders import build_loaders, network_shapes
 from data_utils.sources.folder import pair_files
 from unet import Preprocess, UNetConfig
 
@@ -160,7 +160,7 @@ def bench_memory(work: Path, theirs_too: bool) -> dict:
     model = UNetConfig(preprocess=info.preprocess())
     steps = len(info.train) // BATCH
     split = BatchSplit(BATCH, processes=1, micro_batch_size=BATCH, accumulation=1)
-    shapes = info.network_shapes(model)
+    shapes = network_shapes(info, model)
     loader, _ = build_loaders(info, model, shapes, split, range(5 * steps), 2, torch.device("cpu"))
     found = {}
     for step, _ in enumerate(loader, start=1):

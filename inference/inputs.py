@@ -205,7 +205,7 @@ def batches_of(
 ) -> list[list[Job]]:
     """Jobs that are computed together; those that cannot be alone.
 
-    Like `batching.EvaluationSampler` a function of the jobs only, so every number of processes computes the same.
+    Like `batch_sampler.EvaluationSampler` a function of the jobs only, so every number of processes computes the same.
 
     Args:
         batch_of: (H, W) -> what such images must have in common and how many fit; None where they stay alone.

@@ -1,4 +1,4 @@
-"""What becomes of logits: resized, averaged, classes."""
+"""Operations on logits: resizing, averaging, and the most likely class."""
 
 from collections.abc import Iterator, Sequence
 

@@ -1,10 +1,11 @@
-"""The way of many images through reading, computing and writing, which overlap: disk to mask."""
+"""Prediction of many images: reading, computing and writing overlap."""
 
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -12,7 +13,7 @@ from data_utils.image_io.reader import read_image
 from data_utils.image_io.regions import ArrayRegions, open_regions
 from data_utils.visualize import to_rgb
 from inference.inputs import Job, batches_of, check_disk, find_jobs
-from inference.predictor import NetworkInputs, Predictor
+from inference.predictor import Predictor
 from inference.provenance import provenance_of, record_provenance
 from inference.tiling import BAND_ROWS, Tiling
 from inference.writer import PredictionWriter
@@ -73,26 +74,33 @@ class PredictionPipeline:
         threads = min(8, max(2, default_workers(self.predictor.device)))
         return pipelined(batches, self._read, self._compute, ERRORS_OF_ONE_FILE, threads)
 
-    def _read(self, job: Job) -> NetworkInputs | None:
+    def _read(self, job: Job) -> "ReadImage | None":
         """In a thread, ahead of the computing; None for what is read while it is computed, or not at all."""
         if job in self.finished or (job.size and self.predictor.in_windows(job.size)):
             return None
-        return self.predictor.inputs(job.image, job.name, job.page)
+        shows_image = self.writer.shows_image
+        tensors, size, pixels = self.predictor.inputs(job.image, job.name, job.page, keep_pixels=shows_image)
+        if not shows_image:
+            return ReadImage(tensors, size)
+        if pixels is None or pixels.shape[:2] != size:  # decoded with less detail than an overlay shows
+            pixels = read_image(job.image, job.name, job.page)
+        return ReadImage(tensors, size, ArrayRegions(to_rgb(pixels)))
 
-    def _compute(self, batch: list[tuple[Job, NetworkInputs | None]]) -> list[Callable[[], Tensor | None]]:
+    def _compute(self, batch: list[tuple[Job, "ReadImage | None"]]) -> list[Callable[[], Tensor | None]]:
         """The logits of a batch; what is left to do with each image, which goes on in threads."""
-        job, inputs = batch[0]
-        if job in self.finished:
-            return [partial(self.writer.score, job)]
-        with memory_shortage(job.name, REMEDY):
-            if inputs is None:
-                matrix = self._in_windows(job)
+        first, read = batch[0]
+        if first in self.finished:
+            return [partial(self.writer.score, first)]
+        with memory_shortage(first.name, REMEDY):
+            if read is None:
+                matrix = self._in_windows(first)
                 return [lambda: matrix]
-            images = [(job, inputs) for job, inputs in batch if inputs is not None]
-            logits = self.predictor.in_batch(
-                [inputs.tensors for _, inputs in images], [inputs.size for _, inputs in images]
-            )
-        return [partial(self._write, *image, of_image) for image, of_image in zip(images, logits, strict=True)]
+            images = [(job, image) for job, image in batch if image is not None]
+            logits = self.predictor.in_batch([i.tensors for _, i in images], [i.size for _, i in images])
+        return [
+            partial(self._write, job, image.size, image.shown, of_image)
+            for (job, image), of_image in zip(images, logits, strict=True)
+        ]
 
     def _in_windows(self, job: Job) -> Tensor | None:
         with open_regions(job.image, job.page) as regions:
@@ -102,17 +110,16 @@ class PredictionPipeline:
             bands = track(bands, -(-regions.size[0] // BAND_ROWS), job.image.name, unit="band")
             return self.writer.write(job, regions.size, bands, regions)
 
-    def _write(self, job: Job, inputs: NetworkInputs, logits: Tensor) -> Tensor | None:
+    def _write(self, job: Job, size: tuple[int, int], shown: ArrayRegions | None, logits: Tensor) -> Tensor | None:
         # few rows at a time take less memory; a GPU would have each of them wait for what else is to be computed
-        bands = logits.split(BAND_ROWS if logits.is_cpu else inputs.size[0], dim=1)
+        bands = logits.split(BAND_ROWS if logits.is_cpu else size[0], dim=1)
         with memory_shortage(job.name, REMEDY):
-            return self.writer.write(job, inputs.size, bands, self._shown(job, inputs))
+            return self.writer.write(job, size, bands, shown)
 
-    def _shown(self, job: Job, inputs: NetworkInputs) -> ArrayRegions | None:
-        """The image as an overlay shows it; read again only where it was decoded with less detail."""
-        if not self.writer.shows_image:
-            return None
-        pixels = inputs.decoded.pixels
-        if pixels.shape[:2] != inputs.size:
-            pixels = read_image(job.image, job.name, job.page)
-        return ArrayRegions(to_rgb(pixels))
+
+class ReadImage(NamedTuple):
+    """An image on its way: (C, h, w) for each network, its own (H, W), and how an overlay shows it."""
+
+    tensors: list[Tensor]
+    size: tuple[int, int]
+    shown: ArrayRegions | None = None

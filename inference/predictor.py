@@ -37,12 +37,13 @@ class Prediction(NamedTuple):
 class NetworkInputs(NamedTuple):
     """What the networks of a predictor are shown of an image.
 
-    tensors: (C, h, w) for each network; size: (H, W) of the image itself; decoded: as it was read for the first one.
+    tensors: (C, h, w) for each network; size: (H, W) of the image itself; pixels: (h, w, C) as they were decoded for
+    the first network, where that is asked for.
     """
 
     tensors: list[Tensor]
     size: tuple[int, int]
-    decoded: DecodedImage
+    pixels: np.ndarray | None = None
 
 
 class Predictor:
@@ -51,7 +52,7 @@ class Predictor:
     Args:
         model: the network, or where `load_network` finds one: "runs/x/model", "model.onnx".
         ensemble: more networks of the same classes; probabilities are averaged over all.
-        tile_size, overlap: as in `tiles.plan`; by default an image is computed whole while it fits.
+        tile_size, overlap: as in `inference.tiling.plan`; by default an image is computed whole while it fits.
         tta: average probabilities over the eight flips and quarter turns of each image (of each tile).
     """
 
@@ -149,7 +150,9 @@ class Predictor:
         """Where the networks compute."""
         return self.networks[0].mean.device
 
-    def inputs(self, image: ImageSource, name: str = "image", page: int = 0) -> NetworkInputs:
+    def inputs(
+        self, image: ImageSource, name: str = "image", page: int = 0, *, keep_pixels: bool = False
+    ) -> NetworkInputs:
         """What each network is shown of an image, which is read once for all that need the same detail."""
         decoded: dict[Hashable, DecodedImage] = {}
         tensors = []
@@ -160,7 +163,7 @@ class Predictor:
                 decoded[detail] = decode_image(image, name, page, draft_for=preprocess)
             tensors.append(torch.tensor(fit_decoded(decoded[detail], preprocess, config.in_channels, name)))
         first = next(iter(decoded.values()))
-        return NetworkInputs(tensors, first.size, first)
+        return NetworkInputs(tensors, first.size, first.pixels if keep_pixels else None)
 
     @torch.inference_mode()
     def in_batch(self, inputs: Sequence[list[Tensor]], sizes: Sequence[tuple[int, int]]) -> list[Tensor]:

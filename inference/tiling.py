@@ -103,7 +103,7 @@ def plan(
 
 
 def one_tile(size: tuple[int, int]) -> Tiling:
-    """What cuts nothing off a network's input of `size` (H, W)."""
+    """A tiling of a network's input of `size` (H, W) that is one tile."""
     return Tiling(*size, overlap=0, grid=1, exact=True)
 
 

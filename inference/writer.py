@@ -1,4 +1,4 @@
-"""What becomes of a prediction: mask, overlay and probabilities on disk, and a score, from top to bottom."""
+"""Writing predictions: masks, overlays and probabilities, row by row, and scoring them against true masks."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -24,7 +24,7 @@ from unet.metrics import confusion_matrix
 MASK, OVERLAY, PROBABILITIES = ".png", ".overlay.png", ".npy"
 SCORED_ROWS = 256  # of a written mask that are read at once
 SAMPLED_ROWS = 64  # of a large image, by which the brightness of its overlay is chosen
-Rows = Callable[[int, int], np.ndarray]  # rows [top, bottom) of a picture
+ReadRows = Callable[[int, int], np.ndarray]  # rows [top, bottom) of a picture
 
 
 class ScoreError(DataError):
@@ -86,6 +86,8 @@ class PredictionWriter:
             try:
                 with open_mask_rows(job.file(MASK), 0, job.size, self.class_map) as mask:
                     for top in range(0, height, SCORED_ROWS):
+                        if scorer.problem:
+                            break
                         scorer.add(mask(top, min(top + SCORED_ROWS, height)))
             except (DataError, OSError) as error:
                 raise ScoreError(str(error)) from error
@@ -96,13 +98,13 @@ class PredictionWriter:
     @contextmanager
     def _scorer(self, job: Job, size: tuple[int, int]) -> Iterator["TruthScorer"]:
         assert job.truth is not None
-        scorer = TruthScorer(len(self.class_map))
+        truth, problem = None, None
         with ExitStack() as stack:
             try:
-                scorer.truth = stack.enter_context(open_mask_rows(*job.truth, size, self.class_map))
+                truth = stack.enter_context(open_mask_rows(*job.truth, size, self.class_map))
             except (DataError, OSError) as error:
-                scorer.problem = error
-            yield scorer
+                problem = error
+            yield TruthScorer(len(self.class_map), truth, problem)
 
     @contextmanager
     def _output_files(
@@ -114,22 +116,22 @@ class PredictionWriter:
             files = {
                 extension: stack.enter_context(replaced_file(job.file(extension))) for extension in self.extensions
             }
-            mask = stack.enter_context(PngWriter(files[MASK], size, MASK_LEVEL))
-            outputs = OutputFiles(self.class_map, mask, shown, scorer)
-            if OVERLAY in files:
-                outputs.overlay = stack.enter_context(PngWriter(files[OVERLAY], size, OVERLAY_LEVEL))
-            if PROBABILITIES in files:
-                outputs.probabilities = NpyWriter(files[PROBABILITIES], (len(self.class_map), *size))
-            yield outputs
+            yield OutputFiles(
+                self.class_map,
+                stack.enter_context(PngWriter(files[MASK], size, MASK_LEVEL)),
+                stack.enter_context(PngWriter(files[OVERLAY], size, OVERLAY_LEVEL)) if shown else None,
+                NpyWriter(files[PROBABILITIES], (len(self.class_map), *size)) if PROBABILITIES in files else None,
+                shown,
+                scorer,
+            )
 
 
 class TruthScorer:
     """Counts predicted rows against the true mask, as they come; the first problem with it ends the counting."""
 
-    def __init__(self, num_classes: int) -> None:
+    def __init__(self, num_classes: int, truth: ReadRows | None, problem: Exception | None = None) -> None:
         self.matrix = torch.zeros(num_classes, num_classes, dtype=torch.int64)
-        self.truth: Rows | None = None
-        self.problem: Exception | None = None
+        self.truth, self.problem = truth, problem
         self._top = 0
 
     def add(self, mask: np.ndarray) -> None:
@@ -147,10 +149,17 @@ class TruthScorer:
 class OutputFiles:
     """The open files of one image, written a band at a time."""
 
-    def __init__(self, class_map: ClassMap, mask: PngWriter, shown: Rows | None, scorer: TruthScorer | None) -> None:
-        self.class_map, self.mask, self.shown, self.scorer = class_map, mask, shown, scorer
-        self.overlay: PngWriter | None = None
-        self.probabilities: NpyWriter | None = None
+    def __init__(
+        self,
+        class_map: ClassMap,
+        mask: PngWriter,
+        overlay: PngWriter | None,
+        probabilities: NpyWriter | None,
+        shown: ReadRows | None,
+        scorer: TruthScorer | None,
+    ) -> None:
+        self.class_map, self.mask, self.overlay, self.probabilities = class_map, mask, overlay, probabilities
+        self.shown, self.scorer = shown, scorer
         self._colors = class_colors(class_map.values)
         self._top = 0
 
@@ -168,7 +177,7 @@ class OutputFiles:
 
 
 @contextmanager
-def open_mask_rows(path: Path, page: int, size: tuple[int, int], class_map: ClassMap) -> Iterator[Rows]:
+def open_mask_rows(path: Path, page: int, size: tuple[int, int], class_map: ClassMap) -> Iterator[ReadRows]:
     """What reads rows of a mask file of `size` (H, W) as class indices (n, W), 255 where ignored."""
     with open_regions(path, page) as regions:
         if regions.size != size:
@@ -177,7 +186,7 @@ def open_mask_rows(path: Path, page: int, size: tuple[int, int], class_map: Clas
         yield lambda top, bottom: class_map.encode(read_mask(regions.read(top, bottom), str(path)), str(path))
 
 
-def _bright_rows(regions: Regions, name: str) -> Rows:
+def _bright_rows(regions: Regions, name: str) -> ReadRows:
     """What gives rows of an image as uint8 (n, W, 3), all of them equally bright."""
 
     def read(top: int, bottom: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What was measured once is kept outside the data set, under a key of the names, sizes and times of its files."""
+"""A cache on disk for measurements of data sets, keyed by the names, sizes and times of their files."""
 
 import hashlib
 import json

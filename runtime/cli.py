@@ -137,9 +137,9 @@ def run_script(main: Callable[[], None]) -> None:
     except UserError as error:
         code = print_error(error)
     except RuntimeError as error:
-        from runtime.distributed import echo_of_another  # torch and accelerate, which not every script needs
+        from runtime.distributed import describe_lost_process  # torch and accelerate, which not every script needs
 
-        echo = echo_of_another(error)
+        echo = describe_lost_process(error)
         if echo is None:
             raise
         code = print_error(UserError(echo))

@@ -1,4 +1,4 @@
-"""What a run says: lines, and progress bars that are bars on a terminal and plain lines in a log file."""
+"""Output of a run: lines, and progress bars that are bars on a terminal and plain lines in a log file."""
 
 import os
 import sys
@@ -16,7 +16,7 @@ PLAIN_LINE = "{desc}: {percentage:.0f}% {n_fmt}/{total_fmt} [{elapsed}<{remainin
 
 def is_first_process() -> bool:
     """Whether this is the process that speaks for all; known before any process group exists."""
-    return int(os.environ.get("RANK", "0")) == 0
+    return int(os.environ.get("WORLD_SIZE", "1")) == 1 or int(os.environ.get("RANK", "0")) == 0
 
 
 def say(message: str, *, every_process: bool = False) -> None:

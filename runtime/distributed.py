@@ -35,7 +35,7 @@ def on_main(accelerator: Accelerator, function: Callable[[], Result]) -> Result:
             outcome[0] = function()
         except UserError as error:
             outcome[1] = error
-    wait_patiently(accelerator)
+    barrier_without_timeout(accelerator)
     broadcast_object_list(outcome)
     result, problem = outcome
     if problem is None:
@@ -50,20 +50,20 @@ def on_main(accelerator: Accelerator, function: Callable[[], Result]) -> Result:
 def first_on_each_machine(accelerator: Accelerator) -> Iterator[None]:
     """Within, the first process of each machine goes ahead, the others follow; however long it takes."""
     if not accelerator.is_local_main_process:
-        wait_patiently(accelerator)
+        barrier_without_timeout(accelerator)
     yield
     if accelerator.is_local_main_process:
-        wait_patiently(accelerator)
+        barrier_without_timeout(accelerator)
 
 
-def wait_patiently(accelerator: Accelerator) -> None:
+def barrier_without_timeout(accelerator: Accelerator) -> None:
     """For all processes, for as long as they live: what one does for all may take hours, a step's exchange may not."""
     if accelerator.num_processes > 1:
-        dist.barrier(group=_patient_group())
+        dist.barrier(group=_group_without_timeout())
 
 
 @cache
-def _patient_group() -> dist.ProcessGroup:
+def _group_without_timeout() -> dist.ProcessGroup:
     """On gloo, which notices at once when a process has gone."""
     return dist.new_group(backend="gloo", timeout=timedelta(days=7))
 
@@ -73,7 +73,7 @@ def seed_step(seed: int, step: int, process: int) -> None:
     torch.manual_seed(int(np.random.SeedSequence([seed, step, process]).generate_state(1)[0]))
 
 
-def echo_of_another(error: Exception) -> str | None:
+def describe_lost_process(error: Exception) -> str | None:
     """A line for an error that only says that another process has gone, hangs or never came; None for any other."""
     text = one_line(error, limit=10_000)
     if not isinstance(error, dist.DistError) and "gloo" not in text:

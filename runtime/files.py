@@ -33,7 +33,6 @@ def replaced_file(path: Path, *, shared: bool = False) -> Iterator[BinaryIO]:
     """As `replaced_path`, with the temporary file opened for writing bytes."""
     with replaced_path(path, shared=shared) as temporary, temporary.open("wb") as file:
         yield file
-        file.close()  # before the name changes hands: Windows renames no open file, and the last write may fail
 
 
 @contextmanager

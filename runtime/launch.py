@@ -73,7 +73,7 @@ def check_launch() -> None:
 
 
 def start_process(accelerator: Accelerator, comm_hook: str = "none") -> dict[str, str | int]:
-    """Call after `Accelerator()`: check the launch, keep freed memory, and say what the profile decided.
+    """Call after `Accelerator()`: check the launch and keep freed memory; returns what the profile decided.
 
     Raises LaunchError as `check_processes` does.
     """

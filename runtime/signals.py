@@ -53,7 +53,7 @@ def _end_at_second_interrupt() -> None:
     Thread(target=watch, daemon=True).start()
 
 
-def end_tidily() -> None:
+def exit_on_sigterm() -> None:
     """Have SIGTERM end this process as an error would, so that what is half written is removed."""
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     _follow_launcher()

@@ -9,21 +9,12 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from conftest import PROGRAMS, ROOT
 
-SCRIPT = Path(__file__).resolve().parent.parent / "bootstrap.py"
+SCRIPT = ROOT / "bootstrap.py"
 # The interpreter below this environment: the one that a user would call, and where Debian's pip lives.
 PYTHON = getattr(sys, "_base_executable", sys.executable)
 HAS_PIP = subprocess.run([PYTHON, "-m", "pip", "--version"], capture_output=True).returncode == 0
-
-# Stands before the real module on PYTHONPATH and does what Debian's does when python3-venv is not installed.
-VENV_WITHOUT_ENSUREPIP = """
-import runpy, sys
-if "--without-pip" not in sys.argv:
-    sys.exit("The virtual environment was not created successfully because ensurepip is not available.")
-del sys.modules["venv"]
-sys.path.remove(%r)
-runpy.run_module("venv", run_name="__main__")
-"""
 
 
 @pytest.fixture
@@ -43,7 +34,7 @@ def no_ensurepip(tmp_path, monkeypatch):
     modules = tmp_path / "modules"
     (modules / "venv").mkdir(parents=True)
     (modules / "venv" / "__init__.py").touch()
-    (modules / "venv" / "__main__.py").write_text(VENV_WITHOUT_ENSUREPIP % str(modules))
+    shutil.copy(PROGRAMS / "venv_without_ensurepip.py", modules / "venv" / "__main__.py")
     monkeypatch.setenv("PYTHONPATH", str(modules))
     return modules
 
@@ -164,8 +155,8 @@ class TestWithoutEnsurepip:
 
 
 def test_an_old_python_is_told_so_in_one_line():
-    code = f"import sys, runpy; sys.version_info = (3, 9, 1); runpy.run_path({str(SCRIPT)!r}, run_name='__main__')"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    command = [sys.executable, PROGRAMS / "on_python_3_9.py", SCRIPT]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stderr.startswith("bootstrap: needs Python 3.10 or newer and this is 3.9")
     assert done.stderr.count("\n") == 1

@@ -13,14 +13,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-import predict_flags
 import pytest
 import torch
-import train_flags
 from accelerate.commands.launch import launch_command_parser
-from conftest import ROOT
-from test_convert import checkpoint
+from conftest import ROOT, pytorch_unet_checkpoint
 from torch.distributed.run import get_args_parser
+
+import inference.args
+import train_utils.args
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 SMALL = {  # flags that make a documented command quick
@@ -55,12 +55,13 @@ class Parsed(Exception):
 
 
 def parse_script(script: str, flags: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the script's own parser; SystemExit where it refuses."""
+    """By the script's own parser, for a user with a token of the Hub; SystemExit where it refuses."""
     monkeypatch.setattr(sys, "argv", [script, *flags])
+    monkeypatch.setenv("HF_TOKEN", "secret")
     if script == "train.py":
-        train_flags.parse_args("")
+        train_utils.args.parse_args("")
     elif script == "predict.py":
-        predict_flags.parse_args("")
+        inference.args.parse_args("")
     else:
         original = argparse.ArgumentParser.parse_args
 
@@ -126,14 +127,14 @@ def test_every_link_and_every_file_named_is_there(page):
     text = page.read_text()
     for link in re.findall(r"\]\(([^)#\s]+)\)", text):
         assert link.startswith("https://") or (page.parent / link).exists(), f"{page.name} links to {link}"
-    named = re.findall(r"`((?:accelerate_configs|benchmarks|docs|tests|unet|data_utils|train_utils)/[\w./-]+)`", text)
-    for name in named:
+    folders = "accelerate_configs|benchmarks|docs|tests|runtime|unet|data_utils|inference|train_utils"
+    for name in re.findall(rf"`((?:{folders})/[\w./-]+)`", text):
         assert (ROOT / name).exists(), f"{page.name} names {name}"
 
 
 def known_flags() -> set[str]:
     """Every flag of the scripts and the launchers."""
-    files = [ROOT / "train_flags.py", ROOT / "predict_flags.py"]
+    files = [ROOT / "train_utils" / "args.py", ROOT / "inference" / "args.py"]
     files += [path for folder in ("data_utils", "unet", "benchmarks") for path in (ROOT / folder).glob("*.py")]
     flags = {flag for path in files for flag in re.findall(r'"(--[a-z][\w-]*)"', path.read_text())}
     for parser in (launch_command_parser(), get_args_parser()):
@@ -157,7 +158,7 @@ def checkout(tmp_path, tiny_folder) -> Path:
             (tmp_path / path.name).symlink_to(path)
     (tmp_path / "DATA").symlink_to(tiny_folder)
     (tmp_path / "NEW_IMAGES").symlink_to(tiny_folder / "val" / "images")
-    torch.save(checkpoint(2), tmp_path / "CARVANA.pth")
+    torch.save(pytorch_unet_checkpoint(2), tmp_path / "CARVANA.pth")
     return tmp_path
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from data_utils.loading.augment import augment
-from data_utils.loading.batch_sampler import TrainingSampler
+from data_utils.loading.batch_sampler import BatchSplit, TrainingSampler
 from train_utils.optim import build_optimizer
 from train_utils.schedule import learning_rate
 from unet import UNet, UNetConfig
@@ -24,7 +24,8 @@ def losses_of_a_run(processes: int, micro_batch_size: int, accumulation: int, se
     criterion = SegmentationLoss(CLASSES).double()
     optimizer = build_optimizer(network, "adamw", 1e-3, 1e-2)
     shapes = torch.tensor([[HEIGHT, WIDTH]]).expand(IMAGES, 2).numpy()
-    sampler = iter(TrainingSampler(shapes, BATCH, processes, micro_batch_size, accumulation, seed, range(STEPS)))
+    split = BatchSplit(BATCH, processes, micro_batch_size, accumulation)
+    sampler = iter(TrainingSampler(shapes, split, seed, range(STEPS)))
     losses = []
     for step in range(STEPS):
         for group in optimizer.param_groups:

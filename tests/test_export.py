@@ -91,7 +91,7 @@ def test_what_is_no_exported_model_says_so(tmp_path, fails_with):
 
 
 def test_onnxruntime_is_imported_only_when_used():
-    code = "import sys, unet, unet.inference; sys.exit('onnxruntime' in sys.modules or 'onnx' in sys.modules)"
+    code = "import sys, unet, inference; sys.exit('onnxruntime' in sys.modules or 'onnx' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
 
 

@@ -9,16 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, TINY
-
-WRAPPER = """
-import runpy, sys
-from datetime import timedelta
-import runtime.launch
-runtime.launch.COLLECTIVE_TIMEOUT = timedelta(seconds=5)
-sys.argv = sys.argv[1:]
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
+from conftest import PROGRAMS, ROOT, TINY
 
 
 def free_port() -> int:
@@ -110,10 +101,9 @@ def test_a_machine_waits_in_bounds_for_one_that_never_comes(tiny_folder, tmp_pat
 
 @pytest.mark.slow
 def test_a_process_that_hangs_is_waited_for_in_bounds(tiny_folder, tmp_path):
-    (tmp_path / "wrapper.py").write_text(WRAPPER)
     launcher = ["accelerate.commands.launch", "--config_file", "accelerate_configs/multi_cpu.yaml"]
     launcher += ["--main_process_port", "0"]
-    run = start(launcher, tmp_path / "run", tiny_folder, (tmp_path / "wrapper.py", "train.py"))
+    run = start(launcher, tmp_path / "run", tiny_folder, (PROGRAMS / "short_timeout.py", "train.py"))
     wait_for_steps(run, output=tmp_path / "run")
     hanging = worker_of(run)
     os.kill(hanging, signal.SIGSTOP)

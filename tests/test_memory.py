@@ -1,7 +1,6 @@
 """Micro-batches that fit, on every process alike, without changing the training; activation checkpointing."""
 
 import json
-import os
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -10,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 from accelerate.utils import DistributedType
-from conftest import ROOT, TINY, launch
+from conftest import PROGRAMS, TINY, launch, losses
 
 from data_utils.loading.batch_sampler import BatchSplit
-from runtime.errors import LaunchError, MemoryShortage
+from runtime.errors import MemoryShortage, SettingsError
 from train_utils.microbatch import memory_limit, out_of_memory_recorded, split_batch
 from train_utils.preflight import _attempt_fits, step_bytes
 from unet import UNet, UNetConfig
@@ -37,13 +36,13 @@ from unet.losses import SegmentationLoss
 )
 def test_the_batch_is_split_over_processes_and_accumulation(batch, world, micro, flag, profile, saved, expected):
     split = split_batch(batch, world, micro, flag, profile, saved)
-    assert split == (batch, world, *expected)
+    assert split == (batch, world, *expected, any((micro, flag, profile)))
     assert split.micro_batch_size * split.accumulation * world >= batch
 
 
 @pytest.mark.parametrize(("micro", "flag", "profile"), [(None, 2, 4), (4, 2, None), (1, 2, None)])
 def test_explicit_settings_that_disagree_are_refused(micro, flag, profile):
-    with pytest.raises(LaunchError):
+    with pytest.raises(SettingsError):
         split_batch(16, 4, micro, flag, profile)
 
 
@@ -105,44 +104,18 @@ def test_the_trial_reserves_what_a_process_will_hold_of_optimizer_state(monkeypa
     assert reserved == [2 * weights // shards]
 
 
-WRAPPER = """
-import os, runpy, sys
-import train_utils.memory as memory
-if os.environ.get("RANK", "0") == "{rank}":
-    memory.available_bytes = lambda: {room}
-sys.argv = sys.argv[1:]
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
-
-
-def run_with_room(tmp_path, name: str, room: str, dataset, rank: int, *flags: str) -> subprocess.CompletedProcess:
+def run_with_room(tmp_path, name: str, room: float, dataset, rank: int, *flags: str) -> subprocess.CompletedProcess:
     """train.py on two processes, one of which believes that its machine has `room` bytes free."""
-    wrapper = tmp_path / f"{name}.py"
-    wrapper.write_text(WRAPPER.format(rank=rank, room=room))
-    start = [sys.executable, "-m", "accelerate.commands.launch", "--main_process_port", "0", "--config_file"]
     arguments = ["train.py", "--dataset", dataset, "--output-dir", tmp_path / name, *TINY, "--max-steps", "5"]
     arguments += ["--log-every", "1", "--tracker", "none", "--optimizer", "sgd", "--batch-size", "8", *flags]
-    return subprocess.run(
-        [*start, "accelerate_configs/multi_cpu.yaml", str(wrapper), *map(str, arguments)],
-        cwd=ROOT,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true", "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-
-
-def losses(output) -> list[float]:
-    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
-    return [line["train/loss"] for line in lines if "train/loss" in line]
+    return launch(PROGRAMS / "little_memory.py", rank, room, *arguments, profile="multi_cpu")
 
 
 def test_a_process_without_room_lowers_the_micro_batch_of_all_and_changes_no_loss(tiny_folder, tmp_path):
     network = UNet(UNetConfig(base_channels=4, depth=2, norm="group"))
     room = int(step_bytes(network, (2, 3, 40, 56), copies=2) / 0.8) + 1000  # for two images, of four wanted
-    roomy = run_with_room(tmp_path, "roomy", "1e12", tiny_folder, 0)
-    tight = run_with_room(tmp_path, "tight", str(room), tiny_folder, 1)
+    roomy = run_with_room(tmp_path, "roomy", 1e12, tiny_folder, 0)
+    tight = run_with_room(tmp_path, "tight", room, tiny_folder, 1)
     assert (roomy.returncode, tight.returncode) == (0, 0), tight.stderr
     assert "8 images a step = 4 in a micro-batch x 2 processes x 1 accumulation steps" in roomy.stdout
     assert "micro-batches of 2 images of 40 x 56, of 4 wanted" in tight.stdout
@@ -151,40 +124,19 @@ def test_a_process_without_room_lowers_the_micro_batch_of_all_and_changes_no_los
 
 
 def test_no_room_for_one_image_is_one_clear_line_on_all_processes(tiny_folder, tmp_path):
-    result = run_with_room(tmp_path, "none", "1000", tiny_folder, 1)
+    result = run_with_room(tmp_path, "none", 1000, tiny_folder, 1)
     assert result.returncode == 1
     errors = [line for line in result.stderr.splitlines() if "error: no memory for a micro-batch of 1 images" in line]
     assert len(errors) == 1, result.stderr
-    result = run_with_room(tmp_path, "fixed", "1000", tiny_folder, 0, "--micro-batch-size", "3")
+    result = run_with_room(tmp_path, "fixed", 1000, tiny_folder, 0, "--micro-batch-size", "3")
     assert "no memory for a micro-batch of 3 images" in result.stderr
 
 
-SHORTAGE = """
-import os, runpy, sys
-import torch
-from unet import UNet
-
-forward, calls = UNet.forward, []
-
-def failing(self, images):
-    if self.training and images.device.type == "cpu" and len(images) > 2 and os.environ.get("RANK") == "1":
-        calls.append(images)
-        if len(calls) > 6:
-            raise torch.OutOfMemoryError("CUDA out of memory.")
-    return forward(self, images)
-
-UNet.forward = failing
-sys.argv = sys.argv[1:]
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
-
-
 def test_memory_that_runs_out_later_is_recorded_and_the_restart_goes_on_in_smaller_micro_batches(tiny_folder, tmp_path):
-    wrapper, output = tmp_path / "wrapper.py", tmp_path / "run"
-    wrapper.write_text(SHORTAGE)
+    program, output = PROGRAMS / "out_of_memory_later.py", tmp_path / "run"
     flags = ["--max-steps", "10", "--log-every", "1", "--checkpoint-every", "2", "--tracker", "none"]
     arguments = ["train.py", "--dataset", tiny_folder, "--output-dir", output, *TINY, *flags, "--batch-size", "8"]
-    result = launch(wrapper, *arguments, "--resume", "auto", profile="multi_cpu", options=["--max_restarts", "1"])
+    result = launch(program, *arguments, "--resume", "auto", profile="multi_cpu", options=["--max_restarts", "1"])
     assert result.returncode == 0, result.stderr
     shortage = "process 1: out of memory in step 7 with micro-batches of 4; the same command with --output-dir"
     assert len([line for line in result.stderr.splitlines() if shortage in line]) == 1, result.stderr
@@ -201,7 +153,7 @@ def test_what_is_recorded_of_a_shortage_and_what_to_do_where_nothing_smaller_is_
     def shortage(size: int, fixed: bool = False) -> str:
         with (
             pytest.raises(MemoryShortage) as caught,
-            out_of_memory_recorded(tmp_path, network, BatchSplit(8, 1, size, 1), fixed, 3),
+            out_of_memory_recorded(tmp_path, network, BatchSplit(8, 1, size, 1, fixed), 3),
         ):
             raise torch.OutOfMemoryError
         return str(caught.value)
@@ -217,29 +169,16 @@ def test_what_is_recorded_of_a_shortage_and_what_to_do_where_nothing_smaller_is_
     assert "lower --crop-size" in shortage(1)
     with (
         pytest.raises(RuntimeError, match="a bug"),
-        out_of_memory_recorded(tmp_path, network, BatchSplit(8, 1, 1, 8), False, 3),
+        out_of_memory_recorded(tmp_path, network, BatchSplit(8, 1, 1, 8), 3),
     ):
         raise RuntimeError("a bug")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it is glibc that is told")
 def test_where_a_cpu_computes_freed_memory_is_kept_for_the_next_tensor():
-    code = """
-import resource, sys
-import torch
-from runtime.memory import keep_freed_memory
-
-keep_freed_memory(torch.device(sys.argv[1]))
-for _ in range(20):  # until the small blocks that are cut off beside are many enough
-    torch.ones(2**24)
-before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for _ in range(10):
-    torch.ones(2**24)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-"""
     cleared = {}
     for device in ("cpu", "cuda"):
-        command = [sys.executable, "-c", code, device]
-        result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=120)
+        result = launch(PROGRAMS / "count_page_faults.py", device)
+        assert result.returncode == 0, result.stderr
         cleared[device] = int(result.stdout)
     assert cleared["cpu"] < cleared["cuda"] / 10

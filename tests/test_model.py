@@ -68,7 +68,7 @@ def test_network_equals_pytorch_unet(bilinear, monkeypatch):
     monkeypatch.syspath_prepend(os.environ["PYTORCH_UNET"])
     ours_in_memory = {name: sys.modules.pop(name) for name in list(sys.modules) if name.split(".")[0] == "unet"}
     try:
-        from unet.model import UNet as Theirs
+        from unet.unet_model import UNet as Theirs
     finally:
         for name in [name for name in sys.modules if name.split(".")[0] == "unet"]:
             del sys.modules[name]

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from runtime.errors import LaunchError
+from runtime.errors import SettingsError
 from train_utils.optim import build_optimizer, class_weight_tensor
 from train_utils.schedule import SCHEDULES, learning_rate
 
@@ -33,5 +33,5 @@ def test_automatic_class_weights_make_classes_weigh_the_same():
 
 def test_class_weights_must_be_one_for_each_class():
     assert class_weight_tensor([1.0, 2.0], [10, 10]).tolist() == [1.0, 2.0]
-    with pytest.raises(LaunchError, match="3 values for 2 classes"):
+    with pytest.raises(SettingsError, match="3 values for 2 classes"):
         class_weight_tensor([1.0, 2.0, 3.0], [10, 10])

@@ -4,9 +4,8 @@ import threading
 import time
 
 import pytest
-from train_utils.overlap import in_turn
 
-from runtime.parallel import AHEAD, pipelined
+from runtime.parallel import AHEAD, map_ahead, pipelined
 
 
 def test_every_item_comes_out_once_and_errors_stay_with_their_item():
@@ -26,7 +25,7 @@ def test_every_item_comes_out_once_and_errors_stay_with_their_item():
         return data + 1
 
     batches = [[0, 1], [2, 3, 4], [5], [3], [6], [7, 8], [9]]
-    results = [(item, str(result)) for item, result in pipelined(batches, read, compute, ValueError)]
+    results = [(item, str(result)) for item, result in pipelined(batches, read, compute, (ValueError,))]
     errors = {3: "unreadable", 5: "disk full", 7: "too large", 8: "too large"}
     expected = [(item, errors.get(item, str(item * 10 + 1))) for batch in batches for item in batch]
     assert sorted(results) == sorted(expected)
@@ -43,7 +42,7 @@ def test_a_bug_is_not_swallowed(where):
         return [lambda: fail("finish") for _ in pairs]
 
     with pytest.raises(KeyError):
-        list(pipelined([[1], [2]], lambda item: fail("read"), compute, ValueError))
+        list(pipelined([[1], [2]], lambda item: fail("read"), compute, (ValueError,)))
 
 
 def test_reading_and_finishing_run_beside_computing_but_not_far_ahead():
@@ -57,7 +56,7 @@ def test_reading_and_finishing_run_beside_computing_but_not_far_ahead():
         assert len(finished) >= number - AHEAD - 1
         return [lambda: finished.append(threading.get_ident())]
 
-    list(pipelined([[number] for number in range(12)], read.append, compute, ValueError))
+    list(pipelined([[number] for number in range(12)], read.append, compute, (ValueError,)))
     assert len(read) == len(finished) == 12
     assert here not in finished
 
@@ -75,7 +74,7 @@ def test_work_in_turn_keeps_the_order_runs_beside_the_making_and_raises_its_erro
         assert threading.get_ident() != here
         done.append(number)
 
-    in_turn(work, items())
+    assert list(map_ahead(work, items(), ahead=AHEAD)) == [None] * 10
     assert done == list(range(10))
 
     def fails(number: int) -> None:
@@ -83,11 +82,11 @@ def test_work_in_turn_keeps_the_order_runs_beside_the_making_and_raises_its_erro
 
     made.clear()
     with pytest.raises(OSError, match="disk full at 0"):
-        in_turn(fails, items())
+        list(map_ahead(fails, items(), ahead=AHEAD))
     assert len(made) <= AHEAD + 2
 
 
 def test_more_threads_read_further_ahead():
     together = threading.Barrier(5, timeout=20)  # broken, an error, unless five read at once
-    items = list(pipelined([[n] for n in range(5)], lambda n: together.wait(), lambda pairs: [bool], threads=5))
+    items = list(pipelined([[n] for n in range(5)], lambda n: together.wait(), lambda pairs: [bool], (), threads=5))
     assert len(items) == 5

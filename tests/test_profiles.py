@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,11 +14,11 @@ import yaml
 from accelerate.commands.config.config_args import ClusterConfig, load_config_from_file
 from accelerate.commands.launch import launch_command_parser
 from accelerate.utils import DistributedType, DynamoBackend
+from conftest import PROGRAMS, ROOT
 
 from runtime.errors import LaunchError
 from runtime.launch import check_launch, check_processes, describe_profile
 
-ROOT = Path(__file__).resolve().parent.parent
 PROFILES = sorted((ROOT / "accelerate_configs").glob("*.yaml"))
 HAS_GPU = torch.accelerator.is_available()
 LAUNCH_VARIABLES = ("ACCELERATE_", "CUDA_VISIBLE_DEVICES", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID")
@@ -26,23 +27,6 @@ MULTI_CPU_LINE = (
     "CPU: ACCELERATE_USE_CPU=true accelerate launch --config_file accelerate_configs/multi_cpu.yaml train.py"
 )
 CPU_LINE = "CPU: accelerate launch --config_file accelerate_configs/cpu.yaml train.py"
-
-PROBE = """
-import json, os, sys
-from accelerate import Accelerator
-from runtime.errors import LaunchError
-from runtime.launch import check_launch, check_processes, describe_profile
-
-try:
-    if "--unguarded" not in sys.argv:
-        check_launch()
-    accelerator = Accelerator()
-    check_processes(accelerator)
-except LaunchError as error:
-    sys.exit(f"{type(error).__name__}: {error}")
-accelerator.print(json.dumps(describe_profile(accelerator)))
-accelerator.end_training()
-"""
 
 
 def unknown_keys(path: Path) -> list[str]:
@@ -245,11 +229,13 @@ def test_the_profile_is_described_with_what_it_decides(launched, variable, deeps
 
 @pytest.fixture
 def launch(tmp_path):
-    """Launch the probe: `launch("cpu", *options, **variables)` for a profile, `launch(None, ...)` for torchrun."""
-    script = tmp_path / "train.py"
-    script.write_text(PROBE)
+    """Launch tests/programs/describe_launch.py.
+
+    `launch("cpu", *options, **variables)` with a profile, `launch(None, ...)` by torchrun.
+    """
+    script = shutil.copy(PROGRAMS / "describe_launch.py", tmp_path / "train.py")  # the name that messages repeat
     clean = {name: value for name, value in os.environ.items() if not is_launch_variable(name)}
-    # HF_HOME: no default profile of the user's; PYTHONPATH: the probe lives outside the repository.
+    # HF_HOME: no default profile of the user's; PYTHONPATH: the copy lies outside the repository.
     clean |= {"OMP_NUM_THREADS": "1", "HF_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
 
     def launch(profile: str | None, *args: str, **variables: str) -> subprocess.CompletedProcess:

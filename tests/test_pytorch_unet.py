@@ -10,51 +10,14 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import launch
+from conftest import launch, pytorch_unet_checkpoint
 from PIL import Image
 from safetensors.torch import save_file
 
+from data_utils.loading.transforms import network_input
 from runtime.errors import ModelError
 from unet import UNet, UNetConfig, load_model
-from unet.finetune import copy_weights, starting_point
-
-BASE = 4
-
-
-def checkpoint(classes: int, *, bilinear: bool = False, bias: bool = False, depth: int = 4, seed: int = 0) -> dict:
-    """Random weights under Pytorch-UNet's names: batch norm with statistics, logits around 0."""
-    generator = torch.Generator().manual_seed(seed)
-    weights = {}
-
-    def normal(*shape: int, scale: float) -> torch.Tensor:
-        return torch.randn(shape, generator=generator) * scale
-
-    def double_conv(name: str, inputs: int, outputs: int, middle: int) -> None:
-        for conv, norm, (a, b) in (("0", "1", (inputs, middle)), ("3", "4", (middle, outputs))):
-            weights[f"{name}.double_conv.{conv}.weight"] = normal(b, a, 3, 3, scale=(2 / (9 * a)) ** 0.5)
-            if bias:
-                weights[f"{name}.double_conv.{conv}.bias"] = normal(b, scale=0.3)
-            weights[f"{name}.double_conv.{norm}.weight"] = 1 + normal(b, scale=0.2)
-            weights[f"{name}.double_conv.{norm}.bias"] = normal(b, scale=0.3)
-            weights[f"{name}.double_conv.{norm}.running_mean"] = normal(b, scale=0.2)
-            weights[f"{name}.double_conv.{norm}.running_var"] = 0.5 + normal(b, scale=0.2).abs()
-            weights[f"{name}.double_conv.{norm}.num_batches_tracked"] = torch.tensor(7)
-
-    factor = 2 if bilinear else 1
-    widths = [BASE * 2**level for level in range(depth + 1)]
-    double_conv("inc", 3, BASE, BASE)
-    for level in range(depth):
-        outputs = widths[level + 1] // (factor if level == depth - 1 else 1)
-        double_conv(f"down{level + 1}.maxpool_conv.1", widths[level], outputs, outputs)
-    for number, level in enumerate(reversed(range(depth)), start=1):
-        inputs, outputs = widths[level + 1], widths[level] // (factor if level else 1)
-        if not bilinear:
-            weights[f"up{number}.up.weight"] = normal(inputs, inputs // 2, 2, 2, scale=inputs**-0.5)
-            weights[f"up{number}.up.bias"] = normal(inputs // 2, scale=0.3)
-        double_conv(f"up{number}.conv", inputs, outputs, inputs // 2 if bilinear else outputs)
-    weights["outc.conv.weight"] = normal(classes, BASE, 1, 1, scale=0.2)
-    weights["outc.conv.bias"] = normal(classes, scale=0.3)
-    return weights
+from unet.finetune import StartingPoint, copy_weights, starting_point
 
 
 def reference_logits(weights: dict, x: torch.Tensor) -> torch.Tensor:
@@ -121,7 +84,7 @@ def save(tmp_path):
 @pytest.mark.parametrize("bilinear", [False, True])
 @pytest.mark.parametrize("classes", [2, 5])
 def test_logits_are_the_originals(save, classes, bilinear, prefix):
-    weights = checkpoint(classes, bilinear=bilinear)
+    weights = pytorch_unet_checkpoint(classes, bilinear=bilinear)
     model = load_model(save({prefix + name: value for name, value in weights.items()}))
     assert not model.training
     images = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (2, 3, 67, 90), dtype=np.uint8))
@@ -132,11 +95,11 @@ def test_logits_are_the_originals(save, classes, bilinear, prefix):
         expected = reference_logits(weights, images / 255)
         assert (load_model(save(weights))(images) - expected).abs().max() < 1e-5
     assert model.config.upsample == ("bilinear_aligned" if bilinear else "transpose")
-    assert (model.config.base_channels, model.config.depth, model.config.norm) == (BASE, 4, "batch")
+    assert (model.config.base_channels, model.config.depth, model.config.norm) == (4, 4, "batch")
 
 
 def test_one_sigmoid_becomes_the_equivalent_softmax_of_two_classes(save):
-    weights = checkpoint(1)
+    weights = pytorch_unet_checkpoint(1)
     model = load_model(save(weights)).double()
     images = torch.from_numpy(np.random.default_rng(1).integers(0, 256, (1, 3, 48, 64), dtype=np.uint8))
     with torch.inference_mode():
@@ -148,7 +111,7 @@ def test_one_sigmoid_becomes_the_equivalent_softmax_of_two_classes(save):
 
 
 def test_biases_of_older_versions_are_kept_in_the_batch_norm(save):
-    weights = checkpoint(2, bias=True)
+    weights = pytorch_unet_checkpoint(2, bias=True)
     images = torch.from_numpy(np.random.default_rng(2).integers(0, 256, (1, 3, 48, 48), dtype=np.uint8))
     with torch.inference_mode():
         expected = reference_logits(weights, images.double() / 255)
@@ -167,7 +130,7 @@ def test_biases_of_older_versions_are_kept_in_the_batch_norm(save):
     ],
 )
 def test_predict_writes_the_masks_that_the_original_writes(save, tmp_path, classes, mask_values, scale):
-    weights = checkpoint(classes, seed=classes)
+    weights = pytorch_unet_checkpoint(classes, seed=classes)
     photos = {
         "even": photo(64, 96),
         "odd": photo(97, 71, seed=1),
@@ -194,17 +157,18 @@ def test_predict_writes_the_masks_that_the_original_writes(save, tmp_path, class
 
 
 def test_preprocessing_and_mask_values_survive_in_config_json(save, tmp_path):
-    model = load_model(save(checkpoint(3) | {"mask_values": [0, 7, 9]}), scale=0.25)
+    model = load_model(save(pytorch_unet_checkpoint(3) | {"mask_values": [0, 7, 9]}), scale=0.25)
     model.save_pretrained(tmp_path / "model")
     again = load_model(tmp_path / "model")
     assert again.config == model.config
     assert again.config.preprocess.class_values == (0, 7, 9)
     assert again.config.preprocess.scale == 0.25
-    assert load_model(save(checkpoint(3))).config.preprocess.scale == 0.5
+    assert load_model(save(pytorch_unet_checkpoint(3))).config.preprocess.scale == 0.5
     dark, bright = np.ones((8, 8, 3), np.uint8), np.full((8, 8, 3), 2, np.uint8)
-    assert again.config.preprocess.image(dark, 3).max() == 255
-    assert again.config.preprocess.image(bright, 3).max() == 2
-    assert again.config.preprocess.image(dark * np.float32(0.5), 3).max() == 127.5
+    preprocess = again.config.preprocess
+    assert network_input(dark, preprocess, 3)[0].max() == 255
+    assert network_input(bright, preprocess, 3)[0].max() == 2
+    assert network_input(dark * np.float32(0.5), preprocess, 3)[0].max() == 127.5
 
 
 @pytest.mark.parametrize(
@@ -219,7 +183,7 @@ def test_preprocessing_and_mask_values_survive_in_config_json(save, tmp_path):
     ],
 )
 def test_every_class_gets_a_mask_value(save, mask_values, expected):
-    entries = checkpoint(3, depth=1) | ({} if mask_values is None else {"mask_values": mask_values})
+    entries = pytorch_unet_checkpoint(3, depth=1) | ({} if mask_values is None else {"mask_values": mask_values})
     assert load_model(save(entries)).config.preprocess.class_values == expected
 
 
@@ -228,11 +192,11 @@ def test_every_class_gets_a_mask_value(save, mask_values, expected):
 )
 def test_mask_values_that_mean_nothing_are_refused(save, mask_values):
     with pytest.raises(ModelError, match=r"model.pth: its mask_values .* neither numbers nor colours"):
-        load_model(save(checkpoint(2, depth=1) | {"mask_values": mask_values}))
+        load_model(save(pytorch_unet_checkpoint(2, depth=1) | {"mask_values": mask_values}))
 
 
 def test_safetensors_of_a_pytorch_unet_load_too(tmp_path):
-    weights = checkpoint(2, depth=2)
+    weights = pytorch_unet_checkpoint(2, depth=2)
     save_file(weights, tmp_path / "theirs.safetensors")
     images = torch.full((1, 3, 16, 16), 200.0)
     with torch.inference_mode():
@@ -252,7 +216,7 @@ class Malicious:
 
 @pytest.mark.parametrize("zipped", [True, False])
 def test_a_pickle_that_wants_to_run_code_is_refused_and_runs_none(tmp_path, fails_with, zipped):
-    entries = checkpoint(2, depth=1) | {"mask_values": Malicious(tmp_path / "ran")}
+    entries = pytorch_unet_checkpoint(2, depth=1) | {"mask_values": Malicious(tmp_path / "ran")}
     torch.save(entries, tmp_path / "model.pth", _use_new_zipfile_serialization=zipped)
     Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
     line = "model.pth: refused, unpickling it would run code (posix.mkdir)"
@@ -273,7 +237,7 @@ def test_a_whole_pickled_network_is_refused(save):
 @pytest.mark.parametrize("zipped", [True, False])
 def test_a_damaged_file_ends_in_one_line(tmp_path, zipped):
     path = tmp_path / "model.pth"
-    torch.save(checkpoint(2, depth=1), path, _use_new_zipfile_serialization=zipped)
+    torch.save(pytorch_unet_checkpoint(2, depth=1), path, _use_new_zipfile_serialization=zipped)
     whole = path.read_bytes()
     rng = np.random.default_rng(0)
     damaged = [whole[: int(share * len(whole))] for share in (0, 0.001, 0.01, 0.1, 0.5, 0.9, 0.999)]
@@ -301,13 +265,13 @@ def test_a_damaged_file_ends_in_one_line(tmp_path, zipped):
 )
 def test_what_is_no_pytorch_unet_is_refused(save, change, message):
     with pytest.raises(ModelError, match=message):
-        load_model(save(change(checkpoint(2, depth=1))))
+        load_model(save(change(pytorch_unet_checkpoint(2, depth=1))))
 
 
 def test_missing_files_and_a_scale_for_a_model_folder_are_refused(save, tmp_path):
     with pytest.raises(ModelError, match=r"nowhere/x.pth: no such file"):
         load_model("nowhere/x.pth")
-    load_model(save(checkpoint(2, depth=1))).save_pretrained(tmp_path / "model")
+    load_model(save(pytorch_unet_checkpoint(2, depth=1))).save_pretrained(tmp_path / "model")
     with pytest.raises(ModelError, match=r"its config.json says the scale"):
         load_model(tmp_path / "model", scale=0.5)
 
@@ -331,26 +295,35 @@ def test_copying_weights_names_what_stays_fresh():
 
 def test_the_architecture_is_the_checkpoints_unless_flags_contradict_it(save):
     none = dict.fromkeys(("base_channels", "depth", "norm", "upsample", "dropout"))
-    assert starting_point(None, **none) == (
-        None,
-        {"base_channels": 64, "depth": 4, "norm": "batch", "upsample": "transpose", "dropout": 0.0},
-    )
-    path = str(save(checkpoint(2, bilinear=True, depth=2)))
-    model, architecture = starting_point(path, **none)
-    assert architecture == {
-        "base_channels": BASE,
+
+    def architecture(start: StartingPoint) -> dict:
+        return {name: getattr(start.architecture, name) for name in none}
+
+    fresh = starting_point(None, none)
+    assert fresh.model is None
+    assert architecture(fresh) == {
+        "base_channels": 64,
+        "depth": 4,
+        "norm": "batch",
+        "upsample": "transpose",
+        "dropout": 0.0,
+    }
+    path = str(save(pytorch_unet_checkpoint(2, bilinear=True, depth=2)))
+    start = starting_point(path, none)
+    assert architecture(start) == {
+        "base_channels": 4,
         "depth": 2,
         "norm": "batch",
         "upsample": "bilinear_aligned",
         "dropout": 0.0,
     }
-    assert model.config.depth == 2
+    assert start.model.config.depth == 2
     # no weights depend on these
-    _, architecture = starting_point(path, **none | {"upsample": "bilinear", "dropout": 0.1, "depth": 2})
-    assert (architecture["upsample"], architecture["dropout"]) == ("bilinear", 0.1)
+    changed = starting_point(path, none | {"upsample": "bilinear", "dropout": 0.1, "depth": 2}).architecture
+    assert (changed.upsample, changed.dropout) == ("bilinear", 0.1)
     for name, value in (("base_channels", 8), ("depth", 3), ("norm", "group"), ("upsample", "transpose")):
         with pytest.raises(ModelError, match=f"--{name.replace('_', '-')} {value}: .*model.pth has"):
-            starting_point(path, **none | {name: value})
+            starting_point(path, none | {name: value})
 
 
 SHORT = ["--max-steps", "1", "--learning-rate", "1e-9", "--tracker", "none", "--num-workers", "0"]
@@ -358,7 +331,7 @@ SHORT = ["--max-steps", "1", "--learning-rate", "1e-9", "--tracker", "none", "--
 
 @pytest.mark.parametrize("profile", [None, "multi_cpu"])
 def test_training_starts_from_the_checkpoint_and_keeps_its_preprocessing(save, tiny_folder, tmp_path, profile):
-    weights = checkpoint(2)
+    weights = pytorch_unet_checkpoint(2)
     path = save(weights | {"mask_values": [0, 255]})
     command = ["train.py", "--dataset", tiny_folder, "--init-from", path, "--output-dir", tmp_path / "run", *SHORT]
     result = launch(*command, profile=profile)
@@ -374,7 +347,7 @@ def test_training_starts_from_the_checkpoint_and_keeps_its_preprocessing(save, t
 
 
 def test_fine_tuning_to_other_classes_lists_what_is_fresh(save, tmp_path):
-    path = save(checkpoint(2, depth=2))
+    path = save(pytorch_unet_checkpoint(2, depth=2))
     result = launch("train.py", "--init-from", path, "--output-dir", tmp_path / "run", *SHORT)
     assert result.returncode == 0, result.stderr
     assert "fresh are head.conv.weight (5 x 4 x 1 x 1 here, 2 x 4 x 1 x 1 there), head.conv.bias" in result.stdout
@@ -391,7 +364,7 @@ def test_fine_tuning_to_other_classes_lists_what_is_fresh(save, tmp_path):
     ],
 )
 def test_mistakes_end_in_one_line_on_any_number_of_processes(save, tmp_path, fails_with, flags, line, profile):
-    path = save(checkpoint(2))
+    path = save(pytorch_unet_checkpoint(2))
     result = launch("train.py", "--init-from", path, *flags, "--output-dir", tmp_path / "run", profile=profile)
     if profile is None:
         fails_with(result, line.replace("MODEL", str(path)), 1)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from conftest import TINY, launch
+from conftest import TINY, launch, records
 from huggingface_hub import ModelCard
 from PIL import Image
 
@@ -411,10 +411,6 @@ def test_a_card_without_any_score_is_still_a_card():
     front = yaml.safe_load(text.split("---\n")[1])
     assert front["library_name"] == "unet-accelerate"
     assert "model-index" not in front  # the Hub refuses one without results
-
-
-def records(output: Path) -> list[dict]:
-    return [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
 
 
 def test_a_run_ends_with_a_card_and_a_report_of_its_best_model(trained, tiny_folder):

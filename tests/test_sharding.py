@@ -1,12 +1,11 @@
 """Training whose weights and optimizer state are spread over the processes: the same losses, resumed on any number.
 
-accelerate shards on GPUs only, and falls back to plain data parallel training without a word. A wrapper tells it after
-its start what a GPU machine's would know; its own FSDP2 and DeepSpeed code then runs on the CPU's gloo.
+accelerate shards on GPUs only. tests/programs/fsdp_on_cpu.py and deepspeed_on_cpu.py have its own FSDP2 and DeepSpeed
+code run on CPUs, on gloo.
 """
 
 import copy
 import importlib.util
-import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ import torch
 from accelerate import Accelerator, FullyShardedDataParallelPlugin
 from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import DistributedType
-from conftest import TINY, launch
+from conftest import PROGRAMS, TINY, launch, losses
 from safetensors.torch import load_file
 
 from data_utils.loading.batch_sampler import BatchSplit
@@ -24,50 +23,7 @@ from runtime.errors import LaunchError
 from train_utils.sharding import prepare_sharding
 from unet import UNet, UNetConfig
 
-FSDP = """
-import runpy, sys
-from accelerate import Accelerator, FullyShardedDataParallelPlugin
-from accelerate.state import AcceleratorState, PartialState
-from accelerate.utils import DistributedType
-
-start = Accelerator.__init__
-
-def sharded(self, *args, **kwargs):
-    start(self, *args, **kwargs)
-    plugin = FullyShardedDataParallelPlugin()  # from the profile, as the launcher passes it on
-    AcceleratorState._shared_state["fsdp_plugin"] = plugin
-    for state in (PartialState, AcceleratorState):
-        state._shared_state["distributed_type"] = DistributedType.FSDP
-
-Accelerator.__init__ = sharded
-sys.argv = sys.argv[1:]
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
-DEEPSPEED = """
-import os, runpy, sys
-from accelerate import Accelerator
-from accelerate.state import AcceleratorState, PartialState
-import runtime.launch
-
-start = Accelerator.__init__
-
-def found(self, *args, **kwargs):
-    start(self, *args, **kwargs)
-    names = {"num_processes": "WORLD_SIZE", "process_index": "RANK", "local_process_index": "LOCAL_RANK"}
-    for state in (PartialState, AcceleratorState):
-        state._shared_state.update({name: int(os.environ[variable]) for name, variable in names.items()})
-
-Accelerator.__init__ = found
-runtime.launch.check_launch = lambda: None
-sys.argv = sys.argv[1:]
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
 FLAGS = ["--log-every", "1", "--tracker", "none", "--batch-size", "8", "--checkpoint-every", "4", "--ema-decay", "0.9"]
-
-
-def losses(output: Path) -> list[float]:
-    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
-    return [line["train/loss"] for line in lines if "train/loss" in line]
 
 
 def resumed_at_4(output: Path, folder: Path) -> Path:
@@ -79,9 +35,7 @@ def resumed_at_4(output: Path, folder: Path) -> Path:
 
 def run_fsdp(folder: Path, output: Path, processes: int, *flags: str, precision: str = "no") -> None:
     """8 steps; one process trains without FSDP."""
-    wrapper = output.parent / "wrapper.py"
-    wrapper.write_text(FSDP)
-    profile, script = ("cpu", []) if processes == 1 else ("fsdp", [wrapper])
+    profile, script = ("cpu", []) if processes == 1 else ("fsdp", [PROGRAMS / "fsdp_on_cpu.py"])
     options = ["--mixed_precision", precision, "--num_processes", str(processes)]
     options += ["--main_process_port", "0"] if processes > 1 else []
     arguments = ["train.py", "--dataset", folder, "--output-dir", output, *TINY, *FLAGS, *flags]
@@ -154,14 +108,12 @@ def test_fsdp_in_bf16_has_other_losses_than_float32_but_near(tiny_folder, sharde
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="needs deepspeed and transformers")
 def test_zero_gives_the_same_losses_and_resumes_on_as_many_processes_only(tiny_folder, tmp_path):
-    wrapper = tmp_path / "wrapper.py"
-    wrapper.write_text(DEEPSPEED)
     common = ["train.py", "--dataset", tiny_folder, *TINY, *FLAGS, "--max-steps", "8", "--micro-batch-size", "1"]
 
     def run(output: Path, *flags: str, options: tuple = ()):
         options = ["--main_process_port", "29517", *options]
         env = {"DS_ACCELERATOR": "cpu", "ACCELERATE_USE_CPU": "false"}
-        arguments = [wrapper, *common, "--output-dir", output, *flags]
+        arguments = [PROGRAMS / "deepspeed_on_cpu.py", *common, "--output-dir", output, *flags]
         return launch(*arguments, profile="deepspeed_zero2", options=options, env=env)
 
     plain, sharded = tmp_path / "plain", tmp_path / "sharded"

@@ -18,11 +18,11 @@ from accelerate.data_loader import BatchSamplerShard
 from conftest import ROOT, TINY, launch, load_info, losses, write_folder
 from torch.utils.data import DataLoader
 
-from data_utils.analysis.dataset_info import DatasetInfo, NetworkShapes
+from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.class_map import ClassMap
 from data_utils.image_io.reader import read_image
 from data_utils.loading.batch_sampler import SIDE_BY_SIDE, BatchSplit, stream_batches
-from data_utils.loading.loaders import build_loaders
+from data_utils.loading.loaders import NetworkShapes, build_loaders
 from data_utils.pack import pack
 from data_utils.sources.parquet import ParquetRecords
 from data_utils.sources.remote import find_files

@@ -1,17 +1,14 @@
-"""Where the time of a step goes, how many operations the model has, and traces of what they cost."""
+"""Where the time of a step goes, and how many operations the model has."""
 
-import json
 import time
 from types import SimpleNamespace
 
 import pytest
 import torch
 from accelerate import Accelerator
-from conftest import TINY, launch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from train_utils.monitoring import profiler
 from train_utils.monitoring.flops import peak_of, training_flops
 from train_utils.monitoring.throughput import ENOUGH_STEPS, WARMUP_STEPS, Meter
 from unet import UNet, UNetConfig
@@ -21,7 +18,8 @@ def measured(monkeypatch, *, steps: int, data: float = 0.0, compute: float = 1.0
     """A meter that has seen `steps` steps of 4 images after the warm-up, by a clock that we turn."""
     now = 0.0
     monkeypatch.setattr(time, "perf_counter", lambda: now)
-    meter = Meter(Accelerator(cpu=True), nn.Linear(1, 1), flops, peak)
+    monkeypatch.setattr("train_utils.monitoring.throughput.peak_teraflops", lambda accelerator, precision: peak)
+    meter = Meter(Accelerator(cpu=True), nn.Linear(1, 1), flops, "no")
     for step in range(WARMUP_STEPS + steps):
         meter.start_step()
         now += data if step >= WARMUP_STEPS else 100
@@ -65,9 +63,10 @@ def test_on_a_gpu_times_are_those_of_events_that_are_over(monkeypatch):
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: setattr(clock, "over", clock.now))
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 3e9)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU of unknown peak")
     monkeypatch.setattr("train_utils.monitoring.throughput.gather_object", lambda found: found)
     accelerator = SimpleNamespace(device=torch.device("cuda"), num_processes=1)
-    meter = Meter(accelerator, nn.Linear(1, 1), 3e12, None)
+    meter = Meter(accelerator, nn.Linear(1, 1), 3e12, "no")
     for _ in range(WARMUP_STEPS + 4):
         meter.start_step()
         clock.now += 1
@@ -127,51 +126,3 @@ def test_flops_are_those_of_a_real_forward_and_backward_pass(upsample):
 )
 def test_the_peak_is_that_of_the_device_or_unknown(name, half, single):
     assert (peak_of(name, half=True), peak_of(name, half=False)) == (half, single)
-
-
-def test_every_process_writes_a_trace_and_the_step_is_split(tiny_folder, tmp_path):
-    flags = ["--max-steps", "8", "--log-every", "4", "--trace-steps", "2", "--tracker", "none"]
-    command = ["train.py", "--dataset", tiny_folder, *TINY, *flags, "--output-dir", tmp_path / "run"]
-    result = launch(*command, profile="multi_cpu")
-    assert result.returncode == 0, result.stderr
-    names = sorted(path.name for path in (tmp_path / "run" / "traces").iterdir())
-    assert names == ["process-0.json", "process-1.json"]
-    for name in names:
-        events = json.loads((tmp_path / "run" / "traces" / name).read_text())["traceEvents"]
-        steps = {event["name"] for event in events if event["name"].startswith("ProfilerStep")}
-        assert steps == {"ProfilerStep#3", "ProfilerStep#4"}
-        assert any(event["name"] == "aten::convolution_backward" for event in events)
-    table = result.stdout.split("operator ")[1].split("trace of each process")[0]
-    assert "aten::convolution_backward" in table
-    records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    last = [record for record in records if "perf/compute_percent" in record][-1]
-    parts = [last[f"perf/{part}_percent"] for part in ("data_wait", "compute", "communication")]
-    assert sum(parts) == pytest.approx(100)
-    assert all(0 < part < 100 for part in parts)
-    assert last["perf/teraflops_per_device"] > 0
-
-
-def test_a_run_that_ends_before_its_traced_steps_leaves_no_profiler_running(tmp_path):
-    steps = profiler.StepTrace(Accelerator(cpu=True), tmp_path / "traces", 5)
-    for _ in range(WARMUP_STEPS + 2):
-        steps.step()
-    steps.close()
-    steps.close()
-    assert (tmp_path / "traces" / "process-0.json").exists()
-    steps.step()
-
-
-def test_running_out_of_memory_on_a_gpu_leaves_a_snapshot(tmp_path, monkeypatch, capsys):
-    # no GPU in the test machine: the device's side is a stand-in
-    observers, kept = [], []
-    monkeypatch.setattr(torch._C, "_cuda_attach_out_of_memory_observer", observers.append, raising=False)
-    monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", lambda max_entries: kept.append(max_entries))
-    monkeypatch.setattr(torch.cuda.memory, "_dump_snapshot", lambda file: open(file, "wb").close())
-    accelerator = SimpleNamespace(device=torch.device("cuda", 1), process_index=1, is_main_process=False)
-    steps = profiler.StepTrace(accelerator, tmp_path / "traces", 1)
-    (observer,) = observers
-    assert kept == [profiler.MEMORY_EVENTS]
-    observer(1, 2**30, 2**34, 0)
-    assert (tmp_path / "traces" / "memory-process-1.pickle").exists()
-    assert "out of memory on GPU 1" in capsys.readouterr().out
-    steps.close()

@@ -1,25 +1,20 @@
-"""Tiles and windows give what the whole image gives: proved in float64 for logits, bit for bit for pixels."""
+"""Tiles give what the whole image gives, proved in float64, or are blended and say so."""
 
 import itertools
-from pathlib import Path
 
 import numpy as np
 import pytest
-import tifffile
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
 
-from data_utils.image_io.reader import read_image
-from data_utils.image_io.regions import ArrayRegions, TiffRegions, open_regions
-from data_utils.image_io.tiff import tiff_pages
-from data_utils.loading.transforms import input_rows, input_window
+from data_utils.image_io.regions import ArrayRegions
+from data_utils.loading.batch_sampler import images_per_batch
 from inference import Predictor
 from inference.logits import most_likely, resize_bands, resize_logits
 from inference.predictor import fold_batch_norm
 from inference.tiling import LARGE_TILE_MEMORY, Tiling, batch_logits, plan, reach, stream_logits
-from runtime.errors import ImageError, SettingsError
+from runtime.errors import SettingsError
 from unet import Preprocess, UNet, UNetConfig
 
 
@@ -35,8 +30,9 @@ def network(depth: int, upsample: str = "transpose", norm: str = "batch", **prep
 
 
 def tiled(model: UNet, image: torch.Tensor, tiling: Tiling) -> torch.Tensor:
-    rows = stream_logits(model, lambda start, stop: image[:, start:stop], image.shape[1:], tiling, lambda h, w: 2)
-    return torch.cat(list(rows), dim=1)
+    pixels = 2 * tiling.height * tiling.width  # two tiles at a time
+    bands = stream_logits(model, lambda start, stop: image[:, start:stop], image.shape[1:], tiling, pixels)
+    return torch.cat(list(bands), dim=1)
 
 
 @pytest.mark.parametrize("upsample", ["transpose", "bilinear"])
@@ -94,8 +90,9 @@ def test_every_pixel_is_covered_whatever_the_sizes(height, width, tile, overlap,
         starts.append(batch.shape)
         return batch
 
-    bands = list(stream_logits(forward, lambda a, b: image[:, a:b], (height, width), tiling, lambda h, w: 3))
-    torch.testing.assert_close(torch.cat(bands, dim=1), image)
+    pixels = 3 * tile_height * tile_width
+    bands = stream_logits(forward, lambda start, stop: image[:, start:stop], (height, width), tiling, pixels)
+    torch.testing.assert_close(torch.cat(list(bands), dim=1), image)
     assert all(shape[2] <= tile_height + grid and shape[3] <= tile_width + grid for shape in starts)
 
 
@@ -131,7 +128,7 @@ def test_tiles_and_bands_of_a_predictor_equal_the_whole_image_at_any_scale(scale
     model = network(2, scale=scale, mean=(100.0,) * 3, std=(50.0,) * 3)
     image = np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8)
     whole, tiles = Predictor(model), Predictor(model, tile_size=64)
-    (expected,) = whole.in_batch([whole.inputs(image)[0]], [shape])
+    (expected,) = whole.in_batch([whole.inputs(image).tensors], [shape])
     for predictor in (whole, tiles):
         logits = torch.cat(list(predictor.bands(ArrayRegions(image))), dim=1)
         assert (logits - expected).abs().max() < 1e-12
@@ -151,7 +148,7 @@ def test_float32_tiles_are_within_the_promised_rounding():
     image = np.random.default_rng(0).integers(0, 256, (301, 333, 3), dtype=np.uint8)
     whole, tiles = Predictor(model), Predictor(model, tile_size=144)
     assert tiles.tilings(image.shape[:2])[0].exact
-    (expected,) = whole.in_batch([whole.inputs(image)[0]], [image.shape[:2]])
+    (expected,) = whole.in_batch([whole.inputs(image).tensors], [image.shape[:2]])
     assert (torch.cat(list(tiles.bands(ArrayRegions(image))), dim=1) - expected).abs().max() < 1e-5
 
 
@@ -171,186 +168,24 @@ def test_folding_batch_norm_changes_nothing_but_rounding():
         assert (folded(image) - expected).abs().max() < 1e-13
 
 
-@pytest.mark.parametrize(
-    ("size", "target", "kind", "channels"),
-    [
-        ((300, 200), (150, 100), "u1", 3),
-        ((301, 205), (97, 333), "u1", 3),
-        ((301, 205), (97, 205), "u1", 1),
-        ((301, 205), (301, 99), "u1", 3),
-        ((301, 205), (600, 99), "u1", 3),
-        ((300, 200), (17, 11), "u2", 1),
-        ((300, 200), (170, 311), "f4", 1),
-        ((120, 130), (77, 99), "u1", 4),
-        ((2000, 30), (3, 7), "u1", 3),
-    ],
-)
-def test_rows_are_resized_as_the_whole_image_is_to_the_last_bit(size, target, kind, channels):
-    image = (np.random.default_rng(0).random((*size, channels)) * 255).astype(kind)
-    preprocess = Preprocess(image_size=target)
-    whole = preprocess.image(image, channels)
-    for start, stop in ((0, target[0]), (target[0] // 3, target[0] // 3 + 1), (target[0] - 1, target[0])):
-        rows = input_rows(ArrayRegions(image), preprocess, channels, "image", start, stop)
-        np.testing.assert_array_equal(rows, whole[:, start:stop])
-        assert rows.dtype == whole.dtype
-
-
-PICTURES = {
-    "rgb": np.random.default_rng(0).integers(0, 256, (301, 333, 3), dtype=np.uint8),
-    "rgba": np.random.default_rng(1).integers(0, 256, (301, 333, 4), dtype=np.uint8),
-    "grey": np.random.default_rng(2).integers(0, 256, (301, 333), dtype=np.uint8),
-    "grey16": np.random.default_rng(3).integers(0, 65536, (301, 333), dtype=np.uint16),
-    "float": np.random.default_rng(4).random((301, 333), dtype=np.float32),
-}
-
-
-@pytest.mark.parametrize("kind", PICTURES)
-@pytest.mark.parametrize(
-    "layout",
-    [
-        {},
-        {"rowsperstrip": 7},
-        {"tile": (64, 48)},
-        {"compression": "zlib", "rowsperstrip": 7},
-        {"compression": "zlib", "tile": (64, 48)},
-        {"byteorder": ">"},
-        {"bigtiff": True, "tile": (64, 64)},
-    ],
-)
-def test_windows_of_a_tiff_are_what_the_whole_file_holds(kind, layout, tmp_path):
-    path = tmp_path / "a.tif"
-    tifffile.imwrite(path, PICTURES[kind], photometric="rgb" if kind.startswith("rgb") else "minisblack", **layout)
-    whole = read_image(path)
-    with open_regions(path) as rows:
-        assert isinstance(rows, TiffRegions)
-        assert rows.size == (301, 333)
-        for start, stop in ((0, 301), (0, 1), (300, 301), (60, 130), (63, 65)):
-            np.testing.assert_array_equal(read_image(rows.crop(start, stop)), whole[start:stop])
-
-
-def turned(path: Path) -> None:
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    Image.fromarray(PICTURES["rgb"]).save(path, exif=exif)
-
-
-def veiled(path: Path) -> None:
-    """Colours that are multiplied by an opacity, as the file says."""
-    half = np.full((*PICTURES["rgb"].shape[:2], 1), 128, np.uint8)
-    pixels = np.concatenate([PICTURES["rgb"] // 2, half], axis=2)
-    tifffile.imwrite(path, pixels, photometric="rgb", extrasamples=["assocalpha"])
-
-
-@pytest.mark.parametrize("array", [np.zeros(7), np.zeros((4, 4, 0)), np.zeros((2, 3, 4, 5))], ids=["1", "none", "4"])
-def test_an_array_that_is_no_picture_is_an_image_error(array, tmp_path):
-    np.save(tmp_path / "a.npy", array)
-    with pytest.raises(ImageError, match=r"a\.npy: .*shape is \("), open_regions(tmp_path / "a.npy"):
-        pass
-
-
-@pytest.mark.parametrize(
-    ("name", "write"),
-    [
-        ("a.png", lambda path: Image.fromarray(PICTURES["rgb"]).save(path)),
-        ("turned.jpg", turned),
-        ("turned.tif", turned),
-        ("palette.tif", lambda path: Image.fromarray(PICTURES["rgb"]).quantize(30).save(path)),
-        ("lzw.tif", lambda path: Image.fromarray(PICTURES["rgb"]).save(path, compression="tiff_lzw")),
-        ("jpeg.tif", lambda path: Image.fromarray(PICTURES["rgb"]).save(path, compression="jpeg")),
-        ("white.tif", lambda path: tifffile.imwrite(path, PICTURES["grey"], photometric="miniswhite")),
-        ("planes.tif", lambda path: tifffile.imwrite(path, PICTURES["rgb"].transpose(2, 0, 1), photometric="rgb")),
-        ("veiled.tif", veiled),
-        ("a.npy", lambda path: np.save(path, PICTURES["float"])),
-    ],
-)
-def test_what_has_no_windows_is_read_all_the_same(name, write, tmp_path):
-    write(tmp_path / name)
-    whole = read_image(tmp_path / name)
-    with open_regions(tmp_path / name) as rows:
-        assert rows.size == whole.shape[:2]
-        assert not isinstance(rows, TiffRegions)
-        np.testing.assert_array_equal(read_image(rows.crop(10, 50)), whole[10:50])
-
-
-def test_pages_of_a_tiff_are_found_and_their_thumbnails_left_out(tmp_path):
-    path = tmp_path / "stack.tif"
-    with tifffile.TiffWriter(path) as tiff:
-        for number in range(3):
-            tiff.write(PICTURES["grey"][number:], photometric="minisblack")
-            tiff.write(PICTURES["grey"][::4, ::4], photometric="minisblack", subfiletype=1)
-    pages = tiff_pages(path)
-    assert pages == [(0, (301, 333)), (2, (300, 333)), (4, (299, 333))]
-    with open_regions(path, 2) as rows:
-        np.testing.assert_array_equal(rows.crop(0, 300)[:, :, 0], PICTURES["grey"][1:])
-    np.testing.assert_array_equal(read_image(path, page=2)[:, :, 0], PICTURES["grey"][1:])
-
-
-def test_a_tiff_that_is_cut_off_is_an_image_error(tmp_path):
-    path = tmp_path / "a.tif"
-    for layout in ({}, {"compression": "zlib", "tile": (64, 64)}):
-        tifffile.imwrite(path, PICTURES["grey"], photometric="minisblack", **layout)
-        path.write_bytes(path.read_bytes()[:60_000])
-        with pytest.raises(ImageError, match=r"a\.tif: cannot be read"), open_regions(path) as rows:
-            rows.crop(250, 301)
-
-
-@pytest.mark.parametrize("orientation", [1, 6])
-@pytest.mark.parametrize("target", [(160, 200), (97, 120), (33, 350), (320, 407)])
-@pytest.mark.parametrize("size", [(320, 400), (321, 407)])
-def test_training_prediction_and_tiles_read_the_same_of_a_jpeg_file(size, target, orientation, tmp_path):
-    exif, path = Image.Exif(), tmp_path / "a.jpg"
-    exif[0x0112] = orientation
-    Image.fromarray(np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)).save(path, exif=exif)
-    preprocess = Preprocess(image_size=target)
-    whole = preprocess.image(path, 3)
-    predictor = Predictor(UNet(UNetConfig(3, 2, base_channels=2, depth=1, preprocess=preprocess)))
-    (shown,), own_size = predictor.inputs(path)
-    np.testing.assert_array_equal(shown, whole)
-    with open_regions(path) as rows:
-        assert rows.size == own_size == read_image(path).shape[:2]
-        less = rows.drafted(preprocess)
-        for start, stop in ((0, target[0]), (5, 6), (target[0] - 9, target[0])):
-            np.testing.assert_array_equal(input_rows(less, preprocess, 3, "a", start, stop), whole[:, start:stop])
-        np.testing.assert_array_equal(read_image(rows.crop(10, 50)), read_image(path)[10:50])
-
-
-@pytest.mark.parametrize("kind", PICTURES)
-@pytest.mark.parametrize("target", [(301, 333), (150, 166), (97, 500), (400, 50)])
-def test_a_window_is_resized_as_the_whole_image_is(kind, target, tmp_path):
-    path, channels = tmp_path / "a.tif", 3 if kind.startswith("rgb") else 1
-    photometric = "rgb" if channels == 3 else "minisblack"
-    tifffile.imwrite(path, PICTURES[kind], photometric=photometric, tile=(64, 48), compression="zlib")
-    preprocess = Preprocess(image_size=target)
-    whole = preprocess.image(path, channels)
-    with open_regions(path) as rows:
-        for height, width in ((1, 1), (40, 30), target):
-            top, left = (target[0] - height) // 2, target[1] - width
-            window = ((top, top + height), (left, left + width))
-            crop = input_window(rows, window, preprocess=preprocess, channels=channels)
-            assert crop.dtype == whole.dtype
-            expected = whole[:, top : top + height, left : left + width]
-            np.testing.assert_allclose(crop, expected, rtol=1e-5, atol=1 if crop.dtype == np.uint8 else 1e-3)
-            if target == (301, 333):
-                np.testing.assert_array_equal(crop, expected)
-
-
 @pytest.mark.parametrize("config", [{}, {"norm": "group"}])
 def test_tiles_of_several_images_share_batches_and_give_what_each_image_gives_alone(config):
     model, shapes = network(2, **config), [(150, 170), (64, 200), (131, 90), (150, 170)]
     images = [torch.rand(3, *shape, dtype=torch.float64) for shape in shapes]
     tilings = [plan(model.config, shape, tile_size=64) for shape in shapes]
-    batches = []
+    batches, pixels = [], 5 * 64 * 64
 
     def forward(batch: torch.Tensor) -> torch.Tensor:
         batches.append(batch.shape)
         return model(batch)
 
     with torch.inference_mode():
-        found = batch_logits(forward, images, tilings, lambda height, width: 5)
+        found = batch_logits(forward, images, tilings, pixels)
         for image, tiling, logits in zip(images, tilings, found, strict=True):
             assert (logits - tiled(model, image, tiling)).abs().max() < 1e-13
-    shapes_seen = {shape[2:] for shape in batches}
-    assert all(sum(shape[2:] == seen and shape[0] < 5 for shape in batches) <= 1 for seen in shapes_seen)
+    for seen in {shape[2:] for shape in batches}:
+        full = images_per_batch(pixels, seen)
+        assert sum(shape[2:] == seen and shape[0] < full for shape in batches) <= 1
 
 
 def test_a_predictor_takes_images_of_other_sizes_together_where_their_tiles_are_alike():
@@ -360,9 +195,9 @@ def test_a_predictor_takes_images_of_other_sizes_together_where_their_tiles_are_
     assert tiles.batch_of(shapes[0])[0] == tiles.batch_of(shapes[1])[0]
     assert whole.batch_of(shapes[0])[0] != whole.batch_of(shapes[1])[0]
     images = [np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8) for shape in shapes]
-    together = tiles.in_batch([tiles.inputs(image)[0] for image in images], shapes)
+    together = tiles.in_batch([tiles.inputs(image).tensors for image in images], shapes)
     for image, shape, logits in zip(images, shapes, together, strict=True):
-        (alone,) = whole.in_batch([whole.inputs(image)[0]], [shape])
+        (alone,) = whole.in_batch([whole.inputs(image).tensors], [shape])
         assert (logits - alone).abs().max() < 1e-12
 
 
@@ -372,6 +207,6 @@ def test_pixels_from_0_to_1_are_found_in_windows_as_in_the_whole_image():
         image = np.zeros((300, 90, 3), np.uint8)
         image[280:, 30:] = brightest
         predictor = Predictor(model, tile_size=64)
-        (expected,) = predictor.in_batch([predictor.inputs(image)[0]], [image.shape[:2]])
+        (expected,) = predictor.in_batch([predictor.inputs(image).tensors], [image.shape[:2]])
         logits = torch.cat(list(predictor.bands(ArrayRegions(image))), dim=1)
         assert (logits - expected).abs().max() < 1e-12

@@ -1,21 +1,17 @@
-"""The folder of a run, what an evaluation is logged as, and TensorBoard's one run with its hyper-parameters."""
+"""metrics.jsonl, TensorBoard's one run with its hyper-parameters, and trackers that fail, which costs no run."""
 
-import atexit
 from pathlib import Path
 
 import pytest
-import torch
 from accelerate import Accelerator
+from conftest import records
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import metadata
 
-from runtime.errors import CheckpointError, SettingsError, WriteError
-from train_utils.evaluation import Evaluation
-from train_utils.monitoring.tracking import RunLog
-from train_utils.run_dir import describe_run, make_run_dir
+from runtime.errors import SettingsError, WriteError
+from train_utils.monitoring.tracking import RunLog, available_tracker
 
 SETTINGS = {"flags": {"learning_rate": 0.01, "loss": "ce", "crop_size": [32, 32], "cache": False}, "total_steps": 40}
-MATRIX = torch.tensor([[90, 10, 0], [5, 15, 0], [0, 0, 0]])
 
 
 def log_run(folder: Path, steps: range, start: int = 0) -> None:
@@ -59,69 +55,34 @@ def test_a_resumed_run_stays_one_run_without_repeated_steps(tmp_path):
     assert metadata.SESSION_START_INFO_TAG in events.PluginTagToContent(metadata.PLUGIN_NAME)
 
 
-def test_an_evaluation_has_the_scores_of_its_matrix_under_the_names_that_are_logged():
-    evaluation = Evaluation(30, ("a", "b", "c"), MATRIX, 0.25, [0.5, 1.0])
-    assert evaluation.record() == {
-        "eval/loss": 0.25,
-        "eval/mean_iou": pytest.approx((90 / 105 + 15 / 30) / 2),
-        "eval/mean_dice": pytest.approx((180 / 195 + 30 / 45) / 2),
-        "eval/pixel_accuracy": pytest.approx(105 / 120),
-        "eval/iou/a": pytest.approx(90 / 105),
-        "eval/iou/b": pytest.approx(15 / 30),
-        "eval/iou/c": None,
-        "eval/dice/a": pytest.approx(180 / 195),
-        "eval/dice/b": pytest.approx(30 / 45),
-        "eval/dice/c": None,
-    }
-    assert evaluation.mean_iou == evaluation.record()["eval/mean_iou"]
-    assert evaluation.scores is evaluation.scores  # computed once
-    assert evaluation.summary().startswith("mean IoU 0.6786, mean Dice 0.7949, pixel accuracy 0.8750")
-    assert [line.split()[0] for line in evaluation.table().splitlines()] == ["class", "a", "b", "c", "mean"]
-
-
-def test_an_evaluation_of_nothing_is_worth_nothing():
-    evaluation = Evaluation(1, ("a", "b"), torch.zeros(2, 2, dtype=torch.int64), None, [])
-    assert evaluation.mean_iou == 0.0
-    assert evaluation.record()["eval/mean_iou"] is None and evaluation.record()["eval/loss"] is None
-
-
-def test_a_folder_that_holds_anything_is_taken_by_a_resumed_run_only(tmp_path, monkeypatch):
-    monkeypatch.setattr(atexit, "register", lambda *_: None)
-    (tmp_path / "file").write_text("")
-    with pytest.raises(SettingsError, match="is not an empty folder; choose another"):
-        make_run_dir(tmp_path, None)
-    with pytest.raises(SettingsError, match="is not an empty folder"):
-        make_run_dir(tmp_path / "file", "auto")
-    with pytest.raises(SettingsError, match="cannot be made: Not a directory"):
-        make_run_dir(tmp_path / "file" / "run", None)
-    assert make_run_dir(tmp_path, "auto") == tmp_path
-    with pytest.raises(CheckpointError, match=r"is no checkpoint; give a step-\.\.\. folder"):
-        make_run_dir(None, str(tmp_path))
-    checkpoint = tmp_path / "checkpoints" / "step-00000001"
-    checkpoint.mkdir()
-    (checkpoint / "manifest.json").write_text("{}")
-    assert make_run_dir(None, str(checkpoint)) == tmp_path
-
-
-def test_only_what_is_still_empty_at_the_end_is_removed(tmp_path, monkeypatch):
-    calls = []
-    monkeypatch.setattr(atexit, "register", lambda *call: calls.append(call))
-    for name in ("failed", "begun"):
-        make_run_dir(tmp_path / name, None)
-    (tmp_path / "begun" / "run.json").write_text("{}")
-    for function, folders in calls:
-        function(folders)
-    assert [path.name for path in tmp_path.rglob("*")] == ["begun", "run.json"]
-
-
 def test_a_folder_that_takes_no_files_is_said_in_one_line(tmp_path):
     accelerator = Accelerator(cpu=True)
     with pytest.raises(WriteError, match=r"cannot be written to: .*No such file or directory"):
         RunLog(accelerator, tmp_path / "gone", "none", SETTINGS, 0)
 
 
-def test_what_is_written_down_of_a_run_says_how_to_repeat_it():
-    run = describe_run()
-    assert {"command", "started", "python", "platform", "torch", "accelerate", "git_commit"} <= set(run)
-    assert run["torch"].split("+")[0] == torch.__version__.split("+")[0]
-    assert all(isinstance(value, str) and value for value in run.values())
+def test_a_tracker_that_is_not_installed_is_said_and_left_out(capsys, monkeypatch):
+    monkeypatch.setattr("train_utils.monitoring.tracking.get_available_trackers", lambda: [])
+    assert available_tracker("wandb") == "none"
+    assert capsys.readouterr().err.startswith("tracker wandb is not installed; training goes on without it")
+    assert available_tracker("none") == "none"
+    with pytest.raises(SettingsError, match=r"--tracker wandy is unknown; expected none or one of .*wandb"):
+        available_tracker("wandy")
+
+
+def test_a_tracker_that_fails_later_is_left_out_and_metrics_jsonl_goes_on(tmp_path, monkeypatch, capsys):
+    accelerator = Accelerator(cpu=True, log_with="tensorboard", project_dir=str(tmp_path))
+    log = RunLog(accelerator, tmp_path, "tensorboard", {"flags": {}}, 0)
+    log.scalars(1, 0.1, {"train/loss": 1.0})
+
+    def refuse(*_, **__) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(accelerator.get_tracker("tensorboard").writer, "add_scalar", refuse)
+    for step in (2, 3, 4):
+        log.scalars(step, 0.1, {"train/loss": 1.0})
+        log.pictures(step, {})
+    log.finish()
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 1 and "No space left on device" in lines[0]
+    assert [record["step"] for record in records(tmp_path)] == [1, 2, 3, 4]

@@ -8,19 +8,12 @@ import numpy as np
 import pytest
 import tifffile
 import torch
-import train_flags
-from conftest import ROOT, TINY, launch, write_folder
+from conftest import ROOT, TINY, launch, losses, records, write_folder
 from PIL import Image
 
+from train_utils.args import parse_args
+from train_utils.reporting.charts import matrix_picture
 from unet import UNet
-
-
-def records(output) -> list[dict]:
-    return [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
-
-
-def losses(output) -> list[float]:
-    return [record["train/loss"] for record in records(output) if "train/loss" in record]
 
 
 def test_a_run_writes_model_metrics_pictures_and_settings(trained):
@@ -56,7 +49,8 @@ def test_tensorboard_holds_the_scalars_and_pictures_of_metrics_jsonl(trained):
     assert "train/loss" in events.Tags()["scalars"]
     assert len(events.Tags()["images"]) == 5 + 1
     matrix = events.Images("eval/confusion_matrix")[-1]
-    assert (matrix.step, matrix.width) == (last["step"], matrix.height)
+    names = [key.removeprefix("eval/iou/") for key in last if key.startswith("eval/iou/")]
+    assert (matrix.step, matrix.height, matrix.width) == (last["step"], *matrix_picture(np.eye(2), names).shape[:2])
     assert {key for key in last if "/" in key} <= set(events.Tags()["scalars"])
 
 
@@ -237,7 +231,7 @@ def test_run_that_predicts_one_class_only_says_so(tmp_path):
 def test_usage_mistakes_end_in_one_line_with_exit_code_2(flags, line, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["train.py", *flags])
     with pytest.raises(SystemExit) as ended:
-        train_flags.parse_args("")
+        parse_args("")
     assert ended.value.code == 2
     (said,) = capsys.readouterr().err.splitlines()
     assert said.startswith("train.py: error: ") and line in said

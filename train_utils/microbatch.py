@@ -69,7 +69,10 @@ class MemoryLimit(NamedTuple):
 def memory_limit(folder: Path) -> MemoryLimit:
     """The largest micro-batch, and whether activation checkpointing is needed, that a run in this folder has learnt."""
     file = folder / FILE
-    return MemoryLimit(**json.loads(file.read_text())) if file.exists() else MemoryLimit()
+    if not file.exists():
+        return MemoryLimit()
+    limit = json.loads(file.read_text())
+    return MemoryLimit(limit["micro_batch_size"], limit["activation_checkpointing"])
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Steps that would ruin the weights are not made."""
+"""Skips optimizer steps whose gradient is not finite."""
 
 import torch
 from accelerate import Accelerator

@@ -77,6 +77,7 @@ def _remove_empty(folders: list[Path]) -> None:
 
 def run_settings(
     args: Namespace,
+    output_dir: Path,
     profile: dict[str, str | int],
     info: DatasetInfo,
     model: UNetConfig,
@@ -99,7 +100,7 @@ def run_settings(
         "optimizer": args.optimizer,  # its state is of no use to another
     }
     return {
-        "flags": json.loads(json.dumps(vars(args) | architecture, default=str)),
+        "flags": json.loads(json.dumps(vars(args) | architecture | {"output_dir": output_dir}, default=str)),
         "profile": profile,
         "identity": identity,
         "total_steps": schedule.total_steps,

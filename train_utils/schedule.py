@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from torch.optim import Optimizer
 
-from runtime.console import say
 from train_utils.checkpoints.run_state import RunState
 
 SCHEDULES = ("cosine", "poly", "constant")
@@ -69,13 +68,12 @@ class Schedule:
         return step >= self.total_steps
 
     def is_over(self, state: RunState) -> bool:
-        """Whether a run that stands at `state` has made all its steps, or has lost its patience, which is said."""
-        if self.is_last(state.step):
-            return True
-        if self.patience is None or state.evaluations_since_best < self.patience:
-            return False
-        say(f"no better mean IoU in {self.patience} evaluations, stopping at step {state.step}")
-        return True
+        """Whether a run that stands at `state` has made all its steps, or has run out of patience."""
+        return self.is_last(state.step) or self.is_out_of_patience(state)
+
+    def is_out_of_patience(self, state: RunState) -> bool:
+        """Whether `patience` evaluations in a row were no better than the best one."""
+        return self.patience is not None and state.evaluations_since_best >= self.patience
 
     def logs(self, step: int) -> bool:
         """Whether the numbers of training are logged after `step` steps."""

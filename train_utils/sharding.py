@@ -1,6 +1,5 @@
 """Weights and optimizer state that are spread over the processes: DTensors of FSDP2, partitions of DeepSpeed's ZeRO."""
 
-import math
 from collections.abc import Iterable, Iterator
 from types import MethodType
 
@@ -108,11 +107,6 @@ def share_statistics(accelerator: Accelerator, network: nn.Module) -> None:
     """Have every process evaluate with the main one's running statistics, as those are saved; DDP does it by itself."""
     if accelerator.distributed_type in SHARDING:
         broadcast(list(network.buffers()))
-
-
-def clip_gradient(accelerator: Accelerator, model: nn.Module, max_norm: float) -> Tensor:
-    """Clip the whole gradient to `max_norm`, 0 leaves it; its norm before, on the device."""
-    return full(torch.as_tensor(accelerator.clip_grad_norm_(model.parameters(), max_norm or math.inf)))
 
 
 def optimizer_tensors(

@@ -1,4 +1,4 @@
-"""What batch norm sees of a step."""
+"""Batch norm over the micro-batches of all processes."""
 
 from accelerate import Accelerator
 from torch import nn

@@ -22,8 +22,8 @@ class StartingPoint(NamedTuple):
     source: str | None = None
     model: UNet | None = None
 
-    def normalization(self, channels: int) -> Preprocess | None:
-        """How the model's images are normalised, for its weights expect that; None where it takes other channels."""
+    def source_preprocess(self, channels: int) -> Preprocess | None:
+        """How the model's images were prepared, for its weights expect that; None where it takes other channels."""
         if self.model is None or self.model.config.in_channels != channels:
             return None
         return self.model.config.preprocess

@@ -1,7 +1,6 @@
 """A data set, and what must be known of it before the first step: sizes, classes, channels, normalisation."""
 
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -14,18 +13,17 @@ from data_utils.analysis.inspect import (
     raise_problems,
     total_pixels,
 )
-from data_utils.analysis.inspect_large import inspect_in_windows
+from data_utils.analysis.inspect_windows import inspect_in_windows
 from data_utils.analysis.label_warnings import label_warnings
 from data_utils.analysis.normalization import STATISTICS_IMAGES, Normalization, measure_normalization
 from data_utils.class_map import ClassMap, as_grey, resolve_classes
 from data_utils.config import DataConfig
-from data_utils.loading.batch_sampler import padded_shapes
 from data_utils.shapes import CLASSES
 from data_utils.sources.load import load_records
 from data_utils.sources.records import ListRecords, Records
 from runtime.cache import cached, digest
 from runtime.errors import DataError
-from unet.config import IGNORE_INDEX, MaskValue, Preprocess, UNetConfig
+from unet.config import IGNORE_INDEX, MaskValue, Preprocess
 
 SAMPLE_GROUPS = 8  # of a stream, which the images come from
 LISTED = 20  # skipped samples, by name
@@ -51,23 +49,6 @@ class Split:
         return len(self.records)
 
 
-class NetworkShapes(NamedTuple):
-    """(N, 2) int64 shapes (H, W) of the images of both splits as a network sees them."""
-
-    train: np.ndarray
-    val: np.ndarray
-
-    @property
-    def largest(self) -> tuple[int, ...]:
-        """(H, W) that holds every training image."""
-        return tuple(self.train.max(axis=0).tolist())
-
-    @property
-    def mean_pixels(self) -> float:
-        """Of a training image."""
-        return self.train.prod(axis=1).mean()
-
-
 @dataclass(frozen=True)
 class DatasetInfo:
     """A data set as it was configured: both splits and what was measured.
@@ -90,23 +71,10 @@ class DatasetInfo:
         """Of the images, 1 or 3 in most data sets."""
         return len(self.normalization.mean)
 
-    def network_shapes(self, model: UNetConfig) -> NetworkShapes:
-        """At which shapes a model sees the images: in training cropped and padded, in validation as they are.
-
-        A smaller training image would leave a single value at the lowest level, which batch norm cannot normalise.
-        """
-        train, val = (
-            np.array([model.preprocess.target_size(*size) for size in split.sizes.tolist()])
-            for split in (self.train, self.val)
-        )
-        if self.config.crop_size:
-            train[:] = self.config.crop_size
-        return NetworkShapes(np.maximum(padded_shapes(train), 2 ** (model.depth + 1)), val)
-
-    def preprocess(self, normalization: Preprocess | None = None) -> Preprocess:
-        """How a model is to see these images; `normalization` is a pretrained model's, whose weights expect it."""
+    def preprocess(self, source: Preprocess | None = None) -> Preprocess:
+        """How a model is to see these images; `source` is that of a pretrained model, whose normalisation stays."""
         mean, std, pixel_types = self.normalization
-        values = normalization or Preprocess(mean=mean, std=std, pixel_types=pixel_types)
+        values = source or Preprocess(mean=mean, std=std, pixel_types=pixel_types)
         image_size, scale = self.config.image_size, self.config.scale
         return replace(values, image_size=image_size, scale=scale, **self.class_map.to_preprocess())
 

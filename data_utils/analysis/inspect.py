@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from data_utils.class_map import MAX_VALUES, ClassMap, pack, show, unpack
-from data_utils.image_io.reader import decode_mask, read_header
+from data_utils.image_io.reader import decode_mask, read_header, size_mismatch
 from data_utils.sources.records import Record, Records
 from runtime.cache import JSON
 from runtime.console import track
@@ -151,8 +151,7 @@ def lossy(name: str, pixels: Iterable[MaskValue]) -> Problem:
 
 def other_size(name: str, image: tuple[int, int], mask: tuple[int, int]) -> Problem:
     """That image and mask (H, W) do not fit."""
-    text = f"{name}: image is {image[0]} x {image[1]}, its mask {mask[0]} x {mask[1]} (height x width)"
-    return Problem("mask of another size", text)
+    return Problem("mask of another size", size_mismatch(name, image, mask))
 
 
 def too_many(pixels: Collection[MaskValue], name: str) -> Problem | None:

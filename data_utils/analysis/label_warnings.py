@@ -1,4 +1,4 @@
-"""What may be meant as it is, and yet looks like a mistake: lines for the start of a run."""
+"""Warnings about masks and images that are valid but look like mistakes."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ def label_warnings(
     splits: Splits, pixels: dict[MaskValue, int], class_map: ClassMap, *, named: bool, ignored: bool
 ) -> tuple[str, ...]:
     """Of splits whose masks hold `pixels`: a line for each; what was `named` or `ignored` by a flag is meant."""
-    lines = [] if ignored else [*_two_ways(splits)]
+    lines = [] if ignored else [*_mixed_binary_encodings(splits)]
     return (*lines, *_mixed_depths(splits), *([] if named else _rare_classes(splits, pixels, class_map)))
 
 
@@ -29,7 +29,7 @@ def _rare_classes(splits: Splits, pixels: dict[MaskValue, int], class_map: Class
     rare = [value for value in class_map.values if pixels.get(value, 0) < RARE * total]
     if rare:
         shown = [
-            f"{show([value])} ({pixels.get(value, 0)} pixels, {_first_with(value, splits)})" for value in rare[:SHOWN]
+            f"{show([value])} ({pixels.get(value, 0)} pixels, {_masks_with(value, splits)})" for value in rare[:SHOWN]
         ]
         yield (
             f"less than {RARE:.2%} of all mask pixels are {', '.join(shown + ['...'] * (len(rare) > SHOWN))}: stray"
@@ -37,7 +37,7 @@ def _rare_classes(splits: Splits, pixels: dict[MaskValue, int], class_map: Class
         )
 
 
-def _first_with(value: MaskValue, splits: Splits) -> str:
+def _masks_with(value: MaskValue, splits: Splits) -> str:
     """The masks that hold a value: how many, and which is the first."""
     count, first = 0, None
     for inspection, records in splits:
@@ -51,12 +51,12 @@ def _first_with(value: MaskValue, splits: Splits) -> str:
     return f"in {count} masks, the first is {first}"
 
 
-def _two_ways(splits: Splits) -> Iterator[str]:
+def _mixed_binary_encodings(splits: Splits) -> Iterator[str]:
     """Masks of 0 and 1 beside masks of 0 and 255: then 255 is taken for what is to be ignored."""
     contents = [set(values) for inspection, _ in splits for _, values in inspection.contents]
     if set().union(*contents) == {0, 1, IGNORE_INDEX} and not any({1, IGNORE_INDEX} <= values for values in contents):
         yield (
-            f"some masks hold 1 ({_first_with(1, splits)}), others 255 ({_first_with(IGNORE_INDEX, splits)}), none"
+            f"some masks hold 1 ({_masks_with(1, splits)}), others 255 ({_masks_with(IGNORE_INDEX, splits)}), none"
             " both: is one class stored in two ways? As they are, 255 is ignored; store all in one way"
         )
 

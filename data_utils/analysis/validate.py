@@ -13,7 +13,7 @@ from data_utils.analysis.inspect import (
     inspect_split,
     total_pixels,
 )
-from data_utils.analysis.inspect_large import inspect_in_windows
+from data_utils.analysis.inspect_windows import inspect_in_windows
 from data_utils.analysis.label_warnings import label_warnings
 from data_utils.class_map import resolve_classes, show
 from data_utils.config import DataConfig

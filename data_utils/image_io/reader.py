@@ -166,6 +166,11 @@ def _whole_numbers(mask: np.ndarray, name: str) -> np.ndarray:
     return whole.astype(np.uint8 if whole.max() < 256 else np.uint16)
 
 
+def size_mismatch(name: str, image: tuple[int, int], mask: tuple[int, int]) -> str:
+    """The message for an image and its mask, (H, W) each, that differ in size."""
+    return f"{name}: image is {image[0]} x {image[1]}, its mask {mask[0]} x {mask[1]} (height x width)"
+
+
 def read_header(source: ImageSource, name: str) -> tuple[tuple[int, int], str]:
     """((H, W) as seen, mode) of an image, from the header alone. Raises ImageError, with `name`."""
     with opened(source, name) as picture:

@@ -20,11 +20,17 @@ def is_tiff(path: str | Path) -> bool:
     return str(path).lower().endswith(TIFF_SUFFIXES)
 
 
-def tiff_pages(path: Path) -> list[tuple[int, tuple[int, int]]]:
-    """(page, (H, W)) of a TIFF's pages, save the small copies that some programs store beside them."""
+def page_numbers(path: Path) -> list[int]:
+    """Numbers of a TIFF's pages, save the small copies that some programs store beside them."""
     with readable(str(path), *DAMAGED_TIFF), tifffile.TiffFile(path) as tiff:
-        pages = [(index, page.aspage()) for index, page in enumerate(tiff.pages)]
-        return [(index, _upright_size(page)) for index, page in pages if index == 0 or not page.is_reduced]
+        return [number for number, page in enumerate(tiff.pages) if number == 0 or not page.aspage().is_reduced]
+
+
+def tiff_pages(path: Path) -> list[tuple[int, tuple[int, int]]]:
+    """(page, (H, W)) of the `page_numbers` of a TIFF."""
+    numbers = page_numbers(path)
+    with readable(str(path), *DAMAGED_TIFF), tifffile.TiffFile(path) as tiff:
+        return [(number, _upright_size(tiff.pages[number].aspage())) for number in numbers]
 
 
 def _upright_size(page: tifffile.TiffPage) -> tuple[int, int]:

@@ -36,7 +36,7 @@ class BatchSplit(NamedTuple):
     fixed: bool = False  # asked for: where it does not fit into memory it is not changed
 
     @property
-    def places(self) -> int:
+    def slots(self) -> int:
         """Images and fillers of a step."""
         return self.accumulation * self.processes * self.micro_batch_size
 
@@ -169,7 +169,7 @@ class TrainingSampler:
                 batches = self.batches(epoch)
             batch = batches[step % self.steps_per_epoch]
             slots = [Slot(int(index), epoch, batch.height, batch.width) for index in batch.indices]
-            slots += [slots[0]._replace(filler=True)] * (self.split.places - len(slots))
+            slots += [slots[0]._replace(filler=True)] * (self.split.slots - len(slots))
             yield from _chunks(slots, self.split.micro_batch_size)
 
 

@@ -2,21 +2,55 @@
 
 import signal
 from collections.abc import Callable
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset
 
-from data_utils.analysis.dataset_info import DatasetInfo, NetworkShapes
+from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.loading.batch_sampler import (
     SIDE_BY_SIDE,
     BatchSplit,
     EvaluationSampler,
     TrainingSampler,
+    padded_shapes,
     pixels_per_batch,
 )
 from data_utils.loading.dataset import EvaluationDataset, TrainingDataset, collate_evaluation, collate_training
 from data_utils.sources.records import StreamRecords
 from unet.config import UNetConfig
+
+
+class NetworkShapes(NamedTuple):
+    """(N, 2) int64 shapes (H, W) of the images of both splits as a network sees them."""
+
+    train: np.ndarray
+    val: np.ndarray
+
+    @property
+    def largest(self) -> tuple[int, ...]:
+        """(H, W) that holds every training image."""
+        return tuple(self.train.max(axis=0).tolist())
+
+    @property
+    def mean_pixels(self) -> float:
+        """Of a training image."""
+        return self.train.prod(axis=1).mean()
+
+
+def network_shapes(info: DatasetInfo, model: UNetConfig) -> NetworkShapes:
+    """At which shapes a model sees the images: in training cropped and padded, in validation as they are.
+
+    A smaller training image would leave a single value at the lowest level, which batch norm cannot normalise.
+    """
+    train, val = (
+        np.array([model.preprocess.target_size(*size) for size in split.sizes.tolist()])
+        for split in (info.train, info.val)
+    )
+    if info.config.crop_size:
+        train[:] = info.config.crop_size
+    return NetworkShapes(np.maximum(padded_shapes(train), 2 ** (model.depth + 1)), val)
 
 
 def build_loaders(

@@ -1,12 +1,11 @@
-"""What a network is shown of an image, and masks that follow it: training, evaluation and prediction all come here."""
+"""Transforms from an image file to a network's input, and of masks with it; the same in training and prediction."""
 
 import warnings
 
 import numpy as np
 
-from data_utils.analysis.inspect import other_size
 from data_utils.image_io.formats import ImageSource
-from data_utils.image_io.reader import DecodedImage, decode_image, read_image, read_mask
+from data_utils.image_io.reader import DecodedImage, decode_image, read_image, read_mask, size_mismatch
 from data_utils.image_io.regions import Regions, regions_of
 from data_utils.image_io.resize import Window, resize_image, resize_rows, resize_window
 from data_utils.loading.crop import crop_around
@@ -124,7 +123,7 @@ def fit_channels(pixels: np.ndarray, channels: int, name: str = "image") -> np.n
 def check_sizes(name: str, image: tuple[int, int], mask: tuple[int, int]) -> None:
     """DataError where an image and its mask, (H, W) each, differ in size."""
     if image != mask:
-        raise DataError(other_size(name, image, mask).text)
+        raise DataError(size_mismatch(name, image, mask))
 
 
 def nearest(want: int, have: int) -> np.ndarray:

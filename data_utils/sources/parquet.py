@@ -76,7 +76,7 @@ class ParquetRecords(StreamRecords):
         """Both columns of a row group; the ones used last are kept."""
         if self._process != os.getpid():  # a loader process reads for itself
             self._read, self._process = OrderedDict(), os.getpid()
-        with self._lock:  # a survey reads in threads
+        with self._lock:  # a data set is inspected in threads
             if group not in self._read:
                 while len(self._read) >= self.open_groups:
                     self._read.popitem(last=False)

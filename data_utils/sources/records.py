@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from typing import TypedDict
 
 import numpy as np
@@ -63,7 +64,11 @@ class Subset(Records):
     def __init__(self, records: Records, indices: np.ndarray) -> None:
         self.records, self.indices = records, indices
         self.unpaired = records.unpaired
-        self.digest = None if records.digest is None else digest(records.digest, indices.tobytes())
+
+    @cached_property
+    def digest(self) -> str | None:  # type: ignore[override]  # computed once it is asked for
+        whole = self.records.digest
+        return None if whole is None else digest(whole, self.indices.tobytes())
 
     def __len__(self) -> int:
         return len(self.indices)

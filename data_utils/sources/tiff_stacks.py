@@ -4,17 +4,17 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from data_utils.image_io.tiff import is_tiff, tiff_pages
+from data_utils.image_io.tiff import is_tiff, page_numbers
 from runtime.cache import cached, digest, digest_of_files
 from runtime.errors import DataError, ImageError
 
 PagePair = tuple[int, int]  # page of the image, page of the mask
 
 
-def page_numbers(path: Path) -> list[int]:
+def pages_of(path: Path) -> list[int]:
     """Numbers of a TIFF's pages; [0] of any other file, and of one that cannot be read: it is named when it is."""
     try:
-        return [number for number, _ in tiff_pages(path)] or [0] if is_tiff(path) else [0]
+        return page_numbers(path) or [0] if is_tiff(path) else [0]
     except ImageError:
         return [0]
 
@@ -29,7 +29,7 @@ def pair_pages(images: Path, masks: Path, pairs: Sequence[tuple[str, str]]) -> l
 
     def count() -> list[list[int]]:
         with ThreadPoolExecutor() as pool:  # only headers: it is the disk that takes time
-            return list(pool.map(page_numbers, files))
+            return list(pool.map(pages_of, files))
 
     found = cached(digest("pages", digest_of_files(files, repr(files).encode())), count) if files else []
     pages: list[list[PagePair]] = [[(0, 0)]] * len(pairs)

@@ -23,12 +23,12 @@ class TarRecords(StreamRecords):
     Args:
         files: URL or path of each.
         names: (N,) bytes, the samples in order.
-        places: (N, 5) int64: index of the file, first byte and size of the image, first byte and size of the mask.
+        offsets: (N, 5) int64: index of the file, first byte and size of the image, first byte and size of the mask.
     """
 
-    def __init__(self, files: Sequence[str], names: np.ndarray, places: np.ndarray) -> None:
-        self.files, self.names, self.places = files, names, places
-        counts = np.bincount(places[:, 0], minlength=len(files)).tolist()
+    def __init__(self, files: Sequence[str], names: np.ndarray, offsets: np.ndarray) -> None:
+        self.files, self.names, self.offsets = files, names, offsets
+        counts = np.bincount(offsets[:, 0], minlength=len(files)).tolist()
         parts = [(i, min(TOGETHER, count - at)) for i, count in enumerate(counts) for at in range(0, count, TOGETHER)]
         self.groups = np.array(parts, np.int64).reshape(-1, 2)
         self.group_sizes = self.groups[:, 1]
@@ -47,21 +47,21 @@ class TarRecords(StreamRecords):
             raise DataError(
                 f"{len(lacking)} of {len(samples)} samples lack {image} or {mask}, the first is {lacking[0]}"
             )
-        places = [(i, *members[image], *members[mask]) for i, _, members in samples]
-        return cls(files, np.array([os.fsencode(key) for _, key, _ in samples]), np.array(places, np.int64))
+        offsets = [(i, *members[image], *members[mask]) for i, _, members in samples]
+        return cls(files, np.array([os.fsencode(key) for _, key, _ in samples]), np.array(offsets, np.int64))
 
     def __len__(self) -> int:
         return len(self.names)
 
     def __getitem__(self, i: int) -> Record:
-        file, *places = self.places[i].tolist()
-        image, mask = (_read(self.files[file], *places[k : k + 2]) for k in (0, 2))
+        file, *offsets = self.offsets[i].tolist()
+        image, mask = (_read(self.files[file], *offsets[k : k + 2]) for k in (0, 2))
         return {"image": image, "mask": mask, "name": os.fsdecode(self.names[i].item())}
 
     def part(self, chosen: np.ndarray) -> "TarRecords":
         """Only the groups where `chosen`, (G,) bool."""
         kept = np.repeat(chosen, self.groups[:, 1])
-        return TarRecords(self.files, self.names[kept], self.places[kept])
+        return TarRecords(self.files, self.names[kept], self.offsets[kept])
 
 
 def _index(file: str) -> dict[str, dict[str, tuple[int, int]]]:

@@ -106,6 +106,8 @@ class Monitor:
         """The steps are over; name the samples that any process left out. Every process must call it."""
         self.bar.close()
         self.trace.close()
+        if self.schedule.is_out_of_patience(self.state) and not self.schedule.is_last(self.state.step):
+            say(f"no better mean IoU in {self.schedule.patience} evaluations, stopping at step {self.state.step}")
         everywhere = sorted(set(gather_object(sorted(self.problems))))
         if everywhere:
             listed = "; ".join(everywhere[:SHOWN_PROBLEMS])

@@ -57,7 +57,7 @@ class RunLog:
                 raise WriteError(f"--output-dir {output_dir} cannot be written to: {error}") from error
         self._session_end: Any = None  # TensorBoard's record of it, once its session has begun
         if tracker != "none":
-            with self._spared():
+            with self._tracker_errors_reported():
                 self._start_tracker(_flat(settings), step)
 
     def _begin(self, run_file: Path, settings: dict, step: int) -> None:
@@ -94,7 +94,7 @@ class RunLog:
         finite = {k: v if v is None or math.isfinite(v) else None for k, v in values.items()}
         self._append(json.dumps({"step": step, "epoch": round(epoch, 4), **finite}) + "\n")
         if self.tracker != "none":
-            with self._spared():
+            with self._tracker_errors_reported():
                 self.accelerator.log({key: value for key, value in values.items() if value is not None}, step=step)
 
     def _append(self, line: str) -> None:
@@ -128,12 +128,12 @@ class RunLog:
             return
         tracker = self.accelerator.get_tracker(self.tracker)
         options = {"dataformats": "NHWC"} if self.tracker == "tensorboard" else {}
-        with self._spared():
+        with self._tracker_errors_reported():
             tracker.log_images({tag: picture[None] for tag, picture in pictures.items()}, step=step, **options)
 
     def finish(self) -> None:
         """The run is over; every process must call it."""
-        with self._spared():
+        with self._tracker_errors_reported():
             if self.tracker == "tensorboard" and self._session_end is not None:
                 self._write_summaries(self._session_end)
             for tracker in self.accelerator.trackers:
@@ -142,7 +142,7 @@ class RunLog:
         self.accelerator.end_training()
 
     @contextmanager
-    def _spared(self) -> Iterator[None]:
+    def _tracker_errors_reported(self) -> Iterator[None]:
         try:
             yield
         except Exception as error:  # whatever a tracker may raise

@@ -1,4 +1,4 @@
-"""What a run shows of its model: at each evaluation, and at the end."""
+"""Pictures, scores and the report of a run: at each evaluation, and at the end."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ def publish_evaluation(
 ) -> None:
     """Scores and pictures to the log, the best model to its folder, a line on the terminal; every process must call it.
 
-    Leaves the network in evaluation mode.
+    May leave the network in evaluation mode.
     """
     monitor.log_evaluation(evaluation)
     network = whole_network(accelerator, network)

@@ -1,0 +1,96 @@
+"""predict.py --truth: scores of the written masks, and true masks that cannot be used."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import predict
+from PIL import Image
+
+
+def test_scores_are_those_of_the_written_masks_on_any_number_of_processes(model, photos, tmp_path):
+    truth = tmp_path / "truth"
+    predict(model, [photos], truth)
+    mask = np.array(Image.open(truth / "a.png"))
+    flipped = np.where(mask == 10, 200, 10).astype(np.uint8)
+    flipped[:5] = mask[:5]
+    Image.fromarray(flipped).save(truth / "a.png")
+    for output, profile in (
+        ("one", None),
+        ("two", "multi_cpu"),
+        ("one", None),
+    ):  # the third scores what is there already
+        result = predict(model, [photos], tmp_path / output, "--truth", truth, profile=profile)
+        assert result.returncode == 0, result.stderr
+        assert "mean" in result.stdout
+    one, two = (json.loads((tmp_path / output / "metrics.json").read_text()) for output in ("one", "two"))
+    assert one == two
+    assert one["classes"] == ["sky", "land", "sea"]
+    total = sum(map(sum, one["confusion_matrix"]))
+    assert total == 20 * 30 + 33 * 17 + 1 + 64 * 9 + 12 * 14
+    assert one["pixel_accuracy"] == pytest.approx(1 - 15 * 30 / total)
+
+
+def test_images_are_sorted_by_score_the_worst_first(model, photos, tmp_path):
+    truth = tmp_path / "truth"
+    predict(model, [photos], truth)
+    for name, share in (("b", 0.5), ("sub/c", 0.9)):  # of the rows that are wrong
+        mask = np.array(Image.open(truth / f"{name}.png"))
+        wrong = mask[: int(share * len(mask))]
+        wrong[:] = np.where(wrong == 10, 200, 10)
+        Image.fromarray(mask).save(truth / f"{name}.png")
+    result = predict(model, [photos], tmp_path / "out", "--truth", truth, profile="multi_cpu")
+    assert result.returncode == 0, result.stderr
+    images = json.loads((tmp_path / "out" / "metrics.json").read_text())["by_image"]
+    assert [Path(image["image"]).stem for image in images[:2]] == ["c", "b"]
+    assert [image["mean_iou"] for image in images[2:]] == [1, 1, 1]
+    assert result.stdout.index("c.tif") < result.stdout.index("b.jpg")
+
+
+def test_a_true_mask_of_unknown_values_fails_its_image_but_not_its_prediction(model, photos, tmp_path):
+    predict(model, [photos / "a.png", photos / "b.jpg"], tmp_path / "truth")
+    Image.fromarray(np.full((20, 30), 7, np.uint8)).save(tmp_path / "truth" / "a.png")
+    result = predict(model, [photos / "a.png", photos / "b.jpg"], tmp_path / "out", "--truth", tmp_path / "truth")
+    assert result.returncode == 1
+    assert "has mask values [7]" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert sorted(path.name for path in (tmp_path / "out").glob("*.png")) == ["a.png", "b.png"]
+    assert json.loads((tmp_path / "out" / "metrics.json").read_text())["images"] == 1
+    for name in ("a", "b"):
+        (tmp_path / "truth" / f"{name}.png").rename(tmp_path / "truth" / f"{name}_mask.png")
+    result = predict(model, [photos / "a.png", photos / "b.jpg"], tmp_path / "out", "--truth", tmp_path / "truth")
+    assert "has mask values [7]" in result.stderr  # the masks' suffix was found
+    (tmp_path / "none").mkdir()
+    result = predict(model, [photos / "a.png"], tmp_path / "out", "--truth", tmp_path / "none")
+    assert "has no mask for 1 inputs" in result.stderr
+
+
+def test_true_masks_that_cannot_be_used_do_not_cost_the_predictions(model, photos, tmp_path):
+    truth, images, out = tmp_path / "truth", tmp_path / "images", tmp_path / "out"
+    truth.mkdir()
+    images.mkdir()
+    Image.fromarray(np.full((20, 30), 10, np.uint8)).save(tmp_path / "mask.png")
+    whole = (tmp_path / "mask.png").read_bytes()
+    for name, content in (("cut", whole[:45]), ("empty", b""), ("size", whole)):
+        (truth / f"{name}.png").write_bytes(content)
+        Image.new("RGB", (9, 9) if name == "size" else (30, 20)).save(images / f"{name}.png")
+    for _ in range(2):  # the second time they are only scored
+        result = predict(model, [images], out, "--truth", truth)
+        assert result.returncode == 1
+        assert "Traceback" not in result.stderr
+        assert all(f"{truth / name}.png" in result.stderr for name in ("cut", "empty", "size"))
+        assert "3 of 3 masks" in result.stdout
+        assert "n/a" not in result.stdout
+        assert sorted(path.name for path in out.iterdir()) == ["cut.png", "empty.png", "predict.json", "size.png"]
+
+
+def test_failures_are_listed_also_when_nothing_could_be_scored(model, tmp_path):
+    for kind in ("images", "truth"):
+        (tmp_path / kind).mkdir()
+        (tmp_path / kind / "a.png").write_bytes(b"no picture")
+    result = predict(model, [tmp_path / "images"], tmp_path / "out", "--truth", tmp_path / "truth")
+    assert result.returncode == 1
+    assert "Traceback" not in result.stderr
+    assert "failed: " in result.stderr
+    assert "0 of 1 masks" in result.stdout

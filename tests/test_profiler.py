@@ -1,0 +1,59 @@
+"""--trace-steps: what the operators of some steps cost, and what held the memory when it ran out."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+import torch
+from accelerate import Accelerator
+from conftest import TINY, launch, records
+
+from train_utils.monitoring import profiler
+from train_utils.monitoring.throughput import WARMUP_STEPS
+
+
+def test_every_process_writes_a_trace_and_the_step_is_split(tiny_folder, tmp_path):
+    flags = ["--max-steps", "8", "--log-every", "4", "--trace-steps", "2", "--tracker", "none"]
+    command = ["train.py", "--dataset", tiny_folder, *TINY, *flags, "--output-dir", tmp_path / "run"]
+    result = launch(*command, profile="multi_cpu")
+    assert result.returncode == 0, result.stderr
+    names = sorted(path.name for path in (tmp_path / "run" / "traces").iterdir())
+    assert names == ["process-0.json", "process-1.json"]
+    for name in names:
+        events = json.loads((tmp_path / "run" / "traces" / name).read_text())["traceEvents"]
+        steps = {event["name"] for event in events if event["name"].startswith("ProfilerStep")}
+        assert steps == {"ProfilerStep#3", "ProfilerStep#4"}
+        assert any(event["name"] == "aten::convolution_backward" for event in events)
+    table = result.stdout.split("operator ")[1].split("trace of each process")[0]
+    assert "aten::convolution_backward" in table
+    last = [record for record in records(tmp_path / "run") if "perf/compute_percent" in record][-1]
+    parts = [last[f"perf/{part}_percent"] for part in ("data_wait", "compute", "communication")]
+    assert sum(parts) == pytest.approx(100)
+    assert all(0 < part < 100 for part in parts)
+    assert last["perf/teraflops_per_device"] > 0
+
+
+def test_a_run_that_ends_before_its_traced_steps_leaves_no_profiler_running(tmp_path):
+    steps = profiler.StepTrace(Accelerator(cpu=True), tmp_path / "traces", 5)
+    for _ in range(WARMUP_STEPS + 2):
+        steps.step()
+    steps.close()
+    steps.close()
+    assert (tmp_path / "traces" / "process-0.json").exists()
+    steps.step()
+
+
+def test_running_out_of_memory_on_a_gpu_leaves_a_snapshot(tmp_path, monkeypatch, capsys):
+    # no GPU in the test machine: the device's side is a stand-in
+    observers, kept = [], []
+    monkeypatch.setattr(torch._C, "_cuda_attach_out_of_memory_observer", observers.append, raising=False)
+    monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", lambda max_entries: kept.append(max_entries))
+    monkeypatch.setattr(torch.cuda.memory, "_dump_snapshot", lambda file: open(file, "wb").close())
+    accelerator = SimpleNamespace(device=torch.device("cuda", 1), process_index=1, is_main_process=False)
+    steps = profiler.StepTrace(accelerator, tmp_path / "traces", 1)
+    (observer,) = observers
+    assert kept == [profiler.MEMORY_EVENTS]
+    observer(1, 2**30, 2**34, 0)
+    assert (tmp_path / "traces" / "memory-process-1.pickle").exists()
+    assert "out of memory on GPU 1" in capsys.readouterr().out
+    steps.close()

@@ -4,7 +4,6 @@ python -m data_utils.pack FOLDER OUT writes OUT/data/<split>-00000-of-00004.parq
 pages of a TIFF become files of their own.
 """
 
-import argparse
 import os
 from collections import Counter
 from io import BytesIO
@@ -17,7 +16,8 @@ from data_utils.analysis.inspect import inspect_split, raise_problems
 from data_utils.image_io.formats import ImageSource
 from data_utils.sources.folder import find_splits, pair_files
 from data_utils.sources.records import Records
-from runtime.errors import DataError
+from runtime import cli
+from runtime.console import say
 
 SHARD_MB = 256.0
 GROUP_ROWS, GROUP_BYTES = 32, 4 << 20  # a stream holds several groups of each image of a batch in memory
@@ -70,28 +70,21 @@ def _stored(source: ImageSource, name: str) -> dict:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m data_utils.pack", description=__doc__.splitlines()[0])
+    parser = cli.Arguments(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, help="images/ and masks/, in train/ and val/ or not")
-    parser.add_argument("out", type=Path, help="folder to write, absent or empty")
-    parser.add_argument("--shard-mb", type=float, default=SHARD_MB, help="size of a shard in megabytes")
+    parser.add_argument("out", type=cli.empty_folder, help="folder to write, absent or empty")
+    parser.add_argument("--shard-mb", type=cli.positive, default=SHARD_MB, help="size of a shard in megabytes")
     parser.add_argument("--mask-suffix", help="masks are named <stem><suffix>.<ext>; default: detected")
     parser.add_argument("--allow-unpaired", action="store_true", help="leave out images and masks without partner")
     args = parser.parse_args()
-    if args.shard_mb <= 0:
-        parser.exit(2, f"--shard-mb {args.shard_mb}: must be above 0\n")
-    if args.out.exists() and (not args.out.is_dir() or any(args.out.iterdir())):
-        parser.exit(2, f"{args.out} is not an empty folder: choose another, or empty it first\n")
-    try:
-        folders = find_splits(args.folder, ["test"])
-        splits = {name: pair_files(*both, args.mask_suffix, args.allow_unpaired) for name, both in folders.items()}
-        for records in splits.values():
-            raise_problems(inspect_split(records, "checking files"), len(records))
-    except DataError as error:
-        parser.exit(1, f"{parser.prog}: error: {error}\n")
+    folders = find_splits(args.folder, ["test"])
+    splits = {name: pair_files(*both, args.mask_suffix, args.allow_unpaired) for name, both in folders.items()}
+    for records in splits.values():
+        raise_problems(inspect_split(records, "checking files"), len(records))
     for split, records in splits.items():
         files = pack(records, args.out, split, args.shard_mb)
-        print(f"{split}: {len(records)} pairs in {len(files)} files, {files[0].parent}")
+        say(f"{split}: {len(records)} pairs in {len(files)} files, {files[0].parent}")
 
 
 if __name__ == "__main__":
-    main()
+    cli.run_script(main)

@@ -3,16 +3,16 @@
 python -m data_utils.shapes OUT [--train 200 --val 40 --seed 0] writes it as a folder of PNG files.
 """
 
-import argparse
 import operator
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
 from data_utils.sources.records import Record, Records
 from data_utils.visualize import palette
+from runtime import cli
+from runtime.console import say
 
 CLASS_NAMES: tuple[str, ...] = ("background", "disk", "square", "triangle", "ring")
 CLASSES = ",".join(f"{value}={name}" for value, name in enumerate(CLASS_NAMES))  # as --classes takes it
@@ -142,19 +142,12 @@ def _rgb(hue: float, saturation: float, value: float) -> np.ndarray:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m data_utils.shapes", description="Write the shapes data set as PNG."
-    )
-    parser.add_argument("out", type=Path, help="folder to write, absent or empty")
-    parser.add_argument("--train", type=int, default=200, help="number of training pictures")
-    parser.add_argument("--val", type=int, default=40, help="number of validation pictures")
-    parser.add_argument("--seed", type=int, default=0)
+    parser = cli.Arguments(description="Write the shapes data set as PNG.")
+    parser.add_argument("out", type=cli.empty_folder, help="folder to write, absent or empty")
+    parser.add_argument("--train", type=cli.count, default=200, help="number of training pictures")
+    parser.add_argument("--val", type=cli.count, default=40, help="number of validation pictures")
+    parser.add_argument("--seed", type=cli.seed, default=0, help="of the pictures")
     args = parser.parse_args()
-    for flag in ("train", "val", "seed"):
-        if getattr(args, flag) < 0:
-            parser.exit(2, f"--{flag} {getattr(args, flag)}: must be 0 or more\n")
-    if args.out.exists() and (not args.out.is_dir() or any(args.out.iterdir())):
-        parser.exit(2, f"{args.out} is not an empty folder: choose another, or empty it first\n")
 
     colors = palette(len(CLASS_NAMES)).ravel().tolist()
     splits = {"train": Shapes(args.train, args.seed), "val": Shapes(args.val, args.seed, VAL_FIRST)}
@@ -166,8 +159,8 @@ def main() -> None:
             mask = Image.fromarray(np.asarray(record["mask"]))
             mask.putpalette(colors)  # makes it a "P" image, indices as they are
             mask.save(args.out / split / "masks" / f"{record['name']}.png")
-    print(f"{args.train} + {args.val} pairs in {args.out}; classes: {', '.join(CLASS_NAMES)}")
+    say(f"{args.train} + {args.val} pairs in {args.out}; classes: {', '.join(CLASS_NAMES)}")
 
 
 if __name__ == "__main__":
-    main()
+    cli.run_script(main)

@@ -107,6 +107,14 @@ def path(text: str) -> Path:
     return Path(text)
 
 
+def empty_folder(text: str) -> Path:
+    """A folder to write into, absent or empty, for argparse."""
+    folder = path(text)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise argparse.ArgumentTypeError(f"{text} is not an empty folder: choose another, or empty it first")
+    return folder
+
+
 def auto_or(kind: Callable[[str], float]) -> Callable[[str], float | str]:
     """`auto`, or what `kind` reads, for argparse."""
     return lambda text: text if text == "auto" else kind(text)

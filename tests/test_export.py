@@ -86,7 +86,7 @@ def test_what_is_no_exported_model_says_so(tmp_path, fails_with):
         OnnxNetwork(tmp_path / "foreign.onnx")
     result = launch("-m", "unet.export", tmp_path / "nowhere", tmp_path / "a.onnx")
     assert result.returncode == 1
-    assert result.stderr.startswith("unet.export: error: ")
+    assert result.stderr.startswith("export.py: error: ")
     assert "Traceback" not in result.stderr
 
 

@@ -35,9 +35,13 @@ def imports(tree: ast.AST, *, at_start: bool = False) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
             yield node.module
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
-        elif at_start and isinstance(node, ast.If | ast.Try | ast.With):
-            if not (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)):
-                yield from imports(node, at_start=True)
+        elif at_start and isinstance(node, ast.If | ast.Try | ast.With) and not is_for_types(node):
+            yield from imports(node, at_start=True)
+
+
+def is_for_types(node: ast.AST) -> bool:
+    """Whether it is `if TYPE_CHECKING:`, which never runs."""
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
 
 
 def wrong_imports(root: Path) -> list[str]:

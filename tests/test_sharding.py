@@ -69,12 +69,13 @@ def test_fsdp_resumes_on_another_number_of_processes(tiny_folder, sharded, tmp_p
 
 
 @pytest.fixture
-def in_bf16(monkeypatch) -> Iterator[Accelerator]:
+def in_bf16() -> Iterator[Accelerator]:
     """What `prepare_sharding` sees under FSDP in bf16, in this process."""
     AcceleratorState._reset_state(reset_partial_state=True)
-    monkeypatch.setenv("FSDP_VERSION", "2")
-    accelerator = Accelerator(cpu=True, mixed_precision="bf16")
-    AcceleratorState._shared_state["fsdp_plugin"] = FullyShardedDataParallelPlugin()
+    with pytest.MonkeyPatch.context() as patch:  # a test's own is undone before the state is reset below
+        patch.setenv("FSDP_VERSION", "2")
+        accelerator = Accelerator(cpu=True, mixed_precision="bf16")
+        AcceleratorState._shared_state["fsdp_plugin"] = FullyShardedDataParallelPlugin()
     for state in (PartialState, AcceleratorState):
         state._shared_state["distributed_type"] = DistributedType.FSDP
     yield accelerator

@@ -3,10 +3,8 @@
 python -m unet.export runs/x/model model.onnx
 """
 
-import argparse
 import dataclasses
 import json
-import sys
 import warnings
 from importlib import import_module
 from pathlib import Path
@@ -15,7 +13,9 @@ from types import ModuleType
 import torch
 from torch import Tensor, nn
 
-from runtime.errors import ModelError, one_line
+from runtime import cli
+from runtime.console import say
+from runtime.errors import ModelError, WriteError, one_line
 from runtime.files import replaced_path
 from unet.config import UNetConfig
 from unet.model import UNet
@@ -123,16 +123,16 @@ def _needed(package: str) -> ModuleType:
 
 def main() -> None:
     """Export a model folder or a Hub id from the command line."""
-    parser = argparse.ArgumentParser(prog="python -m unet.export", description="Write a model in ONNX.")
+    parser = cli.Arguments(description="Write a model in ONNX.")
     parser.add_argument("model", help="model folder or Hub id")
-    parser.add_argument("output", type=Path, help="the .onnx file to write")
+    parser.add_argument("output", type=cli.path, help="the .onnx file to write")
     args = parser.parse_args()
     try:
         export(UNet.from_pretrained(args.model), args.output)
-    except (ModelError, OSError) as error:
-        sys.exit(f"unet.export: error: {error}")
-    print(f"{args.output}: agrees with torch to {TOLERANCE:g} on {len(CHECKED)} sizes")
+    except OSError as error:
+        raise WriteError(f"{args.output}: cannot be written ({error})") from error
+    say(f"{args.output}: agrees with torch to {TOLERANCE:g} on {len(CHECKED)} sizes")
 
 
 if __name__ == "__main__":
-    main()
+    cli.run_script(main)

@@ -1,0 +1,357 @@
+"""Mutants: one-line mistakes that the tests must notice.
+
+    python tests/mutants.py            # every mutant against the tests named for it, survivors against the whole suite
+    python tests/mutants.py 3 17       # only some, by number
+
+Each mutant is put into a copy of the repository, where its tests are run with -x. Exit code 1 if more than ALLOWED survive.
+It takes about twenty minutes on two cores, and eight more for each survivor. `pytest -m slow tests/test_mutants.py` does the
+same without the whole suite.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+ALLOWED = 3
+SECONDS = 600  # for a mutant's own tests
+IGNORED = shutil.ignore_patterns(".git", ".venv*", "runs", "__pycache__", ".*_cache", ".hypothesis")
+
+
+class Mutant(NamedTuple):
+    """A file, a text that stands in it once, what stands there instead, and the tests that should notice."""
+
+    file: str
+    before: str
+    after: str
+    tests: str
+
+
+MUTANTS = [
+    # train.py: flags and the step
+    Mutant("train.py", "args.loss, class_weights)", "args.loss)", "test_flags.py"),
+    Mutant("train.py", "args.loss, class_weights)", '"ce+dice", class_weights)', "test_flags.py"),
+    Mutant("train.py", "strength=args.augment", 'strength="basic"', "test_flags.py"),
+    Mutant("train.py", "deterministic=args.deterministic", "deterministic=False", "test_flags.py"),
+    Mutant("train.py", "max_grad_norm or math.inf", "math.inf", "test_flags.py"),
+    Mutant("train.py", "WeightAverage(network, args.ema_decay)", "WeightAverage(network, 0.0)", "test_flags.py"),
+    Mutant(
+        "train.py",
+        "    if accepted:\n        optimizer.step()",
+        "    if True:\n        optimizer.step()",
+        "test_train.py",
+    ),
+    Mutant("train.py", "share * accelerator.num_processes *", "share *", "test_equality.py test_train.py"),
+    Mutant("train.py", "        with average.applied():", "        with nullcontext():", "test_flags.py"),
+    Mutant(
+        "train.py",
+        "seed_step(args.seed, state.step, accelerator.process_index)",
+        "pass",
+        "test_resume.py test_flags.py",
+    ),
+    Mutant(
+        "train.py", 'counts = accelerator.reduce(counts, "sum")', "counts = counts", "test_equality.py test_train.py"
+    ),
+    Mutant(
+        "train.py",
+        "sums = sums + criterion.sums(logits, mask)",
+        "sums = sums + 2 * criterion.sums(logits, mask)",
+        "test_published_numbers.py",
+    ),
+    Mutant(
+        "train.py",
+        "loss = (sums / counts.clamp_min(1)).sum().item()",
+        "loss = (sums / counts.clamp_min(1)).mean().item()",
+        "test_published_numbers.py",
+    ),
+    Mutant(
+        "train.py",
+        "image_scores[index] += image_iou(counted)",
+        "image_scores[0] += image_iou(counted)",
+        "test_published_numbers.py",
+    ),
+    Mutant(
+        "train.py",
+        "accelerator.sync_gradients = number == len(micro_batches)",
+        "accelerator.sync_gradients = number == 1",
+        "test_equality.py test_train.py",
+    ),
+    # schedule, optimizer, average, guard
+    Mutant(
+        "train_utils/schedule.py",
+        "learning_rate(step, self.total_steps, self.peak, self.warmup_steps, self.kind)",
+        'learning_rate(step, self.total_steps, self.peak, self.warmup_steps, "cosine")',
+        "test_flags.py",
+    ),
+    Mutant(
+        "train_utils/schedule.py",
+        "total_steps // 20 if args.warmup_steps is None else args.warmup_steps",
+        "total_steps // 20",
+        "test_flags.py",
+    ),
+    Mutant(
+        "train_utils/schedule.py",
+        "        return peak * (step + 1) / warmup_steps",
+        "        return peak * step / warmup_steps",
+        "test_flags.py test_optim.py",
+    ),
+    Mutant(
+        "train_utils/schedule.py",
+        "state.evaluations_since_best >= self.patience",
+        "state.evaluations_since_best > self.patience",
+        "test_flags.py",
+    ),
+    Mutant("train_utils/optim.py", '"weight_decay": weight_decay', '"weight_decay": 0.0', "test_flags.py"),
+    Mutant(
+        "train_utils/optim.py", 'others, "weight_decay": 0.0', 'others, "weight_decay": weight_decay', "test_flags.py"
+    ),
+    Mutant("train_utils/optim.py", "nesterov=True", "nesterov=False", "test_flags.py"),
+    Mutant("train_utils/ema.py", "min(self.decay, (1 + step) / (10 + step))", "self.decay", "test_flags.py"),
+    Mutant("train_utils/nan_guard.py", "bool(torch.isfinite(grad_norm))", "True", "test_train.py test_nan_guard.py"),
+    Mutant(
+        "train_utils/nan_guard.py",
+        "            buffer.copy_(before)",
+        "            pass",
+        "test_train.py test_nan_guard.py",
+    ),
+    # checkpoints
+    Mutant(
+        "train_utils/checkpoints/save.py",
+        "            with complete_folder(path) as folder:",
+        "            self._prune()\n            with complete_folder(path) as folder:",
+        "test_checkpoints.py",
+    ),
+    Mutant(
+        "train_utils/checkpoints/save.py",
+        "            if path != best:",
+        "            if True:",
+        "test_checkpoints.py test_resume.py",
+    ),
+    Mutant("train_utils/checkpoints/save.py", "complete[self.keep :]", "complete[self.keep + 1 :]", "test_flags.py"),
+    Mutant(
+        "train_utils/checkpoints/find.py",
+        "            if fingerprint(path / name) != expected:",
+        "            if False:",
+        "test_resume.py",
+    ),
+    Mutant(
+        "train_utils/checkpoints/run_state.py",
+        "evaluation.mean_iou > self.best",
+        "evaluation.mean_iou >= self.best",
+        "test_flags.py",
+    ),
+    Mutant(
+        "runtime/files.py",
+        "        for path in (*temporary.iterdir(), temporary):\n            sync(path)\n",
+        "",
+        "test_checkpoints.py",
+    ),
+    Mutant(
+        "runtime/files.py",
+        "        temporary.replace(path)\n",
+        "        shutil.copy(temporary, path)\n",
+        "test_files.py",
+    ),
+    # what is published
+    Mutant(
+        "train_utils/evaluation.py",
+        '"mean_iou", "mean_dice", "pixel_accuracy")}',
+        '"mean_dice", "mean_iou", "pixel_accuracy")}',
+        "test_published_numbers.py",
+    ),
+    Mutant(
+        "train_utils/monitoring/throughput.py",
+        "window.images / window.seconds",
+        "window.images / (window.seconds + window.data)",
+        "test_throughput.py",
+    ),
+    Mutant(
+        "train_utils/monitoring/monitor.py",
+        '"train/loss": self.window.mean()',
+        '"train/loss": 2 * (self.window.mean() or 0)',
+        "test_flags.py",
+    ),
+    Mutant(
+        "unet/metrics.py",
+        "dice = _ratios(2 * hits, truth + predicted)",
+        "dice = _ratios(hits, truth + predicted)",
+        "test_metrics.py",
+    ),
+    Mutant(
+        "unet/metrics.py",
+        '"precision": _ratios(hits, predicted)',
+        '"precision": _ratios(hits, truth)',
+        "test_metrics.py",
+    ),
+    Mutant("unet/metrics.py", "masks * num_classes + preds", "preds * num_classes + masks", "test_metrics.py"),
+    # losses
+    Mutant("unet/losses.py", "* (masks != self.ignore_index).unsqueeze(1)", "", "test_losses.py"),
+    Mutant("unet/losses.py", "FOCAL_GAMMA = 2.0", "FOCAL_GAMMA = 1.0", "test_losses.py test_flags.py"),
+    Mutant(
+        "unet/losses.py", "regions = ((1 - dice) * (size > 0)).sum()", "regions = (1 - dice).sum()", "test_losses.py"
+    ),
+    # network
+    Mutant(
+        "unet/model.py", "inputs = ((images - self.mean) / self.std)", "inputs = (images - self.mean)", "test_model.py"
+    ),
+    Mutant("unet/blocks.py", "norm.momentum = 0.0", "norm.momentum = norm.momentum", "test_memory.py test_model.py"),
+    # data: order, crops, masks, padding
+    Mutant(
+        "data_utils/loading/batch_sampler.py",
+        "    rng = np.random.default_rng([seed, epoch])\n    order = rng.permutation(len(shapes))",
+        "    rng = np.random.default_rng([0, epoch])\n    order = rng.permutation(len(shapes))",
+        "test_flags.py test_batch_sampler.py",
+    ),
+    Mutant(
+        "data_utils/loading/batch_sampler.py",
+        "    rng = np.random.default_rng([seed, epoch])\n    order = rng.permutation(len(shapes))",
+        "    rng = np.random.default_rng([seed, 0])\n    order = rng.permutation(len(shapes))",
+        "test_batch_sampler.py",
+    ),
+    Mutant(
+        "data_utils/loading/batch_sampler.py",
+        "slots[0]._replace(filler=True)] * (self.split.slots",
+        "slots[0]] * (self.split.slots",
+        "test_batch_sampler.py test_equality.py",
+    ),
+    Mutant(
+        "data_utils/loading/transforms.py",
+        "((2 * np.arange(want) + 1) * have) // (2 * want)",
+        "(np.arange(want) * have) // want",
+        "test_dataset.py",
+    ),
+    Mutant(
+        "data_utils/loading/dataset.py",
+        "padded_mask = np.full((height, width), IGNORE_INDEX, dtype=np.uint8)",
+        "padded_mask = np.zeros((height, width), dtype=np.uint8)",
+        "test_dataset.py",
+    ),
+    Mutant(
+        "data_utils/loading/dataset.py",
+        "np.full_like(mask, IGNORE_INDEX) if slot.filler else mask",
+        "mask",
+        "test_dataset.py test_equality.py",
+    ),
+    Mutant(
+        "data_utils/loading/dataset.py",
+        "[self.config.seed, slot.epoch, slot.index, 1]",
+        "[self.config.seed, slot.index, 1]",
+        "test_dataset.py test_crops.py",
+    ),
+    Mutant("data_utils/loading/crop.py", "CROPS_AROUND_CLASS = 1 / 3", "CROPS_AROUND_CLASS = 0", "test_crops.py"),
+    Mutant(
+        "data_utils/loading/augment.py",
+        "rng = np.random.default_rng([seed, *key])",
+        "rng = np.random.default_rng([*key])",
+        "test_augment.py",
+    ),
+    Mutant("data_utils/loading/augment.py", "masks.masked_fill(outside, IGNORE_INDEX)", "masks", "test_augment.py"),
+    Mutant("data_utils/class_map.py", "return codes - np.uint8(1)", "return codes", "test_class_map.py"),
+    Mutant(
+        "data_utils/analysis/normalization.py",
+        "np.sqrt(np.maximum(squares - mean**2, 0))",
+        "np.sqrt(np.maximum(squares, 0))",
+        "test_dataset_info.py",
+    ),
+    Mutant(
+        "data_utils/sources/holdout.py",
+        "np.random.default_rng(seed).permutation(len(sizes))",
+        "np.arange(len(sizes))",
+        "test_sources.py",
+    ),
+    Mutant(
+        "data_utils/image_io/reader.py",
+        "    return image if orientation(image) == 1 else ImageOps.exif_transpose(image)",
+        "    return image if True else ImageOps.exif_transpose(image)",
+        "test_preprocess.py",
+    ),
+    # prediction
+    Mutant("inference/logits.py", 'mode="bilinear", align_corners=False', 'mode="nearest"', "test_tiling.py"),
+    Mutant("inference/tiling.py", "weight[: half if index else 0] = 0", "weight[:0] = 0", "test_tiling.py"),
+    Mutant("inference/predictor.py", "turned.flip(3)).flip(3)", "turned.flip(3))", "test_predict.py test_tiling.py"),
+    Mutant("inference/writer.py", "file.st_mtime >= begun", "True", "test_predict.py test_predict_outputs.py"),
+    Mutant(
+        "inference/provenance.py",
+        "if said and not overwrite and said != _essence(provenance):",
+        "if False:",
+        "test_predict_outputs.py",
+    ),
+    # launch, memory
+    Mutant("runtime/distributed.py", "        raise problem", "        return None", "test_failures.py test_train.py"),
+    Mutant(
+        "train_utils/preflight.py",
+        "agreed = int(accelerator.gather(torch.tensor([mine], device=accelerator.device)).min())",
+        "agreed = mine",
+        "test_memory.py",
+    ),
+    Mutant("train_utils/microbatch.py", "math.ceil(size / 2), activation", "size, activation", "test_memory.py"),
+    Mutant(
+        "train_utils/checkpoints/best_model.py",
+        "                self._refused = None\n",
+        "                pass\n",
+        "test_hub.py test_resume.py",
+    ),
+]
+
+
+def change(folder: Path, mutant: Mutant) -> None:
+    """Put a mutant into a copy of the repository. The text must stand there once, or the list is out of date."""
+    file = folder / mutant.file
+    source = file.read_text(encoding="utf-8")
+    if source.count(mutant.before) < 1:
+        raise SystemExit(f"mutants: {mutant.file} has no {mutant.before!r}: bring the list up to date")
+    file.write_text(source.replace(mutant.before, mutant.after, 1), encoding="utf-8")
+
+
+def fails(folder: Path, tests: list[str]) -> bool:
+    """Whether some of these tests, or any where none are named, fail in the copy."""
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-x",
+        "-q",
+        *(["-n", "0"] if tests else []),
+        *(f"tests/{test}" for test in tests),
+    ]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        return True  # it hangs, which nobody overlooks
+    if done.returncode not in (0, 1, 2):  # 2: interrupted, an import that fails
+        raise SystemExit(f"mutants: {' '.join(command)} ended with {done.returncode}:\n{done.stdout.decode()}")
+    return done.returncode != 0
+
+
+def is_noticed(mutant: Mutant, folder: Path, *, whole_suite: bool) -> bool:
+    """Whether tests fail in a copy of the repository below `folder` that has the mutant."""
+    copy = Path(tempfile.mkdtemp(dir=folder)) / "copy"
+    shutil.copytree(ROOT, copy, ignore=IGNORED)
+    change(copy, mutant)
+    noticed = fails(copy, mutant.tests.split()) or (whole_suite and fails(copy, []))
+    shutil.rmtree(copy)
+    return noticed
+
+
+def main() -> None:
+    """Exit code 1 if more than ALLOWED survive."""
+    chosen = [int(number) for number in sys.argv[1:]] or [*range(len(MUTANTS))]
+    survivors = []
+    with tempfile.TemporaryDirectory() as folder:
+        for number in chosen:
+            mutant = MUTANTS[number]
+            noticed = is_noticed(mutant, Path(folder), whole_suite=True)
+            survivors += [] if noticed else [number]
+            what = " ".join(mutant.after.split())[:80]
+            print(f"{number:3} {'noticed ' if noticed else 'SURVIVED'} {mutant.file}: {what}", flush=True)
+    print(f"{len(survivors)} of {len(chosen)} survived: {survivors}")
+    sys.exit(len(survivors) > ALLOWED)
+
+
+if __name__ == "__main__":
+    main()

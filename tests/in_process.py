@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import multiprocessing
 import random
 import signal
 import sys
@@ -77,6 +78,8 @@ def process_state_kept() -> Iterator[None]:
     try:
         yield
     finally:
+        for worker in multiprocessing.active_children():  # of loaders, which outlast signals; scripts end them too
+            worker.kill()
         signal.set_wakeup_fd(wakeup)
         for number, handler in handlers.items():
             signal.signal(number, handler)

@@ -3,9 +3,8 @@
     python tests/mutants.py            # every mutant against the tests named for it, survivors against the whole suite
     python tests/mutants.py 3 17       # only some, by number
 
-Each mutant is put into a copy of the repository, where its tests are run with -x. Exit code 1 if more than ALLOWED survive.
-It takes about twenty minutes on two cores, and eight more for each survivor. `pytest -m slow tests/test_mutants.py` does the
-same without the whole suite.
+Each mutant is put into a copy of the repository, where its tests are run with -x. Exit code 1 if more than ALLOWED
+survive. `pytest -m slow tests/test_mutants.py` does the same without the whole suite.
 """
 
 import os

@@ -121,7 +121,8 @@ MUTANTS = [
     Mutant(
         "train_utils/checkpoints/save.py",
         "            with complete_folder(path) as folder:",
-        "            self._prune()\n            with complete_folder(path) as folder:",
+        "            for old in newest_first(self.folder)[self.keep - 1 :]:\n                shutil.rmtree(old)\n"
+        "            with complete_folder(path) as folder:",
         "test_checkpoints.py",
     ),
     Mutant(
@@ -158,8 +159,8 @@ MUTANTS = [
     # what is published
     Mutant(
         "train_utils/evaluation.py",
-        '"mean_iou", "mean_dice", "pixel_accuracy")}',
-        '"mean_dice", "mean_iou", "pixel_accuracy")}',
+        "zip(self.class_names, self.scores[metric], strict=True)",
+        'zip(self.class_names, self.scores["iou"], strict=True)',
         "test_published_numbers.py",
     ),
     Mutant(
@@ -254,7 +255,7 @@ MUTANTS = [
         "data_utils/analysis/normalization.py",
         "np.sqrt(np.maximum(squares - mean**2, 0))",
         "np.sqrt(np.maximum(squares, 0))",
-        "test_dataset_info.py",
+        "test_published_numbers.py",
     ),
     Mutant(
         "data_utils/sources/holdout.py",

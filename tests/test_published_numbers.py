@@ -149,8 +149,21 @@ def test_the_terminal_shows_the_same_numbers(run, by_hand):
     assert len(rows) == 2
 
 
-def test_speed_is_images_over_seconds(run):
+def test_the_shares_of_a_steps_time_add_up_and_operations_follow_the_images(run):
     steps = [record for record in run.records if "perf/images_per_second" in record]
+    assert len(steps) > 5
+    operations = {record["perf/teraflops_per_device"] / record["perf/images_per_second"] for record in steps}
+    assert max(operations) == pytest.approx(min(operations), rel=1e-12) and min(operations) > 0  # of one image
     for record in steps:
         shares = [record[f"perf/{part}_percent"] for part in ("data_wait", "compute")]
-        assert sum(shares) == pytest.approx(100)
+        assert sum(shares) == pytest.approx(100, rel=1e-12)  # float64
+
+
+def test_mean_and_standard_deviation_in_config_json_are_those_of_the_training_pixels(run, data):
+    files = sorted((data / "train" / "images").iterdir())
+    pixels = np.concatenate([np.asarray(Image.open(file), dtype=np.float64).reshape(-1, 3) for file in files])
+    preprocess = run.config["preprocess"]
+    # the mean of squares minus the square of the mean loses about one of float64's sixteen digits here
+    assert preprocess["mean"] == pytest.approx(pixels.mean(axis=0), rel=1e-12)
+    assert preprocess["std"] == pytest.approx(pixels.std(axis=0), rel=1e-11)
+    assert preprocess["pixel_types"] == ["uint8"]

@@ -85,14 +85,15 @@ def test_types_ranges_and_channels(strength, channels, dtype, high, result):
     assert new_images.dtype == result and new_images.shape == images.shape
     assert new_masks.dtype == torch.int64 and new_masks.shape == masks.shape
     assert new_images.isfinite().all()
-    assert new_images.abs().max() < 2.5 * high
+    # brightness and contrast go a little beyond the range: measured 1.09 of it; and it is still a picture
+    assert new_images.abs().max() < 1.5 * high and new_images.std() > 0.1 * high
 
 
 def test_the_change_scales_with_the_data():
     """Units do not matter: the same scene in other units gives the same picture in those units."""
     images, masks = batch(dtype=torch.float64)
     small, large = run(images, masks)[0], run(images * 16, masks, scale=16.0)[0]
-    assert torch.allclose(small * 16, large, rtol=1e-12)
+    assert torch.equal(small * 16, large)  # a power of two changes the exponents only
 
 
 def test_none_only_converts():
@@ -127,7 +128,8 @@ def test_flips_and_quarter_turns_move_pixels_without_mixing_them():
     for matrix, move in expected.items():
         draws = [Draw(np.array(matrix, dtype=float).reshape(2, 2))] * len(images)
         new_images, new_masks = apply_draws(images, masks, draws, fill=torch.zeros(3), std=torch.ones(3))
-        assert torch.allclose(new_images, move(images), atol=1e-9)
+        # float64 rounding of the coordinates, times differences of up to 256 between neighbours: measured 4e-13
+        assert torch.allclose(new_images, move(images), rtol=0, atol=1e-11)
         assert torch.equal(new_masks, move(masks))
 
 
@@ -138,12 +140,14 @@ def test_a_rotation_does_not_shear_an_image_that_is_not_square(angle):
     bar = ((x.abs() < 30) & (y.abs() < 3)).long()
     _, (new_disk, new_bar) = warp(torch.zeros(2, 1, 80, 200), torch.stack([disk, bar]), angle)
     ignored = new_disk == 255
-    assert ((new_disk == disk) | ignored).float().mean() > 0.995
+    assert not ignored[disk == 1].any()  # it lies inside at every angle
+    # the pixels on its rim, 190 long, may fall either way: measured 56
+    assert ((new_disk != disk) & ~ignored).sum() < 80
     # Clockwise on the screen, where y points down.
     along = x * math.cos(math.radians(angle)) + y * math.sin(math.radians(angle))
     across = y * math.cos(math.radians(angle)) - x * math.sin(math.radians(angle))
     turned = ((along.abs() < 30) & (across.abs() < 3)).long()
-    assert ((new_bar == turned) | ignored).float().mean() > 0.995
+    assert turned[~ignored].sum() > 300 and torch.equal(new_bar[~ignored], turned[~ignored])
 
 
 def test_zoom_changes_size_about_the_centre():
@@ -172,9 +176,9 @@ def test_image_and_mask_stay_aligned(size):
         )
         inside = new_masks != 255
         assert torch.equal(new_images[:, 0][~inside], torch.full_like(new_images[:, 0][~inside], 9.0))
-        # Bilinear and nearest sampling agree on which of two values is closer.
-        assert ((new_images[:, 0] > 0.5) == (new_masks == 1))[inside].float().mean() > 0.99
-        assert inside.float().mean() > 0.3
+        # Bilinear and nearest sampling agree on which of two values is closer, but at corners: measured 0.9995.
+        assert ((new_images[:, 0] > 0.5) == (new_masks == 1))[inside].float().mean() > 0.999
+        assert inside.float().mean() > 0.3 and 0.1 < (new_masks == 1)[inside].float().mean() < 0.9
 
 
 @pytest.mark.parametrize("strength", ["basic", "strong"])
@@ -219,7 +223,7 @@ def test_basic_stays_in_its_ranges():
     angles = [math.degrees(math.atan2(d.matrix[1, 0], d.matrix[1, 1])) for d in draws]
     assert -15 <= min(angles) < -14 and 14 < max(angles) <= 15
     flipped = np.mean([np.linalg.det(d.matrix) < 0 for d in draws])
-    assert 0.4 < flipped < 0.6
+    assert 0.4 < flipped < 0.6  # one in two: four standard deviations of 400 draws
     gains, shifts = np.array([d.gain for d in draws]), np.array([d.shift for d in draws])
     assert 0.8 <= gains.min() < 0.82 and 1.18 < gains.max() <= 1.2
     assert -0.2 <= shifts.min() < -0.18 and 0.18 < shifts.max() <= 0.2
@@ -228,6 +232,7 @@ def test_basic_stays_in_its_ranges():
 
 def test_strong_uses_every_effect_at_its_rate():
     draws = [draw((0, i), strength="strong", seed=0, size=(64, 96), channels=3) for i in range(400)]
+    # rates of 1/2, 0.2 and 0.3, give or take four standard deviations of 400 draws (3.5 for the last two)
     assert 0.4 < np.mean([d.elastic is not None for d in draws]) < 0.6
     assert 0.13 < np.mean([d.blur > 0 for d in draws]) < 0.27
     assert 0.22 < np.mean([d.noise > 0 for d in draws]) < 0.38
@@ -247,8 +252,9 @@ def test_elastic_deformation_moves_as_far_as_drawn():
     moved, _ = apply_draws(
         x, torch.zeros(1, 64, 64).long(), [Draw(elastic=elastic)], fill=torch.zeros(1), std=torch.ones(1)
     )
-    assert moved[0, 0, 0, 0].item() == pytest.approx(4.0, abs=1e-6)
-    assert torch.allclose(moved[0, 0, 40:, 40:], x[0, 0, 40:, 40:], atol=0.5)
+    assert moved[0, 0, 0, 0].item() == pytest.approx(4.0, abs=1e-12)  # float64
+    # the bicubic kernel's negative lobe reaches there: 0.12 x 0.12 x 4 at most, measured 0.0494
+    assert torch.allclose(moved[0, 0, 40:, 40:], x[0, 0, 40:, 40:], rtol=0, atol=0.06)
 
 
 def test_contrast_is_about_the_mean_and_brightness_in_standard_deviations():
@@ -264,18 +270,18 @@ def test_blur_is_gaussian_and_keeps_flat_areas():
     image = torch.zeros(1, 1, 21, 31, dtype=torch.float64)
     image[..., 10, 15] = 1.0
     blurred, _ = warp(image, torch.zeros(1, 21, 31).long(), blur=1.2)
-    assert blurred.sum().item() == pytest.approx(1.0)
+    assert blurred.sum().item() == pytest.approx(1.0, rel=1e-12)  # float64
     spread = (blurred[0, 0].sum(dim=0) * (torch.arange(31) - 15) ** 2).sum().item()
-    assert spread == pytest.approx(1.2**2, rel=0.05)
+    assert spread == pytest.approx(1.2**2, rel=0.01)  # the kernel is cut off: measured 0.2%
     flat, _ = warp(torch.full((1, 1, 9, 2), 7.0), torch.zeros(1, 9, 2).long(), blur=1.5)
-    assert torch.allclose(flat, torch.full_like(flat, 7.0), rtol=1e-6)
+    assert torch.allclose(flat, torch.full_like(flat, 7.0), rtol=1e-6, atol=0)  # float32: measured 1.4e-7
 
 
 def test_noise_has_the_drawn_size_and_its_own_seed():
     images, masks = torch.zeros(2, 1, 64, 64), torch.zeros(2, 64, 64).long()
     draws = [Draw(noise=0.5, noise_seed=1), Draw(noise=0.5, noise_seed=2)]
     noisy, _ = apply_draws(images, masks, draws, fill=torch.zeros(1), std=torch.full((1,), 10.0))
-    assert noisy.std().item() == pytest.approx(5.0, rel=0.05)
+    assert noisy.std().item() == pytest.approx(5.0, rel=0.03)  # four standard deviations of 8192 draws
     assert not torch.equal(noisy[0], noisy[1])
 
 

@@ -78,7 +78,8 @@ def test_few_sizes_are_never_padded_and_many_become_few_shapes():
     shapes = padded_shapes(many)
     assert len(np.unique(shapes, axis=0)) <= 16
     assert (shapes >= many).all()
-    assert shapes.prod(axis=1).sum() < 1.7 * many.prod(axis=1).sum()
+    # measured 1.56; one shape for all would take 4.0 times the pixels
+    assert shapes.prod(axis=1).sum() < 1.6 * many.prod(axis=1).sum()
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])

@@ -82,21 +82,24 @@ def test_crops_of_large_images_are_read_in_windows_and_equal_those_of_the_whole(
     monkeypatch.setattr("data_utils.loading.dataset.network_input", network_input)
     windows = TrainingDataset(info.train, info, Preprocess(scale=scale))
     whole = TrainingDataset(replace(info.train, class_locations={}), info, Preprocess(scale=scale))
-    rare = 0
+    rare = compared = 0
     for epoch in range(60):
         image, mask, _, problem = windows[Slot(epoch % 3, epoch, 64, 64)]
         assert not read_whole and problem is None and image.shape[1:] == mask.shape == (64, 64)
         rare += bool((mask == 2).any())
-        if epoch < 6:  # where no class was favoured, which is drawn alike, both took the same crop
+        if epoch < 12:  # where no class was favoured, which is drawn alike, both took the same crop
             expected, expected_mask, _, _ = whole[Slot(epoch % 3, epoch, 64, 64)]
             favoured = np.random.default_rng([0, epoch, epoch % 3, 1]).random() < 1 / 3
             if not favoured:
-                assert (image.int() - expected.int()).abs().max() <= 1
+                compared += 1
+                # resized by itself a window's weights round otherwise in the last bit: measured 2 values in 10,000
+                assert (image.int() - expected.int()).abs().max() <= (0 if scale == 1 else 1)
                 assert (image != expected).float().mean() < 1e-3
                 np.testing.assert_array_equal(mask, expected_mask)
             assert read_whole
             read_whole.clear()
-    assert rare > 5  # chance alone: a few in a hundred at scale 1
+    assert compared >= 6  # the others were favoured
+    assert rare > 5  # a ninth of 60 are for this class (measured 6 to 8); chance alone: a few in a hundred at scale 1
 
 
 def test_a_large_image_that_does_not_fit_its_mask_is_named(tmp_path, monkeypatch):

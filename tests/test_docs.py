@@ -11,6 +11,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from torch.distributed.run import get_args_parser
 
 import inference.args
 import train_utils.args
+from runtime.cli import Arguments
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 SMALL = {  # flags that make a documented command quick
@@ -54,6 +56,14 @@ class Parsed(Exception):
     """Raised where a script would begin its work."""
 
 
+def stopping_after(parse_args: Callable) -> Callable:
+    def parse_and_stop(parser: argparse.ArgumentParser, *_) -> None:
+        parse_args(parser)
+        raise Parsed
+
+    return parse_and_stop
+
+
 def parse_script(script: str, flags: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """By the script's own parser, for a user with a token of the Hub; SystemExit where it refuses."""
     monkeypatch.setattr(sys, "argv", [script, *flags])
@@ -63,16 +73,11 @@ def parse_script(script: str, flags: list[str], monkeypatch: pytest.MonkeyPatch)
     elif script == "predict.py":
         inference.args.parse_args("")
     else:
-        original = argparse.ArgumentParser.parse_args
-
-        def stop_after(parser: argparse.ArgumentParser, *_) -> None:
-            original(parser)
-            raise Parsed
-
-        monkeypatch.setattr(argparse.ArgumentParser, "parse_args", stop_after)
-        with pytest.raises(Parsed):
+        # our own parser overrides argparse's; where neither stopped it, the tool would really run
+        with monkeypatch.context() as patch, pytest.raises(Parsed):
+            for kind in (argparse.ArgumentParser, Arguments):
+                patch.setattr(kind, "parse_args", stopping_after(kind.parse_args))
             importlib.import_module(script.removesuffix(".py").replace("/", ".")).main()
-        monkeypatch.setattr(argparse.ArgumentParser, "parse_args", original)
 
 
 def check(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +110,8 @@ def check(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_command_parses_and_names_files_that_exist(page, monkeypatch):
+def test_every_command_parses_and_names_files_that_exist(page, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)  # DATA, OUT and the like are nowhere
     for command in [*blocks(page), *inline(page)]:
         try:
             check(command, monkeypatch)
@@ -142,12 +148,20 @@ def known_flags() -> set[str]:
     return flags
 
 
+def test_commands_links_and_flags_are_found_to_be_checked():
+    """The tests above and below go over what these patterns find."""
+    assert sum(len(blocks(page)) for page in PAGES) > 20 and sum(len(inline(page)) for page in PAGES) > 5
+    assert len(re.findall(r"\]\(([^)#\s]+)\)", (ROOT / "README.md").read_text())) > 5
+
+
 def test_every_flag_named_in_the_text_exists():
-    known = known_flags()
+    known, checked = known_flags(), set()
     for page in PAGES:
         spans = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE))
         named = {flag for span in spans for flag in re.findall(r"(?<!\S)--[a-z][\w-]*", span)}
         assert named - known - FOREIGN == set(), page.name
+        checked |= named
+    assert len(checked) > 30
 
 
 @pytest.fixture

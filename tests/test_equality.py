@@ -57,4 +57,5 @@ def test_adamw_in_float64_gives_the_same_losses_for_any_split(seed):
     whole = losses_of_a_run(1, 8, 1, seed)
     assert whole[-1] < whole[0]
     for processes, micro_batch_size, accumulation in [(2, 4, 1), (3, 3, 1), (1, 4, 2), (2, 1, 4), (3, 1, 3), (1, 4, 3)]:
-        assert losses_of_a_run(processes, micro_batch_size, accumulation, seed) == pytest.approx(whole, abs=1e-9)
+        # promised to 1e-9; measured 7e-16, and AdamW may amplify it a thousandfold
+        assert losses_of_a_run(processes, micro_batch_size, accumulation, seed) == pytest.approx(whole, abs=1e-12)

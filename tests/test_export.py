@@ -45,7 +45,8 @@ def test_logits_are_torchs_on_every_size(norm, upsample, tmp_path):
         with torch.inference_mode():
             expected, got = model(images), exported(images)
         assert got.shape == expected.shape
-        assert (got - expected).abs().max() < 1e-4
+        # float32, sums in another order: measured 6e-8 of 0.4, and 1.1e-5 of 1.4 where a norm sees few pixels
+        assert (got - expected).abs().max() < (5e-7 if norm == "batch" else 5e-5)
 
 
 def test_the_command_writes_a_file_that_predict_and_python_take(tmp_path):
@@ -57,7 +58,7 @@ def test_the_command_writes_a_file_that_predict_and_python_take(tmp_path):
     assert "agrees with torch" in result.stdout
     expected = Predictor.from_pretrained(tmp_path / "model")(image)
     for predictor in (Predictor(str(file)), Predictor.from_pretrained(file)):
-        np.testing.assert_allclose(predictor(image).probabilities, expected.probabilities, atol=1e-4)
+        np.testing.assert_allclose(predictor(image).probabilities, expected.probabilities, rtol=0, atol=1e-6)  # 6e-8
     for model, output in ((tmp_path / "model", "one"), (file, "two")):
         result = launch("predict.py", "--model", model, "--input", image, "--output", tmp_path / output)
         assert result.returncode == 0, result.stderr
@@ -85,9 +86,9 @@ def test_what_is_no_exported_model_says_so(tmp_path, fails_with):
     with pytest.raises(ModelError, match=r"was not written by `python -m unet\.export`"):
         OnnxNetwork(tmp_path / "foreign.onnx")
     result = launch("-m", "unet.export", tmp_path / "nowhere", tmp_path / "a.onnx")
-    assert result.returncode == 1
+    fails_with(result, f"{tmp_path / 'nowhere'}: is not a folder with config.json", 1)
     assert result.stderr.startswith("export.py: error: ")
-    assert "Traceback" not in result.stderr
+    assert not (tmp_path / "a.onnx").exists()
 
 
 def test_onnxruntime_is_imported_only_when_used():

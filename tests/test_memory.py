@@ -40,9 +40,16 @@ def test_the_batch_is_split_over_processes_and_accumulation(batch, world, micro,
     assert split.micro_batch_size * split.accumulation * world >= batch
 
 
-@pytest.mark.parametrize(("micro", "flag", "profile"), [(None, 2, 4), (4, 2, None), (1, 2, None)])
-def test_explicit_settings_that_disagree_are_refused(micro, flag, profile):
-    with pytest.raises(SettingsError):
+@pytest.mark.parametrize(
+    ("micro", "flag", "profile", "message"),
+    [
+        (None, 2, 4, "the profile sets 4 gradient accumulation steps, --gradient-accumulation-steps 2; give one"),
+        (4, 2, None, "takes 1 micro-batches of 4, not 2 accumulation steps"),
+        (1, 2, None, "takes 4 micro-batches of 1, not 2 accumulation steps"),
+    ],
+)
+def test_explicit_settings_that_disagree_are_refused(micro, flag, profile, message):
+    with pytest.raises(SettingsError, match=message):
         split_batch(16, 4, micro, flag, profile)
 
 
@@ -59,7 +66,7 @@ def test_activation_checkpointing_keeps_gradients_and_running_statistics(norm):
         results.append((network, [parameter.grad for parameter in network.parameters()]))
     (plain, gradients), (recomputing, recomputed) = results
     for ours, theirs in zip(recomputed, gradients, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)  # float64: measured 0
     for name, value in plain.state_dict().items():
         assert torch.equal(value, recomputing.state_dict()[name]), name
 
@@ -77,12 +84,13 @@ def test_the_estimate_is_what_autograd_keeps_and_checkpointing_needs_far_less():
         network.train()(torch.rand(shape))
     weights = sum(parameter.numel() * 4 for parameter in network.parameters())
     estimate = step_bytes(network, shape, copies=3)
-    assert estimate == pytest.approx(sum(kept.values()) + 4 * weights, rel=0.05)
+    assert estimate == sum(kept.values()) + 4 * weights
     assert step_bytes(network, (4, *shape[1:]), copies=3) - 4 * weights == pytest.approx(
-        2 * (estimate - 4 * weights), rel=0.1
+        2 * (estimate - 4 * weights),
+        rel=0.05,  # but for what does not grow with the batch, its statistics: measured 3%
     )
     network.activation_checkpointing = True
-    assert step_bytes(network, shape, copies=3) - 4 * weights < 0.6 * (estimate - 4 * weights)
+    assert step_bytes(network, shape, copies=3) - 4 * weights < 0.55 * (estimate - 4 * weights)  # 0.54
 
 
 @pytest.mark.parametrize(("kind", "shards"), [(DistributedType.MULTI_GPU, 1), (DistributedType.FSDP, 4)])
@@ -120,6 +128,7 @@ def test_a_process_without_room_lowers_the_micro_batch_of_all_and_changes_no_los
     assert "8 images a step = 4 in a micro-batch x 2 processes x 1 accumulation steps" in roomy.stdout
     assert "micro-batches of 2 images of 40 x 56, of 4 wanted" in tight.stdout
     assert "8 images a step = 2 in a micro-batch x 2 processes x 2 accumulation steps" in tight.stdout
+    # the documented promise, of SGD in fp32; measured 4e-7
     assert losses(tmp_path / "tight") == pytest.approx(losses(tmp_path / "roomy"), abs=1e-5)
 
 
@@ -129,7 +138,9 @@ def test_no_room_for_one_image_is_one_clear_line_on_all_processes(tiny_folder, t
     errors = [line for line in result.stderr.splitlines() if "error: no memory for a micro-batch of 1 images" in line]
     assert len(errors) == 1, result.stderr
     result = run_with_room(tmp_path, "fixed", 1000, tiny_folder, 0, "--micro-batch-size", "3")
-    assert "no memory for a micro-batch of 3 images" in result.stderr
+    assert result.returncode == 1
+    errors = [line for line in result.stderr.splitlines() if "error: no memory for a micro-batch of 3 images" in line]
+    assert len(errors) == 1, result.stderr
 
 
 def test_memory_that_runs_out_later_is_recorded_and_the_restart_goes_on_in_smaller_micro_batches(tiny_folder, tmp_path):

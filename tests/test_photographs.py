@@ -25,7 +25,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def test_a_network_learns_photographs(run):
     assert "3 training and 1 validation images, 3 channels, classes 0=background, 255=foreground" in run.output
     losses = run.values("train/loss")
-    assert losses[-1] < 0.6 * losses[0]
+    assert losses[-1] < 0.6 * losses[0]  # measured 0.5
 
 
 def test_what_was_learnt_is_predicted_at_each_photographs_own_size(run):
@@ -36,7 +36,8 @@ def test_what_was_learnt_is_predicted_at_each_photographs_own_size(run):
         mask = predictor.mask(file)
         assert mask.shape == truth.shape
         accuracies.append((mask == truth).mean())
-    assert np.median(accuracies) > 0.85  # three of the four were trained on
+    # three of the four were trained on: measured 0.90; one class everywhere has a median of 0.5
+    assert np.median(accuracies) > 0.87
 
 
 def test_a_photograph_that_a_camera_has_turned_is_seen_upright(run, tmp_path):
@@ -46,4 +47,6 @@ def test_a_photograph_that_a_camera_has_turned_is_seen_upright(run, tmp_path):
     exif[ExifTags.Base.Orientation] = 6  # to be turned clockwise for display
     upright.transpose(Image.Transpose.ROTATE_90).save(tmp_path / "turned.png", exif=exif)
     upright.save(tmp_path / "upright.png")
-    assert (predictor.mask(tmp_path / "turned.png") == predictor.mask(tmp_path / "upright.png")).all()
+    mask = predictor.mask(tmp_path / "upright.png")
+    assert len(np.unique(mask)) == 2 and mask.shape[0] < mask.shape[1]
+    assert np.array_equal(predictor.mask(tmp_path / "turned.png"), mask)

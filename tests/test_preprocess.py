@@ -100,10 +100,14 @@ def test_resizing_keeps_type_range_and_brightness():
     noise = np.random.default_rng(0).integers(0, 256, (64, 80, 3), dtype=np.uint8)
     small = resize_image(noise, (32, 40))
     assert small.dtype == np.uint8
-    assert abs(float(small.mean()) - float(noise.mean())) < 1
+    assert abs(float(small.mean()) - float(noise.mean())) < 0.1  # rounding, and clipping on both sides: measured 0.02
+    blocks = noise.reshape(32, 2, 40, 2, 3).mean(axis=(1, 3))
+    assert np.abs(blocks - small).mean() < 15  # bicubic is sharper: measured 11; without antialiasing 50
     deep = resize_image(noise.astype(np.uint16) * 16, (32, 40))
     assert deep.dtype == np.float32
-    np.testing.assert_allclose(deep, small.astype(np.float32) * 16, atol=40)  # one rounds, and both clip differently
+    # 8 bits are rounded twice, after the rows and after the columns: measured 1.5 grey levels
+    np.testing.assert_allclose(deep, small.astype(np.float32) * 16, rtol=0, atol=2 * 16)
+    assert np.abs(deep - small.astype(np.float32) * 16).mean() < 0.5 * 16
     five = resize_image(np.repeat(noise[:, :, :1], 5, axis=2), (32, 40))
     assert five.shape == (32, 40, 5)
     assert five.dtype == np.uint8
@@ -169,7 +173,7 @@ def test_less_of_a_jpeg_file_is_decoded_and_nothing_moves(size, orientation, sca
     drafted, plain = (network_input(source, preprocess, 3)[0] for source in (file, whole))
     assert drafted.shape == plain.shape
     difference = np.abs(drafted.astype(int) - plain)
-    assert difference.mean() < 1.5
+    assert difference.mean() < 1  # grey level: measured at most 0.75
     # a picture moved by half a pixel of the network's would differ by tens of grey levels along the box
     moved = np.abs(plain[:, :, 1:].astype(int) - plain[:, :, :-1]).mean()
     assert difference.mean() < 0.3 * moved

@@ -90,9 +90,10 @@ def test_logits_are_the_originals(save, classes, bilinear, prefix):
     images = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (2, 3, 67, 90), dtype=np.uint8))
     with torch.inference_mode():
         expected = reference_logits(weights, images.double() / 255)
-        assert expected.std() > 0.1
-        assert (model.double()(images) - expected).abs().max() < 1e-12
+        assert expected.std() > 2
+        assert (model.double()(images) - expected).abs().max() < 1e-12  # float64
         expected = reference_logits(weights, images / 255)
+        # float32: the last place of values of 12 is 1e-6; measured 0
         assert (load_model(save(weights))(images) - expected).abs().max() < 1e-5
     assert model.config.upsample == ("bilinear_aligned" if bilinear else "transpose")
     assert (model.config.base_channels, model.config.depth, model.config.norm) == (4, 4, "batch")
@@ -106,7 +107,7 @@ def test_one_sigmoid_becomes_the_equivalent_softmax_of_two_classes(save):
         expected = reference_logits(weights, images.double() / 255).sigmoid()[:, 0]
         probabilities = model(images).softmax(dim=1)
     assert probabilities.shape[1] == 2
-    assert (probabilities[:, 1] - expected).abs().max() < 1e-12
+    assert (probabilities[:, 1] - expected).abs().max() < 1e-14  # float64: measured 1e-16
     assert 0.05 < (probabilities.argmax(dim=1) == 1).double().mean() < 0.95
 
 
@@ -117,7 +118,9 @@ def test_biases_of_older_versions_are_kept_in_the_batch_norm(save):
         expected = reference_logits(weights, images.double() / 255)
         without = {name: value for name, value in weights.items() if not name.endswith(("0.bias", "3.bias"))}
         assert (reference_logits(without, images.double() / 255) - expected).abs().max() > 0.1
-        assert (load_model(save(weights)).double()(images) - expected).abs().max() < 1e-5  # means are float32
+        assert (
+            load_model(save(weights)).double()(images) - expected
+        ).abs().max() < 2e-6  # means are float32: measured 3e-7
 
 
 @pytest.mark.parametrize(
@@ -201,7 +204,7 @@ def test_safetensors_of_a_pytorch_unet_load_too(tmp_path):
     images = torch.full((1, 3, 16, 16), 200.0)
     with torch.inference_mode():
         difference = load_model(tmp_path / "theirs.safetensors")(images) - reference_logits(weights, images / 255)
-    assert difference.abs().max() < 1e-5
+    assert difference.abs().max() < 1e-6  # float32: measured 0
 
 
 class Malicious:
@@ -341,7 +344,8 @@ def test_training_starts_from_the_checkpoint_and_keeps_its_preprocessing(save, t
     assert (trained.config.preprocess.std, trained.config.preprocess.detect_unit_range) == ((255.0,) * 3, True)
     images = torch.from_numpy(np.random.default_rng(3).integers(0, 256, (1, 3, 64, 64), dtype=np.uint8))
     for name, weight in trained.named_parameters():
-        torch.testing.assert_close(weight, source.get_parameter(name), atol=1e-6, rtol=1e-4)
+        # one step moves a weight by 1e-9, which is lost in float32 where a weight is larger than 0.02
+        torch.testing.assert_close(weight, source.get_parameter(name), atol=3e-9, rtol=0)
     with torch.inference_mode():
         assert (source(images) - reference_logits(weights, images / 255)).abs().max() < 1e-5
 
@@ -353,7 +357,9 @@ def test_fine_tuning_to_other_classes_lists_what_is_fresh(save, tmp_path):
     assert "fresh are head.conv.weight (5 x 4 x 1 x 1 here, 2 x 4 x 1 x 1 there), head.conv.bias" in result.stdout
     trained, source = load_model(tmp_path / "run" / "model"), load_model(path)
     assert trained.config.num_classes == 5
-    torch.testing.assert_close(trained.stem.conv1.weight, source.stem.conv1.weight, atol=1e-6, rtol=1e-4)
+    torch.testing.assert_close(
+        trained.stem.conv1.weight, source.stem.conv1.weight, atol=3e-9, rtol=0
+    )  # one step of 1e-9
 
 
 @pytest.mark.parametrize(
@@ -368,5 +374,7 @@ def test_mistakes_end_in_one_line_on_any_number_of_processes(save, tmp_path, fai
     result = launch("train.py", "--init-from", path, *flags, "--output-dir", tmp_path / "run", profile=profile)
     if profile is None:
         fails_with(result, line.replace("MODEL", str(path)), 1)
-    else:
-        assert result.stderr.count(line.replace("MODEL", str(path))) == 1
+    else:  # the launcher adds lines of its own
+        assert result.returncode == 1
+        (said,) = [text for text in result.stderr.splitlines() if text.startswith("train.py: error: ")]
+        assert line in said

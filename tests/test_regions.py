@@ -175,6 +175,10 @@ def test_a_window_is_resized_as_the_whole_image_is(kind, target, tmp_path):
             crop = input_window(regions, preprocess, channels, window)
             assert crop.dtype == whole.dtype
             expected = whole[:, top : top + height, left : left + width]
-            np.testing.assert_allclose(crop, expected, rtol=1e-5, atol=1 if crop.dtype == np.uint8 else 1e-3)
-            if target == (301, 333):
+            if target in ((301, 333), (height, width)):
                 np.testing.assert_array_equal(crop, expected)
+            elif crop.dtype == np.uint8:  # the weights' last bit is another, and so a value now and then
+                assert np.abs(crop.astype(int) - expected).max() <= 1
+                assert (crop != expected).mean() < 0.01
+            else:  # float32: measured 1.4e-6 of the range
+                np.testing.assert_allclose(crop, expected, rtol=0, atol=5e-6 * PICTURES[kind].max())

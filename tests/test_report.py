@@ -197,9 +197,9 @@ def points_of(chart: Curve) -> list[list[tuple[float, float]]]:
 def test_a_curve_goes_through_its_points():
     (line,) = points_of(curve("Loss", {"training": [(10, 4.0), (20, 2.0), (30, 3.0), (40, 1.0)]}))
     x, y = np.array(line).T
-    np.testing.assert_allclose(np.diff(x), np.diff(x)[0], atol=0.11)
+    np.testing.assert_allclose(np.diff(x), np.diff(x)[0], rtol=0, atol=1e-5)  # six decimals
     assert y[3] > y[0]  # down the page, where its coordinates grow
-    np.testing.assert_allclose((y - y[0]) / (y[3] - y[0]), [0, 2 / 3, 1 / 3, 1], atol=0.01)
+    np.testing.assert_allclose((y - y[0]) / (y[3] - y[0]), [0, 2 / 3, 1 / 3, 1], rtol=0, atol=1e-6)
     assert x.min() >= 0 and x.max() <= 480 and y.min() >= 0 and y.max() <= 240
 
 
@@ -277,8 +277,9 @@ def test_the_confusion_matrix_of_trackers_is_coloured_by_shares_and_has_the_colu
     row, columns = (half[:, 0] - top) / height, (half[:, 1] - left) / width
     assert 1 <= row.min() < row.max() < 2.1  # second row
     assert 1 <= columns.min() < 1.1 and 2.9 < columns.max() < 3.1  # second and third column
-    assert len(half) == pytest.approx(2 * len(full), rel=0.1)  # the numbers cover some of it
-    assert len(none) == pytest.approx(6 * len(full), rel=0.1)
+    # the numbers cover some of it: measured 0.7% and 5.4%
+    assert len(half) == pytest.approx(2 * len(full), rel=0.03)
+    assert len(none) == pytest.approx(6 * len(full), rel=0.08)
     ink = (pixels[:top] < 128).all(axis=2)  # the columns' names
     first, last = ink[:, left : left + width].sum(), ink[:, left + 2 * width :].sum()
     assert first > 0 and last > 0
@@ -314,7 +315,7 @@ def test_photographs_are_jpegs_close_to_the_original_and_flat_pictures_stay_exac
     flat[50:100, 80:200] = (230, 30, 40)
     one, other = embed_all([photo, flat], 10**6)
     assert one.source.startswith("data:image/jpeg;") and other.source.startswith("data:image/png;")
-    assert np.abs(np.asarray(opened(one.source)).astype(int) - photo).mean() < 4
+    assert np.abs(np.asarray(opened(one.source)).astype(int) - photo).mean() < 3  # the noise alone is 2.4, as measured
     np.testing.assert_array_equal(np.asarray(opened(other.source)), flat)
 
 
@@ -338,9 +339,9 @@ def test_the_card_says_what_was_measured_in_the_form_the_hub_reads():
     assert (data.library_name, data.pipeline_tag) == ("unet-accelerate", "image-segmentation")
     measured = {result.metric_type: result.metric_value for result in data.eval_results}
     assert measured == {
-        "mean_iou": pytest.approx((90 / 105 + 15 / 30) / 2, abs=1e-6),
-        "mean_dice": pytest.approx((180 / 195 + 30 / 45) / 2, abs=1e-6),
-        "pixel_accuracy": pytest.approx(105 / 120, abs=1e-6),
+        "mean_iou": round((90 / 105 + 15 / 30) / 2, 6),
+        "mean_dice": round((180 / 195 + 30 / 45) / 2, 6),
+        "pixel_accuracy": 105 / 120,
     }
     assert {result.dataset_name for result in data.eval_results} == {"shapes<i>"}
 
@@ -417,8 +418,8 @@ def test_a_run_ends_with_a_card_and_a_report_of_its_best_model(trained, tiny_fol
     best = max((r for r in records(trained) if "eval/mean_iou" in r), key=lambda record: record["eval/mean_iou"])
     text = (trained / "model" / "README.md").read_text()
     measured = {result.metric_type: result.metric_value for result in ModelCard(text).data.eval_results}
-    assert measured["mean_iou"] == pytest.approx(best["eval/mean_iou"], abs=1e-6)
-    assert measured["mean_dice"] == pytest.approx(best["eval/mean_dice"], abs=1e-6)
+    assert measured["mean_iou"] == round(best["eval/mean_iou"], 6)
+    assert measured["mean_dice"] == round(best["eval/mean_dice"], 6)
     assert f"Weights of optimizer step {best['step']} of" in text
     assert str(tiny_folder.parent) not in text
     page = Page((trained / "report.html").read_text())
@@ -436,7 +437,9 @@ def test_the_worst_and_best_images_have_the_iou_of_their_own_masks(trained, tiny
         matrix = confusion_matrix(torch.from_numpy(predictor.mask(image)).long(), truth, 2)
         expected[image.stem] = scores(matrix)["mean_iou"]
     assert len(set(expected.values())) > 2
-    assert {Path(name).stem: float(iou) for name, iou in shown} == pytest.approx(expected, abs=1e-4)
+    assert {Path(name).stem: float(iou) for name, iou in shown} == pytest.approx(
+        expected, abs=6e-5
+    )  # four digits, divided in float32
     assert [iou for _, iou in shown] == sorted(iou for _, iou in shown)
 
 
@@ -456,10 +459,9 @@ def test_two_processes_find_the_same_worst_and_best_images(tiny_folder, tmp_path
         result = launch(*command, tmp_path / name, profile=profile)
         assert result.returncode == 0, result.stderr
         titles[name] = re.findall(r"(\S+): IoU (\d\.\d+)", Page((tmp_path / name / "report.html").read_text()).text)
-    assert [name for name, _ in titles["one"]] == [name for name, _ in titles["two"]]
-    for (_, one), (_, two) in zip(titles["one"], titles["two"], strict=True):
-        assert float(one) == pytest.approx(float(two), abs=2e-4)
-    assert len(titles["one"]) == 5
+    # three steps of float32 rounding move no pixel of these over the border between the classes
+    assert titles["one"] == titles["two"] and len(titles["one"]) == 5
+    assert len({iou for _, iou in titles["one"]}) > 1
 
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

@@ -55,7 +55,7 @@ def test_sizes_are_those_of_the_pictures():
 def test_every_class_is_common_and_every_picture_has_an_object():
     masks = [record["mask"] for record in Shapes(60)]
     shares = np.bincount(np.concatenate([mask.ravel() for mask in masks]), minlength=len(CLASS_NAMES))
-    assert (shares / shares.sum() > 0.04).all()
+    assert (shares / shares.sum() > 0.04).all()  # of five classes
     assert all(mask.any() for mask in masks)
 
 
@@ -68,7 +68,7 @@ def test_colour_alone_does_not_tell_the_classes():
     nearest = ((pixels[:, None] - means) ** 2).sum(axis=2).argmin(axis=1)
     hits = [((labels == k) & (nearest == k)).sum() for k in range(len(CLASS_NAMES))]
     either = [((labels == k) | (nearest == k)).sum() for k in range(len(CLASS_NAMES))]
-    assert np.mean(np.divide(hits, either)) < 0.7
+    assert np.mean(np.divide(hits, either)) < 0.65  # measured 0.63
 
 
 def test_export_writes_pairs_that_read_back(tmp_path):

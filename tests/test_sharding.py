@@ -55,17 +55,19 @@ def sharded(tiny_folder, tmp_path_factory) -> Path:
 def test_fsdp_gives_the_same_losses_and_the_same_files(tiny_folder, sharded, tmp_path):
     plain = tmp_path / "plain"
     run_fsdp(tiny_folder, plain, 1)
-    assert losses(sharded) == pytest.approx(losses(plain), abs=1e-5)
+    assert losses(sharded) == pytest.approx(losses(plain), abs=1e-5)  # the documented promise, of SGD in fp32
     for kind in ("model", "average", "optimizer"):
         name = f"checkpoints/step-00000008/{kind}.safetensors"
-        torch.testing.assert_close(load_file(sharded / name), load_file(plain / name), atol=1e-3, rtol=1e-3)
+        torch.testing.assert_close(
+            load_file(sharded / name), load_file(plain / name), atol=3e-4, rtol=0
+        )  # measured 7e-5
 
 
 @pytest.mark.parametrize("processes", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_fsdp_resumes_on_another_number_of_processes(tiny_folder, sharded, tmp_path, processes):
     output = resumed_at_4(sharded, tmp_path / "run")
     run_fsdp(tiny_folder, output, processes, "--resume", "auto")
-    assert losses(output) == pytest.approx(losses(sharded), abs=1e-5)
+    assert losses(output) == pytest.approx(losses(sharded), abs=1e-5)  # the documented promise, of SGD in fp32
 
 
 @pytest.fixture

@@ -34,15 +34,13 @@ def measured(monkeypatch, *, steps: int, data: float = 0.0, compute: float = 1.0
 
 def test_throughput_counts_neither_warm_up_nor_what_happens_between_steps(monkeypatch):
     values = measured(monkeypatch, steps=5, data=1.0, compute=3.0, peak=12).summary()
-    assert values == pytest.approx(
-        {
-            "perf/images_per_second": 1.0,
-            "perf/teraflops_per_device": 3.0,
-            "perf/peak_flops_percent": 25.0,
-            "perf/data_wait_percent": 25.0,
-            "perf/compute_percent": 75.0,
-        }
-    )
+    assert values == {
+        "perf/images_per_second": 1.0,
+        "perf/teraflops_per_device": 3.0,
+        "perf/peak_flops_percent": 25.0,
+        "perf/data_wait_percent": 25.0,
+        "perf/compute_percent": 75.0,
+    }
 
 
 def test_on_a_gpu_times_are_those_of_events_that_are_over(monkeypatch):
@@ -77,8 +75,8 @@ def test_on_a_gpu_times_are_those_of_events_that_are_over(monkeypatch):
         clock.now += 2
         meter.end_step(8)
     values = meter.summary()
-    assert values["perf/images_per_second"] == pytest.approx(2)
-    assert values["perf/data_wait_percent"] == pytest.approx(25)
+    assert values["perf/images_per_second"] == 2
+    assert values["perf/data_wait_percent"] == 25
     assert values["perf/peak_memory_gb"] == 3
 
 
@@ -104,7 +102,7 @@ def test_flops_are_those_of_a_real_forward_and_backward_pass(upsample):
     network = UNet(UNetConfig(in_channels=1, base_channels=4, depth=3, upsample=upsample))
     with FlopCounterMode(display=False) as counter:
         network(torch.rand(1, 1, 48, 64)).sum().backward()
-    assert training_flops(network, 1) == pytest.approx(counter.get_total_flops() / (48 * 64))
+    assert training_flops(network, 1) == counter.get_total_flops() / (48 * 64)
     # the head alone: a multiply-add for each of 4 x 2 weights, once forward and twice backward
     assert training_flops(network, 1) > 3 * 2 * 4 * 2
 

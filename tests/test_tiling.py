@@ -46,6 +46,7 @@ def test_exact_tiles_equal_the_whole_image_and_with_less_overlap_they_would_not(
     assert tiling.exact
     with torch.inference_mode():
         whole = model(image[None])[0]
+        # float64, logits of about 0.5: measured 2e-16; 4e-11 and more with less overlap
         assert (tiled(model, image, tiling) - whole).abs().max() < 1e-13
         too_little = tiling._replace(overlap=tiling.overlap - 2 * grid)
         assert (tiled(model, image, too_little) - whole).abs().max() > 1e-12
@@ -65,9 +66,11 @@ def test_networks_that_look_at_the_whole_image_are_blended_and_say_so(config):
     assert "blended, not exactly" in str(tiling)
     with torch.inference_mode():
         image = torch.rand(3, 150, 170, dtype=torch.float64)
-        logits = tiled(model, image, tiling)
-        assert logits.shape == (3, 150, 170)
-        assert torch.isfinite(logits).all()
+        logits, whole = tiled(model, image, tiling), model(image[None])[0]
+    assert logits.shape == (3, 150, 170)
+    # group and instance norm see other statistics in a tile: measured 0.03 on average, of logits with a spread of 0.4
+    difference = (logits - whole).abs()
+    assert difference.max() > 1e-6 and difference.mean() < 0.1 * whole.std()
 
 
 @settings(max_examples=40, deadline=None)
@@ -92,7 +95,8 @@ def test_every_pixel_is_covered_whatever_the_sizes(height, width, tile, overlap,
 
     pixels = 3 * tile_height * tile_width
     bands = stream_logits(forward, lambda start, stop: image[:, start:stop], (height, width), tiling, pixels)
-    torch.testing.assert_close(torch.cat(list(bands), dim=1), image)
+    # float64, blended with weights that add up to one: measured 4e-16
+    torch.testing.assert_close(torch.cat(list(bands), dim=1), image, rtol=0, atol=1e-13)
     assert all(shape[2] <= tile_height + grid and shape[3] <= tile_width + grid for shape in starts)
 
 
@@ -131,7 +135,7 @@ def test_tiles_and_bands_of_a_predictor_equal_the_whole_image_at_any_scale(scale
     (expected,) = whole.in_batch([whole.inputs(image).tensors], [shape])
     for predictor in (whole, tiles):
         logits = torch.cat(list(predictor.bands(ArrayRegions(image))), dim=1)
-        assert (logits - expected).abs().max() < 1e-12
+        assert (logits - expected).abs().max() < 1e-13  # float64: measured 2e-16
 
 
 @pytest.mark.parametrize("rows", [1, 16, 64, 2000])
@@ -140,7 +144,7 @@ def test_rows_of_logits_are_resized_as_all_of_them_are(size, target, rows):
     logits = torch.rand(2, size, 9, dtype=torch.float64)
     (expected,) = resize_logits(logits[None], (target, 5))
     bands = list(resize_bands(iter(logits.split(rows, dim=1)), (size, 9), (target, 5)))
-    assert (torch.cat(bands, dim=1) - expected).abs().max() < 1e-13
+    assert (torch.cat(bands, dim=1) - expected).abs().max() < 1e-13  # float64, of 0 to 1: measured 3e-15
 
 
 def test_float32_tiles_are_within_the_promised_rounding():
@@ -149,7 +153,8 @@ def test_float32_tiles_are_within_the_promised_rounding():
     whole, tiles = Predictor(model), Predictor(model, tile_size=144)
     assert tiles.tilings(image.shape[:2])[0].exact
     (expected,) = whole.in_batch([whole.inputs(image).tensors], [image.shape[:2]])
-    assert (torch.cat(list(tiles.bands(ArrayRegions(image))), dim=1) - expected).abs().max() < 1e-5
+    # docs/performance.md promises 1e-5; measured 3e-8. With half the overlap, blended, it would be 2.5e-5.
+    assert (torch.cat(list(tiles.bands(ArrayRegions(image))), dim=1) - expected).abs().max() < 1e-6
 
 
 def test_the_most_likely_class_is_the_first_of_equals_as_argmax_has_it():
@@ -165,7 +170,7 @@ def test_folding_batch_norm_changes_nothing_but_rounding():
         expected = model(image)
         folded = fold_batch_norm(model)
         assert not any(isinstance(module, torch.nn.BatchNorm2d) for module in folded.modules())
-        assert (folded(image) - expected).abs().max() < 1e-13
+        assert (folded(image) - expected).abs().max() < 1e-13  # float64: measured 6e-17
 
 
 @pytest.mark.parametrize("config", [{}, {"norm": "group"}])
@@ -182,7 +187,7 @@ def test_tiles_of_several_images_share_batches_and_give_what_each_image_gives_al
     with torch.inference_mode():
         found = batch_logits(forward, images, tilings, pixels)
         for image, tiling, logits in zip(images, tilings, found, strict=True):
-            assert (logits - tiled(model, image, tiling)).abs().max() < 1e-13
+            assert (logits - tiled(model, image, tiling)).abs().max() < 1e-13 * max(1, logits.abs().max())  # float64
     for seen in {shape[2:] for shape in batches}:
         full = images_per_batch(pixels, seen)
         assert sum(shape[2:] == seen and shape[0] < full for shape in batches) <= 1
@@ -198,7 +203,7 @@ def test_a_predictor_takes_images_of_other_sizes_together_where_their_tiles_are_
     together = tiles.in_batch([tiles.inputs(image).tensors for image in images], shapes)
     for image, shape, logits in zip(images, shapes, together, strict=True):
         (alone,) = whole.in_batch([whole.inputs(image).tensors], [shape])
-        assert (logits - alone).abs().max() < 1e-12
+        assert (logits - alone).abs().max() < 1e-13  # float64: measured 0
 
 
 def test_pixels_from_0_to_1_are_found_in_windows_as_in_the_whole_image():
@@ -209,4 +214,4 @@ def test_pixels_from_0_to_1_are_found_in_windows_as_in_the_whole_image():
         predictor = Predictor(model, tile_size=64)
         (expected,) = predictor.in_batch([predictor.inputs(image).tensors], [image.shape[:2]])
         logits = torch.cat(list(predictor.bands(ArrayRegions(image))), dim=1)
-        assert (logits - expected).abs().max() < 1e-12
+        assert (logits - expected).abs().max() < 1e-13  # float64: measured 0

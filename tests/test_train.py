@@ -32,7 +32,7 @@ def test_a_run_learns_and_keeps_its_best_model(trained):
     evaluations = [record for record in records(trained) if "eval/mean_iou" in record]
     assert len(evaluations) == 12
     best = max(record["eval/mean_iou"] for record in evaluations)
-    assert best > 0.8
+    assert best > 0.9  # measured 0.97; background everywhere scores 0.42
     assert losses(trained)[-1] < 0.75 * losses(trained)[0]
     config = UNet.from_pretrained(trained / "model").config
     assert config.preprocess.class_values == (0, 255)
@@ -45,7 +45,7 @@ def test_tensorboard_holds_the_scalars_and_pictures_of_metrics_jsonl(trained):
     events = EventAccumulator(str(trained / "tensorboard"), size_guidance={"images": 0})
     events.Reload()
     last = [record for record in records(trained) if "eval/mean_iou" in record][-1]
-    assert events.Scalars("eval/mean_iou")[-1].value == pytest.approx(last["eval/mean_iou"], abs=1e-6)
+    assert events.Scalars("eval/mean_iou")[-1].value == np.float32(last["eval/mean_iou"])  # as it keeps numbers
     assert events.Scalars("eval/mean_iou")[-1].step == last["step"]
     assert "train/loss" in events.Tags()["scalars"]
     assert len(events.Tags()["images"]) == 5 + 1
@@ -116,6 +116,7 @@ def test_processes_and_accumulation_change_neither_losses_nor_scores(
     )  # sums in another order, 20 steps of SGD in float32
     for ours, theirs in zip(records(output), records(expected), strict=True):
         assert ours.get("train/lr") == theirs.get("train/lr")
+        # the same rounding, of a norm; and what it does to a few of 11,200 pixels
         assert ours.get("train/grad_norm") == pytest.approx(theirs.get("train/grad_norm"), rel=1e-4)
         assert ours.get("eval/mean_iou") == pytest.approx(theirs.get("eval/mean_iou"), abs=1e-3)
 
@@ -211,9 +212,12 @@ def test_crops_class_weights_and_strong_augmentation_train(tiny_folder, tmp_path
         tifffile.imwrite(path, tiles, compression="zlib", compressionargs={"level": 1}, **options)
     result = launch(
         "train.py", "--dataset", folder, "--output-dir", tmp_path / "run", *TINY, "--max-steps", "4",
-        "--crop-size", "32", "64", "--augment", "strong", "--class-weights", "auto", "--norm", "batch",
+        "--log-every", "1", "--crop-size", "32", "64", "--augment", "strong", "--class-weights", "auto",
+        "--norm", "batch",
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
+    assert "15 training" in result.stdout
+    assert len(losses(tmp_path / "run")) == 4 and np.isfinite(losses(tmp_path / "run")).all()
 
 
 def test_run_that_predicts_one_class_only_says_so(tmp_path):
@@ -262,22 +266,22 @@ def test_data_mistakes_end_in_one_line_with_exit_code_1(tmp_path, fails_with):
         fails_with(result, line, 1)
 
     (tmp_path / "empty").mkdir()
-    refused("nowhere", dataset=tmp_path / "nowhere")
-    refused("empty", dataset=tmp_path / "empty")
+    refused("nowhere is not there; expected `shapes`, a folder", dataset=tmp_path / "nowhere")
+    refused("empty has no folder of images or masks", dataset=tmp_path / "empty")
     folder = write_folder(tmp_path / "data", 5, seed=0)
-    refused("--class-weights", "--class-weights", "1", "2", "3")
-    refused("9", "--ignore-index", "9")
+    refused("--class-weights has 3 values for 2 classes", "--class-weights", "1", "2", "3")
+    refused("--ignore-index 9 is in no mask; the masks hold 0, 255", "--ignore-index", "9")
     refused("cell_00.png has mask values [0, 255], classes are 0, 1", "--classes", "0=background,1=cell")
     refused("--tracker tensorbord is unknown", "--tracker", "tensorbord")
     mask = folder / "masks" / "cell_03.png"
     Image.fromarray(np.zeros((40, 50), np.uint8)).save(mask)
-    refused("cell_03")
+    refused("cell_03.png: image is 40 x 56, its mask 40 x 50 (height x width)")
     unknown = np.zeros((40, 56), np.uint8)
     unknown[0, 0] = 37
     Image.fromarray(unknown).save(mask)
-    refused("37", "--classes", "0=background,255=cell")
+    refused("cell_03.png has mask values [0, 37], classes are 0, 255", "--classes", "0=background,255=cell")
     mask.write_bytes(b"")
-    refused("cell_03")
+    refused("cell_03.png: mask cannot be read (empty, not an image")
 
 
 def test_a_pixel_that_is_no_number_is_named(tmp_path, fails_with):
@@ -306,8 +310,9 @@ def test_output_folder_that_holds_something_is_refused(trained, tiny_folder, fai
 
 
 def test_help_names_every_flag_of_the_contract_that_is_there():
-    text = launch("train.py", "--help").stdout
+    result = launch("train.py", "--help")
+    text = result.stdout
     for flag in ("--dataset", "--batch-size", "--micro-batch-size", "--classes", "--ignore-index", "--output-dir"):
         assert flag in text
-    assert "--fp16" not in text  # precision, device and processes are the profile's
+    assert "--fp16" not in text and result.returncode == 0  # precision, device and processes are the profile's
     assert (ROOT / "train.py").read_text().startswith('"""Train a U-Net')

@@ -1,6 +1,7 @@
 """TIFF pages: which of them count, and windows of them, decoded tile by tile or strip by strip."""
 
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -23,14 +24,18 @@ def is_tiff(path: str | Path) -> bool:
 def page_numbers(path: Path) -> list[int]:
     """Numbers of a TIFF's pages, save the small copies that some programs store beside them."""
     with readable(str(path), *DAMAGED_TIFF), tifffile.TiffFile(path) as tiff:
-        return [number for number, page in enumerate(tiff.pages) if number == 0 or not page.aspage().is_reduced]
+        return [number for number, _ in _full_pages(tiff)]
 
 
 def tiff_pages(path: Path) -> list[tuple[int, tuple[int, int]]]:
     """(page, (H, W)) of the `page_numbers` of a TIFF."""
-    numbers = page_numbers(path)
     with readable(str(path), *DAMAGED_TIFF), tifffile.TiffFile(path) as tiff:
-        return [(number, _upright_size(tiff.pages[number].aspage())) for number in numbers]
+        return [(number, _upright_size(page)) for number, page in _full_pages(tiff)]
+
+
+def _full_pages(tiff: tifffile.TiffFile) -> Iterator[tuple[int, tifffile.TiffPage]]:
+    pages = ((number, page.aspage()) for number, page in enumerate(tiff.pages))
+    return ((number, page) for number, page in pages if number == 0 or not page.is_reduced)
 
 
 def _upright_size(page: tifffile.TiffPage) -> tuple[int, int]:

@@ -1,7 +1,6 @@
 """Everything that is measured and shown while training: losses, speed, traces, the log and the bar."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 from accelerate import Accelerator
@@ -57,11 +56,9 @@ class Monitor:
         self.problems.update(problem for batch in batches for problem in batch.pop("problems"))
         self.meter.data_ready()
 
-    @contextmanager
-    def communicating(self) -> Iterator[None]:
+    def communicating(self) -> AbstractContextManager[None]:
         """Around the count that all processes share."""
-        with self.meter.communicating():
-            yield
+        return self.meter.communicating()
 
     def end_step(self, images: float, loss: Tensor | None) -> None:
         """The step is done, with `images` over all processes, and this process's share of its loss if it was made."""

@@ -1,0 +1,43 @@
+"""Between the host and the device: copies that do not make the host wait, and the few for which it does.
+
+A blocking copy waits for all work that was queued before it, and the device then idles until the host has queued more.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def upload(tensor: Tensor, device: torch.device) -> Tensor:
+    """A CPU tensor on the device; the host does not wait. A CUDA device takes it from pinned memory."""
+    if device.type == "cuda":
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
+
+
+def download(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Tensors of one device on the CPU; the host waits once, however many they are. What is on a CPU stays itself."""
+    if not tensors:
+        return []
+    # the queue is in order: the last copy, which is waited for, ends after all others
+    return [*(tensor.to("cpu", non_blocking=True) for tensor in tensors[:-1]), tensors[-1].to("cpu")]
+
+
+class LateRead:
+    """Numbers (N,) that the device computes, read by the host later, when it has queued more work."""
+
+    def __init__(self, values: Tensor) -> None:
+        self._values, self._copied = values, None
+        if values.is_cuda:
+            self._values, self._copied = values.to("cpu", non_blocking=True), torch.cuda.Event()
+            self._copied.record()
+
+    @staticmethod
+    def read(reads: Sequence["LateRead"]) -> list[list[float]]:
+        """The numbers of each, of one length and in the order in which they were computed; the host waits once."""
+        if not reads:
+            return []
+        if reads[-1]._copied is not None:
+            reads[-1]._copied.synchronize()
+        return torch.stack([late._values for late in reads]).tolist()

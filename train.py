@@ -8,26 +8,30 @@ Many nodes:      accelerate launch --config_file accelerate_configs/multi_node.y
 """
 
 import math
+from collections.abc import Iterator
 from contextlib import nullcontext
+from itertools import islice
 
 import torch
+import torch.distributed as dist
 from accelerate import Accelerator, DataLoaderConfiguration
-from accelerate.utils import set_seed
+from accelerate.utils import DistributedType, set_seed
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from data_utils.analysis.dataset_info import load_dataset_info
+from data_utils.analysis.dataset_info import DatasetInfo, load_dataset_info
 from data_utils.config import DataConfig
 from data_utils.loading.augment import augment
+from data_utils.loading.batch_sampler import BatchSplit
 from data_utils.loading.loaders import build_loaders, network_shapes
 from inference.logits import most_likely, resize_logits
 from runtime.cli import run_script
 from runtime.console import say, track
+from runtime.device import download, upload
 from runtime.distributed import first_on_each_machine, on_main, seed_step
 from runtime.errors import WriteError
 from runtime.launch import check_launch, distributed_options, start_process
 from runtime.parallel import default_workers
-from runtime.signals import StopRequest
 from train_utils.args import parse_args
 from train_utils.checkpoints.save import Checkpoints
 from train_utils.ema import WeightAverage
@@ -50,6 +54,24 @@ from unet.finetune import starting_point
 from unet.losses import SegmentationLoss
 from unet.metrics import confusion_matrix, image_iou
 
+Step = tuple[list[tuple[Tensor, Tensor]], list[str]]
+
+
+def steps_ahead(
+    loader: DataLoader, split: BatchSplit, info: DatasetInfo, config: DataConfig, monitor: Monitor
+) -> Iterator[Step]:
+    """For each optimizer step its micro-batches on the device, augmented, and the names of this process's images.
+
+    A micro-batch is images (B, C, H, W) float32 and masks (B, H, W) int64.
+    """
+    mean, std = (torch.tensor(values) for values in (info.normalization.mean, info.normalization.std))
+    fill, std = upload(mean, loader.device), upload(std, loader.device)
+    batches = iter(loader)
+    while raw := list(islice(batches, split.accumulation)):
+        monitor.data_ready(raw)
+        names = [info.train.records[index]["name"] for batch in raw for _, index in batch["keys"]]
+        yield [augment(**batch, strength=config.augment, seed=config.seed, fill=fill, std=std) for batch in raw], names
+
 
 def train_step(
     accelerator: Accelerator,
@@ -60,31 +82,37 @@ def train_step(
     max_grad_norm: float,
     guard: StepGuard,
     monitor: Monitor,
-) -> tuple[Tensor, Tensor, bool]:
-    """One optimizer step on this process's micro-batches, images (B, C, H, W) and masks (B, H, W) each.
+) -> Tensor:
+    """One optimizer step on this process's micro-batches, which are taken from the list; the host waits for nothing.
 
-    Returns this process's share of the loss and the gradient's norm before clipping, scalars on the device, and whether
-    the step was made.
+    Returns whether the step is made, a bool on the device.
     """
-    # the loss divides by what is in all micro-batches, on all processes, so that it does not depend on their number
+    # the loss divides by what is in all micro-batches, on all processes, so that it does not depend on their number;
+    # whether a process was asked to stop is known to all with it
     counts = sum(criterion.counts(masks) for _, masks in micro_batches)
-    with monitor.communicating():
-        counts = accelerator.reduce(counts, "sum")
+    counts = torch.cat([counts, guard.stop_asked(counts)])
+    reduction = dist.all_reduce(counts, async_op=True) if accelerator.num_processes > 1 else None
     guard.begin_step()
     loss = torch.zeros((), device=accelerator.device)
-    for number, (images, masks) in enumerate(micro_batches, start=1):
-        accelerator.sync_gradients = number == len(micro_batches)
+    while micro_batches:
+        images, masks = micro_batches.pop(0)
+        accelerator.sync_gradients = not micro_batches
         with nullcontext() if accelerator.sync_gradients else accelerator.no_sync(model):
-            share = criterion(model(images.contiguous(memory_format=torch.channels_last)), masks, counts)
+            logits = model(images.contiguous(memory_format=torch.channels_last))
+            if reduction is not None:
+                with monitor.communicating():
+                    reduction.wait()  # of the device, but with gloo
+                reduction = None
+            share = criterion(logits, masks, counts[:2])
             # `backward` divides by the steps of DeepSpeed, 1 elsewhere; the processes' gradients are averaged
             accelerator.backward(share * accelerator.num_processes * accelerator.gradient_accumulation_steps)
         loss = loss + share.detach()
+    loss = accelerator.reduce(loss, "sum")
     grad_norm = full(torch.as_tensor(accelerator.clip_grad_norm_(model.parameters(), max_grad_norm or math.inf)))
-    accepted = guard.accepts(grad_norm)
-    if accepted:
-        optimizer.step()
+    is_made = guard.judge(loss, grad_norm, counts[2])
+    optimizer.step()
     optimizer.zero_grad()
-    return loss, grad_norm, accepted
+    return is_made
 
 
 @torch.inference_mode()
@@ -108,8 +136,9 @@ def evaluate(
             sums = sums + criterion.sums(logits, mask).to(counts.dtype)
     model.train()
     matrix, sums, counts, image_scores = (accelerator.reduce(x, "sum") for x in (matrix, sums, counts, image_scores))
-    loss = (sums / counts.clamp_min(1)).sum().item()
-    return Evaluation(step, loader.dataset.class_map.names, matrix.cpu(), loss, image_scores.tolist())
+    loss = (sums / counts.clamp_min(1)).sum()
+    matrix, loss, image_scores = download([matrix, loss, image_scores])
+    return Evaluation(step, loader.dataset.class_map.names, matrix, loss.item(), image_scores.tolist())
 
 
 def main() -> None:
@@ -155,13 +184,15 @@ def main() -> None:
     # 5. Prepare: batch norm over all processes, sharding, optimizer, loaders
     model = synchronize_batchnorm(accelerator, model, args.sync_batchnorm, split)
     prepare_sharding(accelerator, model, split, args.max_grad_norm)
-    optimizer = build_optimizer(model, args.optimizer, args.learning_rate, args.weight_decay)
+    fused = accelerator.distributed_type != DistributedType.DEEPSPEED
+    optimizer = build_optimizer(model, args.optimizer, args.learning_rate, args.weight_decay, fused=fused)
     schedule, state = Schedule.from_args(args, images=len(info.train)), start.checkpoint.run_state()
     workers = default_workers(device) if args.num_workers is None else args.num_workers
     with first_on_each_machine(accelerator):  # one process of a machine decodes for --cache
         loaders = build_loaders(info, model.config, shapes, split, schedule.remaining(state), workers, device)
     model, optimizer, train_loader, val_loader = accelerator.prepare(model, optimizer, *loaders)
     network = accelerator.unwrap_model(model, keep_torch_compile=False)
+    uncompiled = getattr(model, "_orig_mod", model)  # evaluation has shapes of its own, each compiled anew
     average = WeightAverage(network, args.ema_decay)
 
     # 6. Resume: identity must match -> weights, optimizer, average, scaler -> the log goes on behind that step
@@ -172,49 +203,43 @@ def main() -> None:
     run_log = RunLog(accelerator, start.output_dir, args.tracker, settings, state.step)
 
     # 7. Train: step; log; evaluate and keep the best; save
-    stop, guard = StopRequest(accelerator), StepGuard(accelerator, network, state)
-    monitor = Monitor(accelerator, model, flops, schedule, state, run_log)
-    fill, std = torch.tensor([info.normalization.mean, info.normalization.std], device=device)
+    guard = StepGuard(accelerator, network, optimizer, state)
+    monitor = Monitor(accelerator, uncompiled, flops, schedule, state, run_log)
     model.train()
-    batches, stopping = iter(train_loader), stop.agreed()
-    while not (stopping or schedule.is_over(state)):
-        monitor.start_step()
+    steps = steps_ahead(train_loader, split, info, config, monitor)
+    batch, names = next(steps, ([], []))
+    while not (guard.stopping or schedule.is_over(state)):
         learning_rate = schedule.set_learning_rate(optimizer, state.step)
-        raw = [next(batches) for _ in range(split.accumulation)]
-        monitor.data_ready(raw)
         with out_of_memory_recorded(start.output_dir, network, split, state.step + 1):
-            micro_batches = [augment(**b, strength=args.augment, seed=args.seed, fill=fill, std=std) for b in raw]
             seed_step(args.seed, state.step, accelerator.process_index)  # for dropout
-            loss, grad_norm, accepted = train_step(
-                accelerator, model, optimizer, criterion, micro_batches, args.max_grad_norm, guard, monitor
-            )
+            is_made = train_step(accelerator, model, optimizer, criterion, batch, args.max_grad_norm, guard, monitor)
             state.step += 1
-            if accepted:
-                average.update(state.step)
-            else:
-                guard.refuse([info.train.records[i]["name"] for batch in raw for _, i in batch["keys"]])
-        monitor.end_step(len(info.train) / schedule.steps_per_epoch, loss if accepted else None)
+            average.update(state.step, is_made)
+            monitor.end_step(len(info.train) / schedule.steps_per_epoch)
+            guard.end_step(names)
+            batch, names = next(steps, ([], []))  # while the device computes
+        monitor.add(guard.settle(everything=schedule.pauses(state.step)))
         if schedule.logs(state.step):
-            monitor.log_training(learning_rate, grad_norm)
+            monitor.log_training(learning_rate)
         evaluation, improved = None, False
         if schedule.evaluates(state.step):
-            with average.applied():
-                evaluation = evaluate(accelerator, model, val_loader, criterion, state.step)
+            with monitor.paused(), average.applied():
+                evaluation = evaluate(accelerator, uncompiled, val_loader, criterion, state.step)
                 improved = state.update(evaluation)
                 publish_evaluation(accelerator, network, evaluation, improved, checkpoints.best_model, monitor, info)
             model.train()
         monitor.show()
-        stopping = stop.agreed()
-        if schedule.saves(state.step) or improved or stopping:
-            state.window = monitor.window.saved()
-            checkpoints.save(state, evaluation)
+        if schedule.saves(state.step) or improved or guard.stopping:
+            with monitor.paused():
+                state.window = monitor.window.saved()
+                checkpoints.save(state, evaluation)
 
     # 8. Finish: report, card, Hub; what could not be written is said
     monitor.close()
     all_saved = all((checkpoints.is_saved(), run_log.is_saved()))
     if accelerator.is_main_process:
         write_results(accelerator, start.output_dir, state, checkpoints.best_model, info, monitor.bottleneck())
-        if stopping and state.step < schedule.total_steps:
+        if guard.stopping and state.step < schedule.total_steps:
             rest = "all is saved, go on" if all_saved else "what is saved goes on"
             say(f"stopped after step {state.step} of {schedule.total_steps}; {rest} with --resume auto")
         elif args.push_to_hub and checkpoints.best_model.is_saved():

@@ -33,6 +33,7 @@ class DataConfig:
     scale: float = 1.0
     image_size: tuple[int, int] | None = None
     crop_size: tuple[int, int] | None = None
+    augment: str = "basic"
     seed: int = 0
 
     @classmethod

@@ -24,6 +24,11 @@ def download(tensors: Sequence[Tensor]) -> list[Tensor]:
     return [*(tensor.to("cpu", non_blocking=True) for tensor in tensors[:-1]), tensors[-1].to("cpu")]
 
 
+def wait_for(device: torch.device) -> None:
+    """Until the device has done all that was queued; copies to the CPU that did not wait are complete then."""
+    torch.zeros((), device=device).item()
+
+
 class LateRead:
     """Numbers (N,) that the device computes, read by the host later, when it has queued more work."""
 

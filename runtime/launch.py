@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+import warnings
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -106,9 +107,14 @@ def check_processes(accelerator: Accelerator, comm_hook: str = "none") -> None:
 def distributed_options(comm_hook: str) -> list[KwargsHandler]:
     """How the processes find each other, and how DDP exchanges gradients, which `comm_hook` compresses on their way.
 
-    No static graph: it forbids `no_sync`, and what it would save, a search for unused parameters, is off anyway.
+    No static graph: it forbids `no_sync`, and what it would save, a search for unused parameters, is off anyway. Buffers
+    are shared where they are looked at (`share_statistics`), not in each step.
     """
-    ddp = DistributedDataParallelKwargs(gradient_as_bucket_view=True, comm_hook=COMM_HOOKS[comm_hook])
+    # torch 2.13 has another word for it, which accelerate 1.15 does not pass on
+    warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
+    ddp = DistributedDataParallelKwargs(
+        broadcast_buffers=False, gradient_as_bucket_view=True, comm_hook=COMM_HOOKS[comm_hook]
+    )
     return [ddp, process_group_options()]
 
 

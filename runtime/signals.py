@@ -7,35 +7,21 @@ import sys
 from threading import Thread
 from types import FrameType
 
-import torch
-import torch.distributed as dist
-from accelerate import Accelerator
-
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 class StopRequest:
     """Remembers SIGTERM, SIGUSR1 (what Slurm sends before the time is up) and Ctrl-C; a second Ctrl-C ends at once."""
 
-    def __init__(self, accelerator: Accelerator) -> None:
-        self.name = ""
-        # beside the training's own collectives: asking must not wait for the device
-        self._group = dist.new_group(backend="gloo") if accelerator.num_processes > 1 else None
+    def __init__(self) -> None:
+        self.is_asked = False
         for number in (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGUSR1", signal.SIGTERM)):
             signal.signal(number, self._remember)
         _end_at_second_interrupt()
         _follow_launcher()
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
-        self.name = signal.Signals(number).name
-
-    def agreed(self) -> bool:
-        """Whether any process was asked to stop; every process must ask."""
-        if self._group is None:
-            return bool(self.name)
-        asked = torch.tensor(int(bool(self.name)))
-        dist.all_reduce(asked, dist.ReduceOp.MAX, group=self._group)
-        return bool(asked)
+        self.is_asked = True
 
 
 def _end_at_second_interrupt() -> None:

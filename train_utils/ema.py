@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 
 from train_utils.sharding import local, shard_like
 
@@ -25,12 +25,12 @@ class WeightAverage:
         self.tensors = {name: value.clone() for name, value in self._live.items()} if decay else {}
 
     @torch.no_grad()
-    def update(self, step: int) -> None:
-        """Move towards the model's weights after optimizer step `step` (from 1)."""
+    def update(self, step: int, is_made: Tensor) -> None:
+        """Move towards the model's weights after optimizer step `step` (from 1), if it `is_made`: on the device."""
         if self.decay:
-            weight = 1 - min(self.decay, (1 + step) / (10 + step))
+            weight = is_made * (1 - min(self.decay, (1 + step) / (10 + step)))
             ours, live = (list(map(local, tensors.values())) for tensors in (self.tensors, self._live))
-            torch._foreach_lerp_(ours, live, weight)
+            torch._foreach_lerp_(ours, live, [weight] * len(ours))
 
     @torch.no_grad()
     def restore(self, checkpoint: Path) -> None:

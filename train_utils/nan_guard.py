@@ -1,63 +1,149 @@
-"""Skips optimizer steps whose gradient is not finite."""
+"""Optimizer steps that are not made, because a number is not finite: the device decides, the host reads it later."""
+
+import math
+from typing import NamedTuple
 
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType, gather_object
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from runtime.console import say
+from runtime.device import LateRead
 from runtime.errors import TrainingError
+from runtime.signals import StopRequest
 from train_utils.checkpoints.run_state import RunState
 
 MAX_IN_A_ROW = 5
 
 
-class StepGuard:
-    """Refuses a step whose gradient is not finite, on all processes together, since they share the gradient.
+class StepResult(NamedTuple):
+    """What an optimizer step came to: its loss and gradient norm over all processes, whether any was asked to stop."""
 
-    Not in fp16: there the scaler meets infinite gradients while it finds its scale, and skips them by itself. Nor under
-    DeepSpeed, which has made the step by then: there the run ends, and can go on from its last checkpoint.
+    step: int
+    loss: float
+    grad_norm: float
+    stop_asked: bool
+
+    @property
+    def is_made(self) -> bool:
+        """Whether the weights have moved."""
+        return math.isfinite(self.loss) and math.isfinite(self.grad_norm)
+
+
+class StepGuard:
+    """Refuses a step whose loss or gradient is not finite, on all processes together, since they share both.
+
+    The device decides, and the host does not wait for it: a refused step leaves weights, optimizer state and running
+    statistics as they were. The host reads the results a step later, in `settle`. DeepSpeed has made the step by then:
+    there the run ends, and can go on from its last checkpoint.
 
     Args:
-        network: the model, not wrapped; its running statistics have seen the step already and are put back.
+        network: the model, not wrapped.
+        optimizer: prepared; fused, which has it look at `found_inf` on the device.
         state: counts the steps that were skipped.
     """
 
-    def __init__(self, accelerator: Accelerator, network: nn.Module, state: RunState) -> None:
-        self.accelerator = accelerator
-        self.network = network
-        self.state = state
+    def __init__(self, accelerator: Accelerator, network: nn.Module, optimizer: Optimizer, state: RunState) -> None:
+        self.accelerator, self.state = accelerator, state
+        self.stopping = False  # a process was asked to stop, and the results of all steps are known
+        self._is_deepspeed = accelerator.distributed_type == DistributedType.DEEPSPEED
+        # buffers of one type are kept in one tensor: a copy and a choice for all of them
+        by_type: dict[torch.dtype, list[Tensor]] = {}
+        for buffer in network.buffers():
+            by_type.setdefault(buffer.dtype, []).append(buffer)
+        self._buffers = list(by_type.values())
+        self._names: list[list[str]] = []  # of the images in each step whose result is not known yet
+        self._pending: list[LateRead] = []
         self._in_a_row = 0
+        self._stop = StopRequest()
+        if not self._is_deepspeed:
+            inner = optimizer.optimizer  # type: ignore[attr-defined]  # accelerate's wrapper holds ours
+            inner.register_step_pre_hook(self._pass_on)
+            _start_momentum(inner)
+
+    def stop_asked(self, like: Tensor) -> Tensor:
+        """(1,): whether this process was asked to stop, as a number of the type of `like` and where it is."""
+        return like.new_full((1,), self._stop.is_asked)
 
     def begin_step(self) -> None:
         """Before the forward pass."""
-        self._buffers = [buffer.clone() for buffer in self.network.buffers()]
+        self._kept = [_joined(buffers) for buffers in self._buffers]
 
-    def accepts(self, grad_norm: Tensor) -> bool:
-        """Whether the step may be made; if not, everything is as before it, and `refuse` is to be called.
+    def judge(self, loss: Tensor, grad_norm: Tensor, stop_asked: Tensor) -> Tensor:
+        """Whether the step is made, a bool on the device; call it before `optimizer.step()`.
 
-        A sync point with the device, but in fp16: the host must know whether to make the step.
+        All are of all processes: the loss, the gradient's norm before clipping, and whether any was asked to stop.
         """
-        if self.accelerator.scaler is not None or bool(torch.isfinite(grad_norm)):
-            self._in_a_row = 0
-            return True
-        if self.accelerator.distributed_type == DistributedType.DEEPSPEED:
-            raise TrainingError(
-                "the gradient is not finite, and DeepSpeed has made the step with it; --resume auto goes back to the"
-                " last checkpoint, lower --learning-rate for it"
-            )
-        for buffer, before in zip(self.network.buffers(), self._buffers, strict=True):
-            buffer.copy_(before)
-        return False
+        self._values = torch.stack([value.detach().float() for value in (loss, grad_norm, stop_asked)])
+        is_made = self._values[:2].isfinite().all()
+        self._found_inf = (~is_made).float()
+        if not self._is_deepspeed:
+            for buffers, kept in zip(self._buffers, self._kept, strict=True):
+                chosen = torch.where(is_made, _joined(buffers), kept).split([buffer.numel() for buffer in buffers])
+                torch._foreach_copy_(buffers, [part.view_as(b) for part, b in zip(chosen, buffers, strict=True)])
+        return is_made
 
-    def refuse(self, images: list[str]) -> None:
-        """Say which images, of this process, were in the step; a TrainingError after several in a row."""
+    def end_step(self, names: list[str]) -> None:
+        """The step is queued; `names` are those of its images, of this process."""
+        self._names.append(names)
+        self._pending.append(LateRead(self._values))
+
+    def settle(self, everything: bool) -> list[StepResult]:
+        """Results that are not known yet, all but the last one's, which the device is still busy with, or `everything`.
+
+        Says which steps were skipped. A wait for the device, but one that has ended by now unless it is `everything`.
+        Where a process was asked to stop, all results are read, and `stopping` is set. Every process must call it.
+        Raises TrainingError after several bad steps in a row.
+        """
+        count = len(self._pending) - (not everything)
+        read, self._pending = self._pending[:count], self._pending[count:]
+        first = self.state.step - count - len(self._pending) + 1
+        results = [
+            StepResult(first + index, loss, grad_norm, bool(stop_asked))
+            for index, (loss, grad_norm, stop_asked) in enumerate(LateRead.read(read))
+        ]
+        for result in results:
+            self._judged(result, self._names.pop(0))
+        if any(result.stop_asked for result in results):
+            self.stopping = True
+            results += self.settle(everything=True)
+        return results
+
+    def _judged(self, result: StepResult, names: list[str]) -> None:
+        if result.is_made:
+            self._in_a_row = 0
+            return
+        if self._is_deepspeed:
+            raise TrainingError(
+                f"step {result.step}: the gradient is not finite, and DeepSpeed has made the step with it; --resume"
+                " auto goes back to the last checkpoint, lower --learning-rate for it"
+            )
+        if self.accelerator.scaler is not None and math.isfinite(result.loss):
+            return  # in fp16 the scaler meets infinite gradients while it finds its scale
         self.state.skipped += 1
         self._in_a_row += 1
-        names = ", ".join(gather_object(images)[:8])
-        line = f"step {self.state.step}: loss or gradient not finite, step skipped; its images: {names}"
+        images = ", ".join(gather_object(names)[:8])
+        line = f"step {result.step}: loss or gradient not finite, step skipped; its images: {images}"
         if self._in_a_row == MAX_IN_A_ROW:
             raise TrainingError(
                 f"{MAX_IN_A_ROW} steps in a row without a finite gradient, lower --learning-rate? {line}"
             )
         say(line)
+
+    def _pass_on(self, optimizer: Optimizer, *arguments: object) -> None:
+        """What a GradScaler passes on to fused optimizers, in every precision."""
+        optimizer.found_inf = self._found_inf  # type: ignore[attr-defined]
+
+
+def _joined(buffers: list[Tensor]) -> Tensor:
+    return torch.cat([buffer.flatten() for buffer in buffers])
+
+
+def _start_momentum(optimizer: Optimizer) -> None:
+    """At zero: fused SGD that skips its first step would leave it uninitialised."""
+    for group in optimizer.param_groups:
+        if group.get("momentum"):
+            for parameter in group["params"]:
+                optimizer.state[parameter].setdefault("momentum_buffer", torch.zeros_like(parameter))

@@ -8,14 +8,19 @@ from torch import Tensor, nn
 from runtime.errors import SettingsError
 
 
-def build_optimizer(model: nn.Module, name: str, learning_rate: float, weight_decay: float) -> torch.optim.Optimizer:
-    """`adamw`, or `sgd` with Nesterov momentum 0.9; decay on convolutions only: norms and biases have no use for it."""
+def build_optimizer(
+    model: nn.Module, name: str, learning_rate: float, weight_decay: float, *, fused: bool = True
+) -> torch.optim.Optimizer:
+    """`adamw`, or `sgd` with Nesterov momentum 0.9; decay on convolutions only: norms and biases have no use for it.
+
+    A `fused` one updates all weights in one kernel, or none of them where the device says so (`StepGuard`).
+    """
     decayed = [parameter for parameter in model.parameters() if parameter.ndim > 1]
     others = [parameter for parameter in model.parameters() if parameter.ndim <= 1]
     groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
     if name == "adamw":
-        return torch.optim.AdamW(groups, lr=learning_rate)
-    return torch.optim.SGD(groups, lr=learning_rate, momentum=0.9, nesterov=True)
+        return torch.optim.AdamW(groups, lr=learning_rate, fused=fused)
+    return torch.optim.SGD(groups, lr=learning_rate, momentum=0.9, nesterov=True, fused=fused)
 
 
 def class_weight_tensor(weights: Sequence[float | str] | None, class_pixels: Sequence[int]) -> Tensor | None:

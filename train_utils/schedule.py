@@ -87,6 +87,10 @@ class Schedule:
         """Whether a checkpoint is due after `step` steps."""
         return step % self.checkpoint_every == 0 or self.is_last(step)
 
+    def pauses(self, step: int) -> bool:
+        """Whether all results must be known after `step` steps: they are logged, evaluated or saved."""
+        return self.logs(step) or self.evaluates(step) or self.saves(step)
+
 
 def learning_rate(step: int, total_steps: int, peak: float, warmup_steps: int, schedule: str) -> float:
     """Of optimizer step `step` (from 0): linear warm-up, then `cosine`, `poly` (power 0.9) or `constant`.

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from data_utils.loading.batch_sampler import BatchSplit
+from runtime.device import wait_for
 from runtime.errors import CheckpointError, LaunchError
 from runtime.launch import SHARDING
 from unet.model import UNet
@@ -79,12 +80,14 @@ def whole_copies(accelerator: Accelerator, tensors: Iterable[tuple[str, Tensor]]
 
     Every process must call it. One tensor at a time is gathered: a device may have no room for all of them.
     """
-    copies = {}
+    names, copies = [], []
     for name, value in tensors:
         value = full(value)
         if accelerator.is_main_process:
-            copies[name] = value.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
-    return copies
+            names.append(name)
+            copies += [value.detach().to("cpu", copy=True, memory_format=torch.contiguous_format, non_blocking=True)]
+    wait_for(accelerator.device)
+    return dict(zip(names, copies, strict=True))
 
 
 def whole_network(accelerator: Accelerator, network: UNet) -> UNet:
@@ -104,8 +107,8 @@ def whole_network(accelerator: Accelerator, network: UNet) -> UNet:
 
 
 def share_statistics(accelerator: Accelerator, network: nn.Module) -> None:
-    """Have every process evaluate with the main one's running statistics, as those are saved; DDP does it by itself."""
-    if accelerator.distributed_type in SHARDING:
+    """Give every process the main one's running statistics: those are evaluated and saved."""
+    if accelerator.num_processes > 1:
         broadcast(list(network.buffers()))
 
 
@@ -148,7 +151,7 @@ def restore_optimizer(
         parameter = parameters[name]
         if value.shape == parameter.shape:  # in the parameter's memory format, as if it had never been away
             value = torch.empty_like(parameter, requires_grad=False).copy_(shard_like(value, parameter))
-        optimizer.state[parameter][key] = value
+        optimizer.state[parameter][key] = value.to(parameter.device)  # the step's number too: its kernel is fused
 
 
 def _restore_partitions(accelerator: Accelerator, optimizer: Optimizer, tensors: dict[str, Tensor]) -> None:

@@ -1,32 +1,122 @@
 """Batch norm over the micro-batches of all processes."""
 
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
 from accelerate import Accelerator
-from torch import nn
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from data_utils.loading.batch_sampler import BatchSplit
 from runtime.console import say
-from runtime.errors import SettingsError
 
 
 def synchronize_batchnorm(accelerator: Accelerator, model: nn.Module, how: str, split: BatchSplit) -> nn.Module:
-    """The model with batch norm over all processes' micro-batches: `on`, `off`, or `auto`, which is on several GPUs.
+    """The model with batch norm over all processes' micro-batches: `on`, `off`, or `auto`, which is on.
 
-    Says so once where batch norm sees fewer images at a time than a step has: statistics then depend on the launch,
-    as nothing else does. accelerate does not convert by itself, and the layer works on GPUs only.
+    Says so once where batch norm sees fewer images at a time than a step has, or fillers among them: statistics then
+    depend on the launch, as nothing else does. accelerate does not convert by itself.
     """
-    norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
+    norms = {name: module for name, module in model.named_modules() if isinstance(module, nn.BatchNorm2d)}
     if not norms:
         return model
-    several_gpus = accelerator.num_processes > 1 and accelerator.device.type == "cuda"
     seen = split.micro_batch_size
-    if how == "on" and accelerator.device.type != "cuda":
-        raise SettingsError("--sync-batchnorm on needs GPUs; on CPUs --norm group gives what it is for")
-    if how == "on" or (how == "auto" and several_gpus):
-        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    if how != "off" and accelerator.num_processes > 1:
+        for name, norm in norms.items():
+            model.set_submodule(name, SynchronizedBatchNorm.of(norm))
         seen *= accelerator.num_processes
-    if seen < split.batch_size:
+    if seen != split.batch_size:
+        fillers = f", {split.slots - split.batch_size} of them repeated" if split.slots > split.batch_size else ""
         say(
-            f"batch norm sees {seen} images at a time, not the {split.batch_size} of a step;"
+            f"batch norm sees {seen} images at a time{fillers}, not the {split.batch_size} of a step;"
             " with --norm group nothing depends on how a step is split"
         )
     return model
+
+
+class SynchronizedBatchNorm(nn.BatchNorm2d):
+    """Batch norm whose batch is that of all processes together, each with as many values as the others.
+
+    Equal in numbers to torch's SyncBatchNorm, which takes batches of different sizes, and for that makes the host wait
+    three times in each layer (torch 2.13). Here nothing waits, and any device and backend will do.
+    """
+
+    @classmethod
+    def of(cls, norm: nn.BatchNorm2d) -> "SynchronizedBatchNorm":
+        """With the parameters, buffers and settings of `norm`."""
+        synchronized = cls.__new__(cls)
+        synchronized.__dict__ = norm.__dict__
+        return synchronized
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            return super().forward(x)
+        self.num_batches_tracked.add_(1)
+        y, mean, var, count = _Normalize.apply(x, self.weight, self.bias, self.eps)
+        with torch.no_grad():
+            self.running_mean.lerp_(mean, self.momentum)
+            self.running_var.lerp_(var * (count / (count - 1)), self.momentum)
+        return y
+
+
+class _Normalize(torch.autograd.Function):
+    """x (B, C, H, W) normalised by the mean and variance of each channel over all processes (Ioffe & Szegedy 2015)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor, int]:
+        """(B, C, H, W) as `x`, mean and variance (C,) over all processes, and the number of values behind them."""
+        stats = torch.stack(_statistics(x, eps))
+        world = dist.get_world_size()
+        every = stats.new_empty(world * 2, x.shape[1])
+        dist.all_gather_single(every, stats)
+        means, variances = every.view(world, 2, -1).unbind(dim=1)
+        mean = means.mean(dim=0)
+        var = (variances + (means - mean).square()).mean(dim=0)
+        ctx.count = world * x.numel() // x.shape[1]
+        ctx.eps = eps
+        ctx.save_for_backward(x, weight, mean, var)
+        ctx.mark_non_differentiable(mean, var)
+        # the kernel of evaluation normalises by what it is given
+        return F.batch_norm(x, mean, var, weight, bias, training=False, eps=eps), mean, var, ctx.count
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor, *unused: Any) -> tuple[Tensor, Tensor, Tensor, None]:
+        x, weight, mean, var = ctx.saved_tensors
+        invstd, world = (var + ctx.eps).rsqrt(), dist.get_world_size()
+        if x.is_cuda:  # as torch's SyncBatchNorm does
+            *sums, grad_weight, grad_bias = torch.batch_norm_backward_reduce(
+                grad, x, mean, invstd, weight, True, True, True
+            )
+            sums = torch.stack(sums)
+            dist.all_reduce(sums)
+            counts = torch.full((world,), ctx.count // world, dtype=torch.int32, device=x.device)
+            grad_input = torch.batch_norm_backward_elemt(grad, x, mean, invstd, weight, *sums, counts)
+            return grad_input, grad_weight, grad_bias, None
+        # of evaluation's kernel, to which mean and variance are constants; what depends on them is taken off
+        nothing = mean.new_empty(0)
+        grad_input, grad_weight, grad_bias = torch.ops.aten.native_batch_norm_backward(
+            grad, x, weight, mean, var, nothing, nothing, False, ctx.eps, [True, True, True]
+        )
+        sums = torch.stack([grad_weight, grad_bias])
+        dist.all_reduce(sums)
+        of_weight, of_bias = sums / ctx.count * weight * invstd
+        slope = of_weight * invstd
+        grad_input -= torch.addcmul(_column(of_bias - slope * mean), x, _column(slope))
+        return grad_input, grad_weight, grad_bias, None
+
+
+def _statistics(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Mean and variance (C,) of each channel, in at least float32."""
+    if x.is_cuda:  # one pass over half precision, without a copy in float32
+        mean, invstd = torch.batch_norm_stats(x, eps)
+        return mean, invstd.pow(-2) - eps
+    var, mean = torch.var_mean(x if x.dtype == torch.float64 else x.float(), dim=(0, 2, 3), correction=0)
+    return mean, var
+
+
+def _column(values: Tensor) -> Tensor:
+    """(C,) as (1, C, 1, 1)."""
+    return values.view(1, -1, 1, 1)

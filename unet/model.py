@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
+from runtime.device import download
 from runtime.errors import ModelError, one_line
 from unet.blocks import DoubleConv, Down, OutConv, Up, recomputed
 from unet.config import UNetConfig
@@ -99,7 +100,9 @@ class UNet(
 
     def _save_pretrained(self, save_directory: Path) -> None:
         # channels-last weights are not contiguous, and safetensors takes only contiguous ones
-        weights = {key: value.detach().cpu().contiguous() for key, value in self.state_dict().items()}
+        state = self.state_dict()
+        copies = download([value.detach() for value in state.values()])
+        weights = {key: value.contiguous() for key, value in zip(state, copies, strict=True)}
         # `save_file` would make a file that nobody else may read
         (save_directory / WEIGHTS_NAME).write_bytes(save(weights, metadata={"format": "pt"}))
 

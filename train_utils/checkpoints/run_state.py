@@ -14,7 +14,7 @@ class RunState:
     Args:
         best: mean IoU of the best evaluation, -1 before the first; its step, confusion matrix and each image's IoU.
         window: the loss that has not been logged yet, as in LossWindow.
-        skipped: how many steps had a gradient that was not finite.
+        skipped: how many steps had a loss or gradient that was not finite.
     """
 
     step: int = 0
@@ -23,7 +23,7 @@ class RunState:
     best_matrix: list[list[int]] = field(default_factory=list)
     best_images: list[float] = field(default_factory=list)
     evaluations_since_best: int = 0
-    window: dict = field(default_factory=lambda: {"sums": [], "steps": 0})
+    window: dict = field(default_factory=lambda: {"total": 0.0, "steps": 0})
     skipped: int = 0
 
     def update(self, evaluation: Evaluation) -> bool:

@@ -27,7 +27,7 @@ from train_utils.checkpoints.find import (
 from train_utils.checkpoints.run_state import RunState
 from train_utils.ema import WeightAverage
 from train_utils.evaluation import Evaluation
-from train_utils.sharding import optimizer_tensors, restore_optimizer, shard_like, whole_copies
+from train_utils.sharding import optimizer_tensors, restore_optimizer, shard_like, share_statistics, whole_copies
 
 
 class Checkpoints:
@@ -73,6 +73,7 @@ class Checkpoints:
         self.wait()  # one at a time, and memory for one copy
         if not self.best_model.is_saved():  # one that the disk refuses is tried again, before a checkpoint tells of it
             run = replace(run, best=-1.0)
+        share_statistics(self.accelerator, self.network)
         tensors: dict[str, Iterable[tuple[str, Tensor]]] = {
             "model": self.network.state_dict().items(),
             "optimizer": optimizer_tensors(self.accelerator, self.network, self.optimizer),

@@ -1,11 +1,12 @@
 """Everything that is measured and shown while training: losses, speed, traces, the log and the bar."""
 
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
 from accelerate import Accelerator
 from accelerate.utils import gather_object
-from torch import Tensor, nn
+from torch import nn
 
 from runtime.console import progress_bar, say
 from train_utils.checkpoints.run_state import RunState
@@ -13,6 +14,7 @@ from train_utils.evaluation import Evaluation
 from train_utils.monitoring.profiler import StepTrace
 from train_utils.monitoring.throughput import LossWindow, Meter
 from train_utils.monitoring.tracking import RunLog
+from train_utils.nan_guard import StepResult
 from train_utils.schedule import Schedule
 
 SHOWN_PROBLEMS = 20  # bad samples, by name
@@ -22,7 +24,7 @@ class Monitor:
     """What a run measures at each step, and where it goes: metrics.jsonl, the tracker, the bar on the terminal.
 
     Args:
-        model: as it trains, wrapped.
+        model: as it trains, wrapped, not compiled.
         flops: of training on one image.
         run_log: writes the records.
     """
@@ -40,39 +42,44 @@ class Monitor:
         self.accelerator, self.schedule, self.state, self.run_log = accelerator, schedule, state, run_log
         self.num_workers, self.cached = settings["num_workers"], settings["flags"]["cache"]
         self.meter = Meter(accelerator, model, flops, settings["profile"]["mixed_precision"])
-        self.window = LossWindow(accelerator, **state.window)
+        self.window = LossWindow(**state.window)
+        self._last: StepResult | None = None  # of the steps whose result is known
         self.trace = StepTrace(accelerator, run_log.output_dir / "traces", settings["flags"]["trace_steps"])
         self.problems: set[str] = set()  # of samples that were left out
         self.bar = progress_bar(schedule.total_steps, "training", "step", initial=state.step)
         self._brief = ""
         self._has_named_bottleneck = False
 
-    def start_step(self) -> None:
-        """The step begins, and with it the wait for its data."""
-        self.meter.start_step()
-
     def data_ready(self, batches: list[dict[str, Any]]) -> None:
-        """The step's micro-batches are here; what could not be read is taken out of them and named at the end."""
+        """The next step's micro-batches are here; what could not be read is taken out of them, and named at the end."""
         self.problems.update(problem for batch in batches for problem in batch.pop("problems"))
         self.meter.data_ready()
 
     def communicating(self) -> AbstractContextManager[None]:
-        """Around the count that all processes share."""
+        """Around the wait for the count that all processes share."""
         return self.meter.communicating()
 
-    def end_step(self, images: float, loss: Tensor | None) -> None:
-        """The step is done, with `images` over all processes, and this process's share of its loss if it was made."""
-        if loss is not None:
-            self.window.add(loss)
+    def paused(self) -> AbstractContextManager[None]:
+        """Around what is not training: evaluations and saves."""
+        return self.meter.paused()
+
+    def end_step(self, images: float) -> None:
+        """The step is queued, with `images` over all processes."""
         self.meter.end_step(images)
         self.trace.step()
 
-    def log_training(self, learning_rate: float, grad_norm: Tensor) -> None:
-        """A record of the steps since the last one; every process must call it. A sync point with the device."""
+    def add(self, results: Iterable[StepResult]) -> None:
+        """What steps came to, once it is known."""
+        for self._last in results:
+            self.window.add(self._last)
+
+    def log_training(self, learning_rate: float) -> None:
+        """A record of the steps since the last one, whose results must be known; every process must call it."""
+        assert self._last is not None and self._last.step == self.state.step
         record = {
             "train/loss": self.window.mean(),
             "train/lr": learning_rate,
-            "train/grad_norm": grad_norm.item(),
+            "train/grad_norm": self._last.grad_norm,
             "train/skipped_steps": self.state.skipped,
             **self.meter.summary(),
         }

@@ -3,53 +3,51 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from train_utils.monitoring.flops import peak_teraflops
+from train_utils.nan_guard import StepResult
 
 WARMUP_STEPS = 3  # allocators, kernel choice and worker start-up belong to no steady state
 ENOUGH_STEPS = 20  # before a bottleneck is named
 MUCH_WAITING = 20  # percent of the time
+SAMPLED = 20  # of so many steps one has its gradients' exchange measured on CUDA
 
-Mark: TypeAlias = "float | torch.cuda.Event"  # a moment: seconds on the host's clock, or when the device gets there
+Mark: TypeAlias = float | torch.cuda.Event  # a moment: seconds on the host's clock, or when the device gets there
 
 
 class LossWindow:
-    """Sum of the steps' losses since the last log line, on the device; no sync point until it is read.
+    """Mean loss of the steps since the last log line; a step that was not made does not count.
 
     Args:
-        sums: of each process, from `saved`, or empty; on another number of processes the first one takes all.
+        total, steps: as `saved` in a checkpoint.
     """
 
-    def __init__(self, accelerator: Accelerator, sums: list[float], steps: int) -> None:
-        self.accelerator = accelerator
-        if len(sums) != accelerator.num_processes:
-            sums = [sum(sums, 0.0)] + [0.0] * (accelerator.num_processes - 1)
-        self._sum = torch.tensor(sums[accelerator.process_index], device=accelerator.device)
-        self._steps = steps
+    def __init__(self, total: float = 0.0, steps: int = 0) -> None:
+        self._total, self._steps = total, steps
 
-    def add(self, loss: Tensor) -> None:
-        """Add this process's share of one step's loss."""
-        self._sum += loss
-        self._steps += 1
+    def add(self, result: StepResult) -> None:
+        """Add the loss of one step, over all processes."""
+        if result.is_made:
+            self._total += result.loss
+            self._steps += 1
 
     def mean(self) -> float | None:
-        """Mean loss of the steps since the last call; every process must call it."""
-        total, steps = self.accelerator.reduce(self._sum, "sum").item(), self._steps
-        self._sum.zero_()
-        self._steps = 0
+        """Mean loss of the steps since the last call; None where none was made."""
+        total, steps = self._total, self._steps
+        self._total, self._steps = 0.0, 0
         return total / steps if steps else None
 
-    def saved(self) -> dict:
-        """For a checkpoint; every process must call it."""
-        return {"sums": gather_object([self._sum.item()]), "steps": self._steps}
+    def saved(self) -> dict[str, float]:
+        """For a checkpoint."""
+        return {"total": self._total, "steps": self._steps}
 
 
 @dataclass
@@ -67,19 +65,32 @@ class _Times:
             setattr(self, name, getattr(self, name) + value)
 
 
-class Meter:
-    """Throughput of the steps and what they spend their time on, without warm-up and whatever happens between steps.
+@dataclass
+class _Marks:
+    """The moments of one step: it begins where the one before ends. Pauses are evaluations and saves."""
 
-    On CUDA times are those of device events, elsewhere of the host's clock. A step is split into
+    begin: Mark
+    data: Mark | None = None
+    count: tuple[Mark, Mark] | None = None  # before and after the wait for what all processes have counted
+    pauses: list[tuple[Mark, Mark]] = field(default_factory=list)
+    end: Mark | None = None
+    images: float = 0.0
+
+
+class Meter:
+    """Throughput of the steps and what they spend their time on, without warm-up, evaluations and saves.
+
+    A step lasts from the end of the one before to its own end. On CUDA times are those of device events, elsewhere of
+    the host's clock. A step is split into
 
     - the wait for data: on CUDA the time the device stands idle for its next batch;
-    - communication, waiting for slower processes included: the count of valid pixels before the forward pass, and what
-      of the gradients' exchange does not overlap with the backward pass, as DistributedDataParallel measures it; not
-      known under another wrapper (FSDP, DeepSpeed);
+    - communication, waiting for slower processes included: the count of valid pixels before the loss, and what of the
+      gradients' exchange does not overlap with the backward pass, as DistributedDataParallel measures it; not known
+      under another wrapper (FSDP, DeepSpeed);
     - computation: the rest.
 
     Args:
-        model: as it trains, wrapped.
+        model: as it trains, wrapped, not compiled.
         flops: of training on one image.
         precision: the profile's; what the device can do depends on it.
     """
@@ -90,35 +101,39 @@ class Meter:
         self.peak = peak_teraflops(accelerator, precision)
         self._on_cuda = accelerator.device.type == "cuda"
         self._ddp = model if isinstance(model, DistributedDataParallel) else None
-        if self._ddp is not None:
-            self._ddp._set_ddp_runtime_logging_sample_rate(1)
+        if self._ddp is not None:  # on CUDA the host waits for the events of each step that is sampled
+            self._ddp._set_ddp_runtime_logging_sample_rate(SAMPLED if self._on_cuda else 1)
         self._steps_seen = 0
-        self._marks: list[Mark] = []  # of this step: begin, data, before and after the count, end
-        self._last: tuple[list[Mark], float] | None = None  # marks and images of the step before, whose events are over
+        self._step = _Marks(self._now())
+        self._over: list[_Marks] = []  # steps whose events may not have happened yet
         self._window, self._total = _Times(), _Times()
 
-    def start_step(self) -> None:
-        """The step begins, and with it the wait for its data."""
-        self._marks = [self._now()]
-
     def data_ready(self) -> None:
-        """The step's micro-batches are here."""
-        self._marks.append(self._now())
+        """The next step's micro-batches are here."""
+        self._step.data = self._now()
 
     @contextmanager
     def communicating(self) -> Iterator[None]:
-        """Around the count that all processes share."""
-        self._marks.append(self._now())
+        """Around the wait for the count that all processes share."""
+        before = self._now()
         yield
-        self._marks.append(self._now())
+        self._step.count = before, self._now()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Around what belongs to no step."""
+        before = self._now()
+        yield
+        self._step.pauses.append((before, self._now()))
 
     def end_step(self, images: float) -> None:
-        """The step is done; `images` were in it over all processes."""
-        self._marks.append(self._now())
+        """The step is queued; `images` are in it over all processes. The next one begins."""
+        step, step.end, step.images = self._step, self._now(), images
+        self._step = _Marks(step.end)
         self._steps_seen += 1
-        self._settle()
         if self._steps_seen > WARMUP_STEPS:
-            self._last = self._marks, images
+            self._over.append(step)
+        self._settle()
 
     def summary(self) -> dict[str, float]:
         """Means since the last call, of the process that waits longest for its data; every process must call it.
@@ -127,8 +142,6 @@ class Meter:
         `perf/data_wait_percent`, `perf/compute_percent`, `perf/communication_percent` (of several processes), and on
         CUDA `perf/peak_memory_gb`.
         """
-        if self._on_cuda:
-            torch.cuda.synchronize()
         self._settle()
         peak_memory = torch.cuda.max_memory_allocated() / 1e9 if self._on_cuda else 0.0
         window, self._window = self._window, _Times()
@@ -169,18 +182,18 @@ class Meter:
         return shares | ({"communication": communication} if known else {})
 
     def _settle(self) -> None:
-        """Add up the step before this one: its events are over, so that reading them does not wait."""
-        if self._last is None:
-            return
-        (begin, data, before, after, end), images = self._last
-        self._last = None
-        exchange = 0.0
-        if self._ddp is not None:
-            figures = self._ddp._get_ddp_logging_data()
-            hidden = figures.get("backward_compute_comm_overlap_time", 0)
-            exchange = max(0, figures.get("backward_comm_time", 0) - hidden) / 1e9
-        communication = self._seconds(before, after) + exchange if self._ddp is not None else 0.0
-        self._window.add(_Times(1, images, self._seconds(begin, end), self._seconds(begin, data), communication))
+        """Add up the steps that the device has done, so that reading their events does not wait."""
+        while self._over and (not self._on_cuda or self._over[0].end.query()):
+            step = self._over.pop(0)
+            communication = 0.0
+            if self._ddp is not None:
+                figures = self._ddp._get_ddp_logging_data()
+                hidden = figures.get("backward_compute_comm_overlap_time", 0)
+                exchange = max(0, figures.get("backward_comm_time", 0) - hidden) / 1e9
+                communication = self._seconds(*step.count) + exchange
+            seconds = self._seconds(step.begin, step.end) - sum(self._seconds(*pause) for pause in step.pauses)
+            data = self._seconds(step.begin, step.data)
+            self._window.add(_Times(1, step.images, seconds, data, communication))
 
     def _now(self) -> Mark:
         if not self._on_cuda:

@@ -15,7 +15,7 @@ from itertools import islice
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator, DataLoaderConfiguration
-from accelerate.utils import DistributedType, set_seed
+from accelerate.utils import set_seed
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -184,8 +184,8 @@ def main() -> None:
     # 5. Prepare: batch norm over all processes, sharding, optimizer, loaders
     model = synchronize_batchnorm(accelerator, model, args.sync_batchnorm, split)
     prepare_sharding(accelerator, model, split, args.max_grad_norm)
-    fused = accelerator.distributed_type != DistributedType.DEEPSPEED
-    optimizer = build_optimizer(model, args.optimizer, args.learning_rate, args.weight_decay, fused=fused)
+    kind = accelerator.distributed_type
+    optimizer = build_optimizer(model, args.optimizer, args.learning_rate, args.weight_decay, kind)
     schedule, state = Schedule.from_args(args, images=len(info.train)), start.checkpoint.run_state()
     workers = default_workers(device) if args.num_workers is None else args.num_workers
     with first_on_each_machine(accelerator):  # one process of a machine decodes for --cache

@@ -41,7 +41,7 @@ class StepGuard:
 
     Args:
         network: the model, not wrapped.
-        optimizer: prepared; fused, which has it look at `found_inf` on the device.
+        optimizer: prepared. A fused one looks at `found_inf` on the device; for another one the host waits.
         state: counts the steps that were skipped.
     """
 
@@ -58,10 +58,11 @@ class StepGuard:
         self._pending: list[LateRead] = []
         self._in_a_row = 0
         self._stop = StopRequest()
-        if not self._is_deepspeed:
-            inner = optimizer.optimizer  # type: ignore[attr-defined]  # accelerate's wrapper holds ours
-            inner.register_step_pre_hook(self._pass_on)
-            _start_momentum(inner)
+        self._optimizer = optimizer.optimizer  # type: ignore[attr-defined]  # accelerate's wrapper holds ours
+        self._is_fused = bool(self._optimizer.defaults.get("fused"))
+        if self._is_fused:
+            self._optimizer.register_step_pre_hook(self._pass_on)
+            _start_momentum(self._optimizer)
 
     def stop_asked(self, like: Tensor) -> Tensor:
         """(1,): whether this process was asked to stop, as a number of the type of `like` and where it is."""
@@ -83,6 +84,8 @@ class StepGuard:
             for buffers, kept in zip(self._buffers, self._kept, strict=True):
                 chosen = torch.where(is_made, _joined(buffers), kept).split([buffer.numel() for buffer in buffers])
                 torch._foreach_copy_(buffers, [part.view_as(b) for part, b in zip(chosen, buffers, strict=True)])
+            if not self._is_fused and not is_made:
+                self._optimizer.zero_grad()  # without gradients a step does nothing
         return is_made
 
     def end_step(self, names: list[str]) -> None:

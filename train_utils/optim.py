@@ -3,18 +3,26 @@
 from collections.abc import Sequence
 
 import torch
+from accelerate.utils import DistributedType
 from torch import Tensor, nn
 
 from runtime.errors import SettingsError
+from runtime.launch import SHARDING
 
 
 def build_optimizer(
-    model: nn.Module, name: str, learning_rate: float, weight_decay: float, *, fused: bool = True
+    model: nn.Module,
+    name: str,
+    learning_rate: float,
+    weight_decay: float,
+    distributed_type: DistributedType = DistributedType.NO,
 ) -> torch.optim.Optimizer:
     """`adamw`, or `sgd` with Nesterov momentum 0.9; decay on convolutions only: norms and biases have no use for it.
 
-    A `fused` one updates all weights in one kernel, or none of them where the device says so (`StepGuard`).
+    Fused where that can be: all weights are updated in one kernel, or none where the device says so (`StepGuard`).
     """
+    # DeepSpeed has updates of its own; torch 2.13 has no fused SGD for FSDP's DTensors
+    fused = distributed_type not in SHARDING or (distributed_type == DistributedType.FSDP and name == "adamw")
     decayed = [parameter for parameter in model.parameters() if parameter.ndim > 1]
     others = [parameter for parameter in model.parameters() if parameter.ndim <= 1]
     groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]

@@ -8,9 +8,7 @@ Many nodes:      accelerate launch --config_file accelerate_configs/multi_node.y
 """
 
 import math
-from collections.abc import Iterator
 from contextlib import nullcontext
-from itertools import islice
 
 import torch
 import torch.distributed as dist
@@ -19,15 +17,13 @@ from accelerate.utils import set_seed
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from data_utils.analysis.dataset_info import DatasetInfo, load_dataset_info
+from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.config import DataConfig
-from data_utils.loading.augment import augment
-from data_utils.loading.batch_sampler import BatchSplit
 from data_utils.loading.loaders import build_loaders, network_shapes
 from inference.logits import most_likely, resize_logits
 from runtime.cli import run_script
 from runtime.console import say, track
-from runtime.device import download, upload
+from runtime.device import download
 from runtime.distributed import first_on_each_machine, on_main, seed_step
 from runtime.errors import WriteError
 from runtime.launch import check_launch, distributed_options, start_process
@@ -36,7 +32,7 @@ from train_utils.args import parse_args
 from train_utils.checkpoints.save import Checkpoints
 from train_utils.ema import WeightAverage
 from train_utils.evaluation import Evaluation
-from train_utils.microbatch import out_of_memory_recorded, split_from_args
+from train_utils.microbatch import out_of_memory_recorded, split_from_args, steps_ahead
 from train_utils.monitoring.flops import training_flops
 from train_utils.monitoring.monitor import Monitor
 from train_utils.monitoring.tracking import RunLog
@@ -53,24 +49,6 @@ from train_utils.sync_batchnorm import synchronize_batchnorm
 from unet.finetune import starting_point
 from unet.losses import SegmentationLoss
 from unet.metrics import confusion_matrix, image_iou
-
-Step = tuple[list[tuple[Tensor, Tensor]], list[str]]
-
-
-def steps_ahead(
-    loader: DataLoader, split: BatchSplit, info: DatasetInfo, config: DataConfig, monitor: Monitor
-) -> Iterator[Step]:
-    """For each optimizer step its micro-batches on the device, augmented, and the names of this process's images.
-
-    A micro-batch is images (B, C, H, W) float32 and masks (B, H, W) int64.
-    """
-    mean, std = (torch.tensor(values) for values in (info.normalization.mean, info.normalization.std))
-    fill, std = upload(mean, loader.device), upload(std, loader.device)
-    batches = iter(loader)
-    while raw := list(islice(batches, split.accumulation)):
-        monitor.data_ready(raw)
-        names = [info.train.records[index]["name"] for batch in raw for _, index in batch["keys"]]
-        yield [augment(**batch, strength=config.augment, seed=config.seed, fill=fill, std=std) for batch in raw], names
 
 
 def train_step(
@@ -206,18 +184,20 @@ def main() -> None:
     guard = StepGuard(accelerator, network, optimizer, state)
     monitor = Monitor(accelerator, uncompiled, flops, schedule, state, run_log)
     model.train()
-    steps = steps_ahead(train_loader, split, info, config, monitor)
-    batch, names = next(steps, ([], []))
+    steps = steps_ahead(train_loader, split, info, config, monitor.data_ready)
+    micro_batches, names = next(steps, ([], []))
     while not (guard.stopping or schedule.is_over(state)):
         learning_rate = schedule.set_learning_rate(optimizer, state.step)
         with out_of_memory_recorded(start.output_dir, network, split, state.step + 1):
             seed_step(args.seed, state.step, accelerator.process_index)  # for dropout
-            is_made = train_step(accelerator, model, optimizer, criterion, batch, args.max_grad_norm, guard, monitor)
+            is_made = train_step(
+                accelerator, model, optimizer, criterion, micro_batches, args.max_grad_norm, guard, monitor
+            )
             state.step += 1
             average.update(state.step, is_made)
             monitor.end_step(len(info.train) / schedule.steps_per_epoch)
             guard.end_step(names)
-            batch, names = next(steps, ([], []))  # while the device computes
+            micro_batches, names = next(steps, ([], []))  # while the device computes
         monitor.add(guard.settle(everything=schedule.pauses(state.step)))
         if schedule.logs(state.step):
             monitor.log_training(learning_rate)

@@ -107,8 +107,8 @@ def check_processes(accelerator: Accelerator, comm_hook: str = "none") -> None:
 def distributed_options(comm_hook: str) -> list[KwargsHandler]:
     """How the processes find each other, and how DDP exchanges gradients, which `comm_hook` compresses on their way.
 
-    No static graph: it forbids `no_sync`, and what it would save, a search for unused parameters, is off anyway. Buffers
-    are shared where they are looked at (`share_statistics`), not in each step.
+    No static graph: it forbids `no_sync`, and what it would save, a search for unused parameters, is off anyway.
+    Buffers are shared where they are looked at (`share_statistics`), not in each step.
     """
     # torch 2.13 has another word for it, which accelerate 1.15 does not pass on
     warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)

@@ -60,7 +60,11 @@ class Run:
 
     def weights(self, step: int) -> dict[str, Tensor]:
         """Weights of a checkpoint."""
-        return load_file(self.folder / "checkpoints" / f"step-{step:08}" / "model.safetensors")
+        return self.tensors(step, "model")
+
+    def tensors(self, step: int, kind: str) -> dict[str, Tensor]:
+        """A file of a checkpoint: model, optimizer or average."""
+        return load_file(self.folder / "checkpoints" / f"step-{step:08}" / f"{kind}.safetensors")
 
     def checkpoints(self) -> list[int]:
         """The steps of all checkpoints."""

@@ -367,8 +367,11 @@ def check_activation_checkpointing(run, folder, monkeypatch):
 
 @checks("--sync-batchnorm")
 def check_sync_batchnorm(run, folder, monkeypatch):
-    with pytest.raises(SettingsError, match="--sync-batchnorm on needs GPUs"):
-        run.fresh("--norm", "batch", "--sync-batchnorm", "on")
+    # on several processes: test_sync_batchnorm.py
+    seen = []
+    monkeypatch.setattr(train, "synchronize_batchnorm", lambda a, model, how, split: seen.append(how) or model)
+    run.fresh("--sync-batchnorm", "off")
+    assert seen == ["off"] and parsed().sync_batchnorm == "auto"
 
 
 # optimization

@@ -1,4 +1,4 @@
-"""A step whose gradient is not finite is not made, and leaves everything as it was."""
+"""A step whose loss or gradient is not finite is not made, and leaves everything as it was."""
 
 import pytest
 import torch
@@ -10,64 +10,155 @@ from torch import nn
 import train
 from runtime.errors import TrainingError
 from train_utils.checkpoints.run_state import RunState
-from train_utils.nan_guard import MAX_IN_A_ROW, StepGuard
+from train_utils.nan_guard import MAX_IN_A_ROW, StepGuard, StepResult
+from train_utils.optim import build_optimizer
 
 FLAGS = ["--base-channels", "2", "--depth", "1", "--num-workers", "0", "--batch-size", "4", "--tracker", "none"]
 FLAGS += ["--optimizer", "sgd", "--log-every", "1", "--checkpoint-every", "1", "--keep-checkpoints", "9"]
+NAN, INF = float("nan"), float("inf")
+
+
+class Stepper:
+    """A small network, and steps whose loss and gradient norm are said to be what they are not."""
+
+    def __init__(self, optimizer: str, kind: str = "NO") -> None:
+        self.network = nn.Sequential(nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3))
+        self.accelerator = Accelerator(cpu=True)
+        self.optimizer = self.accelerator.prepare(build_optimizer(self.network, optimizer, 0.1, 0.1, kind))
+        self.state = RunState()
+        self.guard = StepGuard(self.accelerator, self.network, self.optimizer, self.state)
+
+    def step(self, loss: float, norm: float, stop: bool = False) -> None:
+        torch.manual_seed(self.state.step)
+        self.guard.begin_step()
+        self.network(torch.rand(2, 3, 4, 4)).square().mean().backward()
+        if not torch.isfinite(torch.tensor([loss, norm])).all():
+            self.network(torch.full((2, 3, 4, 4), NAN))
+            for parameter in self.network.parameters():
+                parameter.grad.fill_(NAN)
+        self.guard.judge(*map(torch.tensor, (loss, norm, float(stop))))
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.state.step += 1
+        self.guard.end_step([f"image-{self.state.step}.png"])
+
+    def everything(self) -> list[torch.Tensor]:
+        state = [value for values in self.optimizer.optimizer.state.values() for value in values.values()]
+        return [value.clone() for value in [*self.network.state_dict().values(), *state]]
 
 
 @pytest.fixture
-def guard():
-    network = nn.BatchNorm2d(3)
+def stepper():
     with process_state_kept():
-        yield StepGuard(Accelerator(cpu=True), network, RunState(step=7))
+        yield Stepper
 
 
-@pytest.mark.parametrize("norm", [float("nan"), float("inf")])
-def test_running_statistics_are_put_back(guard, norm):
-    guard.begin_step()
-    before = [buffer.clone() for buffer in guard.network.buffers()]
-    guard.network(torch.full((2, 3, 4, 4), float("nan")))
-    assert not guard.accepts(torch.tensor(norm))
-    assert all(torch.equal(now, then) for now, then in zip(guard.network.buffers(), before, strict=True))
+@pytest.mark.parametrize(("loss", "norm"), [(NAN, NAN), (INF, 1.0), (1.0, INF), (1.0, NAN)])
+@pytest.mark.parametrize(("optimizer", "kind"), [("adamw", "NO"), ("sgd", "NO"), ("sgd", "FSDP")])
+def test_a_refused_step_changes_neither_weights_nor_optimizer_nor_statistics(stepper, optimizer, kind, loss, norm):
+    run = stepper(optimizer, kind)
+    run.step(1.0, 1.0)
+    before = run.everything()
+    run.step(loss, norm)
+    after = run.everything()
+    assert all(map(torch.equal, after, before)) and len(after) > 7
+    run.step(1.0, 1.0)
+    assert not all(map(torch.equal, run.everything(), before))
 
 
-def test_a_finite_step_keeps_its_statistics(guard):
-    guard.begin_step()
-    guard.network(torch.rand(2, 3, 4, 4))
-    assert guard.accepts(torch.tensor(1e30))
-    assert guard.network.num_batches_tracked == 1
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_a_run_whose_first_step_is_refused_goes_on_as_if_it_had_not_been(stepper, optimizer):
+    def weights(*norms: float) -> list[torch.Tensor]:
+        torch.manual_seed(1)
+        run = stepper(optimizer)
+        for norm in norms:
+            run.step(1.0, norm)
+            run.state.step = 0  # the same input in every step
+            run.guard.settle(everything=True)
+        return run.everything()
+
+    assert all(map(torch.equal, weights(NAN, 1.0, 1.0), weights(1.0, 1.0)))
 
 
-def test_several_in_a_row_end_the_run_and_a_good_one_between_starts_the_count_again(guard, capsys):
-    for _ in range(MAX_IN_A_ROW - 1):
-        guard.refuse(["a.png"])
-    guard.accepts(torch.tensor(1.0))
-    for _ in range(MAX_IN_A_ROW - 1):
-        guard.refuse(["a.png", "b.png"])
-    assert "step 7: loss or gradient not finite, step skipped; its images: a.png, b.png" in capsys.readouterr().out
+def test_a_result_is_read_a_step_later_and_all_of_them_when_asked(stepper, capsys):
+    run = stepper("sgd")
+    run.step(1.0, 2.0)
+    assert run.guard.settle(everything=False) == []
+    run.step(3.0, NAN)
+    assert run.guard.settle(everything=False) == [StepResult(1, 1.0, 2.0, False)]
+    assert run.state.skipped == 0 and "skipped" not in capsys.readouterr().out
+    run.step(5.0, 6.0)
+    second, third = run.guard.settle(everything=True)
+    assert (second.step, second.is_made, third) == (2, False, StepResult(3, 5.0, 6.0, False))
+    line = "step 2: loss or gradient not finite, step skipped; its images: image-2.png"
+    assert run.state.skipped == 1 and line in capsys.readouterr().out
+    assert run.guard.settle(everything=False) == run.guard.settle(everything=True) == []
+
+
+def test_a_request_to_stop_brings_all_results(stepper):
+    run = stepper("sgd")
+    run.step(1.0, 1.0, stop=True)
+    assert run.guard.settle(everything=False) == [] and not run.guard.stopping
+    run.step(1.0, 1.0)
+    assert [result.step for result in run.guard.settle(everything=False)] == [1, 2] and run.guard.stopping
+
+
+def test_several_in_a_row_end_the_run_and_a_good_one_between_starts_the_count_again(stepper):
+    run = stepper("sgd")
+    for loss in [*[NAN] * (MAX_IN_A_ROW - 1), 1.0, *[NAN] * (MAX_IN_A_ROW - 1)]:
+        run.step(loss, 1.0)
+        run.guard.settle(everything=True)
+    run.step(NAN, 1.0)
     with pytest.raises(TrainingError, match="5 steps in a row without a finite gradient"):
-        guard.refuse(["a.png"])
-    assert guard.state.skipped == 2 * MAX_IN_A_ROW - 1
+        run.guard.settle(everything=True)
+    assert run.state.skipped == 2 * MAX_IN_A_ROW - 1
 
 
-def test_a_run_skips_the_step_and_goes_on(tmp_path, monkeypatch):
-    write_folder(tmp_path / "train", 8, seed=0, size=(16, 24))
-    write_folder(tmp_path / "val", 2, seed=1, size=(16, 24))
-    calls = []
+def poisoned(monkeypatch, *calls: int) -> None:
+    """Have the loss be NaN in these calls, from 1: a preflight on a CPU makes none."""
+    count = 0
     forward = train.SegmentationLoss.forward
 
-    def poisoned(self, logits, masks, counts):
-        calls.append(None)
-        return forward(self, logits, masks, counts) * (float("nan") if len(calls) == 3 else 1)
+    def forward_or_nan(self, logits, masks, counts):
+        nonlocal count
+        count += 1
+        return forward(self, logits, masks, counts) * (NAN if count in calls else 1)
 
-    monkeypatch.setattr(train.SegmentationLoss, "forward", poisoned)
-    flags = [*FLAGS, "--max-steps", "5", "--eval-every", "5"]
-    run = run_train(tmp_path / "run", "--dataset", tmp_path, *flags)
-    # the preflight on a CPU makes no forward pass of the loss: the third call is the third step
+    monkeypatch.setattr(train.SegmentationLoss, "forward", forward_or_nan)
+
+
+@pytest.fixture
+def data(tmp_path):
+    write_folder(tmp_path / "train", 8, seed=0, size=(16, 24))
+    write_folder(tmp_path / "val", 2, seed=1, size=(16, 24))
+    return tmp_path
+
+
+def test_a_run_skips_the_step_and_goes_on(data, monkeypatch):
+    poisoned(monkeypatch, 3)
+    run = run_train(data / "run", "--dataset", data, *FLAGS, "--max-steps", "5", "--eval-every", "5")
     assert run.exit_code == 0 and "step 3: loss or gradient not finite, step skipped" in run.output
     assert run.values("train/skipped_steps") == [0, 0, 1, 1, 1]
     assert run.values("train/loss")[2] is None and None not in run.values("train/loss")[3:]
     before, after, later = (run.weights(step) for step in (2, 3, 4))
     assert all(torch.equal(before[name], after[name]) for name in before)  # weights and running statistics
     assert any(not torch.equal(after[name], later[name]) for name in after)
+
+
+def test_the_average_and_the_mean_loss_leave_a_skipped_step_out(data, monkeypatch):
+    flags = [*FLAGS, "--ema-decay", "0.5", "--max-steps", "3", "--eval-every", "3", "--log-every", "3"]
+    poisoned(monkeypatch, 3)
+    run = run_train(data / "run", "--dataset", data, *flags)
+    averages = [run.tensors(step, "average") for step in (2, 3)]
+    assert all(torch.equal(averages[0][name], averages[1][name]) for name in averages[0])
+    monkeypatch.undo()
+    good = run_train(data / "good", "--dataset", data, *flags, "--log-every", "1")
+    assert run.values("train/loss") == [pytest.approx(sum(good.values("train/loss")[:2]) / 2, rel=1e-6)]
+
+
+def test_a_resumed_run_knows_of_the_steps_that_were_skipped(data, monkeypatch):
+    poisoned(monkeypatch, 2)
+    flags = ["--dataset", data, *FLAGS, "--eval-every", "9"]
+    run_train(data / "run", *flags, "--max-steps", "3")
+    run = run_train(data / "run", *flags, "--max-steps", "4", "--resume", "auto")
+    assert run.values("train/skipped_steps") == [0, 1, 1, 1]

@@ -21,18 +21,18 @@ def measured(monkeypatch, *, steps: int, data: float = 0.0, compute: float = 1.0
     monkeypatch.setattr("train_utils.monitoring.throughput.peak_teraflops", lambda accelerator, precision: peak)
     meter = Meter(Accelerator(cpu=True), nn.Linear(1, 1), flops, "no")
     for step in range(WARMUP_STEPS + steps):
-        meter.start_step()
         now += data if step >= WARMUP_STEPS else 100
         meter.data_ready()
+        with meter.paused():
+            now += 50  # evaluation, checkpoints: the next step's data are here already
         with meter.communicating():
             now += 0
         now += compute if step >= WARMUP_STEPS else 100
         meter.end_step(4)
-        now += 50  # evaluation, checkpoints
     return meter
 
 
-def test_throughput_counts_neither_warm_up_nor_what_happens_between_steps(monkeypatch):
+def test_throughput_counts_neither_warm_up_nor_evaluation_and_checkpoints(monkeypatch):
     values = measured(monkeypatch, steps=5, data=1.0, compute=3.0, peak=12).summary()
     assert values == {
         "perf/images_per_second": 1.0,
@@ -43,8 +43,21 @@ def test_throughput_counts_neither_warm_up_nor_what_happens_between_steps(monkey
     }
 
 
+def test_what_lies_between_two_steps_counts(monkeypatch):
+    now = 0.0
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
+    meter = Meter(Accelerator(cpu=True), nn.Linear(1, 1), 1.0, "no")
+    for _ in range(WARMUP_STEPS + 4):
+        meter.data_ready()
+        with meter.communicating():
+            now += 1
+        meter.end_step(8)
+        now += 3  # a log line, the next step's augmentation
+    assert meter.summary()["perf/images_per_second"] == 2
+
+
 def test_on_a_gpu_times_are_those_of_events_that_are_over(monkeypatch):
-    # no GPU in the test machine: a stand-in whose clock is one step behind the host's
+    # no GPU in the test machine: a stand-in whose clock is a step behind the host's
     clock = SimpleNamespace(now=0.0, over=0.0)
 
     class Event:
@@ -54,26 +67,28 @@ def test_on_a_gpu_times_are_those_of_events_that_are_over(monkeypatch):
         def record(self) -> None:
             self.at = clock.now
 
+        def query(self) -> bool:
+            return self.at <= clock.over
+
         def elapsed_time(self, end: "Event") -> float:
-            assert end.at <= clock.over, "read before the device got there"
+            assert end.query(), "read before the device got there"
             return 1e3 * (end.at - self.at)
 
     monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: setattr(clock, "over", clock.now))
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 3e9)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU of unknown peak")
     monkeypatch.setattr("train_utils.monitoring.throughput.gather_object", lambda found: found)
     accelerator = SimpleNamespace(device=torch.device("cuda"), num_processes=1)
     meter = Meter(accelerator, nn.Linear(1, 1), 3e12, "no")
     for _ in range(WARMUP_STEPS + 4):
-        meter.start_step()
         clock.now += 1
         meter.data_ready()
         with meter.communicating():
             clock.now += 1
-        clock.over = clock.now  # the norm of the gradient was read
         clock.now += 2
         meter.end_step(8)
+        clock.over = clock.now - 4  # the result of the step before was read
+    clock.over = clock.now  # a log line: all results are read
     values = meter.summary()
     assert values["perf/images_per_second"] == 2
     assert values["perf/data_wait_percent"] == 25

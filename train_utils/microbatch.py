@@ -4,15 +4,21 @@ import json
 import math
 import os
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
+from data_utils.analysis.dataset_info import DatasetInfo
+from data_utils.config import DataConfig
+from data_utils.loading.augment import augment
 from data_utils.loading.batch_sampler import BatchSplit
+from runtime.device import upload
 from runtime.errors import MemoryShortage, SettingsError
 from runtime.files import replaced_file
 
@@ -57,6 +63,22 @@ def split_batch(
             f" not {accumulation} accumulation steps; leave --micro-batch-size or the accumulation to be derived"
         )
     return split._replace(accumulation=accumulation or split.accumulation)
+
+
+def steps_ahead(
+    loader: DataLoader, split: BatchSplit, info: DatasetInfo, config: DataConfig, data_ready: Callable[[list], None]
+) -> Iterator[tuple[list[tuple[Tensor, Tensor]], list[str]]]:
+    """For each optimizer step its micro-batches, augmented on the device, and the names of this process's images.
+
+    A micro-batch is images (B, C, H, W) float32 and masks (B, H, W) int64. `data_ready` is told when they are here.
+    """
+    mean, std = (torch.tensor(values) for values in (info.normalization.mean, info.normalization.std))
+    fill, std = upload(mean, loader.device), upload(std, loader.device)
+    batches = iter(loader)
+    while raw := list(islice(batches, split.accumulation)):
+        data_ready(raw)
+        names = [info.train.records[index]["name"] for batch in raw for _, index in batch["keys"]]
+        yield [augment(**batch, strength=config.augment, seed=config.seed, fill=fill, std=std) for batch in raw], names
 
 
 class MemoryLimit(NamedTuple):

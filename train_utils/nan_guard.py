@@ -77,7 +77,7 @@ class StepGuard:
 
         All are of all processes: the loss, the gradient's norm before clipping, and whether any was asked to stop.
         """
-        self._values = torch.stack([value.detach().float() for value in (loss, grad_norm, stop_asked)])
+        self._values = torch.stack([loss.detach(), grad_norm, stop_asked])
         is_made = self._values[:2].isfinite().all()
         self._found_inf = (~is_made).float()
         if not self._is_deepspeed:

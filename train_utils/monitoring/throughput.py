@@ -71,7 +71,7 @@ class _Marks:
 
     begin: Mark
     data: Mark | None = None
-    count: tuple[Mark, Mark] | None = None  # before and after the wait for what all processes have counted
+    count: tuple[Mark, Mark] | None = None  # before and after the wait for what several processes have counted
     pauses: list[tuple[Mark, Mark]] = field(default_factory=list)
     end: Mark | None = None
     images: float = 0.0
@@ -190,7 +190,7 @@ class Meter:
                 figures = self._ddp._get_ddp_logging_data()
                 hidden = figures.get("backward_compute_comm_overlap_time", 0)
                 exchange = max(0, figures.get("backward_comm_time", 0) - hidden) / 1e9
-                communication = self._seconds(*step.count) + exchange
+                communication = exchange + (self._seconds(*step.count) if step.count else 0.0)
             seconds = self._seconds(step.begin, step.end) - sum(self._seconds(*pause) for pause in step.pauses)
             data = self._seconds(step.begin, step.data)
             self._window.add(_Times(1, step.images, seconds, data, communication))

@@ -1,0 +1,152 @@
+"""Batch norm over several processes is that of one process on all their images: a layer, and a whole run."""
+
+import copy
+import json
+import os
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing
+from conftest import write_folder
+from torch import Tensor, nn
+
+import train
+from data_utils.loading.batch_sampler import BatchSplit
+from train_utils.sync_batchnorm import SynchronizedBatchNorm, synchronize_batchnorm
+from unet import UNet, UNetConfig
+
+FLAGS = ["--base-channels", "2", "--depth", "1", "--num-workers", "0", "--batch-size", "8", "--tracker", "none"]
+FLAGS += [
+    "--max-steps",
+    "6",
+    "--log-every",
+    "1",
+    "--learning-rate",
+    "0.01",
+    "--augment",
+    "strong",
+    "--ema-decay",
+    "0.9",
+]
+
+
+def start(function: Callable, processes: int, *arguments: object) -> None:
+    """Call function(rank, processes, *arguments) in so many new processes."""
+    torch.multiprocessing.spawn(function, (processes, *arguments), nprocs=processes)
+
+
+def layer_in_one_of_several(rank: int, processes: int, folder: Path) -> None:
+    """The layer on this process's share of what the file `input` holds; writes what comes out."""
+    dist.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=processes)
+    given = torch.load(folder / "input", weights_only=False)
+    outputs = {}
+    for name, (norm, x, grad) in given.items():
+        norm = SynchronizedBatchNorm.of(norm)
+        x, grad = (whole.chunk(processes)[rank].clone(memory_format=torch.channels_last) for whole in (x, grad))
+        outputs[name] = passed(norm, x, grad)
+    torch.save(outputs, folder / f"output-{rank}")
+    dist.destroy_process_group()
+
+
+def passed(norm: nn.BatchNorm2d, x: Tensor, grad: Tensor) -> dict[str, Tensor]:
+    """What two forward and backward passes give; the second sees the statistics that the first has left."""
+    x = x.requires_grad_()
+    for _ in range(2):
+        y = norm(x)
+        y.backward(grad)
+    statistics = {"mean": norm.running_mean, "var": norm.running_var, "batches": norm.num_batches_tracked}
+    return {"y": y.detach(), "x": x.grad, "weight": norm.weight.grad, "bias": norm.bias.grad, **statistics}
+
+
+@pytest.mark.parametrize("processes", [2, 4])
+def test_the_layer_equals_batch_norm_on_the_joined_batch(tmp_path, processes):
+    generator = torch.Generator().manual_seed(0)
+    given = {}
+    for dtype in (torch.float64, torch.float32, torch.bfloat16):
+        norm = nn.BatchNorm2d(5, dtype=torch.float32 if dtype == torch.bfloat16 else dtype)
+        nn.init.normal_(norm.weight, generator=generator)
+        x, grad = (torch.randn(8, 5, 7, 9, generator=generator, dtype=torch.float64) for _ in range(2))
+        given[str(dtype)] = norm, (3 * x + 10).to(dtype), grad.to(dtype)
+    torch.save(given, tmp_path / "input")
+    start(layer_in_one_of_several, processes, tmp_path)
+    found = [torch.load(tmp_path / f"output-{rank}", weights_only=False) for rank in range(processes)]
+    for name, (norm, x, grad) in given.items():
+        exact = norm.weight.dtype
+        wanted = passed(copy.deepcopy(norm), x.to(exact), grad.to(exact))
+        # of x of size 10 in bfloat16 an output is known to 1/32
+        tolerance = {"torch.float64": 1e-12, "torch.float32": 2e-5, "torch.bfloat16": 1 / 32}[name]
+        ours = [of_rank[name] for of_rank in found]
+        for key in ("y", "x"):
+            joined = torch.cat([of_rank[key] for of_rank in ours])
+            assert joined.dtype == x.dtype
+            torch.testing.assert_close(joined.to(exact), wanted[key], atol=tolerance, rtol=0)
+            assert ours[0][key].is_contiguous(memory_format=torch.channels_last)
+        for key in ("weight", "bias"):  # added up by DDP
+            torch.testing.assert_close(sum(of_rank[key] for of_rank in ours), wanted[key])
+        for key in ("mean", "var", "batches"):
+            assert all(torch.equal(of_rank[key], ours[0][key]) for of_rank in ours)
+            torch.testing.assert_close(ours[0][key], wanted[key])
+
+
+def train_in_float64(rank: int, processes: int, data: Path, port: int) -> None:
+    """One process of a run of train.py."""
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes), "OMP_NUM_THREADS": "1"}
+    os.environ |= {"LOCAL_WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.environ["ACCELERATE_USE_CPU"] = "true"
+    torch.set_num_threads(1)
+    torch.set_default_dtype(torch.float64)
+    sys.argv = ["train.py", "--dataset", str(data), "--output-dir", str(data / f"run-{processes}"), *FLAGS]
+    train.main()
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def test_a_run_with_batch_norm_is_the_same_on_any_number_of_processes(tmp_path):
+    write_folder(tmp_path / "train", 24, seed=0, size=(16, 24))
+    write_folder(tmp_path / "val", 3, seed=1, size=(16, 24))
+    for processes in (1, 2, 4):
+        start(train_in_float64, processes, tmp_path, free_port())
+    runs = [(tmp_path / f"run-{n}" / "metrics.jsonl").read_text().splitlines() for n in (1, 2, 4)]
+    for records in zip(*[map(json.loads, lines) for lines in runs], strict=True):
+        for key in ("train/loss", "train/grad_norm", "eval/loss", "eval/mean_iou"):
+            values = [record.get(key) for record in records]
+            assert values[1:] == [values[0] and pytest.approx(values[0], abs=1e-9)] * 2
+    assert len(runs[0]) == 8  # six steps, and an evaluation after each epoch
+
+
+@pytest.mark.parametrize(
+    ("processes", "how", "is_on", "line"),
+    [
+        (2, "auto", True, ""),
+        (2, "off", False, "batch norm sees 4 images at a time, not the 8 of a step"),
+        (1, "on", False, "batch norm sees 4 images at a time, not the 8 of a step"),
+        (3, "auto", True, "batch norm sees 9 images at a time, 1 of them repeated, not the 8 of a step"),
+    ],
+)
+def test_it_is_on_with_several_processes_and_what_a_step_is_not_is_said_once(capsys, processes, how, is_on, line):
+    split = BatchSplit(8, processes, 3 if processes == 3 else 4, 1 if processes > 1 else 2)
+    model = UNet(UNetConfig(base_channels=2, depth=1))
+    keys = list(model.state_dict())
+    model = synchronize_batchnorm(SimpleNamespace(num_processes=processes), model, how, split)
+    norms = [norm for norm in model.modules() if isinstance(norm, nn.BatchNorm2d)]
+    assert norms and all(isinstance(norm, SynchronizedBatchNorm) == is_on for norm in norms)
+    assert list(model.state_dict()) == keys
+    said = capsys.readouterr().out
+    assert said.count("batch norm") == bool(line) and line in said
+
+
+def test_evaluation_needs_no_other_process():
+    norm = nn.BatchNorm2d(3)
+    norm(torch.rand(4, 3, 5, 5))
+    x = torch.rand(1, 3, 2, 2)
+    assert torch.equal(SynchronizedBatchNorm.of(norm).eval()(x), norm.eval()(x))

@@ -1,0 +1,139 @@
+"""fp16 with a GradScaler, on the CPU: a scaler that searches is told from a step that is bad."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import write_folder
+from in_process import Run, run_train
+
+import train
+from runtime.errors import TrainingError
+from unet import UNet
+from unet.blocks import DoubleConv
+
+FLAGS = ["--base-channels", "4", "--depth", "1", "--num-workers", "0", "--batch-size", "4", "--tracker", "none"]
+FLAGS += ["--log-every", "1", "--checkpoint-every", "1", "--eval-every", "9", "--keep-checkpoints", "99"]
+FLAGS += ["--ema-decay", "0.9", "--learning-rate", "0.01"]
+SCALE = 2.0**10
+
+
+@pytest.fixture(autouse=True)
+def fp16(monkeypatch):
+    """accelerate trains in fp16 on GPUs only; what it sets there is set here."""
+    start = train.Accelerator.__init__
+
+    def start_in_fp16(self, *arguments, **options):
+        start(self, *arguments, **options)
+        self.state._shared_state["_mixed_precision"] = "fp16"
+        self.native_amp = True
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=SCALE, growth_interval=4)
+
+    monkeypatch.setattr(train.Accelerator, "__init__", start_in_fp16)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("half")
+    write_folder(folder / "train", 8, seed=0, size=(16, 24))
+    write_folder(folder / "val", 2, seed=1, size=(16, 24))
+    return folder
+
+
+class _InfiniteGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * float("inf")
+
+
+def spoil(monkeypatch, steps: range, how: str) -> None:
+    """In these steps, from 1, the forward pass is NaN, or its gradient overflows."""
+    count = 0
+    forward = UNet.forward
+
+    def spoilt(self, images):
+        nonlocal count
+        count += self.training and images.device.type != "meta"
+        if not self.training or count not in steps:
+            return forward(self, images)
+        return forward(self, images * float("nan")) if how == "nan" else _InfiniteGradient.apply(forward(self, images))
+
+    monkeypatch.setattr(UNet, "forward", spoilt)
+
+
+def scales(run: Run) -> list[float]:
+    """The scale in each checkpoint, from step 0; None before the scaler's first step."""
+    folders = sorted((run.folder / "checkpoints").glob("step-*"))
+    return [json.loads((folder / "state.json").read_text())["scaler"]["scale"] for folder in folders]
+
+
+def unchanged(run: Run, first: int, second: int) -> bool:
+    """Whether weights, running statistics and averages of two checkpoints are equal."""
+    pairs = [[run.tensors(step, kind) for step in (first, second)] for kind in ("model", "average")]
+    return all(torch.equal(before[name], after[name]) for before, after in pairs for name in before)
+
+
+def test_training_is_in_half_precision_and_scaled(data, tmp_path, monkeypatch):
+    types = set()
+    forward = DoubleConv.forward
+
+    def noted(self, x):
+        y = forward(self, x)
+        types.add((self.training, y.dtype))
+        return y
+
+    monkeypatch.setattr(DoubleConv, "forward", noted)
+    run = run_train(tmp_path / "run", "--dataset", data, *FLAGS, "--max-steps", "1")
+    assert run.exit_code == 0 and {(True, torch.float16), (False, torch.float16)} <= types
+    assert scales(run) == [SCALE, SCALE]
+
+
+def test_an_overflow_lowers_the_scale_and_is_no_bad_step(data, tmp_path, monkeypatch):
+    spoil(monkeypatch, range(3, 4), "overflow")
+    run = run_train(tmp_path / "run", "--dataset", data, *FLAGS, "--max-steps", "5")
+    assert run.exit_code == 0 and "skipped" not in run.output
+    assert run.values("train/skipped_steps") == [0] * 5
+    assert scales(run) == [SCALE, SCALE, SCALE, SCALE / 2, SCALE / 2, SCALE / 2]
+    assert unchanged(run, 2, 3) and not unchanged(run, 3, 4)
+    assert [value is None for value in run.values("train/loss")] == [False, False, True, False, False]
+
+
+def test_a_forward_pass_that_is_not_finite_is_a_bad_step_and_leaves_nothing_behind(data, tmp_path, monkeypatch):
+    spoil(monkeypatch, range(3, 4), "nan")
+    run = run_train(tmp_path / "run", "--dataset", data, *FLAGS, "--max-steps", "5")
+    assert run.exit_code == 0 and "step 3: loss or gradient not finite, step skipped" in run.output
+    assert run.values("train/skipped_steps") == [0, 0, 1, 1, 1]
+    assert scales(run)[3:] == [SCALE / 2] * 3  # the scaler takes notice
+    assert unchanged(run, 2, 3) and not unchanged(run, 3, 4)
+    assert None not in run.values("eval/loss")
+    assert all(value.isfinite().all() for value in run.model.values())
+
+
+def test_five_bad_steps_in_a_row_end_the_run_and_five_overflows_do_not(data, tmp_path, monkeypatch):
+    with monkeypatch.context() as spoilt:
+        spoil(spoilt, range(2, 7), "nan")
+        with pytest.raises(TrainingError, match="5 steps in a row without a finite gradient"):
+            run_train(tmp_path / "nan", "--dataset", data, *FLAGS, "--max-steps", "8")
+    spoil(monkeypatch, range(2, 7), "overflow")
+    run = run_train(tmp_path / "overflow", "--dataset", data, *FLAGS, "--max-steps", "8")
+    assert run.exit_code == 0 and scales(run)[6] == SCALE / 2**5
+    assert run.values("train/skipped_steps") == [0] * 8
+
+
+def test_a_resumed_run_goes_on_with_the_scale_it_had(data, tmp_path, monkeypatch):
+    with monkeypatch.context() as spoilt:
+        spoil(spoilt, range(2, 3), "overflow")
+        whole = run_train(tmp_path / "whole", "--dataset", data, *FLAGS, "--max-steps", "8")
+    shutil.copytree(whole.folder, tmp_path / "again")
+    for folder in (tmp_path / "again" / "checkpoints").glob("step-*"):
+        if folder.name > "step-00000004":
+            shutil.rmtree(folder)
+    again = run_train(tmp_path / "again", "--dataset", data, *FLAGS, "--max-steps", "8", "--resume", "auto")
+    assert scales(again) == scales(whole) and scales(whole)[-1] == SCALE  # grown again after four good steps
+    assert all(torch.equal(again.weights(8)[name], value) for name, value in whole.weights(8).items())

@@ -160,7 +160,7 @@ def main() -> None:
     split = preflight(accelerator, model, criterion, (info.channels, *shapes.largest), split, copies)
 
     # 5. Prepare: batch norm over all processes, sharding, optimizer, loaders
-    model = synchronize_batchnorm(accelerator, model, args.sync_batchnorm, split)
+    model = synchronize_batchnorm(accelerator, model, args.sync_batchnorm, split).to(device)
     prepare_sharding(accelerator, model, split, args.max_grad_norm)
     kind = accelerator.distributed_type
     optimizer = build_optimizer(model, args.optimizer, args.learning_rate, args.weight_decay, kind)

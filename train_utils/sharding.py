@@ -75,19 +75,25 @@ def shard_like(value: Tensor, example: Tensor) -> Tensor:
     return distribute_tensor(value.to(example.device), example.device_mesh, example.placements, src_data_rank=None)
 
 
-def whole_copies(accelerator: Accelerator, tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
-    """Copies of the whole tensors on the main process's CPU, by name; nothing on the others.
+def whole_copies(
+    accelerator: Accelerator, groups: dict[str, Iterable[tuple[str, Tensor]]]
+) -> dict[str, dict[str, Tensor]]:
+    """For each group copies of the whole tensors, by name, on the main process's CPU; nothing on the others.
 
-    Every process must call it. One tensor at a time is gathered: a device may have no room for all of them.
+    Every process must call it. One tensor at a time is gathered: a device may have no room for all of them. The host
+    waits for the device once.
     """
-    names, copies = [], []
-    for name, value in tensors:
-        value = full(value)
-        if accelerator.is_main_process:
-            names.append(name)
-            copies += [value.detach().to("cpu", copy=True, memory_format=torch.contiguous_format, non_blocking=True)]
+    copies: dict[str, dict[str, Tensor]] = {}
+    for kind, tensors in groups.items():
+        copies[kind] = {}
+        for name, value in tensors:
+            value = full(value).detach()
+            if accelerator.is_main_process:
+                copies[kind][name] = value.to(
+                    "cpu", copy=True, memory_format=torch.contiguous_format, non_blocking=True
+                )
     wait_for(accelerator.device)
-    return dict(zip(names, copies, strict=True))
+    return copies
 
 
 def whole_network(accelerator: Accelerator, network: UNet) -> UNet:
@@ -98,11 +104,11 @@ def whole_network(accelerator: Accelerator, network: UNet) -> UNet:
     state = network.state_dict()
     if not any(map(_is_spread, state.values())):
         return network
-    copies = whole_copies(accelerator, state.items())
+    copies = whole_copies(accelerator, {"model": state.items()})
     if not accelerator.is_main_process:
         return network
     whole = UNet(network.config)
-    whole.load_state_dict(copies)
+    whole.load_state_dict(copies["model"])
     return whole.to(accelerator.device).eval()
 
 

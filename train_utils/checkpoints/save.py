@@ -80,13 +80,13 @@ class Checkpoints:
         }
         if self.average.tensors:
             tensors["average"] = self.average.tensors.items()
-        copies = {kind: whole_copies(self.accelerator, group) for kind, group in tensors.items()}
+        files = whole_copies(self.accelerator, tensors)
         if not self.accelerator.is_main_process:
             return
         scaler = self.accelerator.scaler.state_dict() if self.accelerator.scaler is not None else None
         score = evaluation and evaluation.mean_iou
         state = self.settings | {"run": asdict(run), "score": score, "scaler": scaler}
-        self._pending = self._writer.submit(self._write, state, copies)
+        self._pending = self._writer.submit(self._write, state, files)
 
     def resume(self, found: FoundCheckpoint, run: RunState) -> None:
         """Go on from what was found, or save the start of a new run; every process must call it.

@@ -1,0 +1,171 @@
+"""The scripts on a pretend accelerator: all tensors are where they should be, and the host hardly ever waits for it."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import PROGRAMS, launch, write_folder
+from PIL import Image
+
+SMALL = ["--base-channels", "2", "--depth", "1", "--batch-size", "4", "--num-workers", "0", "--tracker", "none"]
+SMALL += ["--learning-rate", "0.01"]
+RARELY = ["--eval-every", "99", "--checkpoint-every", "99", "--log-every", "99"]
+TRAININGS = {
+    "default": [],
+    "sgd, group norm, average": ["--optimizer", "sgd", "--norm", "group", "--ema-decay", "0.9", "--loss", "focal+dice"],
+    "crops, instance norm": [
+        "--crop-size",
+        "16",
+        "16",
+        "--norm",
+        "instance",
+        "--upsample",
+        "bilinear",
+        "--loss",
+        "dice",
+    ],
+    "strong, recomputed": ["--augment", "strong", "--activation-checkpointing", "--dropout", "0.2"],
+    "weights, deterministic": ["--class-weights", "auto", "--deterministic", "--loss", "ce", "--augment", "none"],
+}
+PREDICTIONS = {
+    "whole": [],
+    "tiles": ["--tile-size", "16", "--overlap", "4"],
+    "turned": ["--tta", "--probabilities", "--overlay"],
+    "scored": ["--ensemble", "{model}", "--truth", "{truth}", "--mask-suffix", "_mask"],
+}
+STEPS, ACCUMULATION, EVALUATIONS, IMAGES = (6, 12), (1, 4), (1, 3), (2, 6)
+
+
+class Device:
+    """Collects commands, runs them all in one process, and knows what each has waited for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.commands: dict[tuple, list[str]] = {}
+
+    def train(self, key: tuple, *flags: str) -> None:
+        output = self.folder / "runs" / str(len(self.commands))
+        self.commands[key] = ["train.py", "--dataset", str(self.folder / "data"), "--output-dir", str(output)]
+        self.commands[key] += [*SMALL, *flags]
+
+    def predict(self, key: tuple, images: list[Path], *flags: str, script: str = "predict.py") -> None:
+        output = self.folder / "predictions" / str(len(self.commands))
+        self.commands[key] = [script, "--model", str(self.folder / "model"), "--input", *map(str, images)]
+        self.commands[key] += ["--output", str(output), *flags]
+
+    def run(self) -> None:
+        words = [word for command in self.commands.values() for word in ("+", *command)]
+        result = launch(PROGRAMS / "pretend_device.py", self.folder / "results.json", *words)
+        assert result.returncode == 0, result.stderr
+        results = json.loads((self.folder / "results.json").read_text())
+        self.results = dict(zip(self.commands, results, strict=True))
+
+    def waits(self, *key: object) -> dict[str, int]:
+        result = self.results[key]
+        assert not result["error"], (key, result["error"])
+        return result["waits"]
+
+    def more(self, few: tuple, many: tuple) -> dict[str, int]:
+        """How much more often the second has waited than the first, by the place."""
+        before, after = self.waits(*few), self.waits(*many)
+        return {place: after[place] - before.get(place, 0) for place in after if after[place] != before.get(place, 0)}
+
+
+@pytest.fixture(scope="module")
+def device(tmp_path_factory) -> Device:
+    folder = tmp_path_factory.mktemp("device")
+    write_folder(folder / "data" / "train", 12, seed=0, size=(24, 32))
+    write_folder(folder / "data" / "val", 3, seed=1, size=(24, 32))
+    device = Device(folder)
+    for name, flags in TRAININGS.items():
+        for steps in STEPS:
+            device.train((name, steps), *flags, *RARELY, "--max-steps", str(steps))
+    for parts in ACCUMULATION:
+        device.train(("accumulation", parts), *RARELY, "--max-steps", "6", "--micro-batch-size", str(4 // parts))
+    for count in EVALUATIONS:
+        every = ["--eval-every", str(6 // count), "--checkpoint-every", "99", "--log-every", "99"]
+        device.train(("evaluations", count), *every, "--max-steps", "6")
+    device.train(("begun",), *RARELY, "--max-steps", "3", "--ema-decay", "0.9")
+    begun = device.commands[("begun",)]
+    device.commands[("resumed",)] = [*begun, "--max-steps", "6", "--resume", "auto"]
+    (folder / "model").symlink_to(Path(begun[begun.index("--output-dir") + 1]) / "model")
+
+    photographs, rng = [], np.random.default_rng(0)
+    for index in range(max(IMAGES)):
+        photographs.append(folder / f"photograph_{index}.png")
+        Image.fromarray(rng.integers(0, 256, (40, 48, 3), dtype=np.uint8)).save(photographs[-1])
+    known = {"model": folder / "model", "truth": folder / "truth"}
+    (folder / "truth").mkdir()
+    for photograph in photographs:
+        Image.fromarray(rng.choice([0, 255], (40, 48)).astype(np.uint8)).save(folder / "truth" / photograph.name)
+    for name, flags in PREDICTIONS.items():
+        for count in IMAGES:
+            device.predict((name, count), photographs[:count], *(flag.format(**known) for flag in flags))
+    for rows in (128, 384):  # read in windows, and written in bands of 64 rows
+        tall = folder / f"tall_{rows}.png"
+        Image.fromarray(rng.integers(0, 256, (rows, 40, 3), dtype=np.uint8)).save(tall)
+        device.predict(("bands", rows), [tall], "--tile-size", "32", script=script(folder, IN_WINDOWS))
+    device.train(("misplaced",), *RARELY, "--max-steps", "1")
+    device.commands[("misplaced",)][0] = script(folder, MISPLACED)
+    device.run()
+    return device
+
+
+def script(folder: Path, text: str) -> str:
+    """A script that runs one of ours with something changed."""
+    file = folder / f"changed_{len(list(folder.glob('changed_*')))}.py"
+    file.write_text(text)
+    return str(file)
+
+
+IN_WINDOWS = """
+import inference.predictor
+from predict import main
+
+inference.predictor.WINDOW_MEMORY = 0
+"""
+MISPLACED = """
+import train
+
+train.SegmentationLoss.to = lambda criterion, device: criterion  # the classes' weights stay behind
+main = train.main
+"""
+
+
+@pytest.mark.parametrize("name", TRAININGS)
+def test_the_host_waits_at_most_once_in_an_optimizer_step(device, name):
+    more = device.more((name, STEPS[0]), (name, STEPS[1]))
+    assert 0 < sum(more.values()) <= STEPS[1] - STEPS[0], more  # none at all would be a count that does not work
+
+
+def test_micro_batches_add_no_wait(device):
+    few, many = (("accumulation", parts) for parts in ACCUMULATION)
+    assert not device.more(few, many)
+
+
+def test_the_host_waits_at_most_twice_in_an_evaluation_and_once_in_a_checkpoint(device):
+    more = device.more(*[("evaluations", count) for count in EVALUATIONS])
+    saves = sum(count for place, count in more.items() if "device.py" in place and "scalar" in place)
+    assert 0 < sum(more.values()) - saves <= 2 * (EVALUATIONS[1] - EVALUATIONS[0]), more
+    assert saves <= EVALUATIONS[1] - EVALUATIONS[0]
+
+
+def test_a_resumed_run_keeps_its_state_on_the_device(device):
+    assert device.waits("resumed")
+
+
+@pytest.mark.parametrize("name", PREDICTIONS)
+def test_the_host_waits_at_most_once_for_a_predicted_image(device, name):
+    more = device.more((name, IMAGES[0]), (name, IMAGES[1]))
+    assert 0 < sum(more.values()) <= IMAGES[1] - IMAGES[0], more
+
+
+def test_the_host_waits_at_most_once_for_a_band_of_a_large_image(device):
+    more = device.more(("bands", 128), ("bands", 384))
+    assert 0 < sum(more.values()) <= (384 - 128) // 64, more
+
+
+def test_a_misplaced_tensor_is_found(device):
+    error = device.results[("misplaced",)]["error"]
+    assert error == "RuntimeError: aten.mul.Tensor: tensors on pretend:0 and cpu"

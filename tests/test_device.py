@@ -25,7 +25,7 @@ TRAININGS = {
         "--loss",
         "dice",
     ],
-    "strong, recomputed": ["--augment", "strong", "--activation-checkpointing", "--dropout", "0.2"],
+    "strong augmentation, dropout": ["--augment", "strong", "--dropout", "0.2"],
     "weights, deterministic": ["--class-weights", "auto", "--deterministic", "--loss", "ce", "--augment", "none"],
 }
 PREDICTIONS = {

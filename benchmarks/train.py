@@ -1,0 +1,226 @@
+"""Training programs side by side, ours and Pytorch-UNet's, and the share of what the machine can do.
+
+python benchmarks/train.py --pytorch-unet CHECKOUT     (of https://github.com/milesial/Pytorch-UNet, or none)
+accelerate launch --mixed_precision bf16 benchmarks/train.py --pytorch-unet CHECKOUT
+python benchmarks/train.py --pytorch-unet CHECKOUT --image-size 1280 1920 --batch-size 16 --steps 60     (on a GPU)
+python benchmarks/train.py -- --num-workers 8          (behind -- come more flags of our train.py)
+
+Both are run as a user would: the default network (31,037,698 parameters, batch norm), the same files in Carvana's
+formats, one epoch of them, the same scale, batch and threads; cross-entropy + Dice, gradients clipped to 1, an
+optimizer with two moments (AdamW; RMSprop with momentum), no augmentation. Programs and limits take turns, medians
+count.
+
+- Steady state: after 3 steps, without evaluations. Whole: from the start of the process to its end. No training image
+  is held out. Ours evaluates one other image at its end; Pytorch-UNet no image, but it looks through all weights and
+  gradients five times an epoch. Each saves once, ours with the optimizer's state.
+- The profile's half precision becomes `--amp` for Pytorch-UNet: bf16 on a CPU, on a GPU fp16 with loss scaling.
+- Memory: on a GPU the most that torch held, else the largest resident set of the main process, without loaders'.
+- A stand-in for wandb notes when a step of Pytorch-UNet has ended, and draws and sends nothing.
+- The limits are those of benchmarks/roofline.py.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+from importlib.util import find_spec
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.data import write_pairs
+from benchmarks.predict import timed
+from train_utils.monitoring.throughput import WARMUP_STEPS
+
+ROOT = Path(__file__).resolve().parent.parent
+
+GOALS = "Goals on an H100 or H200: 70% of the roofline; with norm and ReLU as one operator 45% of the dense peak."
+DISTINCT = 16  # files; the others are hard links to them
+NEVER = str(10**6)  # steps
+WANDB = """
+import json, os, time
+from types import SimpleNamespace
+
+import torch
+
+def log(values):
+    peak = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
+    with open(os.environ["MARKS"], "a") as file:
+        print(json.dumps({"seconds": time.perf_counter(), "step": "train loss" in values, "peak": peak}), file=file)
+
+def init(**_):
+    return SimpleNamespace(config={}, log=log)
+
+def Image(*_): pass
+
+Histogram = Image
+"""
+
+
+def write_stand_ins(folder: Path) -> None:
+    """What Pytorch-UNet imports: wandb's stand-in, and empty modules for what it does not use to train."""
+    folder.mkdir()
+    (folder / "wandb.py").write_text(WANDB)
+    if find_spec("torchvision") is None:
+        transforms = folder / "torchvision" / "transforms"
+        transforms.mkdir(parents=True)
+        for file in (transforms.parent / "__init__.py", transforms / "__init__.py", transforms / "functional.py"):
+            file.touch()
+
+
+def run_program(script: Path, flags: list, folder: Path, modules: list[Path], **variables: str) -> dict[str, float]:
+    """Run one of both programs in `folder`: its seconds, and the most memory of its main process in GB."""
+    env = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(map(str, modules)),
+        "OMP_NUM_THREADS": str(torch.get_num_threads()),
+        "XDG_CACHE_HOME": str(folder / "cache"),  # nothing is known of the data from an earlier run
+        **variables,
+    }
+    seconds, said = timed(
+        [sys.executable, ROOT / "tests" / "programs" / "print_peak_memory.py", script, *flags], folder, env
+    )
+    return {"seconds": seconds, "memory": int(said.split("VmHWM:")[1].split()[0]) * 1024 / 1e9}
+
+
+def run_ours(args: argparse.Namespace, data: Path, folder: Path) -> dict[str, float]:
+    """Images per second in steady state (`steady`), seconds of all, GB."""
+    output = folder / "run"
+    flags = ["--dataset", data, "--output-dir", output, "--scale", args.scale, "--augment", "none", "--tracker", "none"]
+    flags += ["--batch-size", args.batch_size, "--micro-batch-size", args.batch_size, "--max-steps", args.steps]
+    flags += [word for kind in ("log", "eval", "checkpoint") for word in (f"--{kind}-every", NEVER)]
+    found = run_program(ROOT / "train.py", [*flags, *args.train_flags], folder, [ROOT])
+    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    values = next(line for line in lines if "perf/images_per_second" in line)
+    memory = values.get("perf/peak_memory_gb", found["memory"])
+    return found | {"steady": values["perf/images_per_second"], "memory": memory}
+
+
+def run_theirs(args: argparse.Namespace, data: Path, folder: Path) -> dict[str, float]:
+    """As `run_ours`, of Pytorch-UNet, which looks for its data where it is started."""
+    (folder / "data").mkdir(parents=True)
+    (folder / "data" / "imgs").symlink_to(data / "train" / "images")
+    (folder / "data" / "masks").symlink_to(data / "train" / "masks")
+    write_stand_ins(folder / "stand_ins")
+    flags = ["--epochs", 1, "--batch-size", args.batch_size, "--scale", args.scale, "--validation", 0]
+    flags += [] if precision() == "no" else ["--amp"]
+    modules = [folder / "stand_ins", args.pytorch_unet]
+    found = run_program(args.pytorch_unet / "train.py", flags, folder, modules, MARKS=str(folder / "marks.jsonl"))
+    marks = [json.loads(line) for line in (folder / "marks.jsonl").read_text().splitlines()]
+    memory = marks[-1]["peak"] / 1e9 if torch.cuda.is_available() else found["memory"]
+    return found | {"steady": args.batch_size / statistics.fmean(step_seconds(marks)), "memory": memory}
+
+
+def step_seconds(marks: list[dict]) -> list[float]:
+    """Of each step after warm-up. A mark stands at the end of a step and, with `step` false, of an evaluation."""
+    taken = [after["seconds"] - before["seconds"] for before, after in pairwise(marks) if after["step"]]
+    return taken[WARMUP_STEPS - 1 :]  # the first step has no mark before it
+
+
+def precision() -> str:
+    """The launch profile's, which the programs started from here inherit."""
+    return os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
+
+
+def limits(args: argparse.Namespace) -> dict[str, float]:
+    """What a step takes at least, as benchmarks/roofline.py measures it in a process of its own."""
+    size = [int(side * args.scale) for side in args.image_size]
+    command = [
+        sys.executable,
+        ROOT / "benchmarks" / "roofline.py",
+        "--batch-size",
+        args.batch_size,
+        "--image-size",
+        *size,
+    ]
+    env = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
+    return json.loads(timed([*command, "--precision", precision()], ROOT, env)[1])
+
+
+def measure(args: argparse.Namespace, folder: Path) -> dict[str, dict[str, float]]:
+    """By program, and for `limits`: the median of each value over the repeats."""
+    data, found = folder / "data", {}
+    write_pairs(data / "train", args.steps * args.batch_size, args.image_size, DISTINCT)
+    write_pairs(data / "val", 1, args.image_size, 1)
+    programs = {"here": run_ours} | ({"Pytorch-UNet": run_theirs} if args.pytorch_unet else {})
+    for repeat in range(args.repeats):
+        for name, run in programs.items():
+            where = folder / f"{name}-{repeat}"
+            where.mkdir()
+            found.setdefault(name, []).append(run(args, data, where))
+        found.setdefault("limits", []).append(limits(args))
+    return {
+        name: {key: statistics.median(value[key] for value in values) for key in values[0]}
+        for name, values in found.items()
+    }
+
+
+def programs_table(args: argparse.Namespace, found: dict[str, dict[str, float]], limit: dict[str, float]) -> list[str]:
+    """A row for each program, and their ratio."""
+    images = args.steps * args.batch_size
+    shares = {
+        "of the convolutions' limit": limit["convolutions"],
+        "of the roofline": limit["convolutions"] + limit["eager"],
+        **({"of the dense peak": limit["at_peak"]} if "at_peak" in limit else {}),
+    }
+    rows = [["program", "steady state", "whole program", *shares, "memory"], ["---"] * (4 + len(shares))]
+    for name, value in found.items():
+        step = args.batch_size / value["steady"]
+        speeds = [f"{value['steady']:.3g} images/s", f"{images / value['seconds']:.3g} images/s"]
+        rows.append([name, *speeds, *(f"{least / step:.1%}" for least in shares.values()), f"{value['memory']:.2f} GB"])
+    if len(found) == 2:
+        ours, theirs = found.values()
+        steady, whole = ours["steady"] / theirs["steady"], theirs["seconds"] / ours["seconds"]
+        rows.append(
+            ["ratio", f"{steady:.2f}", f"{whole:.2f}", *[""] * len(shares), f"{ours['memory'] / theirs['memory']:.2f}"]
+        )
+    return [f"| {' | '.join(row)} |" for row in rows]
+
+
+def limits_table(limit: dict[str, float]) -> list[str]:
+    """What a step takes at least."""
+    seconds = {
+        "convolutions, each in its better layout": limit["convolutions"],
+        "convolutions in channels-last": limit["channels_last"],
+        f"the rest, at {limit['gigabytes_per_second']:.0f} GB/s": limit["eager"],
+        "the rest, norm and ReLU as one operator": limit["fused"],
+        "roofline": limit["convolutions"] + limit["eager"],
+        "roofline, norm and ReLU as one operator": limit["convolutions"] + limit["fused"],
+    }
+    if "at_peak" in limit:
+        seconds[f"{limit['flops'] / 1e12:.2f} TFLOP at the dense peak"] = limit["at_peak"]
+    rows = [f"| {name} | {1e3 * value:.1f} ms |" for name, value in seconds.items()]
+    return ["| a step takes at least | |", "|---|---|", *rows]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--pytorch-unet", type=Path, metavar="CHECKOUT", help="compare with this checkout")
+    parser.add_argument("--batch-size", type=int, default=2)
+    parser.add_argument("--image-size", type=int, nargs=2, default=(256, 384), metavar=("H", "W"), help="of the files")
+    parser.add_argument("--scale", type=float, default=0.5)
+    parser.add_argument("--steps", type=int, default=13, help="3 of them are warm-up")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("train_flags", nargs="*", metavar="-- FLAGS", help="more flags of our train.py")
+    args = parser.parse_args()
+    if args.pytorch_unet:
+        args.pytorch_unet = args.pytorch_unet.resolve()
+    with tempfile.TemporaryDirectory() as folder:
+        found = measure(args, Path(folder))
+    limit = found.pop("limits")
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{torch.get_num_threads()} CPU threads"
+    height, width = (int(side * args.scale) for side in args.image_size)
+    print(
+        f"torch {torch.__version__}, {device}, mixed precision {precision()}, {args.batch_size} images of"
+        f" {height} x {width} a step, {args.steps} steps, median of {args.repeats}"
+    )
+    print("\n".join(["", *programs_table(args, found, limit), "", *limits_table(limit), "", GOALS]))
+
+
+if __name__ == "__main__":
+    main()

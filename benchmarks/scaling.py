@@ -2,11 +2,16 @@
 
 python benchmarks/scaling.py                        (2 processes on 2 CPU cores; on a GPU machine as many as there are)
 python benchmarks/scaling.py --processes 2 4 8 --base-channels 64 --batch-size 16 --image-size 512
+python benchmarks/scaling.py --mixed-sizes --steps 40
 python benchmarks/scaling.py --only-project --base-channels 64 --batch-size 8 --image-size 512
 
 Every run is train.py itself under torchrun. On a CPU each process has a core of its own, compared with one process
 while the other cores are busy with the same training, each by itself: cores share caches and memory, so that one on
 an idle machine is no measure for two. Runs take turns, the median of the repeats counts.
+
+With --mixed-sizes there are photographs of 100 sizes about --image-size, those of a step padded to one shape. Runs of
+another batch see other images in their steps, so images/s are then images of the mean size: pixels that are of images,
+over the mean of all images. A second table says where the rest goes. Goal: two processes more than 1.9 times as fast.
 
 The projection is the alpha-beta model of all-reduces (`projection`); on GPUs from the measured step, else from FLOPs.
 """
@@ -26,7 +31,9 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks.mixed_sizes import SIZES, losses, seen, write_photographs
 from train_utils.monitoring.flops import training_flops
+from train_utils.monitoring.throughput import WARMUP_STEPS
 from unet import UNet, UNetConfig
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -48,9 +55,10 @@ def worker(first_core: int, arguments: list[str]) -> None:
 def start(args: argparse.Namespace, output: Path, processes: int, batch_size: int, first_core: int = 0):
     """A run of `processes` in the background; one log line tells of all its steps but the warm-up."""
     launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-    flags = ["--dataset", str(args.data), "--output-dir", str(output), "--max-steps", str(args.steps + 3)]
-    flags += ["--batch-size", str(batch_size), "--image-size", str(args.image_size), str(args.image_size)]
+    flags = ["--dataset", str(args.data), "--output-dir", str(output), "--max-steps", str(args.steps + WARMUP_STEPS)]
     flags += ["--base-channels", str(args.base_channels), "--norm", "group", "--num-workers", str(args.num_workers)]
+    flags += ["--batch-size", str(batch_size)]
+    flags += [] if args.mixed_sizes else ["--image-size", str(args.image_size), str(args.image_size)]
     flags += ["--tracker", "none", *(f"--{kind}-every={10**6}" for kind in ("log", "eval", "checkpoint"))]
     return subprocess.Popen(
         [sys.executable, "-m", *launcher, __file__, "--worker", str(first_core), *flags],
@@ -97,19 +105,33 @@ def measurements(args: argparse.Namespace) -> dict[tuple, list[dict]]:
     found: dict[tuple, list[dict]] = {}
     with tempfile.TemporaryDirectory() as folder:
         args.data = Path(folder) / "data"
-        write = [sys.executable, "-m", "data_utils.shapes", str(args.data), "--train", "64", "--val", "4"]
-        subprocess.run(write, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+        if args.mixed_sizes:
+            write_photographs(args.data, args.image_size)
+        else:
+            write = [sys.executable, "-m", "data_utils.shapes", str(args.data), "--train", "64", "--val", "4"]
+            subprocess.run(write, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
         for repeat in range(args.repeats):
             for processes in args.processes:
                 alone = 1 if torch.cuda.is_available() else processes
                 outputs = [Path(folder) / f"alone-{repeat}-{processes}-{core}" for core in range(alone)]
                 runs = [start(args, output, 1, args.batch_size, core) for core, output in enumerate(outputs)]
                 found.setdefault((processes, "alone"), []).extend(map(measure, runs, outputs))
-                for kind, batch_size in (("weak", args.batch_size * processes), ("strong", args.batch_size)):
+                for kind in ("weak", "strong"):
                     output = Path(folder) / f"{kind}-{repeat}-{processes}"
-                    run = start(args, output, processes, batch_size)
+                    run = start(args, output, *processes_and_batch(args, processes, kind))
                     found.setdefault((processes, kind), []).append(measure(run, output))
+        for key, repeats in found.items() if args.mixed_sizes else ():
+            steps = range(WARMUP_STEPS, WARMUP_STEPS + args.steps)
+            of_images = seen(args.data, steps, *processes_and_batch(args, *key))
+            for values in repeats:
+                values |= of_images
+                values["images_per_second"] *= of_images["relative_size"]
     return found
+
+
+def processes_and_batch(args: argparse.Namespace, processes: int, kind: str) -> tuple[int, int]:
+    """Of a run of this kind."""
+    return 1 if kind == "alone" else processes, args.batch_size * (processes if kind == "weak" else 1)
 
 
 def main() -> None:
@@ -120,6 +142,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, nargs="+", default=[2**n for n in range(1, machine.bit_length())])
     parser.add_argument("--batch-size", type=int, default=8, help="of one process")
     parser.add_argument("--image-size", type=int, default=128)
+    parser.add_argument("--mixed-sizes", action="store_true", help=f"photographs of {SIZES} sizes about --image-size")
     parser.add_argument("--base-channels", type=int, default=32)
     parser.add_argument("--num-workers", type=int, default=0)
     parser.add_argument("--steps", type=int, default=10, help="timed ones, after 3 of warm-up")
@@ -157,20 +180,30 @@ def main() -> None:
 
 
 def report(args: argparse.Namespace, found: dict[tuple, list[dict]]) -> None:
-    """The table of what was measured."""
+    """The tables of what was measured."""
     on_gpus = torch.cuda.is_available()
     device = torch.cuda.get_device_name() if on_gpus else "one CPU core for each process"
     print(f"\ntorch {torch.__version__}, {device}, median of {args.repeats} x {args.steps} steps\n")
     print("| processes | run | batch | images/s | efficiency | data wait | compute | communication |\n|" + "---|" * 8)
-    for (processes, kind), values in found.items():
-        median = {key: statistics.median(value[key] for value in values) for key in values[0]}
-        reference = statistics.median(value["images_per_second"] for value in found[processes, "alone"])
-        count = 1 if kind == "alone" else processes
-        efficiency = median["images_per_second"] / count / reference
-        batch = args.batch_size * (processes if kind == "weak" else 1)
+    lost = []
+    for (processes, kind), repeats in found.items():
+        median, alone = medians(repeats), medians(found[processes, "alone"])
+        count, batch = processes_and_batch(args, processes, kind)
+        efficiency = median["images_per_second"] / count / alone["images_per_second"]
         shares = " | ".join(f"{median[name]:.1f}%" for name in SHARES)
         name = "alone, the other cores busy" if kind == "alone" and not on_gpus else kind
         print(f"| {count} | {name} | {batch} | {median['images_per_second']:.2f} | {efficiency:.3f} | {shares} |")
+        if args.mixed_sizes:
+            causes = " | ".join(f"{percent:.1f}%" for percent in losses(median, alone, efficiency).values())
+            lost.append(f"| {count} | {name} | {median['padding']:.1f}% | {count * efficiency:.2f} | {causes} |")
+    if lost:
+        columns = "processes | run | padding | speed-up | lost to padding | data wait | communication | the rest"
+        print("\n".join([f"\n| {columns} |", "|" + "---|" * 8, *lost]))
+
+
+def medians(repeats: list[dict[str, float]]) -> dict[str, float]:
+    """Of each value."""
+    return {key: statistics.median(values[key] for values in repeats) for key in repeats[0]}
 
 
 if __name__ == "__main__":

@@ -1,0 +1,125 @@
+"""What the benchmarks compute from their measurements: a speed, a share or a loss that is wrong would be published."""
+
+import importlib.util
+import json
+
+import pytest
+import torch
+from conftest import write_folder
+from PIL import Image
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from benchmarks.mixed_sizes import SIZES, losses, seen, write_photographs
+from benchmarks.roofline import CAST_BYTES, NORM, RELU, WEIGHT_BYTES, layout_seconds, other_bytes
+from benchmarks.train import step_seconds, write_stand_ins
+from unet import UNet, UNetConfig
+
+SMALL = UNetConfig(base_channels=8, depth=2)
+OPERATORS = ("relu_", "threshold_backward", "cat", "add.Tensor", "max_pool2d_with_indices")
+NORMS = ("native_batch_norm", "native_batch_norm_backward")
+
+
+def test_steps_of_pytorch_unet_are_timed_without_warm_up_and_evaluations():
+    ends = [(10, True), (11, True), (12, True), (14, True), (20, False), (23, True), (27, True)]
+    marks = [{"seconds": seconds, "step": step} for seconds, step in ends]
+    assert step_seconds(marks) == [14 - 12, 23 - 20, 27 - 23]
+
+
+def test_the_stand_in_for_wandb_marks_steps_and_evaluations(tmp_path, monkeypatch):
+    write_stand_ins(tmp_path / "stand_ins")
+    spec = importlib.util.spec_from_file_location("wandb_stand_in", tmp_path / "stand_ins" / "wandb.py")
+    spec.loader.exec_module(wandb := importlib.util.module_from_spec(spec))
+    monkeypatch.setenv("MARKS", str(tmp_path / "marks.jsonl"))
+    run = wandb.init(project="U-Net", resume="allow", anonymous="must")
+    run.config.update({"epochs": 1})
+    run.log({"train loss": 0.5, "step": 1, "epoch": 1})
+    run.log(
+        {"validation Dice": 0.5, "images": wandb.Image(torch.zeros(1)), "Weights/x": wandb.Histogram(torch.ones(1))}
+    )
+    marks = [json.loads(line) for line in (tmp_path / "marks.jsonl").read_text().splitlines()]
+    assert [mark["step"] for mark in marks] == [True, False]
+    assert marks[0]["seconds"] < marks[1]["seconds"]
+
+
+class BytesMoved(TorchDispatchMode):
+    """Bytes of inputs and outputs by operator, but for views."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.moved: dict[str, int] = {}
+
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        result = operator(*args, **(kwargs or {}))
+        if not operator.is_view:
+            tensors = [leaf for leaf in tree_leaves((args, kwargs, result)) if isinstance(leaf, torch.Tensor)]
+            size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+            self.moved[operator.name()] = self.moved.get(operator.name(), 0) + size
+        return result
+
+
+def test_the_rooflines_bytes_are_those_of_the_networks_operators():
+    with BytesMoved() as counted:
+        UNet(SMALL)(torch.zeros(2, 3, 64, 96)).sum().backward()
+    moved = {name: counted.moved[f"aten::{name}"] for name in (*OPERATORS, *NORMS)}
+    relu = moved["relu_"] + moved["threshold_backward"]
+    # an operator's tensors count once here, but a norm reads its input twice, and backward its gradient too
+    norm = sum(moved[name] for name in NORMS) + relu * 3 / RELU
+    assert norm == pytest.approx(relu * NORM / RELU, rel=0.01)  # beside the activations a few numbers a channel
+    # of its three tensors, backward the pooling only touches those that it has forward
+    rest = moved["cat"] + moved["add.Tensor"] + 2 * moved["max_pool2d_with_indices"]
+    assert bytes_of(SMALL) == pytest.approx(norm + relu + rest, rel=0.01)
+    assert bytes_of(SMALL, fused=True) == pytest.approx(norm + rest, rel=0.01)
+
+
+def test_the_rooflines_bytes_follow_precision_and_weights():
+    assert bytes_of(SMALL, weights=100) - bytes_of(SMALL) == 100 * WEIGHT_BYTES
+    assert bytes_of(SMALL, weights=100, itemsize=2) - bytes_of(SMALL, itemsize=2) == 100 * (WEIGHT_BYTES + CAST_BYTES)
+    relu = bytes_of(SMALL) - bytes_of(SMALL, fused=True)
+    assert bytes_of(SMALL, itemsize=2) - bytes_of(SMALL, itemsize=2, fused=True) == relu / 2
+
+
+def bytes_of(config: UNetConfig, weights: int = 0, itemsize: int = 4, fused: bool = False) -> float:
+    """For two images of 64 x 96."""
+    return other_bytes(config, (2, 64, 96), weights, itemsize, fused=fused)
+
+
+def test_the_limit_has_every_convolution_in_both_layouts():
+    times = layout_seconds(UNet(SMALL), (2, 3, 32, 48), torch.float32, repeats=1)
+    assert len(times) == 2 * 5 + 2 + 1  # two in each of five blocks, two transposed ones, the last
+    assert all(len(layouts) == 2 and min(layouts) > 0 for layouts in times)
+
+
+def test_padding_counts_what_is_of_no_image(tmp_path):
+    for split in ("train", "val"):
+        write_folder(tmp_path / split, 1, seed=0, size=(40, 56))
+    write_folder(tmp_path / "wide", 1, seed=1, size=(48, 64))
+    for kind in ("images", "masks"):
+        (file,) = (tmp_path / "wide" / kind).iterdir()
+        file.rename(tmp_path / "train" / kind / f"wide{file.suffix}")
+    whole, padded = 40 * 56 + 48 * 64, 48 * 64
+    together = seen(tmp_path, range(3, 5), processes=1, batch_size=2)
+    assert together == pytest.approx({"padding": 100 * (1 - whole / (2 * padded)), "relative_size": 1})
+    with_filler = seen(tmp_path, range(3, 5), processes=3, batch_size=2)
+    assert with_filler == pytest.approx({"padding": 100 * (1 - whole / (3 * padded)), "relative_size": 1})
+    assert seen(tmp_path, range(2), processes=1, batch_size=1)["padding"] == 0
+    sizes = sorted(seen(tmp_path, range(step, step + 1), 1, 1)["relative_size"] for step in range(2))
+    assert sizes == pytest.approx([2 * 40 * 56 / whole, 2 * 48 * 64 / whole])
+
+
+def test_photographs_of_many_sizes_have_masks_of_their_size(tmp_path):
+    write_photographs(tmp_path / "data", side=16)
+    sizes = {}
+    for kind in ("images", "masks"):
+        files = sorted((tmp_path / "data" / "train" / kind).iterdir())
+        sizes[kind] = {file.name: Image.open(file).size for file in files}
+    assert sizes["images"] == sizes["masks"]
+    found = set(sizes["images"].values())
+    assert len(found) == SIZES and min(map(min, found)) >= 8 and max(map(max, found)) <= 24
+
+
+def test_losses_add_up_to_what_is_lost():
+    alone = {"padding": 10.0, "data_wait": 1.0, "communication": 0.0}
+    found = losses({"padding": 19.0, "data_wait": 3.0, "communication": 5.0}, alone, efficiency=0.8)
+    expected = {"padding": 10, "data wait": 2, "communication": 5, "the rest": 3}
+    assert found == pytest.approx(expected)

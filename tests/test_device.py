@@ -32,7 +32,7 @@ PREDICTIONS = {
     "whole": [],
     "tiles": ["--tile-size", "16", "--overlap", "4"],
     "turned": ["--tta", "--probabilities", "--overlay"],
-    "scored": ["--ensemble", "{model}", "--truth", "{truth}", "--mask-suffix", "_mask"],
+    "scored": ["--ensemble", "{model}", "--truth", "{truth}"],
 }
 STEPS, ACCUMULATION, EVALUATIONS, IMAGES = (6, 12), (1, 4), (1, 3), (2, 6)
 

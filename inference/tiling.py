@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from data_utils.loading.batch_sampler import images_per_batch
+from runtime.device import upload
 from runtime.errors import SettingsError
 from runtime.parallel import map_ahead
 from unet.config import UNetConfig
@@ -141,12 +142,22 @@ class Cuts:
 
     def __init__(self, size: tuple[int, int], tiling: Tiling) -> None:
         self.rows, self.columns = spans(size[0], tiling.height, tiling), spans(size[1], tiling.width, tiling)
+        # a tile's weight at a pixel is the product of its row's and its column's, and so is their sum over the tiles
         self.row_weights, self.column_weights = weights_of(self.rows, tiling), weights_of(self.columns, tiling)
+        self.row_totals = _totals(self.rows, self.row_weights)
+        self.column_totals = _totals(self.columns, self.column_weights)
+
+    def to(self, device: torch.device) -> None:
+        """Bring the weights, in one upload, to the device of the logits, unless they are there."""
+        if self.row_totals.device != device:
+            dtype = torch.float32 if device.type == "mps" else torch.float64  # Apple's GPUs have no float64
+            parts = [*self.row_weights, *self.column_weights, self.row_totals, self.column_totals]
+            moved = upload(torch.cat(parts).to(dtype), device).split([len(part) for part in parts])
+            *weights, self.row_totals, self.column_totals = moved
+            self.row_weights, self.column_weights = weights[: len(self.rows)], weights[len(self.rows) :]
 
     def bands(self, rows_of_tiles: Iterable[Tensor]) -> Iterator[Tensor]:
         """Logits (num_classes, n, W) from top to bottom, n up to 64, of the weighted sums of each row of tiles."""
-        # a tile's weight at a pixel is the product of its row's and its column's, and so is their sum over the tiles
-        row_totals, column_totals = _totals(self.rows, self.row_weights), _totals(self.columns, self.column_weights)
         next_tops = [top for top, _ in self.rows[1:]] + [self.rows[-1][1]]
         rest: Tensor | None = None  # sums of the rows that the next tiles share
         for sums, (top, _), next_top in zip(rows_of_tiles, self.rows, next_tops, strict=True):
@@ -155,8 +166,8 @@ class Cuts:
             rest = sums[:, next_top - top :].clone()
             for start in range(top, next_top, BAND_ROWS):
                 stop = min(start + BAND_ROWS, next_top)
-                totals = row_totals[start:stop, None] * column_totals
-                yield sums[:, start - top : stop - top] / totals.to(sums)
+                totals = self.row_totals[start:stop, None] * self.column_totals
+                yield sums[:, start - top : stop - top] / totals.to(sums.dtype)
 
 
 class TileRow(NamedTuple):
@@ -225,8 +236,9 @@ def _sums(forward: Forward, rows: Sequence[TileRow], pixels: int) -> list[Tensor
                 of_row, cuts, number = rows[index]
                 if index not in sums:
                     sums[index] = tile.new_zeros(tile.shape[0], *of_row.shape[1:])
+                    cuts.to(tile.device)
                 weight = cuts.row_weights[number][:, None] * cuts.column_weights[column]
-                sums[index][:, :, place] += weight.to(tile) * tile
+                sums[index][:, :, place] += weight.to(tile.dtype) * tile
     return [sums[index] for index in range(len(rows))]
 
 

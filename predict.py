@@ -22,6 +22,7 @@ from inference.provenance import complete_provenance
 from inference.writer import MASK, OVERLAY, PROBABILITIES, PredictionWriter, ScoreError
 from runtime.cli import run_script
 from runtime.console import say, say_error, track
+from runtime.device import upload
 from runtime.distributed import barrier_without_timeout, on_main
 from runtime.files import replaced_file
 from runtime.launch import check_launch, compile_networks, process_group_options, start_process
@@ -94,7 +95,7 @@ def main() -> None:
     # 5. Report: the scores of all processes, and each failure by its name
     barrier_without_timeout(accelerator)  # one process may be done long before another
     failures, scored = sorted(gather_object(failures)), gather_object(scored)
-    matrix = accelerator.reduce(matrix.to(accelerator.device), "sum").cpu()
+    matrix = accelerator.reduce(upload(matrix, accelerator.device), "sum").cpu()
     if accelerator.is_main_process:
         found = print_scores(matrix, class_map.names, scored) if args.truth and scored else None
         none_is_from_before = args.overwrite and all(written or not there for _, written, there in failures)

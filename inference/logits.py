@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from inference.tiling import BAND_ROWS
+from runtime.device import download, upload
 
 
 def resize_logits(logits: Tensor, size: tuple[int, int]) -> Tensor:
@@ -24,15 +25,16 @@ def resize_bands(bands: Iterator[Tensor], size: tuple[int, int], target: tuple[i
         places = torch.arange(start, min(start + BAND_ROWS, target[0]), dtype=kept.dtype) + 0.5
         # the source row of each target row, rounded as torch rounds it
         places = (places * torch.tensor(size[0] / target[0], dtype=kept.dtype) - 0.5).clamp_min(0)
-        above = places.long()
-        below = (above + 1).clamp_max(size[0] - 1)
-        while first + kept.shape[1] <= below[-1]:
-            done = min(int(above[0]) - first, kept.shape[1])
+        last = min(int(places[-1]) + 1, size[0] - 1)
+        while first + kept.shape[1] <= last:
+            done = min(int(places[0]) - first, kept.shape[1])
             kept, first = torch.cat([kept[:, done:], next(bands)], dim=1), first + done
         if size[0] == target[0]:
             rows = kept[:, start - first : start - first + len(places)]
         else:
-            share = (places - above)[:, None].to(kept.device)
+            places = upload(places, kept.device)  # indices on the CPU would make the host wait
+            above = places.long()
+            below, share = (above + 1).clamp_max(size[0] - 1), (places - above)[:, None]
             rows = kept[:, above - first] * (1 - share) + kept[:, below - first] * share
         yield resize_logits(rows[None], (rows.shape[1], target[1]))[0]
 
@@ -42,9 +44,13 @@ def most_likely(logits: Tensor, dim: int = 0) -> Tensor:
     return logits.max(dim).indices
 
 
-def class_indices(logits: Tensor) -> np.ndarray:
-    """Logits (num_classes, H, W) -> the most likely classes, (H, W) uint8 on the CPU."""
-    return most_likely(logits).to(torch.uint8).cpu().numpy()
+def read_prediction(logits: Tensor, *, probabilities: bool) -> list[np.ndarray]:
+    """Logits (num_classes, H, W) -> [class indices (H, W) uint8], and probabilities (num_classes, H, W) if asked for.
+
+    The host waits once for both.
+    """
+    wanted = [most_likely(logits).to(torch.uint8), *([logits.softmax(dim=0)] if probabilities else [])]
+    return [tensor.numpy() for tensor in download(wanted)]
 
 
 def full_precision(logits: Tensor) -> Tensor:

@@ -14,8 +14,9 @@ from data_utils.image_io.reader import DecodedImage, decode_image
 from data_utils.image_io.regions import Regions
 from data_utils.loading.batch_sampler import images_per_batch, pixels_per_batch
 from data_utils.loading.transforms import fit_decoded, input_rows
-from inference.logits import average_logits, class_indices, full_precision, resize_bands, resize_logits
+from inference.logits import average_logits, full_precision, read_prediction, resize_bands, resize_logits
 from inference.tiling import BAND_ROWS, Tiling, batch_logits, one_tile, plan, stream_logits
+from runtime.device import upload
 from runtime.errors import ModelError
 from unet.blocks import fold_batch_norm
 from unet.config import UNetConfig
@@ -99,13 +100,12 @@ class Predictor:
     @torch.inference_mode()
     def __call__(self, image: ImageSource, name: str = "image", page: int = 0) -> Prediction:
         """Segment a path (and page, of a TIFF), bytes, PIL image or array; ImageError, with `name`, if it cannot be."""
-        logits = self._logits_of(image, name, page)
-        return Prediction(class_indices(logits), logits.softmax(dim=0).cpu().numpy())
+        return Prediction(*read_prediction(self._logits_of(image, name, page), probabilities=True))
 
     @torch.inference_mode()
     def mask(self, image: ImageSource, name: str = "image", page: int = 0) -> np.ndarray:
         """Only the class indices, (H, W) uint8."""
-        return class_indices(self._logits_of(image, name, page))
+        return read_prediction(self._logits_of(image, name, page), probabilities=False)[0]
 
     def _logits_of(self, image: ImageSource, name: str, page: int) -> Tensor:
         inputs = self.inputs(image, name, page)
@@ -223,7 +223,7 @@ class Predictor:
 
     def _logits(self, network: nn.Module, batch: Tensor) -> Tensor:
         """(B, C, h, w) -> (B, num_classes, h, w) in full precision."""
-        batch = batch.to(network.mean.device).contiguous(memory_format=torch.channels_last)
+        batch = upload(batch, network.mean.device).contiguous(memory_format=torch.channels_last)
         if not self.tta:
             return full_precision(network(batch))
         views = []

@@ -15,7 +15,7 @@ from data_utils.image_io.regions import Regions, open_regions
 from data_utils.image_io.writers import MASK_LEVEL, OVERLAY_LEVEL, NpyWriter, PngWriter
 from data_utils.visualize import class_colors, overlay, to_rgb, value_limits
 from inference.inputs import Job
-from inference.logits import class_indices
+from inference.logits import read_prediction
 from runtime.errors import DataError
 from runtime.files import replaced_file
 from runtime.parallel import AHEAD, map_ahead
@@ -165,13 +165,13 @@ class OutputFiles:
 
     def write(self, logits: Tensor) -> None:
         """Append logits (num_classes, n, W)."""
-        mask = class_indices(logits)
+        mask, *probabilities = read_prediction(logits, probabilities=self.probabilities is not None)
         top, self._top = self._top, self._top + len(mask)
         self.mask.write(self.class_map.decode(mask))
         if self.overlay and self.shown:
             self.overlay.write(overlay(self.shown(top, self._top), mask, self._colors))
         if self.probabilities:
-            self.probabilities.write(logits.softmax(dim=0).cpu().numpy())
+            self.probabilities.write(*probabilities)
         if self.scorer:
             self.scorer.add(mask)
 

@@ -62,5 +62,8 @@ def average_logits(logits: Sequence[Tensor], dim: int = 0) -> Tensor:
     """Logits whose softmax is the mean of the softmax of each."""
     if len(logits) == 1:
         return logits[0]
-    mean = sum(view.softmax(dim) for view in logits) / len(logits)
+    # an ONNX file's are on the CPU, whatever computes the others
+    device = next((view.device for view in logits if not view.is_cpu), logits[0].device)
+    views = [view if view.device == device else upload(view, device) for view in logits]
+    mean = sum(view.softmax(dim) for view in views) / len(views)
     return mean.clamp_min(torch.finfo(mean.dtype).tiny).log()  # the logarithm of 0 could not be interpolated

@@ -273,6 +273,12 @@ MUTANTS = [
     Mutant("inference/logits.py", 'mode="bilinear", align_corners=False', 'mode="nearest"', "test_tiling.py"),
     Mutant("inference/tiling.py", "weight[: half if index else 0] = 0", "weight[:0] = 0", "test_tiling.py"),
     Mutant("inference/predictor.py", "turned.flip(3)).flip(3)", "turned.flip(3))", "test_predict.py test_tiling.py"),
+    Mutant(
+        "inference/predictor.py",
+        "upload(batch, network.mean.device)",
+        "batch.to(network.mean.device)",
+        "test_predict_device.py",
+    ),
     Mutant("inference/writer.py", "file.st_mtime >= begun", "True", "test_predict.py test_predict_outputs.py"),
     Mutant(
         "inference/provenance.py",

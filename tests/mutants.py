@@ -34,18 +34,30 @@ MUTANTS = [
     # train.py: flags and the step
     Mutant("train.py", "args.loss, class_weights)", "args.loss)", "test_flags.py"),
     Mutant("train.py", "args.loss, class_weights)", '"ce+dice", class_weights)', "test_flags.py"),
-    Mutant("train.py", "strength=args.augment", 'strength="basic"', "test_flags.py"),
     Mutant("train.py", "deterministic=args.deterministic", "deterministic=False", "test_flags.py"),
     Mutant("train.py", "max_grad_norm or math.inf", "math.inf", "test_flags.py"),
     Mutant("train.py", "WeightAverage(network, args.ema_decay)", "WeightAverage(network, 0.0)", "test_flags.py"),
     Mutant(
         "train.py",
-        "    if accepted:\n        optimizer.step()",
-        "    if True:\n        optimizer.step()",
-        "test_train.py",
+        "    is_made = guard.judge(loss, grad_norm, counts[2])\n    optimizer.step()\n",
+        "    optimizer.step()\n    is_made = guard.judge(loss, grad_norm, counts[2])\n",
+        "test_nan_guard.py",
+    ),
+    Mutant(
+        "train.py",
+        "criterion(logits, masks, counts[:2])",
+        "criterion(logits, masks, criterion.counts(masks))",
+        "test_flags.py test_train.py",
+    ),
+    Mutant("train.py", '    loss = accelerator.reduce(loss, "sum")\n', "", "test_train.py"),
+    Mutant(
+        "train.py",
+        "guard.settle(everything=schedule.pauses(state.step))",
+        "guard.settle(everything=False)",
+        "test_flags.py",
     ),
     Mutant("train.py", "share * accelerator.num_processes *", "share *", "test_equality.py test_train.py"),
-    Mutant("train.py", "        with average.applied():", "        with nullcontext():", "test_flags.py"),
+    Mutant("train.py", "with monitor.paused(), average.applied():", "with monitor.paused():", "test_flags.py"),
     Mutant(
         "train.py",
         "seed_step(args.seed, state.step, accelerator.process_index)",
@@ -53,7 +65,10 @@ MUTANTS = [
         "test_resume.py test_flags.py",
     ),
     Mutant(
-        "train.py", 'counts = accelerator.reduce(counts, "sum")', "counts = counts", "test_equality.py test_train.py"
+        "train.py",
+        "                    reduction.wait()",
+        "                    counts.zero_()",
+        "test_equality.py test_train.py",
     ),
     Mutant(
         "train.py",
@@ -63,8 +78,8 @@ MUTANTS = [
     ),
     Mutant(
         "train.py",
-        "loss = (sums / counts.clamp_min(1)).sum().item()",
-        "loss = (sums / counts.clamp_min(1)).mean().item()",
+        "loss = (sums / counts.clamp_min(1)).sum()",
+        "loss = (sums / counts.clamp_min(1)).mean()",
         "test_published_numbers.py",
     ),
     Mutant(
@@ -75,8 +90,8 @@ MUTANTS = [
     ),
     Mutant(
         "train.py",
-        "accelerator.sync_gradients = number == len(micro_batches)",
-        "accelerator.sync_gradients = number == 1",
+        "accelerator.sync_gradients = not micro_batches",
+        "accelerator.sync_gradients = True",
         "test_equality.py test_train.py",
     ),
     # schedule, optimizer, average, guard
@@ -110,12 +125,44 @@ MUTANTS = [
     ),
     Mutant("train_utils/optim.py", "nesterov=True", "nesterov=False", "test_flags.py"),
     Mutant("train_utils/ema.py", "min(self.decay, (1 + step) / (10 + step))", "self.decay", "test_flags.py"),
-    Mutant("train_utils/nan_guard.py", "bool(torch.isfinite(grad_norm))", "True", "test_train.py test_nan_guard.py"),
+    Mutant("train_utils/ema.py", "weight = is_made * (", "weight = torch.ones(()) * (", "test_nan_guard.py"),
     Mutant(
         "train_utils/nan_guard.py",
-        "            buffer.copy_(before)",
-        "            pass",
-        "test_train.py test_nan_guard.py",
+        "self._values[:2].isfinite().all()",
+        "self._values[1].isfinite()",
+        "test_nan_guard.py",
+    ),
+    Mutant(
+        "train_utils/nan_guard.py",
+        "torch.where(is_made, _joined(buffers), kept)",
+        "_joined(buffers)",
+        "test_nan_guard.py",
+    ),
+    Mutant("train_utils/nan_guard.py", "            _start_momentum(self._optimizer)\n", "", "test_nan_guard.py"),
+    Mutant(
+        "train_utils/nan_guard.py",
+        "            self._in_a_row = 0\n            return\n",
+        "            return\n",
+        "test_nan_guard.py",
+    ),
+    Mutant(
+        "train_utils/nan_guard.py",
+        "if self.accelerator.scaler is not None and math.isfinite(result.loss):",
+        "if self.accelerator.scaler is not None:",
+        "test_half.py",
+    ),
+    Mutant(
+        "train_utils/nan_guard.py", "            results += self.settle(everything=True)\n", "", "test_nan_guard.py"
+    ),
+    Mutant(
+        "train_utils/sync_batchnorm.py", "(variances + (means - mean).square())", "variances", "test_sync_batchnorm.py"
+    ),
+    Mutant("train_utils/sync_batchnorm.py", "(count / (count - 1))", "1", "test_sync_batchnorm.py"),
+    Mutant(
+        "train_utils/sync_batchnorm.py",
+        "        dist.all_reduce(sums)\n        of_weight",
+        "        of_weight",
+        "test_sync_batchnorm.py",
     ),
     # checkpoints
     Mutant(
@@ -167,6 +214,18 @@ MUTANTS = [
         "train_utils/monitoring/throughput.py",
         "window.images / window.seconds",
         "window.images / (window.seconds + window.data)",
+        "test_throughput.py",
+    ),
+    Mutant(
+        "train_utils/monitoring/throughput.py",
+        "self._step.pauses.append((before, self._now()))",
+        "pass",
+        "test_throughput.py",
+    ),
+    Mutant(
+        "train_utils/monitoring/throughput.py",
+        "        self._step = _Marks(step.end)\n",
+        "        self._step = _Marks(None)\n",
         "test_throughput.py",
     ),
     Mutant(

@@ -65,7 +65,7 @@ def _add_model_flags(model: Group) -> None:
     model.add_argument("--upsample", choices=UPSAMPLINGS, help="way up, transpose")
     model.add_argument("--dropout", type=arg.fraction, help="at the end of the contracting path, 0")
     model.add_argument("--activation-checkpointing", action="store_true", help="less memory, a third more computing")
-    model.add_argument("--sync-batchnorm", choices=("auto", "on", "off"), default="auto", help="on several GPUs")
+    model.add_argument("--sync-batchnorm", choices=("auto", "on", "off"), default="auto", help="with several processes")
 
 
 def _add_optimization_flags(optim: Group) -> None:

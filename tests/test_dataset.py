@@ -8,10 +8,11 @@ import torch
 from conftest import load_info, write_folder
 from PIL import Image
 
-from data_utils.loading.batch_sampler import Slot
+from data_utils.loading.batch_sampler import BatchSplit, Slot
 from data_utils.loading.dataset import EvaluationDataset, TrainingDataset
+from data_utils.loading.loaders import build_loaders, network_shapes
 from data_utils.loading.transforms import resize_mask
-from unet import Preprocess
+from unet import Preprocess, UNetConfig
 
 IGNORED = 255
 
@@ -43,6 +44,15 @@ def test_padding_shows_the_mean_and_counts_nowhere(folder):
     mean = torch.tensor(dataset.fill).round().to(torch.uint8)[:, None]
     assert (image[:, 16:].flatten(1) == mean).all() and (image[:, :, 24:].flatten(1) == mean).all()
     assert key == (3, 1) and problem is None
+
+
+@pytest.mark.parametrize(("device", "pinned"), [("cpu", False), ("cuda", True), ("mps", False)])
+def test_batches_are_pinned_for_a_gpu_that_the_run_uses_not_for_one_that_is_there(folder, monkeypatch, device, pinned):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    info = load_info(folder)
+    shapes, split = network_shapes(info, UNetConfig()), BatchSplit(2, 1, 2, 1)
+    loaders = build_loaders(info, UNetConfig(), shapes, split, range(1), 0, torch.device(device))
+    assert [loader.pin_memory for loader in loaders] == [pinned, pinned]
 
 
 def test_a_filler_is_a_real_image_that_counts_nowhere(folder):

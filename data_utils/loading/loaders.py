@@ -77,18 +77,20 @@ def build_loaders(
     sampler = TrainingSampler(shapes.train, split, info.config.seed, steps, records.group_sizes)
     val_sampler = EvaluationSampler(shapes.val, pixels_per_batch(device), split.processes)
     return (
-        _loader(train, sampler, collate_training, num_workers),
-        _loader(val, val_sampler, collate_evaluation, num_workers),
+        _loader(train, sampler, collate_training, num_workers, device),
+        _loader(val, val_sampler, collate_evaluation, num_workers, device),
     )
 
 
-def _loader(dataset: Dataset, sampler: BatchSampler, collate: Callable, num_workers: int) -> DataLoader:
+def _loader(
+    dataset: Dataset, sampler: BatchSampler, collate: Callable, num_workers: int, device: torch.device
+) -> DataLoader:
     return DataLoader(
         dataset,
         batch_sampler=sampler,
         collate_fn=collate,
         num_workers=num_workers,
-        pin_memory=torch.cuda.is_available(),
+        pin_memory=device.type == "cuda",  # not wherever there is a GPU: a CPU run leaves it alone
         persistent_workers=num_workers > 0,
         worker_init_fn=_outlast_signals,
     )

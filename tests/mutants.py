@@ -308,6 +308,7 @@ MUTANTS = [
         "rng = np.random.default_rng([*key])",
         "test_augment.py",
     ),
+    Mutant("data_utils/loading/noise.py", "shifted.bitwise_and_(2 ** (32 - bits) - 1)", "shifted", "test_noise.py"),
     Mutant("data_utils/loading/augment.py", "masks.masked_fill(outside, IGNORE_INDEX)", "masks", "test_augment.py"),
     Mutant("data_utils/class_map.py", "return codes - np.uint8(1)", "return codes", "test_class_map.py"),
     Mutant(

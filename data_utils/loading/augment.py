@@ -11,6 +11,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from data_utils.loading.noise import unit_noise
 from unet.config import IGNORE_INDEX
 
 STRENGTHS = ("none", "basic", "strong")
@@ -119,9 +120,7 @@ def apply_draws(
     images = images * gain + ((1 - gain) * fill + shift * std)
     for i, d in enumerate(draws):
         if d.noise:
-            # From the CPU: a GPU's generator gives other numbers, and the device must not change the result.
-            noise = torch.randn(images[i].shape, generator=torch.Generator().manual_seed(d.noise_seed))
-            images[i] += d.noise * std * noise.to(images)
+            images[i] += d.noise * std * unit_noise(images[i].shape, d.noise_seed, images.device)
     return torch.where(outside[:, None], fill, images), masks.masked_fill(outside, IGNORE_INDEX)
 
 

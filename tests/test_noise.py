@@ -1,0 +1,67 @@
+"""Noise of augmentation: its distribution, and the exact numbers that every device gives."""
+
+import numpy as np
+import torch
+
+from data_utils.loading.noise import unit_noise
+
+CPU = torch.device("cpu")
+SHAPE = (3, 400, 500)  # more than one chunk of a CPU
+
+
+def test_noise_is_nearly_gaussian_with_variance_1():
+    noise = unit_noise(SHAPE, 2**62 + 12345, CPU)
+    sums = noise.double() * 21845**0.5 + 510
+    # what the four bytes of an integer add up to, float32 but for the last factor's rounding: measured 2.1e-5
+    assert noise.dtype == torch.float32 and torch.allclose(sums, sums.round(), rtol=0, atol=1e-4)
+    values, expected = noise.double().flatten(), np.ones(1)
+    for _ in range(4):
+        expected = np.convolve(expected, np.full(256, 1 / 256))
+    # four standard deviations of 600,000 draws, whose powers have 1, 1.3, 3.3 and 7.0
+    assert abs(values.mean()) < 0.0052 and abs((values**2).mean() - 1) < 0.0068
+    assert abs((values**3).mean()) < 0.017 and abs((values**4).mean() - 2.7) < 0.036
+    counts = np.bincount(sums.round().long().flatten().numpy(), minlength=1021)
+    usual = expected * len(values) > 20
+    chi_squared = ((counts - expected * len(values))[usual] ** 2 / (expected * len(values))[usual]).sum()
+    assert abs(chi_squared - usual.sum()) < 4 * (2 * usual.sum()) ** 0.5
+
+
+def correlation(a, b):
+    """In standard deviations of that of independent noise."""
+    return abs((a * b).mean().item()) * a.numel() ** 0.5
+
+
+def test_noise_of_neighbours_and_of_other_seeds_is_independent():
+    noise = unit_noise(SHAPE, 7, CPU)
+    for dim in range(3):
+        for lag in (1, 2):
+            ahead, behind = noise.narrow(dim, lag, SHAPE[dim] - lag), noise.narrow(dim, 0, SHAPE[dim] - lag)
+            assert correlation(ahead, behind) < 4
+            assert correlation(ahead**2 - 1, behind**2 - 1) < 4 * 1.7  # the variance of a square
+    for seed in (0, 6, 8, 7 + 2**32, 7 + 2**62):  # one bit apart
+        other = unit_noise(SHAPE, seed, CPU)
+        assert correlation(noise, other) < 4
+        assert correlation(noise.flatten()[1:], other.flatten()[:-1]) < 4
+        assert (noise == other).float().mean() < 0.01  # chance alone: 0.0019
+
+
+def test_noise_is_the_same_on_every_device_and_at_every_size():
+    """The definition once more, in Python's integers, and its first numbers."""
+    first, second = np.random.SeedSequence(123).generate_state(2).tolist()
+
+    def element(index):
+        x = first % 2**30 + index
+        x = (x ^ x >> 17) * 0xED5AD4BB % 2**32 ^ second
+        x = (x ^ x >> 11) * 0xAC4C1B51 % 2**32
+        x = (x ^ x >> 15) * 0x31848BAB % 2**32
+        return sum((x ^ x >> 14).to_bytes(4, "little")) - 510
+
+    expected = torch.tensor([element(i) for i in range(24)], dtype=torch.int32)
+    assert expected[:12].tolist() == [-117, -48, 59, 75, -29, 119, 67, -184, 277, -34, -44, 62]
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    noise = unit_noise((2, 3, 4), 123, torch.device(device)).cpu()
+    assert torch.equal(noise.flatten(), expected.float() * 21845**-0.5)
+    large = unit_noise(SHAPE, 123, torch.device(device)).cpu().flatten()
+    assert torch.equal(large[:24], noise.flatten())
+    last = SHAPE[0] * SHAPE[1] * SHAPE[2] - 1
+    assert large[last] == torch.tensor(element(last)).float() * 21845**-0.5

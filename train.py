@@ -184,7 +184,7 @@ def main() -> None:
     guard = StepGuard(accelerator, network, optimizer, state)
     monitor = Monitor(accelerator, uncompiled, flops, schedule, state, run_log)
     model.train()
-    steps = steps_ahead(train_loader, split, info, config, monitor.data_ready)
+    steps = steps_ahead(train_loader, split, info, monitor.data_ready)
     micro_batches, names = next(steps, ([], []))
     while not (guard.stopping or schedule.is_over(state)):
         learning_rate = schedule.set_learning_rate(optimizer, state.step)

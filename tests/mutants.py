@@ -301,6 +301,9 @@ MUTANTS = [
         "[self.config.seed, slot.index, 1]",
         "test_dataset.py test_crops.py",
     ),
+    Mutant(
+        "data_utils/loading/dataset.py", "strength=config.augment", 'strength="basic"', "test_dataset.py test_flags.py"
+    ),
     Mutant("data_utils/loading/crop.py", "CROPS_AROUND_CLASS = 1 / 3", "CROPS_AROUND_CLASS = 0", "test_crops.py"),
     Mutant(
         "data_utils/loading/augment.py",

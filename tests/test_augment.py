@@ -3,8 +3,10 @@ import math
 import numpy as np
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
-from data_utils.loading.augment import STRENGTHS, Draw, apply_draws, augment, draw
+from data_utils.loading.augment import STRENGTHS, Draw, augment, draw, pack_draws
 
 KEYS = [(0, 3), (0, 4), (1, 3), (2, 9), (2, 10), (7, 0), (7, 1), (9, 123456)]
 
@@ -17,17 +19,24 @@ def batch(size=(24, 32), channels=3, count=8, dtype=torch.uint8, high=256):
     return images, torch.tensor([0, 3, 5, 255], dtype=torch.uint8)[choice]
 
 
+def apply(images, masks, draws, fill, std):
+    """Given draws, as precise as the images are."""
+    numbers = pack_draws(draws, images.shape[1], torch.promote_types(images.dtype, torch.float32))
+    return augment(images, masks, draws, numbers.to(images.device), fill=fill, std=std)
+
+
 def run(images, masks, keys=KEYS, strength="strong", seed=0, scale=1.0):
-    channels = images.shape[1]
+    size, channels = tuple(images.shape[2:]), images.shape[1]
+    draws = [draw(key, strength=strength, seed=seed, size=size, channels=channels) for key in keys]
     fill, std = scale * (100 + 5 * torch.arange(channels)), scale * torch.full((channels,), 40.0)
-    return augment(images, masks, keys, strength=strength, seed=seed, fill=fill, std=std)
+    return apply(images, masks, draws, fill.to(images.device), std.to(images.device))
 
 
 def warp(images, masks, angle=0.0, zoom=1.0, **draw_args):
     cos, sin = math.cos(math.radians(angle)) / zoom, math.sin(math.radians(angle)) / zoom
     draws = [Draw(np.array([[cos, sin], [-sin, cos]]), **draw_args)] * len(images)
     zero = torch.zeros(images.shape[1])
-    return apply_draws(images, masks, draws, fill=zero, std=zero + 1)
+    return apply(images, masks, draws, zero, zero + 1)
 
 
 @pytest.mark.parametrize("strength", STRENGTHS)
@@ -112,7 +121,7 @@ def test_a_sample_that_draws_the_identity_comes_back_exactly():
     masks = masks.long()
     turned = Draw(np.array([[0.0, -1.0], [1.0, 0.0]]), gain=1.3, shift=2.0, blur=1.0, noise=1.0)
     statistic = torch.full((3,), 777.7)
-    new_images, new_masks = apply_draws(images, masks, [Draw(), turned], fill=statistic, std=statistic)
+    new_images, new_masks = apply(images, masks, [Draw(), turned], statistic, statistic)
     assert torch.equal(new_images[0], images[0]) and torch.equal(new_masks[0], masks[0])
     assert not torch.equal(new_images[1], images[1])
 
@@ -127,7 +136,7 @@ def test_flips_and_quarter_turns_move_pixels_without_mixing_them():
     }
     for matrix, move in expected.items():
         draws = [Draw(np.array(matrix, dtype=float).reshape(2, 2))] * len(images)
-        new_images, new_masks = apply_draws(images, masks, draws, fill=torch.zeros(3), std=torch.ones(3))
+        new_images, new_masks = apply(images, masks, draws, torch.zeros(3), torch.ones(3))
         # float64 rounding of the coordinates, times differences of up to 256 between neighbours: measured 4e-13
         assert torch.allclose(new_images, move(images), rtol=0, atol=1e-11)
         assert torch.equal(new_masks, move(masks))
@@ -171,9 +180,7 @@ def test_image_and_mask_stay_aligned(size):
     for i in range(8):
         d = draw((1, i), strength="strong", seed=0, size=size, channels=1)
         d = Draw(d.matrix, d.elastic)
-        new_images, new_masks = apply_draws(
-            images[i : i + 1], masks[i : i + 1], [d], fill=torch.full((1,), 9.0), std=torch.ones(1)
-        )
+        new_images, new_masks = apply(images[i : i + 1], masks[i : i + 1], [d], torch.full((1,), 9.0), torch.ones(1))
         inside = new_masks != 255
         assert torch.equal(new_images[:, 0][~inside], torch.full_like(new_images[:, 0][~inside], 9.0))
         # Bilinear and nearest sampling agree on which of two values is closer, but at corners: measured 0.9995.
@@ -249,9 +256,7 @@ def test_elastic_deformation_moves_as_far_as_drawn():
     elastic = np.zeros((2, 3, 3))
     elastic[0, 0, 0] = 4.0
     x = torch.arange(64.0, dtype=torch.float64).expand(1, 1, 64, 64)
-    moved, _ = apply_draws(
-        x, torch.zeros(1, 64, 64).long(), [Draw(elastic=elastic)], fill=torch.zeros(1), std=torch.ones(1)
-    )
+    moved, _ = apply(x, torch.zeros(1, 64, 64).long(), [Draw(elastic=elastic)], torch.zeros(1), torch.ones(1))
     assert moved[0, 0, 0, 0].item() == pytest.approx(4.0, abs=1e-12)  # float64
     # the bicubic kernel's negative lobe reaches there: 0.12 x 0.12 x 4 at most, measured 0.0494
     assert torch.allclose(moved[0, 0, 40:, 40:], x[0, 0, 40:, 40:], rtol=0, atol=0.06)
@@ -260,9 +265,7 @@ def test_elastic_deformation_moves_as_far_as_drawn():
 def test_contrast_is_about_the_mean_and_brightness_in_standard_deviations():
     images = torch.tensor([90.0, 100.0, 120.0]).view(1, 1, 1, 3)
     draws = [Draw(gain=np.array([1.5]), shift=np.array([0.1]))]
-    changed, _ = apply_draws(
-        images, torch.zeros(1, 1, 3).long(), draws, fill=torch.tensor([100.0]), std=torch.tensor([40.0])
-    )
+    changed, _ = apply(images, torch.zeros(1, 1, 3).long(), draws, torch.tensor([100.0]), torch.tensor([40.0]))
     assert changed.flatten().tolist() == [89.0, 104.0, 134.0]
 
 
@@ -280,9 +283,31 @@ def test_blur_is_gaussian_and_keeps_flat_areas():
 def test_noise_has_the_drawn_size_and_its_own_seed():
     images, masks = torch.zeros(2, 1, 64, 64), torch.zeros(2, 64, 64).long()
     draws = [Draw(noise=0.5, noise_seed=1), Draw(noise=0.5, noise_seed=2)]
-    noisy, _ = apply_draws(images, masks, draws, fill=torch.zeros(1), std=torch.full((1,), 10.0))
+    noisy, _ = apply(images, masks, draws, torch.zeros(1), torch.full((1,), 10.0))
     assert noisy.std().item() == pytest.approx(5.0, rel=0.03)  # four standard deviations of 8192 draws
     assert not torch.equal(noisy[0], noisy[1])
+
+
+class OnMetaDeviceOnly(TorchFunctionMode):
+    """Raises where a tensor is made from the host's values or is elsewhere; those on the meta device have no values."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        tensors = [x for x in tree_leaves((args, kwargs, result)) if isinstance(x, torch.Tensor)]
+        if func in (torch.tensor, torch.as_tensor, torch.asarray) or not all(x.is_meta for x in tensors):
+            raise AssertionError(f"{func} copies from the host")
+        return result
+
+
+def test_the_host_reads_no_value_and_copies_none():
+    images, masks = batch((64, 96))
+    draws = [draw((0, i), strength="strong", seed=0, size=(64, 96), channels=3) for i in range(7)] + [Draw()]
+    assert any(d.blur for d in draws) and any(d.noise for d in draws) and any(d.elastic is not None for d in draws)
+    numbers, statistic = pack_draws(draws, 3).to("meta"), torch.ones(3, device="meta")
+    images, masks = images.to("meta"), masks.to("meta")
+    with OnMetaDeviceOnly():
+        new_images, new_masks = augment(images, masks, draws, numbers, fill=statistic, std=statistic)
+    assert new_images.shape == images.shape and new_masks.shape == masks.shape
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

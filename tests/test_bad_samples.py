@@ -36,7 +36,7 @@ def test_a_skipped_sample_is_blank_and_counts_nowhere(tmp_path, monkeypatch, kin
     info = load_info(write_folder(tmp_path / "data", 12, seed=0))
     info = replace(info, normalization=Normalization((1, 2.5, 3), (1, 1, 1), ("uint8",)))
     skipping = replace(info, config=replace(info.config, on_bad_sample="skip"))
-    image, mask, _, problem = kind(skipping.train, skipping, Preprocess())[Slot(0, 0, 24, 32)]
+    image, mask, *_, problem = kind(skipping.train, skipping, Preprocess())[Slot(0, 0, 24, 32)]
     assert (image.amin(dim=(1, 2)).tolist(), image.amax(dim=(1, 2)).tolist()) == ([1, 2.5, 3], [1, 2.5, 3])
     assert mask.shape == (24, 32) and (mask == 255).all() and problem.endswith("broken")
     with pytest.raises(ImageError, match=r"broken$"):

@@ -1,5 +1,6 @@
 """From a record to what the network gets: padding, fillers, crops and masks that follow their images."""
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -8,9 +9,10 @@ import torch
 from conftest import load_info, write_folder
 from PIL import Image
 
+from data_utils.loading.augment import augment, draw, pack_draws
 from data_utils.loading.batch_sampler import BatchSplit, Slot
 from data_utils.loading.dataset import EvaluationDataset, TrainingDataset
-from data_utils.loading.loaders import build_loaders, network_shapes
+from data_utils.loading.loaders import NetworkShapes, build_loaders, network_shapes
 from data_utils.loading.transforms import resize_mask
 from unet import Preprocess, UNetConfig
 
@@ -36,7 +38,7 @@ def stored(dataset: TrainingDataset, index: int) -> tuple[np.ndarray, np.ndarray
 
 def test_padding_shows_the_mean_and_counts_nowhere(folder):
     dataset = training(folder)
-    image, mask, key, problem = dataset[Slot(1, 3, 20, 32)]
+    image, mask, _, key, problem = dataset[Slot(1, 3, 20, 32)]
     pixels, classes = stored(dataset, 1)
     assert (image.shape, mask.shape) == ((3, 20, 32), (20, 32))
     assert (image[:, :16, :24].numpy() == pixels).all() and (mask[:16, :24].numpy() == classes).all()
@@ -44,6 +46,35 @@ def test_padding_shows_the_mean_and_counts_nowhere(folder):
     mean = torch.tensor(dataset.fill).round().to(torch.uint8)[:, None]
     assert (image[:, 16:].flatten(1) == mean).all() and (image[:, :, 24:].flatten(1) == mean).all()
     assert key == (3, 1) and problem is None
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_batch_brings_what_augmentation_needs_of_it(folder, workers):
+    """Drawn by each image's key for the padded size, and by nothing else."""
+    info = load_info(folder, augment="strong", seed=3, val_fraction=0.2)
+    shapes = NetworkShapes(np.tile((20, 32), (len(info.train), 1)), info.val.sizes)
+    split = BatchSplit(4, processes=1, micro_batch_size=2, accumulation=2)
+    loader, _ = build_loaders(info, UNetConfig(), shapes, split, range(4), workers, torch.device("cpu"))
+    statistic, seen = torch.full((3,), 50.0), Counter()
+    for batch in loader:
+        settings = {"strength": "strong", "seed": 3, "size": (20, 32), "channels": 3}
+        expected = [draw(key, **settings) for key in batch["keys"]]
+        numbers = pack_draws(expected, 3)
+        assert torch.equal(batch["numbers"], numbers) and batch["numbers"].dtype == torch.float32
+        given = (batch["images"], batch["masks"])
+        changed = augment(*given, batch["draws"], batch["numbers"], fill=statistic, std=statistic)
+        for found, wanted in zip(
+            changed, augment(*given, expected, numbers, fill=statistic, std=statistic), strict=True
+        ):
+            assert torch.equal(found, wanted)
+        assert not any(drawn.is_identity for drawn in batch["draws"])
+        seen.update(batch["keys"])
+    assert len(seen) == 2 * len(info.train)  # epochs
+
+
+def test_without_augmentation_nothing_is_drawn(folder):
+    dataset = training(folder, augment="none")
+    assert dataset[Slot(1, 3, 20, 32)][2].is_identity
 
 
 @pytest.mark.parametrize(("device", "pinned"), [("cpu", False), ("cuda", True), ("mps", False)])
@@ -57,7 +88,7 @@ def test_batches_are_pinned_for_a_gpu_that_the_run_uses_not_for_one_that_is_ther
 
 def test_a_filler_is_a_real_image_that_counts_nowhere(folder):
     dataset = training(folder)
-    image, mask, _, _ = dataset[Slot(2, 0, 16, 24, filler=True)]
+    image, mask, *_ = dataset[Slot(2, 0, 16, 24, filler=True)]
     assert (image.numpy() == stored(dataset, 2)[0]).all()
     assert (mask == IGNORED).all()
     info = load_info(folder)
@@ -71,7 +102,7 @@ def test_a_crop_is_a_part_of_the_image_with_its_mask_and_another_in_each_epoch(f
     whole = np.concatenate([pixels, classes[None]])
     seen = set()
     for epoch in range(12):
-        image, mask, _, _ = dataset[Slot(0, epoch, 8, 12)]
+        image, mask, *_ = dataset[Slot(0, epoch, 8, 12)]
         again = dataset[Slot(0, epoch, 8, 12)]
         assert torch.equal(image, again[0]) and torch.equal(mask, again[1])
         both = np.concatenate([image.numpy(), mask[None].numpy()])
@@ -115,5 +146,5 @@ def test_a_resized_mask_lies_where_its_resized_image_does(tmp_path):
     for name in "ab":
         Image.fromarray((bright * 255).astype(np.uint8)).save(tmp_path / "images" / f"{name}.png")
         Image.fromarray(bright.astype(np.uint8)).save(tmp_path / "masks" / f"{name}.png")
-    image, mask, _, _ = training(tmp_path, Preprocess(scale=0.5), scale=0.5)[Slot(0, 0, 20, 20)]
+    image, mask, *_ = training(tmp_path, Preprocess(scale=0.5), scale=0.5)[Slot(0, 0, 20, 20)]
     assert ((image[0] > 127).numpy() == mask.numpy()).all()

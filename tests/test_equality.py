@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from data_utils.loading.augment import augment
+from data_utils.loading.augment import augment, draw, pack_draws
 from data_utils.loading.batch_sampler import BatchSplit, TrainingSampler
 from train_utils.optim import build_optimizer
 from train_utils.schedule import learning_rate
@@ -36,9 +36,9 @@ def losses_of_a_run(processes: int, micro_batch_size: int, accumulation: int, se
             indices = [slot.index for slot in slots]
             truth = masks[indices].clone()
             truth[[slot.filler for slot in slots]] = 255
-            keys = [(slot.epoch, slot.index) for slot in slots]
-            batch = {"images": images[indices], "masks": truth, "keys": keys}
-            pair = augment(**batch, strength="strong", seed=seed, fill=fill, std=std)
+            settings = {"strength": "strong", "seed": seed, "size": (HEIGHT, WIDTH), "channels": 3}
+            draws = [draw((slot.epoch, slot.index), **settings) for slot in slots]
+            pair = augment(images[indices], truth, draws, pack_draws(draws, 3), fill=fill, std=std)
             micro_batches.append((pair[0].double(), pair[1]))
         counts = sum(criterion.counts(truth) for _, truth in micro_batches)
         shares = []

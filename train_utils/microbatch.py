@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from data_utils.analysis.dataset_info import DatasetInfo
-from data_utils.config import DataConfig
 from data_utils.loading.augment import augment
 from data_utils.loading.batch_sampler import BatchSplit
 from runtime.device import upload
@@ -66,7 +65,7 @@ def split_batch(
 
 
 def steps_ahead(
-    loader: DataLoader, split: BatchSplit, info: DatasetInfo, config: DataConfig, data_ready: Callable[[list], None]
+    loader: DataLoader, split: BatchSplit, info: DatasetInfo, data_ready: Callable[[list], None]
 ) -> Iterator[tuple[list[tuple[Tensor, Tensor]], list[str]]]:
     """For each optimizer step its micro-batches, augmented on the device, and the names of this process's images.
 
@@ -78,7 +77,7 @@ def steps_ahead(
     while raw := list(islice(batches, split.accumulation)):
         data_ready(raw)
         names = [info.train.records[index]["name"] for batch in raw for _, index in batch["keys"]]
-        yield [augment(**batch, strength=config.augment, seed=config.seed, fill=fill, std=std) for batch in raw], names
+        yield [augment(b["images"], b["masks"], b["draws"], b["numbers"], fill=fill, std=std) for b in raw], names
 
 
 class MemoryLimit(NamedTuple):

@@ -1,6 +1,6 @@
-"""Paired augmentation on the device, keyed by (seed, epoch, sample).
+"""Paired augmentation, keyed by (seed, epoch, sample): drawn by the loader's processes, done on the device.
 
-What happens to a sample is drawn on the CPU from its key alone: the same in any batch, process or device.
+What happens to a sample is drawn from its key alone: the same in any batch, process or device.
 """
 
 import math
@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from data_utils.loading.noise import unit_noise
 from unet.config import IGNORE_INDEX
@@ -30,9 +31,23 @@ class Draw:
     noise: float = 0.0  # Gaussian sigma in standard deviations of the data
     noise_seed: int = 0
 
+    @property
+    def moves(self) -> bool:
+        """Whether pixels change their places."""
+        return self.elastic is not None or bool((self.matrix != np.eye(2)).any())
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether nothing happens."""
+        return not (self.moves or np.any(self.gain != 1) or np.any(self.shift) or self.blur or self.noise)
+
 
 def draw(key: tuple[int, int], *, strength: str, seed: int, size: tuple[int, int], channels: int) -> Draw:
     """The augmentation of the sample `key` = (epoch, sample) with images of size (H, W)."""
+    if strength not in STRENGTHS:
+        raise ValueError(f"augmentation strength {strength!r} is none of {', '.join(STRENGTHS)}")
+    if strength == "none":
+        return Draw()
     rng = np.random.default_rng([seed, *key])
     # Every number is drawn every time: a choice between two effects never changes what the others draw.
     mirror_x, mirror_y, turn_any, warp, blur, noise = rng.random(6)
@@ -70,86 +85,71 @@ def _linear_map(flip: np.ndarray, angle: float, scale: float) -> np.ndarray:
     return flip @ np.array([[cos, sin], [-sin, cos]])
 
 
+def pack_draws(draws: Sequence[Draw], channels: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """What `augment` needs of the draws on the device: (B, 22 + 2C) matrix, elastic, gain, shift of each sample."""
+    rows = []
+    for d in draws:
+        elastic = np.zeros((2, 3, 3)) if d.elastic is None else d.elastic
+        colour = [np.broadcast_to(values, channels) for values in (d.gain, d.shift)]
+        rows.append(np.concatenate([d.matrix.ravel(), elastic.ravel(), *colour]))
+    return torch.tensor(np.array(rows), dtype=dtype)
+
+
 def augment(
-    images: torch.Tensor,
-    masks: torch.Tensor,
-    keys: Sequence[tuple[int, int]],
-    *,
-    strength: str,
-    seed: int,
-    fill: torch.Tensor,
-    std: torch.Tensor,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Augment a batch, each sample by its key (epoch, sample) alone; the arguments are left as they are.
+    images: Tensor, masks: Tensor, draws: Sequence[Draw], numbers: Tensor, fill: Tensor, std: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Augment a batch, each sample by its own draw; the arguments are left as they are, and the host never waits.
 
     images (B, C, H, W): raw pixel values of any range and type; masks (B, H, W): class indices, 255 ignored;
-    fill, std (C,): mean and standard deviation of the training images. Returns float32 images (float64 stays),
-    int64 masks. Pixels from outside the image become `fill` and 255.
+    draws: of each sample, for images of this size; numbers: `pack_draws` of them; fill, std (C,): mean and standard
+    deviation of the training images. All tensors are on one device. Returns float32 images (float64 stays), int64
+    masks. Pixels from outside the image become `fill` and 255.
     """
-    if strength not in STRENGTHS:
-        raise ValueError(f"augmentation strength {strength!r} is none of {', '.join(STRENGTHS)}")
+    assert len(draws) == len(numbers) == len(images) == len(masks), (len(draws), numbers.shape, images.shape)
     images, masks = images.to(torch.promote_types(images.dtype, torch.float32)), masks.long()
-    if strength == "none":
+    if all(d.is_identity for d in draws):
         return images, masks
-    size, channels = tuple(images.shape[2:]), images.shape[1]
-    draws = [draw(key, strength=strength, seed=seed, size=size, channels=channels) for key in keys]
-    return apply_draws(images, masks, draws, fill=fill, std=std)
+    channels = images.shape[1]
+    fill, std = (statistic.to(images.dtype)[:, None, None] for statistic in (fill, std))
+    matrix, elastic, gain, shift = numbers.to(images.dtype)[..., None, None].split([4, 18, channels, channels], dim=1)
 
-
-def apply_draws(
-    images: torch.Tensor, masks: torch.Tensor, draws: Sequence[Draw], *, fill: torch.Tensor, std: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """`augment` from given draws, one for each sample: images (B, C, H, W) float, masks (B, H, W) int64."""
-    assert len(draws) == len(images) == len(masks), (len(draws), images.shape, masks.shape)
-    fill, std = (statistic.to(images)[:, None, None] for statistic in (fill, std))
-
-    grid = _sampling_grid(draws, images)
+    warped = any(d.elastic is not None for d in draws)
+    grid = _sampling_grid(matrix, elastic.reshape(-1, 2, 3, 3) if warped else None, *images.shape[2:])
     outside = (grid.abs() > 1).any(dim=-1)
-    # Resampling blurs and rounds: a sample that stays where it is must come back exactly.
-    moved = torch.tensor([d.elastic is not None or (d.matrix != np.eye(2)).any() for d in draws])
-    moved = moved.to(images.device)[:, None, None]
-    images = torch.where(moved[:, None], _sample(images, grid, "bilinear"), images)
-    warped = _sample(masks[:, None].to(images.dtype), grid, "nearest")[:, 0].long()
-    masks = torch.where(moved, warped, masks)
-
+    new_images = _sample(images, grid, "bilinear")
+    new_masks = _sample(masks[:, None].to(images.dtype), grid, "nearest")[:, 0].long()
     for i, d in enumerate(draws):
+        if not d.moves:  # resampling blurs and rounds: a sample that stays where it is must come back exactly
+            new_images[i], new_masks[i] = images[i], masks[i]
         if d.blur:
-            images[i] = _blur(images[i], d.blur)
-    gain = _tensor([np.broadcast_to(d.gain, len(fill)) for d in draws], images)[..., None, None]
-    shift = _tensor([np.broadcast_to(d.shift, len(fill)) for d in draws], images)[..., None, None]
-    images = images * gain + ((1 - gain) * fill + shift * std)
+            new_images[i] = _blur(new_images[i], d.blur)
+    new_images = new_images * gain + ((1 - gain) * fill + shift * std)
     for i, d in enumerate(draws):
         if d.noise:
-            images[i] += d.noise * std * unit_noise(images[i].shape, d.noise_seed, images.device)
-    return torch.where(outside[:, None], fill, images), masks.masked_fill(outside, IGNORE_INDEX)
+            new_images[i] += d.noise * std * unit_noise(images[i].shape, d.noise_seed, images.device)
+    return torch.where(outside[:, None], fill, new_images), new_masks.masked_fill(outside, IGNORE_INDEX)
 
 
-def _sampling_grid(draws: Sequence[Draw], images: torch.Tensor) -> torch.Tensor:
+def _sampling_grid(matrix: Tensor, elastic: Tensor | None, height: int, width: int) -> Tensor:
     """Where output pixels come from, (B, H, W, 2) as `grid_sample` wants it: (x, y), -1..1 from edge to edge.
 
     Built in pixels from the centre, so that a rotation of an image that is not square does not shear it.
+    matrix (B, 4, 1, 1), elastic (B, 2, 3, 3): as in `Draw`.
     """
-    height, width = images.shape[2:]
-    y = torch.arange(height, device=images.device, dtype=images.dtype) - (height - 1) / 2
-    x = torch.arange(width, device=images.device, dtype=images.dtype) - (width - 1) / 2
-    matrix = _tensor([d.matrix for d in draws], images)[..., None, None]
-    source = matrix[:, :, 0] * x + matrix[:, :, 1] * y[:, None]  # (B, 2, H, W)
-    if any(d.elastic is not None for d in draws):
+    y = torch.arange(height, device=matrix.device, dtype=matrix.dtype) - (height - 1) / 2
+    x = torch.arange(width, device=matrix.device, dtype=matrix.dtype) - (width - 1) / 2
+    source = matrix[:, 0::2] * x + matrix[:, 1::2] * y[:, None]  # (B, 2, H, W)
+    if elastic is not None:
         # Ronneberger et al. 2015, section 3.1: random displacements on a 3 x 3 grid, bicubic in between.
-        coarse = [np.zeros((2, 3, 3)) if d.elastic is None else d.elastic for d in draws]
-        source = source + F.interpolate(_tensor(coarse, images), (height, width), mode="bicubic", align_corners=True)
+        source = source + F.interpolate(elastic, (height, width), mode="bicubic", align_corners=True)
     return torch.stack([source[:, 0] * (2 / width), source[:, 1] * (2 / height)], dim=-1)
 
 
-def _tensor(values: Sequence[np.ndarray], like: torch.Tensor) -> torch.Tensor:
-    return torch.tensor(np.array(values), dtype=like.dtype, device=like.device)
-
-
-def _sample(pictures: torch.Tensor, grid: torch.Tensor, mode: str) -> torch.Tensor:
+def _sample(pictures: Tensor, grid: Tensor, mode: str) -> Tensor:
     return F.grid_sample(pictures, grid, mode=mode, padding_mode="border", align_corners=False)
 
 
-def _blur(image: torch.Tensor, sigma: float) -> torch.Tensor:
+def _blur(image: Tensor, sigma: float) -> Tensor:
     """Gaussian blur of one image (C, H, W), edges replicated.
 
     Sums of shifted images, not a convolution: on a GPU that may round to TF32, too coarse for 16-bit pixels.

@@ -11,6 +11,7 @@ from torch.utils.data import Dataset
 
 from data_utils.analysis.dataset_info import DatasetInfo, Split
 from data_utils.image_io.reader import read_mask
+from data_utils.loading.augment import Draw, draw, pack_draws
 from data_utils.loading.batch_sampler import Slot
 from data_utils.loading.crop import crop_window
 from data_utils.loading.decoded_cache import DecodedSplit, decode_once
@@ -87,7 +88,7 @@ class SegmentationDataset(Dataset):
 class TrainingDataset(SegmentationDataset):
     """Masks follow the image to the network's input size; crops, then padding to the slot's shape.
 
-    A crop is a function of (seed, epoch, index).
+    A crop and the draw of an augmentation, which is done later, are functions of (seed, epoch, index).
     """
 
     def prepare(self, index: int) -> tuple[np.ndarray, np.ndarray]:
@@ -108,11 +109,14 @@ class TrainingDataset(SegmentationDataset):
         window = tuple(slice(*part) for part in crop_window(mask, crop_size, rng))
         return image[(slice(None), *window)], mask[window]
 
-    def __getitem__(self, slot: Slot) -> tuple[Tensor, Tensor, tuple[int, int], str | None]:
+    def __getitem__(self, slot: Slot) -> tuple[Tensor, Tensor, Draw, tuple[int, int], str | None]:
         image, mask, problem = self.read(slot)
-        if mask.shape != (slot.height, slot.width):
-            image, mask = self._pad(image, mask, slot.height, slot.width)
-        return _tensor(image), _tensor(mask), (slot.epoch, slot.index), problem
+        key, size = (slot.epoch, slot.index), (slot.height, slot.width)
+        if mask.shape != size:
+            image, mask = self._pad(image, mask, *size)
+        config = self.config
+        drawn = draw(key, strength=config.augment, seed=config.seed, size=size, channels=self.channels)
+        return _tensor(image), _tensor(mask), drawn, key, problem
 
     def _pad(self, image: np.ndarray, mask: np.ndarray, height: int, width: int) -> tuple[np.ndarray, np.ndarray]:
         fill = self.fill.round() if image.dtype == np.uint8 else self.fill
@@ -142,9 +146,14 @@ def _tensor(array: np.ndarray) -> Tensor:
 
 
 def collate_training(samples: list[tuple]) -> dict[str, Any]:
-    """images (B, C, H, W), masks (B, H, W) uint8, keys: [(epoch, index), ...], problems: of the samples left out."""
-    images, masks, keys, problems = zip(*samples, strict=True)
-    return {"images": torch.stack(images), "masks": torch.stack(masks), "keys": list(keys)} | _problems(problems)
+    """A batch for `augment`.
+
+    images (B, C, H, W), masks (B, H, W) uint8, draws: [Draw, ...], numbers: `pack_draws` of them, keys:
+    [(epoch, index), ...], problems: of the samples left out.
+    """
+    images, masks, draws, keys, problems = zip(*samples, strict=True)
+    drawn = {"draws": list(draws), "numbers": pack_draws(draws, len(images[0])), "keys": list(keys)}
+    return {"images": torch.stack(images), "masks": torch.stack(masks)} | drawn | _problems(problems)
 
 
 def collate_evaluation(samples: list[tuple]) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """The loss: against written-out formulas, independent of how a step is split, blind to ignored pixels."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -20,6 +22,41 @@ def sample(batch: int = 4, classes: int = 3, seed: int = 0) -> tuple[torch.Tenso
 
 def whole(criterion: SegmentationLoss, logits: torch.Tensor, masks: torch.Tensor) -> torch.Tensor:
     return criterion(logits, masks, criterion.counts(masks))
+
+
+def written_out(logits, masks, kind, weights) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sums and counts of the loss from a copy of the logits for each of its factors."""
+    truth = masks.unsqueeze(1) == torch.arange(logits.shape[1]).view(1, -1, 1, 1)
+    pixels = regions = logits.new_zeros(())
+    if kind in ("ce", "ce+dice"):
+        pixels = F.cross_entropy(logits, masks, weights, ignore_index=255, reduction="sum")
+    if kind == "focal+dice":
+        losses = F.cross_entropy(logits, masks, ignore_index=255, reduction="none")
+        pixels = ((truth * weights.view(-1, 1, 1)).sum(dim=1) * (1 - torch.exp(-losses)) ** 2 * losses).sum()
+    if kind != "ce":
+        probs = logits.softmax(dim=1) * (masks != 255).unsqueeze(1)
+        overlap, size = (probs * truth).sum(dim=(2, 3)), truth.sum(dim=(2, 3))
+        dice = 2 * overlap / (probs.sum(dim=(2, 3)) + size).clamp_min(1e-300)
+        regions = ((1 - dice) * (size > 0)).sum()
+    counts = [(truth.sum(dim=(0, 2, 3)) * weights).sum(), truth.flatten(2).any(dim=2).sum()]
+    return torch.stack([pixels, regions]), torch.stack(counts)
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+@pytest.mark.parametrize("weights", [(1.0, 1.0, 1.0), (0.5, 1.0, 2.0)])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_sums_counts_and_gradient_equal_the_formula_written_out(kind, weights, layout):
+    logits, masks = sample()
+    masks[3] = 255  # an image of which nothing counts
+    criterion = SegmentationLoss(3, kind, torch.tensor(weights))
+    leaves = [logits.clone(memory_format=layout).requires_grad_() for _ in range(2)]
+    expected, counts = written_out(leaves[0], masks, kind, torch.tensor(weights, dtype=torch.float64))
+    torch.testing.assert_close(criterion.counts(masks), counts.double(), **FLOAT64)
+    sums = criterion.sums(leaves[1], masks)
+    torch.testing.assert_close(sums, expected, **FLOAT64)
+    for terms in (expected, sums):
+        (terms * torch.tensor([0.3, 0.7])).sum().backward()
+    torch.testing.assert_close(leaves[1].grad, leaves[0].grad, rtol=1e-12, atol=1e-15)  # of up to 0.6
 
 
 def test_cross_entropy_is_the_mean_over_valid_pixels():
@@ -106,3 +143,40 @@ def test_half_precision_logits_are_summed_in_float32():
     assert loss.dtype == torch.float32
     # float32 rounding; sums in bfloat16 would be off by 1e-3 or more
     torch.testing.assert_close(loss.double(), whole(SegmentationLoss(3), rounded.double(), masks), rtol=1e-6, atol=0)
+
+
+def test_sums_over_many_pixels_lose_nothing_to_float32():
+    # added one after the other, four million terms of 0.1 are off by several percent
+    logits = torch.tensor([0.1, 0.9]).log().view(1, 2, 1, 1).expand(1, 2, 2048, 2048)
+    masks = torch.zeros(1, 2048, 2048, dtype=torch.int64)
+    criterion = SegmentationLoss(2)
+    dice = 2 * 0.1 / (0.1 + 1)
+    expected = torch.tensor([-math.log(0.1) * 2048**2, 1 - dice], dtype=torch.float64)
+    torch.testing.assert_close(criterion.sums(logits, masks).double(), expected, rtol=1e-5, atol=0)  # measured 4e-6
+    assert criterion.counts(masks).tolist() == [2048**2, 1]
+
+
+def test_with_many_classes_two_numbers_are_kept_for_each_class_and_pixel():
+    logits, kept = torch.randn(2, 150, 16, 16, requires_grad=True), {}
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor  # alive, so that no two share an address
+        return tensor
+
+    masks = torch.randint(0, 150, (2, 16, 16))
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        SegmentationLoss(150).sums(logits, masks)
+    in_logits = sum(tensor.untyped_storage().nbytes() for tensor in kept.values()) / (logits.numel() * 4)
+    assert in_logits < 2.2  # log-probabilities, probabilities, and what there is once for a pixel
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+def test_the_host_reads_nothing_of_a_device_for_the_loss(kind):
+    # the meta device has no values: reading one raises
+    logits = torch.zeros(2, 3, 9, 7, device="meta", requires_grad=True)
+    masks = torch.zeros(2, 9, 7, dtype=torch.int64, device="meta")
+    criterion = SegmentationLoss(3, kind).to("meta")
+    criterion(logits, masks, criterion.counts(masks)).backward()
+    assert logits.grad.shape == logits.shape
+    with pytest.raises(RuntimeError):
+        bool((masks != 255).all())

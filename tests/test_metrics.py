@@ -4,7 +4,15 @@ import pytest
 import torch
 from torchmetrics.classification import MulticlassConfusionMatrix, MulticlassF1Score, MulticlassJaccardIndex
 
-from unet.metrics import confusion_matrix, format_table, image_iou, scores, summary_line
+from unet.metrics import (
+    REPLICAS,
+    confusion_matrix,
+    count_replicated,
+    format_table,
+    image_iou,
+    scores,
+    summary_line,
+)
 
 
 def sample(seed: int = 0, classes: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
@@ -41,6 +49,26 @@ def test_matrix_does_not_depend_on_the_batches(batch_size):
     preds, masks = sample()
     parts = zip(preds.split(batch_size), masks.split(batch_size), strict=True)
     assert torch.equal(sum(confusion_matrix(*part, 5) for part in parts), confusion_matrix(preds, masks, 5))
+
+
+@pytest.mark.parametrize("pixels", [1, REPLICAS - 1, 3 * REPLICAS + 5, 70_000])
+@pytest.mark.parametrize("size", [5, 22_501])
+def test_a_device_counts_as_bincount_does(pixels, size):
+    cells = torch.randint(0, size, (pixels,), generator=torch.Generator().manual_seed(0))
+    cells[: pixels // 2] = size - 1
+    counts = count_replicated(cells, size)
+    assert counts.dtype == torch.int64
+    assert torch.equal(counts, torch.bincount(cells, minlength=size))
+
+
+def test_the_host_reads_nothing_of_a_device_to_count_and_to_score_an_image():
+    # the meta device has no values: reading one raises
+    preds, masks = (torch.zeros(2, 9, 7, dtype=torch.int64, device="meta") for _ in range(2))
+    matrix = confusion_matrix(preds, masks, 3)
+    assert matrix.shape == (3, 3)
+    assert image_iou(matrix).shape == ()
+    with pytest.raises(NotImplementedError):
+        torch.bincount(preds.flatten())  # as on CUDA, where it reads the largest value
 
 
 def test_all_background_scores_zero_on_the_foreground():

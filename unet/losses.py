@@ -6,7 +6,6 @@ every process contributes its share: the loss does not depend on how the step is
 """
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unet.config import IGNORE_INDEX
@@ -44,23 +43,29 @@ class SegmentationLoss(nn.Module):
     def counts(self, masks: Tensor) -> Tensor:
         """(2,): weight of the valid pixels, number of (image, class) pairs, in masks (B, H, W)."""
         dtype = torch.float32 if masks.device.type == "mps" else torch.float64  # Apple's GPUs have no float64
-        truth = self._truth(masks)
-        pixels = truth.sum(dim=(0, 2, 3)).to(dtype)
-        pairs = truth.flatten(2).any(dim=2).sum().to(dtype)
-        return torch.stack([(pixels * self.class_weights).sum(), pairs])
+        truth, valid = self._truth(masks, dtype)
+        sizes = self._class_sums(valid, truth)
+        return torch.stack([(sizes * self.class_weights).sum(), (sizes > 0).sum().to(dtype)])
 
     def sums(self, logits: Tensor, masks: Tensor) -> Tensor:
         """(2,): summed pixel term and summed region term, from logits (B, num_classes, H, W) and masks (B, H, W)."""
         logits = logits if logits.dtype == torch.float64 else logits.float()
+        truth, valid = self._truth(masks, logits.dtype)
+        log_probs = logits.log_softmax(dim=1)
+        # not `cross_entropy`: its sum over (B, C, H, W) is not deterministic on CUDA, and Dice needs the terms
+        log_truth = log_probs.gather(1, truth.unsqueeze(1)).squeeze(1)  # (B, H, W), of each pixel's true class
         pixels = regions = logits.new_zeros(())
         if self.pixel_term != "dice":
-            pixels = self._pixel_sum(logits, masks)
+            weights = self.class_weights.to(logits.dtype).index_select(0, truth.flatten()).view_as(valid) * valid
+            if self.pixel_term == "focal":
+                weights = weights * (1 - log_truth.exp()) ** FOCAL_GAMMA
+            pixels = -(weights * log_truth).sum()
         if self.region_term:
-            truth = self._truth(masks)
-            probs = logits.softmax(dim=1) * (masks != self.ignore_index).unsqueeze(1)
-            overlap = (probs * truth).sum(dim=(2, 3))
-            size = truth.sum(dim=(2, 3))
-            dice = 2 * overlap / (probs.sum(dim=(2, 3)) + size).clamp_min(torch.finfo(probs.dtype).tiny)
+            # (B, num_classes) each: sum(p t), sum(p), sum(t)
+            overlap = self._class_sums(log_truth.exp() * valid, truth)
+            predicted = (log_probs.exp() * valid.unsqueeze(1)).sum(dim=(2, 3))
+            size = self._class_sums(valid, truth)
+            dice = 2 * overlap / (predicted + size).clamp_min(torch.finfo(predicted.dtype).tiny)
             regions = ((1 - dice) * (size > 0)).sum()
         return torch.stack([pixels, regions])
 
@@ -69,16 +74,14 @@ class SegmentationLoss(nn.Module):
         sums = self.sums(logits, masks)
         return (sums / torch.where(counts > 0, counts, 1).to(sums.dtype)).sum()
 
-    def _truth(self, masks: Tensor) -> Tensor:
-        """(B, num_classes, H, W) bool, all false where ignored."""
-        classes = torch.arange(self.num_classes, device=masks.device).view(1, -1, 1, 1)
-        return masks.unsqueeze(1) == classes
-
-    def _pixel_sum(self, logits: Tensor, masks: Tensor) -> Tensor:
-        weights = self.class_weights.to(logits.dtype)
-        if self.pixel_term == "ce":
-            return F.cross_entropy(logits, masks, weights, ignore_index=self.ignore_index, reduction="sum")
-        unweighted = F.cross_entropy(logits, masks, ignore_index=self.ignore_index, reduction="none")
+    def _truth(self, masks: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """masks (B, H, W) with class 0 where ignored, and 1 where valid, 0 where ignored."""
         valid = masks != self.ignore_index
-        modulation = (1 - torch.exp(-unweighted)) ** FOCAL_GAMMA
-        return (weights[masks * valid] * valid * modulation * unweighted).sum()
+        return masks.where(valid, 0), valid.to(dtype)
+
+    def _class_sums(self, values: Tensor, truth: Tensor) -> Tensor:
+        """(B, num_classes): the sum of values (B, H, W) over the pixels of each class of each image."""
+        cells = values.new_zeros(len(truth), self.num_classes, truth.shape[2])
+        # A cell for each column of an image: neighbours on a GPU never wait for each other's cell, and no sum is so
+        # long that float32 loses what is added last.
+        return cells.scatter_add(1, truth, values).sum(dim=2)

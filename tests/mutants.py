@@ -247,8 +247,11 @@ MUTANTS = [
         "test_metrics.py",
     ),
     Mutant("unet/metrics.py", "masks * num_classes + preds", "preds * num_classes + masks", "test_metrics.py"),
+    Mutant("unet/metrics.py", "cells * REPLICAS + replicas", "cells + replicas", "test_metrics.py"),
     # losses
-    Mutant("unet/losses.py", "* (masks != self.ignore_index).unsqueeze(1)", "", "test_losses.py"),
+    Mutant("unet/losses.py", "(log_probs.exp() * valid.unsqueeze(1))", "log_probs.exp()", "test_losses.py"),
+    Mutant("unet/losses.py", "(log_truth.exp() * valid, truth)", "(log_truth.exp(), truth)", "test_losses.py"),
+    Mutant("unet/losses.py", ".view_as(valid) * valid", ".view_as(valid)", "test_losses.py"),
     Mutant("unet/losses.py", "FOCAL_GAMMA = 2.0", "FOCAL_GAMMA = 1.0", "test_losses.py test_flags.py"),
     Mutant(
         "unet/losses.py", "regions = ((1 - dice) * (size > 0)).sum()", "regions = (1 - dice).sum()", "test_losses.py"
@@ -258,6 +261,9 @@ MUTANTS = [
         "unet/model.py", "inputs = ((images - self.mean) / self.std)", "inputs = (images - self.mean)", "test_model.py"
     ),
     Mutant("unet/blocks.py", "norm.momentum = 0.0", "norm.momentum = norm.momentum", "test_memory.py test_model.py"),
+    Mutant("unet/blocks.py", "* rstd / pixels - slope * mean", "* rstd / pixels", "test_norms.py"),
+    Mutant("unet/blocks.py", "if x.dtype.itemsize == 2:", "if x.dtype.itemsize <= 4:", "test_norms.py"),
+    Mutant("unet/blocks.py", " + means.var(2, correction=0, keepdim=True)", "", "test_norms.py"),
     # data: order, crops, masks, padding
     Mutant(
         "data_utils/loading/batch_sampler.py",

@@ -1,0 +1,227 @@
+"""--deterministic on CUDA: training, evaluation and prediction call no operator that torch then refuses to run there.
+
+No GPU is needed: the operators of a run on the CPU are recorded and compared with torch's list of those that raise on
+CUDA. Where Python code chooses by a tensor's device, it is told that this is CUDA.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import TINY
+from in_process import process_state_kept, run_train
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import train
+from inference import Predictor
+from train_utils import preflight
+from unet import UNet, metrics
+from unet.blocks import NORMS, UPSAMPLINGS, DoubleConv, Up
+from unet.losses import LOSSES, SegmentationLoss
+
+
+def always(*arguments, **options) -> bool:
+    return True
+
+
+def by_dim(values: Tensor, dim: object = None, keepdim: bool = False) -> bool:
+    return dim is not None
+
+
+def floating(values: Tensor, *arguments, **options) -> bool:
+    return values.is_floating_point()
+
+
+# torch's list (`torch.use_deterministic_algorithms.__doc__`), and of each entry the operators, and when they raise
+RAISES: dict[str, dict[str, Callable[..., bool]]] = {
+    "torch.nn.AvgPool3d": {"avg_pool3d_backward": always},
+    "torch.nn.AdaptiveAvgPool2d": {"_adaptive_avg_pool2d_backward": always},
+    "torch.nn.AdaptiveAvgPool3d": {"_adaptive_avg_pool3d_backward": always},
+    "torch.nn.AdaptiveMaxPool2d": {"adaptive_max_pool2d_backward": always},
+    "torch.nn.FractionalMaxPool2d": {"fractional_max_pool2d_backward": always},
+    "torch.nn.FractionalMaxPool3d": {"fractional_max_pool3d_backward": always},
+    "torch.nn.MaxUnpool1d": {"max_unpool2d": always},
+    "torch.nn.MaxUnpool2d": {"max_unpool2d": always},
+    "torch.nn.MaxUnpool3d": {"max_unpool3d": always},
+    "torch.nn.functional.interpolate": {
+        "upsample_linear1d_backward": always,
+        "upsample_bilinear2d_backward": always,
+        "_upsample_bilinear2d_aa_backward": always,
+        "upsample_bicubic2d_backward": always,
+        "_upsample_bicubic2d_aa_backward": always,
+        "upsample_trilinear3d_backward": always,
+    },
+    "torch.nn.ReflectionPad1d": {"reflection_pad1d_backward": always},
+    "torch.nn.ReflectionPad2d": {"reflection_pad2d_backward": always},
+    "torch.nn.ReflectionPad3d": {"reflection_pad3d_backward": always},
+    # in two dimensions, where it adds up: 0 is `none`
+    "torch.nn.NLLLoss": {"nll_loss2d_forward": lambda logits, masks, weight, reduction, ignored: reduction != 0},
+    "torch.nn.CTCLoss": {"_ctc_loss_backward": always},
+    "torch.nn.EmbeddingBag": {"_embedding_bag_dense_backward": lambda *arguments: arguments[7] == 2},  # 2 is `max`
+    "torch.Tensor.put_": {"put_": always, "put": always},
+    "torch.histc": {"histc": always},
+    "torch.bincount": {"bincount": lambda values, weights=None, minlength=0: weights is not None},
+    "torch.median": {"median": by_dim, "nanmedian": by_dim},
+    "torch.nn.functional.grid_sample": {"grid_sampler_2d_backward": always, "grid_sampler_3d_backward": always},
+    "torch.cumsum": {"cumsum": floating, "cumsum_": floating},
+    "torch.Tensor.scatter_reduce": {
+        "scatter_reduce": lambda values, dim, index, source, reduce, **options: reduce == "prod",
+        "scatter_reduce_": lambda values, dim, index, source, reduce, **options: reduce == "prod",
+    },
+    "torch.Tensor.resize_": {"resize_": lambda values, *arguments, **options: values.is_quantized},
+}
+CONDITIONS = {name: condition for operators in RAISES.values() for name, condition in operators.items()}
+
+
+class Recorder(TorchDispatchMode):
+    """The names of the operators that are called within, and of those that would raise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.called: set[str] = set()
+        self.refused: set[str] = set()
+
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if torch.is_inference_mode_enabled():  # which hands on whole what is made of other operators
+            with self:
+                output = operator.decompose(*args, **kwargs)
+            if output is not NotImplemented:
+                return output
+        name = operator.overloadpacket.__name__
+        self.called.add(name)
+        if name in CONDITIONS and CONDITIONS[name](*args, **kwargs):
+            self.refused.add(name)
+        return operator(*args, **kwargs)
+
+
+@contextmanager
+def told_cuda() -> Iterator[None]:
+    """Within, each tensor says that it lies on CUDA."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Tensor, "is_cuda", True)
+        patch.setattr(Tensor, "is_cpu", False)
+        yield
+
+
+def on_cuda(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A `forward` that chooses as on CUDA; on the meta device a network is only measured."""
+
+    def told(self: nn.Module, *inputs: Tensor) -> Tensor:
+        with nullcontext() if inputs[0].is_meta else told_cuda():
+            return forward(self, *inputs)
+
+    return told
+
+
+@pytest.fixture
+def as_on_cuda(monkeypatch) -> None:
+    """The network, the memory check and the count of pixels choose as on CUDA."""
+    for module in (UNet, DoubleConv, Up):  # blocks run again in the backward pass
+        monkeypatch.setattr(module, "forward", on_cuda(module.forward))
+    monkeypatch.setattr(preflight, "_estimate_fits", preflight._attempt_fits)
+    monkeypatch.setattr(metrics, "_count", metrics.count_replicated)
+    monkeypatch.setattr(train, "write_results", lambda *arguments: None)  # pictures and report
+
+
+KINDS = [  # each norm, upsampling and loss
+    ("batch", "transpose", "ce+dice"),
+    ("group", "bilinear", "ce"),
+    ("instance", "bilinear_aligned", "dice"),
+    ("group", "transpose", "focal+dice"),
+]
+
+
+def run(folder, dataset, norm: str, upsample: str, loss: str):
+    """Two steps, a preflight trial and an evaluation."""
+    flags = ["--norm", norm, "--upsample", upsample, "--loss", loss, "--augment", "strong", "--dropout", "0.1"]
+    flags += ["--max-steps", "2", "--activation-checkpointing", "--deterministic", "--tracker", "none"]
+    return run_train(folder, "--dataset", dataset, *TINY, *flags)
+
+
+@pytest.mark.parametrize(("norm", "upsample", "loss"), KINDS)
+def test_nothing_that_is_called_raises(norm, upsample, loss, tiny_folder, tmp_path, as_on_cuda):
+    with Recorder() as recorder:
+        done = run(tmp_path / "run", tiny_folder, norm, upsample, loss)
+        assert done.exit_code == 0, done.output
+        with process_state_kept():
+            torch.use_deterministic_algorithms(True)
+            predictor = Predictor(tmp_path / "run" / "model", tile_size=32, tta=True)
+            predictor(next((tiny_folder / "val" / "images").iterdir()))
+    assert recorder.refused == set()
+    # augmentation, forward and backward pass, count of pixels: all were seen
+    assert {"grid_sampler_2d", "convolution", "convolution_backward", "scatter_add_"} <= recorder.called
+
+
+def test_each_norm_upsampling_and_loss_is_among_them():
+    norms, upsamplings, losses = (set(kinds) for kinds in zip(*KINDS, strict=True))
+    assert (norms, upsamplings, losses) == (set(NORMS), set(UPSAMPLINGS), set(LOSSES))
+
+
+def test_a_loss_that_cuda_refuses_is_found(tiny_folder, tmp_path, as_on_cuda, monkeypatch):
+    def summed(self: SegmentationLoss, logits: Tensor, masks: Tensor) -> Tensor:
+        loss = F.cross_entropy(logits, masks, ignore_index=255, reduction="sum")
+        return torch.stack([loss, loss.new_zeros(())])
+
+    monkeypatch.setattr(SegmentationLoss, "sums", summed)
+    with Recorder() as recorder:
+        assert run(tmp_path / "run", tiny_folder, *KINDS[0]).exit_code == 0
+    assert recorder.refused == {"nll_loss2d_forward"}
+
+
+def test_interpolation_is_another_on_cuda():
+    # so the runs above have to be told that they are there
+    images = torch.rand(1, 2, 4, 4, requires_grad=True)
+    with Recorder() as recorder:
+        F.interpolate(images, scale_factor=2, mode="bilinear").sum().backward()
+    assert recorder.refused == {"upsample_bilinear2d_backward"}
+    with process_state_kept(), Recorder() as recorder:
+        torch.use_deterministic_algorithms(True)
+        with told_cuda():
+            output = F.interpolate(images, scale_factor=2, mode="bilinear")
+        output.sum().backward()
+    assert recorder.refused == set()
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("bincount", lambda x: torch.bincount(x.long().flatten(), x.detach().flatten())),
+        ("cumsum", lambda x: x.cumsum(0)),
+        ("grid_sampler_2d_backward", lambda x: F.grid_sample(x, x[:, 0, :, :2, None].mT, align_corners=False)),
+        ("histc", lambda x: torch.histc(x.detach())),
+        ("median", lambda x: x.median(0)[0]),
+        ("nll_loss2d_forward", lambda x: F.nll_loss(x, x[:, 0].long())),
+        ("put_", lambda x: x.detach().clone().put_(torch.tensor([0]), torch.tensor([1.0]))),
+        ("reflection_pad2d_backward", lambda x: F.pad(x, (1, 1, 1, 1), mode="reflect")),
+        ("scatter_reduce", lambda x: x.scatter_reduce(0, x.long(), x, "prod")),
+    ],
+)
+def test_an_operator_that_raises_is_found(name, call):
+    with Recorder() as recorder:
+        output = call(torch.rand(2, 2, 4, 4, requires_grad=True))
+        if output.requires_grad:
+            output.sum().backward()
+    assert name in recorder.refused
+
+
+def test_what_does_not_raise_is_not_found():
+    x = torch.rand(2, 3, 4, 4)
+    with Recorder() as recorder:
+        torch.bincount(x.long().flatten())
+        x.long().cumsum(0)
+        x.median()
+        F.nll_loss(x, x[:, 0].long(), reduction="none")
+        x.scatter_reduce(0, x.long(), x, "sum")
+    assert {"bincount", "cumsum", "median", "nll_loss2d_forward", "scatter_reduce"} <= recorder.called
+    assert recorder.refused == set()
+
+
+def test_the_list_is_that_of_this_torch():
+    text = torch.use_deterministic_algorithms.__doc__
+    section = text.partition("operations will throw a")[2].partition("In addition, several operations")[0]
+    assert set(re.findall(r"\* :\w+:`([\w.]+)`", section)) == set(RAISES)

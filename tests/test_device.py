@@ -147,7 +147,8 @@ def test_micro_batches_add_no_wait(device):
 def test_the_host_waits_at_most_twice_in_an_evaluation_and_once_in_a_checkpoint(device):
     more = device.more(*[("evaluations", count) for count in EVALUATIONS])
     saves = sum(count for place, count in more.items() if "device.py" in place and "scalar" in place)
-    assert 0 < sum(more.values()) - saves <= 2 * (EVALUATIONS[1] - EVALUATIONS[0]), more
+    # evaluations read the results of steps too, which then need not be read later
+    assert sum(more.values()) - saves <= 2 * (EVALUATIONS[1] - EVALUATIONS[0]) and max(more.values()) > 0, more
     assert saves <= EVALUATIONS[1] - EVALUATIONS[0]
 
 

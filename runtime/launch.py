@@ -30,7 +30,6 @@ COMM_HOOKS = {
     "none": DDPCommunicationHookType.NO,
     "fp16": DDPCommunicationHookType.FP16,
     "bf16": DDPCommunicationHookType.BF16,
-    "powersgd": DDPCommunicationHookType.POWER_SGD,
 }
 
 
@@ -101,7 +100,7 @@ def check_processes(accelerator: Accelerator, comm_hook: str = "none") -> None:
     if comm_hook != "none" and accelerator.distributed_type not in ddp:
         raise LaunchError(f"--ddp-comm-hook is for DDP, the profile asks for {accelerator.distributed_type.value}")
     if comm_hook == "bf16" and accelerator.distributed_type == DistributedType.MULTI_CPU:
-        raise LaunchError("--ddp-comm-hook bf16 needs GPUs; fp16 and powersgd work on CPUs")
+        raise LaunchError("--ddp-comm-hook bf16 needs GPUs; fp16 works on CPUs too")
 
 
 def distributed_options(comm_hook: str) -> list[KwargsHandler]:

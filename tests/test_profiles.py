@@ -188,7 +188,7 @@ def test_compressed_gradients_are_refused_where_nothing_would_compress_them(laun
     on_cpu = SimpleNamespace(num_processes=2, distributed_type=DistributedType.MULTI_CPU)
     with pytest.raises(LaunchError, match="bf16 needs GPUs"):
         check_processes(on_cpu, "bf16")
-    check_processes(on_cpu, "powersgd")
+    check_processes(on_cpu, "fp16")
 
 
 @pytest.mark.parametrize(

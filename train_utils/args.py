@@ -82,8 +82,7 @@ def _add_optimization_flags(optim: Group) -> None:
     optim.add_argument("--warmup-steps", type=arg.count, help="linear warm-up; default: 5%% of the run")
     optim.add_argument("--max-grad-norm", type=arg.amount, default=1.0, help="gradient clipping; 0 is off")
     optim.add_argument("--ema-decay", type=arg.fraction, default=0.0, help="weights averaged to evaluate and save")
-    compressed = "compress exchanged gradients; what powersgd still owes them is not in checkpoints"
-    optim.add_argument("--ddp-comm-hook", choices=COMM_HOOKS, default="none", help=compressed)
+    optim.add_argument("--ddp-comm-hook", choices=COMM_HOOKS, default="none", help="compress exchanged gradients")
     optim.add_argument("--loss", choices=LOSSES, default="ce+dice", help="training loss")
     optim.add_argument("--class-weights", type=arg.auto_or(arg.positive), nargs="+", help="auto, or one for each class")
 

@@ -1,10 +1,11 @@
-"""Guards around `Accelerator()` for launches that accelerate accepts, and then runs as something else."""
+"""Around `Accelerator()`: guards for launches that it accepts and then runs as something else, precision, kernels."""
 
 import os
 import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -20,6 +21,7 @@ from accelerate.utils import (
 from torch import nn
 from torch.distributed import PrefixStore, Store, register_rendezvous_handler, rendezvous
 
+from runtime.console import say
 from runtime.errors import LaunchError
 from runtime.memory import keep_freed_memory
 
@@ -31,6 +33,8 @@ COMM_HOOKS = {
     "fp16": DDPCommunicationHookType.FP16,
     "bf16": DDPCommunicationHookType.BF16,
 }
+COMPILED_SHAPES = 64  # that a network is compiled for: at most 16 of training, the others of evaluation or prediction
+CPU_BF16 = ("avx512_bf16", "amx_bf16", "bf16")  # instructions, as torch.cpu.get_capabilities names x86's and Arm's
 
 
 def check_launch() -> None:
@@ -39,6 +43,8 @@ def check_launch() -> None:
     Processes started for GPUs would each train alone, a one-GPU profile would train on the CPU, fp16 would be fp32.
     Under plain torchrun nothing asks for GPUs: there it sets ACCELERATE_USE_CPU=true. Raises LaunchError.
     """
+    # else accelerate tells DDP that the GPU's number is the local rank, wrong where each process sees only its own GPU
+    os.environ.setdefault("ACCELERATE_BYPASS_DEVICE_MAP", "true")
     use_cpu = parse_flag_from_env("ACCELERATE_USE_CPU")
     gpus = 0 if use_cpu else torch.accelerator.device_count()
     processes = int(os.environ.get("WORLD_SIZE", 1))
@@ -73,13 +79,24 @@ def check_launch() -> None:
 
 
 def start_process(accelerator: Accelerator, comm_hook: str = "none") -> dict[str, str | int]:
-    """Call after `Accelerator()`: check the launch and keep freed memory; returns what the profile decided.
+    """Call after `Accelerator()`: check the launch, set up memory and compiler; returns what the profile decided.
 
     Raises LaunchError as `check_processes` does.
     """
     check_processes(accelerator, comm_hook)
     keep_freed_memory(accelerator.device)
+    if accelerator.state.dynamo_plugin.backend != DynamoBackend.NO:
+        from torch._dynamo import config  # takes a second
+
+        config.recompile_limit = COMPILED_SHAPES  # with 8 a network stays as it is for every further shape
+    if _emulates_bf16(accelerator):
+        say("precision: this GPU only emulates bf16, which is slow; --mixed_precision fp16 is what it is made for")
     return describe_profile(accelerator)
+
+
+def _emulates_bf16(accelerator: Accelerator) -> bool:
+    is_asked_for = accelerator.device.type == "cuda" and accelerator.mixed_precision == "bf16"
+    return is_asked_for and not torch.cuda.is_bf16_supported(including_emulation=False)
 
 
 def check_processes(accelerator: Accelerator, comm_hook: str = "none") -> None:
@@ -137,7 +154,7 @@ def process_group_options() -> InitProcessGroupKwargs:
 
 
 def describe_profile(accelerator: Accelerator) -> dict[str, str | int]:
-    """What the launch decided; accumulation steps and dynamo backend only where it did."""
+    """What the launch decided; accumulation steps and dynamo backend only where it did, TF32 only where it matters."""
     state = accelerator.state
     profile: dict[str, str | int] = {
         "processes": accelerator.num_processes,
@@ -154,7 +171,45 @@ def describe_profile(accelerator: Accelerator) -> dict[str, str | int]:
         profile["gradient_accumulation_steps"] = int(str(steps))
     if state.dynamo_plugin.backend != DynamoBackend.NO:
         profile["dynamo_backend"] = state.dynamo_plugin.backend.value.lower()
+    if accelerator.device.type == "cuda" and accelerator.mixed_precision == "no":
+        profile["float32_convolutions"] = "TF32" if _convolves_in_tf32() else "float32"
     return profile
+
+
+def _convolves_in_tf32() -> bool:
+    """Whether cuDNN rounds what it multiplies to 10 bits, as it does unless it is told or unable to."""
+    is_allowed = torch.backends.cudnn.conv.fp32_precision == "tf32" and os.environ.get("NVIDIA_TF32_OVERRIDE") != "0"
+    return is_allowed and torch.cuda.is_tf32_supported()
+
+
+def say_profile(profile: dict[str, str | int]) -> None:
+    """The line that a training begins with, and one more where bf16 would take about half the time on this CPU."""
+    say("profile: " + ", ".join(f"{key} {value}" for key, value in profile.items()))
+    if profile["device"] == "cpu" and profile["mixed_precision"] == "no":
+        instructions = torch.cpu.get_capabilities()
+        if any(instructions.get(name, False) for name in CPU_BF16):
+            say("precision: accelerate launch --mixed_precision bf16 is nearly twice as fast on this CPU")
+
+
+def deterministic_kernels(enabled: bool) -> None:
+    """Call before `Accelerator()`: without this variable cuBLAS raises when determinism is asked for."""
+    if enabled:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+
+@contextmanager
+def tune_kernels(device: torch.device, enabled: bool) -> Iterator[None]:
+    """Within, cuDNN times its kernels for each new shape on a CUDA device, and takes the fastest.
+
+    Which one that is may differ between two runs: not for runs that are to be repeated bit by bit, and not for
+    evaluation, whose shapes may all differ.
+    """
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = enabled and device.type == "cuda"
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
 
 
 def compile_networks(accelerator: Accelerator, networks: Iterable[nn.Module]) -> None:

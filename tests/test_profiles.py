@@ -11,17 +11,31 @@ from types import SimpleNamespace
 import pytest
 import torch
 import yaml
+from accelerate import Accelerator
 from accelerate.commands.config.config_args import ClusterConfig, load_config_from_file
 from accelerate.commands.launch import launch_command_parser
-from accelerate.utils import DistributedType, DynamoBackend
+from accelerate.utils import DistributedType, DynamoBackend, TorchDynamoPlugin
 from conftest import PROGRAMS, ROOT
+from in_process import process_state_kept
 
+from data_utils.loading.batch_sampler import MAX_SHAPES
 from runtime.errors import LaunchError
-from runtime.launch import check_launch, check_processes, describe_profile
+from runtime.launch import (
+    check_launch,
+    check_processes,
+    compile_networks,
+    describe_profile,
+    deterministic_kernels,
+    say_profile,
+    start_process,
+    tune_kernels,
+)
 
 PROFILES = sorted((ROOT / "accelerate_configs").glob("*.yaml"))
 HAS_GPU = torch.accelerator.is_available()
 LAUNCH_VARIABLES = ("ACCELERATE_", "CUDA_VISIBLE_DEVICES", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID")
+
+SET_HERE = ("ACCELERATE_USE_CPU", "ACCELERATE_BYPASS_DEVICE_MAP", "CUBLAS_WORKSPACE_CONFIG")
 
 MULTI_CPU_LINE = (
     "CPU: ACCELERATE_USE_CPU=true accelerate launch --config_file accelerate_configs/multi_cpu.yaml train.py"
@@ -84,8 +98,9 @@ def launched(monkeypatch):
     """Set what a launcher sets: `launched(gpus, VARIABLE=value, ...)`."""
     for name in filter(is_launch_variable, list(os.environ)):
         monkeypatch.delenv(name)
-    monkeypatch.setenv("ACCELERATE_USE_CPU", "")  # so that what check_launch sets is taken back
-    monkeypatch.delenv("ACCELERATE_USE_CPU")
+    for name in SET_HERE:
+        monkeypatch.setenv(name, "")  # so that what is set by the tested code is taken back
+        monkeypatch.delenv(name)
     monkeypatch.setattr(sys, "argv", ["train.py"])
 
     def launched(gpus: int, **variables: str) -> None:
@@ -189,6 +204,190 @@ def test_compressed_gradients_are_refused_where_nothing_would_compress_them(laun
     with pytest.raises(LaunchError, match="bf16 needs GPUs"):
         check_processes(on_cpu, "bf16")
     check_processes(on_cpu, "fp16")
+
+
+class NoWrapper(torch.nn.Module):
+    """In place of DistributedDataParallel: keeps the options that it is made with."""
+
+    def __init__(self, module: torch.nn.Module, **options) -> None:
+        super().__init__()
+        self.options = options
+
+
+def test_a_process_that_sees_only_its_own_gpu_does_not_name_it_by_its_rank(launched, monkeypatch):
+    """accelerate's own `prepare_model` for process 1 of several GPUs, whose own GPU is number 0."""
+    monkeypatch.setattr(torch.nn.parallel, "DistributedDataParallel", NoWrapper)
+    with process_state_kept():
+        accelerator = Accelerator(cpu=True)
+        monkeypatch.setattr(Accelerator, "multi_device", True)
+        monkeypatch.setattr(Accelerator, "local_process_index", 1)
+        launched(gpus=1, WORLD_SIZE="2", LOCAL_RANK="1", CUDA_VISIBLE_DEVICES="1")
+        assert prepared_options(accelerator) == {"device_ids": [1], "output_device": 1}  # there is no GPU 1
+        check_launch()
+        assert prepared_options(accelerator) == {"device_ids": None, "output_device": None}
+
+
+def prepared_options(accelerator: Accelerator) -> dict:
+    return accelerator.prepare_model(torch.nn.Linear(1, 1)).options
+
+
+def accelerator_like(device: str, precision: str = "no", dynamo: DynamoBackend = DynamoBackend.NO) -> SimpleNamespace:
+    """What is asked of an Accelerator of one process; no GPU in the test machine."""
+    plugin = TorchDynamoPlugin(backend=dynamo.value, dynamic=False)  # as every `accelerate launch` asks for
+    return SimpleNamespace(
+        num_processes=1,
+        distributed_type=DistributedType.NO,
+        device=torch.device(device),
+        mixed_precision=precision,
+        state=SimpleNamespace(deepspeed_plugin=None, dynamo_plugin=plugin),
+    )
+
+
+@pytest.mark.parametrize(
+    ("device", "precision", "native", "warned"),
+    [
+        ("cuda", "bf16", False, True),
+        ("cuda", "bf16", True, False),
+        ("cuda", "fp16", False, False),
+        ("cpu", "bf16", False, False),
+    ],
+)
+def test_a_gpu_that_only_emulates_bf16_is_said_to(launched, monkeypatch, capsys, device, precision, native, warned):
+    launched(gpus=1)
+    supported = lambda including_emulation=True: including_emulation or native  # noqa: E731
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", supported)
+    start_process(accelerator_like(device, precision))
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == warned
+    assert all("only emulates bf16" in line and "--mixed_precision fp16" in line for line in said)
+
+
+@pytest.mark.parametrize(
+    ("device", "precision", "capabilities", "advised"),
+    [
+        ("cpu", "no", {"architecture": "x86_64", "avx512_bf16": True}, True),
+        ("cpu", "no", {"architecture": "x86_64", "avx512_bf16": False, "amx_bf16": True}, True),
+        ("cpu", "no", {"architecture": "aarch64", "bf16": True}, True),
+        ("cpu", "no", {"architecture": "x86_64", "avx512_bf16": False, "avx512_fp16": True}, False),
+        ("cpu", "bf16", {"avx512_bf16": True}, False),
+        ("cuda", "no", {"avx512_bf16": True}, False),
+    ],
+)
+def test_who_trains_in_float32_on_a_cpu_that_knows_bf16_is_told(
+    monkeypatch, capsys, device, precision, capabilities, advised
+):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
+    say_profile({"processes": 2, "device": device, "mixed_precision": precision})
+    profile, *advice = capsys.readouterr().out.splitlines()
+    assert profile == f"profile: processes 2, device {device}, mixed_precision {precision}"
+    assert len(advice) == advised
+    assert all("--mixed_precision bf16" in line for line in advice)
+
+
+def test_only_the_first_process_gives_advice(monkeypatch, capsys):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True})
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    say_profile({"device": "cpu", "mixed_precision": "no"})
+    assert capsys.readouterr().out == ""
+
+
+def test_a_start_without_advice_says_nothing(launched, capsys):
+    launched(gpus=0)
+    start_process(accelerator_like("cpu"))  # as predict.py and --check-data do
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("device", "precision", "variable", "supported", "set_to", "said"),
+    [
+        ("cuda", "no", None, True, "tf32", "TF32"),
+        ("cuda", "no", "0", True, "tf32", "float32"),
+        ("cuda", "no", "1", True, "tf32", "TF32"),
+        ("cuda", "no", None, False, "tf32", "float32"),  # before Ampere
+        ("cuda", "no", None, True, "ieee", "float32"),
+        ("cuda", "bf16", None, True, "tf32", None),
+        ("cpu", "no", None, True, "tf32", None),
+    ],
+)
+def test_the_profile_says_in_what_a_gpu_convolves(
+    launched, monkeypatch, device, precision, variable, supported, set_to, said
+):
+    launched(gpus=1, **({} if variable is None else {"NVIDIA_TF32_OVERRIDE": variable}))
+    monkeypatch.setattr(torch.cuda, "is_tf32_supported", lambda: supported)
+    before = torch.backends.cudnn.conv.fp32_precision
+    torch.backends.cudnn.conv.fp32_precision = set_to
+    try:
+        assert describe_profile(accelerator_like(device, precision)).get("float32_convolutions") == said
+    finally:
+        torch.backends.cudnn.conv.fp32_precision = before
+
+
+@pytest.mark.parametrize("given", [None, ":16:8"])
+def test_deterministic_kernels_tell_cublas_unless_the_user_has(launched, given):
+    launched(gpus=1, **({"CUBLAS_WORKSPACE_CONFIG": given} if given else {}))
+    deterministic_kernels(False)
+    assert os.environ.get("CUBLAS_WORKSPACE_CONFIG") == given
+    deterministic_kernels(True)
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == (given or ":4096:8")
+
+
+@pytest.mark.parametrize(
+    ("device", "enabled", "tuned"), [("cuda", True, True), ("cuda", False, False), ("cpu", True, False)]
+)
+def test_kernels_are_tuned_on_cuda_alone_and_not_beyond(device, enabled, tuned):
+    for before in (False, True):
+        with torch.backends.cudnn.flags(benchmark=before):
+            with tune_kernels(torch.device(device), enabled):
+                assert torch.backends.cudnn.benchmark == tuned
+            assert torch.backends.cudnn.benchmark == before
+            with pytest.raises(KeyError), tune_kernels(torch.device(device), enabled):
+                raise KeyError
+            assert torch.backends.cudnn.benchmark == before
+
+
+class Scaled(torch.nn.Module):
+    """In place of a network: something to compile."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return images * 2 if self.training else images * 3
+
+
+@pytest.mark.parametrize("raised", [True, False])
+def test_a_network_is_compiled_for_every_shape_of_training_and_as_many_of_evaluation(launched, monkeypatch, raised):
+    """Without the raised limit torch stops at 8 shapes, and the network stays as it is for all others."""
+    from torch._dynamo import config, reset  # takes seconds
+
+    launched(gpus=0)
+    accelerator, compiled = accelerator_like("cpu", dynamo=DynamoBackend.EAGER), []
+
+    def backend(graph, inputs):
+        compiled.append(inputs)
+        return graph.forward
+
+    monkeypatch.setattr(TorchDynamoPlugin, "to_kwargs", lambda plugin: {"backend": backend, "dynamic": plugin.dynamic})
+    network = Scaled()
+    reset()
+    with config.patch(recompile_limit=8):
+        if raised:
+            start_process(accelerator)
+        compile_networks(accelerator, [network])
+        for is_training in (True, False):
+            network.train(is_training)
+            for width in range(1, MAX_SHAPES + 1):
+                assert network(torch.ones(1, 3, 8, width)).sum() == 24 * width * (2 if is_training else 3)
+    reset()
+    assert len(compiled) == (2 * MAX_SHAPES if raised else 8)
+
+
+def test_the_compiler_is_not_imported_where_nobody_asks_for_it():
+    code = (
+        "import sys, runtime.launch as launch; from accelerate import Accelerator; "
+        "launch.check_launch(); accelerator = Accelerator(cpu=True); launch.start_process(accelerator); "
+        "sys.exit('torch._dynamo' in sys.modules)"
+    )
+    clean = {name: value for name, value in os.environ.items() if not is_launch_variable(name)}
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=clean, timeout=60).returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -312,4 +511,7 @@ def test_separate_runs_are_found_even_without_the_first_guard(launch):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 @pytest.mark.parametrize(("profile", "precision"), [("single_gpu", "no"), ("fp16", "fp16"), ("bf16", "bf16")])
 def test_a_one_gpu_profile_runs_on_the_gpu(launch, profile, precision):
-    assert description(launch(profile)) == on_cpu(1, precision) | {"device": "cuda"}
+    described = description(launch(profile))
+    convolutions = described.pop("float32_convolutions", None)
+    assert described == on_cpu(1, precision) | {"device": "cuda"}
+    assert (convolutions in ("TF32", "float32")) == (precision == "no")

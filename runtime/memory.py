@@ -10,11 +10,23 @@ from contextlib import contextmanager
 import psutil
 import torch
 
-from runtime.errors import MemoryShortage
+from runtime.errors import MemoryShortage, one_line
 
 # of glibc's malloc.h
 M_TRIM_THRESHOLD = -1
 M_MMAP_MAX = -4
+
+# what torch's allocators and the libraries below them say when memory runs out, in lower case
+SHORTAGES = (
+    "out of memory",  # allocators of CUDA, HIP, XPU and MPS, CUDA itself, most of NCCL
+    "failed to cuda",  # NCCL: "Failed to CUDA calloc 6291456 bytes"
+    "alloc_failed",  # CUBLAS_STATUS_ALLOC_FAILED, CUDNN_STATUS_ALLOC_FAILED
+    "allocation_failed",  # cuDNN 9: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED
+    "unable to find an engine",  # cuDNN, where there is no room for the workspace of any kernel
+    "unable to find a valid cudnn algorithm",
+    "defaultcpuallocator",
+    "bad_alloc",  # C++
+)
 
 
 def keep_freed_memory(device: torch.device) -> None:
@@ -36,14 +48,23 @@ def available_bytes() -> int:
     return psutil.virtual_memory().available // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether a device or the machine has run out of memory, for which torch has a type of its own only at times.
+
+    cuDNN finds no engine for other reasons too, so who reports a shortage should repeat the error's text.
+    """
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(shortage in str(error).lower() for shortage in SHORTAGES)
+
+
 @contextmanager
 def memory_shortage(what: str, remedy: str) -> Iterator[None]:
     """Within, running out of memory, a GPU's or the machine's, becomes a MemoryShortage of one line."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        # torch has a type of its own for GPUs only
-        if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
+        if not is_out_of_memory(error):
             raise
         traceback.clear_frames(error.__traceback__)  # they hold what the memory is full of
-        raise MemoryShortage(f"{what}: does not fit into memory; {remedy}") from None
+        raise MemoryShortage(f"{what}: does not fit into memory; {remedy} ({one_line(error, 100)})") from None

@@ -359,10 +359,13 @@ MUTANTS = [
     Mutant("runtime/distributed.py", "        raise problem", "        return None", "test_failures.py test_train.py"),
     Mutant(
         "train_utils/preflight.py",
-        "agreed = int(accelerator.gather(torch.tensor([mine], device=accelerator.device)).min())",
+        "agreed = int(accelerator.gather(upload(torch.tensor([mine]), accelerator.device)).min())",
         "agreed = mine",
         "test_memory.py",
     ),
+    Mutant("train_utils/preflight.py", "STEPS_HELD = 2", "STEPS_HELD = 1", "test_memory.py"),
+    Mutant("runtime/memory.py", '"unable to find an engine"', '"unable to find a motor"', "test_memory.py"),
+    Mutant("runtime/launch.py", "COMPILED_SHAPES = 64", "COMPILED_SHAPES = 8", "test_profiles.py"),
     Mutant("train_utils/microbatch.py", "math.ceil(size / 2), activation", "size, activation", "test_memory.py"),
     Mutant(
         "train_utils/checkpoints/best_model.py",

@@ -3,7 +3,8 @@
 import json
 import subprocess
 import sys
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,12 +12,83 @@ import torch
 from accelerate.utils import DistributedType
 from conftest import PROGRAMS, TINY, launch, losses
 
+import train_utils.preflight
+from data_utils.loading.augment import augment
 from data_utils.loading.batch_sampler import BatchSplit
-from runtime.errors import MemoryShortage, SettingsError
+from runtime.errors import MemoryShortage, SettingsError, one_line
+from runtime.memory import is_out_of_memory, memory_shortage
 from train_utils.microbatch import memory_limit, out_of_memory_recorded, split_batch
-from train_utils.preflight import _attempt_fits, step_bytes
+from train_utils.preflight import CPU_SHARE, _attempt_fits, _bytes_left, input_bytes, preflight, step_bytes
 from unet import UNet, UNetConfig
 from unet.losses import SegmentationLoss
+
+SHORTAGES = [  # as they were reported
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 15.77 GiB"),
+    torch.OutOfMemoryError(),
+    torch.AcceleratorError("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported"),
+    RuntimeError("GET was unable to find an engine to execute this computation"),
+    RuntimeError("FIND was unable to find an engine to execute this computation"),
+    RuntimeError("Unable to find a valid cuDNN algorithm to run convolution"),
+    RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+    RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    RuntimeError("MPS backend out of memory (MPS allocated: 17.50 GB, max allowed: 18.13 GB)."),
+    torch.distributed.DistBackendError("NCCL error: unhandled cuda error\nLast error:\nCuda failure 2 'out of memory'"),
+    torch.distributed.DistBackendError("NCCL error: unhandled cuda error\nFailed to CUDA calloc 6291456 bytes"),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: Error code 12"),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: not enough memory: you tried to allocate"),
+    RuntimeError("std::bad_alloc"),
+    MemoryError(),
+]
+OTHERS = [
+    RuntimeError("a bug"),
+    RuntimeError("CUDA error: device-side assert triggered"),
+    RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"),
+    RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. "),
+    torch.distributed.DistBackendError("NCCL error: remote process exited or there was a network error"),
+    ValueError("out of memory"),
+]
+
+
+def name_of(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:60]
+
+
+def raised_within(kind: type[Exception], guard: AbstractContextManager, error: Exception) -> Exception:
+    """What comes out where `error` is raised within `guard`: an error of that kind."""
+    with pytest.raises(kind) as caught, guard:
+        raise error
+    return caught.value
+
+
+def training(folder: Path) -> AbstractContextManager:
+    """As around a step of training in micro-batches of 4."""
+    return out_of_memory_recorded(folder, UNet(UNetConfig(base_channels=4, depth=2)), BatchSplit(8, 1, 4, 2), 3)
+
+
+@pytest.mark.parametrize("error", SHORTAGES, ids=name_of)
+def test_running_out_of_memory_has_many_faces(tmp_path, error):
+    assert is_out_of_memory(error)
+    predicting = memory_shortage("a.png", "use tiles")
+    for guard, line in ((predicting, "fit into memory; use tiles ("), (training(tmp_path), "micro-batches of 2 (")):
+        said = str(raised_within(MemoryShortage, guard, error))
+        assert line in said and "\n" not in said
+        assert one_line(error, 60) in said
+    assert memory_limit(tmp_path) == (2, False)
+
+
+@pytest.mark.parametrize("error", OTHERS, ids=name_of)
+def test_another_error_is_left_as_it_is(tmp_path, error):
+    assert not is_out_of_memory(error)
+    for guard in (memory_shortage("a.png", "use tiles"), training(tmp_path)):
+        assert raised_within(type(error), guard, error) is error
+    assert memory_limit(tmp_path) == (None, False)
+
+
+def test_what_the_cpu_says_when_memory_runs_out_is_known():
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(2**60)
+    assert is_out_of_memory(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -93,9 +165,14 @@ def test_the_estimate_is_what_autograd_keeps_and_checkpointing_needs_far_less():
     assert step_bytes(network, shape, copies=3) - 4 * weights < 0.55 * (estimate - 4 * weights)  # 0.54
 
 
+def accelerator_like(device: str, processes: int = 1, kind: DistributedType = DistributedType.NO) -> SimpleNamespace:
+    """What a trial asks of an Accelerator; no GPU in the test machine."""
+    names = {"num_processes": processes, "distributed_type": kind, "autocast": nullcontext}
+    return SimpleNamespace(device=torch.device(device), gather=lambda values: values, **names)
+
+
 @pytest.mark.parametrize(("kind", "shards"), [(DistributedType.MULTI_GPU, 1), (DistributedType.FSDP, 4)])
-def test_the_trial_reserves_what_a_process_will_hold_of_optimizer_state(monkeypatch, kind, shards):
-    # no GPU in the test machine: the trial runs on the CPU
+def test_the_trial_reserves_optimizer_state_the_images_of_two_steps_and_what_others_need(monkeypatch, kind, shards):
     reserved, empty = [], torch.empty
 
     def note(size, **options):
@@ -104,12 +181,96 @@ def test_the_trial_reserves_what_a_process_will_hold_of_optimizer_state(monkeypa
         return empty(size, **options)
 
     monkeypatch.setattr(torch, "empty", note)
-    device = torch.device("cpu")
-    accelerator = SimpleNamespace(device=device, num_processes=4, distributed_type=kind, autocast=nullcontext)
+    monkeypatch.setattr(train_utils.preflight, "_bytes_left", lambda accelerator: 77)
     network = UNet(UNetConfig(base_channels=4, depth=2))
-    assert _attempt_fits(accelerator, network, SegmentationLoss(2, "ce"), (2, 3, 32, 32), 3)
+    split = BatchSplit(24, 4, 2, 3)
+    assert _attempt_fits(accelerator_like("cpu", 4, kind), network, SegmentationLoss(2, "ce"), (3, 32, 40), split, 3)
     weights = sum(parameter.numel() * 4 for parameter in network.parameters())
-    assert reserved == [2 * weights // shards]
+    images = 2 * 3 * 2  # of two steps of three micro-batches of two
+    assert reserved == [2 * weights // shards + images * 32 * 40 * 24 + 77]
+
+
+@pytest.mark.parametrize(("channels", "per_pixel"), [(3, 24), (1, 14)])
+def test_the_images_of_two_steps_are_counted_by_what_they_are_made_of(channels, per_pixel):
+    raw = torch.zeros(channels, 6, 8, dtype=torch.uint8), torch.zeros(6, 8, dtype=torch.uint8)
+    augmented = augment(raw[0][None], raw[1][None], [(0, 0)], strength="none", seed=0, fill=raw[0], std=raw[0])
+    assert per_pixel * 48 == sum(tensor.nbytes for tensor in (*raw, *augmented))
+    assert input_bytes((channels, 6, 8), BatchSplit(40, 1, 4, 10)) == 2 * 40 * 48 * per_pixel
+
+
+@pytest.mark.parametrize(
+    ("device", "processes", "total", "left"),
+    [
+        ("cuda", 1, 16 * 10**9, 8 * 10**8),
+        ("cuda", 8, 16 * 10**9, 10**9),
+        ("cuda", 8, 80 * 10**9, 4 * 10**9),
+        ("mps", 1, None, 0),
+    ],
+)
+def test_a_trial_leaves_room_for_what_is_not_torchs(monkeypatch, device, processes, total, left):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (0, total))
+    assert _bytes_left(accelerator_like(device, processes)) == left
+
+
+def test_a_trial_trains_and_leaves_the_network_as_it_was():
+    seen = []
+    network = UNet(UNetConfig(base_channels=4, depth=2)).eval()
+    network.stem.register_forward_hook(lambda module, inputs, output: seen.append(module.training))
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    split = BatchSplit(2, 1, 2, 1)
+    assert _attempt_fits(accelerator_like("cpu"), network, SegmentationLoss(2, "ce"), (3, 32, 32), split, 3)
+    assert seen == [True]
+    assert not network.training and all(parameter.grad is None for parameter in network.parameters())
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+
+
+@pytest.mark.parametrize("error", SHORTAGES, ids=name_of)
+def test_a_trial_that_runs_out_of_memory_in_any_way_takes_fewer_images(monkeypatch, capsys, error):
+    network, forward = UNet(UNetConfig(base_channels=4, depth=2)), UNet.forward
+
+    def forward_if_few(self: UNet, images: torch.Tensor) -> torch.Tensor:
+        if len(images) > 2:
+            raise error
+        return forward(self, images)
+
+    monkeypatch.setattr(UNet, "forward", forward_if_few)
+    monkeypatch.setattr(train_utils.preflight, "_estimate_fits", _attempt_fits)  # on the CPU as on a GPU
+    split = preflight(
+        accelerator_like("cpu"), network, SegmentationLoss(2, "ce"), (3, 32, 32), BatchSplit(8, 1, 8, 1), 3
+    )
+    assert (split.micro_batch_size, split.accumulation) == (2, 4)
+    is_torchs = isinstance(error, torch.OutOfMemoryError)
+    assert capsys.readouterr().out.count("no room for micro-batches of 4 images: ") == (not is_torchs)
+
+
+@pytest.mark.parametrize("error", [error for error in OTHERS if isinstance(error, RuntimeError)], ids=name_of)
+def test_a_trial_that_fails_in_another_way_is_not_tried_again(monkeypatch, error):
+    def fail(self: UNet, images: torch.Tensor) -> torch.Tensor:
+        raise error
+
+    monkeypatch.setattr(UNet, "forward", fail)
+    network, split = UNet(UNetConfig(base_channels=4, depth=2)), BatchSplit(8, 1, 8, 1)
+    with pytest.raises(type(error)) as caught:
+        _attempt_fits(accelerator_like("cpu"), network, SegmentationLoss(2, "ce"), (3, 32, 32), split, 3)
+    assert caught.value is error
+
+
+def test_the_estimate_counts_the_images_that_accumulation_holds(monkeypatch):
+    network, criterion, shape = UNet(UNetConfig(base_channels=4, depth=2)), SegmentationLoss(2, "ce"), (3, 32, 32)
+
+    def found(split: BatchSplit, room: int) -> tuple[int, int, bool]:
+        monkeypatch.setattr(train_utils.preflight, "available_bytes", lambda: room / CPU_SHARE)
+        network.activation_checkpointing = False
+        split = preflight(accelerator_like("cpu"), network, criterion, shape, split, 3)
+        return split.micro_batch_size, split.accumulation, network.activation_checkpointing
+
+    for wanted, accumulation, less in [
+        (BatchSplit(64, 1, 64, 1), 32, (1, 64, False)),  # smaller micro-batches, and more of them
+        (BatchSplit(64, 1, 2, 40, fixed=True), 40, (2, 40, True)),  # as was asked, but recomputed
+    ]:
+        room = step_bytes(network, (2, *shape), copies=3) + 2 * accumulation * 2 * 32 * 32 * 24
+        assert found(wanted, room + 10) == (2, accumulation, False)
+        assert found(wanted, room - 10) == less
 
 
 def run_with_room(tmp_path, name: str, room: float, dataset, rank: int, *flags: str) -> subprocess.CompletedProcess:
@@ -121,7 +282,8 @@ def run_with_room(tmp_path, name: str, room: float, dataset, rank: int, *flags: 
 
 def test_a_process_without_room_lowers_the_micro_batch_of_all_and_changes_no_loss(tiny_folder, tmp_path):
     network = UNet(UNetConfig(base_channels=4, depth=2, norm="group"))
-    room = int(step_bytes(network, (2, 3, 40, 56), copies=2) / 0.8) + 1000  # for two images, of four wanted
+    needed = step_bytes(network, (2, 3, 40, 56), copies=2) + input_bytes((3, 40, 56), BatchSplit(8, 2, 2, 2))
+    room = int(needed / CPU_SHARE) + 1000  # for two images, of four wanted
     roomy = run_with_room(tmp_path, "roomy", 1e12, tiny_folder, 0)
     tight = run_with_room(tmp_path, "tight", room, tiny_folder, 1)
     assert (roomy.returncode, tight.returncode) == (0, 0), tight.stderr
@@ -178,11 +340,6 @@ def test_what_is_recorded_of_a_shortage_and_what_to_do_where_nothing_smaller_is_
     assert memory_limit(tmp_path) == (1, True)
     network.activation_checkpointing = True
     assert "lower --crop-size" in shortage(1)
-    with (
-        pytest.raises(RuntimeError, match="a bug"),
-        out_of_memory_recorded(tmp_path, network, BatchSplit(8, 1, 1, 8), 3),
-    ):
-        raise RuntimeError("a bug")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it is glibc that is told")

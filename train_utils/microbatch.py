@@ -18,8 +18,9 @@ from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.loading.augment import augment
 from data_utils.loading.batch_sampler import BatchSplit
 from runtime.device import upload
-from runtime.errors import MemoryShortage, SettingsError
+from runtime.errors import MemoryShortage, SettingsError, one_line
 from runtime.files import replaced_file
+from runtime.memory import is_out_of_memory
 
 FILE = "memory.json"
 
@@ -105,18 +106,21 @@ def out_of_memory_recorded(folder: Path, network: nn.Module, split: BatchSplit, 
     """
     try:
         yield
-    except torch.OutOfMemoryError as error:
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
         size = split.micro_batch_size
         line = f"process {os.environ.get('RANK', '0')}: out of memory in step {step} with micro-batches of {size}"
+        reason = one_line(error, 100)
         if split.fixed:
-            raise MemoryShortage(f"{line}, as was asked; lower --micro-batch-size") from error
+            raise MemoryShortage(f"{line}, as was asked; lower --micro-batch-size ({reason})") from error
         if size == 1 and network.activation_checkpointing:
             line += " and activation checkpointing"
-            raise MemoryShortage(f"{line}; lower --crop-size, --scale or --base-channels") from error
+            raise MemoryShortage(f"{line}; lower --crop-size, --scale or --base-channels ({reason})") from error
         limit = MemoryLimit(math.ceil(size / 2), activation_checkpointing=size == 1)
         with replaced_file(folder / FILE, shared=True) as file:  # several processes may run out at once
             file.write(json.dumps(limit._asdict()).encode())
         less = "activation checkpointing" if size == 1 else f"micro-batches of {limit.micro_batch_size}"
         raise MemoryShortage(
-            f"{line}; the same command with --output-dir {folder} --resume auto goes on with {less}"
+            f"{line}; the same command with --output-dir {folder} --resume auto goes on with {less} ({reason})"
         ) from error

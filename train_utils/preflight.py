@@ -10,11 +10,15 @@ from torch import Tensor, nn
 
 from data_utils.loading.batch_sampler import BatchSplit
 from runtime.console import say
-from runtime.errors import SettingsError
+from runtime.device import upload
+from runtime.errors import SettingsError, one_line
 from runtime.launch import SHARDING
-from runtime.memory import available_bytes
+from runtime.memory import available_bytes, is_out_of_memory
 
-CPU_SHARE = 0.8  # of the free memory that an estimate may claim
+CPU_SHARE = 0.65  # of the free memory that an estimate may claim; the heap takes up to 1.5 times what tensors do
+GPU_SHARE_LEFT = 0.05  # of a CUDA device's memory that a trial must leave free
+EXCHANGE_BYTES = 10**9  # that it must leave at least where there are several processes: NCCL's buffers are not torch's
+STEPS_HELD = 2  # whose images are on the device: the next step's come before this one's result is read
 
 
 def preflight(
@@ -34,22 +38,23 @@ def preflight(
     Args:
         network: with `blocks` and `activation_checkpointing`, still where it was built.
         shape: (C, H, W), the largest that training will see.
+        split: as it is wanted; `fixed` where nothing else will do.
         copies: how many times the weights are needed beside themselves: gradients, optimizer state, averages.
 
     Raises SettingsError where nothing fits, or not what was asked for.
     """
     size = split.micro_batch_size
     fits = _estimate_fits if accelerator.device.type == "cpu" else _attempt_fits
-    candidates = (
-        [size] if split.fixed else sorted({math.ceil(size / parts) for parts in range(1, size + 1)}, reverse=True)
-    )
+    sizes = sorted({math.ceil(size / parts) for parts in range(1, size + 1)}, reverse=True)
+    candidates = {size: split} if split.fixed else {n: split.with_micro_batches(n) for n in sizes}
     for recompute in sorted({network.activation_checkpointing, True}):
         network.activation_checkpointing = recompute
-        mine = next((n for n in candidates if fits(accelerator, network, criterion, (n, *shape), copies)), 0)
-        agreed = int(accelerator.gather(torch.tensor([mine], device=accelerator.device)).min())
+        fitting = (n for n, cut in candidates.items() if fits(accelerator, network, criterion, shape, cut, copies))
+        mine = next(fitting, 0)
+        agreed = int(accelerator.gather(upload(torch.tensor([mine]), accelerator.device)).min())
         if agreed:
             break
-    images = f"{candidates[-1]} images of {shape[1]} x {shape[2]}"
+    images = f"{min(candidates)} images of {shape[1]} x {shape[2]}"
     if agreed == 0:
         raise SettingsError(
             f"no memory for a micro-batch of {images}, with activation checkpointing neither;"
@@ -59,28 +64,39 @@ def preflight(
     if agreed < size or how:
         line = f"memory: micro-batches of {agreed} images of {shape[1]} x {shape[2]}{how}, of {size} wanted"
         say(line)
-    split = split if agreed == size else split.with_micro_batches(agreed)
-    say(f"batch: {split}")
-    return split
+    say(f"batch: {candidates[agreed]}")
+    return candidates[agreed]
 
 
 def _attempt_fits(
-    accelerator: Accelerator, network: nn.Module, criterion: nn.Module, shape: tuple[int, ...], copies: int
+    accelerator: Accelerator,
+    network: nn.Module,
+    criterion: nn.Module,
+    shape: tuple[int, ...],
+    split: BatchSplit,
+    copies: int,
 ) -> bool:
     """Whether a real step fits on the accelerator, which is left as it was found."""
     trial = reserved = logits = None
     try:
-        trial = copy.deepcopy(network).to(accelerator.device)
+        trial = copy.deepcopy(network).to(accelerator.device).train()
         weights = sum(p.numel() * p.element_size() for p in trial.parameters())
         # the gradients, one of the copies, come by themselves: whole here, spread later where training shards
         shards = accelerator.num_processes if accelerator.distributed_type in SHARDING else 1
-        reserved = torch.empty(weights * (copies - 1) // shards, dtype=torch.uint8, device=accelerator.device)
-        images = torch.rand(shape, device=accelerator.device).contiguous(memory_format=torch.channels_last)
-        masks = torch.zeros((shape[0], *shape[2:]), dtype=torch.int64, device=accelerator.device)
+        others = weights * (copies - 1) // shards + input_bytes(shape, split) + _bytes_left(accelerator)
+        reserved = torch.empty(others, dtype=torch.uint8, device=accelerator.device)
+        size, (channels, height, width) = split.micro_batch_size, shape
+        images = torch.rand((size, channels, height, width), device=accelerator.device)
+        images = images.contiguous(memory_format=torch.channels_last)
+        masks = torch.zeros((size, height, width), dtype=torch.int64, device=accelerator.device)
         with accelerator.autocast():
             logits = trial(images)
         criterion(logits.float(), masks, criterion.counts(masks)).backward()
-    except torch.OutOfMemoryError:
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        if not isinstance(error, torch.OutOfMemoryError):  # others may have another reason
+            say(f"memory: no room for micro-batches of {split.micro_batch_size} images: {one_line(error)}")
         return False
     finally:
         del trial, reserved, logits
@@ -90,10 +106,34 @@ def _attempt_fits(
     return True
 
 
+def _bytes_left(accelerator: Accelerator) -> int:
+    """What training leaves of a CUDA device's memory to others than torch."""
+    if accelerator.device.type != "cuda":
+        return 0
+    share = int(GPU_SHARE_LEFT * torch.cuda.mem_get_info(accelerator.device)[1])
+    return max(share, EXCHANGE_BYTES) if accelerator.num_processes > 1 else share
+
+
 def _estimate_fits(
-    accelerator: Accelerator, network: nn.Module, criterion: nn.Module, shape: tuple[int, ...], copies: int
+    accelerator: Accelerator,
+    network: nn.Module,
+    criterion: nn.Module,
+    shape: tuple[int, ...],
+    split: BatchSplit,
+    copies: int,
 ) -> bool:
-    return step_bytes(network, shape, copies) < CPU_SHARE * available_bytes()
+    needed = step_bytes(network, (split.micro_batch_size, *shape), copies) + input_bytes(shape, split)
+    return needed < CPU_SHARE * available_bytes()
+
+
+def input_bytes(shape: tuple[int, ...], split: BatchSplit) -> int:
+    """Bytes of the images (C, H, W) and masks that are on the device at once: all micro-batches of a step and the next.
+
+    A pixel takes its uint8 values and mask, and the float32 values and int64 mask that augmentation makes of them.
+    """
+    channels, height, width = shape
+    images = STEPS_HELD * split.accumulation * split.micro_batch_size
+    return images * height * width * ((channels + 1) + (4 * channels + 8))
 
 
 def step_bytes(network: nn.Module, shape: tuple[int, ...], copies: int) -> int:

@@ -26,7 +26,14 @@ from runtime.console import say, track
 from runtime.device import download
 from runtime.distributed import first_on_each_machine, on_main, seed_step
 from runtime.errors import WriteError
-from runtime.launch import check_launch, distributed_options, start_process
+from runtime.launch import (
+    check_launch,
+    deterministic_kernels,
+    distributed_options,
+    say_profile,
+    start_process,
+    tune_kernels,
+)
 from runtime.parallel import default_workers
 from train_utils.args import parse_args
 from train_utils.checkpoints.save import Checkpoints
@@ -125,6 +132,7 @@ def main() -> None:
 
     # 1. Launch: the profile says where; nothing below computes anything else because of it
     check_launch()
+    deterministic_kernels(args.deterministic)
     accelerator = Accelerator(
         dataloader_config=DataLoaderConfiguration(even_batches=False, non_blocking=True),
         log_with=None if args.tracker == "none" else args.tracker,
@@ -139,7 +147,7 @@ def main() -> None:
     start = on_main(accelerator, lambda: open_run(args.output_dir, args.resume))
     accelerator.project_configuration.logging_dir = str(start.output_dir)
     split = split_from_args(args, profile, start.largest_micro_batch)
-    say("profile: " + ", ".join(f"{key} {value}" for key, value in profile.items()))
+    say_profile(profile)
 
     # 2. Data: one process reads, however many train
     weights = on_main(accelerator, lambda: starting_point(args.init_from, vars(args)))
@@ -188,7 +196,8 @@ def main() -> None:
     micro_batches, names = next(steps, ([], []))
     while not (guard.stopping or schedule.is_over(state)):
         learning_rate = schedule.set_learning_rate(optimizer, state.step)
-        with out_of_memory_recorded(start.output_dir, network, split, state.step + 1):
+        recorded = out_of_memory_recorded(start.output_dir, network, split, state.step + 1)
+        with recorded, tune_kernels(device, enabled=not args.deterministic):
             seed_step(args.seed, state.step, accelerator.process_index)  # for dropout
             is_made = train_step(
                 accelerator, model, optimizer, criterion, micro_batches, args.max_grad_norm, guard, monitor

@@ -13,7 +13,7 @@ from accelerate.utils import DistributedType
 from conftest import PROGRAMS, TINY, launch, losses
 
 import train_utils.preflight
-from data_utils.loading.augment import augment
+from data_utils.loading.augment import Draw, augment, pack_draws
 from data_utils.loading.batch_sampler import BatchSplit
 from runtime.errors import MemoryShortage, SettingsError, one_line
 from runtime.memory import is_out_of_memory, memory_shortage
@@ -193,7 +193,11 @@ def test_the_trial_reserves_optimizer_state_the_images_of_two_steps_and_what_oth
 @pytest.mark.parametrize(("channels", "per_pixel"), [(3, 24), (1, 14)])
 def test_the_images_of_two_steps_are_counted_by_what_they_are_made_of(channels, per_pixel):
     raw = torch.zeros(channels, 6, 8, dtype=torch.uint8), torch.zeros(6, 8, dtype=torch.uint8)
-    augmented = augment(raw[0][None], raw[1][None], [(0, 0)], strength="none", seed=0, fill=raw[0], std=raw[0])
+    draws = [Draw()]
+    batch = raw[0][None], raw[1][None]
+    augmented = augment(
+        *batch, draws, pack_draws(draws, channels), fill=torch.zeros(channels), std=torch.ones(channels)
+    )
     assert per_pixel * 48 == sum(tensor.nbytes for tensor in (*raw, *augmented))
     assert input_bytes((channels, 6, 8), BatchSplit(40, 1, 4, 10)) == 2 * 40 * 48 * per_pixel
 

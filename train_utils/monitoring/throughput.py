@@ -183,7 +183,7 @@ class Meter:
 
     def _settle(self) -> None:
         """Add up the steps that the device has done, so that reading their events does not wait."""
-        while self._over and (not self._on_cuda or self._over[0].end.query()):
+        while self._over and self._is_past(self._over[0].end):
             step = self._over.pop(0)
             communication = 0.0
             if self._ddp is not None:
@@ -201,6 +201,10 @@ class Meter:
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
+
+    @staticmethod
+    def _is_past(mark: Mark | None) -> bool:
+        return mark.query() if isinstance(mark, torch.cuda.Event) else mark is not None
 
     @staticmethod
     def _seconds(begin: Mark, end: Mark) -> float:

@@ -7,13 +7,13 @@ from accelerate import Accelerator
 from data_utils.analysis.validate import check_data
 from data_utils.config import DataConfig
 from runtime.console import say
-from runtime.distributed import on_main
+from runtime.distributed import barrier_without_timeout, on_main
 
 
 def report_data(accelerator: Accelerator, config: DataConfig) -> NoReturn:
     """Print the report and end the script, with exit code 1 if it lists problems."""
     report, problems = on_main(accelerator, lambda: check_data(config))
     say(report)
-    accelerator.wait_for_everyone()  # a launcher ends all processes when one has ended
+    barrier_without_timeout(accelerator)  # a launcher ends all processes when one has ended
     accelerator.end_training()
     raise SystemExit(problems > 0)

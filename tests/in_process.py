@@ -82,11 +82,12 @@ def process_state_kept() -> Iterator[None]:
     try:
         yield
     finally:
+        signal.set_wakeup_fd(wakeup)
+        for number, handler in handlers.items():  # first: torch's for SIGCHLD raises when a loader's process is killed
+            signal.signal(number, handler)
         for worker in multiprocessing.active_children():  # of loaders, which outlast signals; scripts end them too
             worker.kill()
-        signal.set_wakeup_fd(wakeup)
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+            worker.join()
         random.setstate(states[0])
         np.random.set_state(states[1])
         torch.set_rng_state(states[2])

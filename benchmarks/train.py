@@ -1,7 +1,7 @@
 """Training programs side by side, ours and Pytorch-UNet's, and the share of what the machine can do.
 
 python benchmarks/train.py --pytorch-unet CHECKOUT     (of https://github.com/milesial/Pytorch-UNet, or none)
-accelerate launch --mixed_precision bf16 benchmarks/train.py --pytorch-unet CHECKOUT
+python benchmarks/train.py --pytorch-unet CHECKOUT --mixed_precision bf16
 python benchmarks/train.py --pytorch-unet CHECKOUT --image-size 1280 1920 --batch-size 16 --steps 60     (on a GPU)
 python benchmarks/train.py -- --num-workers 8          (behind -- come more flags of our train.py)
 
@@ -13,7 +13,7 @@ count.
 - Steady state: after 3 steps, without evaluations. Whole: from the start of the process to its end. No training image
   is held out. Ours evaluates one other image at its end; Pytorch-UNet no image, but it looks through all weights and
   gradients five times an epoch. Each saves once, ours with the optimizer's state.
-- The profile's half precision becomes `--amp` for Pytorch-UNet: bf16 on a CPU, on a GPU fp16 with loss scaling.
+- Half precision is the profile's for ours, `--amp` for Pytorch-UNet: bf16 on a CPU, on a GPU fp16 with loss scaling.
 - Memory: on a GPU the most that torch held, else the largest resident set of the main process, without loaders'.
 - A stand-in for wandb notes when a step of Pytorch-UNet has ended, and draws and sends nothing.
 - The limits are those of benchmarks/roofline.py.
@@ -206,8 +206,10 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=0.5)
     parser.add_argument("--steps", type=int, default=13, help="3 of them are warm-up")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--mixed_precision", choices=("no", "bf16", "fp16"), default=precision(), help="of both")
     parser.add_argument("train_flags", nargs="*", metavar="-- FLAGS", help="more flags of our train.py")
     args = parser.parse_args()
+    os.environ["ACCELERATE_MIXED_PRECISION"] = args.mixed_precision  # what our train.py is started with
     if args.pytorch_unet:
         args.pytorch_unet = args.pytorch_unet.resolve()
     with tempfile.TemporaryDirectory() as folder:

@@ -1,5 +1,10 @@
 """A step whose loss or gradient is not finite is not made, and leaves everything as it was."""
 
+import gc
+import multiprocessing
+import sys
+from unittest import mock
+
 import pytest
 import torch
 from accelerate import Accelerator
@@ -154,6 +159,18 @@ def test_the_average_and_the_mean_loss_leave_a_skipped_step_out(data, monkeypatc
     monkeypatch.undo()
     good = run_train(data / "good", "--dataset", data, *flags, "--log-every", "1")
     assert run.values("train/loss") == [pytest.approx(sum(good.values("train/loss")[:2]) / 2, rel=1e-6)]
+
+
+def test_what_a_run_held_is_freed_at_its_end(data):
+    gc.collect()
+    gc.disable()
+    try:
+        with process_state_kept(), mock.patch.object(sys, "argv", ["train.py", "--dataset", str(data), *FLAGS]):
+            sys.argv += ["--output-dir", str(data / "run"), "--max-steps", "2", "--num-workers", "1"]
+            train.main()
+            assert not multiprocessing.active_children()  # a loader's processes end with the loader
+    finally:
+        gc.enable()
 
 
 def test_a_resumed_run_knows_of_the_steps_that_were_skipped(data, monkeypatch):

@@ -1,6 +1,7 @@
 """Optimizer steps that are not made, because a number is not finite: the device decides, the host reads it later."""
 
 import math
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -59,9 +60,10 @@ class StepGuard:
         self._in_a_row = 0
         self._stop = StopRequest()
         self._optimizer = optimizer.optimizer  # type: ignore[attr-defined]  # accelerate's wrapper holds ours
+        self._found_inf = torch.zeros((), device=accelerator.device)
         self._is_fused = bool(self._optimizer.defaults.get("fused"))
-        if self._is_fused:
-            self._optimizer.register_step_pre_hook(self._pass_on)
+        if self._is_fused:  # the hook holds the flag alone: with the guard in it nothing would be freed at the end
+            self._optimizer.register_step_pre_hook(partial(_pass_on, self._found_inf))
             _start_momentum(self._optimizer)
 
     def stop_asked(self, like: Tensor) -> Tensor:
@@ -79,7 +81,7 @@ class StepGuard:
         """
         self._values = torch.stack([loss.detach(), grad_norm, stop_asked])
         is_made = self._values[:2].isfinite().all()
-        self._found_inf = (~is_made).float()
+        self._found_inf.copy_(~is_made)
         if not self._is_deepspeed:
             for buffers, kept in zip(self._buffers, self._kept, strict=True):
                 chosen = torch.where(is_made, _joined(buffers), kept).split([buffer.numel() for buffer in buffers])
@@ -135,9 +137,10 @@ class StepGuard:
             )
         say(line)
 
-    def _pass_on(self, optimizer: Optimizer, *arguments: object) -> None:
-        """What a GradScaler passes on to fused optimizers, in every precision."""
-        optimizer.found_inf = self._found_inf  # type: ignore[attr-defined]
+
+def _pass_on(found_inf: Tensor, optimizer: Optimizer, *arguments: object) -> None:
+    """What a GradScaler passes on to fused optimizers, in every precision."""
+    optimizer.found_inf = found_inf  # type: ignore[attr-defined]
 
 
 def _joined(buffers: list[Tensor]) -> Tensor:

@@ -60,8 +60,8 @@ class StepGuard:
         self._in_a_row = 0
         self._stop = StopRequest()
         self._optimizer = optimizer.optimizer  # type: ignore[attr-defined]  # accelerate's wrapper holds ours
-        self._found_inf = torch.zeros((), device=accelerator.device)
-        self._is_fused = bool(self._optimizer.defaults.get("fused"))
+        self._found_inf = torch.zeros((), dtype=torch.float32, device=accelerator.device)  # as kernels want it
+        self._is_fused = not self._is_deepspeed and bool(self._optimizer.defaults["fused"])
         if self._is_fused:  # the hook holds the flag alone: with the guard in it nothing would be freed at the end
             self._optimizer.register_step_pre_hook(partial(_pass_on, self._found_inf))
             _start_momentum(self._optimizer)

@@ -72,7 +72,7 @@ class Device:
         return {place: after[place] - before.get(place, 0) for place in after if after[place] != before.get(place, 0)}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")  # a module's would be made again whenever a test of another one comes between
 def device(tmp_path_factory) -> Device:
     folder = tmp_path_factory.mktemp("device")
     write_folder(folder / "data" / "train", 12, seed=0, size=(24, 32))

@@ -68,7 +68,7 @@ def train_step(
     guard: StepGuard,
     monitor: Monitor,
 ) -> Tensor:
-    """One optimizer step on this process's micro-batches, which are taken from the list; the host waits for nothing.
+    """One optimizer step on this process's micro-batches, which are taken from the list and queued for the device.
 
     Returns whether the step is made, a bool on the device.
     """
@@ -207,7 +207,7 @@ def main() -> None:
             monitor.end_step(len(info.train) / schedule.steps_per_epoch)
             guard.end_step(names)
             micro_batches, names = next(steps, ([], []))  # while the device computes
-        monitor.add(guard.settle(everything=schedule.pauses(state.step)))
+        monitor.add(guard.settle(everything=device.type == "cpu" or schedule.pauses(state.step)))
         if schedule.logs(state.step):
             monitor.log_training(learning_rate)
         evaluation, improved = None, False

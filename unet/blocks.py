@@ -77,7 +77,8 @@ class _GroupNorm(torch.autograd.Function):
         groups, pixels = mean.shape[1], x[0, 0].numel()
         # over each channel, (B, groups, C / groups): the gradient, and its product with the normalised x
         grads = grad.sum((2, 3), dtype=mean.dtype).unflatten(1, (groups, -1))
-        products = (grad * x).sum((2, 3), dtype=mean.dtype).unflatten(1, (groups, -1))
+        product = grad.float() * x if x.dtype == torch.float16 else grad * x  # fp16 would overflow
+        products = product.sum((2, 3), dtype=mean.dtype).unflatten(1, (groups, -1))
         products = (products - mean * grads) * rstd
         weights = weight.unflatten(0, (groups, -1))
         # weights * grad minus its mean and minus its projection on the normalised x, times rstd

@@ -19,7 +19,7 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from data_utils.loading.augment import augment
+from data_utils.loading.augment import augment, draw, pack_draws
 from data_utils.loading.batch_sampler import BatchSplit
 from runtime.memory import keep_freed_memory
 from train_utils.preflight import input_bytes, step_bytes
@@ -40,8 +40,10 @@ def fetch(split: BatchSplit, shape: tuple[int, ...], device: str) -> list[tuple[
         for _ in range(split.accumulation)
     ]
     fill, std = torch.full((2, channels), 100.0, device=device)
-    keys = [(0, index) for index in range(size)]
-    return [augment(*batch, keys, strength="basic", seed=0, fill=fill, std=std) for batch in raw]
+    how = {"strength": "basic", "seed": 0, "size": (height, width), "channels": channels}
+    draws = [draw((0, index), **how) for index in range(size)]
+    numbers = pack_draws(draws, channels).to(device)
+    return [augment(*batch, draws, numbers, fill=fill, std=std) for batch in raw]
 
 
 def train(network: UNet, split: BatchSplit, shape: tuple[int, ...], steps: int, device: str) -> float:

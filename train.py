@@ -86,7 +86,7 @@ def train_step(
             logits = model(images.contiguous(memory_format=torch.channels_last))
             if reduction is not None:
                 with monitor.communicating():
-                    reduction.wait()  # of the device, but with gloo
+                    reduction.wait()  # the device waits; with gloo the host
                 reduction = None
             share = criterion(logits, masks, counts[:2])
             # `backward` divides by the steps of DeepSpeed, 1 elsewhere; the processes' gradients are averaged

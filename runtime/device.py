@@ -17,7 +17,7 @@ def upload(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 def download(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Tensors of one device on the CPU; the host waits once, however many they are. What is on a CPU stays itself."""
+    """Tensors of one device, on the CPU; the host waits once for all. Those on a CPU are returned as they are."""
     if not tensors:
         return []
     # the queue is in order: the last copy, which is waited for, ends after all others

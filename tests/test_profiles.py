@@ -254,8 +254,7 @@ def accelerator_like(device: str, precision: str = "no", dynamo: DynamoBackend =
 )
 def test_a_gpu_that_only_emulates_bf16_is_said_to(launched, monkeypatch, capsys, device, precision, native, warned):
     launched(gpus=1)
-    supported = lambda including_emulation=True: including_emulation or native  # noqa: E731
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", supported)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation or native)
     start_process(accelerator_like(device, precision))
     said = capsys.readouterr().out.splitlines()
     assert len(said) == warned

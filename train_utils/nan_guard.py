@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import torch
 from accelerate import Accelerator
+from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.utils import DistributedType, gather_object
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -29,7 +30,7 @@ class StepResult(NamedTuple):
 
     @property
     def is_made(self) -> bool:
-        """Whether the weights have moved."""
+        """Whether loss and gradient are finite: the weights move only then, but for DeepSpeed's."""
         return math.isfinite(self.loss) and math.isfinite(self.grad_norm)
 
 
@@ -42,24 +43,27 @@ class StepGuard:
 
     Args:
         network: the model, not wrapped.
-        optimizer: prepared. A fused one looks at `found_inf` on the device; for another one the host waits.
+        optimizer: as accelerate has prepared it. A fused one looks at `found_inf` on the device; for others the host
+            waits.
         state: counts the steps that were skipped.
     """
 
-    def __init__(self, accelerator: Accelerator, network: nn.Module, optimizer: Optimizer, state: RunState) -> None:
+    def __init__(
+        self, accelerator: Accelerator, network: nn.Module, optimizer: AcceleratedOptimizer, state: RunState
+    ) -> None:
         self.accelerator, self.state = accelerator, state
         self.stopping = False  # a process was asked to stop, and the results of all steps are known
         self._is_deepspeed = accelerator.distributed_type == DistributedType.DEEPSPEED
         # buffers of one type are kept in one tensor: a copy and a choice for all of them
         by_type: dict[torch.dtype, list[Tensor]] = {}
-        for buffer in network.buffers():
+        for buffer in () if self._is_deepspeed else network.buffers():
             by_type.setdefault(buffer.dtype, []).append(buffer)
         self._buffers = list(by_type.values())
-        self._names: list[list[str]] = []  # of the images in each step whose result is not known yet
-        self._pending: list[LateRead] = []
+        # steps whose result is not known yet: number, names of the images
+        self._pending: list[tuple[int, list[str], LateRead]] = []
         self._in_a_row = 0
         self._stop = StopRequest()
-        self._optimizer = optimizer.optimizer  # type: ignore[attr-defined]  # accelerate's wrapper holds ours
+        self._optimizer = optimizer.optimizer  # ours, without accelerate's wrapper
         self._found_inf = torch.zeros((), dtype=torch.float32, device=accelerator.device)  # as kernels want it
         self._is_fused = not self._is_deepspeed and bool(self._optimizer.defaults["fused"])
         if self._is_fused:  # the hook holds the flag alone: with the guard in it nothing would be freed at the end
@@ -82,18 +86,16 @@ class StepGuard:
         self._values = torch.stack([loss.detach(), grad_norm, stop_asked])
         is_made = self._values[:2].isfinite().all()
         self._found_inf.copy_(~is_made)
-        if not self._is_deepspeed:
-            for buffers, kept in zip(self._buffers, self._kept, strict=True):
-                chosen = torch.where(is_made, _joined(buffers), kept).split([buffer.numel() for buffer in buffers])
-                torch._foreach_copy_(buffers, [part.view_as(b) for part, b in zip(chosen, buffers, strict=True)])
-            if not self._is_fused and not is_made:
-                self._optimizer.zero_grad()  # without gradients a step does nothing
+        for buffers, kept in zip(self._buffers, self._kept, strict=True):
+            chosen = torch.where(is_made, _joined(buffers), kept).split([buffer.numel() for buffer in buffers])
+            torch._foreach_copy_(buffers, [part.view_as(b) for part, b in zip(chosen, buffers, strict=True)])
+        if not (self._is_fused or self._is_deepspeed) and not is_made:
+            self._optimizer.zero_grad()  # without gradients a step does nothing
         return is_made
 
     def end_step(self, names: list[str]) -> None:
-        """The step is queued; `names` are those of its images, of this process."""
-        self._names.append(names)
-        self._pending.append(LateRead(self._values))
+        """Step `state.step` is queued; `names` are those of its images, of this process."""
+        self._pending.append((self.state.step, names, LateRead(self._values)))
 
     def settle(self, everything: bool) -> list[StepResult]:
         """Results that are not known yet, all but the last one's, which the device is still busy with, or `everything`.
@@ -104,19 +106,18 @@ class StepGuard:
         """
         count = len(self._pending) - (not everything)
         read, self._pending = self._pending[:count], self._pending[count:]
-        first = self.state.step - count - len(self._pending) + 1
-        results = [
-            StepResult(first + index, loss, grad_norm, bool(stop_asked))
-            for index, (loss, grad_norm, stop_asked) in enumerate(LateRead.read(read))
-        ]
-        for result in results:
-            self._judged(result, self._names.pop(0))
+        numbers = LateRead.read([late for *_, late in read])
+        results = []
+        for (step, names, _), (loss, grad_norm, stop_asked) in zip(read, numbers, strict=True):
+            results.append(StepResult(step, loss, grad_norm, bool(stop_asked)))
+            self._count(results[-1], names)
         if any(result.stop_asked for result in results):
             self.stopping = True
             results += self.settle(everything=True)
         return results
 
-    def _judged(self, result: StepResult, names: list[str]) -> None:
+    def _count(self, result: StepResult, names: list[str]) -> None:
+        """Count and name a bad step; a good one between two bad ones starts the count again."""
         if result.is_made:
             self._in_a_row = 0
             return
@@ -139,7 +140,7 @@ class StepGuard:
 
 
 def _pass_on(found_inf: Tensor, optimizer: Optimizer, *arguments: object) -> None:
-    """What a GradScaler passes on to fused optimizers, in every precision."""
+    """Tell a fused optimizer, as GradScaler does in fp16, to leave the weights alone where `found_inf` is 1."""
     optimizer.found_inf = found_inf  # type: ignore[attr-defined]
 
 

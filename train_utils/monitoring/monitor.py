@@ -70,8 +70,9 @@ class Monitor:
 
     def add(self, results: Iterable[StepResult]) -> None:
         """What steps came to, once it is known."""
-        for self._last in results:
-            self.window.add(self._last)
+        for result in results:
+            self.window.add(result)
+            self._last = result
 
     def log_training(self, learning_rate: float) -> None:
         """A record of the steps since the last one, whose results must be known; every process must call it."""

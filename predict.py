@@ -15,11 +15,13 @@ from torch import Tensor
 
 from data_utils.class_map import ClassMap
 from inference.args import parse_args
+from inference.boundary import BoundaryScores, boundary_report
 from inference.inputs import share_of
 from inference.pipeline import PredictionPipeline, plan_work
 from inference.predictor import Predictor
 from inference.provenance import complete_provenance
-from inference.writer import MASK, OVERLAY, PROBABILITIES, PredictionWriter, ScoreError
+from inference.scoring import ScoreError
+from inference.writer import MASK, OVERLAY, PROBABILITIES, PredictionWriter
 from runtime.cli import run_script
 from runtime.console import say, say_error, track
 from runtime.device import upload
@@ -27,15 +29,18 @@ from runtime.distributed import barrier_without_timeout, on_main
 from runtime.files import replaced_file
 from runtime.launch import check_launch, compile_networks, process_group_options, start_process
 from runtime.signals import exit_on_sigterm
-from unet.metrics import format_table, image_scores, report
+from unet.metrics import format_table, report
 
 WORST = 5  # images named on the terminal
 
 
-def print_scores(matrix: Tensor, names: tuple[str, ...], by_image: list[dict]) -> dict:
+def print_scores(matrix: Tensor, names: tuple[str, ...], scored: list[tuple[dict, BoundaryScores | None]]) -> dict:
     """The table of the classes and the worst images on the terminal; returns everything for metrics.json."""
-    found = report(matrix, names, by_image)
-    say(format_table(matrix, names))
+    found = report(matrix, names, [image for image, _ in scored])
+    boundaries = [boundary for _, boundary in scored if boundary]
+    if boundaries:
+        found["boundary"] = boundary_report(boundaries)
+    say(format_table(matrix, names, found.get("boundary")))
     for image in found["by_image"][:WORST]:
         say(f"mean IoU {image['mean_iou'] or 0:.4f}, {image['image']}")
     return found
@@ -73,7 +78,7 @@ def main() -> None:
     compile_networks(accelerator, predictor.networks)
     class_map = ClassMap.of_model(predictor.config.preprocess, predictor.config.num_classes)
     extensions = (MASK, *[OVERLAY] * args.overlay, *[PROBABILITIES] * args.probabilities)
-    writer = PredictionWriter(class_map, extensions, args.overwrite)
+    writer = PredictionWriter(class_map, extensions, args.overwrite, args.boundary)
 
     # 3. Inputs: one process looks, each takes its share
     work = on_main(accelerator, lambda: plan_work(args, predictor, writer))
@@ -89,8 +94,8 @@ def main() -> None:
                 line = f"{job.name}: {result}" if isinstance(result, OSError) else str(result)
                 failures.append((line, isinstance(result, ScoreError), job.file(MASK).exists()))
             elif result is not None:
-                matrix += result
-                scored.append(image_scores(job.name, result))
+                matrix += result.matrix
+                scored.append((result.to_json(job.name), result.boundary))
 
     # 5. Report: the scores of all processes, and each failure by its name
     barrier_without_timeout(accelerator)  # one process may be done long before another

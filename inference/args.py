@@ -23,9 +23,12 @@ def parse_args(description: str) -> argparse.Namespace:
     parser.add_argument("--tta", action="store_true", help="average over flips and quarter turns")
     parser.add_argument("--ensemble", nargs="+", default=[], metavar="MODEL", help="average with these models")
     parser.add_argument("--truth", type=Path, help="folder of true masks to score against; also writes metrics.json")
+    parser.add_argument("--boundary", action="store_true", help="with --truth: boundary IoU and HD95 in pixels too")
     parser.add_argument("--mask-suffix", help="true masks are named <relative stem><suffix>.<ext>; default: detected")
     parser.add_argument("--overwrite", action="store_true", help="predict again what is there already")
     args = parser.parse_args()
+    if args.boundary and not args.truth:
+        parser.error("--boundary needs --truth, the folder of true masks to score against")
     args.tile_size = None if args.tile_size == "auto" else args.tile_size
     args.overlap = None if args.overlap == "auto" else args.overlap
     return args

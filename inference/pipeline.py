@@ -15,6 +15,7 @@ from data_utils.visualize import to_rgb
 from inference.inputs import Job, batches_of, check_disk, find_jobs
 from inference.predictor import Predictor
 from inference.provenance import provenance_of, record_provenance
+from inference.scoring import ImageScore
 from inference.tiling import BAND_ROWS, Tiling
 from inference.writer import PredictionWriter
 from runtime.console import say, track
@@ -69,8 +70,8 @@ class PredictionPipeline:
     def __init__(self, predictor: Predictor, writer: PredictionWriter, finished: set[Job]) -> None:
         self.predictor, self.writer, self.finished = predictor, writer, finished
 
-    def run(self, batches: list[list[Job]]) -> Iterator[tuple[Job, Tensor | Exception | None]]:
-        """Each job as it is done, with its confusion matrix if it has a true mask, or the error that stopped it."""
+    def run(self, batches: list[list[Job]]) -> Iterator[tuple[Job, ImageScore | Exception | None]]:
+        """Each job as it is done, with its score if it has a true mask, or the error that stopped it."""
         threads = min(8, max(2, default_workers(self.predictor.device)))
         return pipelined(batches, self._read, self._compute, ERRORS_OF_ONE_FILE, threads)
 
@@ -86,15 +87,15 @@ class PredictionPipeline:
             pixels = read_image(job.image, job.name, job.page)
         return ReadImage(tensors, size, ArrayRegions(to_rgb(pixels)))
 
-    def _compute(self, batch: list[tuple[Job, "ReadImage | None"]]) -> list[Callable[[], Tensor | None]]:
+    def _compute(self, batch: list[tuple[Job, "ReadImage | None"]]) -> list[Callable[[], ImageScore | None]]:
         """The logits of a batch; what is left to do with each image, which goes on in threads."""
         first, read = batch[0]
         if first in self.finished:
             return [partial(self.writer.score, first)]
         with memory_shortage(first.name, REMEDY):
             if read is None:
-                matrix = self._in_windows(first)
-                return [lambda: matrix]
+                score = self._in_windows(first)
+                return [lambda: score]
             images = [(job, image) for job, image in batch if image is not None]
             logits = self.predictor.in_batch([i.tensors for _, i in images], [i.size for _, i in images])
         return [
@@ -102,7 +103,7 @@ class PredictionPipeline:
             for (job, image), of_image in zip(images, logits, strict=True)
         ]
 
-    def _in_windows(self, job: Job) -> Tensor | None:
+    def _in_windows(self, job: Job) -> ImageScore | None:
         with open_regions(job.image, job.page) as regions:
             if not regions.in_windows:
                 say(f"{job.name}: cannot be read in windows, one decoded copy stays in memory", every_process=True)
@@ -110,7 +111,7 @@ class PredictionPipeline:
             bands = track(bands, -(-regions.size[0] // BAND_ROWS), job.image.name, unit="band")
             return self.writer.write(job, regions.size, bands, regions)
 
-    def _write(self, job: Job, size: tuple[int, int], shown: ArrayRegions | None, logits: Tensor) -> Tensor | None:
+    def _write(self, job: Job, size: tuple[int, int], shown: ArrayRegions | None, logits: Tensor) -> ImageScore | None:
         # few rows at a time take less memory; a GPU would have each of them wait for what else is to be computed
         bands = logits.split(BAND_ROWS if logits.is_cpu else size[0], dim=1)
         with memory_shortage(job.name, REMEDY):

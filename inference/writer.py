@@ -1,34 +1,27 @@
-"""Writing predictions: masks, overlays and probabilities, row by row, and scoring them against true masks."""
+"""Writing predictions: masks, overlays and probabilities, row by row, each scored against its true mask."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from data_utils.class_map import ClassMap
-from data_utils.image_io.reader import read_image, read_mask
-from data_utils.image_io.regions import Regions, open_regions
+from data_utils.image_io.reader import read_image
+from data_utils.image_io.regions import Regions
 from data_utils.image_io.writers import MASK_LEVEL, OVERLAY_LEVEL, NpyWriter, PngWriter
 from data_utils.visualize import class_colors, overlay, to_rgb, value_limits
 from inference.inputs import Job
 from inference.logits import read_prediction
+from inference.scoring import ImageScore, ReadRows, ScoreError, TruthScorer, open_mask_rows
 from runtime.errors import DataError
 from runtime.files import replaced_file
 from runtime.parallel import AHEAD, map_ahead
-from unet.metrics import confusion_matrix
 
 MASK, OVERLAY, PROBABILITIES = ".png", ".overlay.png", ".npy"
 SCORED_ROWS = 256  # of a written mask that are read at once
 SAMPLED_ROWS = 64  # of a large image, by which the brightness of its overlay is chosen
-ReadRows = Callable[[int, int], np.ndarray]  # rows [top, bottom) of a picture
-
-
-class ScoreError(DataError):
-    """A true mask that cannot be used; the prediction is safe."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +31,13 @@ class PredictionWriter:
     Args:
         extensions: of the files to write; the first one, the mask, is finished last.
         overwrite: whether to do again what is there.
+        boundary: whether scores are of boundaries too.
     """
 
     class_map: ClassMap
     extensions: tuple[str, ...]
     overwrite: bool = False
+    boundary: bool = False
 
     def is_finished(self, job: Job) -> bool:
         """Whether there is nothing to predict: all is there, and newer than the image."""
@@ -60,8 +55,10 @@ class PredictionWriter:
         """Whether the image itself is needed, for an overlay."""
         return OVERLAY in self.extensions
 
-    def write(self, job: Job, size: tuple[int, int], bands: Iterable[Tensor], image: Regions | None) -> Tensor | None:
-        """Write logits (num_classes, n, W) as they come; the confusion matrix where there is a true mask.
+    def write(
+        self, job: Job, size: tuple[int, int], bands: Iterable[Tensor], image: Regions | None
+    ) -> ImageScore | None:
+        """Write logits (num_classes, n, W) as they come; the score where there is a true mask.
 
         `size` (H, W) and `image` are those of the image; None where it is not needed.
         Raises ScoreError, once the prediction is safe, for a true mask that cannot be used.
@@ -76,39 +73,41 @@ class PredictionWriter:
             return None
         if scorer.problem:
             raise ScoreError(f"{scorer.problem}; the prediction is written all the same") from scorer.problem
-        return scorer.matrix
+        return scorer.score()
 
-    def score(self, job: Job) -> Tensor:
-        """The confusion matrix of a mask that was written before; ScoreError where it cannot be had."""
+    def score(self, job: Job) -> ImageScore:
+        """The score of a mask that was written before; ScoreError where it cannot be had."""
         assert job.size is not None and job.truth is not None
         height = job.size[0]
         with self._scorer(job, job.size) as scorer:
             try:
-                with open_mask_rows(job.file(MASK), 0, job.size, self.class_map) as mask:
+                with open_mask_rows(job.file(MASK), 0, self.class_map) as mask:
+                    mask.check_size(job.size)
                     for top in range(0, height, SCORED_ROWS):
                         if scorer.problem:
                             break
-                        scorer.add(mask(top, min(top + SCORED_ROWS, height)))
+                        scorer.add(mask.read(top, min(top + SCORED_ROWS, height)))
             except (DataError, OSError) as error:
                 raise ScoreError(str(error)) from error
         if scorer.problem:
             raise ScoreError(str(scorer.problem)) from scorer.problem
-        return scorer.matrix
+        return scorer.score()
 
     @contextmanager
-    def _scorer(self, job: Job, size: tuple[int, int]) -> Iterator["TruthScorer"]:
+    def _scorer(self, job: Job, size: tuple[int, int]) -> Iterator[TruthScorer]:
         assert job.truth is not None
         truth, problem = None, None
         with ExitStack() as stack:
             try:
-                truth = stack.enter_context(open_mask_rows(*job.truth, size, self.class_map))
+                truth = stack.enter_context(open_mask_rows(*job.truth, self.class_map))
+                truth.check_proportions(size)
             except (DataError, OSError) as error:
                 problem = error
-            yield TruthScorer(len(self.class_map), truth, problem)
+            yield TruthScorer(len(self.class_map), size, truth, problem, boundary=self.boundary)
 
     @contextmanager
     def _output_files(
-        self, job: Job, size: tuple[int, int], image: Regions | None, scorer: "TruthScorer | None"
+        self, job: Job, size: tuple[int, int], image: Regions | None, scorer: TruthScorer | None
     ) -> Iterator["OutputFiles"]:
         """The files of an image, which come into being together, the first one last."""
         shown = _bright_rows(image, job.name) if image and self.shows_image else None
@@ -124,26 +123,6 @@ class PredictionWriter:
                 shown,
                 scorer,
             )
-
-
-class TruthScorer:
-    """Counts predicted rows against the true mask, as they come; the first problem with it ends the counting."""
-
-    def __init__(self, num_classes: int, truth: ReadRows | None, problem: Exception | None = None) -> None:
-        self.matrix = torch.zeros(num_classes, num_classes, dtype=torch.int64)
-        self.truth, self.problem = truth, problem
-        self._top = 0
-
-    def add(self, mask: np.ndarray) -> None:
-        """Count the next rows of a prediction, class indices (n, W)."""
-        top, self._top = self._top, self._top + len(mask)
-        if self.truth is None or self.problem is not None:
-            return
-        try:
-            preds, masks = (torch.from_numpy(rows).long() for rows in (mask, self.truth(top, self._top)))
-            self.matrix += confusion_matrix(preds, masks, len(self.matrix))
-        except (DataError, OSError) as error:
-            self.problem = error
 
 
 class OutputFiles:
@@ -174,16 +153,6 @@ class OutputFiles:
             self.probabilities.write(*probabilities)
         if self.scorer:
             self.scorer.add(mask)
-
-
-@contextmanager
-def open_mask_rows(path: Path, page: int, size: tuple[int, int], class_map: ClassMap) -> Iterator[ReadRows]:
-    """What reads rows of a mask file of `size` (H, W) as class indices (n, W), 255 where ignored."""
-    with open_regions(path, page) as regions:
-        if regions.size != size:
-            height, width = regions.size
-            raise DataError(f"{path}: is {height} x {width}, the image {size[0]} x {size[1]}")
-        yield lambda top, bottom: class_map.encode(read_mask(regions.read(top, bottom), str(path)), str(path))
 
 
 def _bright_rows(regions: Regions, name: str) -> ReadRows:

@@ -11,7 +11,7 @@ from typing import Any
 from runtime.files import replaced_file
 
 JSON = Any  # what json takes and gives
-FORMAT = 2  # of what is kept: another number forgets everything
+FORMAT = 3  # of what is kept: another number forgets everything
 
 
 def cache_folder() -> Path:

@@ -284,7 +284,7 @@ MUTANTS = [
         "test_batch_sampler.py test_equality.py",
     ),
     Mutant(
-        "data_utils/loading/transforms.py",
+        "data_utils/image_io/resize.py",
         "((2 * np.arange(want) + 1) * have) // (2 * want)",
         "(np.arange(want) * have) // want",
         "test_dataset.py",
@@ -373,6 +373,20 @@ MUTANTS = [
         "                pass\n",
         "test_hub.py test_resume.py",
     ),
+    # masks of another size, boundaries
+    Mutant("data_utils/image_io/resize.py", "<= sum(largest)", "<= 2 * sum(largest)", "test_mask_sizes.py"),
+    Mutant(
+        "data_utils/loading/transforms.py", "class_locations, mask.size", "class_locations, image.size", "test_crops.py"
+    ),
+    Mutant(
+        "inference/scoring.py",
+        "nearest(want, have) for",
+        "np.minimum(np.arange(want), have - 1) for",
+        "test_mask_sizes.py",
+    ),
+    Mutant("inference/boundary.py", "of_true | of_pred", "true | predicted", "test_boundary.py"),
+    Mutant("inference/boundary.py", "return max(float", "return min(float", "test_boundary.py"),
+    Mutant("inference/boundary.py", "np.where(truth == IGNORE_INDEX, IGNORE_INDEX, pred)", "pred", "test_boundary.py"),
 ]
 
 

@@ -105,10 +105,30 @@ def test_crops_of_large_images_are_read_in_windows_and_equal_those_of_the_whole(
 def test_a_large_image_that_does_not_fit_its_mask_is_named(tmp_path, monkeypatch):
     folder = write_large(tmp_path / "data")
     monkeypatch.setattr("data_utils.image_io.regions.LARGE", 200 * 260)
-    tifffile.imwrite(folder / "masks" / "1.tif", np.zeros((200, 259), np.uint8))
+    tifffile.imwrite(folder / "masks" / "1.tif", np.zeros((200, 250), np.uint8))
     (folder / "masks" / "2.tif").write_bytes((folder / "masks" / "2.tif").read_bytes()[:400])
     config = DataConfig(str(folder), crop_size=(64, 64), val_fraction=0.01, classes="0=a,1=b,2=c")
     report, problems = check_data(config)
     assert problems == 2, report
-    assert "1.tif: image is 200 x 260, its mask 200 x 259" in report
+    assert "1.tif: image is 200 x 260, its mask 200 x 250" in report
     assert "2.tif" in report and "cannot be read" in report
+
+
+def test_the_mask_of_a_large_image_may_be_smaller(tmp_path, monkeypatch):
+    folder = write_large(tmp_path / "data")
+    for file in sorted((folder / "masks").iterdir()):
+        tifffile.imwrite(file, tifffile.imread(file)[::2, ::2], tile=(64, 48))
+    monkeypatch.setattr("data_utils.image_io.regions.LARGE", 200 * 260)
+    info = load_info(folder, crop_size=(64, 64))
+    windows = TrainingDataset(info.train, info, Preprocess())
+    whole = TrainingDataset(replace(info.train, class_locations={}), info, Preprocess())
+    rare = 0
+    for epoch in range(60):
+        image, mask, *_, problem = windows[Slot(0, epoch, 64, 64)]
+        assert problem is None
+        rare += bool((mask == 2).any())
+        if np.random.default_rng([0, epoch, 0, 1]).random() >= 1 / 3:  # no class was favoured
+            expected, expected_mask, *_ = whole[Slot(0, epoch, 64, 64)]
+            np.testing.assert_array_equal(image, expected)
+            np.testing.assert_array_equal(mask, expected_mask)
+    assert rare > 5  # as above: locations are those of the mask, half the image's

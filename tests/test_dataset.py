@@ -9,11 +9,11 @@ import torch
 from conftest import load_info, write_folder
 from PIL import Image
 
+from data_utils.image_io.resize import resize_mask
 from data_utils.loading.augment import augment, draw, pack_draws
 from data_utils.loading.batch_sampler import BatchSplit, Slot
 from data_utils.loading.dataset import EvaluationDataset, TrainingDataset
 from data_utils.loading.loaders import NetworkShapes, build_loaders, network_shapes
-from data_utils.loading.transforms import resize_mask
 from unet import Preprocess, UNetConfig
 
 IGNORED = 255

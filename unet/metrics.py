@@ -84,18 +84,28 @@ def summary_line(result: dict, names: Sequence[str]) -> str:
     return line
 
 
-def format_table(matrix: Tensor, names: Sequence[str]) -> str:
-    """A per-class table of IoU, Dice, precision, recall and pixels, with the means, as plain text."""
-    result = scores(matrix)
-    metrics = ("iou", "dice", "precision", "recall")
+def format_table(matrix: Tensor, names: Sequence[str], boundary: dict[str, Any] | None = None) -> str:
+    """A per-class table of IoU, Dice, precision, recall and pixels, with the means, as plain text.
+
+    Args:
+        boundary: `boundary_iou` and `hd95` of each class and `mean_...` of both, which become two more columns.
+    """
+    result = scores(matrix) | (boundary or {})
+    averaged = {"iou": "IoU", "dice": "Dice"}
+    averaged |= {"boundary_iou": "bound. IoU", "hd95": "HD95 (px)"} if boundary else {}
+    titles = averaged | {"precision": "precision", "recall": "recall"}
     width = max(10, *map(len, names))
-    rows = [f"{'class':<{width}}      IoU     Dice   precision   recall       pixels"]
+
+    def row(first: str, cells: dict[str, str], last: str) -> str:
+        shown = [f"{text:>{max(7, len(titles[metric]) + 1)}}" for metric, text in cells.items()]
+        return "  ".join([f"{first:<{width}}", *shown, last])
+
+    rows = [row("class", titles, f"{'pixels':>11}")]
     for index, name in enumerate(names):
-        iou, dice, precision, recall = (_text(result[metric][index]) for metric in metrics)
-        pixels = int(matrix[index].sum())
-        rows.append(f"{name:<{width}}  {iou:>7}  {dice:>7}  {precision:>10}  {recall:>7}  {pixels:>11,}")
-    means = f"{_text(result['mean_iou']):>7}  {_text(result['mean_dice']):>7}"
-    rows.append(f"{'mean':<{width}}  {means}   pixel accuracy {_text(result['pixel_accuracy'])}")
+        cells = {metric: _text(result[metric][index]) for metric in titles}
+        rows.append(row(name, cells, f"{int(matrix[index].sum()):>11,}"))
+    means = {metric: _text(result[f"mean_{metric}"]) for metric in averaged}
+    rows.append(row("mean", means, f" pixel accuracy {_text(result['pixel_accuracy'])}"))
     return "\n".join(rows)
 
 

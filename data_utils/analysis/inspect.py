@@ -9,6 +9,7 @@ import numpy as np
 
 from data_utils.class_map import MAX_VALUES, ClassMap, pack, show, unpack
 from data_utils.image_io.reader import decode_mask, read_header, size_mismatch
+from data_utils.image_io.resize import same_proportions
 from data_utils.sources.records import Record, Records
 from runtime.cache import JSON
 from runtime.console import track
@@ -30,12 +31,13 @@ class Problem(NamedTuple):
 
 
 class Inspection(NamedTuple):
-    """What one look at a record finds: (H, W), the image's mode, kind of mask, pixels of each of its values.
+    """What one look at a record finds: (H, W) of both, the image's mode, kind of mask, pixels of each of its values.
 
     `class_locations` are those of an image too large to be decoded whole for every crop, None of others.
     """
 
     size: tuple[int, int]
+    mask_size: tuple[int, int]
     mode: str
     kind: str
     pixels: dict[MaskValue, int]
@@ -48,6 +50,7 @@ class SplitInspection:
 
     Args:
         sizes: (N, 2) int64 as (H, W), zeros where a record cannot be used.
+        resized_masks: how many masks have another size than their images, in the same proportions.
         modes: images of each mode.
         contents: the different sets of values that masks hold, each with the pixels of all its masks together.
         members: (N,) index into `contents` of each mask, -1 where a record cannot be used.
@@ -57,6 +60,7 @@ class SplitInspection:
 
     sizes: np.ndarray
     members: np.ndarray
+    resized_masks: int = 0
     modes: Counter = field(default_factory=Counter)
     contents: dict[Content, Counter] = field(default_factory=dict)
     problems: dict[int, Problem] = field(default_factory=dict)
@@ -67,6 +71,7 @@ class SplitInspection:
         contents = [[kind, list(pixels.items())] for (kind, _), pixels in self.contents.items()]
         return {
             "sizes": self.sizes.tolist(),
+            "resized_masks": self.resized_masks,
             "modes": dict(self.modes),
             "contents": contents,
             "members": self.members.tolist(),
@@ -86,7 +91,8 @@ class SplitInspection:
             contents[kind, tuple(sorted(pixels))] = pixels
         locations = {i: {of_json(v): np.array(at) for v, at in found} for i, found in value["class_locations"]}
         sizes, members = np.array(value["sizes"], np.int64).reshape(-1, 2), np.array(value["members"], np.int64)
-        return cls(sizes, members, Counter(value["modes"]), contents, class_locations=locations)
+        resized, modes = value["resized_masks"], Counter(value["modes"])
+        return cls(sizes, members, resized, modes, contents, class_locations=locations)
 
 
 def inspect_split(
@@ -107,6 +113,7 @@ def inspect_split(
             continue
         content = found.kind, tuple(sorted(found.pixels))
         inspection.sizes[i] = found.size
+        inspection.resized_masks += found.size != found.mask_size
         inspection.modes[found.mode] += 1
         if found.class_locations is not None:
             inspection.class_locations[i] = found.class_locations
@@ -130,14 +137,14 @@ def inspect(record: Record) -> Inspection | Problem:
         mask, coloured, jpeg = decode_mask(record["mask"], name)
     except DataError as error:
         return Problem("mask cannot be read", str(error))
-    if mask.shape[:2] != size:
-        return other_size(name, size, mask.shape[:2])
+    mask_size = mask.shape[:2]
+    if not same_proportions(size, mask_size):
+        return other_size(name, size, mask_size)
     pixels = count_values(mask)
     if jpeg and len(pixels) > 2:
         return lossy(name, pixels)
-    return too_many(pixels, name) or Inspection(
-        size, mode, "colours" if mask.ndim == 3 else "greys" if coloured else "numbers", pixels
-    )
+    kind = "colours" if mask.ndim == 3 else "greys" if coloured else "numbers"
+    return too_many(pixels, name) or Inspection(size, mask_size, mode, kind, pixels)
 
 
 def lossy(name: str, pixels: Iterable[MaskValue]) -> Problem:
@@ -151,7 +158,7 @@ def lossy(name: str, pixels: Iterable[MaskValue]) -> Problem:
 
 def other_size(name: str, image: tuple[int, int], mask: tuple[int, int]) -> Problem:
     """That image and mask (H, W) do not fit."""
-    return Problem("mask of another size", size_mismatch(name, image, mask))
+    return Problem("mask of other proportions", size_mismatch(name, image, mask))
 
 
 def too_many(pixels: Collection[MaskValue], name: str) -> Problem | None:

@@ -10,6 +10,7 @@ from data_utils.class_map import as_colour, key_of, pack
 from data_utils.image_io.formats import ImageSource
 from data_utils.image_io.reader import decode_mask
 from data_utils.image_io.regions import Regions, bands, large_regions, regions_of
+from data_utils.image_io.resize import same_proportions
 from data_utils.sources.records import Record
 from runtime.errors import DataError
 
@@ -24,10 +25,10 @@ def inspect_in_windows(record: Record) -> Inspection | Problem:
             return inspect(record)
         try:
             with regions_of(record["mask"]) as mask:
-                if mask.size != image.size:
+                if not same_proportions(image.size, mask.size):
                     return other_size(name, image.size, mask.size)
                 first = np.asarray(image.read(0, 1))
-                found = _look(mask, f"{first.dtype} x {first[0, 0].size}", name)
+                found = _look(mask, image.size, f"{first.dtype} x {first[0, 0].size}", name)
                 jpeg = str(record["mask"]).lower().endswith((".jpg", ".jpeg"))
                 if jpeg and isinstance(found, Inspection) and len(found.pixels) > 2:
                     return lossy(name, found.pixels)
@@ -36,7 +37,7 @@ def inspect_in_windows(record: Record) -> Inspection | Problem:
             return Problem("cannot be read in windows", f"{name}: {error}; large masks are best stored as tiled TIFF")
 
 
-def _look(mask: Regions, mode: str, name: str) -> Inspection | Problem:
+def _look(mask: Regions, size: tuple[int, int], mode: str, name: str) -> Inspection | Problem:
     pixels: Counter = Counter()
     parts: dict[Any, list] = defaultdict(list)
     coloured = False
@@ -61,7 +62,8 @@ def _look(mask: Regions, mode: str, name: str) -> Inspection | Problem:
         kind = "colours"
     else:
         kind = "greys" if coloured else "numbers"
-    return Inspection(mask.size, mode, kind, dict(pixels), {value: _thinned(part) for value, part in parts.items()})
+    locations = {value: _thinned(part) for value, part in parts.items()}
+    return Inspection(size, mask.size, mode, kind, dict(pixels), locations)
 
 
 def _thinned(parts: list[tuple[int, np.ndarray]]) -> np.ndarray:

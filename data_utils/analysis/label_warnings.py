@@ -20,7 +20,8 @@ def label_warnings(
 ) -> tuple[str, ...]:
     """Of splits whose masks hold `pixels`: a line for each; what was `named` or `ignored` by a flag is meant."""
     lines = [] if ignored else [*_mixed_binary_encodings(splits)]
-    return (*lines, *_mixed_depths(splits), *([] if named else _rare_classes(splits, pixels, class_map)))
+    lines += [*_resized_masks(splits), *_mixed_depths(splits)]
+    return (*lines, *([] if named else _rare_classes(splits, pixels, class_map)))
 
 
 def _rare_classes(splits: Splits, pixels: dict[MaskValue, int], class_map: ClassMap) -> Iterator[str]:
@@ -58,6 +59,16 @@ def _mixed_binary_encodings(splits: Splits) -> Iterator[str]:
         yield (
             f"some masks hold 1 ({_masks_with(1, splits)}), others 255 ({_masks_with(IGNORE_INDEX, splits)}), none"
             " both: is one class stored in two ways? As they are, 255 is ignored; store all in one way"
+        )
+
+
+def _resized_masks(splits: Splits) -> Iterator[str]:
+    """Masks of another size than their images."""
+    count, total = sum(inspection.resized_masks for inspection, _ in splits), sum(len(records) for _, records in splits)
+    if count:
+        yield (
+            f"{count} of {total} masks have another size than their images, in the same proportions: they are resized"
+            " to train, and scored at their own size"
         )
 
 

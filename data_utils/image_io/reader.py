@@ -167,8 +167,9 @@ def _whole_numbers(mask: np.ndarray, name: str) -> np.ndarray:
 
 
 def size_mismatch(name: str, image: tuple[int, int], mask: tuple[int, int]) -> str:
-    """The message for an image and its mask, (H, W) each, that differ in size."""
-    return f"{name}: image is {image[0]} x {image[1]}, its mask {mask[0]} x {mask[1]} (height x width)"
+    """The message for an image and its mask, (H, W) each, that are not of the same proportions."""
+    sizes = f"image is {image[0]} x {image[1]}, its mask {mask[0]} x {mask[1]} (height x width)"
+    return f"{name}: {sizes}, of other proportions"
 
 
 def read_header(source: ImageSource, name: str) -> tuple[tuple[int, int], str]:

@@ -1,4 +1,4 @@
-"""Bicubic resizing, of a whole image or of some rows of it, which come out the same to the last bit."""
+"""Resizing: images bicubic, whole or some rows, which come out the same to the last bit; masks to the nearest pixel."""
 
 import math
 from collections.abc import Callable
@@ -7,6 +7,7 @@ import numpy as np
 from PIL import Image
 
 Window = tuple[tuple[int, int], ...]  # (start, stop) of each axis
+Size = tuple[int, int]  # (H, W)
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 
@@ -96,3 +97,22 @@ def _weighted(pixels: np.ndarray, taps: np.ndarray, weights: np.ndarray, fixed_p
     for tap in range(taps.shape[1]):
         sums += pixels[taps[:, tap]] * weights[:, tap, None, None]
     return (sums >> bits).clip(0, 255).astype(np.uint8) if fixed_point else sums.astype(np.float32)
+
+
+def same_proportions(first: Size, second: Size) -> bool:
+    """Whether the smaller one of two (H, W) is the larger one resized, each side off by at most a pixel."""
+    largest = max(first, second, key=lambda size: size[0] * size[1])
+    return abs(first[0] * second[1] - first[1] * second[0]) <= sum(largest)
+
+
+def nearest(want: int, have: int) -> np.ndarray:
+    """(want,) for each pixel along a side resized from `have`: the one under its centre."""
+    return ((2 * np.arange(want) + 1) * have) // (2 * want)
+
+
+def resize_mask(mask: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """(H, W) or (H, W, 3) -> (*size, ...), each pixel the nearest one's value."""
+    if mask.shape[:2] == tuple(size):
+        return mask
+    rows, columns = (nearest(want, have) for want, have in zip(size, mask.shape[:2], strict=True))
+    return mask[rows][:, columns]

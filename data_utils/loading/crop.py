@@ -28,14 +28,14 @@ def crop_window(mask: np.ndarray, crop: Size, rng: np.random.Generator) -> Windo
 
 
 def crop_around(
-    class_locations: list[np.ndarray], image: Size, size: Size, crop: Size, rng: np.random.Generator
+    class_locations: list[np.ndarray], mask: Size, size: Size, crop: Size, rng: np.random.Generator
 ) -> Window:
-    """As `crop_window` on an `image` resized to `size` of which only some pixels (n, 2) of each class are known."""
+    """As `crop_window` for a `mask` resized to `size` of which only some pixels (n, 2) of each class are known."""
     around_class, choice, which, starts = _draw(size, crop, rng)
     if around_class and class_locations:
         of_class = class_locations[int(choice * len(class_locations))]
         pixel = of_class[int(which * len(of_class))]
-        resized = [at * target // have for at, target, have in zip(pixel.tolist(), size, image, strict=True)]
+        resized = [at * target // have for at, target, have in zip(pixel.tolist(), size, mask, strict=True)]
         starts = _starts_around(resized, size, crop, rng)
     return _window(starts, size, crop)
 

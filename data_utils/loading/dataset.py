@@ -11,11 +11,12 @@ from torch.utils.data import Dataset
 
 from data_utils.analysis.dataset_info import DatasetInfo, Split
 from data_utils.image_io.reader import read_mask
+from data_utils.image_io.resize import resize_mask
 from data_utils.loading.augment import Draw, draw, pack_draws
 from data_utils.loading.batch_sampler import Slot
 from data_utils.loading.crop import crop_window
 from data_utils.loading.decoded_cache import DecodedSplit, decode_once
-from data_utils.loading.transforms import check_sizes, network_input, random_window, resize_mask
+from data_utils.loading.transforms import check_sizes, network_input, random_window
 from runtime.cache import digest
 from runtime.errors import DataError
 from unet.config import IGNORE_INDEX, Preprocess
@@ -61,7 +62,7 @@ class SegmentationDataset(Dataset):
     def decode(self, index: int) -> tuple[np.ndarray, np.ndarray, str]:
         """Image (C, h, w) at the network's input size, mask values (H, W) or (H, W, 3) at their own, name.
 
-        Raises DataError where the image file has another size than the mask.
+        Raises DataError where image and mask are not of the same proportions.
         """
         record = self.split.records[index]
         name = record["name"]

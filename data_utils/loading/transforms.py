@@ -7,7 +7,7 @@ import numpy as np
 from data_utils.image_io.formats import ImageSource
 from data_utils.image_io.reader import DecodedImage, decode_image, read_image, read_mask, size_mismatch
 from data_utils.image_io.regions import Regions, regions_of
-from data_utils.image_io.resize import Window, resize_image, resize_rows, resize_window
+from data_utils.image_io.resize import Window, nearest, resize_image, resize_rows, resize_window, same_proportions
 from data_utils.loading.crop import crop_around
 from data_utils.sources.records import Record
 from runtime.errors import DataError, ImageError, UserWarningLine
@@ -81,13 +81,13 @@ def random_window(
 ) -> tuple[np.ndarray, np.ndarray]:
     """A random crop of a large image as the network sees it, (C, h, w), and its mask's values, (h, w) or (h, w, 3).
 
-    Raises DataError where image and mask differ in size.
+    Raises DataError where image and mask are not of the same proportions.
     """
     name = record["name"]
     with regions_of(record["image"]) as image, regions_of(record["mask"]) as mask:
         check_sizes(name, image.size, mask.size)  # they may have changed since they were looked at
         size = preprocess.target_size(*image.size)
-        window = crop_around(class_locations, image.size, size, crop_size, rng)
+        window = crop_around(class_locations, mask.size, size, crop_size, rng)
         pixels = input_window(image, preprocess, channels, window, name)
         rows, columns = (nearest(w, h)[slice(*part)] for w, h, part in zip(size, mask.size, window, strict=True))
         values = read_mask(mask.read(rows[0], rows[-1] + 1, columns[0], columns[-1] + 1), name)
@@ -121,19 +121,6 @@ def fit_channels(pixels: np.ndarray, channels: int, name: str = "image") -> np.n
 
 
 def check_sizes(name: str, image: tuple[int, int], mask: tuple[int, int]) -> None:
-    """DataError where an image and its mask, (H, W) each, differ in size."""
-    if image != mask:
+    """DataError where an image and its mask, (H, W) each, are not of the same proportions."""
+    if not same_proportions(image, mask):
         raise DataError(size_mismatch(name, image, mask))
-
-
-def nearest(want: int, have: int) -> np.ndarray:
-    """(want,) for each pixel along a side resized from `have`: the one under its centre."""
-    return ((2 * np.arange(want) + 1) * have) // (2 * want)
-
-
-def resize_mask(mask: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """(H, W) or (H, W, 3) -> (*size, ...), each pixel the nearest one's value."""
-    if mask.shape[:2] == tuple(size):
-        return mask
-    rows, columns = (nearest(want, have) for want, have in zip(size, mask.shape[:2], strict=True))
-    return mask[rows][:, columns]

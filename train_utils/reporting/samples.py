@@ -8,6 +8,7 @@ from PIL import Image
 
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.image_io.reader import read_image, read_mask
+from data_utils.image_io.resize import resize_mask
 from data_utils.visualize import class_colors, mark_errors, overlay, panel, to_rgb
 from inference.predictor import Predictor
 
@@ -58,8 +59,9 @@ def _predicted(info: DatasetInfo, index: int, predictor: Predictor) -> tuple[str
     """Name, image (H, W, C), truth and prediction, class indices (H, W), of a validation record."""
     record = info.val.records[index]
     name = record["name"]
-    truth = info.class_map.encode(read_mask(record["mask"], name), name)
-    return name, read_image(record["image"], name), truth, predictor.mask(record["image"], name)
+    image = read_image(record["image"], name)
+    truth = resize_mask(read_mask(record["mask"], name), image.shape[:2])
+    return name, image, info.class_map.encode(truth, name), predictor.mask(record["image"], name)
 
 
 def save_pictures(folder: Path, pictures: dict[str, np.ndarray]) -> None:

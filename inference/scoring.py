@@ -1,0 +1,121 @@
+"""Scoring a prediction against its true mask, a band of rows at a time, at the true mask's own size."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from data_utils.class_map import ClassMap
+from data_utils.image_io.reader import read_mask
+from data_utils.image_io.regions import open_regions
+from data_utils.image_io.resize import nearest, same_proportions
+from inference.boundary import BoundaryScores, boundary_scores
+from runtime.errors import DataError
+from unet.metrics import confusion_matrix, image_scores
+
+ReadRows = Callable[[int, int], np.ndarray]  # rows [top, bottom) of a picture
+
+
+class ScoreError(DataError):
+    """A true mask that cannot be used; the prediction is safe."""
+
+
+class ImageScore(NamedTuple):
+    """Confusion matrix (num_classes, num_classes) of an image, and the scores of its boundaries where asked for."""
+
+    matrix: Tensor
+    boundary: BoundaryScores | None
+
+    def to_json(self, name: str) -> dict[str, Any]:
+        """What metrics.json says of this image."""
+        return image_scores(name, self.matrix) | (self.boundary.to_json() if self.boundary else {})
+
+
+class MaskRows(NamedTuple):
+    """A mask file of `size` (H, W) whose rows [top, bottom) `read` gives as class indices (n, W), 255 where ignored."""
+
+    path: Path
+    size: tuple[int, int]
+    read: ReadRows
+
+    def check_size(self, image: tuple[int, int]) -> None:
+        """DataError unless the mask is as large as the image (H, W)."""
+        if self.size != image:
+            raise DataError(self._mismatch(image))
+
+    def check_proportions(self, image: tuple[int, int]) -> None:
+        """DataError unless the mask has the proportions of the image (H, W)."""
+        if not same_proportions(self.size, image):
+            raise DataError(f"{self._mismatch(image)}, of other proportions")
+
+    def _mismatch(self, image: tuple[int, int]) -> str:
+        return f"{self.path}: is {self.size[0]} x {self.size[1]}, the image {image[0]} x {image[1]}"
+
+
+@contextmanager
+def open_mask_rows(path: Path, page: int, class_map: ClassMap) -> Iterator[MaskRows]:
+    """A mask file, of which a window is read at a time where its format allows it."""
+    with open_regions(path, page) as regions:
+        yield MaskRows(
+            path,
+            regions.size,
+            lambda top, bottom: class_map.encode(read_mask(regions.read(top, bottom), str(path)), str(path)),
+        )
+
+
+class TruthScorer:
+    """Counts predicted rows against the true mask, as they come; the first problem with it ends the counting.
+
+    Of a prediction that has another size than the true mask, the pixel under the centre of each true one counts.
+
+    Args:
+        size: (H, W) of the prediction.
+        truth: None where it cannot be read; `problem` says why.
+        boundary: whether the boundaries are scored too, for which the whole mask is kept.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        size: tuple[int, int],
+        truth: MaskRows | None,
+        problem: Exception | None = None,
+        *,
+        boundary: bool = False,
+    ) -> None:
+        self.matrix = torch.zeros(num_classes, num_classes, dtype=torch.int64)
+        self.truth, self.problem = truth, problem
+        self._top = 0  # of the next rows of the prediction
+        if truth is not None:
+            self._rows, self._columns = (nearest(want, have) for want, have in zip(truth.size, size, strict=True))
+        self._kept: list[tuple[np.ndarray, np.ndarray]] | None = [] if boundary else None
+
+    def add(self, mask: np.ndarray) -> None:
+        """Count the next rows of a prediction, class indices (n, W)."""
+        top, self._top = self._top, self._top + len(mask)
+        if self.truth is None or self.problem is not None:
+            return
+        first, last = np.searchsorted(self._rows, (top, self._top)).tolist()  # of the true mask
+        if first == last:
+            return
+        try:
+            truth = self.truth.read(first, last)
+        except (DataError, OSError) as error:
+            self.problem = error
+            return
+        pred = mask[self._rows[first:last] - top][:, self._columns]
+        preds, masks = (torch.from_numpy(rows).long() for rows in (pred, truth))
+        self.matrix += confusion_matrix(preds, masks, len(self.matrix))
+        if self._kept is not None:
+            self._kept.append((pred, truth))
+
+    def score(self) -> ImageScore:
+        """What was counted."""
+        if self._kept is None:
+            return ImageScore(self.matrix, None)
+        pred, truth = (np.concatenate(rows) for rows in zip(*self._kept, strict=True))
+        return ImageScore(self.matrix, boundary_scores(pred, truth, len(self.matrix)))

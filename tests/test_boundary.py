@@ -1,0 +1,128 @@
+"""Boundary IoU and the 95th percentile of the Hausdorff distance, against references that compare every pixel."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import launch, predict
+from PIL import Image
+
+from inference.boundary import DILATION_RATIO, boundary_report, boundary_scores
+
+IGNORED = 255
+
+
+def distances(points: np.ndarray, others: np.ndarray, *, chessboard: bool = False) -> np.ndarray:
+    """(len(points),) from each point (n, 2) to the nearest of the others."""
+    offsets = np.abs(points[:, None] - others[None]).astype(float)
+    return (offsets.max(axis=2) if chessboard else np.sqrt((offsets**2).sum(axis=2))).min(axis=1)
+
+
+def outside(mask: np.ndarray) -> np.ndarray:
+    """(n, 2) pixels that are not in the mask, those around the image among them."""
+    return np.argwhere(~np.pad(mask, 1)) - 1
+
+
+def boundary(mask: np.ndarray, width: int) -> np.ndarray:
+    """Pixels of a mask that lie within `width` steps, diagonal ones too, of a pixel outside."""
+    result = np.zeros_like(mask)
+    points = np.argwhere(mask)
+    if len(points):
+        result[tuple(points.T)] = distances(points, outside(mask), chessboard=True) <= width
+    return result
+
+
+def edge(mask: np.ndarray) -> np.ndarray:
+    """(n, 2) pixels of a mask one of whose four neighbours is not in it."""
+    padded = np.pad(mask, 1)
+    inner = padded[:-2, 1:-1] & padded[2:, 1:-1] & padded[1:-1, :-2] & padded[1:-1, 2:]
+    return np.argwhere(mask & ~inner)
+
+
+def masks(seed: int, size: tuple[int, int], classes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Truth, some of it ignored, and a prediction: boxes that overlap."""
+    rng = np.random.default_rng(seed)
+    pair = np.zeros((2, *size), np.uint8)
+    for index in range(3 * classes):
+        top, left = (int(rng.integers(side)) for side in size)
+        height, width = rng.integers(1, max(2, size[0] // 2)), rng.integers(1, max(2, size[1] // 2))
+        for mask in pair:
+            down, right = rng.integers(0, 4, 2)
+            mask[top + down : top + down + height, left + right : left + right + width] = index % classes
+    pair[0, :3, :5] = IGNORED
+    return pair[0], pair[1]
+
+
+@pytest.mark.parametrize(
+    ("seed", "size", "classes"), [(0, (40, 61), 3), (1, (97, 33), 4), (2, (5, 4), 2), (3, (1, 9), 2)]
+)
+def test_boundaries_are_scored_as_by_comparing_every_pixel(seed, size, classes):
+    truth, pred = masks(seed, size, classes)
+    found = boundary_scores(pred, truth, classes)
+    valid, width = truth != IGNORED, max(1, round(DILATION_RATIO * (size[0] ** 2 + size[1] ** 2) ** 0.5))
+    for index in range(classes):
+        true, predicted = truth == index, (pred == index) & valid
+        of_true, of_pred = boundary(true, width), boundary(predicted, width)
+        assert found.hits[index] == (of_true & of_pred).sum()
+        assert found.union[index] == (of_true | of_pred).sum()
+        assert found.missed[index] == (true.any() != predicted.any())
+        if true.any() and predicted.any():
+            ways = (distances(edge(true), edge(predicted)), distances(edge(predicted), edge(true)))
+            expected = max(np.percentile(way, 95) for way in ways)
+            assert found.distances[index] == pytest.approx(expected, abs=1e-12)
+        else:
+            assert np.isnan(found.distances[index])
+
+
+def test_a_class_that_is_nowhere_or_in_one_mask_only_has_no_distance():
+    truth, pred = np.zeros((20, 20), np.uint8), np.zeros((20, 20), np.uint8)
+    truth[2:6, 2:6] = 1  # missed
+    pred[10:15, 10:15] = 2  # invented
+    of_both = [boundary_scores(pred, truth, 4), boundary_scores(truth, truth, 4)]
+    report = boundary_report(of_both)
+    assert report["hd95_images"] == [2, 1, 0, 0]
+    assert report["hd95_missed"] == [0, 1, 1, 0]
+    assert report["hd95"][1:] == [0, None, None] and report["hd95"][0] > 0
+    assert report["boundary_iou"][2:] == [0, None]
+    assert report["boundary_iou"][1] == 0.5  # the square is found in one image of two
+    assert report["mean_boundary_iou"] == sum(report["boundary_iou"][:3]) / 3
+    assert report["mean_hd95"] == sum(report["hd95"][:2]) / 2
+    assert of_both[0].to_json()["hd95"][1:] == [None, None, None]
+
+
+def test_predict_scores_boundaries_on_any_number_of_processes(model: Path, photos: Path, tmp_path: Path):
+    truth = tmp_path / "truth"
+    predict(model, [photos], truth)
+    mask = np.array(Image.open(truth / "a.png"))
+    Image.fromarray(np.roll(mask, 2, axis=1)).save(truth / "a.png")
+    found = []
+    for output, profile in (("one", None), ("two", "multi_cpu"), ("one", None)):  # the third scores what is there
+        result = predict(model, [photos], tmp_path / output, "--truth", truth, "--boundary", profile=profile)
+        assert result.returncode == 0, result.stderr
+        header, *rows = result.stdout[result.stdout.index("class ") :].splitlines()
+        assert header.split() == [
+            "class",
+            "IoU",
+            "Dice",
+            "bound.",
+            "IoU",
+            "HD95",
+            "(px)",
+            "precision",
+            "recall",
+            "pixels",
+        ]
+        found.append(json.loads((tmp_path / output / "metrics.json").read_text()))
+    assert found[0] == found[1] == found[2]
+    expected = boundary_scores(*(np.searchsorted((10, 200, 255), m) for m in (mask, np.roll(mask, 2, axis=1))), 3)
+    of_image = next(image for image in found[0]["by_image"] if image["image"].endswith("photos0/a.png"))
+    assert of_image["hd95"] == expected.to_json()["hd95"]
+    assert of_image["boundary_iou"] == expected.to_json()["boundary_iou"]
+    means = found[0]["boundary"]
+    assert f"{means['mean_boundary_iou']:.4f}" in rows[3] and f"{means['mean_hd95']:.4f}" in rows[3]
+
+
+def test_boundaries_without_true_masks_are_refused(model: Path, photos: Path, tmp_path: Path, fails_with):
+    result = launch("predict.py", "--model", model, "--input", photos, "--output", tmp_path / "out", "--boundary")
+    fails_with(result, "--boundary needs --truth", 2)

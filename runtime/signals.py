@@ -4,14 +4,19 @@ import ctypes
 import os
 import signal
 import sys
+import time
 from threading import Thread
 from types import FrameType
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
+ONE_PRESS_SECONDS = 1.0  # a launcher, or `timeout`, passes on a Ctrl-C that the terminal has sent to all already
 
 
 class StopRequest:
-    """Remembers SIGTERM, SIGUSR1 (what Slurm sends before the time is up) and Ctrl-C; a second Ctrl-C ends at once."""
+    """Remembers SIGTERM, SIGUSR1 (what Slurm sends before the time is up) and Ctrl-C.
+
+    A second Ctrl-C, at least ONE_PRESS_SECONDS after the first, ends the process at once.
+    """
 
     def __init__(self) -> None:
         self.is_asked = False
@@ -31,10 +36,14 @@ def _end_at_second_interrupt() -> None:
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
 
     def watch() -> None:
-        interrupts = 0
-        while interrupts < 2:
-            interrupts += os.read(reading, 1) == bytes([signal.SIGINT])
-        os._exit(128 + signal.SIGINT)
+        first: float | None = None
+        while True:
+            if os.read(reading, 1) != bytes([signal.SIGINT]):
+                continue
+            now = time.monotonic()
+            first = first or now
+            if now - first >= ONE_PRESS_SECONDS:
+                os._exit(128 + signal.SIGINT)
 
     Thread(target=watch, daemon=True).start()
 

@@ -1,8 +1,12 @@
 """The network: sizes, parameters, equality with a written-out reference and with Pytorch-UNet, saving and loading."""
 
 import json
+import math
 import os
+import re
+import shutil
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -187,3 +191,40 @@ def test_mistyped_model_folder_is_told_apart_from_a_hub_id(tmp_path, monkeypatch
 def test_wrong_configuration_names_the_value(wrong):
     with pytest.raises(ValueError, match=str(next(iter(wrong)))):
         UNetConfig(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "line"),
+    [
+        ("num_classes", "5", "num_classes is '5', expected a whole number of 1 or more"),
+        ("num_classes", True, "num_classes is True, expected a whole number of 1 or more"),
+        ("depth", 1.5, "depth is 1.5, expected a whole number of 1 or more"),
+        ("dropout", None, "dropout is None, expected a number of 0 or more and less than 1"),
+        ("norm", ["batch"], r"norm is \['batch'\], expected one of batch, group, instance"),
+        ("preprocess", [1], r"preprocess is \[1\], expected an object"),
+        ("preprocess.mean", [90.0, math.nan, 90.0], r"mean is \(90.0, nan, 90.0\), expected finite numbers"),
+        ("preprocess.mean", "90", "mean is '90', expected finite numbers"),
+        ("preprocess.mean", [90.0], "mean has 1 values, expected one for each of 3 channels"),
+        ("preprocess.std", [50.0, 0, 50.0], r"std is \(50.0, 0, 50.0\), expected finite numbers above 0"),
+        ("preprocess.std", [50.0, math.inf, 50.0], r"std is \(50.0, inf, 50.0\), expected finite numbers above 0"),
+        ("preprocess.scale", "0.5", "scale is '0.5', expected a number above 0"),
+        ("preprocess.image_size", [40], r"image_size is \(40,\), expected null, or height and width"),
+        ("preprocess.image_size", [40, 0.5], r"image_size is \(40, 0.5\), expected null, or height and width"),
+        ("preprocess.class_names", ["sky", "land"], "class_names has 2 values, expected one for each of 3 classes"),
+        ("preprocess.class_names", ["sky", "land", 3], r"class_names is \('sky', 'land', 3\), expected texts"),
+        ("preprocess.class_values", 10, "class_values is 10, expected a list"),
+        ("preprocess.class_values", [1, 2, [0, 0, 0]], "class_values is .*, expected all of one kind"),
+        ("preprocess.class_values", [1, 2, [0, 0, 300]], "class_values is .*, expected grey levels, or colours of"),
+        ("preprocess.ignore_value", "255", "ignore_value is '255', expected null, or one of grey levels"),
+        ("preprocess.draft", 1, "draft is 1, expected true or false"),
+        ("preprocess.wings", 2, r"preprocess is \['wings'\], expected only what this version knows"),
+    ],
+)
+def test_what_config_json_holds_is_checked_in_our_words(model, tmp_path, key, value, line):
+    folder = Path(shutil.copytree(model, tmp_path / "model"))
+    config = json.loads((folder / "config.json").read_text())
+    *within, name = key.split(".")
+    (config[within[0]] if within else config)[name] = value
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match=f"^{re.escape(str(folder))}: cannot be loaded: {line}"):
+        UNet.from_pretrained(folder)

@@ -113,6 +113,8 @@ def interrupted(tiny_folder: Path, output: Path, number: int, launcher: list[str
     process = start([*command(tiny_folder, output), "--num-workers", "1"], launcher)
     wait_for_step(process, output, 14)
     process.send_signal(number)
+    if number == signal.SIGINT:  # as `timeout -s INT` does: the process, then its group
+        os.killpg(process.pid, number)
     process.wait(timeout=60)
     return process
 

@@ -1,6 +1,9 @@
 """What config.json holds: the architecture of a model, and the preprocessing that it was trained with."""
 
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from unet.blocks import NORMS, UPSAMPLINGS
 
@@ -41,12 +44,24 @@ class Preprocess:
         for name in ("image_size", "mean", "std", "class_names", "ignore_value", "pixel_types"):
             if isinstance(getattr(self, name), list):
                 object.__setattr__(self, name, tuple(getattr(self, name)))
+        expect("class_values", self.class_values, isinstance(self.class_values, list | tuple), "a list")
         values = tuple(tuple(value) if isinstance(value, list) else value for value in self.class_values)
         object.__setattr__(self, "class_values", values)
-        if self.scale <= 0:
-            raise ValueError(f"scale is {self.scale}, expected a number above 0")
-        if any(value <= 0 for value in self.std):
-            raise ValueError(f"std is {self.std}, expected numbers above 0")
+        size = self.image_size
+        expect("image_size", size, size is None or _is_tuple(size, _is_natural, 2), "null, or height and width")
+        expect("scale", self.scale, _is_number(self.scale) and self.scale > 0, "a number above 0")
+        expect("mean", self.mean, _is_tuple(self.mean, _is_number), "finite numbers")
+        expect("std", self.std, _is_tuple(self.std, lambda v: _is_number(v) and v > 0), "finite numbers above 0")
+        for name in ("class_names", "pixel_types"):
+            texts = getattr(self, name)
+            expect(name, texts, _is_tuple(texts, lambda text: isinstance(text, str)), "texts")
+        known = "grey levels, or colours of three numbers from 0 to 255"
+        expect("class_values", values, all(map(_is_mask_value, values)), known)
+        expect("class_values", values, len({type(value) for value in values}) < 2, "all of one kind")
+        ignored = self.ignore_value
+        expect("ignore_value", ignored, ignored is None or _is_mask_value(ignored), f"null, or one of {known}")
+        for name in ("detect_unit_range", "draft"):
+            expect(name, getattr(self, name), isinstance(getattr(self, name), bool), "true or false")
 
     def target_size(self, height: int, width: int) -> tuple[int, int]:
         """(H, W) at which the network sees an image of `height` x `width`."""
@@ -77,19 +92,46 @@ class UNetConfig:
 
     def __post_init__(self) -> None:
         if isinstance(self.preprocess, dict):  # from config.json
+            unknown = sorted(self.preprocess.keys() - {known.name for known in fields(Preprocess)})
+            expect("preprocess", unknown, not unknown, "only what this version knows")
             object.__setattr__(self, "preprocess", Preprocess(**self.preprocess))
+        expect("preprocess", self.preprocess, isinstance(self.preprocess, Preprocess), "an object")
         for name in ("in_channels", "num_classes", "base_channels", "depth"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, expected 1 or more")
-        if self.norm not in NORMS:
-            raise ValueError(f"norm is {self.norm!r}, expected one of {', '.join(NORMS)}")
-        if self.upsample not in UPSAMPLINGS:
-            raise ValueError(f"upsample is {self.upsample!r}, expected one of {', '.join(UPSAMPLINGS)}")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout is {self.dropout}, expected 0 or more and less than 1")
-        for name in ("mean", "std"):
+            expect(name, getattr(self, name), _is_natural(getattr(self, name)), "a whole number of 1 or more")
+        expect("norm", self.norm, self.norm in NORMS, f"one of {', '.join(NORMS)}")
+        expect("upsample", self.upsample, self.upsample in UPSAMPLINGS, f"one of {', '.join(UPSAMPLINGS)}")
+        is_share = _is_number(self.dropout) and 0 <= self.dropout < 1
+        expect("dropout", self.dropout, is_share, "a number of 0 or more and less than 1")
+        for name, count, what in (
+            ("mean", self.in_channels, "channels"),
+            ("std", self.in_channels, "channels"),
+            ("class_names", self.num_classes, "classes"),
+            ("class_values", self.num_classes, "classes"),
+        ):
             values = getattr(self.preprocess, name)
-            if values and len(values) != self.in_channels:
-                raise ValueError(
-                    f"{name} has {len(values)} values, expected one for each of {self.in_channels} channels"
-                )
+            if values and len(values) != count:
+                raise ValueError(f"{name} has {len(values)} values, expected one for each of {count} {what}")
+
+
+def expect(name: str, value: Any, is_valid: bool, expected: str) -> None:
+    """ValueError unless `is_valid`, with what config.json holds under `name` and what is `expected` there."""
+    if not is_valid:
+        raise ValueError(f"{name} is {value!r}, expected {expected}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_natural(value: Any) -> bool:
+    return isinstance(value, int) and _is_number(value) and value >= 1
+
+
+def _is_tuple(values: Any, is_valid: Callable[[Any], bool], length: int | None = None) -> bool:
+    return isinstance(values, tuple) and all(map(is_valid, values)) and length in (None, len(values))
+
+
+def _is_mask_value(value: Any) -> bool:
+    if isinstance(value, int):
+        return _is_number(value)
+    return _is_tuple(value, lambda band: isinstance(band, int) and _is_number(band) and 0 <= band <= 255, 3)

@@ -12,6 +12,7 @@ class DataConfig:
     """The data flags of train.py, under their names; `train.py --help` says what each means.
 
     Args:
+        fold: (k, n), the k-th of n validation parts, from 1; None where `val_fraction` says how large the only one is.
         image_size, crop_size: (H, W), None where images keep their size and are not cropped.
     """
 
@@ -21,6 +22,7 @@ class DataConfig:
     val_split: str | None = None
     val_fraction: float = 0.1
     val_group: str | None = None
+    fold: tuple[int, int] | None = None
     image_column: str | None = None
     mask_column: str | None = None
     mask_suffix: str | None = None
@@ -40,7 +42,7 @@ class DataConfig:
     def from_args(cls, args: Namespace) -> "DataConfig":
         """The settings among the flags of a script."""
         values: dict[str, Any] = {field.name: getattr(args, field.name) for field in fields(cls)}
-        for name in ("image_size", "crop_size"):
+        for name in ("fold", "image_size", "crop_size"):
             values[name] = values[name] and tuple(values[name])
         return cls(**values)
 

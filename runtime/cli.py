@@ -5,6 +5,7 @@ import atexit
 import difflib
 import multiprocessing
 import os
+import re
 import signal
 import sys
 import warnings
@@ -89,6 +90,15 @@ def seed(text: str) -> int:
 def fraction(text: str) -> float:
     """A number of at least 0 and below 1, for argparse."""
     return _number(text, float, lambda value: 0 <= value < 1, "a number of at least 0 and below 1")
+
+
+def fold(text: str) -> tuple[int, int]:
+    """`2/5` for the second of five folds, for argparse."""
+    found = re.fullmatch(r"(\d+)/(\d+)", text)
+    number, count = map(int, found.groups()) if found else (0, 0)
+    if not (count >= 2 and 1 <= number <= count):
+        raise argparse.ArgumentTypeError(f"{text!r} is not K/N, such as 2/5 for the second of five folds")
+    return number, count
 
 
 def hub_id(text: str) -> str:

@@ -167,3 +167,37 @@ def test_groups_are_held_out_whole(tmp_path, group):
 def test_a_group_that_cannot_split_is_one_line(tmp_path, group, message):
     with pytest.raises(DataError, match=message):
         load_info(write_folder(tmp_path, 5, seed=0), val_group=group)
+
+
+@pytest.mark.parametrize(("group", "most"), [(None, 4), (r"^([a-z]+)_", 9)])
+def test_folds_are_disjoint_hold_all_images_and_about_as_many_each(tmp_path, group, most):
+    for kind in ("images", "masks"):
+        (tmp_path / kind).mkdir()
+        for volume, slices in (("a", 2), ("bb", 9), ("c", 4), ("d", 3), ("e", 2)):
+            for i in range(slices):
+                Image.new("L", (8, 8), i % 2).save(tmp_path / kind / f"{volume}_{i}.png")
+    for seed in range(3):
+        infos = [load_info(tmp_path, val_group=group, seed=seed, fold=(k, 5)) for k in range(1, 6)]
+        parts = [[record["name"] for record in info.val.records] for info in infos]
+        assert sorted(name for part in parts for name in part) == sorted(
+            file.name for file in (tmp_path / "images").iterdir()
+        )
+        assert all(1 <= len(part) <= most for part in parts)
+        for info, part in zip(infos, parts, strict=True):
+            train = [record["name"] for record in info.train.records]
+            assert len(train) + len(part) == 20 and not {*train} & {*part}
+            if group:
+                assert not {name.split("_")[0] for name in train} & {name.split("_")[0] for name in part}
+
+
+def test_folds_that_cannot_be_are_one_line(tmp_path):
+    folder = write_folder(tmp_path / "data", 4, seed=0)
+    for settings, message in (
+        ({"fold": (1, 5)}, "there are only 4 images"),
+        ({"fold": (1, 3), "val_group": r"_(\d)"}, "into one group"),
+        ({"fold": (1, 3), "streaming": True}, "is a stream"),
+    ):
+        with pytest.raises(DataError, match=message):
+            load_info(folder, **settings)
+    with pytest.raises(DataError, match="shapes has its own validation images"):
+        load_info("shapes", fold=(1, 5))

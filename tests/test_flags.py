@@ -179,6 +179,17 @@ def check_held_out(run, folder, monkeypatch):
     assert names[0] & names[1] == set() and names[0] | names[1] == {"cell_0", "cell_1"}
 
 
+@checks("--fold")
+def check_fold(run, folder, monkeypatch):
+    write_folder(folder, 20, seed=0, size=(16, 24))
+    folds = [load_records(config("--dataset", folder, "--fold", f"{k}/3")) for k in (1, 2, 3)]
+    held_out = [{record["name"] for record in val} for _, val in folds]
+    assert sorted(map(len, held_out)) == [6, 7, 7] and len(set.union(*held_out)) == 20
+    assert all(held_out[k].isdisjoint(record["name"] for record in train) for k, (train, _) in enumerate(folds))
+    with pytest.raises(DataError, match=r"--fold 1/3 cuts the training images into folds, but .* has the validation"):
+        load_records(config("--dataset", run.data, "--fold", "1/3"))
+
+
 def write_parquet(folder: Path, data: Path) -> Path:
     """Two parquet files of the training images: columns first, second (reversed), third (masks), mask (reversed)."""
     from datasets import Dataset, Features

@@ -40,6 +40,9 @@ def _add_data_flags(data: Group) -> None:
     data.add_argument("--val-split", help="default: val or validation if there, else a share of train")
     data.add_argument("--val-fraction", type=arg.share, default=0.1, help="share of the training images held out")
     data.add_argument("--val-group", metavar="REGEX", help="hold out whole groups: names alike in its first bracket")
+    data.add_argument(
+        "--fold", type=arg.fold, metavar="K/N", help="hold out the K-th of N parts, for one --seed disjoint"
+    )
     data.add_argument("--image-column", help="default: image")
     data.add_argument("--mask-column", help="default: mask, label or annotation")
     data.add_argument("--mask-suffix", help="masks are named <stem><suffix>.<ext>; default: detected")

@@ -1,5 +1,6 @@
 """The validation images of a data set that has no validation split: drawn by the seed, the same everywhere."""
 
+import heapq
 import re
 
 import numpy as np
@@ -16,18 +17,47 @@ def hold_out(records: Records, fraction: float, seed: int, group: str | None = N
     """
     if len(records) < 2:
         raise DataError(f"{len(records)} image; at least 2 are needed, one to train on and one to validate")
-    groups = np.arange(len(records)) if group is None else _groups(records, group)
+    groups = _groups(records, group)
     sizes = np.bincount(groups)
     order = np.random.default_rng(seed).permutation(len(sizes))
     wanted = min(max(1, round(len(records) * fraction)), len(records) - 1)
     # whole groups until there are enough, one of them at least left to train on
     count = min(int(np.searchsorted(np.cumsum(sizes[order]), wanted)) + 1, len(sizes) - 1)
-    held_out = np.isin(groups, order[:count])
+    return _divided(records, np.isin(groups, order[:count]))
+
+
+def hold_out_fold(
+    records: Records, fold: tuple[int, int], seed: int, group: str | None = None
+) -> tuple[Records, Records]:
+    """Training and validation part in the order of `records`, of fold (k, n): the k-th of n, from 1.
+
+    The validation parts of the n folds of one `seed` are disjoint, hold all records together and about as many each;
+    groups stay together as in `hold_out`. Raises DataError for fewer groups than folds.
+    """
+    number, count = fold
+    groups = _groups(records, group)
+    sizes = np.bincount(groups)
+    if len(sizes) < count:
+        what = "images" if group is None else "groups of images"
+        raise DataError(f"--fold {number}/{count}: there are only {len(sizes)} {what}, a fold needs one at least")
+    order = np.random.default_rng(seed).permutation(len(sizes))
+    # the largest groups first, each to the fold that has the fewest records so far
+    folds = [(0, index) for index in range(count)]
+    fold_of_group = np.empty(len(sizes), np.int64)
+    for index in order[np.argsort(-sizes[order], kind="stable")].tolist():
+        records_so_far, fold_of_group[index] = folds[0]
+        heapq.heapreplace(folds, (records_so_far + int(sizes[index]), folds[0][1]))
+    return _divided(records, fold_of_group[groups] == number - 1)
+
+
+def _divided(records: Records, held_out: np.ndarray) -> tuple[Records, Records]:
     return Subset(records, np.flatnonzero(~held_out)), Subset(records, np.flatnonzero(held_out))
 
 
-def _groups(records: Records, pattern: str) -> np.ndarray:
-    """(N,) number of each record's group, by first appearance."""
+def _groups(records: Records, pattern: str | None) -> np.ndarray:
+    """(N,) number of each record's group, by first appearance; without a pattern each record stands alone."""
+    if pattern is None:
+        return np.arange(len(records))
     try:
         expression = re.compile(pattern)
     except re.error as error:

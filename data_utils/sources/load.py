@@ -8,7 +8,7 @@ from data_utils.config import DataConfig
 from data_utils.shapes import VAL_FIRST, Shapes
 from data_utils.sources.folder import find_splits, pair_files
 from data_utils.sources.hf_datasets import HFRecords, ask_hub, holds_tables, is_hub_id, load_tables
-from data_utils.sources.holdout import hold_out, hold_out_shards
+from data_utils.sources.holdout import hold_out, hold_out_fold, hold_out_shards
 from data_utils.sources.parquet import ParquetRecords
 from data_utils.sources.records import Records
 from data_utils.sources.remote import find_files
@@ -23,11 +23,12 @@ VAL_SPLITS = ("val", "validation", "valid")
 def load_records(config: DataConfig) -> tuple[Records, Records]:
     """Training and validation split of `config.dataset`.
 
-    Without a validation split, a share `val_fraction` of the training images, drawn by `seed`, becomes one: the same on
-    every file system, and whole groups of names alike in what matches `val_group`.
+    Without a validation split, a share `val_fraction` of the training images, drawn by `seed`, becomes one, or the part
+    that `fold` says: the same on every file system, and whole groups of names alike in what matches `val_group`.
     Raises DataError for what is missing, unpaired or ambiguous.
     """
     if config.dataset == "shapes":
+        _check_folds(config, "its own validation images")
         return Shapes(SHAPES_LENGTHS[0]), Shapes(SHAPES_LENGTHS[1], first=VAL_FIRST)
     path = Path(config.dataset).expanduser()
     if config.streaming or "://" in config.dataset or path.suffix == ".tar" or _holds_tars(path):
@@ -46,14 +47,29 @@ def load_records(config: DataConfig) -> tuple[Records, Records]:
         }
     train_name, val_name = _choose(splits, config)
     train = splits[train_name]()
-    if val_name is None:
-        return hold_out(train, config.val_fraction, config.seed, config.val_group)
-    return train, splits[val_name]()
+    if val_name is not None:
+        _check_folds(config, f"the validation split {val_name}")
+        return train, splits[val_name]()
+    if config.fold is not None:
+        return hold_out_fold(train, config.fold, config.seed, config.val_group)
+    return hold_out(train, config.val_fraction, config.seed, config.val_group)
+
+
+def _check_folds(config: DataConfig, validation: str) -> None:
+    """DataError where folds are asked for and `validation` is given."""
+    if config.fold is not None:
+        number, count = config.fold
+        raise DataError(
+            f"--fold {number}/{count} cuts the training images into folds, but {config.dataset} has {validation};"
+            " leave --fold out, or give a data set of one split"
+        )
 
 
 def load_stream(config: DataConfig, path: Path) -> tuple[Records, Records]:
     """Both splits of parquet or tar files that stay where they are; if there is one only, whole files are held out."""
     dataset = config.dataset
+    if config.fold is not None:
+        raise DataError(f"--fold needs images that can be reached in any order, and {dataset} is a stream")
     if path.exists():
         url = str(path)
     elif "://" in dataset:

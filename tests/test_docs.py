@@ -29,7 +29,7 @@ SMALL = {  # flags that make a documented command quick
     "train.py": "--max-steps 2 --base-channels 4 --depth 2 --num-workers 0",
     "python -m data_utils.shapes": "--train 4 --val 2",
 }
-COMMAND = r"(\w+=\S+ )*(accelerate launch|torchrun|python3?) .*(train\.py|predict\.py|benchmarks/|-m )"
+COMMAND = r"(\w+=\S+ )*(accelerate launch|torchrun|python3?) .*(train\.py|predict\.py|app\.py|benchmarks/|-m )"
 OTHERS = {"pip", "mypy", "pytest", "pre-commit", "tensorboard", "hf", "docker", "git", ".ci/run"}  # not ours to parse
 # flags that the documentation names and that belong to programs of other people
 FOREIGN = {"--amp", "--bilinear", "--load", "--mask-threshold", "--no-save", "--validation", "--viz"}  # Pytorch-UNet
@@ -140,7 +140,7 @@ def test_every_link_and_every_file_named_is_there(page):
 
 def known_flags() -> set[str]:
     """Every flag of the scripts and the launchers."""
-    files = [ROOT / "train_utils" / "args.py", ROOT / "inference" / "args.py"]
+    files = [ROOT / "train_utils" / "args.py", ROOT / "inference" / "args.py", ROOT / "app.py"]
     files += [path for folder in ("data_utils", "unet", "benchmarks") for path in (ROOT / folder).glob("*.py")]
     flags = {flag for path in files for flag in re.findall(r'"(--[a-z][\w-]*)"', path.read_text())}
     for parser in (launch_command_parser(), get_args_parser()):

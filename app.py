@@ -1,0 +1,92 @@
+"""A page in the browser to try a model on: drop an image file, see its mask and overlay, download the mask.
+
+python app.py --model runs/x/model
+
+It needs an environment of its own, requirements-app.txt, and starts as a Hugging Face Space as it is.
+"""
+
+import argparse
+import os
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from PIL import Image
+
+from inference.page import LIMITS, MAX_BYTES, STYLE, PagePredictor
+from runtime import cli as arg
+from runtime.console import say
+from runtime.errors import SettingsError, UsageError
+from runtime.signals import exit_on_sigterm
+
+KEPT_MINUTES = 10
+INTRODUCTION = f"""# Segment an image
+
+Drop an image file of up to {LIMITS}; `predict.py` takes any.
+Of a TIFF, the first page is segmented. Image and mask are deleted after {KEPT_MINUTES} minutes.
+"""
+SET_OPACITY = "opacity => document.documentElement.style.setProperty('--mask-opacity', opacity)"
+
+
+def parse_args(description: str) -> argparse.Namespace:
+    """A Space gives no flags: its model lies beside this file or is named by a variable, as its address is."""
+    parser = arg.Arguments(description=description)
+    beside = Path(__file__).with_name("model")
+    model = os.environ.get("MODEL") or (str(beside) if beside.is_dir() else None)
+    parser.add_argument("--model", default=model, help="as for predict.py; else $MODEL, else model/ beside app.py")
+    host = os.environ.get("GRADIO_SERVER_NAME", "127.0.0.1")
+    parser.add_argument("--host", default=host, help="address to listen on; 0.0.0.0 is all of this machine's")
+    parser.add_argument("--port", type=arg.natural, help="default: the first free one from 7860")
+    args = parser.parse_args()
+    if args.model is None:
+        raise UsageError("--model is not given, and there is no folder model/ beside app.py")
+    return args
+
+
+def serve(predict: PagePredictor, host: str, port: int | None) -> None:
+    """Open the page; returns when the process is asked to stop."""
+    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+    try:
+        import gradio as gr
+    except ImportError as error:
+        raise SettingsError(f"{error}: pip install -r requirements-app.txt, in an environment of its own") from error
+
+    with gr.Blocks(title="Segment an image", delete_cache=(60, 60 * KEPT_MINUTES)) as page:
+        gr.Markdown(INTRODUCTION)
+        upload = gr.File(label="Image")  # a picture widget would decode it, to 8 bits
+        shown = gr.HTML(label="Prediction")
+        with gr.Column(elem_classes="with-mask"):
+            opacity = gr.Slider(0, 1, 0.5, label="Opacity of the mask")
+            mask = gr.DownloadButton("Download the mask")
+        upload.change(predict, upload, [shown, mask], api_name="predict", concurrency_limit=1)
+        opacity.input(None, opacity, None, js=SET_OPACITY)
+    try:
+        _, url, _ = page.launch(
+            server_name=host,
+            server_port=port,
+            share=False,
+            ssr_mode=False,
+            run_history=False,  # which a browser would keep
+            footer_links=[],
+            max_file_size=10 * MAX_BYTES,  # beyond which Gradio says no more than "Error"
+            css=STYLE,
+            quiet=True,
+            prevent_thread_lock=True,
+        )
+    except OSError as error:
+        where = f"--host {host}" + (f" --port {port}" if port else "")
+        raise SettingsError(f"{where}: is in use, or no address of this machine; choose another") from error
+    say(f"open {url}; Ctrl-C ends it")
+    page.block_thread()
+
+
+def main() -> None:
+    args = parse_args(__doc__.splitlines()[0])
+    exit_on_sigterm()
+    Image.MAX_IMAGE_PIXELS = None  # the page says what is too large
+    with TemporaryDirectory(prefix="segment-") as folder:
+        os.environ["GRADIO_TEMP_DIR"] = folder  # uploads, and whatever Gradio leaves
+        serve(PagePredictor(args.model), args.host, args.port)
+
+
+if __name__ == "__main__":
+    arg.run_script(main)

@@ -1,0 +1,116 @@
+"""Prediction for a page in a browser: a file of a moderate size in, HTML that shows its mask, and the mask, out."""
+
+from base64 import b64encode
+from html import escape
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from data_utils.class_map import ClassMap
+from data_utils.image_io.reader import read_header, read_image, read_mask
+from data_utils.image_io.writers import OVERLAY_LEVEL
+from data_utils.visualize import class_colors, to_rgb
+from inference.inputs import Job, find_jobs
+from inference.pipeline import ERRORS_OF_ONE_FILE, PredictionPipeline
+from inference.predictor import Predictor
+from inference.writer import MASK, PredictionWriter
+from runtime.errors import ImageError
+
+MAX_PIXELS, MAX_BYTES = 40_000_000, 100_000_000
+LIMITS = f"{MAX_PIXELS // 10**6} megapixels and {MAX_BYTES // 10**6} MB"
+SHOWN_SIDE = 1000  # pixels: of an image with twice as many, every second row and column is shown
+STYLE = """
+.pictures {display: grid; gap: 1rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 20rem), 1fr))}
+.pictures figure {margin: 0; min-width: 0}
+.pictures .stack {position: relative; max-width: 100%}
+.pictures img {position: absolute; inset: 0; width: 100%; height: 100%; margin: 0}
+.pictures .mask {image-rendering: pixelated}
+.pictures .tint {opacity: var(--mask-opacity, 0.5)}
+.gradio-container:not(:has(.pictures)) .with-mask {display: none}
+.classes {display: flex; flex-wrap: wrap; gap: 0.25rem 1.5rem; padding: 0; margin: 1rem 0 0; list-style: none}
+.classes li {margin: 0; overflow-wrap: anywhere}
+.classes span {display: inline-block; width: 1em; height: 1em; margin-right: 0.5em; border: 1px solid grey}
+"""
+
+
+class PagePredictor:
+    """A model that predicts one uploaded file at a time, by predict.py's own pipeline.
+
+    Args:
+        model: as `Predictor.from_pretrained` takes it.
+    """
+
+    def __init__(self, model: str | Path) -> None:
+        device = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+        self.predictor = Predictor.from_pretrained(model, device)
+        self.class_map = ClassMap.of_model(self.predictor.config.preprocess, self.predictor.config.num_classes)
+
+    def __call__(self, upload: str | None) -> tuple[str, str | None]:
+        """HTML of the prediction and the path of the mask, in a folder beside the file; of a bad one, why, and None."""
+        if upload is None:
+            return "", None
+        file = Path(upload)
+        try:
+            job = page_job(file)
+            pipeline = PredictionPipeline(self.predictor, PredictionWriter(self.class_map, (MASK,)), finished=set())
+            ((_, problem),) = pipeline.run([[job]])
+            if isinstance(problem, Exception):
+                raise problem
+            written = job.file(MASK)
+            mask = self.class_map.encode(read_mask(written, file.name), file.name)
+            return prediction_html(read_image(file, file.name), mask, self.class_map), str(written)
+        except ERRORS_OF_ONE_FILE as error:
+            line = str(error).replace(str(file), file.name)  # a visitor knows its name, not where it lies here
+            return f'<p role="alert">{escape(line)}</p>', None
+
+
+def page_job(file: Path) -> Job:
+    """An image file (of a TIFF, the first page) as predict.py has it; its mask goes to a folder beside it.
+
+    ImageError, by the file's size and header alone, for what is too large for a page.
+    """
+    remedy = f"a page takes up to {LIMITS}; predict.py takes any image"
+    if file.stat().st_size > MAX_BYTES:
+        raise ImageError(f"{file.name}: has {file.stat().st_size / 1e6:,.1f} MB, {remedy}")
+    job = find_jobs([str(file)], file.parent / "mask", [MASK])[0]
+    height, width = job.size or read_header(file, file.name)[0]
+    if height * width > MAX_PIXELS:
+        raise ImageError(f"{file.name}: has {width:,} x {height:,} pixels, {remedy}")
+    return job
+
+
+def prediction_html(image: np.ndarray, mask: np.ndarray, class_map: ClassMap) -> str:
+    """Mask, overlay and legend of an image (H, W, C) and its class indices (H, W), to be shown with STYLE.
+
+    The browser blends the overlay by `--mask-opacity`: at its default, one half, it is what predict.py writes.
+    """
+    colors = class_colors(class_map.values)
+    step = max(1, max(mask.shape) // SHOWN_SIDE)
+    indices = Image.fromarray(np.ascontiguousarray(mask[::step, ::step]))
+    indices.putpalette(colors.tobytes())
+    layer = _address(indices, transparency=0)  # an overlay leaves class 0 as it is
+    photo = _address(Image.fromarray(to_rgb(image[::step, ::step])))
+    height, width = mask.shape
+    stack = f'<div class="stack" style="aspect-ratio: {width} / {height}; width: calc(75vh * {width} / {height})">'
+    paints = [f"background: rgb{tuple(color)}" for color in colors.tolist()]
+    shares = np.bincount(mask.ravel(), minlength=len(class_map)) / mask.size
+    legend = [
+        f'<li><span style="{paint}"></span>{escape(name)} {share:.1%}</li>'
+        for paint, name, share in zip(paints, class_map.names, shares, strict=True)
+    ]
+    return f"""<div class="pictures">
+<figure><figcaption>Mask</figcaption>
+{stack}<img class="mask" style="{paints[0]}" src="{layer}" alt="mask"></div></figure>
+<figure><figcaption>Overlay</figcaption>
+{stack}<img src="{photo}" alt="image"><img class="mask tint" src="{layer}" alt="its mask"></div></figure>
+</div><ul class="classes">{"".join(legend)}</ul>"""
+
+
+def _address(picture: Image.Image, **options: int) -> str:
+    """A picture as a URL that holds it, so that no file is written."""
+    buffer = BytesIO()
+    picture.save(buffer, "png", compress_level=OVERLAY_LEVEL, **options)
+    return f"data:image/png;base64,{b64encode(buffer.getvalue()).decode()}"

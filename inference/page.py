@@ -32,7 +32,8 @@ STYLE = """
 .gradio-container:not(:has(.pictures)) .with-mask {display: none}
 .classes {display: flex; flex-wrap: wrap; gap: 0.25rem 1.5rem; padding: 0; margin: 1rem 0 0; list-style: none}
 .classes li {margin: 0; overflow-wrap: anywhere}
-.classes span {display: inline-block; width: 1em; height: 1em; margin-right: 0.5em; border: 1px solid grey}
+.classes span {display: inline-block; width: 1em; height: 1em; margin-right: 0.5em; vertical-align: -0.15em;
+  border: 1px solid grey}
 """
 
 

@@ -348,6 +348,8 @@ MUTANTS = [
         "batch.to(network.mean.device)",
         "test_predict_device.py",
     ),
+    Mutant("inference/page.py", "height * width > MAX_PIXELS", "height > MAX_PIXELS", "test_app.py"),
+    Mutant("inference/page.py", "_address(indices, transparency=0)", "_address(indices)", "test_app.py"),
     Mutant("inference/writer.py", "file.st_mtime >= begun", "True", "test_predict.py test_predict_outputs.py"),
     Mutant(
         "inference/provenance.py",

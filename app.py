@@ -72,7 +72,7 @@ def serve(predict: PagePredictor, host: str, port: int | None) -> None:
             quiet=True,
             prevent_thread_lock=True,
         )
-    except OSError as error:
+    except (OSError, OverflowError) as error:
         where = f"--host {host}" + (f" --port {port}" if port else "")
         raise SettingsError(f"{where}: is in use, or no address of this machine; choose another") from error
     say(f"open {url}; Ctrl-C ends it")

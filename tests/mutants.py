@@ -328,8 +328,8 @@ MUTANTS = [
     ),
     Mutant(
         "data_utils/sources/holdout.py",
-        "np.random.default_rng(seed).permutation(len(sizes))",
-        "np.arange(len(sizes))",
+        "np.random.default_rng(seed).permutation(len(sizes))\n    wanted",
+        "np.arange(len(sizes))\n    wanted",
         "test_sources.py",
     ),
     Mutant(
@@ -389,6 +389,12 @@ MUTANTS = [
     Mutant("inference/boundary.py", "of_true | of_pred", "true | predicted", "test_boundary.py"),
     Mutant("inference/boundary.py", "return max(float", "return min(float", "test_boundary.py"),
     Mutant("inference/boundary.py", "np.where(truth == IGNORE_INDEX, IGNORE_INDEX, pred)", "pred", "test_boundary.py"),
+    Mutant(
+        "data_utils/sources/holdout.py", "np.argsort(-sizes[order]", "np.argsort(sizes[order]", "test_dataset_info.py"
+    ),
+    Mutant("runtime/signals.py", "now - first >= ONE_PRESS_SECONDS", "now > first", "test_signals.py"),
+    Mutant("runtime/signals.py", "now - first >= ONE_PRESS_SECONDS", "False", "test_signals.py"),
+    Mutant("unet/config.py", "not isinstance(value, bool) and math.isfinite(value)", "True", "test_model.py"),
 ]
 
 

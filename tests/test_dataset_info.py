@@ -169,15 +169,15 @@ def test_a_group_that_cannot_split_is_one_line(tmp_path, group, message):
         load_info(write_folder(tmp_path, 5, seed=0), val_group=group)
 
 
-@pytest.mark.parametrize(("group", "most"), [(None, 4), (r"^([a-z]+)_", 9)])
-def test_folds_are_disjoint_hold_all_images_and_about_as_many_each(tmp_path, group, most):
+@pytest.mark.parametrize(("group", "folds", "most"), [(None, 5, 4), (r"^([a-z]+)_", 5, 9), (r"^([a-z]+)_", 2, 11)])
+def test_folds_are_disjoint_hold_all_images_and_about_as_many_each(tmp_path, group, folds, most):
     for kind in ("images", "masks"):
         (tmp_path / kind).mkdir()
         for volume, slices in (("a", 2), ("bb", 9), ("c", 4), ("d", 3), ("e", 2)):
             for i in range(slices):
                 Image.new("L", (8, 8), i % 2).save(tmp_path / kind / f"{volume}_{i}.png")
     for seed in range(3):
-        infos = [load_info(tmp_path, val_group=group, seed=seed, fold=(k, 5)) for k in range(1, 6)]
+        infos = [load_info(tmp_path, val_group=group, seed=seed, fold=(k, folds)) for k in range(1, folds + 1)]
         parts = [[record["name"] for record in info.val.records] for info in infos]
         assert sorted(name for part in parts for name in part) == sorted(
             file.name for file in (tmp_path / "images").iterdir()

@@ -3,7 +3,7 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -13,6 +13,8 @@ import numpy as np
 
 from runtime.errors import DataError, ImageError
 from unet.config import IGNORE_INDEX, MaskValue, Preprocess
+
+NamedClasses = Sequence[tuple[MaskValue, str]]
 
 MAX_VALUES = 255
 MAX_SCATTERED = 32  # grey values that are not 0, 1, 2, ...: more of them are no classes
@@ -168,7 +170,12 @@ def _read_classes(path: str) -> list[tuple[str, str]]:
     return list(content)
 
 
-def resolve_classes(found: dict[MaskValue, int], classes: str | None, ignore: str | None) -> ClassMap:
+def named_classes(flag: str | None, of_files: NamedClasses) -> NamedClasses:
+    """What --classes says, else what the data set's own files say; empty where neither names classes."""
+    return parse_classes(flag) if flag else of_files
+
+
+def resolve_classes(found: dict[MaskValue, int], classes: NamedClasses, ignore: str | None) -> ClassMap:
     """The classes of masks that hold the values `found` (as `inspect.total_pixels` gives them).
 
     Without `classes`, every value in order is a class save the ignored one: `ignore`, or 255 where the others are
@@ -176,7 +183,7 @@ def resolve_classes(found: dict[MaskValue, int], classes: str | None, ignore: st
     """
     values: list[Any] = sorted(found)
     ignored = None if ignore is None else _parse_value(ignore)
-    if classes is None:
+    if not classes:
         if ignored is not None and ignored not in found:
             raise DataError(f"--ignore-index {ignore} is in no mask; the masks hold {show(values)}")
         if ignored is None and len(values) > 2 and values == [*range(len(values) - 1), IGNORE_INDEX]:
@@ -190,7 +197,7 @@ def resolve_classes(found: dict[MaskValue, int], classes: str | None, ignore: st
         binary = len(values) == 2 and values[0] in (0, (0, 0, 0))
         names = ["background", "foreground"] if binary else [show([value]) for value in values]
     else:
-        pairs = parse_classes(classes)
+        pairs = list(classes)
         greys = all(isinstance(value, tuple) and len(set(value)) == 1 for value, _ in pairs)
         if greys and all(isinstance(value, int) for value in found):  # black and white by colour: stored so or not
             pairs = [(value[0], name) for value, name in pairs if isinstance(value, tuple)]

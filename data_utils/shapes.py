@@ -15,7 +15,6 @@ from runtime import cli
 from runtime.console import say
 
 CLASS_NAMES: tuple[str, ...] = ("background", "disk", "square", "triangle", "ring")
-CLASSES = ",".join(f"{value}={name}" for value, name in enumerate(CLASS_NAMES))  # as --classes takes it
 SIZES = ((96, 96), (96, 136), (120, 100), (128, 128), (144, 160))  # (H, W); not all square or multiples of 16
 VAL_FIRST = 1_000_000  # validation counts from here, so that no length of training split ever reaches it
 
@@ -26,6 +25,8 @@ class Shapes(Records):
     A record is a function of (seed, first + i) alone. Objects are rotated, textured and shaded, later ones cover
     earlier ones; light is uneven, pixels noisy. Hue and texture lean towards a class without settling it.
     """
+
+    classes = tuple(enumerate(CLASS_NAMES))
 
     def __init__(self, length: int, seed: int = 0, first: int = 0) -> None:
         self.length, self.seed, self.first = length, seed, first

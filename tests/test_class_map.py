@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from data_utils.analysis.inspect import inspect_split, raise_problems, total_pixels
-from data_utils.class_map import ClassMap, _table, parse_classes, resolve_classes
+from data_utils.class_map import ClassMap, _table, named_classes, parse_classes, resolve_classes
 from data_utils.image_io.formats import opened
 from data_utils.image_io.reader import read_header, read_mask
 from data_utils.image_io.regions import open_regions
@@ -105,7 +105,7 @@ def discover(masks):
 
 @pytest.mark.parametrize("source", FORMATS.values(), ids=FORMATS)
 def test_every_format_gives_the_same_indices(source):
-    class_map = resolve_classes(discover([(source, "mask")]), None, None)
+    class_map = resolve_classes(discover([(source, "mask")]), (), None)
     result = class_map.encode(read_mask(source, "mask"), "mask")
     assert result.dtype == np.uint8
     np.testing.assert_array_equal(result, INDICES)
@@ -250,7 +250,7 @@ def test_a_colour_mask_that_holds_only_greys_is_still_a_colour_mask():
     black = np.zeros((2, 3, 3), np.uint8)
     found = discover([(black, "black"), (FORMATS["RGB png"], "street")])
     assert found == {colour: 40 + 6 * (colour == (0, 0, 0)) for colour in COLOURS}
-    class_map = resolve_classes(found, None, None)
+    class_map = resolve_classes(found, (), None)
     np.testing.assert_array_equal(class_map.encode(read_mask(black, "black"), "black"), np.zeros((2, 3)))
 
 
@@ -302,30 +302,31 @@ RESOLVED = [
 
 @pytest.mark.parametrize(("found", "ignore", "values", "ignore_value"), RESOLVED)
 def test_found_values_become_classes(found, ignore, values, ignore_value):
-    class_map = resolve_classes(dict.fromkeys(found, 1), None, ignore)
+    class_map = resolve_classes(dict.fromkeys(found, 1), (), ignore)
     assert (class_map.values, class_map.ignore_value) == (values, ignore_value)
 
 
 def test_classes_without_given_names_are_named_by_their_values():
-    assert resolve_classes({0: 1, 255: 1}, None, None).names == ("background", "foreground")
-    assert resolve_classes({1: 1, 2: 1}, None, None).names == ("1", "2")
-    assert resolve_classes({0: 1, 7: 1, 9: 1}, None, None).names == ("0", "7", "9")
-    assert resolve_classes(dict.fromkeys(COLOURS, 1), None, None).names == ("#000000", "#804080", "#8040c8")
+    assert resolve_classes({0: 1, 255: 1}, (), None).names == ("background", "foreground")
+    assert resolve_classes({1: 1, 2: 1}, (), None).names == ("1", "2")
+    assert resolve_classes({0: 1, 7: 1, 9: 1}, (), None).names == ("0", "7", "9")
+    assert resolve_classes(dict.fromkeys(COLOURS, 1), (), None).names == ("#000000", "#804080", "#8040c8")
 
 
 def test_given_classes_keep_their_order_and_may_be_absent():
-    class_map = resolve_classes({0: 5, 255: 5}, "255=car, 0=road,7=rare", None)
+    class_map = resolve_classes({0: 5, 255: 5}, parse_classes("255=car, 0=road,7=rare"), None)
     assert class_map == ClassMap(("car", "road", "rare"), (255, 0, 7), None)
 
 
 def test_given_classes_leave_255_ignored_when_it_is_none_of_them():
-    assert resolve_classes({0: 1, 9: 1, 255: 1}, "0=a,9=b", None).ignore_value == 255
-    assert resolve_classes({0: 1, 9: 1, 11: 1}, "0=a,9=b,11=void", "11") == ClassMap(("a", "b"), (0, 9), 11)
-    assert resolve_classes({0: 1, 9: 1}, "0=a,9=b", "77").ignore_value == 77
+    assert resolve_classes({0: 1, 9: 1, 255: 1}, parse_classes("0=a,9=b"), None).ignore_value == 255
+    with_void = resolve_classes({0: 1, 9: 1, 11: 1}, parse_classes("0=a,9=b,11=void"), "11")
+    assert with_void == ClassMap(("a", "b"), (0, 9), 11)
+    assert resolve_classes({0: 1, 9: 1}, parse_classes("0=a,9=b"), "77").ignore_value == 77
 
 
 def test_black_and_white_may_be_named_by_colour():
-    assert resolve_classes({0: 1, 255: 1}, "#000000=road,#ffffff=car", None).values == (0, 255)
+    assert resolve_classes({0: 1, 255: 1}, parse_classes("#000000=road,#ffffff=car"), None).values == (0, 255)
 
 
 @pytest.mark.parametrize(
@@ -343,7 +344,7 @@ def test_black_and_white_may_be_named_by_colour():
 )
 def test_values_that_make_no_classes_are_refused(found, classes, ignore, reason):
     with pytest.raises(DataError, match=re.escape(reason)):
-        resolve_classes(dict.fromkeys(found, 1), classes, ignore)
+        resolve_classes(dict.fromkeys(found, 1), named_classes(classes, ()), ignore)
 
 
 @pytest.mark.parametrize(
@@ -446,5 +447,5 @@ def test_encoding_leaves_nothing_large_in_what_loader_processes_are_sent():
 def test_many_scattered_grey_values_are_no_classes_but_many_numbered_ones_are():
     smoothed = {value: 10 for value in [*range(0, 250, 5), 255]}
     with pytest.raises(DataError, match="smoothed edges or lossy compression"):
-        resolve_classes(smoothed, None, None)
-    assert len(resolve_classes({value: 10 for value in range(151)}, None, None).values) == 151
+        resolve_classes(smoothed, (), None)
+    assert len(resolve_classes({value: 10 for value in range(151)}, (), None).values) == 151

@@ -517,7 +517,7 @@ def test_isbi_is_a_flat_binary_data_set():
     train, val = loaded(DATA / "isbi2012", val_fraction=0.1)
     assert (len(train), len(val)) == (27, 3)
     assert (check_sizes(train) == 512).all()
-    class_map = resolve_classes(discover([train[i] for i in range(5)]), None, None)
+    class_map = resolve_classes(discover([train[i] for i in range(5)]), (), None)
     assert (class_map.names, class_map.values, class_map.ignore_value) == (("background", "foreground"), (0, 255), None)
 
 
@@ -526,5 +526,5 @@ def test_camvid_has_both_splits_and_a_void_class():
     train, val = loaded(DATA / "camvid")
     assert (len(train), len(val)) == (367, 101)
     assert (check_sizes(val) == (360, 480)).all()
-    class_map = resolve_classes(discover(train), None, "11")
+    class_map = resolve_classes(discover(train), (), "11")
     assert (class_map.values, class_map.ignore_value) == (tuple(range(11)), 11)

@@ -16,9 +16,8 @@ from data_utils.analysis.inspect import (
 from data_utils.analysis.inspect_windows import inspect_in_windows
 from data_utils.analysis.label_warnings import label_warnings
 from data_utils.analysis.normalization import STATISTICS_IMAGES, Normalization, measure_normalization
-from data_utils.class_map import ClassMap, as_grey, resolve_classes
+from data_utils.class_map import ClassMap, NamedClasses, as_grey, named_classes, resolve_classes
 from data_utils.config import DataConfig
-from data_utils.shapes import CLASSES
 from data_utils.sources.load import load_records
 from data_utils.sources.records import ListRecords, Records
 from runtime.cache import cached, digest
@@ -106,7 +105,7 @@ def load_dataset_info(config: DataConfig) -> DatasetInfo:
     `on_bad_sample` "skip" they are noted.
     """
     train, val = load_records(config)
-    classes = config.classes or (CLASSES if config.dataset == "shapes" else None)
+    classes = named_classes(config.classes, train.classes)
     if train.group_sizes is None:
         return inspect_files(train, val, config, classes)
     if not classes or not (config.image_size or config.crop_size):
@@ -114,7 +113,7 @@ def load_dataset_info(config: DataConfig) -> DatasetInfo:
     return sample_stream(train, val, config, classes)
 
 
-def inspect_files(train: Records, val: Records, config: DataConfig, classes: str | None) -> DatasetInfo:
+def inspect_files(train: Records, val: Records, config: DataConfig, classes: NamedClasses) -> DatasetInfo:
     """All that is to be known of files at hand."""
     windows = config.crop_size is not None  # validation images are computed whole
     inspected = [
@@ -142,7 +141,7 @@ def inspect_files(train: Records, val: Records, config: DataConfig, classes: str
     )
 
 
-def sample_stream(train: Records, val: Records, config: DataConfig, classes: str) -> DatasetInfo:
+def sample_stream(train: Records, val: Records, config: DataConfig, classes: NamedClasses) -> DatasetInfo:
     """What a sample of a stream shows; the headers of validation images too, where their sizes are needed."""
     assert train.group_sizes is not None
     rng = np.random.default_rng(config.seed)

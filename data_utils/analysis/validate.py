@@ -15,12 +15,11 @@ from data_utils.analysis.inspect import (
 )
 from data_utils.analysis.inspect_windows import inspect_in_windows
 from data_utils.analysis.label_warnings import label_warnings
-from data_utils.class_map import resolve_classes, show
+from data_utils.class_map import named_classes, resolve_classes, show
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import ImageSource
 from data_utils.image_io.reader import read_image
 from data_utils.image_io.regions import bands, large_regions
-from data_utils.shapes import CLASSES
 from data_utils.sources.load import load_records
 from data_utils.sources.records import Record, Records
 from runtime.errors import DataError
@@ -37,7 +36,6 @@ def check_data(config: DataConfig) -> tuple[str, int]:
     """
     train, val = load_records(replace(config, allow_unpaired=True))
     splits = {"training": train, "validation": val}
-    named = config.classes or (CLASSES if config.dataset == "shapes" else None)
     problems: dict[str, list[str]] = defaultdict(list)
     if not config.allow_unpaired:
         problems[UNPAIRED] += sorted({line for records in splits.values() for line in records.unpaired})
@@ -56,6 +54,7 @@ def check_data(config: DataConfig) -> tuple[str, int]:
     lines = [f"{config.dataset}: " + ", ".join(f"{len(records)} {what} images" for what, records in splits.items())]
     try:
         found = total_pixels(inspected)
+        named = named_classes(config.classes, train.classes)
         class_map = resolve_classes(found, named, config.ignore_index)
         warnings = label_warnings(inspected, found, class_map, named=bool(named), ignored=bool(config.ignore_index))
         for inspection, records in inspected:

@@ -4,6 +4,7 @@ import struct
 import tokenize
 import warnings
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
@@ -15,7 +16,16 @@ from PIL import ExifTags, Image, UnidentifiedImageError
 
 from runtime.errors import ImageError, UserError
 
-ImageSource = str | Path | bytes | dict | Image.Image | np.ndarray
+
+class DrawnMask(ABC):
+    """A mask that is drawn from annotations whenever it is read: a small object that can be pickled."""
+
+    @abstractmethod
+    def draw(self) -> np.ndarray:
+        """Mask values, (H, W) uint8 or uint16. Raises DataError, with the file and the annotation."""
+
+
+ImageSource = str | Path | bytes | dict | Image.Image | np.ndarray | DrawnMask
 
 TIFF_SUFFIXES = (".tif", ".tiff")
 IMAGE_SUFFIXES: tuple[str, ...] = (".bmp", ".gif", ".jp2", ".jpeg", ".jpg", ".npy", ".pbm", ".pgm", ".png", ".pnm")
@@ -65,7 +75,9 @@ def opened(source: ImageSource | None, name: str, page: int = 0) -> Iterator[Ima
             content = source["bytes"] if source.get("bytes") is not None else source["path"]
         if content is None:
             raise ImageError(f"{name} is missing")
-        if isinstance(content, Image.Image | np.ndarray):
+        if isinstance(content, DrawnMask):
+            yield content.draw()
+        elif isinstance(content, Image.Image | np.ndarray):
             yield content
         elif isinstance(content, bytes) and content.startswith(b"\x93NUMPY"):
             yield np.lib.format.read_array(BytesIO(content), allow_pickle=False)

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import cast
@@ -12,7 +12,7 @@ import tifffile
 from PIL import Image, ImageOps
 from PIL.JpegImagePlugin import JpegImageFile
 
-from data_utils.image_io.formats import DAMAGED_TIFF, TIFF_SUFFIXES, ImageSource, readable
+from data_utils.image_io.formats import DAMAGED_TIFF, TIFF_SUFFIXES, DrawnMask, ImageSource, readable
 from data_utils.image_io.reader import decode_image, read_image, size_as_seen
 from data_utils.image_io.tiff import has_windows, is_tiff, read_window
 from runtime.errors import ImageError
@@ -145,7 +145,9 @@ def _regions(path: Path, page: int, stack: ExitStack) -> Regions:
 
 
 def regions_of(source: ImageSource) -> AbstractContextManager[Regions]:
-    """Windows of a path, or of a page of it, {"path": path, "page": number}."""
+    """Windows of a path, or of a page of it, {"path": path, "page": number}; of a drawn mask, which is small."""
+    if isinstance(source, DrawnMask):
+        return nullcontext(ArrayRegions(source.draw()))
     path, page = (source["path"], source.get("page", 0)) if isinstance(source, dict) else (source, 0)
     return open_regions(Path(cast(str, path)), page)
 

@@ -3,12 +3,13 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from functools import cached_property
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 
 from data_utils.image_io.formats import ImageSource
 from runtime.cache import digest
+from unet.config import MaskValue
 
 
 class Record(TypedDict):
@@ -19,6 +20,15 @@ class Record(TypedDict):
     name: str
 
 
+class AnnotationSummary(NamedTuple):
+    """What annotation files hold: their format, images with and without objects, objects of each class by its name."""
+
+    format: str
+    annotated: int
+    empty: int
+    instances: dict[str, int]
+
+
 class Records(ABC):
     """A sequence of records.
 
@@ -26,11 +36,15 @@ class Records(ABC):
         digest: a key of the content of all files; None where nothing can be kept of it.
         group_sizes: of a stream, (G,) how many consecutive records are read together; None where each stands alone.
         unpaired: a line for each file without partner that was left out.
+        classes: mask value and name of each class, background first; empty where the files name none.
+        annotations: what the annotation files hold that the masks are drawn from; None where masks are files.
     """
 
     digest: str | None = None
     group_sizes: np.ndarray | None = None
     unpaired: tuple[str, ...] = ()
+    classes: tuple[tuple[MaskValue, str], ...] = ()
+    annotations: AnnotationSummary | None = None
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -63,7 +77,12 @@ class Subset(Records):
 
     def __init__(self, records: Records, indices: np.ndarray) -> None:
         self.records, self.indices = records, indices
-        self.unpaired = records.unpaired
+        self.unpaired, self.classes = records.unpaired, records.classes
+
+    @property
+    def annotations(self) -> AnnotationSummary | None:  # type: ignore[override]  # counted once it is asked for
+        """Of the whole sequence."""
+        return self.records.annotations
 
     @cached_property
     def digest(self) -> str | None:  # type: ignore[override]  # computed once it is asked for

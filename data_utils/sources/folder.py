@@ -17,6 +17,7 @@ from runtime.errors import DataError
 IMAGE_FOLDERS = ("images", "imgs", "image")
 MASK_FOLDERS = ("masks", "labels", "annotations", "mask", "label")
 SPLIT_FOLDERS = ("train", "training", "val", "validation", "valid")  # test only if named
+ANNOTATIONS = "annotations of COCO, labelme, YOLO, VOC or Cityscapes"  # what else a folder may hold
 NAMED = 5  # files in a message
 
 
@@ -32,34 +33,34 @@ def find_splits(root: Path, named: Iterable[str]) -> dict[str, tuple[Path, Path]
     Splits are train/, val/ and their like, or what is `named`, above images/ and masks/ or below both.
     """
     wanted = {*SPLIT_FOLDERS, *(name.lower() for name in named)}
-    splits = {name: folder for name, folder in _children(root).items() if name in wanted}
+    splits = {name: folder for name, folder in children(root).items() if name in wanted}
     flat = _one_of(root, IMAGE_FOLDERS) is not None and _one_of(root, MASK_FOLDERS) is not None
     if splits and not flat:
         return {name: _pair_of_folders(folder) for name, folder in splits.items()}
     images, masks = _pair_of_folders(root)
     if "train" in splits or "training" in splits:
         raise DataError(f"{root} holds both {images.name}/ and a train folder; keep one of the two layouts")
-    below, masks_below = _children(images), _children(masks)
+    below, masks_below = children(images), children(masks)
     inner = {name: (below[name], masks_below[name]) for name in below if name in wanted and name in masks_below}
     outer = {name: _pair_of_folders(folder) for name, folder in splits.items()}
     return (inner or {"train": (images, masks)}) | outer
 
 
-def _children(folder: Path) -> dict[str, Path]:
+def children(folder: Path) -> dict[str, Path]:
     """Folders in a folder, by lower-case name."""
     try:
         paths = sorted(entry.path for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
     except OSError as error:
         raise DataError(f"{folder} cannot be read ({error.strerror})") from error
-    children: dict[str, Path] = {}
+    found: dict[str, Path] = {}
     for path in map(Path, paths):
-        if children.setdefault(path.name.lower(), path) != path:
-            raise DataError(f"{folder} holds {children[path.name.lower()].name}/ and {path.name}/; keep one")
-    return children
+        if found.setdefault(path.name.lower(), path) != path:
+            raise DataError(f"{folder} holds {found[path.name.lower()].name}/ and {path.name}/; keep one")
+    return found
 
 
 def _one_of(folder: Path, names: tuple[str, ...]) -> Path | None:
-    found = [path for name, path in _children(folder).items() if name in names]
+    found = [path for name, path in children(folder).items() if name in names]
     if len(found) > 1:
         raise DataError(f"{folder} holds {' and '.join(f'{path.name}/' for path in found)}; keep one of them")
     return found[0] if found else None
@@ -73,7 +74,7 @@ def _pair_of_folders(folder: Path) -> tuple[Path, Path]:
         lacking = [name for name, path in (("images", images), ("masks", masks)) if path is None]
         raise DataError(
             f"{folder} has no folder of {' or '.join(lacking)}; looked for {'|'.join(IMAGE_FOLDERS)} beside "
-            f"{'|'.join(MASK_FOLDERS)}, here or in train/ and val/; found {listed}"
+            f"{'|'.join(MASK_FOLDERS)}, here or in train/ and val/, or for {ANNOTATIONS}; found {listed}"
         )
     if images.samefile(masks):
         raise DataError(f"{images} and {masks} are the same folder")
@@ -138,7 +139,7 @@ def pair_files(images: Path, masks: Path, mask_suffix: str | None, allow_unpaire
 
     `mask_suffix` None detects it. Raises DataError for doubles and, unless allowed, for files without partner.
     """
-    image_files, mask_files = _stems(images, "images"), _stems(masks, "masks")
+    image_files, mask_files = files_by_stem(images, "images"), files_by_stem(masks, "masks")
     suffix = detect_suffix(image_files, mask_files) if mask_suffix is None else mask_suffix
     mask_of = {stem.removesuffix(suffix): path for stem, path in mask_files.items() if stem.endswith(suffix)}
     stems = [stem for stem in image_files if stem in mask_of]
@@ -162,8 +163,8 @@ def pair_files(images: Path, masks: Path, mask_suffix: str | None, allow_unpaire
     return FolderRecords(images, masks, pairs, pair_pages(images, masks, pairs), unpaired)
 
 
-def _stems(folder: Path, what: str) -> dict[str, str]:
-    """Path below the folder without extension -> with it, of all pictures, in natural order."""
+def files_by_stem(folder: Path, what: str, suffixes: tuple[str, ...] = IMAGE_SUFFIXES) -> dict[str, str]:
+    """Path below the folder without extension -> with it, of all files with these extensions, in natural order."""
 
     def fail(error: OSError) -> None:
         raise DataError(f"{error.filename} cannot be read ({error.strerror})") from error
@@ -176,13 +177,14 @@ def _stems(folder: Path, what: str) -> dict[str, str]:
             extension = os.path.splitext(name)[1].lower()
             if name.startswith("."):
                 continue
-            if extension in IMAGE_SUFFIXES:
+            if extension in suffixes:
                 files.append(name if below == "." else f"{below}/{name}")
             else:
                 others.add(extension or name)
     if not files:
         found = f"only {', '.join(sorted(others)[:NAMED])}" if others else "nothing"
-        raise DataError(f"no {what} in {folder}; found {found}, looked for {', '.join(IMAGE_SUFFIXES)}")
+        hint = f" (or {ANNOTATIONS})" if what == "masks" else ""
+        raise DataError(f"no {what} in {folder}; found {found}, looked for {', '.join(suffixes)}{hint}")
     stems: dict[str, str] = {}
     for file in sorted(files, key=natural):
         stem = os.path.splitext(file)[0]

@@ -1,11 +1,12 @@
 """A data set by its name: generated shapes, a folder, parquet and tar files, a saved data set, the Hub."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
 from data_utils.config import DataConfig
 from data_utils.shapes import VAL_FIRST, Shapes
+from data_utils.sources.annotations.find import find_annotations
 from data_utils.sources.folder import find_splits, pair_files
 from data_utils.sources.hf_datasets import HFRecords, ask_hub, holds_tables, is_hub_id, load_tables
 from data_utils.sources.holdout import hold_out, hold_out_fold, hold_out_shards
@@ -35,11 +36,7 @@ def load_records(config: DataConfig) -> tuple[Records, Records]:
         return load_stream(config, path)
     splits: dict[str, Callable[[], Records]]
     if path.is_dir() and not holds_tables(path):
-        folders = find_splits(path, _named_splits(config))
-        splits = {
-            name: partial(pair_files, *both, config.mask_suffix, config.allow_unpaired)
-            for name, both in folders.items()
-        }
+        splits = open_folder(path, _named_splits(config), config.mask_suffix, config.allow_unpaired)
     else:
         tables = load_tables(config.dataset, path, config.dataset_config)
         splits = {
@@ -63,6 +60,17 @@ def _check_folds(config: DataConfig, validation: str) -> None:
             f"--fold {number}/{count} cuts the training images into folds, but {config.dataset} has {validation};"
             " leave --fold out, or give a data set of one split"
         )
+
+
+def open_folder(
+    path: Path, named: Sequence[str], mask_suffix: str | None, allow_unpaired: bool
+) -> dict[str, Callable[[], Records]]:
+    """Split -> what opens it, of a folder of images with masks or annotations; splits of other names where `named`."""
+    annotated = find_annotations(path, named, allow_unpaired)
+    if annotated is not None:
+        return annotated
+    folders = find_splits(path, named)
+    return {name: partial(pair_files, *both, mask_suffix, allow_unpaired) for name, both in folders.items()}
 
 
 def load_stream(config: DataConfig, path: Path) -> tuple[Records, Records]:

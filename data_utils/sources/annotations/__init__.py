@@ -1,0 +1,1 @@
+"""Annotations as tools export them: COCO, labelme, YOLO, VOC and Cityscapes, one module for each."""

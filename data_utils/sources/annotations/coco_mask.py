@@ -1,0 +1,89 @@
+"""The mask of one COCO image: objects as polygons or run lengths (RLE), drawn by pycocotools, COCO's own code."""
+
+import os
+import pickle
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+from pycocotools import mask as rle_masks
+
+from data_utils.image_io.formats import DrawnMask
+from data_utils.image_io.reader import read_header
+from data_utils.sources.annotations.polygons import checked_points
+from runtime.errors import DataError
+from unet.config import IGNORE_INDEX
+
+Entry = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class CocoMask(DrawnMask):
+    """The objects of one image.
+
+    Args:
+        objects: pickled entries of the file, of what drawing needs.
+        size: (H, W) as the file says, (0, 0) where it does not.
+        values: category id -> mask value.
+    """
+
+    file: str
+    image: str
+    size: tuple[int, int]
+    objects: bytes
+    values: dict[int, int]
+
+    def draw(self) -> np.ndarray:
+        """Crowds first, as 255, so that objects marked one by one stay; then objects, those of fewer pixels on top."""
+        height, width = self.size if all(self.size) else read_header(self.image, self.image)[0]
+        layers = []
+        for entry in pickle.loads(self.objects):
+            where = f"{self.file}: annotation {entry['id']} of {os.path.basename(self.image)}"
+            runs = encode(entry.get("segmentation"), height, width, where)
+            if entry["category_id"] not in self.values:
+                raise DataError(f"{where} is of category {entry['category_id']}, which the file does not list")
+            value, pixels = self.values[entry["category_id"]], int(rle_masks.area(runs))
+            layers.append((False, -pixels, value, runs) if not entry.get("iscrowd") else (True, 0, IGNORE_INDEX, runs))
+        layers.sort(key=lambda layer: (not layer[0], layer[1]))
+        mask = np.zeros((height, width), np.uint8, order="F")  # as pycocotools stores
+        for value, group in groupby(layers, key=lambda layer: layer[2]):  # neighbours of one class are decoded as one
+            mask[rle_masks.decode(rle_masks.merge([runs for *_, runs in group])).astype(bool)] = value
+        return np.ascontiguousarray(mask)
+
+
+def encode(segmentation: Any, height: int, width: int, where: str) -> Entry:
+    """Compressed RLE of an object given as polygons or as RLE. Raises DataError, with `where`."""
+    if not segmentation:
+        raise DataError(f"{where} has a box but no segmentation: it is for detection, or was exported without polygons")
+    if isinstance(segmentation, list):
+        polygons = [checked_points(polygon, f"{where}: polygon {i}") for i, polygon in enumerate(segmentation, 1)]
+        return rle_masks.merge(rle_masks.frPyObjects([points.ravel().tolist() for points in polygons], height, width))
+    counts, size = (segmentation.get(key) for key in ("counts", "size")) if isinstance(segmentation, dict) else (0, 0)
+    if size != [height, width] or not isinstance(counts, list | str):
+        raise DataError(
+            f"{where} is no RLE of {height} x {width} (height x width): size {size}, counts {type(counts).__name__}"
+        )
+    runs = run_lengths(counts) if isinstance(counts, str) else counts
+    # pycocotools leaves what no run reaches uninitialised
+    if not all(isinstance(run, int) and run >= 0 for run in runs) or sum(runs) != height * width:
+        raise DataError(f"{where} has run lengths that do not add up to {height} x {width} pixels")
+    return rle_masks.frPyObjects({"size": size, "counts": runs}, height, width)
+
+
+def run_lengths(text: str) -> list[int]:
+    """Run lengths of a compressed RLE: groups of 5 bits, the lowest first; each run less the last but one before it.
+
+    Each character is 48 more than 5 bits and, as bit 5, whether others follow; bit 4 of the last one is the sign.
+    """
+    runs: list[int] = []
+    number = shift = 0
+    for character in text:
+        bits = ord(character) - 48
+        number |= (bits & 31) << shift
+        shift += 5
+        if not bits & 32:
+            number -= (bits & 16) << shift - 4
+            runs.append(number + (runs[-2] if len(runs) > 2 else 0))
+            number = shift = 0
+    return runs

@@ -1,0 +1,166 @@
+"""labelme: a JSON file for each image, beside it or in a folder apart, with shapes in the order they were drawn.
+
+The format, and how labelme itself exports masks: https://github.com/wkentaro/labelme.
+"""
+
+import os
+from base64 import b64decode
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from data_utils.image_io.formats import ImageSource, readable
+from data_utils.sources.annotations.labelme_mask import LabelmeMask, read_labelme
+from data_utils.sources.annotations.layout import (
+    BACKGROUND_NAMES,
+    Places,
+    check_unpaired,
+    find_file,
+    holds_pictures,
+    number_classes,
+    paired_folders,
+    read_lines,
+)
+from data_utils.sources.annotations.paired import PairedRecords
+from data_utils.sources.folder import IMAGE_FOLDERS, MASK_FOLDERS, files_by_stem
+from data_utils.sources.records import AnnotationSummary, Record, Records
+from runtime.cache import cached, digest, digest_of_files
+from runtime.errors import DataError
+from unet.config import IGNORE_INDEX, MaskValue
+
+FOLDERS = (*MASK_FOLDERS, "json", "jsons", "labelme")  # of JSON files that do not lie beside the images
+HEAD = 2**20  # bytes in which a file shows what it is
+LABELS = "labels.txt"  # one name a line, as `labelme --labels` takes it
+IGNORED = "__ignore__"  # labelme's own name for what counts nowhere
+
+
+class Contents(NamedTuple):
+    """What one look at a file finds: objects of each label, path of the image, whether that is in the file itself."""
+
+    objects: dict[str, int]
+    image: str
+    is_embedded: bool
+
+
+class LabelmeRecords(PairedRecords):
+    """Images and their JSON files; the image's name is "" where it is in the JSON file."""
+
+    def __init__(
+        self,
+        folders: tuple[Path, Path],
+        pairs: Sequence[tuple[str, str]],
+        classes: tuple[tuple[MaskValue, str], ...],
+        values: dict[str, int],
+        annotations: AnnotationSummary,
+        unpaired: Sequence[str],
+    ) -> None:
+        super().__init__(*folders, pairs, classes, unpaired)
+        self.values, self.annotations = values, annotations
+
+    def __getitem__(self, i: int) -> Record:
+        image, file = self.paths(i)
+        name = self.name(i) or os.path.relpath(file, self.folders[1])
+        return {"image": image or _embedded_image(file), "mask": self.mask(image, file), "name": name}
+
+    def mask(self, image: str, annotation: str) -> ImageSource:
+        return LabelmeMask(annotation, image, self.values)
+
+
+def _embedded_image(file: str) -> bytes:
+    with readable(f"{file}: imageData", TypeError):
+        return b64decode(read_labelme(file)["imageData"])
+
+
+def find(root: Path, named: Sequence[str]) -> Places:
+    """Split -> (folder of images, folder of JSON files)."""
+    places = paired_folders(root, named, IMAGE_FOLDERS, FOLDERS)
+    return places if any(_holds_shapes(files) for _, files in places.values()) else {}
+
+
+def _holds_shapes(folder: Path) -> bool:
+    """Whether one of the first JSON files of a folder, or of one below it, is labelme's."""
+    for parent, folders, names in os.walk(folder, followlinks=True):
+        folders.sort()
+        for name in sorted(name for name in names if name.lower().endswith(".json"))[:3]:
+            with open(os.path.join(parent, name), "rb") as stream:
+                if b'"shapes"' in stream.read(HEAD):
+                    return True
+    return False
+
+
+def load(root: Path, places: Places, allow_unpaired: bool) -> dict[str, Callable[[], Records]]:
+    """Split -> what opens it. All files are looked at: classes are those of all together."""
+    looks = {split: look_at(files) for split, (_, files) in places.items()}
+    used = {label for look in looks.values() for contents in look.values() if contents for label in contents.objects}
+    lists = [folder / LABELS for folder in (root, *(files for _, files in places.values()))]
+    labels_file = next((path for path in lists if path.is_file()), None)
+    names = sorted(used) if labels_file is None else read_lines(labels_file)
+    names = [name.strip() for name in names if name.strip() not in ("", IGNORED)]
+    classes, numbers = number_classes(names, str(labels_file or root))
+    values = dict.fromkeys(BACKGROUND_NAMES, 0) | {IGNORED: IGNORE_INDEX} | dict(zip(names, numbers, strict=True))
+    return {
+        split: partial(open_records, folders, looks[split], classes, values, allow_unpaired)
+        for split, folders in places.items()
+    }
+
+
+def look_at(folder: Path) -> dict[str, Contents | None]:
+    """JSON file below the folder -> what it holds, None where it cannot be read; kept until a file changes."""
+    files = list(files_by_stem(folder, "labelme files", (".json",)).values())
+    paths = [os.path.join(folder, file) for file in files]
+
+    def look() -> list:
+        with ThreadPoolExecutor() as pool:
+            return list(pool.map(_contents, paths))
+
+    found = cached(digest("labelme", digest_of_files(paths, repr(files).encode())), look)
+    return {file: contents and Contents(*contents) for file, contents in zip(files, found, strict=True)}
+
+
+def _contents(path: str) -> Contents | None:
+    try:
+        content = read_labelme(path)
+    except DataError:  # named when it is drawn
+        return None
+    objects = set()
+    for number, shape in enumerate(content["shapes"]):
+        group = shape.get("group_id")  # shapes of one group are one object
+        objects.add((str(shape.get("label")), f"shape {number}" if group is None else f"group {group}"))
+    counts = dict(Counter(label for label, _ in sorted(objects)))
+    return Contents(counts, str(content.get("imagePath") or ""), bool(content.get("imageData")))
+
+
+def open_records(
+    folders: tuple[Path, Path],
+    look: dict[str, Contents | None],
+    classes: tuple[tuple[MaskValue, str], ...],
+    values: dict[str, int],
+    allow_unpaired: bool,
+) -> LabelmeRecords:
+    """Pairs by stem; else the image that the JSON file names, else the one that it holds."""
+    images, files = folders
+    by_stem = files_by_stem(images, "images") if holds_pictures(images) else {}
+    pairs, unpaired = [], []
+    for file, contents in look.items():
+        image = by_stem.pop(os.path.splitext(file)[0], None)
+        if image is None and contents and contents.image:
+            beside = os.path.join(files, os.path.dirname(file))
+            path = find_file(contents.image, [beside, str(images)])
+            image = path and os.path.relpath(path, images)
+        if image is None and not (contents and contents.is_embedded):
+            unpaired.append(f"{file}: no image of its name")
+        else:
+            pairs.append((image or "", file))
+    named = {image for image, _ in pairs}
+    unpaired += [f"{image}: image without labelme file" for image in by_stem.values() if image not in named]
+    check_unpaired(unpaired, len(pairs), allow_unpaired, images)
+    kept = [contents.objects if (contents := look[file]) else {} for _, file in pairs]
+    counts = sum(map(Counter, kept), Counter())
+    instances = {str(name): sum(counts[label] for label in values if values[label] == value) for value, name in classes}
+    instances.pop("background")
+    annotated = sum(map(bool, kept))
+    summary = AnnotationSummary("labelme", annotated, len(pairs) - annotated, instances)
+    return LabelmeRecords(folders, pairs, classes, values, summary, unpaired)

@@ -1,0 +1,90 @@
+"""The mask of one labelme file: its shapes in their order, later ones on top, filled by Pillow as labelme does."""
+
+import json
+from base64 import b64decode
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+from data_utils.image_io.formats import DrawnMask, readable
+from data_utils.image_io.reader import read_header
+from data_utils.sources.annotations.polygons import checked_points, fill
+from runtime.errors import DataError, one_line
+
+# pixels, which labelme's masks are made with
+LINE_WIDTH = 10
+POINT_RADIUS = 5
+# of each type of shape, how many points it needs; a rectangle of four is a turned one
+POINTS = {"polygon": 3, "rectangle": 2, "oriented_rectangle": 4, "rotation": 4, "circle": 2, "mask": 2}
+POINTS |= {"line": 2, "linestrip": 2, "point": 1}
+
+
+@dataclass(frozen=True)
+class LabelmeMask(DrawnMask):
+    """The shapes of a file; `image` is its image file, "" where that is in the file; `values`: label -> mask value."""
+
+    file: str
+    image: str
+    values: dict[str, int]
+
+    def draw(self) -> np.ndarray:
+        """(H, W) uint8 of the size that the file says, else of the image's."""
+        content = read_labelme(self.file)
+        width, height = content.get("imageWidth"), content.get("imageHeight")
+        if not (isinstance(width, int) and isinstance(height, int) and min(width, height) > 0):
+            if not self.image:
+                raise DataError(f"{self.file} has no imageWidth and imageHeight, and no image file beside it")
+            height, width = read_header(self.image, self.image)[0]
+        picture = Image.new("L", (width, height))
+        for number, shape in enumerate(content["shapes"], 1):
+            where = f"{self.file}: shape {number}"
+            label = str(shape.get("label"))
+            if label not in self.values:
+                raise DataError(f"{where} is called {label!r}, which labels.txt does not list")
+            draw_shape(picture, shape, self.values[label], f"{where} ({label})")
+        return np.asarray(picture)
+
+
+def read_labelme(file: str) -> dict[str, Any]:
+    """The content of a file, with its list of shapes. DataError for what is no labelme file."""
+    try:
+        with open(file, "rb") as stream:
+            content = json.load(stream)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{file} cannot be read as JSON ({one_line(error)})") from error
+    shapes = content.get("shapes") if isinstance(content, dict) else None
+    if not isinstance(shapes, list) or not all(isinstance(shape, dict) for shape in shapes):
+        raise DataError(f"{file} is no labelme file: it has no list of shapes")
+    return content
+
+
+def draw_shape(picture: Image.Image, shape: dict[str, Any], value: int, where: str) -> None:
+    """Fill a shape. Raises DataError, with `where`, for what has no area or cannot be understood."""
+    kind = shape.get("shape_type") or "polygon"
+    if kind not in POINTS:
+        raise DataError(f"{where} is a {kind}; understood are {', '.join(POINTS)}")
+    points = checked_points(shape.get("points"), f"{where}: {kind}", POINTS[kind])
+    pen, flat = ImageDraw.Draw(picture), points.ravel().tolist()
+    low, high = points.min(axis=0).tolist(), points.max(axis=0).tolist()
+    if kind == "mask":
+        with readable(where, KeyError, TypeError):
+            stamp = Image.open(BytesIO(b64decode(shape["mask"]))).convert("L").point(lambda level: 255 * (level > 0))
+            picture.paste(value, (round(low[0]), round(low[1])), stamp)
+    elif kind == "rectangle" and len(points) == 2:
+        pen.rectangle([*low, *high], fill=value, outline=value)
+    elif kind == "circle":
+        radius = float(np.hypot(*(points[1] - points[0])))
+        _disc(pen, points[0], radius, value)
+    elif kind == "point":
+        _disc(pen, points[0], POINT_RADIUS, value)
+    elif kind in ("line", "linestrip"):
+        pen.line(flat, fill=value, width=LINE_WIDTH, joint="curve")
+    else:
+        fill(pen, points, value)
+
+
+def _disc(pen: ImageDraw.ImageDraw, centre: np.ndarray, radius: float, value: int) -> None:
+    pen.ellipse([*(centre - radius).tolist(), *(centre + radius).tolist()], fill=value, outline=value)

@@ -1,0 +1,112 @@
+"""How folders of annotations are laid out: splits, names of image files, classes and their mask values."""
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from urllib.parse import unquote
+
+from data_utils.image_io.formats import IMAGE_SUFFIXES
+from data_utils.sources.folder import SPLIT_FOLDERS, children
+from runtime.errors import DataError, one_line
+from unet.config import IGNORE_INDEX, MaskValue
+
+# split -> where it is, in two paths whose meaning is the format's
+Places = dict[str, tuple[Path, Path]]
+BACKGROUND = "background"
+BACKGROUND_NAMES = (BACKGROUND, "_background_", "__background__")
+LISTED = 3  # problems in a message
+
+
+def wanted_splits(named: Iterable[str]) -> set[str]:
+    """Names of folders that are splits, in lower case: the usual ones, and test and others only if `named`."""
+    return {*SPLIT_FOLDERS, *(name.lower() for name in named)}
+
+
+def folder_in(folder: Path, names: Iterable[str]) -> Path | None:
+    """The first of `names`, in any case, that is a folder in `folder`."""
+    found = children(folder)
+    return next((found[name] for name in names if name in found), None)
+
+
+def paired_folders(root: Path, named: Iterable[str], images: Iterable[str], annotations: Iterable[str]) -> Places:
+    """Split -> (folder of images, folder of annotation files), the same folder where they lie beside each other.
+
+    Splits are above the two folders or below both; a flat folder is one split, `train`.
+    """
+
+    def pair(folder: Path) -> tuple[Path, Path]:
+        pictures = folder_in(folder, images) or folder
+        return pictures, folder_in(folder, annotations) or pictures
+
+    wanted = wanted_splits(named)
+    above = {name: pair(folder) for name, folder in children(root).items() if name in wanted}
+    if above:
+        return above
+    pictures, files = pair(root)
+    below, files_below = children(pictures), children(files)
+    return {name: (below[name], files_below[name]) for name in below if name in wanted and name in files_below} or {
+        "train": (pictures, files)
+    }
+
+
+def find_file(name: str, folders: Sequence[str]) -> str | None:
+    """The file that an export calls `name`, in the first of `folders` that has it.
+
+    Exports write Windows paths, URLs and folders of another machine: the name is tried as it stands, unescaped, and
+    with its leading folders left out one by one.
+    """
+    spelled = name.replace("\\", "/")
+    for spelling in dict.fromkeys((spelled, unquote(spelled))):
+        parts = [part for part in spelling.split("/") if part not in ("", ".", "..")]
+        for start in range(len(parts)):
+            for folder in folders:
+                path = os.path.join(folder, *parts[start:])
+                if os.path.isfile(path):
+                    return path
+    return None
+
+
+def holds_pictures(folder: Path) -> bool:
+    """Whether any picture lies in a folder or below it."""
+    walk = os.walk(folder, followlinks=True)
+    return any(name.lower().endswith(IMAGE_SUFFIXES) for _, _, names in walk for name in names)
+
+
+def number_classes(names: Sequence[str], where: str) -> tuple[tuple[tuple[MaskValue, str], ...], list[int]]:
+    """((0, background), (1, first name), ...), and the mask value of each of `names`.
+
+    A class that is called background is the background. Raises DataError, with `where`, for too many names and for
+    one that stands twice.
+    """
+    objects = [name for name in names if name.lower() not in BACKGROUND_NAMES]
+    twice = [name for name, count in Counter(objects).items() if count > 1]
+    if twice:
+        raise DataError(f"{where}: two classes are called {twice[0]}; give them different names")
+    if len(objects) >= IGNORE_INDEX:
+        raise DataError(
+            f"{where}: {len(objects)} classes; a mask has room for {IGNORE_INDEX - 1} beside the background"
+        )
+    value_of = {name: value for value, name in enumerate(objects, 1)}
+    classes: list[tuple[MaskValue, str]] = [(0, BACKGROUND), *((value, name) for name, value in value_of.items())]
+    return tuple(classes), [value_of.get(name, 0) for name in names]
+
+
+def check_unpaired(unpaired: Sequence[str], left: int, allowed: bool, where: Path) -> None:
+    """DataError for files without partner, unless they are allowed and others are `left`."""
+    if unpaired and not (allowed and left):
+        remedy = "; --allow-unpaired leaves them out" if left else ""
+        raise DataError(f"{where}: {len(unpaired)} files without partner: {listed(unpaired)}{remedy}")
+
+
+def read_lines(file: str | Path) -> list[str]:
+    """Of a text file, none where its name is empty. Raises DataError for what cannot be read."""
+    try:
+        return Path(file).read_text(encoding="utf-8-sig").splitlines() if file else []
+    except (OSError, ValueError) as error:
+        raise DataError(f"{file} cannot be read as text ({one_line(error)})") from error
+
+
+def listed(problems: Sequence[str]) -> str:
+    """The first few."""
+    return "; ".join([*problems[:LISTED], *["..."] * (len(problems) > LISTED)])

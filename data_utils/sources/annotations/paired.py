@@ -1,0 +1,67 @@
+"""Records of an image and an annotation file each."""
+
+import os
+from abc import abstractmethod
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from data_utils.image_io.formats import ImageSource
+from data_utils.sources.records import Record, Records
+from runtime.cache import digest_of_files
+from unet.config import MaskValue
+
+
+class PairedRecords(Records):
+    """Pairs of an image and a file that its mask is made from; kept as bytes, as in FolderRecords.
+
+    Args:
+        images, annotations: the folders.
+        pairs: image and annotation file below their folders; "" where an image has none, and so is background.
+        classes: mask value and name of each.
+        unpaired: what has been left out, a line for each file.
+    """
+
+    def __init__(
+        self,
+        images: Path,
+        annotations: Path,
+        pairs: Sequence[tuple[str, str]],
+        classes: tuple[tuple[MaskValue, str], ...],
+        unpaired: Sequence[str] = (),
+    ) -> None:
+        self.folders = str(images), str(annotations)
+        self.files = tuple(np.array([os.fsencode(pair[i]) for pair in pairs]) for i in range(2))
+        self.classes, self.unpaired = classes, tuple(unpaired)
+
+    def __len__(self) -> int:
+        return len(self.files[0])
+
+    def __getitem__(self, i: int) -> Record:
+        image, annotation = self.paths(i)
+        return {"image": image, "mask": self.mask(image, annotation), "name": self.name(i)}
+
+    @abstractmethod
+    def mask(self, image: str, annotation: str) -> ImageSource:
+        """The mask of an image, from the paths of both files; the annotation's is "" where there is none."""
+
+    def name(self, i: int) -> str:
+        """Path of an image below its folder."""
+        return os.fsdecode(self.files[0][i].item())
+
+    def paths(self, i: int) -> tuple[str, str]:
+        """Of an image and its annotation file."""
+        names = [os.fsdecode(files[i].item()) for files in self.files]
+        image, annotation = (
+            os.path.join(folder, name) if name else "" for folder, name in zip(self.folders, names, strict=True)
+        )
+        return image, annotation
+
+    @cached_property
+    def digest(self) -> str:  # type: ignore[override]  # computed once it is asked for
+        """Key of the names, sizes and times of all files, and of what their classes are drawn as."""
+        paths = [path for i in range(len(self)) for path in self.paths(i) if path]
+        drawn = repr((type(self).__name__, self.classes)).encode()
+        return digest_of_files(paths, b"/".join([drawn, *self.files[0], *self.files[1]]))

@@ -1,0 +1,208 @@
+"""YOLO segmentation: data.yaml names the classes, and each image has a text file with a polygon for each object.
+
+The format: https://docs.ultralytics.com/datasets/segment/.
+"""
+
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+from data_utils.image_io.formats import DrawnMask, ImageSource
+from data_utils.image_io.reader import read_header
+from data_utils.sources.annotations.layout import (
+    Places,
+    check_unpaired,
+    find_file,
+    number_classes,
+    paired_folders,
+    read_lines,
+    wanted_splits,
+)
+from data_utils.sources.annotations.paired import PairedRecords
+from data_utils.sources.annotations.polygons import area, checked_points, fill
+from data_utils.sources.folder import IMAGE_FOLDERS, files_by_stem
+from data_utils.sources.records import AnnotationSummary, Records
+from runtime.errors import DataError, one_line
+from unet.config import MaskValue
+
+SETTINGS = ("data.yaml", "data.yml", "dataset.yaml", "dataset.yml")
+NAMES = "classes.txt"  # a name a line, as Label Studio writes instead
+SPLITS = {"train": ("train",), "val": ("val", "valid", "validation"), "test": ("test",)}  # key of the settings
+
+
+@dataclass(frozen=True)
+class YoloMask(DrawnMask):
+    """The polygons of an image; `file` is "" where it has none; `values` are those of the class indices."""
+
+    file: str
+    image: str
+    values: tuple[int, ...]
+
+    def draw(self) -> np.ndarray:
+        """(H, W) uint8 of the image's size; objects of less area on top, filled by Pillow."""
+        height, width = read_header(self.image, self.image)[0]
+        picture = Image.new("L", (width, height))
+        pen, objects = ImageDraw.Draw(picture), []
+        for number, line in enumerate(read_lines(self.file), 1):
+            if line.split():
+                index, shares = parse_line(line, f"{self.file}: line {number}", len(self.values))
+                objects.append((shares * (width, height), self.values[index]))
+        for points, value in sorted(objects, key=lambda found: -area(found[0])):
+            fill(pen, points, value)
+        return np.asarray(picture)
+
+
+def parse_line(line: str, where: str, count: int) -> tuple[int, np.ndarray]:
+    """Class index below `count`, and points (n, 2) in shares of the image's width and height."""
+    first, *rest = line.split()
+    if len(rest) == 4:
+        raise DataError(f"{where} is a box (5 numbers): the data set is for detection; segmentation needs polygons")
+    points = checked_points(rest, f"{where}: polygon")
+    if not re.fullmatch(r"[0-9]+", first) or int(first) >= count:
+        raise DataError(f"{where} is of class {first}, classes are 0 to {count - 1}")
+    return int(first), points
+
+
+class YoloRecords(PairedRecords):
+    """Images and their text files; an image without one is background, as YOLO takes it."""
+
+    def __init__(
+        self,
+        folders: tuple[Path, Path],
+        pairs: Sequence[tuple[str, str]],
+        classes: tuple[tuple[MaskValue, str], ...],
+        values: tuple[int, ...],
+        unpaired: Sequence[str],
+    ) -> None:
+        super().__init__(*folders, pairs, classes, unpaired)
+        self.values = values
+
+    def mask(self, image: str, annotation: str) -> ImageSource:
+        return YoloMask(annotation, image, self.values)
+
+    @cached_property
+    def annotations(self) -> AnnotationSummary:  # type: ignore[override]  # read once it is asked for
+        """Counted in all files; what is wrong with them shows when they are drawn."""
+        counts: Counter[str] = Counter()
+        annotated = 0
+        for i in range(len(self)):
+            try:
+                indices = [line.split()[0] for line in read_lines(self.paths(i)[1]) if line.split()]
+            except DataError:
+                continue
+            annotated += bool(indices)
+            counts.update(indices)
+        names = dict(self.classes)
+        instances = {names[value]: counts[str(index)] for index, value in enumerate(self.values) if value}
+        return AnnotationSummary("YOLO", annotated, len(self) - annotated, instances)
+
+
+def find(root: Path, named: Sequence[str]) -> Places:
+    """Split -> (folder or list of images, folder that it is found in)."""
+    settings = _settings_file(root)
+    if settings is None:
+        places = paired_folders(root, named, IMAGE_FOLDERS, ("labels",)) if (root / NAMES).is_file() else {}
+        return {split: (images, root) for split, (images, labels) in places.items() if images != labels}
+    content = read_settings(settings)
+    places = {}
+    for split, folders in SPLITS.items():
+        if split == "test" and split not in wanted_splits(named):
+            continue
+        images = _images_of(content.get(split), split, settings, str(content.get("path") or ""))
+        usual = [root / parts for name in folders for parts in (f"{name}/images", f"images/{name}")]
+        images = images or next((folder for folder in usual if folder.is_dir()), None)
+        if images:
+            places[split] = images, root
+        elif split == "train":
+            raise DataError(f"{settings} says train: {content.get(split)}, which is not there")
+    return places
+
+
+def _settings_file(root: Path) -> Path | None:
+    return next((root / name for name in SETTINGS if (root / name).is_file()), None)
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """data.yaml. Raises DataError for what is no YAML, or names no classes."""
+    import yaml
+
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise DataError(f"{path} cannot be read as YAML ({one_line(error)})") from error
+    names = content.get("names") if isinstance(content, dict) else None
+    if isinstance(names, dict) and sorted(names) == list(range(len(names))):
+        names = [names[index] for index in range(len(names))]
+    if not isinstance(names, list) or not names:
+        raise DataError(f"{path} has no `names`: expected a list of the classes, or 0: name, 1: name, ...")
+    return content | {"names": [str(name) for name in names]}
+
+
+def _images_of(value: Any, split: str, settings: Path, base: str) -> Path | None:
+    """The folder, or the .txt with a list of images, that data.yaml gives for a split; None where it is not there."""
+    if isinstance(value, list):
+        raise DataError(f"{settings} gives a list for {split}; give one folder, or a .txt that lists the images")
+    root = settings.parent
+    inside = re.sub(r"^(\.\./)+", "", str(value or ""))  # Roboflow's ../train/images means train/images
+    paths = [root / base / inside, root / inside, root / base / str(value)]
+    return next((path for path in paths if inside and path.exists()), None)
+
+
+def load(root: Path, places: Places, allow_unpaired: bool) -> dict[str, Callable[[], Records]]:
+    """Split -> what opens it."""
+    settings = _settings_file(root)
+    if settings is None:
+        where, lines = root / NAMES, read_lines(root / NAMES)
+        names = [line.strip() for line in lines if line.strip()]
+    else:
+        where, names = settings, read_settings(settings)["names"]
+    classes, values = number_classes(names, str(where))
+    return {
+        split: partial(open_records, images, root, classes, tuple(values), allow_unpaired)
+        for split, (images, _) in places.items()
+    }
+
+
+def open_records(
+    images: Path,
+    root: Path,
+    classes: tuple[tuple[MaskValue, str], ...],
+    values: tuple[int, ...],
+    allow_unpaired: bool,
+) -> YoloRecords:
+    """Images of a folder or list, each with the text file of its name, in labels/ where the image is in images/."""
+    unpaired: list[str] = []
+    if images.is_dir():
+        folder, names = images, list(files_by_stem(images, "images").values())
+    else:
+        entries = [line.strip() for line in read_lines(images) if line.strip()]
+        found = {entry: find_file(entry, [str(root)]) for entry in entries}
+        unpaired = [f"{entry}: listed in {images.name}, not there" for entry, path in found.items() if path is None]
+        paths = [path for path in found.values() if path]
+        folder = Path(os.path.commonpath([os.path.dirname(path) for path in paths] or [str(root)]))
+        names = [os.path.relpath(path, folder) for path in paths]
+    labels = _labels_of(folder)
+    texts = files_by_stem(labels, "label files", (".txt",))
+    stems = [os.path.splitext(name)[0] for name in names]
+    pairs = [(name, texts.get(stem, "")) for name, stem in zip(names, stems, strict=True)]
+    if images.is_dir() and labels != folder:
+        unpaired += [f"{texts[stem]}: label file without image" for stem in texts.keys() - {*stems}]
+    check_unpaired(sorted(unpaired), len(pairs), allow_unpaired, images)
+    return YoloRecords((folder, labels), pairs, classes, values, unpaired)
+
+
+def _labels_of(images: Path) -> Path:
+    """The folder of text files: the last `images` of the path is `labels` there; else they lie beside the images."""
+    parts = list(images.parts)
+    at = max((i for i, part in enumerate(parts) if part.lower() in IMAGE_FOLDERS), default=None)
+    if at is not None:
+        parts[at] = "labels"
+    return Path(*parts)

@@ -52,6 +52,7 @@ def check_data(config: DataConfig) -> tuple[str, int]:
         except DataError as error:
             problems["too many mask values"].append(str(error))
     lines = [f"{config.dataset}: " + ", ".join(f"{len(records)} {what} images" for what, records in splits.items())]
+    lines += describe_annotations([train, val])
     try:
         found = total_pixels(inspected)
         named = named_classes(config.classes, train.classes)
@@ -70,6 +71,22 @@ def check_data(config: DataConfig) -> tuple[str, int]:
     lines += describe([inspection for inspection, _ in inspected], found, names)
     lines += [f"to check: {warning}" for warning in warnings]
     return "\n".join(lines + list_problems(problems)), sum(map(len, problems.values()))
+
+
+def describe_annotations(splits: Sequence[Records]) -> list[str]:
+    """Lines on what the annotation files of all splits hold, where there are any."""
+    # the two parts of one split share what is known of the whole
+    found = {id(summary): summary for records in splits if (summary := records.annotations)}.values()
+    if not found:
+        return []
+    formats = " and ".join(dict.fromkeys(summary.format for summary in found))
+    annotated, empty = sum(summary.annotated for summary in found), sum(summary.empty for summary in found)
+    instances: Counter[str] = Counter()
+    for summary in found:
+        instances.update(summary.instances)
+    lines = [f"annotations: {formats}, on {annotated} images, none on {empty}"]
+    lines += ["objects of each class"] * bool(instances)
+    return lines + [f"  {count:>8}  {name}" for name, count in instances.items()]
 
 
 def list_problems(problems: dict[str, list[str]]) -> list[str]:

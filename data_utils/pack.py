@@ -1,9 +1,10 @@
-"""A folder of images and masks as parquet shards, for the Hub, an object store, or fewer files.
+"""A folder of images with masks or annotations as parquet shards, for the Hub, an object store, or fewer files.
 
 python -m data_utils.pack FOLDER OUT writes OUT/data/<split>-00000-of-00004.parquet, the files' bytes as they are;
-pages of a TIFF become files of their own.
+pages of a TIFF become files of their own, masks are drawn from annotations, whose names go to OUT/classes.json.
 """
 
+import json
 import os
 from collections import Counter
 from io import BytesIO
@@ -13,8 +14,9 @@ import numpy as np
 from PIL import Image
 
 from data_utils.analysis.inspect import inspect_split, raise_problems
-from data_utils.image_io.formats import ImageSource
-from data_utils.sources.folder import find_splits, pair_files
+from data_utils.class_map import show
+from data_utils.image_io.formats import DrawnMask, ImageSource
+from data_utils.sources.load import open_folder
 from data_utils.sources.records import Records
 from runtime import cli
 from runtime.console import say
@@ -31,9 +33,8 @@ def pack(records: Records, out: Path, split: str, shard_mb: float = SHARD_MB) ->
     from pyarrow.parquet import ParquetWriter
 
     schema = Features({"image": Picture(), "mask": Picture()}).arrow_schema  # `datasets` finds its types in there
-    sources = [(_path(record["image"]), _path(record["mask"])) for record in records]
-    pages = Counter(file for both in sources for file in both)
-    sizes = np.array([sum(os.path.getsize(file) // pages[file] for file in both) for both in sources])
+    pages = Counter(_path(source) for record in records for source in (record["image"], record["mask"]))
+    sizes = np.array([_size(record["image"], pages) + _size(record["mask"], pages) for record in records])
     # where a shard of its own share of bytes begins, so that all are about as large
     count = min(max(1, round(sizes.sum() / (shard_mb * 2**20))), len(records))
     shard_of = np.minimum((np.cumsum(sizes) - sizes) * count // sizes.sum(), count - 1)
@@ -56,12 +57,28 @@ def pack(records: Records, out: Path, split: str, shard_mb: float = SHARD_MB) ->
 
 
 def _path(source: ImageSource) -> str:
+    """The file of a picture; "" where there is none."""
+    if isinstance(source, DrawnMask | bytes):
+        return ""
     return source["path"] if isinstance(source, dict) else str(source)
+
+
+def _size(source: ImageSource, pages: Counter[str]) -> int:
+    """Bytes of a picture, of a page its share of the file; a drawn mask is small."""
+    path = _path(source)
+    if path:
+        return os.path.getsize(path) // pages[path]
+    return len(source) if isinstance(source, bytes) else 0
 
 
 def _stored(source: ImageSource, name: str) -> dict:
     """A picture as `datasets` stores it: bytes, and the name that messages give."""
+    if isinstance(source, bytes):
+        return {"bytes": source, "path": name}
     path, buffer = Path(_path(source)), BytesIO()
+    if isinstance(source, DrawnMask):
+        Image.fromarray(source.draw()).save(buffer, "PNG")
+        return {"bytes": buffer.getvalue(), "path": str(Path(name).with_suffix(".png"))}
     if isinstance(source, dict):  # a page becomes a file
         with Image.open(path) as picture:
             picture.seek(source["page"])
@@ -71,19 +88,23 @@ def _stored(source: ImageSource, name: str) -> dict:
 
 def main() -> None:
     parser = cli.Arguments(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path, help="images/ and masks/, in train/ and val/ or not")
+    parser.add_argument("folder", type=Path, help="images and masks or annotations, in splits or not")
     parser.add_argument("out", type=cli.empty_folder, help="folder to write, absent or empty")
     parser.add_argument("--shard-mb", type=cli.positive, default=SHARD_MB, help="size of a shard in megabytes")
     parser.add_argument("--mask-suffix", help="masks are named <stem><suffix>.<ext>; default: detected")
     parser.add_argument("--allow-unpaired", action="store_true", help="leave out images and masks without partner")
     args = parser.parse_args()
-    folders = find_splits(args.folder, ["test"])
-    splits = {name: pair_files(*both, args.mask_suffix, args.allow_unpaired) for name, both in folders.items()}
+    folders = open_folder(args.folder, ["test"], args.mask_suffix, args.allow_unpaired)
+    splits = {name: open_split() for name, open_split in folders.items()}
     for records in splits.values():
         raise_problems(inspect_split(records, "checking files"), len(records))
     for split, records in splits.items():
         files = pack(records, args.out, split, args.shard_mb)
         say(f"{split}: {len(records)} pairs in {len(files)} files, {files[0].parent}")
+    classes = {show([value]): name for records in splits.values() for value, name in records.classes}
+    if classes:
+        (args.out / "classes.json").write_text(json.dumps(classes, indent=2), encoding="utf-8")
+        say(f"{len(classes)} classes: --classes {args.out / 'classes.json'}")
 
 
 if __name__ == "__main__":

@@ -395,6 +395,65 @@ MUTANTS = [
     Mutant("runtime/signals.py", "now - first >= ONE_PRESS_SECONDS", "now > first", "test_signals.py"),
     Mutant("runtime/signals.py", "now - first >= ONE_PRESS_SECONDS", "False", "test_signals.py"),
     Mutant("unet/config.py", "not isinstance(value, bool) and math.isfinite(value)", "True", "test_model.py"),
+    # annotations
+    Mutant(
+        "data_utils/sources/annotations/coco_mask.py", "(False, -pixels,", "(False, pixels,", "test_annotations_coco.py"
+    ),
+    Mutant(
+        "data_utils/sources/annotations/coco_mask.py",
+        "(True, 0, IGNORE_INDEX, runs)",
+        "(True, 0, value, runs)",
+        "test_annotations_coco.py",
+    ),
+    Mutant("data_utils/sources/annotations/coco_mask.py", "(not layer[0], ", "(layer[0], ", "test_annotations_coco.py"),
+    Mutant(
+        "data_utils/sources/annotations/coco_mask.py", " or sum(runs) != height * width", "", "test_annotations_coco.py"
+    ),
+    Mutant(
+        "data_utils/sources/annotations/coco.py",
+        "self.classes, self.values)",
+        "self.classes)",
+        "test_annotations_coco.py",
+    ),
+    Mutant("data_utils/sources/annotations/coco.py", " or number in used", "", "test_annotations_coco.py"),
+    Mutant(
+        "data_utils/sources/annotations/find.py",
+        "    if _holds_masks(root, named):\n        return None\n",
+        "",
+        "test_annotations_coco.py",
+    ),
+    Mutant("data_utils/sources/annotations/labelme_mask.py", ', joint="curve"', "", "test_annotations_labelme.py"),
+    Mutant(
+        "data_utils/sources/annotations/labelme.py",
+        "{IGNORED: IGNORE_INDEX}",
+        "{IGNORED: 0}",
+        "test_annotations_labelme.py",
+    ),
+    Mutant(
+        "data_utils/sources/annotations/yolo.py",
+        "(width, height), self.values",
+        "(height, width), self.values",
+        "test_annotations_yolo.py",
+    ),
+    Mutant("data_utils/sources/annotations/yolo.py", "-area(found[0])", "0", "test_annotations_yolo.py"),
+    Mutant(
+        "data_utils/sources/annotations/cityscapes.py",
+        "EVALUATED[read_mask(self.file, self.file)]",
+        "read_mask(self.file, self.file)",
+        "test_annotations_folders.py",
+    ),
+    Mutant(
+        "data_utils/sources/records.py",
+        "records.unpaired, records.classes",
+        "records.unpaired, ()",
+        "test_annotations_coco.py",
+    ),
+    Mutant(
+        "data_utils/analysis/validate.py",
+        "{id(summary): summary for",
+        "{object(): summary for",
+        "test_annotations_coco.py",
+    ),
 ]
 
 

@@ -157,6 +157,11 @@ def test_crowds_are_ignored_where_no_object_lies_on_them(tmp_path):
     assert "         2  ant\n         0  cat" in check_data(DataConfig(str(tmp_path)))[0]  # a crowd is no object
 
 
+def test_a_data_set_of_nothing_but_crowds_is_refused(tmp_path):
+    write(tmp_path / "annotations.json", [entry(1, 1, 3, [box(1, 1, 9, 9)], iscrowd=1)], tmp_path)
+    assert f"{tmp_path / 'annotations.json'}: every object has iscrowd 1 and would be ignored" in error_of(tmp_path)
+
+
 def test_smaller_objects_lie_on_top_whatever_area_the_file_says(tmp_path):
     objects = [entry(1, 1, 3, [box(10, 10, 3, 3)], area=5000), entry(2, 1, 7, [box(5, 5, 15, 12)], area=1)]
     write(tmp_path / "annotations.json", objects, tmp_path / "images")
@@ -295,6 +300,9 @@ def test_what_is_wrong_with_a_file_is_one_line(folder):
         "annotation 20 is of image 99, which it does not list; annotation 21 is of image 99, which it does not list"
     )
     assert message in error_of(folder) and "23" not in error_of(folder).partition(";")[2] and "..." in error_of(folder)
+    content = json.loads(train.read_text())
+    train.write_text(json.dumps(content | {"images": [*content["images"], content["images"][0]], "annotations": []}))
+    assert f"{train}: 4 images have only 3 different ids" in error_of(folder)
     write(train, [], categories=[{"id": 7, "name": "dog"}])
     assert f"category 7 is 'dog' in {train}, 'cat' in {val}; they must agree" in error_of(folder)
     write(train, [], categories=[*CATEGORIES, {"id": 91, "name": "cat"}])

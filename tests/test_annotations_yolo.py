@@ -129,6 +129,7 @@ BAD_LINES = {
     "two points": ("0 0.1 0.1", "line 2: polygon has 1 points, at least 3 are needed"),
     "odd": ("0 0 0 1 0 1 1 0", "line 2: polygon has 7 coordinates, an odd number"),
     "text": ("0 0 0 1 0 1 x", "line 2: polygon has points that are not pairs of numbers"),
+    "pixels": ("0 0 0 31 0 31 12", "line 2: polygon has a coordinate of 31; they are shares of the size"),
     "NaN": ("0 0 0 1 0 1 nan", "line 2: polygon has a coordinate that is NaN"),
 }
 
@@ -146,7 +147,8 @@ def test_what_is_wrong_with_the_settings_is_one_line(folder):
     settings = folder / "data.yaml"
     for content, message in (
         ("names: [", f"{settings} cannot be read as YAML (while parsing"),
-        ("train: x", f"{settings} has no `names`"),
+        ("names: 3", f"{settings} has no `names`"),
+        ("train: x", "no masks in"),  # it is not YOLO's
         ("names: {0: car, 2: dog}", f"{settings} has no `names`: expected a list of the classes"),
         ("names: [car, car]", "two classes are called car"),
         ("train: [images/train, images/val]\n" + LIST, "gives a list for train"),

@@ -3,6 +3,7 @@
 The format: https://cocodataset.org/#format-data.
 """
 
+import gc
 import json
 import os
 import pickle
@@ -36,7 +37,7 @@ FILES = re.compile(r"instances_(.+)\.json|_annotations\.coco\.json|(?:annotation
 
 
 class CocoFile(NamedTuple):
-    """What one file says: names of the categories, those that objects use, images, and the objects of each image."""
+    """What one file says: categories by id, ids that objects use, images, and the objects of each image by its id."""
 
     path: Path
     categories: dict[int, Entry]
@@ -121,6 +122,12 @@ def load(root: Path, places: Places, allow_unpaired: bool) -> dict[str, Callable
     """Split -> what opens it. All files are read: classes are those of all together."""
     files = {split: read(path) for split, (_, path) in places.items()}
     classes, values = gather_classes(list(files.values()))
+    objects = [entry for file in files.values() for some in file.objects.values() for entry in some]
+    if objects and all(entry.get("iscrowd") for entry in objects):
+        raise DataError(
+            f"{', '.join(str(file.path) for file in files.values())}: every object has iscrowd 1 and would be ignored;"
+            " export polygons (some tools write what was painted with a brush as crowds), or set it to 0"
+        )
     return {
         split: partial(open_records, file, split, places[split][0], classes, values, allow_unpaired)
         for split, file in files.items()
@@ -155,14 +162,19 @@ def open_records(
 
 def read(path: Path) -> CocoFile:
     """A file, its objects by image. Raises DataError for what is no COCO file of objects."""
+    gc.disable()  # it would go over what has been parsed again and again, for two thirds of the time
     try:
         content = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read as JSON ({one_line(error)})") from error
+    finally:
+        gc.enable()
     categories = {entry["id"]: entry for entry in _entries(content, "categories", ("id", "name"), path)}
     images = _entries(content, "images", ("id", "file_name"), path)
     annotations = _entries(content, "annotations", ("image_id", "category_id"), path)
     listed_images = {image["id"] for image in images}
+    if len(listed_images) < len(images):
+        raise DataError(f"{path}: {len(images)} images have only {len(listed_images)} different ids")
     strays, objects = [], defaultdict(list)
     for number, entry in enumerate(annotations):
         entry.setdefault("id", f"number {number}")

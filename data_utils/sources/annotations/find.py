@@ -29,9 +29,10 @@ def find_annotations(root: Path, named: Sequence[str], allow_unpaired: bool) -> 
     if len(found) > 1:
         files = ", ".join(f"{name} ({next(iter(places.values()))[1]})" for name, places in found.items())
         raise DataError(f"{root} holds annotations of {len(found)} formats: {files}; keep one of them")
-    for name, places in found.items():
-        return FORMATS[name][1](root, places, allow_unpaired)
-    return None
+    if not found:
+        return None
+    ((name, places),) = found.items()
+    return FORMATS[name][1](root, places, allow_unpaired)
 
 
 def _holds_masks(root: Path, named: Sequence[str]) -> bool:

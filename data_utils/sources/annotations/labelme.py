@@ -4,10 +4,12 @@ The format, and how labelme itself exports masks: https://github.com/wkentaro/la
 """
 
 import os
+import re
 from base64 import b64decode
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -85,8 +87,8 @@ def _holds_shapes(folder: Path) -> bool:
     for parent, folders, names in os.walk(folder, followlinks=True):
         folders.sort()
         for name in sorted(name for name in names if name.lower().endswith(".json"))[:3]:
-            with open(os.path.join(parent, name), "rb") as stream:
-                if b'"shapes"' in stream.read(HEAD):
+            with suppress(OSError), open(os.path.join(parent, name), "rb") as stream:
+                if re.search(rb'"shapes"\s*:', stream.read(HEAD)):
                     return True
     return False
 

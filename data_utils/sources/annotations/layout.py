@@ -70,7 +70,7 @@ def find_file(name: str, folders: Sequence[str]) -> str | None:
 def holds_pictures(folder: Path) -> bool:
     """Whether any picture lies in a folder or below it."""
     walk = os.walk(folder, followlinks=True)
-    return any(name.lower().endswith(IMAGE_SUFFIXES) for _, _, names in walk for name in names)
+    return any(n.lower().endswith(IMAGE_SUFFIXES) and not n.startswith(".") for _, _, names in walk for n in names)
 
 
 def number_classes(names: Sequence[str], where: str) -> tuple[tuple[tuple[MaskValue, str], ...], list[int]]:
@@ -100,7 +100,7 @@ def check_unpaired(unpaired: Sequence[str], left: int, allowed: bool, where: Pat
 
 
 def read_lines(file: str | Path) -> list[str]:
-    """Of a text file, none where its name is empty. Raises DataError for what cannot be read."""
+    """Lines of a text file, none where its name is empty. Raises DataError for what cannot be read."""
     try:
         return Path(file).read_text(encoding="utf-8-sig").splitlines() if file else []
     except (OSError, ValueError) as error:

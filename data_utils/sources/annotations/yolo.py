@@ -21,6 +21,7 @@ from data_utils.sources.annotations.layout import (
     Places,
     check_unpaired,
     find_file,
+    folder_in,
     number_classes,
     paired_folders,
     read_lines,
@@ -35,6 +36,7 @@ from unet.config import MaskValue
 
 SETTINGS = ("data.yaml", "data.yml", "dataset.yaml", "dataset.yml")
 NAMES = "classes.txt"  # a name a line, as Label Studio writes instead
+FARTHEST = 2.0  # widths of the image: a coordinate beyond is one in pixels
 SPLITS = {"train": ("train",), "val": ("val", "valid", "validation"), "test": ("test",)}  # key of the settings
 
 
@@ -66,6 +68,10 @@ def parse_line(line: str, where: str, count: int) -> tuple[int, np.ndarray]:
     if len(rest) == 4:
         raise DataError(f"{where} is a box (5 numbers): the data set is for detection; segmentation needs polygons")
     points = checked_points(rest, f"{where}: polygon")
+    if np.abs(points).max() > FARTHEST:
+        raise DataError(
+            f"{where}: polygon has a coordinate of {np.abs(points).max():g}; they are shares of the size, 0 to 1"
+        )
     if not re.fullmatch(r"[0-9]+", first) or int(first) >= count:
         raise DataError(f"{where} is of class {first}, classes are 0 to {count - 1}")
     return int(first), points
@@ -106,11 +112,12 @@ class YoloRecords(PairedRecords):
 
 
 def find(root: Path, named: Sequence[str]) -> Places:
-    """Split -> (folder or list of images, folder that it is found in)."""
+    """Split -> (folder or list of images, file that names the classes)."""
     settings = _settings_file(root)
     if settings is None:
-        places = paired_folders(root, named, IMAGE_FOLDERS, ("labels",)) if (root / NAMES).is_file() else {}
-        return {split: (images, root) for split, (images, labels) in places.items() if images != labels}
+        names = root / NAMES
+        places = paired_folders(root, named, IMAGE_FOLDERS, ("labels",)) if names.is_file() else {}
+        return {split: (images, names) for split, (images, labels) in places.items() if images != labels}
     content = read_settings(settings)
     places = {}
     for split, folders in SPLITS.items():
@@ -120,18 +127,20 @@ def find(root: Path, named: Sequence[str]) -> Places:
         usual = [root / parts for name in folders for parts in (f"{name}/images", f"images/{name}")]
         images = images or next((folder for folder in usual if folder.is_dir()), None)
         if images:
-            places[split] = images, root
+            places[split] = images, settings
         elif split == "train":
             raise DataError(f"{settings} says train: {content.get(split)}, which is not there")
     return places
 
 
 def _settings_file(root: Path) -> Path | None:
-    return next((root / name for name in SETTINGS if (root / name).is_file()), None)
+    """data.yaml, where it names classes; else it is somebody else's."""
+    there = [root / name for name in SETTINGS if (root / name).is_file()]
+    return next((path for path in there if any(line.startswith("names:") for line in read_lines(path))), None)
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """data.yaml. Raises DataError for what is no YAML, or names no classes."""
+    """data.yaml, its names as a list. Raises DataError for what is no YAML, or names no classes."""
     import yaml
 
     try:
@@ -158,12 +167,11 @@ def _images_of(value: Any, split: str, settings: Path, base: str) -> Path | None
 
 def load(root: Path, places: Places, allow_unpaired: bool) -> dict[str, Callable[[], Records]]:
     """Split -> what opens it."""
-    settings = _settings_file(root)
-    if settings is None:
-        where, lines = root / NAMES, read_lines(root / NAMES)
-        names = [line.strip() for line in lines if line.strip()]
+    where = next(iter(places.values()))[1]
+    if where.name == NAMES:
+        names = [line.strip() for line in read_lines(where) if line.strip()]
     else:
-        where, names = settings, read_settings(settings)["names"]
+        names = read_settings(where)["names"]
     classes, values = number_classes(names, str(where))
     return {
         split: partial(open_records, images, root, classes, tuple(values), allow_unpaired)
@@ -189,7 +197,7 @@ def open_records(
         paths = [path for path in found.values() if path]
         folder = Path(os.path.commonpath([os.path.dirname(path) for path in paths] or [str(root)]))
         names = [os.path.relpath(path, folder) for path in paths]
-    labels = _labels_of(folder)
+    labels = labels_of(folder, root)
     texts = files_by_stem(labels, "label files", (".txt",))
     stems = [os.path.splitext(name)[0] for name in names]
     pairs = [(name, texts.get(stem, "")) for name, stem in zip(names, stems, strict=True)]
@@ -199,10 +207,11 @@ def open_records(
     return YoloRecords((folder, labels), pairs, classes, values, unpaired)
 
 
-def _labels_of(images: Path) -> Path:
-    """The folder of text files: the last `images` of the path is `labels` there; else they lie beside the images."""
-    parts = list(images.parts)
-    at = max((i for i, part in enumerate(parts) if part.lower() in IMAGE_FOLDERS), default=None)
-    if at is not None:
-        parts[at] = "labels"
-    return Path(*parts)
+def labels_of(images: Path, root: Path) -> Path:
+    """The folder of text files: with `labels` for the last `images` below `root`; else they lie beside the images."""
+    above, below = (root, images.relative_to(root)) if images.is_relative_to(root) else (Path(), images)
+    at = max((i for i, part in enumerate(below.parts) if part.lower() in IMAGE_FOLDERS), default=None)
+    if at is None:
+        return images
+    above = above.joinpath(*below.parts[:at])
+    return (folder_in(above, ("labels",)) or above / "labels").joinpath(*below.parts[at + 1 :])

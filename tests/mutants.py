@@ -411,8 +411,8 @@ MUTANTS = [
     ),
     Mutant(
         "data_utils/sources/annotations/coco.py",
-        "self.classes, self.values)",
-        "self.classes)",
+        '"COCO", self.classes, self.values',
+        '"COCO"',
         "test_annotations_coco.py",
     ),
     Mutant("data_utils/sources/annotations/coco.py", " or number in used", "", "test_annotations_coco.py"),

@@ -351,6 +351,11 @@ def test_a_changed_file_is_noticed(folder):
     write(folder / "annotations/instances_train2017.json", [*OBJECTS, entry(16, 3, 7, [box(0, 0, 8, 8)])])
     assert loaded(folder)[0].digest != digest
     assert load_dataset_info(DataConfig(str(folder))).class_pixels[2] == before[2] + 64
+    digest = loaded(folder)[0].digest
+    one_more = [*CATEGORIES, {"id": 1, "name": "first"}]  # of the other split, which moves all values by one
+    write(folder / "annotations/instances_val2017.json", [], None, 2, one_more)
+    assert loaded(folder)[0].digest != digest
+    assert load_dataset_info(DataConfig(str(folder))).class_pixels[3] > 0
 
 
 def test_the_report_shows_what_was_found(folder):

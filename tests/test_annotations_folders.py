@@ -139,11 +139,29 @@ def test_voc_takes_its_lists_and_its_own_names_for_its_own_files(tmp_path):
     assert "annotations: VOC, on 2 images, none on 0" in check_data(DataConfig(str(root)))[0]
 
 
+def test_images_of_voc_2007_are_known_by_their_annotations(tmp_path):
+    root = voc(tmp_path, ["000032", "000033"], {"train": ["000032"], "val": ["000033"]})
+    assert loaded(root)[0].classes == ()
+    page = "<annotation><source><database>The VOC2007 Database</database></source></annotation>"
+    (root / "Annotations" / "000032.xml").write_text(page)
+    assert loaded(root)[0].classes[15] == (15, "person")
+
+
 @pytest.mark.parametrize("lists", [{}, {"default": ["a", "b"]}, {"trainval": ["a", "b"]}])
 def test_one_list_or_none_is_split_by_the_seed(tmp_path, lists):
     train, val = loaded(voc(tmp_path, ["a", "b"], lists))
     assert sorted([*masks(train), *masks(val)]) == ["a.jpg", "b.jpg"]
     assert train.classes == ()  # files of somebody else: the values are the classes
+
+
+def test_no_image_is_trained_and_validated_on(tmp_path):
+    root = voc(tmp_path / "a", ["a", "b", "c"], {"trainval": ["a", "b", "c"], "val": ["c"], "test": ["b"]})
+    train, val = loaded(root)
+    assert len(train) + len(val) == 3 and not {*masks(train)} & {*masks(val)}
+    assert "has no split train, only val" in error_of(voc(tmp_path / "b", ["a", "b"], {"val": ["a", "b"]}))
+    assert "has no split train, only one, two" in error_of(
+        voc(tmp_path / "c", ["a", "b"], {"one": ["a"], "two": ["b"]})
+    )
 
 
 def test_cvat_names_the_colours(tmp_path):

@@ -93,10 +93,12 @@ def number_classes(names: Sequence[str], where: str) -> tuple[tuple[tuple[MaskVa
 
 
 def check_unpaired(unpaired: Sequence[str], left: int, allowed: bool, where: Path) -> None:
-    """DataError for files without partner, unless they are allowed and others are `left`."""
+    """DataError for files without partner, unless they are allowed; and where nothing is `left`."""
     if unpaired and not (allowed and left):
         remedy = "; --allow-unpaired leaves them out" if left else ""
         raise DataError(f"{where}: {len(unpaired)} files without partner: {listed(unpaired)}{remedy}")
+    if not left:
+        raise DataError(f"{where}: no images with annotations")
 
 
 def read_lines(file: str | Path) -> list[str]:

@@ -47,11 +47,14 @@ def find(root: Path, named: Sequence[str]) -> Places:
     )
     if images is None or masks is None:
         return {}
+    wanted = wanted_splits(named)
     lists = {path.stem.lower(): path for path in sorted((root / LISTS).glob("*.txt"))}
-    places = {name: (masks, path) for name, path in lists.items() if name in wanted_splits(named)}
-    if "train" not in places and (len(lists) == 1 or "trainval" in lists):  # CVAT's default.txt
-        places["train"] = masks, lists.get("trainval") or next(iter(lists.values()))
-    return places or {"train": (masks, masks)}
+    lists = {name: path for name, path in lists.items() if name in wanted or not name.startswith("test")}
+    if "train" not in lists and "trainval" in lists:  # which holds the images of val
+        lists = {"train": lists["trainval"]}
+    elif len(lists) == 1 and not wanted & lists.keys():  # CVAT's default.txt
+        lists = {"train": lists.popitem()[1]}
+    return {name: (masks, path) for name, path in lists.items()} or {"train": (masks, masks)}
 
 
 def load(root: Path, places: Places, allow_unpaired: bool) -> dict[str, Callable[[], Records]]:
@@ -86,9 +89,14 @@ def read_classes(root: Path, mask: Path, stems: Sequence[str]) -> tuple[tuple[Ma
         lines = read_lines(root / CLASS_NAMES)
         names = [line.strip() for line in lines if line.strip() and line.strip() != "__ignore__"]
         return tuple(enumerate("background" if name in BACKGROUND_NAMES else name for name in names))
-    if all(re.fullmatch(r"20\d\d_\d{6}", stem) for stem in stems):  # 2007_000032, a name of VOC's own files
-        return tuple(enumerate(NAMES))
-    return ()
+    return tuple(enumerate(NAMES)) if _is_original(root, stems) else ()
+
+
+def _is_original(root: Path, stems: Sequence[str]) -> bool:
+    """Whether the images are VOC's own: called 2007_000032 and the like, or said to be by their annotation."""
+    page = root / "Annotations" / f"{stems[0]}.xml"
+    named = all(re.fullmatch(r"20\d\d_\d{6}", stem) for stem in stems)
+    return named or (page.is_file() and b"The VOC20" in page.read_bytes())
 
 
 def read_label_map(path: Path, coloured: bool) -> tuple[tuple[MaskValue, str], ...]:

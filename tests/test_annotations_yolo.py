@@ -114,6 +114,12 @@ def test_splits_are_found_as_tools_lay_them_out(tmp_path, settings, images, labe
     assert found[0].classes == ((0, "background"), (1, "car"), (2, "dog"))
 
 
+def test_images_of_training_are_not_validated_on(folder):
+    (folder / "data.yaml").write_text("train: images/train\nval: images/train\n" + LIST)
+    train, val = loaded(folder)
+    assert len(train) + len(val) == 3 and not {*masks(train)} & {*masks(val)}
+
+
 def test_label_studio_lists_the_classes_in_a_text_file(tmp_path):
     write(tmp_path, "images", "labels", {"a": TREE, "b": TREE})
     (tmp_path / "classes.txt").write_text("car\ndog\n")

@@ -438,7 +438,7 @@ MUTANTS = [
     Mutant("data_utils/sources/annotations/yolo.py", "-area(found[0])", "0", "test_annotations_yolo.py"),
     Mutant(
         "data_utils/sources/annotations/cityscapes.py",
-        "EVALUATED[read_mask(self.file, self.file)]",
+        'EVALUATED.take(read_mask(self.file, self.file), mode="clip")',
         "read_mask(self.file, self.file)",
         "test_annotations_folders.py",
     ),

@@ -168,6 +168,7 @@ def test_what_is_wrong_with_the_settings_is_one_line(folder):
 
 def test_label_files_without_image_are_named(folder):
     (folder / "labels/train/x.txt").write_text(TREE)
+    (folder / "labels/train/classes.txt").write_text("car\ndog\n")  # LabelImg leaves it there
     assert "1 files without partner: x.txt: label file without image; --allow-unpaired" in error_of(folder)
     assert [*masks(loaded(folder, allow_unpaired=True)[0])] == ["a.jpg", "b.jpg", "c.jpg"]
 

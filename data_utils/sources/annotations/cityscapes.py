@@ -23,19 +23,8 @@ IMAGE, LABEL_IDS, TRAIN_IDS = "_leftImg8bit", "_gtFine_labelIds", "_gtFine_label
 # ids of the classes that the benchmark evaluates, in the order of their training ids
 IDS = (7, 8, 11, 12, 13, 17, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 31, 32, 33)
 NAMES = (
-    *(
-        "road",
-        "sidewalk",
-        "building",
-        "wall",
-        "fence",
-        "pole",
-        "traffic light",
-        "traffic sign",
-        "vegetation",
-        "terrain",
-    ),
-    *("sky", "person", "rider", "car", "truck", "bus", "train", "motorcycle", "bicycle"),
+    *("road", "sidewalk", "building", "wall", "fence", "pole", "traffic light", "traffic sign", "vegetation"),
+    *("terrain", "sky", "person", "rider", "car", "truck", "bus", "train", "motorcycle", "bicycle"),
 )
 EVALUATED = np.full(256, IGNORE_INDEX, np.uint8)
 EVALUATED[list(IDS)] = IDS
@@ -49,7 +38,7 @@ class EvaluatedIds(DrawnMask):
 
     def draw(self) -> np.ndarray:
         """(H, W) uint8."""
-        return EVALUATED[read_mask(self.file, self.file)]
+        return EVALUATED.take(read_mask(self.file, self.file), mode="clip")  # -1 is a license plate, ignored too
 
 
 class CityscapesRecords(PairedRecords):

@@ -204,7 +204,7 @@ def open_records(
     stems = [os.path.splitext(name)[0] for name in names]
     pairs = [(name, texts.get(stem, "")) for name, stem in zip(names, stems, strict=True)]
     if images.is_dir() and labels != folder:
-        unpaired += [f"{texts[stem]}: label file without image" for stem in texts.keys() - {*stems}]
+        unpaired += [f"{texts[stem]}: label file without image" for stem in texts.keys() - {*stems, Path(NAMES).stem}]
     check_unpaired(sorted(unpaired), len(pairs), allow_unpaired, images)
     return YoloRecords((folder, labels), pairs, classes, values, unpaired)
 

@@ -145,7 +145,7 @@ def _regions(path: Path, page: int, stack: ExitStack) -> Regions:
 
 
 def regions_of(source: ImageSource) -> AbstractContextManager[Regions]:
-    """Windows of a path, or of a page of it, {"path": path, "page": number}; of a drawn mask, which is small."""
+    """Windows of a path, or of a page of it, {"path": path, "page": number}; of a drawn mask, drawn whole."""
     if isinstance(source, DrawnMask):
         return nullcontext(ArrayRegions(source.draw()))
     path, page = (source["path"], source.get("page", 0)) if isinstance(source, dict) else (source, 0)

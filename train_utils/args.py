@@ -34,7 +34,11 @@ def parse_args(description: str) -> argparse.Namespace:
 
 
 def _add_data_flags(data: Group) -> None:
-    data.add_argument("--dataset", default="shapes", help="`shapes` (generated), a folder, parquet files, a Hub id")
+    data.add_argument(
+        "--dataset",
+        default="shapes",
+        help="`shapes` (generated), a folder of masks or annotations, parquet files, a Hub id",
+    )
     data.add_argument("--dataset-config", help="configuration name of a Hub data set")
     data.add_argument("--train-split", help="default: train")
     data.add_argument("--val-split", help="default: val or validation if there, else a share of train")

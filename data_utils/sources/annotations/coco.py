@@ -6,7 +6,6 @@ The format: https://cocodataset.org/#format-data.
 import gc
 import json
 import os
-import pickle
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
@@ -68,7 +67,7 @@ class CocoRecords(Records):
         self.sizes = np.array([[image.get(side) or 0 for side in ("height", "width")] for image in images], np.int32)
         needed = ("id", "category_id", "iscrowd", "segmentation")
         objects = [file.objects.get(image["id"], []) for image in images]
-        parts = [pickle.dumps([{key: entry.get(key) for key in needed} for entry in some]) for some in objects]
+        parts = [json.dumps([{key: entry.get(key) for key in needed} for entry in some]).encode() for some in objects]
         self.ends = np.cumsum([0, *map(len, parts)])
         self.objects = b"".join(parts)
         names = dict(classes)

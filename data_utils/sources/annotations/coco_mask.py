@@ -1,7 +1,7 @@
 """The mask of one COCO image: objects as polygons or run lengths (RLE), drawn by pycocotools, COCO's own code."""
 
+import json
 import os
-import pickle
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -23,7 +23,7 @@ class CocoMask(DrawnMask):
     """The objects of one image.
 
     Args:
-        objects: pickled entries of the file, of what drawing needs.
+        objects: JSON list of the file's entries, of what drawing needs.
         size: (H, W) as the file says, (0, 0) where it does not.
         values: category id -> mask value.
     """
@@ -38,7 +38,7 @@ class CocoMask(DrawnMask):
         """Crowds first, as 255, so that objects marked one by one stay; then objects, those of fewer pixels on top."""
         height, width = self.size if all(self.size) else read_header(self.image, self.image)[0]
         layers = []
-        for entry in pickle.loads(self.objects):
+        for entry in json.loads(self.objects):
             where = f"{self.file}: annotation {entry['id']} of {os.path.basename(self.image)}"
             runs = encode(entry.get("segmentation"), height, width, where)
             if entry["category_id"] not in self.values:

@@ -8,6 +8,7 @@ Many nodes:      accelerate launch --config_file accelerate_configs/multi_node.y
 """
 
 import math
+from argparse import Namespace
 from contextlib import nullcontext
 
 import torch
@@ -19,6 +20,7 @@ from torch.utils.data import DataLoader
 
 from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.config import DataConfig
+from data_utils.loading.batch_sampler import BatchSplit
 from data_utils.loading.loaders import build_loaders, network_shapes
 from inference.logits import most_likely, resize_logits
 from runtime.cli import run_script
@@ -28,13 +30,11 @@ from runtime.distributed import first_on_each_machine, on_main, seed_step
 from runtime.errors import WriteError
 from runtime.launch import (
     check_launch,
-    deterministic_kernels,
     distributed_options,
     say_profile,
     start_process,
     tune_kernels,
 )
-from runtime.parallel import default_workers
 from train_utils.args import parse_args
 from train_utils.checkpoints.save import Checkpoints
 from train_utils.ema import WeightAverage
@@ -42,13 +42,13 @@ from train_utils.evaluation import Evaluation
 from train_utils.microbatch import out_of_memory_recorded, split_from_args, steps_ahead
 from train_utils.monitoring.flops import training_flops
 from train_utils.monitoring.monitor import Monitor
+from train_utils.monitoring.rehearsal import Rehearsal
 from train_utils.monitoring.tracking import RunLog
 from train_utils.nan_guard import StepGuard
 from train_utils.optim import build_optimizer, class_weight_tensor
 from train_utils.preflight import preflight
 from train_utils.reporting.data_report import report_data
-from train_utils.reporting.hub import push_to_hub
-from train_utils.reporting.results import publish_evaluation, write_results
+from train_utils.reporting.results import finish_run, publish_evaluation, write_results
 from train_utils.run_dir import open_run, run_settings
 from train_utils.schedule import Schedule
 from train_utils.sharding import full, prepare_sharding, share_statistics
@@ -66,7 +66,7 @@ def train_step(
     micro_batches: list[tuple[Tensor, Tensor]],
     max_grad_norm: float,
     guard: StepGuard,
-    monitor: Monitor,
+    monitor: Monitor | Rehearsal,
 ) -> Tensor:
     """One optimizer step on this process's micro-batches, which are taken from the list and queued for the device.
 
@@ -126,13 +126,48 @@ def evaluate(
     return Evaluation(step, loader.dataset.class_map.names, matrix, loss.item(), image_scores.tolist())
 
 
+def prepare(
+    accelerator: Accelerator,
+    args: Namespace,
+    model: torch.nn.Module,
+    split: BatchSplit,
+    loaders: tuple[DataLoader, DataLoader],
+) -> tuple[torch.nn.Module, torch.optim.Optimizer, DataLoader, DataLoader]:
+    """Batch norm over all processes, sharding and the optimizer, as the profile has them."""
+    model = synchronize_batchnorm(accelerator, model, args.sync_batchnorm, split).to(accelerator.device)
+    prepare_sharding(accelerator, model, split, args.max_grad_norm)
+    kind = accelerator.distributed_type
+    optimizer = build_optimizer(model, args.optimizer, args.learning_rate, args.weight_decay, kind)
+    return accelerator.prepare(model, optimizer, *loaders)
+
+
+def rehearse(
+    accelerator: Accelerator, args: Namespace, criterion: SegmentationLoss, split: BatchSplit, rehearsal: Rehearsal
+) -> int:
+    """How many steps fit into --max-minutes: a copy of the model is trained, evaluated and saved for a moment."""
+    prepared = prepare(accelerator, args, rehearsal.model, split, rehearsal.loaders)
+    model, optimizer, train_loader, val_loader = prepared
+    network = accelerator.unwrap_model(model, keep_torch_compile=False)
+    guard = StepGuard(accelerator, network, optimizer, rehearsal.state, listens=False)
+    model.train()
+    steps = steps_ahead(train_loader, split, rehearsal.info, rehearsal.data_ready)
+    for micro_batches, names in rehearsal.timed(steps):
+        train_step(accelerator, model, optimizer, criterion, micro_batches, args.max_grad_norm, guard, rehearsal)
+        guard.end_step(names)
+        guard.settle(everything=True)
+    for _ in range(2):  # the first one warms up
+        with rehearsal.timed_evaluation():
+            evaluate(accelerator, model, val_loader, criterion, step=0)
+    rehearsal.time_save(network, optimizer)
+    return rehearsal.count_steps()
+
+
 def main() -> None:
     args = parse_args(__doc__.splitlines()[0])
     config = DataConfig.from_args(args)
 
     # 1. Launch: the profile says where; nothing below computes anything else because of it
-    check_launch()
-    deterministic_kernels(args.deterministic)
+    check_launch(args.deterministic)
     accelerator = Accelerator(
         dataloader_config=DataLoaderConfiguration(even_batches=False, non_blocking=True),
         log_with=None if args.tracker == "none" else args.tracker,
@@ -144,7 +179,10 @@ def main() -> None:
     set_seed(args.seed, deterministic=args.deterministic)
     if args.check_data:
         report_data(accelerator, config)
-    start = on_main(accelerator, lambda: open_run(args.output_dir, args.resume))
+    start = on_main(accelerator, lambda: open_run(args))
+    if start.finished:
+        say(start.finished)
+        return accelerator.end_training()
     accelerator.project_configuration.logging_dir = str(start.output_dir)
     split = split_from_args(args, profile, start.largest_micro_batch)
     say_profile(profile)
@@ -168,21 +206,23 @@ def main() -> None:
     split = preflight(accelerator, model, criterion, (info.channels, *shapes.largest), split, copies)
 
     # 5. Prepare: batch norm over all processes, sharding, optimizer, loaders
-    model = synchronize_batchnorm(accelerator, model, args.sync_batchnorm, split).to(device)
-    prepare_sharding(accelerator, model, split, args.max_grad_norm)
-    kind = accelerator.distributed_type
-    optimizer = build_optimizer(model, args.optimizer, args.learning_rate, args.weight_decay, kind)
-    schedule, state = Schedule.from_args(args, images=len(info.train)), start.checkpoint.run_state()
-    workers = default_workers(device) if args.num_workers is None else args.num_workers
+    total_steps, state = start.total_steps(args), start.checkpoint.run_state()
+    if total_steps is None and args.max_minutes:
+        rehearsal = Rehearsal(accelerator, args, model, info, shapes, split, start.output_dir)
+        total_steps = rehearse(accelerator, args, criterion, split, rehearsal)
+    schedule = Schedule.from_args(args, len(info.train), total_steps)
     with first_on_each_machine(accelerator):  # one process of a machine decodes for --cache
-        loaders = build_loaders(info, model.config, shapes, split, schedule.remaining(state), workers, device)
-    model, optimizer, train_loader, val_loader = accelerator.prepare(model, optimizer, *loaders)
+        remaining = schedule.remaining(state)
+        loaders = build_loaders(info, model.config, shapes, split, remaining, args.num_workers, device)
+    model, optimizer, train_loader, val_loader = prepare(accelerator, args, model, split, loaders)
     network = accelerator.unwrap_model(model, keep_torch_compile=False)
     uncompiled = getattr(model, "_orig_mod", model)  # evaluation has shapes of its own, each compiled anew
     average = WeightAverage(network, args.ema_decay)
 
     # 6. Resume: identity must match -> weights, optimizer, average, scaler -> the log goes on behind that step
-    settings = run_settings(args, start.output_dir, profile, info, network.config, split, schedule, workers)
+    settings = run_settings(
+        args, start.output_dir, profile, info, network.config, split, schedule, train_loader.num_workers
+    )
     keep = args.keep_checkpoints
     checkpoints = Checkpoints(accelerator, start.output_dir, keep, network, optimizer, average, settings)
     checkpoints.resume(start.checkpoint, state)
@@ -228,11 +268,7 @@ def main() -> None:
     all_saved = all((checkpoints.is_saved(), run_log.is_saved()))
     if accelerator.is_main_process:
         write_results(accelerator, start.output_dir, state, checkpoints.best_model, info, monitor.bottleneck())
-        if guard.stopping and state.step < schedule.total_steps:
-            rest = "all is saved, go on" if all_saved else "what is saved goes on"
-            say(f"stopped after step {state.step} of {schedule.total_steps}; {rest} with --resume auto")
-        elif args.push_to_hub and checkpoints.best_model.is_saved():
-            push_to_hub(checkpoints.best_model.folder, args.push_to_hub)
+        finish_run(args, start.output_dir, schedule, state, checkpoints.best_model, all_saved)
     run_log.finish()
     if not all_saved:
         raise WriteError(f"not all of this run is in {start.output_dir}: see above what could not be written")

@@ -37,12 +37,17 @@ COMPILED_SHAPES = 64  # that a network is compiled for: at most 16 of training, 
 CPU_BF16 = ("avx512_bf16", "amx_bf16", "bf16")  # instructions, as torch.cpu.get_capabilities names x86's and Arm's
 
 
-def check_launch() -> None:
+def check_launch(deterministic: bool = False) -> None:
     """Call before `Accelerator()`, which without a GPU neither fails nor warns (accelerate 1.15).
 
     Processes started for GPUs would each train alone, a one-GPU profile would train on the CPU, fp16 would be fp32.
     Under plain torchrun nothing asks for GPUs: there it sets ACCELERATE_USE_CPU=true. Raises LaunchError.
+
+    Args:
+        deterministic: whether kernels are to be so; then cuBLAS raises, unless a variable gives it room for that.
     """
+    if deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     # else accelerate tells DDP that the GPU's number is the local rank, wrong where each process sees only its own GPU
     os.environ.setdefault("ACCELERATE_BYPASS_DEVICE_MAP", "true")
     use_cpu = parse_flag_from_env("ACCELERATE_USE_CPU")
@@ -189,12 +194,6 @@ def say_profile(profile: dict[str, str | int]) -> None:
         instructions = torch.cpu.get_capabilities()
         if any(instructions.get(name, False) for name in CPU_BF16):
             say("precision: accelerate launch --mixed_precision bf16 is nearly twice as fast on this CPU")
-
-
-def deterministic_kernels(enabled: bool) -> None:
-    """Call before `Accelerator()`: without this variable cuBLAS raises when determinism is asked for."""
-    if enabled:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
 @contextmanager

@@ -388,6 +388,16 @@ def check_sync_batchnorm(run, folder, monkeypatch):
 # optimization
 
 
+@checks("--max-minutes", "--like")
+def check_length_and_record(run, folder, monkeypatch):
+    monkeypatch.setattr("train_utils.monitoring.rehearsal.count_steps", lambda *_: 2)
+    flags = PLAIN[: PLAIN.index("--max-steps")] + PLAIN[PLAIN.index("--max-steps") + 2 :]
+    measured = run_train(folder / "run", "--dataset", run.data, *flags, "--max-minutes", "9")
+    assert measured.steps("train/loss") == [1, 2] and measured.settings["flags"]["max_minutes"] == 9
+    args = parsed("--like", folder / "run" / "run.json", "--seed", "5")
+    assert (args.max_steps, args.max_minutes, args.batch_size, args.seed) == (2, None, 8, 5)
+
+
 @checks("--batch-size", "--epochs", "--max-steps")
 def check_length(run, folder, monkeypatch):
     assert run("--batch-size", "4").values("epoch")[0] == 0.5
@@ -550,7 +560,7 @@ def check_trace_steps(run, folder, monkeypatch):
 def check_push_to_hub(run, folder, monkeypatch):
     pushed = []
     monkeypatch.setattr("train_utils.reporting.hub.huggingface_hub.get_token", lambda: "token")
-    monkeypatch.setattr(train, "push_to_hub", lambda *given: pushed.append(given))
+    monkeypatch.setattr("train_utils.reporting.results.push_to_hub", lambda *given: pushed.append(given))
     found = run.fresh("--push-to-hub", "me/cells")
     assert pushed == [(found.folder / "model", "me/cells")]
 

@@ -25,7 +25,6 @@ from runtime.launch import (
     check_processes,
     compile_networks,
     describe_profile,
-    deterministic_kernels,
     say_profile,
     start_process,
     tune_kernels,
@@ -325,9 +324,9 @@ def test_the_profile_says_in_what_a_gpu_convolves(
 @pytest.mark.parametrize("given", [None, ":16:8"])
 def test_deterministic_kernels_tell_cublas_unless_the_user_has(launched, given):
     launched(gpus=1, **({"CUBLAS_WORKSPACE_CONFIG": given} if given else {}))
-    deterministic_kernels(False)
+    check_launch(False)
     assert os.environ.get("CUBLAS_WORKSPACE_CONFIG") == given
-    deterministic_kernels(True)
+    check_launch(True)
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == (given or ":4096:8")
 
 

@@ -232,6 +232,7 @@ def test_damaged_checkpoints_are_passed_over_and_named(tiny_folder, uninterrupte
     data[len(data) // 2] ^= 1
     weights.write_bytes(data)
     os.truncate(folders[1] / "optimizer.safetensors", 100)
+    (output / "finished.json").unlink()
     result = launch(*command(tiny_folder, output, "--resume", "auto"))
     assert result.returncode == 0, result.stderr
     assert f"{folders[0]}: model.safetensors is damaged" in result.stdout
@@ -241,6 +242,7 @@ def test_damaged_checkpoints_are_passed_over_and_named(tiny_folder, uninterrupte
     assert records(output) == records(uninterrupted)
     for folder in (output / "checkpoints").glob("step-*"):
         (folder / "state.json").unlink()
+    (output / "finished.json").unlink()
     result = launch(*command(tiny_folder, output, "--resume", "auto"))
     fails_with(result, "state.json is missing", 1)
 

@@ -1,18 +1,25 @@
 """The flags of train.py, a line for each. Precision, device and number of processes belong to the launch profile."""
 
 import argparse
+import json
+import sys
 from pathlib import Path
+from typing import Any
 
 from data_utils.loading.augment import STRENGTHS
 from runtime import cli as arg
+from runtime.console import say
 from runtime.launch import COMM_HOOKS
 from train_utils.monitoring.tracking import available_tracker
 from train_utils.reporting.hub import check_token
+from train_utils.run_dir import PACKAGES, describe_run, flags_as_json
 from train_utils.schedule import SCHEDULES
 from unet.blocks import NORMS, UPSAMPLINGS
 from unet.losses import LOSSES
 
 Group = argparse._ArgumentGroup
+NOT_REPEATED = ("like", "output_dir", "resume", "push_to_hub", "check_data")  # of the run that --like names
+ALTERNATIVES = ({"epochs", "max_steps", "max_minutes"}, {"image_size", "scale"})  # where one is given, none is repeated
 
 
 def parse_args(description: str) -> argparse.Namespace:
@@ -23,14 +30,64 @@ def parse_args(description: str) -> argparse.Namespace:
     _add_model_flags(parser.add_argument_group("model", defaults))
     _add_optimization_flags(parser.add_argument_group("optimization"))
     _add_run_flags(parser.add_argument_group("run"))
+    record = _read_record(parser)
+    parser.set_defaults(**_repeated(parser, record.get("flags", {})))
     args = parser.parse_args()
     if args.resume == "auto" and args.output_dir is None:
         parser.error("--resume auto needs --output-dir, the folder of the run to go on with")
+    if args.max_minutes and args.max_steps:
+        parser.error("--max-minutes and --max-steps both say how long the run is; give one of them")
     if args.image_size and args.scale != 1:
         parser.error("--image-size and --scale both set the size; give one of them")
+    if args.like:
+        _say_differences(args, record)
     args.tracker = available_tracker(args.tracker)
     check_token(args.push_to_hub)
     return args
+
+
+def _read_record(parser: arg.Arguments) -> dict[str, Any]:
+    """The run.json that --like names; {} without it."""
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    first.add_argument("--like", type=Path)
+    path = first.parse_known_args()[0].like
+    if path is None:
+        return {}
+    try:
+        record = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        parser.error(f"--like {path} cannot be read ({error})")
+    if not isinstance(record, dict) or not isinstance(record.get("flags"), dict):
+        parser.error(f"--like {path} is no record of a run: it holds no flags; give the run.json of an output folder")
+    unknown = sorted(record["flags"].keys() - {action.dest for action in parser._actions})
+    if unknown:
+        parser.error(f"--like {path} holds flags that are not known here: {', '.join(unknown)}")
+    if record["flags"].get("max_minutes"):  # measured once: its steps are what was computed
+        record["flags"] |= {"max_minutes": None, "max_steps": record["total_steps"]}
+    return record
+
+
+def _repeated(parser: arg.Arguments, flags: dict[str, Any]) -> dict[str, Any]:
+    """Of a recorded run's flags those that are to be repeated beside those of the command line."""
+    texts = {text.partition("=")[0] for text in sys.argv[1:]}
+    given = {action.dest for action in parser._actions if texts.intersection(action.option_strings)}
+    dropped = {*NOT_REPEATED}.union(*(group for group in ALTERNATIVES if group & given))
+    return {name: value for name, value in flags.items() if name not in dropped}
+
+
+def _say_differences(args: argparse.Namespace, record: dict[str, Any]) -> None:
+    """Which flags differ from those of the recorded run, and which versions."""
+    flags, run = record["flags"], record.get("run", {})
+    changed = [
+        f"{name} {value} (was {flags.get(name)})"
+        for name, value in flags_as_json(args).items()
+        if name not in NOT_REPEATED and value != flags.get(name)
+    ]
+    say(f"like {args.like}, " + (f"but {', '.join(changed)}" if changed else "without a change"))
+    here = {name: value for name, value in describe_run().items() if name in (*PACKAGES, "python", "git_commit")}
+    other = [f"{name} {run[name]} (here {value})" for name, value in here.items() if run.get(name, value) != value]
+    if other:
+        say(f"it was recorded with {', '.join(other)}")
 
 
 def _add_data_flags(data: Group) -> None:
@@ -81,6 +138,9 @@ def _add_optimization_flags(optim: Group) -> None:
     optim.add_argument("--gradient-accumulation-steps", type=arg.natural, help="default: the profile's, else derived")
     optim.add_argument("--epochs", type=arg.natural, default=10, help="passes over the training images")
     optim.add_argument("--max-steps", type=arg.natural, help="optimizer steps, instead of --epochs")
+    optim.add_argument(
+        "--max-minutes", type=arg.positive, help="as many steps as fit into the time, instead of --epochs"
+    )
     optim.add_argument("--patience", type=arg.natural, help="evaluations without a better mean IoU before stopping")
     optim.add_argument("--optimizer", choices=("adamw", "sgd"), default="adamw", help="SGD has momentum 0.9")
     optim.add_argument("--learning-rate", type=arg.positive, default=1e-3, help="peak learning rate")
@@ -95,6 +155,7 @@ def _add_optimization_flags(optim: Group) -> None:
 
 
 def _add_run_flags(run: Group) -> None:
+    run.add_argument("--like", type=Path, metavar="RUN.json", help="repeat a recorded run, but for flags given here")
     run.add_argument("--output-dir", type=Path, help="default: runs/<time>")
     run.add_argument("--resume", help="`auto`: the newest complete checkpoint in --output-dir, if any; or a checkpoint")
     run.add_argument("--checkpoint-every", type=arg.count, default=0, metavar="STEPS", help="0: each epoch")

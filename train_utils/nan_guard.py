@@ -46,10 +46,17 @@ class StepGuard:
         optimizer: as accelerate has prepared it. A fused one looks at `found_inf` on the device; for others the host
             waits.
         state: counts the steps that were skipped.
+        listens: whether signals ask it to stop; else they end the process.
     """
 
     def __init__(
-        self, accelerator: Accelerator, network: nn.Module, optimizer: AcceleratedOptimizer, state: RunState
+        self,
+        accelerator: Accelerator,
+        network: nn.Module,
+        optimizer: AcceleratedOptimizer,
+        state: RunState,
+        *,
+        listens: bool = True,
     ) -> None:
         self.accelerator, self.state = accelerator, state
         self.stopping = False  # a process was asked to stop, and the results of all steps are known
@@ -62,7 +69,7 @@ class StepGuard:
         # steps whose result is not known yet: number, names of the images
         self._pending: list[tuple[int, list[str], LateRead]] = []
         self._in_a_row = 0
-        self._stop = StopRequest()
+        self._stop = StopRequest() if listens else None
         self._optimizer = optimizer.optimizer  # ours, without accelerate's wrapper
         self._found_inf = torch.zeros((), dtype=torch.float32, device=accelerator.device)  # as kernels want it
         self._is_fused = not self._is_deepspeed and bool(self._optimizer.defaults["fused"])
@@ -72,7 +79,7 @@ class StepGuard:
 
     def stop_asked(self, like: Tensor) -> Tensor:
         """(1,): whether this process was asked to stop, as a number of the type of `like` and where it is."""
-        return like.new_full((1,), self._stop.is_asked)
+        return like.new_full((1,), self._stop is not None and self._stop.is_asked)
 
     def begin_step(self) -> None:
         """Before the forward pass."""

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.loading.batch_sampler import BatchSplit
 from runtime.errors import CheckpointError, SettingsError
-from train_utils.checkpoints.find import FoundCheckpoint, find_checkpoint
+from runtime.files import replaced_file, tolerated
+from train_utils.checkpoints.find import LENGTH_AND_PLACE, FoundCheckpoint, checkpoint_folder, find_checkpoint
 from train_utils.microbatch import MemoryLimit, memory_limit
 from train_utils.schedule import Schedule
 from unet.config import UNetConfig
@@ -24,12 +25,24 @@ from unet.finetune import ARCHITECTURE
 PACKAGES = ("torch", "accelerate", "datasets", "safetensors", "huggingface_hub", "pillow", "numpy")
 
 
+FINISHED = "finished.json"  # written last of all: without it the end of a run is done again
+
+
 class RunStart(NamedTuple):
-    """The folder of a run, the checkpoint that it goes on from, and what it has learnt about memory."""
+    """The folder of a run, the checkpoint that it goes on from, and what it has learnt about memory.
+
+    Args:
+        finished: a line where there is nothing left to do, else None.
+    """
 
     output_dir: Path
     checkpoint: FoundCheckpoint
     limit: MemoryLimit
+    finished: str | None = None
+
+    def total_steps(self, args: Namespace) -> int | None:
+        """How long the run is where that is known; --max-minutes has been measured where the run is resumed."""
+        return self.checkpoint.state.get("total_steps") if args.max_minutes else args.max_steps
 
     @property
     def largest_micro_batch(self) -> int | None:
@@ -37,10 +50,50 @@ class RunStart(NamedTuple):
         return self.limit.micro_batch_size or self.checkpoint.state.get("micro_batch_size")
 
 
-def open_run(path: Path | None, resume: str | None) -> RunStart:
+def open_run(args: Namespace) -> RunStart:
     """Make or find the folder of a run, and what is in it already; for one process."""
-    folder = make_run_dir(path, resume)
-    return RunStart(folder, find_checkpoint(resume, folder / "checkpoints"), memory_limit(folder))
+    folder = make_run_dir(args.output_dir, args.resume)
+    finished = finished_line(folder, args) if args.resume == "auto" else None
+    checkpoint = find_checkpoint(None if finished else args.resume, folder / "checkpoints")
+    if not finished:
+        (folder / FINISHED).unlink(missing_ok=True)
+    return RunStart(folder, checkpoint, memory_limit(folder), finished)
+
+
+def mark_finished(folder: Path, args: Namespace, schedule: Schedule, step: int) -> None:
+    """Note that nothing is left to do; call it when all is written and published."""
+    content = {
+        "step": step,
+        "total_steps": schedule.total_steps,
+        "steps_per_epoch": schedule.steps_per_epoch,
+        "flags": flags_as_json(args),
+    }
+    with tolerated(FINISHED), replaced_file(folder / FINISHED) as file:
+        file.write(json.dumps(content, indent=2).encode())
+
+
+def finished_line(folder: Path, args: Namespace) -> str | None:
+    """That the run in `folder` is over, where the flags ask for nothing else and for no more steps."""
+    try:
+        done = json.loads((folder / FINISHED).read_bytes())
+    except (OSError, ValueError):
+        return None
+    if not checkpoint_folder(folder / "checkpoints", done["step"]).is_dir():  # removed to go on from an earlier one
+        return None
+    flags = flags_as_json(args)
+    if any(done["flags"].get(name) != value for name, value in flags.items() if name not in LENGTH_AND_PLACE):
+        return None
+    if not args.max_minutes and (args.max_steps or args.epochs * done["steps_per_epoch"]) > done["total_steps"]:
+        return None
+    return (
+        f"{folder}: the run has finished, at step {done['step']} of {done['total_steps']}, and nothing is left to do;"
+        " more --epochs or --max-steps go on"
+    )
+
+
+def flags_as_json(args: Namespace) -> dict[str, Any]:
+    """The flags of a script, as JSON gives them back."""
+    return json.loads(json.dumps(vars(args), default=str))
 
 
 def make_run_dir(path: Path | None, resume: str | None) -> Path:
@@ -100,7 +153,7 @@ def run_settings(
         "optimizer": args.optimizer,  # its state is of no use to another
     }
     return {
-        "flags": json.loads(json.dumps(vars(args) | architecture | {"output_dir": output_dir}, default=str)),
+        "flags": flags_as_json(args) | architecture | {"output_dir": str(output_dir)},
         "profile": profile,
         "identity": identity,
         "total_steps": schedule.total_steps,

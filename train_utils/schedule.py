@@ -32,10 +32,10 @@ class Schedule:
     patience: int | None = None
 
     @classmethod
-    def from_args(cls, args: Namespace, images: int) -> "Schedule":
-        """As the flags say, on a training split of so many images."""
+    def from_args(cls, args: Namespace, images: int, total_steps: int | None) -> "Schedule":
+        """As the flags say, on a training split of so many images; `total_steps` None for --epochs."""
         steps_per_epoch = math.ceil(images / args.batch_size)
-        total_steps = args.max_steps or args.epochs * steps_per_epoch
+        total_steps = total_steps or args.epochs * steps_per_epoch
         return cls(
             steps_per_epoch,
             total_steps,

@@ -19,6 +19,7 @@ from data_utils.loading.batch_sampler import (
 )
 from data_utils.loading.dataset import EvaluationDataset, TrainingDataset, collate_evaluation, collate_training
 from data_utils.sources.records import StreamRecords
+from runtime.parallel import default_workers
 from unet.config import UNetConfig
 
 
@@ -59,13 +60,17 @@ def build_loaders(
     shapes: NetworkShapes,
     split: BatchSplit,
     steps: range,
-    num_workers: int,
+    num_workers: int | None,
     device: torch.device,
 ) -> tuple[DataLoader, DataLoader]:
     """Micro-batches of the run's `steps`, endless epochs in one pass, and the validation images once, none padded.
 
     With --cache, all are decoded now, or have been in an earlier run.
+
+    Args:
+        num_workers: None for this process's share of the CPUs.
     """
+    num_workers = default_workers(device) if num_workers is None else num_workers
     train = TrainingDataset(info.train, info, model.preprocess)
     val = EvaluationDataset(info.val, info, model.preprocess)
     records = info.train.records

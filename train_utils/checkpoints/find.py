@@ -10,6 +10,8 @@ from train_utils.checkpoints.run_state import RunState
 
 MANIFEST = "manifest.json"  # sizes and checksums; without it a checkpoint is not complete
 STATE = "state.json"  # where the run stands
+# flags that a run which goes on may change without a word
+LENGTH_AND_PLACE = ("epochs", "max_steps", "max_minutes", "resume", "output_dir", "like")
 
 
 class FoundCheckpoint(NamedTuple):
@@ -60,7 +62,9 @@ def compare_settings(saved: dict, now: dict) -> list[str]:
         )
     for key, value in now["flags"].items():
         before = saved["flags"].get(key)
-        if before != value and key not in ("epochs", "max_steps", "resume", "output_dir"):
+        if key == "max_minutes" and value not in (None, before):
+            notes.append(f"--max-minutes was measured when the run began: it stays {now['total_steps']} steps long")
+        elif before != value and key not in LENGTH_AND_PLACE:
             notes.append(f"{key} was {before} and is now {value}")
     return notes
 
@@ -80,6 +84,11 @@ def peek(path: Path) -> dict:
         return json.loads((path / STATE).read_text())
     except (OSError, ValueError):
         return {}
+
+
+def checkpoint_folder(folder: Path, step: int) -> Path:
+    """Where the checkpoint of a step is, among those in `folder`."""
+    return folder / f"step-{step:08}"
 
 
 def newest_first(folder: Path) -> list[Path]:

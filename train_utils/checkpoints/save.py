@@ -19,6 +19,7 @@ from train_utils.checkpoints.find import (
     MANIFEST,
     STATE,
     FoundCheckpoint,
+    checkpoint_folder,
     compare_settings,
     fingerprint,
     newest_first,
@@ -136,7 +137,7 @@ class Checkpoints:
         return self._is_saved
 
     def _write(self, state: dict, tensors: dict[str, dict[str, Tensor]]) -> bool:
-        path = self.folder / f"step-{state['run']['step']:08}"
+        path = checkpoint_folder(self.folder, state["run"]["step"])
         try:
             with complete_folder(path) as folder:
                 for kind, group in tensors.items():

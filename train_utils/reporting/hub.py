@@ -14,8 +14,13 @@ def check_token(repo_id: str | None) -> None:
         raise SettingsError(f"--push-to-hub {repo_id} needs a token: run `hf auth login`, or set HF_TOKEN")
 
 
-def push_to_hub(folder: Path, repo_id: str) -> None:
-    """Upload a model folder with its card. Where that fails the model is safe, and the line says how to try again."""
+def push_to_hub(folder: Path, repo_id: str | None) -> bool:
+    """Upload a model folder with its card, if asked to; whether nothing is left to do.
+
+    Where it fails the model is safe, and the line says how to try again.
+    """
+    if repo_id is None:
+        return True
     try:
         url = huggingface_hub.create_repo(repo_id, exist_ok=True)
         huggingface_hub.upload_folder(
@@ -24,5 +29,6 @@ def push_to_hub(folder: Path, repo_id: str) -> None:
     except Exception as error:  # of the client, the network or the server: the run is over, whatever it is
         reason = f"{type(error).__name__}: {one_line(error, limit=200)}"
         say(f"could not upload to {repo_id} ({reason}); to try again: hf upload {repo_id} {folder}")
-    else:
-        say(f"model published: {url}")
+        return False
+    say(f"model published: {url}")
+    return True

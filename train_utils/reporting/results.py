@@ -1,5 +1,6 @@
 """Pictures, scores and the report of a run: at each evaluation, and at the end."""
 
+from argparse import Namespace
 from pathlib import Path
 
 from accelerate import Accelerator
@@ -14,8 +15,11 @@ from train_utils.checkpoints.run_state import RunState
 from train_utils.evaluation import Evaluation
 from train_utils.monitoring.monitor import Monitor
 from train_utils.reporting.charts import matrix_picture
+from train_utils.reporting.hub import push_to_hub
 from train_utils.reporting.report import write_report
 from train_utils.reporting.samples import sample_panels, save_pictures, worst_and_best
+from train_utils.run_dir import mark_finished
+from train_utils.schedule import Schedule
 from train_utils.sharding import whole_network
 from unet.model import UNet
 
@@ -72,3 +76,14 @@ def write_results(
         write_report(output_dir, best, class_colors(info.class_map.values), views, bottleneck)
     if bottleneck:
         say(bottleneck)
+
+
+def finish_run(
+    args: Namespace, output_dir: Path, schedule: Schedule, state: RunState, best_model: BestModel, all_saved: bool
+) -> None:
+    """Publish the best model if asked to, and note that nothing is left to do; of a run that was stopped, say so."""
+    if not schedule.is_over(state):
+        rest = "all is saved, go on" if all_saved else "what is saved goes on"
+        say(f"stopped after step {state.step} of {schedule.total_steps}; {rest} with --resume auto")
+    elif best_model.is_saved() and push_to_hub(best_model.folder, args.push_to_hub) and all_saved:
+        mark_finished(output_dir, args, schedule, state.step)

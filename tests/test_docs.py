@@ -112,6 +112,8 @@ def check(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_command_parses_and_names_files_that_exist(page, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)  # DATA, OUT and the like are nowhere
+    (tmp_path / "runs" / "cells").mkdir(parents=True)
+    (tmp_path / "runs" / "cells" / "run.json").write_text('{"flags": {}}')  # which --like reads
     for command in [*blocks(page), *inline(page)]:
         try:
             check(command, monkeypatch)

@@ -454,6 +454,13 @@ MUTANTS = [
         "{object(): summary for",
         "test_annotations_coco.py",
     ),
+    # statistics, length and record of a run
+    Mutant("train.py", "    share_statistics(accelerator, model)\n", "", "test_sync_batchnorm.py"),
+    Mutant("train_utils/monitoring/rehearsal.py", "copy.deepcopy(model)", "model", "test_rehearsal.py"),
+    Mutant("train_utils/monitoring/rehearsal.py", "+ 3 * pictures", "", "test_rehearsal.py"),
+    Mutant("train_utils/run_dir.py", "(folder / FINISHED).unlink(missing_ok=True)", "pass", "test_repeat.py"),
+    Mutant("train_utils/run_dir.py", " if name not in LENGTH_AND_PLACE", "", "test_repeat.py"),
+    Mutant("train_utils/args.py", "if group & given", "if group - given", "test_repeat.py"),
 ]
 
 

@@ -82,6 +82,12 @@ def test_more_epochs_go_on_and_end_with_a_marker_of_their_own(data, copied):
     assert json.loads((copied / "finished.json").read_text())["total_steps"] == 6
 
 
+def test_a_run_that_goes_on_is_not_finished_until_it_ends_again(data, copied):
+    with mock.patch.object(train, "write_results", side_effect=InterruptedError), pytest.raises(InterruptedError):
+        run_train(copied, "--dataset", data, *FLAGS, "--resume", "auto", "--epochs", "3")
+    assert not (copied / "finished.json").exists()
+
+
 def test_other_flags_are_not_taken_for_the_finished_run(data, copied):
     run = run_train(copied, "--dataset", data, *FLAGS, "--resume", "auto", "--keep-checkpoints", "1")
     assert "keep_checkpoints was 2 and is now 1" in run.output

@@ -9,17 +9,20 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
-from conftest import write_folder
+from conftest import launch, records, write_folder
+from PIL import Image
 from torch import Tensor, nn
 
 import train
 from data_utils.loading.batch_sampler import BatchSplit
 from train_utils.sync_batchnorm import SynchronizedBatchNorm, synchronize_batchnorm
 from unet import UNet, UNetConfig
+from unet.losses import SegmentationLoss
 
 FLAGS = ["--base-channels", "2", "--depth", "1", "--num-workers", "0", "--batch-size", "8", "--tracker", "none"]
 FLAGS += [
@@ -117,9 +120,9 @@ def test_a_run_with_batch_norm_is_the_same_on_four_processes(tmp_path):
     for processes in (1, 4):
         start(train_in_float64, processes, tmp_path, free_port())
     runs = [(tmp_path / f"run-{n}" / "metrics.jsonl").read_text().splitlines() for n in (1, 4)]
-    for records in zip(*[map(json.loads, lines) for lines in runs], strict=True):
+    for both in zip(*[map(json.loads, lines) for lines in runs], strict=True):
         for key in ("train/loss", "train/grad_norm", "eval/loss", "eval/mean_iou"):
-            values = [record.get(key) for record in records]
+            values = [record.get(key) for record in both]
             assert values[1] == (values[0] and pytest.approx(values[0], abs=1e-9))
     assert len(runs[0]) == 8  # six steps, and an evaluation after each epoch
 
@@ -150,3 +153,27 @@ def test_evaluation_needs_no_other_process():
     norm(torch.rand(4, 3, 5, 5))
     x = torch.rand(1, 3, 2, 2)
     assert torch.equal(SynchronizedBatchNorm.of(norm).eval()(x), norm.eval()(x))
+
+
+def test_processes_with_statistics_of_their_own_evaluate_the_model_that_is_saved(tmp_path):
+    """Without synchronisation each measures its own images; scores are those of the first one's, which is saved."""
+    write_folder(tmp_path / "train", 8, seed=0)
+    write_folder(tmp_path / "val", 4, seed=1)
+    for number in range(4):  # of shapes of their own, so that both processes have batches
+        for kind in ("images", "masks"):
+            file = tmp_path / "val" / kind / f"cell_{number:02}.png"
+            Image.open(file).crop((0, 0, 56 - 4 * number, 40)).save(file)
+    flags = ["--base-channels", "4", "--depth", "2", "--num-workers", "0", "--tracker", "none", "--augment", "none"]
+    flags += ["--batch-size", "4", "--max-steps", "8", "--eval-every", "8", "--learning-rate", "0.01"]
+    output = tmp_path / "run"
+    command = ["train.py", "--dataset", tmp_path, "--output-dir", output, *flags, "--sync-batchnorm", "off"]
+    result = launch(*command, profile="multi_cpu")
+    assert result.returncode == 0, result.stderr
+    model, criterion = UNet.from_pretrained(output / "model"), SegmentationLoss(2, "ce+dice", None)
+    sums, counts = torch.zeros(2), torch.zeros(2)
+    for file in sorted((tmp_path / "val" / "images").iterdir()):
+        mask = torch.tensor(np.array(Image.open(tmp_path / "val" / "masks" / file.name)) // 255)[None].long()
+        with torch.no_grad():
+            logits = model(torch.tensor(np.array(Image.open(file))).permute(2, 0, 1)[None])
+        sums, counts = sums + criterion.sums(logits, mask), counts + criterion.counts(mask)
+    assert records(output)[-1]["eval/loss"] == pytest.approx((sums / counts).sum().item(), rel=1e-5)

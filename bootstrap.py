@@ -55,7 +55,7 @@ def fail(message: str) -> NoReturn:
 def prepare_environment() -> None:
     """Bring .venv up to date with the requirements; an install that was interrupted is done again."""
     digest = hashlib.sha256()
-    for path in (ROOT / "requirements.txt", REQUIREMENTS):
+    for path in sorted(ROOT.glob("requirements*.txt")):
         digest.update(path.read_bytes())
     wanted = [str(VENV), digest.hexdigest()]
     if read_stamp() == wanted and PYTHON.exists():

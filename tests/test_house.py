@@ -17,6 +17,7 @@ ONLY_IN = {
     "accelerate": ("train_utils/", *(f"runtime/{name}.py" for name in ("launch", "distributed", "signals")), *LAUNCHED),
     "nibabel": ("data_utils/image_io/",),
     "gradio": ("app.py",),
+    "transformers": ("unet/backbone.py",),
 }
 NOT_IN = {
     "unet/": ("PIL", "tifffile", "nibabel"),
@@ -183,6 +184,7 @@ def write(root: Path, files: dict[str, str]) -> Path:
         ("runtime/cli.py", "from accelerate import Accelerator", "imports accelerate"),
         ("data_utils/pack.py", "from inference import Predictor", "imports inference"),
         ("data_utils/sources/load.py", "import nibabel", "imports nibabel"),
+        ("unet/model.py", "def f():\n    from transformers import AutoBackbone", "imports transformers"),
         ("inference/writer.py", "from train_utils.ema import WeightAverage", "imports train_utils"),
         ("train_utils/reporting/report.py", "import predict", "imports predict"),
         ("inference/page.py", "import app", "imports app"),

@@ -1,8 +1,9 @@
 """The blocks of the U-Net's figure: two convolutions, a step down, a step up, the last 1 x 1 convolution."""
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -118,7 +119,25 @@ def frozen_statistics(block: nn.Module) -> Iterator[None]:
 
 def recomputed(block: nn.Module, *inputs: Tensor) -> Tensor:
     """`block(*inputs)` that keeps only its inputs, and runs again in the backward pass (Chen et al. 2016)."""
-    return checkpoint(block, *inputs, use_reentrant=False, context_fn=lambda: (nullcontext(), frozen_statistics(block)))
+    return checkpoint(block, *inputs, use_reentrant=False, context_fn=partial(_contexts, block))
+
+
+@contextmanager
+def recomputing(blocks: Sequence[nn.Module]) -> Iterator[None]:
+    """Within, each block is `recomputed` wherever it is called."""
+    for block in blocks:
+        plain, contexts = partial(type(block).forward, block), partial(_contexts, block)
+        block.forward = partial(checkpoint, plain, use_reentrant=False, context_fn=contexts)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        for block in blocks:
+            del block.forward
+
+
+def _contexts(block: nn.Module) -> tuple[AbstractContextManager, AbstractContextManager]:
+    """Of a block's first forward pass and of its second one."""
+    return nullcontext(), frozen_statistics(block)
 
 
 class DoubleConv(nn.Module):
@@ -156,15 +175,16 @@ class Up(nn.Module):
     Pytorch-UNet's bilinear checkpoints were trained with; it looks at the whole image, so tiles never match exactly).
     """
 
-    def __init__(self, in_channels: int, out_channels: int, norm: str, upsample: str) -> None:
+    def __init__(self, in_channels: int, skip_channels: int, out_channels: int, norm: str, upsample: str) -> None:
         super().__init__()
         if upsample == "transpose":
-            self.up = nn.ConvTranspose2d(in_channels, in_channels // 2, kernel_size=2, stride=2)
-            self.conv = DoubleConv(in_channels, out_channels, norm)
+            self.up = nn.ConvTranspose2d(in_channels, out_channels, kernel_size=2, stride=2)
+            self.conv = DoubleConv(out_channels + skip_channels, out_channels, norm)
         else:
             aligned = upsample == "bilinear_aligned"
             self.up = nn.Upsample(scale_factor=2, mode="bilinear", align_corners=aligned)
-            self.conv = DoubleConv(in_channels, out_channels, norm, mid_channels=in_channels // 2)
+            mid_channels = min(skip_channels, 2 * out_channels)
+            self.conv = DoubleConv(in_channels + skip_channels, out_channels, norm, mid_channels)
 
     def forward(self, x: Tensor, skip: Tensor) -> Tensor:
         x = self.up(x)

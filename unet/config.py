@@ -79,6 +79,8 @@ class UNetConfig:
         norm: `batch`, `group` or `instance`.
         upsample: `transpose`, `bilinear` or `bilinear_aligned`.
         dropout: probability, at the end of the contracting path as in the paper.
+        encoder: the config of a backbone of transformers that takes the place of the contracting path, with its
+            `_name_or_path` and `license`; `depth` is then the level of its coarsest features.
     """
 
     in_channels: int = 3
@@ -89,6 +91,7 @@ class UNetConfig:
     upsample: str = "transpose"
     dropout: float = 0.0
     preprocess: Preprocess = field(default_factory=Preprocess)
+    encoder: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.preprocess, dict):  # from config.json
@@ -100,17 +103,23 @@ class UNetConfig:
             expect(name, getattr(self, name), _is_natural(getattr(self, name)), "a whole number of 1 or more")
         expect("norm", self.norm, self.norm in NORMS, f"one of {', '.join(NORMS)}")
         expect("upsample", self.upsample, self.upsample in UPSAMPLINGS, f"one of {', '.join(UPSAMPLINGS)}")
+        expect("encoder", self.encoder, self.encoder is None or isinstance(self.encoder, dict), "null, or an object")
         is_share = _is_number(self.dropout) and 0 <= self.dropout < 1
         expect("dropout", self.dropout, is_share, "a number of 0 or more and less than 1")
         for name, count, what in (
-            ("mean", self.in_channels, "channels"),
-            ("std", self.in_channels, "channels"),
+            ("mean", self.network_channels, "channels"),
+            ("std", self.network_channels, "channels"),
             ("class_names", self.num_classes, "classes"),
             ("class_values", self.num_classes, "classes"),
         ):
             values = getattr(self.preprocess, name)
             if values and len(values) != count:
                 raise ValueError(f"{name} has {len(values)} values, expected one for each of {count} {what}")
+
+    @property
+    def network_channels(self) -> int:
+        """Channels behind the normalisation, which repeats grey for each one that an encoder takes."""
+        return self.in_channels if self.encoder is None else self.encoder.get("num_channels", 3)
 
 
 def expect(name: str, value: Any, is_valid: bool, expected: str) -> None:

@@ -1,4 +1,4 @@
-"""Training that starts from another model: its architecture, its normalisation, and the weights that fit."""
+"""Training that starts from another model or encoder: its architecture, its normalisation, the weights that fit."""
 
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -8,6 +8,7 @@ from torch import Tensor
 
 from runtime.console import say
 from runtime.errors import ModelError
+from unet.backbone import PretrainedEncoder, encoder_name, load_encoder, with_channels
 from unet.config import Preprocess, UNetConfig
 from unet.loading import load_model
 from unet.model import UNet
@@ -15,12 +16,17 @@ from unet.model import UNet
 ARCHITECTURE = ("base_channels", "depth", "norm", "upsample", "dropout")
 
 
+BASE_CHANNELS = 16  # beside an encoder: at 64, full resolution alone would take more computing than a ResNet-50
+
+
 class StartingPoint(NamedTuple):
-    """What training starts from: the architecture to train, and the model to take weights from, if any."""
+    """What training starts from: the architecture to train, and the model or encoder to take weights from, if any."""
 
     architecture: UNetConfig
     source: str | None = None
     model: UNet | None = None
+    encoder: PretrainedEncoder | None = None
+    freezes_encoder: bool = False
 
     def source_preprocess(self, channels: int) -> Preprocess | None:
         """How the model's images were prepared, for its weights expect that; None where it takes other channels."""
@@ -29,37 +35,74 @@ class StartingPoint(NamedTuple):
         return self.model.config.preprocess
 
     def build(self, in_channels: int, num_classes: int, preprocess: Preprocess) -> UNet:
-        """The network to train, in channels-last layout, with the weights that fit; says so."""
-        config = replace(self.architecture, in_channels=in_channels, num_classes=num_classes, preprocess=preprocess)
-        network = UNet(config)
+        """The network to train, in channels-last layout, with the weights that fit; says so.
+
+        `preprocess` is `source_preprocess`, else has the mean and standard deviation of the training images.
+        """
+        values: dict[str, Any] = {"in_channels": in_channels, "num_classes": num_classes, "preprocess": preprocess}
+        if self.architecture.encoder is not None:
+            values |= self._fit_encoder(self.architecture.encoder, in_channels, preprocess)
+        network = UNet(replace(self.architecture, **values))
         if self.model is not None:
             say(f"start: {copy_weights(self.model, network)} from {self.source}")
+        if network.encoder is not None:
+            if self.encoder is not None and self.encoder.weights is not None:
+                network.encoder.take(self.encoder.weights)
+            if self.freezes_encoder:
+                network.encoder.freeze()
         network.to(memory_format=torch.channels_last)
-        say(f"model: U-Net, {sum(p.numel() for p in network.parameters()):,} parameters")
+        say(f"model: {_description(network)}")
         return network
+
+    def _fit_encoder(self, encoder: dict[str, Any], in_channels: int, preprocess: Preprocess) -> dict[str, Any]:
+        """The encoder, and how images are prepared for it.
+
+        Grey and RGB images of 8 bits are normalised as those that the encoder was trained on, others by their own
+        statistics. Grey is repeated for each channel; of other channels the encoder is made to take as many.
+        """
+        own, mean, std = encoder.get("num_channels", 3), preprocess.mean, preprocess.std
+        if in_channels not in (1, own):
+            encoder = with_channels(encoder, in_channels)
+            say(f"encoder: its filters of {own} channels are repeated for {in_channels}, and rescaled")
+        if len(mean) == 1:
+            mean, std = mean * own, std * own
+        if self.encoder is not None and preprocess.pixel_types == ("uint8",) and len(mean) == len(self.encoder.mean):
+            mean, std = self.encoder.mean, self.encoder.std
+        return {"encoder": encoder, "preprocess": replace(preprocess, mean=mean, std=std)}
 
 
 def starting_point(source: str | None, asked: dict[str, Any]) -> StartingPoint:
-    """Where training starts: fresh without `source`.
+    """Where training starts: fresh without `source` and encoder.
 
     Args:
-        asked: a value, or None, for each of ARCHITECTURE; other keys do not matter. What is None is the source's, else
-            UNetConfig's default.
+        asked: a value, or None, for each of ARCHITECTURE, `encoder`, `encoder_weights` and `freeze_encoder`; other keys
+            do not matter. What is None is the source's, else UNetConfig's default.
 
     Raises ModelError where asked and source differ and the weights would not fit. Dropout and how a bilinear
     upsampling treats corners have no weights, and may differ.
     """
+    backbone = asked.get("encoder")
+    if backbone and source:
+        raise ModelError(f"--encoder {backbone}: --init-from {source} has its own architecture; give one of them")
     model = None if source is None else load_model(source)
+    encoder = load_encoder(backbone, pretrained=asked["encoder_weights"] == "pretrained") if backbone else None
     config = UNetConfig() if model is None else model.config
+    if encoder is not None:
+        config = UNetConfig(base_channels=BASE_CHANNELS, depth=encoder.depth, encoder=encoder.config)
     values: dict[str, Any] = {name: asked.get(name) for name in ARCHITECTURE}
     for name, value in values.items():
         has = getattr(config, name)
         weightless = name == "dropout" or (name == "upsample" and "transpose" not in (value, has))
-        if model is not None and value not in (None, has) and not weightless:
+        fixed = (model is not None and not weightless) or (encoder is not None and name == "depth")
+        if fixed and value not in (None, has):
             flag = "--" + name.replace("_", "-")
-            raise ModelError(f"{flag} {value}: {source} has {has}; leave the flag out, or start from another model")
+            given = source or backbone
+            raise ModelError(f"{flag} {value}: {given} has {has}; leave the flag out, or start from another model")
+    if asked.get("freeze_encoder") and config.encoder is None:
+        raise ModelError("--freeze-encoder: this network has no encoder of transformers; name one with --encoder")
     values = {name: getattr(config, name) if value is None else value for name, value in values.items()}
-    return StartingPoint(UNetConfig(**values), source, model)
+    architecture = UNetConfig(**values, encoder=config.encoder)
+    return StartingPoint(architecture, source, model, encoder, bool(asked.get("freeze_encoder")))
 
 
 def copy_weights(source: UNet, model: UNet) -> str:
@@ -80,3 +123,11 @@ def copy_weights(source: UNet, model: UNet) -> str:
 
 def _shape(tensor: Tensor) -> str:
     return " x ".join(map(str, tensor.shape))
+
+
+def _description(network: UNet) -> str:
+    encoder = network.config.encoder
+    kind = "U-Net" if encoder is None else f"U-Net with encoder {encoder_name(encoder)}"
+    frozen = sum(p.numel() for p in network.parameters() if not p.requires_grad)
+    kept = f", {frozen:,} of them frozen" if frozen else ""
+    return f"{kind}, {sum(p.numel() for p in network.parameters()):,} parameters{kept}"

@@ -1,6 +1,7 @@
 """The U-Net (Ronneberger, Fischer & Brox 2015, arXiv:1505.04597), padded so that input and output have one size."""
 
 import json
+import math
 from pathlib import Path
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from runtime.device import download
 from runtime.errors import ModelError, one_line
+from unet.backbone import Encoder
 from unet.blocks import DoubleConv, Down, OutConv, Up, recomputed
 from unet.config import UNetConfig
 
@@ -38,8 +40,8 @@ class UNet(
     def __init__(self, config: UNetConfig | None = None) -> None:
         super().__init__()
         self.config = config = config or UNetConfig()
-        mean = config.preprocess.mean or (0.0,) * config.in_channels
-        std = config.preprocess.std or (1.0,) * config.in_channels
+        mean = config.preprocess.mean or (0.0,) * config.network_channels
+        std = config.preprocess.std or (1.0,) * config.network_channels
         self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(std).view(-1, 1, 1), persistent=False)
 
@@ -48,14 +50,17 @@ class UNet(
         outputs = list(widths)
         if config.upsample != "transpose":
             outputs = [max(width // 2, config.base_channels) for width in widths[:-1]] + [widths[-1] // 2]
-        self.stem = DoubleConv(config.in_channels, widths[0], config.norm)
-        self.downs = nn.ModuleList(
-            Down(widths[level], widths[level + 1] if level + 1 < config.depth else outputs[-1], config.norm)
-            for level in range(config.depth)
-        )
+        skips, downs = [*widths[:-1], outputs[-1]], config.depth  # skips: channels of each level on the way down
+        self.encoder = None if config.encoder is None else Encoder(config.encoder)
+        if self.encoder is not None:  # which leaves the levels above its own to convolutions
+            downs = self.encoder.first_level - 1
+            skips[self.encoder.first_level :] = self.encoder.channels
+        self.stem = DoubleConv(config.network_channels, skips[0], config.norm)
+        self.downs = nn.ModuleList(Down(skips[level], skips[level + 1], config.norm) for level in range(downs))
         self.dropout = nn.Dropout(config.dropout)
+        below = [*outputs[1:-1], skips[-1]]
         self.ups = nn.ModuleList(
-            Up(widths[level + 1], outputs[level], config.norm, config.upsample)
+            Up(below[level], skips[level], outputs[level], config.norm, config.upsample)
             for level in reversed(range(config.depth))
         )
         self.head = OutConv(config.base_channels, config.num_classes)
@@ -68,16 +73,20 @@ class UNet(
 
         Returns:
             Logits (B, num_classes, H, W). A side shorter than 2^depth is padded to 2^(depth+1) with its border
-            pixels for the computation and cropped back, since pooling would leave nothing of it.
+            pixels for the computation and cropped back, since pooling would leave nothing of it; for an encoder of
+            transformers every side is, to the next multiple of 2^depth.
         """
         height, width = images.shape[-2:]
         inputs = ((images - self.mean) / self.std).to(self.mean.dtype)
-        padded = self._pad_small(inputs)
+        padded = self._pad(inputs)
 
-        run = recomputed if self.activation_checkpointing and self.training else lambda block, *x: block(*x)
+        recompute = self.activation_checkpointing and self.training
+        run = recomputed if recompute else lambda block, *x: block(*x)
         skips = [run(self.stem, padded)]
         for down in self.downs:
             skips.append(run(down, skips[-1]))
+        if self.encoder is not None:
+            skips += self.encoder(padded, recompute)
         x = self.dropout(skips.pop())
         for up in self.ups:
             x = run(up, x, skips.pop())
@@ -87,14 +96,17 @@ class UNet(
     @property
     def blocks(self) -> list[nn.Module]:
         """The parts that activation checkpointing computes twice, in order."""
-        return [self.stem, *self.downs, *self.ups]
+        stages = [] if self.encoder is None else self.encoder.stages
+        return [self.stem, *self.downs, *stages, *self.ups]
 
-    def _pad_small(self, x: Tensor) -> Tensor:
+    def _pad(self, x: Tensor) -> Tensor:
         shortest = 2**self.config.depth
         # instance norm has nothing to measure in a single value
         if self.config.norm == "instance" and max(x.shape[-2:]) < 2 * shortest:
             shortest *= 2
         sides = [side if side >= shortest else 2 ** (self.config.depth + 1) for side in x.shape[-2:]]
+        if self.encoder is not None:  # backbones differ in what they do with the rest of a division
+            sides = [math.ceil(side / shortest) * shortest for side in x.shape[-2:]]
         height, width = sides[0] - x.shape[-2], sides[1] - x.shape[-1]
         return F.pad(x, (0, width, 0, height), mode="replicate") if height or width else x
 

@@ -1,0 +1,248 @@
+"""Encoders that come from elsewhere: the backbones of Hugging Face transformers, as pyramids of features."""
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+from huggingface_hub import hf_hub_download, metadata_load
+from huggingface_hub.errors import HfHubHTTPError
+from torch import Tensor, nn
+
+from runtime.errors import ModelError, one_line
+from unet.blocks import recomputing
+
+SIDE = 128  # pixels of the dry pass: at stride 32 there are 4 of them left
+NEEDLESS = ("id2label", "label2id", "architectures", "transformers_version", "dtype")  # entries of a backbone's config
+EXAMPLES = "resnet, convnext, convnextv2, swin, swinv2, focalnet, hgnet_v2, pvt_v2"
+# mean and standard deviation of channels in 0..1, where there is no preprocessor_config.json: ImageNet's, but for BiT
+IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+HALVES = (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)
+
+
+class Encoder(nn.Module):
+    """A backbone's features of strides 2^first_level, 2^(first_level + 1), ... of images normalised as it expects.
+
+    Parameters that have no part in these features (the norm before a classifier, a mask token) are frozen: every other
+    one gets a gradient in every step, as DistributedDataParallel asks for.
+
+    Args:
+        config: UNetConfig.encoder.
+
+    Attributes:
+        first_level: the level of the finest features.
+        channels: of the features of each level, finest first.
+        frozen: whether nothing of it is trained, neither weights nor running statistics.
+    """
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        super().__init__()
+        self.frozen = False
+        self.backbone = _random_backbone(config)
+        features = _dry_pass(self.backbone, config)
+        self.first_level = _level(features[0])
+        self.channels = [feature.shape[1] for feature in features]
+        parameters = list(self.backbone.parameters())
+        grads = torch.autograd.grad(sum(map(torch.sum, features)), parameters, allow_unused=True)
+        for parameter, grad in zip(parameters, grads, strict=True):
+            parameter.requires_grad_(grad is not None)
+
+    def forward(self, images: Tensor, recompute: bool = False) -> Sequence[Tensor]:
+        """Images (B, C, H, W), sides multiples of the coarsest stride -> features (B, channels, h, w) of each level.
+
+        With `recompute` each stage keeps only its inputs, and runs again in the backward pass.
+        """
+        if self.frozen:  # nothing is kept for a backward pass
+            with torch.no_grad():
+                return self.backbone(images).feature_maps
+        # transformers' own switch is not for convolutional families, and would have batch norm count a batch twice
+        with recomputing(self.stages if recompute else []):
+            return self.backbone(images).feature_maps
+
+    @property
+    def stages(self) -> list[nn.Module]:
+        """The backbone's stages, in order, which activation checkpointing computes twice: its first list of modules."""
+        return list(next(m for m in self.backbone.modules() if isinstance(m, nn.ModuleList) and len(m) > 1))
+
+    def freeze(self) -> None:
+        """Leave all of it as it is, running statistics too."""
+        self.frozen = True
+        self.requires_grad_(False)
+        self.eval()
+
+    def train(self, mode: bool = True) -> "Encoder":
+        """Training mode, but for a frozen encoder."""
+        return super().train(mode and not self.frozen)
+
+    def take(self, weights: dict[str, Tensor]) -> None:
+        """Load a backbone's weights; where images have another number of channels, the first filters are repeated.
+
+        They are rescaled too, so that what comes out is as large as before.
+        """
+        for name, target in self.backbone.state_dict().items():
+            have, want = weights[name].shape, target.shape
+            if have != want:
+                channels = torch.arange(want[1]) % have[1]
+                weights = weights | {name: weights[name][:, channels] * (have[1] / want[1])}
+        self.backbone.load_state_dict(weights)
+
+
+class PretrainedEncoder(NamedTuple):
+    """What `--encoder` names.
+
+    Args:
+        config: for UNetConfig.encoder.
+        depth: level of the coarsest features.
+        mean, std: of each channel of images in 0..255.
+        weights: the backbone's state_dict; None where it starts from random weights.
+    """
+
+    config: dict[str, Any]
+    depth: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    weights: dict[str, Tensor] | None
+
+
+def load_encoder(source: str, *, pretrained: bool) -> PretrainedEncoder:
+    """A backbone from a folder or the Hub, with its weights or, unless `pretrained`, without.
+
+    Raises ModelError that says in one line why it cannot be an encoder.
+    """
+    transformers = _transformers()
+    if source.startswith("timm/"):
+        raise ModelError(f"--encoder {source}: timm's models need torchvision; of transformers there are {EXAMPLES}")
+    try:
+        config = transformers.AutoConfig.from_pretrained(source)
+    except (OSError, ValueError, KeyError) as error:
+        where = "has no usable config.json" if Path(source).is_dir() else "is no folder, and not to be had from the Hub"
+        raise ModelError(f"--encoder {source}: {where}: {one_line(error)}") from error
+    backbones = transformers.AutoBackbone._model_mapping
+    if type(config) not in backbones:
+        raise ModelError(
+            f"--encoder {source}: {config.model_type or 'this'} is no backbone of transformers; take one of {EXAMPLES}"
+        )
+    name = Path(source).resolve().name if Path(source).is_dir() else source
+    settings = json.loads(config.to_json_string(use_diff=False))
+    settings = {key: value for key, value in settings.items() if key not in NEEDLESS}
+    settings |= {"_name_or_path": name, "license": _license(source)}
+    depth, stages = _pyramid(settings)
+    settings |= {"out_features": stages, "out_indices": [config.stage_names.index(stage) for stage in stages]}
+    weights = _pretrained_weights(backbones[type(config)], source, settings) if pretrained else None
+    return PretrainedEncoder(settings, depth, *_normalization(source, config.model_type), weights)
+
+
+def with_channels(config: dict[str, Any], channels: int) -> dict[str, Any]:
+    """`config` for images of so many channels; ModelError where the family knows RGB only."""
+    if "num_channels" not in config:
+        raise ModelError(f"encoder {encoder_name(config)}: takes grey and RGB images, these have {channels} channels")
+    changed: dict[str, Any] = {"num_channels": channels}
+    if "stem_channels" in config:  # of HGNetV2, whose first entry is the image's
+        changed["stem_channels"] = [channels, *config["stem_channels"][1:]]
+    return config | changed
+
+
+def encoder_name(config: dict[str, Any]) -> str:
+    """The Hub id, or the name of the folder, that an encoder is from, with its licence if that is known."""
+    license = config.get("license")
+    return f"{config['_name_or_path']} ({license})" if license else config["_name_or_path"]
+
+
+def _transformers() -> ModuleType:
+    """The library, which takes seconds to import, and says what it does only where something is wrong."""
+    try:
+        import transformers
+    except ModuleNotFoundError as error:
+        raise ModelError(
+            f"{error.name} is not installed; encoders need: pip install -r requirements-encoders.txt"
+        ) from error
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    return transformers
+
+
+def _random_backbone(config: dict[str, Any]) -> nn.Module:
+    transformers = _transformers()
+    # JSON has lists only, which the defaults of some families (ConvNeXt) do not mix with their tuples
+    return transformers.AutoBackbone.from_config(transformers.AutoConfig.for_model(**config))
+
+
+def _dry_pass(backbone: nn.Module, config: dict[str, Any]) -> Sequence[Tensor]:
+    """Features of an empty image: what a config says of channels and strides is wrong for some families (HGNetV2)."""
+    device = next(backbone.parameters()).device
+    was_training = backbone.training
+    with torch.enable_grad():
+        images = torch.zeros((1, config.get("num_channels", 3), SIDE, SIDE), device=device)
+        features = backbone.eval()(images).feature_maps
+    backbone.train(was_training)
+    return features
+
+
+def _level(feature: Tensor) -> int:
+    """n for features of stride 2^n of a dry pass; -1 for others."""
+    height, width = feature.shape[-2:]
+    level = round(math.log2(SIDE / height))
+    return level if height == width == SIDE >> level else -1
+
+
+def _pyramid(config: dict[str, Any]) -> tuple[int, list[str]]:
+    """Level of the coarsest features, and the last stage of each level; ModelError where they are no pyramid."""
+    every = config | {"out_features": config["stage_names"], "out_indices": None}
+    name = config["_name_or_path"]
+    try:
+        with torch.device("meta"):  # shapes are all that is wanted
+            features = _dry_pass(_random_backbone(every), every)
+    except (RuntimeError, ValueError, ImportError) as error:
+        raise ModelError(f"--encoder {name}: cannot be used here: {one_line(error)}") from error
+    levels = {_level(feature): stage for feature, stage in zip(features, every["out_features"], strict=True)}
+    levels.pop(0, None)  # the image itself, as DINOv3-ConvNeXt has it
+    if len(levels) < 2 or list(levels) != [*range(min(levels), max(levels) + 1)]:
+        strides = sorted({SIDE // feature.shape[-2] for feature in features})
+        raise ModelError(
+            f"--encoder {name}: has features of stride {', '.join(map(str, strides))}; a U-Net needs a pyramid, each"
+            f" level half the size of the one before, which a plain ViT has not; take one of {EXAMPLES}"
+        )
+    return max(levels), list(levels.values())
+
+
+def _pretrained_weights(backbone: Any, source: str, config: dict[str, Any]) -> dict[str, Tensor]:
+    settings = _transformers().AutoConfig.for_model(**config)
+    try:
+        model, report = backbone.from_pretrained(
+            source, config=settings, dtype=torch.get_default_dtype(), output_loading_info=True
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ModelError(f"--encoder {source}: its weights cannot be loaded: {one_line(error)}") from error
+    # classifiers have no norms of the features of each stage
+    missing = [name for name in sorted(report["missing_keys"]) if not name.startswith("hidden_states_norms.")]
+    if missing:
+        raise ModelError(f"--encoder {source}: its weights lack {len(missing)} of the backbone's, {missing[0]} first")
+    return model.state_dict()
+
+
+def _normalization(source: str, family: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel of images in 0..255."""
+    mean, std = HALVES if family == "bit" else IMAGENET
+    if (file := _file(source, "preprocessor_config.json")) is not None:
+        settings = json.loads(file.read_text(encoding="utf-8"))
+        mean, std = settings.get("image_mean") or mean, settings.get("image_std") or std
+    return tuple(255 * value for value in mean), tuple(255 * value for value in std)
+
+
+def _license(source: str) -> str | None:
+    """As the model card says, if there is one."""
+    file = _file(source, "README.md")
+    return None if file is None else (metadata_load(file) or {}).get("license")
+
+
+def _file(source: str, name: str) -> Path | None:
+    """A file of a model folder or of the Hub, if it is there."""
+    if Path(source).is_dir():
+        return Path(source) / name if (Path(source) / name).is_file() else None
+    try:
+        return Path(hf_hub_download(source, name))
+    except (HfHubHTTPError, OSError):
+        return None

@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from runtime.errors import SettingsError
 from runtime.launch import SHARDING
 
+DECAYED = (nn.modules.conv._ConvNd, nn.Linear)
+
 
 def build_optimizer(
     model: nn.Module,
@@ -17,15 +19,22 @@ def build_optimizer(
     weight_decay: float,
     distributed_type: DistributedType = DistributedType.NO,
 ) -> torch.optim.Optimizer:
-    """`adamw`, or `sgd` with Nesterov momentum 0.9; decay on convolutions only: norms and biases have no use for it.
+    """`adamw`, or `sgd` with Nesterov momentum 0.9, for all weights that are not frozen.
+
+    Decay on convolutions and linear layers only: norms, biases and tables of positions have no use for it. Each group
+    says whether it is `of_encoder`: those may have a learning rate of their own (`Schedule.set_learning_rate`).
 
     Fused where that can be: all weights are updated in one kernel, or none where the device says so (`StepGuard`).
     """
     # DeepSpeed has updates of its own; torch 2.13 has no fused SGD for FSDP's DTensors
     fused = distributed_type not in SHARDING or (distributed_type == DistributedType.FSDP and name == "adamw")
-    decayed = [parameter for parameter in model.parameters() if parameter.ndim > 1]
-    others = [parameter for parameter in model.parameters() if parameter.ndim <= 1]
-    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
+    weights: dict[tuple[bool, float], list[nn.Parameter]] = {}
+    for path, module in model.named_modules():
+        for key, parameter in module.named_parameters(recurse=False):
+            decay = weight_decay if key == "weight" and isinstance(module, DECAYED) else 0.0
+            if parameter.requires_grad:
+                weights.setdefault((path.startswith("encoder."), decay), []).append(parameter)
+    groups = [{"params": p, "of_encoder": which, "weight_decay": decay} for (which, decay), p in weights.items()]
     if name == "adamw":
         return torch.optim.AdamW(groups, lr=learning_rate, fused=fused)
     return torch.optim.SGD(groups, lr=learning_rate, momentum=0.9, nesterov=True, fused=fused)

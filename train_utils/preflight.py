@@ -147,8 +147,8 @@ def step_bytes(network: nn.Module, shape: tuple[int, ...], copies: int) -> int:
     held: list[Tensor] = []  # kept alive, so that no two storages ever share an identity
     blocks: list[tuple[int, int]] = []  # for each block: bytes of its inputs, len(held) when it began
 
-    def note_block(block: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        blocks.append((_bytes(inputs), len(held)))
+    def note_block(block: nn.Module, inputs: tuple) -> None:
+        blocks.append((_bytes([x for x in inputs if isinstance(x, Tensor)]), len(held)))
 
     for block in trial.blocks:
         block.register_forward_pre_hook(note_block)

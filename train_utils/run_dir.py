@@ -14,11 +14,13 @@ from typing import Any, NamedTuple
 
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.loading.batch_sampler import BatchSplit
+from runtime.cache import digest
 from runtime.errors import CheckpointError, SettingsError
 from runtime.files import replaced_file, tolerated
 from train_utils.checkpoints.find import LENGTH_AND_PLACE, FoundCheckpoint, checkpoint_folder, find_checkpoint
 from train_utils.microbatch import MemoryLimit, memory_limit
 from train_utils.schedule import Schedule
+from unet.backbone import encoder_name
 from unet.config import UNetConfig
 from unet.finetune import ARCHITECTURE
 
@@ -147,6 +149,8 @@ def run_settings(
         "classes": [*map(str, info.class_map.values)],
         "in_channels": info.channels,
         **architecture,
+        "encoder": encoder_identity(model.encoder),
+        "freeze_encoder": args.freeze_encoder,
         "data set": info.fingerprint(),
         "batch size": args.batch_size,
         "seed": args.seed,
@@ -156,12 +160,21 @@ def run_settings(
         "flags": flags_as_json(args) | architecture | {"output_dir": str(output_dir)},
         "profile": profile,
         "identity": identity,
+        "encoder": model.encoder and encoder_name(model.encoder),
         "total_steps": schedule.total_steps,
         "micro_batch_size": split.micro_batch_size,
         "accumulation": split.accumulation,
         "num_workers": num_workers,
         "run": describe_run(),
     }
+
+
+def encoder_identity(encoder: dict[str, Any] | None) -> str | None:
+    """The family of an encoder and a digest of its settings, wherever it is from: its weights are the run's by now."""
+    if encoder is None:
+        return None
+    settings = sorted((key, value) for key, value in encoder.items() if key not in ("_name_or_path", "license"))
+    return f"{encoder['model_type']} {digest(settings)[:12]}"
 
 
 def describe_run() -> dict[str, str]:

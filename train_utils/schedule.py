@@ -19,6 +19,7 @@ class Schedule:
         kind: of the learning rate, one of SCHEDULES.
         log_every, eval_every, checkpoint_every: steps; all three happen at the last step too.
         patience: evaluations without a better mean IoU before the run stops; None never stops it.
+        encoder_factor: of an encoder's learning rate.
     """
 
     steps_per_epoch: int
@@ -30,6 +31,7 @@ class Schedule:
     eval_every: int
     checkpoint_every: int
     patience: int | None = None
+    encoder_factor: float = 1.0
 
     @classmethod
     def from_args(cls, args: Namespace, images: int, total_steps: int | None) -> "Schedule":
@@ -46,13 +48,14 @@ class Schedule:
             eval_every=args.eval_every or steps_per_epoch,
             checkpoint_every=args.checkpoint_every or steps_per_epoch,
             patience=args.patience,
+            encoder_factor=args.encoder_lr_factor,
         )
 
     def set_learning_rate(self, optimizer: Optimizer, step: int) -> float:
         """Give the optimizer the learning rate of step `step` (from 0), and return it."""
         rate = learning_rate(step, self.total_steps, self.peak, self.warmup_steps, self.kind)
         for group in optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * (self.encoder_factor if group["of_encoder"] else 1)
         return rate
 
     def remaining(self, state: RunState) -> range:

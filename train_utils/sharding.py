@@ -18,7 +18,7 @@ from unet.model import UNet
 ZERO = "zero/"  # begins the names of what cannot be put on another number of processes
 
 
-def prepare_sharding(accelerator: Accelerator, model: nn.Module, split: BatchSplit, clip: float) -> None:
+def prepare_sharding(accelerator: Accelerator, model: UNet, split: BatchSplit, clip: float) -> None:
     """Call before `prepare`: what FSDP and DeepSpeed have to be told, and what they cannot take; else does nothing."""
     kind = accelerator.distributed_type
     if kind not in SHARDING:
@@ -31,10 +31,16 @@ def prepare_sharding(accelerator: Accelerator, model: nn.Module, split: BatchSpl
             raise LaunchError("FSDP and fp16 do not go together here; use bf16, or fp16 with multi_gpu.yaml")
         # autocast chooses the precision of each layer; the policy would give batch norm half precision weights too,
         # which it does not take beside its float32 statistics
-        accelerator.state.fsdp_plugin.mixed_precision_policy = None
+        plugin = accelerator.state.fsdp_plugin
+        plugin.mixed_precision_policy = None
+        if model.encoder is not None and plugin.transformer_cls_names_to_wrap:
+            # the profile names our own block; each stage of an encoder is gathered as a whole too
+            stages = {type(stage).__name__ for stage in model.encoder.stages}
+            plugin.transformer_cls_names_to_wrap = [*plugin.transformer_cls_names_to_wrap, *sorted(stages)]
         if accelerator.native_amp:  # accelerate's `prepare` does it for every other kind of training
             forward = convert_outputs_to_fp32(accelerator.autocast()(type(model).forward))
-            model.forward = MethodType(forward, model)  # bound to it, so that a copy of the model calls its own
+            # bound to it, so that a copy of the model calls its own
+            model.forward = MethodType(forward, model)  # type: ignore[method-assign]
         return
     config = accelerator.state.deepspeed_plugin.deepspeed_config
     if config["zero_optimization"]["stage"] != 2:

@@ -19,7 +19,8 @@ def synchronize_batchnorm(accelerator: Accelerator, model: nn.Module, how: str, 
     Says so once where batch norm sees fewer images at a time than a step has, or fillers among them: statistics then
     depend on the launch, as nothing else does. accelerate does not convert by itself.
     """
-    norms = {name: module for name, module in model.named_modules() if isinstance(module, nn.BatchNorm2d)}
+    # a frozen encoder's stay in evaluation mode
+    norms = {name: m for name, m in model.named_modules() if isinstance(m, nn.BatchNorm2d) and m.training}
     if not norms:
         return model
     seen = split.micro_batch_size

@@ -52,8 +52,9 @@ def find_checkpoint(resume: str | None, folder: Path) -> FoundCheckpoint:
 def compare_settings(saved: dict, now: dict) -> list[str]:
     """What changed since the checkpoint, a line each; CheckpointError where its `identity` is another run's."""
     for key, value in now["identity"].items():
-        if saved["identity"][key] != value:
-            raise CheckpointError(f"--resume: the checkpoint's {key} is {saved['identity'][key]}, this run's {value}")
+        before = saved["identity"].get(key)
+        if before != value:
+            raise CheckpointError(f"--resume: the checkpoint's {key} is {before}, this run's {value}")
     notes = []
     if saved["total_steps"] != now["total_steps"]:
         notes.append(

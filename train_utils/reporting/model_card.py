@@ -13,6 +13,7 @@ TRAINING = (
     *("optimizer", "learning_rate", "weight_decay", "schedule", "warmup_steps", "max_grad_norm", "seed"),
     *("init_from", "base_channels", "depth", "norm", "upsample", "dropout"),
 )
+OF_ENCODER = ("encoder_weights", "freeze_encoder", "encoder_lr_factor")
 MEANS = {"mean_iou": "Mean IoU", "mean_dice": "Mean Dice", "pixel_accuracy": "Pixel accuracy"}
 METRICS = ("iou", "dice", "precision", "recall")
 
@@ -25,7 +26,7 @@ def model_card(settings: dict, best: Evaluation) -> str:
     left_out = {"epochs"} if flags.get("max_steps") else set()  # which stands for them
     training = {
         name.replace("_", " "): _without_path(flags[name])
-        for name in TRAINING
+        for name in TRAINING + OF_ENCODER * bool(settings.get("encoder"))
         if flags.get(name) is not None and name not in left_out
     }
     classes = [
@@ -38,6 +39,7 @@ def model_card(settings: dict, best: Evaluation) -> str:
         title=title,
         names=best.class_names,
         means={label: best.scores[key] for key, label in MEANS.items()},
+        encoder=settings.get("encoder"),
         classes=classes,
         step=best.step,
         total_steps=settings["total_steps"],

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from data_utils.loading.batch_sampler import images_per_batch
+from inference.receptive_field import reach
 from runtime.device import upload
 from runtime.errors import SettingsError
 from runtime.parallel import map_ahead
@@ -42,25 +43,6 @@ class Tiling(NamedTuple):
         return f"tiles of {self.height} x {self.width} overlapping by {self.overlap} ({how})"
 
 
-def reach(config: UNetConfig) -> int | None:
-    """How many pixels beyond a block aligned to the pooling grid its logits depend on, rounded up to that grid.
-
-    None where they depend on the whole image: group and instance norm, bilinear upsampling with aligned corners. Else
-    the first and the last pixel of a block are followed backwards through the network.
-    """
-    if config.norm != "batch" or config.upsample == "bilinear_aligned":
-        return None
-    grid = 2**config.depth
-    neighbour = 0 if config.upsample == "transpose" else 1  # what interpolation looks at besides
-    first, last = 0, grid - 1
-    for _ in range(config.depth):  # two 3 x 3 convolutions, then the coarser level that was upsampled
-        first, last = (first - 2 - neighbour) // 2, (last + 2 + neighbour) // 2
-    for _ in range(config.depth):  # two 3 x 3 convolutions, then the finer level that was pooled
-        first, last = 2 * (first - 2), 2 * (last + 2) + 1
-    beyond = max(2 - first, last + 2 - (grid - 1))
-    return math.ceil(beyond / grid) * grid
-
-
 def plan(
     config: UNetConfig, size: tuple[int, int], tile_size: int | None = None, overlap: int | None = None
 ) -> Tiling | None:
@@ -73,9 +55,12 @@ def plan(
 
     Both are rounded up to the pooling grid. Raises SettingsError for an overlap that leaves nothing of a tile.
     """
-    grid, needed = 2**config.depth, reach(config)
+    grid = 2**config.depth
     pixel_bytes = 4 * 8 * config.base_channels  # measured: float32, the last concatenation and its convolution
     height, width = size
+    if config.encoder is not None and tile_size is None and height * width * pixel_bytes <= WHOLE_MEMORY:
+        return None  # how far it looks takes seconds to measure, and is never little
+    needed = reach(config)
     if tile_size is None:
         smallest, decent = (times * (needed or 8 * grid) for times in (4, 10))  # overlap is a half, a fifth of a side
         # tiles of a narrow network are as good as the whole image and, in a CPU's caches, faster

@@ -129,7 +129,7 @@ def load_encoder(source: str, *, pretrained: bool) -> PretrainedEncoder:
     settings = json.loads(config.to_json_string(use_diff=False))
     settings = {key: value for key, value in settings.items() if key not in NEEDLESS}
     settings |= {"_name_or_path": name, "license": _license(source)}
-    depth, stages = _pyramid(settings)
+    depth, stages = _pyramid(source, settings)
     settings |= {"out_features": stages, "out_indices": [config.stage_names.index(stage) for stage in stages]}
     weights = _pretrained_weights(backbones[type(config)], source, settings) if pretrained else None
     return PretrainedEncoder(settings, depth, *_normalization(source, config.model_type), weights)
@@ -188,21 +188,20 @@ def _level(feature: Tensor) -> int:
     return level if height == width == SIDE >> level else -1
 
 
-def _pyramid(config: dict[str, Any]) -> tuple[int, list[str]]:
+def _pyramid(source: str, config: dict[str, Any]) -> tuple[int, list[str]]:
     """Level of the coarsest features, and the last stage of each level; ModelError where they are no pyramid."""
     every = config | {"out_features": config["stage_names"], "out_indices": None}
-    name = config["_name_or_path"]
     try:
         with torch.device("meta"):  # shapes are all that is wanted
             features = _dry_pass(_random_backbone(every), every)
     except (RuntimeError, ValueError, ImportError) as error:
-        raise ModelError(f"--encoder {name}: cannot be used here: {one_line(error)}") from error
+        raise ModelError(f"--encoder {source}: cannot be used here: {one_line(error)}") from error
     levels = {_level(feature): stage for feature, stage in zip(features, every["out_features"], strict=True)}
     levels.pop(0, None)  # the image itself, as DINOv3-ConvNeXt has it
     if len(levels) < 2 or list(levels) != [*range(min(levels), max(levels) + 1)]:
         strides = sorted({SIDE // feature.shape[-2] for feature in features})
         raise ModelError(
-            f"--encoder {name}: has features of stride {', '.join(map(str, strides))}; a U-Net needs a pyramid, each"
+            f"--encoder {source}: has features of stride {', '.join(map(str, strides))}; a U-Net needs a pyramid, each"
             f" level half the size of the one before, which a plain ViT has not; take one of {EXAMPLES}"
         )
     return max(levels), list(levels.values())

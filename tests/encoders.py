@@ -1,0 +1,43 @@
+"""Tiny backbones of transformers with random weights, a folder for each family."""
+
+import json
+from pathlib import Path
+
+import transformers
+from torch import nn
+
+SIZES = {"hidden_sizes": [8, 16, 24, 32], "depths": [1, 1, 2, 1]}
+WINDOWS = {"embed_dim": 8, "depths": [1, 1, 2, 1], "num_heads": [1, 1, 2, 2], "window_size": 4}
+STAGES = {"stage_in_channels": [8, 16, 24, 32], "stage_mid_channels": [4, 4, 8, 8], "stage_num_blocks": [1] * 4}
+STAGES |= {"stage_out_channels": [16, 24, 32, 48], "stage_numb_of_layers": [2] * 4, "depths": [1] * 4}
+FAMILIES = {
+    "resnet": lambda: transformers.ResNetConfig(embedding_size=8, layer_type="basic", **SIZES),
+    "bit": lambda: transformers.BitConfig(embedding_size=8, num_groups=4, **SIZES),
+    "convnext": lambda: transformers.ConvNextConfig(**SIZES),
+    "convnextv2": lambda: transformers.ConvNextV2Config(**SIZES),
+    "dinov3_convnext": lambda: transformers.DINOv3ConvNextConfig(**SIZES),
+    "swin": lambda: transformers.SwinConfig(**WINDOWS),
+    "swinv2": lambda: transformers.Swinv2Config(**WINDOWS),
+    "focalnet": lambda: transformers.FocalNetConfig(embed_dim=8, depths=[1, 1, 2, 1], hidden_sizes=[8, 16, 32, 64]),
+    "hgnet_v2": lambda: transformers.HGNetV2Config(
+        stem_channels=[3, 4, 8], embedding_size=8, hidden_sizes=[16, 24, 32, 48], **STAGES
+    ),
+    "pvt_v2": lambda: transformers.PvtV2Config(
+        hidden_sizes=[8, 16, 24, 32], depths=[1] * 4, num_attention_heads=[1] * 4
+    ),
+    "pp_lcnet": lambda: transformers.PPLCNetConfig(scale=0.25),
+}
+
+
+def backbone(family: str) -> nn.Module:
+    """With random weights, in evaluation mode; of all its stages."""
+    settings = json.loads(FAMILIES[family]().to_json_string(use_diff=False))  # lists where defaults have tuples
+    return transformers.AutoBackbone.from_config(transformers.AutoConfig.for_model(**settings)).eval()
+
+
+def write_encoder(folder: Path, family: str = "resnet", **files: object) -> Path:
+    """A folder that --encoder takes, as transformers itself writes it; `files` are further ones, in JSON."""
+    backbone(family).save_pretrained(folder)
+    for name, content in files.items():
+        (folder / f"{name}.json").write_text(json.dumps(content))
+    return folder

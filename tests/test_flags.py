@@ -12,8 +12,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from conftest import write_folder
+from encoders import write_encoder
 from in_process import Run, parsed, run_train
 from PIL import Image
+from safetensors.torch import load_file
 
 import train
 from data_utils.analysis.dataset_info import load_dataset_info
@@ -339,6 +341,28 @@ def check_init_from(run, folder, monkeypatch):
     begun = run("--init-from", source.folder / "model").weights(0)
     assert all(torch.equal(begun[name], weight) for name, weight in source.model.items())
     assert any(not torch.equal(run().weights(0)[name], weight) for name, weight in source.model.items())
+
+
+@checks("--encoder", "--encoder-weights", "--freeze-encoder", "--encoder-lr-factor")
+def check_encoder(run, folder, monkeypatch):
+    encoder = write_encoder(folder / "tiny-resnet")
+
+    def far(found: Run) -> dict[str, float]:
+        """How far the first filters of encoder and decoder went in the first step."""
+        names = {"encoder": "encoder.backbone.embedder.embedder.convolution.weight", "decoder": "stem.conv1.weight"}
+        before, after = found.weights(0), found.weights(1)
+        return {part: (after[name] - before[name]).norm().item() for part, name in names.items()}
+
+    named = ("--encoder", encoder, "--depth", "5")
+    found, whole = run.fresh(*named), run.fresh(*named, "--encoder-lr-factor", "1")
+    frozen, random = run.fresh(*named, "--freeze-encoder"), run.fresh(*named, "--encoder-weights", "random")
+    theirs = load_file(encoder / "model.safetensors")
+    name = "embedder.embedder.convolution.weight"
+    assert torch.equal(found.weights(0)[f"encoder.backbone.{name}"], theirs[name])
+    assert not torch.equal(random.weights(0)[f"encoder.backbone.{name}"], theirs[name])
+    assert far(found)["encoder"] == pytest.approx(0.1 * far(whole)["encoder"], rel=FLOAT32)  # the default
+    assert far(found)["decoder"] == pytest.approx(far(whole)["decoder"], rel=FLOAT32) and far(whole)["decoder"] > 0
+    assert far(frozen)["encoder"] == 0 and far(frozen)["decoder"] > 0
 
 
 @checks("--base-channels", "--depth", "--norm", "--upsample")

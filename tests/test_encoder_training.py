@@ -1,0 +1,193 @@
+"""train.py and predict.py with an encoder of transformers: a whole run, frozen, resumed, on several processes."""
+
+import json
+import os
+import shutil
+import socket
+import sys
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import torch
+import torch.multiprocessing
+from accelerate import Accelerator, FullyShardedDataParallelPlugin
+from accelerate.utils import DistributedType
+from conftest import write_folder
+from encoders import FAMILIES, write_encoder
+from in_process import Run, process_state_kept, run_train
+
+import train
+from data_utils.loading.batch_sampler import BatchSplit
+from inference import Predictor
+from runtime.errors import CheckpointError
+from train_utils.optim import build_optimizer
+from train_utils.preflight import step_bytes
+from train_utils.sharding import prepare_sharding
+from train_utils.sync_batchnorm import synchronize_batchnorm
+from unet import UNet, UNetConfig
+from unet.backbone import load_encoder
+
+FLAGS = ["--base-channels", "2", "--norm", "group", "--num-workers", "0", "--tracker", "none", "--log-every", "1"]
+FLAGS += ["--batch-size", "4", "--learning-rate", "0.01", "--checkpoint-every", "2"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """A data set under `data`, and a folder for each family of encoders."""
+    folder = tmp_path_factory.mktemp("runs")
+    write_folder(folder / "data" / "train", 8, seed=0)
+    write_folder(folder / "data" / "val", 2, seed=1)
+    torch.manual_seed(1)
+    for family in FAMILIES:
+        write_encoder(folder / family, family)
+    return folder
+
+
+def run(output: Path, encoder: Path, *flags: str) -> Run:
+    """A run without report and pictures."""
+    data = encoder.parent / "data"
+    with mock.patch.object(train, "write_results"):
+        return run_train(output, "--dataset", data, "--encoder", encoder, *FLAGS, *flags)
+
+
+def network(folder: Path, **settings: object) -> UNet:
+    encoder = load_encoder(str(folder), pretrained=True)
+    return UNet(UNetConfig(base_channels=2, depth=encoder.depth, encoder=encoder.config, **settings))
+
+
+@pytest.mark.parametrize("family", ["resnet", "bit", "convnextv2", "swin", "focalnet", "hgnet_v2", "pp_lcnet"])
+def test_a_run_leaves_a_model_that_needs_neither_the_encoders_folder_nor_a_network(
+    folder, tmp_path, family, monkeypatch
+):
+    def refuse(*_: object) -> None:
+        raise AssertionError("a run with a local encoder wants the network")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    encoder = shutil.copytree(folder / family, folder / "moved" / family)
+    shutil.copytree(folder / "data", folder / "moved" / "data", dirs_exist_ok=True)
+    found = run(tmp_path / "out", encoder, "--max-steps", "2", "--eval-every", "2")
+    shutil.rmtree(encoder)
+    assert found.exit_code == 0, found.output
+    assert all(torch.equal(found.weights(2)[name], weight) for name, weight in found.model.items())
+    image = folder / "data" / "val" / "images" / "cell_00.png"
+    loaded = UNet.from_pretrained(found.folder / "model")
+    assert all(torch.equal(loaded.state_dict()[name], weight) for name, weight in found.model.items())
+    first, second = (Predictor.from_pretrained(found.folder / "model")(image) for _ in range(2))
+    assert first.mask.shape == (40, 56) and (first.probabilities == second.probabilities).all()
+
+
+def test_a_frozen_encoder_is_as_it_was_after_training_running_statistics_too(folder, tmp_path):
+    found = run(tmp_path, folder / "resnet", "--freeze-encoder", "--max-steps", "2", "--ema-decay", "0.9")
+    before, after = found.weights(0), found.model
+    of_encoder = [name for name in before if name.startswith("encoder.")]
+    assert any("running_var" in name for name in of_encoder)
+    assert all(torch.equal(before[name], after[name]) for name in of_encoder)
+    assert not torch.equal(before["stem.conv1.weight"], after["stem.conv1.weight"])
+    assert not any(name.startswith("encoder.") for name in found.tensors(2, "optimizer"))
+    assert "of them frozen" in found.output
+
+
+def test_a_resumed_run_is_bit_for_bit_the_run_that_was_never_stopped(folder, tmp_path):
+    flags = ("--eval-every", "4", "--schedule", "constant", "--warmup-steps", "0")
+    whole = run(tmp_path / "whole", folder / "swin", "--max-steps", "4", *flags)
+    run(tmp_path / "parts", folder / "swin", "--max-steps", "2", *flags)
+    parts = run(tmp_path / "parts", folder / "swin", "--max-steps", "4", "--resume", "auto", *flags)
+    assert "resumed from" in parts.output
+    for kind in ("model", "optimizer"):
+        expected, found = whole.tensors(4, kind), parts.tensors(4, kind)
+        assert all(torch.equal(found[name], value) for name, value in expected.items())
+    with pytest.raises(CheckpointError, match=r"the checkpoint's encoder is swin .*, this run's resnet"):
+        run(tmp_path / "parts", folder / "resnet", "--max-steps", "4", "--resume", "auto", *flags)
+    with pytest.raises(CheckpointError, match="the checkpoint's freeze_encoder is False, this run's True"):
+        run(tmp_path / "parts", folder / "swin", "--max-steps", "4", "--resume", "auto", "--freeze-encoder", *flags)
+
+
+def train_in_float64(rank: int, processes: int, encoder: Path, port: int, flags: list[str]) -> None:
+    """One process of a run of train.py."""
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes), "OMP_NUM_THREADS": "1"}
+    os.environ |= {"LOCAL_WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.environ["ACCELERATE_USE_CPU"] = "true"
+    torch.set_num_threads(1)
+    torch.set_default_dtype(torch.float64)
+    output = encoder.parent / f"run-{processes}"
+    sys.argv = ["train.py", "--dataset", str(encoder.parent / "data"), "--output-dir", str(output), *flags]
+    train.main()
+
+
+@pytest.mark.parametrize(("family", "flag"), [("resnet", ()), ("hgnet_v2", ("--freeze-encoder",))])
+def test_two_processes_make_the_steps_of_one(folder, tmp_path, family, flag, monkeypatch):
+    encoder = shutil.copytree(folder / family, tmp_path / family)
+    settings = json.loads((encoder / "config.json").read_text())
+    (encoder / "config.json").write_text(json.dumps(settings | {"drop_path_rate": 0.0}))
+    shutil.copytree(folder / "data", tmp_path / "data")
+    flags = [*FLAGS, "--encoder", str(encoder), "--max-steps", "4", *flag]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    torch.multiprocessing.spawn(train_in_float64, (2, encoder, port, flags), nprocs=2)
+    torch.set_default_dtype(torch.float64)
+    try:
+        one = run(tmp_path / "run-1", encoder, "--max-steps", "4", *flag)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    two = [json.loads(line) for line in (tmp_path / "run-2" / "metrics.jsonl").read_text().splitlines()]
+    for records in zip(one.records, two, strict=True):
+        for key in ("train/loss", "train/grad_norm", "eval/loss"):
+            values = [record.get(key) for record in records]
+            assert values[1] == (values[0] and pytest.approx(values[0], abs=1e-9))
+
+
+def test_the_norms_of_a_frozen_encoder_are_not_synchronised_and_nothing_is_said_of_them(folder, capsys):
+    several = mock.Mock(num_processes=2)
+    frozen = network(folder / "resnet", norm="group")
+    frozen.encoder.freeze()
+    synchronize_batchnorm(several, frozen, "auto", BatchSplit(8, 2, 2, 2))
+    assert capsys.readouterr().out == ""
+    synchronize_batchnorm(several, network(folder / "resnet", norm="group"), "auto", BatchSplit(8, 2, 2, 2))
+    assert "batch norm sees 4 images at a time" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("family", ["swinv2", "convnextv2"])
+def test_tables_of_positions_and_scales_do_not_decay(folder, family):
+    model = network(folder / family)
+    groups = build_optimizer(model, "adamw", 1e-3, 0.1).param_groups
+    decayed = {id(p) for group in groups if group["weight_decay"] for p in group["params"]}
+    every = {id(p) for group in groups for p in group["params"]}
+    layers = [m for m in model.modules() if isinstance(m, torch.nn.Conv2d | torch.nn.ConvTranspose2d | torch.nn.Linear)]
+    assert decayed == {id(layer.weight) for layer in layers if layer.weight.requires_grad}
+    assert every == {id(p) for p in model.parameters() if p.requires_grad}
+
+
+@pytest.mark.parametrize("family", ["hgnet_v2", "swinv2", "pvt_v2"])
+def test_memory_is_estimated_with_and_without_recomputing_and_less_for_a_frozen_encoder(folder, family):
+    model = network(folder / family)
+    plain = step_bytes(model, (2, 3, 128, 128), copies=3)
+    model.activation_checkpointing = True
+    recomputed = step_bytes(model, (2, 3, 128, 128), copies=3)
+    model.activation_checkpointing = False
+    model.encoder.freeze()
+    assert max(recomputed, step_bytes(model, (2, 3, 128, 128), copies=3)) < plain
+
+
+def test_each_stage_of_an_encoder_is_gathered_as_a_whole_by_fsdp(folder):
+    with process_state_kept():
+        accelerator = Accelerator(cpu=True)
+        plugin = FullyShardedDataParallelPlugin(
+            fsdp_version=2, auto_wrap_policy="transformer_based_wrap", transformer_cls_names_to_wrap=["DoubleConv"]
+        )
+        accelerator.state._shared_state["fsdp_plugin"] = plugin
+        accelerator.state._shared_state["distributed_type"] = DistributedType.FSDP
+        prepare_sharding(accelerator, network(folder / "resnet"), BatchSplit(2, 1, 2, 1), 1.0)
+        assert plugin.transformer_cls_names_to_wrap == ["DoubleConv", "ResNetStage"]
+
+
+def test_card_and_run_json_name_the_encoder_and_its_licence(folder, tmp_path):
+    encoder = shutil.copytree(folder / "resnet", folder / "licensed")
+    (encoder / "README.md").write_text("---\nlicense: apache-2.0\n---\n")
+    found = run(tmp_path, encoder, "--max-steps", "1")
+    assert found.settings["encoder"] == "licensed (apache-2.0)"
+    card = (tmp_path / "model" / "README.md").read_text()
+    assert "The encoder is licensed (apache-2.0), a backbone of transformers" in card
+    assert "| encoder weights | pretrained |" in card and str(folder) not in card
+    assert "model: U-Net with encoder licensed (apache-2.0)" in found.output

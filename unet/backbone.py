@@ -19,8 +19,8 @@ SIDE = 128  # pixels of the dry pass: at stride 32 there are 4 of them left
 NEEDLESS = ("id2label", "label2id", "architectures", "transformers_version", "dtype")  # entries of a backbone's config
 EXAMPLES = "resnet, convnext, convnextv2, swin, swinv2, focalnet, hgnet_v2, pvt_v2"
 # mean and standard deviation of channels in 0..1, where there is no preprocessor_config.json: ImageNet's, but for BiT
-IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-HALVES = (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)
+IMAGENET = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+HALVES = [0.5] * 3, [0.5] * 3
 
 
 class Encoder(nn.Module):
@@ -229,7 +229,7 @@ def _normalization(source: str, family: str) -> tuple[tuple[float, ...], tuple[f
         settings = json.loads(file.read_text(encoding="utf-8"))
         mean, std = settings.get("image_mean") or mean, settings.get("image_std") or std
         if settings.get("do_normalize") is False:  # RT-DETR's wants images in 0..1
-            mean, std = (0.0,) * len(mean), (1.0,) * len(std)
+            mean, std = [0.0] * len(mean), [1.0] * len(std)
     return tuple(255 * value for value in mean), tuple(255 * value for value in std)
 
 

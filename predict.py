@@ -15,12 +15,12 @@ from torch import Tensor
 
 from data_utils.class_map import ClassMap
 from inference.args import parse_args
-from inference.boundary import BoundaryScores, boundary_report
 from inference.inputs import share_of
 from inference.pipeline import PredictionPipeline, plan_work
 from inference.predictor import Predictor
 from inference.provenance import complete_provenance
-from inference.scoring import ScoreError
+from inference.scoring.boundary import BoundaryScores, boundary_report
+from inference.scoring.truth import ScoreError
 from inference.writer import MASK, OVERLAY, PROBABILITIES, PredictionWriter
 from runtime.cli import run_script
 from runtime.console import say, say_error, track

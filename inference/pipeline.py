@@ -15,7 +15,7 @@ from data_utils.visualize import to_rgb
 from inference.inputs import Job, batches_of, check_disk, find_jobs
 from inference.predictor import Predictor
 from inference.provenance import provenance_of, record_provenance
-from inference.scoring import ImageScore
+from inference.scoring.truth import ImageScore
 from inference.tiling import BAND_ROWS, Tiling
 from inference.writer import PredictionWriter
 from runtime.console import say, track

@@ -14,7 +14,7 @@ from data_utils.image_io.writers import MASK_LEVEL, OVERLAY_LEVEL, NpyWriter, Pn
 from data_utils.visualize import class_colors, overlay, to_rgb, value_limits
 from inference.inputs import Job
 from inference.logits import read_prediction
-from inference.scoring import ImageScore, ReadRows, ScoreError, TruthScorer, open_mask_rows
+from inference.scoring.truth import ImageScore, ReadRows, ScoreError, TruthScorer, open_mask_rows
 from runtime.errors import DataError
 from runtime.files import replaced_file
 from runtime.parallel import AHEAD, map_ahead

@@ -119,10 +119,8 @@ MUTANTS = [
         "state.evaluations_since_best > self.patience",
         "test_flags.py",
     ),
-    Mutant("train_utils/optim.py", '"weight_decay": weight_decay', '"weight_decay": 0.0', "test_flags.py"),
-    Mutant(
-        "train_utils/optim.py", 'others, "weight_decay": 0.0', 'others, "weight_decay": weight_decay', "test_flags.py"
-    ),
+    Mutant("train_utils/optim.py", "decay = weight_decay if", "decay = 0.0 if", "test_flags.py"),
+    Mutant("train_utils/optim.py", " and isinstance(module, DECAYED) else 0.0", " else weight_decay", "test_flags.py"),
     Mutant("train_utils/optim.py", "nesterov=True", "nesterov=False", "test_flags.py"),
     Mutant("train_utils/ema.py", "min(self.decay, (1 + step) / (10 + step))", "self.decay", "test_flags.py"),
     Mutant("train_utils/ema.py", "weight = is_made * (", "weight = torch.ones(()) * (", "test_nan_guard.py"),
@@ -389,14 +387,19 @@ MUTANTS = [
         "data_utils/loading/transforms.py", "class_locations, mask.size", "class_locations, image.size", "test_crops.py"
     ),
     Mutant(
-        "inference/scoring.py",
+        "inference/scoring/truth.py",
         "nearest(want, have) for",
         "np.minimum(np.arange(want), have - 1) for",
         "test_mask_sizes.py",
     ),
-    Mutant("inference/boundary.py", "of_true | of_pred", "true | predicted", "test_boundary.py"),
-    Mutant("inference/boundary.py", "return max(float", "return min(float", "test_boundary.py"),
-    Mutant("inference/boundary.py", "np.where(truth == IGNORE_INDEX, IGNORE_INDEX, pred)", "pred", "test_boundary.py"),
+    Mutant("inference/scoring/boundary.py", "of_true | of_pred", "true | predicted", "test_boundary.py"),
+    Mutant("inference/scoring/boundary.py", "return max(float", "return min(float", "test_boundary.py"),
+    Mutant(
+        "inference/scoring/boundary.py",
+        "np.where(truth == IGNORE_INDEX, IGNORE_INDEX, pred)",
+        "pred",
+        "test_boundary.py",
+    ),
     Mutant(
         "data_utils/sources/holdout.py", "np.argsort(-sizes[order]", "np.argsort(sizes[order]", "test_dataset_info.py"
     ),

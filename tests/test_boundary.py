@@ -8,7 +8,7 @@ import pytest
 from conftest import launch, predict
 from PIL import Image
 
-from inference.boundary import DILATION_RATIO, boundary_report, boundary_scores
+from inference.scoring.boundary import DILATION_RATIO, boundary_report, boundary_scores
 
 IGNORED = 255
 

@@ -211,7 +211,7 @@ def _pretrained_weights(backbone: Any, source: str, config: dict[str, Any]) -> d
     settings = _transformers().AutoConfig.for_model(**config)
     try:
         model, report = backbone.from_pretrained(
-            source, config=settings, dtype=torch.get_default_dtype(), output_loading_info=True
+            source, config=settings, use_safetensors=True, dtype=torch.get_default_dtype(), output_loading_info=True
         )
     except (OSError, ValueError, RuntimeError) as error:
         raise ModelError(f"--encoder {source}: its weights cannot be loaded: {one_line(error)}") from error

@@ -13,7 +13,7 @@ from data_utils.class_map import ClassMap
 from data_utils.image_io.reader import read_mask
 from data_utils.image_io.regions import open_regions
 from data_utils.image_io.resize import nearest, same_proportions
-from inference.boundary import BoundaryScores, boundary_scores
+from inference.scoring.boundary import BoundaryScores, boundary_scores
 from runtime.errors import DataError
 from unet.metrics import confusion_matrix, image_scores
 

@@ -149,15 +149,16 @@ def rehearse(
     model, optimizer, train_loader, val_loader = prepared
     network = accelerator.unwrap_model(model, keep_torch_compile=False)
     guard = StepGuard(accelerator, network, optimizer, rehearsal.state, listens=False)
+    uncompiled = getattr(model, "_orig_mod", model)
+    rehearsal.schedule.set_learning_rate(optimizer, step=0)
     model.train()
     steps = steps_ahead(train_loader, split, rehearsal.info, rehearsal.data_ready)
-    for micro_batches, names in rehearsal.timed(steps):
-        train_step(accelerator, model, optimizer, criterion, micro_batches, args.max_grad_norm, guard, rehearsal)
-        guard.end_step(names)
-        guard.settle(everything=True)
-    for _ in range(2):  # the first one warms up
-        with rehearsal.timed_evaluation():
-            evaluate(accelerator, model, val_loader, criterion, step=0)
+    with tune_kernels(accelerator.device, enabled=not args.deterministic):
+        for micro_batches, names in rehearsal.timed(steps):
+            train_step(accelerator, model, optimizer, criterion, micro_batches, args.max_grad_norm, guard, rehearsal)
+            guard.end_step(names)
+            guard.settle(everything=True)
+    rehearsal.time_evaluation(lambda some: evaluate(accelerator, uncompiled, some, criterion, step=0), val_loader)
     rehearsal.time_save(network, optimizer)
     return rehearsal.count_steps()
 
@@ -208,8 +209,8 @@ def main() -> None:
     # 5. Prepare: batch norm over all processes, sharding, optimizer, loaders
     total_steps, state = start.total_steps(args), start.checkpoint.run_state()
     if total_steps is None and args.max_minutes:
-        rehearsal = Rehearsal(accelerator, args, model, info, shapes, split, start.output_dir)
-        total_steps = rehearse(accelerator, args, criterion, split, rehearsal)
+        trial = Rehearsal(accelerator, args, model, info, shapes, split, start.output_dir)
+        total_steps = rehearse(accelerator, args, criterion, split, trial)
     schedule = Schedule.from_args(args, len(info.train), total_steps)
     with first_on_each_machine(accelerator):  # one process of a machine decodes for --cache
         remaining = schedule.remaining(state)
@@ -258,7 +259,7 @@ def main() -> None:
                 publish_evaluation(accelerator, network, evaluation, improved, checkpoints.best_model, monitor, info)
             model.train()
         monitor.show()
-        if schedule.saves(state.step) or improved or guard.stopping:
+        if schedule.saves(state.step) or schedule.is_over(state) or improved or guard.stopping:
             with monitor.paused():
                 state.window = monitor.window.saved()
                 checkpoints.save(state, evaluation)

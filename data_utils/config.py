@@ -42,8 +42,9 @@ class DataConfig:
     def from_args(cls, args: Namespace) -> "DataConfig":
         """The settings among the flags of a script."""
         values: dict[str, Any] = {field.name: getattr(args, field.name) for field in fields(cls)}
-        for name in ("fold", "image_size", "crop_size"):
+        for name in ("image_size", "crop_size"):
             values[name] = values[name] and tuple(values[name])
+        values["fold"] = values["fold"] and tuple(map(int, values["fold"].split("/")))
         return cls(**values)
 
     @property

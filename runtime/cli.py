@@ -92,13 +92,13 @@ def fraction(text: str) -> float:
     return _number(text, float, lambda value: 0 <= value < 1, "a number of at least 0 and below 1")
 
 
-def fold(text: str) -> tuple[int, int]:
+def fold(text: str) -> str:
     """`2/5` for the second of five folds, for argparse."""
     found = re.fullmatch(r"(\d+)/(\d+)", text)
     number, count = map(int, found.groups()) if found else (0, 0)
     if not (count >= 2 and 1 <= number <= count):
         raise argparse.ArgumentTypeError(f"{text!r} is not K/N, such as 2/5 for the second of five folds")
-    return number, count
+    return text
 
 
 def hub_id(text: str) -> str:

@@ -382,7 +382,7 @@ MUTANTS = [
         "test_hub.py test_resume.py",
     ),
     # masks of another size, boundaries
-    Mutant("data_utils/image_io/resize.py", "<= sum(largest)", "<= 2 * sum(largest)", "test_mask_sizes.py"),
+    Mutant("data_utils/image_io/resize.py", "<= max(largest)", "<= 2 * max(largest)", "test_mask_sizes.py"),
     Mutant(
         "data_utils/loading/transforms.py", "class_locations, mask.size", "class_locations, image.size", "test_crops.py"
     ),
@@ -405,7 +405,9 @@ MUTANTS = [
     ),
     Mutant("runtime/signals.py", "now - first >= ONE_PRESS_SECONDS", "now > first", "test_signals.py"),
     Mutant("runtime/signals.py", "now - first >= ONE_PRESS_SECONDS", "False", "test_signals.py"),
-    Mutant("unet/config.py", "not isinstance(value, bool) and math.isfinite(value)", "True", "test_model.py"),
+    Mutant(
+        "unet/config.py", "not isinstance(value, bool) and abs(value) <= sys.float_info.max", "True", "test_model.py"
+    ),
     # annotations
     Mutant(
         "data_utils/sources/annotations/coco_mask.py", "(False, -pixels,", "(False, pixels,", "test_annotations_coco.py"
@@ -469,9 +471,17 @@ MUTANTS = [
     Mutant("train.py", "    share_statistics(accelerator, model)\n", "", "test_sync_batchnorm.py"),
     Mutant("train_utils/monitoring/rehearsal.py", "copy.deepcopy(model)", "model", "test_rehearsal.py"),
     Mutant("train_utils/monitoring/rehearsal.py", "+ 3 * pictures", "", "test_rehearsal.py"),
-    Mutant("train_utils/run_dir.py", "(folder / FINISHED).unlink(missing_ok=True)", "pass", "test_repeat.py"),
+    Mutant(
+        "train_utils/checkpoints/save.py",
+        "(self.folder.parent / FINISHED).unlink(missing_ok=True)",
+        "pass",
+        "test_repeat.py",
+    ),
     Mutant("train_utils/run_dir.py", " if name not in LENGTH_AND_PLACE", "", "test_repeat.py"),
     Mutant("train_utils/args.py", "if group & given", "if group - given", "test_repeat.py"),
+    Mutant("train.py", "schedule.is_over(state) or improved", "improved", "test_repeat.py"),
+    Mutant("train_utils/monitoring/rehearsal.py", "peak=0.0", "peak=args.learning_rate", "test_rehearsal.py"),
+    Mutant("train_utils/monitoring/rehearsal.py", "exit_on_sigterm()", "pass", "test_rehearsal.py"),
 ]
 
 

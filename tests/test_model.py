@@ -213,11 +213,13 @@ def test_wrong_configuration_names_the_value(wrong):
         ("preprocess.class_names", ["sky", "land"], "class_names has 2 values, expected one for each of 3 classes"),
         ("preprocess.class_names", ["sky", "land", 3], r"class_names is \('sky', 'land', 3\), expected texts"),
         ("preprocess.class_values", 10, "class_values is 10, expected a list"),
-        ("preprocess.class_values", [1, 2, [0, 0, 0]], "class_values is .*, expected all of one kind"),
+        ("preprocess.class_values", [1, 2, [0, 0, 0]], "class_values is .*, expected different ones, all of one"),
+        ("preprocess.class_values", [1, 2, 2], "class_values is .*, expected different ones, all of one kind"),
+        ("preprocess.std", [1.0, 10**400, 1.0], r"std is \(1.0, 1000"),
         ("preprocess.class_values", [1, 2, [0, 0, 300]], "class_values is .*, expected grey levels, or colours of"),
         ("preprocess.ignore_value", "255", "ignore_value is '255', expected null, or one of grey levels"),
         ("preprocess.draft", 1, "draft is 1, expected true or false"),
-        ("preprocess.wings", 2, r"preprocess is \['wings'\], expected only what this version knows"),
+        ("preprocess.wings", 2, "preprocess holds wings, which this version does not know"),
     ],
 )
 def test_what_config_json_holds_is_checked_in_our_words(model, tmp_path, key, value, line):

@@ -3,13 +3,15 @@
 import json
 import re
 import shutil
+import signal
+import subprocess
+import sys
 from unittest import mock
 
 import pytest
 import torch
-from conftest import TINY, launch
+from conftest import ROOT, TINY, launch
 from in_process import parsed, run_train
-from safetensors.torch import load_file
 
 from train_utils.monitoring import rehearsal
 from train_utils.monitoring.rehearsal import FINISH_SECONDS, Times, count_steps
@@ -25,18 +27,18 @@ def schedule(*flags: str, images: int = 100) -> Schedule:
 
 
 def test_the_steps_that_fit_leave_time_for_evaluations_saves_and_the_report():
-    plain = Times(step=0.5, image=0.0, save=0.0)
-    assert count_steps(FINISH_SECONDS + 10.1, plain, 8, 1, schedule()) == 20
-    assert count_steps(1, plain, 8, 1, schedule()) == 1  # the time is over already
-    times = Times(step=0.5, image=0.02, save=3.0)
-    steps = count_steps(600, times, 50, 2, schedule("--eval-every", "20", "--checkpoint-every", "5"))
-    pictures = PICTURES * 0.02 * 2
-    evaluation = 50 * 0.02 + pictures + 3.0 / 3
-    needed = [
-        n * 0.5 + (n / 20 + 1) * evaluation + (n / 5 + 1) * 3.0 + 3 * pictures + FINISH_SECONDS
-        for n in (steps, steps + 1)
-    ]
-    assert needed[0] <= 600 < needed[1]
+    assert count_steps(FINISH_SECONDS + 10.1, Times(step=0.5), schedule()) == 20
+    assert count_steps(1, Times(step=0.5), schedule()) < 1
+    times = Times(step=0.5, evaluation=4.0, image=0.02, save=3.0)
+    for eval_every, checkpoints_of_the_best in ((20, 0), (21, 1)):
+        flags = ["--eval-every", str(eval_every), "--checkpoint-every", "5"]
+        steps = count_steps(600, times, schedule(*flags))
+        evaluation = 4.0 + PICTURES * 0.02 + 3.0 / 3 + checkpoints_of_the_best * 3.0
+        needed = [
+            n * 0.5 + (n / eval_every + 1) * evaluation + (n / 5 + 1) * 3.0 + 3 * PICTURES * 0.02 + FINISH_SECONDS
+            for n in (steps, steps + 1)
+        ]
+        assert needed[0] <= 600 < needed[1]
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +83,7 @@ def test_a_resumed_run_never_measures_again(tiny_folder, runs, tmp_path):
         flags = ["--max-minutes", "3", "--resume", "auto"]
         again = run_train(folder, "--dataset", tiny_folder, *FLAGS, *flags)
     assert again.exit_code == 0, again.output
-    assert "--max-minutes was measured when the run began: it stays 7 steps long" in again.output
+    assert "--max-minutes is for runs that begin: this one stays 7 steps long" in again.output
     assert "time: measuring" not in again.output
     assert without_times(again.records) == without_times(asked.records)
     assert all(torch.equal(value, asked.weights(7)[key]) for key, value in again.weights(7).items())
@@ -97,9 +99,42 @@ def test_all_processes_agree_on_the_steps(tiny_folder, tmp_path):
     assert json.loads((tmp_path / "run" / "run.json").read_text())["total_steps"] == said
     state = tmp_path / "run" / "checkpoints" / f"step-{said:08}"
     assert json.loads((state / "state.json").read_text())["total_steps"] == said
-    assert load_file(state / "model.safetensors")
 
 
 def test_minutes_beside_steps_are_refused(fails_with):
     result = launch("train.py", "--max-minutes", "3", "--max-steps", "5")
     fails_with(result, "--max-minutes and --max-steps both say how long the run is; give one of them", 2)
+
+
+def test_a_rehearsal_learns_nothing_so_that_no_learning_rate_is_too_high_for_it(tiny_folder, tmp_path):
+    flags = ["--learning-rate", "1e12", "--optimizer", "sgd", "--warmup-steps", "100000000"]
+    with mock.patch.object(rehearsal, "count_steps", return_value=1):
+        run = run_train(tmp_path / "run", "--dataset", tiny_folder, *FLAGS, *flags, "--max-minutes", "1")
+    assert run.exit_code == 0 and "not finite" not in run.output
+
+
+def test_everything_is_decoded_before_the_steps_are_counted(tiny_folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    run = run_train(tmp_path / "run", "--dataset", tiny_folder, *FLAGS, "--cache", "--max-minutes", "0.001")
+    assert run.exit_code == 0, run.output
+    before, after = run.output.split("time: measuring")
+    assert before.count("decoding for --cache: 100%") == 2 and "decoding" not in after
+    assert "--max-minutes is over before the first step; one step is made all the same" in after
+    assert run.settings["total_steps"] == 1
+
+
+def test_a_run_stopped_in_its_rehearsal_leaves_nothing(tiny_folder, tmp_path):
+    """So that the same command can be given again."""
+    command = ["train.py", "--dataset", tiny_folder, "--output-dir", tmp_path / "run", *FLAGS, "--max-minutes", "9"]
+    with subprocess.Popen(
+        [sys.executable, "-u", *map(str, command)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        for line in process.stdout:
+            if line.startswith("time: measuring"):
+                process.terminate()
+    assert process.returncode == 128 + signal.SIGTERM
+    assert not (tmp_path / "run").exists()

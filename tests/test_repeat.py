@@ -48,7 +48,7 @@ def test_a_finished_run_says_so_and_loads_no_data(data, copied):
         for flags in ([], ["--epochs", "1"], ["--max-steps", "4"]):
             run = run_train(copied, "--dataset", data, *FLAGS, "--resume", "auto", *flags)
             assert run.exit_code == 0
-            line = f"{copied}: the run has finished, at step 4 of 4, and nothing is left to do; more --epochs or"
+            line = f"{copied}: the run has finished, at step 4 of 4; more --epochs or --max-steps go on"
             assert next(text for text in run.output.splitlines() if text.startswith(str(copied))).startswith(line)
     assert contents(copied) == before
 
@@ -88,11 +88,30 @@ def test_a_run_that_goes_on_is_not_finished_until_it_ends_again(data, copied):
     assert not (copied / "finished.json").exists()
 
 
+def test_a_run_that_ran_out_of_patience_has_finished_whatever_its_length(data, tmp_path):
+    flags = [*FLAGS, "--patience", "1", "--learning-rate", "1e-9", "--epochs", "20", "--checkpoint-every", "100"]
+    run = run_train(tmp_path / "run", "--dataset", data, *flags)
+    assert "no better mean IoU in 1 evaluations" in run.output
+    for epochs in ("20", "40"):
+        with mock.patch.object(train, "load_dataset_info", side_effect=AssertionError):
+            again = run_train(tmp_path / "run", "--dataset", data, *flags, "--resume", "auto", "--epochs", epochs)
+        assert again.exit_code == 0 and "a larger --patience goes on" in again.output
+
+
+@pytest.mark.parametrize("content", ["{}", "{", "[]", '{"step": 4}'])
+def test_a_damaged_marker_does_not_count(data, copied, content):
+    (copied / "finished.json").write_text(content)
+    run = run_train(copied, "--dataset", data, *FLAGS, "--resume", "auto")
+    assert run.exit_code == 0 and "resumed from" in run.output
+    assert json.loads((copied / "finished.json").read_text())["step"] == 4
+
+
 def test_other_flags_are_not_taken_for_the_finished_run(data, copied):
     run = run_train(copied, "--dataset", data, *FLAGS, "--resume", "auto", "--keep-checkpoints", "1")
     assert "keep_checkpoints was 2 and is now 1" in run.output
     with pytest.raises(CheckpointError, match="batch size is 4, this run's 2"):
         run_train(copied, "--dataset", data, *FLAGS, "--resume", "auto", "--batch-size", "2")
+    assert (copied / "finished.json").exists()  # a mistake costs nothing
 
 
 def test_a_run_whose_upload_failed_or_that_was_stopped_is_not_finished(data, tmp_path):
@@ -118,7 +137,7 @@ def test_a_run_is_repeated_from_its_record_bit_for_bit(done, tmp_path):
     assert again.exit_code == 0 and f"like {done.folder}/run.json, without a change\n" in again.output
     assert all(torch.equal(value, done.weights(4)[key]) for key, value in again.weights(4).items())
     assert again.values("train/loss") == done.values("train/loss")
-    third = run_train(tmp_path / "third", "--like", again.folder / "run.json", "--batch-size", "2")
+    third = run_train(tmp_path / "third", "--like", again.folder, "--batch-size", "2")
     assert "but batch_size 2 (was 4)\n" in third.output
     assert third.steps("train/loss")[-1] == 8 and third.settings["flags"]["seed"] == 3
 
@@ -165,8 +184,8 @@ def test_other_versions_are_said(like, capsys):
 @pytest.mark.parametrize(
     ("content", "line"),
     [
-        (None, "cannot be read"),
-        ("{", "cannot be read"),
+        (None, "cannot be read (No such file or directory)"),
+        ("{", "cannot be read as JSON"),
         ("[]", "is no record of a run: it holds no flags"),
         ('{"flags": 3}', "is no record of a run: it holds no flags"),
         ('{"flags": {"wings": 2}}', "holds flags that are not known here: wings"),
@@ -180,3 +199,35 @@ def test_a_record_that_cannot_be_used_is_one_line(tmp_path, capsys, content, lin
         parsed("--like", str(file))
     error = capsys.readouterr().err
     assert ended.value.code == 2 and f"--like {file} {line}" in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"epochs": 2.5},
+        {"optimizer": "adam"},
+        {"norm": "foo"},
+        {"augment": "none?"},
+        {"image_size": [40]},
+        {"fold": [2, 5]},
+        {"seed": -1},
+        {"batch_size": 0},
+    ],
+)
+def test_a_recorded_flag_is_checked_as_a_given_one(like, capsys, wrong):
+    with pytest.raises(SystemExit) as ended:
+        like(wrong)
+    error = capsys.readouterr().err
+    assert ended.value.code == 2 and next(iter(wrong)).replace("_", "-") in error and error.count("\n") == 1
+    assert vars(like({"epochs": None, "dataset": None}, run=None))["epochs"] == 10
+
+
+def test_like_without_a_record_is_one_line(capsys):
+    with pytest.raises(SystemExit):
+        parsed("--like")
+    assert capsys.readouterr().err == "train.py: error: argument --like: expected one argument\n"
+
+
+def test_the_recorded_architecture_gives_way_to_that_of_other_weights(like):
+    args = like({"base_channels": 4, "depth": 2, "val_split": "val"}, "--init-from", "x", "--fold", "1/3")
+    assert (args.base_channels, args.depth, args.init_from, args.val_split, args.fold) == (None, None, "x", None, "1/3")

@@ -32,15 +32,13 @@ def process():
 
 
 def test_a_ctrl_c_that_is_delivered_twice_is_one_and_a_later_one_ends_at_once(process):
-    pressed = time.monotonic()
     process.send_signal(signal.SIGINT)
     os.killpg(process.pid, signal.SIGINT)
     assert process.stdout.readline() == "asked\n"
     time.sleep(1.2)
     assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=30) == 128 + signal.SIGINT
-    assert time.monotonic() - pressed < 30  # long before the program would have ended
+    assert process.wait(timeout=20) == 128 + signal.SIGINT  # long before the program would end
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])

@@ -15,11 +15,13 @@ from train_utils.reporting.hub import check_token
 from train_utils.run_dir import PACKAGES, describe_run, flags_as_json
 from train_utils.schedule import SCHEDULES
 from unet.blocks import NORMS, UPSAMPLINGS
+from unet.finetune import ARCHITECTURE
 from unet.losses import LOSSES
 
 Group = argparse._ArgumentGroup
 NOT_REPEATED = ("like", "output_dir", "resume", "push_to_hub", "check_data")  # of the run that --like names
-ALTERNATIVES = ({"epochs", "max_steps", "max_minutes"}, {"image_size", "scale"})  # where one is given, none is repeated
+# where one of a group is given, none is repeated
+ALTERNATIVES = ({"epochs", "max_steps", "max_minutes"}, {"image_size", "scale"}, {"val_split", "val_fraction", "fold"})
 
 
 def parse_args(description: str) -> argparse.Namespace:
@@ -31,8 +33,7 @@ def parse_args(description: str) -> argparse.Namespace:
     _add_optimization_flags(parser.add_argument_group("optimization"))
     _add_run_flags(parser.add_argument_group("run"))
     record = _read_record(parser)
-    parser.set_defaults(**_repeated(parser, record.get("flags", {})))
-    args = parser.parse_args()
+    args = parser.parse_args([*_repeated(parser, record.get("flags", {})), *sys.argv[1:]])
     if args.resume == "auto" and args.output_dir is None:
         parser.error("--resume auto needs --output-dir, the folder of the run to go on with")
     if args.max_minutes and args.max_steps:
@@ -47,37 +48,52 @@ def parse_args(description: str) -> argparse.Namespace:
 
 
 def _read_record(parser: arg.Arguments) -> dict[str, Any]:
-    """The run.json that --like names; {} without it."""
+    """The run.json that --like names, of a run's folder too; {} without it."""
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    first.add_argument("--like", type=Path)
+    first.add_argument("--like", type=Path, nargs="?")  # without a value the parser itself will say so
     path = first.parse_known_args()[0].like
     if path is None:
         return {}
     try:
-        record = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        parser.error(f"--like {path} cannot be read ({error})")
+        record = json.loads((path / "run.json" if path.is_dir() else path).read_bytes())
+    except OSError as error:
+        parser.error(f"--like {path} cannot be read ({error.strerror})")
+    except ValueError as error:
+        parser.error(f"--like {path} cannot be read as JSON ({error})")
     if not isinstance(record, dict) or not isinstance(record.get("flags"), dict):
         parser.error(f"--like {path} is no record of a run: it holds no flags; give the run.json of an output folder")
-    unknown = sorted(record["flags"].keys() - {action.dest for action in parser._actions})
+    flags, run = record["flags"], record.get("run")
+    unknown = sorted(flags.keys() - {action.dest for action in parser._actions})
     if unknown:
         parser.error(f"--like {path} holds flags that are not known here: {', '.join(unknown)}")
-    if record["flags"].get("max_minutes"):  # measured once: its steps are what was computed
-        record["flags"] |= {"max_minutes": None, "max_steps": record["total_steps"]}
-    return record
+    if flags.get("max_minutes"):  # measured once: its steps are what was computed
+        flags |= {"max_minutes": None, "max_steps": record.get("total_steps")}
+    return {"flags": flags, "run": run if isinstance(run, dict) else {}}
 
 
-def _repeated(parser: arg.Arguments, flags: dict[str, Any]) -> dict[str, Any]:
-    """Of a recorded run's flags those that are to be repeated beside those of the command line."""
+def _repeated(parser: arg.Arguments, flags: dict[str, Any]) -> list[str]:
+    """A recorded run's flags as arguments, but for those that are not to be repeated beside the command line's."""
     texts = {text.partition("=")[0] for text in sys.argv[1:]}
     given = {action.dest for action in parser._actions if texts.intersection(action.option_strings)}
     dropped = {*NOT_REPEATED}.union(*(group for group in ALTERNATIVES if group & given))
-    return {name: value for name, value in flags.items() if name not in dropped}
+    if given & {"init_from", "encoder"}:  # which have an architecture
+        dropped |= {"init_from", "encoder", *ARCHITECTURE}
+    arguments = []
+    for action in parser._actions:
+        value = flags.get(action.dest)
+        if action.dest in dropped or value is None or value is False:
+            continue
+        flag = action.option_strings[-1]
+        if isinstance(value, list):
+            arguments += [flag, *map(str, value)]
+        else:
+            arguments.append(flag if action.nargs == 0 else f"{flag}={value}")
+    return arguments
 
 
 def _say_differences(args: argparse.Namespace, record: dict[str, Any]) -> None:
     """Which flags differ from those of the recorded run, and which versions."""
-    flags, run = record["flags"], record.get("run", {})
+    flags, run = record["flags"], record["run"]
     changed = [
         f"{name} {value} (was {flags.get(name)})"
         for name, value in flags_as_json(args).items()
@@ -101,9 +117,7 @@ def _add_data_flags(data: Group) -> None:
     data.add_argument("--val-split", help="default: val or validation if there, else a share of train")
     data.add_argument("--val-fraction", type=arg.share, default=0.1, help="share of the training images held out")
     data.add_argument("--val-group", metavar="REGEX", help="hold out whole groups: names alike in its first bracket")
-    data.add_argument(
-        "--fold", type=arg.fold, metavar="K/N", help="hold out the K-th of N parts, for one --seed disjoint"
-    )
+    data.add_argument("--fold", type=arg.fold, metavar="K/N", help="hold out the K-th of N disjoint parts")
     data.add_argument("--image-column", help="default: image")
     data.add_argument("--mask-column", help="default: mask, label or annotation")
     data.add_argument("--mask-suffix", help="masks are named <stem><suffix>.<ext>; default: detected")

@@ -17,7 +17,7 @@ from data_utils.loading.batch_sampler import BatchSplit
 from runtime.cache import digest
 from runtime.errors import CheckpointError, SettingsError
 from runtime.files import replaced_file, tolerated
-from train_utils.checkpoints.find import LENGTH_AND_PLACE, FoundCheckpoint, checkpoint_folder, find_checkpoint
+from train_utils.checkpoints.find import FINISHED, LENGTH_AND_PLACE, FoundCheckpoint, checkpoint_folder, find_checkpoint
 from train_utils.microbatch import MemoryLimit, memory_limit
 from train_utils.schedule import Schedule
 from unet.backbone import encoder_name
@@ -25,9 +25,6 @@ from unet.config import UNetConfig
 from unet.finetune import ARCHITECTURE
 
 PACKAGES = ("torch", "accelerate", "datasets", "safetensors", "huggingface_hub", "pillow", "numpy")
-
-
-FINISHED = "finished.json"  # written last of all: without it the end of a run is done again
 
 
 class RunStart(NamedTuple):
@@ -43,7 +40,7 @@ class RunStart(NamedTuple):
     finished: str | None = None
 
     def total_steps(self, args: Namespace) -> int | None:
-        """How long the run is where that is known; --max-minutes has been measured where the run is resumed."""
+        """--max-steps; with --max-minutes what a resumed run has measured at its start. None is not known yet."""
         return self.checkpoint.state.get("total_steps") if args.max_minutes else args.max_steps
 
     @property
@@ -57,8 +54,6 @@ def open_run(args: Namespace) -> RunStart:
     folder = make_run_dir(args.output_dir, args.resume)
     finished = finished_line(folder, args) if args.resume == "auto" else None
     checkpoint = find_checkpoint(None if finished else args.resume, folder / "checkpoints")
-    if not finished:
-        (folder / FINISHED).unlink(missing_ok=True)
     return RunStart(folder, checkpoint, memory_limit(folder), finished)
 
 
@@ -80,17 +75,19 @@ def finished_line(folder: Path, args: Namespace) -> str | None:
         done = json.loads((folder / FINISHED).read_bytes())
     except (OSError, ValueError):
         return None
+    if not isinstance(done, dict) or not {"step", "total_steps", "steps_per_epoch", "flags"} <= done.keys():
+        return None
     if not checkpoint_folder(folder / "checkpoints", done["step"]).is_dir():  # removed to go on from an earlier one
         return None
     flags = flags_as_json(args)
     if any(done["flags"].get(name) != value for name, value in flags.items() if name not in LENGTH_AND_PLACE):
         return None
-    if not args.max_minutes and (args.max_steps or args.epochs * done["steps_per_epoch"]) > done["total_steps"]:
+    out_of_patience = done["step"] < done["total_steps"]
+    asked = done["total_steps"] if args.max_minutes else args.max_steps or args.epochs * done["steps_per_epoch"]
+    if asked > done["total_steps"] and not out_of_patience:
         return None
-    return (
-        f"{folder}: the run has finished, at step {done['step']} of {done['total_steps']}, and nothing is left to do;"
-        " more --epochs or --max-steps go on"
-    )
+    more = "a larger --patience goes" if out_of_patience else "more --epochs or --max-steps go"
+    return f"{folder}: the run has finished, at step {done['step']} of {done['total_steps']}; {more} on"
 
 
 def flags_as_json(args: Namespace) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """What config.json holds: the architecture of a model, and the preprocessing that it was trained with."""
 
-import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -57,7 +57,8 @@ class Preprocess:
             expect(name, texts, _is_tuple(texts, lambda text: isinstance(text, str)), "texts")
         known = "grey levels, or colours of three numbers from 0 to 255"
         expect("class_values", values, all(map(_is_mask_value, values)), known)
-        expect("class_values", values, len({type(value) for value in values}) < 2, "all of one kind")
+        alike = len({type(value) for value in values}) < 2 and len({*values}) == len(values)
+        expect("class_values", values, alike, "different ones, all of one kind")
         ignored = self.ignore_value
         expect("ignore_value", ignored, ignored is None or _is_mask_value(ignored), f"null, or one of {known}")
         for name in ("detect_unit_range", "draft"):
@@ -96,7 +97,8 @@ class UNetConfig:
     def __post_init__(self) -> None:
         if isinstance(self.preprocess, dict):  # from config.json
             unknown = sorted(self.preprocess.keys() - {known.name for known in fields(Preprocess)})
-            expect("preprocess", unknown, not unknown, "only what this version knows")
+            if unknown:
+                raise ValueError(f"preprocess holds {', '.join(unknown)}, which this version does not know")
             object.__setattr__(self, "preprocess", Preprocess(**self.preprocess))
         expect("preprocess", self.preprocess, isinstance(self.preprocess, Preprocess), "an object")
         for name in ("in_channels", "num_classes", "base_channels", "depth"):
@@ -129,7 +131,7 @@ def expect(name: str, value: Any, is_valid: bool, expected: str) -> None:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def _is_natural(value: Any) -> bool:

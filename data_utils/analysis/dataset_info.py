@@ -19,7 +19,7 @@ from data_utils.analysis.normalization import STATISTICS_IMAGES, Normalization, 
 from data_utils.class_map import ClassMap, NamedClasses, as_grey, named_classes, resolve_classes
 from data_utils.config import DataConfig
 from data_utils.sources.load import load_records
-from data_utils.sources.records import ListRecords, Records, Subset
+from data_utils.sources.records import ListRecords, Records
 from runtime.cache import cached, digest
 from runtime.errors import DataError
 from unet.config import IGNORE_INDEX, MaskValue, Preprocess
@@ -46,13 +46,6 @@ class Split:
 
     def __len__(self) -> int:
         return len(self.records)
-
-    def part(self, indices: np.ndarray) -> "Split":
-        """Only the records at `indices`, (N,) int64."""
-        new = {int(index): at for at, index in enumerate(indices)}
-        bad = {new[index]: problem for index, problem in self.bad.items() if index in new}
-        locations = {new[index]: pixels for index, pixels in self.class_locations.items() if index in new}
-        return Split(Subset(self.records, indices), self.sizes[indices], bad, locations)
 
 
 @dataclass(frozen=True)

@@ -100,9 +100,15 @@ def _weighted(pixels: np.ndarray, taps: np.ndarray, weights: np.ndarray, fixed_p
 
 
 def same_proportions(first: Size, second: Size) -> bool:
-    """Whether the smaller one of two (H, W) is the larger one resized, each side off by at most a pixel."""
+    """Whether one (H, W) is the other resized, with the sides of the smaller one rounded, up or down.
+
+    With one side equal the other may be a pixel off: more of it is a border, or has been cut off.
+    """
+    differences = [abs(one - other) for one, other in zip(first, second, strict=True)]
+    if min(differences) == 0:
+        return max(differences) <= 1
     largest = max(first, second, key=lambda size: size[0] * size[1])
-    return abs(first[0] * second[1] - first[1] * second[0]) <= sum(largest)
+    return abs(first[0] * second[1] - first[1] * second[0]) <= max(largest)
 
 
 def nearest(want: int, have: int) -> np.ndarray:

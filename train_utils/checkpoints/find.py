@@ -10,6 +10,7 @@ from train_utils.checkpoints.run_state import RunState
 
 MANIFEST = "manifest.json"  # sizes and checksums; without it a checkpoint is not complete
 STATE = "state.json"  # where the run stands
+FINISHED = "finished.json"  # of a run, written last of all: without it the end of the run is done again
 # flags that a run which goes on may change without a word
 LENGTH_AND_PLACE = ("epochs", "max_steps", "max_minutes", "resume", "output_dir", "like")
 
@@ -64,7 +65,7 @@ def compare_settings(saved: dict, now: dict) -> list[str]:
     for key, value in now["flags"].items():
         before = saved["flags"].get(key)
         if key == "max_minutes" and value not in (None, before):
-            notes.append(f"--max-minutes was measured when the run began: it stays {now['total_steps']} steps long")
+            notes.append(f"--max-minutes is for runs that begin: this one stays {now['total_steps']} steps long")
         elif before != value and key not in LENGTH_AND_PLACE:
             notes.append(f"{key} was {before} and is now {value}")
     return notes

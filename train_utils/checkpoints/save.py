@@ -16,6 +16,7 @@ from runtime.console import say
 from runtime.files import WRITE_ERRORS, complete_folder
 from train_utils.checkpoints.best_model import BestModel
 from train_utils.checkpoints.find import (
+    FINISHED,
     MANIFEST,
     STATE,
     FoundCheckpoint,
@@ -102,6 +103,8 @@ class Checkpoints:
         self.restore(found.path, found.state)
         if not self.best_model.folder.exists():  # resumed into another folder
             run.forget_best()
+        if self.accelerator.is_main_process:  # it may go on
+            (self.folder.parent / FINISHED).unlink(missing_ok=True)
         say(f"resumed from {found.path}, at step {run.step} of {self.settings['total_steps']}")
 
     def restore(self, path: Path, state: dict) -> None:

@@ -2,22 +2,23 @@
 
 import copy
 import math
+import shutil
 import time
 from argparse import Namespace
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
-import numpy as np
 import psutil
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType
 from torch import nn
 from torch.optim import Optimizer
+from torch.utils.data import DataLoader
 
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.loading.batch_sampler import BatchSplit
@@ -25,6 +26,7 @@ from data_utils.loading.loaders import NetworkShapes, build_loaders
 from runtime.console import say
 from runtime.distributed import first_on_each_machine, on_main
 from runtime.errors import SettingsError
+from runtime.signals import exit_on_sigterm
 from train_utils.checkpoints.run_state import RunState
 from train_utils.checkpoints.save import Checkpoints
 from train_utils.ema import WeightAverage
@@ -38,30 +40,50 @@ PLANNED = 0.95  # of the time: the run should end at 80 to 105% of it
 WARM_UP, FIRST_LOOK = 3, 2  # steps that are not timed; steps that say how many more are
 MEASURED = 0.04  # of the time that measuring steps may take
 MOST_STEPS = 40
+BATCHES = 3  # of each process that are evaluated
 FINISH_SECONDS = 4.0  # to write charts and the report, beside their pictures (2 to 4 s measured on one core)
+FOLDER = ".rehearsal"  # beside the checkpoints, for one that is written to see how long that takes
 
 
 @dataclass
 class Times:
-    """Seconds of a step, of a validation image over all processes, and of a save."""
+    """Seconds of a step, of an evaluation, of the prediction of one image, and of a save."""
 
     step: float = 0.0
+    evaluation: float = 0.0
     image: float = 0.0
     save: float = 0.0
+
+
+class SomeBatches:
+    """The first batches of a loader."""
+
+    def __init__(self, loader: DataLoader, count: int) -> None:
+        self.loader, self.dataset, self.count = loader, loader.dataset, min(count, len(loader))
+        self.images = 0  # in the batches of the last pass
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        self.images = 0
+        for batch in islice(self.loader, self.count):
+            self.images += len(batch["indices"])
+            yield batch
 
 
 class Rehearsal:
     """A copy of the model is trained, evaluated and saved for a moment, to see how long that takes.
 
-    Stands in for the monitor of a run.
+    Stands in for the monitor of a run. It learns nothing: its learning rate is 0.
 
     Args:
         model: not wrapped, as it was built; stays as it is.
         output_dir: of the run, whose disk is written to.
 
     Attributes:
-        info: of the data set, with some of the validation images.
-        loaders: of steps enough, and of those validation images.
+        model: the copy.
+        loaders: of steps enough, and of the validation images.
     """
 
     def __init__(
@@ -76,24 +98,17 @@ class Rehearsal:
     ) -> None:
         if accelerator.distributed_type == DistributedType.DEEPSPEED:
             raise SettingsError("--max-minutes does not go with DeepSpeed, which trains one model; give --max-steps")
-        self.accelerator, self.args, self.output_dir = accelerator, args, output_dir
-        self.model, self.state, self.times = copy.deepcopy(model), RunState(), Times()
-        self.schedule = Schedule.from_args(args, len(info.train), None)
-        self.val_images, self.seconds = len(info.val), 60 * args.max_minutes
-        chosen = np.unique(np.linspace(0, len(info.val) - 1, 4 * accelerator.num_processes).astype(int))
-        self.info = replace(info, val=info.val.part(chosen))
+        exit_on_sigterm()  # there is nothing to save yet, but something to remove
+        self.accelerator, self.args, self.info, self.times = accelerator, args, info, Times()
+        self.folder = output_dir / "checkpoints" / FOLDER
+        self.model, self.state = copy.deepcopy(model), RunState()
+        self.schedule = replace(Schedule.from_args(args, len(info.train), None), peak=0.0)
         with first_on_each_machine(accelerator):  # one process of a machine decodes for --cache
-            self.loaders = build_loaders(
-                self.info,
-                model.config,
-                shapes._replace(val=shapes.val[chosen]),
-                split,
-                range(WARM_UP + FIRST_LOOK + MOST_STEPS),
-                args.num_workers,
-                accelerator.device,
-            )
+            steps = range(WARM_UP + FIRST_LOOK + MOST_STEPS)
+            self.loaders = build_loaders(info, model.config, shapes, split, steps, args.num_workers, accelerator.device)
         scaler = accelerator.scaler
         self._scale = None if scaler is None else scaler.state_dict()
+        self.seconds = 60 * args.max_minutes
         say(f"time: measuring some steps for --max-minutes {args.max_minutes:g}")
 
     def data_ready(self, batches: list[dict[str, Any]]) -> None:
@@ -117,55 +132,66 @@ class Rehearsal:
                 break
         self.times.step = self._slowest((time.monotonic() - begin) / (last - WARM_UP))
 
-    @contextmanager
-    def timed_evaluation(self) -> Iterator[None]:
-        """Around an evaluation of the part of the validation images; the last one counts."""
-        begin = time.monotonic()
-        yield
-        self.times.image = self._slowest((time.monotonic() - begin) / len(self.info.val))
+    def time_evaluation(self, evaluate: Callable[[SomeBatches], object], loader: DataLoader) -> None:
+        """Evaluate a part of the validation images twice, since the first time warms up."""
+        some = SomeBatches(loader, BATCHES)
+        for _ in range(2):
+            begin = time.monotonic()
+            evaluate(some)
+            seconds = time.monotonic() - begin
+        self.times.evaluation = self._slowest(seconds * len(loader) / max(1, len(some)))
+        self.times.image = self._slowest(seconds / some.images if some.images else 0.0)
 
     def time_save(self, network: nn.Module, optimizer: Optimizer) -> None:
-        """Save a checkpoint beside those of the run, and remove it."""
+        """Save a checkpoint among those of the run, and remove it."""
         average = WeightAverage(network, self.args.ema_decay)
+        checkpoints = Checkpoints(self.accelerator, self.folder, 1, network, optimizer, average, settings={})
         begin = time.monotonic()
-        with TemporaryDirectory(dir=self.output_dir) as folder:
-            (Path(folder) / "checkpoints").mkdir()
-            checkpoints = Checkpoints(self.accelerator, Path(folder), 1, network, optimizer, average, settings={})
+        try:
+            if self.accelerator.is_main_process:
+                shutil.rmtree(self.folder, ignore_errors=True)  # of a run that was killed here
+                checkpoints.folder.mkdir(parents=True)
             checkpoints.save(self.state, None)
             checkpoints.is_saved()
+        finally:
+            if self.accelerator.is_main_process:
+                shutil.rmtree(self.folder, ignore_errors=True)
         self.times.save = self._slowest(time.monotonic() - begin)
 
     def count_steps(self) -> int:
-        """How many steps the run is to have; the copy of the model goes. Every process must call it."""
+        """How many steps the run is to have; every process must call it, at the end: the model's copy goes."""
         self.accelerator.free_memory()
         del self.model, self.loaders
         if self._scale is not None:
             self.accelerator.scaler.load_state_dict(self._scale)
         found = on_main(self.accelerator, self._count)
-        times, evaluation = self.times, self.val_images * self.times.image
+        times = self.times
         say(
-            f"time: {times.step:.3g} s a step, {evaluation:.3g} s an evaluation, {times.save:.3g} s a save: "
-            f"as --max-steps {found}"
+            f"time: {times.step:.3g} s a step, {times.evaluation:.3g} s an evaluation, {times.save:.3g} s a save:"
+            f" as --max-steps {max(1, found)}"
         )
-        return found
+        if found < 1:
+            say("time: --max-minutes is over before the first step; one step is made all the same")
+        return max(1, found)
 
     def _count(self) -> int:
         left = PLANNED * self.seconds - (time.time() - psutil.Process().create_time())
-        return count_steps(left, self.times, self.val_images, self.accelerator.num_processes, self.schedule)
+        return count_steps(left, self.times, self.schedule)
 
     def _slowest(self, seconds: float) -> float:
         found = torch.tensor([seconds], dtype=torch.float32, device=self.accelerator.device)
         return self.accelerator.gather(found).max().item()
 
 
-def count_steps(seconds: float, times: Times, val_images: int, processes: int, schedule: Schedule) -> int:
-    """How many steps fit into the `seconds` that are left, at least one: with evaluations, saves and the report.
+def count_steps(seconds: float, times: Times, schedule: Schedule) -> int:
+    """How many steps fit into the `seconds` that are left, with evaluations, saves and the report; below 1: none do.
 
-    Pictures, of which one process makes PICTURES at each evaluation and three times as many for the report, take
-    about as long as their evaluation does.
+    One process makes PICTURES at each evaluation, and three times as many for the report. The weights of a best model
+    are a third of a checkpoint; one that is saved at no step of the schedule's gets a checkpoint too.
     """
-    pictures = PICTURES * times.image * processes
-    evaluation = val_images * times.image + pictures + times.save / 3  # which may be the best, whose weights are saved
+    pictures = PICTURES * times.image
+    best = times.save / 3 + (times.save if schedule.eval_every % schedule.checkpoint_every else 0)
+    evaluation = times.evaluation + pictures + best
     last = evaluation + times.save + 3 * pictures + FINISH_SECONDS
     of_step = times.step + evaluation / schedule.eval_every + times.save / schedule.checkpoint_every
-    return max(1, int((seconds - last) / of_step))
+    return int((seconds - last) / of_step)

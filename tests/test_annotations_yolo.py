@@ -187,6 +187,17 @@ def test_changed_files_are_noticed_and_records_are_small(folder):
     assert load_dataset_info(DataConfig(str(folder))).class_pixels[1] == 2 * before[1]
 
 
+def test_names_that_change_places_are_noticed(tmp_path):
+    write(tmp_path, "images", "labels", {"a": TREE, "b": TREE})
+    digests = []
+    for names, value in (("background\ncar\n", 0), ("car\nbackground\n", 1)):
+        (tmp_path / "classes.txt").write_text(names)
+        train, _ = loaded(tmp_path)
+        assert train.classes == ((0, "background"), (1, "car")) and read_mask(train[0]["mask"], "").max() == value
+        digests.append(train.digest)
+    assert digests[0] != digests[1]
+
+
 def test_masks_beside_the_images_stay_masks(folder):
     for split in ("train", "val"):
         (folder / "masks" / split).mkdir(parents=True)

@@ -50,6 +50,8 @@ class Contents(NamedTuple):
 class LabelmeRecords(PairedRecords):
     """Images and their JSON files; the image's name is "" where it is in the JSON file."""
 
+    values: dict[str, int]
+
     def __init__(
         self,
         folders: tuple[Path, Path],

@@ -22,7 +22,12 @@ class PairedRecords(Records):
         pairs: image and annotation file below their folders; "" where an image has none, and so is background.
         classes: mask value and name of each.
         unpaired: what has been left out, a line for each file.
+
+    Attributes:
+        values: mask value of each class index or label of the annotation files; empty where they hold mask values.
     """
+
+    values: tuple[int, ...] | dict[str, int] = ()
 
     def __init__(
         self,
@@ -63,5 +68,5 @@ class PairedRecords(Records):
     def digest(self) -> str:  # type: ignore[override]  # computed once it is asked for
         """Key of the names, sizes and times of all files, and of what their classes are drawn as."""
         paths = [path for i in range(len(self)) for path in self.paths(i) if path]
-        drawn = repr((type(self).__name__, self.classes)).encode()
+        drawn = repr((type(self).__name__, self.classes, self.values)).encode()
         return digest_of_files(paths, b"/".join([drawn, *self.files[0], *self.files[1]]))

@@ -80,6 +80,8 @@ def parse_line(line: str, where: str, count: int) -> tuple[int, np.ndarray]:
 class YoloRecords(PairedRecords):
     """Images and their text files; an image without one is background, as YOLO takes it."""
 
+    values: tuple[int, ...]
+
     def __init__(
         self,
         folders: tuple[Path, Path],

@@ -182,6 +182,20 @@ def test_cvat_names_the_colours(tmp_path):
     assert load_dataset_info(DataConfig(str(root))).class_map.values == (0, 1)
 
 
+def test_colours_that_are_packed_can_be_streamed(tmp_path, monkeypatch):
+    mask = np.zeros((*SIZE, 3), np.uint8)
+    mask[:5] = (128, 0, 64)
+    lists = {"train": ["a", "b"], "val": ["c"]}
+    root, out = voc(tmp_path / "data", ["a", "b", "c"], lists, mask, palette=False), tmp_path / "out"
+    (root / "labelmap.txt").write_text("background:0,0,0::\ncell:128,0,64::\n")
+    monkeypatch.setattr("sys.argv", ["pack", str(root), str(out)])
+    pack.main()
+    settings = DataConfig(str(out), classes=str(out / "classes.json"), streaming=True, image_size=SIZE)
+    info = load_dataset_info(settings)
+    assert info.class_map.values == ((0, 0, 0), (128, 0, 64)) and info.class_map.ignore_value is None
+    assert info.class_pixels[1] == 2 * 5 * SIZE[1]
+
+
 def test_class_names_txt_names_the_values(tmp_path):
     root = voc(tmp_path, ["a", "b"], {}, rows(0, 1, 2, 255))
     (root / "class_names.txt").write_text("__ignore__\n_background_\ncat\ndog\n")

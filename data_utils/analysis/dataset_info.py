@@ -153,7 +153,10 @@ def sample_stream(train: Records, val: Records, config: DataConfig, classes: Nam
     inspection = inspect_split(sample, "reading a sample", inspect_in_windows if config.crop_size else inspect)
     _check(inspection, sample, config)
     found = total_pixels([(inspection, sample)])
-    class_map = resolve_classes(found | {IGNORE_INDEX: found.get(IGNORE_INDEX, 0)}, classes, config.ignore_index)
+    possible = found
+    if all(isinstance(value, int) for value in found):  # masks outside the sample may hold the usual 255
+        possible = found | {IGNORE_INDEX: found.get(IGNORE_INDEX, 0)}
+    class_map = resolve_classes(possible, classes, config.ignore_index)
     find_unknown(inspection, sample, class_map)
     _check(inspection, sample, config)
     normalization = measure_normalization(sample, config, inspection.problems)

@@ -52,11 +52,12 @@ class YoloMask(DrawnMask):
         """(H, W) uint8 of the image's size; objects of less area on top, filled by Pillow."""
         height, width = read_header(self.image, self.image)[0]
         picture = Image.new("L", (width, height))
-        pen, objects = ImageDraw.Draw(picture), []
+        objects = []
         for number, line in enumerate(read_lines(self.file), 1):
             if line.split():
                 index, shares = parse_line(line, f"{self.file}: line {number}", len(self.values))
                 objects.append((shares * (width, height), self.values[index]))
+        pen = ImageDraw.Draw(picture)
         for points, value in sorted(objects, key=lambda found: -area(found[0])):
             fill(pen, points, value)
         return np.asarray(picture)

@@ -90,6 +90,14 @@ def test_cityscapes_training_ids_are_taken_where_all_masks_have_them(tmp_path):
     assert load_dataset_info(DataConfig(str(tmp_path))).class_map.values[0] == 7
 
 
+def test_cityscapes_training_ids_alone_are_enough(tmp_path):
+    cityscapes(tmp_path, "train", "val", train_ids=True)
+    for ids in tmp_path.glob("gtFine/*/*/*_labelIds.png"):
+        ids.unlink()
+    info = load_dataset_info(DataConfig(str(tmp_path)))
+    assert (len(info.train), len(info.val), info.class_map.values) == (2, 2, tuple(range(19)))
+
+
 def test_cityscapes_images_without_mask_are_named(tmp_path):
     cityscapes(tmp_path, "train", "val")
     next(tmp_path.glob("gtFine/train/zurich/*_labelIds.png")).unlink()

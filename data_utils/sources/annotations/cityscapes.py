@@ -53,12 +53,13 @@ def find(root: Path, named: Sequence[str]) -> Places:
     images, masks = folder_in(root, ("leftimg8bit",)) or root, folder_in(root, ("gtfine",)) or root
     below, masks_below = children(images), children(masks)
     places = {name: (below[name], masks_below[name]) for name in below if name in wanted_splits(named) & {*masks_below}}
-    return {split: both for split, both in (places or {"train": (images, masks)}).items() if files(both[1], LABEL_IDS)}
+    places = places or {"train": (images, masks)}
+    return {split: both for split, both in places.items() if any(files(both[1], ids) for ids in (LABEL_IDS, TRAIN_IDS))}
 
 
 def load(root: Path, places: Places, allow_unpaired: bool) -> dict[str, Callable[[], Records]]:
     """Split -> what opens it; by training ids where all masks have them."""
-    trained = all(len(files(masks, TRAIN_IDS)) == len(files(masks, LABEL_IDS)) for _, masks in places.values())
+    trained = all(files(masks, TRAIN_IDS).keys() >= files(masks, LABEL_IDS).keys() for _, masks in places.values())
     ending, ids = (TRAIN_IDS, range(len(NAMES))) if trained else (LABEL_IDS, IDS)
     classes = tuple(zip(ids, NAMES, strict=True))
     return {split: partial(open_records, *both, ending, classes, allow_unpaired) for split, both in places.items()}

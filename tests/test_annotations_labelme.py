@@ -202,6 +202,15 @@ def test_the_image_may_have_another_name_or_be_in_the_file(tmp_path):
     assert "1 files without partner: c.json: no image of its name; --allow-unpaired" in error_of(tmp_path)
 
 
+def test_a_file_whose_shapes_stand_behind_a_large_image_is_recognised(tmp_path):
+    noise = np.random.default_rng(0).integers(0, 256, (600, 800, 3), dtype=np.uint8)
+    for stem in "ab":
+        file = write(tmp_path, stem, [shape("cell", BOX, "rectangle")], imageData=png(noise))
+        file.write_text(json.dumps(json.loads(file.read_text()), sort_keys=True))
+    assert file.stat().st_size > 2**20
+    assert sorted(masks(tmp_path)) == ["a.png", "b.png"]
+
+
 def test_images_without_a_file_are_named_or_left_out(tmp_path):
     for stem in "abc":
         write(tmp_path, stem, [shape("cell", BOX, "rectangle")])

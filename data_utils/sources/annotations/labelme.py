@@ -35,6 +35,8 @@ from unet.config import IGNORE_INDEX, MaskValue
 
 FOLDERS = (*MASK_FOLDERS, "json", "jsons", "labelme")  # of JSON files that do not lie beside the images
 HEAD = 2**20  # bytes in which a file shows what it is
+# not the shapes alone: where keys are sorted, they stand behind the image, which may be larger than the head
+KEYS = re.compile(rb'"(?:shapes|imageData|imagePath)"\s*:')
 LABELS = "labels.txt"  # one name a line, as `labelme --labels` takes it
 IGNORED = "__ignore__"  # labelme's own name for what counts nowhere
 
@@ -90,7 +92,7 @@ def _holds_shapes(folder: Path) -> bool:
         folders.sort()
         for name in sorted(name for name in names if name.lower().endswith(".json"))[:3]:
             with suppress(OSError), open(os.path.join(parent, name), "rb") as stream:
-                if re.search(rb'"shapes"\s*:', stream.read(HEAD)):
+                if KEYS.search(stream.read(HEAD)):
                     return True
     return False
 

@@ -15,7 +15,7 @@ from PIL import Image
 
 from data_utils.analysis.inspect import inspect_split, raise_problems
 from data_utils.class_map import show
-from data_utils.image_io.formats import DrawnMask, ImageSource
+from data_utils.image_io.formats import DrawnMask, EmbeddedImage, ImageSource
 from data_utils.sources.load import open_folder
 from data_utils.sources.records import Records
 from runtime import cli
@@ -58,7 +58,7 @@ def pack(records: Records, out: Path, split: str, shard_mb: float = SHARD_MB) ->
 
 def _path(source: ImageSource) -> str:
     """The file of a picture; "" where there is none."""
-    if isinstance(source, DrawnMask | bytes):
+    if isinstance(source, DrawnMask | EmbeddedImage | bytes):
         return ""
     return source["path"] if isinstance(source, dict) else str(source)
 
@@ -68,11 +68,13 @@ def _size(source: ImageSource, pages: Counter[str]) -> int:
     path = _path(source)
     if path:
         return os.path.getsize(path) // pages[path]
+    source = source.read() if isinstance(source, EmbeddedImage) else source
     return len(source) if isinstance(source, bytes) else 0
 
 
 def _stored(source: ImageSource, name: str) -> dict:
     """A picture as `datasets` stores it: bytes, and the name that messages give."""
+    source = source.read() if isinstance(source, EmbeddedImage) else source
     if isinstance(source, bytes):
         return {"bytes": source, "path": name}
     path, buffer = Path(_path(source)), BytesIO()

@@ -260,6 +260,34 @@ def test_a_damaged_file_is_that_images_problem(tmp_path, content, message):
     assert f"{tmp_path / 'c.json'} {message}" in error_of(tmp_path)
 
 
+DAMAGED_IMAGES = {
+    "no picture": ({"imageData": "AAAA"}, "c.json: image cannot be read (empty, not an image"),
+    "no base64": ({"imageData": "A"}, "c.json: imageData cannot be read (Invalid base64"),
+    "a number": ({"imageData": 5}, "c.json: imageData cannot be read (argument should be"),
+    "cut off": (None, "c.json cannot be read as JSON (Unterminated string"),
+}
+
+
+@pytest.mark.parametrize(("fields", "message"), DAMAGED_IMAGES.values(), ids=DAMAGED_IMAGES)
+def test_a_damaged_embedded_image_is_that_images_problem(tmp_path, fields, message):
+    image = {"imageData": png(np.full((*SIZE, 3), 7, np.uint8))}
+    for split in ("train", "val"):
+        for stem in "abc":
+            file = write(tmp_path / split, stem, [shape("cell", BOX, "rectangle")], **image)
+            file.with_suffix(".png").unlink()
+    file = write(tmp_path / "train", "c", [shape("cell", BOX, "rectangle")], **(fields or image))
+    file.with_suffix(".png").unlink()
+    if fields is None:
+        text = file.read_text()
+        file.write_text(text[: text.index("imageData") + 40])
+    assert "1 of 3 pairs cannot be used: " in error_of(tmp_path) and message in error_of(tmp_path)
+    report, count = check_data(DataConfig(str(tmp_path)))
+    assert count == 1 and message in report
+    info = load_dataset_info(DataConfig(str(tmp_path), on_bad_sample="skip"))
+    assert [*info.train.bad] == [2]
+    assert pickle.loads(pickle.dumps(info.train.records))[0] == info.train.records[0]
+
+
 def test_the_report_counts_objects_once_for_each_group(tmp_path):
     box = [shape("cell", BOX, "rectangle"), shape("cell", [[1, 1], [3, 3]], "rectangle")]
     write(tmp_path, "a", box)

@@ -25,7 +25,15 @@ class DrawnMask(ABC):
         """Mask values, (H, W) uint8 or uint16. Raises DataError, with the file and the annotation."""
 
 
-ImageSource = str | Path | bytes | dict | Image.Image | np.ndarray | DrawnMask
+class EmbeddedImage(ABC):
+    """An image inside another file, taken out whenever it is read: a small object that can be pickled."""
+
+    @abstractmethod
+    def read(self) -> bytes:
+        """The bytes of an image file. Raises DataError, with the file that holds it."""
+
+
+ImageSource = str | Path | bytes | dict | Image.Image | np.ndarray | DrawnMask | EmbeddedImage
 
 TIFF_SUFFIXES = (".tif", ".tiff")
 IMAGE_SUFFIXES: tuple[str, ...] = (".bmp", ".gif", ".jp2", ".jpeg", ".jpg", ".npy", ".pbm", ".pgm", ".png", ".pnm")
@@ -73,6 +81,8 @@ def opened(source: ImageSource | None, name: str, page: int = 0) -> Iterator[Ima
         if isinstance(source, dict):  # `datasets` with Image(decode=False), or a page of a TIFF
             page = source.get("page", page)
             content = source["bytes"] if source.get("bytes") is not None else source["path"]
+        if isinstance(content, EmbeddedImage):
+            content = content.read()
         if content is None:
             raise ImageError(f"{name} is missing")
         if isinstance(content, DrawnMask):

@@ -10,11 +10,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from data_utils.image_io.formats import ImageSource, readable
+from data_utils.image_io.formats import EmbeddedImage, ImageSource, readable
 from data_utils.sources.annotations.labelme_mask import LabelmeMask, read_labelme
 from data_utils.sources.annotations.layout import (
     BACKGROUND_NAMES,
@@ -49,6 +50,19 @@ class Contents(NamedTuple):
     is_embedded: bool
 
 
+@dataclass(frozen=True)
+class LabelmeImage(EmbeddedImage):
+    """The image in a JSON file."""
+
+    file: str
+
+    def read(self) -> bytes:
+        """The bytes of `imageData`."""
+        content = read_labelme(self.file)
+        with readable(f"{self.file}: imageData", TypeError):
+            return b64decode(content["imageData"])
+
+
 class LabelmeRecords(PairedRecords):
     """Images and their JSON files; the image's name is "" where it is in the JSON file."""
 
@@ -69,15 +83,10 @@ class LabelmeRecords(PairedRecords):
     def __getitem__(self, i: int) -> Record:
         image, file = self.paths(i)
         name = self.name(i) or os.path.relpath(file, self.folders[1])
-        return {"image": image or _embedded_image(file), "mask": self.mask(image, file), "name": name}
+        return {"image": image or LabelmeImage(file), "mask": self.mask(image, file), "name": name}
 
     def mask(self, image: str, annotation: str) -> ImageSource:
         return LabelmeMask(annotation, image, self.values)
-
-
-def _embedded_image(file: str) -> bytes:
-    with readable(f"{file}: imageData", TypeError):
-        return b64decode(read_labelme(file)["imageData"])
 
 
 def find(root: Path, named: Sequence[str]) -> Places:
@@ -146,7 +155,10 @@ def open_records(
     values: dict[str, int],
     allow_unpaired: bool,
 ) -> LabelmeRecords:
-    """Pairs by stem; else the image that the JSON file names, else the one that it holds."""
+    """Pairs by stem; else the image that the JSON file names, else the one that it holds.
+
+    What cannot be read is taken to hold its image: the file is then named as that image's problem.
+    """
     images, files = folders
     by_stem = files_by_stem(images, "images") if holds_pictures(images) else {}
     pairs, unpaired = [], []
@@ -156,7 +168,7 @@ def open_records(
             beside = os.path.join(files, os.path.dirname(file))
             path = find_file(contents.image, [beside, str(images)])
             image = path and os.path.relpath(path, images)
-        if image is None and not (contents and contents.is_embedded):
+        if image is None and contents and not contents.is_embedded:
             unpaired.append(f"{file}: no image of its name")
         else:
             pairs.append((image or "", file))

@@ -211,6 +211,15 @@ def test_a_file_whose_shapes_stand_behind_a_large_image_is_recognised(tmp_path):
     assert sorted(masks(tmp_path)) == ["a.png", "b.png"]
 
 
+def test_several_files_for_one_image_are_refused(tmp_path):
+    for stem in "abcd":
+        write(tmp_path, stem, [shape("cell", BOX, "rectangle")], imagePath="a.png")
+    for stem in "bc":
+        (tmp_path / f"{stem}.png").unlink()
+    message = f"{tmp_path}: 1 images have several labelme files: a.png (a.json; b.json; c.json); keep one of each"
+    assert message in error_of(tmp_path, allow_unpaired=True)
+
+
 def test_images_without_a_file_are_named_or_left_out(tmp_path):
     for stem in "abc":
         write(tmp_path, stem, [shape("cell", BOX, "rectangle")])

@@ -6,7 +6,7 @@ The format, and how labelme itself exports masks: https://github.com/wkentaro/la
 import os
 import re
 from base64 import b64decode
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -23,6 +23,7 @@ from data_utils.sources.annotations.layout import (
     check_unpaired,
     find_file,
     holds_pictures,
+    listed,
     number_classes,
     paired_folders,
     read_lines,
@@ -172,8 +173,15 @@ def open_records(
             unpaired.append(f"{file}: no image of its name")
         else:
             pairs.append((image or "", file))
-    named = {image for image, _ in pairs}
-    unpaired += [f"{image}: image without labelme file" for image in by_stem.values() if image not in named]
+    files_of: dict[str, list[str]] = defaultdict(list)
+    for image, file in pairs:
+        files_of[image].append(file)
+    several = [f"{image} ({listed(found)})" for image, found in files_of.items() if image and len(found) > 1]
+    if several:
+        raise DataError(
+            f"{files}: {len(several)} images have several labelme files: {listed(several)}; keep one of each"
+        )
+    unpaired += [f"{image}: image without labelme file" for image in by_stem.values() if image not in files_of]
     check_unpaired(unpaired, len(pairs), allow_unpaired, images)
     kept = [contents.objects if (contents := look[file]) else {} for _, file in pairs]
     counts = sum(map(Counter, kept), Counter())

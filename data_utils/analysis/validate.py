@@ -52,7 +52,7 @@ def check_data(config: DataConfig) -> tuple[str, int]:
         except DataError as error:
             problems["too many mask values"].append(str(error))
     lines = [f"{config.dataset}: " + ", ".join(f"{len(records)} {what} images" for what, records in splits.items())]
-    lines += describe_annotations([train, val])
+    lines += describe_annotations(train, val)
     try:
         found = total_pixels(inspected)
         named = named_classes(config.classes, train.classes)
@@ -73,10 +73,12 @@ def check_data(config: DataConfig) -> tuple[str, int]:
     return "\n".join(lines + list_problems(problems)), sum(map(len, problems.values()))
 
 
-def describe_annotations(splits: Sequence[Records]) -> list[str]:
-    """Lines on what the annotation files of all splits hold, where there are any."""
-    # the two parts of one split share what is known of the whole
-    found = {id(summary): summary for records in splits if (summary := records.annotations)}.values()
+def describe_annotations(train: Records, val: Records) -> list[str]:
+    """Lines on what the annotation files of both splits hold, where there are any."""
+    summaries = [train.annotations]
+    if val.annotations is not train.annotations:  # which the two parts of one split share
+        summaries.append(val.annotations)
+    found = [summary for summary in summaries if summary]
     if not found:
         return []
     formats = " and ".join(dict.fromkeys(summary.format for summary in found))

@@ -263,6 +263,10 @@ BAD_OBJECTS = {
         entry(17, 1, 4, [box(1, 1, 5, 5)]),
         "annotation 17 of 1.png is of category 4, which the file does not",
     ),
+    "category as text": (
+        entry(17, 1, "3", [box(1, 1, 5, 5)]),
+        "annotation 17 of 1.png is of category '3', which the file does not list",
+    ),
     "size": (entry(17, 1, 3, {"size": [9, 9], "counts": [81]}), "annotation 17 of 1.png is no RLE of 24 x 40"),
     "short": (entry(17, 1, 3, {"size": [*SIZE], "counts": [3, 5]}), "run lengths that do not add up to 24 x 40"),
     "long": (entry(17, 1, 3, {"size": [*SIZE], "counts": [3, 5000]}), "run lengths that do not add up to 24 x 40"),
@@ -313,6 +317,34 @@ def test_what_is_wrong_with_a_file_is_one_line(folder):
     train.write_text(good)
     (folder / "annotations/instances_train2014.json").write_text(good)
     assert "are both the split train; keep one" in error_of(folder)
+
+
+BAD_FIELDS = {  # list, field, value -> the message
+    "image id": ("images", "id", [1], "has id [1], expected a number or text"),
+    "file name": ("images", "file_name", None, "has file_name None, expected text"),
+    "height in words": ("images", "height", "forty", "has height 'forty', expected pixels, or none"),
+    "negative height": ("images", "height", -40, "has height -40, expected pixels, or none"),
+    "vast width": ("images", "width", 10**12, "has width 1000000000000, expected pixels, or none"),
+    "image of an object": ("annotations", "image_id", [1], "has image_id [1], expected a number or text"),
+    "category of an object": ("annotations", "category_id", {}, "has category_id {}, expected a number or text"),
+    "category id": ("categories", "id", "a", "has id 'a', expected a number"),
+    "category name": ("categories", "name", None, "has name None, expected a number or text"),
+}
+
+
+@pytest.mark.parametrize(("key", "field", "value", "message"), BAD_FIELDS.values(), ids=BAD_FIELDS)
+def test_a_field_of_another_type_is_named(folder, key, field, value, message):
+    file = folder / "annotations/instances_train2017.json"
+    content = json.loads(file.read_text())
+    content[key][1][field] = value
+    file.write_text(json.dumps(content))
+    assert error_of(folder) == f"{file}: entry 1 of {key!r} {message}"
+
+
+def test_a_category_may_be_called_by_a_number(tmp_path):
+    objects = [entry(1, 1, 1, [box(1, 1, 9, 9)])]
+    write(tmp_path / "annotations.json", objects, tmp_path, categories=[{"id": 1, "name": 5, "supercategory": ["x"]}])
+    assert loaded(tmp_path)[0].classes == ((0, "background"), (1, "5"))
 
 
 def test_images_that_are_not_there_are_named_or_left_out(folder):

@@ -25,6 +25,7 @@ from data_utils.sources.annotations.layout import (
     number_classes,
     wanted_splits,
 )
+from data_utils.sources.annotations.polygons import FARTHEST
 from data_utils.sources.folder import children
 from data_utils.sources.records import AnnotationSummary, Record, Records
 from runtime.cache import digest_of_files
@@ -33,6 +34,12 @@ from unet.config import MaskValue
 
 # COCO's own and CVAT's; Roboflow's; others', Label Studio's, FiftyOne's
 FILES = re.compile(r"instances_(.+)\.json|_annotations\.coco\.json|(?:annotations|result|labels)\.json")
+
+# what each entry needs, and of which type; only categories are sorted by their ids
+TYPES: dict[str, tuple[type, ...]] = {"a number": (int, float), "text": (str,), "a number or text": (int, float, str)}
+CATEGORY = {"id": "a number", "name": "a number or text"}
+IMAGE = {"id": "a number or text", "file_name": "text"}
+ANNOTATION = {"image_id": "a number or text", "category_id": "a number or text"}
 
 
 class CocoFile(NamedTuple):
@@ -166,9 +173,14 @@ def read(path: Path) -> CocoFile:
         raise DataError(f"{path} cannot be read as JSON ({one_line(error)})") from error
     finally:
         gc.enable()
-    categories = {entry["id"]: entry for entry in _entries(content, "categories", ("id", "name"), path)}
-    images = _entries(content, "images", ("id", "file_name"), path)
-    annotations = _entries(content, "annotations", ("image_id", "category_id"), path)
+    categories = {entry["id"]: entry for entry in _entries(content, "categories", CATEGORY, path)}
+    images = _entries(content, "images", IMAGE, path)
+    annotations = _entries(content, "annotations", ANNOTATION, path)
+    for number, image in enumerate(images):
+        for side in ("height", "width"):
+            length = image.get(side) or 0
+            if not isinstance(length, int | float) or not 0 <= length < FARTHEST:
+                raise DataError(f"{path}: entry {number} of 'images' has {side} {length!r}, expected pixels, or none")
     listed_images = {image["id"] for image in images}
     if len(listed_images) < len(images):
         raise DataError(f"{path}: {len(images)} images have only {len(listed_images)} different ids")
@@ -177,14 +189,14 @@ def read(path: Path) -> CocoFile:
         entry.setdefault("id", f"number {number}")
         objects[entry["image_id"]].append(entry)
         if entry["image_id"] not in listed_images:
-            strays.append(f"annotation {entry['id']} is of image {entry['image_id']}, which it does not list")
+            strays.append(f"annotation {entry['id']} is of image {entry['image_id']!r}, which it does not list")
     if strays:
         raise DataError(f"{path}: {listed(strays)}")
     return CocoFile(path, categories, {entry["category_id"] for entry in annotations}, images, objects)
 
 
-def _entries(content: Any, key: str, needed: Sequence[str], path: Path) -> list[Entry]:
-    """The list under `key`, of objects that have what is needed; a test split may lack one."""
+def _entries(content: Any, key: str, needed: dict[str, str], path: Path) -> list[Entry]:
+    """The list under `key`, of objects that have what is needed, in its types; a test split may lack one."""
     entries = content.get(key, []) if isinstance(content, dict) and "images" in content else None
     if not isinstance(entries, list):
         raise DataError(f"{path} is no COCO file of objects: it has no list {key!r}")
@@ -192,6 +204,9 @@ def _entries(content: Any, key: str, needed: Sequence[str], path: Path) -> list[
         lacking = [name for name in needed if not isinstance(entry, dict) or name not in entry]
         if lacking:
             raise DataError(f"{path}: entry {number} of {key!r} lacks {', '.join(lacking)}")
+        for name, expected in needed.items():
+            if not isinstance(entry[name], TYPES[expected]):
+                raise DataError(f"{path}: entry {number} of {key!r} has {name} {entry[name]!r}, expected {expected}")
     return entries
 
 
@@ -200,13 +215,12 @@ def gather_classes(files: Sequence[CocoFile]) -> tuple[tuple[tuple[MaskValue, st
     first: dict[int, tuple[str, Path]] = {}
     for file in files:
         for number, category in file.categories.items():
-            name, path = first.setdefault(number, (str(category["name"]), file.path))
-            if name != category["name"]:
-                raise DataError(
-                    f"category {number} is {name!r} in {path}, {category['name']!r} in {file.path}; they must agree"
-                )
+            here = str(category["name"])
+            name, path = first.setdefault(number, (here, file.path))
+            if name != here:
+                raise DataError(f"category {number} is {name!r} in {path}, {here!r} in {file.path}; they must agree")
     used = set().union(*(file.used for file in files))
-    above = {entry.get("supercategory") for file in files for entry in file.categories.values()}
+    above = [entry.get("supercategory") for file in files for entry in file.categories.values()]
     # Roboflow lists the name of the project as category 0, above all others
     names = {
         number: name for number, (name, _) in sorted(first.items()) if number or number in used or name not in above

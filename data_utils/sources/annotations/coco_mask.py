@@ -42,7 +42,7 @@ class CocoMask(DrawnMask):
             where = f"{self.file}: annotation {entry['id']} of {os.path.basename(self.image)}"
             runs = encode(entry.get("segmentation"), height, width, where)
             if entry["category_id"] not in self.values:
-                raise DataError(f"{where} is of category {entry['category_id']}, which the file does not list")
+                raise DataError(f"{where} is of category {entry['category_id']!r}, which the file does not list")
             value, pixels = self.values[entry["category_id"]], int(rle_masks.area(runs))
             layers.append((False, -pixels, value, runs) if not entry.get("iscrowd") else (True, 0, IGNORE_INDEX, runs))
         layers.sort(key=lambda layer: (not layer[0], layer[1]))

@@ -463,9 +463,15 @@ MUTANTS = [
     ),
     Mutant(
         "data_utils/analysis/validate.py",
-        "{id(summary): summary for",
-        "{object(): summary for",
+        "if val.annotations is not train.annotations:",
+        "if val.annotations:",
         "test_annotations_coco.py",
+    ),
+    Mutant(
+        "data_utils/sources/annotations/paired.py",
+        "self.classes, self.values)",
+        "self.classes)",
+        "test_annotations_yolo.py",
     ),
     # statistics, length and record of a run
     Mutant("train.py", "    share_statistics(accelerator, model)\n", "", "test_sync_batchnorm.py"),

@@ -322,9 +322,9 @@ def test_what_is_wrong_with_a_file_is_one_line(folder):
 BAD_FIELDS = {  # list, field, value -> the message
     "image id": ("images", "id", [1], "has id [1], expected a number or text"),
     "file name": ("images", "file_name", None, "has file_name None, expected text"),
-    "height in words": ("images", "height", "forty", "has height 'forty', expected pixels, or none"),
-    "negative height": ("images", "height", -40, "has height -40, expected pixels, or none"),
-    "vast width": ("images", "width", 10**12, "has width 1000000000000, expected pixels, or none"),
+    "height in words": ("images", "height", "forty", "has height 'forty', expected 0 to 1,000,000 pixels"),
+    "negative height": ("images", "height", -40, "has height -40, expected 0 to 1,000,000 pixels"),
+    "vast width": ("images", "width", 10**12, "has width 1000000000000, expected 0 to 1,000,000 pixels"),
     "image of an object": ("annotations", "image_id", [1], "has image_id [1], expected a number or text"),
     "category of an object": ("annotations", "category_id", {}, "has category_id {}, expected a number or text"),
     "category id": ("categories", "id", "a", "has id 'a', expected a number"),

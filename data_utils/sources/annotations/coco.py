@@ -180,7 +180,9 @@ def read(path: Path) -> CocoFile:
         for side in ("height", "width"):
             length = image.get(side) or 0
             if not isinstance(length, int | float) or not 0 <= length < FARTHEST:
-                raise DataError(f"{path}: entry {number} of 'images' has {side} {length!r}, expected pixels, or none")
+                raise DataError(
+                    f"{path}: entry {number} of 'images' has {side} {length!r}, expected 0 to {FARTHEST:,.0f} pixels"
+                )
     listed_images = {image["id"] for image in images}
     if len(listed_images) < len(images):
         raise DataError(f"{path}: {len(images)} images have only {len(listed_images)} different ids")

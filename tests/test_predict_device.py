@@ -137,5 +137,5 @@ def test_the_host_waits_once_for_each_image_or_written_band(
     results = list(pipeline.run([[job] for job in todo] if in_windows else [todo]))
     bands = 2 if in_windows else 1  # of 64 rows
     assert downloads == [tensors] * bands * count
-    assert [int(matrix[0, 0]) for _, matrix in results] == [100 * 80] * count  # scored from what was fetched
+    assert [int(score.matrix[0, 0]) for _, score in results] == [100 * 80] * count  # scored from what was fetched
     assert all(job.file(extension).stat().st_size for job in todo for extension in extensions)

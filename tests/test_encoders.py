@@ -275,6 +275,46 @@ def test_what_cannot_be_an_encoder_is_refused_in_one_line(folders, tmp_path, mon
     refused(folders["resnet"], "--depth 4: .*resnet has 5; leave the flag out", depth=4)
     with pytest.raises(ModelError, match="--freeze-encoder: this network has no encoder"):
         starting_point(None, {"freeze_encoder": True})
+    refused(folders["resnet"], "would stay random", encoder_weights="random", freeze_encoder=True)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "reason"),
+    [
+        ("model.safetensors", "short", "its weights cannot be loaded"),
+        ("preprocessor_config.json", "{", "preprocessor_config.json cannot be used"),
+        ("preprocessor_config.json", "[1]", "preprocessor_config.json cannot be used"),
+        ("preprocessor_config.json", '{"image_mean": 3}', "preprocessor_config.json cannot be used"),
+        ("preprocessor_config.json", '{"image_std": [0, 1, 1]}', "preprocessor_config.json cannot be used: std is"),
+        ("config.json", '{"model_type": "resnet", "hidden_sizes": "wide"}', "resnet: "),
+        ("config.json", '{"model_type": "resnet", "hidden_sizes": [8]}', "cannot be used here"),
+        ("config.json", '{"model_type": "resnet", "hidden_act": "none of them"}', "cannot be used here"),
+        ("config.json", '{"model_type": "x", "auto_map": {"AutoConfig": "mine.Config"}}', "has no usable config.json"),
+    ],
+)
+def test_a_damaged_file_of_an_encoder_is_one_line(tmp_path, file, content, reason):
+    folder = write_encoder(tmp_path / "resnet")
+    (folder / file).write_text(content)
+    with pytest.raises(ModelError, match=reason) as error:
+        load_encoder(str(folder), pretrained=True)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("card", ["---\n: [\n---\n", "---\n- a\n---\n", "---\nlicense: [mit, bsd]\n---\n", "\n"])
+def test_a_card_that_says_no_licence_stops_nothing(tmp_path, card):
+    folder = write_encoder(tmp_path / "resnet")
+    (folder / "README.md").write_text(card)
+    assert load_encoder(str(folder), pretrained=True).config["license"] is None
+
+
+def test_a_model_for_grey_images_starts_from_one_for_rgb_with_its_normalisation(folders, tmp_path):
+    seen = Preprocess(mean=(1.0, 2.0, 3.0), std=(4.0, 5.0, 6.0), pixel_types=("uint8",))
+    first = starting_point(None, {"encoder": str(folders["resnet"]), "encoder_weights": "random"}).build(3, 2, seen)
+    first.save_pretrained(tmp_path)
+    grey = Preprocess(mean=(90.0,), std=(50.0,), pixel_types=("uint8",))
+    again = starting_point(str(tmp_path), {}).build(1, 2, grey)
+    assert again.config.preprocess.mean == first.config.preprocess.mean
+    assert again.config.preprocess.std == first.config.preprocess.std
 
 
 def test_other_weights_than_the_configs_are_refused(folders, tmp_path):
@@ -309,8 +349,13 @@ def test_a_model_with_an_encoder_is_a_start_for_other_channels_and_classes(folde
     again = start.build(3, 5, start.source_preprocess(3))
     assert again.config.preprocess == first.config.preprocess and again.encoder.frozen
     assert all(map(torch.equal, again.ups.parameters(), first.ups.parameters()))
-    other = starting_point(str(tmp_path), asked).build(2, 5, Preprocess(mean=(1.0, 2.0), std=(1.0, 2.0)))
-    assert other(pixels(1, 2, 33, 33)).shape == (1, 5, 33, 33)
+    other = starting_point(str(tmp_path), asked).build(5, 2, Preprocess(mean=(1.0,) * 5, std=(1.0,) * 5))
+    assert other(pixels(1, 5, 33, 33)).shape == (1, 2, 33, 33) and other.encoder.frozen
+    for name, weight in other.encoder.state_dict().items():
+        source = first.encoder.state_dict()[name]
+        if weight.shape != source.shape:  # the first filters, repeated and rescaled
+            source = source[:, torch.arange(5) % 3] * (3 / 5)
+        assert torch.equal(weight, source), name
     with pytest.raises(ModelError, match="has its own architecture; give one of them"):
         starting_point(str(tmp_path), {"encoder": str(folders["resnet"]), "encoder_weights": "random"})
 

@@ -12,6 +12,7 @@ from runtime.console import say
 from runtime.launch import COMM_HOOKS
 from train_utils.monitoring.tracking import available_tracker
 from train_utils.reporting.hub import check_token
+from train_utils.reporting.model_card import OF_ENCODER
 from train_utils.run_dir import PACKAGES, describe_run, flags_as_json
 from train_utils.schedule import SCHEDULES
 from unet.blocks import NORMS, UPSAMPLINGS
@@ -77,7 +78,7 @@ def _repeated(parser: arg.Arguments, flags: dict[str, Any]) -> list[str]:
     given = {action.dest for action in parser._actions if texts.intersection(action.option_strings)}
     dropped = {*NOT_REPEATED}.union(*(group for group in ALTERNATIVES if group & given))
     if given & {"init_from", "encoder"}:  # which have an architecture
-        dropped |= {"init_from", "encoder", *ARCHITECTURE}
+        dropped |= {"init_from", "encoder", *OF_ENCODER, *ARCHITECTURE}
     arguments = []
     for action in parser._actions:
         value = flags.get(action.dest)
@@ -162,7 +163,9 @@ def _add_optimization_flags(optim: Group) -> None:
     optim.add_argument("--patience", type=arg.natural, help="evaluations without a better mean IoU before stopping")
     optim.add_argument("--optimizer", choices=("adamw", "sgd"), default="adamw", help="SGD has momentum 0.9")
     optim.add_argument("--learning-rate", type=arg.positive, default=1e-3, help="peak learning rate")
-    optim.add_argument("--encoder-lr-factor", type=arg.positive, default=0.1, help="times the learning rate")
+    optim.add_argument(
+        "--encoder-lr-factor", type=arg.positive, help="of the learning rate: 0.1, with random weights 1"
+    )
     optim.add_argument("--weight-decay", type=arg.amount, default=1e-2, help="not on norms and biases")
     optim.add_argument("--schedule", choices=SCHEDULES, default="cosine", help="of the learning rate")
     optim.add_argument("--warmup-steps", type=arg.count, help="linear warm-up; default: 5%% of the run")

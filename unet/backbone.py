@@ -8,19 +8,15 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
-from huggingface_hub import hf_hub_download, metadata_load
-from huggingface_hub.errors import HfHubHTTPError
 from torch import Tensor, nn
 
 from runtime.errors import ModelError, one_line
 from unet.blocks import recomputing
+from unet.encoder_files import read_license, read_normalization
 
 SIDE = 128  # pixels of the dry pass: at stride 32 there are 4 of them left
 NEEDLESS = ("id2label", "label2id", "architectures", "transformers_version", "dtype")  # entries of a backbone's config
 EXAMPLES = "resnet, convnext, convnextv2, swin, swinv2, focalnet, hgnet_v2, pvt_v2"
-# mean and standard deviation of channels in 0..1, where there is no preprocessor_config.json: ImageNet's, but for BiT
-IMAGENET = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
-HALVES = [0.5] * 3, [0.5] * 3
 
 
 class Encoder(nn.Module):
@@ -116,8 +112,8 @@ def load_encoder(source: str, *, pretrained: bool) -> PretrainedEncoder:
     if source.startswith("timm/"):
         raise ModelError(f"--encoder {source}: timm's models need torchvision; of transformers there are {EXAMPLES}")
     try:
-        config = transformers.AutoConfig.from_pretrained(source)
-    except (OSError, ValueError, KeyError) as error:
+        config = transformers.AutoConfig.from_pretrained(source, trust_remote_code=False)
+    except Exception as error:  # whatever transformers makes of somebody else's file
         where = "has no usable config.json" if Path(source).is_dir() else "is no folder, and not to be had from the Hub"
         raise ModelError(f"--encoder {source}: {where}: {one_line(error)}") from error
     backbones = transformers.AutoBackbone._model_mapping
@@ -128,11 +124,11 @@ def load_encoder(source: str, *, pretrained: bool) -> PretrainedEncoder:
     name = Path(source).resolve().name if Path(source).is_dir() else source
     settings = json.loads(config.to_json_string(use_diff=False))
     settings = {key: value for key, value in settings.items() if key not in NEEDLESS}
-    settings |= {"_name_or_path": name, "license": _license(source)}
+    settings |= {"_name_or_path": name, "license": read_license(source)}
     depth, stages = _pyramid(source, settings)
     settings |= {"out_features": stages, "out_indices": [config.stage_names.index(stage) for stage in stages]}
     weights = _pretrained_weights(backbones[type(config)], source, settings) if pretrained else None
-    return PretrainedEncoder(settings, depth, *_normalization(source, config.model_type), weights)
+    return PretrainedEncoder(settings, depth, *read_normalization(source, config.model_type), weights)
 
 
 def with_channels(config: dict[str, Any], channels: int) -> dict[str, Any]:
@@ -194,7 +190,7 @@ def _pyramid(source: str, config: dict[str, Any]) -> tuple[int, list[str]]:
     try:
         with torch.device("meta"):  # shapes are all that is wanted
             features = _dry_pass(_random_backbone(every), every)
-    except (RuntimeError, ValueError, ImportError) as error:
+    except Exception as error:  # whatever a backbone makes of its config
         raise ModelError(f"--encoder {source}: cannot be used here: {one_line(error)}") from error
     levels = {_level(feature): stage for feature, stage in zip(features, every["out_features"], strict=True)}
     levels.pop(0, None)  # the image itself, as DINOv3-ConvNeXt has it
@@ -213,37 +209,10 @@ def _pretrained_weights(backbone: Any, source: str, config: dict[str, Any]) -> d
         model, report = backbone.from_pretrained(
             source, config=settings, use_safetensors=True, dtype=torch.get_default_dtype(), output_loading_info=True
         )
-    except (OSError, ValueError, RuntimeError) as error:
+    except Exception as error:  # whatever transformers and safetensors make of somebody else's file
         raise ModelError(f"--encoder {source}: its weights cannot be loaded: {one_line(error)}") from error
     # classifiers have no norms of the features of each stage
     missing = [name for name in sorted(report["missing_keys"]) if not name.startswith("hidden_states_norms.")]
     if missing:
         raise ModelError(f"--encoder {source}: its weights lack {len(missing)} of the backbone's, {missing[0]} first")
     return model.state_dict()
-
-
-def _normalization(source: str, family: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each channel of images in 0..255."""
-    mean, std = HALVES if family == "bit" else IMAGENET
-    if (file := _file(source, "preprocessor_config.json")) is not None:
-        settings = json.loads(file.read_text(encoding="utf-8"))
-        mean, std = settings.get("image_mean") or mean, settings.get("image_std") or std
-        if settings.get("do_normalize") is False:  # RT-DETR's wants images in 0..1
-            mean, std = [0.0] * len(mean), [1.0] * len(std)
-    return tuple(255 * value for value in mean), tuple(255 * value for value in std)
-
-
-def _license(source: str) -> str | None:
-    """As the model card says, if there is one."""
-    file = _file(source, "README.md")
-    return None if file is None else (metadata_load(file) or {}).get("license")
-
-
-def _file(source: str, name: str) -> Path | None:
-    """A file of a model folder or of the Hub, if it is there."""
-    if Path(source).is_dir():
-        return Path(source) / name if (Path(source) / name).is_file() else None
-    try:
-        return Path(hf_hub_download(source, name))
-    except (HfHubHTTPError, OSError):
-        return None

@@ -42,6 +42,8 @@ class StartingPoint(NamedTuple):
             values |= self._fit_encoder(self.architecture.encoder, in_channels, preprocess)
         network = UNet(replace(self.architecture, **values))
         if self.model is not None:
+            if network.encoder is not None and self.model.encoder is not None:
+                network.encoder.take(self.model.encoder.backbone.state_dict())
             say(f"start: {copy_weights(self.model, network)} from {self.source}")
         if network.encoder is not None:
             if self.encoder is not None and self.encoder.weights is not None:
@@ -64,8 +66,11 @@ class StartingPoint(NamedTuple):
             say(f"encoder: its filters of {own} channels are repeated for {in_channels}, and rescaled")
         if len(mean) == 1:
             mean, std = mean * own, std * own
-        if self.encoder is not None and preprocess.pixel_types == ("uint8",) and len(mean) == len(self.encoder.mean):
-            mean, std = self.encoder.mean, self.encoder.std
+        trained_on: PretrainedEncoder | Preprocess | None = self.encoder
+        if self.model is not None and self.model.config.preprocess.pixel_types == ("uint8",):
+            trained_on = self.model.config.preprocess
+        if trained_on is not None and preprocess.pixel_types == ("uint8",) and len(mean) == len(trained_on.mean):
+            mean, std = trained_on.mean, trained_on.std
         return {"encoder": encoder, "preprocess": replace(preprocess, mean=mean, std=std)}
 
 
@@ -96,6 +101,8 @@ def starting_point(source: str | None, asked: dict[str, Any]) -> StartingPoint:
             flag = "--" + name.replace("_", "-")
             given = source or backbone
             raise ModelError(f"{flag} {value}: {given} has {has}; leave the flag out, or start from another model")
+    if asked.get("freeze_encoder") and backbone and asked["encoder_weights"] == "random":
+        raise ModelError(f"--freeze-encoder: {backbone} with random weights would stay random; leave one of them out")
     if asked.get("freeze_encoder") and config.encoder is None:
         raise ModelError("--freeze-encoder: this network has no encoder of transformers; name one with --encoder")
     values = {name: getattr(config, name) if value is None else value for name, value in values.items()}
@@ -114,7 +121,7 @@ def copy_weights(source: UNet, model: UNet) -> str:
     fresh = [
         f"{name} ({_shape(target[name])} here, {_shape(weight)} there)"
         for name, weight in weights.items()
-        if name not in fits
+        if name not in fits and not name.startswith("encoder.")  # whose filters have been repeated
     ]
     return f"{len(fits)} of {len(weights)} weights" + (f", fresh are {', '.join(fresh)}," if fresh else "")
 

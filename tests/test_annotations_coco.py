@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from annotations import error_of, loaded, masks
 from in_process import run_train
 from PIL import Image
 from pycocotools import mask as rle_masks
@@ -16,8 +17,6 @@ from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.analysis.validate import check_data
 from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_image, read_mask
-from data_utils.sources.load import load_records
-from runtime.errors import DataError
 
 SIZE = (24, 40)  # (H, W)
 CATEGORIES = [{"id": 7, "name": "cat"}, {"id": 3, "name": "ant"}, {"id": 90, "name": "bee"}]
@@ -84,22 +83,6 @@ def folder(tmp_path) -> Path:
     write(tmp_path / "annotations/instances_val2017.json", [entry(1, 2, 7, [box(1, 1, 9, 9)])], tmp_path / "val2017", 2)
     (tmp_path / "annotations/captions_train2017.json").write_text("{}")
     return tmp_path
-
-
-def loaded(root: Path, **settings):
-    return load_records(DataConfig(str(root), **settings))
-
-
-def masks(records) -> dict[str, np.ndarray]:
-    return {record["name"]: read_mask(record["mask"], record["name"]) for record in records}
-
-
-def error_of(root: Path, **settings) -> str:
-    """What loading, or reading the masks, says."""
-    with pytest.raises(DataError) as error:
-        load_dataset_info(DataConfig(str(root), **settings))
-    assert "\n" not in str(error.value)
-    return str(error.value)
 
 
 def test_masks_are_those_of_pycocotools_pixel_for_pixel(folder):

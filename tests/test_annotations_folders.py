@@ -4,15 +4,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from annotations import error_of, loaded, masks
 from PIL import Image
 
 from data_utils import pack
 from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.analysis.validate import check_data
 from data_utils.config import DataConfig
-from data_utils.image_io.reader import read_mask
-from data_utils.sources.load import load_records
-from runtime.errors import DataError
 
 SIZE = (12, 20)
 
@@ -28,21 +26,6 @@ def save(path: Path, pixels: np.ndarray, palette: bool = False) -> None:
 def rows(*values: int) -> np.ndarray:
     """(H, W) uint8 with the values in rows, one after the other."""
     return np.resize(np.repeat(np.array(values, np.uint8), SIZE[1]), SIZE)
-
-
-def loaded(root: Path, **settings):
-    return load_records(DataConfig(str(root), **settings))
-
-
-def masks(records) -> dict[str, np.ndarray]:
-    return {record["name"]: read_mask(record["mask"], record["name"]) for record in records}
-
-
-def error_of(root: Path, **settings) -> str:
-    with pytest.raises(DataError) as error:
-        load_dataset_info(DataConfig(str(root), **settings))
-    assert "\n" not in str(error.value)
-    return str(error.value)
 
 
 IDS = rows(0, 1, 7, 8, 26, 33, 34, 255)

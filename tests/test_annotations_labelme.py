@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from annotations import error_of, loaded
 from PIL import Image, ImageDraw
 
 from data_utils import pack
@@ -16,8 +17,6 @@ from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.analysis.validate import check_data
 from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_image, read_mask
-from data_utils.sources.load import load_records
-from runtime.errors import DataError
 
 SIZE = (60, 80)  # (H, W)
 
@@ -45,20 +44,9 @@ def write(folder: Path, stem: str, shapes: list[dict], images: Path | None = Non
     return folder / f"{stem}.json"
 
 
-def loaded(root: Path, **settings):
-    return load_records(DataConfig(str(root), **settings))
-
-
 def masks(root: Path, **settings) -> dict[str, np.ndarray]:
     records = [record for split in loaded(root, **settings) for record in split]
     return {record["name"]: read_mask(record["mask"], record["name"]) for record in records}
-
-
-def error_of(root: Path, **settings) -> str:
-    with pytest.raises(DataError) as error:
-        load_dataset_info(DataConfig(str(root), **settings))
-    assert "\n" not in str(error.value)
-    return str(error.value)
 
 
 def drawn(tmp_path: Path, *shapes: dict) -> np.ndarray:

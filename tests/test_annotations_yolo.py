@@ -5,14 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from annotations import error_of, loaded, masks
 from PIL import Image, ImageDraw
 
 from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.analysis.validate import check_data
 from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_mask
-from data_utils.sources.load import load_records
-from runtime.errors import DataError
 
 SIZE = (40, 64)  # (H, W): shares of 1/64 and 1/40 are whole pixels
 LIST = "names: [car, dog]\n"
@@ -36,21 +35,6 @@ def folder(tmp_path) -> Path:
     write(tmp_path, "images/val", "labels/val", {"d": TREE.replace("0 ", "1 ", 1)})
     (tmp_path / "data.yaml").write_text("path: .\ntrain: images/train\nval: images/val\n" + LIST)
     return tmp_path
-
-
-def loaded(root: Path, **settings):
-    return load_records(DataConfig(str(root), **settings))
-
-
-def masks(records) -> dict[str, np.ndarray]:
-    return {record["name"]: read_mask(record["mask"], record["name"]) for record in records}
-
-
-def error_of(root: Path, **settings) -> str:
-    with pytest.raises(DataError) as error:
-        load_dataset_info(DataConfig(str(root), **settings))
-    assert "\n" not in str(error.value)
-    return str(error.value)
 
 
 def test_polygons_are_scaled_to_the_image_and_filled(folder):

@@ -1,0 +1,32 @@
+"""What the tests of annotation formats share: splits, drawn masks, and the line that a mistake ends in."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data_utils.analysis.dataset_info import load_dataset_info
+from data_utils.config import DataConfig
+from data_utils.image_io.reader import read_mask
+from data_utils.sources.load import load_records
+from data_utils.sources.records import Record, Records
+from runtime.errors import DataError
+
+
+def loaded(root: Path, **settings) -> tuple[Records, Records]:
+    """Training and validation split of a folder; `settings` as in DataConfig."""
+    return load_records(DataConfig(str(root), **settings))
+
+
+def masks(records: Iterable[Record]) -> dict[str, np.ndarray]:
+    """The mask of each record, by the image's name."""
+    return {record["name"]: read_mask(record["mask"], record["name"]) for record in records}
+
+
+def error_of(root: Path, **settings) -> str:
+    """What loading, or reading the masks, says, in one line."""
+    with pytest.raises(DataError) as error:
+        load_dataset_info(DataConfig(str(root), **settings))
+    assert "\n" not in str(error.value)
+    return str(error.value)

@@ -234,14 +234,14 @@ MUTANTS = [
     ),
     Mutant(
         "unet/metrics.py",
-        "dice = _ratios(2 * hits, truth + predicted)",
-        "dice = _ratios(hits, truth + predicted)",
+        "dice = ratios(2 * hits, truth + predicted)",
+        "dice = ratios(hits, truth + predicted)",
         "test_metrics.py",
     ),
     Mutant(
         "unet/metrics.py",
-        '"precision": _ratios(hits, predicted)',
-        '"precision": _ratios(hits, truth)',
+        '"precision": ratios(hits, predicted)',
+        '"precision": ratios(hits, truth)',
         "test_metrics.py",
     ),
     Mutant("unet/metrics.py", "masks * num_classes + preds", "preds * num_classes + masks", "test_metrics.py"),

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -44,16 +45,16 @@ def scores(matrix: Tensor) -> dict[str, Any]:
     """
     matrix = matrix.cpu().double()
     hits, truth, predicted = matrix.diagonal(), matrix.sum(dim=1), matrix.sum(dim=0)
-    iou = _ratios(hits, truth + predicted - hits)
-    dice = _ratios(2 * hits, truth + predicted)
+    iou = ratios(hits, truth + predicted - hits)
+    dice = ratios(2 * hits, truth + predicted)
     return {
-        "mean_iou": _mean(iou),
-        "mean_dice": _mean(dice),
-        "pixel_accuracy": _ratios(hits.sum()[None], truth.sum()[None])[0],
+        "mean_iou": mean_of_present(iou),
+        "mean_dice": mean_of_present(dice),
+        "pixel_accuracy": ratios(hits.sum()[None], truth.sum()[None])[0],
         "iou": iou,
         "dice": dice,
-        "precision": _ratios(hits, predicted),
-        "recall": _ratios(hits, truth),
+        "precision": ratios(hits, predicted),
+        "recall": ratios(hits, truth),
     }
 
 
@@ -64,12 +65,14 @@ def image_iou(matrix: Tensor) -> Tensor:
     return (hits / union.clamp_min(1)).sum() / present.sum().clamp_min(1)
 
 
-def _ratios(numerator: Tensor, denominator: Tensor) -> list[float | None]:
+def ratios(numerator: Tensor | np.ndarray, denominator: Tensor | np.ndarray) -> list[float | None]:
+    """Of numbers (N,); None where the denominator is 0."""
     pairs = zip(numerator.tolist(), denominator.tolist(), strict=True)
     return [above / below if below > 0 else None for above, below in pairs]
 
 
-def _mean(values: list[float | None]) -> float | None:
+def mean_of_present(values: Sequence[float | None]) -> float | None:
+    """Mean of the values that are there; None where none is."""
     present = [value for value in values if value is not None]
     return sum(present) / len(present) if present else None
 

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from unet.config import IGNORE_INDEX
+from unet.metrics import mean_of_present, ratios
 
 DILATION_RATIO = 0.02  # of the diagonal: how wide the boundary is whose IoU is computed (Cheng et al.)
 PERCENTILE = 95
@@ -26,7 +27,7 @@ class BoundaryScores(NamedTuple):
 
     def to_json(self) -> dict[str, list[float | None]]:
         """Of each class: the scores, None where there is none."""
-        return {"boundary_iou": _ratios(self.hits, self.union), "hd95": _numbers(self.distances)}
+        return {"boundary_iou": ratios(self.hits, self.union), "hd95": _numbers(self.distances)}
 
 
 def boundary_scores(pred: np.ndarray, truth: np.ndarray, num_classes: int) -> BoundaryScores:
@@ -89,10 +90,10 @@ def boundary_report(scores: Sequence[BoundaryScores]) -> dict[str, Any]:
     hits, union = (np.sum([getattr(score, name) for score in scores], axis=0) for name in ("hits", "union"))
     distances = np.array([score.distances for score in scores])
     counts = np.isfinite(distances).sum(axis=0)
-    iou, hd95 = _ratios(hits, union), _ratios(np.nansum(distances, axis=0), counts)
+    iou, hd95 = ratios(hits, union), ratios(np.nansum(distances, axis=0), counts)
     return {
-        "mean_boundary_iou": _mean(iou),
-        "mean_hd95": _mean(hd95),
+        "mean_boundary_iou": mean_of_present(iou),
+        "mean_hd95": mean_of_present(hd95),
         "boundary_iou": iou,
         "hd95": hd95,
         "hd95_images": counts.tolist(),
@@ -100,14 +101,5 @@ def boundary_report(scores: Sequence[BoundaryScores]) -> dict[str, Any]:
     }
 
 
-def _ratios(above: np.ndarray, below: np.ndarray) -> list[float | None]:
-    return [float(a / b) if b > 0 else None for a, b in zip(above, below, strict=True)]
-
-
 def _numbers(values: np.ndarray) -> list[float | None]:
     return [value if np.isfinite(value) else None for value in values.tolist()]
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    present = [value for value in values if value is not None]
-    return sum(present) / len(present) if present else None

@@ -189,11 +189,11 @@ def main() -> None:
     say_profile(profile)
 
     # 2. Data: one process reads, however many train
-    weights = on_main(accelerator, lambda: starting_point(args.init_from, vars(args)))
+    weights = on_main(accelerator, lambda: starting_point(args.init_from, vars(args), start.checkpoint.model_config()))
     info = on_main(accelerator, lambda: load_dataset_info(config))
     say("\n".join([f"data: {info}", *info.warnings]))
 
-    # 3. Model and loss: fresh, or from --init-from; the model normalises by itself
+    # 3. Model and loss: fresh, from --init-from, or as the checkpoint has it; the model normalises by itself
     preprocess = info.preprocess(weights.source_preprocess(info.channels))
     model = weights.build(info.channels, len(info.class_map), preprocess)
     model.activation_checkpointing = args.activation_checkpointing or start.limit.activation_checkpointing

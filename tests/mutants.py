@@ -341,6 +341,7 @@ MUTANTS = [
     Mutant("unet/backbone.py", " * (have[1] / want[1])", "", "test_encoders.py"),
     Mutant("unet/backbone.py", "parameter.requires_grad_(grad is not None)", "pass", "test_encoders.py"),
     Mutant("unet/finetune.py", 'preprocess.pixel_types == ("uint8",) and ', "", "test_encoders.py"),
+    Mutant("unet/finetune.py", "if checkpoint is None and backbone:", "if backbone:", "test_encoder_training.py"),
     Mutant("train_utils/schedule.py", 'self.encoder_factor if group["of_encoder"]', "1 if True", "test_flags.py"),
     Mutant("train_utils/sync_batchnorm.py", " and m.training", "", "test_encoder_training.py"),
     Mutant("inference/receptive_field.py", "difference < ROUNDING", "difference < 1", "test_encoders.py"),

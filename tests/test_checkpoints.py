@@ -7,7 +7,6 @@ import pytest
 import torch
 from accelerate import Accelerator
 from in_process import process_state_kept
-from torch import nn
 
 from runtime import files
 from train_utils.checkpoints import save
@@ -16,6 +15,7 @@ from train_utils.checkpoints.run_state import RunState
 from train_utils.checkpoints.save import Checkpoints
 from train_utils.ema import WeightAverage
 from train_utils.evaluation import Evaluation
+from unet import UNet, UNetConfig
 
 SETTINGS = {"identity": {}, "flags": {}, "total_steps": 9, "micro_batch_size": 1}
 
@@ -31,7 +31,7 @@ def evaluation(step: int, mean_iou: float) -> Evaluation:
 @pytest.fixture
 def checkpoints(tmp_path):
     (tmp_path / "checkpoints").mkdir()
-    network = nn.Linear(2, 2)
+    network = UNet(UNetConfig(base_channels=2, depth=1))
     with process_state_kept():
         accelerator = Accelerator(cpu=True)
         average = WeightAverage(network, 0.0)

@@ -3,6 +3,7 @@
 import json
 import socket
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -358,6 +359,17 @@ def test_a_model_with_an_encoder_is_a_start_for_other_channels_and_classes(folde
         assert torch.equal(weight, source), name
     with pytest.raises(ModelError, match="has its own architecture; give one of them"):
         starting_point(str(tmp_path), {"encoder": str(folders["resnet"]), "encoder_weights": "random"})
+
+
+@pytest.mark.parametrize("channels", [1, 3, 5])
+def test_the_network_of_a_checkpoint_is_built_of_its_config_alone(folders, channels):
+    config = built(folders["hgnet_v2"], channels).config
+    saved = UNetConfig(**json.loads(json.dumps(asdict(config))))
+    start = starting_point(None, {"encoder": "gone/hgnet_v2", "encoder_weights": "pretrained"}, saved)
+    of_images = Preprocess(mean=(1.0,) * channels, std=(1.0,) * channels, pixel_types=("uint8",))
+    assert start.build(channels, 2, start.source_preprocess(channels) or of_images).config == config
+    with pytest.raises(ModelError, match="--depth 4: gone/hgnet_v2 has 5; leave the flag out"):
+        starting_point(None, {"encoder": "gone/hgnet_v2", "encoder_weights": "pretrained", "depth": 4}, saved)
 
 
 def test_config_json_of_a_model_without_encoder_loads_as_before(tmp_path):

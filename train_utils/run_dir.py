@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.loading.batch_sampler import BatchSplit
-from runtime.cache import digest
 from runtime.errors import CheckpointError, SettingsError
 from runtime.files import replaced_file, tolerated
 from train_utils.checkpoints.find import FINISHED, LENGTH_AND_PLACE, FoundCheckpoint, checkpoint_folder, find_checkpoint
@@ -146,7 +145,7 @@ def run_settings(
         "classes": [*map(str, info.class_map.values)],
         "in_channels": info.channels,
         **architecture,
-        "encoder": encoder_identity(model.encoder),
+        "encoder": args.encoder and Path(args.encoder).name,  # wherever it is now: its weights are the run's
         "freeze_encoder": args.freeze_encoder,
         "data set": info.fingerprint(),
         "batch size": args.batch_size,
@@ -164,14 +163,6 @@ def run_settings(
         "num_workers": num_workers,
         "run": describe_run(),
     }
-
-
-def encoder_identity(encoder: dict[str, Any] | None) -> str | None:
-    """The family of an encoder and a digest of its settings, wherever it is from: its weights are the run's by now."""
-    if encoder is None:
-        return None
-    settings = sorted((key, value) for key, value in encoder.items() if key not in ("_name_or_path", "license"))
-    return f"{encoder['model_type']} {digest(settings)[:12]}"
 
 
 def describe_run() -> dict[str, str]:

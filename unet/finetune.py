@@ -1,4 +1,4 @@
-"""Training that starts from another model or encoder: its architecture, its normalisation, the weights that fit."""
+"""What training starts from: architecture, normalisation and weights of another model, an encoder or a checkpoint."""
 
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -18,19 +18,24 @@ BASE_CHANNELS = 16  # beside an encoder: at 64, full resolution alone would take
 
 
 class StartingPoint(NamedTuple):
-    """What training starts from: the architecture to train, and the model or encoder to take weights from, if any."""
+    """What training starts from: the architecture to train, and the model or encoder to take weights from, if any.
+
+    Args:
+        trained: config of the model, or of the checkpoint that a run goes on from, whose weights are loaded later.
+    """
 
     architecture: UNetConfig
+    trained: UNetConfig | None = None
     source: str | None = None
     model: UNet | None = None
     encoder: PretrainedEncoder | None = None
     freezes_encoder: bool = False
 
     def source_preprocess(self, channels: int) -> Preprocess | None:
-        """How the model's images were prepared, for its weights expect that; None where it takes other channels."""
-        if self.model is None or self.model.config.in_channels != channels:
+        """How images were prepared for the trained weights, which expect that; None where they take other channels."""
+        if self.trained is None or self.trained.in_channels != channels:
             return None
-        return self.model.config.preprocess
+        return self.trained.preprocess
 
     def build(self, in_channels: int, num_classes: int, preprocess: Preprocess) -> UNet:
         """The network to train, in channels-last layout, with the weights that fit; says so.
@@ -67,19 +72,21 @@ class StartingPoint(NamedTuple):
         if len(mean) == 1:
             mean, std = mean * own, std * own
         trained_on: PretrainedEncoder | Preprocess | None = self.encoder
-        if self.model is not None and self.model.config.preprocess.pixel_types == ("uint8",):
-            trained_on = self.model.config.preprocess
+        if self.trained is not None and self.trained.preprocess.pixel_types == ("uint8",):
+            trained_on = self.trained.preprocess
         if trained_on is not None and preprocess.pixel_types == ("uint8",) and len(mean) == len(trained_on.mean):
             mean, std = trained_on.mean, trained_on.std
         return {"encoder": encoder, "preprocess": replace(preprocess, mean=mean, std=std)}
 
 
-def starting_point(source: str | None, asked: dict[str, Any]) -> StartingPoint:
-    """Where training starts: fresh without `source` and encoder.
+def starting_point(source: str | None, asked: dict[str, Any], checkpoint: UNetConfig | None = None) -> StartingPoint:
+    """Where training starts: fresh without `source`, encoder and checkpoint.
 
     Args:
         asked: a value, or None, for each of ARCHITECTURE, `encoder`, `encoder_weights` and `freeze_encoder`; other keys
             do not matter. What is None is the source's, else UNetConfig's default.
+        checkpoint: config of the run to go on with. Then neither `source` nor the encoder is read: they may have
+            changed, or be gone.
 
     Raises ModelError where asked and source differ and the weights would not fit. Dropout and how a bilinear
     upsampling treats corners have no weights, and may differ.
@@ -87,19 +94,22 @@ def starting_point(source: str | None, asked: dict[str, Any]) -> StartingPoint:
     backbone = asked.get("encoder")
     if backbone and source:
         raise ModelError(f"--encoder {backbone}: --init-from {source} has its own architecture; give one of them")
-    model = None if source is None else load_model(source)
-    encoder = load_encoder(backbone, pretrained=asked["encoder_weights"] == "pretrained") if backbone else None
-    config = UNetConfig() if model is None else model.config
-    if encoder is not None:
+    model, encoder, trained = None, None, checkpoint
+    if checkpoint is None and source is not None:
+        model = load_model(source)
+        trained = model.config
+    config = trained or UNetConfig()
+    if checkpoint is None and backbone:
+        encoder = load_encoder(backbone, pretrained=asked["encoder_weights"] == "pretrained")
         config = UNetConfig(base_channels=BASE_CHANNELS, depth=encoder.depth, encoder=encoder.config)
     values: dict[str, Any] = {name: asked.get(name) for name in ARCHITECTURE}
     for name, value in values.items():
         has = getattr(config, name)
         weightless = name == "dropout" or (name == "upsample" and "transpose" not in (value, has))
-        fixed = (model is not None and not weightless) or (encoder is not None and name == "depth")
+        fixed = (model is not None and not weightless) or (config.encoder is not None and name == "depth")
         if fixed and value not in (None, has):
             flag = "--" + name.replace("_", "-")
-            given = source or backbone
+            given = source or backbone or "the checkpoint"
             raise ModelError(f"{flag} {value}: {given} has {has}; leave the flag out, or start from another model")
     if asked.get("freeze_encoder") and backbone and asked["encoder_weights"] == "random":
         raise ModelError(f"--freeze-encoder: {backbone} with random weights would stay random; leave one of them out")
@@ -107,7 +117,7 @@ def starting_point(source: str | None, asked: dict[str, Any]) -> StartingPoint:
         raise ModelError("--freeze-encoder: this network has no encoder of transformers; name one with --encoder")
     values = {name: getattr(config, name) if value is None else value for name, value in values.items()}
     architecture = UNetConfig(**values, encoder=config.encoder)
-    return StartingPoint(architecture, source, model, encoder, bool(asked.get("freeze_encoder")))
+    return StartingPoint(architecture, trained, source, model, encoder, bool(asked.get("freeze_encoder")))
 
 
 def copy_weights(source: UNet, model: UNet) -> str:

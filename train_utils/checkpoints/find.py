@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from runtime.errors import CheckpointError
 from train_utils.checkpoints.run_state import RunState
+from unet.config import UNetConfig
 
 MANIFEST = "manifest.json"  # sizes and checksums; without it a checkpoint is not complete
 STATE = "state.json"  # where the run stands
@@ -28,6 +29,11 @@ class FoundCheckpoint(NamedTuple):
     def run_state(self) -> RunState:
         """Where the run stands; at its start where there is no checkpoint."""
         return RunState(**self.state.get("run", {}))
+
+    def model_config(self) -> UNetConfig | None:
+        """Architecture and preprocessing of the run's model; None where there is no checkpoint."""
+        model = self.state.get("model")
+        return None if model is None else UNetConfig(**model)
 
 
 def find_checkpoint(resume: str | None, folder: Path) -> FoundCheckpoint:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from accelerate import Accelerator
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from runtime.console import say
@@ -30,6 +30,7 @@ from train_utils.checkpoints.run_state import RunState
 from train_utils.ema import WeightAverage
 from train_utils.evaluation import Evaluation
 from train_utils.sharding import optimizer_tensors, restore_optimizer, shard_like, share_statistics, whole_copies
+from unet.model import UNet
 
 
 class Checkpoints:
@@ -53,7 +54,7 @@ class Checkpoints:
         accelerator: Accelerator,
         output_dir: Path,
         keep: int,
-        network: nn.Module,
+        network: UNet,
         optimizer: Optimizer,
         average: WeightAverage,
         settings: dict,
@@ -87,7 +88,8 @@ class Checkpoints:
             return
         scaler = self.accelerator.scaler.state_dict() if self.accelerator.scaler is not None else None
         score = evaluation and evaluation.mean_iou
-        state = self.settings | {"run": asdict(run), "score": score, "scaler": scaler}
+        model = asdict(self.network.config)
+        state = self.settings | {"model": model, "run": asdict(run), "score": score, "scaler": scaler}
         self._pending = self._writer.submit(self._write, state, files)
 
     def resume(self, found: FoundCheckpoint, run: RunState) -> None:

@@ -16,7 +16,6 @@ import psutil
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType
-from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
@@ -142,7 +141,7 @@ class Rehearsal:
         self.times.evaluation = self._slowest(seconds * len(loader) / max(1, len(some)))
         self.times.image = self._slowest(seconds / some.images if some.images else 0.0)
 
-    def time_save(self, network: nn.Module, optimizer: Optimizer) -> None:
+    def time_save(self, network: UNet, optimizer: Optimizer) -> None:
         """Save a checkpoint among those of the run, and remove it."""
         average = WeightAverage(network, self.args.ema_decay)
         checkpoints = Checkpoints(self.accelerator, self.folder, 1, network, optimizer, average, settings={})

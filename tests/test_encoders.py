@@ -12,12 +12,13 @@ import torch
 import torch.nn.functional as F
 import transformers
 from encoders import FAMILIES, backbone, write_encoder
+from in_process import parsed
 from torch import Tensor, nn
 
 from inference import Predictor
 from inference.receptive_field import reach
 from inference.tiling import plan, stream_logits
-from runtime.errors import ModelError
+from runtime.errors import ModelError, SettingsError
 from unet import Preprocess, UNet, UNetConfig, load_model
 from unet.backbone import load_encoder
 from unet.export import OnnxNetwork, export
@@ -274,9 +275,35 @@ def test_what_cannot_be_an_encoder_is_refused_in_one_line(folders, tmp_path, mon
     empty = config_folder(tmp_path / "empty", **json.loads((folders["resnet"] / "config.json").read_text()))
     refused(empty, "its weights cannot be loaded")
     refused(folders["resnet"], "--depth 4: .*resnet has 5; leave the flag out", depth=4)
-    with pytest.raises(ModelError, match="--freeze-encoder: this network has no encoder"):
-        starting_point(None, {"freeze_encoder": True})
     refused(folders["resnet"], "would stay random", encoder_weights="random", freeze_encoder=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "flag"),
+    [
+        ("encoder_weights", "pretrained", "--encoder-weights pretrained"),
+        ("encoder_weights", "random", "--encoder-weights random"),
+        ("encoder_lr_factor", 0.5, "--encoder-lr-factor 0.5"),
+        ("freeze_encoder", True, "--freeze-encoder"),
+    ],
+)
+def test_a_flag_of_an_encoder_is_refused_without_one(folders, tmp_path, name, value, flag):
+    plain, with_encoder = str(tmp_path / "plain"), str(tmp_path / "encoder")
+    UNet(UNetConfig(base_channels=2, depth=1)).save_pretrained(plain)
+    built(folders["resnet"]).save_pretrained(with_encoder)
+    for source in (None, plain):
+        with pytest.raises(SettingsError, match=f"^{flag}: this network has no encoder; leave the flag out, or name"):
+            starting_point(source, {name: value})
+    if name == "encoder_weights":
+        with pytest.raises(SettingsError, match=f"^{flag}: {with_encoder} has an encoder with weights of its own"):
+            starting_point(with_encoder, {name: value})
+    else:
+        assert starting_point(with_encoder, {name: value}).trained.encoder
+
+
+def test_encoder_weights_are_pretrained_where_there_is_an_encoder_to_have_them():
+    assert parsed("--encoder", "x").encoder_weights == "pretrained" and parsed().encoder_weights is None
+    assert parsed("--encoder", "x", "--encoder-weights", "random").encoder_weights == "random"
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,10 @@ from runtime.console import say
 from runtime.launch import COMM_HOOKS
 from train_utils.monitoring.tracking import available_tracker
 from train_utils.reporting.hub import check_token
-from train_utils.reporting.model_card import OF_ENCODER
 from train_utils.run_dir import PACKAGES, describe_run, flags_as_json
 from train_utils.schedule import SCHEDULES
 from unet.blocks import NORMS, UPSAMPLINGS
-from unet.finetune import ARCHITECTURE
+from unet.finetune import ARCHITECTURE, OF_ENCODER
 from unet.losses import LOSSES
 
 Group = argparse._ArgumentGroup
@@ -41,6 +40,8 @@ def parse_args(description: str) -> argparse.Namespace:
         parser.error("--max-minutes and --max-steps both say how long the run is; give one of them")
     if args.image_size and args.scale != 1:
         parser.error("--image-size and --scale both set the size; give one of them")
+    if args.encoder and args.encoder_weights is None:
+        args.encoder_weights = "pretrained"
     if args.like:
         _say_differences(args, record)
     args.tracker = available_tracker(args.tracker)
@@ -140,7 +141,7 @@ def _add_model_flags(model: Group) -> None:
     model.add_argument("--init-from", help="start from a model folder, a Hub id, or a Pytorch-UNet .pth")
     model.add_argument("--encoder", help="a backbone of transformers in a folder or on the Hub: microsoft/resnet-50")
     weights = ("pretrained", "random")
-    model.add_argument("--encoder-weights", choices=weights, default="pretrained", help="what it starts from")
+    model.add_argument("--encoder-weights", choices=weights, help="what --encoder starts from: pretrained")
     model.add_argument("--freeze-encoder", action="store_true", help="train the decoder only: faster, less memory")
     model.add_argument("--base-channels", type=arg.natural, help="width of the first level, 64; with --encoder 16")
     model.add_argument("--depth", type=arg.natural, help="number of poolings, 4; with --encoder its own")

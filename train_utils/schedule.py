@@ -48,7 +48,7 @@ class Schedule:
             eval_every=args.eval_every or steps_per_epoch,
             checkpoint_every=args.checkpoint_every or steps_per_epoch,
             patience=args.patience,
-            encoder_factor=args.encoder_lr_factor or (0.1 if args.encoder_weights == "pretrained" else 1.0),
+            encoder_factor=args.encoder_lr_factor or (1.0 if args.encoder_weights == "random" else 0.1),
         )
 
     def set_learning_rate(self, optimizer: Optimizer, step: int) -> float:

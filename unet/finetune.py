@@ -7,13 +7,14 @@ import torch
 from torch import Tensor
 
 from runtime.console import say
-from runtime.errors import ModelError
+from runtime.errors import ModelError, SettingsError
 from unet.backbone import PretrainedEncoder, encoder_name, load_encoder, with_channels
 from unet.config import Preprocess, UNetConfig
 from unet.loading import load_model
 from unet.model import UNet
 
 ARCHITECTURE = ("base_channels", "depth", "norm", "upsample", "dropout")
+OF_ENCODER = ("encoder_weights", "freeze_encoder", "encoder_lr_factor")
 BASE_CHANNELS = 16  # beside an encoder: at 64, full resolution alone would take more computing than a ResNet-50
 
 
@@ -83,13 +84,13 @@ def starting_point(source: str | None, asked: dict[str, Any], checkpoint: UNetCo
     """Where training starts: fresh without `source`, encoder and checkpoint.
 
     Args:
-        asked: a value, or None, for each of ARCHITECTURE, `encoder`, `encoder_weights` and `freeze_encoder`; other keys
-            do not matter. What is None is the source's, else UNetConfig's default.
+        asked: a value, or None, for each of ARCHITECTURE, `encoder` and OF_ENCODER; other keys do not matter. What is
+            None is the source's, else UNetConfig's default.
         checkpoint: config of the run to go on with. Then neither `source` nor the encoder is read: they may have
             changed, or be gone.
 
-    Raises ModelError where asked and source differ and the weights would not fit. Dropout and how a bilinear
-    upsampling treats corners have no weights, and may differ.
+    Raises ModelError where asked and source differ and the weights would not fit, SettingsError for OF_ENCODER without
+    an encoder. Dropout and how a bilinear upsampling treats corners have no weights, and may differ.
     """
     backbone = asked.get("encoder")
     if backbone and source:
@@ -100,7 +101,7 @@ def starting_point(source: str | None, asked: dict[str, Any], checkpoint: UNetCo
         trained = model.config
     config = trained or UNetConfig()
     if checkpoint is None and backbone:
-        encoder = load_encoder(backbone, pretrained=asked["encoder_weights"] == "pretrained")
+        encoder = load_encoder(backbone, pretrained=asked.get("encoder_weights") != "random")
         config = UNetConfig(base_channels=BASE_CHANNELS, depth=encoder.depth, encoder=encoder.config)
     values: dict[str, Any] = {name: asked.get(name) for name in ARCHITECTURE}
     for name, value in values.items():
@@ -111,13 +112,24 @@ def starting_point(source: str | None, asked: dict[str, Any], checkpoint: UNetCo
             flag = "--" + name.replace("_", "-")
             given = source or backbone or "the checkpoint"
             raise ModelError(f"{flag} {value}: {given} has {has}; leave the flag out, or start from another model")
-    if asked.get("freeze_encoder") and backbone and asked["encoder_weights"] == "random":
+    if asked.get("freeze_encoder") and backbone and asked.get("encoder_weights") == "random":
         raise ModelError(f"--freeze-encoder: {backbone} with random weights would stay random; leave one of them out")
-    if asked.get("freeze_encoder") and config.encoder is None:
-        raise ModelError("--freeze-encoder: this network has no encoder of transformers; name one with --encoder")
+    if not backbone:
+        _refuse_flags_without_use(source or "the checkpoint", asked, config)
     values = {name: getattr(config, name) if value is None else value for name, value in values.items()}
     architecture = UNetConfig(**values, encoder=config.encoder)
     return StartingPoint(architecture, trained, source, model, encoder, bool(asked.get("freeze_encoder")))
+
+
+def _refuse_flags_without_use(source: str, asked: dict[str, Any], config: UNetConfig) -> None:
+    """SettingsError for what is asked of an encoder that the network lacks, or that has its weights already."""
+    for name in OF_ENCODER:
+        flag, value = "--" + name.replace("_", "-"), asked.get(name)
+        given = flag if value is True else f"{flag} {value}"
+        if value and config.encoder is None:
+            raise SettingsError(f"{given}: this network has no encoder; leave the flag out, or name one with --encoder")
+        if value and name == "encoder_weights":
+            raise SettingsError(f"{given}: {source} has an encoder with weights of its own; leave the flag out")
 
 
 def copy_weights(source: UNet, model: UNet) -> str:

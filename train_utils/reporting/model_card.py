@@ -7,13 +7,13 @@ from huggingface_hub import EvalResult, ModelCardData
 
 from train_utils.evaluation import Evaluation
 from train_utils.reporting.rendering import render
+from unet.finetune import OF_ENCODER
 
 TRAINING = (
     *("epochs", "max_steps", "batch_size", "image_size", "scale", "crop_size", "augment", "loss", "class_weights"),
     *("optimizer", "learning_rate", "weight_decay", "schedule", "warmup_steps", "max_grad_norm", "seed"),
     *("init_from", "base_channels", "depth", "norm", "upsample", "dropout"),
 )
-OF_ENCODER = ("encoder_weights", "freeze_encoder", "encoder_lr_factor")
 MEANS = {"mean_iou": "Mean IoU", "mean_dice": "Mean Dice", "pixel_accuracy": "Pixel accuracy"}
 METRICS = ("iou", "dice", "precision", "recall")
 

@@ -1,8 +1,12 @@
-"""Tiny backbones of transformers with random weights, a folder for each family."""
+"""Tiny backbones of transformers with random weights, a folder for each family; and no network for their tests."""
 
 import json
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 import transformers
 from torch import nn
 
@@ -27,6 +31,22 @@ FAMILIES = {
     ),
     "pp_lcnet": lambda: transformers.PPLCNetConfig(scale=0.25),
 }
+
+
+@contextmanager
+def network_refused() -> Iterator[None]:
+    """No network within; a name looked up or a connection tried fails the test at the end, even where it is caught."""
+    wanted: list[object] = []
+
+    def refuse(*address: object, **_: object) -> None:
+        wanted.append(address)
+        raise OSError("tests of encoders have no network")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket.socket, "connect", refuse)
+        patch.setattr(socket, "getaddrinfo", refuse)
+        yield
+    assert not wanted, f"a test of encoders wants the network: {wanted}"
 
 
 def backbone(family: str) -> nn.Module:

@@ -3,6 +3,7 @@
 import json
 import socket
 import sys
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import transformers
-from encoders import FAMILIES, backbone, write_encoder
+from encoders import FAMILIES, backbone, network_refused, write_encoder
 from in_process import parsed
 from torch import Tensor, nn
 
@@ -26,13 +27,17 @@ from unet.finetune import starting_point
 
 
 @pytest.fixture(autouse=True)
-def no_network(monkeypatch):
-    """Whoever connects anywhere fails."""
+def no_network():
+    """Whoever wants the network fails."""
+    with network_refused():
+        yield
 
-    def refuse(*_: object) -> None:
-        raise AssertionError("a test of encoders wants the network")
 
-    monkeypatch.setattr(socket.socket, "connect", refuse)
+def test_a_name_that_is_looked_up_is_noticed_and_so_is_a_connection():
+    with pytest.raises(AssertionError, match="huggingface"), network_refused(), suppress(OSError):
+        socket.getaddrinfo("huggingface.co", 443)
+    with pytest.raises(AssertionError, match="127"), network_refused(), socket.socket() as one, suppress(OSError):
+        one.connect(("127.0.0.1", 9))
 
 
 @pytest.fixture(scope="module")

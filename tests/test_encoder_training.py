@@ -2,10 +2,12 @@
 
 import copy
 import json
+import math
 import os
 import shutil
 import socket
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from unittest import mock
 
@@ -22,12 +24,13 @@ import train
 from data_utils.loading.batch_sampler import BatchSplit
 from inference import Predictor
 from runtime.errors import CheckpointError
+from train_utils.monitoring import rehearsal
 from train_utils.optim import build_optimizer
 from train_utils.preflight import step_bytes
 from train_utils.sharding import prepare_sharding
 from train_utils.sync_batchnorm import synchronize_batchnorm
 from unet import Preprocess, UNet, UNetConfig
-from unet.backbone import load_encoder
+from unet.backbone import Encoder, load_encoder
 
 FLAGS = ["--base-channels", "2", "--norm", "group", "--num-workers", "0", "--tracker", "none", "--log-every", "1"]
 FLAGS += ["--batch-size", "4", "--learning-rate", "0.01", "--checkpoint-every", "2"]
@@ -128,6 +131,41 @@ def test_a_resumed_run_reads_nothing_again_of_what_it_started_from(folder, tmp_p
         expected, found = whole.tensors(4, kind), parts.tensors(4, kind)
         assert all(torch.equal(found[name], value) for name, value in expected.items())
     assert parts.config == whole.config
+
+
+@pytest.mark.parametrize(("family", "flags"), [("swin", ()), ("resnet", ("--freeze-encoder",))])
+def test_a_run_of_measured_minutes_equals_one_of_as_many_steps_bit_for_bit(folder, tmp_path, family, flags):
+    with mock.patch.object(rehearsal, "count_steps", return_value=3):
+        measured = run(tmp_path / "measured", folder / family, "--max-minutes", "0.01", *flags)
+    asked = run(tmp_path / "asked", folder / family, "--max-steps", "3", *flags)
+    assert "as --max-steps 3" in measured.output
+    for kind in ("model", "optimizer"):
+        expected, found = asked.tensors(3, kind), measured.tensors(3, kind)
+        assert expected.keys() == found.keys()
+        assert all(torch.equal(found[name], value) for name, value in expected.items())
+
+
+@pytest.mark.parametrize("family", ["resnet", "swinv2"])
+def test_an_encoder_computes_in_bf16_and_is_kept_in_float32(folder, tmp_path, family, monkeypatch):
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    types, forward = set(), Encoder.forward
+
+    def noted(self: Encoder, *inputs: object) -> Sequence[torch.Tensor]:
+        first = next(module for module in self.modules() if isinstance(module, torch.nn.Conv2d))
+        with first.register_forward_hook(lambda conv, _, output: types.add((conv.training, output.dtype))):
+            return forward(self, *inputs)
+
+    monkeypatch.setattr(Encoder, "forward", noted)
+    found = run(tmp_path, folder / family, "--max-steps", "2")
+    assert found.exit_code == 0, found.output
+    assert {(True, torch.bfloat16), (False, torch.bfloat16)} <= types
+    assert all(math.isfinite(loss) for loss in found.values("train/loss") + found.values("eval/loss"))
+    assert found.values("train/skipped_steps") == [0, 0]
+    for weights in (found.model, found.weights(2), found.tensors(2, "optimizer")):
+        numbers = [value for value in weights.values() if value.is_floating_point()]
+        assert all(value.dtype == torch.float32 and value.isfinite().all() for value in numbers)
+    of_encoder = [name for name in found.model if name.startswith("encoder.") and name.endswith("weight")]
+    assert any(not torch.equal(found.weights(0)[name], found.weights(2)[name]) for name in of_encoder)
 
 
 def train_in_float64(rank: int, processes: int, encoder: Path, port: int, flags: list[str]) -> None:

@@ -74,7 +74,7 @@ def train_step(
     """
     # the loss divides by what is in all micro-batches, on all processes, so that it does not depend on their number;
     # whether a process was asked to stop is known to all with it
-    counts = sum(criterion.counts(masks) for _, masks in micro_batches)
+    counts = sum(criterion.step_counts(masks) for _, masks in micro_batches)
     counts = torch.cat([counts, guard.stop_asked(counts)])
     reduction = dist.all_reduce(counts, async_op=True) if accelerator.num_processes > 1 else None
     guard.begin_step()
@@ -88,13 +88,13 @@ def train_step(
                 with monitor.communicating():
                     reduction.wait()  # the device waits; with gloo the host
                 reduction = None
-            share = criterion(logits, masks, counts[:2])
+            share = criterion(logits, masks, counts[:-1])
             # `backward` divides by the steps of DeepSpeed, 1 elsewhere; the processes' gradients are averaged
             accelerator.backward(share * accelerator.num_processes * accelerator.gradient_accumulation_steps)
         loss = loss + share.detach()
     loss = accelerator.reduce(loss, "sum")
     grad_norm = full(torch.as_tensor(accelerator.clip_grad_norm_(model.parameters(), max_grad_norm or math.inf)))
-    is_made = guard.judge(loss, grad_norm, counts[2])
+    is_made = guard.judge(loss, grad_norm, counts[-1])
     optimizer.step()
     optimizer.zero_grad()
     return is_made
@@ -165,7 +165,6 @@ def rehearse(
 
 def main() -> None:
     args = parse_args(__doc__.splitlines()[0])
-    config = DataConfig.from_args(args)
 
     # 1. Launch: the profile says where; nothing below computes anything else because of it
     check_launch(args.deterministic)
@@ -179,26 +178,27 @@ def main() -> None:
     accelerator.gradient_accumulation_steps = 1  # noted above; `backward` would divide by it, the loss already counts
     set_seed(args.seed, deterministic=args.deterministic)
     if args.check_data:
-        report_data(accelerator, config)
+        report_data(accelerator, DataConfig.from_args(args))
     start = on_main(accelerator, lambda: open_run(args))
     if start.finished:
         say(start.finished)
         return accelerator.end_training()
     accelerator.project_configuration.logging_dir = str(start.output_dir)
-    split = split_from_args(args, profile, start.largest_micro_batch)
     say_profile(profile)
 
-    # 2. Data: one process reads, however many train
-    weights = on_main(accelerator, lambda: starting_point(args.init_from, vars(args), start.checkpoint.model_config()))
-    info = on_main(accelerator, lambda: load_dataset_info(config))
+    # 2. Data: one process reads, however many train; what no flag says follows from the data
+    info = on_main(accelerator, lambda: load_dataset_info(DataConfig.from_args(args)))
     say("\n".join([f"data: {info}", *info.warnings]))
+    args, info = on_main(accelerator, lambda: start.plan(args, info))
+    split = split_from_args(args, profile, start.largest_micro_batch)
 
     # 3. Model and loss: fresh, from --init-from, or as the checkpoint has it; the model normalises by itself
+    weights = on_main(accelerator, lambda: starting_point(args.init_from, vars(args), start.checkpoint.model_config()))
     preprocess = info.preprocess(weights.source_preprocess(info.channels))
     model = weights.build(info.channels, len(info.class_map), preprocess)
     model.activation_checkpointing = args.activation_checkpointing or start.limit.activation_checkpointing
     class_weights = class_weight_tensor(args.class_weights, info.class_pixels)
-    criterion = SegmentationLoss(len(info.class_map), args.loss, class_weights).to(device)
+    criterion = SegmentationLoss(len(info.class_map), args.loss, class_weights, levels=model.levels).to(device)
 
     # 4. Batch: the same images in every step, cut so that they fit into memory
     shapes = network_shapes(info, model.config)

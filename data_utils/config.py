@@ -36,16 +36,22 @@ class DataConfig:
     image_size: tuple[int, int] | None = None
     crop_size: tuple[int, int] | None = None
     augment: str = "basic"
+    plan: str = "none"
     seed: int = 0
 
     @classmethod
     def from_args(cls, args: Namespace) -> "DataConfig":
-        """The settings among the flags of a script."""
+        """The settings among the flags of a script, whose None stands for what is not decided yet."""
         values: dict[str, Any] = {field.name: getattr(args, field.name) for field in fields(cls)}
         for name in ("image_size", "crop_size"):
             values[name] = values[name] and tuple(values[name])
         values["fold"] = values["fold"] and tuple(map(int, values["fold"].split("/")))
-        return cls(**values)
+        return cls(**{name: value for name, value in values.items() if value is not None})
+
+    @property
+    def may_crop(self) -> bool:
+        """Whether training may see crops of images, so that those which are very large are not read whole."""
+        return self.crop_size is not None or self.plan == "auto"
 
     @property
     def skipped_errors(self) -> tuple[type[Exception], ...]:

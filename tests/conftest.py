@@ -19,7 +19,7 @@ from unet import Preprocess, UNet, UNetConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = ROOT / "tests" / "programs"
-TINY = ["--base-channels", "4", "--depth", "2", "--norm", "group", "--num-workers", "0"]
+TINY = ["--plan", "none", "--base-channels", "4", "--depth", "2", "--norm", "group", "--num-workers", "0"]
 
 
 def launch(

@@ -32,21 +32,21 @@ class Mutant(NamedTuple):
 
 MUTANTS = [
     # train.py: flags and the step
-    Mutant("train.py", "args.loss, class_weights)", "args.loss)", "test_flags.py"),
-    Mutant("train.py", "args.loss, class_weights)", '"ce+dice", class_weights)', "test_flags.py"),
+    Mutant("train.py", "args.loss, class_weights, levels", "args.loss, None, levels", "test_flags.py"),
+    Mutant("train.py", "args.loss, class_weights, levels", '"ce+dice", class_weights, levels', "test_flags.py"),
     Mutant("train.py", "deterministic=args.deterministic", "deterministic=False", "test_flags.py"),
     Mutant("train.py", "max_grad_norm or math.inf", "math.inf", "test_flags.py"),
     Mutant("train.py", "WeightAverage(network, args.ema_decay)", "WeightAverage(network, 0.0)", "test_flags.py"),
     Mutant(
         "train.py",
-        "    is_made = guard.judge(loss, grad_norm, counts[2])\n    optimizer.step()\n",
-        "    optimizer.step()\n    is_made = guard.judge(loss, grad_norm, counts[2])\n",
+        "    is_made = guard.judge(loss, grad_norm, counts[-1])\n    optimizer.step()\n",
+        "    optimizer.step()\n    is_made = guard.judge(loss, grad_norm, counts[-1])\n",
         "test_nan_guard.py",
     ),
     Mutant(
         "train.py",
-        "criterion(logits, masks, counts[:2])",
-        "criterion(logits, masks, criterion.counts(masks))",
+        "criterion(logits, masks, counts[:-1])",
+        "criterion(logits, masks, criterion.step_counts(masks))",
         "test_flags.py test_train.py",
     ),
     Mutant("train.py", '    loss = accelerator.reduce(loss, "sum")\n', "", "test_train.py"),
@@ -252,11 +252,11 @@ MUTANTS = [
     Mutant("unet/losses.py", ".view_as(valid) * valid", ".view_as(valid)", "test_losses.py"),
     Mutant("unet/losses.py", "FOCAL_GAMMA = 2.0", "FOCAL_GAMMA = 1.0", "test_losses.py test_flags.py"),
     Mutant(
-        "unet/losses.py", "regions = ((1 - dice) * (size > 0)).sum()", "regions = (1 - dice).sum()", "test_losses.py"
+        "unet/losses.py", "regions = (missed * (size > 0)).sum()", "regions = missed.sum()", "test_losses.py"
     ),
     # network
     Mutant(
-        "unet/model.py", "inputs = ((images - self.mean) / self.std)", "inputs = (images - self.mean)", "test_model.py"
+        "unet/model.py", "self._pad(((images - self.mean) / self.std)", "self._pad((images - self.mean)", "test_model.py"
     ),
     Mutant("unet/blocks.py", "norm.momentum = 0.0", "norm.momentum = norm.momentum", "test_memory.py test_model.py"),
     Mutant("unet/blocks.py", "* rstd / pixels - slope * mean", "* rstd / pixels", "test_norms.py"),
@@ -484,7 +484,7 @@ MUTANTS = [
         "pass",
         "test_repeat.py",
     ),
-    Mutant("train_utils/run_dir.py", " if name not in LENGTH_AND_PLACE", "", "test_repeat.py"),
+    Mutant("train_utils/run_dir.py", " if k not in (*LENGTH_AND_PLACE, *open_ones)", "", "test_repeat.py"),
     Mutant("train_utils/args.py", "if group & given", "if group - given", "test_repeat.py"),
     Mutant("train.py", "schedule.is_over(state) or improved", "improved", "test_repeat.py"),
     Mutant("train_utils/monitoring/rehearsal.py", "peak=0.0", "peak=args.learning_rate", "test_rehearsal.py"),

@@ -8,7 +8,20 @@ from torch._dynamo.utils import counters
 
 import train
 
-FLAGS = ["--base-channels", "2", "--depth", "1", "--num-workers", "0", "--batch-size", "2", "--tracker", "none"]
+FLAGS = [
+    "--plan",
+    "none",
+    "--base-channels",
+    "2",
+    "--depth",
+    "1",
+    "--num-workers",
+    "0",
+    "--batch-size",
+    "2",
+    "--tracker",
+    "none",
+]
 FLAGS += ["--max-steps", "4", "--eval-every", "2", "--log-every", "2", "--norm", "group"]
 
 

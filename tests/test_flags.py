@@ -28,9 +28,23 @@ from train_utils import args as flags_of_train
 from unet import UNet
 
 # a whole epoch of 8 images in one step, nothing random, nothing scheduled: what a flag changes stands alone
-PLAIN = ["--base-channels", "2", "--depth", "1", "--norm", "group", "--num-workers", "0", "--augment", "none"]
+PLAIN = [
+    "--plan",
+    "none",
+    "--base-channels",
+    "2",
+    "--depth",
+    "1",
+    "--norm",
+    "group",
+    "--num-workers",
+    "0",
+    "--augment",
+    "none",
+]
 PLAIN += ["--batch-size", "8", "--max-steps", "1", "--log-every", "1", "--schedule", "constant", "--warmup-steps", "0"]
 PLAIN += ["--max-grad-norm", "0", "--optimizer", "sgd", "--learning-rate", "0.1", "--weight-decay", "0"]
+PLAIN += ["--loss", "ce+dice", "--no-deep-supervision"]  # one level, a loss that the reference below computes
 PLAIN += ["--tracker", "none", "--keep-checkpoints", "9", "--checkpoint-every", "1"]
 SGD_FIRST_STEP = 1.9  # Nesterov momentum 0.9: the first step goes 1 + 0.9 times the gradient
 FLOAT32 = 1e-5  # relative rounding of sums over a few thousand pixels
@@ -136,6 +150,13 @@ def soft_dice(logits: torch.Tensor, masks: torch.Tensor) -> float:
     probs, truth = logits.softmax(dim=1), F.one_hot(masks, 2).permute(0, 3, 1, 2).double()
     dice = 2 * (probs * truth).sum(dim=(2, 3)) / (probs.sum(dim=(2, 3)) + truth.sum(dim=(2, 3)))
     return (1 - dice).mean().item()
+
+
+def log_dice(logits: torch.Tensor, masks: torch.Tensor) -> float:
+    """As `soft_dice`, of -log Dice smoothed by a thousandth of a pixel."""
+    probs, truth = logits.softmax(dim=1), F.one_hot(masks, 2).permute(0, 3, 1, 2).double()
+    overlap, sizes = (probs * truth).sum(dim=(2, 3)), probs.sum(dim=(2, 3)) + truth.sum(dim=(2, 3))
+    return -((2 * overlap + 1e-3) / (sizes + 1e-3)).log().mean().item()
 
 
 # data
@@ -517,6 +538,22 @@ def check_comm_hook(run, folder, monkeypatch):
     assert given == ["fp16"]
 
 
+@checks("--deep-supervision", "--no-deep-supervision")
+def check_deep_supervision(run, folder, monkeypatch):
+    plain, deep = run("--depth", "4"), run("--depth", "4", "--deep-supervision")
+    assert plain.model.keys() == deep.model.keys()
+    assert sorted(deep.weights(1).keys() - plain.weights(1).keys()) == [
+        f"heads.{level}.conv.{kind}" for level in (0, 1) for kind in ("bias", "weight")
+    ]
+    assert parsed().deep_supervision and not parsed("--no-deep-supervision").deep_supervision
+
+
+@checks("--plan")
+def check_plan(run, folder, monkeypatch):
+    assert "plan: " not in run().output
+    assert "plan: --scale 1" in run.fresh("--plan", "auto").output
+
+
 @checks("--loss", "--class-weights")
 def check_loss(run, folder, monkeypatch):
     logits, masks = first_batch(run(), run.data)
@@ -527,6 +564,7 @@ def check_loss(run, folder, monkeypatch):
         "ce": each.mean().item(),
         "dice": dice,
         "ce+dice": each.mean().item() + dice,
+        "ce+logdice": each.mean().item() + log_dice(logits, masks),
         "focal+dice": focal + dice,
     }
     for kind, value in expected.items():

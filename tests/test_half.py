@@ -14,7 +14,20 @@ from runtime.errors import TrainingError
 from unet import UNet
 from unet.blocks import DoubleConv
 
-FLAGS = ["--base-channels", "4", "--depth", "1", "--num-workers", "0", "--batch-size", "4", "--tracker", "none"]
+FLAGS = [
+    "--plan",
+    "none",
+    "--base-channels",
+    "4",
+    "--depth",
+    "1",
+    "--num-workers",
+    "0",
+    "--batch-size",
+    "4",
+    "--tracker",
+    "none",
+]
 FLAGS += ["--log-every", "1", "--checkpoint-every", "1", "--eval-every", "9", "--keep-checkpoints", "99"]
 FLAGS += ["--ema-decay", "0.9", "--learning-rate", "0.01"]
 SCALE = 2.0**10

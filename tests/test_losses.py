@@ -28,7 +28,7 @@ def written_out(logits, masks, kind, weights) -> tuple[torch.Tensor, torch.Tenso
     """Sums and counts of the loss from a copy of the logits for each of its factors."""
     truth = masks.unsqueeze(1) == torch.arange(logits.shape[1]).view(1, -1, 1, 1)
     pixels = regions = logits.new_zeros(())
-    if kind in ("ce", "ce+dice"):
+    if kind in ("ce", "ce+dice", "ce+logdice"):
         pixels = F.cross_entropy(logits, masks, weights, ignore_index=255, reduction="sum")
     if kind == "focal+dice":
         losses = F.cross_entropy(logits, masks, ignore_index=255, reduction="none")
@@ -37,7 +37,11 @@ def written_out(logits, masks, kind, weights) -> tuple[torch.Tensor, torch.Tenso
         probs = logits.softmax(dim=1) * (masks != 255).unsqueeze(1)
         overlap, size = (probs * truth).sum(dim=(2, 3)), truth.sum(dim=(2, 3))
         dice = 2 * overlap / (probs.sum(dim=(2, 3)) + size).clamp_min(1e-300)
-        regions = ((1 - dice) * (size > 0)).sum()
+        if kind == "ce+logdice":
+            smoothed = (2 * overlap + 1e-3) / (probs.sum(dim=(2, 3)) + size + 1e-3)
+            regions = -(smoothed.log() * (size > 0)).sum()
+        else:
+            regions = ((1 - dice) * (size > 0)).sum()
     counts = [(truth.sum(dim=(0, 2, 3)) * weights).sum(), truth.flatten(2).any(dim=2).sum()]
     return torch.stack([pixels, regions]), torch.stack(counts)
 
@@ -180,3 +184,74 @@ def test_the_host_reads_nothing_of_a_device_for_the_loss(kind):
     assert logits.grad.shape == logits.shape
     with pytest.raises(RuntimeError):
         bool((masks != 255).all())
+
+
+def test_log_dice_of_a_class_that_is_not_found_is_finite_and_its_gradient_is_not_small():
+    """Of 1 - Dice it is as small as the probability that the class is given."""
+    masks = torch.zeros(1, 32, 32, dtype=torch.int64)
+    masks[0, 5, 5:9] = 1
+    gradients = {}
+    for kind in ("dice", "ce+logdice"):
+        logits = torch.zeros(1, 2, 32, 32, dtype=torch.float64)
+        logits[:, 0] = 12  # a probability of 6e-6
+        logits.requires_grad_()
+        regions = SegmentationLoss(2, kind).sums(logits, masks)[1]
+        regions.backward()
+        assert regions.isfinite()
+        gradients[kind] = -logits.grad[0, 1, masks[0] == 1].sum().item()
+    assert gradients["dice"] < 1e-4
+    assert 0.01 < gradients["ce+logdice"] < 1
+
+
+@pytest.mark.parametrize("far", [1e3, 1e30])
+def test_log_dice_stays_finite_however_sure_the_network_is(far):
+    masks = torch.randint(0, 2, (2, 8, 8))
+    logits = (masks * 2 - 1)[:, None] * torch.tensor([far, -far]).view(1, 2, 1, 1)
+    for sign in (1, -1):
+        leaf = (sign * logits).requires_grad_()
+        criterion = SegmentationLoss(2, "ce+logdice")
+        sums = criterion.sums(leaf, masks)
+        sums[1].backward()
+        assert sums[1].isfinite() and leaf.grad.isfinite().all()
+
+
+# deep supervision
+
+
+def level_of(masks: torch.Tensor, level: int) -> torch.Tensor:
+    """The pixel right below and right of the middle of each 2^level x 2^level pixels, found one by one."""
+    step, (height, width) = 2**level, masks.shape[1:]
+    for _ in range(level):
+        height, width = height // 2, width // 2
+    rows = [[masks[:, step * y + step // 2, step * x + step // 2] for x in range(width)] for y in range(height)]
+    return torch.stack([torch.stack(row, dim=1) for row in rows], dim=1)
+
+
+def test_the_loss_of_several_levels_is_their_weighted_sum():
+    logits, masks = sample()
+    every = [logits, torch.randn(4, 3, 4, 3, dtype=torch.float64), torch.randn(4, 3, 2, 1, dtype=torch.float64)]
+    criterion = SegmentationLoss(3, "ce+logdice", levels=3)
+    expected = sum(
+        weight * whole(SegmentationLoss(3, "ce+logdice"), scores, level_of(masks, level))
+        for level, (scores, weight) in enumerate(zip(every, (4 / 7, 2 / 7, 1 / 7), strict=True))
+    )
+    assert torch.isclose(criterion(every, masks, criterion.step_counts(masks)), expected, **FLOAT64)
+
+
+def test_what_an_encoder_has_padded_counts_at_no_level():
+    logits, masks = sample()
+    small = torch.randn(4, 3, 4, 3, dtype=torch.float64)
+    criterion = SegmentationLoss(3, levels=2)
+    counts = criterion.step_counts(masks)
+    padded = F.pad(small, (0, 5, 0, 2), value=9.0)
+    assert criterion([logits, padded], masks, counts) == criterion([logits, small], masks, counts)
+
+
+def test_shares_of_several_levels_add_up_to_the_loss_of_the_whole_step():
+    logits, masks = sample()
+    every = [logits, torch.randn(4, 3, 4, 3, dtype=torch.float64)]
+    criterion = SegmentationLoss(3, "ce+logdice", levels=2)
+    counts = criterion.step_counts(masks)
+    assert torch.equal(counts, sum(criterion.step_counts(masks[i : i + 1]) for i in range(4)))
+    shares = sum(criterion([x[i : i + 1] for x in every], masks[i : i + 1], counts) for i in range(4))
+    assert torch.isclose(shares, criterion(every, masks, counts), **FLOAT64)

@@ -23,7 +23,7 @@ FLAGS += ["--eval-every", "3", "--log-every", "1", "--checkpoint-every", "2", "-
 
 
 def schedule(*flags: str, images: int = 100) -> Schedule:
-    return Schedule.from_args(parsed("--batch-size", "10", *flags), images, None)
+    return Schedule.from_args(parsed("--plan", "none", "--batch-size", "10", *flags), images, None)
 
 
 def test_the_steps_that_fit_leave_time_for_evaluations_saves_and_the_report():

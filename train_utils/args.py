@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from data_utils.analysis.plan import DEFAULTS
 from data_utils.loading.augment import STRENGTHS
 from runtime import cli as arg
 from runtime.console import say
@@ -19,7 +20,7 @@ from unet.finetune import ARCHITECTURE, OF_ENCODER
 from unet.losses import LOSSES
 
 Group = argparse._ArgumentGroup
-NOT_REPEATED = ("like", "output_dir", "resume", "push_to_hub", "check_data")  # of the run that --like names
+NOT_REPEATED = ("like", "plan", "output_dir", "resume", "push_to_hub", "check_data")  # of the run that --like names
 # where one of a group is given, none is repeated
 ALTERNATIVES = ({"epochs", "max_steps", "max_minutes"}, {"image_size", "scale"}, {"val_split", "val_fraction", "fold"})
 
@@ -38,10 +39,14 @@ def parse_args(description: str) -> argparse.Namespace:
         parser.error("--resume auto needs --output-dir, the folder of the run to go on with")
     if args.max_minutes and args.max_steps:
         parser.error("--max-minutes and --max-steps both say how long the run is; give one of them")
-    if args.image_size and args.scale != 1:
+    if args.image_size and args.scale not in (None, 1):
         parser.error("--image-size and --scale both set the size; give one of them")
     if args.encoder and args.encoder_weights is None:
         args.encoder_weights = "pretrained"
+    if args.like or args.init_from:  # which have settings of their own
+        args.plan = "none"
+    if args.plan == "none":
+        vars(args).update({name: value for name, value in DEFAULTS.items() if getattr(args, name) is None})
     if args.like:
         _say_differences(args, record)
     args.tracker = available_tracker(args.tracker)
@@ -83,9 +88,10 @@ def _repeated(parser: arg.Arguments, flags: dict[str, Any]) -> list[str]:
     arguments = []
     for action in parser._actions:
         value = flags.get(action.dest)
-        if action.dest in dropped or value is None or value is False:
+        switches_off = isinstance(action, argparse.BooleanOptionalAction) and value is False
+        if action.dest in dropped or value is None or (value is False and not switches_off):
             continue
-        flag = action.option_strings[-1]
+        flag = action.option_strings[-1 if switches_off else 0]
         if isinstance(value, list):
             arguments += [flag, *map(str, value)]
         else:
@@ -130,10 +136,10 @@ def _add_data_flags(data: Group) -> None:
     data.add_argument("--on-bad-sample", choices=("error", "skip"), default="error", help="skip: list it and go on")
     data.add_argument("--classes", help="JSON file, 0=background,255=car or #804080=road,...; default: found")
     data.add_argument("--ignore-index", help="mask value that counts nowhere; default: 255 if no class")
-    data.add_argument("--scale", type=arg.positive, default=1.0, help="resize factor")
+    data.add_argument("--scale", type=arg.positive, help="resize factor")
     data.add_argument("--image-size", type=arg.natural, nargs=2, metavar=("H", "W"), help="fixed size of all images")
     data.add_argument("--crop-size", type=arg.natural, nargs=2, metavar=("H", "W"), help="random training crop")
-    data.add_argument("--augment", choices=STRENGTHS, default="basic", help="training augmentation")
+    data.add_argument("--augment", choices=STRENGTHS, help="training augmentation, basic")
     data.add_argument("--num-workers", type=arg.count, help="default: from this process's share of the CPUs")
 
 
@@ -153,10 +159,10 @@ def _add_model_flags(model: Group) -> None:
 
 
 def _add_optimization_flags(optim: Group) -> None:
-    optim.add_argument("--batch-size", type=arg.natural, default=4, help="images in one optimizer step")
+    optim.add_argument("--batch-size", type=arg.natural, help="images in one optimizer step, 4")
     optim.add_argument("--micro-batch-size", type=arg.auto_or(arg.natural), default="auto", help="in one forward pass")
     optim.add_argument("--gradient-accumulation-steps", type=arg.natural, help="default: the profile's, else derived")
-    optim.add_argument("--epochs", type=arg.natural, default=10, help="passes over the training images")
+    optim.add_argument("--epochs", type=arg.natural, help="passes over the training images")
     optim.add_argument("--max-steps", type=arg.natural, help="optimizer steps, instead of --epochs")
     optim.add_argument(
         "--max-minutes", type=arg.positive, help="as many steps as fit into the time, instead of --epochs"
@@ -173,17 +179,20 @@ def _add_optimization_flags(optim: Group) -> None:
     optim.add_argument("--max-grad-norm", type=arg.amount, default=1.0, help="gradient clipping; 0 is off")
     optim.add_argument("--ema-decay", type=arg.fraction, default=0.0, help="weights averaged to evaluate and save")
     optim.add_argument("--ddp-comm-hook", choices=COMM_HOOKS, default="none", help="compress exchanged gradients")
-    optim.add_argument("--loss", choices=LOSSES, default="ce+dice", help="training loss")
+    optim.add_argument("--loss", choices=LOSSES, default="ce+logdice", help="training loss")
+    levels = argparse.BooleanOptionalAction
+    optim.add_argument("--deep-supervision", action=levels, default=True, help="coarser levels predict in training too")
     optim.add_argument("--class-weights", type=arg.auto_or(arg.positive), nargs="+", help="auto, or one for each class")
 
 
 def _add_run_flags(run: Group) -> None:
+    run.add_argument("--plan", choices=("auto", "none"), default="auto", help="choose from the data what is not given")
     run.add_argument("--like", type=Path, metavar="RUN.json", help="repeat a recorded run, but for flags given here")
     run.add_argument("--output-dir", type=Path, help="default: runs/<time>")
     run.add_argument("--resume", help="`auto`: the newest complete checkpoint in --output-dir, if any; or a checkpoint")
-    run.add_argument("--checkpoint-every", type=arg.count, default=0, metavar="STEPS", help="0: each epoch")
+    run.add_argument("--checkpoint-every", type=arg.count, metavar="STEPS", help="0: each epoch")
     run.add_argument("--keep-checkpoints", type=arg.natural, default=2, help="the newest ones, beside the best")
-    run.add_argument("--eval-every", type=arg.count, default=0, metavar="STEPS", help="0: each epoch")
+    run.add_argument("--eval-every", type=arg.count, metavar="STEPS", help="0: each epoch")
     run.add_argument("--log-every", type=arg.count, default=10, metavar="STEPS", help="0: each epoch")
     run.add_argument("--trace-steps", type=arg.count, default=0, metavar="N", help="torch.profiler trace of N steps")
     run.add_argument("--push-to-hub", type=arg.hub_id, metavar="ID", help="upload the best model to the Hub at the end")

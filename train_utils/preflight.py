@@ -91,7 +91,7 @@ def _attempt_fits(
         masks = torch.zeros((size, height, width), dtype=torch.int64, device=accelerator.device)
         with accelerator.autocast():
             logits = trial(images)
-        criterion(logits.float(), masks, criterion.counts(masks)).backward()
+        criterion(logits, masks, criterion.step_counts(masks)).backward()
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise

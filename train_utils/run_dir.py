@@ -8,12 +8,16 @@ import sys
 import time
 from argparse import Namespace
 from contextlib import suppress
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from data_utils.analysis.dataset_info import DatasetInfo
+from data_utils.analysis.plan import DEFAULTS, as_flags, plan_settings
+from data_utils.config import DataConfig
 from data_utils.loading.batch_sampler import BatchSplit
+from runtime.console import say
 from runtime.errors import CheckpointError, SettingsError
 from runtime.files import replaced_file, tolerated
 from train_utils.checkpoints.find import FINISHED, LENGTH_AND_PLACE, FoundCheckpoint, checkpoint_folder, find_checkpoint
@@ -41,6 +45,18 @@ class RunStart(NamedTuple):
     def total_steps(self, args: Namespace) -> int | None:
         """--max-steps; with --max-minutes what a resumed run has measured at its start. None is not known yet."""
         return self.checkpoint.state.get("total_steps") if args.max_minutes else args.max_steps
+
+    def plan(self, args: Namespace, info: DatasetInfo) -> tuple[Namespace, DatasetInfo]:
+        """The flags with what they leave open, and `info` as they have it: the checkpoint's values, else a plan's."""
+        if args.plan == "auto":
+            if self.checkpoint.path is None:
+                settings = plan_settings(info, vars(args))
+                say(f"plan: {as_flags(settings)}")
+            else:
+                saved = self.checkpoint.state["flags"]
+                settings = {name: saved[name] for name in DEFAULTS if getattr(args, name) is None}
+            args = Namespace(**vars(args) | settings)
+        return args, replace(info, config=DataConfig.from_args(args))
 
     @property
     def largest_micro_batch(self) -> int | None:
@@ -79,11 +95,12 @@ def finished_line(folder: Path, args: Namespace) -> str | None:
     if not checkpoint_folder(folder / "checkpoints", done["step"]).is_dir():  # removed to go on from an earlier one
         return None
     flags = flags_as_json(args)
-    if any(done["flags"].get(name) != value for name, value in flags.items() if name not in LENGTH_AND_PLACE):
+    open_ones = [name for name in DEFAULTS if flags[name] is None]  # the run has planned them
+    if any(done["flags"].get(k) != v for k, v in flags.items() if k not in (*LENGTH_AND_PLACE, *open_ones)):
         return None
     out_of_patience = done["step"] < done["total_steps"]
-    asked = done["total_steps"] if args.max_minutes else args.max_steps or args.epochs * done["steps_per_epoch"]
-    if asked > done["total_steps"] and not out_of_patience:
+    asked = args.max_steps or (args.epochs or 0) * done["steps_per_epoch"]
+    if asked > done["total_steps"] and not (args.max_minutes or out_of_patience):
         return None
     more = "a larger --patience goes" if out_of_patience else "more --epochs or --max-steps go"
     return f"{folder}: the run has finished, at step {done['step']} of {done['total_steps']}; {more} on"
@@ -147,6 +164,7 @@ def run_settings(
         **architecture,
         "encoder": args.encoder and Path(args.encoder).name,  # wherever it is now: its weights are the run's
         "freeze_encoder": args.freeze_encoder,
+        "deep supervision": args.deep_supervision,
         "data set": info.fingerprint(),
         "batch size": args.batch_size,
         "seed": args.seed,

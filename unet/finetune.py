@@ -11,7 +11,7 @@ from runtime.errors import ModelError, SettingsError
 from unet.backbone import PretrainedEncoder, encoder_name, load_encoder, with_channels
 from unet.config import Preprocess, UNetConfig
 from unet.loading import load_model
-from unet.model import UNet
+from unet.model import DeeplySupervisedUNet, UNet
 
 ARCHITECTURE = ("base_channels", "depth", "norm", "upsample", "dropout")
 OF_ENCODER = ("encoder_weights", "freeze_encoder", "encoder_lr_factor")
@@ -31,6 +31,7 @@ class StartingPoint(NamedTuple):
     model: UNet | None = None
     encoder: PretrainedEncoder | None = None
     freezes_encoder: bool = False
+    deep_supervision: bool = False
 
     def source_preprocess(self, channels: int) -> Preprocess | None:
         """How images were prepared for the trained weights, which expect that; None where they take other channels."""
@@ -46,7 +47,8 @@ class StartingPoint(NamedTuple):
         values: dict[str, Any] = {"in_channels": in_channels, "num_classes": num_classes, "preprocess": preprocess}
         if self.architecture.encoder is not None:
             values |= self._fit_encoder(self.architecture.encoder, in_channels, preprocess)
-        network = UNet(replace(self.architecture, **values))
+        kind = DeeplySupervisedUNet if self.deep_supervision else UNet
+        network = kind(replace(self.architecture, **values))
         if self.model is not None:
             if network.encoder is not None and self.model.encoder is not None:
                 network.encoder.take(self.model.encoder.backbone.state_dict())
@@ -118,7 +120,8 @@ def starting_point(source: str | None, asked: dict[str, Any], checkpoint: UNetCo
         _refuse_flags_without_use(source or "the checkpoint", asked, config)
     values = {name: getattr(config, name) if value is None else value for name, value in values.items()}
     architecture = UNetConfig(**values, encoder=config.encoder)
-    return StartingPoint(architecture, trained, source, model, encoder, bool(asked.get("freeze_encoder")))
+    switches = (bool(asked.get(name)) for name in ("freeze_encoder", "deep_supervision"))
+    return StartingPoint(architecture, trained, source, model, encoder, *switches)
 
 
 def _refuse_flags_without_use(source: str, asked: dict[str, Any], config: UNetConfig) -> None:

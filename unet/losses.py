@@ -5,24 +5,31 @@ step. The counts depend on the masks alone, so they are known before the first f
 every process contributes its share: the loss does not depend on how the step is split.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
 from unet.config import IGNORE_INDEX
 
-LOSSES = ("ce+dice", "ce", "dice", "focal+dice")
+LOSSES = ("ce+logdice", "ce+dice", "ce", "dice", "focal+dice")
 FOCAL_GAMMA = 2.0  # Lin et al. 2017, arXiv:1708.02002
+SMOOTHING = 1e-3  # pixels, so that -log Dice of what is not found at all is finite
 
 
 class SegmentationLoss(nn.Module):
     """Cross-entropy (or focal) per valid pixel, plus soft Dice per (image, class present in the truth).
 
     Dice of image b and class c is 2 sum(p t) / (sum(p) + sum(t)) over valid pixels (Milletari et al. 2016, without
-    squares); classes absent from an image's truth are left out, so an empty class is never counted as perfect.
+    squares); classes absent from an image's truth are left out, so an empty class is never counted as perfect. Its term
+    is 1 - Dice, or -log Dice (Wong et al. 2018, arXiv:1809.00076): as long as a rare class is hardly predicted, the
+    gradient of the one is as small as the class's probability, that of the other is not.
 
     Args:
-        kind: one of `ce+dice`, `ce`, `dice`, `focal+dice`.
+        kind: one of `ce+logdice`, `ce+dice`, `ce`, `dice`, `focal+dice`.
         class_weights: (num_classes,) factors on each pixel's cross-entropy; the count is then the sum of the weights.
+        levels: of logits in training, each half the size of the one before: deep supervision (Lee et al. 2015,
+            arXiv:1409.5185). Level i weighs 1 / 2^i, and all together 1.
     """
 
     def __init__(
@@ -31,12 +38,14 @@ class SegmentationLoss(nn.Module):
         kind: str = "ce+dice",
         class_weights: Tensor | None = None,
         ignore_index: int = IGNORE_INDEX,
+        levels: int = 1,
     ) -> None:
         super().__init__()
         self.num_classes = num_classes
-        self.pixel_term = kind.removesuffix("+dice")
-        self.region_term = kind.endswith("dice")
+        self.pixel_term, _, region_term = kind.partition("+")
+        self.region_term = region_term or self.pixel_term
         self.ignore_index = ignore_index
+        self.level_weights = [2 ** (levels - 1 - level) / (2**levels - 1) for level in range(levels)]
         weights = torch.ones(num_classes) if class_weights is None else class_weights.float()
         self.register_buffer("class_weights", weights, persistent=False)
 
@@ -60,19 +69,47 @@ class SegmentationLoss(nn.Module):
             if self.pixel_term == "focal":
                 weights = weights * (1 - log_truth.exp()) ** FOCAL_GAMMA
             pixels = -(weights * log_truth).sum()
-        if self.region_term:
+        if self.region_term.endswith("dice"):
             # (B, num_classes) each: sum(p t), sum(p), sum(t)
             overlap = self._class_sums(log_truth.exp() * valid, truth)
             predicted = (log_probs.exp() * valid.unsqueeze(1)).sum(dim=(2, 3))
             size = self._class_sums(valid, truth)
-            dice = 2 * overlap / (predicted + size).clamp_min(torch.finfo(predicted.dtype).tiny)
-            regions = ((1 - dice) * (size > 0)).sum()
+            if self.region_term == "logdice":
+                missed = (predicted + size + SMOOTHING).log() - (2 * overlap + SMOOTHING).log()
+            else:
+                missed = 1 - 2 * overlap / (predicted + size).clamp_min(torch.finfo(predicted.dtype).tiny)
+            regions = (missed * (size > 0)).sum()
         return torch.stack([pixels, regions])
 
-    def forward(self, logits: Tensor, masks: Tensor, counts: Tensor) -> Tensor:
-        """This micro-batch's share (a scalar) of the loss of the step whose `counts` are given; the shares add up."""
-        sums = self.sums(logits, masks)
-        return (sums / torch.where(counts > 0, counts, 1).to(sums.dtype)).sum()
+    def step_counts(self, masks: Tensor) -> Tensor:
+        """(2 * levels,): the counts of each level, from masks (B, H, W) at full size."""
+        return torch.cat([self.counts(level_masks) for level_masks in self._levels(masks)])
+
+    def forward(self, logits: Tensor | Sequence[Tensor], masks: Tensor, counts: Tensor) -> Tensor:
+        """This micro-batch's share (a scalar) of the loss of a step; the shares add up.
+
+        Args:
+            logits: (B, num_classes, H, W); with several levels one of each, (B, num_classes, h, w), finest first.
+            masks: (B, H, W).
+            counts: `step_counts` of the whole step.
+        """
+        every = [logits] if isinstance(logits, Tensor) else logits
+        counts = torch.where(counts > 0, counts, 1).view(-1, 2)
+        shares = []
+        for level, level_masks, count in zip(every, self._levels(masks), counts, strict=True):
+            height, width = level_masks.shape[1:]
+            sums = self.sums(level[..., :height, :width], level_masks)  # an encoder pads to its stride
+            shares.append((sums / count.to(sums.dtype)).sum())
+        return sum(weight * share for weight, share in zip(self.level_weights, shares, strict=True))
+
+    def _levels(self, masks: Tensor) -> list[Tensor]:
+        """masks (B, H, W) at the size of each level: of 2^i x 2^i pixels that pooling makes one, the middle's."""
+        height, width = masks.shape[1:]
+        levels = [masks]
+        for level in range(1, len(self.level_weights)):
+            middle = slice(2 ** (level - 1), None, 2**level)
+            levels.append(masks[:, middle, middle][:, : height >> level, : width >> level])
+        return levels
 
     def _truth(self, masks: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """masks (B, H, W) with class 0 where ignored, and 1 where valid, 0 where ignored."""

@@ -36,6 +36,7 @@ class UNet(
     """
 
     activation_checkpointing = False
+    levels = 1  # of logits in training
 
     def __init__(self, config: UNetConfig | None = None) -> None:
         super().__init__()
@@ -76,10 +77,11 @@ class UNet(
             pixels for the computation and cropped back, since pooling would leave nothing of it; for an encoder of
             transformers every side is, to the next multiple of 2^depth.
         """
-        height, width = images.shape[-2:]
-        inputs = ((images - self.mean) / self.std).to(self.mean.dtype)
-        padded = self._pad(inputs)
+        return self._cropped(self.head(self.decode(images)[-1]), images)
 
+    def decode(self, images: Tensor) -> list[Tensor]:
+        """Features of each level of the way up, coarsest first: the last are those of every pixel."""
+        padded = self._pad(((images - self.mean) / self.std).to(self.mean.dtype))
         recompute = self.activation_checkpointing and self.training
         run = recomputed if recompute else lambda block, *x: block(*x)
         skips = [run(self.stem, padded)]
@@ -87,11 +89,16 @@ class UNet(
             skips.append(run(down, skips[-1]))
         if self.encoder is not None:
             skips += self.encoder(padded, recompute)
-        x = self.dropout(skips.pop())
+        features = [self.dropout(skips.pop())]
         for up in self.ups:
-            x = run(up, x, skips.pop())
-        logits = self.head(x)
-        return logits if padded is inputs else logits[..., :height, :width]  # FSDP wants no view
+            features.append(run(up, features[-1], skips.pop()))
+        return features[1:]
+
+    @staticmethod
+    def _cropped(logits: Tensor, images: Tensor) -> Tensor:
+        """Without what `_pad` has added."""
+        height, width = images.shape[-2:]
+        return logits if logits.shape[-2:] == images.shape[-2:] else logits[..., :height, :width]  # FSDP wants no view
 
     @property
     def blocks(self) -> list[nn.Module]:
@@ -110,9 +117,13 @@ class UNet(
         height, width = sides[0] - x.shape[-2], sides[1] - x.shape[-1]
         return F.pad(x, (0, width, 0, height), mode="replicate") if height or width else x
 
+    def published_state(self) -> dict[str, Tensor]:
+        """What model.safetensors holds."""
+        return self.state_dict()
+
     def _save_pretrained(self, save_directory: Path) -> None:
         # channels-last weights are not contiguous, and safetensors takes only contiguous ones
-        state = self.state_dict()
+        state = self.published_state()
         copies = download([value.detach() for value in state.values()])
         weights = {key: value.contiguous() for key, value in zip(state, copies, strict=True)}
         # `save_file` would make a file that nobody else may read
@@ -157,3 +168,28 @@ class UNet(
         model = cls(config)
         model.load_state_dict(weights)
         return model.eval()
+
+
+class DeeplySupervisedUNet(UNet):
+    """A U-Net in training whose coarser levels predict too (Lee et al. 2015, arXiv:1409.5185), but for the lowest two.
+
+    What it saves is the U-Net alone: evaluation, prediction and export know nothing of these heads.
+    """
+
+    def __init__(self, config: UNetConfig | None = None) -> None:
+        super().__init__(config)
+        self.levels = max(1, self.config.depth - 1)
+        widths = [up.conv.conv2.out_channels for up in self.ups][::-1]
+        self.heads = nn.ModuleList(OutConv(width, self.config.num_classes) for width in widths[1 : self.levels])
+
+    def forward(self, images: Tensor) -> Tensor | list[Tensor]:
+        """As `UNet`; in training the logits (B, num_classes, h, w) of each level, finest first."""
+        if not self.training:
+            return super().forward(images)
+        features = self.decode(images)[::-1]
+        coarser = [head(x) for head, x in zip(self.heads, features[1:], strict=False)]
+        return [self._cropped(self.head(features[0]), images), *coarser]
+
+    def published_state(self) -> dict[str, Tensor]:
+        """Without the heads that only training has."""
+        return {name: value for name, value in self.state_dict().items() if not name.startswith("heads.")}

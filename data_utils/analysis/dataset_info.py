@@ -115,9 +115,8 @@ def load_dataset_info(config: DataConfig) -> DatasetInfo:
 
 def inspect_files(train: Records, val: Records, config: DataConfig, classes: NamedClasses) -> DatasetInfo:
     """All that is to be known of files at hand."""
-    windows = config.crop_size is not None  # validation images are computed whole
-    inspected = [
-        (_inspect_once(train, "checking training files", windows), train),
+    inspected = [  # validation images are computed whole
+        (_inspect_once(train, "checking training files", config.may_crop), train),
         (_inspect_once(val, "checking validation files", False), val),
     ]
     for inspection, records in inspected:

@@ -36,7 +36,7 @@ def measure_normalization(records: Records, config: DataConfig, bad: Container[i
     """
     chosen = np.random.default_rng(config.seed).permutation(len(records))[:STATISTICS_IMAGES].tolist()
     chosen = [i for i in chosen if i not in bad]
-    windows, skip = config.crop_size is not None, config.skipped_errors
+    windows, skip = config.may_crop, config.skipped_errors
 
     def sums_of(i: int) -> Sums | None:
         record = records[i]

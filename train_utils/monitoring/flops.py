@@ -32,7 +32,8 @@ def training_flops(network: nn.Module, channels: int) -> float:
     trial.activation_checkpointing = False
     side = 256  # a multiple of what pooling needs at any sensible depth
     with FlopCounterMode(display=False) as counter:
-        trial(torch.empty((2, channels, side, side), device="meta")).sum().backward()
+        logits = trial(torch.empty((2, channels, side, side), device="meta"))
+        sum(map(torch.sum, [logits] if isinstance(logits, torch.Tensor) else logits)).backward()
     return counter.get_total_flops() / (2 * side * side)
 
 

@@ -1,0 +1,141 @@
+"""A plan: what the flags leave open, chosen from the data. It is where a run starts from, printed and recorded.
+
+It depends on the data and the flags alone, never on the machine or the number of processes.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from data_utils.analysis.dataset_info import DatasetInfo
+from data_utils.image_io.reader import read_mask
+from data_utils.image_io.regions import LARGE
+from data_utils.image_io.resize import resize_mask
+from unet.config import IGNORE_INDEX
+from unet.metrics import confusion_matrix, scores
+
+DEFAULTS: dict[str, Any] = {  # without a plan: the original U-Net on images as they are
+    "scale": 1.0,
+    "crop_size": None,
+    "augment": "basic",
+    "base_channels": None,  # UNetConfig's, or what suits an encoder
+    "batch_size": 4,
+    "epochs": 10,
+    "eval_every": 0,
+    "checkpoint_every": 0,
+}
+SHORT = 60  # minutes, below which small and narrow wins: more steps are worth more than what they leave out
+PIXELS = {True: 192 * 256, False: 512 * 512}  # of a training image, in a short run and in others
+WIDTH = {True: 16, False: 32}
+MANY_IMAGES, WIDTH_OF_MANY = 5000, 64
+SCALES = (1.0, 0.75, 0.5, 1 / 3, 0.25)
+DETAIL_KEPT = 0.9  # mean IoU of the masks at a scale with themselves
+MASKS = 32  # that it is measured on
+SIDE_STEP = 32  # crops are a multiple of it
+STEPS = 2000  # that a run takes at least
+EVALUATION_SHARE = 0.1  # of the time of training, at most
+FORWARD_SHARE = 1 / 3  # of a training step's time that its forward pass takes
+
+
+def plan_settings(info: DatasetInfo, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """A value for each of DEFAULTS that is None in `asked`, which holds all flags.
+
+    Images get smaller, as far as masks keep their detail, until they hold as many pixels as suits the time there is;
+    what is still larger is cropped. A stream, which nobody has looked at, gets the defaults.
+    """
+    sizes = info.train.sizes
+    if not sizes.any():
+        return {name: value for name, value in DEFAULTS.items() if asked[name] is None}
+    short = asked["max_minutes"] is not None and asked["max_minutes"] < SHORT
+    settings = dict(asked)
+
+    def settle(name: str, value: Any) -> None:
+        if settings[name] is None:
+            settings[name] = value
+
+    sized = asked["image_size"] or asked["crop_size"]
+    settle("scale", 1.0 if sized else _scale(info, PIXELS[short]))
+    if not asked["image_size"]:
+        settle("crop_size", _crop_size(sizes * settings["scale"], PIXELS[short]))
+    settle("augment", DEFAULTS["augment"])
+    if not asked["encoder"]:
+        settle("base_channels", WIDTH_OF_MANY if len(info.train) >= MANY_IMAGES and not short else WIDTH[short])
+    settle("batch_size", DEFAULTS["batch_size"])
+    settle("epochs", max(DEFAULTS["epochs"], math.ceil(STEPS * settings["batch_size"] / len(info.train))))
+    settle("eval_every", _eval_every(info, settings))
+    settle("checkpoint_every", settings["eval_every"])
+    return {name: settings[name] for name in DEFAULTS if asked[name] is None}
+
+
+def as_flags(settings: Mapping[str, Any]) -> str:
+    """Settings as they would be typed."""
+    texts = []
+    for name, value in settings.items():
+        if value is not None:
+            values = value if isinstance(value, tuple) else (value,)
+            texts.append(
+                " ".join(
+                    ["--" + name.replace("_", "-"), *(f"{v:g}" if isinstance(v, float) else str(v) for v in values)]
+                )
+            )
+    return " ".join(texts)
+
+
+def _scale(info: DatasetInfo, pixels: int) -> float:
+    """The largest of SCALES at which an image has at most `pixels`, or the smallest that keeps the masks' detail."""
+    have = float(np.median(info.train.sizes.prod(axis=1)))
+    if have <= pixels or have > LARGE:  # so large that crops are read from the file at full size
+        return 1.0
+    chosen = 1.0
+    for scale in SCALES[1:]:
+        if detail_kept(info, scale) < DETAIL_KEPT:
+            break
+        chosen = scale
+        if have * scale**2 <= pixels:
+            break
+    return chosen
+
+
+def detail_kept(info: DatasetInfo, scale: float) -> float:
+    """Mean IoU, over the classes, of some training masks with themselves resized by `scale` and back."""
+    classes = len(info.class_map)
+    matrix = torch.zeros(classes, classes, dtype=torch.int64)
+    good = [i for i in range(len(info.train)) if i not in info.train.bad]
+    for i in (good[at] for at in np.unique(np.linspace(0, len(good) - 1, MASKS).astype(int))):
+        record = info.train.records[i]
+        mask = info.class_map.encode(read_mask(record["mask"], record["name"]), record["name"])
+        height, width = (max(1, int(side * scale)) for side in mask.shape)
+        back = resize_mask(resize_mask(mask, (height, width)), mask.shape)
+        valid = (mask != IGNORE_INDEX) & (back != IGNORE_INDEX)
+        matrix += confusion_matrix(_indices(back[valid]), _indices(mask[valid]), classes)
+    return scores(matrix)["mean_iou"] or 0.0
+
+
+def _indices(values: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(values).long()
+
+
+def _crop_size(sizes: np.ndarray, pixels: int) -> tuple[int, int] | None:
+    """(H, W) of crops of about `pixels`, where images of `sizes` (N, 2) have a half more on average."""
+    if sizes.prod(axis=1).mean() <= 1.5 * pixels:
+        return None
+    height, width = np.median(sizes, axis=0)
+    side = math.sqrt(pixels)
+    # a side that is shorter than the crop leaves the other one more
+    crop = (min(height, max(side, pixels / width)), min(width, max(side, pixels / height)))
+    rows, columns = (max(SIDE_STEP, SIDE_STEP * math.floor(length / SIDE_STEP)) for length in crop)
+    return rows, columns
+
+
+def _eval_every(info: DatasetInfo, settings: Mapping[str, Any]) -> int:
+    """Steps between evaluations: an epoch, or as many as keep them below their share of the time."""
+    train, val = (split.sizes.prod(axis=1) * settings["scale"] ** 2 for split in (info.train, info.val))
+    if settings["image_size"]:
+        train = val = np.array([math.prod(settings["image_size"])])
+    of_step = settings["batch_size"] * (math.prod(settings["crop_size"]) if settings["crop_size"] else train.mean())
+    epoch = math.ceil(len(info.train) / settings["batch_size"])
+    evaluation = val.mean() * len(info.val) * FORWARD_SHARE
+    return epoch * math.ceil(evaluation / (EVALUATION_SHARE * of_step * epoch))

@@ -1,0 +1,138 @@
+"""The plan: what the flags leave open follows from the data, is printed, recorded, and gives way to what is known."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import load_info, write_folder
+from in_process import parsed, run_train
+from PIL import Image
+
+from data_utils.analysis import plan
+from data_utils.analysis.dataset_info import DatasetInfo
+from data_utils.analysis.plan import DEFAULTS, as_flags, detail_kept, plan_settings
+
+FLAGS = ["--depth", "2", "--norm", "group", "--num-workers", "0", "--tracker", "none", "--max-steps", "2"]
+
+
+def write_pairs(folder: Path, count: int, size: tuple[int, int], *, thin: bool = False) -> Path:
+    """Grey images with one line across, 2 pixels thick where `thin`, else a third of the height."""
+    for kind in ("images", "masks"):
+        (folder / kind).mkdir(parents=True)
+    height = size[0]
+    for index in range(count):
+        mask = np.zeros(size, np.uint8)
+        top = (7 * index + 5) % (height // 2)
+        mask[top : top + (2 if thin else height // 3)] = 255
+        Image.fromarray(mask // 2 + 40).save(folder / "images" / f"{index}.png")
+        Image.fromarray(mask).save(folder / "masks" / f"{index}.png")
+    return folder
+
+
+def planned(info: DatasetInfo, *flags: str) -> dict:
+    """What is chosen beside these flags."""
+    return plan_settings(info, vars(parsed(*flags)))
+
+
+def test_images_of_moderate_size_stay_as_they_are(tmp_path):
+    settings = planned(load_info(write_pairs(tmp_path, 10, (160, 200))))
+    assert (settings["scale"], settings["crop_size"]) == (1.0, None)
+
+
+def test_large_images_get_smaller_until_they_suit_the_time_there_is(tmp_path):
+    info = load_info(write_pairs(tmp_path, 10, (384, 512)))
+    assert planned(info)["scale"] == 1.0
+    assert planned(info, "--max-minutes", "10")["scale"] == 0.5
+    assert planned(info, "--max-minutes", "10")["crop_size"] is None
+
+
+def test_images_whose_masks_would_lose_detail_are_cropped_instead(tmp_path):
+    info = load_info(write_pairs(tmp_path, 10, (384, 512), thin=True))
+    assert detail_kept(info, 0.25) < plan.DETAIL_KEPT
+    settings = planned(info, "--max-minutes", "10")
+    assert settings["scale"] * 2 > 1.0
+    height, width = settings["crop_size"]
+    assert height % plan.SIDE_STEP == width % plan.SIDE_STEP == 0
+    assert 0.5 * plan.PIXELS[True] < height * width <= plan.PIXELS[True]
+
+
+def test_long_narrow_images_are_cropped_along_their_length(tmp_path):
+    info = load_info(write_pairs(tmp_path, 10, (64, 4096), thin=True))
+    height, width = planned(info, "--max-minutes", "10")["crop_size"]
+    assert height == 64
+    assert 640 <= width <= plan.PIXELS[True] / 64
+
+
+def test_masks_at_full_size_keep_all_detail(tmp_path):
+    assert detail_kept(load_info(write_pairs(tmp_path, 3, (40, 50), thin=True)), 1.0) == 1.0
+
+
+def test_few_images_are_seen_often_enough(tmp_path):
+    info = load_info(write_pairs(tmp_path, 20, (40, 50)))
+    settings = planned(info, "--batch-size", "2")
+    assert settings["epochs"] * 9 >= plan.STEPS  # 18 for training
+    assert "batch_size" not in settings
+
+
+def test_evaluation_takes_its_share_of_the_time_at_most(tmp_path):
+    write_pairs(tmp_path / "train", 8, (64, 64))
+    write_pairs(tmp_path / "val", 40, (64, 64))
+    every = planned(load_info(tmp_path))["eval_every"]
+    assert plan.EVALUATION_SHARE * 4 * every >= 40 * plan.FORWARD_SHARE
+    assert every % 2 == 0  # whole epochs
+
+
+def test_a_stream_gets_the_defaults(tmp_path):
+    info = load_info(write_pairs(tmp_path, 10, (64, 64)))
+    info.train.sizes[:] = 0
+    assert planned(info) == DEFAULTS
+
+
+@pytest.mark.parametrize("flags", [["--plan", "none"], ["--init-from", "model"]])
+def test_without_a_plan_the_defaults_of_the_original_hold(flags):
+    args = vars(parsed(*flags))
+    assert {name: args[name] for name in DEFAULTS} == DEFAULTS
+
+
+def test_settings_are_printed_as_they_would_be_typed():
+    text = as_flags({"scale": 0.5, "crop_size": (192, 224), "augment": "basic", "base_channels": None})
+    assert text == "--scale 0.5 --crop-size 192 224 --augment basic"
+
+
+def test_a_plan_is_printed_recorded_and_equal_to_its_flags(tmp_path):
+    write_folder(tmp_path / "data", 10, seed=0)
+    run = run_train(tmp_path / "planned", "--dataset", tmp_path / "data", *FLAGS)
+    line = next(line for line in run.output.splitlines() if line.startswith("plan: "))
+    typed = run_train(tmp_path / "typed", "--dataset", tmp_path / "data", *FLAGS, "--plan", "none", *line.split()[1:])
+    assert run.exit_code == typed.exit_code == 0
+    flags = run.settings["flags"]
+    assert {name: flags[name] for name in DEFAULTS} == {name: typed.settings["flags"][name] for name in DEFAULTS}
+    assert flags["plan"] == "auto"
+    assert all((run.weights(2)[name] == weight).all() for name, weight in typed.weights(2).items())
+
+
+def test_a_resumed_run_keeps_its_plan(tmp_path, monkeypatch):
+    write_folder(tmp_path / "data", 10, seed=0)
+    first = run_train(tmp_path / "run", "--dataset", tmp_path / "data", *FLAGS)
+    monkeypatch.setitem(plan.WIDTH, False, 3)  # as another version might choose
+    more = run_train(tmp_path / "run", "--dataset", tmp_path / "data", *FLAGS[:-1], "3", "--resume", "auto")
+    assert more.exit_code == 0, more.output
+    assert "plan: " not in more.output
+    before, after = (dict(run["flags"]) for run in (first.settings, more.settings))
+    assert {name: before[name] for name in DEFAULTS} == {name: after[name] for name in DEFAULTS}
+
+
+def test_a_planned_run_that_has_finished_is_recognised(tmp_path):
+    write_folder(tmp_path / "data", 10, seed=0)
+    flags = ["--dataset", tmp_path / "data", *FLAGS]
+    assert run_train(tmp_path / "run", *flags).exit_code == 0
+    assert "the run has finished" in run_train(tmp_path / "run", *flags, "--resume", "auto").output
+
+
+def test_a_repeated_run_is_not_planned_anew(tmp_path, monkeypatch):
+    write_folder(tmp_path / "data", 10, seed=0)
+    run = run_train(tmp_path / "run", "--dataset", tmp_path / "data", *FLAGS)
+    monkeypatch.setitem(plan.WIDTH, False, 3)
+    again = run_train(tmp_path / "again", "--like", run.folder)
+    assert "without a change" in again.output
+    assert again.settings["flags"]["base_channels"] == run.settings["flags"]["base_channels"]

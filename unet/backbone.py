@@ -54,8 +54,13 @@ class Encoder(nn.Module):
         if self.frozen:  # nothing is kept for a backward pass
             with torch.no_grad():
                 return self.backbone(images).feature_maps
+        if recompute:  # as it is, whatever torch.compile makes of the rest
+            return torch.compiler.disable(self._recomputed)(images)
+        return self.backbone(images).feature_maps
+
+    def _recomputed(self, images: Tensor) -> Sequence[Tensor]:
         # transformers' own switch is not for convolutional families, and would have batch norm count a batch twice
-        with recomputing(self.stages if recompute else []):
+        with recomputing(self.stages):
             return self.backbone(images).feature_maps
 
     @property

@@ -119,12 +119,14 @@ def frozen_statistics(block: nn.Module) -> Iterator[None]:
 
 def recomputed(block: nn.Module, *inputs: Tensor) -> Tensor:
     """`block(*inputs)` that keeps only its inputs, and runs again in the backward pass (Chen et al. 2016)."""
-    return checkpoint(block, *inputs, use_reentrant=False, context_fn=partial(_contexts, block))
+    # torch.compile takes no contexts such as these: it has to leave the block as it is
+    run = torch.compiler.disable(checkpoint)
+    return run(block, *inputs, use_reentrant=False, context_fn=partial(_contexts, block))
 
 
 @contextmanager
 def recomputing(blocks: Sequence[nn.Module]) -> Iterator[None]:
-    """Within, each block is `recomputed` wherever it is called."""
+    """Within, each block is `recomputed` wherever it is called; not to be compiled."""
     for block in blocks:
         plain, contexts = partial(type(block).forward, block), partial(_contexts, block)
         block.forward = partial(checkpoint, plain, use_reentrant=False, context_fn=contexts)  # type: ignore[method-assign]

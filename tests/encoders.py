@@ -30,6 +30,13 @@ FAMILIES = {
         hidden_sizes=[8, 16, 24, 32], depths=[1] * 4, num_attention_heads=[1] * 4
     ),
     "pp_lcnet": lambda: transformers.PPLCNetConfig(scale=0.25),
+    "rt_detr_resnet": lambda: transformers.RTDetrResNetConfig(embedding_size=8, layer_type="basic", **SIZES),
+    "textnet": lambda: transformers.TextNetConfig(
+        stem_out_channels=8,
+        conv_layer_kernel_sizes=[[[3, 3]]] * 4,
+        conv_layer_strides=[[2]] * 4,
+        hidden_sizes=[8, 8, 16, 24, 32],
+    ),
 }
 
 

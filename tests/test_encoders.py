@@ -6,6 +6,7 @@ import sys
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -101,7 +102,7 @@ def test_the_features_are_the_backbones_own_and_channels_and_strides_are_what_th
             expected, features = theirs.eval()(images).feature_maps, network.encoder(images)
         for ours, wanted in zip(features, expected, strict=True):  # channels-last sums in another order
             torch.testing.assert_close(ours, wanted, rtol=0, atol=1e-4)
-        first = 1 if family == "pp_lcnet" else 2
+        first = 1 if family in ("pp_lcnet", "textnet") else 2
         assert network.encoder.first_level == first and network.config.depth == 5
         assert [f.shape[-2:] for f in features] == [(64 >> level, 96 >> level) for level in range(first, 6)]
         assert [f.shape[1] for f in features] == network.encoder.channels
@@ -224,6 +225,50 @@ def test_activation_checkpointing_changes_neither_gradients_nor_running_statisti
     for ours, theirs in zip(recomputed.buffers(), plain.buffers(), strict=True):
         torch.testing.assert_close(ours, theirs)
     assert saved_bytes(recomputed, images) < 0.8 * saved_bytes(plain, images)
+
+
+def called(network: nn.Module, images: Tensor) -> list[nn.Module]:
+    """The encoder's stages in the order in which a forward pass calls them."""
+    order: list[nn.Module] = []
+    hooks = [s.register_forward_pre_hook(lambda stage, _: order.append(stage)) for s in network.encoder.stages]
+    network(images)
+    for hook in hooks:
+        hook.remove()
+    return order
+
+
+def test_the_stages_are_those_that_the_config_names_also_where_there_is_one(folders, tmp_path):
+    first = {"stage_in_channels": [8], "stage_mid_channels": [4], "stage_out_channels": [16], "stage_num_blocks": [1]}
+    first |= {"stage_downsample": [True], "stage_light_block": [False], "stage_kernel_size": [3], "depths": [1]}
+    sizes = {"stem_channels": [3, 4, 8], "embedding_size": 8, "hidden_sizes": [16], "stage_numb_of_layers": [2]}
+    transformers.HGNetV2Backbone(transformers.HGNetV2Config(**sizes, **first)).save_pretrained(tmp_path)
+    for folder in [*folders.values(), tmp_path]:
+        network = built(folder)
+        named = [name for name in network.config.encoder["stage_names"] if name != "stem"]
+        assert len(network.encoder.stages) == len(named)
+        assert called(network, pixels(2, 3, 64, 64)) == network.encoder.stages
+
+
+class Unlisted(nn.Module):
+    """A backbone of which no list of modules says what its stages are."""
+
+    def __init__(self, channels: list[int]) -> None:
+        super().__init__()
+        strides = [4, *[2] * (len(channels) - 1)]
+        before = [3, *channels[:-1]]
+        self.layers = nn.Sequential(*map(nn.Conv2d, before, channels, strides, strides))
+
+    def forward(self, x: Tensor) -> SimpleNamespace:
+        return SimpleNamespace(feature_maps=[x := layer(x) for layer in self.layers])
+
+
+def test_a_backbone_without_a_list_of_stages_is_recomputed_as_one(folders):
+    network = built(folders["resnet"])
+    network.encoder.backbone = Unlisted(network.encoder.channels)
+    network.activation_checkpointing = True
+    assert called(network, pixels(2, 3, 64, 64)) == [network.encoder.backbone]
+    network(pixels(2, 3, 64, 64)).square().mean().backward()
+    assert all(parameter.grad is not None for parameter in network.encoder.parameters())
 
 
 @pytest.mark.parametrize(

@@ -65,8 +65,13 @@ class Encoder(nn.Module):
 
     @property
     def stages(self) -> list[nn.Module]:
-        """The backbone's stages, in order, which activation checkpointing computes twice: its first list of modules."""
-        return list(next(m for m in self.backbone.modules() if isinstance(m, nn.ModuleList) and len(m) > 1))
+        """The backbone's stages, in order, which activation checkpointing computes twice: its first list of modules.
+
+        A backbone without any list is one stage.
+        """
+        return list(
+            next((m for m in self.backbone.modules() if isinstance(m, nn.ModuleList) and len(m)), [self.backbone])
+        )
 
     def freeze(self) -> None:
         """Leave all of it as it is, running statistics too."""

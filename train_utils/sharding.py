@@ -35,8 +35,9 @@ def prepare_sharding(accelerator: Accelerator, model: UNet, split: BatchSplit, c
         plugin.mixed_precision_policy = None
         if model.encoder is not None and plugin.transformer_cls_names_to_wrap:
             # the profile names our own block; each stage of an encoder is gathered as a whole too
-            stages = {type(stage).__name__ for stage in model.encoder.stages}
-            plugin.transformer_cls_names_to_wrap = [*plugin.transformer_cls_names_to_wrap, *sorted(stages)]
+            stages = sorted({type(stage).__name__ for stage in model.encoder.stages})
+            named = [*plugin.transformer_cls_names_to_wrap, *stages]  # by --max-minutes' rehearsal already
+            plugin.transformer_cls_names_to_wrap = list(dict.fromkeys(named))
         if accelerator.native_amp:  # accelerate's `prepare` does it for every other kind of training
             forward = convert_outputs_to_fp32(accelerator.autocast()(type(model).forward))
             # bound to it, so that a copy of the model calls its own

@@ -203,8 +203,8 @@ def main() -> None:
     # 4. Batch: the same images in every step, cut so that they fit into memory
     shapes = network_shapes(info, model.config)
     flops = training_flops(model, info.channels) * shapes.mean_pixels
-    copies = {"adamw": 3, "sgd": 2}[args.optimizer] + (args.ema_decay > 0)  # gradients, moments, average
-    split = preflight(accelerator, model, criterion, (info.channels, *shapes.largest), split, copies)
+    largest, averages = (info.channels, *shapes.largest), args.ema_decay > 0
+    split = preflight(accelerator, model, criterion, largest, split, args.optimizer, averages)
 
     # 5. Prepare: batch norm over all processes, sharding, optimizer, loaders
     total_steps, state = start.total_steps(args), start.checkpoint.run_state()

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from data_utils.loading.augment import augment, draw, pack_draws
 from data_utils.loading.batch_sampler import BatchSplit
 from runtime.memory import keep_freed_memory
-from train_utils.preflight import input_bytes, step_bytes
+from train_utils.preflight import Copies, input_bytes, step_bytes
 from unet import UNet, UNetConfig
 from unet.losses import SegmentationLoss
 
@@ -74,7 +74,7 @@ def one_case(base_channels: int, split: BatchSplit, image_size: int, checkpointi
     network = UNet(UNetConfig(base_channels=base_channels)).to(device, memory_format=torch.channels_last).train()
     network.activation_checkpointing = checkpointing
     shape = (3, image_size, image_size)
-    estimate = step_bytes(network, (split.micro_batch_size, *shape), copies=3) + input_bytes(shape, split)
+    estimate = step_bytes(network, (split.micro_batch_size, *shape), Copies(trained=3)) + input_bytes(shape, split)
     weights = sum(parameter.numel() * parameter.element_size() for parameter in network.parameters())
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - weights
     seconds = train(network, split, shape, STEPS, device)

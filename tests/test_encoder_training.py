@@ -26,7 +26,7 @@ from inference import Predictor
 from runtime.errors import CheckpointError
 from train_utils.monitoring import rehearsal
 from train_utils.optim import build_optimizer
-from train_utils.preflight import step_bytes
+from train_utils.preflight import Copies, step_bytes
 from train_utils.sharding import prepare_sharding
 from train_utils.sync_batchnorm import synchronize_batchnorm
 from unet import Preprocess, UNet, UNetConfig
@@ -240,12 +240,44 @@ def test_tables_of_positions_and_scales_do_not_decay(folder, family):
 @pytest.mark.parametrize("family", ["hgnet_v2", "swinv2", "pvt_v2"])
 def test_memory_is_estimated_with_and_without_recomputing_and_less_for_a_frozen_encoder(folder, family):
     model = network(folder / family)
-    plain = step_bytes(model, (2, 3, 128, 128), copies=3)
+    plain = step_bytes(model, (2, 3, 128, 128), Copies(3))
     model.activation_checkpointing = True
-    recomputed = step_bytes(model, (2, 3, 128, 128), copies=3)
+    recomputed = step_bytes(model, (2, 3, 128, 128), Copies(3))
     model.activation_checkpointing = False
     model.encoder.freeze()
-    assert max(recomputed, step_bytes(model, (2, 3, 128, 128), copies=3)) < plain
+    assert max(recomputed, step_bytes(model, (2, 3, 128, 128), Copies(3))) < plain
+
+
+def test_frozen_weights_have_neither_gradients_nor_moments_but_an_average(folder):
+    model, shape = network(folder / "resnet"), (2, 3, 64, 64)
+    model.encoder.freeze()
+    trained = sum(p.nbytes for p in model.parameters() if p.requires_grad)
+    without = step_bytes(model, shape, Copies(0))
+    assert step_bytes(model, shape, Copies(3)) - without == 3 * trained
+    assert step_bytes(model, shape, Copies(3, every=1)) - without == 3 * trained + sum(
+        p.nbytes for p in model.parameters()
+    )
+
+
+def kept_between_blocks(model: UNet, shape: tuple[int, ...]) -> int:
+    """Bytes that are kept for the backward pass outside of what is recomputed."""
+    kept: list[torch.Tensor] = []
+    model.activation_checkpointing = True
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor):
+        logits = model(torch.rand(shape))
+    del logits
+    return sum({tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in kept}.values())
+
+
+def test_what_an_encoder_keeps_before_its_first_stage_counts_where_the_stages_are_recomputed(folder):
+    encoder, shape = load_encoder(str(folder / "resnet"), pretrained=False), (2, 3, 128, 128)
+    kept, estimates = [], []
+    for width in (8, 64):
+        config = encoder.config | {"embedding_size": width}
+        model = UNet(UNetConfig(base_channels=32, depth=encoder.depth, encoder=config))  # its last block needs most
+        kept.append(kept_between_blocks(model, shape))
+        estimates.append(step_bytes(model, shape, Copies(0)))
+    assert estimates[1] - estimates[0] > kept[1] - kept[0] > 0
 
 
 def test_each_stage_of_an_encoder_is_gathered_as_a_whole_by_fsdp(folder):

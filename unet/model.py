@@ -103,7 +103,7 @@ class UNet(
     @property
     def blocks(self) -> list[nn.Module]:
         """The parts that activation checkpointing computes twice, in order."""
-        stages = [] if self.encoder is None else self.encoder.stages
+        stages = [] if self.encoder is None or self.encoder.frozen else self.encoder.stages
         return [self.stem, *self.downs, *stages, *self.ups]
 
     def _pad(self, x: Tensor) -> Tensor:

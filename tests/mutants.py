@@ -251,12 +251,13 @@ MUTANTS = [
     Mutant("unet/losses.py", "(log_truth.exp() * valid, truth)", "(log_truth.exp(), truth)", "test_losses.py"),
     Mutant("unet/losses.py", ".view_as(valid) * valid", ".view_as(valid)", "test_losses.py"),
     Mutant("unet/losses.py", "FOCAL_GAMMA = 2.0", "FOCAL_GAMMA = 1.0", "test_losses.py test_flags.py"),
-    Mutant(
-        "unet/losses.py", "regions = (missed * (size > 0)).sum()", "regions = missed.sum()", "test_losses.py"
-    ),
+    Mutant("unet/losses.py", "regions = (missed * (size > 0)).sum()", "regions = missed.sum()", "test_losses.py"),
     # network
     Mutant(
-        "unet/model.py", "self._pad(((images - self.mean) / self.std)", "self._pad((images - self.mean)", "test_model.py"
+        "unet/model.py",
+        "self._pad(((images - self.mean) / self.std)",
+        "self._pad((images - self.mean)",
+        "test_model.py",
     ),
     Mutant("unet/blocks.py", "norm.momentum = 0.0", "norm.momentum = norm.momentum", "test_memory.py test_model.py"),
     Mutant("unet/blocks.py", "* rstd / pixels - slope * mean", "* rstd / pixels", "test_norms.py"),

@@ -386,9 +386,11 @@ def check_encoder(run, folder, monkeypatch):
     assert far(frozen)["encoder"] == 0 and far(frozen)["decoder"] > 0
 
 
-@checks("--base-channels", "--depth", "--norm", "--upsample")
+@checks("--base-channels", "--depth", "--norm", "--block", "--upsample")
 def check_architecture(run, folder, monkeypatch):
-    found = run("--base-channels", "3", "--depth", "2", "--norm", "instance", "--upsample", "bilinear")
+    found = run(
+        "--base-channels", "3", "--depth", "2", "--norm", "instance", "--upsample", "bilinear", "--block", "residual"
+    )
     assert [found.config[name] for name in ("base_channels", "depth", "norm", "upsample")] == [
         3,
         2,

@@ -40,9 +40,9 @@ def test_images_of_moderate_size_stay_as_they_are(tmp_path):
 
 
 def test_large_images_get_smaller_until_they_suit_the_time_there_is(tmp_path):
-    info = load_info(write_pairs(tmp_path, 10, (384, 512)))
+    info = load_info(write_pairs(tmp_path, 10, (360, 480)))
     assert planned(info)["scale"] == 1.0
-    assert planned(info, "--max-minutes", "10")["scale"] == 0.5
+    assert planned(info, "--max-minutes", "10")["scale"] == 0.33
     assert planned(info, "--max-minutes", "10")["crop_size"] is None
 
 
@@ -53,14 +53,14 @@ def test_images_whose_masks_would_lose_detail_are_cropped_instead(tmp_path):
     assert settings["scale"] * 2 > 1.0
     height, width = settings["crop_size"]
     assert height % plan.SIDE_STEP == width % plan.SIDE_STEP == 0
-    assert 0.5 * plan.PIXELS[True] < height * width <= plan.PIXELS[True]
+    assert 0.5 * plan.CROPPED_PIXELS[True] < height * width <= plan.CROPPED_PIXELS[True]
 
 
 def test_long_narrow_images_are_cropped_along_their_length(tmp_path):
     info = load_info(write_pairs(tmp_path, 10, (64, 4096), thin=True))
     height, width = planned(info, "--max-minutes", "10")["crop_size"]
     assert height == 64
-    assert 640 <= width <= plan.PIXELS[True] / 64
+    assert 640 <= width <= plan.CROPPED_PIXELS[True] / 64
 
 
 def test_masks_at_full_size_keep_all_detail(tmp_path):
@@ -78,7 +78,7 @@ def test_evaluation_takes_its_share_of_the_time_at_most(tmp_path):
     write_pairs(tmp_path / "train", 8, (64, 64))
     write_pairs(tmp_path / "val", 40, (64, 64))
     every = planned(load_info(tmp_path))["eval_every"]
-    assert plan.EVALUATION_SHARE * 4 * every >= 40 * plan.FORWARD_SHARE
+    assert plan.EVALUATION_SHARE * 4 * every >= 40 * (plan.FORWARD_SHARE + plan.SCORING_SHARE)
     assert every % 2 == 0  # whole epochs
 
 

@@ -15,7 +15,7 @@ from train_utils.monitoring.tracking import available_tracker
 from train_utils.reporting.hub import check_token
 from train_utils.run_dir import PACKAGES, describe_run, flags_as_json
 from train_utils.schedule import SCHEDULES
-from unet.blocks import NORMS, UPSAMPLINGS
+from unet.blocks import BLOCKS, NORMS, UPSAMPLINGS
 from unet.finetune import ARCHITECTURE, OF_ENCODER
 from unet.losses import LOSSES
 
@@ -152,6 +152,7 @@ def _add_model_flags(model: Group) -> None:
     model.add_argument("--base-channels", type=arg.natural, help="width of the first level, 64; with --encoder 16")
     model.add_argument("--depth", type=arg.natural, help="number of poolings, 4; with --encoder its own")
     model.add_argument("--norm", choices=NORMS, help="normalisation, batch")
+    model.add_argument("--block", choices=BLOCKS, help="pairs of convolutions with or without a shortcut")
     model.add_argument("--upsample", choices=UPSAMPLINGS, help="way up, transpose")
     model.add_argument("--dropout", type=arg.fraction, help="at the end of the contracting path, 0")
     model.add_argument("--activation-checkpointing", action="store_true", help="less memory, a third more computing")

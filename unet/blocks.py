@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 Network = TypeVar("Network", bound=nn.Module)
 
 NORMS = ("batch", "group", "instance")
+BLOCKS = ("plain", "residual")
 UPSAMPLINGS = ("transpose", "bilinear", "bilinear_aligned")
 
 
@@ -143,28 +144,39 @@ def _contexts(block: nn.Module) -> tuple[AbstractContextManager, AbstractContext
 
 
 class DoubleConv(nn.Module):
-    """(3 x 3 convolution, norm, ReLU) twice; padded, so height and width stay."""
+    """(3 x 3 convolution, norm, ReLU) twice; padded, so height and width stay.
 
-    def __init__(self, in_channels: int, out_channels: int, norm: str, mid_channels: int | None = None) -> None:
+    A `residual` block adds its input, by a 1 x 1 convolution where channels differ, before the last ReLU (He et al.
+    2015, arXiv:1512.03385).
+    """
+
+    def __init__(
+        self, in_channels: int, out_channels: int, norm: str, block: str, mid_channels: int | None = None
+    ) -> None:
         super().__init__()
         mid_channels = mid_channels or out_channels
+        self.shortcut: nn.Module | None = None
+        if block == "residual":
+            same = in_channels == out_channels
+            self.shortcut = nn.Identity() if same else nn.Conv2d(in_channels, out_channels, kernel_size=1, bias=False)
         self.conv1 = nn.Conv2d(in_channels, mid_channels, kernel_size=3, padding=1, bias=False)
         self.norm1 = norm_layer(norm, mid_channels)
         self.conv2 = nn.Conv2d(mid_channels, out_channels, kernel_size=3, padding=1, bias=False)
         self.norm2 = norm_layer(norm, out_channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = F.relu(self.norm1(self.conv1(x)), inplace=True)
-        return F.relu(self.norm2(self.conv2(x)), inplace=True)
+        y = F.relu(self.norm1(self.conv1(x)), inplace=True)
+        y = self.norm2(self.conv2(y))
+        return F.relu(y if self.shortcut is None else y + self.shortcut(x), inplace=True)
 
 
 class Down(nn.Module):
     """Halve height and width (rounding down), then convolve."""
 
-    def __init__(self, in_channels: int, out_channels: int, norm: str) -> None:
+    def __init__(self, in_channels: int, out_channels: int, norm: str, block: str) -> None:
         super().__init__()
         self.pool = nn.MaxPool2d(2)
-        self.conv = DoubleConv(in_channels, out_channels, norm)
+        self.conv = DoubleConv(in_channels, out_channels, norm, block)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.conv(self.pool(x))
@@ -177,16 +189,18 @@ class Up(nn.Module):
     Pytorch-UNet's bilinear checkpoints were trained with; it looks at the whole image, so tiles never match exactly).
     """
 
-    def __init__(self, in_channels: int, skip_channels: int, out_channels: int, norm: str, upsample: str) -> None:
+    def __init__(
+        self, in_channels: int, skip_channels: int, out_channels: int, norm: str, upsample: str, block: str
+    ) -> None:
         super().__init__()
         if upsample == "transpose":
             self.up = nn.ConvTranspose2d(in_channels, out_channels, kernel_size=2, stride=2)
-            self.conv = DoubleConv(out_channels + skip_channels, out_channels, norm)
+            self.conv = DoubleConv(out_channels + skip_channels, out_channels, norm, block)
         else:
             aligned = upsample == "bilinear_aligned"
             self.up = nn.Upsample(scale_factor=2, mode="bilinear", align_corners=aligned)
             mid_channels = min(skip_channels, 2 * out_channels)
-            self.conv = DoubleConv(in_channels + skip_channels, out_channels, norm, mid_channels)
+            self.conv = DoubleConv(in_channels + skip_channels, out_channels, norm, block, mid_channels)
 
     def forward(self, x: Tensor, skip: Tensor) -> Tensor:
         x = self.up(x)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from unet.blocks import NORMS, UPSAMPLINGS
+from unet.blocks import BLOCKS, NORMS, UPSAMPLINGS
 
 IGNORE_INDEX = 255  # the class index, inside this project, of pixels that count in neither loss nor metric
 MaskValue = int | tuple[int, int, int]  # a grey level or an RGB colour
@@ -82,6 +82,7 @@ class UNetConfig:
         dropout: probability, at the end of the contracting path as in the paper.
         encoder: the config of a backbone of transformers that takes the place of the contracting path, with its
             `_name_or_path` and `license`; `depth` is then the level of its coarsest features.
+        block: `plain` or `residual`.
     """
 
     in_channels: int = 3
@@ -93,6 +94,7 @@ class UNetConfig:
     dropout: float = 0.0
     preprocess: Preprocess = field(default_factory=Preprocess)
     encoder: dict[str, Any] | None = None
+    block: str = "plain"
 
     def __post_init__(self) -> None:
         if isinstance(self.preprocess, dict):  # from config.json
@@ -104,6 +106,7 @@ class UNetConfig:
         for name in ("in_channels", "num_classes", "base_channels", "depth"):
             expect(name, getattr(self, name), _is_natural(getattr(self, name)), "a whole number of 1 or more")
         expect("norm", self.norm, self.norm in NORMS, f"one of {', '.join(NORMS)}")
+        expect("block", self.block, self.block in BLOCKS, f"one of {', '.join(BLOCKS)}")
         expect("upsample", self.upsample, self.upsample in UPSAMPLINGS, f"one of {', '.join(UPSAMPLINGS)}")
         expect("encoder", self.encoder, self.encoder is None or isinstance(self.encoder, dict), "null, or an object")
         is_share = _is_number(self.dropout) and 0 <= self.dropout < 1

@@ -13,7 +13,7 @@ from unet.config import Preprocess, UNetConfig
 from unet.loading import load_model
 from unet.model import DeeplySupervisedUNet, UNet
 
-ARCHITECTURE = ("base_channels", "depth", "norm", "upsample", "dropout")
+ARCHITECTURE = ("base_channels", "depth", "norm", "block", "upsample", "dropout")
 OF_ENCODER = ("encoder_weights", "freeze_encoder", "encoder_lr_factor")
 BASE_CHANNELS = 16  # beside an encoder: at 64, full resolution alone would take more computing than a ResNet-50
 

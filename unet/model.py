@@ -56,12 +56,14 @@ class UNet(
         if self.encoder is not None:  # which leaves the levels above its own to convolutions
             downs = self.encoder.first_level - 1
             skips[self.encoder.first_level :] = self.encoder.channels
-        self.stem = DoubleConv(config.network_channels, skips[0], config.norm)
-        self.downs = nn.ModuleList(Down(skips[level], skips[level + 1], config.norm) for level in range(downs))
+        self.stem = DoubleConv(config.network_channels, skips[0], config.norm, config.block)
+        self.downs = nn.ModuleList(
+            Down(skips[level], skips[level + 1], config.norm, config.block) for level in range(downs)
+        )
         self.dropout = nn.Dropout(config.dropout)
         below = [*outputs[1:-1], skips[-1]]
         self.ups = nn.ModuleList(
-            Up(below[level], skips[level], outputs[level], config.norm, config.upsample)
+            Up(below[level], skips[level], outputs[level], config.norm, config.upsample, config.block)
             for level in reversed(range(config.depth))
         )
         self.head = OutConv(config.base_channels, config.num_classes)
@@ -77,10 +79,10 @@ class UNet(
             pixels for the computation and cropped back, since pooling would leave nothing of it; for an encoder of
             transformers every side is, to the next multiple of 2^depth.
         """
-        return self._cropped(self.head(self.decode(images)[-1]), images)
+        return self._cropped(self.head(self.decode(images, levels=1)[0]), images)
 
-    def decode(self, images: Tensor) -> list[Tensor]:
-        """Features of each level of the way up, coarsest first: the last are those of every pixel."""
+    def decode(self, images: Tensor, levels: int) -> list[Tensor]:
+        """Features (B, channels, h, w) of the way up at each of the finest `levels`, finest first."""
         padded = self._pad(((images - self.mean) / self.std).to(self.mean.dtype))
         recompute = self.activation_checkpointing and self.training
         run = recomputed if recompute else lambda block, *x: block(*x)
@@ -89,10 +91,12 @@ class UNet(
             skips.append(run(down, skips[-1]))
         if self.encoder is not None:
             skips += self.encoder(padded, recompute)
-        features = [self.dropout(skips.pop())]
+        x = self.dropout(skips.pop())
+        features: list[Tensor] = []
         for up in self.ups:
-            features.append(run(up, features[-1], skips.pop()))
-        return features[1:]
+            x = run(up, x, skips.pop())
+            features = [x, *features][:levels]
+        return features
 
     @staticmethod
     def _cropped(logits: Tensor, images: Tensor) -> Tensor:
@@ -186,9 +190,8 @@ class DeeplySupervisedUNet(UNet):
         """As `UNet`; in training the logits (B, num_classes, h, w) of each level, finest first."""
         if not self.training:
             return super().forward(images)
-        features = self.decode(images)[::-1]
-        coarser = [head(x) for head, x in zip(self.heads, features[1:], strict=False)]
-        return [self._cropped(self.head(features[0]), images), *coarser]
+        finest, *coarser = self.decode(images, self.levels)
+        return [self._cropped(self.head(finest), images), *(f(x) for f, x in zip(self.heads, coarser, strict=True))]
 
     def published_state(self) -> dict[str, Tensor]:
         """Without the heads that only training has."""

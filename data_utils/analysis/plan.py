@@ -22,22 +22,27 @@ DEFAULTS: dict[str, Any] = {  # without a plan: the original U-Net on images as 
     "crop_size": None,
     "augment": "basic",
     "base_channels": None,  # UNetConfig's, or what suits an encoder
+    "block": None,
     "batch_size": 4,
     "epochs": 10,
     "eval_every": 0,
     "checkpoint_every": 0,
 }
 SHORT = 60  # minutes, below which small and narrow wins: more steps are worth more than what they leave out
-PIXELS = {True: 192 * 256, False: 512 * 512}  # of a training image, in a short run and in others
+# of short runs, and of others
+RESIZED_PIXELS = {True: 128 * 160, False: 512 * 512}  # of an image, where its masks allow it
+CROPPED_PIXELS = {True: 192 * 256, False: 512 * 512}
 WIDTH = {True: 16, False: 32}
+BATCH_SIZE = {True: 2, False: 4}
 MANY_IMAGES, WIDTH_OF_MANY = 5000, 64
-SCALES = (1.0, 0.75, 0.5, 1 / 3, 0.25)
+SCALES = (1.0, 0.75, 0.5, 0.33, 0.25)
 DETAIL_KEPT = 0.9  # mean IoU of the masks at a scale with themselves
 MASKS = 32  # that it is measured on
 SIDE_STEP = 32  # crops are a multiple of it
 STEPS = 2000  # that a run takes at least
 EVALUATION_SHARE = 0.1  # of the time of training, at most
 FORWARD_SHARE = 1 / 3  # of a training step's time that its forward pass takes
+SCORING_SHARE = 1 / 24  # that logits take, for each pixel of a mask: they are resized to it and counted
 
 
 def plan_settings(info: DatasetInfo, asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -57,13 +62,14 @@ def plan_settings(info: DatasetInfo, asked: Mapping[str, Any]) -> dict[str, Any]
             settings[name] = value
 
     sized = asked["image_size"] or asked["crop_size"]
-    settle("scale", 1.0 if sized else _scale(info, PIXELS[short]))
+    settle("scale", 1.0 if sized else _scale(info, RESIZED_PIXELS[short]))
     if not asked["image_size"]:
-        settle("crop_size", _crop_size(sizes * settings["scale"], PIXELS[short]))
+        settle("crop_size", _crop_size(sizes * settings["scale"], CROPPED_PIXELS[short]))
     settle("augment", DEFAULTS["augment"])
     if not asked["encoder"]:
         settle("base_channels", WIDTH_OF_MANY if len(info.train) >= MANY_IMAGES and not short else WIDTH[short])
-    settle("batch_size", DEFAULTS["batch_size"])
+    settle("block", "residual")
+    settle("batch_size", BATCH_SIZE[short])
     settle("epochs", max(DEFAULTS["epochs"], math.ceil(STEPS * settings["batch_size"] / len(info.train))))
     settle("eval_every", _eval_every(info, settings))
     settle("checkpoint_every", settings["eval_every"])
@@ -132,10 +138,11 @@ def _crop_size(sizes: np.ndarray, pixels: int) -> tuple[int, int] | None:
 
 def _eval_every(info: DatasetInfo, settings: Mapping[str, Any]) -> int:
     """Steps between evaluations: an epoch, or as many as keep them below their share of the time."""
-    train, val = (split.sizes.prod(axis=1) * settings["scale"] ** 2 for split in (info.train, info.val))
+    train, masks = (split.sizes.prod(axis=1).mean() for split in (info.train, info.val))
+    seen = [pixels * settings["scale"] ** 2 for pixels in (train, masks)]
     if settings["image_size"]:
-        train = val = np.array([math.prod(settings["image_size"])])
-    of_step = settings["batch_size"] * (math.prod(settings["crop_size"]) if settings["crop_size"] else train.mean())
+        seen = [math.prod(settings["image_size"])] * 2
+    of_step = settings["batch_size"] * (math.prod(settings["crop_size"]) if settings["crop_size"] else seen[0])
     epoch = math.ceil(len(info.train) / settings["batch_size"])
-    evaluation = val.mean() * len(info.val) * FORWARD_SHARE
+    evaluation = len(info.val) * (seen[1] * FORWARD_SHARE + masks * SCORING_SHARE)
     return epoch * math.ceil(evaluation / (EVALUATION_SHARE * of_step * epoch))

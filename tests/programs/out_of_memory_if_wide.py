@@ -16,16 +16,16 @@ ERRORS = {
     "cpu": RuntimeError("DefaultCPUAllocator: can't allocate memory"),
 }
 
-forward = UNet.forward
+decode = UNet.decode
 error = ERRORS[sys.argv[1]]
 
 
-def forward_if_narrow(self: UNet, images: torch.Tensor) -> torch.Tensor:
+def decode_if_narrow(self: UNet, images: torch.Tensor, levels: int) -> list[torch.Tensor]:
     if images.shape[-1] > WIDEST:
         raise error
-    return forward(self, images)
+    return decode(self, images, levels)
 
 
-UNet.forward = forward_if_narrow
+UNet.decode = decode_if_narrow
 sys.argv = sys.argv[2:]
 runpy.run_path(sys.argv[0], run_name="__main__")

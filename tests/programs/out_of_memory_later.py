@@ -13,19 +13,19 @@ from unet import UNet
 
 STEPS_THAT_FIT, IMAGES_THAT_FIT = 6, 2
 
-forward = UNet.forward
+decode = UNet.decode
 large_batches: list[torch.Tensor] = []
 
 
-def forward_with_little_memory(self: UNet, images: torch.Tensor) -> torch.Tensor:
+def decode_with_little_memory(self: UNet, images: torch.Tensor, levels: int) -> list[torch.Tensor]:
     # preflight's estimate runs on the meta device
     if self.training and images.device.type == "cpu" and len(images) > IMAGES_THAT_FIT and os.environ["RANK"] == "1":
         large_batches.append(images)
         if len(large_batches) > STEPS_THAT_FIT:
             raise torch.OutOfMemoryError("CUDA out of memory.")
-    return forward(self, images)
+    return decode(self, images, levels)
 
 
-UNet.forward = forward_with_little_memory
+UNet.decode = decode_with_little_memory
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")

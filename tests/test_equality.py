@@ -7,8 +7,9 @@ from data_utils.loading.augment import augment, draw, pack_draws
 from data_utils.loading.batch_sampler import BatchSplit, TrainingSampler
 from train_utils.optim import build_optimizer
 from train_utils.schedule import learning_rate
-from unet import UNet, UNetConfig
+from unet import UNetConfig
 from unet.losses import SegmentationLoss
+from unet.model import DeeplySupervisedUNet
 
 IMAGES, CLASSES, HEIGHT, WIDTH, STEPS, BATCH = 14, 3, 24, 32, 20, 8
 
@@ -20,8 +21,9 @@ def losses_of_a_run(processes: int, micro_batch_size: int, accumulation: int, se
     masks = torch.randint(0, CLASSES, (IMAGES, HEIGHT, WIDTH), dtype=torch.uint8)
     masks[:, :5] = 255
     fill = std = torch.full((3,), 50.0)
-    network = UNet(UNetConfig(3, CLASSES, base_channels=4, depth=2, norm="group")).double().train()
-    criterion = SegmentationLoss(CLASSES).double()
+    config = UNetConfig(3, CLASSES, base_channels=4, depth=3, norm="group", block="residual")
+    network = DeeplySupervisedUNet(config).double().train()
+    criterion = SegmentationLoss(CLASSES, "ce+logdice", levels=network.levels).double()
     optimizer = build_optimizer(network, "adamw", 1e-3, 1e-2)
     shapes = torch.tensor([[HEIGHT, WIDTH]]).expand(IMAGES, 2).numpy()
     split = BatchSplit(BATCH, processes, micro_batch_size, accumulation)
@@ -40,7 +42,7 @@ def losses_of_a_run(processes: int, micro_batch_size: int, accumulation: int, se
             draws = [draw((slot.epoch, slot.index), **settings) for slot in slots]
             pair = augment(images[indices], truth, draws, pack_draws(draws, 3), fill=fill, std=std)
             micro_batches.append((pair[0].double(), pair[1]))
-        counts = sum(criterion.counts(truth) for _, truth in micro_batches)
+        counts = sum(criterion.step_counts(truth) for _, truth in micro_batches)
         shares = []
         for inputs, truth in micro_batches:
             shares.append(criterion(network(inputs), truth, counts))

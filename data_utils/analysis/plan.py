@@ -70,7 +70,8 @@ def plan_settings(info: DatasetInfo, asked: Mapping[str, Any]) -> dict[str, Any]
         settle("base_channels", WIDTH_OF_MANY if len(info.train) >= MANY_IMAGES and not short else WIDTH[short])
     settle("block", "residual")
     settle("batch_size", BATCH_SIZE[short])
-    settle("epochs", max(DEFAULTS["epochs"], math.ceil(STEPS * settings["batch_size"] / len(info.train))))
+    steps = 0 if asked["max_steps"] or asked["max_minutes"] else STEPS
+    settle("epochs", max(DEFAULTS["epochs"], math.ceil(steps * settings["batch_size"] / len(info.train))))
     settle("eval_every", _eval_every(info, settings))
     settle("checkpoint_every", settings["eval_every"])
     return {name: settings[name] for name in DEFAULTS if asked[name] is None}

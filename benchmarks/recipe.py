@@ -1,0 +1,285 @@
+"""Which recipe scores best after equal minutes: the defaults of train.py against one change at a time.
+
+python benchmarks/recipe.py rates DATA RESULTS
+python benchmarks/recipe.py run DATA RESULTS --minutes 3 --seeds 0 1 2
+python benchmarks/recipe.py table RESULTS
+
+DATA holds the folders `camvid` and `isbi2012`; a third set, cracks in pavement, is drawn into RESULTS. `rates` measures how
+many steps each candidate makes in a minute of one core's time. `run` trains each candidate for as many steps as fit into
+the minutes, whatever else the machine does meanwhile, in the precision of accelerate's environment variables; what
+RESULTS/scores.jsonl holds already is not trained again. `table` prints the means over the seeds, and mean and standard
+deviation of the paired differences to the recipe.
+"""
+
+import argparse
+import json
+import math
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image, ImageDraw, ImageFilter
+from torch import Tensor, nn
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import train
+from unet.finetune import StartingPoint
+
+TRIAL = 5, 25  # steps of two runs whose times differ by those of 20 steps
+RARELY = "1000000"
+COMMON = ["--plan", "none", "--tracker", "none", "--num-workers", "0", "--eval-every", RARELY]
+COMMON += ["--checkpoint-every", RARELY, "--log-every", RARELY]
+RECIPE = ["--loss", "ce+logdice", "--deep-supervision", "--block", "residual", "--batch-size", "2"]
+RECIPE += ["--base-channels", "16"]
+SETS = {  # as the plan sees them in a short run
+    "camvid": ["--ignore-index", "11", "--scale", "0.33"],
+    "isbi": ["--classes", "0=membrane,255=cell", "--scale", "0.5"],
+    "cracks": ["--crop-size", "192", "192"],
+}
+TRAINING_SLICES = 24  # of ISBI's 30; the last six validate
+
+
+def class_weights(power: float, *, fading: bool = False) -> Callable[[], None]:
+    """Of each class its frequency to the power of -`power`; with `fading` the power falls to 0 over the run."""
+
+    def weigh(_: object, pixels: list[int]) -> Tensor:
+        counts = torch.tensor(pixels, dtype=torch.float32).clamp_min(1)
+        return (counts.median() / counts) ** power
+
+    def patch() -> None:
+        train.class_weight_tensor = weigh
+        if not fading:
+            return
+        make_step, total, done = train.train_step, int(sys.argv[sys.argv.index("--max-steps") + 1]), 0
+        first: list[Tensor] = []
+
+        def train_step(accelerator, model, optimizer, criterion, *rest):
+            nonlocal done
+            first[:] = first or [criterion.class_weights.clone()]
+            criterion.class_weights.copy_(first[0] ** (1 - done / total))
+            done += 1
+            return make_step(accelerator, model, optimizer, criterion, *rest)
+
+        train.train_step = train_step
+
+    return patch
+
+
+def optimizer_setting(name: str, value: object) -> Callable[[], None]:
+    """Another value of an optimizer's group."""
+
+    def patch() -> None:
+        build = train.build_optimizer
+
+        def changed(*args):
+            optimizer = build(*args)
+            for group in optimizer.param_groups:
+                group[name] = value
+            return optimizer
+
+        train.build_optimizer = changed
+
+    return patch
+
+
+def kaiming() -> None:
+    """He et al. 2015, fan out, for the 3 x 3 convolutions."""
+    build = StartingPoint.build
+
+    def initialized(self, *args):
+        network = build(self, *args)
+        for module in network.modules():
+            if isinstance(module, nn.Conv2d) and module.kernel_size == (3, 3):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        return network
+
+    StartingPoint.build = initialized
+
+
+BEFORE = ["--loss", "ce+dice", "--no-deep-supervision", "--block", "plain", "--batch-size", "4"]
+SGD = ["--optimizer", "sgd", "--learning-rate", "1e-2", "--schedule", "poly", "--weight-decay", "3e-5"]
+# flags behind the recipe's, which win, and what no flag does
+CANDIDATES: dict[str, tuple[list[str], Callable[[], None] | None]] = {
+    "recipe": ([], None),
+    "before: the four below, batches of 4": (BEFORE, None),
+    "loss ce+dice": (["--loss", "ce+dice"], None),
+    "loss ce": (["--loss", "ce"], None),
+    "loss focal+dice": (["--loss", "focal+dice"], None),
+    "no deep supervision": (["--no-deep-supervision"], None),
+    "plain blocks": (["--block", "plain"], None),
+    "batches of 1": (["--batch-size", "1"], None),
+    "batches of 4": (["--batch-size", "4"], None),
+    "width 8": (["--base-channels", "8"], None),
+    "width 24": (["--base-channels", "24"], None),
+    "width 32": (["--base-channels", "32"], None),
+    "depth 5": (["--depth", "5"], None),
+    "bilinear upsampling": (["--upsample", "bilinear"], None),
+    "group norm": (["--norm", "group"], None),
+    "EMA 0.99": (["--ema-decay", "0.99"], None),
+    "learning rate 2e-3": (["--learning-rate", "2e-3"], None),
+    "learning rate 5e-4": (["--learning-rate", "5e-4"], None),
+    "SGD, momentum 0.99, poly": (SGD, optimizer_setting("momentum", 0.99)),
+    "AdamW, beta2 0.95": ([], optimizer_setting("betas", (0.9, 0.95))),
+    "no clipping": (["--max-grad-norm", "0"], None),
+    "class weights 1 / frequency": ([], class_weights(1.0)),
+    "class weights 1 / root of frequency": ([], class_weights(0.5)),
+    "class weights that fade": ([], class_weights(1.0, fading=True)),
+    "Kaiming initialisation": ([], kaiming),
+    "no augmentation": (["--augment", "none"], None),
+    "strong augmentation": (["--augment", "strong"], None),
+    "scale 0.5": (["--scale", "0.5"], None),
+    "scale 0.25": (["--scale", "0.25"], None),
+}
+
+
+def prepare(data: Path, results: Path) -> dict[str, list[str]]:
+    """The flags that name each data set: ISBI is split by links, cracks are drawn."""
+    folders = {"camvid": data / "camvid", "isbi": results / "isbi", "cracks": results / "cracks"}
+    if not folders["isbi"].exists():
+        for kind in ("images", "masks"):
+            for number, file in enumerate(sorted((data / "isbi2012" / kind).iterdir())):
+                part = folders["isbi"] / ("train" if number < TRAINING_SLICES else "val") / kind
+                part.mkdir(parents=True, exist_ok=True)
+                (part / file.name).symlink_to(file.resolve())
+    if not folders["cracks"].exists():
+        for part, count, first in (("train", 60, 0), ("val", 20, 1000)):
+            for kind in ("images", "masks"):
+                (folders["cracks"] / part / kind).mkdir(parents=True)
+            for number in range(count):
+                pictures = draw_cracks(np.random.default_rng([1, first + number]))
+                for kind, picture in zip(("images", "masks"), pictures, strict=True):
+                    picture.save(folders["cracks"] / part / kind / f"{number}.png")
+    return {name: ["--dataset", str(folder), *RECIPE, *SETS[name]] for name, folder in folders.items()}
+
+
+def draw_cracks(rng: np.random.Generator) -> tuple[Image.Image, Image.Image]:
+    """A picture of 240 x 320 and its mask: thin dark lines, 2% of the pixels, on uneven, noisy ground with stains."""
+    height, width = 240, 320
+    light = Image.fromarray(rng.uniform(100, 160, (6, 8)).astype(np.uint8)).resize((width, height), Image.BICUBIC)
+    coarse = Image.fromarray(rng.normal(0, 14, (height // 3, width // 3)).astype(np.float32)).resize((width, height))
+    ground = np.asarray(light, np.float32) + rng.normal(0, 18, (height, width)) + np.asarray(coarse)
+    stains, mask = Image.new("L", (width, height)), Image.new("L", (width, height))
+    for _ in range(rng.integers(2, 7)):
+        x, y, r = rng.uniform(0, width), rng.uniform(0, height), rng.uniform(4, 25)
+        box = (x - r, y - r * rng.uniform(0.3, 1), x + r, y + r)
+        ImageDraw.Draw(stains).ellipse(box, fill=int(rng.integers(20, 60)))
+    for _ in range(rng.integers(1, 4)):
+        x, y, angle = rng.uniform(0, width), rng.uniform(0, height), rng.uniform(0, 2 * math.pi)
+        thickness = int(rng.integers(1, 5))
+        for _ in range(rng.integers(15, 45)):
+            angle += rng.normal(0, 0.4)
+            end = x + 8 * math.cos(angle), y + 8 * math.sin(angle)
+            ImageDraw.Draw(mask).line((x, y, *end), fill=1, width=thickness)
+            x, y = end
+    soft = np.asarray(stains.filter(ImageFilter.GaussianBlur(3)), np.float32)
+    dark = np.asarray(mask.point(lambda v: 255 * v).filter(ImageFilter.GaussianBlur(0.7)), np.float32) / 255
+    grey = ground - soft - dark * rng.uniform(25, 60)
+    colour = np.stack([grey * factor for factor in rng.uniform(0.92, 1.08, 3)], axis=-1)
+    return Image.fromarray(colour.clip(0, 255).astype(np.uint8)), mask
+
+
+def trained(flags: list[str], candidate: str, steps: int, seed: int) -> tuple[dict, float]:
+    """The last record of a run of train.py in a process of its own, and the processor time that it took, in seconds."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "run"
+        flags = [*flags, *CANDIDATES[candidate][0], *COMMON, "--output-dir", str(output)]
+        command = [sys.executable, __file__, "train", candidate, *flags, "--max-steps", str(steps), "--seed", str(seed)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        record = json.loads((output / "metrics.jsonl").read_text().splitlines()[-1])
+    return record, resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
+
+
+def rates(args: argparse.Namespace) -> None:
+    """Steps a minute of each candidate in float32, into RESULTS/rates.json."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    os.environ["ACCELERATE_MIXED_PRECISION"] = "no"
+    file = args.results / "rates.json"
+    found = json.loads(file.read_text()) if file.exists() else {}
+    for name, flags in prepare(args.data, args.results).items():
+        for candidate in args.candidates:
+            if name in args.sets and candidate not in found.setdefault(name, {}):
+                few, many = (trained(flags, candidate, steps, seed=0)[1] for steps in TRIAL)
+                found[name][candidate] = 60 * (TRIAL[1] - TRIAL[0]) / (many - few)
+                print(f"{name}, {candidate}: {found[name][candidate]:.0f} steps a minute", flush=True)
+                file.write_text(json.dumps(found, indent=2))
+
+
+def run(args: argparse.Namespace) -> None:
+    """Scores of each candidate, set and seed, a line each in RESULTS/scores.jsonl."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    sets, found = prepare(args.data, args.results), json.loads((args.results / "rates.json").read_text())
+    file = args.results / "scores.jsonl"
+    for seed in args.seeds:
+        for candidate in args.candidates:
+            for name in args.sets:
+                key = {"set": name, "candidate": candidate, "seed": seed, "minutes": args.minutes}
+                lines = file.read_text().splitlines() if file.exists() else []
+                if any(json.loads(line).items() >= key.items() for line in lines):
+                    continue
+                steps = round(args.minutes * found[name][candidate])
+                record, _ = trained(sets[name], candidate, steps, seed)
+                scores = {tag: value for tag, value in record.items() if tag.startswith("eval/")}
+                with file.open("a") as out:
+                    out.write(json.dumps(key | {"steps": steps} | scores) + "\n")
+                print(f"{name}, {candidate}, seed {seed}: {record['eval/mean_iou']:.3f}", flush=True)
+
+
+def table(args: argparse.Namespace) -> None:
+    """Mean IoU over the seeds, and the difference to the recipe with the same seeds (mean, standard deviation)."""
+    scores: dict[tuple[str, str], dict[int, float]] = {}
+    for line in (args.results / "scores.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        scores.setdefault((record["candidate"], record["set"]), {})[record["seed"]] = record["eval/mean_iou"]
+    print("| change | " + " | ".join(SETS) + " | seeds |")
+    for candidate in CANDIDATES:
+        cells, seeds = [], set()
+        for name in SETS:
+            mine, base = scores.get((candidate, name), {}), scores.get(("recipe", name), {})
+            pairs = [mine[seed] - base[seed] for seed in mine if seed in base]
+            spread = f" ± {statistics.stdev(pairs):.3f}" if len(pairs) > 1 and candidate != "recipe" else ""
+            means = f"{statistics.mean(mine.values()):.3f}" if mine else ""
+            cells.append(means + (f" ({statistics.mean(pairs):+.3f}{spread})" if pairs and spread else ""))
+            seeds.add(len(mine))
+        if any(cells):
+            print(f"| {candidate} | " + " | ".join(cells) + f" | {max(seeds)} |")
+
+
+def main() -> None:
+    """The subcommands above, and `train CANDIDATE`, which is train.py with that change and without its report."""
+    if sys.argv[1:2] == ["train"]:
+        patch = CANDIDATES[sys.argv[2]][1]
+        sys.argv = ["train.py", *sys.argv[3:]]
+        train.write_results = lambda *_: None
+        if patch is not None:
+            patch()
+        train.main()
+        return
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(required=True)
+    for work in (rates, run, table):
+        command = commands.add_parser(work.__name__)
+        if work is not table:
+            command.add_argument("data", type=Path)
+            command.add_argument("--candidates", nargs="+", choices=CANDIDATES, default=list(CANDIDATES))
+            command.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
+        command.add_argument("results", type=Path)
+        if work is run:
+            command.add_argument("--minutes", type=float, default=3)
+            command.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+        command.set_defaults(run=work)
+    args = parser.parse_args()
+    args.results.mkdir(parents=True, exist_ok=True)
+    args.run(args)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""Deep supervision: coarser levels have heads in training and in checkpoints, and nowhere else."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import write_folder
+from in_process import run_train
+from safetensors.torch import load_file
+
+from runtime.errors import CheckpointError
+from unet import UNet, UNetConfig
+from unet.losses import SegmentationLoss
+from unet.model import DeeplySupervisedUNet
+
+FLAGS = ["--plan", "none", "--base-channels", "2", "--depth", "3", "--norm", "group", "--num-workers", "0"]
+FLAGS += ["--tracker", "none", "--checkpoint-every", "2", "--keep-checkpoints", "9", "--block", "residual"]
+
+
+def deep(**settings) -> DeeplySupervisedUNet:
+    torch.manual_seed(0)
+    return DeeplySupervisedUNet(UNetConfig(3, 4, base_channels=2, **settings))
+
+
+@pytest.mark.parametrize("size", [(97, 131), (33, 64), (15, 15)])
+@pytest.mark.parametrize("upsample", ["transpose", "bilinear"])
+def test_training_gives_logits_of_every_level_but_the_lowest_two(size, upsample):
+    network = deep(upsample=upsample)
+    finest, *coarser = network.train()(torch.rand(2, 3, *size))
+    assert finest.shape == (2, 4, *size)
+    height, width = (max(side, 32) if side < 16 else side for side in size)  # padded where pooling would leave nothing
+    assert [x.shape for x in coarser] == [(2, 4, height // 2, width // 2), (2, 4, height // 4, width // 4)]
+
+
+def test_every_level_is_trained():
+    network = deep(depth=4)
+    masks = torch.randint(0, 4, (2, 50, 70))
+    criterion = SegmentationLoss(4, "ce+logdice", levels=network.levels)
+    criterion(network.train()(torch.rand(2, 3, 50, 70)), masks, criterion.step_counts(masks)).backward()
+    assert all(parameter.grad.abs().sum() > 0 for parameter in network.heads.parameters())
+
+
+def test_evaluation_knows_nothing_of_the_heads(tmp_path):
+    network = deep(block="residual").eval()
+    network.save_pretrained(tmp_path)
+    assert not any(name.startswith("heads.") for name in load_file(tmp_path / "model.safetensors"))
+    images = torch.rand(1, 3, 40, 56)
+    with torch.inference_mode():
+        assert torch.equal(UNet.from_pretrained(tmp_path)(images), network(images))
+
+
+def test_a_shallow_network_has_one_level():
+    network = deep(depth=1)
+    assert network.levels == 1 and len(network.train()(torch.rand(1, 3, 16, 16))) == 1
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A data folder, and the output of six steps on it."""
+    folder = tmp_path_factory.mktemp("deep")
+    write_folder(folder / "data", 10, seed=0)
+    assert run_train(folder / "run", "--dataset", folder / "data", *FLAGS, "--max-steps", "6").exit_code == 0
+    return folder / "data", folder / "run"
+
+
+def test_a_resumed_run_goes_on_with_its_heads_bit_for_bit(whole, tmp_path):
+    data, output = whole
+    flags = ["--dataset", data, *FLAGS, "--max-steps", "6"]
+    again = run_train(tmp_path / "again", *flags, "--resume", output / "checkpoints" / "step-00000002")
+    assert again.exit_code == 0, again.output
+    for kind in ("model", "optimizer"):
+        first, second = (
+            load_file(run / f"checkpoints/step-00000006/{kind}.safetensors") for run in (output, again.folder)
+        )
+        assert first.keys() == second.keys()
+        assert all(torch.equal(first[name], second[name]) for name in first)
+    assert any(name.startswith("heads.") for name in load_file(output / "checkpoints/step-00000006/model.safetensors"))
+
+
+def test_a_run_does_not_go_on_without_its_heads(whole, tmp_path):
+    data, output = whole
+    flags = ["--dataset", data, *FLAGS, "--max-steps", "6", "--no-deep-supervision"]
+    with pytest.raises(CheckpointError, match="the checkpoint's deep supervision is True, this run's False"):
+        run_train(tmp_path / "other", *flags, "--resume", output / "checkpoints" / "step-00000002")
+
+
+def test_a_repeated_run_keeps_the_switch_off(whole, tmp_path):
+    data, _ = whole
+    run = run_train(tmp_path / "a", "--dataset", data, *FLAGS, "--max-steps", "2", "--no-deep-supervision")
+    again = run_train(tmp_path / "b", "--like", run.folder)
+    assert "without a change" in again.output
+    assert again.settings["flags"]["deep_supervision"] is False

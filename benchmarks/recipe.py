@@ -4,22 +4,23 @@ python benchmarks/recipe.py rates DATA RESULTS
 python benchmarks/recipe.py run DATA RESULTS --minutes 3 --seeds 0 1 2
 python benchmarks/recipe.py table RESULTS
 
-DATA holds the folders `camvid` and `isbi2012`; a third set, cracks in pavement, is drawn into RESULTS. `rates` measures how
-many steps each candidate makes in a minute of one core's time. `run` trains each candidate for as many steps as fit into
-the minutes, whatever else the machine does meanwhile, in the precision of accelerate's environment variables; what
-RESULTS/scores.jsonl holds already is not trained again. `table` prints the means over the seeds, and mean and standard
-deviation of the paired differences to the recipe.
+DATA holds the folders `camvid` and `isbi2012`; a third set, cracks in pavement, is drawn into RESULTS. `rates` measures
+how many steps each candidate makes in a minute of one core's time. `run` trains each candidate for as many steps as fit
+into the minutes, whatever else the machine does meanwhile, in the precision of accelerate's environment variables;
+whose rate was not measured, for it costs what the recipe does, has the recipe's. What stands in RESULTS/scores.jsonl
+is not trained again. `table` prints the means over the seeds, and mean and standard deviation of the paired
+differences to the recipe.
 """
 
 import argparse
 import json
 import math
 import os
-import resource
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -33,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import train
 from unet.finetune import StartingPoint
 
-TRIAL = 5, 25  # steps of two runs whose times differ by those of 20 steps
+TRIAL = 25  # steps, of which the median counts
 RARELY = "1000000"
 COMMON = ["--plan", "none", "--tracker", "none", "--num-workers", "0", "--eval-every", RARELY]
 COMMON += ["--checkpoint-every", RARELY, "--log-every", RARELY]
@@ -187,15 +188,14 @@ def draw_cracks(rng: np.random.Generator) -> tuple[Image.Image, Image.Image]:
 
 
 def trained(flags: list[str], candidate: str, steps: int, seed: int) -> tuple[dict, float]:
-    """The last record of a run of train.py in a process of its own, and the processor time that it took, in seconds."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    """The last record of a run of train.py in a process of its own, and the processor time of a step, in seconds."""
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "run"
         flags = [*flags, *CANDIDATES[candidate][0], *COMMON, "--output-dir", str(output)]
         command = [sys.executable, __file__, "train", candidate, *flags, "--max-steps", str(steps), "--seed", str(seed)]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        done = subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         record = json.loads((output / "metrics.jsonl").read_text().splitlines()[-1])
-    return record, resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
+    return record, float(done.stdout.splitlines()[-1])
 
 
 def rates(args: argparse.Namespace) -> None:
@@ -207,8 +207,7 @@ def rates(args: argparse.Namespace) -> None:
     for name, flags in prepare(args.data, args.results).items():
         for candidate in args.candidates:
             if name in args.sets and candidate not in found.setdefault(name, {}):
-                few, many = (trained(flags, candidate, steps, seed=0)[1] for steps in TRIAL)
-                found[name][candidate] = 60 * (TRIAL[1] - TRIAL[0]) / (many - few)
+                found[name][candidate] = 60 / trained(flags, candidate, TRIAL, seed=0)[1]
                 print(f"{name}, {candidate}: {found[name][candidate]:.0f} steps a minute", flush=True)
                 file.write_text(json.dumps(found, indent=2))
 
@@ -225,7 +224,7 @@ def run(args: argparse.Namespace) -> None:
                 lines = file.read_text().splitlines() if file.exists() else []
                 if any(json.loads(line).items() >= key.items() for line in lines):
                     continue
-                steps = round(args.minutes * found[name][candidate])
+                steps = round(args.minutes * found[name].get(candidate, found[name]["recipe"]))
                 record, _ = trained(sets[name], candidate, steps, seed)
                 scores = {tag: value for tag, value in record.items() if tag.startswith("eval/")}
                 with file.open("a") as out:
@@ -261,7 +260,15 @@ def main() -> None:
         train.write_results = lambda *_: None
         if patch is not None:
             patch()
+        make_step, starts = train.train_step, []
+
+        def train_step(*args):
+            starts.append(time.process_time())  # other programs take none of it
+            return make_step(*args)
+
+        train.train_step = train_step
         train.main()
+        print(statistics.median(np.diff(starts)))
         return
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(required=True)

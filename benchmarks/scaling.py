@@ -55,7 +55,16 @@ def worker(first_core: int, arguments: list[str]) -> None:
 def start(args: argparse.Namespace, output: Path, processes: int, batch_size: int, first_core: int = 0):
     """A run of `processes` in the background; one log line tells of all its steps but the warm-up."""
     launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-    flags = ["--dataset", str(args.data), "--output-dir", str(output), "--max-steps", str(args.steps + WARMUP_STEPS)]
+    flags = [
+        "--plan",
+        "none",
+        "--dataset",
+        str(args.data),
+        "--output-dir",
+        str(output),
+        "--max-steps",
+        str(args.steps + WARMUP_STEPS),
+    ]
     flags += ["--base-channels", str(args.base_channels), "--norm", "group", "--num-workers", str(args.num_workers)]
     flags += ["--batch-size", str(batch_size)]
     flags += [] if args.mixed_sizes else ["--image-size", str(args.image_size), str(args.image_size)]

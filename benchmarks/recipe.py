@@ -252,6 +252,19 @@ def table(args: argparse.Namespace) -> None:
             print(f"| {candidate} | " + " | ".join(cells) + f" | {max(seeds)} |")
 
 
+def train_timed() -> None:
+    """train.py, and the processor time of its median step, in seconds, as the last line that it prints."""
+    make_step, starts = train.train_step, []
+
+    def train_step(*args):
+        starts.append(time.process_time())  # of which other programs take none
+        return make_step(*args)
+
+    train.train_step = train_step
+    train.main()
+    print(statistics.median(np.diff(starts)))
+
+
 def main() -> None:
     """The subcommands above, and `train CANDIDATE`, which is train.py with that change and without its report."""
     if sys.argv[1:2] == ["train"]:
@@ -260,15 +273,7 @@ def main() -> None:
         train.write_results = lambda *_: None
         if patch is not None:
             patch()
-        make_step, starts = train.train_step, []
-
-        def train_step(*args):
-            starts.append(time.process_time())  # other programs take none of it
-            return make_step(*args)
-
-        train.train_step = train_step
-        train.main()
-        print(statistics.median(np.diff(starts)))
+        train_timed()
         return
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(required=True)

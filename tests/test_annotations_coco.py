@@ -404,20 +404,8 @@ def test_packed_it_is_the_same_data_set(folder, tmp_path, monkeypatch, capsys):
 
 
 def test_training_keeps_the_names_of_the_classes(folder, tmp_path):
-    flags = [
-        "--plan",
-        "none",
-        "--base-channels",
-        "4",
-        "--depth",
-        "2",
-        "--norm",
-        "group",
-        "--num-workers",
-        "0",
-        "--tracker",
-        "none",
-    ]
+    flags = ["--base-channels", "4", "--depth", "2", "--norm", "group", "--num-workers", "0", "--tracker", "none"]
+    flags += ["--plan", "none"]
     run = run_train(tmp_path / "run", "--dataset", folder, *flags, "--max-steps", "2", "--batch-size", "2")
     assert run.exit_code == 0, run.output
     assert run.config["preprocess"]["class_names"] == ["background", "ant", "cat", "bee"]

@@ -14,20 +14,8 @@ import train
 from unet import UNet, UNetConfig
 from unet.backbone import load_encoder
 
-FLAGS = [
-    "--plan",
-    "none",
-    "--base-channels",
-    "2",
-    "--depth",
-    "1",
-    "--num-workers",
-    "0",
-    "--batch-size",
-    "2",
-    "--tracker",
-    "none",
-]
+FLAGS = ["--base-channels", "2", "--depth", "1", "--num-workers", "0", "--batch-size", "2", "--tracker", "none"]
+FLAGS += ["--plan", "none"]
 FLAGS += ["--max-steps", "4", "--eval-every", "2", "--log-every", "2", "--norm", "group"]
 
 

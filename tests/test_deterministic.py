@@ -22,6 +22,7 @@ from train_utils import preflight
 from unet import UNet, metrics
 from unet.blocks import NORMS, UPSAMPLINGS, DoubleConv, Up
 from unet.losses import LOSSES, SegmentationLoss
+from unet.model import DeeplySupervisedUNet
 
 
 def always(*arguments, **options) -> bool:
@@ -121,7 +122,7 @@ def on_cuda(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
 @pytest.fixture
 def as_on_cuda(monkeypatch) -> None:
     """The network, the memory check and the count of pixels choose as on CUDA."""
-    for module in (UNet, DoubleConv, Up):  # blocks run again in the backward pass
+    for module in (UNet, DeeplySupervisedUNet, DoubleConv, Up):  # blocks run again in the backward pass
         monkeypatch.setattr(module, "forward", on_cuda(module.forward))
     monkeypatch.setattr(preflight, "_estimate_fits", preflight._attempt_fits)
     monkeypatch.setattr(metrics, "_count", metrics.count_replicated)
@@ -133,12 +134,14 @@ KINDS = [  # each norm, upsampling and loss
     ("group", "bilinear", "ce"),
     ("instance", "bilinear_aligned", "dice"),
     ("group", "transpose", "focal+dice"),
+    ("batch", "transpose", "ce+logdice"),
 ]
 
 
 def run(folder, dataset, norm: str, upsample: str, loss: str):
     """Two steps, a preflight trial and an evaluation."""
     flags = ["--norm", norm, "--upsample", upsample, "--loss", loss, "--augment", "strong", "--dropout", "0.1"]
+    flags += ["--depth", "3", "--block", "residual"]
     flags += ["--max-steps", "2", "--activation-checkpointing", "--deterministic", "--tracker", "none"]
     return run_train(folder, "--dataset", dataset, *TINY, *flags)
 

@@ -8,20 +8,8 @@ import pytest
 from conftest import PROGRAMS, launch, write_folder
 from PIL import Image
 
-SMALL = [
-    "--plan",
-    "none",
-    "--base-channels",
-    "2",
-    "--depth",
-    "1",
-    "--batch-size",
-    "4",
-    "--num-workers",
-    "0",
-    "--tracker",
-    "none",
-]
+SMALL = ["--base-channels", "2", "--depth", "1", "--batch-size", "4", "--num-workers", "0", "--tracker", "none"]
+SMALL += ["--plan", "none"]
 SMALL += ["--learning-rate", "0.01"]
 RARELY = ["--eval-every", "99", "--checkpoint-every", "99", "--log-every", "99"]
 TRAININGS = {

@@ -32,20 +32,8 @@ from train_utils.sync_batchnorm import synchronize_batchnorm
 from unet import Preprocess, UNet, UNetConfig
 from unet.backbone import Encoder, load_encoder
 
-FLAGS = [
-    "--plan",
-    "none",
-    "--base-channels",
-    "2",
-    "--norm",
-    "group",
-    "--num-workers",
-    "0",
-    "--tracker",
-    "none",
-    "--log-every",
-    "1",
-]
+FLAGS = ["--base-channels", "2", "--norm", "group", "--num-workers", "0", "--tracker", "none", "--log-every", "1"]
+FLAGS += ["--plan", "none"]
 FLAGS += ["--batch-size", "4", "--learning-rate", "0.01", "--checkpoint-every", "2"]
 
 

@@ -28,20 +28,8 @@ from train_utils import args as flags_of_train
 from unet import UNet
 
 # a whole epoch of 8 images in one step, nothing random, nothing scheduled: what a flag changes stands alone
-PLAIN = [
-    "--plan",
-    "none",
-    "--base-channels",
-    "2",
-    "--depth",
-    "1",
-    "--norm",
-    "group",
-    "--num-workers",
-    "0",
-    "--augment",
-    "none",
-]
+PLAIN = ["--base-channels", "2", "--depth", "1", "--norm", "group", "--num-workers", "0", "--augment", "none"]
+PLAIN += ["--plan", "none"]
 PLAIN += ["--batch-size", "8", "--max-steps", "1", "--log-every", "1", "--schedule", "constant", "--warmup-steps", "0"]
 PLAIN += ["--max-grad-norm", "0", "--optimizer", "sgd", "--learning-rate", "0.1", "--weight-decay", "0"]
 PLAIN += ["--loss", "ce+dice", "--no-deep-supervision"]  # one level, a loss that the reference below computes

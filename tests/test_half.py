@@ -14,20 +14,8 @@ from runtime.errors import TrainingError
 from unet import UNet
 from unet.blocks import DoubleConv
 
-FLAGS = [
-    "--plan",
-    "none",
-    "--base-channels",
-    "4",
-    "--depth",
-    "1",
-    "--num-workers",
-    "0",
-    "--batch-size",
-    "4",
-    "--tracker",
-    "none",
-]
+FLAGS = ["--base-channels", "4", "--depth", "1", "--num-workers", "0", "--batch-size", "4", "--tracker", "none"]
+FLAGS += ["--plan", "none"]
 FLAGS += ["--log-every", "1", "--checkpoint-every", "1", "--eval-every", "9", "--keep-checkpoints", "99"]
 FLAGS += ["--ema-decay", "0.9", "--learning-rate", "0.01"]
 SCALE = 2.0**10
@@ -68,16 +56,18 @@ class _InfiniteGradient(torch.autograd.Function):
 def spoil(monkeypatch, steps: range, how: str) -> None:
     """In these steps, from 1, the forward pass is NaN, or its gradient overflows."""
     count = 0
-    forward = UNet.forward
+    decode = UNet.decode
 
-    def spoilt(self, images):
+    def spoilt(self, images, levels):
         nonlocal count
         count += self.training and images.device.type != "meta"
         if not self.training or count not in steps:
-            return forward(self, images)
-        return forward(self, images * float("nan")) if how == "nan" else _InfiniteGradient.apply(forward(self, images))
+            return decode(self, images, levels)
+        if how == "nan":
+            return decode(self, images * float("nan"), levels)
+        return [_InfiniteGradient.apply(x) for x in decode(self, images, levels)]
 
-    monkeypatch.setattr(UNet, "forward", spoilt)
+    monkeypatch.setattr(UNet, "decode", spoilt)
 
 
 def scales(run: Run) -> list[float]:

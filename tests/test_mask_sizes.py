@@ -19,20 +19,8 @@ from data_utils.loading.dataset import EvaluationDataset, TrainingDataset
 from runtime.errors import DataError
 from unet import Preprocess, UNet
 
-TINY = [
-    "--plan",
-    "none",
-    "--base-channels",
-    "4",
-    "--depth",
-    "2",
-    "--norm",
-    "group",
-    "--num-workers",
-    "0",
-    "--tracker",
-    "none",
-]
+TINY = ["--base-channels", "4", "--depth", "2", "--norm", "group", "--num-workers", "0", "--tracker", "none"]
+TINY += ["--plan", "none"]
 
 
 @pytest.mark.parametrize(

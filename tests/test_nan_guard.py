@@ -18,20 +18,8 @@ from train_utils.checkpoints.run_state import RunState
 from train_utils.nan_guard import MAX_IN_A_ROW, StepGuard, StepResult
 from train_utils.optim import build_optimizer
 
-FLAGS = [
-    "--plan",
-    "none",
-    "--base-channels",
-    "2",
-    "--depth",
-    "1",
-    "--num-workers",
-    "0",
-    "--batch-size",
-    "4",
-    "--tracker",
-    "none",
-]
+FLAGS = ["--base-channels", "2", "--depth", "1", "--num-workers", "0", "--batch-size", "4", "--tracker", "none"]
+FLAGS += ["--plan", "none"]
 FLAGS += ["--optimizer", "sgd", "--log-every", "1", "--checkpoint-every", "1", "--keep-checkpoints", "9"]
 NAN, INF = float("nan"), float("inf")
 

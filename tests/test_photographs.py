@@ -10,20 +10,8 @@ from PIL import ExifTags, Image
 from inference import Predictor
 
 PHOTOGRAPHS = Path(__file__).resolve().parent / "photographs"
-FLAGS = [
-    "--plan",
-    "none",
-    "--base-channels",
-    "8",
-    "--depth",
-    "3",
-    "--norm",
-    "group",
-    "--num-workers",
-    "0",
-    "--scale",
-    "0.5",
-]
+FLAGS = ["--base-channels", "8", "--depth", "3", "--norm", "group", "--num-workers", "0", "--scale", "0.5"]
+FLAGS += ["--plan", "none"]
 FLAGS += ["--batch-size", "3", "--max-steps", "40", "--eval-every", "40", "--log-every", "10", "--tracker", "none"]
 FLAGS += ["--val-fraction", "0.25", "--augment", "none", "--learning-rate", "0.005"]
 

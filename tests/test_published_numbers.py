@@ -36,20 +36,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    flags = [
-        "--plan",
-        "none",
-        "--base-channels",
-        "4",
-        "--depth",
-        "2",
-        "--norm",
-        "group",
-        "--num-workers",
-        "0",
-        "--ignore-index",
-        "7",
-    ]
+    flags = ["--base-channels", "4", "--depth", "2", "--norm", "group", "--num-workers", "0", "--ignore-index", "7"]
+    flags += ["--plan", "none", "--loss", "ce+dice"]
     flags += ["--batch-size", "4", "--epochs", "8", "--eval-every", "16", "--log-every", "1", "--learning-rate", "0.01"]
     flags += ["--classes", "0=background,255=foreground", "--tracker", "none"]
     return run_train(tmp_path_factory.mktemp("runs") / "run", "--dataset", data, *flags)

@@ -10,20 +10,8 @@ from PIL import Image
 from unet import UNet
 
 DATA = ROOT.parent / "shared" / "data"
-SMALL = [
-    "--plan",
-    "none",
-    "--base-channels",
-    "8",
-    "--depth",
-    "3",
-    "--num-workers",
-    "0",
-    "--tracker",
-    "none",
-    "--learning-rate",
-    "0.003",
-]
+SMALL = ["--base-channels", "8", "--depth", "3", "--num-workers", "0", "--tracker", "none", "--learning-rate", "0.003"]
+SMALL += ["--plan", "none"]
 
 pytestmark = pytest.mark.skipif(
     not DATA.is_dir(), reason=f"no real data in {DATA.parent.name}/{DATA.name} beside this folder"

@@ -24,20 +24,8 @@ from train_utils.sync_batchnorm import SynchronizedBatchNorm, synchronize_batchn
 from unet import UNet, UNetConfig
 from unet.losses import SegmentationLoss
 
-FLAGS = [
-    "--plan",
-    "none",
-    "--base-channels",
-    "2",
-    "--depth",
-    "1",
-    "--num-workers",
-    "0",
-    "--batch-size",
-    "8",
-    "--tracker",
-    "none",
-]
+FLAGS = ["--base-channels", "2", "--depth", "1", "--num-workers", "0", "--batch-size", "8", "--tracker", "none"]
+FLAGS += ["--plan", "none"]
 FLAGS += [
     "--max-steps",
     "6",
@@ -176,26 +164,14 @@ def test_processes_with_statistics_of_their_own_evaluate_the_model_that_is_saved
         for kind in ("images", "masks"):
             file = tmp_path / "val" / kind / f"cell_{number:02}.png"
             Image.open(file).crop((0, 0, 56 - 4 * number, 40)).save(file)
-    flags = [
-        "--plan",
-        "none",
-        "--base-channels",
-        "4",
-        "--depth",
-        "2",
-        "--num-workers",
-        "0",
-        "--tracker",
-        "none",
-        "--augment",
-        "none",
-    ]
+    flags = ["--base-channels", "4", "--depth", "2", "--num-workers", "0", "--tracker", "none", "--augment", "none"]
+    flags += ["--plan", "none"]
     flags += ["--batch-size", "4", "--max-steps", "8", "--eval-every", "8", "--learning-rate", "0.01"]
     output = tmp_path / "run"
     command = ["train.py", "--dataset", tmp_path, "--output-dir", output, *flags, "--sync-batchnorm", "off"]
     result = launch(*command, profile="multi_cpu")
     assert result.returncode == 0, result.stderr
-    model, criterion = UNet.from_pretrained(output / "model"), SegmentationLoss(2, "ce+dice", None)
+    model, criterion = UNet.from_pretrained(output / "model"), SegmentationLoss(2, "ce+logdice", None)
     sums, counts = torch.zeros(2), torch.zeros(2)
     for file in sorted((tmp_path / "val" / "images").iterdir()):
         mask = torch.tensor(np.array(Image.open(tmp_path / "val" / "masks" / file.name)) // 255)[None].long()

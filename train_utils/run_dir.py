@@ -51,7 +51,8 @@ class RunStart(NamedTuple):
         if args.plan == "auto":
             if self.checkpoint.path is None:
                 settings = plan_settings(info, vars(args))
-                say(f"plan: {as_flags(settings)}")
+                timed = args.max_steps or args.max_minutes  # which says how long the run is
+                say(f"plan: {as_flags({k: v for k, v in settings.items() if not (timed and k == 'epochs')})}")
             else:
                 saved = self.checkpoint.state["flags"]
                 settings = {name: saved[name] for name in DEFAULTS if getattr(args, name) is None}

@@ -70,8 +70,8 @@ def plan_settings(info: DatasetInfo, asked: Mapping[str, Any]) -> dict[str, Any]
         settle("base_channels", WIDTH_OF_MANY if len(info.train) >= MANY_IMAGES and not short else WIDTH[short])
     settle("block", "residual")
     settle("batch_size", BATCH_SIZE[short])
-    steps = 0 if asked["max_steps"] or asked["max_minutes"] else STEPS
-    settle("epochs", max(DEFAULTS["epochs"], math.ceil(steps * settings["batch_size"] / len(info.train))))
+    epochs = 0 if asked["max_steps"] or asked["max_minutes"] else STEPS * settings["batch_size"] / len(info.train)
+    settle("epochs", max(DEFAULTS["epochs"], math.ceil(epochs)))
     settle("eval_every", _eval_every(info, settings))
     settle("checkpoint_every", settings["eval_every"])
     return {name: settings[name] for name in DEFAULTS if asked[name] is None}
@@ -79,16 +79,12 @@ def plan_settings(info: DatasetInfo, asked: Mapping[str, Any]) -> dict[str, Any]
 
 def as_flags(settings: Mapping[str, Any]) -> str:
     """Settings as they would be typed."""
-    texts = []
-    for name, value in settings.items():
-        if value is not None:
-            values = value if isinstance(value, tuple) else (value,)
-            texts.append(
-                " ".join(
-                    ["--" + name.replace("_", "-"), *(f"{v:g}" if isinstance(v, float) else str(v) for v in values)]
-                )
-            )
-    return " ".join(texts)
+    return " ".join(_as_flag(name, value) for name, value in settings.items() if value is not None)
+
+
+def _as_flag(name: str, value: Any) -> str:
+    values = value if isinstance(value, tuple) else (value,)
+    return " ".join([f"--{name.replace('_', '-')}", *(f"{v:g}" if isinstance(v, float) else str(v) for v in values)])
 
 
 def _scale(info: DatasetInfo, pixels: int) -> float:

@@ -490,6 +490,14 @@ MUTANTS = [
     Mutant("train.py", "schedule.is_over(state) or improved", "improved", "test_repeat.py"),
     Mutant("train_utils/monitoring/rehearsal.py", "peak=0.0", "peak=args.learning_rate", "test_rehearsal.py"),
     Mutant("train_utils/monitoring/rehearsal.py", "exit_on_sigterm()", "pass", "test_rehearsal.py"),
+    Mutant("unet/losses.py", "slice(2 ** (level - 1), None", "slice(0, None", "test_losses.py"),
+    Mutant("unet/losses.py", "sum(weight * share", "sum(share", "test_losses.py"),
+    Mutant("unet/losses.py", "level[..., :height, :width]", "level", "test_losses.py"),
+    Mutant("unet/model.py", ' if not name.startswith("heads.")', "", "test_deep_supervision.py"),
+    Mutant("unet/blocks.py", "y + self.shortcut(x)", "y", "test_model.py"),
+    Mutant("data_utils/analysis/plan.py", "if detail_kept(info, scale) < DETAIL_KEPT:", "if False:", "test_plan.py"),
+    Mutant("data_utils/analysis/plan.py", "if settings[name] is None:", "if True:", "test_plan.py"),
+    Mutant("train_utils/run_dir.py", "if self.checkpoint.path is None:", "if True:", "test_plan.py"),
 ]
 
 

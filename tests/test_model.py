@@ -14,6 +14,7 @@ import torch.nn.functional as F
 
 from runtime.errors import ModelError
 from unet import Preprocess, UNet, UNetConfig
+from unet.blocks import DoubleConv
 
 
 def randomized(model: UNet, seed: int = 0) -> UNet:
@@ -96,6 +97,15 @@ def test_any_size_comes_back_at_its_own_size(norm, upsample, size):
         logits = model(torch.randint(0, 256, (1, 1, *size), dtype=torch.uint8))
     assert logits.shape == (1, 3, *size)
     assert logits.isfinite().all()
+
+
+@pytest.mark.parametrize("outputs", [4, 6])
+def test_a_residual_block_adds_its_input_before_the_last_relu(outputs):
+    block = DoubleConv(4, outputs, "batch", "residual").double().eval()
+    x = torch.randn(2, 4, 9, 7, dtype=torch.float64)
+    y = block.norm2(block.conv2(F.relu(block.norm1(block.conv1(x)))))
+    shortcut = x if outputs == 4 else F.conv2d(x, block.shortcut.weight)
+    torch.testing.assert_close(block(x), F.relu(y + shortcut), rtol=0, atol=1e-12)
 
 
 def test_small_input_is_padded_with_its_border_and_cropped_back():

@@ -28,9 +28,11 @@ DEFAULTS: dict[str, Any] = {  # without a plan: the original U-Net on images as 
     "eval_every": 0,
     "checkpoint_every": 0,
 }
-SHORT = 60  # minutes, below which small and narrow wins: more steps are worth more than what they leave out
+# minutes, below which small and narrow wins: more steps are worth more than what they leave out
+VERY_SHORT, SHORT = 15, 60
+PIXELS_OF_VERY_SHORT = 128 * 160
 # of short runs, and of others
-RESIZED_PIXELS = {True: 128 * 160, False: 512 * 512}  # of an image, where its masks allow it
+RESIZED_PIXELS = {True: 192 * 256, False: 512 * 512}  # of an image, where its masks allow it
 CROPPED_PIXELS = {True: 192 * 256, False: 512 * 512}
 WIDTH = {True: 16, False: 32}
 BATCH_SIZE = {True: 2, False: 4}
@@ -54,15 +56,16 @@ def plan_settings(info: DatasetInfo, asked: Mapping[str, Any]) -> dict[str, Any]
     sizes = info.train.sizes
     if not sizes.any():
         return {name: value for name, value in DEFAULTS.items() if asked[name] is None}
-    short = asked["max_minutes"] is not None and asked["max_minutes"] < SHORT
-    settings = dict(asked)
+    minutes = asked["max_minutes"] or math.inf
+    short, settings = minutes < SHORT, dict(asked)
+    pixels = PIXELS_OF_VERY_SHORT if minutes < VERY_SHORT else RESIZED_PIXELS[short]
 
     def settle(name: str, value: Any) -> None:
         if settings[name] is None:
             settings[name] = value
 
     sized = asked["image_size"] or asked["crop_size"]
-    settle("scale", 1.0 if sized else _scale(info, RESIZED_PIXELS[short]))
+    settle("scale", 1.0 if sized else _scale(info, pixels))
     if not asked["image_size"]:
         settle("crop_size", _crop_size(sizes * settings["scale"], CROPPED_PIXELS[short]))
     settle("augment", DEFAULTS["augment"])

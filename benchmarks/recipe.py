@@ -237,6 +237,8 @@ def table(args: argparse.Namespace) -> None:
     scores: dict[tuple[str, str], dict[int, float]] = {}
     for line in (args.results / "scores.jsonl").read_text().splitlines():
         record = json.loads(line)
+        if record["minutes"] != args.minutes:
+            continue
         scores.setdefault((record["candidate"], record["set"]), {})[record["seed"]] = record["eval/mean_iou"]
     print("| change | " + " | ".join(SETS) + " | seeds |")
     for candidate in CANDIDATES:
@@ -284,8 +286,9 @@ def main() -> None:
             command.add_argument("--candidates", nargs="+", choices=CANDIDATES, default=list(CANDIDATES))
             command.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
         command.add_argument("results", type=Path)
-        if work is run:
+        if work is not rates:
             command.add_argument("--minutes", type=float, default=3)
+        if work is run:
             command.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
         command.set_defaults(run=work)
     args = parser.parse_args()

@@ -6,6 +6,8 @@ from typing import Any
 
 from runtime.errors import DataError
 
+NORMALIZATIONS = ("image", "dataset", "ct")
+
 
 @dataclass(frozen=True)
 class DataConfig:
@@ -13,7 +15,11 @@ class DataConfig:
 
     Args:
         fold: (k, n), the k-th of n validation parts, from 1; None where `val_fraction` says how large the only one is.
-        image_size, crop_size: (H, W), None where images keep their size and are not cropped.
+        image_size, crop_size: (H, W), None where images keep their size and are not cropped; crops of
+            volumes (D, H, W).
+        dims: 2 for images, 3 for volumes, None for what the files are.
+        spacing: (z, y, x) in mm of volumes whose files hold none.
+        normalization: `image`, `dataset` or `ct`; None for what suits the data.
     """
 
     dataset: str = "shapes"
@@ -34,16 +40,19 @@ class DataConfig:
     ignore_index: str | None = None
     scale: float = 1.0
     image_size: tuple[int, int] | None = None
-    crop_size: tuple[int, int] | None = None
+    crop_size: tuple[int, ...] | None = None
     augment: str = "basic"
     plan: str = "none"
     seed: int = 0
+    dims: int | None = None
+    spacing: tuple[float, float, float] | None = None
+    normalization: str | None = None
 
     @classmethod
     def from_args(cls, args: Namespace) -> "DataConfig":
         """The settings among the flags of a script, whose None stands for what is not decided yet."""
         values: dict[str, Any] = {field.name: getattr(args, field.name) for field in fields(cls)}
-        for name in ("image_size", "crop_size"):
+        for name in ("image_size", "crop_size", "spacing"):
             values[name] = values[name] and tuple(values[name])
         values["fold"] = values["fold"] and tuple(map(int, values["fold"].split("/")))
         return cls(**{name: value for name, value in values.items() if value is not None})

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from data_utils.analysis.plan import DEFAULTS
+from data_utils.config import NORMALIZATIONS
 from data_utils.loading.augment import STRENGTHS
 from runtime import cli as arg
 from runtime.console import say
@@ -41,6 +42,8 @@ def parse_args(description: str) -> argparse.Namespace:
         parser.error("--max-minutes and --max-steps both say how long the run is; give one of them")
     if args.image_size and args.scale not in (None, 1):
         parser.error("--image-size and --scale both set the size; give one of them")
+    if args.crop_size and len(args.crop_size) not in (2, 3):
+        parser.error(f"--crop-size has {len(args.crop_size)} sides; give H W, or D H W for volumes")
     if args.encoder and args.encoder_weights is None:
         args.encoder_weights = "pretrained"
     if args.like or args.init_from:  # which have settings of their own
@@ -138,7 +141,13 @@ def _add_data_flags(data: Group) -> None:
     data.add_argument("--ignore-index", help="mask value that counts nowhere; default: 255 if no class")
     data.add_argument("--scale", type=arg.positive, help="resize factor")
     data.add_argument("--image-size", type=arg.natural, nargs=2, metavar=("H", "W"), help="fixed size of all images")
-    data.add_argument("--crop-size", type=arg.natural, nargs=2, metavar=("H", "W"), help="random training crop")
+    sides = "random training crop, H W; of volumes D H W"
+    data.add_argument("--crop-size", type=arg.natural, nargs="+", metavar="SIDE", help=sides)
+    data.add_argument("--dims", type=int, choices=(2, 3), help="2: slices of volumes; default: what the files are")
+    axes, mm = ("Z", "Y", "X"), "in mm, of volumes whose files hold none"
+    data.add_argument("--spacing", type=arg.positive, nargs=3, metavar=axes, help=mm)
+    kinds = "of voxels: each volume by itself, all by the data set, or clipped as CT; default: by the modality"
+    data.add_argument("--normalization", choices=NORMALIZATIONS, help=kinds)
     data.add_argument("--augment", choices=STRENGTHS, help="training augmentation, basic")
     data.add_argument("--num-workers", type=arg.count, help="default: from this process's share of the CPUs")
 

@@ -1,7 +1,8 @@
 """What config.json holds: the architecture of a model, and the preprocessing that it was trained with."""
 
+import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -26,6 +27,9 @@ class Preprocess:
         draft: decode of a JPEG file no more detail than the size asks for: several times as fast at half the size and
             below. So a file differs by a few grey levels from the array of its pixels.
         pixel_types: NumPy's names of the pixels that `mean` and `std` were measured on; others get a warning.
+        spacing: (z, y, x) in mm that volumes are resampled to; None for images.
+        clip: lowest and highest value that the voxels of volumes are clipped to, None where they are not.
+        standardize: give each channel of a volume mean 0 and standard deviation 1 over its own voxels.
     """
 
     image_size: tuple[int, int] | None = None
@@ -38,10 +42,13 @@ class Preprocess:
     detect_unit_range: bool = False
     draft: bool = True
     pixel_types: tuple[str, ...] = ()
+    spacing: tuple[float, float, float] | None = None
+    clip: tuple[float, float] | None = None
+    standardize: bool = False
 
     def __post_init__(self) -> None:
         # JSON knows lists only
-        for name in ("image_size", "mean", "std", "class_names", "ignore_value", "pixel_types"):
+        for name in ("image_size", "mean", "std", "class_names", "ignore_value", "pixel_types", "spacing", "clip"):
             if isinstance(getattr(self, name), list):
                 object.__setattr__(self, name, tuple(getattr(self, name)))
         expect("class_values", self.class_values, isinstance(self.class_values, list | tuple), "a list")
@@ -61,7 +68,11 @@ class Preprocess:
         expect("class_values", values, alike, "different ones, all of one kind")
         ignored = self.ignore_value
         expect("ignore_value", ignored, ignored is None or _is_mask_value(ignored), f"null, or one of {known}")
-        for name in ("detect_unit_range", "draft"):
+        above = self.spacing is None or _is_tuple(self.spacing, lambda v: _is_number(v) and v > 0, 3)
+        expect("spacing", self.spacing, above, "null, or three numbers above 0")
+        ordered = self.clip is None or (_is_tuple(self.clip, _is_number, 2) and self.clip[0] < self.clip[1])
+        expect("clip", self.clip, ordered, "null, or two numbers, the lower one first")
+        for name in ("detect_unit_range", "draft", "standardize"):
             expect(name, getattr(self, name), isinstance(getattr(self, name), bool), "true or false")
 
     def target_size(self, height: int, width: int) -> tuple[int, int]:
@@ -69,6 +80,11 @@ class Preprocess:
         if self.image_size is not None:
             return self.image_size
         return max(1, int(height * self.scale)), max(1, int(width * self.scale))
+
+    def resampled_size(self, size: Sequence[int], spacing: Sequence[float]) -> tuple[int, ...]:
+        """(D, H, W) at which the network sees a volume of `size` (D, H, W) and `spacing` (z, y, x) in mm."""
+        wanted = self.spacing or spacing
+        return tuple(max(1, round(n * have / want)) for n, have, want in zip(size, spacing, wanted, strict=True))
 
 
 @dataclass(frozen=True)
@@ -83,6 +99,10 @@ class UNetConfig:
         encoder: the config of a backbone of transformers that takes the place of the contracting path, with its
             `_name_or_path` and `license`; `depth` is then the level of its coarsest features.
         block: `plain` or `residual`.
+        dims: 2 for images, 3 for volumes.
+        kernels: of each level from the finest, `depth` + 1 of them, the size of its convolutions along each axis;
+            empty for 3 everywhere.
+        strides: of each step down, `depth` of them, the factor along each axis; empty for 2 everywhere.
     """
 
     in_channels: int = 3
@@ -95,6 +115,9 @@ class UNetConfig:
     preprocess: Preprocess = field(default_factory=Preprocess)
     encoder: dict[str, Any] | None = None
     block: str = "plain"
+    dims: int = 2
+    kernels: tuple[tuple[int, ...], ...] = ()
+    strides: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
         if isinstance(self.preprocess, dict):  # from config.json
@@ -103,12 +126,23 @@ class UNetConfig:
                 raise ValueError(f"preprocess holds {', '.join(unknown)}, which this version does not know")
             object.__setattr__(self, "preprocess", Preprocess(**self.preprocess))
         expect("preprocess", self.preprocess, isinstance(self.preprocess, Preprocess), "an object")
+        for name in ("kernels", "strides"):
+            object.__setattr__(self, name, tuple(map(tuple, getattr(self, name))))
         for name in ("in_channels", "num_classes", "base_channels", "depth"):
             expect(name, getattr(self, name), _is_natural(getattr(self, name)), "a whole number of 1 or more")
         expect("norm", self.norm, self.norm in NORMS, f"one of {', '.join(NORMS)}")
         expect("block", self.block, self.block in BLOCKS, f"one of {', '.join(BLOCKS)}")
         expect("upsample", self.upsample, self.upsample in UPSAMPLINGS, f"one of {', '.join(UPSAMPLINGS)}")
         expect("encoder", self.encoder, self.encoder is None or isinstance(self.encoder, dict), "null, or an object")
+        expect("dims", self.dims, self.dims in (2, 3), "2 or 3")
+        expect("dims", self.dims, self.dims == 2 or self.encoder is None, "2, for the encoder takes images")
+        for name, values, count, known in (
+            ("kernels", self.kernels, self.depth + 1, (1, 3)),
+            ("strides", self.strides, self.depth, (1, 2)),
+        ):
+            fits = all(len(axes) == self.dims and all(axis in known for axis in axes) for axes in values)
+            what = f"{count} times {self.dims} numbers of {' and '.join(map(str, known))}"
+            expect(name, values, fits and len(values) in (0, count), what)
         is_share = _is_number(self.dropout) and 0 <= self.dropout < 1
         expect("dropout", self.dropout, is_share, "a number of 0 or more and less than 1")
         for name, count, what in (
@@ -120,6 +154,21 @@ class UNetConfig:
             values = getattr(self.preprocess, name)
             if values and len(values) != count:
                 raise ValueError(f"{name} has {len(values)} values, expected one for each of {count} {what}")
+
+    @property
+    def level_kernels(self) -> tuple[tuple[int, ...], ...]:
+        """Of each of the `depth` + 1 levels, the size of its convolutions along each axis."""
+        return self.kernels or ((3,) * self.dims,) * (self.depth + 1)
+
+    @property
+    def level_strides(self) -> tuple[tuple[int, ...], ...]:
+        """Of each of the `depth` steps down, its factor along each axis."""
+        return self.strides or ((2,) * self.dims,) * self.depth
+
+    @property
+    def divisors(self) -> tuple[int, ...]:
+        """Of each axis, how many pixels become one at the lowest level: 2^depth for images."""
+        return tuple(math.prod(factors) for factors in zip(*self.level_strides, strict=True))
 
     @property
     def network_channels(self) -> int:

@@ -33,16 +33,18 @@ class Split:
     """The records of a split, and what one look at each has found.
 
     Args:
-        sizes: (N, 2) int64, (H, W) in the files; zeros where a stream was not looked at.
+        sizes: (N, 2) int64, (H, W) in the files; zeros where a stream was not looked at. Of volumes (N, 3), (D, H, W).
         bad: index -> what is wrong, of samples known to be unusable.
         class_locations: index -> some pixels of each class, (n, 2) each, of images too large to decode whole for every
-            crop.
+            crop. Of volumes (n, 3), of all of them.
+        spacings: of volumes (N, 3), (z, y, x) in mm; None of images.
     """
 
     records: Records
     sizes: np.ndarray
     bad: dict[int, str] = field(default_factory=dict)
     class_locations: dict[int, list[np.ndarray]] = field(default_factory=dict)
+    spacings: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.records)

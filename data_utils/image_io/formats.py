@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from PIL import ExifTags, Image, UnidentifiedImageError
@@ -33,7 +33,14 @@ class EmbeddedImage(ABC):
         """The bytes of an image file. Raises DataError, with the file that holds it."""
 
 
-ImageSource = str | Path | bytes | dict | Image.Image | np.ndarray | DrawnMask | EmbeddedImage
+class VolumeFile(NamedTuple):
+    """The file of a volume, or one for each of its channels; and (z, y, x) in mm where the files do not say it."""
+
+    paths: tuple[str, ...]
+    spacing: tuple[float, float, float] | None = None
+
+
+ImageSource = str | Path | bytes | dict | Image.Image | np.ndarray | DrawnMask | EmbeddedImage | VolumeFile
 
 TIFF_SUFFIXES = (".tif", ".tiff")
 IMAGE_SUFFIXES: tuple[str, ...] = (".bmp", ".gif", ".jp2", ".jpeg", ".jpg", ".npy", ".pbm", ".pgm", ".png", ".pnm")

@@ -38,6 +38,8 @@ class Records(ABC):
         unpaired: a line for each file without partner that was left out.
         classes: mask value and name of each class, background first; empty where the files name none.
         annotations: what the annotation files hold that the masks are drawn from; None where masks are files.
+        dims: 2 for images, 3 for volumes, whose sources are `VolumeFile`s.
+        modality: of volumes, as their data set names it ("CT", "MRI"), None where it does not.
     """
 
     digest: str | None = None
@@ -45,6 +47,8 @@ class Records(ABC):
     unpaired: tuple[str, ...] = ()
     classes: tuple[tuple[MaskValue, str], ...] = ()
     annotations: AnnotationSummary | None = None
+    dims: int = 2
+    modality: str | None = None
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -78,6 +82,7 @@ class Subset(Records):
     def __init__(self, records: Records, indices: np.ndarray) -> None:
         self.records, self.indices = records, indices
         self.unpaired, self.classes = records.unpaired, records.classes
+        self.dims, self.modality = records.dims, records.modality
 
     @property
     def annotations(self) -> AnnotationSummary | None:  # type: ignore[override]  # counted once it is asked for

@@ -7,7 +7,6 @@ Half precision:  accelerate launch --config_file accelerate_configs/bf16.yaml tr
 Many nodes:      accelerate launch --config_file accelerate_configs/multi_node.yaml --machine_rank N train.py
 """
 
-import math
 from argparse import Namespace
 from contextlib import nullcontext
 
@@ -53,6 +52,7 @@ from train_utils.run_dir import open_run, run_settings
 from train_utils.schedule import Schedule
 from train_utils.sharding import full, prepare_sharding, share_statistics
 from train_utils.sync_batchnorm import synchronize_batchnorm
+from unet.blocks import channels_last
 from unet.finetune import starting_point
 from unet.losses import SegmentationLoss
 from unet.metrics import confusion_matrix, image_iou
@@ -83,7 +83,7 @@ def train_step(
         images, masks = micro_batches.pop(0)
         accelerator.sync_gradients = not micro_batches
         with nullcontext() if accelerator.sync_gradients else accelerator.no_sync(model):
-            logits = model(images.contiguous(memory_format=torch.channels_last))
+            logits = model(channels_last(images))
             if reduction is not None:
                 with monitor.communicating():
                     reduction.wait()  # the device waits; with gloo the host
@@ -93,7 +93,7 @@ def train_step(
             accelerator.backward(share * accelerator.num_processes * accelerator.gradient_accumulation_steps)
         loss = loss + share.detach()
     loss = accelerator.reduce(loss, "sum")
-    grad_norm = full(torch.as_tensor(accelerator.clip_grad_norm_(model.parameters(), max_grad_norm or math.inf)))
+    grad_norm = full(torch.as_tensor(accelerator.clip_grad_norm_(model.parameters(), max_grad_norm or torch.inf)))
     is_made = guard.judge(loss, grad_norm, counts[-1])
     optimizer.step()
     optimizer.zero_grad()
@@ -198,7 +198,7 @@ def main() -> None:
     model = weights.build(info.channels, len(info.class_map), preprocess)
     model.activation_checkpointing = args.activation_checkpointing or start.limit.activation_checkpointing
     class_weights = class_weight_tensor(args.class_weights, info.class_pixels)
-    criterion = SegmentationLoss(len(info.class_map), args.loss, class_weights, levels=model.levels).to(device)
+    criterion = SegmentationLoss(len(info.class_map), args.loss, class_weights, strides=model.head_strides).to(device)
 
     # 4. Batch: the same images in every step, cut so that they fit into memory
     shapes = network_shapes(info, model.config)

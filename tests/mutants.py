@@ -32,10 +32,10 @@ class Mutant(NamedTuple):
 
 MUTANTS = [
     # train.py: flags and the step
-    Mutant("train.py", "args.loss, class_weights, levels", "args.loss, None, levels", "test_flags.py"),
-    Mutant("train.py", "args.loss, class_weights, levels", '"ce+dice", class_weights, levels', "test_flags.py"),
+    Mutant("train.py", "args.loss, class_weights, strides", "args.loss, None, levels", "test_flags.py"),
+    Mutant("train.py", "args.loss, class_weights, strides", '"ce+dice", class_weights, strides', "test_flags.py"),
     Mutant("train.py", "deterministic=args.deterministic", "deterministic=False", "test_flags.py"),
-    Mutant("train.py", "max_grad_norm or math.inf", "math.inf", "test_flags.py"),
+    Mutant("train.py", "max_grad_norm or torch.inf", "torch.inf", "test_flags.py"),
     Mutant("train.py", "WeightAverage(network, args.ema_decay)", "WeightAverage(network, 0.0)", "test_flags.py"),
     Mutant(
         "train.py",
@@ -260,9 +260,9 @@ MUTANTS = [
         "test_model.py",
     ),
     Mutant("unet/blocks.py", "norm.momentum = 0.0", "norm.momentum = norm.momentum", "test_memory.py test_model.py"),
-    Mutant("unet/blocks.py", "* rstd / pixels - slope * mean", "* rstd / pixels", "test_norms.py"),
-    Mutant("unet/blocks.py", "if x.dtype.itemsize == 2:", "if x.dtype.itemsize <= 4:", "test_norms.py"),
-    Mutant("unet/blocks.py", " + means.var(2, correction=0, keepdim=True)", "", "test_norms.py"),
+    Mutant("unet/norms.py", "* rstd / pixels - slope * mean", "* rstd / pixels", "test_norms.py"),
+    Mutant("unet/norms.py", "if x.dtype.itemsize == 2:", "if x.dtype.itemsize <= 4:", "test_norms.py"),
+    Mutant("unet/norms.py", " + means.var(2, correction=0, keepdim=True)", "", "test_norms.py"),
     # data: order, crops, masks, padding
     Mutant(
         "data_utils/loading/batch_sampler.py",
@@ -490,9 +490,9 @@ MUTANTS = [
     Mutant("train.py", "schedule.is_over(state) or improved", "improved", "test_repeat.py"),
     Mutant("train_utils/monitoring/rehearsal.py", "peak=0.0", "peak=args.learning_rate", "test_rehearsal.py"),
     Mutant("train_utils/monitoring/rehearsal.py", "exit_on_sigterm()", "pass", "test_rehearsal.py"),
-    Mutant("unet/losses.py", "slice(2 ** (level - 1), None", "slice(0, None", "test_losses.py"),
+    Mutant("unet/losses.py", "slice(f // 2, side", "slice(0, side", "test_losses.py"),
     Mutant("unet/losses.py", "sum(weight * share", "sum(share", "test_losses.py"),
-    Mutant("unet/losses.py", "level[..., :height, :width]", "level", "test_losses.py"),
+    Mutant("unet/losses.py", "level = level[(..., *map(slice, level_masks.shape[1:]))]", "pass", "test_losses.py"),
     Mutant("unet/model.py", ' if not name.startswith("heads.")', "", "test_deep_supervision.py"),
     Mutant("unet/blocks.py", "y + self.shortcut(x)", "y", "test_model.py"),
     Mutant("data_utils/analysis/plan.py", "if detail_kept(info, scale) < DETAIL_KEPT:", "if False:", "test_plan.py"),

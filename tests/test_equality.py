@@ -23,7 +23,7 @@ def losses_of_a_run(processes: int, micro_batch_size: int, accumulation: int, se
     fill = std = torch.full((3,), 50.0)
     config = UNetConfig(3, CLASSES, base_channels=4, depth=3, norm="group", block="residual")
     network = DeeplySupervisedUNet(config).double().train()
-    criterion = SegmentationLoss(CLASSES, "ce+logdice", levels=network.levels).double()
+    criterion = SegmentationLoss(CLASSES, "ce+logdice", strides=network.head_strides).double()
     optimizer = build_optimizer(network, "adamw", 1e-3, 1e-2)
     shapes = torch.tensor([[HEIGHT, WIDTH]]).expand(IMAGES, 2).numpy()
     split = BatchSplit(BATCH, processes, micro_batch_size, accumulation)

@@ -230,7 +230,7 @@ def level_of(masks: torch.Tensor, level: int) -> torch.Tensor:
 def test_the_loss_of_several_levels_is_their_weighted_sum():
     logits, masks = sample()
     every = [logits, torch.randn(4, 3, 4, 3, dtype=torch.float64), torch.randn(4, 3, 2, 1, dtype=torch.float64)]
-    criterion = SegmentationLoss(3, "ce+logdice", levels=3)
+    criterion = SegmentationLoss(3, "ce+logdice", strides=((2, 2), (2, 2)))
     expected = sum(
         weight * whole(SegmentationLoss(3, "ce+logdice"), scores, level_of(masks, level))
         for level, (scores, weight) in enumerate(zip(every, (4 / 7, 2 / 7, 1 / 7), strict=True))
@@ -241,7 +241,7 @@ def test_the_loss_of_several_levels_is_their_weighted_sum():
 def test_what_an_encoder_has_padded_counts_at_no_level():
     logits, masks = sample()
     small = torch.randn(4, 3, 4, 3, dtype=torch.float64)
-    criterion = SegmentationLoss(3, levels=2)
+    criterion = SegmentationLoss(3, strides=((2, 2),))
     counts = criterion.step_counts(masks)
     padded = F.pad(small, (0, 5, 0, 2), value=9.0)
     assert criterion([logits, padded], masks, counts) == criterion([logits, small], masks, counts)
@@ -250,7 +250,7 @@ def test_what_an_encoder_has_padded_counts_at_no_level():
 def test_shares_of_several_levels_add_up_to_the_loss_of_the_whole_step():
     logits, masks = sample()
     every = [logits, torch.randn(4, 3, 4, 3, dtype=torch.float64)]
-    criterion = SegmentationLoss(3, "ce+logdice", levels=2)
+    criterion = SegmentationLoss(3, "ce+logdice", strides=((2, 2),))
     counts = criterion.step_counts(masks)
     assert torch.equal(counts, sum(criterion.step_counts(masks[i : i + 1]) for i in range(4)))
     shares = sum(criterion([x[i : i + 1] for x in every], masks[i : i + 1], counts) for i in range(4))

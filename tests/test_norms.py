@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from unet import UNet, UNetConfig, blocks
-from unet.blocks import group_norm, norm_layer
+from unet import UNet, UNetConfig, norms
+from unet.blocks import norm_layer
+from unet.norms import group_norm
 
 EPS = 1e-5
 LAYOUTS = [torch.contiguous_format, torch.channels_last]
@@ -134,7 +135,7 @@ def test_a_network_is_the_same_on_cuda(norm, checkpointing, monkeypatch):
     torch.manual_seed(0)
     model = UNet(UNetConfig(base_channels=4, depth=2, norm=norm)).double()
     images, calls, results = torch.rand(2, 3, 17, 24, dtype=torch.float64), [], []
-    monkeypatch.setattr(blocks, "group_norm", lambda *inputs: calls.append(1) or group_norm(*inputs))
+    monkeypatch.setattr(norms, "group_norm", lambda *inputs: calls.append(1) or group_norm(*inputs))
     for on_cuda in (False, True):
         monkeypatch.setattr(torch.Tensor, "is_cuda", on_cuda)
         model.activation_checkpointing = checkpointing and on_cuda

@@ -16,6 +16,7 @@ from runtime.device import upload
 from runtime.errors import SettingsError, one_line
 from runtime.launch import SHARDING
 from runtime.memory import available_bytes, is_out_of_memory
+from unet.blocks import channels_last
 
 CPU_SHARE = 0.65  # of the free memory that an estimate may claim; the heap takes up to 1.5 times what tensors do
 GPU_SHARE_LEFT = 0.05  # of a CUDA device's memory that a trial must leave free
@@ -57,13 +58,15 @@ def preflight(
 
     Args:
         network: with `blocks` and `activation_checkpointing`, still where it was built.
-        shape: (C, H, W), the largest that training will see.
+        shape: (C, *spatial), the largest that training will see.
         split: as it is wanted; `fixed` where nothing else will do.
         optimizer: `adamw` or `sgd`.
         averages: whether an average of all weights is kept.
 
-    Raises SettingsError where nothing fits, or not what was asked for.
+    Raises SettingsError where nothing fits, or not what was asked for, or where torch has no deterministic kernel.
     """
+    if accelerator.device.type == "cuda" and torch.are_deterministic_algorithms_enabled():
+        _refuse_trilinear(network)
     size, copies = split.micro_batch_size, Copies(COPIES[optimizer], every=int(averages))
     fits = _estimate_fits if accelerator.device.type == "cpu" else _attempt_fits
     sizes = sorted({math.ceil(size / parts) for parts in range(1, size + 1)}, reverse=True)
@@ -75,18 +78,26 @@ def preflight(
         agreed = int(accelerator.gather(upload(torch.tensor([mine]), accelerator.device)).min())
         if agreed:
             break
-    images = f"{min(candidates)} images of {shape[1]} x {shape[2]}"
+    images = f"images of {' x '.join(map(str, shape[1:]))}"
     if agreed == 0:
         raise SettingsError(
-            f"no memory for a micro-batch of {images}, with activation checkpointing neither;"
+            f"no memory for a micro-batch of {min(candidates)} {images}, with activation checkpointing neither;"
             " lower --crop-size, --scale, --base-channels or --micro-batch-size"
         )
     how = " with activation checkpointing" if network.activation_checkpointing else ""
     if agreed < size or how:
-        line = f"memory: micro-batches of {agreed} images of {shape[1]} x {shape[2]}{how}, of {size} wanted"
-        say(line)
+        say(f"memory: micro-batches of {agreed} {images}{how}, of {size} wanted")
     say(f"batch: {candidates[agreed]}")
     return candidates[agreed]
+
+
+def _refuse_trilinear(network: nn.Module) -> None:
+    """SettingsError for the interpolation whose gradient torch (2.13) adds up on CUDA in whatever order comes."""
+    if any(isinstance(module, nn.Upsample) and module.mode == "trilinear" for module in network.modules()):
+        raise SettingsError(
+            "--upsample bilinear: of volumes it is not deterministic on CUDA; take --upsample transpose, or leave"
+            " --deterministic out"
+        )
 
 
 def _attempt_fits(
@@ -106,10 +117,9 @@ def _attempt_fits(
         shards = accelerator.num_processes if accelerator.distributed_type in SHARDING else 1
         others = beside // shards + input_bytes(shape, split) + _bytes_left(accelerator)
         reserved = torch.empty(others, dtype=torch.uint8, device=accelerator.device)
-        size, (channels, height, width) = split.micro_batch_size, shape
-        images = torch.rand((size, channels, height, width), device=accelerator.device)
-        images = images.contiguous(memory_format=torch.channels_last)
-        masks = torch.zeros((size, height, width), dtype=torch.int64, device=accelerator.device)
+        size = split.micro_batch_size
+        images = channels_last(torch.rand((size, *shape), device=accelerator.device))
+        masks = torch.zeros((size, *shape[1:]), dtype=torch.int64, device=accelerator.device)
         with accelerator.autocast():
             logits = trial(images)
         criterion(logits, masks, criterion.step_counts(masks)).backward()
@@ -148,18 +158,20 @@ def _estimate_fits(
 
 
 def input_bytes(shape: tuple[int, ...], split: BatchSplit) -> int:
-    """Bytes of the images (C, H, W) and masks that are on the device at once: all micro-batches of a step and the next.
+    """Bytes of the images (C, *spatial) and masks on the device at once: all micro-batches of a step and the next.
 
-    A pixel takes its uint8 values and mask, and the float32 values and int64 mask that augmentation makes of them.
+    A pixel takes its uint8 values, a voxel its float32 ones, and a uint8 mask; and the float32 values and int64 mask
+    that augmentation makes of them.
     """
-    channels, height, width = shape
+    channels, *sides = shape
     images = STEPS_HELD * split.accumulation * split.micro_batch_size
-    return images * height * width * ((channels + 1) + (4 * channels + 8))
+    value_bytes = 1 if len(sides) == 2 else 4
+    return images * math.prod(sides) * ((value_bytes * channels + 1) + (4 * channels + 8))
 
 
 def step_bytes(network: nn.Module, shape: tuple[int, ...], copies: Copies) -> int:
-    """Bytes of a training step on images (B, C, H, W), counted on the meta device: what is kept for the backward pass,
-    the weights and their copies.
+    """Bytes of a training step on images (B, C, *spatial), counted on the meta device: what is kept for the backward
+    pass, the weights and their copies.
 
     With activation checkpointing that is every block's inputs, what is kept between the blocks, and what one block
     keeps while it is computed again.

@@ -25,7 +25,7 @@ from train_utils.microbatch import MemoryLimit, memory_limit
 from train_utils.schedule import Schedule
 from unet.backbone import encoder_name
 from unet.config import UNetConfig
-from unet.finetune import ARCHITECTURE
+from unet.finetune import ARCHITECTURE, AXES
 
 PACKAGES = ("torch", "accelerate", "datasets", "safetensors", "huggingface_hub", "pillow", "numpy")
 
@@ -163,6 +163,7 @@ def run_settings(
         "classes": [*map(str, info.class_map.values)],
         "in_channels": info.channels,
         **architecture,
+        **json.loads(json.dumps({name: getattr(model, name) for name in AXES})),
         "encoder": args.encoder and Path(args.encoder).name,  # wherever it is now: its weights are the run's
         "freeze_encoder": args.freeze_encoder,
         "deep supervision": args.deep_supervision,

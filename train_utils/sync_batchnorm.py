@@ -12,6 +12,8 @@ from torch.autograd.function import once_differentiable
 from data_utils.loading.batch_sampler import BatchSplit
 from runtime.console import say
 
+BATCH_NORMS = (nn.BatchNorm2d, nn.BatchNorm3d)
+
 
 def synchronize_batchnorm(accelerator: Accelerator, model: nn.Module, how: str, split: BatchSplit) -> nn.Module:
     """The model with batch norm over all processes' micro-batches: `on`, `off`, or `auto`, which is on.
@@ -20,7 +22,7 @@ def synchronize_batchnorm(accelerator: Accelerator, model: nn.Module, how: str, 
     depend on the launch, as nothing else does. accelerate does not convert by itself.
     """
     # a frozen encoder's stay in evaluation mode
-    norms = {name: m for name, m in model.named_modules() if isinstance(m, nn.BatchNorm2d) and m.training}
+    norms = {name: m for name, m in model.named_modules() if isinstance(m, BATCH_NORMS) and m.training}
     if not norms:
         return model
     seen = split.micro_batch_size
@@ -37,19 +39,22 @@ def synchronize_batchnorm(accelerator: Accelerator, model: nn.Module, how: str, 
     return model
 
 
-class SynchronizedBatchNorm(nn.BatchNorm2d):
-    """Batch norm whose batch is that of all processes together, each with as many values as the others.
+class SynchronizedBatchNorm(nn.modules.batchnorm._BatchNorm):
+    """Batch norm of images or volumes whose batch is that of all processes, each with as many values as the others.
 
     Equal in numbers to torch's SyncBatchNorm, which takes batches of different sizes, and for that makes the host wait
     three times in each layer (torch 2.13). Here nothing waits, and any device and backend will do.
     """
 
     @classmethod
-    def of(cls, norm: nn.BatchNorm2d) -> "SynchronizedBatchNorm":
+    def of(cls, norm: nn.BatchNorm2d | nn.BatchNorm3d) -> "SynchronizedBatchNorm":
         """With the parameters, buffers and settings of `norm`."""
         synchronized = cls.__new__(cls)
         synchronized.__dict__ = norm.__dict__
         return synchronized
+
+    def _check_input_dim(self, x: Tensor) -> None:
+        """Any number of axes will do."""
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training:
@@ -63,11 +68,11 @@ class SynchronizedBatchNorm(nn.BatchNorm2d):
 
 
 class _Normalize(torch.autograd.Function):
-    """x (B, C, H, W) normalised by the mean and variance of each channel over all processes (Ioffe & Szegedy 2015)."""
+    """Each channel of x (B, C, *spatial), normalised over all processes (Ioffe & Szegedy 2015)."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor, int]:
-        """(B, C, H, W) as `x`, mean and variance (C,) over all processes, and the number of values behind them."""
+        """Of the shape of `x`, mean and variance (C,) over all processes, and the number of values behind them."""
         stats = torch.stack(_statistics(x, eps))
         world = dist.get_world_size()
         every = stats.new_empty(world * 2, x.shape[1])
@@ -105,7 +110,7 @@ class _Normalize(torch.autograd.Function):
         dist.all_reduce(sums)
         of_weight, of_bias = sums / ctx.count * weight * invstd
         slope = of_weight * invstd
-        grad_input -= torch.addcmul(_column(of_bias - slope * mean), x, _column(slope))
+        grad_input -= torch.addcmul(_column(of_bias - slope * mean, x), x, _column(slope, x))
         return grad_input, grad_weight, grad_bias, None
 
 
@@ -114,10 +119,10 @@ def _statistics(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     if x.is_cuda:  # one pass over half precision, without a copy in float32
         mean, invstd = torch.batch_norm_stats(x, eps)
         return mean, invstd.pow(-2) - eps
-    var, mean = torch.var_mean(x if x.dtype == torch.float64 else x.float(), dim=(0, 2, 3), correction=0)
+    var, mean = torch.var_mean(x if x.dtype == torch.float64 else x.float(), dim=(0, *range(2, x.ndim)), correction=0)
     return mean, var
 
 
-def _column(values: Tensor) -> Tensor:
-    """(C,) as (1, C, 1, 1)."""
-    return values.view(1, -1, 1, 1)
+def _column(values: Tensor, x: Tensor) -> Tensor:
+    """(C,) as (1, C, 1, ...), to go with x (B, C, *spatial)."""
+    return values.view(1, -1, *[1] * (x.ndim - 2))

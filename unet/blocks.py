@@ -1,17 +1,21 @@
-"""The blocks of the U-Net's figure: two convolutions, a step down, a step up, the last 1 x 1 convolution."""
+"""The blocks of the U-Net's figure: two convolutions, a step down, a step up, the last convolution of size 1.
+
+Images and volumes have the same blocks: how many axes there are is the length of a block's kernel.
+"""
 
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 from torch.utils.checkpoint import checkpoint
+
+from unet.norms import GroupNorm, InstanceNorm
 
 Network = TypeVar("Network", bound=nn.Module)
 
@@ -20,87 +24,35 @@ BLOCKS = ("plain", "residual")
 UPSAMPLINGS = ("transpose", "bilinear", "bilinear_aligned")
 
 
-def norm_layer(norm: str, channels: int) -> nn.Module:
+class Layers(NamedTuple):
+    """What torch has for tensors of so many spatial axes."""
+
+    conv: type[nn.Conv2d | nn.Conv3d]
+    transposed_conv: type[nn.ConvTranspose2d | nn.ConvTranspose3d]
+    max_pool: type[nn.MaxPool2d | nn.MaxPool3d]
+    batch_norm: type[nn.BatchNorm2d | nn.BatchNorm3d]
+    interpolation: str
+    memory_format: torch.memory_format
+
+
+LAYERS = {  # by the number of axes: of images, and of volumes
+    2: Layers(nn.Conv2d, nn.ConvTranspose2d, nn.MaxPool2d, nn.BatchNorm2d, "bilinear", torch.channels_last),
+    3: Layers(nn.Conv3d, nn.ConvTranspose3d, nn.MaxPool3d, nn.BatchNorm3d, "trilinear", torch.channels_last_3d),
+}
+
+
+def channels_last(x: Tensor) -> Tensor:
+    """x (B, C, *spatial) in the memory format in which convolutions are fastest."""
+    return x.contiguous(memory_format=LAYERS[x.ndim - 2].memory_format)
+
+
+def norm_layer(norm: str, channels: int, dims: int = 2) -> nn.Module:
     """Normalisation over `channels`; 32 groups (Wu & He 2018), fewer where a group would have a single channel."""
     if norm == "batch":
-        return nn.BatchNorm2d(channels)
+        return LAYERS[dims].batch_norm(channels)
     if norm == "group":
         return GroupNorm(math.gcd(max(channels // 2, 1), 32), channels)
     return InstanceNorm(channels, affine=True)
-
-
-class GroupNorm(nn.GroupNorm):
-    """`nn.GroupNorm` that leaves channels-last and 16-bit inputs as they are on CUDA too."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return group_norm(x, self.num_groups, self.weight, self.bias, self.eps) if x.is_cuda else super().forward(x)
-
-
-class InstanceNorm(nn.InstanceNorm2d):
-    """`nn.InstanceNorm2d` that leaves channels-last inputs as they are on CUDA too."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return group_norm(x, self.num_features, self.weight, self.bias, self.eps) if x.is_cuda else super().forward(x)
-
-
-def group_norm(x: Tensor, groups: int, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """`F.group_norm` of x (B, C, H, W), in the type and memory format of x.
-
-    On CUDA torch's copies x to NCHW, and under autocast to float32: the next convolution has to copy it back. Here
-    statistics and factors are at least float32, and nothing as large as x has another type than x.
-    """
-    with torch.autocast(x.device.type, enabled=False):
-        return _GroupNorm.apply(x, groups, weight, bias, eps)
-
-
-class _GroupNorm(torch.autograd.Function):
-    """What autograd would derive keeps float32 copies of x; this keeps x alone, as torch's own does."""
-
-    @staticmethod
-    def forward(ctx, x: Tensor, groups: int, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-        # of each channel first: over height and width of a channels-last x a GPU reads whole lines of memory
-        if x.dtype.itemsize == 2:
-            means = x.mean((2, 3), dtype=torch.float32)
-            squares = torch.linalg.vector_norm(x, dim=(2, 3), dtype=torch.float32) ** 2 / x[0, 0].numel()
-            variances = (squares - means**2).clamp_min(0)  # what cancels is less than x was rounded by
-        else:
-            variances, means = torch.var_mean(x, (2, 3), correction=0)
-        means, variances = means.unflatten(1, (groups, -1)), variances.unflatten(1, (groups, -1))
-        mean = means.mean(2, keepdim=True)  # (B, groups, 1), as rstd
-        rstd = (variances.mean(2, keepdim=True) + means.var(2, correction=0, keepdim=True) + eps).rsqrt()
-        scale = rstd * weight.unflatten(0, (groups, -1))  # (B, groups, C / groups)
-        ctx.save_for_backward(x, weight, mean, rstd)
-        return _scale_and_shift(x, scale, bias.unflatten(0, (groups, -1)) - mean * scale)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, mean, rstd = ctx.saved_tensors
-        groups, pixels = mean.shape[1], x[0, 0].numel()
-        # over each channel, (B, groups, C / groups): the gradient, and its product with the normalised x
-        grads = grad.sum((2, 3), dtype=mean.dtype).unflatten(1, (groups, -1))
-        product = grad.float() * x if x.dtype == torch.float16 else grad * x  # fp16 would overflow
-        products = product.sum((2, 3), dtype=mean.dtype).unflatten(1, (groups, -1))
-        products = (products - mean * grads) * rstd
-        weights = weight.unflatten(0, (groups, -1))
-        # weights * grad minus its mean and minus its projection on the normalised x, times rstd
-        slope = -(weights * products).mean(2, keepdim=True) * rstd**2 / pixels
-        offset = -(weights * grads).mean(2, keepdim=True) * rstd / pixels - slope * mean
-        x_grad = _scale_and_shift(x, slope.expand_as(grads), offset.expand_as(grads))
-        x_grad.addcmul_(grad, _per_channel(rstd * weights))
-        return x_grad, None, products.sum(0).flatten(), grads.sum(0).flatten(), None
-
-
-def _scale_and_shift(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """x * scale + shift in the type of x, computed in that of scale and shift (B, groups, C / groups)."""
-    scale, shift = _per_channel(scale), _per_channel(shift)
-    if torch.compiler.is_compiling():  # what is compiled converts on the way, but takes no channels-last `out`
-        return torch.addcmul(shift, x, scale).to(x.dtype)
-    return torch.addcmul(shift, x, scale, out=torch.empty_like(x))  # so does the kernel: no float32 copy
-
-
-def _per_channel(values: Tensor) -> Tensor:
-    return values.flatten(1)[..., None, None]
 
 
 @contextmanager
@@ -144,25 +96,36 @@ def _contexts(block: nn.Module) -> tuple[AbstractContextManager, AbstractContext
 
 
 class DoubleConv(nn.Module):
-    """(3 x 3 convolution, norm, ReLU) twice; padded, so height and width stay.
+    """(Convolution, norm, ReLU) twice; padded, so each side stays.
 
-    A `residual` block adds its input, by a 1 x 1 convolution where channels differ, before the last ReLU (He et al.
+    A `residual` block adds its input, by a convolution of size 1 where channels differ, before the last ReLU (He et al.
     2015, arXiv:1512.03385).
+
+    Args:
+        kernel: size of the convolutions along each axis, 1 or 3.
     """
 
     def __init__(
-        self, in_channels: int, out_channels: int, norm: str, block: str, mid_channels: int | None = None
+        self,
+        in_channels: int,
+        out_channels: int,
+        norm: str,
+        block: str,
+        kernel: Sequence[int] = (3, 3),
+        mid_channels: int | None = None,
     ) -> None:
         super().__init__()
         mid_channels = mid_channels or out_channels
+        dims, kernel, padding = len(kernel), tuple(kernel), tuple(size // 2 for size in kernel)
+        conv = LAYERS[dims].conv
         self.shortcut: nn.Module | None = None
         if block == "residual":
             same = in_channels == out_channels
-            self.shortcut = nn.Identity() if same else nn.Conv2d(in_channels, out_channels, kernel_size=1, bias=False)
-        self.conv1 = nn.Conv2d(in_channels, mid_channels, kernel_size=3, padding=1, bias=False)
-        self.norm1 = norm_layer(norm, mid_channels)
-        self.conv2 = nn.Conv2d(mid_channels, out_channels, kernel_size=3, padding=1, bias=False)
-        self.norm2 = norm_layer(norm, out_channels)
+            self.shortcut = nn.Identity() if same else conv(in_channels, out_channels, kernel_size=1, bias=False)
+        self.conv1 = conv(in_channels, mid_channels, kernel, padding=padding, bias=False)
+        self.norm1 = norm_layer(norm, mid_channels, dims)
+        self.conv2 = conv(mid_channels, out_channels, kernel, padding=padding, bias=False)
+        self.norm2 = norm_layer(norm, out_channels, dims)
 
     def forward(self, x: Tensor) -> Tensor:
         y = F.relu(self.norm1(self.conv1(x)), inplace=True)
@@ -171,51 +134,63 @@ class DoubleConv(nn.Module):
 
 
 class Down(nn.Module):
-    """Halve height and width (rounding down), then convolve."""
+    """Divide each side by the stride along its axis (rounding down), then convolve."""
 
-    def __init__(self, in_channels: int, out_channels: int, norm: str, block: str) -> None:
+    def __init__(
+        self, in_channels: int, out_channels: int, norm: str, block: str, kernel: Sequence[int], stride: Sequence[int]
+    ) -> None:
         super().__init__()
-        self.pool = nn.MaxPool2d(2)
-        self.conv = DoubleConv(in_channels, out_channels, norm, block)
+        self.pool = LAYERS[len(kernel)].max_pool(tuple(stride))
+        self.conv = DoubleConv(in_channels, out_channels, norm, block, kernel)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.conv(self.pool(x))
 
 
 class Up(nn.Module):
-    """Double height and width, pad to the skip connection's size, concatenate it, then convolve.
+    """Multiply each side by the stride, pad to the skip connection's size, concatenate it, then convolve.
 
-    `transpose` learns the upsampling; `bilinear` interpolates, as does `bilinear_aligned` with aligned corners (what
-    Pytorch-UNet's bilinear checkpoints were trained with; it looks at the whole image, so tiles never match exactly).
+    `transpose` learns the upsampling; `bilinear` interpolates, volumes trilinearly, as does `bilinear_aligned` with
+    aligned corners (what Pytorch-UNet's bilinear checkpoints were trained with; it looks at the whole image, so tiles
+    never match exactly).
     """
 
     def __init__(
-        self, in_channels: int, skip_channels: int, out_channels: int, norm: str, upsample: str, block: str
+        self,
+        in_channels: int,
+        skip_channels: int,
+        out_channels: int,
+        norm: str,
+        upsample: str,
+        block: str,
+        kernel: Sequence[int],
+        stride: Sequence[int],
     ) -> None:
         super().__init__()
+        layers, stride = LAYERS[len(kernel)], tuple(stride)
         if upsample == "transpose":
-            self.up = nn.ConvTranspose2d(in_channels, out_channels, kernel_size=2, stride=2)
-            self.conv = DoubleConv(out_channels + skip_channels, out_channels, norm, block)
+            self.up = layers.transposed_conv(in_channels, out_channels, kernel_size=stride, stride=stride)
+            self.conv = DoubleConv(out_channels + skip_channels, out_channels, norm, block, kernel)
         else:
             aligned = upsample == "bilinear_aligned"
-            self.up = nn.Upsample(scale_factor=2, mode="bilinear", align_corners=aligned)
+            self.up = nn.Upsample(scale_factor=stride, mode=layers.interpolation, align_corners=aligned)
             mid_channels = min(skip_channels, 2 * out_channels)
-            self.conv = DoubleConv(in_channels + skip_channels, out_channels, norm, block, mid_channels)
+            self.conv = DoubleConv(in_channels + skip_channels, out_channels, norm, block, kernel, mid_channels)
 
     def forward(self, x: Tensor, skip: Tensor) -> Tensor:
         x = self.up(x)
-        height, width = skip.shape[-2] - x.shape[-2], skip.shape[-1] - x.shape[-1]
-        if height or width:  # the pooling rounded an odd size down
-            x = F.pad(x, (width // 2, width - width // 2, height // 2, height - height // 2))
+        missing = [wanted - side for wanted, side in zip(skip.shape[2:], x.shape[2:], strict=True)]
+        if any(missing):  # the pooling rounded a side down
+            x = F.pad(x, [part for side in reversed(missing) for part in (side // 2, side - side // 2)])
         return self.conv(torch.cat([skip, x], dim=1))
 
 
 class OutConv(nn.Module):
-    """1 x 1 convolution from features to one logit per class."""
+    """Convolution of size 1 from features to one logit per class."""
 
-    def __init__(self, in_channels: int, num_classes: int) -> None:
+    def __init__(self, in_channels: int, num_classes: int, dims: int = 2) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(in_channels, num_classes, kernel_size=1)
+        self.conv = LAYERS[dims].conv(in_channels, num_classes, kernel_size=1)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.conv(x)
@@ -224,7 +199,7 @@ class OutConv(nn.Module):
 def fold_batch_norm(model: Network) -> Network:
     """Fold each batch norm of a model in evaluation mode into the convolution before it, in place."""
     for block in model.modules():
-        if isinstance(block, DoubleConv) and isinstance(block.norm1, nn.BatchNorm2d):
+        if isinstance(block, DoubleConv) and isinstance(block.norm1, nn.BatchNorm2d | nn.BatchNorm3d):
             block.conv1, block.norm1 = fuse_conv_bn_eval(block.conv1, block.norm1), nn.Identity()
             block.conv2, block.norm2 = fuse_conv_bn_eval(block.conv2, block.norm2), nn.Identity()
     return model

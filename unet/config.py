@@ -10,6 +10,9 @@ from unet.blocks import BLOCKS, NORMS, UPSAMPLINGS
 
 IGNORE_INDEX = 255  # the class index, inside this project, of pixels that count in neither loss nor metric
 MaskValue = int | tuple[int, int, int]  # a grey level or an RGB colour
+Axes = tuple[tuple[int, ...], ...]  # of each level a number for each axis
+MAX_DEPTH = 5  # that the size of the patches may choose
+SMALLEST_SIDE = 4  # that pooling may leave of a patch
 
 
 @dataclass(frozen=True)
@@ -116,8 +119,8 @@ class UNetConfig:
     encoder: dict[str, Any] | None = None
     block: str = "plain"
     dims: int = 2
-    kernels: tuple[tuple[int, ...], ...] = ()
-    strides: tuple[tuple[int, ...], ...] = ()
+    kernels: Axes = ()
+    strides: Axes = ()
 
     def __post_init__(self) -> None:
         if isinstance(self.preprocess, dict):  # from config.json
@@ -133,6 +136,8 @@ class UNetConfig:
         expect("norm", self.norm, self.norm in NORMS, f"one of {', '.join(NORMS)}")
         expect("block", self.block, self.block in BLOCKS, f"one of {', '.join(BLOCKS)}")
         expect("upsample", self.upsample, self.upsample in UPSAMPLINGS, f"one of {', '.join(UPSAMPLINGS)}")
+        is_aligned = self.upsample == "bilinear_aligned"
+        expect("upsample", self.upsample, not (is_aligned and self.dims == 3), "transpose or bilinear, for volumes")
         expect("encoder", self.encoder, self.encoder is None or isinstance(self.encoder, dict), "null, or an object")
         expect("dims", self.dims, self.dims in (2, 3), "2 or 3")
         expect("dims", self.dims, self.dims == 2 or self.encoder is None, "2, for the encoder takes images")
@@ -156,12 +161,12 @@ class UNetConfig:
                 raise ValueError(f"{name} has {len(values)} values, expected one for each of {count} {what}")
 
     @property
-    def level_kernels(self) -> tuple[tuple[int, ...], ...]:
+    def level_kernels(self) -> Axes:
         """Of each of the `depth` + 1 levels, the size of its convolutions along each axis."""
         return self.kernels or ((3,) * self.dims,) * (self.depth + 1)
 
     @property
-    def level_strides(self) -> tuple[tuple[int, ...], ...]:
+    def level_strides(self) -> Axes:
         """Of each of the `depth` steps down, its factor along each axis."""
         return self.strides or ((2,) * self.dims,) * self.depth
 
@@ -174,6 +179,35 @@ class UNetConfig:
     def network_channels(self) -> int:
         """Channels behind the normalisation, which repeats grey for each one that an encoder takes."""
         return self.in_channels if self.encoder is None else self.encoder.get("num_channels", 3)
+
+
+def level_axes(spacing: Sequence[float], patch: Sequence[int], depth: int | None = None) -> tuple[Axes, Axes]:
+    """Kernels and strides of UNetConfig for patches whose pixels are not as long along each axis.
+
+    A step down pools the axes whose spacing is less than twice the finest of those that are long enough for it, so that
+    the levels below become isotropic. Convolutions have size 1 along an axis as long as its spacing is twice the finest
+    of all or more, and 3 from then on. There are at most `depth` steps, MAX_DEPTH by default, and at least one.
+
+    Args:
+        spacing, patch: length of a pixel, and pixels, along each axis.
+    """
+    strides: list[tuple[int, ...]] = []
+    kernels = [tuple(3 if length < 2 * min(spacing) else 1 for length in spacing)]
+    while len(strides) < (depth or MAX_DEPTH):
+        long_enough = [side // 2 >= SMALLEST_SIDE for side in patch]
+        if not any(long_enough):
+            if strides:
+                break
+            long_enough = [True] * len(patch)  # a U-Net has a step down
+        finest = min(length for length, is_long in zip(spacing, long_enough, strict=True) if is_long)
+        pooled = [is_long and length < 2 * finest for length, is_long in zip(spacing, long_enough, strict=True)]
+        stride = tuple(2 if is_pooled else 1 for is_pooled in pooled)
+        spacing = [length * factor for length, factor in zip(spacing, stride, strict=True)]
+        patch = [side // factor for side, factor in zip(patch, stride, strict=True)]
+        near = [length < 2 * min(spacing) for length in spacing]
+        kernels.append(tuple(3 if is_near else size for size, is_near in zip(kernels[-1], near, strict=True)))
+        strides.append(stride)
+    return tuple(kernels), tuple(strides)
 
 
 def expect(name: str, value: Any, is_valid: bool, expected: str) -> None:

@@ -22,7 +22,10 @@ from unet.model import UNet
 
 OPSET = 17
 TOLERANCE = 1e-4  # between the logits of torch and onnxruntime, relative where they are larger than 1
-CHECKED = ((1, 1, 1), (2, 37, 53), (1, 64, 64), (1, 101, 8), (3, 23, 130))  # batch, height, width
+CHECKED = {  # batch and sides, by the number of axes
+    2: ((1, 1, 1), (2, 37, 53), (1, 64, 64), (1, 101, 8), (3, 23, 130)),
+    3: ((1, 1, 1, 1), (2, 9, 19, 26), (1, 16, 32, 32), (1, 33, 8, 21), (3, 3, 23, 40)),
+}
 
 
 class _AnySize(nn.Module):
@@ -33,32 +36,35 @@ class _AnySize(nn.Module):
         self.model = model
 
     def forward(self, images: Tensor) -> Tensor:
-        """(B, C, H, W) raw pixel values -> logits (B, num_classes, H, W)."""
-        height, width = (torch.as_tensor(side) for side in images.shape[-2:])
+        """(B, C, *spatial) raw pixel values -> logits (B, num_classes, *spatial)."""
+        size = [torch.as_tensor(side) for side in images.shape[2:]]
         config = self.model.config
-        shortest = torch.tensor(2**config.depth)
+        shortest = [torch.tensor(divisor) for divisor in config.divisors]
         if config.norm == "instance":
-            shortest = torch.where(torch.maximum(height, width) < 2 * shortest, 2 * shortest, shortest)
-        for dim, side in ((2, height), (3, width)):
-            padded = torch.where(side >= shortest, side, 2 ** (config.depth + 1))
+            # whether each side leaves a single value
+            single = torch.stack([side < 2 * least for side, least in zip(size, shortest, strict=True)]).all()
+            shortest = [torch.where(single, 2 * least, least) for least in shortest]
+        for axis, (side, least, divisor) in enumerate(zip(size, shortest, config.divisors, strict=True)):
+            padded = torch.where(side >= least, side, 2 * divisor)
             if config.encoder is not None:
-                padded = (side + shortest - 1) // shortest * shortest
+                padded = (side + least - 1) // least * least
             border = torch.arange(padded).clamp(max=side - 1)
-            images = images.index_select(dim, border)
-        return self.model(images)[..., :height, :width]
+            images = images.index_select(2 + axis, border)
+        return self.model(images)[(..., *map(slice, size))]
 
 
 def export(model: UNet, path: Path) -> None:
-    """Write `model` in ONNX: `images` (B, C, H, W) float32 raw pixel values -> `logits`, all of B, H, W dynamic.
+    """Write `model` in ONNX: `images` (B, C, *spatial) float32 raw pixel values -> `logits`, all but C dynamic.
 
     What config.json holds is in the metadata, under `config`. The file is there only if onnxruntime gives torch's own
     logits on small, odd and uneven sizes; ModelError if it does not.
     """
     onnx = _needed("onnx")
     model = model.cpu().float().eval()
-    side = 2 ** (model.config.depth + 2) - 1  # odd at every level, so that all of the padding is traced
-    example = torch.zeros(2, model.config.in_channels, side, side + 2 ** (model.config.depth + 1))
-    sizes = {0: "batch", 2: "height", 3: "width"}
+    *sides, last = (4 * divisor - 1 for divisor in model.config.divisors)  # odd, so that all of the padding is traced
+    example = torch.zeros(2, model.config.in_channels, *sides, last + 2 * model.config.divisors[-1])
+    names = ("depth", "height", "width")[-model.config.dims :]
+    sizes = {0: "batch", **dict(enumerate(names, start=2))}
     with replaced_path(path) as temporary:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of tracing, whose results are checked below
@@ -81,19 +87,20 @@ def export(model: UNet, path: Path) -> None:
 @torch.inference_mode()
 def _check(model: UNet, network: "OnnxNetwork") -> None:
     generator = torch.Generator().manual_seed(0)
-    for batch, height, width in CHECKED:
-        images = torch.rand(batch, model.config.in_channels, height, width, generator=generator) * 255
+    for batch, *size in CHECKED[model.config.dims]:
+        images = torch.rand(batch, model.config.in_channels, *size, generator=generator) * 255
+        sides = " x ".join(map(str, size))
         expected = model(images)
         try:
             logits = network(images)
         except network.errors as error:
             raise ModelError(
-                f"onnxruntime cannot compute {height} x {width} pixels: {one_line(error, 150)}; ONNX takes no encoder"
+                f"onnxruntime cannot compute {sides} pixels: {one_line(error, 150)}; ONNX takes no encoder"
                 " with windows of attention (Swin)"
             ) from error
         difference = (logits - expected).abs().max().item() / max(1.0, expected.abs().max().item())
         if difference > TOLERANCE:
-            raise ModelError(f"onnxruntime's logits of {height} x {width} pixels are {difference:.1e} off torch's")
+            raise ModelError(f"onnxruntime's logits of {sides} pixels are {difference:.1e} off torch's")
 
 
 class OnnxNetwork(nn.Module):
@@ -121,7 +128,7 @@ class OnnxNetwork(nn.Module):
         self.register_buffer("mean", torch.zeros(()))  # says where its input belongs, as the UNet's does
 
     def forward(self, images: Tensor) -> Tensor:
-        """(B, C, H, W) raw pixel values of any numeric type -> logits (B, num_classes, H, W) float32."""
+        """(B, C, *spatial) raw pixel values of any numeric type -> logits (B, num_classes, *spatial) float32."""
         (logits,) = self.session.run(["logits"], {"images": images.float().contiguous().numpy()})
         return torch.from_numpy(logits)
 
@@ -139,11 +146,12 @@ def main() -> None:
     parser.add_argument("model", help="model folder or Hub id")
     parser.add_argument("output", type=cli.path, help="the .onnx file to write")
     args = parser.parse_args()
+    model = UNet.from_pretrained(args.model)
     try:
-        export(UNet.from_pretrained(args.model), args.output)
+        export(model, args.output)
     except OSError as error:
         raise WriteError(f"{args.output}: cannot be written ({error})") from error
-    say(f"{args.output}: agrees with torch to {TOLERANCE:g} on {len(CHECKED)} sizes")
+    say(f"{args.output}: agrees with torch to {TOLERANCE:g} on {len(CHECKED[model.config.dims])} sizes")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from runtime.console import say
@@ -14,6 +13,7 @@ from unet.loading import load_model
 from unet.model import DeeplySupervisedUNet, UNet
 
 ARCHITECTURE = ("base_channels", "depth", "norm", "block", "upsample", "dropout")
+AXES = ("dims", "kernels", "strides")  # the rest of it, which follows from the data
 OF_ENCODER = ("encoder_weights", "freeze_encoder", "encoder_lr_factor")
 BASE_CHANNELS = 16  # beside an encoder: at 64, full resolution alone would take more computing than a ResNet-50
 
@@ -58,7 +58,7 @@ class StartingPoint(NamedTuple):
                 network.encoder.take(self.encoder.weights)
             if self.freezes_encoder:
                 network.encoder.freeze()
-        network.to(memory_format=torch.channels_last)
+        network.to(memory_format=network.memory_format)
         say(f"model: {_description(network)}")
         return network
 
@@ -86,8 +86,9 @@ def starting_point(source: str | None, asked: dict[str, Any], checkpoint: UNetCo
     """Where training starts: fresh without `source`, encoder and checkpoint.
 
     Args:
-        asked: a value, or None, for each of ARCHITECTURE, `encoder` and OF_ENCODER; other keys do not matter. What is
-            None is the source's, else UNetConfig's default.
+        asked: a value, or None, for each of ARCHITECTURE, AXES, `encoder` and OF_ENCODER; other keys do not matter.
+            What is None is the source's, else UNetConfig's default. Kernels and strides are always the source's, if
+            there is one.
         checkpoint: config of the run to go on with. Then neither `source` nor the encoder is read: they may have
             changed, or be gone.
 
@@ -119,9 +120,34 @@ def starting_point(source: str | None, asked: dict[str, Any], checkpoint: UNetCo
     if not backbone:
         _refuse_flags_without_use(source or "the checkpoint", asked, config)
     values = {name: getattr(config, name) if value is None else value for name, value in values.items()}
+    values |= _axes(asked, config, source or backbone or (None if checkpoint is None else "the checkpoint"))
     architecture = UNetConfig(**values, encoder=config.encoder)
     switches = (bool(asked.get(name)) for name in ("freeze_encoder", "deep_supervision"))
     return StartingPoint(architecture, trained, source, model, encoder, *switches)
+
+
+def _axes(asked: dict[str, Any], config: UNetConfig, source: str | None) -> dict[str, Any]:
+    """AXES, of the source or, without one, as asked, and the depth that belongs to them."""
+    values = {name: getattr(config, name) if asked.get(name) is None else asked[name] for name in AXES}
+    if source is not None:
+        kinds = {2: "images", 3: "volumes"}
+        if values["dims"] != config.dims:
+            raise ModelError(
+                f"{source}: takes {kinds[config.dims]}, the data are {kinds[values['dims']]}; start from another model,"
+                f" or give --dims {config.dims}"
+            )
+        values = {name: getattr(config, name) for name in AXES}
+    if values["dims"] == 3 and asked.get("upsample") == "bilinear_aligned":
+        raise ModelError("--upsample bilinear_aligned: is for images; volumes take transpose or bilinear")
+    steps = len(values["strides"])
+    if not steps:
+        return values
+    if asked.get("depth") not in (None, steps):
+        raise ModelError(
+            f"--depth {asked['depth']}: the size and spacing of the patches allow {steps}; leave the flag out, or raise"
+            " --crop-size"
+        )
+    return values | {"depth": steps}
 
 
 def _refuse_flags_without_use(source: str, asked: dict[str, Any], config: UNetConfig) -> None:
@@ -157,7 +183,8 @@ def _shape(tensor: Tensor) -> str:
 
 def _description(network: UNet) -> str:
     encoder = network.config.encoder
-    kind = "U-Net" if encoder is None else f"U-Net with encoder {encoder_name(encoder)}"
+    unet = {2: "U-Net", 3: "3-D U-Net"}[network.config.dims]
+    kind = unet if encoder is None else f"U-Net with encoder {encoder_name(encoder)}"
     frozen = sum(p.numel() for p in network.parameters() if not p.requires_grad)
     kept = f", {frozen:,} of them frozen" if frozen else ""
     return f"{kind}, {sum(p.numel() for p in network.parameters()):,} parameters{kept}"

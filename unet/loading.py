@@ -1,10 +1,38 @@
-"""Trained models by name: our folders and Hub ids, and Pytorch-UNet's checkpoints."""
+"""Trained models by name: our folders and Hub ids, and Pytorch-UNet's checkpoints.
 
+Pytorch-UNet is https://github.com/milesial/Pytorch-UNet: the same network under other names, always with batch norm,
+its bilinear variant with aligned corners. Its checkpoint becomes a UNet that gives the same masks.
+"""
+
+import pickle
+import re
+import struct
 from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
 
 from runtime.errors import ModelError
+from unet.config import MaskValue, Preprocess, UNetConfig
 from unet.model import UNet
-from unet.pytorch_unet import SUFFIXES, load_pytorch_unet
+
+SUFFIXES = (".pth", ".pt", ".safetensors")
+RENAMED = {  # Pytorch-UNet's name -> ours, beside the numbers of down1... and up1...
+    "inc.": "stem.",
+    "outc.": "head.",
+    "maxpool_conv.1.": "conv.",
+    "double_conv.0.": "conv1.",
+    "double_conv.1.": "norm1.",
+    "double_conv.3.": "conv2.",
+    "double_conv.4.": "norm2.",
+}
+SCALE = 0.5  # what Pytorch-UNet's scripts resize by unless told otherwise
+# what unpickling raises, beside UnpicklingError, for bytes that were never a checkpoint or are cut off
+DAMAGED: tuple[type[Exception], ...] = (RuntimeError, OSError, EOFError, ValueError, TypeError, LookupError)
+DAMAGED += (AttributeError, AssertionError, struct.error)
 
 
 def load_model(source: str | Path, scale: float | None = None) -> UNet:
@@ -21,3 +49,123 @@ def load_model(source: str | Path, scale: float | None = None) -> UNet:
     if scale is not None:
         raise ModelError(f"{source}: its config.json says the scale; a scale can be given for Pytorch-UNet's only")
     return UNet.from_pretrained(source)
+
+
+def load_pytorch_unet(path: Path, scale: float | None = None) -> UNet:
+    """A model in evaluation mode from a Pytorch-UNet checkpoint (.pth, .pt, .safetensors).
+
+    Args:
+        scale: factor on height and width of the images, which a checkpoint does not hold; by default that of
+            Pytorch-UNet's own scripts, 0.5.
+
+    Raises ModelError that says in one line what is wrong with the file, or that it wants to run code when unpickled.
+    """
+    if not path.is_file():
+        raise ModelError(f"{path}: no such file")
+    entries = _read(path)
+    mask_values = entries.pop("mask_values", None)
+    if any("stem.conv1." in key for key in entries):
+        raise ModelError(f"{path}: are weights without their config.json; give the model's folder")
+    weights = {_our_name(key): value for key, value in entries.items()}
+    try:
+        return _from_pytorch_unet(weights, mask_values, SCALE if scale is None else scale)
+    except ValueError as error:
+        raise ModelError(f"{path}: {error}") from error
+
+
+def _read(path: Path) -> dict:
+    """The entries of a file of tensors, without running any code that it may hold."""
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        entries = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        wanted = re.search(r"GLOBAL (\S+)", str(error))
+        if wanted is None:
+            raise ModelError(f"{path}: is damaged, or no PyTorch checkpoint") from error
+        raise ModelError(
+            f"{path}: refused, unpickling it would run code ({wanted[1]}); save a plain state dict instead"
+        ) from error
+    except (SafetensorError, *DAMAGED) as error:  # type: ignore[misc]  # mypy knows no * here
+        raise ModelError(f"{path}: is damaged, or no checkpoint") from error
+    if not isinstance(entries, dict):
+        raise ModelError(f"{path}: holds a {type(entries).__name__}, expected a state dict")
+    return {str(key): value for key, value in entries.items()}
+
+
+def _our_name(key: str) -> str:
+    """Name of one of Pytorch-UNet's weights in UNet; wrappers (DDP, torch.compile) leave prefixes."""
+    key = re.sub(r"^(module\.|_orig_mod\.)+", "", key)
+    key = re.sub(r"^(down|up)(\d+)\.", lambda found: f"{found[1]}s.{int(found[2]) - 1}.", key)
+    for theirs, ours in RENAMED.items():
+        key = key.replace(theirs, ours)
+    return key
+
+
+def _from_pytorch_unet(weights: dict[str, Tensor], mask_values: object, scale: float) -> UNet:
+    """UNet from weights under our names; the shapes tell the architecture. ValueError for what is no such network."""
+    strange = [name for name, value in weights.items() if not isinstance(value, Tensor)]
+    if strange:
+        raise ValueError(f"holds {strange[0]!r}, which is no weight; expected a state dict and mask_values")
+    if any(name not in weights or weights[name].ndim != 4 for name in ("stem.conv1.weight", "head.conv.weight")):
+        raise ValueError("is no Pytorch-UNet checkpoint, which has inc.double_conv.0.weight and outc.conv.weight")
+    for name in [name for name in weights if re.search(r"conv[12]\.bias$", name)]:
+        # before version 3 convolutions had a bias, which batch norm subtracts again: its mean can hold it
+        mean = re.sub(r"conv([12])\.bias$", r"norm\1.running_mean", name)
+        if mean in weights:
+            weights[mean] = weights[mean] - weights.pop(name)
+    if len(weights["head.conv.weight"]) == 1:
+        # sigmoid(z) is the softmax of (0, z), and above one half where z is the larger of the two
+        for name in ("head.conv.weight", "head.conv.bias"):
+            weights[name] = torch.cat([torch.zeros_like(weights[name]), weights[name]])
+
+    base_channels, in_channels = weights["stem.conv1.weight"].shape[:2]
+    num_classes = len(weights["head.conv.weight"])
+    model = UNet(
+        UNetConfig(
+            in_channels=in_channels,
+            num_classes=num_classes,
+            base_channels=base_channels,
+            depth=len({name.split(".")[1] for name in weights if name.startswith("downs.")}),
+            upsample="transpose" if "ups.0.up.weight" in weights else "bilinear_aligned",
+            preprocess=Preprocess(
+                scale=scale,
+                std=(255.0,) * in_channels,
+                detect_unit_range=True,
+                draft=False,
+                class_values=_class_values(mask_values, num_classes),
+            ),
+        )
+    )
+    expected = model.state_dict()
+    missing, unknown = expected.keys() - weights.keys(), weights.keys() - expected.keys()
+    wrong = {name for name in expected.keys() & weights.keys() if expected[name].shape != weights[name].shape}
+    for what, names in (("lacks", missing), ("has unknown", unknown), ("has other shapes in", wrong)):
+        if names:
+            raise ValueError(f"is no Pytorch-UNet checkpoint: {what} {', '.join(sorted(names)[:3])} (our names)")
+    model.load_state_dict(weights)
+    return model.eval()
+
+
+def _class_values(mask_values: object, num_classes: int) -> tuple[MaskValue, ...]:
+    """The mask value of each class from Pytorch-UNet's `mask_values`: numbers, or colours as lists.
+
+    Without them the classes are written 0, 1, ...; classes beyond them, which no mask of the training held, get
+    values that are still free.
+    """
+    given: list[Any] = list(range(num_classes)) if mask_values is None else []
+    if isinstance(mask_values, list):
+        given = mask_values
+    coloured = bool(given) and isinstance(given[0], list)
+    try:
+        # alpha is dropped, as wherever masks are read
+        values: list[Any] = [tuple(map(int, value[:3])) if coloured else int(value) for value in given][:num_classes]
+    except (TypeError, ValueError):
+        values = []
+    numbers: list[int] = [number for value in values for number in (value if coloured else [value])]
+    distinct = len(set(values)) == len(values) > 0 and all(len(value) == 3 for value in values if coloured)
+    if not distinct or not 0 <= min(numbers) <= max(numbers) <= (255 if coloured else 65535):
+        raise ValueError(f"its mask_values {mask_values!r} are neither numbers nor colours, one for each class")
+    candidates = ((level,) * 3 if coloured else level for level in range(256))
+    free = [value for value in candidates if value not in values]
+    return (*values, *free[: num_classes - len(values)])

@@ -6,6 +6,8 @@ every process contributes its share: the loss does not depend on how the step is
 """
 
 from collections.abc import Sequence
+from itertools import accumulate
+from operator import mul
 
 import torch
 from torch import Tensor, nn
@@ -28,8 +30,9 @@ class SegmentationLoss(nn.Module):
     Args:
         kind: one of `ce+logdice`, `ce+dice`, `ce`, `dice`, `focal+dice`.
         class_weights: (num_classes,) factors on each pixel's cross-entropy; the count is then the sum of the weights.
-        levels: of logits in training, each half the size of the one before: deep supervision (Lee et al. 2015,
-            arXiv:1409.5185). Level i weighs 1 / 2^i, and all together 1.
+        strides: of each level of logits in training below the finest, the factor along each axis by which it is
+            smaller than the one before: deep supervision (Lee et al. 2015, arXiv:1409.5185). Level i weighs 1 / 2^i,
+            and all together 1.
     """
 
     def __init__(
@@ -38,31 +41,34 @@ class SegmentationLoss(nn.Module):
         kind: str = "ce+dice",
         class_weights: Tensor | None = None,
         ignore_index: int = IGNORE_INDEX,
-        levels: int = 1,
+        strides: Sequence[Sequence[int]] = (),
     ) -> None:
         super().__init__()
         self.num_classes = num_classes
         self.pixel_term, _, region_term = kind.partition("+")
         self.region_term = region_term or self.pixel_term
         self.ignore_index = ignore_index
+        levels = len(strides) + 1
         self.level_weights = [2 ** (levels - 1 - level) / (2**levels - 1) for level in range(levels)]
+        # of each coarser level, how many pixels along each axis it makes one
+        self.level_factors = [*accumulate(strides, lambda above, stride: [*map(mul, above, stride)])]
         weights = torch.ones(num_classes) if class_weights is None else class_weights.float()
         self.register_buffer("class_weights", weights, persistent=False)
 
     def counts(self, masks: Tensor) -> Tensor:
-        """(2,): weight of the valid pixels, number of (image, class) pairs, in masks (B, H, W)."""
+        """(2,): weight of the valid pixels, number of (image, class) pairs, in masks (B, *spatial)."""
         dtype = torch.float32 if masks.device.type == "mps" else torch.float64  # Apple's GPUs have no float64
         truth, valid = self._truth(masks, dtype)
         sizes = self._class_sums(valid, truth)
         return torch.stack([(sizes * self.class_weights).sum(), (sizes > 0).sum().to(dtype)])
 
     def sums(self, logits: Tensor, masks: Tensor) -> Tensor:
-        """(2,): summed pixel term and summed region term, from logits (B, num_classes, H, W) and masks (B, H, W)."""
+        """(2,): summed pixel and region term, from logits (B, num_classes, *spatial) and masks (B, *spatial)."""
         logits = logits if logits.dtype == torch.float64 else logits.float()
         truth, valid = self._truth(masks, logits.dtype)
         log_probs = logits.log_softmax(dim=1)
-        # not `cross_entropy`: its sum over (B, C, H, W) is not deterministic on CUDA, and Dice needs the terms
-        log_truth = log_probs.gather(1, truth.unsqueeze(1)).squeeze(1)  # (B, H, W), of each pixel's true class
+        # not `cross_entropy`: its sum over (B, C, *spatial) is not deterministic on CUDA, and Dice needs the terms
+        log_truth = log_probs.gather(1, truth.unsqueeze(1)).squeeze(1)  # (B, *spatial), of each pixel's true class
         pixels = regions = logits.new_zeros(())
         if self.pixel_term != "dice":
             weights = self.class_weights.to(logits.dtype).index_select(0, truth.flatten()).view_as(valid) * valid
@@ -72,7 +78,7 @@ class SegmentationLoss(nn.Module):
         if self.region_term.endswith("dice"):
             # (B, num_classes) each: sum(p t), sum(p), sum(t)
             overlap = self._class_sums(log_truth.exp() * valid, truth)
-            predicted = (log_probs.exp() * valid.unsqueeze(1)).sum(dim=(2, 3))
+            predicted = (log_probs.exp() * valid.unsqueeze(1)).sum(dim=tuple(range(2, logits.ndim)))
             size = self._class_sums(valid, truth)
             if self.region_term == "logdice":
                 missed = (predicted + size + SMOOTHING).log() - (2 * overlap + SMOOTHING).log()
@@ -82,43 +88,42 @@ class SegmentationLoss(nn.Module):
         return torch.stack([pixels, regions])
 
     def step_counts(self, masks: Tensor) -> Tensor:
-        """(2 * levels,): the counts of each level, from masks (B, H, W) at full size."""
+        """(2 * levels,): the counts of each level, from masks (B, *spatial) at full size."""
         return torch.cat([self.counts(level_masks) for level_masks in self._levels(masks)])
 
     def forward(self, logits: Tensor | Sequence[Tensor], masks: Tensor, counts: Tensor) -> Tensor:
         """This micro-batch's share (a scalar) of the loss of a step; the shares add up.
 
         Args:
-            logits: (B, num_classes, H, W); with several levels one of each, (B, num_classes, h, w), finest first.
-            masks: (B, H, W).
+            logits: (B, num_classes, *spatial); with several levels one of each, finest first.
+            masks: (B, *spatial).
             counts: `step_counts` of the whole step.
         """
         every = [logits] if isinstance(logits, Tensor) else logits
         counts = torch.where(counts > 0, counts, 1).view(-1, 2)
         shares = []
         for level, level_masks, count in zip(every, self._levels(masks), counts, strict=True):
-            height, width = level_masks.shape[1:]
-            sums = self.sums(level[..., :height, :width], level_masks)  # an encoder pads to its stride
+            level = level[(..., *map(slice, level_masks.shape[1:]))]  # an encoder pads to its stride
+            sums = self.sums(level, level_masks)
             shares.append((sums / count.to(sums.dtype)).sum())
         return sum(weight * share for weight, share in zip(self.level_weights, shares, strict=True))
 
     def _levels(self, masks: Tensor) -> list[Tensor]:
-        """masks (B, H, W) at the size of each level: of 2^i x 2^i pixels that pooling makes one, the middle's."""
-        height, width = masks.shape[1:]
+        """masks (B, *spatial) at the size of each level: of the pixels that pooling makes one, the middle's."""
         levels = [masks]
-        for level in range(1, len(self.level_weights)):
-            middle = slice(2 ** (level - 1), None, 2**level)
-            levels.append(masks[:, middle, middle][:, : height >> level, : width >> level])
+        for factors in self.level_factors:
+            sides = zip(masks.shape[1:], factors, strict=True)
+            levels.append(masks[(slice(None), *(slice(f // 2, side // f * f, f) for side, f in sides))])
         return levels
 
     def _truth(self, masks: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """masks (B, H, W) with class 0 where ignored, and 1 where valid, 0 where ignored."""
+        """masks (B, *spatial) with class 0 where ignored, and 1 where valid, 0 where ignored."""
         valid = masks != self.ignore_index
         return masks.where(valid, 0), valid.to(dtype)
 
     def _class_sums(self, values: Tensor, truth: Tensor) -> Tensor:
-        """(B, num_classes): the sum of values (B, H, W) over the pixels of each class of each image."""
-        cells = values.new_zeros(len(truth), self.num_classes, truth.shape[2])
-        # A cell for each column of an image: neighbours on a GPU never wait for each other's cell, and no sum is so
-        # long that float32 loses what is added last.
-        return cells.scatter_add(1, truth, values).sum(dim=2)
+        """(B, num_classes): the sum of values (B, *spatial) over the pixels of each class of each image."""
+        cells = values.new_zeros(len(truth), self.num_classes, *truth.shape[2:])
+        # A cell for each column of an image, and of a volume for each line along its first axis: neighbours on a GPU
+        # never wait for each other's cell, and no sum is so long that float32 loses what is added last.
+        return cells.scatter_add(1, truth, values).flatten(2).sum(dim=2)

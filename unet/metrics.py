@@ -13,7 +13,7 @@ REPLICAS = 64  # of each count on a device: two warps add to different addresses
 
 
 def confusion_matrix(preds: Tensor, masks: Tensor, num_classes: int, ignore_index: int = IGNORE_INDEX) -> Tensor:
-    """Count pixels of two (..., H, W) index tensors: (num_classes, num_classes) int64, rows truth, columns prediction.
+    """Count pixels of two index tensors of one shape: (num_classes, num_classes) int64, rows truth, columns prediction.
 
     Matrices add up over images, batches and processes; ignored pixels are counted nowhere.
     """

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from runtime.device import download
 from runtime.errors import ModelError, one_line
 from unet.backbone import Encoder
-from unet.blocks import DoubleConv, Down, OutConv, Up, recomputed
-from unet.config import UNetConfig
+from unet.blocks import LAYERS, DoubleConv, Down, OutConv, Up, recomputed
+from unet.config import Axes, UNetConfig
 
 WEIGHTS_NAME = "model.safetensors"
 
@@ -43,8 +43,9 @@ class UNet(
         self.config = config = config or UNetConfig()
         mean = config.preprocess.mean or (0.0,) * config.network_channels
         std = config.preprocess.std or (1.0,) * config.network_channels
-        self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1), persistent=False)
-        self.register_buffer("std", torch.tensor(std).view(-1, 1, 1), persistent=False)
+        column = (1, -1, *[1] * config.dims)
+        self.register_buffer("mean", torch.tensor(mean).view(column), persistent=False)
+        self.register_buffer("std", torch.tensor(std).view(column), persistent=False)
 
         widths = [config.base_channels * 2**level for level in range(config.depth + 1)]
         # interpolation does not halve the channels, so the lowest level is already as wide as its neighbour
@@ -56,33 +57,36 @@ class UNet(
         if self.encoder is not None:  # which leaves the levels above its own to convolutions
             downs = self.encoder.first_level - 1
             skips[self.encoder.first_level :] = self.encoder.channels
-        self.stem = DoubleConv(config.network_channels, skips[0], config.norm, config.block)
+        kernels, strides = config.level_kernels, config.level_strides
+        self.stem = DoubleConv(config.network_channels, skips[0], config.norm, config.block, kernels[0])
         self.downs = nn.ModuleList(
-            Down(skips[level], skips[level + 1], config.norm, config.block) for level in range(downs)
+            Down(skips[level], skips[level + 1], config.norm, config.block, kernels[level + 1], strides[level])
+            for level in range(downs)
         )
         self.dropout = nn.Dropout(config.dropout)
         below = [*outputs[1:-1], skips[-1]]
         self.ups = nn.ModuleList(
-            Up(below[level], skips[level], outputs[level], config.norm, config.upsample, config.block)
-            for level in reversed(range(config.depth))
+            Up(below[i], skips[i], outputs[i], config.norm, config.upsample, config.block, kernels[i], strides[i])
+            for i in reversed(range(config.depth))
         )
-        self.head = OutConv(config.base_channels, config.num_classes)
+        self.head = OutConv(config.base_channels, config.num_classes, config.dims)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Segment images of any size.
+        """Segment images or volumes of any size.
 
         Args:
-            images: (B, in_channels, H, W), raw pixel values of any numeric type.
+            images: (B, in_channels, H, W), raw pixel values of any numeric type; volumes (B, in_channels, D, H, W).
 
         Returns:
-            Logits (B, num_classes, H, W). A side shorter than 2^depth is padded to 2^(depth+1) with its border
-            pixels for the computation and cropped back, since pooling would leave nothing of it; for an encoder of
-            transformers every side is, to the next multiple of 2^depth.
+            Logits (B, num_classes, ...), of the sides of the images. A side shorter than its divisor, 2^depth unless
+            strides say otherwise, is padded to twice that with its border pixels for the computation and cropped back,
+            since pooling would leave nothing of it; for an encoder of transformers every side is, to the next multiple
+            of its divisor.
         """
         return self._cropped(self.head(self.decode(images, levels=1)[0]), images)
 
     def decode(self, images: Tensor, levels: int) -> list[Tensor]:
-        """Features (B, channels, h, w) of the way up at each of the finest `levels`, finest first."""
+        """Features (B, channels, ...) of the way up at each of the finest `levels`, finest first."""
         padded = self._pad(((images - self.mean) / self.std).to(self.mean.dtype))
         recompute = self.activation_checkpointing and self.training
         run = recomputed if recompute else lambda block, *x: block(*x)
@@ -101,8 +105,13 @@ class UNet(
     @staticmethod
     def _cropped(logits: Tensor, images: Tensor) -> Tensor:
         """Without what `_pad` has added."""
-        height, width = images.shape[-2:]
-        return logits if logits.shape[-2:] == images.shape[-2:] else logits[..., :height, :width]  # FSDP wants no view
+        size = images.shape[2:]
+        return logits if logits.shape[2:] == size else logits[(..., *map(slice, size))]  # FSDP wants no view
+
+    @property
+    def head_strides(self) -> Axes:
+        """Of the logits of each coarser level in training, the factor along each axis from the level above."""
+        return self.config.level_strides[: self.levels - 1]
 
     @property
     def blocks(self) -> list[nn.Module]:
@@ -110,16 +119,24 @@ class UNet(
         stages = [] if self.encoder is None or self.encoder.frozen else self.encoder.stages
         return [self.stem, *self.downs, *stages, *self.ups]
 
+    @property
+    def memory_format(self) -> torch.memory_format:
+        """In which it computes fastest, channels-last."""
+        return LAYERS[self.config.dims].memory_format
+
     def _pad(self, x: Tensor) -> Tensor:
-        shortest = 2**self.config.depth
+        size, divisors = x.shape[2:], self.config.divisors
+        shortest = divisors
         # instance norm has nothing to measure in a single value
-        if self.config.norm == "instance" and max(x.shape[-2:]) < 2 * shortest:
-            shortest *= 2
-        sides = [side if side >= shortest else 2 ** (self.config.depth + 1) for side in x.shape[-2:]]
-        if self.encoder is not None:  # backbones differ in what they do with the rest of a division
-            sides = [math.ceil(side / shortest) * shortest for side in x.shape[-2:]]
-        height, width = sides[0] - x.shape[-2], sides[1] - x.shape[-1]
-        return F.pad(x, (0, width, 0, height), mode="replicate") if height or width else x
+        if self.config.norm == "instance" and all(side < 2 * least for side, least in zip(size, shortest, strict=True)):
+            shortest = tuple(2 * divisor for divisor in divisors)
+        if self.encoder is None:
+            sides = [n if n >= least else 2 * d for n, least, d in zip(size, shortest, divisors, strict=True)]
+        else:  # backbones differ in what they do with the rest of a division
+            sides = [math.ceil(n / least) * least for n, least in zip(size, shortest, strict=True)]
+        missing = [wanted - side for wanted, side in zip(sides, size, strict=True)]
+        pads = [part for side in reversed(missing) for part in (0, side)]
+        return F.pad(x, pads, mode="replicate") if any(missing) else x
 
     def published_state(self) -> dict[str, Tensor]:
         """What model.safetensors holds."""
@@ -184,10 +201,11 @@ class DeeplySupervisedUNet(UNet):
         super().__init__(config)
         self.levels = max(1, self.config.depth - 1)
         widths = [up.conv.conv2.out_channels for up in self.ups][::-1]
-        self.heads = nn.ModuleList(OutConv(width, self.config.num_classes) for width in widths[1 : self.levels])
+        classes, dims = self.config.num_classes, self.config.dims
+        self.heads = nn.ModuleList(OutConv(width, classes, dims) for width in widths[1 : self.levels])
 
     def forward(self, images: Tensor) -> Tensor | list[Tensor]:
-        """As `UNet`; in training the logits (B, num_classes, h, w) of each level, finest first."""
+        """As `UNet`; in training the logits (B, num_classes, ...) of each level, finest first."""
         if not self.training:
             return super().forward(images)
         finest, *coarser = self.decode(images, self.levels)

@@ -1,12 +1,14 @@
 """Floating-point operations of the model, and how many a device can do."""
 
 import copy
+import math
 import re
 
 import torch
 from accelerate import Accelerator
-from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
+
+from unet.model import UNet
 
 # Dense peak in teraFLOPS by a pattern of the device's name: (half precision, float32 as convolutions run it by default:
 # in TF32 where the device has it), from NVIDIA's data sheets; sparse figures are halved
@@ -22,19 +24,19 @@ PEAKS = {
 }
 
 
-def training_flops(network: nn.Module, channels: int) -> float:
-    """FLOPs of a forward and backward pass for one pixel, counted on the meta device; a multiply-add is two.
+def training_flops(network: UNet, channels: int) -> float:
+    """FLOPs of a forward and backward pass for one pixel or voxel, counted on the meta device; a multiply-add is two.
 
     A convolutional network's grow with the pixels. Activation checkpointing's second forward pass does not count: it is
     the model's FLOPs, not the hardware's.
     """
     trial = copy.deepcopy(network).to("meta").train()
     trial.activation_checkpointing = False
-    side = 256  # a multiple of what pooling needs at any sensible depth
+    size = (256,) * network.config.dims  # a multiple of what pooling needs at any sensible depth
     with FlopCounterMode(display=False) as counter:
-        logits = trial(torch.empty((2, channels, side, side), device="meta"))
+        logits = trial(torch.empty((2, channels, *size), device="meta"))
         sum(map(torch.sum, [logits] if isinstance(logits, torch.Tensor) else logits)).backward()
-    return counter.get_total_flops() / (2 * side * side)
+    return counter.get_total_flops() / (2 * math.prod(size))
 
 
 def peak_teraflops(accelerator: Accelerator, precision: str) -> float | None:

@@ -1,0 +1,88 @@
+"""Group and instance norm of images and volumes that keep the type and memory format of their input on CUDA too."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+
+class GroupNorm(nn.GroupNorm):
+    """`nn.GroupNorm` that leaves channels-last and 16-bit inputs as they are on CUDA too."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return group_norm(x, self.num_groups, self.weight, self.bias, self.eps) if x.is_cuda else super().forward(x)
+
+
+class InstanceNorm(nn.InstanceNorm2d):
+    """`nn.InstanceNorm2d`, of volumes too, that leaves channels-last inputs as they are on CUDA too."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.is_cuda:
+            return group_norm(x, self.num_features, self.weight, self.bias, self.eps)
+        return F.instance_norm(x, weight=self.weight, bias=self.bias, eps=self.eps)
+
+
+def group_norm(x: Tensor, groups: int, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    """`F.group_norm` of x (B, C, *spatial), in the type and memory format of x.
+
+    On CUDA torch's copies x to channels-first, and under autocast to float32: the next convolution has to copy it back.
+    Here statistics and factors are at least float32, and nothing as large as x has another type than x.
+    """
+    with torch.autocast(x.device.type, enabled=False):
+        return _GroupNorm.apply(x, groups, weight, bias, eps)
+
+
+class _GroupNorm(torch.autograd.Function):
+    """What autograd would derive keeps float32 copies of x; this keeps x alone, as torch's own does."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, groups: int, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+        # of each channel first: over the sides of a channels-last x a GPU reads whole lines of memory
+        axes = _spatial(x)
+        if x.dtype.itemsize == 2:
+            means = x.mean(axes, dtype=torch.float32)
+            squares = torch.linalg.vector_norm(x, dim=axes, dtype=torch.float32) ** 2 / x[0, 0].numel()
+            variances = (squares - means**2).clamp_min(0)  # what cancels is less than x was rounded by
+        else:
+            variances, means = torch.var_mean(x, axes, correction=0)
+        means, variances = means.unflatten(1, (groups, -1)), variances.unflatten(1, (groups, -1))
+        mean = means.mean(2, keepdim=True)  # (B, groups, 1), as rstd
+        rstd = (variances.mean(2, keepdim=True) + means.var(2, correction=0, keepdim=True) + eps).rsqrt()
+        scale = rstd * weight.unflatten(0, (groups, -1))  # (B, groups, C / groups)
+        ctx.save_for_backward(x, weight, mean, rstd)
+        return _scale_and_shift(x, scale, bias.unflatten(0, (groups, -1)) - mean * scale)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, mean, rstd = ctx.saved_tensors
+        groups, pixels = mean.shape[1], x[0, 0].numel()
+        # over each channel, (B, groups, C / groups): the gradient, and its product with the normalised x
+        grads = grad.sum(_spatial(x), dtype=mean.dtype).unflatten(1, (groups, -1))
+        product = grad.float() * x if x.dtype == torch.float16 else grad * x  # fp16 would overflow
+        products = product.sum(_spatial(x), dtype=mean.dtype).unflatten(1, (groups, -1))
+        products = (products - mean * grads) * rstd
+        weights = weight.unflatten(0, (groups, -1))
+        # weights * grad minus its mean and minus its projection on the normalised x, times rstd
+        slope = -(weights * products).mean(2, keepdim=True) * rstd**2 / pixels
+        offset = -(weights * grads).mean(2, keepdim=True) * rstd / pixels - slope * mean
+        x_grad = _scale_and_shift(x, slope.expand_as(grads), offset.expand_as(grads))
+        x_grad.addcmul_(grad, _per_channel(rstd * weights, x))
+        return x_grad, None, products.sum(0).flatten(), grads.sum(0).flatten(), None
+
+
+def _scale_and_shift(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    """x * scale + shift in the type of x, computed in that of scale and shift (B, groups, C / groups)."""
+    scale, shift = _per_channel(scale, x), _per_channel(shift, x)
+    if torch.compiler.is_compiling():  # what is compiled converts on the way, but takes no channels-last `out`
+        return torch.addcmul(shift, x, scale).to(x.dtype)
+    return torch.addcmul(shift, x, scale, out=torch.empty_like(x))  # so does the kernel: no float32 copy
+
+
+def _per_channel(values: Tensor, x: Tensor) -> Tensor:
+    """values (B, groups, C / groups) as (B, C, 1, ...), to go with x (B, C, *spatial)."""
+    return values.flatten(1)[(..., *(None for _ in _spatial(x)))]
+
+
+def _spatial(x: Tensor) -> tuple[int, ...]:
+    return tuple(range(2, x.ndim))

@@ -16,6 +16,7 @@ MAIN_LINES, IMPORTED_NAMES = 110, 60  # of train.py
 ONLY_IN = {
     "accelerate": ("train_utils/", *(f"runtime/{name}.py" for name in ("launch", "distributed", "signals")), *LAUNCHED),
     "nibabel": ("data_utils/image_io/",),
+    "SimpleITK": ("data_utils/image_io/",),
     "gradio": ("app.py",),
     "transformers": ("unet/backbone.py",),
 }
@@ -25,6 +26,7 @@ NOT_IN = {
     "app.py": ("train_utils",),  # a Space is a copy of it and of the other packages
 }
 NOT_AT_START = ("matplotlib", "scipy", "transformers", "jinja2", "datasets", "onnx", "onnxruntime", "pandas", "gradio")
+NOT_AT_START += ("nibabel", "SimpleITK")
 
 
 def modules(root: Path) -> dict[str, ast.Module]:
@@ -183,7 +185,7 @@ def write(root: Path, files: dict[str, str]) -> Path:
         ("runtime/files.py", "from unet import UNet", "imports unet"),
         ("runtime/cli.py", "from accelerate import Accelerator", "imports accelerate"),
         ("data_utils/pack.py", "from inference import Predictor", "imports inference"),
-        ("data_utils/sources/load.py", "import nibabel", "imports nibabel"),
+        ("data_utils/sources/load.py", "def f():\n    import nibabel", "imports nibabel"),
         ("unet/model.py", "def f():\n    from transformers import AutoBackbone", "imports transformers"),
         ("inference/writer.py", "from train_utils.ema import WeightAverage", "imports train_utils"),
         ("train_utils/reporting/report.py", "import predict", "imports predict"),

@@ -39,7 +39,7 @@ def resize_rows(
     """Rows [start, stop) of what `resize_image` gives, (stop - start, w, C); `read` gives rows of the image."""
     if size[0] == extent[0]:
         return resize_image(read(start, stop), (stop - start, size[1]), (0, 0, extent[1], stop - start))
-    taps, weights = _bicubic(extent[0], size[0], start, stop)
+    taps, weights = bicubic(extent[0], size[0], start, stop)
     pixels = read(taps.min(), taps.max() + 1)
     integer = pixels.dtype == np.uint8
     fixed_point = integer and pixels.shape[2] in (1, 3)  # Pillow's arithmetic for its 8-bit modes
@@ -71,7 +71,7 @@ def resize_window(
     return resize_image(read(top, bottom, left, right), (height, width), box)
 
 
-def _bicubic(extent: float, target: int, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+def bicubic(extent: float, target: int, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
     """Pixels and weights, (n, taps) each, that make targets [start, stop) of `extent` pixels resized to `target`.
 
     Keys' cubic with a = -1/2, widened when shrinking, as in Pillow's Resample.c.
@@ -86,6 +86,17 @@ def _bicubic(extent: float, target: int, start: int, stop: int) -> tuple[np.ndar
     weights = np.where(x < 1, (1.5 * x - 2.5) * x * x + 1, np.where(x < 2, (((x - 5) * x + 8) * x - 4) * -0.5, 0))
     weights[taps >= last[:, None]] = 0
     return np.minimum(taps, length - 1), weights / weights.sum(axis=1, keepdims=True)
+
+
+def linear(extent: int, target: int) -> tuple[np.ndarray, np.ndarray]:
+    """As `bicubic`, for all targets, with straight lines between the centres of the pixels; widened when shrinking."""
+    scale = extent / target
+    widening = max(scale, 1.0)
+    centers = (np.arange(target) + 0.5) * scale
+    taps = np.floor(centers - widening).astype(int)[:, None] + np.arange(2 * math.ceil(widening) + 1)
+    weights = np.maximum(1 - np.abs(taps + 0.5 - centers[:, None]) / widening, 0)
+    weights[(taps < 0) | (taps >= extent)] = 0
+    return taps.clip(0, extent - 1), weights / weights.sum(axis=1, keepdims=True)
 
 
 def _weighted(pixels: np.ndarray, taps: np.ndarray, weights: np.ndarray, fixed_point: bool) -> np.ndarray:
@@ -116,9 +127,9 @@ def nearest(want: int, have: int) -> np.ndarray:
     return ((2 * np.arange(want) + 1) * have) // (2 * want)
 
 
-def resize_mask(mask: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """(H, W) or (H, W, 3) -> (*size, ...), each pixel the nearest one's value."""
-    if mask.shape[:2] == tuple(size):
-        return mask
-    rows, columns = (nearest(want, have) for want, have in zip(size, mask.shape[:2], strict=True))
-    return mask[rows][:, columns]
+def resize_mask(mask: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
+    """(H, W) or (H, W, 3) or, of volumes, (D, H, W) -> (*size, ...), each pixel the nearest one's value."""
+    for axis, (want, have) in enumerate(zip(size, mask.shape, strict=False)):
+        if want != have:
+            mask = mask.take(nearest(want, have), axis)
+    return mask

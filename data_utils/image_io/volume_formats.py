@@ -1,0 +1,164 @@
+"""Files of volumes as they are stored: NIfTI, what SimpleITK reads, and stacks (`.npy`, TIFF) without a spacing."""
+
+import logging
+import os
+from abc import ABC, abstractmethod
+from functools import cache
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from data_utils.image_io.formats import TIFF_SUFFIXES
+from data_utils.image_io.reader import read_header, read_image
+from data_utils.image_io.tiff import is_tiff, page_numbers
+from runtime.errors import ImageError
+
+NIFTI_SUFFIXES = (".nii", ".nii.gz")
+ITK_SUFFIXES = (".nrrd", ".mha", ".mhd")  # of which SimpleITK is the reader
+VOLUME_SUFFIXES = (*NIFTI_SUFFIXES, *ITK_SUFFIXES)
+STACK_SUFFIXES = (".npy", *TIFF_SUFFIXES)  # volumes only where somebody says so
+MM = {"unknown": 1.0, "mm": 1.0, "meter": 1e3, "micron": 1e-3}  # units of NIfTI
+GZIP_RATIO = 1032  # bytes that one byte of a gzip file can stand for, at most
+
+Spacing = tuple[float, float, float]
+
+
+class StoredVolume(ABC):
+    """A volume file whose header has been read.
+
+    Attributes:
+        shape: (x, y, z) in the file's own axes.
+        channels: values of each voxel.
+        dtype: NumPy's type of what `read` gives.
+        affine: (4, 4) float64, from a voxel's (x, y, z) to mm, the world's axes pointing right, anterior, superior.
+    """
+
+    shape: tuple[int, ...]
+    channels: int
+    dtype: np.dtype
+    affine: np.ndarray
+
+    @abstractmethod
+    def read(self) -> np.ndarray:
+        """The voxels (x, y, z, C), as they lie in memory or in the file."""
+
+
+class NiftiVolume(StoredVolume):
+    """A NIfTI file; channels are the fourth axis. `image` is nibabel's, whose voxels are read when they are needed."""
+
+    def __init__(self, path: str) -> None:
+        nibabel = load_nibabel()
+        self.path, self.image = path, nibabel.load(path)
+        if not isinstance(self.image, nibabel.Nifti1Image):
+            raise ValueError(f"a {type(self.image).__name__}, not a NIfTI volume")
+        header = self.image.header
+        self.shape, self.channels = spatial_shape(self.image.shape)
+        self.slope, self.intercept = self.image.dataobj.slope, self.image.dataobj.inter
+        stored = header.get_data_dtype()
+        self.dtype = np.result_type(stored, np.float32) if self.is_scaled else stored
+        self.affine = np.diag([*[MM[header.get_xyzt_units()[0]]] * 3, 1.0]) @ self.image.affine
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether the header says how the stored numbers become values."""
+        return (self.slope, self.intercept) != (1, 0)
+
+    def read(self) -> np.ndarray:
+        stored = self.image.header.get_data_dtype()
+        compressed = self.path.lower().endswith(".gz")
+        claimed = prod(self.image.shape) * stored.itemsize
+        # before nibabel sets aside what a damaged header claims
+        if claimed > os.path.getsize(self.path) * (GZIP_RATIO if compressed else 1):
+            raise OSError("the file ends before its voxels do")
+        voxels = np.asarray(self.image.dataobj.get_unscaled()).reshape(*self.shape, self.channels, order="F")
+        if self.is_scaled:
+            voxels = voxels.astype(self.dtype)
+            voxels *= self.dtype.type(self.slope)
+            voxels += self.dtype.type(self.intercept)
+        return voxels
+
+
+class ItkVolume(StoredVolume):
+    """A NRRD or MetaImage file, which SimpleITK reads; its world's axes point left, posterior, superior."""
+
+    def __init__(self, path: str) -> None:
+        self.path, self.itk = path, load_simpleitk(path)
+        reader = self.itk.ImageFileReader()
+        reader.SetFileName(path)
+        reader.ReadImageInformation()
+        self.shape, _ = spatial_shape(reader.GetSize())
+        self.channels = reader.GetNumberOfComponents()
+        self.dtype = self.itk.GetArrayFromImage(self.itk.Image([1, 1, 1], reader.GetPixelID(), self.channels)).dtype
+        self.affine = np.eye(4)
+        self.affine[:3, :3] = np.reshape(reader.GetDirection(), (3, 3)) * reader.GetSpacing()
+        self.affine[:3, 3] = reader.GetOrigin()
+        self.affine[:2] *= -1
+
+    def read(self) -> np.ndarray:
+        voxels = self.itk.GetArrayFromImage(self.itk.ReadImage(self.path))
+        return voxels.reshape(*self.shape[::-1], self.channels).transpose(2, 1, 0, 3)
+
+
+class StackVolume(StoredVolume):
+    """A `.npy` of (z, y, x) or (z, y, x, C), or a TIFF whose pages are the slices: a grid along the world's axes."""
+
+    def __init__(self, path: str, spacing: Spacing | None) -> None:
+        self.path, self.pages = path, []
+        if is_tiff(path):
+            self.pages = page_numbers(Path(path))
+            size, _ = read_header({"path": path, "page": self.pages[0]}, path)
+            first = read_image(path, path, self.pages[0])
+            self.shape, self.channels, self.dtype = (*size[::-1], len(self.pages)), first.shape[2], first.dtype
+        else:
+            array = np.lib.format.open_memmap(path, mode="r")
+            if array.ndim not in (3, 4):
+                raise ValueError(f"its shape is {array.shape}, not (z, y, x) or (z, y, x, channels)")
+            self.shape, self.channels = array.shape[2::-1], 1 if array.ndim == 3 else array.shape[3]
+            self.dtype = np.dtype(np.uint8) if array.dtype == bool else array.dtype
+        self.affine = np.diag([*(spacing or (1.0,) * 3)[::-1], 1.0])
+
+    def read(self) -> np.ndarray:
+        if not self.pages:
+            array = np.lib.format.open_memmap(self.path, mode="r").view(self.dtype)
+            return array.reshape(*self.shape[::-1], self.channels).transpose(2, 1, 0, 3)
+        voxels = np.empty((*self.shape[::-1], self.channels), self.dtype)
+        for slot, page in zip(voxels, self.pages, strict=True):
+            pixels = read_image(self.path, self.path, page)
+            if (pixels.shape, pixels.dtype) != (slot.shape, slot.dtype):
+                raise ValueError(f"page {page + 1} has another size or type than the first; a stack has one for all")
+            slot[:] = pixels
+        return voxels.transpose(2, 1, 0, 3)
+
+
+def open_stored(path: str, spacing: Spacing | None) -> StoredVolume:
+    """The header of a volume file; `spacing`, (z, y, x) in mm, is for those that hold none."""
+    if path.lower().endswith(NIFTI_SUFFIXES):
+        return NiftiVolume(path)
+    return ItkVolume(path) if path.lower().endswith(ITK_SUFFIXES) else StackVolume(path, spacing)
+
+
+def spatial_shape(shape: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
+    """(x, y, z) and the number of channels, the fourth axis."""
+    if len(shape) not in (3, 4):
+        sides = " x ".join(map(str, shape))
+        raise ValueError(f"it has {len(shape)} axes, {sides}; a volume has 3, or 4 with its channels")
+    return tuple(shape[:3]), shape[3] if len(shape) == 4 else 1
+
+
+@cache
+def load_nibabel() -> Any:
+    """nibabel, silent about odd headers; imported here, for those who have images need not wait for it."""
+    import nibabel
+
+    logging.getLogger("nibabel.global").setLevel(logging.CRITICAL)
+    return nibabel
+
+
+def load_simpleitk(path: str) -> Any:
+    try:
+        import SimpleITK
+    except ImportError as error:
+        raise ImageError(f"{path} needs SimpleITK to be read: pip install SimpleITK") from error
+    return SimpleITK

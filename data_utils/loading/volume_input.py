@@ -1,0 +1,97 @@
+"""From the file of a volume to a network's input: clipped, standardised and resampled, whole or slab by slab."""
+
+import numpy as np
+from PIL import Image
+
+from data_utils.image_io.formats import VolumeFile
+from data_utils.image_io.resize import bicubic, linear
+from data_utils.image_io.volumes import VolumeHeader, read_volume
+from runtime.errors import ImageError
+from unet.config import Preprocess
+
+CHUNK = 8  # slices that are resampled together
+COARSE = 3  # an axis whose spacing is over so many times the finest is resampled linearly: cubic would ring along it
+
+
+class VolumeInput:
+    """A volume as the network sees it, in slabs along z that come out the same, to the last bit, as the whole.
+
+    Only the voxels of the file are kept. Images are resampled cubic, as `resize_image` does it, and linearly along
+    coarse axes; an axis whose number of voxels stays is left alone.
+
+    Attributes:
+        header: of the file.
+        size: (d, h, w) of the network's input.
+    """
+
+    def __init__(
+        self, voxels: np.ndarray, header: VolumeHeader, preprocess: Preprocess, channels: int, name: str = "volume"
+    ) -> None:
+        """Of voxels (D, H, W, C) as `read_volume` gives them; ImageError where there are not `channels`, or one."""
+        if header.channels not in (1, channels):
+            raise ImageError(f"{name}: has {header.channels} channels, the model takes {channels}")
+        self.voxels, self.header, self.preprocess, self.channels = voxels, header, preprocess, channels
+        depth, height, width = preprocess.resampled_size(header.size, header.spacing)
+        self.size = (depth, height, width)
+        coarse = [side > COARSE * min(header.spacing) for side in header.spacing]
+        self.filters = [Image.Resampling.BILINEAR if is_coarse else Image.Resampling.BICUBIC for is_coarse in coarse]
+        # of all slices at once: weights of some would be rounded by how many there are
+        length = header.size[0]
+        self.taps, weights = linear(length, depth) if coarse[0] else bicubic(length, depth, 0, depth)
+        self.weights = weights.astype(np.float32)
+        # (c,) each
+        self.mean, self.std = self._statistics() if preprocess.standardize else (np.zeros(1, "f4"), np.ones(1, "f4"))
+
+    @classmethod
+    def read(cls, source: VolumeFile, preprocess: Preprocess, channels: int, name: str = "volume") -> "VolumeInput":
+        """Raises ImageError, with `name`, for what cannot be read or has other channels."""
+        return cls(*read_volume(source, name), preprocess, channels, name)
+
+    def whole(self) -> np.ndarray:
+        """(C, d, h, w) float32."""
+        return self.slab(0, self.size[0])
+
+    def slab(self, start: int, stop: int) -> np.ndarray:
+        """Slices [start, stop) of the network's input: (C, stop - start, h, w) float32."""
+        found = np.empty((self.channels, stop - start, *self.size[1:]), np.float32)
+        if self.size[0] == self.header.size[0]:
+            for z in range(start, stop):
+                found[:, z - start] = self._plane(z)
+            return found
+        for first in range(start, stop, CHUNK):
+            taps, weights = self.taps[first : min(first + CHUNK, stop)], self.weights[first : min(first + CHUNK, stop)]
+            lowest = taps.min()
+            planes = np.stack([self._plane(z) for z in range(lowest, taps.max() + 1)], axis=1)
+            part = found[:, first - start : first - start + len(taps)]
+            part[:] = 0
+            for tap in range(taps.shape[1]):
+                part += planes[:, taps[:, tap] - lowest] * weights[:, tap, None, None]
+        return found
+
+    def _plane(self, z: int) -> np.ndarray:
+        """(c, h, w): a slice of the file, clipped, standardised and resampled within itself."""
+        plane = (self._clipped(z) - self.mean) / self.std
+        return np.stack([self._resized(channel) for channel in np.moveaxis(plane, 2, 0)])
+
+    def _resized(self, channel: np.ndarray) -> np.ndarray:
+        height, width = self.size[1:]
+        if channel.shape == (height, width):
+            return channel
+        image = Image.fromarray(channel).resize((width, channel.shape[0]), self.filters[2])
+        return np.asarray(image.resize((width, height), self.filters[1]))
+
+    def _clipped(self, z: int) -> np.ndarray:
+        """(H, W, c) float32."""
+        plane = np.ascontiguousarray(self.voxels[z], np.float32)
+        if self.preprocess.clip is None:
+            return plane
+        lowest, highest = self.preprocess.clip
+        return plane.clip(np.float32(lowest), np.float32(highest))
+
+    def _statistics(self) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and standard deviation (c,) of the clipped voxels, summed in float64; 1 where a channel is constant."""
+        planes, count = range(self.header.size[0]), self.voxels[..., 0].size
+        mean = np.sum([self._clipped(z).sum(axis=(0, 1), dtype=np.float64) for z in planes], axis=0) / count
+        squares = [np.square(self._clipped(z) - mean).sum(axis=(0, 1)) for z in planes]
+        std = np.sqrt(np.sum(squares, axis=0) / count)
+        return mean.astype(np.float32), np.where(std > 0, std, 1.0).astype(np.float32)

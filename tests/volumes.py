@@ -1,0 +1,46 @@
+"""Small volumes for tests, in any orientation."""
+
+from pathlib import Path
+
+import nibabel
+import numpy as np
+
+# voxel (x, y, z) -> mm of a file's own axes
+RAS = np.diag([1.0, 1.0, 1.0, 1.0]) + np.array([[0, 0, 0, -7.0], [0, 0, 0, 5.0], [0, 0, 0, 3.0], [0, 0, 0, 0]])
+LPS = RAS @ np.diag([-1.0, -1.0, 1.0, 1.0])
+ANISOTROPIC = RAS @ np.diag([0.5, 0.75, 4.0, 1.0])
+TURNED = RAS[:, [2, 0, 1, 3]] @ np.diag([2.0, -1.0, 1.0, 1.0])  # its first axis is z, the second -x
+
+
+def oblique(degrees: float = 20.0) -> np.ndarray:
+    """An affine turned about the axis x, with spacings 1, 1.5 and 2 mm."""
+    turn = np.eye(4)
+    cosine, sine = np.cos(np.radians(degrees)), np.sin(np.radians(degrees))
+    turn[1:3, 1:3] = [[cosine, -sine], [sine, cosine]]
+    return RAS @ turn @ np.diag([1.0, 1.5, 2.0, 1.0])
+
+
+AFFINES = {"RAS": RAS, "LPS": LPS, "anisotropic": ANISOTROPIC, "turned": TURNED, "oblique": oblique()}
+
+
+def write_nifti(path: Path, voxels: np.ndarray, affine: np.ndarray = RAS) -> Path:
+    """Voxels (x, y, z) or (x, y, z, c) in the file's own axes, with `affine` as qform and sform."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image = nibabel.Nifti1Image(voxels, affine)
+    image.header.set_xyzt_units("mm")
+    image.set_sform(affine, 1)
+    image.set_qform(affine, 1)
+    nibabel.save(image, path)
+    return path
+
+
+def case(seed: int, shape: tuple[int, ...] = (12, 10, 8), kind: type = np.int16) -> tuple[np.ndarray, np.ndarray]:
+    """A noisy image (x, y, z) with two bright boxes, and its label of the values 0, 1 and 2."""
+    rng = np.random.default_rng(seed)
+    image, label = rng.integers(0, 100, shape), np.zeros(shape, np.uint8)
+    for value in (1, 2):
+        corner = rng.integers(0, [side // 2 for side in shape])
+        box = tuple(slice(at, at + side // 3) for at, side in zip(corner, shape, strict=True))
+        label[box] = value
+        image[box] += 200 * value
+    return image.astype(kind), label

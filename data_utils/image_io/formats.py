@@ -29,8 +29,8 @@ class EmbeddedImage(ABC):
     """An image inside another file, taken out whenever it is read: a small object that can be pickled."""
 
     @abstractmethod
-    def read(self) -> bytes:
-        """The bytes of an image file. Raises DataError, with the file that holds it."""
+    def read(self) -> bytes | np.ndarray:
+        """The bytes of an image file, or its pixels. Raises DataError, with the file that holds it."""
 
 
 class VolumeFile(NamedTuple):

@@ -1,5 +1,6 @@
 """Files of volumes as they are stored: NIfTI, what SimpleITK reads, and stacks (`.npy`, TIFF) without a spacing."""
 
+import gzip
 import logging
 import os
 from abc import ABC, abstractmethod
@@ -20,7 +21,8 @@ ITK_SUFFIXES = (".nrrd", ".mha", ".mhd")  # of which SimpleITK is the reader
 VOLUME_SUFFIXES = (*NIFTI_SUFFIXES, *ITK_SUFFIXES)
 STACK_SUFFIXES = (".npy", *TIFF_SUFFIXES)  # volumes only where somebody says so
 MM = {"unknown": 1.0, "mm": 1.0, "meter": 1e3, "micron": 1e-3}  # units of NIfTI
-GZIP_RATIO = 1032  # bytes that one byte of a gzip file can stand for, at most
+PIECE = 2**22  # bytes that are decompressed together
+ENDS_EARLY = "the file ends before its voxels do"
 
 Spacing = tuple[float, float, float]
 
@@ -66,18 +68,33 @@ class NiftiVolume(StoredVolume):
         return (self.slope, self.intercept) != (1, 0)
 
     def read(self) -> np.ndarray:
-        stored = self.image.header.get_data_dtype()
-        compressed = self.path.lower().endswith(".gz")
-        claimed = prod(self.image.shape) * stored.itemsize
-        # before nibabel sets aside what a damaged header claims
-        if claimed > os.path.getsize(self.path) * (GZIP_RATIO if compressed else 1):
-            raise OSError("the file ends before its voxels do")
-        voxels = np.asarray(self.image.dataobj.get_unscaled()).reshape(*self.shape, self.channels, order="F")
+        voxels = self._inflated() if self.path.lower().endswith(".gz") else self._mapped()
         if self.is_scaled:
             voxels = voxels.astype(self.dtype)
             voxels *= self.dtype.type(self.slope)
             voxels += self.dtype.type(self.intercept)
         return voxels
+
+    def _inflated(self) -> np.ndarray:
+        """A compressed file's voxels, in pieces straight to where they belong: nibabel would hold them twice."""
+        voxels = np.empty(prod(self.image.shape), self.image.header.get_data_dtype())
+        missing = voxels.view(np.uint8).data
+        with gzip.open(self.path) as file:
+            file.seek(self.image.dataobj.offset)
+            while missing:
+                piece = file.read(min(PIECE, len(missing)))
+                if not piece:
+                    raise EOFError(ENDS_EARLY)
+                missing[: len(piece)] = piece
+                missing = missing[len(piece) :]
+        return voxels.reshape(*self.shape, self.channels, order="F")
+
+    def _mapped(self) -> np.ndarray:
+        """The voxels of a file that is not compressed, where they lie in it."""
+        claimed = prod(self.image.shape) * self.image.header.get_data_dtype().itemsize
+        if claimed > os.path.getsize(self.path):  # nibabel would set so much memory aside
+            raise EOFError(ENDS_EARLY)
+        return np.asarray(self.image.dataobj.get_unscaled()).reshape(*self.shape, self.channels, order="F")
 
 
 class ItkVolume(StoredVolume):

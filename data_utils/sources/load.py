@@ -13,6 +13,8 @@ from data_utils.sources.holdout import hold_out, hold_out_fold, hold_out_shards
 from data_utils.sources.parquet import ParquetRecords
 from data_utils.sources.records import Records
 from data_utils.sources.remote import find_files
+from data_utils.sources.volume_slices import SliceRecords
+from data_utils.sources.volumes import open_volumes
 from data_utils.sources.webdataset import TarRecords
 from runtime.errors import DataError
 
@@ -26,8 +28,19 @@ def load_records(config: DataConfig) -> tuple[Records, Records]:
 
     Without a validation split, a share `val_fraction` of the training images, drawn by `seed`, becomes one, or the part
     that `fold` says: the same on every file system, and whole groups of names alike in what matches `val_group`.
-    Raises DataError for what is missing, unpaired or ambiguous.
+    With `dims` 2 the slices of volumes are the images; all of one volume are in one split. Raises DataError for what
+    is missing, unpaired or ambiguous.
     """
+    train, val = _load_splits(config)
+    for records in (train, val):
+        if config.dims == 3 and records.dims != 3:
+            raise DataError(
+                f"--dims 3: {config.dataset} holds images; volumes are NIfTI, NRRD, MHA, .npy or TIFF stacks"
+            )
+    return (SliceRecords(train), SliceRecords(val)) if config.dims == 2 and train.dims == 3 else (train, val)
+
+
+def _load_splits(config: DataConfig) -> tuple[Records, Records]:
     if config.dataset == "shapes":
         _check_folds(config, "its own validation images")
         return Shapes(SHAPES_LENGTHS[0]), Shapes(SHAPES_LENGTHS[1], first=VAL_FIRST)
@@ -36,7 +49,9 @@ def load_records(config: DataConfig) -> tuple[Records, Records]:
         return load_stream(config, path)
     splits: dict[str, Callable[[], Records]]
     if path.is_dir() and not holds_tables(path):
-        splits = open_folder(path, _named_splits(config), config.mask_suffix, config.allow_unpaired)
+        named = _named_splits(config)
+        splits = dict(open_volumes(path, named, config))
+        splits = splits or open_folder(path, named, config.mask_suffix, config.allow_unpaired)
     else:
         tables = load_tables(config.dataset, path, config.dataset_config)
         splits = {

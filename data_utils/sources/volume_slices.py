@@ -1,0 +1,67 @@
+"""--dims 2: the slices of volumes along z as images, for a network that sees one at a time."""
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+
+from data_utils.image_io.formats import EmbeddedImage, VolumeFile
+from data_utils.image_io.volumes import read_label_volume, read_volume, read_volume_header
+from data_utils.sources.records import Record, Records
+from runtime.cache import cached, digest
+from runtime.errors import ImageError
+from runtime.parallel import map_indices
+
+
+@dataclass(frozen=True)
+class VolumeSlice(EmbeddedImage):
+    """A slice of a volume, counted along z from 0, in RAS orientation: rows from posterior, columns from left."""
+
+    volume: VolumeFile
+    z: int
+    is_label: bool
+
+    def read(self) -> np.ndarray:
+        """(H, W, C), or (H, W) mask values."""
+        return _voxels(self.volume, self.is_label)[self.z]
+
+
+@lru_cache(maxsize=4)  # an image and a label in two threads: slices of one volume are mostly read together
+def _voxels(volume: VolumeFile, is_label: bool) -> np.ndarray:
+    read = read_label_volume if is_label else read_volume
+    return read(volume, volume.paths[0])[0]
+
+
+class SliceRecords(Records):
+    """Every slice of the volumes of other records, with the same slice of the mask; its name is <case>_<number>."""
+
+    def __init__(self, volumes: Records) -> None:
+        self.volumes, self.unpaired = volumes, volumes.unpaired
+        self.classes, self.modality = volumes.classes, volumes.modality
+        self.digest = volumes.digest and digest("slices", volumes.digest)
+
+    @cached_property
+    def ends(self) -> np.ndarray:
+        """(N,) how many slices there are up to and with each volume, from the headers."""
+        count = cached(self.digest, lambda: list(map_indices(self._depth, len(self.volumes))))
+        return np.cumsum(count)
+
+    def _depth(self, i: int) -> int:
+        record = self.volumes[i]
+        assert isinstance(record["image"], VolumeFile)
+        try:
+            return read_volume_header(record["image"], record["name"]).size[0]
+        except ImageError:
+            return 1  # which is named when it is read
+
+    def __len__(self) -> int:
+        return int(self.ends[-1])
+
+    def __getitem__(self, i: int) -> Record:
+        volume = int(np.searchsorted(self.ends, i, side="right"))
+        z = i - (int(self.ends[volume - 1]) if volume else 0)
+        record = self.volumes[volume]
+        image, mask = record["image"], record["mask"]
+        assert isinstance(image, VolumeFile) and isinstance(mask, VolumeFile)
+        name = f"{record['name']}_{z + 1:04}"
+        return {"image": VolumeSlice(image, z, False), "mask": VolumeSlice(mask, z, True), "name": name}

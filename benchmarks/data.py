@@ -89,8 +89,8 @@ def ours(folder: Path, scale: float, cached: bool = False) -> Callable[[int], ob
     if cached:
         dataset.cache()
     order = np.random.default_rng(0).permutation(len(records)).tolist()
-    height, width = preprocess.target_size(*Image.open(records[0]["image"]).size[::-1])
-    return lambda i: dataset[Slot(order[i % len(order)], epoch=0, height=height, width=width)]
+    shape = preprocess.target_size(*Image.open(records[0]["image"]).size[::-1])
+    return lambda i: dataset[Slot(order[i % len(order)], epoch=0, shape=shape)]
 
 
 def theirs(folder: Path, scale: float, count: int) -> Callable[[int], object]:

@@ -19,8 +19,9 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from data_utils.loading.augment import augment, draw, pack_draws
+from data_utils.loading.augment import augment
 from data_utils.loading.batch_sampler import BatchSplit
+from data_utils.loading.draws import draw, pack_draws
 from runtime.memory import keep_freed_memory
 from train_utils.preflight import Copies, input_bytes, step_bytes
 from unet import UNet, UNetConfig

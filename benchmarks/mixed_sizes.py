@@ -49,7 +49,7 @@ def seen(data: Path, steps: range, processes: int, batch_size: int) -> dict[str,
     pixels = info.train.sizes.prod(axis=1)
     shown = sum(pixels[slot.index] for slot in slots if not slot.filler)
     images = len(steps) * len(pixels) / math.ceil(len(pixels) / batch_size)  # as train.py counts them
-    padding = 1 - shown / sum(slot.height * slot.width for slot in slots)
+    padding = 1 - shown / sum(math.prod(slot.shape) for slot in slots)
     return {"padding": 100 * padding, "relative_size": shown / images / pixels.mean()}
 
 

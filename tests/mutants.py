@@ -290,8 +290,8 @@ MUTANTS = [
     ),
     Mutant(
         "data_utils/loading/dataset.py",
-        "padded_mask = np.full((height, width), IGNORE_INDEX, dtype=np.uint8)",
-        "padded_mask = np.zeros((height, width), dtype=np.uint8)",
+        "padded_mask = np.full(shape, IGNORE_INDEX, dtype=np.uint8)",
+        "padded_mask = np.zeros(shape, dtype=np.uint8)",
         "test_dataset.py",
     ),
     Mutant(
@@ -311,7 +311,7 @@ MUTANTS = [
     ),
     Mutant("data_utils/loading/crop.py", "CROPS_AROUND_CLASS = 1 / 3", "CROPS_AROUND_CLASS = 0", "test_crops.py"),
     Mutant(
-        "data_utils/loading/augment.py",
+        "data_utils/loading/draws.py",
         "rng = np.random.default_rng([seed, *key])",
         "rng = np.random.default_rng([*key])",
         "test_augment.py",

@@ -6,7 +6,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from data_utils.loading.augment import STRENGTHS, Draw, augment, draw, pack_draws
+from data_utils.loading.augment import augment
+from data_utils.loading.draws import STRENGTHS, Draw, draw, pack_draws
 
 KEYS = [(0, 3), (0, 4), (1, 3), (2, 9), (2, 10), (7, 0), (7, 1), (9, 123456)]
 

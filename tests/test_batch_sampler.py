@@ -19,7 +19,7 @@ def sizes(count: int = 57, kinds: int = 40, seed: int = 0) -> np.ndarray:
 def images_of_steps(
     micro_batch_size: int, world_size: int, steps: range, batch_size: int = 8, seed: int = 3
 ) -> list[list[tuple]]:
-    """(index, epoch, height, width) of the real images of each step, put together over processes and micro-batches."""
+    """(index, epoch, shape) of the real images of each step, put together over processes and micro-batches."""
     shapes = padded_shapes(sizes())
     accumulation = -(-batch_size // (micro_batch_size * world_size))
     split = BatchSplit(batch_size, world_size, micro_batch_size, accumulation)
@@ -29,7 +29,7 @@ def images_of_steps(
     per_step = accumulation * world_size
     assert all(len(batch) == micro_batch_size for batch in micro_batches)
     return [
-        [slot[:4] for batch in micro_batches[start : start + per_step] for slot in batch if not slot.filler]
+        [slot[:3] for batch in micro_batches[start : start + per_step] for slot in batch if not slot.filler]
         for start in range(0, len(micro_batches), per_step)
     ]
 
@@ -54,8 +54,8 @@ def test_a_resumed_run_continues_with_the_remaining_steps():
 def test_all_images_of_a_step_share_one_shape_that_holds_them():
     original = sizes()
     for step in images_of_steps(2, 2, range(16)):
-        assert len({slot[2:] for slot in step}) == 1
-        assert all((original[index] <= (height, width)).all() for index, _, height, width in step)
+        assert len({shape for _, _, shape in step}) == 1
+        assert all((original[index] <= shape).all() for index, _, shape in step)
 
 
 def test_only_one_batch_of_an_epoch_is_short():
@@ -89,7 +89,7 @@ def test_evaluation_sees_every_image_once_unpadded_in_batches_that_no_process_co
     sampler = EvaluationSampler(shapes, pixels, world_size)
     real = [[slot for slot in batch if not slot.filler] for batch in sampler]
     assert sorted(slot.index for batch in real for slot in batch) == list(range(23))
-    assert all((shapes[slot.index] == (slot.height, slot.width)).all() for batch in real for slot in batch)
+    assert all((shapes[slot.index] == slot.shape).all() for batch in real for slot in batch)
     assert len(sampler) % world_size == 0
     alone = list(EvaluationSampler(shapes, pixels, 1))
     assert [batch for batch in real if batch] == alone

@@ -84,11 +84,11 @@ def test_crops_of_large_images_are_read_in_windows_and_equal_those_of_the_whole(
     whole = TrainingDataset(replace(info.train, class_locations={}), info, Preprocess(scale=scale))
     rare = compared = 0
     for epoch in range(60):
-        image, mask, *_, problem = windows[Slot(epoch % 3, epoch, 64, 64)]
+        image, mask, *_, problem = windows[Slot(epoch % 3, epoch, (64, 64))]
         assert not read_whole and problem is None and image.shape[1:] == mask.shape == (64, 64)
         rare += bool((mask == 2).any())
         if epoch < 12:  # where no class was favoured, which is drawn alike, both took the same crop
-            expected, expected_mask, *_ = whole[Slot(epoch % 3, epoch, 64, 64)]
+            expected, expected_mask, *_ = whole[Slot(epoch % 3, epoch, (64, 64))]
             favoured = np.random.default_rng([0, epoch, epoch % 3, 1]).random() < 1 / 3
             if not favoured:
                 compared += 1
@@ -124,11 +124,11 @@ def test_the_mask_of_a_large_image_may_be_smaller(tmp_path, monkeypatch):
     whole = TrainingDataset(replace(info.train, class_locations={}), info, Preprocess())
     rare = 0
     for epoch in range(60):
-        image, mask, *_, problem = windows[Slot(0, epoch, 64, 64)]
+        image, mask, *_, problem = windows[Slot(0, epoch, (64, 64))]
         assert problem is None
         rare += bool((mask == 2).any())
         if np.random.default_rng([0, epoch, 0, 1]).random() >= 1 / 3:  # no class was favoured
-            expected, expected_mask, *_ = whole[Slot(0, epoch, 64, 64)]
+            expected, expected_mask, *_ = whole[Slot(0, epoch, (64, 64))]
             np.testing.assert_array_equal(image, expected)
             np.testing.assert_array_equal(mask, expected_mask)
     assert rare > 5  # as above: locations are those of the mask, half the image's

@@ -10,9 +10,10 @@ from conftest import load_info, write_folder
 from PIL import Image
 
 from data_utils.image_io.resize import resize_mask
-from data_utils.loading.augment import augment, draw, pack_draws
+from data_utils.loading.augment import augment
 from data_utils.loading.batch_sampler import BatchSplit, Slot
 from data_utils.loading.dataset import EvaluationDataset, TrainingDataset
+from data_utils.loading.draws import draw, pack_draws
 from data_utils.loading.loaders import NetworkShapes, build_loaders, network_shapes
 from unet import Preprocess, UNetConfig
 
@@ -38,7 +39,7 @@ def stored(dataset: TrainingDataset, index: int) -> tuple[np.ndarray, np.ndarray
 
 def test_padding_shows_the_mean_and_counts_nowhere(folder):
     dataset = training(folder)
-    image, mask, _, key, problem = dataset[Slot(1, 3, 20, 32)]
+    image, mask, _, key, problem = dataset[Slot(1, 3, (20, 32))]
     pixels, classes = stored(dataset, 1)
     assert (image.shape, mask.shape) == ((3, 20, 32), (20, 32))
     assert (image[:, :16, :24].numpy() == pixels).all() and (mask[:16, :24].numpy() == classes).all()
@@ -74,7 +75,7 @@ def test_a_batch_brings_what_augmentation_needs_of_it(folder, workers):
 
 def test_without_augmentation_nothing_is_drawn(folder):
     dataset = training(folder, augment="none")
-    assert dataset[Slot(1, 3, 20, 32)][2].is_identity
+    assert dataset[Slot(1, 3, (20, 32))][2].is_identity
 
 
 @pytest.mark.parametrize(("device", "pinned"), [("cpu", False), ("cuda", True), ("mps", False)])
@@ -88,11 +89,11 @@ def test_batches_are_pinned_for_a_gpu_that_the_run_uses_not_for_one_that_is_ther
 
 def test_a_filler_is_a_real_image_that_counts_nowhere(folder):
     dataset = training(folder)
-    image, mask, *_ = dataset[Slot(2, 0, 16, 24, filler=True)]
+    image, mask, *_ = dataset[Slot(2, 0, (16, 24), filler=True)]
     assert (image.numpy() == stored(dataset, 2)[0]).all()
     assert (mask == IGNORED).all()
     info = load_info(folder)
-    _, mask, index, _ = EvaluationDataset(info.val, info, Preprocess())[Slot(0, 0, 16, 24, filler=True)]
+    _, mask, index, _ = EvaluationDataset(info.val, info, Preprocess())[Slot(0, 0, (16, 24), filler=True)]
     assert (mask == IGNORED).all() and index == 0
 
 
@@ -102,8 +103,8 @@ def test_a_crop_is_a_part_of_the_image_with_its_mask_and_another_in_each_epoch(f
     whole = np.concatenate([pixels, classes[None]])
     seen = set()
     for epoch in range(12):
-        image, mask, *_ = dataset[Slot(0, epoch, 8, 12)]
-        again = dataset[Slot(0, epoch, 8, 12)]
+        image, mask, *_ = dataset[Slot(0, epoch, (8, 12))]
+        again = dataset[Slot(0, epoch, (8, 12))]
         assert torch.equal(image, again[0]) and torch.equal(mask, again[1])
         both = np.concatenate([image.numpy(), mask[None].numpy()])
         places = [(y, x) for y in range(9) for x in range(13) if (whole[:, y : y + 8, x : x + 12] == both).all()]
@@ -111,7 +112,7 @@ def test_a_crop_is_a_part_of_the_image_with_its_mask_and_another_in_each_epoch(f
         seen.update(places)
     assert len(seen) > 6
     other = training(folder, crop_size=(8, 12), seed=1)  # the same records: the validation part is apart
-    assert not torch.equal(other[Slot(0, 0, 8, 12)][0], dataset[Slot(0, 0, 8, 12)][0])
+    assert not torch.equal(other[Slot(0, 0, (8, 12))][0], dataset[Slot(0, 0, (8, 12))][0])
 
 
 def test_crops_around_a_rare_class_find_it(tmp_path):
@@ -121,7 +122,7 @@ def test_crops_around_a_rare_class_find_it(tmp_path):
         mask[5, 60] = 255
         Image.fromarray(mask).save(file)
     dataset = training(tmp_path, crop_size=(8, 8), classes="0=background,255=speck")
-    found = sum(bool((dataset[Slot(0, epoch, 8, 8)][1] == 1).any()) for epoch in range(90))
+    found = sum(bool((dataset[Slot(0, epoch, (8, 8))][1] == 1).any()) for epoch in range(90))
     # one crop in three looks for a class, one of the two in the mask: a sixth of 90, by chance alone one or two
     assert 7 <= found <= 25
 
@@ -146,5 +147,5 @@ def test_a_resized_mask_lies_where_its_resized_image_does(tmp_path):
     for name in "ab":
         Image.fromarray((bright * 255).astype(np.uint8)).save(tmp_path / "images" / f"{name}.png")
         Image.fromarray(bright.astype(np.uint8)).save(tmp_path / "masks" / f"{name}.png")
-    image, mask, *_ = training(tmp_path, Preprocess(scale=0.5), scale=0.5)[Slot(0, 0, 20, 20)]
+    image, mask, *_ = training(tmp_path, Preprocess(scale=0.5), scale=0.5)[Slot(0, 0, (20, 20))]
     assert ((image[0] > 127).numpy() == mask.numpy()).all()

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from data_utils.loading.augment import augment, draw, pack_draws
+from data_utils.loading.augment import augment
 from data_utils.loading.batch_sampler import BatchSplit, TrainingSampler
+from data_utils.loading.draws import draw, pack_draws
 from train_utils.optim import build_optimizer
 from train_utils.schedule import learning_rate
 from unet import UNetConfig

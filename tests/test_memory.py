@@ -13,8 +13,9 @@ from accelerate.utils import DistributedType
 from conftest import PROGRAMS, TINY, launch, losses
 
 import train_utils.preflight
-from data_utils.loading.augment import Draw, augment, pack_draws
+from data_utils.loading.augment import augment
 from data_utils.loading.batch_sampler import BatchSplit
+from data_utils.loading.draws import Draw, pack_draws
 from runtime.errors import MemoryShortage, SettingsError, one_line
 from runtime.memory import is_out_of_memory, memory_shortage
 from train_utils.microbatch import memory_limit, out_of_memory_recorded, split_batch

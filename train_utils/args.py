@@ -8,7 +8,7 @@ from typing import Any
 
 from data_utils.analysis.plan import DEFAULTS
 from data_utils.config import NORMALIZATIONS
-from data_utils.loading.augment import STRENGTHS
+from data_utils.loading.draws import STRENGTHS
 from runtime import cli as arg
 from runtime.console import say
 from runtime.launch import COMM_HOOKS

@@ -21,8 +21,7 @@ class Slot(NamedTuple):
 
     index: int  # type: ignore[assignment]  # hides tuple.index
     epoch: int
-    height: int
-    width: int
+    shape: tuple[int, ...]  # (H, W), of volumes (D, H, W)
     filler: bool = False
 
 
@@ -56,12 +55,11 @@ class Batch(NamedTuple):
     """The images of one optimizer step, (N,) indices, and the one shape they are padded to."""
 
     indices: np.ndarray
-    height: int
-    width: int
+    shape: tuple[int, ...]
 
 
 def padded_shapes(sizes: np.ndarray, max_shapes: int = MAX_SHAPES) -> np.ndarray:
-    """The shape each image is padded to: (N, 2) from image sizes (N, 2) as (H, W).
+    """The shape each image is padded to: (N, n) from image sizes (N, n), as (H, W) or (D, H, W).
 
     Up to `max_shapes` different sizes stay as they are. Beyond that, the two shapes whose union adds the fewest padded
     pixels are merged until few are left: kernels and compilers settle on a few shapes, and all processes of a step
@@ -107,7 +105,7 @@ def epoch_batches(shapes: np.ndarray, batch_size: int, seed: int, epoch: int) ->
     rest = np.concatenate(leftovers)
     rest = rest[np.argsort(shapes[rest].prod(axis=1), kind="stable")]
     chunks += [rest[start : start + batch_size] for start in range(0, len(rest), batch_size)]
-    return [Batch(chunks[i], *map(int, shapes[chunks[i]].max(axis=0))) for i in rng.permutation(len(chunks))]
+    return [Batch(chunks[i], tuple(shapes[chunks[i]].max(axis=0).tolist())) for i in rng.permutation(len(chunks))]
 
 
 def stream_batches(lengths: np.ndarray, shapes: np.ndarray, batch_size: int, seed: int, epoch: int) -> list[Batch]:
@@ -124,11 +122,11 @@ def stream_batches(lengths: np.ndarray, shapes: np.ndarray, batch_size: int, see
     lanes = total // batch_size + (np.arange(batch_size) < total % batch_size)
     parts = -(-(lanes[:, None] - np.arange(SIDE_BY_SIDE)) // SIDE_BY_SIDE)
     starts = (np.cumsum(parts) - parts.ravel()).reshape(parts.shape)
-    height, width = map(int, shapes[0])
+    shape = tuple(shapes[0].tolist())
     batches = []
     for step in range(-(-total // batch_size)):
         places = starts[:, step % SIDE_BY_SIDE] + step // SIDE_BY_SIDE
-        batches.append(Batch(order[places[lanes > step]], height, width))
+        batches.append(Batch(order[places[lanes > step]], shape))
     return batches
 
 
@@ -140,7 +138,7 @@ class TrainingSampler:
     resumes by starting at its step.
 
     Args:
-        shapes: (N, 2) int64, the shape (H, W) that each image is padded to.
+        shapes: (N, n) int64, the shape (H, W) or (D, H, W) that each image is padded to.
         split: how a step's images are cut.
         steps: of the run that are still to be made.
         group_sizes: of a stream, as `Records` have them.
@@ -168,7 +166,7 @@ class TrainingSampler:
                 epoch = step // self.steps_per_epoch
                 batches = self.batches(epoch)
             batch = batches[step % self.steps_per_epoch]
-            slots = [Slot(int(index), epoch, batch.height, batch.width) for index in batch.indices]
+            slots = [Slot(int(index), epoch, batch.shape) for index in batch.indices]
             slots += [slots[0]._replace(filler=True)] * (self.split.slots - len(slots))
             yield from _chunks(slots, self.split.micro_batch_size)
 
@@ -181,17 +179,17 @@ class EvaluationSampler:
     batches even.
 
     Args:
-        shapes: (N, 2) int64, the (H, W) of each image at the network.
+        shapes: (N, n) int64, the (H, W) or (D, H, W) of each image at the network.
         pixels: that share a forward pass, as `pixels_per_batch` says.
     """
 
     def __init__(self, shapes: np.ndarray, pixels: int, world_size: int) -> None:
         self.batches: list[list[Slot]] = []
         groups, membership = np.unique(shapes, axis=0, return_inverse=True)
-        for group, (height, width) in enumerate(groups.tolist()):
+        for group, shape in enumerate(map(tuple, groups.tolist())):
             members = np.flatnonzero(membership.reshape(-1) == group).tolist()
-            slots = [Slot(index, 0, height, width) for index in members]
-            self.batches += _chunks(slots, images_per_batch(pixels, (height, width)))
+            slots = [Slot(index, 0, shape) for index in members]
+            self.batches += _chunks(slots, images_per_batch(pixels, shape))
         filler = [self.batches[0][0]._replace(filler=True)]
         self.batches += [filler] * (-len(self.batches) % world_size)
 
@@ -211,9 +209,9 @@ def pixels_per_batch(device: torch.device) -> int:
     return 2**17 if device.type == "cpu" else 2**19
 
 
-def images_per_batch(pixels: int, shape: tuple[int, int]) -> int:
-    """How many images of one shape (H, W) share a forward pass of `pixels`."""
-    return max(1, pixels // (shape[0] * shape[1]))
+def images_per_batch(pixels: int, shape: tuple[int, ...]) -> int:
+    """How many images of one shape (H, W), or volumes (D, H, W), share a forward pass of `pixels`."""
+    return max(1, pixels // math.prod(shape))
 
 
 def _chunks(slots: list[Slot], size: int) -> list[list[Slot]]:

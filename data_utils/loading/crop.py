@@ -8,7 +8,7 @@ from data_utils.image_io.resize import Window
 from unet.config import IGNORE_INDEX
 
 CROPS_AROUND_CLASS = 1 / 3
-Size = tuple[int, ...]  # (H, W)
+Size = tuple[int, ...]  # (H, W) or (D, H, W)
 
 
 def crop_window(mask: np.ndarray, crop: Size, rng: np.random.Generator) -> Window:
@@ -30,7 +30,7 @@ def crop_window(mask: np.ndarray, crop: Size, rng: np.random.Generator) -> Windo
 def crop_around(
     class_locations: list[np.ndarray], mask: Size, size: Size, crop: Size, rng: np.random.Generator
 ) -> Window:
-    """As `crop_window` for a `mask` resized to `size` of which only some pixels (n, 2) of each class are known."""
+    """As `crop_window` for a `mask` resized to `size` of which only some pixels (n, axes) of each class are known."""
     around_class, choice, which, starts = _draw(size, crop, rng)
     if around_class and class_locations:
         of_class = class_locations[int(choice * len(class_locations))]

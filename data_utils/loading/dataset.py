@@ -1,6 +1,5 @@
 """Records become tensors: images as the network takes them, masks as class indices."""
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,16 +9,48 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from data_utils.analysis.dataset_info import DatasetInfo, Split
+from data_utils.class_map import ClassMap
 from data_utils.image_io.reader import read_mask
-from data_utils.image_io.resize import resize_mask
-from data_utils.loading.augment import Draw, draw, pack_draws
+from data_utils.image_io.resize import nearest, resize_mask
+from data_utils.image_io.volumes import read_label_volume
 from data_utils.loading.batch_sampler import Slot
-from data_utils.loading.crop import crop_window
-from data_utils.loading.decoded_cache import DecodedSplit, decode_once
+from data_utils.loading.crop import crop_around, crop_window
+from data_utils.loading.decoded_cache import DecodedSplit, Pair, decode_once
+from data_utils.loading.draws import Draw, draw, pack_draws
 from data_utils.loading.transforms import check_sizes, network_input, random_window
+from data_utils.loading.volume_input import VolumeInput
+from data_utils.sources.records import Record
 from runtime.cache import digest
 from runtime.errors import DataError
 from unet.config import IGNORE_INDEX, Preprocess
+
+
+def decode_image(record: Record, preprocess: Preprocess, channels: int, class_map: ClassMap, fit_mask: bool) -> Pair:
+    """Image (C, h, w) at the network's input size; mask (H, W) uint8 class indices at its own, or at (h, w) to fit it.
+
+    Raises DataError where image and mask are not of the same proportions.
+    """
+    name = record["name"]
+    image, size = network_input(record["image"], preprocess, channels, name)
+    mask = read_mask(record["mask"], name)
+    check_sizes(name, size, mask.shape[:2])
+    if fit_mask:  # the nearest pixels first: the fewer to look up
+        mask = resize_mask(mask, image.shape[1:])
+    return image, class_map.encode(mask, name)
+
+
+def decode_volume(record: Record, preprocess: Preprocess, channels: int, class_map: ClassMap, fit_mask: bool) -> Pair:
+    """As `decode_image`: (C, d, h, w) float32, (D, H, W). Raises DataError where sizes differ in voxels."""
+    name = record["name"]
+    volume = VolumeInput.read(record["image"], preprocess, channels, name)
+    labels, header = read_label_volume(record["mask"], name)
+    if header.size != volume.header.size:
+        sizes = [" x ".join(map(str, size)) for size in (volume.header.size, header.size)]
+        raise DataError(f"{name}: volume is {sizes[0]} voxels, its label {sizes[1]} (depth x height x width)")
+    mask = class_map.encode(labels.reshape(len(labels), -1), name).reshape(labels.shape)
+    if fit_mask:
+        mask = mask[np.ix_(*map(nearest, volume.size, mask.shape))]
+    return volume.whole(), mask
 
 
 class SegmentationDataset(Dataset):
@@ -27,19 +58,25 @@ class SegmentationDataset(Dataset):
 
     A sample that cannot be read and is to be skipped becomes a filler, the mean all over and wholly ignored, so that
     the order of all others stays.
+
+    Attributes:
+        fit_masks: whether masks follow the images to the network's input size.
     """
+
+    fit_masks: bool
 
     def __init__(self, split: Split, info: DatasetInfo, preprocess: Preprocess) -> None:
         self.split, self.config, self.preprocess = split, info.config, preprocess
         self.channels, self.class_map = info.channels, info.class_map
         self.fill = np.asarray(info.normalization.mean, dtype=np.float32)  # (C,) pixel value of padding
+        self.decode = decode_volume if split.records.dims == 3 else decode_image
         self.decoded: DecodedSplit | None = None
 
     def __len__(self) -> int:
         return len(self.split)
 
     def read(self, slot: Slot) -> tuple[np.ndarray, np.ndarray, str | None]:
-        """Image (C, h, w) at the network's input size, mask (H, W) uint8, and what is wrong where both are filled."""
+        """Image (C, *size) at the network's input size, mask uint8, and what is wrong where both are filled."""
         problem = self.split.bad.get(slot.index)
         if problem is None:
             try:
@@ -47,40 +84,28 @@ class SegmentationDataset(Dataset):
                 return image, np.full_like(mask, IGNORE_INDEX) if slot.filler else mask, None
             except self.config.skipped_errors as error:
                 problem = str(error)
-        shape = slot.height, slot.width
-        image = np.broadcast_to(self.fill[:, None, None], (len(self.fill), *shape))
-        return image, np.full(shape, IGNORE_INDEX, np.uint8), problem
+        image = np.broadcast_to(_column(self.fill, slot.shape), (len(self.fill), *slot.shape))
+        return image, np.full(slot.shape, IGNORE_INDEX, np.uint8), problem
 
-    def read_pair(self, slot: Slot) -> tuple[np.ndarray, np.ndarray]:
-        """Image (C, h, w), mask (H, W) uint8 class indices."""
+    def read_pair(self, slot: Slot) -> Pair:
+        """Image (C, *size), mask uint8 class indices."""
         return self.prepare(slot.index) if self.decoded is None else self.decoded[slot.index]
 
-    @abstractmethod
-    def prepare(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+    def prepare(self, index: int) -> Pair:
         """Image and mask, before what differs from epoch to epoch."""
-
-    def decode(self, index: int) -> tuple[np.ndarray, np.ndarray, str]:
-        """Image (C, h, w) at the network's input size, mask values (H, W) or (H, W, 3) at their own, name.
-
-        Raises DataError where image and mask are not of the same proportions.
-        """
-        record = self.split.records[index]
-        name = record["name"]
-        image, size = network_input(record["image"], self.preprocess, self.channels, name)
-        mask = read_mask(record["mask"], name)
-        check_sizes(name, size, mask.shape[:2])
-        return image, mask, name
+        return self.decode(self.split.records[index], self.preprocess, self.channels, self.class_map, self.fit_masks)
 
     def cache(self) -> None:
         """Decode all samples once, or find that an earlier run has. Raises DataError where there is no room."""
-        seen = self.preprocess
+        seen, spacings = self.preprocess, self.split.spacings
         how = (seen.image_size, seen.scale, seen.detect_unit_range, seen.draft, self.channels)
+        resampled = (seen.spacing, seen.clip, seen.standardize, None if spacings is None else spacings.tobytes())
         content = self.split.records.digest
         classes = (self.class_map.values, self.class_map.ignore_value)
-        key = content and digest(type(self).__name__, str(how), content, *classes, self.split.bad)
+        key = content and digest(type(self).__name__, how, resampled, content, *classes, self.split.bad)
         self.decoded = decode_once(self._prepare_good, len(self), key, self.config.skipped_errors)
 
-    def _prepare_good(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+    def _prepare_good(self, index: int) -> Pair:
         if index in self.split.bad:
             raise DataError(self.split.bad[index])
         return self.prepare(index)
@@ -92,53 +117,69 @@ class TrainingDataset(SegmentationDataset):
     A crop and the draw of an augmentation, which is done later, are functions of (seed, epoch, index).
     """
 
-    def prepare(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        image, mask, name = self.decode(index)
-        # the nearest pixels first: the fewer to look up
-        return image, self.class_map.encode(resize_mask(mask, image.shape[1:]), name)
+    fit_masks = True
 
-    def read_pair(self, slot: Slot) -> tuple[np.ndarray, np.ndarray]:
+    def read_pair(self, slot: Slot) -> Pair:
         crop_size = self.config.crop_size
         if crop_size is None:
             return super().read_pair(slot)
         rng = np.random.default_rng([self.config.seed, slot.epoch, slot.index, 1])
-        if self.decoded is None and slot.index in self.split.class_locations:
-            record, locations = self.split.records[slot.index], self.split.class_locations[slot.index]
+        is_volume, locations = self.split.records.dims == 3, self.split.class_locations.get(slot.index)
+        if self.decoded is None and locations is not None and not is_volume:
+            record = self.split.records[slot.index]
             image, values = random_window(record, self.preprocess, self.channels, crop_size, locations, rng)
             return image, self.class_map.encode(values, record["name"])
         image, mask = super().read_pair(slot)
-        window = tuple(slice(*part) for part in crop_window(mask, crop_size, rng))
-        return image[(slice(None), *window)], mask[window]
+        if is_volume:  # where its classes are is known: of the file no more is read than the crop
+            own_size = tuple(self.split.sizes[slot.index].tolist())
+            window = crop_around(locations or [], own_size, mask.shape, crop_size, rng)
+        else:
+            window = crop_window(mask, crop_size, rng)
+        part = tuple(slice(*side) for side in window)
+        return image[(slice(None), *part)], mask[part]
+
+    def _spacing(self, index: int) -> tuple[float, ...] | None:
+        """(z, y, x) in mm of a volume as the network sees it, None of images."""
+        if self.split.spacings is None:
+            return None
+        return self.preprocess.spacing or tuple(self.split.spacings[index].tolist())
 
     def __getitem__(self, slot: Slot) -> tuple[Tensor, Tensor, Draw, tuple[int, int], str | None]:
         image, mask, problem = self.read(slot)
-        key, size = (slot.epoch, slot.index), (slot.height, slot.width)
-        if mask.shape != size:
-            image, mask = self._pad(image, mask, *size)
-        config = self.config
-        drawn = draw(key, strength=config.augment, seed=config.seed, size=size, channels=self.channels)
-        return _tensor(image), _tensor(mask), drawn, key, problem
+        if mask.shape != slot.shape:
+            image, mask = self._pad(image, mask, slot.shape)
+        drawn = draw(
+            (slot.epoch, slot.index),
+            strength=self.config.augment,
+            seed=self.config.seed,
+            size=slot.shape,
+            channels=self.channels,
+            spacing=self._spacing(slot.index),
+        )
+        return _tensor(image), _tensor(mask), drawn, (slot.epoch, slot.index), problem
 
-    def _pad(self, image: np.ndarray, mask: np.ndarray, height: int, width: int) -> tuple[np.ndarray, np.ndarray]:
-        fill = self.fill.round() if image.dtype == np.uint8 else self.fill
-        padded = np.empty((len(image), height, width), dtype=image.dtype)
-        padded[:] = fill.astype(image.dtype)[:, None, None]
-        padded[:, : mask.shape[0], : mask.shape[1]] = image
-        padded_mask = np.full((height, width), IGNORE_INDEX, dtype=np.uint8)
-        padded_mask[: mask.shape[0], : mask.shape[1]] = mask
+    def _pad(self, image: np.ndarray, mask: np.ndarray, shape: tuple[int, ...]) -> Pair:
+        fill, inside = self.fill.round() if image.dtype == np.uint8 else self.fill, tuple(map(slice, mask.shape))
+        padded = np.full((len(image), *shape), _column(fill, shape), dtype=image.dtype)
+        padded[(slice(None), *inside)] = image
+        padded_mask = np.full(shape, IGNORE_INDEX, dtype=np.uint8)
+        padded_mask[inside] = mask
         return padded, padded_mask
 
 
 class EvaluationDataset(SegmentationDataset):
     """Nothing is padded or cropped, and masks keep their own size: scores are those of the files."""
 
-    def prepare(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        image, mask, name = self.decode(index)
-        return image, self.class_map.encode(mask, name)
+    fit_masks = False
 
     def __getitem__(self, slot: Slot) -> tuple[Tensor, Tensor, int, str | None]:
         image, mask, problem = self.read(slot)
         return _tensor(image), _tensor(mask), slot.index, problem
+
+
+def _column(values: np.ndarray, size: Sequence[int]) -> np.ndarray:
+    """(C,) -> (C, 1, 1, ...), to go with images of `size`."""
+    return values.reshape(-1, *(1,) * len(size))
 
 
 def _tensor(array: np.ndarray) -> Tensor:
@@ -149,7 +190,7 @@ def _tensor(array: np.ndarray) -> Tensor:
 def collate_training(samples: list[tuple]) -> dict[str, Any]:
     """A batch for `augment`.
 
-    images (B, C, H, W), masks (B, H, W) uint8, draws: [Draw, ...], numbers: `pack_draws` of them, keys:
+    images (B, C, *size), masks (B, *size) uint8, draws: [Draw, ...], numbers: `pack_draws` of them, keys:
     [(epoch, index), ...], problems: of the samples left out.
     """
     images, masks, draws, keys, problems = zip(*samples, strict=True)
@@ -158,7 +199,7 @@ def collate_training(samples: list[tuple]) -> dict[str, Any]:
 
 
 def collate_evaluation(samples: list[tuple]) -> dict[str, Any]:
-    """images (B, C, H, W), masks: list of (H, W) uint8 of any sizes, indices: [index, ...], problems as above."""
+    """images (B, C, *size), masks: list of uint8 of any sizes, indices: [index, ...], problems as above."""
     images, masks, indices, problems = zip(*samples, strict=True)
     return {"images": torch.stack(images), "masks": list(masks), "indices": list(indices)} | _problems(problems)
 

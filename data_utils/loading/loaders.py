@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset
 
-from data_utils.analysis.dataset_info import DatasetInfo
+from data_utils.analysis.dataset_info import DatasetInfo, Split
 from data_utils.loading.batch_sampler import (
     SIDE_BY_SIDE,
     BatchSplit,
@@ -20,18 +20,18 @@ from data_utils.loading.batch_sampler import (
 from data_utils.loading.dataset import EvaluationDataset, TrainingDataset, collate_evaluation, collate_training
 from data_utils.sources.records import StreamRecords
 from runtime.parallel import default_workers
-from unet.config import UNetConfig
+from unet.config import Preprocess, UNetConfig
 
 
 class NetworkShapes(NamedTuple):
-    """(N, 2) int64 shapes (H, W) of the images of both splits as a network sees them."""
+    """(N, n) int64 shapes, (H, W) or (D, H, W), of the images of both splits as a network sees them."""
 
     train: np.ndarray
     val: np.ndarray
 
     @property
     def largest(self) -> tuple[int, ...]:
-        """(H, W) that holds every training image."""
+        """(H, W) or (D, H, W) that holds every training image."""
         return tuple(self.train.max(axis=0).tolist())
 
     @property
@@ -45,13 +45,18 @@ def network_shapes(info: DatasetInfo, model: UNetConfig) -> NetworkShapes:
 
     A smaller training image would leave a single value at the lowest level, which batch norm cannot normalise.
     """
-    train, val = (
-        np.array([model.preprocess.target_size(*size) for size in split.sizes.tolist()])
-        for split in (info.train, info.val)
-    )
+    train, val = (_input_sizes(split, model.preprocess) for split in (info.train, info.val))
     if info.config.crop_size:
         train[:] = info.config.crop_size
-    return NetworkShapes(np.maximum(padded_shapes(train), 2 ** (model.depth + 1)), val)
+    return NetworkShapes(np.maximum(padded_shapes(train), 2 * np.array(model.divisors)), val)
+
+
+def _input_sizes(split: Split, preprocess: Preprocess) -> np.ndarray:
+    """(N, n) int64, what the samples of a split are resized or resampled to."""
+    if split.spacings is None:
+        return np.array([preprocess.target_size(*size) for size in split.sizes.tolist()])
+    both = zip(split.sizes.tolist(), split.spacings.tolist(), strict=True)
+    return np.array([preprocess.resampled_size(size, spacing) for size, spacing in both])
 
 
 def build_loaders(
@@ -65,7 +70,7 @@ def build_loaders(
 ) -> tuple[DataLoader, DataLoader]:
     """Micro-batches of the run's `steps`, endless epochs in one pass, and the validation images once, none padded.
 
-    With --cache, all are decoded now, or have been in an earlier run.
+    With --cache, and of volumes always, all are decoded now, or have been in an earlier run.
 
     Args:
         num_workers: None for this process's share of the CPUs.
@@ -76,7 +81,7 @@ def build_loaders(
     records = info.train.records
     if isinstance(records, StreamRecords):  # every lane of this process, and each lane's groups side by side
         records.open_groups = split.micro_batch_size * split.accumulation * SIDE_BY_SIDE
-    if info.config.cache:
+    if info.config.cache or records.dims == 3:  # patches of volumes are read by window
         train.cache()
         val.cache()
     sampler = TrainingSampler(shapes.train, split, info.config.seed, steps, records.group_sizes)

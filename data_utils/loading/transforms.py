@@ -75,7 +75,7 @@ def random_window(
     record: Record,
     preprocess: Preprocess,
     channels: int,
-    crop_size: tuple[int, int],
+    crop_size: tuple[int, ...],
     class_locations: list[np.ndarray],
     rng: np.random.Generator,
 ) -> tuple[np.ndarray, np.ndarray]:

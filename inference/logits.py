@@ -1,28 +1,37 @@
 """Operations on logits: resizing, averaging, and the most likely class."""
 
 from collections.abc import Iterator, Sequence
+from itertools import combinations
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from inference.tiling import BAND_ROWS
+from inference.tiling.cuts import band_length
 from runtime.device import download, upload
 
 
-def resize_logits(logits: Tensor, size: tuple[int, int]) -> Tensor:
-    """(B, num_classes, h, w) -> (B, num_classes, *size): how evaluation and prediction return to a mask's size."""
-    if tuple(logits.shape[-2:]) == tuple(size):
+def resize_logits(logits: Tensor, size: Sequence[int]) -> Tensor:
+    """(B, num_classes, h, w) -> (B, num_classes, *size): how evaluation and prediction return to a mask's size.
+
+    Of volumes (B, num_classes, d, h, w).
+    """
+    if tuple(logits.shape[2:]) == tuple(size):
         return logits
-    return F.interpolate(full_precision(logits), size=size, mode="bilinear", align_corners=False)
+    mode = "bilinear" if len(size) == 2 else "trilinear"
+    return F.interpolate(full_precision(logits), size=tuple(size), mode=mode, align_corners=False)
 
 
-def resize_bands(bands: Iterator[Tensor], size: tuple[int, int], target: tuple[int, int]) -> Iterator[Tensor]:
-    """`resize_logits` from `size` to `target` on rows that come one band after another, (num_classes, n, w) each."""
+def resize_bands(bands: Iterator[Tensor], size: Sequence[int], target: Sequence[int]) -> Iterator[Tensor]:
+    """`resize_logits` from `size` to `target` on rows that come one band after another, (num_classes, n, w) each.
+
+    Of volumes slices (num_classes, n, h, w). As many are kept as one band of the target needs.
+    """
     kept, first = next(bands), 0  # rows [first, first + n) of the image, as many as are still needed
-    for start in range(0, target[0], BAND_ROWS):
-        places = torch.arange(start, min(start + BAND_ROWS, target[0]), dtype=kept.dtype) + 0.5
+    length = band_length(len(kept), target)
+    for start in range(0, target[0], length):
+        places = torch.arange(start, min(start + length, target[0]), dtype=kept.dtype) + 0.5
         # the source row of each target row, rounded as torch rounds it
         places = (places * torch.tensor(size[0] / target[0], dtype=kept.dtype) - 0.5).clamp_min(0)
         last = min(int(places[-1]) + 1, size[0] - 1)
@@ -34,9 +43,9 @@ def resize_bands(bands: Iterator[Tensor], size: tuple[int, int], target: tuple[i
         else:
             places = upload(places, kept.device)  # indices on the CPU would make the host wait
             above = places.long()
-            below, share = (above + 1).clamp_max(size[0] - 1), (places - above)[:, None]
+            below, share = (above + 1).clamp_max(size[0] - 1), (places - above).view(-1, *[1] * (len(size) - 1))
             rows = kept[:, above - first] * (1 - share) + kept[:, below - first] * share
-        yield resize_logits(rows[None], (rows.shape[1], target[1]))[0]
+        yield resize_logits(rows[None], (rows.shape[1], *target[1:]))[0]
 
 
 def most_likely(logits: Tensor, dim: int = 0) -> Tensor:
@@ -47,7 +56,7 @@ def most_likely(logits: Tensor, dim: int = 0) -> Tensor:
 def read_prediction(logits: Tensor, *, probabilities: bool) -> list[np.ndarray]:
     """Logits (num_classes, H, W) -> [class indices (H, W) uint8], and probabilities (num_classes, H, W) if asked for.
 
-    The host waits once for both.
+    Of volumes with D before H. The host waits once for both.
     """
     wanted = [most_likely(logits).to(torch.uint8), *([logits.softmax(dim=0)] if probabilities else [])]
     return [tensor.numpy() for tensor in download(wanted)]
@@ -67,3 +76,16 @@ def average_logits(logits: Sequence[Tensor], dim: int = 0) -> Tensor:
     views = [view if view.device == device else upload(view, device) for view in logits]
     mean = sum(view.softmax(dim) for view in views) / len(views)
     return mean.clamp_min(torch.finfo(mean.dtype).tiny).log()  # the logarithm of 0 could not be interpolated
+
+
+def averaged_views(network: nn.Module, batch: Tensor) -> Tensor:
+    """Logits of a batch, averaged over the eight flips and quarter turns of images, the eight mirrorings of volumes."""
+    if batch.ndim == 4:
+        turns = [(turns, flipped) for turns in range(4) for flipped in ((), (3,))]
+    else:  # whose axes may have other spacings
+        turns = [(0, axes) for count in range(4) for axes in combinations((2, 3, 4), count)]
+    views = [
+        full_precision(network(batch.rot90(turn, (2, 3)).flip(axes)).flip(axes).rot90(-turn, (2, 3)))
+        for turn, axes in turns
+    ]
+    return average_logits(views, dim=1)

@@ -16,7 +16,7 @@ from inference.inputs import Job, batches_of, check_disk, find_jobs
 from inference.predictor import Predictor
 from inference.provenance import provenance_of, record_provenance
 from inference.scoring.truth import ImageScore
-from inference.tiling import BAND_ROWS, Tiling
+from inference.tiling import Tiling, band_length
 from inference.writer import PredictionWriter
 from runtime.console import say, track
 from runtime.errors import DataError, MemoryShortage
@@ -108,12 +108,12 @@ class PredictionPipeline:
             if not regions.in_windows:
                 say(f"{job.name}: cannot be read in windows, one decoded copy stays in memory", every_process=True)
             bands = self.predictor.bands(regions, job.name)
-            bands = track(bands, -(-regions.size[0] // BAND_ROWS), job.image.name, unit="band")
+            bands = track(bands, -(-regions.size[0] // band_length(self.predictor.config.num_classes, regions.size)), job.image.name, unit="band")
             return self.writer.write(job, regions.size, bands, regions)
 
     def _write(self, job: Job, size: tuple[int, int], shown: ArrayRegions | None, logits: Tensor) -> ImageScore | None:
         # few rows at a time take less memory; a GPU would have each of them wait for what else is to be computed
-        bands = logits.split(BAND_ROWS if logits.is_cpu else size[0], dim=1)
+        bands = logits.split(band_length(len(logits), size) if logits.is_cpu else size[0], dim=1)
         with memory_shortage(job.name, REMEDY):
             return self.writer.write(job, size, bands, shown)
 

@@ -1,6 +1,7 @@
-"""Prediction: an image in, class indices out, at the image's own size."""
+"""Prediction: an image or a volume in, class indices out, at its own size."""
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+import math
+from collections.abc import Hashable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -9,13 +10,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from data_utils.image_io.formats import ImageSource
-from data_utils.image_io.reader import DecodedImage, decode_image
+from data_utils.image_io.formats import ImageSource, VolumeFile
 from data_utils.image_io.regions import Regions
 from data_utils.loading.batch_sampler import images_per_batch, pixels_per_batch
-from data_utils.loading.transforms import fit_decoded, input_rows
-from inference.logits import average_logits, full_precision, read_prediction, resize_bands, resize_logits
-from inference.tiling import BAND_ROWS, Tiling, batch_logits, one_tile, plan, stream_logits
+from inference.logits import (
+    average_logits,
+    averaged_views,
+    full_precision,
+    read_prediction,
+    resize_bands,
+    resize_logits,
+)
+from inference.readers import NetworkInputs, Read, Size, Spacing, input_size, open_input, read_inputs, volume_of
+from inference.tiling import Tiling, batch_logits, one_tile, plan, stream_logits
 from runtime.device import upload
 from runtime.errors import ModelError
 from unet.blocks import fold_batch_norm
@@ -23,28 +30,18 @@ from unet.config import UNetConfig
 from unet.loading import load_model
 from unet.model import UNet
 
-Read = Callable[[int, int], Tensor]  # rows [start, stop) of a network's input, (C, stop - start, w)
 WINDOW_MEMORY = 2**27  # bytes of logits at an image's own size beyond which it is predicted in windows
 TILED_PASSES = 8  # forward passes that images in tiles share: few of them are less than full
 
 
 class Prediction(NamedTuple):
-    """mask: (H, W) uint8 class indices; probabilities: (num_classes, H, W) float32; both at the input's own size."""
+    """mask: (H, W) uint8 class indices; probabilities: (num_classes, H, W) float32; both at the input's own size.
+
+    Of volumes with D before H.
+    """
 
     mask: np.ndarray
     probabilities: np.ndarray
-
-
-class NetworkInputs(NamedTuple):
-    """What the networks of a predictor are shown of an image.
-
-    tensors: (C, h, w) for each network; size: (H, W) of the image itself; pixels: (h, w, C) as they were decoded for
-    the first network, where that is asked for.
-    """
-
-    tensors: list[Tensor]
-    size: tuple[int, int]
-    pixels: np.ndarray | None = None
 
 
 class Predictor:
@@ -54,7 +51,8 @@ class Predictor:
         model: the network, or where `load_network` finds one: "runs/x/model", "model.onnx".
         ensemble: more networks of the same classes; probabilities are averaged over all.
         tile_size, overlap: as in `inference.tiling.plan`; by default an image is computed whole while it fits.
-        tta: average probabilities over the eight flips and quarter turns of each image (of each tile).
+        tta: average probabilities over the eight flips and quarter turns of each image (of each tile), of volumes over
+            the eight mirrorings.
     """
 
     def __init__(
@@ -73,6 +71,8 @@ class Predictor:
         self.config: UNetConfig = networks[0].config
         self.tile_size, self.overlap, self.tta = tile_size, overlap, tta
         for network in networks[1:]:
+            if network.config.dims != self.config.dims:
+                raise ModelError(f"an ensemble mixes a {self.config.dims}-D and a {network.config.dims}-D model")
             if _classes(network.config) != _classes(self.config):
                 raise ModelError(
                     f"an ensemble needs the same classes: {_classes(self.config)}, {_classes(network.config)}"
@@ -99,27 +99,38 @@ class Predictor:
 
     @torch.inference_mode()
     def __call__(self, image: ImageSource, name: str = "image", page: int = 0) -> Prediction:
-        """Segment a path (and page, of a TIFF), bytes, PIL image or array; ImageError, with `name`, if it cannot be."""
-        return Prediction(*read_prediction(self._logits_of(image, name, page), probabilities=True))
+        """Segment a path (and page, of a TIFF), bytes, PIL image or array; ImageError, with `name`, if it cannot be.
+
+        Of volumes a path or a `VolumeFile`; a model of images predicts them slice by slice.
+        """
+        return Prediction(*self._predict(image, name, page, probabilities=True))
 
     @torch.inference_mode()
     def mask(self, image: ImageSource, name: str = "image", page: int = 0) -> np.ndarray:
-        """Only the class indices, (H, W) uint8."""
-        return read_prediction(self._logits_of(image, name, page), probabilities=False)[0]
+        """Only the class indices, (H, W) or (D, H, W) uint8."""
+        return self._predict(image, name, page, probabilities=False)[0]
 
-    def _logits_of(self, image: ImageSource, name: str, page: int) -> Tensor:
-        inputs = self.inputs(image, name, page)
-        return self.in_batch([inputs.tensors], [inputs.size])[0]
+    def _predict(self, image: ImageSource, name: str, page: int, *, probabilities: bool) -> list[np.ndarray]:
+        volume = volume_of(image)
+        if volume is None:
+            inputs = self.inputs(image, name, page)
+            logits = self.in_batch([inputs.tensors], [inputs.size])[0]
+            return read_prediction(logits, probabilities=probabilities)
+        bands = [read_prediction(logits, probabilities=probabilities) for logits in self.bands(volume, name)]
+        return [np.concatenate(parts, axis=-3) for parts in zip(*bands, strict=True)]
 
-    def input_sizes(self, size: tuple[int, int]) -> tuple[tuple[int, int], ...]:
-        """At which (H, W) each network sees an image of `size` (H, W)."""
-        return tuple(network.config.preprocess.target_size(*size) for network in self.networks)
+    def input_sizes(self, size: Size, spacing: Spacing = None) -> list[Size]:
+        """At which (H, W) each network sees an image of `size` (H, W); of volumes (D, H, W), with their spacing."""
+        return [input_size(network.config, size, spacing) for network in self.networks]
 
-    def tilings(self, size: tuple[int, int]) -> list[Tiling | None]:
-        """How each network cuts an image of `size` (H, W); SettingsError where an overlap leaves nothing of a tile."""
+    def tilings(self, size: Size, spacing: Spacing = None) -> list[Tiling | None]:
+        """How each network cuts an image or volume of `size`; SettingsError where an overlap leaves nothing of a tile.
+
+        Of a volume a network of images cuts each slice.
+        """
         tilings = [
-            plan(network.config, target, self.tile_size, self.overlap)
-            for network, target in zip(self.networks, self.input_sizes(size), strict=True)
+            plan(network.config, target[-network.config.dims :], self.tile_size, self.overlap)
+            for network, target in zip(self.networks, self.input_sizes(size, spacing), strict=True)
         ]
         # a tile is turned about its own pooling grid, which is not that of the turned image
         return [tiling and tiling._replace(exact=tiling.exact and not self.tta) for tiling in tilings]
@@ -142,7 +153,7 @@ class Predictor:
 
     def _logits_bytes(self, size: tuple[int, int]) -> int:
         """Of an image of `size` (H, W); in tiles there are sums, and copies of what tiles share, besides."""
-        pixels = max(height * width for height, width in (size, *self.input_sizes(size)))
+        pixels = max(map(math.prod, (size, *self.input_sizes(size))))
         return 4 * self.config.num_classes * pixels * (4 if any(self.tilings(size)) else 1)
 
     @property
@@ -153,17 +164,8 @@ class Predictor:
     def inputs(
         self, image: ImageSource, name: str = "image", page: int = 0, *, keep_pixels: bool = False
     ) -> NetworkInputs:
-        """What each network is shown of an image, which is read once for all that need the same detail."""
-        decoded: dict[Hashable, DecodedImage] = {}
-        tensors = []
-        for config in (network.config for network in self.networks):
-            preprocess = config.preprocess
-            detail = (preprocess.draft, preprocess.image_size, preprocess.scale)
-            if detail not in decoded:
-                decoded[detail] = decode_image(image, name, page, draft_for=preprocess)
-            tensors.append(torch.tensor(fit_decoded(decoded[detail], preprocess, config.in_channels, name)))
-        first = next(iter(decoded.values()))
-        return NetworkInputs(tensors, first.size, first.pixels if keep_pixels else None)
+        """As `read_inputs`."""
+        return read_inputs(image, [network.config for network in self.networks], name, page, keep_pixels=keep_pixels)
 
     @torch.inference_mode()
     def in_batch(self, inputs: Sequence[list[Tensor]], sizes: Sequence[tuple[int, int]]) -> list[Tensor]:
@@ -188,50 +190,37 @@ class Predictor:
         return batch_logits(partial(self._logits, network), images, cut, pixels_per_batch(self.device))
 
     @torch.inference_mode()
-    def bands(self, regions: Regions, name: str = "image") -> Iterator[Tensor]:
+    def bands(self, image: Regions | VolumeFile, name: str = "image") -> Iterator[Tensor]:
         """Logits of an image of any size from top to bottom, (num_classes, n, W) with n up to 64.
 
-        Memory: width x tile height x classes, however high the image is.
+        Of volumes slices (num_classes, n, H, W), n as `band_length` says. Memory: width x tile height x classes,
+        however high the image is; height x width x tile depth x classes, however deep the volume is.
         """
-
-        def reader(config: UNetConfig) -> Read:
-            preprocess = config.preprocess
-            pixels = partial(input_rows, regions.draft_for(preprocess), preprocess, config.in_channels, name)
-            if preprocess.detect_unit_range:
-                height = preprocess.target_size(*regions.size)[0]
-                parts = ((top, min(top + BAND_ROWS, height)) for top in range(0, height, BAND_ROWS))
-                if not any((pixels(*part) > 1).any() for part in parts):
-                    return lambda start, stop: torch.from_numpy(pixels(start, stop) * 255)
-            return lambda start, stop: torch.from_numpy(pixels(start, stop))
-
-        size = regions.size
-        plans = zip(self.networks, self.tilings(size), self.input_sizes(size), strict=True)
+        size, spacing, reads = open_input(image, [network.config for network in self.networks], name)
+        plans = zip(self.networks, reads, self.tilings(size, spacing), self.input_sizes(size, spacing), strict=True)
         streams = [
-            resize_bands(self._network_bands(network, reader(network.config), tiling, target), target, size)
-            for network, tiling, target in plans
+            resize_bands(self._network_bands(network, read, tiling, target), target, size)
+            for network, read, tiling, target in plans
         ]
         for logits in zip(*streams, strict=True):
             yield average_logits(logits)
 
-    def _network_bands(
-        self, network: nn.Module, read: Read, tiling: Tiling | None, size: tuple[int, int]
-    ) -> Iterator[Tensor]:
-        if tiling is None:
+    def _network_bands(self, network: nn.Module, read: Read, tiling: Tiling | None, size: Size) -> Iterator[Tensor]:
+        pixels = pixels_per_batch(self.device)
+        if network.config.dims < len(size):  # slice by slice
+            count = images_per_batch(pixels, size[1:])
+            for start in range(0, size[0], count):
+                slices = read(start, min(start + count, size[0])).unbind(1)
+                yield torch.stack([*self._batch(network, slices, [tiling] * len(slices))], dim=1)
+        elif tiling is None:
             yield self._logits(network, read(0, size[0])[None])[0]
         else:
-            yield from stream_logits(partial(self._logits, network), read, size, tiling, pixels_per_batch(self.device))
+            yield from stream_logits(partial(self._logits, network), read, size, tiling, pixels)
 
     def _logits(self, network: nn.Module, batch: Tensor) -> Tensor:
         """(B, C, h, w) -> (B, num_classes, h, w) in full precision."""
-        batch = upload(batch, network.mean.device).contiguous(memory_format=torch.channels_last)
-        if not self.tta:
-            return full_precision(network(batch))
-        views = []
-        for turns in range(4):
-            turned = batch.rot90(turns, (2, 3))
-            views.append(network(turned).rot90(-turns, (2, 3)))
-            views.append(network(turned.flip(3)).flip(3).rot90(-turns, (2, 3)))
-        return average_logits([full_precision(view) for view in views], dim=1)
+        batch = upload(batch, network.mean.device).contiguous(memory_format=_memory_format(network.config))
+        return averaged_views(network, batch) if self.tta else full_precision(network(batch))
 
 
 def load_network(name: str | Path, device: str | torch.device = "cpu", scale: float | None = None) -> nn.Module:
@@ -240,7 +229,12 @@ def load_network(name: str | Path, device: str | torch.device = "cpu", scale: fl
         from unet.export import OnnxNetwork  # onnxruntime only where it is used
 
         return OnnxNetwork(name)
-    return fold_batch_norm(load_model(name, scale)).to(device, memory_format=torch.channels_last)
+    network = load_model(name, scale)
+    return fold_batch_norm(network).to(device, memory_format=_memory_format(network.config))
+
+
+def _memory_format(config: UNetConfig) -> torch.memory_format:
+    return torch.channels_last if config.dims == 2 else torch.channels_last_3d
 
 
 def _classes(config: UNetConfig) -> tuple:

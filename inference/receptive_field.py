@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Sequence
 from functools import cache
 
 import torch
@@ -14,25 +15,33 @@ WIDTH = 4  # blocks of the measured images: more than a window of attention has 
 ROUNDING = 1e-9  # of float64; what a window of attention changes is at least a thousand times as much
 
 
-def reach(config: UNetConfig) -> int | None:
+def reach(config: UNetConfig) -> tuple[int, ...] | None:
     """How many pixels beyond a block aligned to the pooling grid its logits depend on, rounded up to that grid.
 
-    None where they depend on the whole image: group and instance norm, bilinear upsampling with aligned corners,
-    encoders with such norms or with attention. Else the first and the last pixel of a block are followed backwards
-    through the network; with an encoder it is measured.
+    One number of each axis. None where they depend on the whole image: group and instance norm, bilinear upsampling
+    with aligned corners, encoders with such norms or with attention. Else the first and the last pixel of a block are
+    followed backwards through the network; with an encoder it is measured.
     """
     if config.norm != "batch" or config.upsample == "bilinear_aligned":
         return None
     if config.encoder is not None:
-        return _measured_reach(json.dumps(config.encoder), config.depth, config.upsample)
-    grid = 2**config.depth
-    neighbour = 0 if config.upsample == "transpose" else 1  # what interpolation looks at besides
+        measured = _measured_reach(json.dumps(config.encoder), config.depth, config.upsample)
+        return None if measured is None else (measured,) * config.dims
+    axes = zip(zip(*config.level_kernels, strict=True), zip(*config.level_strides, strict=True), strict=True)
+    return tuple(_reach_along(kernels, strides, config.upsample != "transpose") for kernels, strides in axes)
+
+
+def _reach_along(kernels: Sequence[int], strides: Sequence[int], interpolates: bool) -> int:
+    """Along one axis, given the sizes of convolutions at each level, and the factors between them."""
+    grid = math.prod(strides)
+    convolutions = [2 * (kernel // 2) for kernel in kernels]  # how far the two of a block look
     first, last = 0, grid - 1
-    for _ in range(config.depth):  # two 3 x 3 convolutions, then the coarser level that was upsampled
-        first, last = (first - 2 - neighbour) // 2, (last + 2 + neighbour) // 2
-    for _ in range(config.depth):  # two 3 x 3 convolutions, then the finer level that was pooled
-        first, last = 2 * (first - 2), 2 * (last + 2) + 1
-    beyond = max(2 - first, last + 2 - (grid - 1))
+    for around, stride in zip(convolutions, strides, strict=False):  # then the coarser level that was upsampled
+        around += int(interpolates and stride > 1)  # interpolation looks at a neighbour besides
+        first, last = (first - around) // stride, (last + around) // stride
+    for around, stride in zip(convolutions[:0:-1], strides[::-1], strict=True):  # then the finer one that was pooled
+        first, last = stride * (first - around), stride * (last + around) + stride - 1
+    beyond = max(convolutions[0] - first, last + convolutions[0] - (grid - 1))
     return math.ceil(beyond / grid) * grid
 
 

@@ -1,6 +1,7 @@
 """Tiles give what the whole image gives, proved in float64, or are blended and say so."""
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ def network(depth: int, upsample: str = "transpose", norm: str = "batch", **prep
 
 
 def tiled(model: UNet, image: torch.Tensor, tiling: Tiling) -> torch.Tensor:
-    pixels = 2 * tiling.height * tiling.width  # two tiles at a time
+    pixels = 2 * math.prod(tiling.size)  # two tiles at a time
     bands = stream_logits(model, lambda start, stop: image[:, start:stop], image.shape[1:], tiling, pixels)
     return torch.cat(list(bands), dim=1)
 
@@ -40,7 +41,7 @@ def tiled(model: UNet, image: torch.Tensor, tiling: Tiling) -> torch.Tensor:
 @pytest.mark.parametrize("depth", [1, 2, 3, 4])
 def test_exact_tiles_equal_the_whole_image_and_with_less_overlap_they_would_not(depth, upsample):
     model, grid = network(depth, upsample), 2**depth
-    halo = reach(model.config)
+    halo = reach(model.config)[0]
     height, width = 3 * halo + 3 * grid + 3, 2 * halo + 6 * grid + grid - 1  # odd sizes, off the grid
     image = torch.rand(3, height, width, dtype=torch.float64)
     tiling = plan(model.config, (height, width), tile_size=2 * halo + 4 * grid)
@@ -49,13 +50,13 @@ def test_exact_tiles_equal_the_whole_image_and_with_less_overlap_they_would_not(
         whole = model(image[None])[0]
         # float64, logits of about 0.5: measured 2e-16; 4e-11 and more with less overlap
         assert (tiled(model, image, tiling) - whole).abs().max() < 1e-13
-        too_little = tiling._replace(overlap=tiling.overlap - 2 * grid)
+        too_little = tiling._replace(overlap=(tiling.overlap[0] - 2 * grid,) * 2)
         assert (tiled(model, image, too_little) - whole).abs().max() > 1e-12
 
 
 @pytest.mark.parametrize(("depth", "pixels"), [(1, 8), (2, 24), (3, 48), (4, 96)])
 def test_the_reach_is_what_was_measured_for_transposed_convolutions(depth, pixels):
-    assert reach(UNetConfig(depth=depth)) == pixels
+    assert reach(UNetConfig(depth=depth)) == (pixels, pixels)
 
 
 @pytest.mark.parametrize("config", [{"norm": "group"}, {"norm": "instance"}, {"upsample": "bilinear_aligned"}])
@@ -63,7 +64,7 @@ def test_networks_that_look_at_the_whole_image_are_blended_and_say_so(config):
     model = network(2, **config)
     tiling = plan(model.config, (150, 170), tile_size=64)
     assert not tiling.exact
-    assert tiling.overlap == 32
+    assert tiling.overlap == (32, 32)
     assert "blended, not exactly" in str(tiling)
     with torch.inference_mode():
         image = torch.rand(3, 150, 170, dtype=torch.float64)
@@ -86,7 +87,7 @@ def test_every_pixel_is_covered_whatever_the_sizes(height, width, tile, overlap,
     """The tiles of a network that changes nothing put the image together again."""
     grid = 4
     tile_height, tile_width = (2 * grid * (overlap + side) for side in tile)
-    tiling = Tiling(tile_height, tile_width, 2 * grid * overlap, grid, exact)
+    tiling = Tiling((tile_height, tile_width), (2 * grid * overlap,) * 2, (grid, grid), exact)
     image = torch.rand(2, height, width, dtype=torch.float64)
     starts = []
 
@@ -109,17 +110,17 @@ def test_images_are_computed_whole_while_they_fit_and_in_bounded_tiles_beyond():
         assert (plan(config, (1080, 1920)) is None) == (norm == "group" or base_channels != 16)
         tiling = plan(config, (20_000, 30_000))
         assert tiling.exact == (norm == "batch")
-        assert tiling.height * tiling.width * 32 * base_channels < 1.1 * LARGE_TILE_MEMORY
+        assert math.prod(tiling.size) * 32 * base_channels < 1.1 * LARGE_TILE_MEMORY
     many = plan(UNetConfig(num_classes=150, base_channels=8), (20_000, 20_000))
-    assert many.height < plan(UNetConfig(num_classes=2, base_channels=8), (20_000, 20_000)).height
+    assert many.size[0] < plan(UNetConfig(num_classes=2, base_channels=8), (20_000, 20_000)).size[0]
 
 
 def test_sizes_are_rounded_to_the_pooling_grid_and_impossible_ones_refused():
     config = UNetConfig(depth=4)
-    assert plan(config, (999, 999), tile_size=500) == Tiling(512, 512, 192, 16, True)
-    assert plan(config, (999, 999), tile_size=500, overlap=10) == Tiling(512, 512, 32, 16, False)
-    assert plan(config, (999, 999), tile_size=500, overlap=193) == Tiling(512, 512, 224, 16, True)
-    assert plan(config, (999, 999), tile_size=100) == Tiling(112, 112, 32, 16, False)
+    assert plan(config, (999, 999), tile_size=500) == Tiling((512, 512), (192, 192), (16, 16), True)
+    assert plan(config, (999, 999), tile_size=500, overlap=10) == Tiling((512, 512), (32, 32), (16, 16), False)
+    assert plan(config, (999, 999), tile_size=500, overlap=193) == Tiling((512, 512), (224, 224), (16, 16), True)
+    assert plan(config, (999, 999), tile_size=100) == Tiling((112, 112), (32, 32), (16, 16), False)
     assert plan(config, (999, 999), tile_size=1000) is None
     with pytest.raises(SettingsError, match="overlap 512 leaves nothing of tiles of 512"):
         plan(config, (999, 999), tile_size=500, overlap=500)

@@ -1,0 +1,21 @@
+"""Tiles: an image or a volume of any size in bounded memory, with the whole's own result where the network allows it.
+
+A tile that starts on the pooling grid (multiples of `UNetConfig.divisors`) and reaches one receptive field beyond the
+pixels taken from it, or to the image's border, gives those pixels the logits of the whole image. Where that cannot be
+(see `reach`), overlapping tiles are blended with a Gaussian window as in nnU-Net (Isensee et al. 2021).
+"""
+
+from inference.tiling.cuts import band_length
+from inference.tiling.plan import LARGE_TILE_MEMORY, Tiling, one_tile, plan
+from inference.tiling.stream import batch_logits, stream_logits, volume_logits
+
+__all__ = [
+    "LARGE_TILE_MEMORY",
+    "Tiling",
+    "band_length",
+    "batch_logits",
+    "one_tile",
+    "plan",
+    "stream_logits",
+    "volume_logits",
+]

@@ -1,0 +1,108 @@
+"""Where tiles lie along each axis, and what each of their pixels counts for."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import reduce
+from itertools import product
+
+import torch
+from torch import Tensor
+
+from inference.tiling.plan import Tiling, up
+from runtime.device import upload
+
+Span = tuple[int, int]  # [start, stop) along an axis
+
+BAND_ROWS = 64  # of the logits of an image that are handed on at once
+BAND_BYTES = 2**26  # of the logits of a volume that are handed on at once
+
+
+def band_length(num_classes: int, size: Sequence[int]) -> int:
+    """How many rows of an image of `size` (H, W), or slices of a volume (D, H, W), are handed on at once."""
+    return BAND_ROWS if len(size) == 2 else max(1, BAND_BYTES // (4 * num_classes * size[1] * size[2]))
+
+
+class Axis:
+    """The tiles along an axis: where each lies, what each of its pixels counts for, and the sum over all tiles."""
+
+    def __init__(self, length: int, tile: int, overlap: int, grid: int, exact: bool) -> None:
+        self.spans = _spans(length, tile, overlap, grid, exact)
+        self.weights = _weights(self.spans, overlap, exact)
+        self.totals = torch.zeros(length, dtype=torch.float64)
+        for (start, stop), weight in zip(self.spans, self.weights, strict=True):
+            self.totals[start:stop] += weight
+
+
+class Cuts:
+    """Where the tiles of a network's input of `size`, (H, W) or (D, H, W), lie, and what their pixels count for.
+
+    Tiles of one span along the first axis are a row: of an image its rows, of a volume a slab.
+    """
+
+    def __init__(self, size: Sequence[int], tiling: Tiling) -> None:
+        sides = zip(size, tiling.size, tiling.overlap, tiling.grid, strict=True)
+        self.axes = [Axis(*side, tiling.exact) for side in sides]
+        self.rows = self.axes[0].spans
+        # where the tiles of a row lie along the other axes, by their numbers along each
+        self.places = [*product(*(range(len(axis.spans)) for axis in self.axes[1:]))]
+
+    def place(self, numbers: Sequence[int]) -> tuple[slice, ...]:
+        """Where a tile lies within its row."""
+        return tuple(slice(*axis.spans[number]) for axis, number in zip(self.axes[1:], numbers, strict=True))
+
+    def weight(self, row: int, numbers: Sequence[int]) -> Tensor:
+        """What the pixels of a tile count for: the product of its weights along each axis."""
+        return _outer([axis.weights[number] for axis, number in zip(self.axes, (row, *numbers), strict=True)])
+
+    def to(self, device: torch.device) -> None:
+        """Bring the weights, in one upload, to the device of the logits, unless they are there."""
+        if self.axes[0].totals.device != device:
+            dtype = torch.float32 if device.type == "mps" else torch.float64  # Apple's GPUs have no float64
+            parts = [part for axis in self.axes for part in (*axis.weights, axis.totals)]
+            moved = iter(upload(torch.cat(parts).to(dtype), device).split([len(part) for part in parts]))
+            for axis in self.axes:
+                *axis.weights, axis.totals = [next(moved) for _ in range(len(axis.weights) + 1)]
+
+    def bands(self, rows_of_tiles: Iterable[Tensor]) -> Iterator[Tensor]:
+        """Logits (num_classes, n, ...) from the first row or slice to the last, of the weighted sums of each row."""
+        next_tops = [top for top, _ in self.rows[1:]] + [self.rows[-1][1]]
+        rest: Tensor | None = None  # sums of the rows that the next tiles share
+        for sums, (top, _), next_top in zip(rows_of_tiles, self.rows, next_tops, strict=True):
+            if rest is not None:
+                sums[:, : rest.shape[1]] += rest
+            rest = sums[:, next_top - top :].clone()
+            length = band_length(len(sums), sums.shape[1:])
+            for start in range(top, next_top, length):
+                stop = min(start + length, next_top)
+                # a tile's weight is the product of its weights along each axis, and so is their sum over the tiles
+                totals = _outer([self.axes[0].totals[start:stop], *(axis.totals for axis in self.axes[1:])])
+                yield sums[:, start - top : stop - top] / totals.to(sums.dtype)
+
+
+def _outer(factors: Sequence[Tensor]) -> Tensor:
+    """The product of vectors, each along an axis of its own."""
+    return reduce(lambda product, factor: product[..., None] * factor, factors)
+
+
+def _spans(length: int, tile: int, overlap: int, grid: int, exact: bool) -> list[Span]:
+    """Of the tiles along a side, all starting on the grid, the last one ending where the image ends."""
+    if length <= tile:
+        return [(0, length)]
+    starts = list(range(0, length - overlap, tile - overlap))
+    if not exact:  # norms that look at the whole tile want the last one as large as the others
+        starts[-1] = up(length - tile, grid)
+    return [(start, min(start + tile, length)) for start in starts]
+
+
+def _weights(spans: Sequence[Span], overlap: int, exact: bool) -> list[Tensor]:
+    """The weight of each pixel of each tile along a side: 1 or 0 where tiles are exact, else Gaussian."""
+    weights = []
+    for index, (start, stop) in enumerate(spans):
+        if exact:
+            weight, half = torch.ones(stop - start, dtype=torch.float64), overlap // 2
+            weight[: half if index else 0] = 0
+            weight[stop - start - (half if index + 1 < len(spans) else 0) :] = 0
+        else:
+            place = (torch.arange(stop - start, dtype=torch.float64) + 0.5) / (stop - start) - 0.5
+            weight = torch.exp(-0.5 * (8 * place) ** 2)  # sigma is an eighth of a tile
+        weights.append(weight)
+    return weights

@@ -1,0 +1,166 @@
+"""How large tiles are, and by how much they overlap."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from inference.receptive_field import reach
+from runtime.errors import SettingsError
+from unet.config import UNetConfig
+
+WHOLE_MEMORY = 2**32  # bytes of activations up to which an image is computed whole
+TILE_MEMORY = 2**27  # bytes of activations of a tile
+LARGE_TILE_MEMORY = 3 * 2**28  # the same of a wide network, whose tiles would else be overlap for the most part
+BAND_MEMORY = 2**28  # bytes of logits of a row of tiles
+
+WHOLE_VOLUME_MEMORY = 2**31  # bytes of activations up to which a volume, or an exact tile of it, is computed
+TILE_VOXELS = 2**21  # of blended tiles, 128 x 128 x 128: at least what networks are trained on
+SLAB_MEMORY = 3 * 2**28  # bytes of logits of a slab of tiles
+
+
+class Tiling(NamedTuple):
+    """Tiles of `size` that share `overlap` pixels with their neighbours, all multiples of `grid`; one of each axis."""
+
+    size: tuple[int, ...]
+    overlap: tuple[int, ...]
+    grid: tuple[int, ...]
+    exact: bool
+
+    def __str__(self) -> str:
+        how = "equal to the whole image's result" if self.exact else "blended, not exactly the whole image's result"
+        shared = (
+            str(self.overlap[0]) if len(set(self.overlap)) == 1 else " x ".join(str(shared) for shared in self.overlap)
+        )
+        return f"tiles of {' x '.join(map(str, self.size))} overlapping by {shared} ({how})"
+
+
+def one_tile(size: Sequence[int]) -> Tiling:
+    """A tiling of a network's input of `size`, (H, W) or (D, H, W), that is one tile."""
+    return Tiling(tuple(size), (0,) * len(size), (1,) * len(size), exact=True)
+
+
+def plan(
+    config: UNetConfig, size: Sequence[int], tile_size: int | None = None, overlap: int | None = None
+) -> Tiling | None:
+    """How to cut a network input of `size`, (H, W) or (D, H, W); None to compute it whole.
+
+    Args:
+        tile_size: side of a tile; None computes whole what fits into 4 GB, or into 0.8 where exact tiles cost little,
+            and chooses tiles beyond. Volumes are computed whole up to 2 GB.
+        overlap: pixels that neighbours share; None takes what exact tiles need, or half a tile where none are exact.
+
+    Both are rounded up to the pooling grid. Raises SettingsError for an overlap that leaves nothing of a tile.
+    """
+    plan_tiles = _plan_volume if config.dims == 3 else _plan_image
+    return plan_tiles(config, tuple(size), tile_size, overlap)
+
+
+def _plan_image(config: UNetConfig, size: tuple[int, ...], tile_size: int | None, overlap: int | None) -> Tiling | None:
+    grid = config.divisors[0]
+    pixel_bytes = _pixel_bytes(config)
+    height, width = size
+    if config.encoder is not None and tile_size is None and height * width * pixel_bytes <= WHOLE_MEMORY:
+        return None  # how far it looks takes seconds to measure, and is never little
+    reaches = reach(config)
+    needed = reaches[0] if reaches else None
+    if tile_size is None:
+        smallest, decent = (times * (needed or 8 * grid) for times in (4, 10))  # overlap is a half, a fifth of a side
+        # tiles of a narrow network are as good as the whole image and, in a CPU's caches, faster
+        cheap = needed is not None and decent**2 * pixel_bytes <= LARGE_TILE_MEMORY
+        if height * width * pixel_bytes <= (LARGE_TILE_MEMORY if cheap else WHOLE_MEMORY):
+            return None
+        pixels = max(TILE_MEMORY // pixel_bytes, min(decent**2, LARGE_TILE_MEMORY // pixel_bytes))
+        tallest = max(smallest, BAND_MEMORY // (4 * config.num_classes * width))
+        tile_height = min(max(smallest, math.isqrt(pixels)), tallest, up(height, grid))
+        tile_width = max(smallest, pixels // tile_height)
+    else:
+        tile_height = tile_width = tile_size
+    tile_height, tile_width = up(tile_height, grid), up(tile_width, grid)
+    if height <= tile_height and width <= tile_width:
+        return None
+    shortest = min(tile_height, tile_width)
+    if overlap is None:
+        affordable = needed is not None and 2 * needed < shortest
+        overlap = 2 * needed if needed is not None and affordable else shortest // 2 // (2 * grid) * 2 * grid
+    overlap = up(overlap, 2 * grid)
+    _check_overlap(overlap, shortest)
+    exact = needed is not None and overlap >= 2 * needed
+    return Tiling((tile_height, tile_width), (overlap, overlap), (grid, grid), exact)
+
+
+def _plan_volume(
+    config: UNetConfig, size: tuple[int, ...], tile_size: int | None, overlap: int | None
+) -> Tiling | None:
+    """Exact tiles where they compute no voxel more often than blended ones do, else blended ones."""
+    grid, needed = config.divisors, reach(config)
+    voxel_bytes = _pixel_bytes(config)
+    if tile_size is None:
+        if math.prod(size) * voxel_bytes <= WHOLE_VOLUME_MEMORY:
+            return None
+        tile = _exact_tile(config, size, needed) if needed and overlap is None else None
+        tile = tile or _blended_tile(config, size, min(TILE_VOXELS, WHOLE_VOLUME_MEMORY // voxel_bytes))
+    else:
+        tile = tuple(up(tile_size, step) for step in grid)
+    cut = [axis for axis in range(3) if size[axis] > tile[axis]]
+    if not cut:
+        return None
+    if overlap is not None:
+        shared = tuple(up(overlap, step) for step in grid)
+    elif needed and all(2 * needed[axis] < tile[axis] for axis in cut):
+        shared = tuple(2 * pixels for pixels in needed)
+    else:
+        shared = tuple(side // 2 // step * step for side, step in zip(tile, grid, strict=True))
+    for axis in cut:
+        _check_overlap(shared[axis], tile[axis])
+    return Tiling(tile, shared, grid, needed is not None and all(shared[axis] >= 2 * needed[axis] for axis in cut))
+
+
+def _exact_tile(config: UNetConfig, size: tuple[int, ...], needed: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The smallest tile half of which is overlap along each axis that is cut, as that of blended ones; None: too large.
+
+    Other axes are whole.
+    """
+    tile = tuple(
+        min(4 * pixels, up(length, step)) for pixels, length, step in zip(needed, size, config.divisors, strict=True)
+    )
+    fits = math.prod(tile) * _pixel_bytes(config) <= WHOLE_VOLUME_MEMORY
+    return tile if fits and tile[0] <= _deepest(config, size) else None
+
+
+def _blended_tile(config: UNetConfig, size: tuple[int, ...], voxels: int) -> tuple[int, ...]:
+    """The largest tile of up to `voxels`, its sides in proportion to the pooling grid, of which it has 2 at least.
+
+    Planes far apart are pooled less often; so it reaches about as far, in mm, along each axis.
+    """
+    grid = config.divisors
+    limits = [up(length, step) for length, step in zip(size, grid, strict=True)]
+    limits[0] = min(limits[0], max(2 * grid[0], _deepest(config, size) // grid[0] * grid[0]))
+
+    def tile(cells: int) -> tuple[int, ...]:
+        return tuple(min(cells * step, limit) for step, limit in zip(grid, limits, strict=True))
+
+    cells = 2
+    while math.prod(tile(cells + 1)) <= voxels and tile(cells) != tuple(limits):
+        cells += 1
+    return tile(cells)
+
+
+def _deepest(config: UNetConfig, size: tuple[int, ...]) -> int:
+    """How many slices of logits a slab of tiles may hold."""
+    return SLAB_MEMORY // (4 * config.num_classes * size[1] * size[2])
+
+
+def _pixel_bytes(config: UNetConfig) -> int:
+    return 4 * 8 * config.base_channels  # measured: float32, the last concatenation and its convolution
+
+
+def _check_overlap(overlap: int, side: int) -> None:
+    if overlap >= side:
+        raise SettingsError(
+            f"overlap {overlap} leaves nothing of tiles of {side} (both rounded up to the pooling grid)"
+        )
+
+
+def up(value: int, step: int) -> int:
+    """The next multiple of `step`."""
+    return math.ceil(value / step) * step

@@ -1,4 +1,4 @@
-"""Segment images with a trained U-Net: masks in the original values, at each image's own size.
+"""Segment images and volumes with a trained U-Net: masks in the original values, at each one's own size.
 
 python predict.py --model runs/x/model --input photos/ --output masks/ --overlay
 accelerate launch --multi_gpu predict.py --model runs/x/model --input 'scans/*.tif' --output masks/
@@ -15,12 +15,13 @@ from torch import Tensor
 
 from data_utils.class_map import ClassMap
 from inference.args import parse_args
-from inference.inputs import share_of
+from inference.batches import share_of
 from inference.pipeline import PredictionPipeline, plan_work
 from inference.predictor import Predictor
 from inference.provenance import complete_provenance
 from inference.scoring.boundary import BoundaryScores, boundary_report
 from inference.scoring.truth import ScoreError
+from inference.scoring.volume import case_report, case_table
 from inference.writer import MASK, OVERLAY, PROBABILITIES, PredictionWriter
 from runtime.cli import run_script
 from runtime.console import say, say_error, track
@@ -41,6 +42,10 @@ def print_scores(matrix: Tensor, names: tuple[str, ...], scored: list[tuple[dict
     if boundaries:
         found["boundary"] = boundary_report(boundaries)
     say(format_table(matrix, names, found.get("boundary")))
+    cases = [image for image, _ in scored if "dice" in image]  # volumes
+    if cases:
+        found["by_case"] = case_report(cases, names)
+        say(case_table(found["by_case"]))
     for image in found["by_image"][:WORST]:
         say(f"mean IoU {image['mean_iou'] or 0:.4f}, {image['image']}")
     return found

@@ -12,18 +12,20 @@ def parse_args(description: str) -> argparse.Namespace:
     parser.add_argument("--model", required=True, help="model folder, Hub id, .onnx file, or a Pytorch-UNet .pth")
     parser.add_argument("--scale", type=arg.positive, help="of a Pytorch-UNet .pth, which does not hold it: 0.5")
     parser.add_argument("--input", required=True, nargs="+", help="files, folders (searched recursively), globs")
-    parser.add_argument("--output", required=True, type=arg.path, help="folder; masks are <relative stem>.png")
+    parser.add_argument(
+        "--output", required=True, type=arg.path, help="folder; masks are <relative stem>.png or .nii.gz"
+    )
     parser.add_argument("--overlay", action="store_true", help="also write <relative stem>.overlay.png")
-    parser.add_argument("--probabilities", action="store_true", help="also write <relative stem>.npy (classes, H, W)")
+    parser.add_argument("--probabilities", action="store_true", help="also <relative stem>.npy, .probabilities.nii.gz")
     tile_size, overlap = arg.auto_or(arg.natural), arg.auto_or(arg.count)
     parser.add_argument(
         "--tile-size", type=tile_size, default="auto", help="in pixels at the model's scale; auto: where needed"
     )
     parser.add_argument("--overlap", type=overlap, default="auto", help="of tiles; auto: exact where possible")
-    parser.add_argument("--tta", action="store_true", help="average over flips and quarter turns")
+    parser.add_argument("--tta", action="store_true", help="average over flips, and quarter turns of images")
     parser.add_argument("--ensemble", nargs="+", default=[], metavar="MODEL", help="average with these models")
     parser.add_argument("--truth", type=Path, help="folder of true masks to score against; also writes metrics.json")
-    parser.add_argument("--boundary", action="store_true", help="with --truth: boundary IoU and HD95 in pixels too")
+    parser.add_argument("--boundary", action="store_true", help="with --truth: boundary IoU, HD95; of volumes in mm")
     parser.add_argument("--mask-suffix", help="true masks are named <relative stem><suffix>.<ext>; default: detected")
     parser.add_argument("--overwrite", action="store_true", help="predict again what is there already")
     args = parser.parse_args()

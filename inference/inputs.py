@@ -1,32 +1,59 @@
-"""What is to be predicted: files, folders, globs, pages of TIFFs -> jobs, each with its outputs and its truth."""
+"""What is to be predicted: files, folders, globs, pages of TIFFs, volumes -> jobs, each with its outputs and truth."""
 
 import glob
+import math
+import re
 import shutil
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from fractions import Fraction
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import NamedTuple
 
-from data_utils.image_io.formats import IMAGE_SUFFIXES
+from data_utils.image_io.formats import IMAGE_SUFFIXES, VolumeFile
 from data_utils.image_io.reader import read_header
 from data_utils.image_io.tiff import is_tiff, tiff_pages
-from data_utils.sources.folder import detect_suffix
+from data_utils.image_io.volumes import is_volume, read_volume_header, volume_stem
+from inference.scoring.true_masks import TrueMasks
 from runtime.errors import DataError
 
-# (H, W) is None where the header cannot be read: the job will say why
-Page = tuple[int, tuple[int, int] | None]
+MASK, OVERLAY, PROBABILITIES = ".png", ".overlay.png", ".npy"  # extensions of outputs
+OF_VOLUMES = {MASK: ".nii.gz", PROBABILITIES: ".probabilities.nii.gz"}  # what stands for them where inputs are volumes
+CHANNEL = re.compile(r"(.+)_(\d{4})")  # how nnU-Net names the files of a volume's channels: CASE_0000, CASE_0001
+
+
+class Page(NamedTuple):
+    """A page of an image file, its (H, W), None where the header cannot be read: the job will say why.
+
+    A volume is one page of (D, H, W), with its spacing (z, y, x) in mm.
+    """
+
+    number: int
+    size: tuple[int, ...] | None = None
+    spacing: tuple[float, ...] | None = None
+
+
+class Input(NamedTuple):
+    """An input's path relative to what was asked for, without extension; its file; of volumes the files of channels."""
+
+    stem: Path
+    file: Path
+    volume: VolumeFile | None
 
 
 class Job(NamedTuple):
-    """A page of an input file, its (H, W), the path of its outputs without extension, its true mask if there is one."""
+    """A page of an input file, its (H, W), the path of its outputs without extension, its true mask if there is one.
+
+    A volume has (D, H, W), its spacing (z, y, x) in mm, and one file or one for each channel, the first as `image`.
+    """
 
     image: Path
     page: int
-    size: tuple[int, int] | None
+    size: tuple[int, ...] | None
     output: Path
     truth: tuple[Path, int] | None
+    spacing: tuple[float, ...] | None = None
+    volume: VolumeFile | None = None
 
     @property
     def name(self) -> str:
@@ -36,10 +63,11 @@ class Job(NamedTuple):
     @property
     def pixels(self) -> int:
         """How large it is."""
-        return self.size[0] * self.size[1] if self.size else 0
+        return math.prod(self.size) if self.size else 0
 
     def file(self, extension: str) -> Path:
         """One of its outputs."""
+        extension = OF_VOLUMES.get(extension, extension) if self.volume else extension
         return self.output.with_name(self.output.name + extension)
 
 
@@ -49,43 +77,63 @@ def find_jobs(
     extensions: Iterable[str],
     truth: Path | None = None,
     mask_suffix: str | None = None,
+    channels: int = 1,
 ) -> list[Job]:
     """Every input once, with outputs <relative stem><extension>, or <relative stem>_<page> for TIFFs of many pages.
 
-    DataError for inputs that are not there, have no true mask, or would write one file twice or over an input.
+    `channels` are those that the model takes. DataError for inputs that are not there, have no true mask, or would
+    write one file twice or over an input.
     """
     files = [pair for pattern in patterns for pair in _matches(pattern, output)]
-    files = list(dict.fromkeys(files))
-    pages = _pages([file for _, file in files])
+    inputs = _inputs(list(dict.fromkeys(files)), channels)
+    pages = _pages(inputs)
 
-    def page_stem(stem: Path, file: Path, number: int) -> Path:
-        return stem.with_name(f"{stem.name}_{number + 1:04}") if len(pages[file]) > 1 else stem
+    def page_stem(item: Input, number: int) -> Path:
+        return item.stem.with_name(f"{item.stem.name}_{number + 1:04}") if len(pages[item.file]) > 1 else item.stem
 
     def stems() -> Iterator[Path]:
-        yield from (stem for stem, _ in files)
-        yield from (page_stem(stem, file, number) for stem, file in files for number in range(1, len(pages[file])))
+        yield from (item.stem for item in inputs)
+        yield from (page_stem(item, number) for item in inputs for number in range(1, len(pages[item.file])))
 
-    truths = _Truths(truth, mask_suffix, stems()) if truth else None
+    truths = TrueMasks(_masks_below(truth), mask_suffix, stems()) if truth else None
     jobs = []
-    for stem, file in files:
-        for number, (page, size) in enumerate(pages[file]):
-            of_page = page_stem(stem, file, number)
-            found = truths.find(stem, of_page, number, len(pages[file])) if truths else None
-            jobs.append(Job(file, page, size, output / of_page, found))
+    for item in inputs:
+        for number, (page, size, spacing) in enumerate(pages[item.file]):
+            of_page = page_stem(item, number)
+            found = truths.find(item.stem, of_page, number, len(pages[item.file])) if truths else None
+            jobs.append(Job(item.file, page, size, output / of_page, found, spacing, item.volume))
     if truths and truths.missing:
         raise DataError(
             f"--truth {truth}: has no mask for {len(truths.missing)} inputs, the first is {truths.missing[0]};"
             " --mask-suffix says what their names end with"
         )
     taken: dict[Path, Job] = {}
-    inputs = {file.resolve() for _, file in files}
+    sources = {file.resolve() for _, file in files}
     for job in jobs:
         for file in map(job.file, extensions):
             if taken.setdefault(file, job) is not job:
                 raise DataError(f"--input: {taken[file].name} and {job.name} would both write {file}")
-            if file.resolve() in inputs:
+            if file.resolve() in sources:
                 raise DataError(f"--output {output}: {file} is an input and would be written over")
     return jobs
+
+
+def _inputs(files: Sequence[tuple[Path, Path]], channels: int) -> list[Input]:
+    """Images as they are; volumes CASE_0000, CASE_0001, ... are the channels of CASE if the model takes several.
+
+    If it takes one, `_0000` is no part of the names where all volumes have it.
+    """
+    numbered = {file: CHANNEL.fullmatch(stem.name) for stem, file in files if is_volume(file)}
+    are_cases = channels > 1 or all(match and match[2] == "0000" for match in numbered.values())
+    parts: dict[tuple[Path, Path], list[Path]] = {}
+    for stem, file in files:
+        match = numbered.get(file)
+        key = (file.parent, stem.with_name(match[1])) if match and are_cases else (file, stem)
+        parts.setdefault(key, []).append(file)
+    return [
+        Input(stem, found[0], VolumeFile(tuple(sorted(map(str, found)))) if found[0] in numbered else None)
+        for (_, stem), found in parts.items()
+    ]
 
 
 def _matches(pattern: str, output: Path) -> list[tuple[Path, Path]]:
@@ -100,7 +148,7 @@ def _matches(pattern: str, output: Path) -> list[tuple[Path, Path]]:
     if path.is_dir():
         found = _below(path, output)
     elif path.is_file():
-        found = [(Path(path.stem), path)]
+        found = [(_stem(path.relative_to(path.parent)), path)]
     elif exists:
         raise DataError(f"--input {pattern}: is neither a file nor a folder")
     else:
@@ -110,12 +158,17 @@ def _matches(pattern: str, output: Path) -> list[tuple[Path, Path]]:
             base = match.relative_to(fixed)
             if match.is_file():
                 if not is_output(match):
-                    found.append((base.with_suffix(""), match))
+                    found.append((_stem(base), match))
             elif match.resolve() != output.resolve():
                 found += [(base / stem, file) for stem, file in _below(match, output)]
     if not found:
         raise DataError(f"--input {pattern}: no image there")
     return found
+
+
+def _stem(file: Path) -> Path:
+    """A path without its extension, of CASE.nii.gz CASE."""
+    return file.with_name(volume_stem(file.name)) if is_volume(file) else file.with_suffix("")
 
 
 def _magic(path: Path) -> Iterator[int]:
@@ -130,9 +183,17 @@ def _below(folder: Path, output: Path | None = None) -> list[tuple[Path, Path]]:
     for file in sorted(folder.rglob("*")):
         below = file.relative_to(folder)
         hidden = any(part.startswith(".") for part in below.parts)
-        if file.suffix.lower() in IMAGE_SUFFIXES and not hidden and file.is_file() and not is_output(file):
-            found.append((below.with_suffix(""), file))
+        is_picture = file.suffix.lower() in IMAGE_SUFFIXES or is_volume(file)
+        if is_picture and not hidden and file.is_file() and not is_output(file):
+            found.append((_stem(below), file))
     return found
+
+
+def _masks_below(folder: Path) -> dict[Path, Path]:
+    """True masks by their stems."""
+    if not folder.is_dir():
+        raise DataError(f"--truth {folder}: is not a folder")
+    return dict(_below(folder))
 
 
 def _is_output(folder: Path, output: Path | None) -> Callable[[Path], bool]:
@@ -143,46 +204,20 @@ def _is_output(folder: Path, output: Path | None) -> Callable[[Path], bool]:
     return lambda file: outputs in file.resolve().parents
 
 
-def _pages(files: list[Path]) -> dict[Path, Sequence[Page]]:
-    def measure(file: Path) -> Sequence[Page]:
+def _pages(inputs: Sequence[Input]) -> dict[Path, Sequence[Page]]:
+    def measure(item: Input) -> Sequence[Page]:
         try:
-            if is_tiff(file):
-                return tiff_pages(file) or [(0, None)]
-            return [(0, read_header(file, str(file))[0])]
+            if item.volume:
+                header = read_volume_header(item.volume, str(item.file))
+                return [Page(0, header.size, header.spacing)]
+            if is_tiff(item.file):
+                return [Page(*page) for page in tiff_pages(item.file)] or [Page(0)]
+            return [Page(0, read_header(item.file, str(item.file))[0])]
         except DataError:
-            return [(0, None)]
+            return [Page(0)]
 
     with ThreadPoolExecutor() as pool:  # only headers: it is the disk that takes time
-        return dict(zip(files, pool.map(measure, files), strict=True))
-
-
-class _Truths:
-    """True masks by stem; the pages of a TIFF have theirs in files of their own or in a TIFF of as many pages.
-
-    Their suffix is detected, as for training, if it is None.
-    """
-
-    def __init__(self, folder: Path, suffix: str | None, stems: Iterable[Path]) -> None:
-        if not folder.is_dir():
-            raise DataError(f"--truth {folder}: is not a folder")
-        self.files = {file.relative_to(folder).with_suffix(""): file for _, file in _below(folder)}
-        if suffix is None and self.files:
-            suffix = detect_suffix(map(Path.as_posix, stems), [stem.as_posix() for stem in self.files])
-        self.suffix = suffix or ""
-        self.missing: list[str] = []
-
-    def find(self, stem: Path, of_page: Path, number: int, pages: int) -> tuple[Path, int] | None:
-        wanted = of_page.with_name(of_page.name + self.suffix)
-        if wanted in self.files:
-            return self.files[wanted], 0
-        stack = self.files.get(stem.with_name(stem.name + self.suffix))
-        if stack is None or not is_tiff(stack):
-            self.missing.append(str(wanted))
-            return None
-        have = [index for index, _ in tiff_pages(stack)]
-        if len(have) != pages:
-            raise DataError(f"{stack}: has {len(have)} pages, the image {pages}")
-        return stack, have[number]
+        return dict(zip((item.file for item in inputs), pool.map(measure, inputs), strict=True))
 
 
 def check_disk(output: Path, needed: int) -> None:
@@ -198,41 +233,3 @@ def check_disk(output: Path, needed: int) -> None:
         TemporaryFile(dir=output).close()
     except OSError as error:
         raise DataError(f"--output {output}: cannot be written ({error.strerror})") from error
-
-
-def batches_of(
-    jobs: Iterable[Job], batch_of: Callable[[tuple[int, int]], tuple[Hashable, int] | None]
-) -> list[list[Job]]:
-    """Jobs that are computed together; those that cannot be alone.
-
-    Like `batch_sampler.EvaluationSampler` a function of the jobs only, so every number of processes computes the same.
-
-    Args:
-        batch_of: (H, W) -> what such images must have in common and how many fit; None where they stay alone.
-    """
-    batches: list[list[Job]] = []
-    open_batches: dict[Hashable, tuple[list[Job], Fraction]] = {}  # and what of them is taken
-    for job in jobs:
-        found = batch_of(job.size) if job.size else None
-        if found is None:
-            batches.append([job])
-            continue
-        common, count = found
-        batch, taken = open_batches.get(common, ([], Fraction(1)))
-        if taken + Fraction(1, count) > 1:
-            batch, taken = [], Fraction(0)
-            batches.append(batch)
-        batch.append(job)
-        open_batches[common] = batch, taken + Fraction(1, count)
-    return batches
-
-
-def share_of(batches: list[list[Job]], process: int, processes: int) -> list[list[Job]]:
-    """The batches of one of several processes: each, the largest first, goes to who has the fewest pixels so far."""
-    pixels = [0] * processes
-    shares: list[list[list[Job]]] = [[] for _ in range(processes)]
-    for batch in sorted(batches, key=lambda batch: -sum(job.pixels for job in batch)):
-        least = pixels.index(min(pixels))
-        pixels[least] += sum(job.pixels for job in batch)
-        shares[least].append(batch)
-    return shares[process]

@@ -81,7 +81,7 @@ def average_logits(logits: Sequence[Tensor], dim: int = 0) -> Tensor:
 def averaged_views(network: nn.Module, batch: Tensor) -> Tensor:
     """Logits of a batch, averaged over the eight flips and quarter turns of images, the eight mirrorings of volumes."""
     if batch.ndim == 4:
-        turns = [(turns, flipped) for turns in range(4) for flipped in ((), (3,))]
+        turns: list[tuple[int, tuple[int, ...]]] = [(count, axes) for count in range(4) for axes in ((), (3,))]
     else:  # whose axes may have other spacings
         turns = [(0, axes) for count in range(4) for axes in combinations((2, 3, 4), count)]
     views = [

@@ -130,16 +130,18 @@ class Predictor:
         """
         tilings = [
             plan(network.config, target[-network.config.dims :], self.tile_size, self.overlap)
+            if len(target) >= network.config.dims
+            else None
             for network, target in zip(self.networks, self.input_sizes(size, spacing), strict=True)
         ]
         # a tile is turned about its own pooling grid, which is not that of the turned image
         return [tiling and tiling._replace(exact=tiling.exact and not self.tta) for tiling in tilings]
 
-    def in_windows(self, size: tuple[int, int]) -> bool:
+    def in_windows(self, size: Size) -> bool:
         """Whether an image of `size` (H, W) is better predicted by `bands` than `in_batch`."""
         return self._logits_bytes(size) > WINDOW_MEMORY
 
-    def batch_of(self, size: tuple[int, int]) -> tuple[Hashable, int]:
+    def batch_of(self, size: Size) -> tuple[Hashable, int]:
         """What images of `size` (H, W) have in common with those that `in_batch` takes together, and how many it takes.
 
         Whole images the shape that the network sees, and one forward pass; images in tiles how they are cut, and a few.
@@ -151,7 +153,7 @@ class Predictor:
             count = max(1, min(TILED_PASSES * count, WINDOW_MEMORY // self._logits_bytes(size)))
         return common, count
 
-    def _logits_bytes(self, size: tuple[int, int]) -> int:
+    def _logits_bytes(self, size: Size) -> int:
         """Of an image of `size` (H, W); in tiles there are sums, and copies of what tiles share, besides."""
         pixels = max(map(math.prod, (size, *self.input_sizes(size))))
         return 4 * self.config.num_classes * pixels * (4 if any(self.tilings(size)) else 1)

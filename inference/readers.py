@@ -13,7 +13,7 @@ from data_utils.image_io.formats import ImageSource, VolumeFile
 from data_utils.image_io.reader import DecodedImage, decode_image
 from data_utils.image_io.regions import Regions
 from data_utils.image_io.resize import resize_image
-from data_utils.image_io.volumes import VOLUME_SUFFIXES, is_volume
+from data_utils.image_io.volumes import VOLUME_SUFFIXES, is_volume, read_volume
 from data_utils.loading.transforms import fit_decoded, input_rows
 from data_utils.loading.volume_input import VolumeInput
 from inference.tiling.cuts import BAND_ROWS
@@ -83,15 +83,11 @@ def open_input(
     """The size of an image, or the size and spacing of a volume, and what reads the input of each network."""
     if isinstance(image, Regions):
         return image.size, None, [_read_rows(image, config, name) for config in configs]
-    volumes: dict[Hashable, VolumeInput] = {}
-    reads = []
-    for config in configs:  # read once for all that need the same
-        preprocess = config.preprocess
-        needs = (preprocess.spacing, preprocess.clip, preprocess.standardize, config.in_channels)
-        if needs not in volumes:
-            volumes[needs] = VolumeInput.read(image, preprocess, config.in_channels, name)
-        reads.append(partial(_read_slices, volumes[needs], config))
-    header = next(iter(volumes.values())).header
+    voxels, header = read_volume(image, name)
+    reads: list[Read] = []
+    for config in configs:
+        volume = VolumeInput(voxels, header, config.preprocess, config.in_channels, name)
+        reads.append(partial(_read_slices, volume, config))
     return header.size, header.spacing, reads
 
 

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 from torch import Tensor
@@ -12,14 +14,16 @@ from data_utils.image_io.reader import read_image
 from data_utils.image_io.regions import Regions
 from data_utils.image_io.writers import MASK_LEVEL, OVERLAY_LEVEL, NpyWriter, PngWriter
 from data_utils.visualize import class_colors, overlay, to_rgb, value_limits
-from inference.inputs import Job
+from inference.inputs import MASK, OVERLAY, PROBABILITIES, Job
 from inference.logits import read_prediction
 from inference.scoring.truth import ImageScore, ReadRows, ScoreError, TruthScorer, open_mask_rows
+from inference.scoring.volume import VolumeScore
+from inference.volume_writer import VolumeWriter
 from runtime.errors import DataError
 from runtime.files import replaced_file
 from runtime.parallel import AHEAD, map_ahead
 
-MASK, OVERLAY, PROBABILITIES = ".png", ".overlay.png", ".npy"
+Score = ImageScore | VolumeScore
 SCORED_ROWS = 256  # of a written mask that are read at once
 SAMPLED_ROWS = 64  # of a large image, by which the brightness of its overlay is chosen
 
@@ -43,7 +47,7 @@ class PredictionWriter:
         """Whether there is nothing to predict: all is there, and newer than the image."""
         if self.overwrite or job.size is None:
             return False
-        begun = job.image.stat().st_mtime
+        begun = max(Path(path).stat().st_mtime for path in (job.volume.paths if job.volume else (job.image,)))
         try:
             written = [job.file(extension).stat() for extension in self.extensions]
         except OSError:
@@ -55,18 +59,24 @@ class PredictionWriter:
         """Whether the image itself is needed, for an overlay."""
         return OVERLAY in self.extensions
 
-    def write(
-        self, job: Job, size: tuple[int, int], bands: Iterable[Tensor], image: Regions | None
-    ) -> ImageScore | None:
+    @cached_property
+    def _volumes(self) -> VolumeWriter:
+        return VolumeWriter(self.class_map, self.extensions, self.boundary)
+
+    def write(self, job: Job, size: tuple[int, ...], bands: Iterable[Tensor], image: Regions | None) -> Score | None:
         """Write logits (num_classes, n, W) as they come; the score where there is a true mask.
 
-        `size` (H, W) and `image` are those of the image; None where it is not needed.
+        `size` (H, W) and `image` are those of the image; None where it is not needed. Of a volume logits are
+        (num_classes, n, H, W), and `size` is (D, H, W).
         Raises ScoreError, once the prediction is safe, for a true mask that cannot be used.
         """
+        if job.volume:
+            return self._volumes.write(job, size, bands)
+        height, width = size
         job.output.parent.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:
-            scorer = stack.enter_context(self._scorer(job, size)) if job.truth else None
-            files = stack.enter_context(self._output_files(job, size, image, scorer))
+            scorer = stack.enter_context(self._scorer(job, (height, width))) if job.truth else None
+            files = stack.enter_context(self._output_files(job, (height, width), image, scorer))
             for _ in map_ahead(files.write, bands, ahead=AHEAD):
                 pass
         if scorer is None:
@@ -75,14 +85,16 @@ class PredictionWriter:
             raise ScoreError(f"{scorer.problem}; the prediction is written all the same") from scorer.problem
         return scorer.score()
 
-    def score(self, job: Job) -> ImageScore:
+    def score(self, job: Job) -> Score:
         """The score of a mask that was written before; ScoreError where it cannot be had."""
+        if job.volume:
+            return self._volumes.score(job)
         assert job.size is not None and job.truth is not None
-        height = job.size[0]
-        with self._scorer(job, job.size) as scorer:
+        height, width = job.size
+        with self._scorer(job, (height, width)) as scorer:
             try:
                 with open_mask_rows(job.file(MASK), 0, self.class_map) as mask:
-                    mask.check_size(job.size)
+                    mask.check_size((height, width))
                     for top in range(0, height, SCORED_ROWS):
                         if scorer.problem:
                             break

@@ -18,8 +18,8 @@ from in_process import parsed
 from torch import Tensor, nn
 
 from inference import Predictor
-from inference.receptive_field import reach
 from inference.tiling import plan, stream_logits
+from inference.tiling.receptive_field import reach
 from runtime.errors import ModelError, SettingsError
 from unet import Preprocess, UNet, UNetConfig, load_model
 from unet.backbone import load_encoder

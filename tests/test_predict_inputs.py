@@ -11,7 +11,8 @@ from PIL import Image
 
 from data_utils.loading.batch_sampler import images_per_batch, pixels_per_batch
 from inference import Predictor
-from inference.inputs import Job, batches_of, find_jobs, share_of
+from inference.batches import batches_of, share_of
+from inference.inputs import Job, find_jobs
 
 
 def test_globs_keep_the_folders_that_they_match(model, photos, tmp_path):

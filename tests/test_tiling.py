@@ -14,8 +14,8 @@ from data_utils.loading.batch_sampler import images_per_batch
 from inference import Predictor
 from inference.logits import most_likely, resize_bands, resize_logits
 from inference.predictor import fold_batch_norm
-from inference.receptive_field import reach
 from inference.tiling import LARGE_TILE_MEMORY, Tiling, batch_logits, plan, stream_logits
+from inference.tiling.receptive_field import reach
 from runtime.errors import SettingsError
 from unet import Preprocess, UNet, UNetConfig
 

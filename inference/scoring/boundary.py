@@ -27,7 +27,7 @@ class BoundaryScores(NamedTuple):
 
     def to_json(self) -> dict[str, list[float | None]]:
         """Of each class: the scores, None where there is none."""
-        return {"boundary_iou": ratios(self.hits, self.union), "hd95": _numbers(self.distances)}
+        return {"boundary_iou": ratios(self.hits, self.union), "hd95": numbers(self.distances)}
 
 
 def boundary_scores(pred: np.ndarray, truth: np.ndarray, num_classes: int) -> BoundaryScores:
@@ -101,5 +101,6 @@ def boundary_report(scores: Sequence[BoundaryScores]) -> dict[str, Any]:
     }
 
 
-def _numbers(values: np.ndarray) -> list[float | None]:
+def numbers(values: np.ndarray) -> list[float | None]:
+    """Of values (N,); None for NaN."""
     return [value if np.isfinite(value) else None for value in values.tolist()]

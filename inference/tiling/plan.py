@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from inference.receptive_field import reach
+from inference.tiling.receptive_field import reach
 from runtime.errors import SettingsError
 from unet.config import UNetConfig
 

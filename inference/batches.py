@@ -1,0 +1,44 @@
+"""Which jobs are computed together, and by which process."""
+
+from collections.abc import Callable, Hashable, Iterable
+from fractions import Fraction
+
+from inference.inputs import Job
+
+
+def batches_of(
+    jobs: Iterable[Job], batch_of: Callable[[tuple[int, ...]], tuple[Hashable, int] | None]
+) -> list[list[Job]]:
+    """Jobs that are computed together; those that cannot be alone.
+
+    Like `batch_sampler.EvaluationSampler` a function of the jobs only, so every number of processes computes the same.
+
+    Args:
+        batch_of: (H, W) -> what such images must have in common and how many fit; None where they stay alone.
+    """
+    batches: list[list[Job]] = []
+    open_batches: dict[Hashable, tuple[list[Job], Fraction]] = {}  # and what of them is taken
+    for job in jobs:
+        found = batch_of(job.size) if job.size else None
+        if found is None:
+            batches.append([job])
+            continue
+        common, count = found
+        batch, taken = open_batches.get(common, ([], Fraction(1)))
+        if taken + Fraction(1, count) > 1:
+            batch, taken = [], Fraction(0)
+            batches.append(batch)
+        batch.append(job)
+        open_batches[common] = batch, taken + Fraction(1, count)
+    return batches
+
+
+def share_of(batches: list[list[Job]], process: int, processes: int) -> list[list[Job]]:
+    """The batches of one of several processes: each, the largest first, goes to who has the fewest pixels so far."""
+    pixels = [0] * processes
+    shares: list[list[list[Job]]] = [[] for _ in range(processes)]
+    for batch in sorted(batches, key=lambda batch: -sum(job.pixels for job in batch)):
+        least = pixels.index(min(pixels))
+        pixels[least] += sum(job.pixels for job in batch)
+        shares[least].append(batch)
+    return shares[process]

@@ -21,7 +21,7 @@ from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.config import DataConfig
 from data_utils.loading.batch_sampler import BatchSplit
 from data_utils.loading.loaders import build_loaders, network_shapes
-from inference.logits import most_likely, resize_logits
+from inference.logits import evaluation_logits, most_likely
 from runtime.cli import run_script
 from runtime.console import say, track
 from runtime.device import download
@@ -52,7 +52,6 @@ from train_utils.run_dir import open_run, run_settings
 from train_utils.schedule import Schedule
 from train_utils.sharding import full, prepare_sharding, share_statistics
 from train_utils.sync_batchnorm import synchronize_batchnorm
-from unet.blocks import channels_last
 from unet.finetune import starting_point
 from unet.losses import SegmentationLoss
 from unet.metrics import confusion_matrix, image_iou
@@ -83,7 +82,7 @@ def train_step(
         images, masks = micro_batches.pop(0)
         accelerator.sync_gradients = not micro_batches
         with nullcontext() if accelerator.sync_gradients else accelerator.no_sync(model):
-            logits = model(channels_last(images))
+            logits = model(images)
             if reduction is not None:
                 with monitor.communicating():
                     reduction.wait()  # the device waits; with gloo the host
@@ -107,13 +106,14 @@ def evaluate(
     """Confusion matrix, loss and each image's IoU, at the masks' own sizes, exact on any number of processes."""
     model.eval()
     share_statistics(accelerator, model)
-    classes = criterion.num_classes
+    classes, config = criterion.num_classes, accelerator.unwrap_model(model).config
     matrix = torch.zeros(classes, classes, dtype=torch.int64, device=accelerator.device)
     sums = counts = torch.zeros(2, device=accelerator.device)
     image_scores = torch.zeros(len(loader.dataset), device=accelerator.device)
     for batch in track(loader, len(loader), "evaluating", unit="batch"):
-        for logits, mask, index in zip(model(batch["images"]), batch["masks"], batch["indices"], strict=True):
-            logits, mask = resize_logits(logits[None], mask.shape), mask[None].long()
+        every = evaluation_logits(model, batch["images"], batch["masks"], config)
+        for logits, mask, index in zip(every, batch["masks"], batch["indices"], strict=True):
+            mask = mask[None].long()
             counted = confusion_matrix(most_likely(logits, dim=1), mask, classes, criterion.ignore_index)
             matrix += counted
             image_scores[index] += image_iou(counted)  # nothing from a filler
@@ -193,7 +193,8 @@ def main() -> None:
     split = split_from_args(args, profile, start.largest_micro_batch)
 
     # 3. Model and loss: fresh, from --init-from, or as the checkpoint has it; the model normalises by itself
-    weights = on_main(accelerator, lambda: starting_point(args.init_from, vars(args), start.checkpoint.model_config()))
+    asked = vars(args) | info.axes(args.depth)
+    weights = on_main(accelerator, lambda: starting_point(args.init_from, asked, start.checkpoint.model_config()))
     preprocess = info.preprocess(weights.source_preprocess(info.channels))
     model = weights.build(info.channels, len(info.class_map), preprocess)
     model.activation_checkpointing = args.activation_checkpointing or start.limit.activation_checkpointing
@@ -213,8 +214,7 @@ def main() -> None:
         total_steps = rehearse(accelerator, args, criterion, split, trial)
     schedule = Schedule.from_args(args, len(info.train), total_steps)
     with first_on_each_machine(accelerator):  # one process of a machine decodes for --cache
-        remaining = schedule.remaining(state)
-        loaders = build_loaders(info, model.config, shapes, split, remaining, args.num_workers, device)
+        loaders = build_loaders(info, model.config, shapes, split, schedule.remaining(state), args.num_workers, device)
     model, optimizer, train_loader, val_loader = prepare(accelerator, args, model, split, loaders)
     network = accelerator.unwrap_model(model, keep_torch_compile=False)
     uncompiled = getattr(model, "_orig_mod", model)  # evaluation has shapes of its own, each compiled anew

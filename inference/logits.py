@@ -9,7 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from inference.tiling.cuts import band_length
+from inference.tiling.stream import Forward, volume_logits
 from runtime.device import download, upload
+from unet.config import UNetConfig
 
 
 def resize_logits(logits: Tensor, size: Sequence[int]) -> Tensor:
@@ -21,6 +23,18 @@ def resize_logits(logits: Tensor, size: Sequence[int]) -> Tensor:
         return logits
     mode = "bilinear" if len(size) == 2 else "trilinear"
     return F.interpolate(full_precision(logits), size=tuple(size), mode=mode, align_corners=False)
+
+
+def evaluation_logits(
+    forward: Forward, images: Tensor, masks: Sequence[Tensor], config: UNetConfig
+) -> Iterator[Tensor]:
+    """Logits (1, num_classes, *size) of each image or volume at the size of its mask.
+
+    Images (B, C, H, W) share one forward pass; volumes (B, C, D, H, W) are computed one by one, large ones in tiles.
+    """
+    every = forward(images) if config.dims == 2 else (volume_logits(forward, image, config) for image in images)
+    for logits, mask in zip(every, masks, strict=True):
+        yield resize_logits(logits[None], mask.shape)
 
 
 def resize_bands(bands: Iterator[Tensor], size: Sequence[int], target: Sequence[int]) -> Iterator[Tensor]:

@@ -12,7 +12,8 @@ from torch import Tensor
 from data_utils.class_map import ClassMap
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.volumes import read_label_volume, read_volume, read_volume_header, write_volume
-from data_utils.visualize import class_colors, volume_page
+from data_utils.visualize import class_colors
+from data_utils.visualize_volumes import volume_page
 from inference.inputs import MASK, OVERLAY, PROBABILITIES, Job
 from inference.logits import read_prediction
 from inference.scoring.truth import ScoreError

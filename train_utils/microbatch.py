@@ -21,6 +21,7 @@ from runtime.device import upload
 from runtime.errors import MemoryShortage, SettingsError, one_line
 from runtime.files import replaced_file
 from runtime.memory import is_out_of_memory
+from unet.blocks import channels_last
 
 FILE = "memory.json"
 
@@ -70,7 +71,8 @@ def steps_ahead(
 ) -> Iterator[tuple[list[tuple[Tensor, Tensor]], list[str]]]:
     """For each optimizer step its micro-batches, augmented on the device, and the names of this process's images.
 
-    A micro-batch is images (B, C, H, W) float32 and masks (B, H, W) int64. `data_ready` is told when they are here.
+    A micro-batch is images (B, C, *size) float32, channels last, and masks (B, *size) int64. `data_ready` is told when
+    they are here.
     """
     mean, std = (torch.tensor(values) for values in (info.normalization.mean, info.normalization.std))
     fill, std = upload(mean, loader.device), upload(std, loader.device)
@@ -78,7 +80,8 @@ def steps_ahead(
     while raw := list(islice(batches, split.accumulation)):
         data_ready(raw)
         names = [info.train.records[index]["name"] for batch in raw for _, index in batch["keys"]]
-        yield [augment(b["images"], b["masks"], b["draws"], b["numbers"], fill=fill, std=std) for b in raw], names
+        every = (augment(b["images"], b["masks"], b["draws"], b["numbers"], fill=fill, std=std) for b in raw)
+        yield [(channels_last(images), masks) for images, masks in every], names
 
 
 class MemoryLimit(NamedTuple):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from data_utils.analysis.dataset_info import DatasetInfo
-from data_utils.analysis.plan import DEFAULTS, as_flags, plan_settings
+from data_utils.analysis.plan import DEFAULTS, as_flags, check_axes, plan_settings
 from data_utils.config import DataConfig
 from data_utils.loading.batch_sampler import BatchSplit
 from runtime.console import say
@@ -57,6 +57,7 @@ class RunStart(NamedTuple):
                 saved = self.checkpoint.state["flags"]
                 settings = {name: saved[name] for name in DEFAULTS if getattr(args, name) is None}
             args = Namespace(**vars(args) | settings)
+        check_axes(info, vars(args))
         return args, replace(info, config=DataConfig.from_args(args))
 
     @property

@@ -1,6 +1,7 @@
 """A data set, and what must be known of it before the first step: sizes, classes, channels, normalisation."""
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from data_utils.sources.load import load_records
 from data_utils.sources.records import ListRecords, Records
 from runtime.cache import cached, digest
 from runtime.errors import DataError
-from unet.config import IGNORE_INDEX, MaskValue, Preprocess
+from unet.config import IGNORE_INDEX, MaskValue, Preprocess, level_axes
 
 SAMPLE_GROUPS = 8  # of a stream, which the images come from
 LISTED = 20  # skipped samples, by name
@@ -78,6 +79,15 @@ class DatasetInfo:
         values = source or Preprocess(mean=mean, std=std, pixel_types=pixel_types)
         image_size, scale = self.config.image_size, self.config.scale
         return replace(values, image_size=image_size, scale=scale, **self.class_map.to_preprocess())
+
+    def axes(self, depth: int | None) -> dict[str, Any]:
+        """`dims` of a network for these data and, for volumes in patches, the `kernels` and `strides` of its levels."""
+        if self.train.records.dims == 2:
+            return {"dims": 2}
+        spacing, patch = self.preprocess().spacing, self.config.crop_size
+        assert spacing and patch
+        kernels, strides = level_axes(spacing, patch, depth)
+        return {"dims": 3, "kernels": kernels, "strides": strides}
 
     def fingerprint(self) -> str:
         """Changes with the number or sizes of the images in either split, or with the names of some of them."""

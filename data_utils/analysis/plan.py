@@ -14,7 +14,8 @@ from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.image_io.reader import read_mask
 from data_utils.image_io.regions import LARGE
 from data_utils.image_io.resize import resize_mask
-from unet.config import IGNORE_INDEX
+from runtime.errors import SettingsError
+from unet.config import IGNORE_INDEX, level_axes
 from unet.metrics import confusion_matrix, scores
 
 DEFAULTS: dict[str, Any] = {  # without a plan: the original U-Net on images as they are
@@ -40,6 +41,8 @@ MANY_IMAGES, WIDTH_OF_MANY = 5000, 64
 SCALES = (1.0, 0.75, 0.5, 0.33, 0.25)
 DETAIL_KEPT = 0.9  # mean IoU of the masks at a scale with themselves
 MASKS = 32  # that it is measured on
+PATCH_VOXELS = {True: 48 * 48 * 48, False: 128 * 128 * 128}  # of volumes
+VOLUMES_OF_STEP = 2
 SIDE_STEP = 32  # crops are a multiple of it
 STEPS = 2000  # that a run takes at least
 EVALUATION_SHARE = 0.1  # of the time of training, at most
@@ -64,20 +67,42 @@ def plan_settings(info: DatasetInfo, asked: Mapping[str, Any]) -> dict[str, Any]
         if settings[name] is None:
             settings[name] = value
 
-    sized = asked["image_size"] or asked["crop_size"]
+    volumes = info.train.records.dims == 3
+    sized = volumes or asked["image_size"] or asked["crop_size"]
     settle("scale", 1.0 if sized else _scale(info, pixels))
-    if not asked["image_size"]:
+    if volumes:
+        settle("crop_size", patch_size(info, PATCH_VOXELS[short]))
+    elif not asked["image_size"]:
         settle("crop_size", _crop_size(sizes * settings["scale"], CROPPED_PIXELS[short]))
     settle("augment", DEFAULTS["augment"])
     if not asked["encoder"]:
         settle("base_channels", WIDTH_OF_MANY if len(info.train) >= MANY_IMAGES and not short else WIDTH[short])
     settle("block", "residual")
-    settle("batch_size", BATCH_SIZE[short])
+    settle("batch_size", VOLUMES_OF_STEP if volumes else BATCH_SIZE[short])
     epochs = 0 if asked["max_steps"] or asked["max_minutes"] else STEPS * settings["batch_size"] / len(info.train)
     settle("epochs", max(DEFAULTS["epochs"], math.ceil(epochs)))
     settle("eval_every", _eval_every(info, settings))
     settle("checkpoint_every", settings["eval_every"])
     return {name: settings[name] for name in DEFAULTS if asked[name] is None}
+
+
+def check_axes(info: DatasetInfo, asked: Mapping[str, Any]) -> None:
+    """SettingsError for flags that do not suit images, or volumes, as the data set has them."""
+    dims, crop = info.train.records.dims, asked["crop_size"]
+    sides, kind = {2: ("H W", "images"), 3: ("D H W", "volumes")}[dims]
+    if crop and len(crop) != dims:
+        given = " ".join(map(str, crop))
+        raise SettingsError(f"--crop-size {given}: {asked['dataset']} holds {kind}, which take {sides}")
+    if dims == 2:
+        return
+    if not crop:
+        raise SettingsError("volumes are trained on in patches: give their size, --crop-size D H W")
+    for name in ("image_size", "encoder"):
+        if asked[name]:
+            flag = name.replace("_", "-")
+            raise SettingsError(f"--{flag}: is for images, and {asked['dataset']} holds volumes; leave it out")
+    if asked["scale"] != 1:
+        raise SettingsError(f"--scale {asked['scale']:g}: volumes are resampled by their spacing; leave it out")
 
 
 def as_flags(settings: Mapping[str, Any]) -> str:
@@ -134,6 +159,26 @@ def _crop_size(sizes: np.ndarray, pixels: int) -> tuple[int, int] | None:
     crop = (min(height, max(side, pixels / width)), min(width, max(side, pixels / height)))
     rows, columns = (max(SIDE_STEP, SIDE_STEP * math.floor(length / SIDE_STEP)) for length in crop)
     return rows, columns
+
+
+def patch_size(info: DatasetInfo, voxels: int) -> tuple[int, int, int]:
+    """(D, H, W) of patches of about `voxels`, as long in mm along each axis, none longer than the median volume.
+
+    Rounded up to what the poolings that suit them divide.
+    """
+    spacing = np.array(info.preprocess().spacing)
+    median = np.median(info.train.sizes * info.train.spacings / spacing, axis=0).round().clip(1)
+    patch, room = median.copy(), float(voxels)
+    axes = list(np.argsort(median * spacing))  # the shortest in mm first: what it leaves, the others have
+    while axes:
+        edge = (room * spacing[axes].prod()) ** (1 / len(axes))
+        axis = axes.pop(0)
+        patch[axis] = min(median[axis], max(1, edge // spacing[axis]))
+        room /= patch[axis]
+    _, strides = level_axes(tuple(spacing), tuple(patch.astype(int).tolist()))
+    divisors = np.prod(strides, axis=0)
+    depth, height, width = (np.ceil(patch / divisors) * divisors).astype(int).tolist()
+    return depth, height, width
 
 
 def _eval_every(info: DatasetInfo, settings: Mapping[str, Any]) -> int:

@@ -6,7 +6,7 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from data_utils.image_io.formats import DAMAGED_TIFF, VolumeFile, readable
+from data_utils.image_io.formats import DAMAGED_TIFF, ImageSource, VolumeFile, readable
 from data_utils.image_io.volume_formats import (
     VOLUME_SUFFIXES,
     NiftiVolume,
@@ -51,12 +51,12 @@ def is_volume(path: object) -> bool:
     return str(path).lower().endswith(VOLUME_SUFFIXES)
 
 
-def read_volume_header(source: VolumeFile, name: str) -> VolumeHeader:
+def read_volume_header(source: ImageSource, name: str) -> VolumeHeader:
     """From the headers alone. Raises ImageError, with `name`, for what cannot be read or is no volume."""
     return _header(_open(source, name), name)
 
 
-def read_volume(source: VolumeFile, name: str) -> tuple[np.ndarray, VolumeHeader]:
+def read_volume(source: ImageSource, name: str) -> tuple[np.ndarray, VolumeHeader]:
     """(D, H, W, C) in the files' own value range, in RAS orientation, a view of the file's axes; and the header.
 
     Raises ImageError, with `name`, for what cannot be read, is empty or holds NaN or infinite voxels.
@@ -75,7 +75,7 @@ def read_volume(source: VolumeFile, name: str) -> tuple[np.ndarray, VolumeHeader
     return voxels, header
 
 
-def read_label_volume(source: VolumeFile, name: str) -> tuple[np.ndarray, VolumeHeader]:
+def read_label_volume(source: ImageSource, name: str) -> tuple[np.ndarray, VolumeHeader]:
     """Mask values (D, H, W), uint8 or uint16 or int64, in RAS orientation; and the header.
 
     Raises DataError, with `name`, for what cannot be read, for more than one channel, fractions and negative numbers.
@@ -128,7 +128,8 @@ def write_volume(file: BinaryIO, voxels: np.ndarray, like: VolumeFile) -> None:
         image.to_file_map({"image": nibabel.FileHolder(fileobj=compressed)})
 
 
-def _open(source: VolumeFile, name: str) -> list[StoredVolume]:
+def _open(source: ImageSource, name: str) -> list[StoredVolume]:
+    assert isinstance(source, VolumeFile), source
     nibabel = load_nibabel()
     odd_header = nibabel.filebasedimages.ImageFileError, nibabel.spatialimages.HeaderDataError
     with readable(name, *DAMAGED_TIFF, *odd_header):

@@ -3,7 +3,7 @@
 import numpy as np
 from PIL import Image
 
-from data_utils.image_io.formats import VolumeFile
+from data_utils.image_io.formats import ImageSource
 from data_utils.image_io.resize import bicubic, linear
 from data_utils.image_io.volumes import VolumeHeader, read_volume
 from runtime.errors import ImageError
@@ -43,7 +43,7 @@ class VolumeInput:
         self.mean, self.std = self._statistics() if preprocess.standardize else (np.zeros(1, "f4"), np.ones(1, "f4"))
 
     @classmethod
-    def read(cls, source: VolumeFile, preprocess: Preprocess, channels: int, name: str = "volume") -> "VolumeInput":
+    def read(cls, source: ImageSource, preprocess: Preprocess, channels: int, name: str = "volume") -> "VolumeInput":
         """Raises ImageError, with `name`, for what cannot be read or has other channels."""
         return cls(*read_volume(source, name), preprocess, channels, name)
 

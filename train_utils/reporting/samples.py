@@ -9,8 +9,11 @@ from PIL import Image
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.image_io.reader import read_image, read_mask
 from data_utils.image_io.resize import resize_mask
+from data_utils.image_io.volumes import read_label_volume, read_volume
 from data_utils.visualize import class_colors, mark_errors, overlay, panel, to_rgb
+from data_utils.visualize_volumes import busiest_voxel, orthogonal_slices
 from inference.predictor import Predictor
+from unet.config import IGNORE_INDEX
 
 PICTURES = 8  # validation images shown at each evaluation, and in the report
 
@@ -56,9 +59,19 @@ def worst_and_best(
 
 
 def _predicted(info: DatasetInfo, index: int, predictor: Predictor) -> tuple[str, np.ndarray, np.ndarray, np.ndarray]:
-    """Name, image (H, W, C), truth and prediction, class indices (H, W), of a validation record."""
+    """Name, image (H, W, C), truth and prediction, class indices (H, W), of a validation record.
+
+    Of a volume three orthogonal slices, where they show most of the truth.
+    """
     record = info.val.records[index]
     name = record["name"]
+    if info.val.records.dims == 3:
+        voxels, header = read_volume(record["image"], name)
+        truth = info.class_map.encode(read_label_volume(record["mask"], name)[0], name)
+        at, pred = busiest_voxel(truth), predictor.mask(record["image"], name)
+        image = orthogonal_slices(voxels, at, header.spacing)
+        truth, pred = (orthogonal_slices(mask, at, header.spacing, fill=IGNORE_INDEX) for mask in (truth, pred))
+        return name, image, truth, pred
     image = read_image(record["image"], name)
     truth = resize_mask(read_mask(record["mask"], name), image.shape[:2])
     return name, image, info.class_map.encode(truth, name), predictor.mask(record["image"], name)

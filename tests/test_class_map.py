@@ -15,6 +15,7 @@ from data_utils.class_map import ClassMap, _table, named_classes, parse_classes,
 from data_utils.image_io.formats import opened
 from data_utils.image_io.reader import read_header, read_mask
 from data_utils.image_io.regions import open_regions
+from data_utils.sources.records import ListRecords
 from runtime.errors import DataError
 from unet.config import IGNORE_INDEX
 
@@ -97,7 +98,7 @@ FORMATS = {
 
 def discover(masks):
     """Values and pixels of (source, name) masks, each paired with itself."""
-    records = [{"image": source, "mask": source, "name": name} for source, name in masks]
+    records = ListRecords([{"image": source, "mask": source, "name": name} for source, name in masks])
     inspection = inspect_split(records, "reading masks")
     raise_problems(inspection, len(records))
     return total_pixels([(inspection, records)])

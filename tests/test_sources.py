@@ -20,6 +20,7 @@ from data_utils.pack import pack
 from data_utils.shapes import Shapes
 from data_utils.sources.load import load_records
 from data_utils.sources.parquet import ParquetRecords
+from data_utils.sources.records import ListRecords
 from runtime.errors import DataError
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -214,7 +215,7 @@ def test_pages_of_tiffs_pair_one_by_one(tmp_path):
     (tmp_path / "images" / "1.tif").write_bytes(b"II*\0" + bytes(40))  # damaged: named when it is read
     train, val = loaded(tmp_path)
     assert len(train) + len(val) == 6 and train.digest != before
-    inspection = inspect_split([*train, *val], "reading files")
+    inspection = inspect_split(ListRecords([*train, *val]), "reading files")
     assert [problem.kind for problem in inspection.problems.values()] == ["image cannot be read"]
 
 
@@ -272,8 +273,8 @@ def test_a_mistake_in_a_folder_is_one_clear_line(tmp_path, files, message):
 def test_a_folder_without_pictures_says_what_it_holds(tmp_path):
     write(tmp_path, "masks/a.png")
     (tmp_path / "images").mkdir()
-    (tmp_path / "images" / "scan.nii").write_text("x")
-    assert "found only .nii" in error_of(tmp_path)
+    (tmp_path / "images" / "scan.dcm").write_text("x")
+    assert "found only .dcm" in error_of(tmp_path)
 
 
 def test_images_that_are_their_own_masks_are_refused(tmp_path):

@@ -14,9 +14,11 @@ from data_utils.analysis.inspect import (
     raise_problems,
     total_pixels,
 )
+from data_utils.analysis.inspect_volumes import inspect_volume
 from data_utils.analysis.inspect_windows import inspect_in_windows
 from data_utils.analysis.label_warnings import label_warnings
 from data_utils.analysis.normalization import STATISTICS_IMAGES, Normalization, measure_normalization
+from data_utils.analysis.volume_findings import target_spacing
 from data_utils.class_map import ClassMap, NamedClasses, as_grey, named_classes, resolve_classes
 from data_utils.config import DataConfig
 from data_utils.sources.load import load_records
@@ -75,10 +77,12 @@ class DatasetInfo:
 
     def preprocess(self, source: Preprocess | None = None) -> Preprocess:
         """How a model is to see these images; `source` is that of a pretrained model, whose normalisation stays."""
-        mean, std, pixel_types = self.normalization
-        values = source or Preprocess(mean=mean, std=std, pixel_types=pixel_types)
+        values = source or Preprocess(**self.normalization._asdict())
         image_size, scale = self.config.image_size, self.config.scale
-        return replace(values, image_size=image_size, scale=scale, **self.class_map.to_preprocess())
+        spacing = values.spacing  # of a pretrained network, which has learnt how large things are
+        if spacing is None and self.train.spacings is not None:
+            spacing = target_spacing(self.train.spacings)
+        return replace(values, image_size=image_size, scale=scale, spacing=spacing, **self.class_map.to_preprocess())
 
     def axes(self, depth: int | None) -> dict[str, Any]:
         """`dims` of a network for these data and, for volumes in patches, the `kernels` and `strides` of its levels."""
@@ -140,16 +144,25 @@ def inspect_files(train: Records, val: Records, config: DataConfig, classes: Nam
         _check(inspection, records, config)
     named, ignored = bool(classes), bool(config.ignore_index)
     of_train, of_val = (inspection for inspection, _ in inspected)
-    locations = {i: _locations_of(found, class_map) for i, found in of_train.class_locations.items()}
+    if of_train.volumes:
+        normalization = of_train.volumes.normalization(train.modality, config)
+    else:
+        normalization = measure_normalization(train, config, of_train.problems)
     return DatasetInfo(
         config,
-        Split(train, usable_sizes(of_train), _texts(of_train), locations),
-        Split(val, usable_sizes(of_val), _texts(of_val)),
+        _split(train, of_train, class_map),
+        _split(val, of_val, class_map),
         class_map,
         class_pixels(total_pixels(inspected), class_map),
-        measure_normalization(train, config, of_train.problems),
+        normalization,
         label_warnings(inspected, found, class_map, named=named, ignored=ignored),
     )
+
+
+def _split(records: Records, inspection: SplitInspection, class_map: ClassMap) -> Split:
+    locations = {i: _locations_of(found, class_map) for i, found in inspection.class_locations.items()}
+    spacings = inspection.volumes.usable_spacings() if inspection.volumes else None
+    return Split(records, usable_sizes(inspection), _texts(inspection), locations, spacings)
 
 
 def sample_stream(train: Records, val: Records, config: DataConfig, classes: NamedClasses) -> DatasetInfo:
@@ -187,7 +200,8 @@ def _inspect_once(records: Records, title: str, windows: bool) -> SplitInspectio
     found: list[SplitInspection] = []
 
     def compute() -> dict:
-        found.append(inspect_split(records, title, inspect_in_windows if windows else inspect))
+        look = inspect_volume if records.dims == 3 else inspect_in_windows if windows else inspect
+        found.append(inspect_split(records, title, look))
         return found[0].to_json()
 
     stored = cached(key, compute, keep=lambda _: not found[0].problems)
@@ -216,7 +230,7 @@ def _texts(inspection: SplitInspection) -> dict[int, str]:
 
 
 def usable_sizes(inspection: SplitInspection) -> np.ndarray:
-    """(N, 2) sizes; where there is none, that of most others, so that the filler needs no shape of its own."""
+    """(N, 2 or 3) sizes; where there is none, that of most others, so that the filler needs no shape of its own."""
     good = np.asarray(inspection.sizes.any(axis=1))
     sizes, counts = np.unique(inspection.sizes[good], axis=0, return_counts=True)
     return np.where(good[:, None], inspection.sizes, sizes[counts.argmax()])

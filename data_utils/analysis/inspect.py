@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from data_utils.analysis.volume_findings import VolumeFindings, VolumeLook, places_from_json, places_to_json
 from data_utils.class_map import MAX_VALUES, ClassMap, pack, show, unpack
 from data_utils.image_io.reader import decode_mask, read_header, size_mismatch
 from data_utils.image_io.resize import same_proportions
@@ -14,7 +15,7 @@ from data_utils.sources.records import Record, Records
 from runtime.cache import JSON
 from runtime.console import track
 from runtime.errors import DataError
-from runtime.parallel import map_indices
+from runtime.parallel import CHUNK, map_indices
 from unet.config import MaskValue
 
 LISTED = 3  # problems in a message
@@ -33,15 +34,17 @@ class Problem(NamedTuple):
 class Inspection(NamedTuple):
     """What one look at a record finds: (H, W) of both, the image's mode, kind of mask, pixels of each of its values.
 
-    `class_locations` are those of an image too large to be decoded whole for every crop, None of others.
+    `class_locations` are those of an image too large to be decoded whole for every crop, None of others. Volumes have
+    sizes (D, H, W), `class_locations` and what else there is to know of them.
     """
 
-    size: tuple[int, int]
-    mask_size: tuple[int, int]
+    size: tuple[int, ...]
+    mask_size: tuple[int, ...]
     mode: str
     kind: str
     pixels: dict[MaskValue, int]
     class_locations: ClassLocations | None = None
+    volume: VolumeLook | None = None
 
 
 @dataclass
@@ -49,13 +52,14 @@ class SplitInspection:
     """What is known of all records of a split.
 
     Args:
-        sizes: (N, 2) int64 as (H, W), zeros where a record cannot be used.
+        sizes: (N, 2) int64 as (H, W), of volumes (N, 3); zeros where a record cannot be used.
         resized_masks: how many masks have another size than their images, in the same proportions.
         modes: images of each mode.
         contents: the different sets of values that masks hold, each with the pixels of all its masks together.
         members: (N,) index into `contents` of each mask, -1 where a record cannot be used.
         problems: of the records that cannot be used.
-        class_locations: of the records whose images are too large to be decoded whole for every crop.
+        class_locations: of the records whose images are too large to be decoded whole for every crop, and of volumes.
+        volumes: what else is known of volumes, None of images.
     """
 
     sizes: np.ndarray
@@ -65,6 +69,7 @@ class SplitInspection:
     contents: dict[Content, Counter] = field(default_factory=dict)
     problems: dict[int, Problem] = field(default_factory=dict)
     class_locations: dict[int, ClassLocations] = field(default_factory=dict)
+    volumes: VolumeFindings | None = None
 
     def to_json(self) -> JSON:
         """For the cache; problems are not kept, an inspection with any is not worth remembering."""
@@ -76,9 +81,9 @@ class SplitInspection:
             "contents": contents,
             "members": self.members.tolist(),
             "class_locations": [
-                [i, [[v, at.tolist()] for v, at in found.items()]] for i, found in self.class_locations.items()
+                [i, [[v, places_to_json(at)] for v, at in found.items()]] for i, found in self.class_locations.items()
             ],
-        }
+        } | ({"volumes": self.volumes.to_json()} if self.volumes else {})
 
     @classmethod
     def from_json(cls, value: JSON) -> "SplitInspection":
@@ -89,10 +94,11 @@ class SplitInspection:
         for kind, items in value["contents"]:
             pixels = Counter({of_json(value): count for value, count in items})
             contents[kind, tuple(sorted(pixels))] = pixels
-        locations = {i: {of_json(v): np.array(at) for v, at in found} for i, found in value["class_locations"]}
-        sizes, members = np.array(value["sizes"], np.int64).reshape(-1, 2), np.array(value["members"], np.int64)
-        resized, modes = value["resized_masks"], Counter(value["modes"])
-        return cls(sizes, members, resized, modes, contents, class_locations=locations)
+        locations = {i: {of_json(v): places_from_json(at) for v, at in found} for i, found in value["class_locations"]}
+        volumes = VolumeFindings.from_json(value["volumes"]) if "volumes" in value else None
+        sizes = np.array(value["sizes"], np.int64).reshape(-1, 3 if volumes else 2)
+        members, resized, modes = np.array(value["members"], np.int64), value["resized_masks"], Counter(value["modes"])
+        return cls(sizes, members, resized, modes, contents, class_locations=locations, volumes=volumes)
 
 
 def inspect_split(
@@ -103,10 +109,11 @@ def inspect_split(
     Raises DataError only for masks that hold too many values together.
     """
     look = look or inspect
-    inspection = SplitInspection(np.zeros((len(records), 2), np.int64), np.full(len(records), -1, np.int64))
+    inspection = SplitInspection(np.zeros((len(records), records.dims), np.int64), np.full(len(records), -1, np.int64))
+    volumes: dict[int, VolumeLook] = {}
     numbers: dict[Content, int] = {}
     distinct: dict[str, set[MaskValue]] = {"numbers": set(), "greys": set(), "colours": set()}
-    looks = map_indices(lambda i: look(records[i]), len(records))
+    looks = map_indices(lambda i: look(records[i]), len(records), 1 if records.dims == 3 else CHUNK)
     for i, found in enumerate(track(looks, len(records), title)):
         if isinstance(found, Problem):
             inspection.problems[i] = found
@@ -117,12 +124,16 @@ def inspect_split(
         inspection.modes[found.mode] += 1
         if found.class_locations is not None:
             inspection.class_locations[i] = found.class_locations
+        if found.volume is not None:
+            volumes[i] = found.volume
         inspection.members[i] = numbers.setdefault(content, len(numbers))
         inspection.contents.setdefault(content, Counter()).update(found.pixels)
         distinct[found.kind].update(found.pixels)
         excess = _too_many(distinct[found.kind])
         if excess:
             raise DataError(f"masks hold more than {MAX_VALUES} values up to {records[i]['name']}, {excess}")
+    if records.dims == 3:
+        inspection.volumes = VolumeFindings.of(volumes, len(records))
     return inspection
 
 

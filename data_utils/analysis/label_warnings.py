@@ -73,7 +73,12 @@ def _resized_masks(splits: Splits) -> Iterator[str]:
 
 
 def _mixed_depths(splits: Splits) -> Iterator[str]:
-    """Images of 8 bits beside deeper ones, whose values differ by as much as their ranges do."""
+    """Images of 8 bits beside deeper ones, whose values differ by as much as their ranges do.
+
+    Not volumes: the type of their voxels says little of their values, and most are standardised one by one.
+    """
+    if any(records.dims == 3 for _, records in splits):
+        return
     modes = sum((inspection.modes for inspection, _ in splits), Counter())
     deep = {mode for mode in modes if mode.startswith(("I", "F", "uint16", "uint32", "int", "float"))}
     if deep and deep < modes.keys():

@@ -22,11 +22,16 @@ Sums = tuple[int, np.ndarray, np.ndarray, str]
 
 
 class Normalization(NamedTuple):
-    """One mean and standard deviation for each channel, in the files' own value range; NumPy's names of the types."""
+    """One mean and standard deviation for each channel, in the files' own value range; NumPy's names of the types.
+
+    Of volumes also what comes before: they are clipped, and standardised by themselves (see `Preprocess`).
+    """
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
     pixel_types: tuple[str, ...]
+    clip: tuple[float, float] | None = None
+    standardize: bool = False
 
 
 def measure_normalization(records: Records, config: DataConfig, bad: Container[int]) -> Normalization:
@@ -53,7 +58,8 @@ def measure_normalization(records: Records, config: DataConfig, bad: Container[i
         return [*channel_statistics(sums, bool(skip)), sorted({found[3] for found in sums})]
 
     key = records.digest and digest("normalization", records.digest, windows, chosen)
-    return Normalization(*map(tuple, cached(key, compute)))
+    mean, std, pixel_types = map(tuple, cached(key, compute))
+    return Normalization(mean, std, pixel_types)
 
 
 def read_sample(source: ImageSource, name: str) -> np.ndarray:

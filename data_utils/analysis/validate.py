@@ -13,11 +13,12 @@ from data_utils.analysis.inspect import (
     inspect_split,
     total_pixels,
 )
+from data_utils.analysis.inspect_volumes import inspect_volume
 from data_utils.analysis.inspect_windows import inspect_in_windows
 from data_utils.analysis.label_warnings import label_warnings
 from data_utils.class_map import named_classes, resolve_classes, show
 from data_utils.config import DataConfig
-from data_utils.image_io.formats import ImageSource
+from data_utils.image_io.formats import ImageSource, VolumeFile
 from data_utils.image_io.reader import read_image
 from data_utils.image_io.regions import bands, large_regions
 from data_utils.sources.load import load_records
@@ -51,7 +52,8 @@ def check_data(config: DataConfig) -> tuple[str, int]:
             inspected.append((inspect_split(records, f"reading {what} files", look), records))
         except DataError as error:
             problems["too many mask values"].append(str(error))
-    lines = [f"{config.dataset}: " + ", ".join(f"{len(records)} {what} images" for what, records in splits.items())]
+    kind = "volumes" if train.dims == 3 else "images"
+    lines = [f"{config.dataset}: " + ", ".join(f"{len(records)} {what} {kind}" for what, records in splits.items())]
     lines += describe_annotations(train, val)
     try:
         found = total_pixels(inspected)
@@ -104,11 +106,12 @@ def list_problems(problems: dict[str, list[str]]) -> list[str]:
 
 def inspect_fully(record: Record, channels: dict[int, list[str]], windows: bool) -> Inspection | Problem:
     """As `inspect`, and the image decoded too; its name is added to those with as many channels."""
-    found = inspect_in_windows(record) if windows else inspect(record)
+    is_volume = isinstance(record["image"], VolumeFile)
+    found = inspect_volume(record) if is_volume else inspect_in_windows(record) if windows else inspect(record)
     if isinstance(found, Problem):
         return found
     try:
-        count = count_channels(record["image"], record["name"], windows)
+        count = len(found.volume.sums[1]) if found.volume else count_channels(record["image"], record["name"], windows)
     except DataError as error:
         return Problem("image cannot be read", str(error))
     channels[count].append(record["name"])
@@ -132,15 +135,29 @@ def odd_channels(channels: dict[int, list[str]]) -> list[str]:
     return [f"{name}: has {count} channels, most images {usual}" for name, count in sorted(odd)]
 
 
+def most_common(sizes: Counter) -> str:
+    """The commonest sizes or spacings, and how often there is each."""
+    shown = [f"{' x '.join(map(str, size))}: {count}" for size, count in sizes.most_common(SIZES)]
+    return ", ".join(shown + ["..."] * (len(sizes) > SIZES))
+
+
 def describe(inspections: Sequence[SplitInspection], found: dict, names: dict) -> list[str]:
-    """Lines on sizes, modes and the pixels of each class."""
+    """Lines on sizes, of volumes their spacings, modes and the pixels of each class."""
     sizes: Counter = Counter()
     modes: Counter = Counter()
     for inspection in inspections:
         sizes.update(map(tuple, inspection.sizes[inspection.sizes.any(axis=1)].tolist()))
         modes.update(inspection.modes)
-    shown = [f"{height} x {width}: {count}" for (height, width), count in sizes.most_common(SIZES)]
-    lines = [f"sizes (height x width): {', '.join(shown + ['...'] * (len(sizes) > SIZES))}"]
+    axes = "depth x height x width" if any(inspection.volumes for inspection in inspections) else "height x width"
+    lines = [f"sizes ({axes}): {most_common(sizes)}"]
+    spacings = Counter(
+        tuple(f"{side:.3g}" for side in spacing)
+        for inspection in inspections
+        if inspection.volumes
+        for spacing in inspection.volumes.spacings.tolist()
+        if any(spacing)
+    )
+    lines += [f"spacings (z x y x x in mm): {most_common(spacings)}"] if spacings else []
     lines.append("image modes: " + ", ".join(f"{mode}: {count}" for mode, count in modes.most_common()))
     total = sum(found.values())
     lines += ["classes: mask value, pixels"] if found else []

@@ -146,7 +146,8 @@ def _files_by_stem(folder: Path, what: str, suffixes: tuple[str, ...]) -> dict[s
         stems[stem] = str(path)
     if not stems:
         hint = "" if ".npy" in suffixes else " (and, with a spacing, for TIFF and .npy)"
-        raise DataError(f"no {what} in {folder}; looked for {', '.join(suffixes)}{hint}")
+        found = ", ".join(sorted({path.suffix or path.name for path in folder.rglob("*")})[:NAMED]) or "nothing"
+        raise DataError(f"no {what} in {folder}; found {found}, looked for {', '.join(suffixes)}{hint}")
     return stems
 
 

@@ -1,0 +1,80 @@
+"""As `inspect`, for volumes: one reading of image and label finds all that is to be known of them."""
+
+import zlib
+from collections import Counter
+
+import numpy as np
+
+from data_utils.analysis.inspect import ClassLocations, Inspection, Problem, count_values, too_many
+from data_utils.analysis.normalization import channel_sums
+from data_utils.analysis.volume_findings import VolumeLook
+from data_utils.image_io.formats import VolumeFile
+from data_utils.image_io.volumes import read_label_volume, read_volume, same_grid
+from data_utils.sources.records import Record
+from runtime.errors import DataError
+from unet.config import MaskValue
+
+LOCATIONS = 1000  # voxels of each value that are remembered, for patches around them
+FOREGROUND = 10_000  # values of labelled voxels of a volume that CT's statistics are made of
+
+
+def inspect_volume(record: Record) -> Inspection | Problem:
+    """All of image and label: whether they fit, values of the label and some places of each, sums of the image."""
+    name, image, label = record["name"], record["image"], record["mask"]
+    assert isinstance(image, VolumeFile) and isinstance(label, VolumeFile)
+    try:
+        voxels, header = read_volume(image, name)
+    except DataError as error:
+        return Problem("image cannot be read", str(error))
+    try:
+        values, of_label = read_label_volume(label, name)
+    except DataError as error:
+        return Problem("label cannot be read", str(error))
+    if header.size != of_label.size:
+        sizes = (" x ".join(map(str, size)) for size in (header.size, of_label.size))
+        text = "{}: image is {}, its label {} (depth x height x width)".format(name, *sizes)
+        return Problem("label of another shape", text)
+    if not same_grid(header, of_label):
+        away = np.abs(header.affine - of_label.affine).max()
+        text = f"{name}: the affines of image and label differ by up to {away:.3g} mm; resample one to the other's grid"
+        return Problem("label of another affine", text)
+    counts = [count_values(plane) for plane in values]
+    pixels: Counter[MaskValue] = Counter()
+    for found in counts:
+        pixels.update(found)
+    problem = too_many(pixels, name)
+    if problem:
+        return problem
+    rng = np.random.default_rng(zlib.crc32(repr((name, header.size)).encode()))  # the same on every start
+    locations: ClassLocations = {value: _some(values, value, counts, LOCATIONS, rng) for value in sorted(pixels)}
+    z, y, x = _some(values, None, counts, FOREGROUND, rng).T
+    totals, squares = (np.sum(sums, axis=0) for sums in list(zip(*map(channel_sums, voxels), strict=True))[1:3])
+    sums = voxels[..., 0].size, totals, squares, header.dtype
+    look = VolumeLook(header.spacing, sums, voxels[z, y, x].astype(np.float32))
+    return Inspection(header.size, of_label.size, header.dtype, "numbers", dict(pixels), locations, look)
+
+
+def _some(
+    values: np.ndarray,
+    wanted: MaskValue | None,
+    counts: list[dict[MaskValue, int]],
+    most: int,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """(n, 3) of at most `most` voxels of a label (D, H, W) that hold `wanted`, or None: anything above 0.
+
+    `counts` are those of its slices, so that only slices with chosen voxels are searched, one at a time.
+    """
+
+    def count(of_plane: dict[MaskValue, int]) -> int:
+        return of_plane.get(wanted, 0) if wanted is not None else sum(n for value, n in of_plane.items() if value != 0)
+
+    ends = np.cumsum([0, *map(count, counts)])
+    chosen = np.sort(rng.choice(ends[-1], min(most, ends[-1]), replace=False, shuffle=False))
+    parts = [np.empty((0, 3), np.int64)]
+    for z in np.unique(np.searchsorted(ends, chosen, side="right") - 1).tolist():
+        ranks = chosen[(chosen >= ends[z]) & (chosen < ends[z + 1])] - ends[z]
+        there = np.flatnonzero(values[z] == wanted if wanted is not None else values[z] > 0)[ranks]
+        y, x = divmod(there, values.shape[2])
+        parts.append(np.stack([np.full_like(y, z), y, x], axis=1))
+    return np.concatenate(parts)

@@ -1,0 +1,117 @@
+"""What is known of volumes beyond what is known of images: spacings, and what their normalisation is made of."""
+
+from base64 import b64decode, b64encode
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from data_utils.analysis.normalization import Normalization, Sums, channel_statistics
+from data_utils.config import DataConfig
+from data_utils.image_io.volume_formats import Spacing
+from runtime.cache import JSON
+from runtime.errors import DataError
+
+PERCENTILES = 0.5, 99.5  # of labelled voxels, which CT is clipped to (nnU-Net's)
+ANISOTROPIC = 3  # times the finest spacing is coarse
+COARSE_PERCENTILE = 10  # of the spacings along a coarse axis, lest most volumes lose slices (nnU-Net's)
+
+
+class VolumeLook(NamedTuple):
+    """Of one volume: spacing (z, y, x) in mm, sums of all voxels, values of some labelled voxels, (n, C) float32."""
+
+    spacing: Spacing
+    sums: Sums
+    foreground: np.ndarray
+
+
+class Foreground(NamedTuple):
+    """Of labelled voxels of a split: the `PERCENTILES` of all channels, mean and standard deviation of each."""
+
+    clip: tuple[float, float]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+@dataclass
+class VolumeFindings:
+    """Of the volumes of a split.
+
+    Args:
+        spacings: (N, 3) float64, (z, y, x) in mm, zeros where a record cannot be used.
+        sums: of each usable record.
+        foreground: None where no voxel is labelled, or not all volumes have as many channels.
+    """
+
+    spacings: np.ndarray
+    sums: dict[int, Sums]
+    foreground: Foreground | None
+
+    @classmethod
+    def of(cls, looks: dict[int, VolumeLook], count: int) -> "VolumeFindings":
+        """Of the looks at some of `count` records."""
+        spacings = np.zeros((count, 3))
+        for i, look in looks.items():
+            spacings[i] = look.spacing
+        values = [look.foreground for look in looks.values()]
+        foreground = None
+        if len({part.shape[1] for part in values}) == 1 and any(map(len, values)):
+            every = np.concatenate(values)
+            lowest, highest = np.percentile(every, PERCENTILES).tolist()
+            mean, std = every.mean(axis=0, dtype=np.float64), every.std(axis=0, dtype=np.float64)
+            foreground = Foreground((lowest, highest), tuple(mean.tolist()), tuple(np.where(std > 0, std, 1).tolist()))
+        return cls(spacings, {i: look.sums for i, look in looks.items()}, foreground)
+
+    def to_json(self) -> JSON:
+        sums = [[i, [n, total.tolist(), squares.tolist(), kind]] for i, (n, total, squares, kind) in self.sums.items()]
+        return {"spacings": self.spacings.tolist(), "sums": sums, "foreground": self.foreground}
+
+    @classmethod
+    def from_json(cls, value: JSON) -> "VolumeFindings":
+        sums = {i: (n, np.array(total), np.array(squares), kind) for i, (n, total, squares, kind) in value["sums"]}
+        foreground = value["foreground"] and Foreground(*map(tuple, value["foreground"]))
+        return cls(np.array(value["spacings"]).reshape(-1, 3), sums, foreground)
+
+    def usable_spacings(self) -> np.ndarray:
+        """(N, 3) spacings; where there is none, the median of the others."""
+        good = np.asarray(self.spacings.any(axis=1))
+        return np.where(good[:, None], self.spacings, np.median(self.spacings[good], axis=0))
+
+    def normalization(self, modality: str | None, config: DataConfig) -> Normalization:
+        """As --normalization says; else CT is clipped, and each volume of another modality standardised by itself."""
+        mean, std = channel_statistics(list(self.sums.values()), bool(config.skipped_errors))
+        kind = config.normalization or ("ct" if (modality or "").upper() == "CT" else "image")
+        if kind == "dataset":
+            return Normalization(mean, std, ())
+        if kind == "image":
+            return Normalization((0.0,) * len(mean), (1.0,) * len(mean), (), standardize=True)
+        if self.foreground is None:
+            raise DataError("no voxel is labelled, which --normalization ct is measured on; give image or dataset")
+        clip = self.foreground.clip
+        return Normalization(self.foreground.mean, self.foreground.std, (), clip if clip[0] < clip[1] else None)
+
+
+def target_spacing(spacings: np.ndarray) -> Spacing:
+    """The spacing (z, y, x) in mm that volumes of `spacings` (N, 3) are resampled to: the median along each axis.
+
+    Along an axis that is coarse in most of them it is finer, but no finer than along the others.
+    """
+    target = np.median(spacings, axis=0)
+    coarsest = int(target.argmax())
+    if target[coarsest] > ANISOTROPIC * target.min():
+        finer = np.percentile(spacings[:, coarsest], COARSE_PERCENTILE)
+        target[coarsest] = max(finer, np.delete(target, coarsest).max())
+    z, y, x = (float(f"{side:.6g}") for side in target)  # affines hold more digits than they know
+    return z, y, x
+
+
+def places_to_json(places: np.ndarray) -> JSON:
+    """(n, 2) pixels as lists; (n, 3) voxels, of which there are many, as text."""
+    return places.tolist() if places.shape[1] == 2 else b64encode(places.astype("<u2").tobytes()).decode()
+
+
+def places_from_json(value: JSON) -> np.ndarray:
+    """(n, 2) or (n, 3) int64."""
+    if isinstance(value, list):
+        return np.array(value)
+    return np.frombuffer(b64decode(value), "<u2").reshape(-1, 3).astype(np.int64)

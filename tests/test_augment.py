@@ -300,10 +300,13 @@ class OnMetaDeviceOnly(TorchFunctionMode):
         return result
 
 
-def test_the_host_reads_no_value_and_copies_none():
-    images, masks = batch((64, 96))
-    draws = [draw((0, i), strength="strong", seed=0, size=(64, 96), channels=3) for i in range(7)] + [Draw()]
-    assert any(d.blur for d in draws) and any(d.noise for d in draws) and any(d.elastic is not None for d in draws)
+@pytest.mark.parametrize(("size", "spacing"), [((64, 96), None), ((16, 24, 32), (1.0, 1.0, 1.0))])
+def test_the_host_reads_no_value_and_copies_none(size, spacing):
+    images, masks = batch(size)
+    how = {"strength": "strong", "seed": 0, "size": size, "channels": 3, "spacing": spacing}
+    draws = [draw((0, i), **how) for i in range(7)] + [Draw(np.eye(len(size)))]
+    assert any(d.blur for d in draws) and any(d.noise for d in draws)
+    assert any(d.resolution if spacing else d.elastic is not None for d in draws)
     numbers, statistic = pack_draws(draws, 3).to("meta"), torch.ones(3, device="meta")
     images, masks = images.to("meta"), masks.to("meta")
     with OnMetaDeviceOnly():

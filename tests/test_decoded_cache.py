@@ -34,7 +34,7 @@ def test_a_cached_run_is_the_same_run(tiny_folder, tmp_path, crop):
     for name, flag in (("plain", []), ("first", ["--cache"]), ("second", ["--cache"])):
         result = launch(*command, *flag, "--output-dir", tmp_path / name, env=environment)
         assert result.returncode == 0, result.stderr
-        assert ("decoding for --cache" in result.stderr) == (name == "first")
+        assert ("decoding for the cache" in result.stderr) == (name == "first")
         lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
         records.append([{k: v for k, v in json.loads(line).items() if "perf" not in k} for line in lines])
     assert len(records[0]) > 4 and records[0] == records[1] == records[2]

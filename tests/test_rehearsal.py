@@ -118,7 +118,7 @@ def test_everything_is_decoded_before_the_steps_are_counted(tiny_folder, tmp_pat
     run = run_train(tmp_path / "run", "--dataset", tiny_folder, *FLAGS, "--cache", "--max-minutes", "0.001")
     assert run.exit_code == 0, run.output
     before, after = run.output.split("time: measuring")
-    assert before.count("decoding for --cache: 100%") == 2 and "decoding" not in after
+    assert before.count("decoding for the cache: 100%") == 2 and "decoding" not in after
     assert "--max-minutes is over before the first step; one step is made all the same" in after
     assert run.settings["total_steps"] == 1
 

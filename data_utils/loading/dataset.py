@@ -10,8 +10,9 @@ from torch.utils.data import Dataset
 
 from data_utils.analysis.dataset_info import DatasetInfo, Split
 from data_utils.class_map import ClassMap
+from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.reader import read_mask
-from data_utils.image_io.resize import nearest, resize_mask
+from data_utils.image_io.resize import resize_mask
 from data_utils.image_io.volumes import read_label_volume
 from data_utils.loading.batch_sampler import Slot
 from data_utils.loading.crop import crop_around, crop_window
@@ -41,15 +42,16 @@ def decode_image(record: Record, preprocess: Preprocess, channels: int, class_ma
 
 def decode_volume(record: Record, preprocess: Preprocess, channels: int, class_map: ClassMap, fit_mask: bool) -> Pair:
     """As `decode_image`: (C, d, h, w) float32, (D, H, W). Raises DataError where sizes differ in voxels."""
-    name = record["name"]
-    volume = VolumeInput.read(record["image"], preprocess, channels, name)
-    labels, header = read_label_volume(record["mask"], name)
+    name, image, label = record["name"], record["image"], record["mask"]
+    assert isinstance(image, VolumeFile) and isinstance(label, VolumeFile)
+    volume = VolumeInput.read(image, preprocess, channels, name)
+    labels, header = read_label_volume(label, name)
     if header.size != volume.header.size:
         sizes = [" x ".join(map(str, size)) for size in (volume.header.size, header.size)]
         raise DataError(f"{name}: volume is {sizes[0]} voxels, its label {sizes[1]} (depth x height x width)")
     mask = class_map.encode(labels.reshape(len(labels), -1), name).reshape(labels.shape)
     if fit_mask:
-        mask = mask[np.ix_(*map(nearest, volume.size, mask.shape))]
+        mask = resize_mask(mask, volume.size)
     return volume.whole(), mask
 
 

@@ -1,7 +1,8 @@
-"""--cache: a split decoded and resized once, in an Arrow file that all processes map into memory."""
+"""--cache, always on for volumes: a split decoded and resized once, in an Arrow file that all processes map."""
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +13,27 @@ from runtime.cache import cache_folder, digest
 from runtime.console import track
 from runtime.errors import DataError
 from runtime.files import replaced_file
-from runtime.parallel import map_indices
+from runtime.parallel import available_cpus, map_ahead
 
 Pair = tuple[np.ndarray, np.ndarray]
+FOUND = 1024  # records whose place in the file is remembered: finding one takes longer than copying a patch
 
 
 class DecodedSplit:
-    """Image (C, h, w) and mask (H, W) of each record, read without copying. What failed to decode fails again."""
+    """Image (C, *size) and mask of each record, read without copying. What failed to decode fails again."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
         self._table: Any = None
+        self._found = lru_cache(FOUND)(self._find)
 
     def __reduce__(self) -> tuple:
         return DecodedSplit, (self.file,)
 
     def __getitem__(self, i: int) -> Pair:
+        return self._found(i)
+
+    def _find(self, i: int) -> Pair:
         import pyarrow
 
         if self._table is None:
@@ -70,11 +76,15 @@ def decode_once(
         _clear(file.parent)
         with FileLock(file.with_suffix(".lock")):  # another run may be at it
             if not file.exists():
+                # no more volumes in memory than it takes
+                decoded = map_ahead(attempt, range(count), ahead=available_cpus(), threads=available_cpus())
                 with replaced_file(file) as stream, pyarrow.ipc.new_file(stream, schema) as writer:
-                    for found in track(map_indices(attempt, count, 1), count, "decoding for --cache"):
+                    for found in track(decoded, count, "decoding for the cache"):
                         writer.write_batch(pyarrow.RecordBatch.from_pylist([_row(found)], schema))
     except OSError as error:
-        raise DataError(f"--cache cannot be written to {file.parent} ({error.strerror or error})") from error
+        raise DataError(
+            f"the cache of decoded images cannot be written to {file.parent} ({error.strerror or error})"
+        ) from error
     return DecodedSplit(file)
 
 
@@ -91,9 +101,9 @@ def _row(found: Pair | str) -> dict:
         return {"problem": found}
     image, mask = found
     return {
-        "image": image.tobytes(),
+        "image": image.ravel().view(np.uint8).data,  # no copy: a volume may take half the memory
         "image_shape": image.shape,
         "dtype": image.dtype.str,
-        "mask": mask.tobytes(),
+        "mask": mask.ravel().data,
         "mask_shape": mask.shape,
     }

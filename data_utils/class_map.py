@@ -125,6 +125,10 @@ class ClassMap:
             )
         return codes - np.uint8(1)  # 0, the ignored, becomes 255
 
+    def encode_volume(self, values: np.ndarray, name: str) -> np.ndarray:
+        """As `encode`, (D, H, W) -> (D, H, W); a volume's classes have no colours."""
+        return self.encode(values.reshape(len(values), -1), name).reshape(values.shape)
+
 
 def _parse_value(text: str) -> MaskValue:
     if re.fullmatch(r"#[0-9a-fA-F]{6}", text):

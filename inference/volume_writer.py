@@ -72,7 +72,7 @@ class VolumeWriter:
         written = job.file(MASK)
         try:
             values, _ = read_label_volume(VolumeFile((str(written),)), str(written))
-            return self._score(job, self.class_map.encode(values, str(written)))
+            return self._score(job, self.class_map.encode_volume(values, str(written)))
         except (DataError, OSError) as error:
             raise ScoreError(str(error)) from error
 

@@ -67,7 +67,7 @@ def _predicted(info: DatasetInfo, index: int, predictor: Predictor) -> tuple[str
     name = record["name"]
     if info.val.records.dims == 3:
         voxels, header = read_volume(record["image"], name)
-        truth = info.class_map.encode(read_label_volume(record["mask"], name)[0], name)
+        truth = info.class_map.encode_volume(read_label_volume(record["mask"], name)[0], name)
         at, pred = busiest_voxel(truth), predictor.mask(record["image"], name)
         image = orthogonal_slices(voxels, at, header.spacing)
         truth, pred = (orthogonal_slices(mask, at, header.spacing, fill=IGNORE_INDEX) for mask in (truth, pred))

@@ -189,7 +189,7 @@ def stacks(root: Path, images: list[int], masks: list[int], suffix: str = "") ->
 def test_pages_of_tiffs_pair_one_by_one(tmp_path):
     stacks(tmp_path, [3, 1, 2], [3, 1, 2], suffix="_mask")
     train, val = loaded(tmp_path)
-    records = sorted([*train, *val], key=lambda record: record["name"])
+    records = ListRecords(sorted([*train, *val], key=lambda record: record["name"]))
     assert [r["name"] for r in records] == [
         "0_0001.tif",
         "0_0002.tif",

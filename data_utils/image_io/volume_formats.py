@@ -4,6 +4,8 @@ import gzip
 import logging
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from math import prod
 from pathlib import Path
@@ -104,8 +106,11 @@ class ItkVolume(StoredVolume):
         self.path, self.itk = path, load_simpleitk(path)
         reader = self.itk.ImageFileReader()
         reader.SetFileName(path)
-        reader.ReadImageInformation()
-        self.shape, _ = spatial_shape(reader.GetSize())
+        with _last_line():
+            reader.ReadImageInformation()
+        if reader.GetDimension() != 3:
+            raise ValueError(f"it has {reader.GetDimension()} axes, a volume has 3")
+        self.shape = reader.GetSize()
         self.channels = reader.GetNumberOfComponents()
         self.dtype = self.itk.GetArrayFromImage(self.itk.Image([1, 1, 1], reader.GetPixelID(), self.channels)).dtype
         self.affine = np.eye(4)
@@ -114,8 +119,18 @@ class ItkVolume(StoredVolume):
         self.affine[:2] *= -1
 
     def read(self) -> np.ndarray:
-        voxels = self.itk.GetArrayFromImage(self.itk.ReadImage(self.path))
+        with _last_line():
+            voxels = self.itk.GetArrayFromImage(self.itk.ReadImage(self.path))
         return voxels.reshape(*self.shape[::-1], self.channels).transpose(2, 1, 0, 3)
+
+
+@contextmanager
+def _last_line() -> Iterator[None]:
+    """SimpleITK says what is wrong behind where in its sources it was."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise ValueError(str(error).splitlines()[-1].strip()) from error
 
 
 class StackVolume(StoredVolume):

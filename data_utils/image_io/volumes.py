@@ -18,6 +18,7 @@ from data_utils.image_io.volume_formats import (
 from runtime.errors import DataError, ImageError
 
 GZIP_LEVEL = 6  # as `gzip` has it
+VOXEL_MM = 1e-7, 1e4  # sides beyond them are those of a damaged header
 MASK_TYPES = ("uint8", "int16", "uint16", "int32", "int64")
 
 
@@ -144,10 +145,13 @@ def _header(stored: Sequence[StoredVolume], name: str) -> VolumeHeader:
     for file in stored:
         if file.dtype.kind not in "uif":
             raise ImageError(f"{name}: has voxels of type {file.dtype}, expected one real number for each channel")
-    grid = np.isfinite(first.affine).all() and np.linalg.matrix_rank(first.affine[:3, :3]) == 3
-    if not grid:
+    sides = np.linalg.norm(first.affine[:3, :3], axis=0)
+    orientation = np.full((3, 2), np.nan)
+    if (sides > VOXEL_MM[0]).all() and (sides < VOXEL_MM[1]).all() and np.isfinite(first.affine).all():
+        orientation = load_nibabel().io_orientation(first.affine)
+    if np.isnan(orientation).any():
         raise ImageError(f"{name}: its affine {first.affine[:3].tolist()} is no grid in space; mend the header")
-    axes, steps = load_nibabel().io_orientation(first.affine).T.astype(int)
+    axes, steps = orientation.T.astype(int)
     to_stored = np.zeros((4, 4))
     to_stored[3, 3] = 1
     for axis, (of_ras, step) in enumerate(zip(axes, steps, strict=True)):
@@ -155,7 +159,7 @@ def _header(stored: Sequence[StoredVolume], name: str) -> VolumeHeader:
         to_stored[axis, 3] = 0 if step == 1 else first.shape[axis] - 1
     affine = first.affine @ to_stored
     depth, height, width = (first.shape[axis] for axis in np.argsort(axes)[::-1])
-    z, y, x = np.linalg.norm(affine[:3, :3], axis=0)[::-1].tolist()
+    z, y, x = sides[np.argsort(axes)[::-1]].tolist()
     kind = np.result_type(*(file.dtype for file in stored)).name
     stored_axes = tuple(zip(axes.tolist(), steps.tolist(), strict=True))
     header = VolumeHeader((depth, height, width), (z, y, x), first.channels, kind, affine, stored_axes)

@@ -1,5 +1,6 @@
 """Small volumes for tests, in any orientation."""
 
+import json
 from pathlib import Path
 
 import nibabel
@@ -44,3 +45,17 @@ def case(seed: int, shape: tuple[int, ...] = (12, 10, 8), kind: type = np.int16)
         label[box] = value
         image[box] += 200 * value
     return image.astype(kind), label
+
+
+def write_msd(folder: Path, cases: int, shape: tuple[int, ...] = (20, 24, 16)) -> Path:
+    """A data set in the layout of the Medical Segmentation Decathlon, with the classes front and back."""
+    training = []
+    for seed in range(cases):
+        for kind, voxels in zip(("imagesTr", "labelsTr"), case(seed, shape), strict=True):
+            write_nifti(folder / kind / f"scan_{seed:02}.nii.gz", voxels)
+        names = {"image": f"./imagesTr/scan_{seed:02}.nii.gz", "label": f"./labelsTr/scan_{seed:02}.nii.gz"}
+        training.append(names)
+    labels = {"0": "background", "1": "front", "2": "back"}
+    content = {"name": "Scans", "modality": {"0": "MRI"}, "labels": labels, "training": training}
+    (folder / "dataset.json").write_text(json.dumps(content))
+    return folder

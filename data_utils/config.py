@@ -6,7 +6,7 @@ from typing import Any
 
 from runtime.errors import DataError
 
-NORMALIZATIONS = ("image", "dataset", "ct")
+NORMALIZATIONS = ("z-score", "ct")  # of volumes
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class DataConfig:
             volumes (D, H, W).
         dims: 2 for images, 3 for volumes, None for what the files are.
         spacing: (z, y, x) in mm of volumes whose files hold none.
-        normalization: `image`, `dataset` or `ct`; None for what suits the data.
+        normalization: of volumes, `z-score` or `ct`; None for what suits their modality.
     """
 
     dataset: str = "shapes"

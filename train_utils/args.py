@@ -146,7 +146,7 @@ def _add_data_flags(data: Group) -> None:
     data.add_argument("--dims", type=int, choices=(2, 3), help="2: slices of volumes; default: what the files are")
     axes, mm = ("Z", "Y", "X"), "in mm, of volumes whose files hold none"
     data.add_argument("--spacing", type=arg.positive, nargs=3, metavar=axes, help=mm)
-    kinds = "of voxels: each volume by itself, all by the data set, or clipped as CT; default: by the modality"
+    kinds = "of volumes: each by itself, or clipped as CT; default: by the modality"
     data.add_argument("--normalization", choices=NORMALIZATIONS, help=kinds)
     data.add_argument("--augment", choices=STRENGTHS, help="training augmentation, basic")
     data.add_argument("--num-workers", type=arg.count, help="default: from this process's share of the CPUs")

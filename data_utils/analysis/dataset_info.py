@@ -106,8 +106,11 @@ class DatasetInfo:
         ignored = self.class_map.ignore_value
         bad = [*self.train.bad.values(), *self.val.bad.values()]
         listed = "; ".join(bad[:LISTED] + ["..."] * (len(bad) > LISTED))
+        kind, spacing = "images", self.preprocess().spacing
+        if spacing:
+            kind = f"volumes, resampled to {', '.join(f'{side:g}' for side in spacing)} mm along z, y, x"
         return (
-            f"{len(self.train)} training and {len(self.val)} validation images, {self.channels} channels, classes "
+            f"{len(self.train)} training and {len(self.val)} validation {kind}, {self.channels} channels, classes "
             + ", ".join(f"{value}={name}" for value, name in named)
             + ("" if ignored is None else f", ignored {ignored}")
             + (f"; {len(bad)} bad samples skipped: {listed}" if bad else "")
@@ -160,7 +163,9 @@ def inspect_files(train: Records, val: Records, config: DataConfig, classes: Nam
 
 
 def _split(records: Records, inspection: SplitInspection, class_map: ClassMap) -> Split:
-    locations = {i: _locations_of(found, class_map) for i, found in inspection.class_locations.items()}
+    locations = {
+        i: _locations_of(found, class_map, records.dims == 3) for i, found in inspection.class_locations.items()
+    }
     spacings = inspection.volumes.usable_spacings() if inspection.volumes else None
     return Split(records, usable_sizes(inspection), _texts(inspection), locations, spacings)
 
@@ -219,9 +224,9 @@ def class_pixels(found: dict[MaskValue, int], class_map: ClassMap) -> list[int]:
     return [found.get(value, found.get(as_grey(value), 0)) for value in class_map.values]
 
 
-def _locations_of(found: ClassLocations, class_map: ClassMap) -> list[np.ndarray]:
-    """The locations of each class that there is, as `class_pixels` finds it."""
-    locations = [found.get(value, found.get(as_grey(value))) for value in class_map.values]
+def _locations_of(found: ClassLocations, class_map: ClassMap, volumes: bool) -> list[np.ndarray]:
+    """The locations of each class that there is, as `class_pixels` finds it; of volumes not of the background."""
+    locations = [found.get(value, found.get(as_grey(value))) for value in class_map.values[volumes:]]
     return [pixels for pixels in locations if pixels is not None]
 
 

@@ -6,7 +6,6 @@ from collections import Counter
 import numpy as np
 
 from data_utils.analysis.inspect import ClassLocations, Inspection, Problem, count_values, too_many
-from data_utils.analysis.normalization import channel_sums
 from data_utils.analysis.volume_findings import VolumeLook
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.volumes import read_label_volume, read_volume, same_grid
@@ -19,7 +18,7 @@ FOREGROUND = 10_000  # values of labelled voxels of a volume that CT's statistic
 
 
 def inspect_volume(record: Record) -> Inspection | Problem:
-    """All of image and label: whether they fit, values of the label and some places of each, sums of the image."""
+    """All of image and label: whether they fit, values of the label and some places of each, values at some."""
     name, image, label = record["name"], record["image"], record["mask"]
     assert isinstance(image, VolumeFile) and isinstance(label, VolumeFile)
     try:
@@ -48,9 +47,7 @@ def inspect_volume(record: Record) -> Inspection | Problem:
     rng = np.random.default_rng(zlib.crc32(repr((name, header.size)).encode()))  # the same on every start
     locations: ClassLocations = {value: _some(values, value, counts, LOCATIONS, rng) for value in sorted(pixels)}
     z, y, x = _some(values, None, counts, FOREGROUND, rng).T
-    totals, squares = (np.sum(sums, axis=0) for sums in list(zip(*map(channel_sums, voxels), strict=True))[1:3])
-    sums = voxels[..., 0].size, totals, squares, header.dtype
-    look = VolumeLook(header.spacing, sums, voxels[z, y, x].astype(np.float32))
+    look = VolumeLook(header.spacing, voxels[z, y, x].astype(np.float32))
     return Inspection(header.size, of_label.size, header.dtype, "numbers", dict(pixels), locations, look)
 
 

@@ -111,7 +111,8 @@ def inspect_fully(record: Record, channels: dict[int, list[str]], windows: bool)
     if isinstance(found, Problem):
         return found
     try:
-        count = len(found.volume.sums[1]) if found.volume else count_channels(record["image"], record["name"], windows)
+        volume = found.volume
+        count = volume.foreground.shape[1] if volume else count_channels(record["image"], record["name"], windows)
     except DataError as error:
         return Problem("image cannot be read", str(error))
     channels[count].append(record["name"])

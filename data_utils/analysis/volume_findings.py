@@ -1,12 +1,13 @@
 """What is known of volumes beyond what is known of images: spacings, and what their normalisation is made of."""
 
 from base64 import b64decode, b64encode
+from collections import Counter
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from data_utils.analysis.normalization import Normalization, Sums, channel_statistics
+from data_utils.analysis.normalization import Normalization
 from data_utils.config import DataConfig
 from data_utils.image_io.volume_formats import Spacing
 from runtime.cache import JSON
@@ -18,10 +19,9 @@ COARSE_PERCENTILE = 10  # of the spacings along a coarse axis, lest most volumes
 
 
 class VolumeLook(NamedTuple):
-    """Of one volume: spacing (z, y, x) in mm, sums of all voxels, values of some labelled voxels, (n, C) float32."""
+    """Of one volume: spacing (z, y, x) in mm, values of some labelled voxels, (n, C) float32."""
 
     spacing: Spacing
-    sums: Sums
     foreground: np.ndarray
 
 
@@ -39,12 +39,12 @@ class VolumeFindings:
 
     Args:
         spacings: (N, 3) float64, (z, y, x) in mm, zeros where a record cannot be used.
-        sums: of each usable record.
+        channels: how many usable records have one channel, two, ...
         foreground: None where no voxel is labelled, or not all volumes have as many channels.
     """
 
     spacings: np.ndarray
-    sums: dict[int, Sums]
+    channels: dict[int, int]
     foreground: Foreground | None
 
     @classmethod
@@ -60,17 +60,16 @@ class VolumeFindings:
             lowest, highest = np.percentile(every, PERCENTILES).tolist()
             mean, std = every.mean(axis=0, dtype=np.float64), every.std(axis=0, dtype=np.float64)
             foreground = Foreground((lowest, highest), tuple(mean.tolist()), tuple(np.where(std > 0, std, 1).tolist()))
-        return cls(spacings, {i: look.sums for i, look in looks.items()}, foreground)
+        return cls(spacings, Counter(part.shape[1] for part in values), foreground)
 
     def to_json(self) -> JSON:
-        sums = [[i, [n, total.tolist(), squares.tolist(), kind]] for i, (n, total, squares, kind) in self.sums.items()]
-        return {"spacings": self.spacings.tolist(), "sums": sums, "foreground": self.foreground}
+        channels = list(self.channels.items())
+        return {"spacings": self.spacings.tolist(), "channels": channels, "foreground": self.foreground}
 
     @classmethod
     def from_json(cls, value: JSON) -> "VolumeFindings":
-        sums = {i: (n, np.array(total), np.array(squares), kind) for i, (n, total, squares, kind) in value["sums"]}
         foreground = value["foreground"] and Foreground(*map(tuple, value["foreground"]))
-        return cls(np.array(value["spacings"]).reshape(-1, 3), sums, foreground)
+        return cls(np.array(value["spacings"]).reshape(-1, 3), dict(value["channels"]), foreground)
 
     def usable_spacings(self) -> np.ndarray:
         """(N, 3) spacings; where there is none, the median of the others."""
@@ -79,14 +78,15 @@ class VolumeFindings:
 
     def normalization(self, modality: str | None, config: DataConfig) -> Normalization:
         """As --normalization says; else CT is clipped, and each volume of another modality standardised by itself."""
-        mean, std = channel_statistics(list(self.sums.values()), bool(config.skipped_errors))
-        kind = config.normalization or ("ct" if (modality or "").upper() == "CT" else "image")
-        if kind == "dataset":
-            return Normalization(mean, std, ())
-        if kind == "image":
-            return Normalization((0.0,) * len(mean), (1.0,) * len(mean), (), standardize=True)
+        channels = max(self.channels, key=lambda count: self.channels[count])
+        if len(self.channels) > 1 and not config.skipped_errors:
+            found = " and ".join(map(str, sorted(self.channels)))
+            raise DataError(f"volumes have {found} channels; --check-data lists them")
+        kind = config.normalization or ("ct" if (modality or "").upper() == "CT" else "z-score")
+        if kind == "z-score":
+            return Normalization((0.0,) * channels, (1.0,) * channels, (), standardize=True)
         if self.foreground is None:
-            raise DataError("no voxel is labelled, which --normalization ct is measured on; give image or dataset")
+            raise DataError("no voxel is labelled, which --normalization ct is measured on; give z-score")
         clip = self.foreground.clip
         return Normalization(self.foreground.mean, self.foreground.std, (), clip if clip[0] < clip[1] else None)
 

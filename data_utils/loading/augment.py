@@ -44,11 +44,11 @@ def augment(
         if not d.moves:  # resampling blurs and rounds: a sample that stays where it is must come back exactly
             new_images[i], new_masks[i] = images[i], masks[i]
         if d.resolution:
-            new_images[i] = _coarsen(new_images[i], d.resolution)
+            new_images[i] = _lower_resolution(new_images[i], d.resolution)
         if d.blur:
             new_images[i] = _blur(new_images[i], d.blur)
         if d.gamma != 1:
-            new_images[i] = _bend(new_images[i], d.gamma, fill)
+            new_images[i] = _apply_gamma(new_images[i], d.gamma, fill)
     new_images = new_images * gain + ((1 - gain) * fill + shift * std)
     for i, d in enumerate(draws):
         if d.noise:
@@ -76,7 +76,7 @@ def _sample(pictures: Tensor, grid: Tensor, mode: str) -> Tensor:
     return F.grid_sample(pictures, grid, mode=mode, padding_mode="border", align_corners=False)
 
 
-def _coarsen(volume: Tensor, shares: Sequence[float]) -> Tensor:
+def _lower_resolution(volume: Tensor, shares: Sequence[float]) -> Tensor:
     """A volume (C, D, H, W) as if scanned with a share of its voxels along each axis."""
     kept = [max(1, round(share * side)) for share, side in zip(shares, volume.shape[1:], strict=True)]
     coarse = F.interpolate(volume[None], kept, mode="nearest-exact")
@@ -98,7 +98,7 @@ def _blur(image: Tensor, sigma: float) -> Tensor:
     return image
 
 
-def _bend(image: Tensor, gamma: float, fill: Tensor) -> Tensor:
+def _apply_gamma(image: Tensor, gamma: float, fill: Tensor) -> Tensor:
     """A power curve over each channel's own range; the data's mean `fill` stays where it is, so brightness does."""
     within = tuple(range(1, image.ndim))
     low, high = image.amin(within, keepdim=True), image.amax(within, keepdim=True)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 STRENGTHS = ("none", "basic", "strong")
 ELASTIC = (2, 3, 3)
-ALIKE = 2  # spacings within this factor: a turn from one axis into the other invents little, and either can be coarser
+ALIKE = 2  # spacings within this factor: a turn from one axis into the other keeps the detail of both
 
 
 @dataclass(frozen=True)

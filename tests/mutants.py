@@ -307,7 +307,10 @@ MUTANTS = [
         "test_dataset.py test_crops.py",
     ),
     Mutant(
-        "data_utils/loading/dataset.py", "strength=config.augment", 'strength="basic"', "test_dataset.py test_flags.py"
+        "data_utils/loading/dataset.py",
+        "strength=self.config.augment",
+        'strength="basic"',
+        "test_dataset.py test_flags.py",
     ),
     Mutant("data_utils/loading/crop.py", "CROPS_AROUND_CLASS = 1 / 3", "CROPS_AROUND_CLASS = 0", "test_crops.py"),
     Mutant(

@@ -347,7 +347,7 @@ def test_a_label_of_another_size_is_refused_by_name_and_sizes(tmp_path):
     info = write_volumes(tmp_path, [(6, 7, 8), (6, 8, 8)])
     records = info.train.records
     records.records[1]["mask"] = records[0]["mask"]
-    line = "volume 1: volume is 6 x 8 x 8 voxels, its label 6 x 7 x 8"
+    line = "volume 1: image is 6 x 8 x 8, its label 6 x 7 x 8"
     with pytest.raises(DataError, match=line):
         EvaluationDataset(info.val, info, STANDARDIZED)[Slot(1, 0, (6, 8, 8))]
     skipping = replace(info, config=replace(info.config, on_bad_sample="skip"))

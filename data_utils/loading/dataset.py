@@ -48,7 +48,7 @@ def decode_volume(record: Record, preprocess: Preprocess, channels: int, class_m
     labels, header = read_label_volume(label, name)
     if header.size != volume.header.size:
         sizes = [" x ".join(map(str, size)) for size in (volume.header.size, header.size)]
-        raise DataError(f"{name}: volume is {sizes[0]} voxels, its label {sizes[1]} (depth x height x width)")
+        raise DataError(f"{name}: image is {sizes[0]}, its label {sizes[1]} (depth x height x width)")
     mask = class_map.encode_volume(labels, name)
     if fit_mask:
         mask = resize_mask(mask, volume.size)

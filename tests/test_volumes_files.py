@@ -378,7 +378,7 @@ def damaged(draw) -> tuple[str, bytes]:
 
 @settings(max_examples=400, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(damaged())
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("ignore::UserWarning", "error::RuntimeWarning")
 def test_damaged_volumes_end_in_an_error_of_ours(tmp_path_factory, file):
     name, content = file
     path = tmp_path_factory.getbasetemp() / name

@@ -3,6 +3,7 @@
 import gzip
 import logging
 import os
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -62,7 +63,8 @@ class NiftiVolume(StoredVolume):
         self.slope, self.intercept = self.image.dataobj.slope, self.image.dataobj.inter
         stored = header.get_data_dtype()
         self.dtype = np.result_type(stored, np.float32) if self.is_scaled else stored
-        self.affine = np.diag([*[MM[header.get_xyzt_units()[0]]] * 3, 1.0]) @ self.image.affine
+        self.affine = self.image.affine.copy()
+        self.affine[:3] *= MM[header.get_xyzt_units()[0]]
 
     @property
     def is_scaled(self) -> bool:
@@ -73,8 +75,9 @@ class NiftiVolume(StoredVolume):
         voxels = self._inflated() if self.path.lower().endswith(".gz") else self._mapped()
         if self.is_scaled:
             voxels = voxels.astype(self.dtype)
-            voxels *= self.dtype.type(self.slope)
-            voxels += self.dtype.type(self.intercept)
+            with np.errstate(over="ignore", invalid="ignore"):  # a damaged scale, whose infinities are refused
+                voxels *= self.dtype.type(self.slope)
+                voxels += self.dtype.type(self.intercept)
         return voxels
 
     def _inflated(self) -> np.ndarray:
@@ -173,7 +176,7 @@ def open_stored(path: str, spacing: Spacing | None) -> StoredVolume:
 
 def spatial_shape(shape: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
     """(x, y, z) and the number of channels, the fourth axis."""
-    if len(shape) not in (3, 4):
+    if len(shape) not in (3, 4) or min(shape) < 0:
         sides = " x ".join(map(str, shape))
         raise ValueError(f"it has {len(shape)} axes, {sides}; a volume has 3, or 4 with its channels")
     return tuple(shape[:3]), shape[3] if len(shape) == 4 else 1
@@ -185,6 +188,7 @@ def load_nibabel() -> Any:
     import nibabel
 
     logging.getLogger("nibabel.global").setLevel(logging.CRITICAL)
+    warnings.filterwarnings("ignore", module="nibabel")
     return nibabel
 
 

@@ -18,7 +18,8 @@ from data_utils.image_io.volume_formats import (
 from runtime.errors import DataError, ImageError
 
 GZIP_LEVEL = 6  # as `gzip` has it
-VOXEL_MM = 1e-7, 1e4  # sides beyond them are those of a damaged header
+INFINITE = 1e30  # a voxel so far from 0, whose square float32 does not hold
+SMALL, FAR = 1e-7, 1e7  # mm: the side of a voxel and an entry of an affine, beyond which a header is damaged
 MASK_TYPES = ("uint8", "int16", "uint16", "int32", "int64")
 
 
@@ -71,7 +72,7 @@ def read_volume(source: ImageSource, name: str) -> tuple[np.ndarray, VolumeHeade
             voxels = np.empty((*header.size, len(stored)), header.dtype)
             for channel, file in enumerate(stored):
                 voxels[..., channel] = _upright(file.read(), header)[..., 0]
-    if voxels.dtype.kind == "f" and not all(np.isfinite(plane).all() for plane in voxels):
+    if voxels.dtype.kind == "f" and not all((np.abs(plane) < INFINITE).all() for plane in voxels):  # NaN is not
         raise ImageError(f"{name}: has voxels that are not numbers (NaN or infinite)")
     return voxels, header
 
@@ -145,11 +146,11 @@ def _header(stored: Sequence[StoredVolume], name: str) -> VolumeHeader:
     for file in stored:
         if file.dtype.kind not in "uif":
             raise ImageError(f"{name}: has voxels of type {file.dtype}, expected one real number for each channel")
-    sides = np.linalg.norm(first.affine[:3, :3], axis=0)
-    orientation = np.full((3, 2), np.nan)
-    if (sides > VOXEL_MM[0]).all() and (sides < VOXEL_MM[1]).all() and np.isfinite(first.affine).all():
+    sides, orientation = np.zeros(3), np.full((3, 2), np.nan)
+    if (np.abs(first.affine) < FAR).all():  # which NaN is not
+        sides = np.linalg.norm(first.affine[:3, :3], axis=0)
         orientation = load_nibabel().io_orientation(first.affine)
-    if np.isnan(orientation).any():
+    if sides.min() < SMALL or np.isnan(orientation).any():
         raise ImageError(f"{name}: its affine {first.affine[:3].tolist()} is no grid in space; mend the header")
     axes, steps = orientation.T.astype(int)
     to_stored = np.zeros((4, 4))

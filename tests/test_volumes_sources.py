@@ -203,6 +203,13 @@ def test_dims_that_do_not_fit_the_data_are_refused(tiny_folder):
         load_records(DataConfig(str(tiny_folder), dims=3))
 
 
+def test_settings_that_do_not_fit_the_data_are_refused(tiny_folder, tmp_path):
+    with pytest.raises(DataError, match="--normalization ct is for volumes"):
+        load_dataset_info(DataConfig(str(tiny_folder), normalization="ct"))
+    with pytest.raises(DataError, match="--image-size and --scale resize images"):
+        load_dataset_info(config(decathlon(tmp_path), scale=0.5))
+
+
 def test_slices_of_volumes_are_images_and_all_of_a_volume_are_in_one_split(tmp_path):
     root = decathlon(tmp_path)
     train, val = load_records(config(root, dims=2))

@@ -133,7 +133,13 @@ def load_dataset_info(config: DataConfig) -> DatasetInfo:
 
 
 def inspect_files(train: Records, val: Records, config: DataConfig, classes: NamedClasses) -> DatasetInfo:
-    """All that is to be known of files at hand."""
+    """All that is to be known of files at hand. Raises DataError for settings that do not fit images, or volumes."""
+    if train.dims == 3 and (config.image_size or config.scale != 1):
+        raise DataError("--image-size and --scale resize images; volumes are resampled to the median of their spacings")
+    if train.dims == 2 and config.normalization in ("image", "ct"):
+        raise DataError(
+            f"--normalization {config.normalization} is for volumes; images have mean and std of the data set"
+        )
     inspected = [  # validation images are computed whole
         (_inspect_once(train, "checking training files", config.may_crop), train),
         (_inspect_once(val, "checking validation files", False), val),
@@ -201,6 +207,7 @@ def sample_stream(train: Records, val: Records, config: DataConfig, classes: Nam
 
 def _inspect_once(records: Records, title: str, windows: bool) -> SplitInspection:
     """What `inspect_split` finds, kept where there is nothing wrong."""
+    windows = windows and records.dims == 2
     key = records.digest and digest("inspection", records.digest, windows)
     found: list[SplitInspection] = []
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from data_utils.image_io.formats import TIFF_SUFFIXES
-from data_utils.image_io.reader import read_header, read_image
+from data_utils.image_io.reader import read_image
 from data_utils.image_io.tiff import is_tiff, page_numbers
 from runtime.errors import ImageError
 
@@ -143,9 +143,9 @@ class StackVolume(StoredVolume):
         self.path, self.pages = path, []
         if is_tiff(path):
             self.pages = page_numbers(Path(path))
-            size, _ = read_header({"path": path, "page": self.pages[0]}, path)
             first = read_image(path, path, self.pages[0])
-            self.shape, self.channels, self.dtype = (*size[::-1], len(self.pages)), first.shape[2], first.dtype
+            height, width, self.channels = first.shape
+            self.shape, self.dtype = (width, height, len(self.pages)), first.dtype
         else:
             array = np.lib.format.open_memmap(path, mode="r")
             if array.ndim not in (3, 4):

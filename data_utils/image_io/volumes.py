@@ -2,6 +2,7 @@
 
 import gzip
 from collections.abc import Sequence
+from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
@@ -48,7 +49,7 @@ def volume_stem(name: str) -> str:
     return name[: -len(suffix)] if suffix else name.rpartition(".")[0] or name
 
 
-def is_volume(path: object) -> bool:
+def is_volume(path: str | Path) -> bool:
     """Whether it is called like a file that is always a volume."""
     return str(path).lower().endswith(VOLUME_SUFFIXES)
 
@@ -103,7 +104,7 @@ def read_label_volume(source: ImageSource, name: str) -> tuple[np.ndarray, Volum
 
 def same_grid(first: VolumeHeader, second: VolumeHeader) -> bool:
     """Whether the voxels of two volumes of one size lie at the same places: to 1 um, or to 1/100 of smaller voxels."""
-    return _distance(first.affine, second.affine) <= tolerance(first.spacing)
+    return _distance(first.affine, second.affine) <= _tolerance(first.spacing)
 
 
 def write_volume(file: BinaryIO, voxels: np.ndarray, like: VolumeFile) -> None:
@@ -113,7 +114,7 @@ def write_volume(file: BinaryIO, voxels: np.ndarray, like: VolumeFile) -> None:
     `like` is no NIfTI, its affine is all that is kept.
     """
     nibabel = load_nibabel()
-    stored = open_stored(like.paths[0], like.spacing)
+    (stored,) = _open(like._replace(paths=like.paths[:1]), like.paths[0])
     header = _header([stored], like.paths[0])
     values = np.moveaxis(voxels, 0, -1) if voxels.ndim == 4 else voxels
     values = _as_stored(values.astype(_smallest_type(values), copy=False), header)
@@ -166,12 +167,12 @@ def _header(stored: Sequence[StoredVolume], name: str) -> VolumeHeader:
     header = VolumeHeader((depth, height, width), (z, y, x), first.channels, kind, affine, stored_axes)
     for file in stored[1:]:
         alike = file.shape == first.shape and file.channels == first.channels == 1
-        if not alike or _distance(file.affine, first.affine) > tolerance(header.spacing):
+        if not alike or _distance(file.affine, first.affine) > _tolerance(header.spacing):
             raise ImageError(f"{name}: its channels have different shapes or affines; all files of a volume have one")
     return header if len(stored) == 1 else header._replace(channels=len(stored))
 
 
-def tolerance(spacing: Spacing) -> float:
+def _tolerance(spacing: Spacing) -> float:
     """How far the entries of two affines, in mm, may be apart for the same grid."""
     return min(1e-3, 1e-2 * min(spacing))
 

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import train
 from inference import Predictor
 from train_utils import preflight
-from unet import UNet, metrics
+from unet import UNet, UNetConfig, metrics
 from unet.blocks import NORMS, UPSAMPLINGS, DoubleConv, Up
 from unet.losses import LOSSES, SegmentationLoss
 from unet.model import DeeplySupervisedUNet
@@ -163,6 +163,18 @@ def test_nothing_that_is_called_raises(norm, upsample, loss, tiny_folder, tmp_pa
 def test_each_norm_upsampling_and_loss_is_among_them():
     norms, upsamplings, losses = (set(kinds) for kinds in zip(*KINDS, strict=True))
     assert (norms, upsamplings, losses) == (set(NORMS), set(UPSAMPLINGS), set(LOSSES))
+
+
+@pytest.mark.parametrize("upsample", ["transpose", "bilinear"])
+def test_nothing_that_is_called_for_volumes_raises(upsample, as_on_cuda):
+    network = DeeplySupervisedUNet(UNetConfig(1, 2, base_channels=2, depth=3, dims=3, upsample=upsample)).train()
+    criterion = SegmentationLoss(2, strides=network.head_strides)
+    images, masks = torch.rand(2, 1, 9, 17, 20), torch.randint(0, 2, (2, 9, 17, 20))
+    with process_state_kept(), Recorder() as recorder:
+        torch.use_deterministic_algorithms(True)
+        criterion(network(images), masks, criterion.step_counts(masks)).backward()
+    assert recorder.refused == set()
+    assert {"convolution_backward", "max_pool3d_with_indices_backward"} <= recorder.called
 
 
 def test_a_loss_that_cuda_refuses_is_found(tiny_folder, tmp_path, as_on_cuda, monkeypatch):

@@ -2,7 +2,6 @@
 
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,9 +10,9 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from data_utils.loading.batch_sampler import BatchSplit
-from runtime.errors import ModelError, SettingsError
+from runtime.errors import ModelError
 from train_utils.monitoring.flops import training_flops
-from train_utils.preflight import Copies, input_bytes, preflight, step_bytes
+from train_utils.preflight import Copies, input_bytes, step_bytes
 from unet import Preprocess, UNet, UNetConfig
 from unet.blocks import BLOCKS, NORMS, channels_last, fold_batch_norm
 from unet.config import level_axes
@@ -313,14 +312,6 @@ def test_training_that_starts_from_a_model_keeps_its_axes(tmp_path, model: Path)
 
 
 # what else knows of shapes
-
-
-def test_trilinear_upsampling_is_refused_where_it_would_not_be_deterministic(monkeypatch):
-    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
-    accelerator, split = SimpleNamespace(device=torch.device("cuda")), BatchSplit(1, 1, 1, 1)
-    model = network(upsample="bilinear", **ISOTROPIC)
-    with pytest.raises(SettingsError, match=r"^--upsample bilinear: .* take --upsample transpose"):
-        preflight(accelerator, model, SegmentationLoss(3), (1, 8, 8, 8), split, "adamw", False)
 
 
 @pytest.mark.parametrize("axes", [ISOTROPIC, FLAT])

@@ -63,10 +63,8 @@ def preflight(
         optimizer: `adamw` or `sgd`.
         averages: whether an average of all weights is kept.
 
-    Raises SettingsError where nothing fits, or not what was asked for, or where torch has no deterministic kernel.
+    Raises SettingsError where nothing fits, or not what was asked for.
     """
-    if accelerator.device.type == "cuda" and torch.are_deterministic_algorithms_enabled():
-        _refuse_trilinear(network)
     size, copies = split.micro_batch_size, Copies(COPIES[optimizer], every=int(averages))
     fits = _estimate_fits if accelerator.device.type == "cpu" else _attempt_fits
     sizes = sorted({math.ceil(size / parts) for parts in range(1, size + 1)}, reverse=True)
@@ -89,15 +87,6 @@ def preflight(
         say(f"memory: micro-batches of {agreed} {images}{how}, of {size} wanted")
     say(f"batch: {candidates[agreed]}")
     return candidates[agreed]
-
-
-def _refuse_trilinear(network: nn.Module) -> None:
-    """SettingsError for the interpolation whose gradient torch (2.13) adds up on CUDA in whatever order comes."""
-    if any(isinstance(module, nn.Upsample) and module.mode == "trilinear" for module in network.modules()):
-        raise SettingsError(
-            "--upsample bilinear: of volumes it is not deterministic on CUDA; take --upsample transpose, or leave"
-            " --deterministic out"
-        )
 
 
 def _attempt_fits(

@@ -61,7 +61,7 @@ def export(model: UNet, path: Path) -> None:
     """
     onnx = _needed("onnx")
     model = model.cpu().float().eval()
-    *sides, last = (4 * divisor - 1 for divisor in model.config.divisors)  # odd, so that all of the padding is traced
+    *sides, last = (2 * d - 1 for d in model.config.divisors)  # odd at every level: all of the padding is traced
     example = torch.zeros(2, model.config.in_channels, *sides, last + 2 * model.config.divisors[-1])
     names = ("depth", "height", "width")[-model.config.dims :]
     sizes = {0: "batch", **dict(enumerate(names, start=2))}

@@ -19,6 +19,7 @@ from unet.blocks import LAYERS, DoubleConv, Down, OutConv, Up, recomputed
 from unet.config import Axes, UNetConfig
 
 WEIGHTS_NAME = "model.safetensors"
+WIDEST_OF_VOLUMES = 320  # channels: a convolution has 27 weights for each pair (nnU-Net's limit)
 
 
 class UNet(
@@ -47,7 +48,8 @@ class UNet(
         self.register_buffer("mean", torch.tensor(mean).view(column), persistent=False)
         self.register_buffer("std", torch.tensor(std).view(column), persistent=False)
 
-        widths = [config.base_channels * 2**level for level in range(config.depth + 1)]
+        widest = max(WIDEST_OF_VOLUMES, config.base_channels) if config.dims == 3 else math.inf
+        widths = [int(min(config.base_channels * 2**level, widest)) for level in range(config.depth + 1)]
         # interpolation does not halve the channels, so the lowest level is already as wide as its neighbour
         outputs = list(widths)
         if config.upsample != "transpose":

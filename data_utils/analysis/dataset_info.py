@@ -136,7 +136,7 @@ def inspect_files(train: Records, val: Records, config: DataConfig, classes: Nam
     """All that is to be known of files at hand. Raises DataError for settings that do not fit images, or volumes."""
     if train.dims == 3 and (config.image_size or config.scale != 1):
         raise DataError("--image-size and --scale resize images; volumes are resampled to the median of their spacings")
-    if train.dims == 2 and config.normalization in ("image", "ct"):
+    if train.dims == 2 and config.normalization:
         raise DataError(
             f"--normalization {config.normalization} is for volumes; images have mean and std of the data set"
         )

@@ -97,12 +97,8 @@ def check_axes(info: DatasetInfo, asked: Mapping[str, Any]) -> None:
         return
     if not crop:
         raise SettingsError("volumes are trained on in patches: give their size, --crop-size D H W")
-    for name in ("image_size", "encoder"):
-        if asked[name]:
-            flag = name.replace("_", "-")
-            raise SettingsError(f"--{flag}: is for images, and {asked['dataset']} holds volumes; leave it out")
-    if asked["scale"] != 1:
-        raise SettingsError(f"--scale {asked['scale']:g}: volumes are resampled by their spacing; leave it out")
+    if asked["encoder"]:
+        raise SettingsError(f"--encoder {asked['encoder']}: takes images, and {asked['dataset']} holds volumes")
 
 
 def as_flags(settings: Mapping[str, Any]) -> str:

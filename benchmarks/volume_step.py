@@ -3,7 +3,7 @@
 pip install monai && pip install dynamic-network-architectures
 python benchmarks/volume_step.py --patch 40 56 40 --batch 2
 
-Two convolutions a level, instance norm, leaky or plain ReLU as each has it, strided convolutions or pooling as each has
+Two convolutions a level, one norm, leaky or plain ReLU as each has it, strided convolutions or pooling as each has
 it, transposed convolutions up. A step is the forward pass, cross-entropy and the backward pass in float32 on one core.
 The networks take turns, and what is printed is the median over the rounds of the ratio to ours.
 """
@@ -25,26 +25,25 @@ from unet.blocks import channels_last
 CLASSES = 3
 
 
-def networks(base: int, depth: int) -> dict[str, nn.Module]:
+def networks(base: int, depth: int, norm: str) -> dict[str, nn.Module]:
     """Ours first."""
     from dynamic_network_architectures.architectures.unet import PlainConvUNet
     from monai.networks.nets import BasicUNet, DynUNet
 
     widths = [base * 2**level for level in range(depth + 1)]
     strides = [1] + [2] * depth
-    config = UNetConfig(1, CLASSES, base, depth, norm="instance", dims=3)
+    config = UNetConfig(1, CLASSES, base, depth, norm=norm, dims=3)
     found = {"ours": UNet(config)}
+    layer = {"batch": nn.BatchNorm3d, "instance": nn.InstanceNorm3d}[norm]
     found["nnU-Net's PlainConvUNet"] = PlainConvUNet(
-        1, depth + 1, widths, nn.Conv3d, 3, strides, 2, CLASSES, 2, False, nn.InstanceNorm3d,
+        1, depth + 1, widths, nn.Conv3d, 3, strides, 2, CLASSES, 2, False, layer,
         {"affine": True}, None, None, nn.LeakyReLU, {"inplace": True},
     )  # fmt: skip
     found["MONAI's DynUNet"] = DynUNet(
-        3, 1, CLASSES, [3] * (depth + 1), strides, strides[1:], filters=widths, norm_name="instance"
+        3, 1, CLASSES, [3] * (depth + 1), strides, strides[1:], filters=widths, norm_name=(norm, {"affine": True})
     )
     if depth == 4:  # it has no other
-        found["MONAI's BasicUNet"] = BasicUNet(
-            3, 1, CLASSES, features=(*widths, base), norm=("instance", {"affine": True})
-        )
+        found["MONAI's BasicUNet"] = BasicUNet(3, 1, CLASSES, features=(*widths, base), norm=(norm, {"affine": True}))
     return found
 
 
@@ -63,9 +62,10 @@ def main() -> None:
     parser.add_argument("--base-channels", type=int, default=16)
     parser.add_argument("--depth", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--norm", choices=("batch", "instance"), default="batch")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    every = networks(args.base_channels, args.depth)
+    every = networks(args.base_channels, args.depth, args.norm)
     images = torch.randn(args.batch, 1, *args.patch)
     masks = torch.randint(CLASSES, (args.batch, *args.patch))
     ours = channels_last(images)

@@ -126,8 +126,11 @@ class ClassMap:
         return codes - np.uint8(1)  # 0, the ignored, becomes 255
 
     def encode_volume(self, values: np.ndarray, name: str) -> np.ndarray:
-        """As `encode`, (D, H, W) -> (D, H, W); a volume's classes have no colours."""
-        return self.encode(values.reshape(len(values), -1), name).reshape(values.shape)
+        """As `encode`, (D, H, W) -> (D, H, W), slice by slice; a volume's classes have no colours."""
+        indices = np.empty(values.shape, np.uint8)
+        for of_plane, plane in zip(indices, values, strict=True):
+            of_plane[:] = self.encode(plane, name)
+        return indices
 
 
 def _parse_value(text: str) -> MaskValue:

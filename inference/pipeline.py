@@ -122,13 +122,7 @@ class PredictionPipeline:
             if not regions.in_windows:
                 say(f"{job.name}: cannot be read in windows, one decoded copy stays in memory", every_process=True)
             bands = self.predictor.bands(regions, job.name)
-            bands = track(
-                bands,
-                -(-regions.size[0] // band_length(self.predictor.config.num_classes, regions.size)),
-                job.image.name,
-                unit="band",
-            )
-            return self.writer.write(job, regions.size, bands, regions)
+            return self.writer.write(job, regions.size, self._tracked(bands, job, regions.size), regions)
 
     def _write(self, job: Job, size: tuple[int, int], shown: ArrayRegions | None, logits: Tensor) -> Score | None:
         # few rows at a time take less memory; a GPU would have each of them wait for what else is to be computed

@@ -25,7 +25,7 @@ from inference.readers import NetworkInputs, Read, Size, Spacing, input_size, op
 from inference.tiling import Tiling, batch_logits, one_tile, plan, stream_logits
 from runtime.device import upload
 from runtime.errors import ModelError
-from unet.blocks import fold_batch_norm
+from unet.blocks import LAYERS, channels_last, fold_batch_norm
 from unet.config import UNetConfig
 from unet.loading import load_model
 from unet.model import UNet
@@ -221,7 +221,7 @@ class Predictor:
 
     def _logits(self, network: nn.Module, batch: Tensor) -> Tensor:
         """(B, C, h, w) -> (B, num_classes, h, w) in full precision."""
-        batch = upload(batch, network.mean.device).contiguous(memory_format=_memory_format(network.config))
+        batch = channels_last(upload(batch, network.mean.device))
         return averaged_views(network, batch) if self.tta else full_precision(network(batch))
 
 
@@ -232,11 +232,7 @@ def load_network(name: str | Path, device: str | torch.device = "cpu", scale: fl
 
         return OnnxNetwork(name)
     network = load_model(name, scale)
-    return fold_batch_norm(network).to(device, memory_format=_memory_format(network.config))
-
-
-def _memory_format(config: UNetConfig) -> torch.memory_format:
-    return torch.channels_last if config.dims == 2 else torch.channels_last_3d
+    return fold_batch_norm(network).to(device, memory_format=LAYERS[network.config.dims].memory_format)
 
 
 def _classes(config: UNetConfig) -> tuple:

@@ -66,9 +66,7 @@ def score_volume(
         raise DataError("{}: is {}, the volume {} (z, y, x)".format(truth, *sizes))
     if not same_grid(found, header):
         raise DataError(f"{truth}: lies elsewhere than the volume (its affine is another); resample it to the volume")
-    masks = np.empty(values.shape, np.uint8)
-    for mask, plane in zip(masks, values, strict=True):
-        mask[:] = class_map.encode(plane, str(truth))
+    masks = class_map.encode_volume(values, str(truth))
     matrix = torch.zeros(len(class_map), len(class_map), dtype=torch.int64)
     for plane, mask in zip(pred, masks, strict=True):
         matrix += confusion_matrix(torch.from_numpy(plane).long(), torch.from_numpy(mask).long(), len(class_map))
@@ -158,7 +156,7 @@ def case_table(report: dict[str, Any]) -> str:
     rows.append(row("mean", [_text(report[f"mean_{key}"]) for key in titles], str(report["cases"])))
     for name, count in zip(report["classes"], report.get("hd95_missed", ()), strict=False):
         if count:
-            rows.append(f"{name}: no distance in {count} cases, where truth or prediction alone has it")
+            rows.append(f"{name}: no distance in {count} of {report['cases']} cases: truth or prediction alone has it")
     return "\n".join(rows)
 
 

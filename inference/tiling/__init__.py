@@ -6,7 +6,7 @@ pixels taken from it, or to the image's border, gives those pixels the logits of
 """
 
 from inference.tiling.cuts import band_length
-from inference.tiling.plan import LARGE_TILE_MEMORY, Tiling, one_tile, plan
+from inference.tiling.planning import LARGE_TILE_MEMORY, Tiling, one_tile, plan
 from inference.tiling.stream import batch_logits, stream_logits, volume_logits
 
 __all__ = [

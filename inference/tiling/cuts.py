@@ -7,13 +7,13 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from inference.tiling.plan import Tiling, up
+from inference.tiling.planning import Tiling, up
 from runtime.device import upload
 
 Span = tuple[int, int]  # [start, stop) along an axis
 
 BAND_ROWS = 64  # of the logits of an image that are handed on at once
-BAND_BYTES = 2**26  # of the logits of a volume that are handed on at once
+BAND_BYTES = 2**24  # of the logits of a volume that are handed on at once
 
 
 def band_length(num_classes: int, size: Sequence[int]) -> int:
@@ -42,6 +42,7 @@ class Cuts:
         sides = zip(size, tiling.size, tiling.overlap, tiling.grid, strict=True)
         self.axes = [Axis(*side, tiling.exact) for side in sides]
         self.rows = self.axes[0].spans
+        self.rest: Tensor | None = None  # sums of the rows that the next tiles share
         # where the tiles of a row lie along the other axes, by their numbers along each
         self.places = [*product(*(range(len(axis.spans)) for axis in self.axes[1:]))]
 
@@ -65,17 +66,30 @@ class Cuts:
     def bands(self, rows_of_tiles: Iterable[Tensor]) -> Iterator[Tensor]:
         """Logits (num_classes, n, ...) from the first row or slice to the last, of the weighted sums of each row."""
         next_tops = [top for top, _ in self.rows[1:]] + [self.rows[-1][1]]
-        rest: Tensor | None = None  # sums of the rows that the next tiles share
-        for sums, (top, _), next_top in zip(rows_of_tiles, self.rows, next_tops, strict=True):
-            if rest is not None:
-                sums[:, : rest.shape[1]] += rest
-            rest = sums[:, next_top - top :].clone()
+        sums_of_rows = iter(rows_of_tiles)
+        for (top, _), next_top in zip(self.rows, next_tops, strict=True):
+            sums = next(sums_of_rows)
+            if self.rest is not None:
+                sums[:, : self.rest.shape[1]] += self.rest
             length = band_length(len(sums), sums.shape[1:])
             for start in range(top, next_top, length):
                 stop = min(start + length, next_top)
                 # a tile's weight is the product of its weights along each axis, and so is their sum over the tiles
                 totals = _outer([self.axes[0].totals[start:stop], *(axis.totals for axis in self.axes[1:])])
                 yield sums[:, start - top : stop - top] / totals.to(sums.dtype)
+            self.rest = sums[:, next_top - top :].clone()
+            del sums  # before the next row's are made
+
+    def first_sums(self, tile: Tensor, shape: Sequence[int]) -> Tensor:
+        """Where the weighted logits of a row's tiles are summed up, (num_classes, *shape), given the first tile's.
+
+        Of a volume they begin with what the slab before has left, which then takes no memory of its own.
+        """
+        sums = tile.new_zeros(len(tile), *shape)
+        if self.rest is not None and len(shape) == 3:
+            sums[:, : self.rest.shape[1]] = self.rest
+            self.rest = None
+        return sums
 
 
 def _outer(factors: Sequence[Tensor]) -> Tensor:

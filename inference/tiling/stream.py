@@ -9,7 +9,7 @@ from torch import Tensor
 
 from data_utils.loading.batch_sampler import images_per_batch, pixels_per_batch
 from inference.tiling.cuts import Cuts
-from inference.tiling.plan import Tiling, plan
+from inference.tiling.planning import Tiling, plan
 from runtime.parallel import map_ahead
 from unet.config import UNetConfig
 
@@ -36,14 +36,14 @@ def stream_logits(
     Args:
         forward: (B, C, h, w) -> (B, num_classes, h, w), of volumes with d before h.
         read: rows [start, stop) of the network's input, (C, stop - start, W), or slices (C, stop - start, H, W); called
-            in a thread, one row of tiles ahead.
+            in a thread, of images one row of tiles ahead; two slabs of a volume would be as large as its logits.
         size: (H, W) or (D, H, W) of the network's input.
         pixels: that share a forward pass.
 
     Memory: W (x H) x the first side of a tile x classes, and what one batch of tiles needs.
     """
     cuts = Cuts(size, tiling)
-    pixels_of = map_ahead(lambda span: read(*span), cuts.rows, ahead=1)
+    pixels_of = map_ahead(lambda span: read(*span), cuts.rows, ahead=1 if len(size) == 2 else 0)
     rows = (TileRow(pixels, cuts, number) for number, pixels in enumerate(pixels_of))
     yield from cuts.bands(_sums(forward, [row], pixels)[0] for row in rows)
 
@@ -93,7 +93,7 @@ def _sums(forward: Forward, rows: Sequence[TileRow], pixels: int) -> list[Tensor
             for tile, (index, numbers), at in zip(logits, batch, places, strict=True):
                 of_row, cuts, number = rows[index]
                 if index not in sums:
-                    sums[index] = tile.new_zeros(tile.shape[0], *of_row.shape[1:])
+                    sums[index] = cuts.first_sums(tile, of_row.shape[1:])
                     cuts.to(tile.device)
                 sums[index][at] += cuts.weight(number, numbers).to(tile.dtype) * tile
     return [sums[index] for index in range(len(rows))]

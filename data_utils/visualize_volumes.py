@@ -68,18 +68,15 @@ def busiest_voxel(mask: np.ndarray) -> tuple[int, ...]:
 
 
 def orthogonal_slices(volume: np.ndarray, at: Sequence[int], spacing: Sequence[float], fill: float = 0) -> np.ndarray:
-    """The axial, the coronal and the sagittal slice through the voxel `at` side by side, (h, w[, C]).
+    """The slices through the voxel `at` in one picture, (h, w[, C]): axial, to its right sagittal, below it coronal.
 
-    volume (D, H, W[, C]) in RAS orientation, spacing (z, y, x) in mm; turned as in `volume_page`. `fill` is what lies
-    below lower slices.
+    volume (D, H, W[, C]) in RAS orientation, spacing (z, y, x) in mm. The patient's right is on the left, anterior is
+    up, superior is up in the coronal slice and on the right in the sagittal one. `fill` is the corner between them.
     """
-    slices = []
-    for axis, place in enumerate(at):
-        plane = np.take(volume, place, axis=axis)[::-1, ::-1]
-        sides = [mm for other, mm in enumerate(spacing) if other != axis]
-        size = [max(1, round(n * mm / min(spacing))) for n, mm in zip(plane.shape[:2], sides, strict=True)]
-        slices.append(resize_mask(plane, (size[0], size[1])))
-    height = max(map(len, slices))
-    below = [[(0, height - len(plane)), *[(0, 0)] * (plane.ndim - 1)] for plane in slices]
-    padded = [np.pad(plane, width, constant_values=fill) for plane, width in zip(slices, below, strict=True)]
-    return np.concatenate(padded, axis=1)
+    z, y, x = at
+    depth, height, width = (max(1, round(n * mm / min(spacing))) for n, mm in zip(volume.shape, spacing, strict=False))
+    picture = np.full((height + depth, width + depth, *volume.shape[3:]), fill, volume.dtype)
+    picture[:height, :width] = resize_mask(volume[z], (height, width))[::-1, ::-1]
+    picture[:height, width:] = resize_mask(volume[:, :, x].swapaxes(0, 1), (height, depth))[::-1]
+    picture[height:, :width] = resize_mask(volume[:, y], (depth, width))[::-1, ::-1]
+    return picture

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from data_utils.visualize import GREY, RED, colorize, overlay, palette, panel, to_rgb
+from data_utils.visualize_volumes import busiest_voxel, orthogonal_slices
 
 
 def test_palette_colours_are_distinct_and_stable():
@@ -81,3 +82,24 @@ def test_panel_is_four_pictures_in_a_row():
     errors = [[tuple(pixel) for pixel in line] for line in pictures[3].tolist()]
     right = (70, 70, 70)
     assert errors == [[right, right, RED, GREY, right], [RED, right, right, right, right]]
+
+
+def test_slices_of_a_volume_lie_as_a_radiologist_expects_them():
+    volume = np.zeros((3, 4, 5), np.uint8)  # (z, y, x) in RAS orientation
+    volume[2, 1, 2], volume[1, 3, 2], volume[1, 1, 4] = 10, 20, 30  # above, before and to the right of (1, 1, 2)
+    volume[1, 1, 2] = 40
+    picture = orthogonal_slices(volume, (1, 1, 2), (2.0, 1.0, 1.0), fill=255)
+    assert picture.shape == (4 + 6, 5 + 6)
+    axial, sagittal, coronal, corner = picture[:4, :5], picture[:4, 5:], picture[4:, :5], picture[4:, 5:]
+    assert (axial[2, 2], axial[0, 2], axial[2, 0]) == (40, 20, 30)
+    assert (sagittal[2, 2], sagittal[0, 3], sagittal[2, 5]) == (40, 20, 10)
+    assert (coronal[3, 2], coronal[0, 2], coronal[3, 0]) == (40, 10, 30)
+    assert (corner == 255).all()
+
+
+def test_the_slices_shown_are_those_with_most_of_the_classes():
+    mask = np.zeros((6, 7, 8), np.uint8)
+    mask[2, 3:6, 1:4] = 1
+    mask[2:5, 4, 2] = 2
+    assert busiest_voxel(mask) == (2, 4, 2)
+    assert busiest_voxel(np.full((6, 7, 8), 255, np.uint8)) == (3, 3, 4)

@@ -78,9 +78,11 @@ def test_a_crop_of_two_sides_does_not_suit_volumes(data, tmp_path):
         run_train(tmp_path / "run", "--dataset", data, *FLAGS, "--crop-size", "32", "32")
 
 
-def test_without_a_plan_volumes_need_a_crop_size(data, tmp_path):
-    with pytest.raises(SettingsError, match="--crop-size D H W"):
-        run_train(tmp_path / "run", "--dataset", data, *FLAGS, "--plan", "none")
+def test_a_run_from_a_model_has_patches_of_its_own_and_keeps_the_poolings(run, data, tmp_path):
+    again = run_train(tmp_path / "run", "--dataset", data, *FLAGS, "--init-from", run.folder / "model")
+    assert again.exit_code == 0, again.output
+    assert f"patches: --crop-size {' '.join(map(str, run.settings['flags']['crop_size']))}" in again.output
+    assert again.config["strides"] == run.config["strides"]
 
 
 def test_slices_of_volumes_train_a_network_of_two_axes(data, tmp_path):

@@ -2,6 +2,7 @@
 
 import atexit
 import json
+import math
 import platform
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from data_utils.analysis.dataset_info import DatasetInfo
-from data_utils.analysis.plan import DEFAULTS, as_flags, check_axes, plan_settings
+from data_utils.analysis.plan import DEFAULTS, as_flags, check_axes, patch_size, plan_settings
 from data_utils.config import DataConfig
 from data_utils.loading.batch_sampler import BatchSplit
 from runtime.console import say
@@ -57,6 +58,9 @@ class RunStart(NamedTuple):
                 saved = self.checkpoint.state["flags"]
                 settings = {name: saved[name] for name in DEFAULTS if getattr(args, name) is None}
             args = Namespace(**vars(args) | settings)
+        elif info.train.records.dims == 3 and not args.crop_size:  # which no default suits
+            args = Namespace(**vars(args) | {"crop_size": patch_size(info, args.max_minutes or math.inf)})
+            say(f"patches: --crop-size {' '.join(map(str, args.crop_size))}")
         check_axes(info, vars(args))
         return args, replace(info, config=DataConfig.from_args(args))
 

@@ -71,7 +71,7 @@ def plan_settings(info: DatasetInfo, asked: Mapping[str, Any]) -> dict[str, Any]
     sized = volumes or asked["image_size"] or asked["crop_size"]
     settle("scale", 1.0 if sized else _scale(info, pixels))
     if volumes:
-        settle("crop_size", patch_size(info, PATCH_VOXELS[short]))
+        settle("crop_size", patch_size(info, minutes))
     elif not asked["image_size"]:
         settle("crop_size", _crop_size(sizes * settings["scale"], CROPPED_PIXELS[short]))
     settle("augment", DEFAULTS["augment"])
@@ -93,11 +93,7 @@ def check_axes(info: DatasetInfo, asked: Mapping[str, Any]) -> None:
     if crop and len(crop) != dims:
         given = " ".join(map(str, crop))
         raise SettingsError(f"--crop-size {given}: {asked['dataset']} holds {kind}, which take {sides}")
-    if dims == 2:
-        return
-    if not crop:
-        raise SettingsError("volumes are trained on in patches: give their size, --crop-size D H W")
-    if asked["encoder"]:
+    if dims == 3 and asked["encoder"]:
         raise SettingsError(f"--encoder {asked['encoder']}: takes images, and {asked['dataset']} holds volumes")
 
 
@@ -157,14 +153,14 @@ def _crop_size(sizes: np.ndarray, pixels: int) -> tuple[int, int] | None:
     return rows, columns
 
 
-def patch_size(info: DatasetInfo, voxels: int) -> tuple[int, int, int]:
-    """(D, H, W) of patches of about `voxels`, as long in mm along each axis, none longer than the median volume.
+def patch_size(info: DatasetInfo, minutes: float) -> tuple[int, int, int]:
+    """(D, H, W) of patches for a run of so many minutes: as long in mm along each axis, none beyond the median volume.
 
     Rounded up to what the poolings that suit them divide.
     """
     spacing = np.array(info.preprocess().spacing)
     median = np.median(info.train.sizes * info.train.spacings / spacing, axis=0).round().clip(1)
-    patch, room = median.copy(), float(voxels)
+    patch, room = median.copy(), float(PATCH_VOXELS[minutes < SHORT])
     axes = list(np.argsort(median * spacing))  # the shortest in mm first: what it leaves, the others have
     while axes:
         edge = (room * spacing[axes].prod()) ** (1 / len(axes))

@@ -133,6 +133,8 @@ def distributed_options(comm_hook: str) -> list[KwargsHandler]:
     """
     # torch 2.13 has another word for it, which accelerate 1.15 does not pass on
     warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
+    # of volumes' weights of size 1, which fit two memory formats: which one their gradients have, a kernel chooses
+    warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides", UserWarning)
     ddp = DistributedDataParallelKwargs(
         broadcast_buffers=False, gradient_as_bucket_view=True, comm_hook=COMM_HOOKS[comm_hook]
     )

@@ -16,9 +16,10 @@ from encoders import write_encoder
 from in_process import Run, parsed, run_train
 from PIL import Image
 from safetensors.torch import load_file
+from volumes import case
 
 import train
-from data_utils.analysis.dataset_info import load_dataset_info
+from data_utils.analysis.dataset_info import DatasetInfo, load_dataset_info
 from data_utils.config import DataConfig
 from data_utils.sources.hf_datasets import HFRecords
 from data_utils.sources.load import load_records
@@ -288,6 +289,23 @@ def check_classes(run, folder, monkeypatch):
     info = load_dataset_info(config("--dataset", folder, "--ignore-index", "7"))
     assert info.class_map.values == (0, 255) and info.class_map.ignore_value == 7
     assert load_dataset_info(config("--dataset", folder)).class_map.values == (0, 7, 255)
+
+
+@checks("--dims", "--spacing", "--normalization")
+def check_volumes(run, tmp_path, monkeypatch):
+    for kind, voxels in zip(("images", "masks"), case(0, (6, 8, 10)), strict=True):
+        (tmp_path / kind).mkdir()
+        for name in "ab":
+            np.save(tmp_path / kind / f"{name}.npy", voxels)
+
+    def info(*flags: str) -> DatasetInfo:
+        return load_dataset_info(config("--dataset", tmp_path, *flags))
+
+    spaced = info("--dims", "3", "--spacing", "4", "2", "1")
+    assert spaced.train.sizes.tolist() == [[6, 8, 10]] and spaced.preprocess().spacing == (4, 2, 1)
+    assert spaced.preprocess().standardize
+    assert info("--spacing", "4", "2", "1", "--normalization", "ct").preprocess().clip is not None
+    assert info("--spacing", "4", "2", "1", "--dims", "2").train.sizes.tolist() == [[8, 10]] * 6
 
 
 @checks("--scale", "--image-size", "--crop-size")

@@ -518,7 +518,7 @@ def test_isbi_is_a_flat_binary_data_set():
     train, val = loaded(DATA / "isbi2012", val_fraction=0.1)
     assert (len(train), len(val)) == (27, 3)
     assert (check_sizes(train) == 512).all()
-    class_map = resolve_classes(discover([train[i] for i in range(5)]), (), None)
+    class_map = resolve_classes(discover(ListRecords([train[i] for i in range(5)])), (), None)
     assert (class_map.names, class_map.values, class_map.ignore_value) == (("background", "foreground"), (0, 255), None)
 
 

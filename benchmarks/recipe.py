@@ -9,7 +9,8 @@ how many steps each candidate makes in a minute of one core's time. `run` trains
 into the minutes, whatever else the machine does meanwhile, in the precision of accelerate's environment variables;
 whose rate was not measured, for it costs what the recipe does, has the recipe's. What stands in RESULTS/scores.jsonl
 is not trained again. `table` prints the means over the seeds, and mean and standard deviation of the paired
-differences to the recipe.
+differences to the recipe. What each candidate changes is in benchmarks/candidates.py; `--candidates "a + b"` makes both
+changes.
 """
 
 import argparse
@@ -21,18 +22,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import torch
 from PIL import Image, ImageDraw, ImageFilter
-from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import train
-from unet.finetune import StartingPoint
+from benchmarks.candidates import CANDIDATES, changes
 
 TRIAL = 25  # steps, of which the median counts
 RARELY = "1000000"
@@ -46,99 +44,6 @@ SETS = {  # as the plan sees them in a short run
     "cracks": ["--crop-size", "192", "192"],
 }
 TRAINING_SLICES = 24  # of ISBI's 30; the last six validate
-
-
-def class_weights(power: float, *, fading: bool = False) -> Callable[[], None]:
-    """Of each class its frequency to the power of -`power`; with `fading` the power falls to 0 over the run."""
-
-    def weigh(_: object, pixels: list[int]) -> Tensor:
-        counts = torch.tensor(pixels, dtype=torch.float32).clamp_min(1)
-        return (counts.median() / counts) ** power
-
-    def patch() -> None:
-        train.class_weight_tensor = weigh
-        if not fading:
-            return
-        make_step, total, done = train.train_step, int(sys.argv[sys.argv.index("--max-steps") + 1]), 0
-        first: list[Tensor] = []
-
-        def train_step(accelerator, model, optimizer, criterion, *rest):
-            nonlocal done
-            first[:] = first or [criterion.class_weights.clone()]
-            criterion.class_weights.copy_(first[0] ** (1 - done / total))
-            done += 1
-            return make_step(accelerator, model, optimizer, criterion, *rest)
-
-        train.train_step = train_step
-
-    return patch
-
-
-def optimizer_setting(name: str, value: object) -> Callable[[], None]:
-    """Another value of an optimizer's group."""
-
-    def patch() -> None:
-        build = train.build_optimizer
-
-        def changed(*args):
-            optimizer = build(*args)
-            for group in optimizer.param_groups:
-                group[name] = value
-            return optimizer
-
-        train.build_optimizer = changed
-
-    return patch
-
-
-def kaiming() -> None:
-    """He et al. 2015, fan out, for the 3 x 3 convolutions."""
-    build = StartingPoint.build
-
-    def initialized(self, *args):
-        network = build(self, *args)
-        for module in network.modules():
-            if isinstance(module, nn.Conv2d) and module.kernel_size == (3, 3):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-        return network
-
-    StartingPoint.build = initialized
-
-
-BEFORE = ["--loss", "ce+dice", "--no-deep-supervision", "--block", "plain", "--batch-size", "4"]
-SGD = ["--optimizer", "sgd", "--learning-rate", "1e-2", "--schedule", "poly", "--weight-decay", "3e-5"]
-# flags behind the recipe's, which win, and what no flag does
-CANDIDATES: dict[str, tuple[list[str], Callable[[], None] | None]] = {
-    "recipe": ([], None),
-    "before: the four below, batches of 4": (BEFORE, None),
-    "loss ce+dice": (["--loss", "ce+dice"], None),
-    "loss ce": (["--loss", "ce"], None),
-    "loss focal+dice": (["--loss", "focal+dice"], None),
-    "no deep supervision": (["--no-deep-supervision"], None),
-    "plain blocks": (["--block", "plain"], None),
-    "batches of 1": (["--batch-size", "1"], None),
-    "batches of 4": (["--batch-size", "4"], None),
-    "width 8": (["--base-channels", "8"], None),
-    "width 24": (["--base-channels", "24"], None),
-    "width 32": (["--base-channels", "32"], None),
-    "depth 5": (["--depth", "5"], None),
-    "bilinear upsampling": (["--upsample", "bilinear"], None),
-    "group norm": (["--norm", "group"], None),
-    "EMA 0.99": (["--ema-decay", "0.99"], None),
-    "learning rate 2e-3": (["--learning-rate", "2e-3"], None),
-    "learning rate 5e-4": (["--learning-rate", "5e-4"], None),
-    "SGD, momentum 0.99, poly": (SGD, optimizer_setting("momentum", 0.99)),
-    "AdamW, beta2 0.95": ([], optimizer_setting("betas", (0.9, 0.95))),
-    "no clipping": (["--max-grad-norm", "0"], None),
-    "class weights 1 / frequency": ([], class_weights(1.0)),
-    "class weights 1 / root of frequency": ([], class_weights(0.5)),
-    "class weights that fade": ([], class_weights(1.0, fading=True)),
-    "Kaiming initialisation": ([], kaiming),
-    "no augmentation": (["--augment", "none"], None),
-    "strong augmentation": (["--augment", "strong"], None),
-    "scale 0.5": (["--scale", "0.5"], None),
-    "scale 0.25": (["--scale", "0.25"], None),
-}
 
 
 def prepare(data: Path, results: Path) -> dict[str, list[str]]:
@@ -191,7 +96,7 @@ def trained(flags: list[str], candidate: str, steps: int, seed: int) -> tuple[di
     """The last record of a run of train.py in a process of its own, and the processor time of a step, in seconds."""
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "run"
-        flags = [*flags, *CANDIDATES[candidate][0], *COMMON, "--output-dir", str(output)]
+        flags = [*flags, *changes(candidate)[0], *COMMON, "--output-dir", str(output)]
         command = [sys.executable, __file__, "train", candidate, *flags, "--max-steps", str(steps), "--seed", str(seed)]
         done = subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         record = json.loads((output / "metrics.jsonl").read_text().splitlines()[-1])
@@ -224,7 +129,8 @@ def run(args: argparse.Namespace) -> None:
                 lines = file.read_text().splitlines() if file.exists() else []
                 if any(json.loads(line).items() >= key.items() for line in lines):
                     continue
-                steps = round(args.minutes * found[name].get(candidate, found[name]["recipe"]))
+                rate = min(found[name].get(part, found[name]["recipe"]) for part in candidate.split(" + "))
+                steps = round(args.minutes * rate)
                 record, _ = trained(sets[name], candidate, steps, seed)
                 scores = {tag: value for tag, value in record.items() if tag.startswith("eval/")}
                 with file.open("a") as out:
@@ -241,7 +147,7 @@ def table(args: argparse.Namespace) -> None:
             continue
         scores.setdefault((record["candidate"], record["set"]), {})[record["seed"]] = record["eval/mean_iou"]
     print("| change | " + " | ".join(SETS) + " | seeds |")
-    for candidate in CANDIDATES:
+    for candidate in dict.fromkeys([*CANDIDATES, *(candidate for candidate, _ in scores)]):
         cells, seeds = [], set()
         for name in SETS:
             mine, base = scores.get((candidate, name), {}), scores.get(("recipe", name), {})
@@ -270,10 +176,10 @@ def train_timed() -> None:
 def main() -> None:
     """The subcommands above, and `train CANDIDATE`, which is train.py with that change and without its report."""
     if sys.argv[1:2] == ["train"]:
-        patch = CANDIDATES[sys.argv[2]][1]
+        patches = changes(sys.argv[2])[1]
         sys.argv = ["train.py", *sys.argv[3:]]
         train.write_results = lambda *_: None
-        if patch is not None:
+        for patch in patches:
             patch()
         train_timed()
         return
@@ -283,7 +189,7 @@ def main() -> None:
         command = commands.add_parser(work.__name__)
         if work is not table:
             command.add_argument("data", type=Path)
-            command.add_argument("--candidates", nargs="+", choices=CANDIDATES, default=list(CANDIDATES))
+            command.add_argument("--candidates", nargs="+", default=list(CANDIDATES))
             command.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
         command.add_argument("results", type=Path)
         if work is not rates:

@@ -1,0 +1,216 @@
+"""Changes to the recipe that benchmarks/recipe.py measures: flags of train.py, and what no flag does.
+
+What no flag does is a function that changes train.py in the process that is about to run it.
+"""
+
+import sys
+from collections.abc import Callable
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import train
+from train_utils import microbatch
+from unet import UNet
+from unet.finetune import StartingPoint
+from unet.losses import SMOOTHING, SegmentationLoss
+
+
+def class_weights(power: float, *, fading: bool = False) -> Callable[[], None]:
+    """Of each class its frequency to the power of -`power`; with `fading` the power falls to 0 over the run."""
+
+    def weigh(_: object, pixels: list[int]) -> Tensor:
+        counts = torch.tensor(pixels, dtype=torch.float32).clamp_min(1)
+        return (counts.median() / counts) ** power
+
+    def patch() -> None:
+        train.class_weight_tensor = weigh
+        if not fading:
+            return
+        make_step, total, done = train.train_step, int(sys.argv[sys.argv.index("--max-steps") + 1]), 0
+        first: list[Tensor] = []
+
+        def train_step(accelerator, model, optimizer, criterion, *rest):
+            nonlocal done
+            first[:] = first or [criterion.class_weights.clone()]
+            criterion.class_weights.copy_(first[0] ** (1 - done / total))
+            done += 1
+            return make_step(accelerator, model, optimizer, criterion, *rest)
+
+        train.train_step = train_step
+
+    return patch
+
+
+def optimizer_setting(name: str, value: object) -> Callable[[], None]:
+    """Another value of an optimizer's group."""
+
+    def patch() -> None:
+        build = train.build_optimizer
+
+        def changed(*args):
+            optimizer = build(*args)
+            for group in optimizer.param_groups:
+                group[name] = value
+            return optimizer
+
+        train.build_optimizer = changed
+
+    return patch
+
+
+def kaiming() -> None:
+    """He et al. 2015, fan out, for the 3 x 3 convolutions."""
+    build = StartingPoint.build
+
+    def initialized(self, *args):
+        network = build(self, *args)
+        for module in network.modules():
+            if isinstance(module, nn.Conv2d) and module.kernel_size == (3, 3):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        return network
+
+    StartingPoint.build = initialized
+
+
+def label_smoothing(share: float = 0.1) -> None:
+    """Szegedy et al. 2016, arXiv:1512.00567: this share of each pixel's truth is spread over all classes."""
+    hard = SegmentationLoss.sums
+
+    def sums(self, logits, masks):
+        pixels, regions = hard(self, logits, masks)
+        spread = -(logits.float().log_softmax(dim=1).mean(dim=1) * (masks != self.ignore_index)).sum()
+        return torch.stack([(1 - share) * pixels + share * spread, regions])
+
+    SegmentationLoss.sums = sums
+
+
+def tversky(missed: float = 0.7) -> None:
+    """-log of Tversky's index (Salehi et al. 2017, arXiv:1706.05721): a missed pixel costs more than a wrong one."""
+    whole = SegmentationLoss.sums
+
+    def sums(self, logits, masks):
+        pixels, _ = whole(self, logits, masks)
+        truth, valid = self._truth(masks, torch.float32)
+        probs = logits.float().softmax(dim=1)
+        overlap = self._class_sums(probs.gather(1, truth.unsqueeze(1)).squeeze(1) * valid, truth)
+        predicted, size = (probs * valid.unsqueeze(1)).sum(dim=(2, 3)), self._class_sums(valid, truth)
+        together = (1 - missed) * predicted + missed * size
+        index = ((together + SMOOTHING).log() - (overlap + SMOOTHING).log()) * (size > 0)
+        return torch.stack([pixels, index.sum()])
+
+    SegmentationLoss.sums = sums
+
+
+def augmented(change: Callable[[Tensor, Tensor, np.random.Generator], None]) -> Callable[[], None]:
+    """`change` does more to each batch of images (B, C, H, W) and masks (B, H, W), in place."""
+
+    def patch() -> None:
+        augment, rng = microbatch.augment, np.random.default_rng(0)
+
+        def more(*args, **statistics):
+            images, masks = augment(*args, **statistics)
+            change(images, masks, rng)
+            return images, masks
+
+        microbatch.augment = more
+
+    return patch
+
+
+def gamma(images: Tensor, masks: Tensor, rng: np.random.Generator) -> None:
+    """nnU-Net's gamma, 0.7 to 1.5, of three images in ten."""
+    for number in np.flatnonzero(rng.random(len(images)) < 0.3):
+        low, high = images[number].aminmax()
+        span = (high - low).clamp_min(1)
+        images[number] = low + span * ((images[number] - low) / span) ** rng.uniform(0.7, 1.5)
+
+
+def low_resolution(images: Tensor, masks: Tensor, rng: np.random.Generator) -> None:
+    """nnU-Net's: one image in four is reduced to between half and all of its size, and enlarged again."""
+    size = images.shape[2:]
+    for number in np.flatnonzero(rng.random(len(images)) < 0.25):
+        small = F.interpolate(images[number : number + 1], scale_factor=rng.uniform(0.5, 1), mode="nearest")
+        images[number] = F.interpolate(small, size, mode="bicubic")[0]
+
+
+def copy_paste() -> Callable[[Tensor, Tensor, np.random.Generator], None]:
+    """Ghiasi et al. 2021, arXiv:2012.07177: every second image gets the rarest class of the image before it."""
+    seen: list[tuple[Tensor, Tensor]] = []
+
+    def paste(images: Tensor, masks: Tensor, rng: np.random.Generator) -> None:
+        for image, mask in zip(images, masks, strict=True):
+            whole = image.clone(), mask.clone()
+            if seen and rng.random() < 0.5 and seen[0][1].shape == mask.shape:
+                from_image, from_mask = seen[0]
+                pixels = torch.bincount(from_mask[from_mask != 255])
+                rarest = torch.where(pixels > 0, pixels, pixels.sum()).argmin()
+                mask[from_mask == rarest] = rarest
+                image[:, from_mask == rarest] = from_image[:, from_mask == rarest]
+            seen[:] = [whole]
+
+    return paste
+
+
+def mirrored_evaluation() -> None:
+    """Probabilities are the mean of an image's and its mirror image's."""
+    forward = UNet.forward
+
+    def both(self, images):
+        logits = forward(self, images)
+        if self.training:
+            return logits
+        return (logits.softmax(dim=1) + forward(self, images.flip(-1)).flip(-1).softmax(dim=1)).log()
+
+    UNet.forward = both
+
+
+BEFORE = ["--loss", "ce+dice", "--no-deep-supervision", "--block", "plain", "--batch-size", "4"]
+SGD = ["--optimizer", "sgd", "--learning-rate", "1e-2", "--schedule", "poly", "--weight-decay", "3e-5"]
+# flags behind the recipe's, which win, and what no flag does; several changes at once are named with " + " between them
+CANDIDATES: dict[str, tuple[list[str], Callable[[], None] | None]] = {
+    "recipe": ([], None),
+    "as before: ce+dice, plain blocks, no deep supervision, batches of 4": (BEFORE, None),
+    "loss ce+dice": (["--loss", "ce+dice"], None),
+    "loss ce": (["--loss", "ce"], None),
+    "loss focal+dice": (["--loss", "focal+dice"], None),
+    "no deep supervision": (["--no-deep-supervision"], None),
+    "plain blocks": (["--block", "plain"], None),
+    "batches of 1": (["--batch-size", "1"], None),
+    "batches of 4": (["--batch-size", "4"], None),
+    "width 8": (["--base-channels", "8"], None),
+    "width 24": (["--base-channels", "24"], None),
+    "width 32": (["--base-channels", "32"], None),
+    "depth 5": (["--depth", "5"], None),
+    "bilinear upsampling": (["--upsample", "bilinear"], None),
+    "group norm": (["--norm", "group"], None),
+    "EMA 0.99": (["--ema-decay", "0.99"], None),
+    "learning rate 2e-3": (["--learning-rate", "2e-3"], None),
+    "learning rate 5e-4": (["--learning-rate", "5e-4"], None),
+    "SGD, momentum 0.99, poly": (SGD, optimizer_setting("momentum", 0.99)),
+    "AdamW, beta2 0.95": ([], optimizer_setting("betas", (0.9, 0.95))),
+    "no clipping": (["--max-grad-norm", "0"], None),
+    "class weights 1 / frequency": ([], class_weights(1.0)),
+    "class weights 1 / root of frequency": ([], class_weights(0.5)),
+    "class weights that fade": ([], class_weights(1.0, fading=True)),
+    "Kaiming initialisation": ([], kaiming),
+    "label smoothing 0.1": ([], label_smoothing),
+    "Tversky 0.7 instead of Dice": ([], tversky),
+    "gamma": ([], augmented(gamma)),
+    "low resolution": ([], augmented(low_resolution)),
+    "copy-paste of the rarest class": ([], augmented(copy_paste())),
+    "mirrored evaluation": ([], mirrored_evaluation),
+    "no augmentation": (["--augment", "none"], None),
+    "strong augmentation": (["--augment", "strong"], None),
+    "scale 0.5": (["--scale", "0.5"], None),
+    "scale 0.25": (["--scale", "0.25"], None),
+    "full size, crops of 256": (["--scale", "1", "--crop-size", "256", "256"], None),
+}
+
+
+def changes(candidate: str) -> tuple[list[str], list[Callable[[], None]]]:
+    """The flags of a candidate, or of several with " + " between them, and what no flag does."""
+    parts = [CANDIDATES[part] for part in candidate.split(" + ")]
+    return [flag for flags, _ in parts for flag in flags], [patch for _, patch in parts if patch]

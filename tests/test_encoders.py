@@ -317,6 +317,8 @@ def test_what_cannot_be_an_encoder_is_refused_in_one_line(folders, tmp_path, mon
 
     refused(config_folder(tmp_path / "vit", model_type="dinov2", hidden_size=8, num_attention_heads=1), "a plain ViT")
     refused(config_folder(tmp_path / "bert", model_type="bert"), "bert is no backbone of transformers; take one of")
+    for family in ("tipsv2", "timm_backbone"):  # backbones to transformers, but of no stages
+        refused(config_folder(tmp_path / family, model_type=family), f"{family} is no backbone of transformers; take")
     with pytest.raises(ModelError, match="takes grey and RGB images, these have 5 channels"):
         built(folders["pp_lcnet"], 5)
     refused(config_folder(tmp_path / "none"), "has no usable config.json")

@@ -127,7 +127,7 @@ def load_encoder(source: str, *, pretrained: bool) -> PretrainedEncoder:
         where = "has no usable config.json" if Path(source).is_dir() else "is no folder, and not to be had from the Hub"
         raise ModelError(f"--encoder {source}: {where}: {one_line(error)}") from error
     backbones = transformers.AutoBackbone._model_mapping
-    if type(config) not in backbones:
+    if type(config) not in backbones or not hasattr(config, "stage_names"):  # some have no stages
         raise ModelError(
             f"--encoder {source}: {config.model_type or 'this'} is no backbone of transformers; take one of {EXAMPLES}"
         )

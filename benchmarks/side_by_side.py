@@ -1,0 +1,155 @@
+"""Which default command scores better after equal minutes, ours or Pytorch-UNet's, trained at the same time.
+
+python benchmarks/side_by_side.py DATA RESULTS --pytorch-unet CHECKOUT --minutes 10
+
+CHECKOUT is of https://github.com/milesial/Pytorch-UNet, DATA holds the folders `camvid` and `isbi2012`; a third set,
+cracks in pavement, is drawn into RESULTS. Each program has one core, one thread and the precision of accelerate's
+environment variables (`--amp` for Pytorch-UNet). Both read the same RGB files; CamVid's void is 255 in the masks.
+
+- Ours: `train.py --dataset SET --max-minutes MINUTES`. Its time includes evaluations and the report.
+- Theirs: `train.py --classes N`, as many epochs as fit; the weights are kept where the time ends, for their script
+  saves only after an epoch. It holds out a tenth of the training images for evaluations of its own.
+
+predict.py makes the masks of the validation images of both, and the code below scores them at the masks' own size.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.recipe import SETS, prepare
+from benchmarks.train import precision, write_stand_ins
+from unet.metrics import confusion_matrix
+
+ROOT = Path(__file__).resolve().parent.parent
+VOID = 255
+CLASSES = {"camvid": [*range(11)], "isbi": [0, 255], "cracks": [0, 1]}  # mask values that are scored
+OUTPUTS = {"camvid": 12, "isbi": 2, "cracks": 2}  # of Pytorch-UNet, to which void is a class
+FOREVER = "1000000"
+WANDB = """
+import os, sys, time
+from types import SimpleNamespace
+
+import torch
+
+END = time.monotonic() + 60 * float(os.environ["MINUTES"])
+
+def log(values):
+    if "train loss" in values and time.monotonic() > END:
+        training = sys._getframe(1).f_locals
+        weights = training["model"].state_dict() | {"mask_values": training["dataset"].mask_values}
+        torch.save(weights, os.environ["CHECKPOINT"])
+        print("\\nsteps:", training["global_step"], flush=True)
+        os._exit(0)
+
+def init(**_):
+    return SimpleNamespace(config={}, log=log)
+
+def Image(*_): pass
+
+Histogram = Image
+"""
+
+
+def write_set(source: Path, folder: Path, name: str) -> None:
+    """RGB PNG files that both programs read."""
+    for part in ("train", "val"):
+        for kind in ("images", "masks"):
+            (folder / part / kind).mkdir(parents=True)
+            for file in sorted((source / part / kind).iterdir()):
+                picture = Image.open(file)
+                if kind == "images":
+                    picture = picture.convert("RGB")
+                elif name == "camvid":
+                    picture = picture.point(lambda value: VOID if value == 11 else value)
+                picture.save(folder / part / kind / f"{file.stem}.png")
+
+
+def start_ours(data: Path, folder: Path, args: argparse.Namespace) -> tuple[list, dict[str, str]]:
+    """The command, and the environment beside this one's."""
+    return [ROOT / "train.py", "--dataset", data, "--max-minutes", args.minutes, "--output-dir", folder / "run"], {}
+
+
+def start_theirs(data: Path, folder: Path, args: argparse.Namespace) -> tuple[list, dict[str, str]]:
+    """As `start_ours`; Pytorch-UNet looks for its data where it is started."""
+    (folder / "data").mkdir()
+    (folder / "data" / "imgs").symlink_to(data / "train" / "images")
+    (folder / "data" / "masks").symlink_to(data / "train" / "masks")
+    write_stand_ins(folder / "stand_ins")
+    (folder / "stand_ins" / "wandb.py").write_text(WANDB)
+    command = [args.pytorch_unet / "train.py", "--classes", OUTPUTS[data.name], "--epochs", FOREVER]
+    path = os.pathsep.join(map(str, [folder / "stand_ins", args.pytorch_unet]))
+    variables = {"PYTHONPATH": path, "MINUTES": str(args.minutes), "CHECKPOINT": str(folder / "weights.pth")}
+    return [*command, *([] if precision() == "no" else ["--amp"])], variables
+
+
+def train_both(data: Path, folder: Path, args: argparse.Namespace) -> dict[str, int]:
+    """Optimizer steps of each program, which have left their models in `folder`."""
+    processes = {}
+    for core, (name, start) in enumerate((("ours", start_ours), ("theirs", start_theirs))):
+        (folder / name).mkdir(parents=True)
+        command, variables = start(data, folder / name, args)
+        command = ["taskset", "-c", core, sys.executable, *command]
+        with (folder / name / "log").open("w") as log:
+            processes[name] = subprocess.Popen(
+                list(map(str, command)), cwd=folder / name, env=os.environ | variables, stdout=log, stderr=log
+            )
+    if any(process.wait() for process in processes.values()):
+        raise SystemExit(f"failed; see {folder}/*/log")
+    ours = json.loads((folder / "ours" / "run" / "metrics.jsonl").read_text().splitlines()[-1])["step"]
+    return {"ours": ours, "theirs": int((folder / "theirs" / "log").read_text().split("steps:")[1])}
+
+
+def score(model: Path, data: Path, masks: Path) -> list[float]:
+    """IoU of each class of the validation images."""
+    predict = [ROOT / "predict.py", "--model", model, "--input", data / "val" / "images", "--output", masks]
+    subprocess.run(list(map(str, [sys.executable, *predict])), check=True, capture_output=True)
+    values = CLASSES[data.name]
+    index = np.full(256, len(values))  # void: ignored in the truth, in a prediction wrong
+    index[values] = range(len(values))
+    matrix = torch.zeros(len(values) + 1, len(values) + 1, dtype=torch.int64)
+    for file in sorted((data / "val" / "masks").iterdir()):
+        predicted, truth = (torch.from_numpy(index[np.asarray(Image.open(f))]) for f in (masks / file.name, file))
+        matrix += confusion_matrix(predicted, truth, len(values) + 1, ignore_index=len(values))
+    hits = matrix.diag()
+    return (hits / (matrix.sum(dim=0) + matrix.sum(dim=1) - hits)).tolist()[:-1]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("data", type=Path)
+    parser.add_argument("results", type=Path)
+    parser.add_argument("--pytorch-unet", type=Path, required=True, metavar="CHECKOUT")
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
+    args = parser.parse_args()
+    args.pytorch_unet = args.pytorch_unet.resolve()
+    os.environ["OMP_NUM_THREADS"] = "1"
+    sources = prepare(args.data, args.results)
+    results = (args.results / "side_by_side").resolve()
+    for name in args.sets:
+        data, folder = results / "sets" / name, results / name
+        if not data.exists():
+            write_set(Path(sources[name][1]), data, name)
+        steps = train_both(data, folder, args)
+        for program, model in (("ours", "run/model"), ("theirs", "weights.pth")):
+            found = score(folder / program / model, data, folder / program / "masks")
+            line = {"set": name, "program": program, "minutes": args.minutes, "steps": steps[program], "iou": found}
+            line["mean_iou"] = float(np.mean(found))
+            line["mean_dice"] = float(np.mean([2 * iou / (1 + iou) for iou in found]))
+            with (results / "scores.jsonl").open("a") as out:
+                out.write(json.dumps(line) + "\n")
+            print(f"{name}, {program}: mean IoU {line['mean_iou']:.3f}, Dice {line['mean_dice']:.3f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,7 +1,7 @@
 """What an encoder is worth and what it costs: scores after equal minutes, and a table of sizes and speeds.
 
 python benchmarks/encoders.py compare CAMVID --minutes 5 --seeds 0 1 2     (30 minutes likewise)
-python benchmarks/encoders.py compare CAMVID --minutes 5 --kinds pretrained frozen random scratch
+python benchmarks/encoders.py compare CAMVID --minutes 5 --kinds pretrained frozen random scratch "without stem"
 python benchmarks/encoders.py table
 
 `compare` trains an ImageNet-pretrained EfficientNet-Lite0 in its kinds, and a U-Net from scratch of as many minutes'
@@ -39,7 +39,8 @@ from transformers.modeling_outputs import BackboneOutput
 
 from unet import UNet, UNetConfig
 from unet.backbone import load_encoder
-from unet.finetune import BASE_CHANNELS
+from unet.blocks import Up
+from unet.finetune import BASE_CHANNELS, StartingPoint
 
 TAPS = {"stage1": 0, "stage2": 2, "stage3": 4, "stage4": 10, "stage5": 15}  # blocks whose outputs are features
 LITE0 = {"image_mean": [127 / 255] * 3, "image_std": [128 / 255] * 3}  # as it was trained
@@ -50,6 +51,7 @@ KINDS = {
     "frozen": ["--encoder", "{encoder}", "--freeze-encoder"],
     "random": ["--encoder", "{encoder}", "--encoder-weights", "random", "--encoder-lr-factor", "1"],
     "scratch": ["--base-channels", "16"],  # 2,030,913 parameters for RGB and 11 classes
+    "without stem": ["--encoder", "{encoder}"],  # the decoder's last level sees what is below it alone
 }
 TRIAL_STEPS = 25  # of which the median counts
 TABLE = {
@@ -123,11 +125,32 @@ def write_lite0(folder: Path) -> None:
     (folder / "README.md").write_text("---\nlicense: apache-2.0\n---\n")
 
 
+class NoStem(nn.Module):
+    """A skip connection of no channels."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return images[:, :0]
+
+
+def leave_out_stem() -> None:
+    """Train without the convolutions at full resolution."""
+    build = StartingPoint.build
+
+    def without(self, *args):
+        network = build(self, *args)
+        channels, config = network.ups[-1].up.in_channels, network.config
+        network.stem = NoStem()
+        network.ups[-1] = Up(channels, 0, config.base_channels, config.norm, config.upsample, config.block)
+        return network.to(memory_format=torch.channels_last)
+
+    StartingPoint.build = without
+
+
 def trained(data: Path, encoder: Path, kind: str, steps: int, seed: int, output: Path) -> tuple[float, float]:
     """Mean IoU after a run of train.py in a process of its own, which knows Lite0, and a step's processor time in s."""
     flags = [flag.format(encoder=encoder) for flag in KINDS[kind]]
     flags += [*LIKE, "--dataset", data, "--output-dir", output, "--max-steps", steps, "--seed", seed]
-    command = [sys.executable, __file__, "train", *map(str, flags)]
+    command = [sys.executable, __file__, "train", kind, *map(str, flags)]
     done = subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     record = json.loads((output / "metrics.jsonl").read_text().splitlines()[-1])
     return record["eval/mean_iou"], float(done.stdout.splitlines()[-1])
@@ -202,7 +225,9 @@ def main() -> None:
     if sys.argv[1:2] == ["train"]:
         from recipe import train_timed
 
-        sys.argv = ["train.py", *sys.argv[2:]]
+        if sys.argv[2] == "without stem":
+            leave_out_stem()
+        sys.argv = ["train.py", *sys.argv[3:]]
         train_timed()
         return
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])

@@ -161,7 +161,7 @@ def table(args: argparse.Namespace) -> None:
 
 
 def train_timed() -> None:
-    """train.py, and the processor time of its median step, in seconds, as the last line that it prints."""
+    """train.py without its report; the last line it prints is the processor time of its median step, in seconds."""
     make_step, starts = train.train_step, []
 
     def train_step(*args):
@@ -169,16 +169,16 @@ def train_timed() -> None:
         return make_step(*args)
 
     train.train_step = train_step
+    train.write_results = lambda *_: None
     train.main()
     print(statistics.median(np.diff(starts)))
 
 
 def main() -> None:
-    """The subcommands above, and `train CANDIDATE`, which is train.py with that change and without its report."""
+    """The subcommands above, and `train CANDIDATE`, which is train.py with that change."""
     if sys.argv[1:2] == ["train"]:
         patches = changes(sys.argv[2])[1]
         sys.argv = ["train.py", *sys.argv[3:]]
-        train.write_results = lambda *_: None
         for patch in patches:
             patch()
         train_timed()

@@ -156,7 +156,7 @@ def main() -> None:
     sources = prepare(args.data, args.results)
     results = (args.results / "side_by_side").resolve()
     for name in args.sets:
-        data, folder = results / "sets" / name, results / name
+        data, folder = results / "sets" / name, results / f"{name}-{args.minutes:g}"
         if not data.exists():
             write_set(Path(sources[name][1]), data, name)
         for program in args.programs:

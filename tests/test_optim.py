@@ -32,6 +32,11 @@ def test_automatic_class_weights_make_classes_weigh_the_same():
     torch.testing.assert_close(weights * torch.tensor([900, 90, 10]), torch.full((3,), 1000 / 3), rtol=5e-7, atol=0)
 
 
+def test_a_class_without_pixels_weighs_1():
+    assert class_weight_tensor(["auto"], [30, 0, 10])[1] == 1
+    assert class_weight_tensor(["auto"], [0, 0]).tolist() == [1, 1]
+
+
 def test_class_weights_must_be_one_for_each_class():
     assert class_weight_tensor([1.0, 2.0], [10, 10]).tolist() == [1.0, 2.0]
     with pytest.raises(SettingsError, match="3 values for 2 classes"):

@@ -41,7 +41,7 @@ def build_optimizer(
 
 
 def class_weight_tensor(weights: Sequence[float | str] | None, class_pixels: Sequence[int]) -> Tensor | None:
-    """(num_classes,) loss weights: as given, or for ["auto"] inverse to the classes' pixels.
+    """(num_classes,) loss weights: as given, or for ["auto"] inverse to the classes' pixels, 1 for a class without any.
 
     Raises SettingsError where their number is not that of the classes.
     """
@@ -49,7 +49,7 @@ def class_weight_tensor(weights: Sequence[float | str] | None, class_pixels: Seq
         return None
     if list(weights) == ["auto"]:
         pixels = torch.tensor(class_pixels, dtype=torch.float32)
-        return pixels.sum() / (len(pixels) * pixels.clamp_min(1))
+        return torch.where(pixels > 0, pixels.sum() / (len(pixels) * pixels), 1)
     if "auto" in weights or len(weights) != len(class_pixels):
         given, classes = len(weights), len(class_pixels)
         raise SettingsError(

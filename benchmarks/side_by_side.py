@@ -125,18 +125,23 @@ def train_ours() -> None:
 
 
 def score(model: Path, data: Path, masks: Path) -> list[float]:
-    """IoU of each class of the validation images."""
+    """IoU of each class of the validation images, whose masks predict.py writes."""
     predict = [ROOT / "predict.py", "--model", model, "--input", data / "val" / "images", "--output", masks]
     subprocess.run(list(map(str, [sys.executable, *predict])), check=True, capture_output=True)
-    values = CLASSES[data.name]
-    index = np.full(256, len(values))  # void: ignored in the truth, in a prediction wrong
+    return class_iou(masks, data / "val" / "masks", CLASSES[data.name])
+
+
+def class_iou(masks: Path, truth: Path, values: list[int]) -> list[float]:
+    """IoU of each class of mask `values`, of masks with those of the same name; other values in the truth are void."""
+    void = len(values)  # nowhere counted in the truth, always wrong in a mask
+    index = np.full(256, void)
     index[values] = range(len(values))
-    matrix = torch.zeros(len(values) + 1, len(values) + 1, dtype=torch.int64)
-    for file in sorted((data / "val" / "masks").iterdir()):
-        predicted, truth = (torch.from_numpy(index[np.asarray(Image.open(f))]) for f in (masks / file.name, file))
-        matrix += confusion_matrix(predicted, truth, len(values) + 1, ignore_index=len(values))
+    matrix = torch.zeros(void + 1, void + 1, dtype=torch.int64)
+    for file in sorted(truth.iterdir()):
+        found, true = (torch.from_numpy(index[np.asarray(Image.open(f))]) for f in (masks / file.name, file))
+        matrix += confusion_matrix(found, true, void + 1, ignore_index=void)
     hits = matrix.diag()
-    return (hits / (matrix.sum(dim=0) + matrix.sum(dim=1) - hits)).tolist()[:-1]
+    return (hits / (matrix.sum(dim=0) + matrix.sum(dim=1) - hits)).tolist()[:void]
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 
+import numpy as np
 import pytest
 import torch
 from conftest import write_folder
@@ -10,8 +11,10 @@ from PIL import Image
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from benchmarks.candidates import CANDIDATES, changes
 from benchmarks.mixed_sizes import SIZES, losses, seen, write_photographs
 from benchmarks.roofline import CAST_BYTES, NORM, RELU, WEIGHT_BYTES, layout_seconds, other_bytes
+from benchmarks.side_by_side import VOID, class_iou
 from benchmarks.train import step_seconds, write_stand_ins
 from unet import UNet, UNetConfig
 
@@ -40,6 +43,19 @@ def test_the_stand_in_for_wandb_marks_steps_and_evaluations(tmp_path, monkeypatc
     marks = [json.loads(line) for line in (tmp_path / "marks.jsonl").read_text().splitlines()]
     assert [mark["step"] for mark in marks] == [True, False]
     assert marks[0]["seconds"] < marks[1]["seconds"]
+
+
+def test_a_candidate_of_the_recipe_may_be_several_changes():
+    flags, patches = changes("scale 0.5 + gamma + batches of 4")
+    assert flags == ["--scale", "0.5", "--batch-size", "4"] and patches == [CANDIDATES["gamma"][1]]
+    assert changes("recipe") == ([], [])
+
+
+def test_scores_side_by_side_leave_out_void_and_punish_its_prediction(tmp_path):
+    for folder, rows in (("truth", [[0, 0, 7, VOID]]), ("masks", [[0, VOID, 7, 7]])):
+        (tmp_path / folder).mkdir()
+        Image.fromarray(np.array(rows, np.uint8)).save(tmp_path / folder / "a.png")
+    assert class_iou(tmp_path / "masks", tmp_path / "truth", [0, 7]) == [1 / 2, 1]
 
 
 class BytesMoved(TorchDispatchMode):

@@ -146,15 +146,16 @@ def table(args: argparse.Namespace) -> None:
         if record["minutes"] != args.minutes:
             continue
         scores.setdefault((record["candidate"], record["set"]), {})[record["seed"]] = record["eval/mean_iou"]
-    print("| change | " + " | ".join(SETS) + " | seeds |")
+    print("| change | " + " | ".join(SETS) + " | seeds |\n" + "|---" * (len(SETS) + 2) + "|")
     for candidate in dict.fromkeys([*CANDIDATES, *(candidate for candidate, _ in scores)]):
         cells, seeds = [], set()
         for name in SETS:
             mine, base = scores.get((candidate, name), {}), scores.get(("recipe", name), {})
             pairs = [mine[seed] - base[seed] for seed in mine if seed in base]
-            spread = f" ± {statistics.stdev(pairs):.3f}" if len(pairs) > 1 and candidate != "recipe" else ""
             means = f"{statistics.mean(mine.values()):.3f}" if mine else ""
-            cells.append(means + (f" ({statistics.mean(pairs):+.3f}{spread})" if pairs and spread else ""))
+            spread = f" ± {statistics.stdev(pairs):.3f}" if len(pairs) > 1 else ""
+            paired = f" ({statistics.mean(pairs):+.3f}{spread})" if pairs and candidate != "recipe" else ""
+            cells.append(means + paired)
             seeds.add(len(mine))
         if any(cells):
             print(f"| {candidate} | " + " | ".join(cells) + f" | {max(seeds)} |")

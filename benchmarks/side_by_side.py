@@ -30,7 +30,7 @@ from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.recipe import SETS, prepare
+from benchmarks.recipe import prepare
 from benchmarks.train import precision, write_stand_ins
 from unet.metrics import confusion_matrix
 
@@ -153,7 +153,7 @@ def main() -> None:
     parser.add_argument("results", type=Path)
     parser.add_argument("--pytorch-unet", type=Path, required=True, metavar="CHECKOUT")
     parser.add_argument("--minutes", type=float, default=10)
-    parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
+    parser.add_argument("--sets", nargs="+", choices=CLASSES, default=list(CLASSES))
     parser.add_argument("--programs", nargs="+", choices=PROGRAMS, default=list(PROGRAMS))
     args = parser.parse_args()
     args.pytorch_unet = args.pytorch_unet.resolve()

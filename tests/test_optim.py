@@ -26,10 +26,10 @@ def test_weight_decay_spares_norms_and_biases():
         assert (decayed["weight_decay"], others["weight_decay"]) == (0.01, 0)
 
 
-def test_automatic_class_weights_make_classes_weigh_the_same():
+def test_automatic_class_weights_are_the_root_of_the_inverse_frequencies():
     weights = class_weight_tensor(["auto"], [900, 90, 10])
     # float32: measured 9e-8
-    torch.testing.assert_close(weights * torch.tensor([900, 90, 10]), torch.full((3,), 1000 / 3), rtol=5e-7, atol=0)
+    torch.testing.assert_close(weights**2 * torch.tensor([900, 90, 10]), torch.full((3,), 1000 / 3), rtol=5e-7, atol=0)
 
 
 def test_a_class_without_pixels_weighs_1():

@@ -41,7 +41,10 @@ def build_optimizer(
 
 
 def class_weight_tensor(weights: Sequence[float | str] | None, class_pixels: Sequence[int]) -> Tensor | None:
-    """(num_classes,) loss weights: as given, or for ["auto"] inverse to the classes' pixels, 1 for a class without any.
+    """(num_classes,) loss weights: as given, or for ["auto"] inverse to the root of each class's pixels.
+
+    The root takes less from large classes than the frequency itself (docs/results.md). A class of as many pixels as the
+    classes have on average weighs 1, and one without any does too.
 
     Raises SettingsError where their number is not that of the classes.
     """
@@ -49,7 +52,7 @@ def class_weight_tensor(weights: Sequence[float | str] | None, class_pixels: Seq
         return None
     if list(weights) == ["auto"]:
         pixels = torch.tensor(class_pixels, dtype=torch.float32)
-        return torch.where(pixels > 0, pixels.sum() / (len(pixels) * pixels), 1)
+        return torch.where(pixels > 0, (pixels.sum() / (len(pixels) * pixels)).sqrt(), 1)
     if "auto" in weights or len(weights) != len(class_pixels):
         given, classes = len(weights), len(class_pixels)
         raise SettingsError(

@@ -121,6 +121,8 @@ MUTANTS = [
     ),
     Mutant("train_utils/optim.py", "decay = weight_decay if", "decay = 0.0 if", "test_flags.py"),
     Mutant("train_utils/optim.py", " and isinstance(module, DECAYED) else 0.0", " else weight_decay", "test_flags.py"),
+    Mutant("train_utils/optim.py", "* pixels)).sqrt()", "* pixels))", "test_optim.py test_flags.py"),
+    Mutant("train_utils/optim.py", "torch.where(pixels > 0, ", "torch.where(pixels >= 0, ", "test_optim.py"),
     Mutant("train_utils/optim.py", "nesterov=True", "nesterov=False", "test_flags.py"),
     Mutant("train_utils/ema.py", "min(self.decay, (1 + step) / (10 + step))", "self.decay", "test_flags.py"),
     Mutant("train_utils/ema.py", "weight = is_made * (", "weight = torch.ones(()) * (", "test_nan_guard.py"),

@@ -530,6 +530,7 @@ MUTANTS = [
     Mutant("unet/blocks.py", "y + self.shortcut(x)", "y", "test_model.py"),
     Mutant("data_utils/analysis/plan.py", "if detail_kept(info, scale) < DETAIL_KEPT:", "if False:", "test_plan.py"),
     Mutant("data_utils/analysis/plan.py", "if settings[name] is None:", "if True:", "test_plan.py"),
+    Mutant("data_utils/analysis/plan.py", "default=0) < RARE * sum(pixels)", "default=0) < 0", "test_plan.py"),
     Mutant("train_utils/run_dir.py", "if self.checkpoint.path is None:", "if True:", "test_plan.py"),
 ]
 

@@ -39,5 +39,9 @@ def test_a_class_without_pixels_weighs_1():
 
 def test_class_weights_must_be_one_for_each_class():
     assert class_weight_tensor([1.0, 2.0], [10, 10]).tolist() == [1.0, 2.0]
+    assert class_weight_tensor(["none"], [10, 10]) is None
     with pytest.raises(SettingsError, match="3 values for 2 classes"):
         class_weight_tensor([1.0, 2.0, 3.0], [10, 10])
+    for word in ("auto", "none"):
+        with pytest.raises(SettingsError, match="2 values for 2 classes"):
+            class_weight_tensor([word, 1.0], [10, 10])

@@ -83,6 +83,18 @@ def test_evaluation_takes_its_share_of_the_time_at_most(tmp_path):
     assert every % 2 == 0  # whole epochs
 
 
+def test_rare_classes_of_more_than_two_are_weighted(tmp_path):
+    info = load_info(write_pairs(tmp_path, 10, (64, 64)))
+    assert planned(info)["class_weights"] is None
+    mask = np.zeros((64, 64), np.uint8)
+    for rows, expected in ((32, False), (8, True)):  # of 640: 5 and 1.25% of the pixels
+        mask[:], mask[:rows] = 255, 100
+        Image.fromarray(mask).save(tmp_path / "masks" / "0.png")
+        settings = planned(load_info(tmp_path))
+        assert ("--class-weights auto" in as_flags(settings)) == expected
+    assert "class_weights" not in planned(load_info(tmp_path), "--class-weights", "none")
+
+
 def test_a_stream_gets_the_defaults(tmp_path):
     info = load_info(write_pairs(tmp_path, 10, (64, 64)))
     info.train.sizes[:] = 0

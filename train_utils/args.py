@@ -192,7 +192,12 @@ def _add_optimization_flags(optim: Group) -> None:
     optim.add_argument("--loss", choices=LOSSES, default="ce+logdice", help="training loss")
     levels = argparse.BooleanOptionalAction
     optim.add_argument("--deep-supervision", action=levels, default=True, help="coarser levels predict in training too")
-    optim.add_argument("--class-weights", type=arg.auto_or(arg.positive), nargs="+", help="auto, or one for each class")
+    weights = "auto, none, or one for each class; default: by the plan"
+    optim.add_argument("--class-weights", type=_class_weight, nargs="+", metavar="WEIGHT", help=weights)
+
+
+def _class_weight(text: str) -> float | str:
+    return text if text == "none" else arg.auto_or(arg.positive)(text)
 
 
 def _add_run_flags(run: Group) -> None:

@@ -41,21 +41,21 @@ def build_optimizer(
 
 
 def class_weight_tensor(weights: Sequence[float | str] | None, class_pixels: Sequence[int]) -> Tensor | None:
-    """(num_classes,) loss weights: as given, or for ["auto"] inverse to the root of each class's pixels.
+    """(num_classes,) loss weights: as given, or none, or for ["auto"] inverse to the root of each class's pixels.
 
     The root takes less from large classes than the frequency itself (docs/results.md). A class of as many pixels as the
     classes have on average weighs 1, and one without any does too.
 
     Raises SettingsError where their number is not that of the classes.
     """
-    if weights is None:
+    if weights is None or list(weights) == ["none"]:
         return None
     if list(weights) == ["auto"]:
         pixels = torch.tensor(class_pixels, dtype=torch.float32)
         return torch.where(pixels > 0, (pixels.sum() / (len(pixels) * pixels)).sqrt(), 1)
-    if "auto" in weights or len(weights) != len(class_pixels):
+    if {"auto", "none"} & {*weights} or len(weights) != len(class_pixels):
         given, classes = len(weights), len(class_pixels)
         raise SettingsError(
-            f"--class-weights has {given} values for {classes} classes; give `auto` or one for each class"
+            f"--class-weights has {given} values for {classes} classes; give `auto`, `none` or one for each class"
         )
     return torch.tensor(weights)

@@ -25,6 +25,7 @@ DEFAULTS: dict[str, Any] = {  # without a plan: the original U-Net on images as 
     "base_channels": None,  # UNetConfig's, or what suits an encoder
     "block": None,
     "batch_size": 4,
+    "class_weights": None,
     "epochs": 10,
     "eval_every": 0,
     "checkpoint_every": 0,
@@ -44,6 +45,7 @@ MASKS = 32  # that it is measured on
 PATCH_VOXELS = {True: 48 * 48 * 48, False: 128 * 128 * 128}  # of volumes
 VOLUMES_OF_STEP = 2
 SIDE_STEP = 32  # crops are a multiple of it
+RARE = 0.02  # share of the pixels
 STEPS = 2000  # that a run takes at least
 EVALUATION_SHARE = 0.1  # of the time of training, at most
 FORWARD_SHARE = 1 / 3  # of a training step's time that its forward pass takes
@@ -79,6 +81,8 @@ def plan_settings(info: DatasetInfo, asked: Mapping[str, Any]) -> dict[str, Any]
         settle("base_channels", WIDTH_OF_MANY if len(info.train) >= MANY_IMAGES and not short else WIDTH[short])
     settle("block", "residual")
     settle("batch_size", VOLUMES_OF_STEP if volumes else BATCH_SIZE[short])
+    # of volumes it is not measured
+    settle("class_weights", ("auto",) if _has_rare_class(info.class_pixels) and not volumes else None)
     epochs = 0 if asked["max_steps"] or asked["max_minutes"] else STEPS * settings["batch_size"] / len(info.train)
     settle("epochs", max(DEFAULTS["epochs"], math.ceil(epochs)))
     settle("eval_every", _eval_every(info, settings))
@@ -151,6 +155,11 @@ def _crop_size(sizes: np.ndarray, pixels: int) -> tuple[int, int] | None:
     crop = (min(height, max(side, pixels / width)), min(width, max(side, pixels / height)))
     rows, columns = (max(SIDE_STEP, SIDE_STEP * math.floor(length / SIDE_STEP)) for length in crop)
     return rows, columns
+
+
+def _has_rare_class(pixels: list[int]) -> bool:
+    """Whether one of more than two classes is rare; what two gain by weights is nothing."""
+    return len(pixels) > 2 and min(filter(None, pixels), default=0) < RARE * sum(pixels)
 
 
 def patch_size(info: DatasetInfo, minutes: float) -> tuple[int, int, int]:

@@ -13,7 +13,9 @@ from typing import NamedTuple
 from data_utils.image_io.formats import IMAGE_SUFFIXES, VolumeFile
 from data_utils.image_io.reader import read_header
 from data_utils.image_io.tiff import is_tiff, tiff_pages
+from data_utils.image_io.volume_formats import STACK_SUFFIXES, Spacing
 from data_utils.image_io.volumes import is_volume, read_volume_header, volume_stem
+from data_utils.sources.volumes import spacing_of
 from inference.scoring.true_masks import TrueMasks
 from runtime.errors import DataError
 
@@ -78,14 +80,16 @@ def find_jobs(
     truth: Path | None = None,
     mask_suffix: str | None = None,
     channels: int = 1,
+    stacks: Spacing | None = None,
 ) -> list[Job]:
     """Every input once, with outputs <relative stem><extension>, or <relative stem>_<page> for TIFFs of many pages.
 
-    `channels` are those that the model takes. DataError for inputs that are not there, have no true mask, or would
-    write one file twice or over an input.
+    `channels` are those that the model takes; a model of volumes takes .npy and TIFF files as stacks, of the spacing
+    `stacks`, (z, y, x) in mm, where no spacing.json beside them or above has another. DataError for inputs that are not
+    there, have no true mask, or would write one file twice or over an input.
     """
     files = [pair for pattern in patterns for pair in _matches(pattern, output)]
-    inputs = _inputs(list(dict.fromkeys(files)), channels)
+    inputs = _inputs(list(dict.fromkeys(files)), channels, stacks)
     pages = _pages(inputs)
 
     def page_stem(item: Input, number: int) -> Path:
@@ -118,7 +122,7 @@ def find_jobs(
     return jobs
 
 
-def _inputs(files: Sequence[tuple[Path, Path]], channels: int) -> list[Input]:
+def _inputs(files: Sequence[tuple[Path, Path]], channels: int, stacks: Spacing | None) -> list[Input]:
     """Images as they are; volumes CASE_0000, CASE_0001, ... are the channels of CASE if the model takes several.
 
     If it takes one, `_0000` is no part of the names where all volumes have it.
@@ -130,10 +134,16 @@ def _inputs(files: Sequence[tuple[Path, Path]], channels: int) -> list[Input]:
         match = numbered.get(file)
         key = (file.parent, stem.with_name(match[1])) if match and are_cases else (file, stem)
         parts.setdefault(key, []).append(file)
-    return [
-        Input(stem, found[0], VolumeFile(tuple(sorted(map(str, found)))) if found[0] in numbered else None)
-        for (_, stem), found in parts.items()
-    ]
+    return [Input(stem, found[0], _volume_file(found, stacks)) for (_, stem), found in parts.items()]
+
+
+def _volume_file(files: Sequence[Path], stacks: Spacing | None) -> VolumeFile | None:
+    """The files of a volume, or a stack where stacks are volumes; None of an image."""
+    if is_volume(files[0]):
+        return VolumeFile(tuple(sorted(map(str, files))))
+    if stacks is None or not str(files[0]).lower().endswith(STACK_SUFFIXES):
+        return None
+    return VolumeFile((str(files[0]),), spacing_of(files[0].parent) or stacks)
 
 
 def _matches(pattern: str, output: Path) -> list[tuple[Path, Path]]:

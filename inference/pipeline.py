@@ -26,7 +26,7 @@ from runtime.memory import memory_shortage
 from runtime.parallel import default_workers, pipelined
 
 ERRORS_OF_ONE_FILE = (DataError, MemoryShortage, OSError)  # the others are predicted all the same
-REMEDY = "--tile-size 512, or less than it was, takes less"
+REMEDY = "--tile-size {}, or less than it was, takes less"
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,9 @@ class Work:
 
 def plan_work(args: Namespace, predictor: Predictor, writer: PredictionWriter) -> Work:
     """Find the inputs, check the output folder, and say beforehand what the user should know."""
-    channels = predictor.config.in_channels
-    jobs = find_jobs(args.input, args.output, writer.extensions, args.truth, args.mask_suffix, channels)
+    config = predictor.config
+    channels, stacks = config.in_channels, config.preprocess.spacing if config.dims == 3 else None
+    jobs = find_jobs(args.input, args.output, writer.extensions, args.truth, args.mask_suffix, channels, stacks)
     finished = {job for job in jobs if writer.is_finished(job)}
     todo = [job for job in jobs if job not in finished]
     tilings: Counter[Tiling] = Counter()
@@ -95,7 +96,7 @@ class PredictionPipeline:
         first, read = batch[0]
         if first in self.finished:
             return [partial(self.writer.score, first)]
-        with memory_shortage(first.name, REMEDY):
+        with memory_shortage(first.name, REMEDY.format(64 if first.volume else 512)):
             if read is None:
                 score = self._volume(first) if first.volume else self._in_windows(first)
                 return [lambda: score]
@@ -127,7 +128,7 @@ class PredictionPipeline:
     def _write(self, job: Job, size: tuple[int, int], shown: ArrayRegions | None, logits: Tensor) -> Score | None:
         # few rows at a time take less memory; a GPU would have each of them wait for what else is to be computed
         bands = logits.split(band_length(len(logits), size) if logits.is_cpu else size[0], dim=1)
-        with memory_shortage(job.name, REMEDY):
+        with memory_shortage(job.name, REMEDY.format(512)):
             return self.writer.write(job, size, bands, shown)
 
 

@@ -86,6 +86,8 @@ def open_input(
     voxels, header = read_volume(image, name)
     reads: list[Read] = []
     for config in configs:
+        if config.dims == 3 and header.channels != config.in_channels:  # a scan that lacks some is none of a grey photo
+            raise ImageError(f"{name}: has {header.channels} channels, the model takes {config.in_channels}")
         volume = VolumeInput(voxels, header, config.preprocess, config.in_channels, name)
         reads.append(partial(_read_slices, volume, config))
     return header.size, header.spacing, reads

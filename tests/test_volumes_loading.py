@@ -286,7 +286,7 @@ def test_evaluation_sees_whole_volumes_at_the_networks_size_and_masks_at_their_o
     split = BatchSplit(2, processes=1, micro_batch_size=2, accumulation=1)
     _, loader = build_loaders(info, model, shapes, split, range(1), 0, torch.device("cpu"))
     batches = list(loader)
-    assert [batch["indices"] for batch in batches] == [[0, 2], [1]]
+    assert [batch["indices"] for batch in batches] == [[0], [2], [1]]
     for found in batches:
         for index, image, mask in zip(found["indices"], found["images"], found["masks"], strict=True):
             assert image.shape == (1, *shapes.val[index]) and mask.shape == tuple(info.val.sizes[index])

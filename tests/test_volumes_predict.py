@@ -439,3 +439,19 @@ def test_predict_py_writes_and_scores_volumes(tmp_path):
     assert of_cases["classes"] == ["some"] and of_cases["cases"] == 2
     assert of_cases["dice"][0] == pytest.approx(np.mean([case["dice"][1] for case in metrics["by_image"]]))
     assert {"hd95_mm", "surface_dice_1mm", "surface_dice_2mm"} <= metrics["by_image"][0].keys()
+
+
+def test_stacks_are_predicted_and_scored_with_their_spacing(tmp_path):
+    model = network(preprocess=Preprocess(spacing=(2.0, 1.0, 1.0)))
+    for kind in ("images", "masks"):
+        (tmp_path / kind).mkdir()
+    np.save(tmp_path / "images" / "a.npy", voxels((6, 20, 24)))
+    np.save(tmp_path / "masks" / "a.npy", np.ones((6, 20, 24), np.uint8))
+    inputs, output = [tmp_path / "images"], tmp_path / "out"
+    ((_, score),) = predict(Predictor(model), inputs, output, truth=tmp_path / "masks", overwrite=True)
+    assert int(score.matrix.sum()) == 6 * 20 * 24
+    mask = nibabel.load(output / "a.nii.gz")
+    assert mask.shape == (24, 20, 6) and mask.header.get_zooms() == (1, 1, 2)
+    (tmp_path / "spacing.json").write_text("[4, 1, 1]")
+    predict(Predictor(model), inputs, output, overwrite=True)
+    assert nibabel.load(output / "a.nii.gz").header.get_zooms() == (1, 1, 4)

@@ -74,8 +74,7 @@ def steps_ahead(
     A micro-batch is images (B, C, *size) float32, channels last, and masks (B, *size) int64. `data_ready` is told when
     they are here.
     """
-    mean, std = (torch.tensor(values) for values in (info.normalization.mean, info.normalization.std))
-    fill, std = upload(mean, loader.device), upload(std, loader.device)
+    fill, std = (upload(torch.from_numpy(of), loader.device) for of in (loader.dataset.fill, loader.dataset.std))
     batches = iter(loader)
     while raw := list(islice(batches, split.accumulation)):
         data_ready(raw)

@@ -27,6 +27,7 @@ from train_utils.schedule import Schedule
 from unet.backbone import encoder_name
 from unet.config import UNetConfig
 from unet.finetune import ARCHITECTURE, AXES
+from unet.loading import load_model
 
 PACKAGES = ("torch", "accelerate", "datasets", "safetensors", "huggingface_hub", "pillow", "numpy")
 
@@ -59,7 +60,8 @@ class RunStart(NamedTuple):
                 settings = {name: saved[name] for name in DEFAULTS if getattr(args, name) is None}
             args = Namespace(**vars(args) | settings)
         elif info.train.records.dims == 3 and not args.crop_size:  # which no default suits
-            args = Namespace(**vars(args) | {"crop_size": patch_size(info, args.max_minutes or math.inf)})
+            source = load_model(args.init_from).config.preprocess if args.init_from else None
+            args = Namespace(**vars(args) | {"crop_size": patch_size(info, args.max_minutes or math.inf, source)})
             say(f"patches: --crop-size {' '.join(map(str, args.crop_size))}")
         check_axes(info, vars(args))
         return args, replace(info, config=DataConfig.from_args(args))

@@ -108,7 +108,7 @@ class DatasetInfo:
         listed = "; ".join(bad[:LISTED] + ["..."] * (len(bad) > LISTED))
         kind, spacing = "images", self.preprocess().spacing
         if spacing:
-            kind = f"volumes, resampled to {', '.join(f'{side:g}' for side in spacing)} mm along z, y, x"
+            kind = f"volumes, mostly of {', '.join(f'{side:g}' for side in spacing)} mm along z, y, x"
         return (
             f"{len(self.train)} training and {len(self.val)} validation {kind}, {self.channels} channels, classes "
             + ", ".join(f"{value}={name}" for value, name in named)
@@ -233,7 +233,8 @@ def class_pixels(found: dict[MaskValue, int], class_map: ClassMap) -> list[int]:
 
 def _locations_of(found: ClassLocations, class_map: ClassMap, volumes: bool) -> list[np.ndarray]:
     """The locations of each class that there is, as `class_pixels` finds it; of volumes not of the background."""
-    locations = [found.get(value, found.get(as_grey(value))) for value in class_map.values[volumes:]]
+    values = [value for value in class_map.values if not (volumes and value == 0)]
+    locations = [found.get(value, found.get(as_grey(value))) for value in values]
     return [pixels for pixels in locations if pixels is not None]
 
 

@@ -11,8 +11,9 @@ from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.volumes import read_label_volume, read_volume, same_grid
 from data_utils.sources.records import Record
 from runtime.errors import DataError
-from unet.config import MaskValue
+from unet.config import IGNORE_INDEX, MaskValue
 
+UNLABELLED = (0, IGNORE_INDEX)
 LOCATIONS = 1000  # voxels of each value that are remembered, for patches around them
 FOREGROUND = 10_000  # values of labelled voxels of a volume that CT's statistics are made of
 
@@ -58,20 +59,23 @@ def _some(
     most: int,
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """(n, 3) of at most `most` voxels of a label (D, H, W) that hold `wanted`, or None: anything above 0.
+    """(n, 3) of at most `most` voxels of a label (D, H, W) that hold `wanted`, or None: a class but the
+    first, 0, and not the usual ignored value, 255.
 
     `counts` are those of its slices, so that only slices with chosen voxels are searched, one at a time.
     """
 
     def count(of_plane: dict[MaskValue, int]) -> int:
-        return of_plane.get(wanted, 0) if wanted is not None else sum(n for value, n in of_plane.items() if value != 0)
+        if wanted is not None:
+            return of_plane.get(wanted, 0)
+        return sum(n for value, n in of_plane.items() if value not in UNLABELLED)
 
     ends = np.cumsum([0, *map(count, counts)])
     chosen = np.sort(rng.choice(ends[-1], min(most, ends[-1]), replace=False, shuffle=False))
     parts = [np.empty((0, 3), np.int64)]
     for z in np.unique(np.searchsorted(ends, chosen, side="right") - 1).tolist():
         ranks = chosen[(chosen >= ends[z]) & (chosen < ends[z + 1])] - ends[z]
-        there = np.flatnonzero(values[z] == wanted if wanted is not None else values[z] > 0)[ranks]
+        there = np.flatnonzero(values[z] == wanted if wanted is not None else ~np.isin(values[z], UNLABELLED))[ranks]
         y, x = divmod(there, values.shape[2])
         parts.append(np.stack([np.full_like(y, z), y, x], axis=1))
     return np.concatenate(parts)

@@ -15,7 +15,7 @@ from data_utils.image_io.reader import read_mask
 from data_utils.image_io.regions import LARGE
 from data_utils.image_io.resize import resize_mask
 from runtime.errors import SettingsError
-from unet.config import IGNORE_INDEX, level_axes
+from unet.config import IGNORE_INDEX, Preprocess, level_axes
 from unet.metrics import confusion_matrix, scores
 
 DEFAULTS: dict[str, Any] = {  # without a plan: the original U-Net on images as they are
@@ -97,6 +97,8 @@ def check_axes(info: DatasetInfo, asked: Mapping[str, Any]) -> None:
     if crop and len(crop) != dims:
         given = " ".join(map(str, crop))
         raise SettingsError(f"--crop-size {given}: {asked['dataset']} holds {kind}, which take {sides}")
+    if asked["normalization"] and asked["init_from"]:
+        raise SettingsError("--normalization: a model that --init-from names keeps its own; leave the flag out")
     if dims == 3 and asked["encoder"]:
         raise SettingsError(f"--encoder {asked['encoder']}: takes images, and {asked['dataset']} holds volumes")
 
@@ -162,12 +164,12 @@ def _has_rare_class(pixels: list[int]) -> bool:
     return len(pixels) > 2 and min(filter(None, pixels), default=0) < RARE * sum(pixels)
 
 
-def patch_size(info: DatasetInfo, minutes: float) -> tuple[int, int, int]:
+def patch_size(info: DatasetInfo, minutes: float, source: Preprocess | None = None) -> tuple[int, int, int]:
     """(D, H, W) of patches for a run of so many minutes: as long in mm along each axis, none beyond the median volume.
 
-    Rounded up to what the poolings that suit them divide.
+    Rounded up to what the poolings that suit them divide. `source` is that of a model to start from.
     """
-    spacing = np.array(info.preprocess().spacing)
+    spacing = np.array(info.preprocess(source).spacing)
     median = np.median(info.train.sizes * info.train.spacings / spacing, axis=0).round().clip(1)
     patch, room = median.copy(), float(PATCH_VOXELS[minutes < SHORT])
     axes = list(np.argsort(median * spacing))  # the shortest in mm first: what it leaves, the others have

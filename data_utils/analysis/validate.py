@@ -66,7 +66,7 @@ def check_data(config: DataConfig) -> tuple[str, int]:
     except DataError as error:
         problems["classes"].append(str(error))
         found, names, warnings = {}, {}, ()
-    problems["number of channels"] += odd_channels(channels)
+    problems["number of channels"] += odd_channels(channels, volumes=train.dims == 3)
     for inspection, _ in inspected:
         for problem in inspection.problems.values():
             problems[problem.kind].append(problem.text)
@@ -128,9 +128,9 @@ def count_channels(source: ImageSource, name: str, windows: bool) -> int:
     return read_image(source, name).shape[2]
 
 
-def odd_channels(channels: dict[int, list[str]]) -> list[str]:
-    """A line for each image whose channels are not those of most; one channel goes with any other number."""
-    colour = {count: names for count, names in channels.items() if count > 1}
+def odd_channels(channels: dict[int, list[str]], *, volumes: bool) -> list[str]:
+    """A line for each image whose channels are not those of most; of images one channel goes with any other number."""
+    colour = {count: names for count, names in channels.items() if volumes or count > 1}
     usual = max(colour, key=lambda count: len(colour[count]), default=1)
     odd = [(name, count) for count, names in colour.items() if count != usual for name in names]
     return [f"{name}: has {count} channels, most images {usual}" for name, count in sorted(odd)]

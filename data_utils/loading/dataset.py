@@ -70,7 +70,12 @@ class SegmentationDataset(Dataset):
     def __init__(self, split: Split, info: DatasetInfo, preprocess: Preprocess) -> None:
         self.split, self.config, self.preprocess = split, info.config, preprocess
         self.channels, self.class_map = info.channels, info.class_map
-        self.fill = np.asarray(info.normalization.mean, dtype=np.float32)  # (C,) pixel value of padding
+        # of what the network is shown: of volumes, which a model may want prepared in another way, not of the files
+        mean, std = info.normalization[:2]
+        if split.records.dims == 3:
+            mean, std = preprocess.mean or (0.0,) * self.channels, preprocess.std or (1.0,) * self.channels
+        self.fill = np.asarray(mean, dtype=np.float32)  # (C,) pixel value of padding
+        self.std = np.asarray(std, dtype=np.float32)
         self.decode = decode_volume if split.records.dims == 3 else decode_image
         self.decoded: DecodedSplit | None = None
 

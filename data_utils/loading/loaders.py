@@ -85,7 +85,8 @@ def build_loaders(
         train.cache()
         val.cache()
     sampler = TrainingSampler(shapes.train, split, info.config.seed, steps, records.group_sizes)
-    val_sampler = EvaluationSampler(shapes.val, pixels_per_batch(device), split.processes)
+    together = 1 if records.dims == 3 else pixels_per_batch(device)  # volumes are computed one by one
+    val_sampler = EvaluationSampler(shapes.val, together, split.processes)
     return (
         _loader(train, sampler, collate_training, num_workers, device),
         _loader(val, val_sampler, collate_evaluation, num_workers, device),

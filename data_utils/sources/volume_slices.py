@@ -6,10 +6,10 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from data_utils.image_io.formats import EmbeddedImage, VolumeFile
-from data_utils.image_io.volumes import read_label_volume, read_volume, read_volume_header
+from data_utils.image_io.volumes import read_label_volume, read_volume, read_volume_header, same_grid
 from data_utils.sources.records import Record, Records
 from runtime.cache import cached, digest
-from runtime.errors import ImageError
+from runtime.errors import DataError, ImageError
 from runtime.parallel import map_indices
 
 
@@ -48,11 +48,14 @@ class SliceRecords(Records):
 
     def _depth(self, i: int) -> int:
         record = self.volumes[i]
-        assert isinstance(record["image"], VolumeFile)
+        name = record["name"]
         try:
-            return read_volume_header(record["image"], record["name"]).size[0]
+            header, of_label = (read_volume_header(record[kind], name) for kind in ("image", "mask"))
         except ImageError:
             return 1  # which is named when it is read
+        if header.size != of_label.size or not same_grid(header, of_label):
+            raise DataError(f"{name}: image and label have other shapes or affines; --dims 3 --check-data says which")
+        return header.size[0]
 
     def __len__(self) -> int:
         return int(self.ends[-1])

@@ -128,7 +128,7 @@ def open_cases(images: Path, masks: Path, suffixes: tuple[str, ...], config: Dat
         remedy = " (--allow-unpaired leaves them out)" if names else ""
         raise DataError(f"{len(unpaired)} volumes have no partner: {shown}{remedy}")
     cases = [Case(name, images_of[name], mask_of[name]) for name in names]
-    return VolumeRecords(cases, config.spacing or _spacing_of(images), description, unpaired)
+    return VolumeRecords(cases, config.spacing or spacing_of(images), description, unpaired)
 
 
 def _files_by_stem(folder: Path, what: str, suffixes: tuple[str, ...]) -> dict[str, str]:
@@ -205,7 +205,7 @@ def _spacing_file(*folders: Path) -> Path | None:
     return next((folder / SPACING for folder in folders if (folder / SPACING).exists()), None)
 
 
-def _spacing_of(images: Path) -> Spacing | None:
+def spacing_of(images: Path) -> Spacing | None:
     """Of the spacing.json nearest to the images: beside them, or above."""
     file = _spacing_file(images, images.parent, images.parent.parent)
     if file is None:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from data_utils.class_map import ClassMap
 from data_utils.image_io.formats import VolumeFile
+from data_utils.image_io.volume_formats import STACK_SUFFIXES
 from data_utils.image_io.volumes import VolumeHeader, read_label_volume, same_grid
 from inference.scoring.boundary import PERCENTILE, numbers
 from runtime.errors import DataError
@@ -60,7 +61,8 @@ def score_volume(
     pred: np.ndarray, header: VolumeHeader, truth: Path, class_map: ClassMap, *, surfaces: bool
 ) -> VolumeScore:
     """Score class indices (D, H, W) of a volume against its true mask's file; DataError where that cannot be used."""
-    values, found = read_label_volume(VolumeFile((str(truth),)), str(truth))
+    spacing = header.spacing if str(truth).lower().endswith(STACK_SUFFIXES) else None  # whose file holds none
+    values, found = read_label_volume(VolumeFile((str(truth),), spacing), str(truth))
     if found.size != header.size:
         sizes = (" x ".join(map(str, size)) for size in (found.size, header.size))
         raise DataError("{}: is {}, the volume {} (z, y, x)".format(truth, *sizes))

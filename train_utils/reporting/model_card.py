@@ -40,6 +40,7 @@ def model_card(settings: dict, best: Evaluation) -> str:
         names=best.class_names,
         means={label: best.scores[key] for key, label in MEANS.items()},
         encoder=settings.get("encoder"),
+        volumes=settings["identity"]["dims"] == 3,
         classes=classes,
         step=best.step,
         total_steps=settings["total_steps"],

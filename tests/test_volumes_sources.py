@@ -298,7 +298,7 @@ def test_check_data_names_all_problems_of_volumes_at_once(tmp_path):
     assert count == 0 and "no problems" in report
     assert "3 training volumes, 1 validation volumes" in report
     assert "sizes (depth x height x width): 8 x 10 x 12: 4" in report
-    assert "spacings (z x y x x in mm): 1 x 1 x 1: 4" in report
+    assert "spacings in mm along z, y, x: 1 x 1 x 1: 4" in report
 
 
 def test_volumes_with_other_channels_are_named(tmp_path):

@@ -158,7 +158,7 @@ def describe(inspections: Sequence[SplitInspection], found: dict, names: dict) -
         for spacing in inspection.volumes.spacings.tolist()
         if any(spacing)
     )
-    lines += [f"spacings (z x y x x in mm): {most_common(spacings)}"] if spacings else []
+    lines += [f"spacings in mm along z, y, x: {most_common(spacings)}"] if spacings else []
     lines.append("image modes: " + ", ".join(f"{mode}: {count}" for mode, count in modes.most_common()))
     total = sum(found.values())
     lines += ["classes: mask value, pixels"] if found else []

@@ -132,9 +132,9 @@ def decode_mask(source: ImageSource, name: str) -> DecodedMask:
         mask = mask[:, :, 0]
     coloured = mask.ndim == 3 and mask.shape[2] in (3, 4) and mask.dtype == np.uint8
     if mask.size == 0 or mask.dtype.kind not in "buif" or not (mask.ndim == 2 or coloured):
-        raise DataError(
-            f"{name}: mask is an array of shape {mask.shape} and type {mask.dtype}, expected (H, W) whole numbers"
-        )
+        remedy = "; --dims 3 takes stacks as volumes" if mask.ndim == 3 else ""
+        seen = f"mask is an array of shape {mask.shape} and type {mask.dtype}"
+        raise DataError(f"{name}: {seen}, expected (H, W) whole numbers{remedy}")
     if coloured:
         red, green, blue = (mask[:, :, band] for band in range(3))
         grey = np.array_equal(red, green) and np.array_equal(red, blue)

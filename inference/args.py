@@ -22,7 +22,9 @@ def parse_args(description: str) -> argparse.Namespace:
         "--tile-size", type=tile_size, default="auto", help="in pixels at the model's scale; auto: where needed"
     )
     parser.add_argument("--overlap", type=overlap, default="auto", help="of tiles; auto: exact where possible")
-    parser.add_argument("--tta", action="store_true", help="average over flips, and quarter turns of images")
+    parser.add_argument(
+        "--tta", action="store_true", help="average over the flips and turns that the model was trained on"
+    )
     parser.add_argument("--ensemble", nargs="+", default=[], metavar="MODEL", help="average with these models")
     parser.add_argument("--truth", type=Path, help="folder of true masks to score against; also writes metrics.json")
     parser.add_argument("--boundary", action="store_true", help="with --truth: boundary IoU, HD95; of volumes in mm")

@@ -93,9 +93,15 @@ def average_logits(logits: Sequence[Tensor], dim: int = 0) -> Tensor:
 
 
 def averaged_views(network: nn.Module, batch: Tensor) -> Tensor:
-    """Logits of a batch, averaged over the eight flips and quarter turns of images, the eight mirrorings of volumes."""
-    if batch.ndim == 4:
-        turns: list[tuple[int, tuple[int, ...]]] = [(count, axes) for count in range(4) for axes in ((), (3,))]
+    """Logits of a batch, averaged over the views that the network was trained on.
+
+    They are the eight flips and quarter turns of images, or the eight mirrorings of volumes; or two, the batch as it is
+    and mirrored left-right.
+    """
+    if not network.config.preprocess.turned:
+        turns: list[tuple[int, tuple[int, ...]]] = [(0, ()), (0, (batch.ndim - 1,))]
+    elif batch.ndim == 4:
+        turns = [(count, axes) for count in range(4) for axes in ((), (3,))]
     else:  # whose axes may have other spacings
         turns = [(0, axes) for count in range(4) for axes in combinations((2, 3, 4), count)]
     views = [

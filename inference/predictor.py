@@ -52,7 +52,7 @@ class Predictor:
         ensemble: more networks of the same classes; probabilities are averaged over all.
         tile_size, overlap: as in `inference.tiling.plan`; by default an image is computed whole while it fits.
         tta: average probabilities over the eight flips and quarter turns of each image (of each tile), of volumes over
-            the eight mirrorings.
+            the eight mirrorings; over two, left-right, where training has seen no others.
     """
 
     def __init__(

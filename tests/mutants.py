@@ -374,6 +374,7 @@ MUTANTS = [
     # prediction
     Mutant("inference/logits.py", "mode=mode, align_corners=False", 'mode="nearest"', "test_tiling.py"),
     Mutant("inference/tiling/cuts.py", "weight[: half if index else 0] = 0", "weight[:0] = 0", "test_tiling.py"),
+    Mutant("inference/logits.py", "if not network.config.preprocess.turned:", "if False:", "test_predict.py"),
     Mutant("inference/logits.py", ".flip(axes)).flip(axes)", ".flip(axes))", "test_predict.py test_tiling.py"),
     Mutant("inference/tiling/cuts.py", "shape[1]] = self.rest", "shape[1]] = 0", "test_volumes_predict.py"),
     Mutant("inference/tiling/receptive_field.py", "2 * (kernel // 2) for", "2 for", "test_volumes_predict.py"),

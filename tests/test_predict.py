@@ -9,7 +9,7 @@ import pytest
 import tifffile
 import torch
 from accelerate.utils import DynamoBackend
-from conftest import PROGRAMS, launch, predict
+from conftest import PROGRAMS, launch, load_info, predict
 from PIL import Image
 
 from inference import Predictor
@@ -142,6 +142,17 @@ def test_tta_is_the_mean_over_the_eight_flips_and_turns():
     np.testing.assert_array_equal(got.mask, got.probabilities.argmax(axis=0))
     assert all(np.abs(view - got.probabilities).max() > 1e-3 for view in views)
     assert not Predictor(network, tta=True, tile_size=48).tilings((300, 300))[0].exact
+
+
+def test_tta_of_a_model_that_was_trained_without_turns_is_the_mean_of_an_image_and_its_mirroring(tiny_folder):
+    assert load_info(tiny_folder, augment="strong").preprocess().turned
+    seen = dataclasses.replace(load_info(tiny_folder).preprocess(), mean=(0.0,) * 3, std=(50.0,) * 3)
+    assert not seen.turned
+    network = UNet(UNetConfig(3, 2, base_channels=4, depth=2, norm="group", preprocess=seen))
+    image = np.random.default_rng(0).integers(0, 256, (48, 65, 3), dtype=np.uint8)
+    views = [Predictor(network)(image).probabilities, Predictor(network)(image[:, ::-1]).probabilities[:, :, ::-1]]
+    found = Predictor(network, tta=True)(image).probabilities
+    np.testing.assert_allclose(found, np.mean(views, axis=0), rtol=0, atol=1e-6)
 
 
 def test_an_ensemble_is_the_mean_of_its_models_whatever_their_preprocessing(model, photos, tmp_path):

@@ -33,6 +33,8 @@ class Preprocess:
         spacing: (z, y, x) in mm that volumes are resampled to; None for images.
         clip: lowest and highest value that the voxels of volumes are clipped to, None where they are not.
         standardize: give each channel of a volume mean 0 and standard deviation 1 over its own voxels.
+        turned: whether training has turned and mirrored in all ways, so that `--tta` averages over such views; else
+            over an image and its left-right mirroring.
     """
 
     image_size: tuple[int, int] | None = None
@@ -48,6 +50,7 @@ class Preprocess:
     spacing: tuple[float, float, float] | None = None
     clip: tuple[float, float] | None = None
     standardize: bool = False
+    turned: bool = True
 
     def __post_init__(self) -> None:
         # JSON knows lists only
@@ -75,7 +78,7 @@ class Preprocess:
         expect("spacing", self.spacing, above, "null, or three numbers above 0")
         ordered = self.clip is None or (_is_tuple(self.clip, _is_number, 2) and self.clip[0] < self.clip[1])
         expect("clip", self.clip, ordered, "null, or two numbers, the lower one first")
-        for name in ("detect_unit_range", "draft", "standardize"):
+        for name in ("detect_unit_range", "draft", "standardize", "turned"):
             expect(name, getattr(self, name), isinstance(getattr(self, name), bool), "true or false")
 
     def target_size(self, height: int, width: int) -> tuple[int, int]:

@@ -82,7 +82,8 @@ class DatasetInfo:
         spacing = values.spacing  # of a pretrained network, which has learnt how large things are
         if spacing is None and self.train.spacings is not None:
             spacing = target_spacing(self.train.spacings)
-        return replace(values, image_size=image_size, scale=scale, spacing=spacing, **self.class_map.to_preprocess())
+        values = replace(values, image_size=image_size, scale=scale, spacing=spacing)
+        return replace(values, turned=self.config.augment == "strong", **self.class_map.to_preprocess())
 
     def axes(self, depth: int | None) -> dict[str, Any]:
         """`dims` of a network for these data and, for volumes in patches, the `kernels` and `strides` of its levels."""

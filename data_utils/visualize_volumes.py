@@ -36,7 +36,7 @@ def slices_of_interest(mask: np.ndarray, count: int) -> list[list[int]]:
 def volume_page(
     image: np.ndarray, mask: np.ndarray, colors: np.ndarray, spacing: Sequence[float], count: int = PAGE_SLICES
 ) -> np.ndarray:
-    """Rows of axial, coronal and sagittal slices of a volume with the contours of its mask, uint8 (H', W', 3).
+    """Rows of axial, coronal and sagittal slices of a volume, its mask as a tint with contours, uint8 (H', W', 3).
 
     Image (D, H, W, C) and class indices (D, H, W) in RAS orientation, spacing (z, y, x) in mm. Superior and anterior
     are up, the patient's right is on the left, as radiologists have it.
@@ -52,7 +52,8 @@ def volume_page(
         for plane, index in zip(of_axis, chosen[axis], strict=True):
             picture = resize_image(to_rgb(plane, limits), (sides[0], sides[1])).copy()
             classes = resize_mask(np.take(mask, index, axis), (sides[0], sides[1]))
-            edges = contours(classes)
+            inside, edges = classes != 0, contours(classes)
+            picture[inside] = (3 * picture[inside].astype(np.uint16) + colors[classes[inside]]) // 4
             picture[edges] = colors[classes[edges]]
             pictures.append(picture[::-1, ::-1])
         rows.append(np.hstack(pictures))

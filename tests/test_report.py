@@ -32,6 +32,7 @@ SETTINGS = {
     "flags": {"dataset": "shapes<i>", "epochs": 3, "image_size": [32, 48], "crop_size": None, "loss": "ce+dice"},
     "profile": {"processes": 2, "mixed_precision": "bf16"},
     "total_steps": 40,
+    "identity": {"dims": 2},
     "run": {"started": "2026-01-02T03:04:05+0000", "torch": "2.13.0", "accelerate": "1.15.0", "command": "train.py"},
 }
 
@@ -344,6 +345,12 @@ def test_the_card_says_what_was_measured_in_the_form_the_hub_reads():
         "pixel_accuracy": 105 / 120,
     }
     assert {result.dataset_name for result in data.eval_results} == {"shapes<i>"}
+
+
+def test_the_card_of_a_model_of_volumes_shows_how_a_scan_is_predicted():
+    assert 'predictor.mask("image.png")  # (H, W) class indices' in card()
+    of_volumes = model_card(SETTINGS | {"identity": {"dims": 3}}, evaluation())
+    assert 'predictor.mask("scan.nii.gz")  # (D, H, W) class indices' in of_volumes and "image.png" not in of_volumes
 
 
 def test_the_card_survives_names_that_mean_something_in_yaml_and_markdown():

@@ -25,7 +25,7 @@ from inference.readers import NetworkInputs, Read, Size, Spacing, input_size, op
 from inference.tiling import Tiling, batch_logits, one_tile, plan, stream_logits
 from runtime.device import upload
 from runtime.errors import ModelError
-from unet.blocks import LAYERS, channels_last, fold_batch_norm
+from unet.blocks import channels_last, fold_batch_norm
 from unet.config import UNetConfig
 from unet.loading import load_model
 from unet.model import UNet
@@ -232,7 +232,7 @@ def load_network(name: str | Path, device: str | torch.device = "cpu", scale: fl
 
         return OnnxNetwork(name)
     network = load_model(name, scale)
-    return fold_batch_norm(network).to(device, memory_format=LAYERS[network.config.dims].memory_format)
+    return fold_batch_norm(network).to(device, memory_format=network.memory_format)
 
 
 def _classes(config: UNetConfig) -> tuple:

@@ -2,6 +2,7 @@
 
 python benchmarks/encoders.py compare CAMVID --minutes 5 --seeds 0 1 2     (30 minutes likewise)
 python benchmarks/encoders.py compare CAMVID --minutes 5 --kinds pretrained frozen random scratch "without stem"
+python benchmarks/encoders.py compare CAMVID --minutes 30 --scale 0.5     (flags of train.py)
 python benchmarks/encoders.py table
 
 `compare` trains an ImageNet-pretrained EfficientNet-Lite0 in its kinds, and a U-Net from scratch of as many minutes'
@@ -139,42 +140,44 @@ def leave_out_stem() -> None:
     def without(self, *args):
         network = build(self, *args)
         channels, config = network.ups[-1].up.in_channels, network.config
-        network.stem = NoStem()
-        network.ups[-1] = Up(channels, 0, config.base_channels, config.norm, config.upsample, config.block)
+        layers = config.norm, config.upsample, config.block, config.level_kernels[0], config.level_strides[0]
+        network.stem, network.ups[-1] = NoStem(), Up(channels, 0, config.base_channels, *layers)
         return network.to(memory_format=torch.channels_last)
 
     StartingPoint.build = without
 
 
-def trained(data: Path, encoder: Path, kind: str, steps: int, seed: int, output: Path) -> tuple[float, float]:
-    """Mean IoU after a run of train.py in a process of its own, which knows Lite0, and a step's processor time in s."""
-    flags = [flag.format(encoder=encoder) for flag in KINDS[kind]]
-    flags += [*LIKE, "--dataset", data, "--output-dir", output, "--max-steps", steps, "--seed", seed]
+def trained(kind: str, encoder: Path, output: Path, flags: list) -> tuple[dict, float]:
+    """The scores of a run of train.py in a process of its own, which knows Lite0, and a step's processor time in s."""
+    flags = [*(flag.format(encoder=encoder) for flag in KINDS[kind]), *LIKE, *flags, "--output-dir", output]
     command = [sys.executable, __file__, "train", kind, *map(str, flags)]
     done = subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     record = json.loads((output / "metrics.jsonl").read_text().splitlines()[-1])
-    return record["eval/mean_iou"], float(done.stdout.splitlines()[-1])
+    return record, float(done.stdout.splitlines()[-1])
 
 
-def compare(args: argparse.Namespace) -> None:
+def compare(args: argparse.Namespace, flags: list[str]) -> None:
     """Mean IoU of the validation images of each kind and seed, a line each, and the mean of the seeds."""
     with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        write_lite0(folder / "lite0")
+        folder, encoder = Path(temporary), Path(temporary) / "lite0"
+        flags = ["--dataset", args.data, *flags, "--max-steps"]
+        write_lite0(encoder)
         precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
         for kind in args.kinds:
             os.environ["ACCELERATE_MIXED_PRECISION"] = "no"
-            _, seconds = trained(args.data, folder / "lite0", kind, TRIAL_STEPS, 0, folder / f"{kind}-trial")
+            _, seconds = trained(kind, encoder, folder / f"{kind}-trial", [*flags, TRIAL_STEPS])
             os.environ["ACCELERATE_MIXED_PRECISION"] = precision
             steps, scores = max(1, round(60 * args.minutes / seconds)), []
             for seed in args.seeds:
-                score, _ = trained(args.data, folder / "lite0", kind, steps, seed, folder / f"{kind}-{seed}")
-                print(json.dumps({"kind": kind, "seed": seed, "steps": steps, "mean_iou": score}), flush=True)
-                scores.append(score)
+                output = folder / f"{kind}-{seed}"
+                record, _ = trained(kind, encoder, output, [*flags, steps, "--seed", seed])
+                found = {key: value for key, value in record.items() if key.startswith(("eval/mean", "eval/iou"))}
+                print(json.dumps({"kind": kind, "seed": seed, "steps": steps} | found), flush=True)
+                scores.append(record["eval/mean_iou"])
             print(f"{kind}: mean IoU {statistics.mean(scores):.3f} after {args.minutes:g} minutes", flush=True)
 
 
-def table(args: argparse.Namespace) -> None:
+def table(args: argparse.Namespace, _: list[str]) -> None:
     """A row of docs/encoders.md for each encoder, with random weights: neither size nor speed depends on them."""
     for name, config in TABLE.items():
         with tempfile.TemporaryDirectory() as folder:
@@ -241,8 +244,8 @@ def main() -> None:
     of_table = commands.add_parser("table")
     of_table.add_argument("--repeats", type=int, default=3)
     of_table.set_defaults(run=table)
-    args = parser.parse_args()
-    args.run(args)
+    args, flags = parser.parse_known_args()
+    args.run(args, flags)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,10 @@
-"""Segment images and volumes with a trained U-Net: masks in the original values, at each one's own size.
+"""Segment images and volumes with a trained U-Net.
 
-python predict.py --model runs/x/model --input photos/ --output masks/ --overlay
-accelerate launch --multi_gpu predict.py --model runs/x/model --input 'scans/*.tif' --output masks/
+Each mask has the size of its image, and the values or colours of the masks that the model was trained on.
+
+A folder:        python predict.py --model runs/cells/model --input photos --output masks --overlay
+With scores:     python predict.py --model runs/cells/model --input photos --output masks --truth true_masks
+On all GPUs:     accelerate launch --multi_gpu predict.py --model runs/cells/model --input 'scans/*.tif' --output masks
 """
 
 import json
@@ -61,7 +64,7 @@ def close_output(folder: Path, found: dict | None, *, is_complete: bool) -> None
 
 
 def main() -> None:
-    args = parse_args(__doc__.splitlines()[0])
+    args = parse_args(__doc__)
 
     # 1. Launch: the profile says where
     check_launch()

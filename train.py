@@ -1,10 +1,10 @@
-"""Train a U-Net for semantic segmentation; the launch profile says where, the flags say what.
+"""Train a U-Net for semantic segmentation of images or volumes.
 
-A laptop:        accelerate launch --config_file accelerate_configs/cpu.yaml train.py --base-channels 8
-One GPU:         accelerate launch train.py --dataset DATA
-All GPUs:        accelerate launch --multi_gpu train.py --dataset DATA
-Half precision:  accelerate launch --config_file accelerate_configs/bf16.yaml train.py --dataset DATA
-Many nodes:      accelerate launch --config_file accelerate_configs/multi_node.yaml --machine_rank N train.py
+The flags say what is computed. Options of `accelerate launch`, or a profile (a file of them), say on which devices.
+
+A laptop:        accelerate launch --config_file accelerate_configs/cpu.yaml train.py --dataset DATA --max-minutes 10
+One GPU:         accelerate launch train.py --dataset DATA --output-dir runs/cells
+All GPUs, bf16:  accelerate launch --multi_gpu --mixed_precision bf16 train.py --dataset DATA --output-dir runs/cells
 """
 
 from argparse import Namespace
@@ -164,7 +164,7 @@ def rehearse(
 
 
 def main() -> None:
-    args = parse_args(__doc__.splitlines()[0])
+    args = parse_args(__doc__)
 
     # 1. Launch: the profile says where; nothing below computes anything else because of it
     check_launch(args.deterministic)

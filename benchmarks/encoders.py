@@ -2,7 +2,7 @@
 
 python benchmarks/encoders.py compare CAMVID --minutes 5 --seeds 0 1 2     (30 minutes likewise)
 python benchmarks/encoders.py compare CAMVID --minutes 5 --kinds pretrained frozen random scratch "without stem"
-python benchmarks/encoders.py compare CAMVID --minutes 30 --scale 0.5     (flags of train.py)
+python benchmarks/encoders.py compare CAMVID --minutes 30 --flags "--scale 0.5"
 python benchmarks/encoders.py table
 
 `compare` trains an ImageNet-pretrained EfficientNet-Lite0 in its kinds, and a U-Net from scratch of as many minutes'
@@ -20,6 +20,7 @@ It is no model of transformers. A small class makes it one, as anybody may do wi
 import argparse
 import json
 import os
+import shlex
 import statistics
 import subprocess
 import sys
@@ -156,11 +157,11 @@ def trained(kind: str, encoder: Path, output: Path, flags: list) -> tuple[dict, 
     return record, float(done.stdout.splitlines()[-1])
 
 
-def compare(args: argparse.Namespace, flags: list[str]) -> None:
+def compare(args: argparse.Namespace) -> None:
     """Mean IoU of the validation images of each kind and seed, a line each, and the mean of the seeds."""
     with tempfile.TemporaryDirectory() as temporary:
         folder, encoder = Path(temporary), Path(temporary) / "lite0"
-        flags = ["--dataset", args.data, *flags, "--max-steps"]
+        flags = ["--dataset", args.data, *shlex.split(args.flags), "--max-steps"]
         write_lite0(encoder)
         precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
         for kind in args.kinds:
@@ -177,7 +178,7 @@ def compare(args: argparse.Namespace, flags: list[str]) -> None:
             print(f"{kind}: mean IoU {statistics.mean(scores):.3f} after {args.minutes:g} minutes", flush=True)
 
 
-def table(args: argparse.Namespace, _: list[str]) -> None:
+def table(args: argparse.Namespace) -> None:
     """A row of docs/encoders.md for each encoder, with random weights: neither size nor speed depends on them."""
     for name, config in TABLE.items():
         with tempfile.TemporaryDirectory() as folder:
@@ -240,12 +241,13 @@ def main() -> None:
     of_compare.add_argument("--minutes", type=float, default=5)
     of_compare.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     of_compare.add_argument("--kinds", choices=KINDS, nargs="+", default=["pretrained", "scratch"])
+    of_compare.add_argument("--flags", default="", help="more flags of train.py")
     of_compare.set_defaults(run=compare)
     of_table = commands.add_parser("table")
     of_table.add_argument("--repeats", type=int, default=3)
     of_table.set_defaults(run=table)
-    args, flags = parser.parse_known_args()
-    args.run(args, flags)
+    args = parser.parse_args()
+    args.run(args)
 
 
 if __name__ == "__main__":

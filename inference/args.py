@@ -8,31 +8,45 @@ from runtime import cli as arg
 
 def parse_args(description: str) -> argparse.Namespace:
     """Nothing about the model or the preprocessing is asked for: it is in the model's config.json."""
-    parser = arg.Arguments(description=description)
-    parser.add_argument("--model", required=True, help="model folder, Hub id, .onnx file, or a Pytorch-UNet .pth")
-    parser.add_argument("--scale", type=arg.positive, help="of a Pytorch-UNet .pth, which does not hold it: 0.5")
-    parser.add_argument("--input", required=True, nargs="+", help="files, folders (searched recursively), globs")
-    parser.add_argument(
-        "--output", required=True, type=arg.path, help="folder; masks are <relative stem>.png or .nii.gz"
-    )
-    parser.add_argument("--overlay", action="store_true", help="also write <relative stem>.overlay.png")
-    parser.add_argument("--probabilities", action="store_true", help="also <relative stem>.npy, .probabilities.nii.gz")
-    tile_size, overlap = arg.auto_or(arg.natural), arg.auto_or(arg.count)
-    parser.add_argument(
-        "--tile-size", type=tile_size, default="auto", help="in pixels at the model's scale; auto: where needed"
-    )
-    parser.add_argument("--overlap", type=overlap, default="auto", help="of tiles; auto: exact where possible")
-    parser.add_argument(
-        "--tta", action="store_true", help="average over the flips and turns that the model was trained on"
-    )
-    parser.add_argument("--ensemble", nargs="+", default=[], metavar="MODEL", help="average with these models")
-    parser.add_argument("--truth", type=Path, help="folder of true masks to score against; also writes metrics.json")
-    parser.add_argument("--boundary", action="store_true", help="with --truth: boundary IoU, HD95; of volumes in mm")
-    parser.add_argument("--mask-suffix", help="true masks are named <relative stem><suffix>.<ext>; default: detected")
-    parser.add_argument("--overwrite", action="store_true", help="predict again what is there already")
+    usage = "predict.py --model MODEL --input FILES [FILES ...] --output DIR [flags]"
+    parser = arg.Arguments(description, usage)
+    _add_first_flags(parser.add_argument_group("the flags to start with"))
+    _add_advanced_flags(parser.add_argument_group("advanced"))
     args = parser.parse_args()
     if args.boundary and not args.truth:
         parser.error("--boundary needs --truth, the folder of true masks to score against")
     args.tile_size = None if args.tile_size == "auto" else args.tile_size
     args.overlap = None if args.overlap == "auto" else args.overlap
     return args
+
+
+def _add_first_flags(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    models = "model folder that train.py wrote, Hub id, .onnx file, or a Pytorch-UNet .pth"
+    add("--model", required=True, help=models)
+    files = "files, folders (with their subfolders) or patterns such as 'scans/*.tif'"
+    add("--input", required=True, nargs="+", metavar="FILES", help=files)
+    masks = "for the masks: <image>.png, of volumes <volume>.nii.gz"
+    add("--output", required=True, type=arg.path, metavar="DIR", help=masks)
+    add("--overlay", action="store_true", help="also write the image with its mask on it: <image>.overlay.png")
+    truth = "folder of true masks: print the scores and write metrics.json"
+    add("--truth", type=Path, metavar="DIR", help=truth)
+    add("--overwrite", action="store_true", help="predict again where the output is already there")
+
+
+def _add_advanced_flags(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    probabilities = "also write the probability of each class: <image>.npy, of volumes <volume>.probabilities.nii.gz"
+    add("--probabilities", action="store_true", help=probabilities)
+    mirrored = "average over mirrored and turned copies of the image, as far as training used them"
+    add("--tta", action="store_true", help=mirrored)
+    add("--ensemble", nargs="+", default=[], metavar="MODEL", help="average with these models")
+    add("--boundary", action="store_true", help="with --truth: also boundary IoU and HD95, of volumes in mm")
+    suffix = "true masks are named <image><suffix>.<ext> (default: detected)"
+    add("--mask-suffix", metavar="SUFFIX", help=suffix)
+    tile = "side of a tile in pixels, after scaling; auto: tiles only where the whole image does not fit"
+    add("--tile-size", type=arg.auto_or(arg.natural), default="auto", metavar="PIXELS", help=tile)
+    overlap = "of tiles; auto: so much that tiles change nothing, where that is possible"
+    add("--overlap", type=arg.auto_or(arg.count), default="auto", metavar="PIXELS", help=overlap)
+    scale = "for a Pytorch-UNet .pth: the --scale that it was trained with (default: 0.5)"
+    add("--scale", type=arg.positive, metavar="FACTOR", help=scale)

@@ -24,15 +24,21 @@ _PLAIN = warnings.formatwarning
 Number = TypeVar("Number", int, float)
 
 
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """A description keeps its lines; a default is shown where there is one and the help text does not state it."""
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        text = action.help or ""
+        states_it = "(default: " in text or isinstance(action.default, bool)  # on and off need no word
+        has_default = action.default not in (None, [], argparse.SUPPRESS)
+        return f"{text} (default: %(default)s)" if has_default and not states_it else text
+
+
 class Arguments(argparse.ArgumentParser):
     """An argument parser whose errors are one line, with the flag that was probably meant; no abbreviated flags."""
 
-    def __init__(self, description: str) -> None:
-        super().__init__(
-            description=description,
-            allow_abbrev=False,
-            formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-        )
+    def __init__(self, description: str, usage: str | None = None) -> None:
+        super().__init__(description=description, usage=usage, allow_abbrev=False, formatter_class=HelpFormatter)
 
     def parse_args(  # type: ignore[override]  # no namespace of one's own
         self, args: list[str] | None = None, namespace: None = None

@@ -461,20 +461,18 @@ def check_length(run, folder, monkeypatch):
     assert found.steps("train/loss") == [1, 2, 3, 4]
 
 
-@checks("--micro-batch-size", "--gradient-accumulation-steps")
+@checks("--micro-batch-size")
 def check_micro_batches(run, folder, monkeypatch):
     plain = run()
     sizes = []
     forward = UNet.forward
     monkeypatch.setattr(UNet, "forward", lambda self, images: sizes.append(len(images)) or forward(self, images))
     with mock.patch.object(train, "preflight", lambda *given: given[4]):
-        for flags in (("--micro-batch-size", "3"), ("--gradient-accumulation-steps", "3")):
-            sizes.clear()
-            found = run.fresh(*flags)
-            assert sizes.count(3) == 4  # 3 + 3 + 2 images and a filler; the validation images are 3
-            assert (found.settings["micro_batch_size"], found.settings["accumulation"]) == (3, 3)
-            assert found.values("train/loss") == pytest.approx(plain.values("train/loss"), rel=FLOAT32)
-            assert found.values("train/grad_norm") == pytest.approx(plain.values("train/grad_norm"), rel=FLOAT32)
+        found = run.fresh("--micro-batch-size", "3")
+    assert sizes.count(3) == 4  # 3 + 3 + 2 images and a filler; the validation images are 3
+    assert (found.settings["micro_batch_size"], found.settings["accumulation"]) == (3, 3)
+    assert found.values("train/loss") == pytest.approx(plain.values("train/loss"), rel=FLOAT32)
+    assert found.values("train/grad_norm") == pytest.approx(plain.values("train/grad_norm"), rel=FLOAT32)
 
 
 @checks("--patience")

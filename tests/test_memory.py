@@ -93,37 +93,30 @@ def test_what_the_cpu_says_when_memory_runs_out_is_known():
 
 
 @pytest.mark.parametrize(
-    ("batch", "world", "micro", "flag", "profile", "saved", "expected"),
+    ("batch", "world", "micro", "profile", "saved", "expected"),
     [
-        (16, 1, None, None, None, None, (16, 1)),
-        (16, 4, None, None, None, None, (4, 1)),
-        (16, 4, 2, None, None, None, (2, 2)),
-        (16, 4, None, 4, None, None, (1, 4)),
-        (16, 4, None, None, 2, None, (2, 2)),
-        (16, 1, None, None, None, 4, (4, 4)),
-        (5, 3, None, None, None, None, (2, 1)),
-        (2, 3, None, None, None, None, (1, 1)),
-        (4, 1, None, 3, None, None, (2, 3)),  # the third micro-batch is filled
-        (4, 1, None, None, 3, 1, (2, 3)),
+        (16, 1, None, None, None, (16, 1)),
+        (16, 4, None, None, None, (4, 1)),
+        (16, 4, 2, None, None, (2, 2)),
+        (16, 4, None, 4, None, (1, 4)),
+        (16, 4, None, 2, None, (2, 2)),
+        (16, 1, None, None, 4, (4, 4)),
+        (5, 3, None, None, None, (2, 1)),
+        (2, 3, None, None, None, (1, 1)),
+        (4, 1, None, 3, None, (2, 3)),  # the third micro-batch is filled
+        (4, 1, None, 3, 1, (2, 3)),
     ],
 )
-def test_the_batch_is_split_over_processes_and_accumulation(batch, world, micro, flag, profile, saved, expected):
-    split = split_batch(batch, world, micro, flag, profile, saved)
-    assert split == (batch, world, *expected, any((micro, flag, profile)))
+def test_the_batch_is_split_over_processes_and_accumulation(batch, world, micro, profile, saved, expected):
+    split = split_batch(batch, world, micro, profile, saved)
+    assert split == (batch, world, *expected, any((micro, profile)))
     assert split.micro_batch_size * split.accumulation * world >= batch
 
 
-@pytest.mark.parametrize(
-    ("micro", "flag", "profile", "message"),
-    [
-        (None, 2, 4, "the profile sets 4 gradient accumulation steps, --gradient-accumulation-steps 2; give one"),
-        (4, 2, None, "takes 1 micro-batches of 4, not 2 accumulation steps"),
-        (1, 2, None, "takes 4 micro-batches of 1, not 2 accumulation steps"),
-    ],
-)
-def test_explicit_settings_that_disagree_are_refused(micro, flag, profile, message):
-    with pytest.raises(SettingsError, match=message):
-        split_batch(16, 4, micro, flag, profile)
+@pytest.mark.parametrize(("micro", "steps"), [(4, 1), (1, 4)])
+def test_a_flag_and_a_profile_that_disagree_are_refused(micro, steps):
+    with pytest.raises(SettingsError, match=f"size {micro} makes {steps} accumulation steps .* but the profile sets 2"):
+        split_batch(16, 4, micro, accumulation=2)
 
 
 @pytest.mark.parametrize("norm", ["batch", "group"])

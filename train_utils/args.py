@@ -21,6 +21,7 @@ from unet.finetune import ARCHITECTURE, OF_ENCODER
 from unet.losses import LOSSES
 
 Group = argparse._ArgumentGroup
+CHOSEN = "(default: chosen from the data)"  # by the plan; without it DEFAULTS
 NOT_REPEATED = ("like", "plan", "output_dir", "resume", "push_to_hub", "check_data")  # of the run that --like names
 # where one of a group is given, none is repeated
 ALTERNATIVES = ({"epochs", "max_steps", "max_minutes"}, {"image_size", "scale"}, {"val_split", "val_fraction", "fold"})
@@ -28,12 +29,15 @@ ALTERNATIVES = ({"epochs", "max_steps", "max_minutes"}, {"image_size", "scale"},
 
 def parse_args(description: str) -> argparse.Namespace:
     """The command line, checked; a mistake ends the process with one line."""
-    parser = arg.Arguments(description=description)
-    _add_data_flags(parser.add_argument_group("data"))
-    defaults = "the defaults are --init-from's architecture, else the original U-Net's"
-    _add_model_flags(parser.add_argument_group("model", defaults))
-    _add_optimization_flags(parser.add_argument_group("optimization"))
-    _add_run_flags(parser.add_argument_group("run"))
+    usage = "accelerate launch [launcher options] train.py --dataset DATA --output-dir DIR [flags]"
+    parser = arg.Arguments(description, usage)
+    _add_first_flags(parser.add_argument_group("the ten flags to start with"))
+    _add_data_flags(parser.add_argument_group("advanced: data"))
+    _add_volume_flags(parser.add_argument_group("advanced: volumes"))
+    _add_model_flags(parser.add_argument_group("advanced: network"))
+    _add_optimization_flags(parser.add_argument_group("advanced: optimization"))
+    _add_batch_flags(parser.add_argument_group("advanced: batch, memory and processes"))
+    _add_run_flags(parser.add_argument_group("advanced: the run and its files"))
     record = _read_record(parser)
     args = parser.parse_args([*_repeated(parser, record.get("flags", {})), *sys.argv[1:]])
     if args.resume == "auto" and args.output_dir is None:
@@ -117,100 +121,130 @@ def _say_differences(args: argparse.Namespace, record: dict[str, Any]) -> None:
         say(f"it was recorded with {', '.join(other)}")
 
 
-def _add_data_flags(data: Group) -> None:
-    data.add_argument(
-        "--dataset",
-        default="shapes",
-        help="`shapes` (generated), a folder of masks or annotations, parquet files, a Hub id",
-    )
-    data.add_argument("--dataset-config", help="configuration name of a Hub data set")
-    data.add_argument("--train-split", help="default: train")
-    data.add_argument("--val-split", help="default: val or validation if there, else a share of train")
-    data.add_argument("--val-fraction", type=arg.share, default=0.1, help="share of the training images held out")
-    data.add_argument("--val-group", metavar="REGEX", help="hold out whole groups: names alike in its first bracket")
-    data.add_argument("--fold", type=arg.fold, metavar="K/N", help="hold out the K-th of N disjoint parts")
-    data.add_argument("--image-column", help="default: image")
-    data.add_argument("--mask-column", help="default: mask, label or annotation")
-    data.add_argument("--mask-suffix", help="masks are named <stem><suffix>.<ext>; default: detected")
-    data.add_argument("--allow-unpaired", action="store_true", help="leave out what has no counterpart")
-    data.add_argument("--streaming", action="store_true", help="read parquet files as they come; always from a URL")
-    data.add_argument("--cache", action="store_true", help="keep decoded, resized images on disk")
-    data.add_argument("--check-data", action="store_true", help="read every file, report all problems, exit")
-    data.add_argument("--on-bad-sample", choices=("error", "skip"), default="error", help="skip: list it and go on")
-    data.add_argument("--classes", help="JSON file, 0=background,255=car or #804080=road,...; default: found")
-    data.add_argument("--ignore-index", help="mask value that counts nowhere; default: 255 if no class")
-    data.add_argument("--scale", type=arg.positive, help="resize factor")
-    data.add_argument("--image-size", type=arg.natural, nargs=2, metavar=("H", "W"), help="fixed size of all images")
-    sides = "random training crop, H W; of volumes D H W"
-    data.add_argument("--crop-size", type=arg.natural, nargs="+", metavar="SIDE", help=sides)
-    data.add_argument("--dims", type=int, choices=(2, 3), help="2: slices of volumes; default: what the files are")
-    axes, mm = ("Z", "Y", "X"), "in mm, of volumes whose files hold none"
-    data.add_argument("--spacing", type=arg.positive, nargs=3, metavar=axes, help=mm)
-    kinds = "of volumes: each by itself, or clipped as CT; default: by the modality"
-    data.add_argument("--normalization", choices=NORMALIZATIONS, help=kinds)
-    data.add_argument("--augment", choices=STRENGTHS, help="training augmentation, basic")
-    data.add_argument("--num-workers", type=arg.count, help="default: from this process's share of the CPUs")
+def _add_first_flags(group: Group) -> None:
+    add = group.add_argument
+    sources = "folder of images and masks, annotations or volumes; parquet or tar files; Hub id; shapes (generated)"
+    add("--dataset", default="shapes", metavar="DATA", help=sources)
+    add("--check-data", action="store_true", help="read every file, report all problems and exit")
+    names = "JSON file, 0=background,255=cell or #804080=road,... (default: the values found in the masks)"
+    add("--classes", metavar="NAMES", help=names)
+    add("--output-dir", type=Path, metavar="DIR", help="for model, report and checkpoints (default: runs/<time>)")
+    resume = "auto: continue the run in --output-dir, or start it; or the path of a checkpoint"
+    add("--resume", metavar="auto|CHECKPOINT", help=resume)
+    minutes = "train for about this long, instead of --epochs; the learning rate schedule fits the time"
+    add("--max-minutes", type=arg.positive, metavar="MINUTES", help=minutes)
+    add("--epochs", type=arg.natural, metavar="N", help=f"passes over the training images {CHOSEN}")
+    add("--scale", type=arg.positive, metavar="FACTOR", help=f"resize images; 0.5 halves each side {CHOSEN}")
+    crop = f"train on random crops of H W pixels, or D H W voxels {CHOSEN}"
+    add("--crop-size", type=arg.natural, nargs="+", metavar="SIDE", help=crop)
+    strength = "basic: mirror left-right, tilt, zoom, contrast; strong: also turn, flip, noise (default: basic)"
+    add("--augment", choices=STRENGTHS, help=strength)
 
 
-def _add_model_flags(model: Group) -> None:
-    model.add_argument("--init-from", help="start from a model folder, a Hub id, or a Pytorch-UNet .pth")
-    model.add_argument("--encoder", help="a backbone of transformers in a folder or on the Hub: microsoft/resnet-50")
-    weights = ("pretrained", "random")
-    model.add_argument("--encoder-weights", choices=weights, help="what --encoder starts from: pretrained")
-    model.add_argument("--freeze-encoder", action="store_true", help="train the decoder only: faster, less memory")
-    model.add_argument("--base-channels", type=arg.natural, help="width of the first level, 64; with --encoder 16")
-    model.add_argument("--depth", type=arg.natural, help="number of poolings, 4; with --encoder its own")
-    model.add_argument("--norm", choices=NORMS, help="normalisation, batch")
-    model.add_argument("--block", choices=BLOCKS, help="pairs of convolutions with or without a shortcut")
-    model.add_argument("--upsample", choices=UPSAMPLINGS, help="way up, transpose")
-    model.add_argument("--dropout", type=arg.fraction, help="at the end of the contracting path, 0")
-    model.add_argument("--activation-checkpointing", action="store_true", help="less memory, a third more computing")
-    model.add_argument("--sync-batchnorm", choices=("auto", "on", "off"), default="auto", help="with several processes")
+def _add_data_flags(group: Group) -> None:
+    add = group.add_argument
+    add("--dataset-config", metavar="NAME", help="configuration of a Hub data set")
+    add("--train-split", metavar="NAME", help="split to train on (default: train)")
+    split = "split to evaluate on (default: val or validation; without one, a share of the training images)"
+    add("--val-split", metavar="NAME", help=split)
+    held_out = "share of the training images held out for validation"
+    add("--val-fraction", type=arg.share, default=0.1, metavar="SHARE", help=held_out)
+    names = "hold out whole groups: images whose names agree in the first bracket of this regular expression"
+    add("--val-group", metavar="REGEX", help=names)
+    add("--fold", type=arg.fold, metavar="K/N", help="cross-validation: hold out the K-th of N disjoint parts")
+    add("--image-column", metavar="NAME", help="column of the images (default: image)")
+    add("--mask-column", metavar="NAME", help="column of the masks (default: mask, label or annotation)")
+    add("--mask-suffix", metavar="SUFFIX", help="masks are named <image><suffix>.<ext> (default: detected)")
+    add("--allow-unpaired", action="store_true", help="leave out images or masks without a counterpart")
+    add("--streaming", action="store_true", help="read parquet or tar files piece by piece; URLs always are")
+    add("--cache", action="store_true", help="keep decoded, resized images on disk")
+    bad = "skip: train without unreadable images, and list them"
+    add("--on-bad-sample", choices=("error", "skip"), default="error", help=bad)
+    ignored = "mask value that counts in neither loss nor scores (default: 255, unless it is a class)"
+    add("--ignore-index", metavar="VALUE", help=ignored)
+    add("--image-size", type=arg.natural, nargs=2, metavar=("H", "W"), help="resize all images to one size")
+    workers = "processes that load data (default: by the CPUs of each training process)"
+    add("--num-workers", type=arg.count, metavar="N", help=workers)
 
 
-def _add_optimization_flags(optim: Group) -> None:
-    optim.add_argument("--batch-size", type=arg.natural, help="images in one optimizer step, 4")
-    optim.add_argument("--micro-batch-size", type=arg.auto_or(arg.natural), default="auto", help="in one forward pass")
-    optim.add_argument("--gradient-accumulation-steps", type=arg.natural, help="default: the profile's, else derived")
-    optim.add_argument("--epochs", type=arg.natural, help="passes over the training images")
-    optim.add_argument("--max-steps", type=arg.natural, help="optimizer steps, instead of --epochs")
-    optim.add_argument(
-        "--max-minutes", type=arg.positive, help="as many steps as fit into the time, instead of --epochs"
-    )
-    optim.add_argument("--patience", type=arg.natural, help="evaluations without a better mean IoU before stopping")
-    optim.add_argument("--optimizer", choices=("adamw", "sgd"), default="adamw", help="SGD has momentum 0.9")
-    optim.add_argument("--learning-rate", type=arg.positive, default=1e-3, help="peak learning rate")
-    optim.add_argument(
-        "--encoder-lr-factor", type=arg.positive, help="of the learning rate: 0.1, with random weights 1"
-    )
-    optim.add_argument("--weight-decay", type=arg.amount, default=1e-2, help="not on norms and biases")
-    optim.add_argument("--schedule", choices=SCHEDULES, default="cosine", help="of the learning rate")
-    optim.add_argument("--warmup-steps", type=arg.count, help="linear warm-up; default: 5%% of the run")
-    optim.add_argument("--max-grad-norm", type=arg.amount, default=1.0, help="gradient clipping; 0 is off")
-    optim.add_argument("--ema-decay", type=arg.fraction, default=0.0, help="weights averaged to evaluate and save")
-    optim.add_argument("--ddp-comm-hook", choices=COMM_HOOKS, default="none", help="compress exchanged gradients")
-    optim.add_argument("--loss", choices=LOSSES, default="ce+logdice", help="training loss")
-    levels = argparse.BooleanOptionalAction
-    optim.add_argument("--deep-supervision", action=levels, default=True, help="coarser levels predict in training too")
-    weights = "auto, none, or one for each class; default: by the plan"
-    optim.add_argument("--class-weights", type=_class_weight, nargs="+", metavar="WEIGHT", help=weights)
+def _add_volume_flags(group: Group) -> None:
+    add = group.add_argument
+    add("--dims", type=int, choices=(2, 3), help="2: train on slices of volumes (default: what the files hold)")
+    spacing = "voxel size in mm, for formats that hold none (.npy, TIFF)"
+    add("--spacing", type=arg.positive, nargs=3, metavar=("Z", "Y", "X"), help=spacing)
+    kinds = "z-score: each volume by its own mean; ct: clipped, by the mean of all (default: by the modality)"
+    add("--normalization", choices=NORMALIZATIONS, help=kinds)
+
+
+def _add_model_flags(group: Group) -> None:
+    add, source = group.add_argument, "(default: --init-from's, else {})"
+    add("--init-from", metavar="MODEL", help="start from a model folder, a Hub id, or a Pytorch-UNet .pth")
+    add("--encoder", help="backbone of transformers: a folder, or a Hub id such as microsoft/resnet-50")
+    weights = "what --encoder starts from (default: pretrained)"
+    add("--encoder-weights", choices=("pretrained", "random"), help=weights)
+    add("--freeze-encoder", action="store_true", help="train only the decoder: faster, less memory")
+    add("--base-channels", type=arg.natural, metavar="N", help=f"channels of the first level {CHOSEN}")
+    levels = source.format("4; with --encoder the encoder's")
+    add("--depth", type=arg.natural, metavar="N", help=f"how often the sides are halved {levels}")
+    add("--norm", choices=NORMS, help=f"normalisation layers {source.format('batch')}")
+    add("--block", choices=BLOCKS, help=f"convolutions without or with a shortcut {CHOSEN}")
+    add("--upsample", choices=UPSAMPLINGS, help=f"layers of the expanding path {source.format('transpose')}")
+    dropout = f"at the end of the contracting path {source.format(0)}"
+    add("--dropout", type=arg.fraction, metavar="RATE", help=dropout)
+
+
+def _add_optimization_flags(group: Group) -> None:
+    add = group.add_argument
+    add("--max-steps", type=arg.natural, metavar="N", help="optimizer steps, instead of --epochs")
+    patience = "stop after N evaluations without a better mean IoU (default: never)"
+    add("--patience", type=arg.natural, metavar="N", help=patience)
+    add("--optimizer", choices=("adamw", "sgd"), default="adamw", help="sgd has momentum 0.9")
+    add("--learning-rate", type=arg.positive, default=1e-3, metavar="RATE", help="its highest value")
+    factor = "of the learning rate, for the encoder (default: 0.1; with random weights 1)"
+    add("--encoder-lr-factor", type=arg.positive, metavar="FACTOR", help=factor)
+    add("--weight-decay", type=arg.amount, default=1e-2, metavar="RATE", help="of weights; norms and biases have none")
+    add("--schedule", choices=SCHEDULES, default="cosine", help="decay of the learning rate")
+    add("--warmup-steps", type=arg.count, metavar="N", help="of linear warm-up (default: 5%% of the run)")
+    add("--max-grad-norm", type=arg.amount, default=1.0, metavar="NORM", help="clip gradients; 0 is off")
+    average = "average the weights, and evaluate and save the average; 0 is off"
+    add("--ema-decay", type=arg.fraction, default=0.0, metavar="DECAY", help=average)
+    add("--loss", choices=LOSSES, default="ce+logdice", help="cross-entropy, Dice or both")
+    deep = "also train the output of coarser levels (default: on)"
+    add("--deep-supervision", action=argparse.BooleanOptionalAction, default=True, help=deep)
+    weights = f"auto: rare classes weigh more; none; or a number for each class {CHOSEN}"
+    add("--class-weights", type=_class_weight, nargs="+", metavar="WEIGHT", help=weights)
 
 
 def _class_weight(text: str) -> float | str:
     return text if text == "none" else arg.auto_or(arg.positive)(text)
 
 
-def _add_run_flags(run: Group) -> None:
-    run.add_argument("--plan", choices=("auto", "none"), default="auto", help="choose from the data what is not given")
-    run.add_argument("--like", type=Path, metavar="RUN.json", help="repeat a recorded run, but for flags given here")
-    run.add_argument("--output-dir", type=Path, help="default: runs/<time>")
-    run.add_argument("--resume", help="`auto`: the newest complete checkpoint in --output-dir, if any; or a checkpoint")
-    run.add_argument("--checkpoint-every", type=arg.count, metavar="STEPS", help="0: each epoch")
-    run.add_argument("--keep-checkpoints", type=arg.natural, default=2, help="the newest ones, beside the best")
-    run.add_argument("--eval-every", type=arg.count, metavar="STEPS", help="0: each epoch")
-    run.add_argument("--log-every", type=arg.count, default=10, metavar="STEPS", help="0: each epoch")
-    run.add_argument("--trace-steps", type=arg.count, default=0, metavar="N", help="torch.profiler trace of N steps")
-    run.add_argument("--push-to-hub", type=arg.hub_id, metavar="ID", help="upload the best model to the Hub at the end")
-    run.add_argument("--tracker", default="tensorboard", help="any tracker that accelerate knows, or none")
-    run.add_argument("--seed", type=arg.seed, default=0, help="of weights, order and augmentation")
-    run.add_argument("--deterministic", action="store_true", help="deterministic kernels, slower on GPUs")
+def _add_batch_flags(group: Group) -> None:
+    add = group.add_argument
+    images = f"images in one optimizer step, of all processes together {CHOSEN}"
+    add("--batch-size", type=arg.natural, metavar="N", help=images)
+    micro = "images in one forward pass of one process; auto: as many as fit into memory"
+    add("--micro-batch-size", type=arg.auto_or(arg.natural), default="auto", metavar="N", help=micro)
+    recompute = "compute activations again in the backward pass: less memory, a third more time"
+    add("--activation-checkpointing", action="store_true", help=recompute)
+    norms = "batch norm over all processes; auto: where there are several"
+    add("--sync-batchnorm", choices=("auto", "on", "off"), default="auto", help=norms)
+    add("--ddp-comm-hook", choices=COMM_HOOKS, default="none", help="compress the gradients that processes exchange")
+
+
+def _add_run_flags(group: Group) -> None:
+    add = group.add_argument
+    plan = "auto: choose settings from the data; none: those of the original U-Net"
+    add("--plan", choices=("auto", "none"), default="auto", help=plan)
+    add("--like", type=Path, metavar="RUN.json", help="repeat a recorded run; flags given here win")
+    epoch = f"0: after each epoch {CHOSEN}"
+    add("--eval-every", type=arg.count, metavar="STEPS", help=f"evaluate after so many steps; {epoch}")
+    add("--checkpoint-every", type=arg.count, metavar="STEPS", help=f"save after so many steps; {epoch}")
+    add("--keep-checkpoints", type=arg.natural, default=2, metavar="N", help="newest ones that stay, beside the best")
+    log = "record the training loss after so many steps; 0: after each epoch"
+    add("--log-every", type=arg.count, default=10, metavar="STEPS", help=log)
+    add("--trace-steps", type=arg.count, default=0, metavar="N", help="profile N steps with torch.profiler")
+    add("--push-to-hub", type=arg.hub_id, metavar="ID", help="upload the best model to the Hub at the end")
+    add("--tracker", default="tensorboard", help="any installed tracker that accelerate knows, or none")
+    add("--seed", type=arg.seed, default=0, help="of weights, order of the images and augmentation")
+    add("--deterministic", action="store_true", help="use deterministic kernels only; slower on GPUs")

@@ -29,8 +29,8 @@ FILE = "memory.json"
 def split_from_args(args: Namespace, profile: dict[str, Any], saved_size: int | None) -> BatchSplit:
     """As the flags and the profile say; `saved_size` is a micro-batch that has been known to fit."""
     size = None if args.micro_batch_size == "auto" else args.micro_batch_size
-    accumulation, of_profile = args.gradient_accumulation_steps, profile.get("gradient_accumulation_steps")
-    return split_batch(args.batch_size, profile["processes"], size, accumulation, of_profile, saved_size)
+    accumulation = profile.get("gradient_accumulation_steps")
+    return split_batch(args.batch_size, profile["processes"], size, accumulation, saved_size)
 
 
 def split_batch(
@@ -38,20 +38,13 @@ def split_batch(
     processes: int,
     micro_batch_size: int | None,
     accumulation: int | None,
-    profile_accumulation: int | None,
     saved_size: int | None = None,
 ) -> BatchSplit:
     """The micro-batches and accumulation steps that hold `batch_size` images over the processes.
 
-    What is not given is derived, a micro-batch never larger than the `saved_size` of a resumed run. Explicit settings
-    that disagree are a SettingsError, not a silent winner.
+    What is not given is derived, a micro-batch never larger than the `saved_size` of a resumed run. A flag and a
+    profile that disagree are a SettingsError, not a silent winner.
     """
-    if profile_accumulation and accumulation and profile_accumulation != accumulation:
-        raise SettingsError(
-            f"the profile sets {profile_accumulation} gradient accumulation steps,"
-            f" --gradient-accumulation-steps {accumulation}; give one of them"
-        )
-    accumulation = accumulation or profile_accumulation
     share = math.ceil(batch_size / processes)
     size = micro_batch_size or math.ceil(share / (accumulation or 1))
     if saved_size and not micro_batch_size and not accumulation:
@@ -60,8 +53,8 @@ def split_batch(
     split = BatchSplit(batch_size, processes, size, 1, fixed).with_micro_batches(size)
     if micro_batch_size and accumulation and split.accumulation != accumulation:
         raise SettingsError(
-            f"--batch-size {batch_size} over {processes} processes takes {split.accumulation} micro-batches of {size},"
-            f" not {accumulation} accumulation steps; leave --micro-batch-size or the accumulation to be derived"
+            f"--micro-batch-size {size} makes {split.accumulation} accumulation steps of --batch-size {batch_size} over"
+            f" {processes} processes, but the profile sets {accumulation}; leave out one of them"
         )
     return split._replace(accumulation=accumulation or split.accumulation)
 

@@ -179,8 +179,8 @@ def test_both_requirements_pin_the_same_versions_save_pillow():
     assert own == {"gradio", "pillow", "psutil"}  # psutil comes with accelerate, which the page does without
 
 
-def test_the_readme_says_what_a_space_needs():
-    text = (ROOT / "README.md").read_text().split("## Try it in the browser")[1].split("\n## ")[0]
+def test_the_documentation_says_what_a_space_needs():
+    text = (ROOT / "docs" / "faq.md").read_text().split("### How do I publish the page")[1].split("\n### ")[0]
     assert all(name in text for name in IN_A_SPACE)
     pinned = re.search(r"gradio==(\S+)", (ROOT / "requirements-app.txt").read_text())[1]
     assert f"sdk_version: {pinned}\n" in text

@@ -130,11 +130,20 @@ def test_a_command_with_a_mistake_is_found(monkeypatch):
         check("accelerate launch --config_file accelerate_configs/gpu.yaml train.py", monkeypatch)
 
 
+def anchors(page: Path) -> set[str]:
+    """Of a page's headings, as GitHub makes them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_link_and_every_file_named_is_there(page):
     text = page.read_text()
-    for link in re.findall(r"\]\(([^)#\s]+)\)", text):
-        assert link.startswith("https://") or (page.parent / link).exists(), f"{page.name} links to {link}"
+    for link, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)", text):
+        target = page.parent / link if link else page
+        assert link.startswith("https://") or target.exists(), f"{page.name} links to {link}"
+        assert not anchor or anchor in anchors(target), f"{page.name} links to {link}#{anchor}"
     folders = "accelerate_configs|benchmarks|docs|tests|runtime|unet|data_utils|inference|train_utils"
     for name in re.findall(rf"`((?:{folders})/[\w./-]+)`", text):
         assert (ROOT / name).exists(), f"{page.name} names {name}"

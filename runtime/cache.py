@@ -20,7 +20,7 @@ def cache_folder() -> Path:
 
 
 def digest(*parts: object) -> str:
-    """A key for values whose `repr` tells them apart, and for bytes."""
+    """A key computed from bytes, and from values of which different ones have different `repr`."""
     found = hashlib.sha256()
     for part in (FORMAT, *parts):
         content = part if isinstance(part, bytes) else repr(part).encode()
@@ -42,7 +42,7 @@ def _size_and_time(path: str | Path) -> tuple[int, int] | None:
 
 
 def cached(key: str | None, compute: Callable[[], JSON], keep: Callable[[JSON], bool] = lambda value: True) -> JSON:
-    """`compute()`, or what it gave the last time under this key; None keeps nothing.
+    """`compute()`, or its stored result of an earlier call with this key; with the key None nothing is stored.
 
     A cache that cannot be read or written only costs the time of computing again.
     """

@@ -15,7 +15,7 @@ PLAIN_LINE = "{desc}: {percentage:.0f}% {n_fmt}/{total_fmt} [{elapsed}<{remainin
 
 
 def is_first_process() -> bool:
-    """Whether this is the process that speaks for all; known before any process group exists."""
+    """Whether this process prints for all; known before any process group exists."""
     return int(os.environ.get("WORLD_SIZE", "1")) == 1 or int(os.environ.get("RANK", "0")) == 0
 
 
@@ -34,7 +34,7 @@ def say_error(line: str, *, seen_by_all: bool = False) -> None:
 
 
 class _PlainLines:
-    """A stream for tqdm where nobody can see a line being redrawn: each new state becomes a line of its own."""
+    """A stream for tqdm that is no terminal: each new state of a bar becomes a line of its own."""
 
     last = ""
 

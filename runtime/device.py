@@ -1,4 +1,4 @@
-"""Between the host and the device: copies that do not make the host wait, and the few for which it does.
+"""Copies between host and device: most do not make the host wait, and a few do.
 
 A blocking copy waits for all work that was queued before it, and the device then idles until the host has queued more.
 """
@@ -25,7 +25,7 @@ def download(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def wait_for(device: torch.device) -> None:
-    """Until the device has done all that was queued; copies to the CPU that did not wait are complete then."""
+    """Wait until the device has done all queued work; copies to the CPU are then complete."""
     torch.zeros((), device=device).item()
 
 

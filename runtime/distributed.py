@@ -1,4 +1,4 @@
-"""Several processes: work that one does for all, waiting for each other, and what is said when one is lost."""
+"""Several processes: work that one does for all, waiting for each other, and the message when one is lost."""
 
 import os
 import re
@@ -24,10 +24,9 @@ LATE = ("timed out", "timeout")
 
 
 def on_main(accelerator: Accelerator, function: Callable[[], Result]) -> Result:
-    """Run it on the main process and give everyone its result.
+    """Run `function` on the main process and return its result on every process.
 
-    A UserError ends every process: the main one by the error itself, the others silently, so that it is said once and
-    nobody waits.
+    A UserError ends every process: the main one with the message, the others silently, so that nobody waits.
     """
     outcome: list = [None, None]
     if accelerator.is_main_process:
@@ -48,7 +47,7 @@ def on_main(accelerator: Accelerator, function: Callable[[], Result]) -> Result:
 
 @contextmanager
 def first_on_each_machine(accelerator: Accelerator) -> Iterator[None]:
-    """Within, the first process of each machine goes ahead, the others follow; however long it takes."""
+    """Within, the first process of each machine runs first and the others wait for it, without a time limit."""
     if not accelerator.is_local_main_process:
         barrier_without_timeout(accelerator)
     yield
@@ -57,24 +56,24 @@ def first_on_each_machine(accelerator: Accelerator) -> Iterator[None]:
 
 
 def barrier_without_timeout(accelerator: Accelerator) -> None:
-    """For all processes, for as long as they live: what one does for all may take hours, a step's exchange may not."""
+    """Wait for all processes without a time limit: one may work for hours, as for a cache, while the others wait."""
     if accelerator.num_processes > 1:
         dist.barrier(group=_group_without_timeout())
 
 
 @cache
 def _group_without_timeout() -> dist.ProcessGroup:
-    """On gloo, which notices at once when a process has gone."""
+    """A gloo group, which notices at once when a process has ended."""
     return dist.new_group(backend="gloo", timeout=timedelta(days=7))
 
 
 def seed_step(seed: int, step: int, process: int) -> None:
-    """Seed torch for one optimizer step of one process: a resumed run draws what it would have drawn."""
+    """Seed torch for one optimizer step of one process, so that a resumed run draws the same numbers."""
     torch.manual_seed(int(np.random.SeedSequence([seed, step, process]).generate_state(1)[0]))
 
 
 def describe_lost_process(error: Exception) -> str | None:
-    """A line for an error that only says that another process has gone, hangs or never came; None for any other."""
+    """The line to print for an error caused by another process that ended, hangs or never started; None for others."""
     text = one_line(error, limit=10_000)
     if not isinstance(error, dist.DistError) and "gloo" not in text:
         return None
@@ -86,7 +85,10 @@ def describe_lost_process(error: Exception) -> str | None:
             " --machine_rank and the same --num_machines, --main_process_ip and --main_process_port?"
         )
     if any(word in text.lower() for word in GONE):
-        return f"process {rank} lost another process, which ended ({reason}); --resume auto goes on from the checkpoint"
+        return (
+            f"process {rank} lost another process, which has ended ({reason}); start again with --resume auto"
+            " to continue from the last checkpoint"
+        )
     if any(word in text.lower() for word in LATE):
-        return f"process {rank} waited in vain for another one, which hangs or is gone ({reason})"
+        return f"process {rank} waited too long for another one, which hangs or has ended ({reason}); see its output"
     return None

@@ -1,4 +1,4 @@
-"""What a user can mend: each mistake is a UserError, printed as one line by `cli.run_script`; all else is a bug."""
+"""Errors that a user can mend: each is a UserError, which `cli.run_script` prints as one line; all others are bugs."""
 
 
 def one_line(error: BaseException, limit: int = 300) -> str:
@@ -10,8 +10,8 @@ class UserError(ValueError):
     """A user's mistake in one line: what was seen, where, and what to do.
 
     Attributes:
-        exit_code: of the script that ends with it.
-        seen_by_all: every process meets it, so only the first one prints it; else it is printed by whoever meets it.
+        exit_code: exit code of the script that this error ends.
+        seen_by_all: all processes raise it, so only the first one prints it; else the process that raises it does.
     """
 
     exit_code = 1
@@ -64,7 +64,7 @@ class TrainingError(UserError):
 
 
 class MemoryShortage(UserError):
-    """What ran out of memory, and what takes less."""
+    """The memory of the device or the machine is full; the message says what to reduce."""
 
 
 class WriteError(UserError):

@@ -1,4 +1,4 @@
-"""Files and folders that are there whole or not at all, and disks that refuse to take them."""
+"""Files and folders that are written completely or not at all, and disks that refuse them."""
 
 import os
 import shutil
@@ -74,7 +74,7 @@ def complete_folder(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def tolerated(what: str) -> Iterator[None]:
-    """Go on behind the block where the disk refuses what it writes, and say so."""
+    """Within, a write error of the disk is printed and ends the block, not the run."""
     try:
         yield
     except WRITE_ERRORS as error:
@@ -82,7 +82,7 @@ def tolerated(what: str) -> Iterator[None]:
 
 
 def sync(path: Path) -> None:
-    """Have the disk hold a file, or a folder's list of files."""
+    """Flush a file, or a folder's list of files, to the disk (fsync)."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

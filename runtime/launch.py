@@ -1,4 +1,4 @@
-"""Around `Accelerator()`: guards for launches that it accepts and then runs as something else, precision, kernels."""
+"""Checks and settings around `Accelerator()`, which accepts some launches and then silently runs them as others."""
 
 import os
 import re
@@ -38,13 +38,14 @@ CPU_BF16 = ("avx512_bf16", "amx_bf16", "bf16")  # instructions, as torch.cpu.get
 
 
 def check_launch(deterministic: bool = False) -> None:
-    """Call before `Accelerator()`, which without a GPU neither fails nor warns (accelerate 1.15).
+    """Refuse launches that do not fit this machine; call it before `Accelerator()`. Raises LaunchError.
 
-    Processes started for GPUs would each train alone, a one-GPU profile would train on the CPU, fp16 would be fp32.
-    Under plain torchrun nothing asks for GPUs: there it sets ACCELERATE_USE_CPU=true. Raises LaunchError.
+    Without a GPU `Accelerator()` neither fails nor warns (accelerate 1.15): processes started for GPUs each train
+    alone, a one-GPU profile trains on the CPU, and fp16 becomes fp32. Plain torchrun does not say whether it wants
+    GPUs: there this function sets ACCELERATE_USE_CPU=true.
 
     Args:
-        deterministic: whether kernels are to be so; then cuBLAS raises, unless a variable gives it room for that.
+        deterministic: use deterministic kernels; cuBLAS has them only if an environment variable sets its workspace.
     """
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -95,7 +96,7 @@ def start_process(accelerator: Accelerator, comm_hook: str = "none") -> dict[str
 
         config.recompile_limit = COMPILED_SHAPES  # with 8 a network stays as it is for every further shape
     if _emulates_bf16(accelerator):
-        say("precision: this GPU only emulates bf16, which is slow; --mixed_precision fp16 is what it is made for")
+        say("precision: this GPU only emulates bf16, which is slow; --mixed_precision fp16 is faster here")
     return describe_profile(accelerator)
 
 
@@ -105,31 +106,34 @@ def _emulates_bf16(accelerator: Accelerator) -> bool:
 
 
 def check_processes(accelerator: Accelerator, comm_hook: str = "none") -> None:
-    """LaunchError unless the processes found each other, and shard if they should."""
+    """LaunchError unless all processes are connected, and FSDP or DeepSpeed is active where the profile asks for it."""
     started = int(os.environ.get("WORLD_SIZE", 1))
     if accelerator.num_processes != started:
         raise LaunchError(
-            f"{started} processes were started, but accelerate joined {accelerator.num_processes}; "
+            f"{started} processes were started, but accelerate connected only {accelerator.num_processes}; "
             f"launch with a profile from accelerate_configs, on the CPU: {_launch_line('multi_cpu')}"
         )
     for kind in ("FSDP", "DEEPSPEED"):
         if parse_flag_from_env(f"ACCELERATE_USE_{kind}") and accelerator.distributed_type != kind:
             raise LaunchError(
-                f"the profile asks for {kind}, which accelerate leaves out on the CPU without a word;"
+                f"the launch profile asks for {kind}, which accelerate silently ignores on the CPU;"
                 f" use {_launch_line('multi_cpu')}"
             )
     ddp = (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU)
     if comm_hook != "none" and accelerator.distributed_type not in ddp:
-        raise LaunchError(f"--ddp-comm-hook is for DDP, the profile asks for {accelerator.distributed_type.value}")
+        raise LaunchError(
+            "--ddp-comm-hook works with DDP only, but the launch profile asks for"
+            f" {accelerator.distributed_type.value}; leave the flag out"
+        )
     if comm_hook == "bf16" and accelerator.distributed_type == DistributedType.MULTI_CPU:
-        raise LaunchError("--ddp-comm-hook bf16 needs GPUs; fp16 works on CPUs too")
+        raise LaunchError("--ddp-comm-hook bf16 needs GPUs; on CPUs use --ddp-comm-hook fp16")
 
 
 def distributed_options(comm_hook: str) -> list[KwargsHandler]:
-    """How the processes find each other, and how DDP exchanges gradients, which `comm_hook` compresses on their way.
+    """How the processes find each other, and how DDP exchanges gradients, compressed by `comm_hook`.
 
-    No static graph: it forbids `no_sync`, and what it would save, a search for unused parameters, is off anyway.
-    Buffers are shared where they are looked at (`share_statistics`), not in each step.
+    DDP's static graph stays off: it forbids `no_sync`, and the search for unused parameters, which it would save, is
+    off anyway. Buffers are shared before evaluation and saving (`share_statistics`), not in each step.
     """
     # torch 2.13 has another word for it, which accelerate 1.15 does not pass on
     warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
@@ -142,10 +146,11 @@ def distributed_options(comm_hook: str) -> list[KwargsHandler]:
 
 
 def process_group_options() -> InitProcessGroupKwargs:
-    """How `Accelerator` lets the processes find each other, also when a launcher's `max_restarts` starts them again.
+    """How the processes find each other, also after a launcher with `max_restarts` has started them again.
 
-    The launcher's store outlives them: they would find the addresses of those that are gone (torch 2.13). Over several
-    machines torch's own way stays, since there the restarts of each machine are counted apart.
+    The launcher's store outlives its processes, so restarted ones would read the addresses of the ended ones
+    (torch 2.13): each restart gets its own prefix in the store. With several machines torch's default stays, since
+    each machine counts its own restarts.
     """
     timeout = COLLECTIVE_TIMEOUT
     restarts, machines = (os.environ.get(name) for name in ("TORCHELASTIC_RESTART_COUNT", "GROUP_WORLD_SIZE"))
@@ -161,7 +166,10 @@ def process_group_options() -> InitProcessGroupKwargs:
 
 
 def describe_profile(accelerator: Accelerator) -> dict[str, str | int]:
-    """What the launch decided; accumulation steps and dynamo backend only where it did, TF32 only where it matters."""
+    """The settings that come from the launch, for the log and run.json.
+
+    Accumulation steps and dynamo backend are listed if the launch sets them, TF32 where CUDA computes in float32.
+    """
     state = accelerator.state
     profile: dict[str, str | int] = {
         "processes": accelerator.num_processes,
@@ -184,13 +192,13 @@ def describe_profile(accelerator: Accelerator) -> dict[str, str | int]:
 
 
 def _convolves_in_tf32() -> bool:
-    """Whether cuDNN rounds what it multiplies to 10 bits, as it does unless it is told or unable to."""
+    """Whether cuDNN rounds the factors of float32 products to TF32 (10 bits), its default on GPUs that can."""
     is_allowed = torch.backends.cudnn.conv.fp32_precision == "tf32" and os.environ.get("NVIDIA_TF32_OVERRIDE") != "0"
     return is_allowed and torch.cuda.is_tf32_supported()
 
 
 def say_profile(profile: dict[str, str | int]) -> None:
-    """The line that a training begins with, and one more where bf16 would take about half the time on this CPU."""
+    """Print the launch settings, and a hint where bf16 would take about half the time on this CPU."""
     say("profile: " + ", ".join(f"{key} {value}" for key, value in profile.items()))
     if profile["device"] == "cpu" and profile["mixed_precision"] == "no":
         instructions = torch.cpu.get_capabilities()
@@ -202,8 +210,8 @@ def say_profile(profile: dict[str, str | int]) -> None:
 def tune_kernels(device: torch.device, enabled: bool) -> Iterator[None]:
     """Within, cuDNN times its kernels for each new shape on a CUDA device, and takes the fastest.
 
-    Which one that is may differ between two runs: not for runs that are to be repeated bit by bit, and not for
-    evaluation, whose shapes may all differ.
+    The fastest kernel may differ between two runs, so do not use it for runs that must be repeated bit by bit, nor for
+    evaluation, where every shape may be new.
     """
     before = torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = enabled and device.type == "cuda"
@@ -214,7 +222,7 @@ def tune_kernels(device: torch.device, enabled: bool) -> Iterator[None]:
 
 
 def compile_networks(accelerator: Accelerator, networks: Iterable[nn.Module]) -> None:
-    """What the profile's `dynamo_backend` asks for, in place; `prepare` would do it for training."""
+    """Compile the networks in place if the profile sets a `dynamo_backend`; in training `prepare` does that."""
     plugin = accelerator.state.dynamo_plugin
     if plugin.backend != DynamoBackend.NO:
         for network in networks:

@@ -1,4 +1,4 @@
-"""The machine's memory: how much is free, keeping what tensors leave, and a line when it runs out."""
+"""The machine's memory: how much is free, keeping freed memory for new tensors, and the error when it runs out."""
 
 import ctypes
 import os
@@ -32,8 +32,9 @@ SHORTAGES = (
 def keep_freed_memory(device: torch.device) -> None:
     """Where a CPU computes, have glibc keep freed memory for the next tensors.
 
-    Left to itself it maps each block above 32 MB anew, and the system clears it page by page: a sixth of a
-    training step, half of what a narrow network takes for an image. The peak is a sixth higher (docs/performance.md).
+    By default glibc maps each block above 32 MB anew, and the system clears it page by page. That costs a sixth of a
+    training step, and half of the time that a narrow network needs for an image. Keeping freed memory raises the peak
+    by a sixth (docs/performance.md).
     """
     if device.type != "cpu" or sys.platform != "linux":
         return
@@ -49,9 +50,9 @@ def available_bytes() -> int:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether a device or the machine has run out of memory, for which torch has a type of its own only at times.
+    """Whether the error says that a device or the machine has run out of memory; torch has no single type for that.
 
-    cuDNN finds no engine for other reasons too, so who reports a shortage should repeat the error's text.
+    cuDNN finds no engine for other reasons too, so a message about a shortage should repeat the error's text.
     """
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
@@ -60,7 +61,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 @contextmanager
 def memory_shortage(what: str, remedy: str) -> Iterator[None]:
-    """Within, running out of memory, a GPU's or the machine's, becomes a MemoryShortage of one line."""
+    """Within, an error for lack of memory, on a GPU or in the machine, becomes a MemoryShortage of one line."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:

@@ -1,4 +1,4 @@
-"""Threads and processes: how many there should be, and work that goes on while earlier results are used."""
+"""Threads and processes: how many to start, and computing ahead while earlier results are used."""
 
 import os
 from collections import deque
@@ -69,10 +69,11 @@ def pipelined(
     errors: tuple[type[Exception], ...],
     threads: int = 2,
 ) -> Iterator[tuple[Item, Result | Exception]]:
-    """Each item with its result, or with the one of `errors` that stopped it: the others go on.
+    """Each item with its result, or with the error (one of `errors`) that stopped it; other items are not affected.
 
-    `read` runs in `threads`, a few batches ahead; `compute` here, on what could be read of a batch; the functions it
-    gives, one for each item, in as many more. Memory is bounded, since each waits for the next.
+    `read` runs in `threads`, a few batches ahead. `compute` runs in the calling thread on the items of a batch that
+    could be read, and returns one function for each; these finish the items in as many other threads. Memory is
+    bounded, since each stage waits for the next one.
     """
 
     def outcome(item: Item, future: Future) -> tuple[Item, Any]:

@@ -1,4 +1,4 @@
-"""Being asked to stop: every process ends after the same step, with everything saved."""
+"""Signals that ask a run to stop: all processes end after the same step, with everything saved."""
 
 import ctypes
 import os
@@ -30,7 +30,7 @@ class StopRequest:
 
 
 def _end_at_second_interrupt() -> None:
-    """In a thread: Python runs handlers between two of its own instructions, and a backward pass may be a long one."""
+    """Watch for the second Ctrl-C in a thread: Python's own handlers have to wait until a backward pass is over."""
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
@@ -49,13 +49,13 @@ def _end_at_second_interrupt() -> None:
 
 
 def exit_on_sigterm() -> None:
-    """Have SIGTERM end this process as an error would, so that what is half written is removed."""
+    """Have SIGTERM end this process as an error would, so that half-written files are removed."""
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     _follow_launcher()
 
 
 def _follow_launcher() -> None:
-    """Have the kernel send SIGTERM when the launcher dies, which leaves its processes running."""
+    """Have the kernel send SIGTERM to this process when the launcher dies: launchers leave their processes running."""
     launched_alone = "ACCELERATE_MIXED_PRECISION" in os.environ and "WORLD_SIZE" not in os.environ
     if (launched_alone or "TORCHELASTIC_RUN_ID" in os.environ) and sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

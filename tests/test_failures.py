@@ -81,7 +81,7 @@ def test_machines_wait_for_a_late_one_and_end_when_a_process_of_another_is_kille
         wait_for_steps(first, late, output=tmp_path / "run")
         os.kill(worker_of(late), signal.SIGKILL)
         (line,) = errors(first, timeout=30)
-        assert "lost another process, which ended" in line
+        assert "lost another process, which has ended" in line
         assert "--resume auto" in line
         assert errors(late, timeout=30) == []
     finally:
@@ -108,4 +108,4 @@ def test_a_process_that_hangs_is_waited_for_in_bounds(tiny_folder, tmp_path):
     hanging = worker_of(run)
     os.kill(hanging, signal.SIGSTOP)
     (line,) = errors(run, timeout=100)
-    assert "process 0 waited in vain for another one, which hangs or is gone" in line
+    assert "process 0 waited too long for another one, which hangs or has ended" in line

@@ -186,12 +186,14 @@ def test_processes_that_see_one_gpu_each_pass(launched):
 
 def test_processes_that_did_not_find_each_other_are_refused(launched):
     launched(gpus=0, WORLD_SIZE="2")
-    with pytest.raises(LaunchError, match=r"^2 processes were started, but accelerate joined 1;"):
+    with pytest.raises(LaunchError, match=r"^2 processes were started, but accelerate connected only 1;"):
         check_processes(SimpleNamespace(num_processes=1))
     check_processes(SimpleNamespace(num_processes=2))
     launched(gpus=0, WORLD_SIZE="2", ACCELERATE_USE_FSDP="true")
     check_processes(SimpleNamespace(num_processes=2, distributed_type=DistributedType.FSDP))
-    with pytest.raises(LaunchError, match=r"^the profile asks for FSDP, which accelerate leaves out on the CPU"):
+    with pytest.raises(
+        LaunchError, match=r"^the launch profile asks for FSDP, which accelerate silently ignores on the CPU"
+    ):
         check_processes(SimpleNamespace(num_processes=2, distributed_type=DistributedType.MULTI_CPU))
 
 
@@ -503,7 +505,7 @@ def test_gpu_processes_without_a_gpu_end_in_the_cpu_line(launch, profile):
 def test_separate_runs_are_found_even_without_the_first_guard(launch):
     done = launch("multi_gpu", "--unguarded")
     assert done.returncode == 1
-    assert "LaunchError: 2 processes were started, but accelerate joined 1;" in done.stderr
+    assert "LaunchError: 2 processes were started, but accelerate connected only 1;" in done.stderr
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")

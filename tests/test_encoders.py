@@ -164,7 +164,7 @@ def test_grey_is_repeated_for_each_channel(folders):
 @pytest.mark.parametrize("family", ["resnet", "hgnet_v2", "swinv2"])
 def test_filters_are_repeated_for_more_channels_and_rescaled(folders, capsys, family):
     three, five = built(folders[family]).eval(), built(folders[family], 5).eval()
-    assert "filters of 3 channels are repeated for 5, and rescaled" in capsys.readouterr().out
+    assert "its first filters, for 3 channels, are repeated for 5 channels and rescaled" in capsys.readouterr().out
     image = torch.randn(1, 3, 64, 64)
     weights = torch.tensor([1 / 2, 1 / 2, 1.0])  # channels 0 and 1 come twice
     with torch.inference_mode():
@@ -298,7 +298,7 @@ def test_a_convolutional_encoder_is_exported_and_one_with_windows_of_attention_i
     images = pixels(2, 3, 97, 131).float()
     with torch.inference_mode():
         torch.testing.assert_close(exported(images), network(images), rtol=0, atol=1e-4)
-    with pytest.raises(ModelError, match="ONNX takes no encoder with windows of attention"):
+    with pytest.raises(ModelError, match=r"encoders with window attention \(Swin\) cannot be exported"):
         export(built(folders["swin"]).eval(), tmp_path / "swin.onnx")
     assert not (tmp_path / "swin.onnx").exists()
 
@@ -316,19 +316,19 @@ def test_what_cannot_be_an_encoder_is_refused_in_one_line(folders, tmp_path, mon
         assert "\n" not in str(error.value) and str(source) in str(error.value)
 
     refused(config_folder(tmp_path / "vit", model_type="dinov2", hidden_size=8, num_attention_heads=1), "a plain ViT")
-    refused(config_folder(tmp_path / "bert", model_type="bert"), "bert is no backbone of transformers; take one of")
+    refused(config_folder(tmp_path / "bert", model_type="bert"), "bert is not a backbone of transformers; use ")
     for family in ("tipsv2", "timm_backbone"):  # backbones to transformers, but of no stages
-        refused(config_folder(tmp_path / family, model_type=family), f"{family} is no backbone of transformers; take")
-    with pytest.raises(ModelError, match="takes grey and RGB images, these have 5 channels"):
+        refused(config_folder(tmp_path / family, model_type=family), f"{family} is not a backbone of transformers; use")
+    with pytest.raises(ModelError, match="takes grey or RGB images, these have 5 channels"):
         built(folders["pp_lcnet"], 5)
     refused(config_folder(tmp_path / "none"), "has no usable config.json")
-    refused("timm/resnet50.a1_in1k", "timm's models need torchvision")
+    refused("timm/resnet50.a1_in1k", "models of timm are not supported")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    refused("nobody/nothing", "is no folder, and not to be had from the Hub")
+    refused("nobody/nothing", "is not a folder, and cannot be loaded from the Hub")
     empty = config_folder(tmp_path / "empty", **json.loads((folders["resnet"] / "config.json").read_text()))
     refused(empty, "its weights cannot be loaded")
     refused(folders["resnet"], "--depth 4: .*resnet has 5; leave the flag out", depth=4)
-    refused(folders["resnet"], "would stay random", encoder_weights="random", freeze_encoder=True)
+    refused(folders["resnet"], "would never be trained", encoder_weights="random", freeze_encoder=True)
 
 
 @pytest.mark.parametrize(
@@ -348,7 +348,7 @@ def test_a_flag_of_an_encoder_is_refused_without_one(folders, tmp_path, name, va
         with pytest.raises(SettingsError, match=f"^{flag}: this network has no encoder; leave the flag out, or name"):
             starting_point(source, {name: value})
     if name == "encoder_weights":
-        with pytest.raises(SettingsError, match=f"^{flag}: {with_encoder} has an encoder with weights of its own"):
+        with pytest.raises(SettingsError, match=f"^{flag}: the encoder of {with_encoder} already has weights"):
             starting_point(with_encoder, {name: value})
     else:
         assert starting_point(with_encoder, {name: value}).trained.encoder
@@ -401,7 +401,7 @@ def test_a_model_for_grey_images_starts_from_one_for_rgb_with_its_normalisation(
 def test_other_weights_than_the_configs_are_refused(folders, tmp_path):
     folder = write_encoder(tmp_path / "mixed")
     (folder / "model.safetensors").write_bytes((folders["convnext"] / "model.safetensors").read_bytes())
-    with pytest.raises(ModelError, match=r"its weights lack \d+ of the backbone's"):
+    with pytest.raises(ModelError, match=r"its file lacks \d+ of the weights"):
         load_encoder(str(folder), pretrained=True)
 
 

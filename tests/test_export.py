@@ -55,7 +55,7 @@ def test_the_command_writes_a_file_that_predict_and_python_take(tmp_path):
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (93, 71, 3), dtype=np.uint8)).save(image)
     result = launch("-m", "unet.export", tmp_path / "model", file)
     assert result.returncode == 0, result.stderr
-    assert "agrees with torch" in result.stdout
+    assert "its logits agree with torch's" in result.stdout
     expected = Predictor.from_pretrained(tmp_path / "model")(image)
     for predictor in (Predictor(str(file)), Predictor.from_pretrained(file)):
         np.testing.assert_allclose(predictor(image).probabilities, expected.probabilities, rtol=0, atol=1e-6)  # 6e-8
@@ -68,7 +68,7 @@ def test_the_command_writes_a_file_that_predict_and_python_take(tmp_path):
 def test_a_file_whose_logits_differ_is_not_kept(tmp_path, monkeypatch):
     model = network("batch", "transpose")
     monkeypatch.setattr(OnnxNetwork, "forward", lambda self, images: model(images) + 0.01)
-    with pytest.raises(ModelError, match="off torch's"):
+    with pytest.raises(ModelError, match="logits differ from torch's"):
         export(model, tmp_path / "model.onnx")
     assert list(tmp_path.iterdir()) == []
 
@@ -83,7 +83,7 @@ def test_what_is_no_exported_model_says_so(tmp_path, fails_with):
     foreign = onnx.load(tmp_path / "model.onnx")
     del foreign.metadata_props[:]
     onnx.save(foreign, tmp_path / "foreign.onnx")
-    with pytest.raises(ModelError, match=r"was not written by `python -m unet\.export`"):
+    with pytest.raises(ModelError, match=r"must be written by `python -m unet\.export"):
         OnnxNetwork(tmp_path / "foreign.onnx")
     result = launch("-m", "unet.export", tmp_path / "nowhere", tmp_path / "a.onnx")
     fails_with(result, f"{tmp_path / 'nowhere'}: is not a folder with config.json", 1)

@@ -256,13 +256,13 @@ def test_a_damaged_file_ends_in_one_line(tmp_path, zipped):
     ("change", "message"),
     [
         (lambda w: [1, 2], "holds a list, expected a state dict"),
-        (lambda w: {}, "is no Pytorch-UNet checkpoint, which has inc.double_conv.0.weight"),
-        (lambda w: w | {"epoch": 3}, "holds 'epoch', which is no weight"),
+        (lambda w: {}, "is not a Pytorch-UNet checkpoint: it lacks inc.double_conv.0.weight"),
+        (lambda w: w | {"epoch": 3}, "holds 'epoch', which is not a weight"),
         (lambda w: w | {"extra": torch.zeros(3)}, "has unknown extra"),
         (lambda w: {k: v for k, v in w.items() if k != "up1.up.bias"}, "lacks ups.0.up.bias"),
         (lambda w: w | {"up1.up.bias": torch.zeros(3)}, "has other shapes in ups.0.up.bias"),
-        (lambda w: w | {"inc.double_conv.0.weight": torch.zeros(3)}, "is no Pytorch-UNet checkpoint"),
-        (lambda w: UNet(UNetConfig(base_channels=4, depth=1)).state_dict(), "without their config.json"),
+        (lambda w: w | {"inc.double_conv.0.weight": torch.zeros(3)}, "is not a Pytorch-UNet checkpoint"),
+        (lambda w: UNet(UNetConfig(base_channels=4, depth=1)).state_dict(), "holds weights without a config.json"),
         (lambda w: {f"module.{k}": v for k, v in UNet(UNetConfig(depth=1)).state_dict().items()}, "config.json"),
     ],
 )
@@ -275,7 +275,7 @@ def test_missing_files_and_a_scale_for_a_model_folder_are_refused(save, tmp_path
     with pytest.raises(ModelError, match=r"nowhere/x.pth: no such file"):
         load_model("nowhere/x.pth")
     load_model(save(pytorch_unet_checkpoint(2, depth=1))).save_pretrained(tmp_path / "model")
-    with pytest.raises(ModelError, match=r"its config.json says the scale"):
+    with pytest.raises(ModelError, match=r"its config.json holds the scale"):
         load_model(tmp_path / "model", scale=0.5)
 
 
@@ -283,13 +283,14 @@ def test_copying_weights_names_what_stays_fresh():
     torch.manual_seed(0)
     source, same = (UNet(UNetConfig(base_channels=4, depth=1)) for _ in range(2))
     count = len(source.state_dict())
-    assert copy_weights(source, same) == f"{count} of {count} weights"
+    assert copy_weights(source, same) == f"{count} of {count} weights copied"
     assert all(torch.equal(weight, same.state_dict()[name]) for name, weight in source.state_dict().items())
     other = UNet(UNetConfig(in_channels=1, num_classes=3, base_channels=4, depth=1))
     fresh = {name: weight.clone() for name, weight in other.state_dict().items()}
     assert copy_weights(source, other) == (
-        f"{count - 3} of {count} weights, fresh are stem.conv1.weight (4 x 1 x 3 x 3 here, 4 x 3 x 3 x 3 there),"
-        " head.conv.weight (3 x 4 x 1 x 1 here, 2 x 4 x 1 x 1 there), head.conv.bias (3 here, 2 there),"
+        f"{count - 3} of {count} weights copied; random start for"
+        " stem.conv1.weight (4 x 1 x 3 x 3 here, 4 x 3 x 3 x 3 there),"
+        " head.conv.weight (3 x 4 x 1 x 1 here, 2 x 4 x 1 x 1 there), head.conv.bias (3 here, 2 there)"
     )
     for name, weight in other.state_dict().items():
         expected = fresh if name in ("stem.conv1.weight", "head.conv.weight", "head.conv.bias") else source.state_dict()
@@ -339,7 +340,7 @@ def test_training_starts_from_the_checkpoint_and_keeps_its_preprocessing(save, t
     command = ["train.py", "--dataset", tiny_folder, "--init-from", path, "--output-dir", tmp_path / "run", *SHORT]
     result = launch(*command, profile=profile)
     assert result.returncode == 0, result.stderr
-    assert result.stdout.count(f"start: 118 of 118 weights from {path}") == 1
+    assert result.stdout.count(f"start: {path}, 118 of 118 weights copied") == 1
     trained, source = load_model(tmp_path / "run" / "model"), load_model(path)
     assert (trained.config.preprocess.std, trained.config.preprocess.detect_unit_range) == ((255.0,) * 3, True)
     images = torch.from_numpy(np.random.default_rng(3).integers(0, 256, (1, 3, 64, 64), dtype=np.uint8))
@@ -354,7 +355,7 @@ def test_fine_tuning_to_other_classes_lists_what_is_fresh(save, tmp_path):
     path = save(pytorch_unet_checkpoint(2, depth=2))
     result = launch("train.py", "--init-from", path, "--output-dir", tmp_path / "run", *SHORT)
     assert result.returncode == 0, result.stderr
-    assert "fresh are head.conv.weight (5 x 4 x 1 x 1 here, 2 x 4 x 1 x 1 there), head.conv.bias" in result.stdout
+    assert "start for head.conv.weight (5 x 4 x 1 x 1 here, 2 x 4 x 1 x 1 there), head.conv.bias" in result.stdout
     trained, source = load_model(tmp_path / "run" / "model"), load_model(path)
     assert trained.config.num_classes == 5
     torch.testing.assert_close(

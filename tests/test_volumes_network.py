@@ -289,9 +289,9 @@ def test_training_starts_with_the_axes_of_the_data():
     kernels, strides = level_axes((5, 1, 1), (8, 64, 64))
     assert (model.config.kernels, model.config.strides, model.config.depth) == (kernels, strides, 4)
     assert starting_point(None, {}).architecture == UNetConfig()
-    with pytest.raises(ModelError, match="--depth 6: the size and spacing of the patches allow 4; leave the flag out"):
+    with pytest.raises(ModelError, match="--depth 6: patches of this size and spacing allow a depth of 4; leave"):
         starting_point(None, asked(depth=6))
-    with pytest.raises(ModelError, match="--upsample bilinear_aligned: is for images"):
+    with pytest.raises(ModelError, match="--upsample bilinear_aligned works for images only"):
         starting_point(None, asked(upsample="bilinear_aligned"))
     with pytest.raises(ValueError, match="upsample is 'bilinear_aligned', expected transpose or bilinear"):
         UNetConfig(dims=3, upsample="bilinear_aligned")
@@ -305,9 +305,9 @@ def test_training_that_starts_from_a_model_keeps_its_axes(tmp_path, model: Path)
     built = start.build(1, 3, Preprocess())
     assert all(torch.equal(value, built.state_dict()[name]) for name, value in source.state_dict().items())
     assert starting_point(None, asked(base_channels=None), source.config).architecture.kernels == FLAT["kernels"]
-    with pytest.raises(ModelError, match=f"^{tmp_path}: takes volumes, the data are images; start from another model"):
+    with pytest.raises(ModelError, match=f"^{tmp_path}: takes volumes, but the data are images; start from another"):
         starting_point(str(tmp_path), {"dims": 2})
-    with pytest.raises(ModelError, match=f"^{model}: takes images, the data are volumes; .* or give --dims 2$"):
+    with pytest.raises(ModelError, match=f"^{model}: takes images, but the data are volumes; .* or give --dims 2$"):
         starting_point(str(model), asked(base_channels=None))
 
 

@@ -1,4 +1,4 @@
-"""Encoders that come from elsewhere: the backbones of Hugging Face transformers, as pyramids of features."""
+"""Encoders from Hugging Face transformers: backbones that give features at several resolutions."""
 
 import json
 import math
@@ -22,8 +22,8 @@ EXAMPLES = "resnet, convnext, convnextv2, swin, swinv2, focalnet, hgnet_v2, pvt_
 class Encoder(nn.Module):
     """A backbone's features of strides 2^first_level, 2^(first_level + 1), ... of images normalised as it expects.
 
-    Parameters that have no part in these features (the norm before a classifier, a mask token) are frozen: every other
-    one gets a gradient in every step, as DistributedDataParallel asks for.
+    Parameters that these features do not use (the norm before a classifier, a mask token) are frozen, since
+    DistributedDataParallel expects a gradient for every other parameter in every step.
 
     Args:
         config: UNetConfig.encoder.
@@ -74,19 +74,19 @@ class Encoder(nn.Module):
         )
 
     def freeze(self) -> None:
-        """Leave all of it as it is, running statistics too."""
+        """Exclude all of it from training, running statistics too."""
         self.frozen = True
         self.requires_grad_(False)
         self.eval()
 
     def train(self, mode: bool = True) -> "Encoder":
-        """Training mode, but for a frozen encoder."""
+        """Set training mode; a frozen encoder stays in evaluation mode."""
         return super().train(mode and not self.frozen)
 
     def take(self, weights: dict[str, Tensor]) -> None:
         """Load a backbone's weights; where images have another number of channels, the first filters are repeated.
 
-        They are rescaled too, so that what comes out is as large as before.
+        They are rescaled too, so that their outputs keep their size.
         """
         for name, target in self.backbone.state_dict().items():
             have, want = weights[name].shape, target.shape
@@ -97,7 +97,7 @@ class Encoder(nn.Module):
 
 
 class PretrainedEncoder(NamedTuple):
-    """What `--encoder` names.
+    """The encoder that `--encoder` names.
 
     Args:
         config: for UNetConfig.encoder.
@@ -120,16 +120,20 @@ def load_encoder(source: str, *, pretrained: bool) -> PretrainedEncoder:
     """
     transformers = _transformers()
     if source.startswith("timm/"):
-        raise ModelError(f"--encoder {source}: timm's models need torchvision; of transformers there are {EXAMPLES}")
+        raise ModelError(f"--encoder {source}: models of timm are not supported; use one of transformers: {EXAMPLES}")
     try:
         config = transformers.AutoConfig.from_pretrained(source, trust_remote_code=False)
     except Exception as error:  # whatever transformers makes of somebody else's file
-        where = "has no usable config.json" if Path(source).is_dir() else "is no folder, and not to be had from the Hub"
+        where = (
+            "has no usable config.json"
+            if Path(source).is_dir()
+            else "is not a folder, and cannot be loaded from the Hub"
+        )
         raise ModelError(f"--encoder {source}: {where}: {one_line(error)}") from error
     backbones = transformers.AutoBackbone._model_mapping
     if type(config) not in backbones or not hasattr(config, "stage_names"):  # some have no stages
         raise ModelError(
-            f"--encoder {source}: {config.model_type or 'this'} is no backbone of transformers; take one of {EXAMPLES}"
+            f"--encoder {source}: {config.model_type or 'this'} is not a backbone of transformers; use {EXAMPLES}"
         )
     name = Path(source).resolve().name if Path(source).is_dir() else source
     settings = json.loads(config.to_json_string(use_diff=False))
@@ -144,7 +148,7 @@ def load_encoder(source: str, *, pretrained: bool) -> PretrainedEncoder:
 def with_channels(config: dict[str, Any], channels: int) -> dict[str, Any]:
     """`config` for images of so many channels; ModelError where the family knows RGB only."""
     if "num_channels" not in config:
-        raise ModelError(f"encoder {encoder_name(config)}: takes grey and RGB images, these have {channels} channels")
+        raise ModelError(f"encoder {encoder_name(config)}: takes grey or RGB images, these have {channels} channels")
     changed: dict[str, Any] = {"num_channels": channels}
     if "stem_channels" in config:  # of HGNetV2, whose first entry is the image's
         changed["stem_channels"] = [channels, *config["stem_channels"][1:]]
@@ -152,13 +156,13 @@ def with_channels(config: dict[str, Any], channels: int) -> dict[str, Any]:
 
 
 def encoder_name(config: dict[str, Any]) -> str:
-    """The Hub id, or the name of the folder, that an encoder is from, with its licence if that is known."""
+    """The Hub id or folder name of an encoder, with its licence if that is known."""
     license = config.get("license")
     return f"{config['_name_or_path']} ({license})" if license else config["_name_or_path"]
 
 
 def _transformers() -> ModuleType:
-    """The library, which takes seconds to import, and says what it does only where something is wrong."""
+    """Import transformers only when it is needed, which takes seconds, and have it print errors only."""
     try:
         import transformers
     except ModuleNotFoundError as error:
@@ -177,7 +181,7 @@ def _random_backbone(config: dict[str, Any]) -> nn.Module:
 
 
 def _dry_pass(backbone: nn.Module, config: dict[str, Any]) -> Sequence[Tensor]:
-    """Features of an empty image: what a config says of channels and strides is wrong for some families (HGNetV2)."""
+    """Features of an empty image, to measure channels and strides: some configs state them wrongly (HGNetV2)."""
     device = next(backbone.parameters()).device
     was_training = backbone.training
     with torch.enable_grad():
@@ -207,8 +211,8 @@ def _pyramid(source: str, config: dict[str, Any]) -> tuple[int, list[str]]:
     if len(levels) < 2 or list(levels) != [*range(min(levels), max(levels) + 1)]:
         strides = sorted({SIDE // feature.shape[-2] for feature in features})
         raise ModelError(
-            f"--encoder {source}: has features of stride {', '.join(map(str, strides))}; a U-Net needs a pyramid, each"
-            f" level half the size of the one before, which a plain ViT has not; take one of {EXAMPLES}"
+            f"--encoder {source}: has features of stride {', '.join(map(str, strides))}; a U-Net needs several levels,"
+            f" each half the size of the one before (a plain ViT has only one); use {EXAMPLES}"
         )
     return max(levels), list(levels.values())
 
@@ -224,5 +228,5 @@ def _pretrained_weights(backbone: Any, source: str, config: dict[str, Any]) -> d
     # classifiers have no norms of the features of each stage
     missing = [name for name in sorted(report["missing_keys"]) if not name.startswith("hidden_states_norms.")]
     if missing:
-        raise ModelError(f"--encoder {source}: its weights lack {len(missing)} of the backbone's, {missing[0]} first")
+        raise ModelError(f"--encoder {source}: its file lacks {len(missing)} of the weights, such as {missing[0]}")
     return model.state_dict()

@@ -25,7 +25,7 @@ UPSAMPLINGS = ("transpose", "bilinear", "bilinear_aligned")
 
 
 class Layers(NamedTuple):
-    """What torch has for tensors of so many spatial axes."""
+    """The layers of torch for tensors with this number of spatial axes."""
 
     conv: type[nn.Conv2d | nn.Conv3d]
     transposed_conv: type[nn.ConvTranspose2d | nn.ConvTranspose3d]
@@ -57,7 +57,7 @@ def norm_layer(norm: str, channels: int, dims: int = 2) -> nn.Module:
 
 @contextmanager
 def frozen_statistics(block: nn.Module) -> Iterator[None]:
-    """Within, batch norm normalises by its batch and leaves its running statistics alone: they have seen it already."""
+    """Within, batch norm normalises by its batch and does not update its running statistics a second time."""
     norms = [module for module in block.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
     kept = [(norm.momentum, norm.num_batches_tracked.clone()) for norm in norms]
     for norm in norms:
@@ -91,7 +91,7 @@ def recomputing(blocks: Sequence[nn.Module]) -> Iterator[None]:
 
 
 def _contexts(block: nn.Module) -> tuple[AbstractContextManager, AbstractContextManager]:
-    """Of a block's first forward pass and of its second one."""
+    """The contexts of a block's first forward pass and of its second one."""
     return nullcontext(), frozen_statistics(block)
 
 

@@ -25,16 +25,16 @@ class Preprocess:
         mean, std: of the training images for each channel, in the files' own value range; empty means 0 and 1.
         class_names, class_values: name and mask value (grey level or RGB colour) of each class.
         ignore_value: the mask value that counts in neither loss nor metric, None where there is none.
-        detect_unit_range: take an image without a value above 1 for one in 0..1 instead of 0..255 (what Pytorch-UNet
-            does, and its models expect).
-        draft: decode of a JPEG file no more detail than the size asks for: several times as fast at half the size and
-            below. So a file differs by a few grey levels from the array of its pixels.
+        detect_unit_range: treat an image without a value above 1 as one in 0..1 instead of 0..255 (Pytorch-UNet does
+            so, and its models expect it).
+        draft: decode a JPEG file at a reduced size if the network sees it that small: several times as fast at half
+            the size and below. A file then differs by a few grey levels from the array of its pixels.
         pixel_types: NumPy's names of the pixels that `mean` and `std` were measured on; others get a warning.
         spacing: (z, y, x) in mm that volumes are resampled to; None for images.
         clip: lowest and highest value that the voxels of volumes are clipped to, None where they are not.
         standardize: give each channel of a volume mean 0 and standard deviation 1 over its own voxels.
-        turned: whether training has turned and mirrored in all ways, so that `--tta` averages over such views; else
-            over an image and its left-right mirroring.
+        turned: whether training used all turns and mirrorings, so that `--tta` averages over them; else `--tta`
+            averages over an image and its left-right mirroring.
     """
 
     image_size: tuple[int, int] | None = None
@@ -165,34 +165,35 @@ class UNetConfig:
 
     @property
     def level_kernels(self) -> Axes:
-        """Of each of the `depth` + 1 levels, the size of its convolutions along each axis."""
+        """The size of the convolutions along each axis, for each of the `depth` + 1 levels."""
         return self.kernels or ((3,) * self.dims,) * (self.depth + 1)
 
     @property
     def level_strides(self) -> Axes:
-        """Of each of the `depth` steps down, its factor along each axis."""
+        """The factor along each axis, for each of the `depth` steps down."""
         return self.strides or ((2,) * self.dims,) * self.depth
 
     @property
     def divisors(self) -> tuple[int, ...]:
-        """Of each axis, how many pixels become one at the lowest level: 2^depth for images."""
+        """Number of pixels along each axis that become one at the lowest level: 2^depth for images."""
         return tuple(math.prod(factors) for factors in zip(*self.level_strides, strict=True))
 
     @property
     def network_channels(self) -> int:
-        """Channels behind the normalisation, which repeats grey for each one that an encoder takes."""
+        """Channels after normalisation, which repeats grey for each channel of an encoder."""
         return self.in_channels if self.encoder is None else self.encoder.get("num_channels", 3)
 
 
 def level_axes(spacing: Sequence[float], patch: Sequence[int], depth: int | None = None) -> tuple[Axes, Axes]:
-    """Kernels and strides of UNetConfig for patches whose pixels are not as long along each axis.
+    """Kernels and strides of UNetConfig for patches whose spacing differs between the axes.
 
-    A step down pools the axes whose spacing is less than twice the finest of those that are long enough for it, so that
-    the levels below become isotropic. Convolutions have size 1 along an axis as long as its spacing is twice the finest
-    of all or more, and 3 from then on. There are at most `depth` steps, MAX_DEPTH by default, and at least one.
+    Each step down pools only the axes whose spacing is less than twice the finest, among the axes that are long enough
+    to be pooled, so that deeper levels become isotropic. Along an axis whose spacing is at least twice the finest,
+    convolutions have size 1, from the first level where it is less, size 3. There are at most `depth` steps, MAX_DEPTH
+    by default, and at least one.
 
     Args:
-        spacing, patch: length of a pixel, and pixels, along each axis.
+        spacing, patch: size of a pixel, and number of pixels, along each axis.
     """
     strides: list[tuple[int, ...]] = []
     kernels = [tuple(3 if length < 2 * min(spacing) else 1 for length in spacing)]
@@ -214,7 +215,7 @@ def level_axes(spacing: Sequence[float], patch: Sequence[int], depth: int | None
 
 
 def expect(name: str, value: Any, is_valid: bool, expected: str) -> None:
-    """ValueError unless `is_valid`, with what config.json holds under `name` and what is `expected` there."""
+    """ValueError unless `is_valid`; its text has the `name` in config.json, the value found and the one `expected`."""
     if not is_valid:
         raise ValueError(f"{name} is {value!r}, expected {expected}")
 

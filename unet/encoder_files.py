@@ -1,4 +1,4 @@
-"""What lies beside an encoder's weights, in its folder or on the Hub: how images are normalised, and the licence."""
+"""Files beside an encoder's weights, in its folder or on the Hub: the normalisation of images, and the licence."""
 
 import json
 from pathlib import Path
@@ -30,7 +30,7 @@ def read_normalization(source: str, family: str) -> tuple[tuple[float, ...], tup
 
 
 def read_license(source: str) -> str | None:
-    """As the model card says, if there is one."""
+    """The licence that the model card states, if there is a card."""
     file = _file(source, "README.md")
     try:
         license = None if file is None else (metadata_load(file) or {}).get("license")

@@ -29,7 +29,7 @@ CHECKED = {  # batch and sides, by the number of axes
 
 
 class _AnySize(nn.Module):
-    """The model with its padding of small sides as part of the graph, where they are not known beforehand."""
+    """The model with the padding of small sides as part of the graph, since a graph is made before sizes are known."""
 
     def __init__(self, model: UNet) -> None:
         super().__init__()
@@ -56,8 +56,8 @@ class _AnySize(nn.Module):
 def export(model: UNet, path: Path) -> None:
     """Write `model` in ONNX: `images` (B, C, *spatial) float32 raw pixel values -> `logits`, all but C dynamic.
 
-    What config.json holds is in the metadata, under `config`. The file is there only if onnxruntime gives torch's own
-    logits on small, odd and uneven sizes; ModelError if it does not.
+    The metadata holds the content of config.json under `config`. The file is written only if onnxruntime gives the
+    same logits as torch on small, odd and uneven sizes; else ModelError.
     """
     onnx = _needed("onnx")
     model = model.cpu().float().eval()
@@ -95,12 +95,12 @@ def _check(model: UNet, network: "OnnxNetwork") -> None:
             logits = network(images)
         except network.errors as error:
             raise ModelError(
-                f"onnxruntime cannot compute {sides} pixels: {one_line(error, 150)}; ONNX takes no encoder"
-                " with windows of attention (Swin)"
+                f"onnxruntime cannot compute images of {sides} pixels: {one_line(error, 150)}; encoders with window"
+                " attention (Swin) cannot be exported"
             ) from error
         difference = (logits - expected).abs().max().item() / max(1.0, expected.abs().max().item())
         if difference > TOLERANCE:
-            raise ModelError(f"onnxruntime's logits of {sides} pixels are {difference:.1e} off torch's")
+            raise ModelError(f"onnxruntime's logits differ from torch's by {difference:.1e} at {sides} pixels")
 
 
 class OnnxNetwork(nn.Module):
@@ -122,7 +122,7 @@ class OnnxNetwork(nn.Module):
         config = self.session.get_modelmeta().custom_metadata_map.get("config")
         if config is None:
             raise ModelError(
-                f"{path}: was not written by `python -m unet.export`, and does not say how to prepare images"
+                f"{path}: lacks the preprocessing; it must be written by `python -m unet.export MODEL OUTPUT.onnx`"
             )
         self.config = UNetConfig(**json.loads(config))
         self.register_buffer("mean", torch.zeros(()))  # says where its input belongs, as the UNet's does
@@ -151,7 +151,8 @@ def main() -> None:
         export(model, args.output)
     except OSError as error:
         raise WriteError(f"{args.output}: cannot be written ({error})") from error
-    say(f"{args.output}: agrees with torch to {TOLERANCE:g} on {len(CHECKED[model.config.dims])} sizes")
+    sizes = len(CHECKED[model.config.dims])
+    say(f"wrote {args.output}; its logits agree with torch's to {TOLERANCE:g} on {sizes} image sizes")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What training starts from: architecture, normalisation and weights of another model, an encoder or a checkpoint."""
+"""Start of training: architecture, normalisation and weights from another model, an encoder or a checkpoint."""
 
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -34,15 +34,15 @@ class StartingPoint(NamedTuple):
     deep_supervision: bool = False
 
     def source_preprocess(self, channels: int) -> Preprocess | None:
-        """How images were prepared for the trained weights, which expect that; None where they take other channels."""
+        """The preprocessing that the trained weights expect; None if they take another number of channels."""
         if self.trained is None or self.trained.in_channels != channels:
             return None
         return self.trained.preprocess
 
     def build(self, in_channels: int, num_classes: int, preprocess: Preprocess) -> UNet:
-        """The network to train, in channels-last layout, with the weights that fit; says so.
+        """The network to train, in channels-last layout, with the weights that fit; prints what was copied.
 
-        `preprocess` is `source_preprocess`, else has the mean and standard deviation of the training images.
+        `preprocess` is `source_preprocess`; if that is None, it has the mean and deviation of the training images.
         """
         values: dict[str, Any] = {"in_channels": in_channels, "num_classes": num_classes, "preprocess": preprocess}
         if self.architecture.encoder is not None:
@@ -52,7 +52,7 @@ class StartingPoint(NamedTuple):
         if self.model is not None:
             if network.encoder is not None and self.model.encoder is not None:
                 network.encoder.take(self.model.encoder.backbone.state_dict())
-            say(f"start: {copy_weights(self.model, network)} from {self.source}")
+            say(f"start: {self.source}, {copy_weights(self.model, network)}")
         if network.encoder is not None:
             if self.encoder is not None and self.encoder.weights is not None:
                 network.encoder.take(self.encoder.weights)
@@ -65,13 +65,13 @@ class StartingPoint(NamedTuple):
     def _fit_encoder(self, encoder: dict[str, Any], in_channels: int, preprocess: Preprocess) -> dict[str, Any]:
         """The encoder, and how images are prepared for it.
 
-        Grey and RGB images of 8 bits are normalised as those that the encoder was trained on, others by their own
-        statistics. Grey is repeated for each channel; of other channels the encoder is made to take as many.
+        Grey and RGB images of 8 bits are normalised like the encoder's own training images, others by the statistics
+        of the data set. Grey is repeated for each channel; for other numbers of channels the encoder is changed.
         """
         own, mean, std = encoder.get("num_channels", 3), preprocess.mean, preprocess.std
         if in_channels not in (1, own):
             encoder = with_channels(encoder, in_channels)
-            say(f"encoder: its filters of {own} channels are repeated for {in_channels}, and rescaled")
+            say(f"encoder: its first filters, for {own} channels, are repeated for {in_channels} channels and rescaled")
         if len(mean) == 1:
             mean, std = mean * own, std * own
         trained_on: PretrainedEncoder | Preprocess | None = self.encoder
@@ -87,13 +87,13 @@ def starting_point(source: str | None, asked: dict[str, Any], checkpoint: UNetCo
 
     Args:
         asked: a value, or None, for each of ARCHITECTURE, AXES, `encoder` and OF_ENCODER; other keys do not matter.
-            What is None is the source's, else UNetConfig's default. Kernels and strides are always the source's, if
-            there is one.
-        checkpoint: config of the run to go on with. Then neither `source` nor the encoder is read: they may have
-            changed, or be gone.
+            None takes the source's value, without a source UNetConfig's default. Kernels and strides are always the
+            source's, if there is one.
+        checkpoint: config of the run to resume. Then neither `source` nor the encoder is read: they may have changed
+            or been deleted since.
 
-    Raises ModelError where asked and source differ and the weights would not fit, SettingsError for OF_ENCODER without
-    an encoder. Dropout and how a bilinear upsampling treats corners have no weights, and may differ.
+    Raises ModelError where flags and source differ so that the weights would not fit, SettingsError for OF_ENCODER
+    without an encoder. Dropout and the corners of bilinear upsampling have no weights and may differ.
     """
     backbone = asked.get("encoder")
     if backbone and source:
@@ -116,7 +116,10 @@ def starting_point(source: str | None, asked: dict[str, Any], checkpoint: UNetCo
             given = source or backbone or "the checkpoint"
             raise ModelError(f"{flag} {value}: {given} has {has}; leave the flag out, or start from another model")
     if asked.get("freeze_encoder") and backbone and asked.get("encoder_weights") == "random":
-        raise ModelError(f"--freeze-encoder: {backbone} with random weights would stay random; leave one of them out")
+        raise ModelError(
+            f"--freeze-encoder: the random weights of {backbone} would never be trained;"
+            " leave out --freeze-encoder or --encoder-weights random"
+        )
     if not backbone:
         _refuse_flags_without_use(source or "the checkpoint", asked, config)
     values = {name: getattr(config, name) if value is None else value for name, value in values.items()}
@@ -127,44 +130,44 @@ def starting_point(source: str | None, asked: dict[str, Any], checkpoint: UNetCo
 
 
 def _axes(asked: dict[str, Any], config: UNetConfig, source: str | None) -> dict[str, Any]:
-    """AXES, of the source or, without one, as asked, and the depth that belongs to them."""
+    """The values of AXES, from the source if there is one, else from the flags, and the depth that belongs to them."""
     values = {name: getattr(config, name) if asked.get(name) is None else asked[name] for name in AXES}
     if source is not None:
         kinds = {2: "images", 3: "volumes"}
         if values["dims"] != config.dims:
             raise ModelError(
-                f"{source}: takes {kinds[config.dims]}, the data are {kinds[values['dims']]}; start from another model,"
-                f" or give --dims {config.dims}"
+                f"{source}: takes {kinds[config.dims]}, but the data are {kinds[values['dims']]};"
+                f" start from another model, or give --dims {config.dims}"
             )
         values = {name: getattr(config, name) for name in AXES}
     if values["dims"] == 3 and asked.get("upsample") == "bilinear_aligned":
-        raise ModelError("--upsample bilinear_aligned: is for images; volumes take transpose or bilinear")
+        raise ModelError("--upsample bilinear_aligned works for images only; for volumes give transpose or bilinear")
     steps = len(values["strides"])
     if not steps:
         return values
     if asked.get("depth") not in (None, steps):
         raise ModelError(
-            f"--depth {asked['depth']}: the size and spacing of the patches allow {steps}; leave the flag out, or raise"
-            " --crop-size"
+            f"--depth {asked['depth']}: patches of this size and spacing allow a depth of {steps}; leave the flag out,"
+            " or raise --crop-size"
         )
     return values | {"depth": steps}
 
 
 def _refuse_flags_without_use(source: str, asked: dict[str, Any], config: UNetConfig) -> None:
-    """SettingsError for what is asked of an encoder that the network lacks, or that has its weights already."""
+    """SettingsError for encoder flags where the network has no encoder, or one that has weights already."""
     for name in OF_ENCODER:
         flag, value = "--" + name.replace("_", "-"), asked.get(name)
         given = flag if value is True else f"{flag} {value}"
         if value and config.encoder is None:
             raise SettingsError(f"{given}: this network has no encoder; leave the flag out, or name one with --encoder")
         if value and name == "encoder_weights":
-            raise SettingsError(f"{given}: {source} has an encoder with weights of its own; leave the flag out")
+            raise SettingsError(f"{given}: the encoder of {source} already has weights; leave the flag out")
 
 
 def copy_weights(source: UNet, model: UNet) -> str:
-    """Copy what fits in shape, and say what does not (classes, input channels) and so keeps its fresh values.
+    """Copy the weights whose shapes agree; the text names the others (classes, input channels), which stay random.
 
-    Both have one architecture, as `starting_point` sees to.
+    Both have the same architecture; `starting_point` has checked that.
     """
     weights, target = source.state_dict(), model.state_dict()
     fits = {name: weight for name, weight in weights.items() if weight.shape == target[name].shape}
@@ -174,7 +177,8 @@ def copy_weights(source: UNet, model: UNet) -> str:
         for name, weight in weights.items()
         if name not in fits and not name.startswith("encoder.")  # whose filters have been repeated
     ]
-    return f"{len(fits)} of {len(weights)} weights" + (f", fresh are {', '.join(fresh)}," if fresh else "")
+    random = f"; random start for {', '.join(fresh)}" if fresh else ""
+    return f"{len(fits)} of {len(weights)} weights copied{random}"
 
 
 def _shape(tensor: Tensor) -> str:

@@ -47,7 +47,7 @@ def load_model(source: str | Path, scale: float | None = None) -> UNet:
     if path.suffix in SUFFIXES and not path.is_dir():
         return load_pytorch_unet(path, scale)
     if scale is not None:
-        raise ModelError(f"{source}: its config.json says the scale; a scale can be given for Pytorch-UNet's only")
+        raise ModelError(f"{source}: its config.json holds the scale; --scale is for Pytorch-UNet's checkpoints only")
     return UNet.from_pretrained(source)
 
 
@@ -65,7 +65,7 @@ def load_pytorch_unet(path: Path, scale: float | None = None) -> UNet:
     entries = _read(path)
     mask_values = entries.pop("mask_values", None)
     if any("stem.conv1." in key for key in entries):
-        raise ModelError(f"{path}: are weights without their config.json; give the model's folder")
+        raise ModelError(f"{path}: holds weights without a config.json; give the model folder")
     weights = {_our_name(key): value for key, value in entries.items()}
     try:
         return _from_pytorch_unet(weights, mask_values, SCALE if scale is None else scale)
@@ -82,12 +82,12 @@ def _read(path: Path) -> dict:
     except pickle.UnpicklingError as error:
         wanted = re.search(r"GLOBAL (\S+)", str(error))
         if wanted is None:
-            raise ModelError(f"{path}: is damaged, or no PyTorch checkpoint") from error
+            raise ModelError(f"{path}: is damaged, or is not a PyTorch checkpoint") from error
         raise ModelError(
             f"{path}: refused, unpickling it would run code ({wanted[1]}); save a plain state dict instead"
         ) from error
     except (SafetensorError, *DAMAGED) as error:  # type: ignore[misc]  # mypy knows no * here
-        raise ModelError(f"{path}: is damaged, or no checkpoint") from error
+        raise ModelError(f"{path}: is damaged, or is not a checkpoint") from error
     if not isinstance(entries, dict):
         raise ModelError(f"{path}: holds a {type(entries).__name__}, expected a state dict")
     return {str(key): value for key, value in entries.items()}
@@ -106,9 +106,9 @@ def _from_pytorch_unet(weights: dict[str, Tensor], mask_values: object, scale: f
     """UNet from weights under our names; the shapes tell the architecture. ValueError for what is no such network."""
     strange = [name for name, value in weights.items() if not isinstance(value, Tensor)]
     if strange:
-        raise ValueError(f"holds {strange[0]!r}, which is no weight; expected a state dict and mask_values")
+        raise ValueError(f"holds {strange[0]!r}, which is not a weight; expected a state dict and mask_values")
     if any(name not in weights or weights[name].ndim != 4 for name in ("stem.conv1.weight", "head.conv.weight")):
-        raise ValueError("is no Pytorch-UNet checkpoint, which has inc.double_conv.0.weight and outc.conv.weight")
+        raise ValueError("is not a Pytorch-UNet checkpoint: it lacks inc.double_conv.0.weight or outc.conv.weight")
     for name in [name for name in weights if re.search(r"conv[12]\.bias$", name)]:
         # before version 3 convolutions had a bias, which batch norm subtracts again: its mean can hold it
         mean = re.sub(r"conv([12])\.bias$", r"norm\1.running_mean", name)
@@ -142,7 +142,7 @@ def _from_pytorch_unet(weights: dict[str, Tensor], mask_values: object, scale: f
     wrong = {name for name in expected.keys() & weights.keys() if expected[name].shape != weights[name].shape}
     for what, names in (("lacks", missing), ("has unknown", unknown), ("has other shapes in", wrong)):
         if names:
-            raise ValueError(f"is no Pytorch-UNet checkpoint: {what} {', '.join(sorted(names)[:3])} (our names)")
+            raise ValueError(f"is not a Pytorch-UNet checkpoint: it {what} {', '.join(sorted(names)[:3])} (our names)")
     model.load_state_dict(weights)
     return model.eval()
 

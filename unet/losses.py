@@ -109,7 +109,7 @@ class SegmentationLoss(nn.Module):
         return sum(weight * share for weight, share in zip(self.level_weights, shares, strict=True))
 
     def _levels(self, masks: Tensor) -> list[Tensor]:
-        """masks (B, *spatial) at the size of each level: of the pixels that pooling makes one, the middle's."""
+        """masks (B, *spatial) at the size of each level: the middle one of the pixels that pooling joins."""
         levels = [masks]
         for factors in self.level_factors:
             sides = zip(masks.shape[1:], factors, strict=True)

@@ -66,7 +66,7 @@ def image_iou(matrix: Tensor) -> Tensor:
 
 
 def ratios(numerator: Tensor | np.ndarray, denominator: Tensor | np.ndarray) -> list[float | None]:
-    """Of numbers (N,); None where the denominator is 0."""
+    """Quotients of numbers (N,); None where the denominator is 0."""
     pairs = zip(numerator.tolist(), denominator.tolist(), strict=True)
     return [above / below if below > 0 else None for above, below in pairs]
 
@@ -119,7 +119,7 @@ def image_scores(name: str, matrix: Tensor) -> dict[str, str | float | None]:
 
 
 def report(matrix: Tensor, names: Sequence[str], by_image: Sequence[dict]) -> dict:
-    """Everything there is to say as JSON: scores, classes, confusion matrix, and the images, the worst one first."""
+    """The content of metrics.json: scores, classes, confusion matrix, and the images, the worst one first."""
     by_image = sorted(by_image, key=lambda image: (image["mean_iou"] is None, image["mean_iou"], image["image"]))
     result = {"images": len(by_image), "classes": names, **scores(matrix), "confusion_matrix": matrix.tolist()}
     return result | {"by_image": by_image}

@@ -80,10 +80,10 @@ class UNet(
             images: (B, in_channels, H, W), raw pixel values of any numeric type; volumes (B, in_channels, D, H, W).
 
         Returns:
-            Logits (B, num_classes, ...), of the sides of the images. A side shorter than its divisor, 2^depth unless
-            strides say otherwise, is padded to twice that with its border pixels for the computation and cropped back,
-            since pooling would leave nothing of it; for an encoder of transformers every side is, to the next multiple
-            of its divisor.
+            Logits (B, num_classes, ...) of the size of the images. A side shorter than its divisor (2^depth unless
+            strides say otherwise) would vanish in the poolings: it is padded to twice the divisor with its border
+            pixels, and the logits are cropped back. With an encoder of transformers every side is padded to the next
+            multiple of its divisor.
         """
         return self._cropped(self.head(self.decode(images, levels=1)[0]), images)
 
@@ -106,13 +106,13 @@ class UNet(
 
     @staticmethod
     def _cropped(logits: Tensor, images: Tensor) -> Tensor:
-        """Without what `_pad` has added."""
+        """Remove the border that `_pad` has added."""
         size = images.shape[2:]
         return logits if logits.shape[2:] == size else logits[(..., *map(slice, size))]  # FSDP wants no view
 
     @property
     def head_strides(self) -> Axes:
-        """Of the logits of each coarser level in training, the factor along each axis from the level above."""
+        """For the logits of each coarser level in training, the factor along each axis from the level above."""
         return self.config.level_strides[: self.levels - 1]
 
     @property
@@ -123,7 +123,7 @@ class UNet(
 
     @property
     def memory_format(self) -> torch.memory_format:
-        """In which it computes fastest, channels-last."""
+        """The memory format in which the network is fastest, channels-last."""
         return LAYERS[self.config.dims].memory_format
 
     def _pad(self, x: Tensor) -> Tensor:
@@ -194,9 +194,9 @@ class UNet(
 
 
 class DeeplySupervisedUNet(UNet):
-    """A U-Net in training whose coarser levels predict too (Lee et al. 2015, arXiv:1409.5185), but for the lowest two.
+    """A U-Net whose coarser levels, except the lowest two, predict too in training (Lee et al. 2015, arXiv:1409.5185).
 
-    What it saves is the U-Net alone: evaluation, prediction and export know nothing of these heads.
+    It saves the U-Net alone: evaluation, prediction and export do not use these heads.
     """
 
     def __init__(self, config: UNetConfig | None = None) -> None:

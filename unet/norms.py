@@ -33,7 +33,7 @@ def group_norm(x: Tensor, groups: int, weight: Tensor, bias: Tensor, eps: float)
 
 
 class _GroupNorm(torch.autograd.Function):
-    """What autograd would derive keeps float32 copies of x; this keeps x alone, as torch's own does."""
+    """A backward pass that keeps x alone, like torch's own; the derived one would keep float32 copies of x."""
 
     @staticmethod
     def forward(ctx, x: Tensor, groups: int, weight: Tensor, bias: Tensor, eps: float) -> Tensor:

@@ -2,7 +2,7 @@
 
 python app.py --model runs/x/model
 
-It needs an environment of its own, requirements-app.txt, and starts as a Hugging Face Space as it is.
+It needs an environment of its own, with requirements-app.txt. A Hugging Face Space can run it without changes.
 """
 
 import argparse
@@ -21,14 +21,14 @@ from runtime.signals import exit_on_sigterm
 KEPT_MINUTES = 10
 INTRODUCTION = f"""# Segment an image
 
-Drop an image file of up to {LIMITS}; `predict.py` takes any.
+Drop an image file of up to {LIMITS}; for larger ones use `predict.py`.
 Of a TIFF, the first page is segmented. Image and mask are deleted after {KEPT_MINUTES} minutes.
 """
 SET_OPACITY = "opacity => document.documentElement.style.setProperty('--mask-opacity', opacity)"
 
 
 def parse_args(description: str) -> argparse.Namespace:
-    """A Space gives no flags: its model lies beside this file or is named by a variable, as its address is."""
+    """Read the flags. A Hugging Face Space has none: variables give model and address, or model/ beside this file."""
     parser = arg.Arguments(description=description)
     beside = Path(__file__).with_name("model")
     model = os.environ.get("MODEL") or (str(beside) if beside.is_dir() else None)
@@ -38,7 +38,7 @@ def parse_args(description: str) -> argparse.Namespace:
     parser.add_argument("--port", type=arg.natural, help="default: the first free one from 7860")
     args = parser.parse_args()
     if args.model is None:
-        raise UsageError("--model is not given, and there is no folder model/ beside app.py")
+        raise UsageError("--model is missing, and there is no folder model/ beside app.py")
     return args
 
 
@@ -74,8 +74,8 @@ def serve(predict: PagePredictor, host: str, port: int | None) -> None:
         )
     except (OSError, OverflowError) as error:
         where = f"--host {host}" + (f" --port {port}" if port else "")
-        raise SettingsError(f"{where}: is in use, or no address of this machine; choose another") from error
-    say(f"open {url}; Ctrl-C ends it")
+        raise SettingsError(f"{where}: is in use, or not an address of this machine; choose another") from error
+    say(f"open {url} in a browser; Ctrl-C ends the page")
     page.block_thread()
 
 

@@ -55,7 +55,7 @@ def print_scores(matrix: Tensor, names: tuple[str, ...], scored: list[tuple[dict
 
 
 def close_output(folder: Path, found: dict | None, *, is_complete: bool) -> None:
-    """Write metrics.json, and that all masks are of the model that predict.json names."""
+    """Write metrics.json, and record in predict.json that all masks are of the model that it names."""
     if is_complete:
         complete_provenance(folder)
     if found:
@@ -115,7 +115,7 @@ def main() -> None:
         try:
             close_output(args.output, found, is_complete=none_is_from_before)
         except OSError as error:
-            failures.append((f"what closes the run cannot be written ({error})", True, True))
+            failures.append((f"{args.output}: metrics.json or predict.json cannot be written ({error})", True, True))
         say(f"{work.images - sum(not written for _, written, _ in failures)} of {work.images} masks in {args.output}")
         for failure, *_ in failures:
             say_error(f"predict.py: failed: {failure}")

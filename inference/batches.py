@@ -9,12 +9,12 @@ from inference.inputs import Job
 def batches_of(
     jobs: Iterable[Job], batch_of: Callable[[tuple[int, ...]], tuple[Hashable, int] | None]
 ) -> list[list[Job]]:
-    """Jobs that are computed together; those that cannot be alone.
+    """Batches of jobs that are computed together, and batches of one for the others.
 
     Like `batch_sampler.EvaluationSampler` a function of the jobs only, so every number of processes computes the same.
 
     Args:
-        batch_of: (H, W) -> what such images must have in common and how many fit; None where they stay alone.
+        batch_of: (H, W) -> the key that such images share with others in a batch, and how many fit; None if none do.
     """
     batches: list[list[Job]] = []
     open_batches: dict[Hashable, tuple[list[Job], Fraction]] = {}  # and what of them is taken
@@ -34,7 +34,7 @@ def batches_of(
 
 
 def share_of(batches: list[list[Job]], process: int, processes: int) -> list[list[Job]]:
-    """The batches of one of several processes: each, the largest first, goes to who has the fewest pixels so far."""
+    """The batches of one of several processes: each, the largest first, goes to the process with the fewest pixels."""
     pixels = [0] * processes
     shares: list[list[list[Job]]] = [[] for _ in range(processes)]
     for batch in sorted(batches, key=lambda batch: -sum(job.pixels for job in batch)):

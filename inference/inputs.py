@@ -1,4 +1,4 @@
-"""What is to be predicted: files, folders, globs, pages of TIFFs, volumes -> jobs, each with its outputs and truth."""
+"""Inputs of a prediction: files, folders, globs, pages of TIFFs, volumes -> jobs, each with its outputs and truth."""
 
 import glob
 import math
@@ -25,7 +25,7 @@ CHANNEL = re.compile(r"(.+)_(\d{4})")  # how nnU-Net names the files of a volume
 
 
 class Page(NamedTuple):
-    """A page of an image file, its (H, W), None where the header cannot be read: the job will say why.
+    """A page of an image file and its (H, W), which is None if the header cannot be read (the job then reports why).
 
     A volume is one page of (D, H, W), with its spacing (z, y, x) in mm.
     """
@@ -36,7 +36,7 @@ class Page(NamedTuple):
 
 
 class Input(NamedTuple):
-    """An input's path relative to what was asked for, without extension; its file; of volumes the files of channels."""
+    """An input: its path below the given folder, without extension; its file; of volumes the files of channels."""
 
     stem: Path
     file: Path
@@ -59,12 +59,12 @@ class Job(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Its name in messages."""
         return f"{self.image} page {self.page + 1}" if self.page else str(self.image)
 
     @property
     def pixels(self) -> int:
-        """How large it is."""
+        """Its number of pixels or voxels."""
         return math.prod(self.size) if self.size else 0
 
     def file(self, extension: str) -> Path:
@@ -109,16 +109,16 @@ def find_jobs(
     if truths and truths.missing:
         raise DataError(
             f"--truth {truth}: has no mask for {len(truths.missing)} inputs, the first is {truths.missing[0]};"
-            " --mask-suffix says what their names end with"
+            " if the masks have a suffix, give --mask-suffix"
         )
     taken: dict[Path, Job] = {}
     sources = {file.resolve() for _, file in files}
     for job in jobs:
         for file in map(job.file, extensions):
             if taken.setdefault(file, job) is not job:
-                raise DataError(f"--input: {taken[file].name} and {job.name} would both write {file}")
+                raise DataError(f"--input: {taken[file].name} and {job.name} would both write {file}; give one of them")
             if file.resolve() in sources:
-                raise DataError(f"--output {output}: {file} is an input and would be written over")
+                raise DataError(f"--output {output}: {file} is an input, not to be overwritten; choose another folder")
     return jobs
 
 
@@ -172,7 +172,7 @@ def _matches(pattern: str, output: Path) -> list[tuple[Path, Path]]:
             elif match.resolve() != output.resolve():
                 found += [(base / stem, file) for stem, file in _below(match, output)]
     if not found:
-        raise DataError(f"--input {pattern}: no image there")
+        raise DataError(f"--input {pattern}: no image or volume found")
     return found
 
 
@@ -186,9 +186,9 @@ def _magic(path: Path) -> Iterator[int]:
 
 
 def _below(folder: Path, output: Path | None = None) -> list[tuple[Path, Path]]:
-    """Pictures below a folder, save what is hidden (a program left it) and what lies below `output`."""
+    """Pictures below a folder, except hidden ones (which programs leave) and those below `output`."""
     if output and output.resolve() == folder.resolve():
-        raise DataError(f"--output {output}: is a folder of inputs; its masks would be taken for images the next time")
+        raise DataError(f"--output {output}: is a folder of inputs; masks must not lie among images, choose another")
     found, is_output = [], _is_output(folder, output)
     for file in sorted(folder.rglob("*")):
         below = file.relative_to(folder)
@@ -207,7 +207,7 @@ def _masks_below(folder: Path) -> dict[Path, Path]:
 
 
 def _is_output(folder: Path, output: Path | None) -> Callable[[Path], bool]:
-    """What tells whether a file was found only because `output` lies below the `folder` of inputs."""
+    """A test for files that are found only because `output` lies below the `folder` of inputs."""
     outputs = output.resolve() if output else None
     if outputs is None or folder.resolve() not in outputs.parents:
         return lambda file: False  # and no file's links need be followed
@@ -237,7 +237,7 @@ def check_disk(output: Path, needed: int) -> None:
         raise DataError(f"--output {output}: {folder} is not a folder")
     free = shutil.disk_usage(folder).free
     if free < needed:
-        raise DataError(f"--output {output}: needs about {needed / 1e6:,.1f} MB, {free / 1e6:,.1f} MB are free")
+        raise DataError(f"--output {output}: needs about {needed / 1e6:,.1f} MB, but {free / 1e6:,.1f} MB are free")
     try:
         output.mkdir(parents=True, exist_ok=True)
         TemporaryFile(dir=output).close()

@@ -73,12 +73,12 @@ def page_job(file: Path) -> Job:
 
     ImageError, by the file's size and header alone, for what is too large for a page.
     """
-    remedy = f"a page takes up to {LIMITS}; predict.py takes any image"
+    remedy = f"this page takes up to {LIMITS}; use predict.py for larger images"
     if file.stat().st_size > MAX_BYTES:
         raise ImageError(f"{file.name}: has {file.stat().st_size / 1e6:,.1f} MB, {remedy}")
     job = find_jobs([str(file)], file.parent / "mask", [MASK])[0]
     if job.volume:
-        raise ImageError(f"{file.name}: is a volume, a page takes images; predict.py takes it")
+        raise ImageError(f"{file.name}: is a volume, but this page takes images; use predict.py for it")
     height, width = job.size or read_header(file, f"{file.name}: image")[0]
     if height * width > MAX_PIXELS:
         raise ImageError(f"{file.name}: has {width:,} x {height:,} pixels, {remedy}")

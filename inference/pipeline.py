@@ -26,17 +26,17 @@ from runtime.memory import memory_shortage
 from runtime.parallel import default_workers, pipelined
 
 ERRORS_OF_ONE_FILE = (DataError, MemoryShortage, OSError)  # the others are predicted all the same
-REMEDY = "--tile-size {}, or less than it was, takes less"
+REMEDY = "give --tile-size {}, or a smaller one than before"
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a call of predict.py is to do.
+    """The work of a call of predict.py.
 
     Args:
-        images: how many inputs there are.
-        batches: what is to be done, in batches that are computed together.
-        finished: what of it has its outputs already, and is only to be scored.
+        images: the number of inputs.
+        batches: the jobs to do, in batches that are computed together.
+        finished: those jobs that have their outputs already, and are only scored.
     """
 
     images: int
@@ -45,7 +45,7 @@ class Work:
 
 
 def plan_work(args: Namespace, predictor: Predictor, writer: PredictionWriter) -> Work:
-    """Find the inputs, check the output folder, and say beforehand what the user should know."""
+    """Find the inputs, check the output folder, and print how images are tiled and which masks exist already."""
     config = predictor.config
     channels, stacks = config.in_channels, config.preprocess.spacing if config.dims == 3 else None
     jobs = find_jobs(args.input, args.output, writer.extensions, args.truth, args.mask_suffix, channels, stacks)
@@ -55,7 +55,7 @@ def plan_work(args: Namespace, predictor: Predictor, writer: PredictionWriter) -
     for (size, spacing), images in Counter((job.size, job.spacing) for job in todo).items():
         tilings.update({tiling: images for tiling in predictor.tilings(size, spacing) if tiling} if size else {})
     for tiling, images in tilings.items():
-        say(f"{images} images in {tiling}")
+        say(f"{images} {'volumes' if len(tiling.size) == 3 else 'images'} in {tiling}")
 
     # masks compress well, overlays do not, and probabilities are written as they are, of a volume twice
     bytes_of_pixel = 0.05 + 2 * args.overlay + 4 * predictor.config.num_classes * args.probabilities
@@ -80,7 +80,7 @@ class PredictionPipeline:
         return pipelined(batches, self._read, self._compute, ERRORS_OF_ONE_FILE, threads)
 
     def _read(self, job: Job) -> "ReadImage | None":
-        """In a thread, ahead of the computing; None for what is read while it is computed, or not at all."""
+        """Read ahead in a thread; None for jobs that are read while they are computed, or not at all."""
         if job in self.finished or job.volume or (job.size and self.predictor.in_windows(job.size)):
             return None
         shows_image = self.writer.shows_image
@@ -92,7 +92,7 @@ class PredictionPipeline:
         return ReadImage(tensors, size, ArrayRegions(to_rgb(pixels)))
 
     def _compute(self, batch: list[tuple[Job, "ReadImage | None"]]) -> list[Callable[[], Score | None]]:
-        """The logits of a batch; what is left to do with each image, which goes on in threads."""
+        """Compute the logits of a batch; returns a function for each image that finishes it in a thread."""
         first, read = batch[0]
         if first in self.finished:
             return [partial(self.writer.score, first)]
@@ -121,7 +121,10 @@ class PredictionPipeline:
     def _in_windows(self, job: Job) -> Score | None:
         with open_regions(job.image, job.page) as regions:
             if not regions.in_windows:
-                say(f"{job.name}: cannot be read in windows, one decoded copy stays in memory", every_process=True)
+                say(
+                    f"{job.name}: cannot be read in parts, so the whole decoded image is kept in memory",
+                    every_process=True,
+                )
             bands = self.predictor.bands(regions, job.name)
             return self.writer.write(job, regions.size, self._tracked(bands, job, regions.size), regions)
 

@@ -72,10 +72,10 @@ class Predictor:
         self.tile_size, self.overlap, self.tta = tile_size, overlap, tta
         for network in networks[1:]:
             if network.config.dims != self.config.dims:
-                raise ModelError(f"an ensemble mixes a {self.config.dims}-D and a {network.config.dims}-D model")
+                raise ModelError(f"an ensemble cannot mix a {self.config.dims}-D and a {network.config.dims}-D model")
             if _classes(network.config) != _classes(self.config):
                 raise ModelError(
-                    f"an ensemble needs the same classes: {_classes(self.config)}, {_classes(network.config)}"
+                    f"an ensemble needs models of the same classes: {_classes(self.config)}, {_classes(network.config)}"
                 )
 
     @classmethod
@@ -142,9 +142,9 @@ class Predictor:
         return self._logits_bytes(size) > WINDOW_MEMORY
 
     def batch_of(self, size: Size) -> tuple[Hashable, int]:
-        """What images of `size` (H, W) have in common with those that `in_batch` takes together, and how many it takes.
+        """The key that images of `size` (H, W) share with others in a batch of `in_batch`, and how many fit into one.
 
-        Whole images the shape that the network sees, and one forward pass; images in tiles how they are cut, and a few.
+        For whole images the key is the shape that the network sees; for images in tiles it is how they are cut.
         """
         tilings, shapes = self.tilings(size), self.input_sizes(size)
         common = tuple(tiling or shape for tiling, shape in zip(tilings, shapes, strict=True))

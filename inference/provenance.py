@@ -1,4 +1,4 @@
-"""Which model made the masks of an output folder, so that a second call never mixes those of two."""
+"""A record of the model that made the masks of an output folder, so that a folder never mixes those of two models."""
 
 import json
 import zlib
@@ -15,18 +15,18 @@ CHUNK = 2**22  # bytes of a file that are read at once
 
 
 def provenance_of(args: Namespace) -> dict:
-    """What masks depend on: the models, each with a checksum of its files (none of a Hub id), and how they are used.
+    """Everything that masks depend on: the models, each with a checksum of its files (none for a Hub id), and settings.
 
-    Tiles are left out: whoever lacks memory for large ones may go on with smaller ones.
+    Tiles are left out, so that a call that ran out of memory can continue with smaller ones.
     """
     models = {name: _checksum(Path(name)) for name in [args.model, *args.ensemble]}
     return {"models": models, "scale": args.scale, "tta": args.tta, "complete": True}
 
 
 def record_provenance(output: Path, provenance: dict, overwrite: bool) -> None:
-    """Have the folder say of what provenance its masks are; DataError where it says another already.
+    """Write the provenance of the masks into their folder; DataError if the folder has another one already.
 
-    With `overwrite` there are masks of both for a while, and what it says fits neither, until it is `complete`.
+    With `overwrite` the folder holds masks of both for a while: the record is not `complete` until all are written.
     """
     try:
         said = _essence(json.loads((output / RECORD).read_text()))
@@ -34,14 +34,14 @@ def record_provenance(output: Path, provenance: dict, overwrite: bool) -> None:
         said = None
     if said and not overwrite and said != _essence(provenance):
         raise DataError(
-            f"--output {output}: holds masks of another model or other settings ({RECORD} says which),"
-            " or was not overwritten to the end; choose another folder, or --overwrite"
+            f"--output {output}: holds masks of another model or other settings (see {RECORD}), or of an --overwrite"
+            " that did not finish; choose another folder, or give --overwrite"
         )
     _record(output, provenance | {"complete": not overwrite})
 
 
 def complete_provenance(output: Path) -> None:
-    """Have the folder say that all its masks are of the provenance that `record_provenance` recorded."""
+    """Record that all masks of the folder have the provenance that `record_provenance` has written."""
     with suppress(FileNotFoundError):  # somebody has removed it
         _record(output, json.loads((output / RECORD).read_text()) | {"complete": True})
 
@@ -52,7 +52,7 @@ def _record(output: Path, provenance: dict) -> None:
 
 
 def _essence(provenance: dict) -> dict:
-    """Without the names of models that are told by their files: they may have been moved."""
+    """The provenance with checksums instead of the names of models, which may have been moved."""
     return provenance | {"models": [checksum or name for name, checksum in provenance["models"].items()]}
 
 

@@ -1,4 +1,4 @@
-"""What networks are shown of an image or a volume, read a few rows or slices at a time."""
+"""The inputs of networks, read from an image or a volume a few rows or slices at a time."""
 
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
@@ -27,7 +27,7 @@ Spacing = tuple[float, ...] | None  # (z, y, x) in mm of volumes
 
 
 class NetworkInputs(NamedTuple):
-    """What the networks of a predictor are shown of an image.
+    """The inputs of a predictor's networks, made from one image.
 
     tensors: (C, h, w) for each network; size: (H, W) of the image itself; pixels: (h, w, C) as they were decoded for
     the first network, where that is asked for.
@@ -39,7 +39,7 @@ class NetworkInputs(NamedTuple):
 
 
 def volume_of(source: ImageSource) -> VolumeFile | None:
-    """A volume, which may be given as the path of its file; None for what is an image."""
+    """The volume, which may be given as the path of its file; None for an image."""
     if isinstance(source, str | Path) and is_volume(source):
         return VolumeFile((str(source),))
     return source if isinstance(source, VolumeFile) else None
@@ -48,13 +48,13 @@ def volume_of(source: ImageSource) -> VolumeFile | None:
 def check_takes_images(config: UNetConfig, name: str) -> None:
     """ImageError where a network takes volumes only."""
     if config.dims == 3:
-        raise ImageError(f"{name}: is an image, the model takes volumes ({', '.join(VOLUME_SUFFIXES)})")
+        raise ImageError(f"{name}: is an image, but the model takes volumes ({', '.join(VOLUME_SUFFIXES)})")
 
 
 def read_inputs(
     image: ImageSource, configs: Sequence[UNetConfig], name: str, page: int, *, keep_pixels: bool
 ) -> NetworkInputs:
-    """What each network is shown of an image, which is read once for all that need the same detail."""
+    """The input of each network; the image is read once for all networks that need the same detail."""
     decoded: dict[Hashable, DecodedImage] = {}
     tensors = []
     for config in configs:

@@ -65,7 +65,7 @@ class VolumeWriter:
         try:
             return self._score(job, mask)
         except (DataError, OSError) as error:
-            raise ScoreError(f"{error}; the prediction is written all the same") from error
+            raise ScoreError(f"{error}; the prediction is written anyway") from error
 
     def score(self, job: Job) -> VolumeScore:
         """The score of a mask that was written before; ScoreError where it cannot be had."""
@@ -80,5 +80,5 @@ class VolumeWriter:
         assert job.volume is not None and job.truth is not None
         header = read_volume_header(job.volume, job.name)
         if mask.shape != header.size:
-            raise DataError(f"{job.file(MASK)}: is not as large as the volume; --overwrite predicts it again")
+            raise DataError(f"{job.file(MASK)}: differs in size from the volume; give --overwrite to predict it again")
         return score_volume(mask, header, job.truth[0], self.class_map, surfaces=self.surfaces)

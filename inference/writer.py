@@ -44,7 +44,7 @@ class PredictionWriter:
     boundary: bool = False
 
     def is_finished(self, job: Job) -> bool:
-        """Whether there is nothing to predict: all is there, and newer than the image."""
+        """Whether there is nothing to predict: all outputs exist and are newer than the image."""
         if self.overwrite or job.size is None:
             return False
         begun = max(Path(path).stat().st_mtime for path in (job.volume.paths if job.volume else (job.image,)))
@@ -82,7 +82,7 @@ class PredictionWriter:
         if scorer is None:
             return None
         if scorer.problem:
-            raise ScoreError(f"{scorer.problem}; the prediction is written all the same") from scorer.problem
+            raise ScoreError(f"{scorer.problem}; the prediction is written anyway") from scorer.problem
         return scorer.score()
 
     def score(self, job: Job) -> Score:

@@ -133,7 +133,7 @@ def test_what_is_too_large_is_refused_by_size_and_header_and_sent_to_predict_py(
     sizes = {"large.png": "12,000 x 9,000 pixels", "large.tif": "12,000 x 9,000 pixels"}
     for name, size in (sizes | {"large.npy": "6,400 x 6,400 pixels", "heavy.tif": "100.0 MB"}).items():
         html, mask = page(str(tmp_path / name))
-        assert html.startswith(f'<p role="alert">{name}: has {size}, a page takes up to 40 megapixels and 100 MB')
+        assert html.startswith(f'<p role="alert">{name}: has {size}, this page takes up to 40 megapixels and 100 MB')
         assert "predict.py" in html and mask is None
     assert not (tmp_path / "mask").exists()
 
@@ -259,5 +259,5 @@ def test_a_port_in_use_is_one_line(python, space):
         _, errors = server.communicate(timeout=120)
     assert server.returncode == 1
     assert errors.strip() == (
-        f"app.py: error: --host 127.0.0.1 --port {port}: is in use, or no address of this machine; choose another"
+        f"app.py: error: --host 127.0.0.1 --port {port}: is in use, or not an address of this machine; choose another"
     )

@@ -77,7 +77,7 @@ def test_broken_files_are_named_at_the_end_and_the_others_written(model, photos,
 @pytest.mark.parametrize(
     ("inputs", "flags", "line", "code"),
     [
-        (["nowhere/*.png"], [], "--input nowhere/*.png: no image there", 1),
+        (["nowhere/*.png"], [], "--input nowhere/*.png: no image or volume found", 1),
         ([""], [], "--input: is empty", 1),
         (["a" * 300], [], "File name too long", 1),
         (["PHOTOS"], ["--output", ""], "argument --output: it is empty", 2),
@@ -85,7 +85,7 @@ def test_broken_files_are_named_at_the_end_and_the_others_written(model, photos,
         (["PHOTOS"], ["--truth", "nowhere"], "--truth nowhere: is not a folder", 1),
         (["PHOTOS"], ["--truth", "PHOTOS/sub"], "has no mask for 4 inputs", 1),
         (["PHOTOS"], ["--model", "PHOTOS"], "has no config.json", 1),
-        (["PHOTOS"], ["--tile-size", "8", "--overlap", "8"], "overlap 8 leaves nothing of tiles of 8", 1),
+        (["PHOTOS"], ["--tile-size", "8", "--overlap", "8"], "overlap 8 must be less than the tile size 8", 1),
         (["PHOTOS"], ["--ensemble", "PHOTOS"], "has no config.json", 1),
         (["PHOTOS"], ["--output", "PHOTOS/a.png/out"], "a.png is not a folder", 1),
         (["PHOTOS"], ["--tile-size", "some"], "argument --tile-size", 2),
@@ -178,7 +178,7 @@ def test_an_ensemble_is_the_mean_of_its_models_whatever_their_preprocessing(mode
 def test_an_ensemble_of_other_classes_is_refused(model, photos, tmp_path, fails_with):
     UNet(UNetConfig(3, 2, base_channels=4, depth=2)).save_pretrained(tmp_path / "two")
     result = predict(model, [photos], tmp_path / "out", "--ensemble", tmp_path / "two")
-    fails_with(result, "an ensemble needs the same classes", 1)
+    fails_with(result, "an ensemble needs models of the same classes", 1)
 
 
 def test_a_profile_that_asks_for_it_has_the_networks_compiled(trained, tiny_folder):

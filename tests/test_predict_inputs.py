@@ -27,7 +27,7 @@ def test_outputs_never_take_the_place_of_inputs_or_of_each_other(model, photos, 
     for name in ("a.jpg", "a.overlay.png"):
         Image.new("RGB", (8, 8)).save(folder / name)
     fails_with(predict(model, [folder], tmp_path / "out", "--overlay"), "would both write", 1)
-    fails_with(predict(model, [folder / "a.overlay.png"], folder), "is an input and would be written over", 1)
+    fails_with(predict(model, [folder / "a.overlay.png"], folder), "is an input, not to be overwritten", 1)
     fails_with(predict(model, [folder], folder), "is a folder of inputs", 1)
     for _ in range(2):  # the second time does not take the masks for images
         assert "2 of 2 masks" in predict(model, [folder], folder / "masks").stdout

@@ -56,7 +56,7 @@ def test_a_folder_never_holds_masks_of_two_models_or_settings(model, photos, tmp
     network.head.conv.bias.data += 1
     network.save_pretrained(other)
     result = predict(other, [photos], out)
-    fails_with(result, "holds masks of another model or other settings (predict.json says which)", 1)
+    fails_with(result, "holds masks of another model or other settings (see predict.json)", 1)
     assert not (out / "b.png").exists()
     (tmp_path / "broken.png").touch()
     (out / "broken.png").touch()  # as if it were from before, and it stays

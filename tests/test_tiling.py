@@ -122,9 +122,9 @@ def test_sizes_are_rounded_to_the_pooling_grid_and_impossible_ones_refused():
     assert plan(config, (999, 999), tile_size=500, overlap=193) == Tiling((512, 512), (224, 224), (16, 16), True)
     assert plan(config, (999, 999), tile_size=100) == Tiling((112, 112), (32, 32), (16, 16), False)
     assert plan(config, (999, 999), tile_size=1000) is None
-    with pytest.raises(SettingsError, match="overlap 512 leaves nothing of tiles of 512"):
+    with pytest.raises(SettingsError, match="overlap 512 must be less than the tile size 512"):
         plan(config, (999, 999), tile_size=500, overlap=500)
-    with pytest.raises(SettingsError, match="overlap 32 leaves nothing of tiles of 16"):
+    with pytest.raises(SettingsError, match="overlap 32 must be less than the tile size 16"):
         plan(config, (999, 999), tile_size=3, overlap=1)
 
 

@@ -141,7 +141,7 @@ def test_the_tile_is_as_large_as_training_patches_or_exact_within_a_budget():
     for tiling in (blended, flat, many):
         assert np.prod(tiling.size) <= TILE_VOXELS
         assert np.prod(tiling.size) * 32 * 32 <= WHOLE_VOLUME_MEMORY
-    with pytest.raises(SettingsError, match="overlap 16 leaves nothing of tiles of 16"):
+    with pytest.raises(SettingsError, match="overlap 16 must be less than the tile size 16"):
         plan(UNetConfig(1, 2, dims=3), (40, 40, 40), tile_size=16, overlap=10)
 
 
@@ -282,11 +282,11 @@ def test_what_does_not_fit_a_model_is_one_line(tmp_path):
     save(tmp_path / "b.nii.gz", np.zeros((8, 9, 7, 3), np.float32))
     (tmp_path / "c.nii.gz").write_bytes(b"no volume")
     save(tmp_path / "d.nii.gz", voxels((9, 8, 7)))
-    with pytest.raises(ImageError, match=r"a\.png: is an image, the model takes volumes \(\.nii, \.nii\.gz"):
+    with pytest.raises(ImageError, match=r"a\.png: is an image, but the model takes volumes \(\.nii, \.nii\.gz"):
         Predictor(network())(tmp_path / "a.png", str(tmp_path / "a.png"))
     found = dict(predict(Predictor(network()), [tmp_path], tmp_path / "out"))
     lines = {job.image.name: str(error) for job, error in found.items()}
-    assert "a.png: is an image, the model takes volumes" in lines["a.png"]
+    assert "a.png: is an image, but the model takes volumes" in lines["a.png"]
     assert "has 3 channels, the model takes 1" in lines["b.nii.gz"]
     assert "c.nii.gz" in lines["c.nii.gz"] and "cannot be read" in lines["c.nii.gz"]
     assert lines["d.nii.gz"] == "None"
@@ -340,8 +340,8 @@ def test_true_masks_are_found_and_unusable_ones_cost_nobody_the_prediction(tmp_p
         results = {job.output.name: result for job, result in found.items()}
         assert results["a"].to_json("a")["dice"] == [1, 1]
         assert results["a"].to_json("a")["hd95_mm"] == [None, 0]
-        assert "is 11 x 18 x 20, the volume 12 x 18 x 20 (z, y, x)" in str(results["b"])
-        assert "c.nii.gz: lies elsewhere than the volume" in str(results["c"])
+        assert "is 11 x 18 x 20, but the volume 12 x 18 x 20 (z, y, x)" in str(results["b"])
+        assert "c.nii.gz: its affine differs from the volume's" in str(results["c"])
     assert len(list((tmp_path / "out").glob("*.nii.gz"))) == 3
 
 
@@ -405,7 +405,7 @@ def test_a_class_absent_in_both_counts_nowhere_and_in_one_it_has_dice_0_and_no_d
     assert report["dice"] == [0.4, 0.0, None] and report["mean_dice"] == 0.2  # without the background
     assert report["dice_cases"] == [2, 1, 0] and report["hd95_missed"] == [1, 1, 0]
     assert report["hd95_mm"] == [2.0, None, None] and report["mean_hd95_mm"] == 2.0
-    assert "left: no distance in 1 of 2 cases: truth or prediction alone has it" in case_table(report)
+    assert "left: no distance in 1 of 2 cases: only one of truth and prediction has it" in case_table(report)
 
 
 def test_a_page_shows_slices_in_three_planes_in_proportion():

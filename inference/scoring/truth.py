@@ -50,10 +50,10 @@ class MaskRows(NamedTuple):
     def check_proportions(self, image: tuple[int, int]) -> None:
         """DataError unless the mask has the proportions of the image (H, W)."""
         if not same_proportions(self.size, image):
-            raise DataError(f"{self._mismatch(image)}, of other proportions")
+            raise DataError(f"{self._mismatch(image)}; they differ in proportions")
 
     def _mismatch(self, image: tuple[int, int]) -> str:
-        return f"{self.path}: is {self.size[0]} x {self.size[1]}, the image {image[0]} x {image[1]}"
+        return f"{self.path}: is {self.size[0]} x {self.size[1]}, but the image {image[0]} x {image[1]}"
 
 
 @contextmanager

@@ -65,9 +65,9 @@ def score_volume(
     values, found = read_label_volume(VolumeFile((str(truth),), spacing), str(truth))
     if found.size != header.size:
         sizes = (" x ".join(map(str, size)) for size in (found.size, header.size))
-        raise DataError("{}: is {}, the volume {} (z, y, x)".format(truth, *sizes))
+        raise DataError("{}: is {}, but the volume {} (z, y, x)".format(truth, *sizes))
     if not same_grid(found, header):
-        raise DataError(f"{truth}: lies elsewhere than the volume (its affine is another); resample it to the volume")
+        raise DataError(f"{truth}: its affine differs from the volume's; resample it to the grid of the volume")
     masks = class_map.encode_volume(values, str(truth))
     matrix = torch.zeros(len(class_map), len(class_map), dtype=torch.int64)
     for plane, mask in zip(pred, masks, strict=True):
@@ -144,7 +144,7 @@ def case_report(cases: Sequence[dict[str, Any]], names: Sequence[str]) -> dict[s
 
 
 def case_table(report: dict[str, Any]) -> str:
-    """What `case_report` gives, as plain text; a line for each class, and what has no distance below."""
+    """The result of `case_report` as plain text: a line for each class, then the classes without a distance."""
     titles = {key: title for key, title in TITLES.items() if key in report}
     width = max(10, *map(len, report["classes"]))
 
@@ -158,7 +158,9 @@ def case_table(report: dict[str, Any]) -> str:
     rows.append(row("mean", [_text(report[f"mean_{key}"]) for key in titles], str(report["cases"])))
     for name, count in zip(report["classes"], report.get("hd95_missed", ()), strict=False):
         if count:
-            rows.append(f"{name}: no distance in {count} of {report['cases']} cases: truth or prediction alone has it")
+            rows.append(
+                f"{name}: no distance in {count} of {report['cases']} cases: only one of truth and prediction has it"
+            )
     return "\n".join(rows)
 
 

@@ -1,4 +1,4 @@
-"""Tiles: an image or a volume of any size in bounded memory, with the whole's own result where the network allows it.
+"""Tiles: images and volumes of any size in bounded memory, with the result of the whole image where possible.
 
 A tile that starts on the pooling grid (multiples of `UNetConfig.divisors`) and reaches one receptive field beyond the
 pixels taken from it, or to the image's border, gives those pixels the logits of the whole image. Where that cannot be

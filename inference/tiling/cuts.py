@@ -1,4 +1,4 @@
-"""Where tiles lie along each axis, and what each of their pixels counts for."""
+"""Where tiles lie along each axis, and the weight of each of their pixels."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
@@ -22,7 +22,7 @@ def band_length(num_classes: int, size: Sequence[int]) -> int:
 
 
 class Axis:
-    """The tiles along an axis: where each lies, what each of its pixels counts for, and the sum over all tiles."""
+    """The tiles along an axis: where each lies, the weights of its pixels, and the sum of weights over all tiles."""
 
     def __init__(self, length: int, tile: int, overlap: int, grid: int, exact: bool) -> None:
         self.spans = _spans(length, tile, overlap, grid, exact)
@@ -51,7 +51,7 @@ class Cuts:
         return tuple(slice(*axis.spans[number]) for axis, number in zip(self.axes[1:], numbers, strict=True))
 
     def weight(self, row: int, numbers: Sequence[int]) -> Tensor:
-        """What the pixels of a tile count for: the product of its weights along each axis."""
+        """The weights of the pixels of a tile: the product of its weights along each axis."""
         return _outer([axis.weights[number] for axis, number in zip(self.axes, (row, *numbers), strict=True)])
 
     def to(self, device: torch.device) -> None:

@@ -157,7 +157,7 @@ def _pixel_bytes(config: UNetConfig) -> int:
 def _check_overlap(overlap: int, side: int) -> None:
     if overlap >= side:
         raise SettingsError(
-            f"overlap {overlap} leaves nothing of tiles of {side} (both rounded up to the pooling grid)"
+            f"overlap {overlap} must be less than the tile size {side} (both rounded up to the pooling grid)"
         )
 
 

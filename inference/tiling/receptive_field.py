@@ -1,4 +1,4 @@
-"""How far a network looks: what decides whether tiles can have the whole image's own result."""
+"""The receptive field of a network: it decides whether tiles can give the result of the whole image."""
 
 import json
 import math

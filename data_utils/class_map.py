@@ -61,7 +61,7 @@ def _table(values: tuple[MaskValue, ...], size: int) -> np.ndarray:
 
 
 def key_of(value: MaskValue) -> int:
-    """What `pack` makes of a mask value."""
+    """The number that `pack` gives a mask value."""
     return int.from_bytes(bytes(value), "little") if isinstance(value, tuple) else value
 
 
@@ -92,7 +92,9 @@ class ClassMap:
             return np.array(self.values, dtype=np.uint8)[indices]
         numbers = [value for value in self.values if isinstance(value, int)]
         if min(numbers) < 0 or max(numbers) > 65535:
-            raise ImageError(f"mask values {min(numbers)} to {max(numbers)} cannot be written, a PNG holds 0 to 65535")
+            raise ImageError(
+                f"mask values {min(numbers)} to {max(numbers)} cannot be written: a PNG mask holds 0 to 65535"
+            )
         return np.array(numbers, dtype=np.uint8 if max(numbers) < 256 else np.uint16)[indices]
 
     def encode(self, mask: np.ndarray, name: str) -> np.ndarray:
@@ -105,7 +107,7 @@ class ClassMap:
             mask = np.repeat(mask[:, :, None], 3, axis=2)
         if coloured != (mask.ndim == 3):
             kinds = ("a mask of numbers", "a colour mask")
-            raise DataError(f"{name} is {kinds[mask.ndim == 3]}, the classes are {show(self.values)}")
+            raise DataError(f"{name} is {kinds[mask.ndim == 3]}, but the classes are {show(self.values)}")
         keys = pack(mask)
         if keys.dtype == np.int64:
             known = {value: code for code, value in enumerate(self.values, 1)}
@@ -121,7 +123,7 @@ class ClassMap:
             unknown: list[MaskValue] = [unpack(key) for key in strange] if coloured else strange
             raise DataError(
                 f"{name} has mask values [{show(unknown)}], classes are {show(self.values)};"
-                " other numbers, or a lossy (JPEG) mask?"
+                " does it use other numbers, or is it a lossy (JPEG) mask?"
             )
         return codes - np.uint8(1)  # 0, the ignored, becomes 255
 

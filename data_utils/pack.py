@@ -106,7 +106,7 @@ def main() -> None:
     classes = {show([value]): name for records in splits.values() for value, name in records.classes}
     if classes:
         (args.out / "classes.json").write_text(json.dumps(classes, indent=2), encoding="utf-8")
-        say(f"{len(classes)} classes: --classes {args.out / 'classes.json'}")
+        say(f"{len(classes)} classes; train with --classes {args.out / 'classes.json'}")
 
 
 if __name__ == "__main__":

@@ -332,13 +332,14 @@ def test_a_category_may_be_called_by_a_number(tmp_path):
 
 def test_images_that_are_not_there_are_named_or_left_out(folder):
     (folder / "train2017/2.png").unlink()
-    assert "instances_train2017.json: 1 files without partner: 2.png: listed, not there; --allow-unpaired" in error_of(
-        folder
+    assert (
+        "instances_train2017.json: 1 files without partner: 2.png: listed, but the file is missing; --allow-un"
+        in error_of(folder)
     )
     train, _ = loaded(folder, allow_unpaired=True)
     assert [*masks(train)] == ["1.png", "3.png"] and len(train.unpaired) == 1
     report, count = check_data(DataConfig(str(folder)))
-    assert count == 1 and "2.png: listed, not there" in report
+    assert count == 1 and "2.png: listed, but the file is missing" in report
 
 
 def test_one_image_listed_twice_is_refused(folder):
@@ -379,20 +380,20 @@ def test_a_changed_file_is_noticed(folder):
 def test_the_report_shows_what_was_found(folder):
     report, count = check_data(DataConfig(str(folder)))
     assert count == 0
-    assert "annotations: COCO, on 3 images, none on 2\nobjects of each class\n" in report
+    assert "annotations: COCO; 3 images with objects, 2 without\nobjects of each class\n" in report
     for line in ("         2  ant", "         2  cat", "         2  bee"):
         assert line in report.splitlines()
     held_out = folder / "flat"  # one split, of which a part is held out: counted once
     write(held_out / "annotations.json", OBJECTS, held_out / "images")
     report, _ = check_data(DataConfig(str(held_out)))
-    assert "annotations: COCO, on 2 images, none on 1" in report and "         2  ant" in report.splitlines()
+    assert "annotations: COCO; 2 images with objects, 1 without" in report and "         2  ant" in report.splitlines()
 
 
 def test_packed_it_is_the_same_data_set(folder, tmp_path, monkeypatch, capsys):
     out = tmp_path / "out"
     monkeypatch.setattr("sys.argv", ["pack", str(folder), str(out)])
     pack.main()
-    assert f"4 classes: --classes {out / 'classes.json'}" in capsys.readouterr().out
+    assert f"4 classes; train with --classes {out / 'classes.json'}" in capsys.readouterr().out
     train, val = loaded(folder)
     for ours, packed in zip((train, val), loaded(out), strict=True):
         for record, stored in zip(ours, packed, strict=True):

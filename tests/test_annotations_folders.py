@@ -59,7 +59,7 @@ def test_cityscapes_ids_that_are_not_evaluated_are_ignored(tmp_path, nested):
     assert len(info.class_map) == 19 and info.class_map.ignore_value == 255
     named = dict(zip(info.class_map.values, info.class_map.names, strict=True))
     assert (named[7], named[8], named[26], named[33]) == ("road", "sidewalk", "car", "bicycle")
-    assert "annotations: Cityscapes, on 4 images" in check_data(DataConfig(str(tmp_path)))[0]
+    assert "annotations: Cityscapes; 4 images" in check_data(DataConfig(str(tmp_path)))[0]
 
 
 def test_cityscapes_training_ids_are_taken_where_all_masks_have_them(tmp_path):
@@ -127,7 +127,7 @@ def test_voc_takes_its_lists_and_its_own_names_for_its_own_files(tmp_path):
     info = load_dataset_info(DataConfig(str(root)))
     assert len(info.class_map) == 21 and info.class_map.ignore_value == 255
     assert (info.class_map.names[1], info.class_map.names[15]) == ("aeroplane", "person")
-    assert "annotations: VOC, on 2 images, none on 0" in check_data(DataConfig(str(root)))[0]
+    assert "annotations: VOC; 2 images with objects, 0 without" in check_data(DataConfig(str(root)))[0]
 
 
 def test_images_of_voc_2007_are_known_by_their_annotations(tmp_path):
@@ -210,7 +210,7 @@ def test_two_formats_in_one_folder_are_both_named(tmp_path):
 def test_a_folder_of_nothing_says_that_annotations_are_looked_for(tmp_path):
     (tmp_path / "images").mkdir()
     (tmp_path / "notes.json").write_text("{}")
-    assert "or for annotations of COCO, labelme, YOLO, VOC or Cityscapes; found images, notes.json" in error_of(
+    assert "for annotations of COCO, labelme, YOLO, VOC or Cityscapes, and for volumes in imagesTr" in error_of(
         tmp_path
     )
     save(tmp_path / "images/a.png", rows(0))

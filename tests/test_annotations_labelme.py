@@ -225,7 +225,7 @@ def test_the_size_may_be_left_out(tmp_path):
 BAD_SHAPES = {
     "two points": (shape("cell", BOX), "shape 2 (cell): polygon has 2 points, at least 3 are needed"),
     "circle": (shape("cell", [[1, 1]], "circle"), "shape 2 (cell): circle has 1 points, at least 2 are needed"),
-    "unknown": (shape("cell", BOX, "spline"), "shape 2 (cell) is a spline; understood are polygon, rectangle"),
+    "unknown": (shape("cell", BOX, "spline"), "shape 2 (cell) is a spline; supported are polygon, rectangle"),
     "NaN": (shape("cell", [[1, 1], [5, math.nan], [9, 9]]), "shape 2 (cell): polygon has a coordinate that is NaN"),
     "no points": (shape("cell", None), "shape 2 (cell): polygon has"),
     "no mask": (shape("cell", BOX, "mask"), "shape 2 (cell) cannot be read"),
@@ -291,7 +291,7 @@ def test_the_report_counts_objects_once_for_each_group(tmp_path):
     write(tmp_path, "b", [part | {"group_id": 0} for part in box] + [shape("dot", [[9, 9]], "point")])
     write(tmp_path, "c", [])
     report, count = check_data(DataConfig(str(tmp_path)))
-    assert count == 0 and "annotations: labelme, on 2 images, none on 1" in report
+    assert count == 0 and "annotations: labelme; 2 images with objects, 1 without" in report
     assert {"         3  cell", "         1  dot"} <= {*report.splitlines()}
 
 

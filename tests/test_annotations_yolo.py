@@ -159,7 +159,7 @@ def test_label_files_without_image_are_named(folder):
 
 def test_the_report_shows_what_was_found(folder):
     report, count = check_data(DataConfig(str(folder)))
-    assert count == 0 and "annotations: YOLO, on 2 images, none on 2" in report
+    assert count == 0 and "annotations: YOLO; 2 images with objects, 2 without" in report
     assert {"         1  car", "         1  dog"} <= {*report.splitlines()}
 
 

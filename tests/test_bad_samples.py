@@ -53,7 +53,7 @@ def test_all_problems_are_reported_at_once(broken):
         "file without partner: 1",
         "image cannot be read: 4",
         "mask cannot be read: 2",
-        "mask of other proportions: 1",
+        "mask and image differ in proportions: 1",
         "unknown mask value: 1",
         "number of channels: 1",
         "alone.png: image without mask",

@@ -421,15 +421,15 @@ def test_a_value_may_be_255_and_there_may_be_255_classes():
         (
             (0, 1, 2),
             [[0, 37]],
-            "017.png has mask values [37], classes are 0, 1, 2; other numbers, or a lossy (JPEG) mask?",
+            "017.png has mask values [37], classes are 0, 1, 2; does it use other numbers, or is it a lossy",
         ),
         ((0, 1), [list(range(12))], "[2, 3, 4, 5, 6, 7, 8, 9, ...], classes are 0, 1"),
         ((0, 1), [[0, 700]], "[700]"),
         ((0, 1), [[0, -3, 100_000]], "[-3, 100000]"),
         (COLOURS, [[(0, 0, 0), (255, 1, 2)]], "[#ff0102], classes are #000000, #804080, #8040c8"),
         (COLOURS, [[0, 3]], "[#030303]"),
-        (COLOURS, [[0, 700]], "017.png is a mask of numbers, the classes are #000000"),
-        ((0, 1), [[(1, 2, 3)]], "017.png is a colour mask, the classes are 0, 1"),
+        (COLOURS, [[0, 700]], "017.png is a mask of numbers, but the classes are #000000"),
+        ((0, 1), [[(1, 2, 3)]], "017.png is a colour mask, but the classes are 0, 1"),
     ],
 )
 def test_an_unknown_value_names_the_file(values, mask, message):

@@ -95,8 +95,8 @@ def test_what_looks_like_a_mistake_is_said_at_the_start(tmp_path):
     stray[0, 0] = 37
     Image.fromarray(stray).save(folder / "masks" / "cell_03.png")
     (line,) = load_info(folder).warnings
-    assert line.startswith("less than 0.01% of all mask pixels are 37 (1 pixels, in 1 masks, the first is cell_03.png)")
-    assert "to check: less than 0.01%" in check_data(DataConfig(str(folder)))[0]
+    assert "0.01% of all mask pixels, became classes: 37 (1 pixels, in 1 masks, the first is cell_03.png);" in line
+    assert "to check: rare mask values, each less than 0.01%" in check_data(DataConfig(str(folder)))[0]
     assert load_info(folder, classes="0=a,1=b,37=c").warnings == ()
     assert load_info(folder, ignore_index="37").warnings == ()
 

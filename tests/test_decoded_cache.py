@@ -82,4 +82,4 @@ def test_a_cache_that_could_not_be_finished_leaves_nothing(tmp_path, monkeypatch
 
 def test_what_cannot_be_cached_says_so(fails_with, tmp_path):
     result = launch("train.py", "--cache", *TINY, "--output-dir", tmp_path / "run")
-    fails_with(result, "--cache keeps what is decoded from local files", 1)
+    fails_with(result, "--cache works with local files only", 1)

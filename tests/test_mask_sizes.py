@@ -85,7 +85,7 @@ def test_training_sees_such_masks_at_the_size_of_the_network_and_evaluation_at_t
 
 
 def test_one_line_says_how_many_masks_are_so_the_second_time_too(data, capsys):
-    line = "5 of 12 masks have another size than their images, in the same proportions"
+    line = "5 of 12 masks have another size than their images but the same proportions"
     for _ in range(2):  # the second time from what was remembered
         (warning,) = load_info(data).warnings
         assert warning.startswith(line)
@@ -96,11 +96,11 @@ def test_one_line_says_how_many_masks_are_so_the_second_time_too(data, capsys):
 
 def test_masks_of_other_proportions_are_refused_by_name_and_sizes(data):
     resize_masks(data / "train", ["cell_05.png"], (20, 36))
-    line = r"cell_05.png: image is 40 x 56, its mask 20 x 36 \(height x width\), of other proportions"
+    line = r"cell_05.png: image is 40 x 56, its mask 20 x 36 \(height x width\); they differ in proportions"
     with pytest.raises(DataError, match=f"1 of 8 pairs cannot be used: {line}"):
         load_info(data)
     report, problems = check_data(DataConfig(str(data)))
-    assert problems == 1 and "mask of other proportions: 1" in report
+    assert problems == 1 and "mask and image differ in proportions: 1" in report
 
 
 def test_scores_of_a_run_count_the_pixels_of_the_masks_themselves(data, tmp_path):

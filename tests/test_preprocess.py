@@ -195,7 +195,7 @@ def test_any_jpeg_file_is_read_with_less_detail(mode, tmp_path):
 
 def test_pixels_of_another_type_than_the_model_was_trained_on_get_a_warning():
     preprocess = Preprocess(pixel_types=("uint8",))
-    with pytest.warns(PixelTypeWarning, match="images hold uint16 pixels, the model was trained on uint8"):
+    with pytest.warns(PixelTypeWarning, match="images hold uint16 pixels, but the model was trained on uint8"):
         network_input(GREY.astype(np.uint16), preprocess, 1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

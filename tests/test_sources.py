@@ -103,7 +103,7 @@ def test_each_part_of_a_split_holds_an_image(tmp_path, fraction, expected):
 
 
 def test_one_image_cannot_be_split(tmp_path):
-    assert "1 image; at least 2" in error_of(flat(tmp_path, 1))
+    assert "at least 2 samples are needed" in error_of(flat(tmp_path, 1))
 
 
 @pytest.mark.parametrize("train", ["train", "Training"])
@@ -211,7 +211,9 @@ def test_pages_of_tiffs_pair_one_by_one(tmp_path):
     with tifffile.TiffWriter(tmp_path / "images" / "1.tif", append=True) as tiff:
         tiff.write(np.zeros((6, 9), np.uint8), photometric="minisblack")
     message = error_of(tmp_path)
-    assert re.search(r"images/1\.tif has 2 pages, its mask .*masks/1_mask\.tif has 1; they pair one by one", message)
+    assert re.search(
+        r"images/1\.tif has 2 pages, its mask .*masks/1_mask\.tif has 1; both need the same number of pages", message
+    )
     (tmp_path / "images" / "1.tif").write_bytes(b"II*\0" + bytes(40))  # damaged: named when it is read
     train, val = loaded(tmp_path)
     assert len(train) + len(val) == 6 and train.digest != before
@@ -249,8 +251,8 @@ FOLDER_MISTAKES = {
     "no masks in val": (["train/images/a.png", "train/masks/a.png", "val/images/a.png"], "val has no folder of masks"),
     "no training": (["val/images/a.png", "val/masks/a.png"], "has no split train, only val"),
     "no pictures": (["images/", "masks/a.png"], "no images in"),
-    "two of a stem": (["images/a.png", "masks/a.png", "masks/a.gif"], "two masks of one name"),
-    "two image stems": (["images/a.png", "images/a.jpg", "masks/a.png"], "two images of one name"),
+    "two of a stem": (["images/a.png", "masks/a.png", "masks/a.gif"], "two masks with the same name"),
+    "two image stems": (["images/a.png", "images/a.jpg", "masks/a.png"], "two images with the same name"),
     "two image folders": (["images/a.png", "imgs/a.png", "masks/a.png"], "images/ and imgs/; keep one"),
     "two cases": (["images/a.png", "Images/a.png", "masks/a.png"], "holds Images/ and images/; keep one"),
     "both layouts": (["images/a.png", "masks/a.png", "train/images/a.png", "train/masks/a.png"], "both images/ and"),
@@ -331,7 +333,7 @@ def test_a_path_that_looks_like_a_hub_id_is_asked_for_once(hub, streaming):
 def test_without_a_network_a_hub_id_is_one_line(monkeypatch, streaming):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     message = error_of("my/cells", streaming=streaming)
-    assert "is no folder here, and the Hub cannot be asked (Cannot reach" in message
+    assert "is no folder here, and the Hub cannot be reached (Cannot reach" in message
 
 
 def test_a_copy_of_a_hub_data_set_is_loaded_without_the_hub(monkeypatch, tmp_path):
@@ -481,7 +483,7 @@ def test_files_that_cannot_be_used_are_named_together(tmp_path):
     with pytest.raises(DataError) as error:
         check_sizes(train)
     message = str(error.value)
-    sizes = "image is 4 x 6, its mask 6 x 4 (height x width), of other proportions"
+    sizes = "image is 4 x 6, its mask 6 x 4 (height x width); they differ in proportions"
     assert message.startswith(f"4 of 8 pairs cannot be used: 2.png: {sizes}; ")
     assert "4.png: image cannot be read" in message and "5.png: mask cannot be read" in message
     assert message.endswith("...") and "\n" not in message

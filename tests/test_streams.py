@@ -177,7 +177,7 @@ def test_whole_shards_are_held_out_where_there_is_no_validation_split(packed, tm
     assert files <= train or files <= val
     for file in sorted(tmp_path.iterdir())[1:]:
         file.unlink()
-    with pytest.raises(DataError, match="a stream of 1 file has none to validate on"):
+    with pytest.raises(DataError, match="a stream of 1 file has no file to validate on"):
         load_info(tmp_path, streaming=True, **STREAM)
 
 
@@ -221,9 +221,9 @@ def test_pictures_of_a_tar_are_named_or_found(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "needs --classes, and --image-size or --crop-size"),
-        ({"classes": CLASSES}, "needs --classes, and --image-size or --crop-size"),
-        ({"crop_size": (8, 8)}, "needs --classes, and --image-size or --crop-size"),
+        ({}, "give --classes, and --image-size or --crop-size"),
+        ({"classes": CLASSES}, "give --classes, and --image-size or --crop-size"),
+        ({"crop_size": (8, 8)}, "give --classes, and --image-size or --crop-size"),
         (STREAM | {"classes": "1=a,9=b"}, "classes are 1, 9"),
         (STREAM | {"image_column": "scan"}, "no column scan with pictures"),
         (STREAM | {"train_split": "fold1"}, "has no split fold1"),

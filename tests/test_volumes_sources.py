@@ -169,9 +169,9 @@ def mistake(root: Path, kind: str) -> None:
         ("regions", "the label liver is a region"),
         ("no labels", 'has no "labels"'),
         ("odd label", "the label liver is 1.5, expected a whole number"),
-        ("doubles", "two images of one name .* brain_001.nii.* keep one"),
+        ("doubles", "two images with the same name .* brain_001.nii.* keep one"),
         ("odd list", '"training" lists something else'),
-        ("channels", "no number of a channel as CASE_0000 has"),
+        ("channels", "its name does not end in a channel number such as _0000"),
         ("damaged", "dataset.json cannot be read"),
     ],
 )
@@ -185,7 +185,9 @@ def test_a_mistake_in_a_folder_of_volumes_is_one_line(tmp_path, kind, message):
 def test_a_missing_channel_is_named(tmp_path):
     nnunet(tmp_path, channels=2)
     (tmp_path / "imagesTr" / f"{NAMES[2]}_0001.nii.gz").unlink()
-    with pytest.raises(DataError, match=r"brain_004_0000.nii.gz has the channels 0000; each case has 2 from 0000 on"):
+    with pytest.raises(
+        DataError, match=r"brain_004_0000.nii.gz: its case has the channels 0000, but needs 2, from 0000 on"
+    ):
         load_records(config(tmp_path))
 
 
@@ -206,7 +208,7 @@ def test_dims_that_do_not_fit_the_data_are_refused(tiny_folder):
 def test_settings_that_do_not_fit_the_data_are_refused(tiny_folder, tmp_path):
     with pytest.raises(DataError, match="--normalization ct is for volumes"):
         load_dataset_info(DataConfig(str(tiny_folder), normalization="ct"))
-    with pytest.raises(DataError, match="--image-size and --scale resize images"):
+    with pytest.raises(DataError, match="--image-size and --scale are for images"):
         load_dataset_info(config(decathlon(tmp_path), scale=0.5))
 
 
@@ -305,7 +307,7 @@ def test_volumes_with_other_channels_are_named(tmp_path):
     decathlon(tmp_path, channels=3)
     two = np.stack([case(0)[0]] * 2, axis=3)
     write_nifti(tmp_path / "imagesTr" / f"{NAMES[1]}.nii.gz", two, LPS)
-    assert "brain_002: has 2 channels, most images 3" in check_data(config(tmp_path))[0]
+    assert "brain_002: has 2 channels, most others have 3" in check_data(config(tmp_path))[0]
 
 
 @pytest.mark.skipif(not HIPPOCAMPUS.is_dir(), reason="no real data in shared/data beside this folder")

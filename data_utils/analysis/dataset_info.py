@@ -129,18 +129,18 @@ def load_dataset_info(config: DataConfig) -> DatasetInfo:
     if train.group_sizes is None:
         return inspect_files(train, val, config, classes)
     if not classes or not (config.image_size or config.crop_size):
-        raise DataError("a stream is not read before training: it needs --classes, and --image-size or --crop-size")
+        raise DataError("a stream is not read before training: give --classes, and --image-size or --crop-size")
     return sample_stream(train, val, config, classes)
 
 
 def inspect_files(train: Records, val: Records, config: DataConfig, classes: NamedClasses) -> DatasetInfo:
-    """All that is to be known of files at hand. Raises DataError for settings that do not fit images, or volumes."""
+    """Inspect files that can be read before training. Raises DataError for settings that do not fit the data."""
     if train.dims == 3 and (config.image_size or config.scale != 1):
-        raise DataError("--image-size and --scale resize images; volumes are resampled to the median of their spacings")
-    if train.dims == 2 and config.normalization:
         raise DataError(
-            f"--normalization {config.normalization} is for volumes; images have mean and std of the data set"
+            "--image-size and --scale are for images; volumes are resampled to the median of their spacings"
         )
+    if train.dims == 2 and config.normalization:
+        raise DataError(f"--normalization {config.normalization} is for volumes, and the data are images; leave it out")
     inspected = [  # validation images are computed whole
         (_inspect_once(train, "checking training files", config.may_crop), train),
         (_inspect_once(val, "checking validation files", False), val),
@@ -178,7 +178,7 @@ def _split(records: Records, inspection: SplitInspection, class_map: ClassMap) -
 
 
 def sample_stream(train: Records, val: Records, config: DataConfig, classes: NamedClasses) -> DatasetInfo:
-    """What a sample of a stream shows; the headers of validation images too, where their sizes are needed."""
+    """Inspect a sample of a stream, and the headers of validation images where their sizes are needed."""
     assert train.group_sizes is not None
     rng = np.random.default_rng(config.seed)
     sizes = train.group_sizes
@@ -207,7 +207,7 @@ def sample_stream(train: Records, val: Records, config: DataConfig, classes: Nam
 
 
 def _inspect_once(records: Records, title: str, windows: bool) -> SplitInspection:
-    """What `inspect_split` finds, kept where there is nothing wrong."""
+    """The result of `inspect_split`, stored in the cache if there are no problems."""
     windows = windows and records.dims == 2
     key = records.digest and digest("inspection", records.digest, windows)
     found: list[SplitInspection] = []
@@ -222,13 +222,13 @@ def _inspect_once(records: Records, title: str, windows: bool) -> SplitInspectio
 
 
 def _check(inspection: SplitInspection, records: Records, config: DataConfig) -> None:
-    """DataError for problems, unless they are to be skipped and some records are left."""
+    """DataError for problems, unless --on-bad-sample skips them and some records are left."""
     if not config.skipped_errors or len(inspection.problems) == len(records):
         raise_problems(inspection, len(records))
 
 
 def class_pixels(found: dict[MaskValue, int], class_map: ClassMap) -> list[int]:
-    """Pixels of each class: masks that hold only greys are counted by number, though the classes may be colours."""
+    """Pixels of each class; where classes are colours, a mask that holds only greys counts by its grey values."""
     return [found.get(value, found.get(as_grey(value), 0)) for value in class_map.values]
 
 
@@ -244,7 +244,7 @@ def _texts(inspection: SplitInspection) -> dict[int, str]:
 
 
 def usable_sizes(inspection: SplitInspection) -> np.ndarray:
-    """(N, 2 or 3) sizes; where there is none, that of most others, so that the filler needs no shape of its own."""
+    """(N, 2 or 3) sizes; a record without a size gets the most frequent one, so that fillers add no new shape."""
     good = np.asarray(inspection.sizes.any(axis=1))
     sizes, counts = np.unique(inspection.sizes[good], axis=0, return_counts=True)
     return np.where(good[:, None], inspection.sizes, sizes[counts.argmax()])

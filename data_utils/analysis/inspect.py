@@ -131,7 +131,7 @@ def inspect_split(
         distinct[found.kind].update(found.pixels)
         excess = _too_many(distinct[found.kind])
         if excess:
-            raise DataError(f"masks hold more than {MAX_VALUES} values up to {records[i]['name']}, {excess}")
+            raise DataError(f"the masks up to {records[i]['name']} hold more than {MAX_VALUES} values: {excess}")
     if records.dims == 3:
         inspection.volumes = VolumeFindings.of(volumes, len(records))
     return inspection
@@ -168,16 +168,16 @@ def lossy(name: str, pixels: Iterable[MaskValue]) -> Problem:
 
 
 def other_size(name: str, image: tuple[int, int], mask: tuple[int, int]) -> Problem:
-    """That image and mask (H, W) do not fit."""
-    return Problem("mask of other proportions", size_mismatch(name, image, mask))
+    """The problem that image and mask (H, W) have different proportions."""
+    return Problem("mask and image differ in proportions", size_mismatch(name, image, mask))
 
 
 def too_many(pixels: Collection[MaskValue], name: str) -> Problem | None:
-    """That a mask holds more values than there are classes, where it does."""
+    """The problem that a mask holds more values than a data set may have classes, or None."""
     excess = _too_many(pixels)
     if excess is None:
         return None
-    return Problem("too many mask values", f"{name}: mask holds more than {MAX_VALUES} values, {excess}")
+    return Problem("too many mask values", f"{name}: mask holds more than {MAX_VALUES} values: {excess}")
 
 
 def count_values(mask: np.ndarray) -> dict[MaskValue, int]:
@@ -192,7 +192,7 @@ def count_values(mask: np.ndarray) -> dict[MaskValue, int]:
 
 
 def _too_many(values: Collection[MaskValue]) -> str | None:
-    """Which values, and what they look like, where they are more than a data set has classes."""
+    """The values and a guess at their origin, where they are more than a data set may have; else None."""
     found: list[Any] = sorted(values) if len(values) > MAX_VALUES else []
     if not found:
         return None
@@ -200,7 +200,7 @@ def _too_many(values: Collection[MaskValue]) -> str | None:
     near = (np.abs(some[:, None] - some).max(axis=2) <= 2).sum(axis=1) > 1
     smooth = near.mean() > 0.5 if some.shape[1] == 3 else max(found) <= 255
     guess = "smoothed edges (JPEG, interpolation)" if smooth else "numbers of instances instead of classes"
-    return f"{show(found)}; {guess}, or are images and masks swapped?"
+    return f"{show(found)}; are these {guess}, or are images and masks swapped?"
 
 
 def total_pixels(splits: Iterable[tuple[SplitInspection, Records]]) -> dict[MaskValue, int]:
@@ -226,7 +226,7 @@ def total_pixels(splits: Iterable[tuple[SplitInspection, Records]]) -> dict[Mask
 
 
 def find_unknown(inspection: SplitInspection, records: Records, class_map: ClassMap) -> None:
-    """Add the records whose masks hold values that are no class to the inspection's problems."""
+    """Add to the inspection's problems the records whose masks hold values without a class."""
     coloured = isinstance(class_map.values[0], tuple)
     known = {*class_map.values, class_map.ignore_value}
     for number, (kind, values) in enumerate(inspection.contents):

@@ -1,4 +1,4 @@
-"""As `inspect`, for volumes: one reading of image and label finds all that is to be known of them."""
+"""As `inspect`, for volumes: image and label are read once for all findings."""
 
 import zlib
 from collections import Counter

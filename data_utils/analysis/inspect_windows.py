@@ -34,7 +34,7 @@ def inspect_in_windows(record: Record) -> Inspection | Problem:
                     return lossy(name, found.pixels)
                 return found
         except DataError as error:
-            return Problem("cannot be read in windows", f"{name}: {error}; large masks are best stored as tiled TIFF")
+            return Problem("cannot be read in windows", f"{name}: {error}; store large masks as tiled TIFF")
 
 
 def _look(mask: Regions, size: tuple[int, int], mode: str, name: str) -> Inspection | Problem:

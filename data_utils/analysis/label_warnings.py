@@ -18,14 +18,14 @@ Splits = Sequence[tuple[SplitInspection, Records]]
 def label_warnings(
     splits: Splits, pixels: dict[MaskValue, int], class_map: ClassMap, *, named: bool, ignored: bool
 ) -> tuple[str, ...]:
-    """Of splits whose masks hold `pixels`: a line for each; what was `named` or `ignored` by a flag is meant."""
+    """Warnings, a line each, on splits whose masks hold `pixels`; none on values `named` or `ignored` by a flag."""
     lines = [] if ignored else [*_mixed_binary_encodings(splits)]
     lines += [*_resized_masks(splits), *_mixed_depths(splits)]
     return (*lines, *([] if named else _rare_classes(splits, pixels, class_map)))
 
 
 def _rare_classes(splits: Splits, pixels: dict[MaskValue, int], class_map: ClassMap) -> Iterator[str]:
-    """Of classes that were found: mask values of so few pixels that they may be strays."""
+    """Classes found in the masks with so few pixels that they may be mistakes."""
     total = sum(pixels.values())
     rare = [value for value in class_map.values if pixels.get(value, 0) < RARE * total]
     if rare:
@@ -33,8 +33,9 @@ def _rare_classes(splits: Splits, pixels: dict[MaskValue, int], class_map: Class
             f"{show([value])} ({pixels.get(value, 0)} pixels, {_masks_with(value, splits)})" for value in rare[:SHOWN]
         ]
         yield (
-            f"less than {RARE:.2%} of all mask pixels are {', '.join(shown + ['...'] * (len(rare) > SHOWN))}: stray"
-            " values? Each became a class; --classes names those that are meant, --ignore-index one that is not"
+            f"rare mask values, each less than {RARE:.2%} of all mask pixels, became classes:"
+            f" {', '.join(shown + ['...'] * (len(rare) > SHOWN))}; if they are mistakes, name the real classes with"
+            " --classes, or give one value to ignore with --ignore-index"
         )
 
 
@@ -53,12 +54,12 @@ def _masks_with(value: MaskValue, splits: Splits) -> str:
 
 
 def _mixed_binary_encodings(splits: Splits) -> Iterator[str]:
-    """Masks of 0 and 1 beside masks of 0 and 255: then 255 is taken for what is to be ignored."""
+    """Masks of 0 and 1 beside masks of 0 and 255: then 255 is ignored."""
     contents = [set(values) for inspection, _ in splits for _, values in inspection.contents]
     if set().union(*contents) == {0, 1, IGNORE_INDEX} and not any({1, IGNORE_INDEX} <= values for values in contents):
         yield (
-            f"some masks hold 1 ({_masks_with(1, splits)}), others 255 ({_masks_with(IGNORE_INDEX, splits)}), none"
-            " both: is one class stored in two ways? As they are, 255 is ignored; store all in one way"
+            f"some masks hold 1 ({_masks_with(1, splits)}), others 255 ({_masks_with(IGNORE_INDEX, splits)}), and"
+            " none holds both: 255 is ignored now; if both mean one class, store it as the same value in all masks"
         )
 
 
@@ -67,13 +68,13 @@ def _resized_masks(splits: Splits) -> Iterator[str]:
     count, total = sum(inspection.resized_masks for inspection, _ in splits), sum(len(records) for _, records in splits)
     if count:
         yield (
-            f"{count} of {total} masks have another size than their images, in the same proportions: they are resized"
-            " to train, and scored at their own size"
+            f"{count} of {total} masks have another size than their images but the same proportions: training"
+            " resizes them, and scores use their own size"
         )
 
 
 def _mixed_depths(splits: Splits) -> Iterator[str]:
-    """Images of 8 bits beside deeper ones, whose values differ by as much as their ranges do.
+    """Images of 8 bits beside images of more bits, whose values differ as much as their ranges.
 
     Not volumes: the type of their voxels says little of their values, and most are standardised one by one.
     """
@@ -83,4 +84,4 @@ def _mixed_depths(splits: Splits) -> Iterator[str]:
     deep = {mode for mode in modes if mode.startswith(("I", "F", "uint16", "uint32", "int", "float"))}
     if deep and deep < modes.keys():
         listed = ", ".join(f"{mode}: {count}" for mode, count in modes.most_common())
-        yield f"images of 8 bits and deeper ones are mixed ({listed}): store all in one way"
+        yield f"images of 8 bits and of more bits are mixed ({listed}): store all with the same type"

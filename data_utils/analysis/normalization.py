@@ -95,7 +95,9 @@ def channel_statistics(sums: Sequence[Sums], skip: bool = False) -> tuple[tuple[
         raise DataError(f"images have {' and '.join(map(str, sorted(channels)))} channels; --check-data lists them")
     sums = [found for found in sums if len(found[1]) in (1, usual)]
     if not sums:
-        raise DataError("none of the images that brightness is measured on can be read")
+        raise DataError(
+            "none of the training images sampled for mean and std can be read; --check-data lists the problems"
+        )
     pixels = sum(found[0] for found in sums)
     mean = sum(found[1] for found in sums) / pixels + np.zeros(usual)
     squares = sum(found[2] for found in sums) / pixels + np.zeros(usual)

@@ -1,4 +1,4 @@
-"""A plan: what the flags leave open, chosen from the data. It is where a run starts from, printed and recorded.
+"""The plan: values for flags that are not given, chosen from the data. A run prints and records it.
 
 It depends on the data and the flags alone, never on the machine or the number of processes.
 """
@@ -55,8 +55,8 @@ SCORING_SHARE = 1 / 24  # that logits take, for each pixel of a mask: they are r
 def plan_settings(info: DatasetInfo, asked: Mapping[str, Any]) -> dict[str, Any]:
     """A value for each of DEFAULTS that is None in `asked`, which holds all flags.
 
-    Images get smaller, as far as masks keep their detail, until they hold as many pixels as suits the time there is;
-    what is still larger is cropped. A stream, which nobody has looked at, gets the defaults.
+    Images are scaled down, as far as masks keep their detail, until they have no more pixels than the length of the run
+    allows; larger ones are cropped. A stream, which is not read before training, gets the defaults.
     """
     sizes = info.train.sizes
     if not sizes.any():
@@ -91,20 +91,20 @@ def plan_settings(info: DatasetInfo, asked: Mapping[str, Any]) -> dict[str, Any]
 
 
 def check_axes(info: DatasetInfo, asked: Mapping[str, Any]) -> None:
-    """SettingsError for flags that do not suit images, or volumes, as the data set has them."""
+    """SettingsError for flags that do not suit the data set's images or volumes."""
     dims, crop = info.train.records.dims, asked["crop_size"]
     sides, kind = {2: ("H W", "images"), 3: ("D H W", "volumes")}[dims]
     if crop and len(crop) != dims:
         given = " ".join(map(str, crop))
         raise SettingsError(f"--crop-size {given}: {asked['dataset']} holds {kind}, which take {sides}")
     if asked["normalization"] and asked["init_from"]:
-        raise SettingsError("--normalization: a model that --init-from names keeps its own; leave the flag out")
+        raise SettingsError("--normalization: the model of --init-from keeps its own normalisation; leave the flag out")
     if dims == 3 and asked["encoder"]:
-        raise SettingsError(f"--encoder {asked['encoder']}: takes images, and {asked['dataset']} holds volumes")
+        raise SettingsError(f"--encoder {asked['encoder']}: takes images, but {asked['dataset']} holds volumes")
 
 
 def as_flags(settings: Mapping[str, Any]) -> str:
-    """Settings as they would be typed."""
+    """Settings as they are typed on the command line."""
     return " ".join(_as_flag(name, value) for name, value in settings.items() if value is not None)
 
 
@@ -160,7 +160,7 @@ def _crop_size(sizes: np.ndarray, pixels: int) -> tuple[int, int] | None:
 
 
 def _has_rare_class(pixels: list[int]) -> bool:
-    """Whether one of more than two classes is rare; what two gain by weights is nothing."""
+    """Whether one of three or more classes is rare; with two classes, weights gain nothing."""
     return len(pixels) > 2 and min(filter(None, pixels), default=0) < RARE * sum(pixels)
 
 

@@ -76,7 +76,7 @@ def check_data(config: DataConfig) -> tuple[str, int]:
 
 
 def describe_annotations(train: Records, val: Records) -> list[str]:
-    """Lines on what the annotation files of both splits hold, where there are any."""
+    """Lines on the annotation files of both splits, if there are any."""
     summaries = [train.annotations]
     if val.annotations is not train.annotations:  # which the two parts of one split share
         summaries.append(val.annotations)
@@ -88,7 +88,7 @@ def describe_annotations(train: Records, val: Records) -> list[str]:
     instances: Counter[str] = Counter()
     for summary in found:
         instances.update(summary.instances)
-    lines = [f"annotations: {formats}, on {annotated} images, none on {empty}"]
+    lines = [f"annotations: {formats}; {annotated} images with objects, {empty} without"]
     lines += ["objects of each class"] * bool(instances)
     return lines + [f"  {count:>8}  {name}" for name, count in instances.items()]
 
@@ -129,11 +129,11 @@ def count_channels(source: ImageSource, name: str, windows: bool) -> int:
 
 
 def odd_channels(channels: dict[int, list[str]], *, volumes: bool) -> list[str]:
-    """A line for each image whose channels are not those of most; of images one channel goes with any other number."""
+    """A line for each record whose channels differ from most; a grey image goes with any other number of channels."""
     colour = {count: names for count, names in channels.items() if volumes or count > 1}
     usual = max(colour, key=lambda count: len(colour[count]), default=1)
     odd = [(name, count) for count, names in colour.items() if count != usual for name in names]
-    return [f"{name}: has {count} channels, most images {usual}" for name, count in sorted(odd)]
+    return [f"{name}: has {count} channels, most others have {usual}" for name, count in sorted(odd)]
 
 
 def most_common(sizes: Counter) -> str:

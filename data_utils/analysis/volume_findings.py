@@ -1,4 +1,4 @@
-"""What is known of volumes beyond what is known of images: spacings, and what their normalisation is made of."""
+"""What inspection finds in volumes only: spacings, and the statistics for their normalisation."""
 
 from base64 import b64decode, b64encode
 from collections import Counter
@@ -49,7 +49,7 @@ class VolumeFindings:
 
     @classmethod
     def of(cls, looks: dict[int, VolumeLook], count: int) -> "VolumeFindings":
-        """Of the looks at some of `count` records."""
+        """The findings from looking at some of `count` records."""
         spacings = np.zeros((count, 3))
         for i, look in looks.items():
             spacings[i] = look.spacing
@@ -77,7 +77,7 @@ class VolumeFindings:
         return np.where(good[:, None], self.spacings, np.median(self.spacings[good], axis=0))
 
     def normalization(self, modality: str | None, config: DataConfig) -> Normalization:
-        """As --normalization says; else CT is clipped, and each volume of another modality standardised by itself."""
+        """The normalisation of --normalization; by default CT is clipped, other volumes are standardised one by one."""
         channels = max(self.channels, key=lambda count: self.channels[count])
         if len(self.channels) > 1 and not config.skipped_errors:
             found = " and ".join(map(str, sorted(self.channels)))
@@ -86,7 +86,9 @@ class VolumeFindings:
         if kind == "z-score":
             return Normalization((0.0,) * channels, (1.0,) * channels, (), standardize=True)
         if self.foreground is None:
-            raise DataError("no voxel is labelled, which --normalization ct is measured on; give z-score")
+            raise DataError(
+                "--normalization ct is measured on labelled voxels, but there are none; use --normalization z-score"
+            )
         clip = self.foreground.clip
         return Normalization(self.foreground.mean, self.foreground.std, (), clip if clip[0] < clip[1] else None)
 

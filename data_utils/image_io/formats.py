@@ -53,8 +53,8 @@ UNREADABLE += (struct.error, zlib.error, tokenize.TokenError, Image.Decompressio
 # and imagecodecs, where that is installed, for damaged segments
 DAMAGED_TIFF = (AttributeError, LookupError, TypeError, ArithmeticError, AssertionError, RuntimeError)
 TOO_LARGE = (
-    " To train on crops of it, --crop-size, without --cache, and .npy or TIFF: 8-bit, or grey of 16 bits or"
-    " float, uncompressed or deflate; to validate on it, cut it"
+    " To train on it, give --crop-size without --cache, and store it as .npy, or as TIFF of 8 bits, or grey of 16 bits"
+    " or float, uncompressed or deflate; to validate on it, cut it into smaller images"
 )
 
 # once, not around each file: the filters belong to all threads; what is far larger still is an error
@@ -63,7 +63,7 @@ warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
 
 @contextmanager
 def readable(name: str, *more: type[Exception]) -> Iterator[None]:
-    """What fails while a picture is opened or decoded, or is one of `more`, is an ImageError with `name`."""
+    """Within, an error in opening or decoding a picture, or one of `more`, becomes an ImageError with `name`."""
     try:
         yield
     except UserError:
@@ -81,7 +81,7 @@ def readable(name: str, *more: type[Exception]) -> Iterator[None]:
 def opened(source: ImageSource | None, name: str, page: int = 0) -> Iterator[Image.Image | np.ndarray]:
     """The picture (and page, of a TIFF) or array of a source, not decoded yet; an array may be mapped from its file.
 
-    What fails while it is open is an ImageError with `name`.
+    An error while it is open becomes an ImageError with `name`.
     """
     with readable(name):
         content = cast(Any, source)

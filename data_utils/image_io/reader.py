@@ -132,7 +132,7 @@ def decode_mask(source: ImageSource, name: str) -> DecodedMask:
         mask = mask[:, :, 0]
     coloured = mask.ndim == 3 and mask.shape[2] in (3, 4) and mask.dtype == np.uint8
     if mask.size == 0 or mask.dtype.kind not in "buif" or not (mask.ndim == 2 or coloured):
-        remedy = "; --dims 3 takes stacks as volumes" if mask.ndim == 3 else ""
+        remedy = "; --dims 3 reads stacks as volumes" if mask.ndim == 3 else ""
         seen = f"mask is an array of shape {mask.shape} and type {mask.dtype}"
         raise DataError(f"{name}: {seen}, expected (H, W) whole numbers{remedy}")
     if coloured:
@@ -167,9 +167,9 @@ def _whole_numbers(mask: np.ndarray, name: str) -> np.ndarray:
 
 
 def size_mismatch(name: str, image: tuple[int, int], mask: tuple[int, int]) -> str:
-    """The message for an image and its mask, (H, W) each, that are not of the same proportions."""
+    """The message for an image and its mask, (H, W) each, that have different proportions."""
     sizes = f"image is {image[0]} x {image[1]}, its mask {mask[0]} x {mask[1]} (height x width)"
-    return f"{name}: {sizes}, of other proportions"
+    return f"{name}: {sizes}; they differ in proportions"
 
 
 def read_header(source: ImageSource, name: str) -> tuple[tuple[int, int], str]:

@@ -17,7 +17,7 @@ logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # what it would say is
 
 
 def is_tiff(path: str | Path) -> bool:
-    """Whether it is called like a TIFF."""
+    """Whether the name ends like that of a TIFF."""
     return str(path).lower().endswith(TIFF_SUFFIXES)
 
 
@@ -44,7 +44,7 @@ def _upright_size(page: tifffile.TiffPage) -> tuple[int, int]:
 
 
 def has_windows(page: tifffile.TiffPage) -> bool:
-    """Whether its values are the picture's as they stand, and its segments small and of a codec that is here."""
+    """Whether windows of it can be read: its values need no conversion, its segments are small, its codec is known."""
     layout = (page.photometric, page.samplesperpixel, str(page.dtype))
     plain = {(MINISBLACK, 1, "uint8"), (MINISBLACK, 1, "uint16"), (MINISBLACK, 1, "float32")}
     plain |= {(RGB, 3, "uint8"), (RGB, 4, "uint8")}

@@ -129,7 +129,7 @@ class ItkVolume(StoredVolume):
 
 @contextmanager
 def _last_line() -> Iterator[None]:
-    """SimpleITK says what is wrong behind where in its sources it was."""
+    """The last line of an error of SimpleITK, which says what is wrong; the others say where in its sources."""
     try:
         yield
     except RuntimeError as error:
@@ -184,7 +184,7 @@ def spatial_shape(shape: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
 
 @cache
 def load_nibabel() -> Any:
-    """nibabel, silent about odd headers; imported here, for those who have images need not wait for it."""
+    """Import nibabel, silent about odd headers; only here, so that users with images do not wait for it."""
     import nibabel
 
     logging.getLogger("nibabel.global").setLevel(logging.CRITICAL)

@@ -44,13 +44,13 @@ class VolumeHeader(NamedTuple):
 
 
 def volume_stem(name: str) -> str:
-    """A file's name without what tells its format: both endings of `.nii.gz`."""
+    """A file's name without its extension, of `.nii.gz` without both."""
     suffix = next((suffix for suffix in sorted(VOLUME_SUFFIXES, key=len)[::-1] if name.lower().endswith(suffix)), None)
     return name[: -len(suffix)] if suffix else name.rpartition(".")[0] or name
 
 
 def is_volume(path: str | Path) -> bool:
-    """Whether it is called like a file that is always a volume."""
+    """Whether the name ends like that of a file that is always a volume."""
     return str(path).lower().endswith(VOLUME_SUFFIXES)
 
 
@@ -152,7 +152,7 @@ def _header(stored: Sequence[StoredVolume], name: str) -> VolumeHeader:
         sides = np.linalg.norm(first.affine[:3, :3], axis=0)
         orientation = load_nibabel().io_orientation(first.affine)
     if sides.min() < SMALL or np.isnan(orientation).any():
-        raise ImageError(f"{name}: its affine {first.affine[:3].tolist()} is no grid in space; mend the header")
+        raise ImageError(f"{name}: its affine {first.affine[:3].tolist()} is no grid in space; correct the header")
     axes, steps = orientation.T.astype(int)
     to_stored = np.zeros((4, 4))
     to_stored[3, 3] = 1
@@ -168,7 +168,9 @@ def _header(stored: Sequence[StoredVolume], name: str) -> VolumeHeader:
     for file in stored[1:]:
         alike = file.shape == first.shape and file.channels == first.channels == 1
         if not alike or _distance(file.affine, first.affine) > _tolerance(header.spacing):
-            raise ImageError(f"{name}: its channels have different shapes or affines; all files of a volume have one")
+            raise ImageError(
+                f"{name}: its channels have different shapes or affines; all files of a volume need the same"
+            )
     return header if len(stored) == 1 else header._replace(channels=len(stored))
 
 

@@ -54,7 +54,7 @@ class PngWriter:
 
 
 class NpyWriter:
-    """A `.npy` of `shape` (C, H, W) float32 written as its rows (C, n, W) come; what never comes is zero."""
+    """A `.npy` of `shape` (C, H, W) float32 written as its rows (C, n, W) come; rows that never come are zero."""
 
     def __init__(self, file: BinaryIO, shape: tuple[int, int, int]) -> None:
         self.file, self.shape, self.done = file, shape, 0

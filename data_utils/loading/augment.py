@@ -99,7 +99,7 @@ def _blur(image: Tensor, sigma: float) -> Tensor:
 
 
 def _apply_gamma(image: Tensor, gamma: float, fill: Tensor) -> Tensor:
-    """A power curve over each channel's own range; the data's mean `fill` stays where it is, so brightness does."""
+    """A power curve over each channel's own range that maps the data's mean `fill` to itself and keeps brightness."""
     within = tuple(range(1, image.ndim))
     low, high = image.amin(within, keepdim=True), image.amax(within, keepdim=True)
     extent = (high - low).clamp(min=torch.finfo(image.dtype).tiny)

@@ -17,7 +17,7 @@ SIDE_BY_SIDE = 4  # row groups of a lane: with 1, 2 or 4 loader processes, each 
 
 
 class Slot(NamedTuple):
-    """One place in a micro-batch: an image, the shape it is padded to, and whether it only fills the place."""
+    """One slot of a micro-batch: an image, the shape it is padded to, and whether it is only a filler."""
 
     index: int  # type: ignore[assignment]  # hides tuple.index
     epoch: int
@@ -26,7 +26,7 @@ class Slot(NamedTuple):
 
 
 class BatchSplit(NamedTuple):
-    """How a global batch is cut: micro-batch x processes x accumulation places, those beyond the batch are fillers."""
+    """How a global batch is cut into micro-batch x processes x accumulation slots; the extra ones are fillers."""
 
     batch_size: int
     processes: int
@@ -111,9 +111,10 @@ def epoch_batches(shapes: np.ndarray, batch_size: int, seed: int, epoch: int) ->
 def stream_batches(lengths: np.ndarray, shapes: np.ndarray, batch_size: int, seed: int, epoch: int) -> list[Batch]:
     """As `epoch_batches`, where records of one group (`lengths`, (G,), in order) should be read together.
 
-    Place i of every batch reads lane i. The groups in random order, each shuffled, are cut into lanes of equal length
-    (to one record), a lane into `SIDE_BY_SIDE` parts that its steps take turns with: a loader's processes take turns
-    with the steps, and one group should be read by one process.
+    The groups come in random order, the records of each shuffled. This sequence is cut into as many lanes of equal
+    length (to one record) as a batch has images: image i of every batch comes from lane i. A lane is cut into
+    `SIDE_BY_SIDE` parts, and successive steps take turns with them: the loader's processes take turns with the steps,
+    so each process reads its own groups.
     """
     rng = np.random.default_rng([seed, epoch])
     firsts = np.cumsum(lengths) - lengths

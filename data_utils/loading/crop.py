@@ -41,7 +41,7 @@ def crop_around(
 
 
 def _draw(size: Size, crop: Size, rng: np.random.Generator) -> tuple[bool, float, float, list[int]]:
-    """Whether to crop around a class, the draws of the class and of its pixel, and a start anywhere."""
+    """Draws: whether to crop around a class, which class and which of its pixels, and a start for other crops."""
     favoured, choice, which = rng.random(3)
     starts = [int(rng.integers(max(have - want, 0) + 1)) for have, want in zip(size, crop, strict=True)]
     return favoured < CROPS_AROUND_CLASS, choice, which, starts

@@ -58,8 +58,8 @@ def decode_volume(record: Record, preprocess: Preprocess, channels: int, class_m
 class SegmentationDataset(Dataset):
     """Image and mask of a slot, decoded and resized; everything else is done in batches on the device.
 
-    A sample that cannot be read and is to be skipped becomes a filler, the mean all over and wholly ignored, so that
-    the order of all others stays.
+    A skipped sample, which cannot be read, becomes a filler: an image of the mean value with a wholly ignored mask. So
+    the order of all others stays the same.
 
     Attributes:
         fit_masks: whether masks follow the images to the network's input size.
@@ -99,11 +99,11 @@ class SegmentationDataset(Dataset):
         return self.prepare(slot.index) if self.decoded is None else self.decoded[slot.index]
 
     def prepare(self, index: int) -> Pair:
-        """Image and mask, before what differs from epoch to epoch."""
+        """Image and mask, up to the steps that differ from epoch to epoch."""
         return self.decode(self.split.records[index], self.preprocess, self.channels, self.class_map, self.fit_masks)
 
     def cache(self) -> None:
-        """Decode all samples once, or find that an earlier run has. Raises DataError where there is no room."""
+        """Decode all samples once, unless an earlier run has done so. Raises DataError if the disk is full."""
         seen, spacings = self.preprocess, self.split.spacings
         how = (seen.image_size, seen.scale, seen.detect_unit_range, seen.draft, self.channels)
         resampled = (seen.spacing, seen.clip, seen.standardize, None if spacings is None else spacings.tobytes())
@@ -190,7 +190,7 @@ def _column(values: np.ndarray, size: Sequence[int]) -> np.ndarray:
 
 
 def _tensor(array: np.ndarray) -> Tensor:
-    """Copied where it has to be: what is mapped from a file is not to be written to."""
+    """A tensor of the array; a copy where the array is mapped from a file, which must not be written to."""
     return torch.from_numpy(np.require(array, requirements=["C", "W"]))
 
 

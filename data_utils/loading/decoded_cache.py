@@ -51,14 +51,16 @@ def decode_once(
     key: str | None,
     skip: tuple[type[Exception], ...],
 ) -> DecodedSplit:
-    """`prepare(0)`, ... `prepare(count - 1)` under a `key` that stands for all they depend on; decoded if not there.
+    """`prepare(0)`, ... `prepare(count - 1)`, from the cache if an earlier run decoded them under the same `key`.
+
+    The key must change with everything that the samples depend on.
 
     Errors in `skip` are kept in place of the sample. Raises DataError where nothing can be kept.
     """
     import pyarrow
 
     if key is None:
-        raise DataError("--cache keeps what is decoded from local files; leave it out for shapes and streams")
+        raise DataError("--cache works with local files only; leave it out for shapes and streams")
     file = cache_folder() / f"{digest('decoded', key)}.arrow"
 
     def attempt(i: int) -> Pair | str:
@@ -83,13 +85,14 @@ def decode_once(
                         writer.write_batch(pyarrow.RecordBatch.from_pylist([_row(found)], schema))
     except OSError as error:
         raise DataError(
-            f"the cache of decoded images cannot be written to {file.parent} ({error.strerror or error})"
+            f"the cache of decoded samples cannot be written to {file.parent} ({error.strerror or error});"
+            " free some space, or set XDG_CACHE_HOME to a folder on another disk"
         ) from error
     return DecodedSplit(file)
 
 
 def _clear(folder: Path) -> None:
-    """Remove what runs that were killed while they decoded have left."""
+    """Remove temporary files of runs that were killed while they decoded."""
     for temporary in folder.glob(".*.arrow.tmp"):
         lock = folder / temporary.name.removeprefix(".").replace(".arrow.tmp", ".lock")
         with suppress(Timeout), FileLock(lock, timeout=0):

@@ -41,7 +41,7 @@ class NetworkShapes(NamedTuple):
 
 
 def network_shapes(info: DatasetInfo, model: UNetConfig) -> NetworkShapes:
-    """At which shapes a model sees the images: in training cropped and padded, in validation as they are.
+    """The shapes at which a model sees the images: in training cropped and padded, in validation as they are.
 
     A smaller training image would leave a single value at the lowest level, which batch norm cannot normalise.
     """
@@ -70,7 +70,7 @@ def build_loaders(
 ) -> tuple[DataLoader, DataLoader]:
     """Micro-batches of the run's `steps`, endless epochs in one pass, and the validation images once, none padded.
 
-    With --cache, and of volumes always, all are decoded now, or have been in an earlier run.
+    With --cache, and always for volumes, all images are decoded now unless an earlier run has done so.
 
     Args:
         num_workers: None for this process's share of the CPUs.
@@ -108,6 +108,6 @@ def _loader(
 
 
 def _outlast_signals(worker: int) -> None:
-    """A signal to stop may reach the workers too; the main process still needs them, to finish its step."""
+    """Have loader workers ignore signals to stop: the main process still needs them to finish its step."""
     for number in (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGUSR1", signal.SIGTERM)):
         signal.signal(number, signal.SIG_IGN)

@@ -61,7 +61,7 @@ def input_window(
 ) -> np.ndarray:
     """The `window` of what `network_input` gives for the whole picture: (C, h, w).
 
-    But for `detect_unit_range`: a crop does not know the rest, and a picture this large is not taken for one in 0..1.
+    Only `detect_unit_range` is ignored: it would need the whole picture.
     """
 
     def read(top: int, bottom: int, left: int, right: int) -> np.ndarray:
@@ -98,8 +98,8 @@ def fit_pixels(pixels: np.ndarray, preprocess: Preprocess, channels: int, name: 
     """As `fit_channels`; a PixelTypeWarning, once, for pixels of another type than the model was trained on."""
     if preprocess.pixel_types and str(pixels.dtype) not in preprocess.pixel_types:
         warnings.warn(
-            f"images hold {pixels.dtype} pixels, the model was trained on {' and '.join(preprocess.pixel_types)}:"
-            " store them as the training images were, or the results mean nothing",
+            f"images hold {pixels.dtype} pixels, but the model was trained on {' and '.join(preprocess.pixel_types)}:"
+            " results are meaningless unless you store them like the training images",
             PixelTypeWarning,
             stacklevel=2,
         )

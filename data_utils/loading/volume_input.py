@@ -14,7 +14,7 @@ COARSE = 3  # an axis whose spacing is over so many times the finest is resample
 
 
 class VolumeInput:
-    """A volume as the network sees it, in slabs along z that come out the same, to the last bit, as the whole.
+    """A volume as the network sees it, whole or in slabs along z with bit for bit the same values.
 
     Only the voxels of the file are kept. Images are resampled cubic, as `resize_image` does it, and linearly along
     coarse axes; an axis whose number of voxels stays is left alone.

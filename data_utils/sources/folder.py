@@ -30,7 +30,7 @@ def natural(name: str) -> tuple:
 def find_splits(root: Path, named: Iterable[str]) -> dict[str, tuple[Path, Path]]:
     """Split -> (images, masks) folders; a flat folder is one split, `train`.
 
-    Splits are train/, val/ and their like, or what is `named`, above images/ and masks/ or below both.
+    Splits are train/, val/ and the like, and folders that are `named`; they lie above images/ and masks/ or below both.
     """
     wanted = {*SPLIT_FOLDERS, *(name.lower() for name in named)}
     splits = {name: folder for name, folder in children(root).items() if name in wanted}
@@ -74,7 +74,8 @@ def _pair_of_folders(folder: Path) -> tuple[Path, Path]:
         lacking = [name for name, path in (("images", images), ("masks", masks)) if path is None]
         raise DataError(
             f"{folder} has no folder of {' or '.join(lacking)}; looked for {'|'.join(IMAGE_FOLDERS)} beside "
-            f"{'|'.join(MASK_FOLDERS)}, here or in train/ and val/, or for {ANNOTATIONS}; found {listed}"
+            f"{'|'.join(MASK_FOLDERS)}, here or in train/ and val/, for {ANNOTATIONS}, and for volumes in imagesTr"
+            f" beside labelsTr; found {listed}"
         )
     if images.samefile(masks):
         raise DataError(f"{images} and {masks} are the same folder")
@@ -155,7 +156,8 @@ def pair_files(images: Path, masks: Path, mask_suffix: str | None, allow_unpaire
         if files
     ]
     if problems and not (allow_unpaired and stems):
-        remedy = " (--mask-suffix sets the suffix" + (", --allow-unpaired leaves them out)" if stems else ")")
+        leave_out = ", or leave them out with --allow-unpaired" if stems else ""
+        remedy = f" (set the suffix with --mask-suffix{leave_out})"
         raise DataError(f"{'; '.join(problems)}; masks are named <stem>{suffix}.<ext>{remedy}")
     unpaired = [f"{file}: image without mask" for file in without_mask]
     unpaired += [f"{file}: mask without image" for file in without_image]
@@ -189,13 +191,13 @@ def files_by_stem(folder: Path, what: str, suffixes: tuple[str, ...] = IMAGE_SUF
     for file in sorted(files, key=natural):
         stem = os.path.splitext(file)[0]
         if stem in stems:
-            raise DataError(f"two {what} of one name in {folder}: {stems[stem]} and {file}; keep one")
+            raise DataError(f"two {what} with the same name in {folder}: {stems[stem]} and {file}; keep one")
         stems[stem] = file
     return stems
 
 
 def detect_suffix(images: Iterable[str], masks: Iterable[str]) -> str:
-    """Of the endings common to all mask stems, the shortest that pairs most of them."""
+    """The shortest ending common to all mask stems that pairs most masks with images."""
     images, shortest = set(images), min((stem.rpartition("/")[2] for stem in masks), key=len)
     endings = [shortest[i:] for i in range(len(shortest), -1, -1)]
     endings = [ending for ending in endings if all(stem.endswith(ending) for stem in masks)]

@@ -80,7 +80,7 @@ def is_hub_id(dataset: str) -> bool:
 def ask_hub(dataset: str, copy: Path | None = None) -> None:
     """DataError where the Hub has no such data set, or cannot be asked and there is no `copy` of it here.
 
-    One question, answered at once: loading would ask for minutes before it gave up on what is mistyped.
+    This request is answered at once, while loading a mistyped name would try for minutes.
     """
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HTTPError, RepositoryNotFoundError
@@ -89,12 +89,12 @@ def ask_hub(dataset: str, copy: Path | None = None) -> None:
         HfApi().dataset_info(dataset, timeout=HUB_SECONDS)
     except RepositoryNotFoundError as error:
         raise DataError(
-            f"--dataset {dataset} is no folder here, and the Hub has no data set of that name that you may see"
+            f"--dataset {dataset} is no folder here, and the Hub has no data set of that name that you can access"
         ) from error
     except (OSError, ValueError, HTTPError) as error:
         if copy is None or not copy.is_dir():
             raise DataError(
-                f"--dataset {dataset} is no folder here, and the Hub cannot be asked ({one_line(error)})"
+                f"--dataset {dataset} is no folder here, and the Hub cannot be reached ({one_line(error)})"
             ) from error
 
 
@@ -103,7 +103,7 @@ def load_tables(dataset: str, path: Path, config: str | None) -> Mapping[str, "D
     if not (path.is_dir() or (path.is_file() and path.suffix == ".parquet") or is_hub_id(dataset)):
         seen = "is a file, not .parquet" if path.is_file() else "is not there"
         raise DataError(
-            f"--dataset {dataset} {seen}; expected `shapes`, a folder, a .parquet file or a Hub id owner/name"
+            f"--dataset {dataset} {seen}; expected `shapes`, a folder, a .parquet or .tar file, or a Hub id owner/name"
         )
     import datasets  # seconds, which other sources need not wait
     from datasets.naming import camelcase_to_snakecase

@@ -16,7 +16,9 @@ def hold_out(records: Records, fraction: float, seed: int, group: str | None = N
     together: slices of one volume must not be on both sides.
     """
     if len(records) < 2:
-        raise DataError(f"{len(records)} image; at least 2 are needed, one to train on and one to validate")
+        raise DataError(
+            f"at least 2 samples are needed, one to train on and one to validate on; the data set has {len(records)}"
+        )
     groups = _groups(records, group)
     sizes = np.bincount(groups)
     order = np.random.default_rng(seed).permutation(len(sizes))
@@ -38,8 +40,9 @@ def hold_out_fold(
     groups = _groups(records, group)
     sizes = np.bincount(groups)
     if len(sizes) < count:
-        what = "images" if group is None else "groups of images"
-        raise DataError(f"--fold {number}/{count}: there are only {len(sizes)} {what}, a fold needs one at least")
+        kind = "volumes" if records.dims == 3 else "images"
+        what = kind if group is None else f"groups of {kind}"
+        raise DataError(f"--fold {number}/{count}: there are only {len(sizes)} {what}, and each fold needs one")
     order = np.random.default_rng(seed).permutation(len(sizes))
     # the largest groups first, each to the fold that has the fewest records so far
     folds = [(0, index) for index in range(count)]
@@ -71,7 +74,7 @@ def _groups(records: Records, pattern: str | None) -> np.ndarray:
             raise DataError(f"--val-group {pattern!r} matches nothing in the name {name}")
         groups[i] = numbers.setdefault(found.group(1 if expression.groups else 0), len(numbers))
     if len(numbers) < 2:
-        raise DataError(f"--val-group {pattern!r} puts all images into one group, {next(iter(numbers))!r}")
+        raise DataError(f"--val-group {pattern!r} puts all samples into one group, {next(iter(numbers))!r}")
     return groups
 
 
@@ -81,7 +84,7 @@ def hold_out_shards(records: StreamRecords, fraction: float, seed: int) -> tuple
     files, where = np.unique(file_of, return_inverse=True)
     if len(files) < 2:
         raise DataError(
-            f"a stream of {len(files)} file has none to validate on; give it a validation split, or smaller shards"
+            f"a stream of {len(files)} file has no file to validate on; give it a validation split, or smaller shards"
         )
     sizes = np.bincount(where, weights=records.group_sizes)
     order = np.random.default_rng(seed).permutation(len(files))

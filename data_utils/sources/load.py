@@ -26,10 +26,10 @@ VAL_SPLITS = ("val", "validation", "valid")
 def load_records(config: DataConfig) -> tuple[Records, Records]:
     """Training and validation split of `config.dataset`.
 
-    Without a validation split, a share `val_fraction` of the training images, drawn by `seed`, becomes one, or the part
-    that `fold` says: the same on every file system, and whole groups of names alike in what matches `val_group`.
-    With `dims` 2 the slices of volumes are the images; all of one volume are in one split. Raises DataError for what
-    is missing, unpaired or ambiguous.
+    Without a validation split, one is drawn by `seed` from the training images: a share `val_fraction`, or the part
+    that `fold` names. It is the same on every file system, and keeps images together whose names agree in what
+    `val_group` matches. With `dims` 2 the slices of volumes are the images; all slices of a volume are in one split.
+    Raises DataError for data that are missing, unpaired or ambiguous.
     """
     train, val = _load_splits(config)
     for records in (train, val):
@@ -92,7 +92,7 @@ def load_stream(config: DataConfig, path: Path) -> tuple[Records, Records]:
     """Both splits of parquet or tar files that stay where they are; if there is one only, whole files are held out."""
     dataset = config.dataset
     if config.fold is not None:
-        raise DataError(f"--fold needs images that can be reached in any order, and {dataset} is a stream")
+        raise DataError(f"--fold cannot be used: {dataset} is a stream; copy it to a folder, or leave --fold out")
     if path.exists():
         url = str(path)
     elif "://" in dataset:

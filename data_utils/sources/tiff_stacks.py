@@ -12,7 +12,7 @@ PagePair = tuple[int, int]  # page of the image, page of the mask
 
 
 def pages_of(path: Path) -> list[int]:
-    """Numbers of a TIFF's pages; [0] of any other file, and of one that cannot be read: it is named when it is."""
+    """Numbers of a TIFF's pages; [0] for any other file, also for one that cannot be read, which is reported later."""
     try:
         return page_numbers(path) or [0] if is_tiff(path) else [0]
     except ImageError:
@@ -37,8 +37,8 @@ def pair_pages(images: Path, masks: Path, pairs: Sequence[tuple[str, str]]) -> l
         if len(of_image) != len(of_mask):
             image, mask = pairs[i]
             raise DataError(
-                f"{images / image} has {len(of_image)} pages, its mask {masks / mask} has {len(of_mask)}; they pair one"
-                " by one, so both must have as many"
+                f"{images / image} has {len(of_image)} pages, its mask {masks / mask} has {len(of_mask)}; both"
+                " need the same number of pages"
             )
         pages[i] = list(zip(of_image, of_mask, strict=True))
     return pages

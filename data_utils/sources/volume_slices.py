@@ -54,7 +54,7 @@ class SliceRecords(Records):
         except ImageError:
             return 1  # which is named when it is read
         if header.size != of_label.size or not same_grid(header, of_label):
-            raise DataError(f"{name}: image and label have other shapes or affines; --dims 3 --check-data says which")
+            raise DataError(f"{name}: image and label differ in shape or affine; --dims 3 --check-data shows how")
         return header.size[0]
 
     def __len__(self) -> int:

@@ -141,13 +141,13 @@ def _files_by_stem(folder: Path, what: str, suffixes: tuple[str, ...]) -> dict[s
         stem = volume_stem(below.as_posix())
         if stem in stems:
             raise DataError(
-                f"two {what} of one name in {folder}: {os.path.basename(stems[stem])} and {path.name}; keep one"
+                f"two {what} with the same name in {folder}: {os.path.basename(stems[stem])} and {path.name}; keep one"
             )
         stems[stem] = str(path)
     if not stems:
         hint = "" if ".npy" in suffixes else " (and, with a spacing, for TIFF and .npy)"
         found = ", ".join(sorted({path.suffix or path.name for path in folder.rglob("*")})[:NAMED]) or "nothing"
-        raise DataError(f"no {what} in {folder}; found {found}, looked for {', '.join(suffixes)}{hint}")
+        raise DataError(f"no volumes in {folder}; found {found}, looked for {', '.join(suffixes)}{hint}")
     return stems
 
 
@@ -157,7 +157,9 @@ def _by_channel(files: dict[str, str], count: int | None) -> dict[str, tuple[str
     for stem, path in files.items():
         numbered = re.fullmatch("(.+)_([0-9]{4})", stem)
         if not numbered:
-            raise DataError(f"{path} has no mask of its name, and no number of a channel as CASE_0000 has")
+            raise DataError(
+                f"{path} has no mask of its name, and its name does not end in a channel number such as _0000"
+            )
         cases.setdefault(numbered[1], {})[int(numbered[2])] = path
     expected = count or max(map(len, cases.values()))
     for name, channels in cases.items():
@@ -165,7 +167,7 @@ def _by_channel(files: dict[str, str], count: int | None) -> dict[str, tuple[str
         if missing or len(channels) > expected:
             seen = ", ".join(f"{number:04}" for number in sorted(channels))
             raise DataError(
-                f"{next(iter(channels.values()))} has the channels {seen}; each case has {expected} from 0000 on"
+                f"{next(iter(channels.values()))}: its case has the channels {seen}, but needs {expected}, from 0000 on"
             )
     return {name: tuple(channels[number] for number in sorted(channels)) for name, channels in cases.items()}
 

@@ -93,7 +93,7 @@ def _extensions(members: dict, file: str, image: str | None, mask: str | None) -
     image = image or (others[0] if len(others) == 1 else None)
     if image is None or mask is None or image not in members or mask not in members:
         raise DataError(
-            f"{file}: which of {', '.join(found)} are image and mask? Name them with --image-column and --mask-column"
+            f"{file}: which of {', '.join(found)} are image and mask? Give them with --image-column and --mask-column"
         )
     return image, mask
 

@@ -154,7 +154,7 @@ def open_records(
     folders += [root / name for name in ("images", "data", "JPEGImages", "")]
     there = [str(folder) for folder in dict.fromkeys(folders) if folder.is_dir()]
     found = [(image, find_file(str(image["file_name"]), there)) for image in file.images]
-    unpaired = [f"{image['file_name']}: listed, not there" for image, path in found if path is None]
+    unpaired = [f"{image['file_name']}: listed, but the file is missing" for image, path in found if path is None]
     pairs = [(image, path) for image, path in found if path is not None]
     check_unpaired(unpaired, len(pairs), allow_unpaired, file.path)
     images, paths = [image for image, _ in pairs], [path for _, path in pairs]

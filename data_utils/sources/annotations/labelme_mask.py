@@ -65,7 +65,7 @@ def draw_shape(picture: Image.Image, shape: dict[str, Any], value: int, where: s
     """Fill a shape. Raises DataError, with `where`, for what has no area or cannot be understood."""
     kind = shape.get("shape_type") or "polygon"
     if kind not in POINTS:
-        raise DataError(f"{where} is a {kind}; understood are {', '.join(POINTS)}")
+        raise DataError(f"{where} is a {kind}; supported are {', '.join(POINTS)}")
     points = checked_points(shape.get("points"), f"{where}: {kind}", POINTS[kind])
     pen, flat = ImageDraw.Draw(picture), points.ravel().tolist()
     low, high = points.min(axis=0).tolist(), points.max(axis=0).tolist()

@@ -198,7 +198,11 @@ def open_records(
     else:
         entries = [line.strip() for line in read_lines(images) if line.strip()]
         found = {entry: find_file(entry, [str(root)]) for entry in entries}
-        unpaired = [f"{entry}: listed in {images.name}, not there" for entry, path in found.items() if path is None]
+        unpaired = [
+            f"{entry}: listed in {images.name}, but the file is missing"
+            for entry, path in found.items()
+            if path is None
+        ]
         paths = [path for path in found.values() if path]
         folder = Path(os.path.commonpath([os.path.dirname(path) for path in paths] or [str(root)]))
         names = [os.path.relpath(path, folder) for path in paths]

@@ -166,7 +166,7 @@ def rehearse(
 def main() -> None:
     args = parse_args(__doc__)
 
-    # 1. Launch: the profile says where; nothing below computes anything else because of it
+    # 1. Launch: devices, processes and precision come from the launch profile
     check_launch(args.deterministic)
     accelerator = Accelerator(
         dataloader_config=DataLoaderConfiguration(even_batches=False, non_blocking=True),
@@ -186,7 +186,7 @@ def main() -> None:
     accelerator.project_configuration.logging_dir = str(start.output_dir)
     say_profile(profile)
 
-    # 2. Data: one process reads, however many train; what no flag says follows from the data
+    # 2. Data: one process reads, however many train; settings without a flag are chosen from the data
     info = on_main(accelerator, lambda: load_dataset_info(DataConfig.from_args(args)))
     say("\n".join([f"data: {info}", *info.warnings]))
     args, info = on_main(accelerator, lambda: start.plan(args, info))
@@ -272,7 +272,7 @@ def main() -> None:
         finish_run(args, start.output_dir, schedule, state, checkpoints.best_model, all_saved)
     run_log.finish()
     if not all_saved:
-        raise WriteError(f"not all of this run is in {start.output_dir}: see above what could not be written")
+        raise WriteError(f"{start.output_dir} is incomplete: files could not be written, see the lines above")
 
 
 if __name__ == "__main__":

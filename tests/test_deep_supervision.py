@@ -80,7 +80,7 @@ def test_a_resumed_run_goes_on_with_its_heads_bit_for_bit(whole, tmp_path):
 def test_a_run_does_not_go_on_without_its_heads(whole, tmp_path):
     data, output = whole
     flags = ["--dataset", data, *FLAGS, "--max-steps", "6", "--no-deep-supervision"]
-    with pytest.raises(CheckpointError, match="the checkpoint's deep supervision is True, this run's False"):
+    with pytest.raises(CheckpointError, match="the checkpoint's deep supervision is True, this run's is False"):
         run_train(tmp_path / "other", *flags, "--resume", output / "checkpoints" / "step-00000002")
 
 

@@ -101,9 +101,9 @@ def test_a_resumed_run_is_bit_for_bit_the_run_that_was_never_stopped(folder, tmp
     for kind in ("model", "optimizer"):
         expected, found = whole.tensors(4, kind), parts.tensors(4, kind)
         assert all(torch.equal(found[name], value) for name, value in expected.items())
-    with pytest.raises(CheckpointError, match="the checkpoint's encoder is swin, this run's resnet"):
+    with pytest.raises(CheckpointError, match="the checkpoint's encoder is swin, this run's is resnet"):
         run(tmp_path / "parts", folder / "resnet", "--max-steps", "4", "--resume", "auto", *flags)
-    with pytest.raises(CheckpointError, match="the checkpoint's freeze_encoder is False, this run's True"):
+    with pytest.raises(CheckpointError, match="the checkpoint's freeze_encoder is False, this run's is True"):
         run(tmp_path / "parts", folder / "swin", "--max-steps", "4", "--resume", "auto", "--freeze-encoder", *flags)
 
 
@@ -139,7 +139,7 @@ def test_a_run_of_measured_minutes_equals_one_of_as_many_steps_bit_for_bit(folde
     with mock.patch.object(rehearsal, "count_steps", return_value=3):
         measured = run(tmp_path / "measured", folder / family, "--max-minutes", "0.01", *flags)
     asked = run(tmp_path / "asked", folder / family, "--max-steps", "3", *flags)
-    assert "as --max-steps 3" in measured.output
+    assert "as with --max-steps 3" in measured.output
     for kind in ("model", "optimizer"):
         expected, found = asked.tensors(3, kind), measured.tensors(3, kind)
         assert expected.keys() == found.keys()

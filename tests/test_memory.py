@@ -115,7 +115,7 @@ def test_the_batch_is_split_over_processes_and_accumulation(batch, world, micro,
 
 @pytest.mark.parametrize(("micro", "steps"), [(4, 1), (1, 4)])
 def test_a_flag_and_a_profile_that_disagree_are_refused(micro, steps):
-    with pytest.raises(SettingsError, match=f"size {micro} makes {steps} accumulation steps .* but the profile sets 2"):
+    with pytest.raises(SettingsError, match=f"size {micro} makes {steps} accumulation steps .* but the launch profile sets 2"):
         split_batch(16, 4, micro, accumulation=2)
 
 
@@ -288,7 +288,7 @@ def test_a_process_without_room_lowers_the_micro_batch_of_all_and_changes_no_los
     tight = run_with_room(tmp_path, "tight", room, tiny_folder, 1)
     assert (roomy.returncode, tight.returncode) == (0, 0), tight.stderr
     assert "8 images a step = 4 in a micro-batch x 2 processes x 1 accumulation steps" in roomy.stdout
-    assert "micro-batches of 2 images of 40 x 56, of 4 wanted" in tight.stdout
+    assert "micro-batches of 2 images of 40 x 56 fit, 4 were wanted" in tight.stdout
     assert "8 images a step = 2 in a micro-batch x 2 processes x 2 accumulation steps" in tight.stdout
     # the documented promise, of SGD in fp32; measured 4e-7
     assert losses(tmp_path / "tight") == pytest.approx(losses(tmp_path / "roomy"), abs=1e-5)
@@ -334,9 +334,9 @@ def test_what_is_recorded_of_a_shortage_and_what_to_do_where_nothing_smaller_is_
     assert memory_limit(tmp_path) == (None, False)
     assert "lower --micro-batch-size" in shortage(4, fixed=True)
     assert memory_limit(tmp_path) == (None, False)
-    assert "goes on with micro-batches of 2" in shortage(3)
+    assert "to continue with micro-batches of 2" in shortage(3)
     assert memory_limit(tmp_path) == (2, False)
-    assert "goes on with activation checkpointing" in shortage(1)
+    assert "to continue with activation checkpointing" in shortage(1)
     assert memory_limit(tmp_path) == (1, True)
     network.activation_checkpointing = True
     assert "lower --crop-size" in shortage(1)

@@ -24,7 +24,7 @@ def test_every_process_writes_a_trace_and_the_step_is_split(tiny_folder, tmp_pat
         steps = {event["name"] for event in events if event["name"].startswith("ProfilerStep")}
         assert steps == {"ProfilerStep#3", "ProfilerStep#4"}
         assert any(event["name"] == "aten::convolution_backward" for event in events)
-    table = result.stdout.split("operator ")[1].split("trace of each process")[0]
+    table = result.stdout.split("operator ")[1].split("traces, a file for each process")[0]
     assert "aten::convolution_backward" in table
     last = [record for record in records(tmp_path / "run") if "perf/compute_percent" in record][-1]
     parts = [last[f"perf/{part}_percent"] for part in ("data_wait", "compute", "communication")]

@@ -58,7 +58,7 @@ def without_times(records: list[dict]) -> list[dict]:
 
 def test_a_measured_run_equals_one_of_as_many_steps_bit_for_bit(runs):
     measured, asked = runs
-    assert re.search(r"time: .* s a step, .* as --max-steps 7\n", measured.output)
+    assert re.search(r"time: .* s a step, .* as with --max-steps 7\n", measured.output)
     assert measured.checkpoints() == asked.checkpoints() and measured.checkpoints()[-1] == 7
     for kind in ("model", "optimizer", "average"):
         ours, theirs = measured.tensors(7, kind), asked.tensors(7, kind)
@@ -83,7 +83,7 @@ def test_a_resumed_run_never_measures_again(tiny_folder, runs, tmp_path):
         flags = ["--max-minutes", "3", "--resume", "auto"]
         again = run_train(folder, "--dataset", tiny_folder, *FLAGS, *flags)
     assert again.exit_code == 0, again.output
-    assert "--max-minutes is for runs that begin: this one stays 7 steps long" in again.output
+    assert "--max-minutes has no effect on a resumed run, which keeps its 7 steps" in again.output
     assert "time: measuring" not in again.output
     assert without_times(again.records) == without_times(asked.records)
     assert all(torch.equal(value, asked.weights(7)[key]) for key, value in again.weights(7).items())
@@ -95,7 +95,7 @@ def test_all_processes_agree_on_the_steps(tiny_folder, tmp_path):
     command = ["train.py", "--dataset", tiny_folder, "--output-dir", tmp_path / "run", *FLAGS, *flags]
     result = launch(*command, profile="multi_cpu")
     assert result.returncode == 0, result.stderr
-    said = int(re.search(r"as --max-steps (\d+)", result.stdout).group(1))
+    said = int(re.search(r"as with --max-steps (\d+)", result.stdout).group(1))
     assert json.loads((tmp_path / "run" / "run.json").read_text())["total_steps"] == said
     state = tmp_path / "run" / "checkpoints" / f"step-{said:08}"
     assert json.loads((state / "state.json").read_text())["total_steps"] == said
@@ -119,7 +119,7 @@ def test_everything_is_decoded_before_the_steps_are_counted(tiny_folder, tmp_pat
     assert run.exit_code == 0, run.output
     before, after = run.output.split("time: measuring")
     assert before.count("decoding for the cache: 100%") == 2 and "decoding" not in after
-    assert "--max-minutes is over before the first step; one step is made all the same" in after
+    assert "--max-minutes is too short for a step; the run makes one step" in after
     assert run.settings["total_steps"] == 1
 
 

@@ -48,7 +48,7 @@ def test_a_finished_run_says_so_and_loads_no_data(data, copied):
         for flags in ([], ["--epochs", "1"], ["--max-steps", "4"]):
             run = run_train(copied, "--dataset", data, *FLAGS, "--resume", "auto", *flags)
             assert run.exit_code == 0
-            line = f"{copied}: the run has finished, at step 4 of 4; more --epochs or --max-steps go on"
+            line = f"{copied}: the run has finished, at step 4 of 4; to continue it, give more --epochs or --max-steps"
             assert next(text for text in run.output.splitlines() if text.startswith(str(copied))).startswith(line)
     assert contents(copied) == before
 
@@ -95,7 +95,7 @@ def test_a_run_that_ran_out_of_patience_has_finished_whatever_its_length(data, t
     for epochs in ("20", "40"):
         with mock.patch.object(train, "load_dataset_info", side_effect=AssertionError):
             again = run_train(tmp_path / "run", "--dataset", data, *flags, "--resume", "auto", "--epochs", epochs)
-        assert again.exit_code == 0 and "a larger --patience goes on" in again.output
+        assert again.exit_code == 0 and "to continue it, give a larger --patience" in again.output
 
 
 @pytest.mark.parametrize("content", ["{}", "{", "[]", '{"step": 4}'])

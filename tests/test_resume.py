@@ -144,7 +144,7 @@ def test_run_asked_to_stop_saves_and_resumes_as_if_nothing_had_been(
     if not launcher:
         stdout, stderr = process.communicate()
         assert process.returncode == 0, stderr
-        assert "all is saved, go on with --resume auto" in stdout
+        assert "all is saved; continue with --resume auto" in stdout
         assert "Traceback" not in stderr
     for _ in range(600):  # the launcher may end before its child
         steps = [record["step"] for record in records(output)]
@@ -218,7 +218,7 @@ def test_another_length_is_said_with_what_becomes_of_the_schedule(tiny_folder, u
     arguments = command(tiny_folder, tmp_path, "--resume", str(last_checkpoint(uninterrupted)), "--max-steps", "42")
     result = launch(*arguments)
     assert result.returncode == 0, result.stderr
-    assert "the run is now 42 steps long instead of 40: the learning rate goes on" in result.stdout
+    assert "the run is now 42 steps long instead of 40: the learning rate follows" in result.stdout
     assert records(tmp_path)[-1]["step"] == 42
 
 
@@ -238,7 +238,7 @@ def test_damaged_checkpoints_are_passed_over_and_named(tiny_folder, uninterrupte
     assert f"{folders[0]}: model.safetensors is damaged" in result.stdout
     assert f"{folders[1]}: optimizer.safetensors is damaged" in result.stdout
     assert f"resumed from {folders[2]}" in result.stdout
-    assert "step-00000040 is set aside as set-aside-step-00000040" in result.stdout
+    assert "it is renamed to set-aside-step-00000040" in result.stdout
     assert records(output) == records(uninterrupted)
     for folder in (output / "checkpoints").glob("step-*"):
         (folder / "state.json").unlink()
@@ -252,7 +252,9 @@ def test_what_gives_the_state_its_meaning_may_not_change(tiny_folder, uninterrup
     fails_with(launch(*arguments, "--batch-size", "5"), "batch size is 4, this run's 5", 1)
     fails_with(launch(*arguments, "--base-channels", "8"), "base_channels is 4, this run's 8", 1)
     fails_with(launch("train.py", "--resume", "auto"), "--resume auto needs --output-dir", 2)
-    fails_with(launch(*command(tiny_folder, tmp_path, "--resume", "nowhere")), "--resume nowhere is no checkpoint", 1)
+    fails_with(
+        launch(*command(tiny_folder, tmp_path, "--resume", "nowhere")), "--resume nowhere is not a checkpoint", 1
+    )
 
 
 def test_a_run_that_goes_back_keeps_its_own_checkpoints_and_sets_the_newer_aside(tiny_folder, tmp_path):
@@ -299,7 +301,7 @@ def test_full_disk_ends_no_training_and_leaves_no_half_checkpoint(tiny_folder, t
         timeout=120,
         check=False,
     )
-    fails_with(result, "not all of this run is in", 1)
+    fails_with(result, "is incomplete: files could not be written", 1)
     assert "checkpoint step-00000003 could not be written" in result.stdout
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-00000000"]
     assert "report.html could not be written" in result.stdout

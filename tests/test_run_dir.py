@@ -19,7 +19,7 @@ def test_a_folder_that_holds_anything_is_taken_by_a_resumed_run_only(tmp_path, m
     with pytest.raises(SettingsError, match="cannot be made: Not a directory"):
         make_run_dir(tmp_path / "file" / "run", None)
     assert make_run_dir(tmp_path, "auto") == tmp_path
-    with pytest.raises(CheckpointError, match=r"is no checkpoint; give a step-\.\.\. folder"):
+    with pytest.raises(CheckpointError, match=r"is not a checkpoint; give a step-\.\.\. folder"):
         make_run_dir(None, str(tmp_path))
     checkpoint = tmp_path / "checkpoints" / "step-00000001"
     checkpoint.mkdir()

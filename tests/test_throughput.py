@@ -105,9 +105,11 @@ def test_a_bottleneck_is_named_with_its_remedy(monkeypatch):
         meter.summary()
         return meter.bottleneck(2, cached)
 
-    wanted = "waiting for data 43% of the time: raise --num-workers from 2, or --cache"
+    wanted = "training waited for data 43% of the time: raise --num-workers from 2, or give --cache"
     assert sentence(steps=ENOUGH_STEPS, data=0.43, compute=0.57) == wanted
-    assert sentence(steps=ENOUGH_STEPS, data=0.43, compute=0.57, cached=True) == wanted.removesuffix(", or --cache")
+    assert sentence(steps=ENOUGH_STEPS, data=0.43, compute=0.57, cached=True) == wanted.removesuffix(
+        ", or give --cache"
+    )
     assert sentence(steps=ENOUGH_STEPS, data=0.05, compute=0.95) is None
     assert sentence(steps=ENOUGH_STEPS - 1, data=0.9, compute=0.1) is None
 

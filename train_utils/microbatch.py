@@ -1,4 +1,4 @@
-"""How a global batch is cut into micro-batches, and what a run learns when they do not fit into memory."""
+"""How a global batch is cut into micro-batches, and the limit that a run records when they do not fit into memory."""
 
 import json
 import math
@@ -27,7 +27,7 @@ FILE = "memory.json"
 
 
 def split_from_args(args: Namespace, profile: dict[str, Any], saved_size: int | None) -> BatchSplit:
-    """As the flags and the profile say; `saved_size` is a micro-batch that has been known to fit."""
+    """The split that flags and profile ask for; `saved_size` is a micro-batch that has fitted before."""
     size = None if args.micro_batch_size == "auto" else args.micro_batch_size
     accumulation = profile.get("gradient_accumulation_steps")
     return split_batch(args.batch_size, profile["processes"], size, accumulation, saved_size)
@@ -54,7 +54,7 @@ def split_batch(
     if micro_batch_size and accumulation and split.accumulation != accumulation:
         raise SettingsError(
             f"--micro-batch-size {size} makes {split.accumulation} accumulation steps of --batch-size {batch_size} over"
-            f" {processes} processes, but the profile sets {accumulation}; leave out one of them"
+            f" {processes} processes, but the launch profile sets {accumulation}; leave out one of them"
         )
     return split._replace(accumulation=accumulation or split.accumulation)
 
@@ -96,8 +96,8 @@ def memory_limit(folder: Path) -> MemoryLimit:
 def out_of_memory_recorded(folder: Path, network: nn.Module, split: BatchSplit, step: int) -> Iterator[None]:
     """Within, running out of memory becomes a MemoryShortage, and a smaller micro-batch is recorded unless it is fixed.
 
-    It cannot be mended in place: the other processes wait for this one's gradients. So the process ends; started again
-    with --resume auto, the run goes on from its last checkpoint in smaller micro-batches, of which a step takes more.
+    The process must end, since the others wait for its gradients. Started again with --resume auto, the run continues
+    from its last checkpoint with smaller micro-batches, and more of them in each step.
     """
     try:
         yield
@@ -108,7 +108,7 @@ def out_of_memory_recorded(folder: Path, network: nn.Module, split: BatchSplit, 
         line = f"process {os.environ.get('RANK', '0')}: out of memory in step {step} with micro-batches of {size}"
         reason = one_line(error, 100)
         if split.fixed:
-            raise MemoryShortage(f"{line}, as was asked; lower --micro-batch-size ({reason})") from error
+            raise MemoryShortage(f"{line}, fixed by flags or profile; lower --micro-batch-size ({reason})") from error
         if size == 1 and network.activation_checkpointing:
             line += " and activation checkpointing"
             raise MemoryShortage(f"{line}; lower --crop-size, --scale or --base-channels ({reason})") from error
@@ -117,5 +117,5 @@ def out_of_memory_recorded(folder: Path, network: nn.Module, split: BatchSplit, 
             file.write(json.dumps(limit._asdict()).encode())
         less = "activation checkpointing" if size == 1 else f"micro-batches of {limit.micro_batch_size}"
         raise MemoryShortage(
-            f"{line}; the same command with --output-dir {folder} --resume auto goes on with {less} ({reason})"
+            f"{line}; run the same command with --output-dir {folder} --resume auto to continue with {less} ({reason})"
         ) from error

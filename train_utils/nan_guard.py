@@ -1,4 +1,4 @@
-"""Optimizer steps that are not made, because a number is not finite: the device decides, the host reads it later."""
+"""Skipping optimizer steps whose loss or gradient is not finite: the device decides, the host learns of it later."""
 
 import math
 from functools import partial
@@ -21,7 +21,7 @@ MAX_IN_A_ROW = 5
 
 
 class StepResult(NamedTuple):
-    """What an optimizer step came to: its loss and gradient norm over all processes, whether any was asked to stop."""
+    """The result of an optimizer step: loss and gradient norm over all processes, and whether any was asked to stop."""
 
     step: int
     loss: float
@@ -124,14 +124,14 @@ class StepGuard:
         return results
 
     def _count(self, result: StepResult, names: list[str]) -> None:
-        """Count and name a bad step; a good one between two bad ones starts the count again."""
+        """Count bad steps in a row, and print each with its images; a good step resets the count."""
         if result.is_made:
             self._in_a_row = 0
             return
         if self._is_deepspeed:
             raise TrainingError(
-                f"step {result.step}: the gradient is not finite, and DeepSpeed has made the step with it; --resume"
-                " auto goes back to the last checkpoint, lower --learning-rate for it"
+                f"step {result.step}: the gradient is not finite, and DeepSpeed has made the step with it; start again"
+                " with --resume auto and a lower --learning-rate"
             )
         if self.accelerator.scaler is not None and math.isfinite(result.loss):
             return  # in fp16 the scaler meets infinite gradients while it finds its scale
@@ -141,7 +141,7 @@ class StepGuard:
         line = f"step {result.step}: loss or gradient not finite, step skipped; its images: {images}"
         if self._in_a_row == MAX_IN_A_ROW:
             raise TrainingError(
-                f"{MAX_IN_A_ROW} steps in a row without a finite gradient, lower --learning-rate? {line}"
+                f"{MAX_IN_A_ROW} steps in a row without a finite gradient; try a lower --learning-rate ({line})"
             )
         say(line)
 

@@ -43,8 +43,8 @@ def build_optimizer(
 def class_weight_tensor(weights: Sequence[float | str] | None, class_pixels: Sequence[int]) -> Tensor | None:
     """(num_classes,) loss weights: as given, or none, or for ["auto"] inverse to the root of each class's pixels.
 
-    The root takes less from large classes than the frequency itself (docs/results.md). A class of as many pixels as the
-    classes have on average weighs 1, and one without any does too.
+    The root weakens the effect of the frequency (docs/results.md). A class with the average number of pixels has weight
+    1, and so has one without any.
 
     Raises SettingsError where their number is not that of the classes.
     """

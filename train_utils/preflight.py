@@ -76,15 +76,16 @@ def preflight(
         agreed = int(accelerator.gather(upload(torch.tensor([mine]), accelerator.device)).min())
         if agreed:
             break
-    images = f"images of {' x '.join(map(str, shape[1:]))}"
+    kind = "patches" if len(shape) == 4 else "images"  # of volumes
+    images = f"{kind} of {' x '.join(map(str, shape[1:]))}"
     if agreed == 0:
         raise SettingsError(
-            f"no memory for a micro-batch of {min(candidates)} {images}, with activation checkpointing neither;"
+            f"no memory for a micro-batch of {min(candidates)} {images}, not even with activation checkpointing;"
             " lower --crop-size, --scale, --base-channels or --micro-batch-size"
         )
     how = " with activation checkpointing" if network.activation_checkpointing else ""
     if agreed < size or how:
-        say(f"memory: micro-batches of {agreed} {images}{how}, of {size} wanted")
+        say(f"memory: micro-batches of {agreed} {images} fit{how}, {size} were wanted")
     say(f"batch: {candidates[agreed]}")
     return candidates[agreed]
 
@@ -127,7 +128,7 @@ def _attempt_fits(
 
 
 def _bytes_left(accelerator: Accelerator) -> int:
-    """What training leaves of a CUDA device's memory to others than torch."""
+    """Bytes of a CUDA device's memory that training leaves to libraries other than torch."""
     if accelerator.device.type != "cuda":
         return 0
     share = int(GPU_SHARE_LEFT * torch.cuda.mem_get_info(accelerator.device)[1])

@@ -1,4 +1,4 @@
-"""The folder of a run, and what is written down about the run itself."""
+"""The folder of a run, and the record of its settings and environment."""
 
 import atexit
 import json
@@ -45,11 +45,11 @@ class RunStart(NamedTuple):
     finished: str | None = None
 
     def total_steps(self, args: Namespace) -> int | None:
-        """--max-steps; with --max-minutes what a resumed run has measured at its start. None is not known yet."""
+        """--max-steps; with --max-minutes the steps that a resumed run measured at its start; None if not known yet."""
         return self.checkpoint.state.get("total_steps") if args.max_minutes else args.max_steps
 
     def plan(self, args: Namespace, info: DatasetInfo) -> tuple[Namespace, DatasetInfo]:
-        """The flags with what they leave open, and `info` as they have it: the checkpoint's values, else a plan's."""
+        """The flags, where not given with the values of the checkpoint or the plan, and `info` changed accordingly."""
         if args.plan == "auto":
             if self.checkpoint.path is None:
                 settings = plan_settings(info, vars(args))
@@ -68,7 +68,7 @@ class RunStart(NamedTuple):
 
     @property
     def largest_micro_batch(self) -> int | None:
-        """That has been known to fit, if any."""
+        """The largest micro-batch that has fitted before, if any."""
         return self.limit.micro_batch_size or self.checkpoint.state.get("micro_batch_size")
 
 
@@ -81,7 +81,7 @@ def open_run(args: Namespace) -> RunStart:
 
 
 def mark_finished(folder: Path, args: Namespace, schedule: Schedule, step: int) -> None:
-    """Note that nothing is left to do; call it when all is written and published."""
+    """Mark the run as finished; call it when all is written and published."""
     content = {
         "step": step,
         "total_steps": schedule.total_steps,
@@ -93,7 +93,7 @@ def mark_finished(folder: Path, args: Namespace, schedule: Schedule, step: int) 
 
 
 def finished_line(folder: Path, args: Namespace) -> str | None:
-    """That the run in `folder` is over, where the flags ask for nothing else and for no more steps."""
+    """The line that the run in `folder` has finished; None if the flags ask for other settings or more steps."""
     try:
         done = json.loads((folder / FINISHED).read_bytes())
     except (OSError, ValueError):
@@ -110,8 +110,9 @@ def finished_line(folder: Path, args: Namespace) -> str | None:
     asked = args.max_steps or (args.epochs or 0) * done["steps_per_epoch"]
     if asked > done["total_steps"] and not (args.max_minutes or out_of_patience):
         return None
-    more = "a larger --patience goes" if out_of_patience else "more --epochs or --max-steps go"
-    return f"{folder}: the run has finished, at step {done['step']} of {done['total_steps']}; {more} on"
+    more = "a larger --patience" if out_of_patience else "more --epochs or --max-steps"
+    at = f"step {done['step']} of {done['total_steps']}"
+    return f"{folder}: the run has finished, at {at}; to continue it, give {more}"
 
 
 def flags_as_json(args: Namespace) -> dict[str, Any]:
@@ -122,13 +123,13 @@ def flags_as_json(args: Namespace) -> dict[str, Any]:
 def make_run_dir(path: Path | None, resume: str | None) -> Path:
     """Make the folder of a run, by default runs/<time>; without `resume`, one that holds anything already is refused.
 
-    A run resumed from a checkpoint goes on in the folder that the checkpoint is in, unless another is given. What is
-    still empty at the end is removed: a run that failed at its start can be given its folder again.
+    A run resumed from a checkpoint continues in the folder of the checkpoint, unless another is given. Folders that are
+    still empty at the end are removed, so that a run that failed at its start can use its folder again.
     """
     if resume and resume != "auto":
         if not (Path(resume) / "manifest.json").is_file():
             raise CheckpointError(
-                f"--resume {resume} is no checkpoint; give a step-... folder, or auto with --output-dir"
+                f"--resume {resume} is not a checkpoint; give a step-... folder, or auto with --output-dir"
             )
         path = path or Path(resume).resolve().parent.parent
     path = path or Path("runs") / time.strftime("%Y-%m-%d-%H%M%S")

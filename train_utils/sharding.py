@@ -19,16 +19,18 @@ ZERO = "zero/"  # begins the names of what cannot be put on another number of pr
 
 
 def prepare_sharding(accelerator: Accelerator, model: UNet, split: BatchSplit, clip: float) -> None:
-    """Call before `prepare`: what FSDP and DeepSpeed have to be told, and what they cannot take; else does nothing."""
+    """Settings and checks for FSDP and DeepSpeed; call it before `prepare`. It does nothing for other launches."""
     kind = accelerator.distributed_type
     if kind not in SHARDING:
         return
     model.to(memory_format=torch.contiguous_format)  # neither takes channels-last weights
     if kind == DistributedType.FSDP:
         if not accelerator.is_fsdp2:
-            raise LaunchError("the profile asks for FSDP 1; set fsdp_version: 2, as accelerate_configs/fsdp.yaml does")
+            raise LaunchError(
+                "the launch profile asks for FSDP 1; set fsdp_version: 2, as accelerate_configs/fsdp.yaml does"
+            )
         if accelerator.mixed_precision == "fp16":
-            raise LaunchError("FSDP and fp16 do not go together here; use bf16, or fp16 with multi_gpu.yaml")
+            raise LaunchError("FSDP does not work with fp16 here; use bf16, or fp16 with multi_gpu.yaml")
         # autocast chooses the precision of each layer; the policy would give batch norm half precision weights too,
         # which it does not take beside its float32 statistics
         plugin = accelerator.state.fsdp_plugin
@@ -46,10 +48,10 @@ def prepare_sharding(accelerator: Accelerator, model: UNet, split: BatchSplit, c
     config = accelerator.state.deepspeed_plugin.deepspeed_config
     if config["zero_optimization"]["stage"] != 2:
         raise LaunchError(
-            f"the profile asks for ZeRO stage {config['zero_optimization']['stage']}; use 2, or fsdp.yaml"
+            f"the launch profile asks for ZeRO stage {config['zero_optimization']['stage']}; use stage 2, or fsdp.yaml"
         )
     if accelerator.mixed_precision == "fp16":
-        raise LaunchError("DeepSpeed and fp16 do not go together here; use bf16, or fp16 with multi_gpu.yaml")
+        raise LaunchError("DeepSpeed does not work with fp16 here; use bf16, or fp16 with multi_gpu.yaml")
     # weights stay in float32, where running averages and checkpoints need them, as everywhere else
     config["torch_autocast"] = {"enabled": accelerator.mixed_precision == "bf16", "dtype": "bfloat16"}
     config["bf16"] = {"enabled": False}
@@ -120,7 +122,7 @@ def whole_network(accelerator: Accelerator, network: UNet) -> UNet:
 
 
 def share_statistics(accelerator: Accelerator, network: nn.Module) -> None:
-    """Give every process the main one's running statistics: those are evaluated and saved."""
+    """Give every process the main one's running statistics, which are evaluated and saved."""
     if accelerator.num_processes > 1:
         broadcast(list(network.buffers()))
 
@@ -153,7 +155,7 @@ def restore_optimizer(
     is_zero = accelerator.distributed_type == DistributedType.DEEPSPEED
     if tensors and is_zero != all(key.startswith(ZERO) for key in tensors):
         raise CheckpointError(
-            "--resume: ZeRO's optimizer state and others' do not fit; resume with the profile it is from"
+            "--resume: DeepSpeed and other launches cannot exchange optimizer state; use the checkpoint's profile"
         )
     if is_zero:
         _restore_partitions(accelerator, optimizer, tensors)
@@ -174,8 +176,8 @@ def _restore_partitions(accelerator: Accelerator, optimizer: Optimizer, tensors:
         weights, state = partitions[int(group)]
         if len(value) != accelerator.num_processes:
             raise CheckpointError(
-                f"--resume: ZeRO's optimizer state is that of {len(value)} processes, here are"
-                f" {accelerator.num_processes}; resume on as many as before"
+                f"--resume: ZeRO's optimizer state is from {len(value)} processes, but this run has"
+                f" {accelerator.num_processes}; resume on {len(value)}"
             )
         value = value[accelerator.process_index]
         if key == "weights":

@@ -18,8 +18,8 @@ BATCH_NORMS = (nn.BatchNorm2d, nn.BatchNorm3d)
 def synchronize_batchnorm(accelerator: Accelerator, model: nn.Module, how: str, split: BatchSplit) -> nn.Module:
     """The model with batch norm over all processes' micro-batches: `on`, `off`, or `auto`, which is on.
 
-    Says so once where batch norm sees fewer images at a time than a step has, or fillers among them: statistics then
-    depend on the launch, as nothing else does. accelerate does not convert by itself.
+    Prints a line where batch norm sees fewer images at a time than a step has, or fillers among them: its statistics
+    then depend on the launch. accelerate does not convert by itself.
     """
     # a frozen encoder's stay in evaluation mode
     norms = {name: m for name, m in model.named_modules() if isinstance(m, BATCH_NORMS) and m.training}
@@ -33,8 +33,8 @@ def synchronize_batchnorm(accelerator: Accelerator, model: nn.Module, how: str, 
     if seen != split.batch_size:
         fillers = f", {split.slots - split.batch_size} of them repeated" if split.slots > split.batch_size else ""
         say(
-            f"batch norm sees {seen} images at a time{fillers}, not the {split.batch_size} of a step;"
-            " with --norm group nothing depends on how a step is split"
+            f"batch norm sees {seen} images at a time{fillers}, not the {split.batch_size} of a step, so results"
+            " depend on the launch; with --norm group they do not"
         )
     return model
 

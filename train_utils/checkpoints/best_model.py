@@ -13,7 +13,7 @@ from train_utils.reporting.model_card import model_card
 
 
 class BestModel:
-    """Files that are replaced each atomically. What the disk refuses is held in memory, and tried again.
+    """The files of the best model, each replaced atomically. If the disk refuses them, they stay in memory for a retry.
 
     Args:
         settings: of the run, for the model card.
@@ -24,7 +24,7 @@ class BestModel:
         self._refused: tuple[PyTorchModelHubMixin, str] | None = None
 
     def save(self, network: PyTorchModelHubMixin, evaluation: Evaluation) -> bool:
-        """Whether `network` and its model card are on disk now; if not, that is said."""
+        """Write `network` and its model card; returns whether both are on disk, and prints a line if not."""
         self._refused, card = None, model_card(self.settings, evaluation)
         try:
             self._write(network, card)

@@ -37,9 +37,9 @@ class FoundCheckpoint(NamedTuple):
 
 
 def find_checkpoint(resume: str | None, folder: Path) -> FoundCheckpoint:
-    """For `auto` the newest complete checkpoint in `folder`, if there has been any, else the one given.
+    """For `auto` the newest complete checkpoint in `folder`, none if there are no checkpoints; else the one given.
 
-    CheckpointError where there were some, and none is complete.
+    CheckpointError if there are checkpoints but none is complete.
     """
     if resume is None:
         return FoundCheckpoint(None, {}, [])
@@ -57,28 +57,31 @@ def find_checkpoint(resume: str | None, folder: Path) -> FoundCheckpoint:
 
 
 def compare_settings(saved: dict, now: dict) -> list[str]:
-    """What changed since the checkpoint, a line each; CheckpointError where its `identity` is another run's."""
+    """A line for each setting changed since the checkpoint; CheckpointError if its `identity` is another run's."""
     for key, value in now["identity"].items():
         before = saved["identity"].get(key)
         if before != value:
-            raise CheckpointError(f"--resume: the checkpoint's {key} is {before}, this run's {value}")
+            raise CheckpointError(
+                f"--resume: the checkpoint's {key} is {before}, this run's is {value}; give the same flags and data,"
+                " or start a new run with --init-from"
+            )
     notes = []
     if saved["total_steps"] != now["total_steps"]:
         notes.append(
             f"the run is now {now['total_steps']} steps long instead of {saved['total_steps']}:"
-            " the learning rate goes on along the schedule of the new length"
+            " the learning rate follows the schedule of the new length"
         )
     for key, value in now["flags"].items():
         before = saved["flags"].get(key)
         if key == "max_minutes" and value not in (None, before):
-            notes.append(f"--max-minutes is for runs that begin: this one stays {now['total_steps']} steps long")
+            notes.append(f"--max-minutes has no effect on a resumed run, which keeps its {now['total_steps']} steps")
         elif before != value and key not in LENGTH_AND_PLACE:
             notes.append(f"{key} was {before} and is now {value}")
     return notes
 
 
 def _with_its_best(path: Path) -> dict:
-    """The state of a checkpoint; its best model is yet to come if a newer one, now left, has replaced it since."""
+    """The state of a checkpoint, without its best score if steps after it, which are dropped now, had a better one."""
     state = _read_state(path)
     for newer in newest_first(path.parent):
         if newer.name > path.name and peek(newer).get("run", {}).get("best_step", 0) > state["run"]["step"]:
@@ -87,7 +90,7 @@ def _with_its_best(path: Path) -> dict:
 
 
 def peek(path: Path) -> dict:
-    """What state.json says, if anything: an old checkpoint may have been damaged later."""
+    """The content of state.json; {} if it cannot be read, for an old checkpoint may have been damaged later."""
     try:
         return json.loads((path / STATE).read_text())
     except (OSError, ValueError):
@@ -119,7 +122,7 @@ def _read_state(path: Path) -> dict:
         manifest = json.loads((path / MANIFEST).read_text())
         for name, expected in manifest.items():
             if fingerprint(path / name) != expected:
-                raise CheckpointError(f"{path}: {name} is damaged, its size or checksum is not that of the manifest")
+                raise CheckpointError(f"{path}: {name} is damaged: its size or checksum differs from the manifest")
         return json.loads((path / STATE).read_text())
     except FileNotFoundError as error:
         raise CheckpointError(f"{path}: {Path(error.filename).name} is missing") from error

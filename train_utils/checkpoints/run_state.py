@@ -36,7 +36,7 @@ class RunState:
         return improved
 
     def forget_best(self) -> None:
-        """The best model is yet to come: the one of before is not here."""
+        """Forget the best score, whose model is not in this folder."""
         self.best, self.evaluations_since_best = -1.0, 0
 
     def best_evaluation(self, class_names: tuple[str, ...]) -> Evaluation | None:

@@ -1,4 +1,4 @@
-"""Checkpoints that are complete or absent: written beside, checked, renamed, and only then are older ones removed."""
+"""Checkpoints that are complete or absent: written to a temporary folder, then renamed; then old ones are removed."""
 
 import json
 import shutil
@@ -36,8 +36,8 @@ from unet.model import UNet
 class Checkpoints:
     """The folders `checkpoints/` and `model/` of a run.
 
-    `save` copies the state and returns: the main process writes the copy in the background. A full disk, or one that
-    is gone, ends no training: the failure is said, what was half written is removed, the older checkpoints stay.
+    `save` copies the state and returns: the main process writes the copy in the background. A full or missing disk
+    does not end training: a line is printed, half-written files are removed, and the older checkpoints stay.
 
     Args:
         output_dir: holds `checkpoints/`. Should that vanish, it is not made again: it may be a mount point.
@@ -123,19 +123,19 @@ class Checkpoints:
             self.accelerator.scaler.load_state_dict(state["scaler"])
 
     def _set_aside_newer(self, path: Path) -> None:
-        """Newer ones are damaged, or of a run that is now left for another; they must not pass for this run's."""
+        """Rename newer checkpoints, which are damaged or from steps that this run makes anew, so that none is used."""
         for newer in [folder for folder in newest_first(self.folder) if folder.name > path.name]:
             aside = newer.with_name(f"set-aside-{newer.name}")
             shutil.rmtree(aside, ignore_errors=True)
             newer.rename(aside)
-            say(f"{newer} is set aside as {aside.name}")
+            say(f"{newer} is newer than the checkpoint to resume from; it is renamed to {aside.name}")
 
     def is_saved(self) -> bool:
         """Whether the best model and the last checkpoint are on disk; waits for them."""
         return all((self.best_model.is_saved(), self.wait()))
 
     def wait(self) -> bool:
-        """Until the last save is on disk, or has failed and said so; whether it is on disk."""
+        """Wait until the last save is on disk, or has failed and printed why; returns whether it is on disk."""
         if self._pending is not None:
             self._is_saved = self._pending.result()
             self._pending = None

@@ -104,7 +104,7 @@ class Monitor:
         self.bar.update()
 
     def bottleneck(self) -> str | None:
-        """One sentence on what the run has been waiting for, if it waited for much."""
+        """A sentence on what slows the run down, as `Meter.bottleneck`."""
         return self.meter.bottleneck(self.num_workers, self.cached)
 
     def close(self) -> None:
@@ -120,7 +120,7 @@ class Monitor:
 
 
 def brief(record: dict[str, float | None]) -> str:
-    """Loss, speed and what is waited for, for a progress bar."""
+    """Loss, speed and wait for data, for a progress bar."""
     parts = [f"loss {record['train/loss']:.3f}" if record["train/loss"] is not None else "no loss"]
     if "perf/images_per_second" in record:
         parts.append(f"{record['perf/images_per_second']:.1f} images/s")

@@ -51,12 +51,15 @@ class StepTrace:
         rank = self.accelerator.process_index
         profiler.export_chrome_trace(str(self.folder / f"process-{rank}.json"))  # where it fails, it says so
         if self.accelerator.is_main_process:
-            say(f"{top_operators(profiler)}\ntrace of each process in {self.folder}")
+            say(f"{top_operators(profiler)}\ntraces, a file for each process: {self.folder}")
 
     def _out_of_memory(self, device: int, size: int, total: int, free: int) -> None:
         file = self.folder / f"memory-process-{self.accelerator.process_index}.pickle"
         torch.cuda.memory._dump_snapshot(str(file))
-        say(f"out of memory on GPU {device}: what held it is in {file}", every_process=True)
+        say(
+            f"out of memory on GPU {device}: the allocations are in {file}; open it at pytorch.org/memory_viz",
+            every_process=True,
+        )
 
 
 def top_operators(profiler: torch.profiler.profile) -> str:

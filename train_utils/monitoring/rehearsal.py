@@ -96,7 +96,7 @@ class Rehearsal:
         output_dir: Path,
     ) -> None:
         if accelerator.distributed_type == DistributedType.DEEPSPEED:
-            raise SettingsError("--max-minutes does not go with DeepSpeed, which trains one model; give --max-steps")
+            raise SettingsError("--max-minutes does not work with DeepSpeed; give --max-steps")
         exit_on_sigterm()  # there is nothing to save yet, but something to remove
         self.accelerator, self.args, self.info, self.times = accelerator, args, info, Times()
         self.folder = output_dir / "checkpoints" / FOLDER
@@ -108,7 +108,7 @@ class Rehearsal:
         scaler = accelerator.scaler
         self._scale = None if scaler is None else scaler.state_dict()
         self.seconds = 60 * args.max_minutes
-        say(f"time: measuring some steps for --max-minutes {args.max_minutes:g}")
+        say(f"time: measuring some steps, to fill --max-minutes {args.max_minutes:g}")
 
     def data_ready(self, batches: list[dict[str, Any]]) -> None:
         """As `Monitor` has it."""
@@ -118,7 +118,7 @@ class Rehearsal:
         return nullcontext()
 
     def timed(self, steps: Iterator[Item]) -> Iterator[Item]:
-        """As many of the steps as it takes, the same on all processes; each must be over when the next is asked for."""
+        """The steps to time, equally many on all processes; each must be over when the next one is asked for."""
         last, begin = math.inf, 0.0
         for number, step in enumerate(steps, 1):
             yield step
@@ -167,10 +167,10 @@ class Rehearsal:
         times = self.times
         say(
             f"time: {times.step:.3g} s a step, {times.evaluation:.3g} s an evaluation, {times.save:.3g} s a save:"
-            f" as --max-steps {max(1, found)}"
+            f" the run has as many steps as with --max-steps {max(1, found)}"
         )
         if found < 1:
-            say("time: --max-minutes is over before the first step; one step is made all the same")
+            say("time: --max-minutes is too short for a step; the run makes one step")
         return max(1, found)
 
     def _count(self) -> int:

@@ -1,4 +1,4 @@
-"""How fast a run is, and what it waits for."""
+"""The speed of a run, and its waiting times."""
 
 import time
 from collections.abc import Iterator
@@ -161,17 +161,17 @@ class Meter:
         return values
 
     def bottleneck(self, workers: int, cached: bool) -> str | None:
-        """One sentence on what the run so far has been waiting for, and what to do about it, if it waited for much."""
+        """A sentence on what slows the run down, data or communication, and what to do; None if neither takes much."""
         if self._total.steps < ENOUGH_STEPS:
             return None
         shares = self._shares(self._total)
         if shares["data_wait"] >= MUCH_WAITING:
-            remedy = f"raise --num-workers from {workers}" + ("" if cached else ", or --cache")
-            return f"waiting for data {shares['data_wait']:.0f}% of the time: {remedy}"
+            remedy = f"raise --num-workers from {workers}" + ("" if cached else ", or give --cache")
+            return f"training waited for data {shares['data_wait']:.0f}% of the time: {remedy}"
         if shares.get("communication", 0) >= MUCH_WAITING:
             return (
-                f"communication and waiting for other processes {shares['communication']:.0f}% of the time:"
-                " raise --batch-size, try --ddp-comm-hook, or take fewer processes"
+                f"communication between processes, with waiting, took {shares['communication']:.0f}% of the time:"
+                " raise --batch-size, try --ddp-comm-hook, or use fewer processes"
             )
         return None
 

@@ -36,8 +36,8 @@ def available_tracker(name: str) -> str:
 class RunLog:
     """Writes from the main process; the other processes' calls do nothing.
 
-    A tracker is other people's service: when it fails, at the start or later, that is said and training goes on. So it
-    is with a disk that refuses a line of metrics.jsonl, which is written with a later one.
+    If a tracker fails, at the start or later, a line is printed and training goes on. The same holds for a line of
+    metrics.jsonl that the disk refuses: it is written with a later one.
 
     Args:
         tracker: a name that accelerate knows, or `none`.

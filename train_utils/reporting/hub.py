@@ -15,7 +15,7 @@ def check_token(repo_id: str | None) -> None:
 
 
 def push_to_hub(folder: Path, repo_id: str | None) -> bool:
-    """Upload a model folder with its card, if asked to; whether nothing is left to do.
+    """Upload a model folder with its card, if asked to; returns whether nothing is left to do.
 
     Where it fails the model is safe, and the line says how to try again.
     """

@@ -44,7 +44,7 @@ def write_report(
         best: None for a run that ended before its first evaluation.
         colors: (num_classes, 3) uint8, as in the pictures.
         views: {title: {label: (H, W, 3) uint8}}, in their order; as large as the rest of the page leaves room for.
-        bottleneck: a sentence on what the run waited for, without its full stop.
+        bottleneck: a sentence on what slowed the run down, without its full stop.
     """
     settings = json.loads((folder / "run.json").read_text())
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]

@@ -81,9 +81,9 @@ def write_results(
 def finish_run(
     args: Namespace, output_dir: Path, schedule: Schedule, state: RunState, best_model: BestModel, all_saved: bool
 ) -> None:
-    """Publish the best model if asked to, and note that nothing is left to do; of a run that was stopped, say so."""
+    """Publish the best model if asked to, and mark the run as finished; of a stopped run, print how to continue it."""
     if not schedule.is_over(state):
-        rest = "all is saved, go on" if all_saved else "what is saved goes on"
-        say(f"stopped after step {state.step} of {schedule.total_steps}; {rest} with --resume auto")
+        saved = "all is saved" if all_saved else "not all is saved, see above"
+        say(f"stopped after step {state.step} of {schedule.total_steps}; {saved}; continue with --resume auto")
     elif best_model.is_saved() and push_to_hub(best_model.folder, args.push_to_hub) and all_saved:
         mark_finished(output_dir, args, schedule, state.step)

@@ -115,7 +115,7 @@ def test_the_batch_is_split_over_processes_and_accumulation(batch, world, micro,
 
 @pytest.mark.parametrize(("micro", "steps"), [(4, 1), (1, 4)])
 def test_a_flag_and_a_profile_that_disagree_are_refused(micro, steps):
-    with pytest.raises(SettingsError, match=f"size {micro} makes {steps} accumulation steps .* but the launch profile sets 2"):
+    with pytest.raises(SettingsError, match=f"size {micro} makes {steps} accumulation steps .* launch profile sets 2"):
         split_batch(16, 4, micro, accumulation=2)
 
 

@@ -311,7 +311,7 @@ def test_memory_that_runs_out_later_is_recorded_and_the_restart_goes_on_in_small
     arguments = ["train.py", "--dataset", tiny_folder, "--output-dir", output, *TINY, *flags, "--batch-size", "8"]
     result = launch(program, *arguments, "--resume", "auto", profile="multi_cpu", options=["--max_restarts", "1"])
     assert result.returncode == 0, result.stderr
-    shortage = "process 1: out of memory in step 7 with micro-batches of 4; the same command with --output-dir"
+    shortage = "process 1: out of memory in step 7 with micro-batches of 4; run the same command with --output-dir"
     assert len([line for line in result.stderr.splitlines() if shortage in line]) == 1, result.stderr
     assert "8 images a step = 4 in a micro-batch x 2 processes x 1 accumulation steps" in result.stdout
     assert "8 images a step = 2 in a micro-batch x 2 processes x 2 accumulation steps" in result.stdout

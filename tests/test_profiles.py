@@ -199,7 +199,7 @@ def test_processes_that_did_not_find_each_other_are_refused(launched):
 
 def test_compressed_gradients_are_refused_where_nothing_would_compress_them(launched):
     launched(gpus=0, WORLD_SIZE="2")
-    with pytest.raises(LaunchError, match=r"the profile asks for .*FSDP"):
+    with pytest.raises(LaunchError, match=r"the launch profile asks for .*FSDP"):
         check_processes(SimpleNamespace(num_processes=2, distributed_type=DistributedType.FSDP), "fp16")
     on_cpu = SimpleNamespace(num_processes=2, distributed_type=DistributedType.MULTI_CPU)
     with pytest.raises(LaunchError, match="bf16 needs GPUs"):

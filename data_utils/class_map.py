@@ -122,7 +122,7 @@ class ClassMap:
             strange = np.unique(keys[unclassed]).tolist()
             unknown: list[MaskValue] = [unpack(key) for key in strange] if coloured else strange
             raise DataError(
-                f"{name} has mask values [{show(unknown)}], classes are {show(self.values)};"
+                f"{name}: mask values {show(unknown)} belong to no class; classes are {show(self.values)};"
                 " does it use other numbers, or is it a lossy (JPEG) mask?"
             )
         return codes - np.uint8(1)  # 0, the ignored, becomes 255

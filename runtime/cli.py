@@ -59,8 +59,10 @@ class Arguments(argparse.ArgumentParser):
         return [flag for action in self._actions for flag in action.option_strings]
 
     def _unknown(self, argument: str) -> str:
-        near = difflib.get_close_matches(argument.split("=")[0], self._flags(), n=1)
-        return f"unknown argument {argument}" + (f"; did you mean {near[0]}?" if near else f"; see {self.prog} --help")
+        names = {flag.strip("-"): flag for flag in self._flags()}  # dashes, which all have, would make all alike
+        near = difflib.get_close_matches(argument.split("=")[0].strip("-"), names, n=1)
+        hint = f"did you mean {names[near[0]]}?" if near else f"see {self.prog} --help"
+        return f"unknown argument {argument}; {hint}"
 
 
 def natural(text: str) -> int:

@@ -124,7 +124,7 @@ def test_classes_are_numbered_by_category_id_in_all_splits(folder):
     assert info.class_pixels[2] == (masks(train)["2.png"] == 2).sum() + (masks(val)["2.png"] == 2).sum()
     other = load_dataset_info(DataConfig(str(folder), classes="0=nothing,1=a,2=b,3=c"))
     assert other.class_map.names == ("nothing", "a", "b", "c")
-    assert "has mask values" in error_of(folder, classes="0=nothing,1=a")
+    assert "belong to no class" in error_of(folder, classes="0=nothing,1=a")
 
 
 def test_crowds_are_ignored_where_no_object_lies_on_them(tmp_path):

@@ -57,7 +57,7 @@ def test_all_problems_are_reported_at_once(broken):
         "unknown mask value: 1",
         "number of channels: 1",
         "alone.png: image without mask",
-        "cell_06.png has mask values [0, 37, 255], classes are 0, 255",
+        "cell_06.png: mask values 37 belong to no class; classes are 0, 255",
         "sizes (height x width): 40 x 56: ",
         "image modes: RGB: ",
         "cell_08.png: image cannot be read ([Errno 2] No such file",

@@ -97,7 +97,8 @@ def test_what_looks_like_a_mistake_is_said_at_the_start(tmp_path):
     (line,) = load_info(folder).warnings
     assert "0.01% of all mask pixels, became classes: 37 (1 pixels, in 1 masks, the first is cell_03.png);" in line
     assert "to check: rare mask values, each less than 0.01%" in check_data(DataConfig(str(folder)))[0]
-    assert load_info(folder, classes="0=a,1=b,37=c").warnings == ()
+    (line,) = load_info(folder, classes="0=a,1=b,37=c").warnings
+    assert line.startswith("no validation mask holds c, which cannot be scored; choose the validation images")
     assert load_info(folder, ignore_index="37").warnings == ()
 
 

@@ -58,7 +58,8 @@ def without_times(records: list[dict]) -> list[dict]:
 
 def test_a_measured_run_equals_one_of_as_many_steps_bit_for_bit(runs):
     measured, asked = runs
-    assert re.search(r"time: .* s a step, .* as with --max-steps 7\n", measured.output)
+    assert re.search(r"time: a step takes .* s, .*: 7 steps fit \(the same as --max-steps 7\)\n", measured.output)
+    assert re.search(r"time: 7 steps are few .*; 1,000 steps take at least \d+ minutes here\n", measured.output)
     assert measured.checkpoints() == asked.checkpoints() and measured.checkpoints()[-1] == 7
     for kind in ("model", "optimizer", "average"):
         ours, theirs = measured.tensors(7, kind), asked.tensors(7, kind)
@@ -95,7 +96,7 @@ def test_all_processes_agree_on_the_steps(tiny_folder, tmp_path):
     command = ["train.py", "--dataset", tiny_folder, "--output-dir", tmp_path / "run", *FLAGS, *flags]
     result = launch(*command, profile="multi_cpu")
     assert result.returncode == 0, result.stderr
-    said = int(re.search(r"as with --max-steps (\d+)", result.stdout).group(1))
+    said = int(re.search(r"the same as --max-steps (\d+)", result.stdout).group(1))
     assert json.loads((tmp_path / "run" / "run.json").read_text())["total_steps"] == said
     state = tmp_path / "run" / "checkpoints" / f"step-{said:08}"
     assert json.loads((state / "state.json").read_text())["total_steps"] == said
@@ -119,7 +120,7 @@ def test_everything_is_decoded_before_the_steps_are_counted(tiny_folder, tmp_pat
     assert run.exit_code == 0, run.output
     before, after = run.output.split("time: measuring")
     assert before.count("decoding for the cache: 100%") == 2 and "decoding" not in after
-    assert "--max-minutes is too short for a step; the run makes one step" in after
+    assert "time: 1 steps are few" in after
     assert run.settings["total_steps"] == 1
 
 

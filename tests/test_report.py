@@ -165,7 +165,7 @@ def test_the_scores_shown_are_those_of_the_confusion_matrix(tmp_path):
     # IoU of the two classes present: 90/105 and 15/30
     assert f"{(90 / 105 + 15 / 30) / 2:.4f} mean IoU" in text
     assert f"{105 / 120:.4f} pixel accuracy" in text
-    assert "30 step, of 40" in text
+    assert "30 best step, of 40" in text
     assert f"{90 / 105:.4f} {180 / 195:.4f} {90 / 95:.4f} 0.9000 100" in text
     assert "c: #d n/a n/a n/a n/a 0" in text
     assert "90.0 10.0 0.0" in text

@@ -270,7 +270,7 @@ def test_data_mistakes_end_in_one_line_with_exit_code_1(tmp_path, fails_with):
     folder = write_folder(tmp_path / "data", 5, seed=0)
     refused("--class-weights has 3 values for 2 classes", "--class-weights", "1", "2", "3")
     refused("--ignore-index 9 is in no mask; the masks hold 0, 255", "--ignore-index", "9")
-    refused("cell_00.png has mask values [0, 255], classes are 0, 1", "--classes", "0=background,1=cell")
+    refused("cell_00.png: mask values 255 belong to no class; classes are 0, 1", "--classes", "0=background,1=cell")
     refused("--tracker tensorbord is unknown", "--tracker", "tensorbord")
     mask = folder / "masks" / "cell_03.png"
     Image.fromarray(np.zeros((40, 50), np.uint8)).save(mask)
@@ -278,7 +278,7 @@ def test_data_mistakes_end_in_one_line_with_exit_code_1(tmp_path, fails_with):
     unknown = np.zeros((40, 56), np.uint8)
     unknown[0, 0] = 37
     Image.fromarray(unknown).save(mask)
-    refused("cell_03.png has mask values [0, 37], classes are 0, 255", "--classes", "0=background,255=cell")
+    refused("cell_03.png: mask values 37 belong to no class; classes are 0, 255", "--classes", "0=background,255=cell")
     mask.write_bytes(b"")
     refused("cell_03.png: mask cannot be read (empty, not an image")
 

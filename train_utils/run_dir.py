@@ -135,7 +135,7 @@ def make_run_dir(path: Path | None, resume: str | None) -> Path:
     path = path or Path("runs") / time.strftime("%Y-%m-%d-%H%M%S")
     if path.exists() and (not path.is_dir() or (any(path.iterdir()) and not resume)):
         raise SettingsError(
-            f"--output-dir {path} is not an empty folder; choose another, so that nothing is overwritten"
+            f"--output-dir {path} is not an empty folder; choose another, or continue its run with --resume auto"
         )
     new = [folder for folder in (path / "checkpoints", path) if not folder.exists()]
     try:

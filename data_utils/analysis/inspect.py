@@ -231,12 +231,11 @@ def find_unknown(inspection: SplitInspection, records: Records, class_map: Class
     known = {*class_map.values, class_map.ignore_value}
     for number, (kind, values) in enumerate(inspection.contents):
         keys: list[Any] = [(value,) * 3 if coloured and kind == "greys" else value for value in values]
-        if all(key in known for key in keys):
-            continue
-        for i in np.flatnonzero(inspection.members == number).tolist():
-            text = f"{records[i]['name']} has mask values [{show(keys)}], classes are {show(class_map.values)}"
+        strange = [key for key in keys if key not in known]
+        for i in np.flatnonzero(inspection.members == number).tolist() if strange else ():
+            text = f"{records[i]['name']}: mask values {show(strange)} belong to no class; classes are"
             remedy = "name them in --classes, give one as --ignore-index, or is it a lossy (JPEG) mask?"
-            inspection.problems[i] = Problem("unknown mask value", f"{text}; {remedy}")
+            inspection.problems[i] = Problem("unknown mask value", f"{text} {show(class_map.values)}; {remedy}")
             inspection.members[i] = -1
 
 

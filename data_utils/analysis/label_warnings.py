@@ -20,14 +20,14 @@ def label_warnings(
 ) -> tuple[str, ...]:
     """Warnings, a line each, on splits whose masks hold `pixels`; none on values `named` or `ignored` by a flag."""
     lines = [] if ignored else [*_mixed_binary_encodings(splits)]
-    lines += [*_resized_masks(splits), *_mixed_depths(splits)]
-    return (*lines, *([] if named else _rare_classes(splits, pixels, class_map)))
-
-
-def _rare_classes(splits: Splits, pixels: dict[MaskValue, int], class_map: ClassMap) -> Iterator[str]:
-    """Classes found in the masks with so few pixels that they may be mistakes."""
     total = sum(pixels.values())
-    rare = [value for value in class_map.values if pixels.get(value, 0) < RARE * total]
+    rare = [] if named else [value for value in class_map.values if pixels.get(value, 0) < RARE * total]
+    lines += [*_resized_masks(splits), *_mixed_depths(splits), *_classes_without_score(splits, class_map, rare)]
+    return (*lines, *_rare_classes(splits, pixels, rare))
+
+
+def _rare_classes(splits: Splits, pixels: dict[MaskValue, int], rare: Sequence[MaskValue]) -> Iterator[str]:
+    """Classes found in the masks with so few pixels that they may be mistakes."""
     if rare:
         shown = [
             f"{show([value])} ({pixels.get(value, 0)} pixels, {_masks_with(value, splits)})" for value in rare[:SHOWN]
@@ -36,6 +36,21 @@ def _rare_classes(splits: Splits, pixels: dict[MaskValue, int], class_map: Class
             f"rare mask values, each less than {RARE:.2%} of all mask pixels, became classes:"
             f" {', '.join(shown + ['...'] * (len(rare) > SHOWN))}; if they are mistakes, name the real classes with"
             " --classes, or give one value to ignore with --ignore-index"
+        )
+
+
+def _classes_without_score(splits: Splits, class_map: ClassMap, rare: Sequence[MaskValue]) -> Iterator[str]:
+    """Classes, but `rare` ones, that training masks hold and no validation mask does."""
+    held = [
+        {key for _, values in inspection.contents for value in values for key in (value, as_grey(value))}
+        for inspection, _ in splits
+    ]
+    pairs = zip(class_map.values, class_map.names, strict=True)
+    missing = [name for value, name in pairs if value in held[0] - held[-1] - {*rare}]
+    if missing:
+        yield (
+            f"no validation mask holds {', '.join(missing)}, which cannot be scored; choose the validation images"
+            " yourself (a val folder), or use --fold"
         )
 
 

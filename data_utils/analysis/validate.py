@@ -64,7 +64,8 @@ def check_data(config: DataConfig) -> tuple[str, int]:
             find_unknown(inspection, records, class_map)
         names = dict(zip(class_map.values, class_map.names, strict=True)) | {class_map.ignore_value: "(ignored)"}
     except DataError as error:
-        problems["classes"].append(str(error))
+        if any(inspection.contents for inspection, _ in inspected):  # else no mask can be read, which is said of each
+            problems["classes"].append(str(error))
         found, names, warnings = {}, {}, ()
     problems["number of channels"] += odd_channels(channels, volumes=train.dims == 3)
     for inspection, _ in inspected:
@@ -150,7 +151,7 @@ def describe(inspections: Sequence[SplitInspection], found: dict, names: dict) -
         sizes.update(map(tuple, inspection.sizes[inspection.sizes.any(axis=1)].tolist()))
         modes.update(inspection.modes)
     axes = "depth x height x width" if any(inspection.volumes for inspection in inspections) else "height x width"
-    lines = [f"sizes ({axes}): {most_common(sizes)}"]
+    lines = [f"sizes ({axes}): {most_common(sizes)}"] if sizes else []
     spacings = Counter(
         tuple(f"{side:.3g}" for side in spacing)
         for inspection in inspections
@@ -159,7 +160,7 @@ def describe(inspections: Sequence[SplitInspection], found: dict, names: dict) -
         if any(spacing)
     )
     lines += [f"spacings in mm along z, y, x: {most_common(spacings)}"] if spacings else []
-    lines.append("image modes: " + ", ".join(f"{mode}: {count}" for mode, count in modes.most_common()))
+    lines += ["image modes: " + ", ".join(f"{mode}: {count}" for mode, count in modes.most_common())] if modes else []
     total = sum(found.values())
     lines += ["classes: mask value, pixels"] if found else []
     for value, count in sorted(found.items()):

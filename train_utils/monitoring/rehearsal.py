@@ -36,6 +36,7 @@ from unet.model import UNet
 Item = TypeVar("Item")
 
 PLANNED = 0.92  # of the time: the run should end at 80 to 105% of it, however busy the machine becomes
+FEW_STEPS, GOOD_STEPS = 500, 1000  # below the first, masks are poor; the second gives a first useful model
 WARM_UP, FIRST_LOOK = 3, 2  # steps that are not timed; steps that say how many more are
 MEASURED = 0.04  # of the time that measuring steps may take
 MOST_STEPS = 40
@@ -166,11 +167,15 @@ class Rehearsal:
         found = on_main(self.accelerator, self._count)
         times = self.times
         say(
-            f"time: {times.step:.3g} s a step, {times.evaluation:.3g} s an evaluation, {times.save:.3g} s a save:"
-            f" the run has as many steps as with --max-steps {max(1, found)}"
+            f"time: a step takes {times.step:.3g} s, an evaluation {times.evaluation:.3g} s, a save {times.save:.3g} s:"
+            f" {max(1, found)} steps fit (the same as --max-steps {max(1, found)})"
         )
-        if found < 1:
-            say("time: --max-minutes is too short for a step; the run makes one step")
+        if found < FEW_STEPS:
+            minutes = math.ceil(GOOD_STEPS * times.step / 60 / PLANNED)
+            say(
+                f"time: {max(1, found)} steps are few and may give poor masks; {GOOD_STEPS:,} steps take at least"
+                f" {minutes} minutes here"
+            )
         return max(1, found)
 
     def _count(self) -> int:

@@ -26,7 +26,10 @@ CURVES = {
     "Learning rate": {"learning rate": "train/lr"},
     "Throughput": {"images/s": "perf/images_per_second"},
     "Gradient norm, before clipping": {"gradient norm": "train/grad_norm"},
-    "Percent of a step": {"waiting for data": "perf/data_wait_percent", "communication": "perf/communication_percent"},
+    "Percent of a step's time": {
+        "waiting for data": "perf/data_wait_percent",
+        "communication": "perf/communication_percent",
+    },
 }
 PARTS = {"computing": "compute", "waiting for data": "data_wait", "communication": "communication"}  # of a step
 
@@ -97,7 +100,7 @@ def _best(best: Evaluation, colors: np.ndarray, records: Sequence[dict]) -> dict
     tiles = {"mean IoU": "mean_iou", "mean Dice": "mean_dice", "pixel accuracy": "pixel_accuracy"}
     return {
         "tiles": {label: score_text(scores[key]) for label, key in tiles.items()}
-        | {f"step, of {records[-1]['step']:,}": f"{best.step:,}"},
+        | {f"best step, of {records[-1]['step']:,}": f"{best.step:,}"},
         "mean_iou": scores["mean_iou"],
         "mean_dice": scores["mean_dice"],
         "classes": classes,
@@ -133,7 +136,7 @@ def _speed(records: Sequence[dict], processes: int) -> dict[str, str]:
     if memory := _values(records, "perf/peak_memory_gb"):
         tiles["peak GPU memory"] = f"{max(value for _, value in memory):.3g} GB"
     if (flops := _middle(records, "perf/teraflops_per_device")) is not None:
-        tiles["model FLOPS of each device"] = f"{flops:.3g} tera" if flops >= 1 else f"{1e3 * flops:.3g} giga"
+        tiles["of the model, on each device"] = f"{flops:.3g} TFLOP/s" if flops >= 1 else f"{1e3 * flops:.3g} GFLOP/s"
     tiles["process" if processes == 1 else "processes"] = str(processes)
     return tiles
 

@@ -123,17 +123,17 @@ def _say_differences(args: argparse.Namespace, record: dict[str, Any]) -> None:
 
 def _add_first_flags(group: Group) -> None:
     add = group.add_argument
-    sources = "folder of images and masks, annotations or volumes; parquet or tar files; Hub id; shapes (generated)"
+    sources = "folder of images and masks, annotations or volumes; parquet or tar files; Hub id; shapes: generated"
     add("--dataset", default="shapes", metavar="DATA", help=sources)
     add("--check-data", action="store_true", help="read every file, report all problems and exit")
-    names = "JSON file, 0=background,255=cell or #804080=road,... (default: the values found in the masks)"
+    names = "names of mask values: 0=background,255=cell; #804080=road,...; or a JSON file (default: the values)"
     add("--classes", metavar="NAMES", help=names)
     add("--output-dir", type=Path, metavar="DIR", help="for model, report and checkpoints (default: runs/<time>)")
     resume = "auto: continue the run in --output-dir, or start it; or the path of a checkpoint"
     add("--resume", metavar="auto|CHECKPOINT", help=resume)
-    minutes = "train for about this long, instead of --epochs; the learning rate schedule fits the time"
+    minutes = "as many steps as fit into this time, from the start of the program; instead of --epochs"
     add("--max-minutes", type=arg.positive, metavar="MINUTES", help=minutes)
-    add("--epochs", type=arg.natural, metavar="N", help=f"passes over the training images {CHOSEN}")
+    add("--epochs", type=arg.natural, metavar="N", help="passes over the images (default: 2,000 steps or more)")
     add("--scale", type=arg.positive, metavar="FACTOR", help=f"resize images; 0.5 halves each side {CHOSEN}")
     crop = f"train on random crops of H W pixels, or D H W voxels {CHOSEN}"
     add("--crop-size", type=arg.natural, nargs="+", metavar="SIDE", help=crop)
@@ -149,7 +149,7 @@ def _add_data_flags(group: Group) -> None:
     add("--val-split", metavar="NAME", help=split)
     held_out = "share of the training images held out for validation"
     add("--val-fraction", type=arg.share, default=0.1, metavar="SHARE", help=held_out)
-    names = "hold out whole groups: images whose names agree in the first bracket of this regular expression"
+    names = "hold out whole groups of images: '^(donor\\d+)_' groups them by the part of the name in brackets"
     add("--val-group", metavar="REGEX", help=names)
     add("--fold", type=arg.fold, metavar="K/N", help="cross-validation: hold out the K-th of N disjoint parts")
     add("--image-column", metavar="NAME", help="column of the images (default: image)")
@@ -163,7 +163,7 @@ def _add_data_flags(group: Group) -> None:
     ignored = "mask value that counts in neither loss nor scores (default: 255, unless it is a class)"
     add("--ignore-index", metavar="VALUE", help=ignored)
     add("--image-size", type=arg.natural, nargs=2, metavar=("H", "W"), help="resize all images to one size")
-    workers = "processes that load data (default: by the CPUs of each training process)"
+    workers = "processes that load data (default: by the number of CPUs)"
     add("--num-workers", type=arg.count, metavar="N", help=workers)
 
 
@@ -177,19 +177,19 @@ def _add_volume_flags(group: Group) -> None:
 
 
 def _add_model_flags(group: Group) -> None:
-    add, source = group.add_argument, "(default: --init-from's, else {})"
+    add, source = group.add_argument, "(default: {}; with --init-from its own)"
     add("--init-from", metavar="MODEL", help="start from a model folder, a Hub id, or a Pytorch-UNet .pth")
     add("--encoder", help="backbone of transformers: a folder, or a Hub id such as microsoft/resnet-50")
     weights = "what --encoder starts from (default: pretrained)"
     add("--encoder-weights", choices=("pretrained", "random"), help=weights)
     add("--freeze-encoder", action="store_true", help="train only the decoder: faster, less memory")
     add("--base-channels", type=arg.natural, metavar="N", help=f"channels of the first level {CHOSEN}")
-    levels = source.format("4; with --encoder the encoder's")
+    levels = source.format("4, with --encoder its levels")
     add("--depth", type=arg.natural, metavar="N", help=f"how often the sides are halved {levels}")
     add("--norm", choices=NORMS, help=f"normalisation layers {source.format('batch')}")
     add("--block", choices=BLOCKS, help=f"convolutions without or with a shortcut {CHOSEN}")
     add("--upsample", choices=UPSAMPLINGS, help=f"layers of the expanding path {source.format('transpose')}")
-    dropout = f"at the end of the contracting path {source.format(0)}"
+    dropout = f"in the deepest level {source.format(0)}"
     add("--dropout", type=arg.fraction, metavar="RATE", help=dropout)
 
 
@@ -199,12 +199,12 @@ def _add_optimization_flags(group: Group) -> None:
     patience = "stop after N evaluations without a better mean IoU (default: never)"
     add("--patience", type=arg.natural, metavar="N", help=patience)
     add("--optimizer", choices=("adamw", "sgd"), default="adamw", help="sgd has momentum 0.9")
-    add("--learning-rate", type=arg.positive, default=1e-3, metavar="RATE", help="its highest value")
-    factor = "of the learning rate, for the encoder (default: 0.1; with random weights 1)"
+    add("--learning-rate", type=arg.positive, default=1e-3, metavar="RATE", help="highest one; it falls to 0")
+    factor = "share of --learning-rate for the encoder (default: 0.1; with random weights 1)"
     add("--encoder-lr-factor", type=arg.positive, metavar="FACTOR", help=factor)
-    add("--weight-decay", type=arg.amount, default=1e-2, metavar="RATE", help="of weights; norms and biases have none")
+    add("--weight-decay", type=arg.amount, default=1e-2, metavar="RATE", help="not of norms and biases")
     add("--schedule", choices=SCHEDULES, default="cosine", help="decay of the learning rate")
-    add("--warmup-steps", type=arg.count, metavar="N", help="of linear warm-up (default: 5%% of the run)")
+    add("--warmup-steps", type=arg.count, metavar="N", help="in which the learning rate rises from 0 (default: 5%%)")
     add("--max-grad-norm", type=arg.amount, default=1.0, metavar="NORM", help="clip gradients; 0 is off")
     average = "average the weights, and evaluate and save the average; 0 is off"
     add("--ema-decay", type=arg.fraction, default=0.0, metavar="DECAY", help=average)
@@ -240,7 +240,7 @@ def _add_run_flags(group: Group) -> None:
     epoch = f"0: after each epoch {CHOSEN}"
     add("--eval-every", type=arg.count, metavar="STEPS", help=f"evaluate after so many steps; {epoch}")
     add("--checkpoint-every", type=arg.count, metavar="STEPS", help=f"save after so many steps; {epoch}")
-    add("--keep-checkpoints", type=arg.natural, default=2, metavar="N", help="newest ones that stay, beside the best")
+    add("--keep-checkpoints", type=arg.natural, default=2, metavar="N", help="how many of the newest, beside the best")
     log = "record the training loss after so many steps; 0: after each epoch"
     add("--log-every", type=arg.count, default=10, metavar="STEPS", help=log)
     add("--trace-steps", type=arg.count, default=0, metavar="N", help="profile N steps with torch.profiler")

@@ -114,6 +114,7 @@ def main() -> None:
         none_is_from_before = args.overwrite and all(written or not there for _, written, there in failures)
         try:
             close_output(args.output, found, is_complete=none_is_from_before)
+            writer.write_legend(args.output)
         except OSError as error:
             failures.append((f"{args.output}: metrics.json or predict.json cannot be written ({error})", True, True))
         say(f"{work.images - sum(not written for _, written, _ in failures)} of {work.images} masks in {args.output}")

@@ -4,11 +4,13 @@ import colorsys
 from collections.abc import Sequence
 
 import numpy as np
+from PIL import Image, ImageDraw
 
 from unet.config import MaskValue
 
 GREY = (128, 128, 128)
 RED = (230, 30, 40)
+LINE = 20  # height in pixels of a legend's line
 
 
 def palette(num_classes: int) -> np.ndarray:
@@ -68,6 +70,20 @@ def overlay(image: np.ndarray, mask: np.ndarray, colors: np.ndarray) -> np.ndarr
     rgb = to_rgb(image)
     blend = ((rgb.astype(np.uint16) + colorize(mask, colors) + 1) >> 1).astype(np.uint8)
     return np.where((mask == 0)[:, :, None], rgb, blend)
+
+
+def legend(names: Sequence[str], colors: np.ndarray) -> Image.Image:
+    """A picture of the classes' names, each behind a square of its colour in overlays; class 0, untinted, has none."""
+    lines = [f"{names[0]} (no tint)", *names[1:]]
+    width = max(ImageDraw.Draw(Image.new("RGB", (1, 1))).textlength(line) for line in lines)
+    picture = Image.new("RGB", (2 * LINE + int(width), LINE * len(lines)), "white")
+    draw = ImageDraw.Draw(picture)
+    for number, line in enumerate(lines):
+        top = number * LINE
+        if number:
+            draw.rectangle((4, top + 4, LINE - 5, top + LINE - 5), fill=tuple(colors[number].tolist()))
+        draw.text((LINE, top + 4), line, fill="black")
+    return picture
 
 
 def mark_errors(image: np.ndarray, truth: np.ndarray, pred: np.ndarray, num_classes: int) -> np.ndarray:

@@ -28,7 +28,7 @@ def _add_first_flags(group: argparse._ArgumentGroup) -> None:
     add("--input", required=True, nargs="+", metavar="FILES", help=files)
     masks = "for the masks: <image>.png, of volumes <volume>.nii.gz"
     add("--output", required=True, type=arg.path, metavar="DIR", help=masks)
-    add("--overlay", action="store_true", help="also write the image with its mask on it: <image>.overlay.png")
+    add("--overlay", action="store_true", help="also draw each mask on its image: <image>.overlay.png")
     truth = "folder of true masks: print the scores and write metrics.json"
     add("--truth", type=Path, metavar="DIR", help=truth)
     add("--overwrite", action="store_true", help="predict again where the output is already there")

@@ -13,7 +13,7 @@ from data_utils.class_map import ClassMap
 from data_utils.image_io.reader import read_image
 from data_utils.image_io.regions import Regions
 from data_utils.image_io.writers import MASK_LEVEL, OVERLAY_LEVEL, NpyWriter, PngWriter
-from data_utils.visualize import class_colors, overlay, to_rgb, value_limits
+from data_utils.visualize import class_colors, legend, overlay, to_rgb, value_limits
 from inference.inputs import MASK, OVERLAY, PROBABILITIES, Job
 from inference.logits import read_prediction
 from inference.scoring.truth import ImageScore, ReadRows, ScoreError, TruthScorer, open_mask_rows
@@ -26,6 +26,7 @@ from runtime.parallel import AHEAD, map_ahead
 Score = ImageScore | VolumeScore
 SCORED_ROWS = 256  # of a written mask that are read at once
 SAMPLED_ROWS = 64  # of a large image, by which the brightness of its overlay is chosen
+LEGEND = f"legend{OVERLAY}"
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,12 @@ class PredictionWriter:
     def shows_image(self) -> bool:
         """Whether the image itself is needed, for an overlay."""
         return OVERLAY in self.extensions
+
+    def write_legend(self, folder: Path) -> None:
+        """Write the colours of the classes in overlays, if there are any."""
+        if self.shows_image:
+            with replaced_file(folder / LEGEND) as file:
+                legend(self.class_map.names, class_colors(self.class_map.values)).save(file, "png")
 
     @cached_property
     def _volumes(self) -> VolumeWriter:

@@ -210,7 +210,7 @@ def test_a_new_user_trains_on_own_images_and_predicts(checkout):
     first = next(index for index, command in enumerate(commands) if "--dataset DATA" in command)
     for command in commands[first : first + 3]:  # check, train, predict
         run(command, checkout)
-    assert len(list((checkout / "predicted").glob("*.overlay.png"))) == 5
+    assert len(list((checkout / "predicted").glob("cell_*.overlay.png"))) == 5
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from data_utils.visualize import GREY, RED, colorize, overlay, palette, panel, to_rgb
+from data_utils.visualize import GREY, RED, colorize, legend, overlay, palette, panel, to_rgb
 from data_utils.visualize_volumes import busiest_voxel, orthogonal_slices
 
 
@@ -103,3 +103,12 @@ def test_the_slices_shown_are_those_with_most_of_the_classes():
     mask[2:5, 4, 2] = 2
     assert busiest_voxel(mask) == (2, 4, 2)
     assert busiest_voxel(np.full((6, 7, 8), 255, np.uint8)) == (3, 3, 4)
+
+
+def test_a_legend_shows_each_class_but_the_first_in_its_colour():
+    colors = palette(3)
+    picture = np.asarray(legend(("ground", "cell", "wall"), colors))
+    found = {tuple(pixel) for pixel in picture.reshape(-1, 3).tolist()}
+    assert {tuple(colors[1].tolist()), tuple(colors[2].tolist())} <= found and len(picture) == 60
+    squares = picture[:20, 4:15].reshape(-1, 3)
+    assert (squares == 255).all()  # the first class is not tinted

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 import train
 from train_utils import microbatch
 from unet import UNet
+from unet.config import IGNORE_INDEX
 from unet.finetune import StartingPoint
 from unet.losses import SMOOTHING, SegmentationLoss
 
@@ -143,9 +144,9 @@ def copy_paste() -> Callable[[Tensor, Tensor, np.random.Generator], None]:
     def paste(images: Tensor, masks: Tensor, rng: np.random.Generator) -> None:
         for image, mask in zip(images, masks, strict=True):
             whole = image.clone(), mask.clone()
-            if seen and rng.random() < 0.5 and seen[0][1].shape == mask.shape:
+            if seen and rng.random() < 0.5 and seen[0][1].shape == mask.shape and (seen[0][1] != IGNORE_INDEX).any():
                 from_image, from_mask = seen[0]
-                pixels = torch.bincount(from_mask[from_mask != 255])
+                pixels = torch.bincount(from_mask[from_mask != IGNORE_INDEX])
                 rarest = torch.where(pixels > 0, pixels, pixels.sum()).argmin()
                 mask[from_mask == rarest] = rarest
                 image[:, from_mask == rarest] = from_image[:, from_mask == rarest]

@@ -66,7 +66,7 @@ def close_output(folder: Path, found: dict | None, *, is_complete: bool) -> None
 def main() -> None:
     args = parse_args(__doc__)
 
-    # 1. Launch: the profile says where
+    # 1. Launch: devices and precision come from the launch profile
     check_launch()
     exit_on_sigterm()
     accelerator = Accelerator(kwargs_handlers=[process_group_options()])

@@ -1,6 +1,6 @@
-"""Changes to the recipe that benchmarks/recipe.py measures: flags of train.py, and what no flag does.
+"""Changes to the recipe that benchmarks/recipe.py measures: flags of train.py, and functions for what has no flag.
 
-What no flag does is a function that changes train.py in the process that is about to run it.
+Such a function changes train.py in the process that is about to run it.
 """
 
 import sys
@@ -170,7 +170,7 @@ def mirrored_evaluation() -> None:
 
 BEFORE = ["--loss", "ce+dice", "--no-deep-supervision", "--block", "plain", "--batch-size", "4"]
 SGD = ["--optimizer", "sgd", "--learning-rate", "1e-2", "--schedule", "poly", "--weight-decay", "3e-5"]
-# flags behind the recipe's, which win, and what no flag does; several changes at once are named with " + " between them
+# flags, which stand behind the recipe's and win, and a function; several changes at once are named with " + " between them
 CANDIDATES: dict[str, tuple[list[str], Callable[[], None] | None]] = {
     "recipe": ([], None),
     "as before: ce+dice, plain blocks, no deep supervision, batches of 4": (BEFORE, None),
@@ -212,6 +212,6 @@ CANDIDATES: dict[str, tuple[list[str], Callable[[], None] | None]] = {
 
 
 def changes(candidate: str) -> tuple[list[str], list[Callable[[], None]]]:
-    """The flags of a candidate, or of several with " + " between them, and what no flag does."""
+    """The flags and functions of a candidate, or of several with " + " between them."""
     parts = [CANDIDATES[part] for part in candidate.split(" + ")]
     return [flag for flags, _ in parts for flag in flags], [patch for _, patch in parts if patch]

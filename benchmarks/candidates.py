@@ -170,7 +170,7 @@ def mirrored_evaluation() -> None:
 
 BEFORE = ["--loss", "ce+dice", "--no-deep-supervision", "--block", "plain", "--batch-size", "4"]
 SGD = ["--optimizer", "sgd", "--learning-rate", "1e-2", "--schedule", "poly", "--weight-decay", "3e-5"]
-# flags, which stand behind the recipe's and win, and a function; several changes at once are named with " + " between them
+# flags, which stand behind the recipe's and win, and a function; several at once are named with " + " between them
 CANDIDATES: dict[str, tuple[list[str], Callable[[], None] | None]] = {
     "recipe": ([], None),
     "as before: ce+dice, plain blocks, no deep supervision, batches of 4": (BEFORE, None),

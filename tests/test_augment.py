@@ -113,7 +113,7 @@ def test_none_only_converts():
 
 
 def test_an_unknown_strength_is_refused():
-    with pytest.raises(ValueError, match="'medium' is none of none, basic, strong"):
+    with pytest.raises(ValueError, match="'medium' is none of none, mirror, basic, strong"):
         run(*batch(), strength="medium")
 
 
@@ -222,6 +222,17 @@ def test_tiny_images_pass(strength, size):
     new_images, new_masks = run(images, masks, strength=strength)
     assert new_images.shape == images.shape and new_images.isfinite().all()
     assert new_masks.shape == masks.shape
+
+
+def test_mirror_does_nothing_but_mirror_left_and_right():
+    images, masks = batch(count=1)
+    found = [run(images, masks, [(0, i)], "mirror") for i in range(40)]
+    flipped = images.float().flip(-1)
+    mirrored = [
+        torch.allclose(image, flipped, atol=1e-2) and torch.equal(mask, masks.flip(-1)) for image, mask in found
+    ]
+    same = [torch.equal(image, images.float()) and torch.equal(mask, masks) for image, mask in found]
+    assert all(a != b for a, b in zip(mirrored, same, strict=True)) and 10 <= sum(mirrored) <= 30
 
 
 def test_basic_stays_in_its_ranges():

@@ -139,7 +139,7 @@ def test_a_run_of_measured_minutes_equals_one_of_as_many_steps_bit_for_bit(folde
     with mock.patch.object(rehearsal, "count_steps", return_value=3):
         measured = run(tmp_path / "measured", folder / family, "--max-minutes", "0.01", *flags)
     asked = run(tmp_path / "asked", folder / family, "--max-steps", "3", *flags)
-    assert "as with --max-steps 3" in measured.output
+    assert "the same as --max-steps 3" in measured.output
     for kind in ("model", "optimizer"):
         expected, found = asked.tensors(3, kind), measured.tensors(3, kind)
         assert expected.keys() == found.keys()

@@ -21,6 +21,7 @@ from volumes import case
 import train
 from data_utils.analysis.dataset_info import DatasetInfo, load_dataset_info
 from data_utils.config import DataConfig
+from data_utils.loading.draws import STRENGTHS
 from data_utils.sources.hf_datasets import HFRecords
 from data_utils.sources.load import load_records
 from data_utils.sources.parquet import ParquetRecords
@@ -332,10 +333,10 @@ def check_sizes(run, folder, monkeypatch):
 
 @checks("--augment", "--seed")
 def check_randomness(run, folder, monkeypatch):
-    losses = [run("--augment", strength).values("train/loss") for strength in ("none", "basic", "strong")]
-    assert len(set(map(tuple, losses))) == 3
+    losses = [run("--augment", strength).values("train/loss") for strength in STRENGTHS]
+    assert len(set(map(tuple, losses))) == len(STRENGTHS)
     other = run("--augment", "strong", "--seed", "1")
-    assert other.values("train/loss") != losses[2]
+    assert other.values("train/loss") != losses[-1]
     assert (other.weights(0)["stem.conv1.weight"] != run().weights(0)["stem.conv1.weight"]).all()
     # the order of the images belongs to the seed too: with other weights and augmentation apart
     order = [[slot.index for batch in train_batches(seed) for slot in batch] for seed in (0, 0, 1)]

@@ -32,7 +32,7 @@ def test_masks_have_original_values_and_sizes_and_folders_keep_their_structure(m
         # float32: measured 1.2e-7, one unit in the last place
         np.testing.assert_allclose(probabilities.sum(axis=0), 1, rtol=0, atol=1e-6)
         np.testing.assert_array_equal(np.array([10, 200, 255])[probabilities.argmax(axis=0)], mask)
-    assert len(list((tmp_path / "out").rglob("*.*"))) == 16  # predict.json, and nothing temporary
+    assert len(list((tmp_path / "out").rglob("*.*"))) == 17  # predict.json, the legend, and nothing temporary
 
 
 def test_two_processes_write_what_one_writes(model, photos, tmp_path):
@@ -227,7 +227,7 @@ def test_what_does_not_fit_into_memory_is_named_with_what_to_do_and_the_others_w
     result = launch(*command)
     assert result.returncode == 1
     assert "Traceback" not in result.stderr
-    assert result.stderr.count(f"{images / '100.png'}: does not fit into memory; --tile-size 512") == 1
+    assert result.stderr.count(f"{images / '100.png'}: does not fit into memory; give --tile-size 512") == 1
     assert "1 of 2 masks" in result.stdout
     result = launch(*command, "--tile-size", "32")
     assert result.returncode == 0, result.stderr

@@ -109,7 +109,7 @@ def test_a_damaged_marker_does_not_count(data, copied, content):
 def test_other_flags_are_not_taken_for_the_finished_run(data, copied):
     run = run_train(copied, "--dataset", data, *FLAGS, "--resume", "auto", "--keep-checkpoints", "1")
     assert "keep_checkpoints was 2 and is now 1" in run.output
-    with pytest.raises(CheckpointError, match="batch size is 4, this run's 2"):
+    with pytest.raises(CheckpointError, match="batch size is 4, this run's is 2"):
         run_train(copied, "--dataset", data, *FLAGS, "--resume", "auto", "--batch-size", "2")
     assert (copied / "finished.json").exists()  # a mistake costs nothing
 

@@ -249,8 +249,8 @@ def test_damaged_checkpoints_are_passed_over_and_named(tiny_folder, uninterrupte
 
 def test_what_gives_the_state_its_meaning_may_not_change(tiny_folder, uninterrupted, tmp_path, fails_with):
     arguments = command(tiny_folder, tmp_path, "--resume", str(last_checkpoint(uninterrupted)))
-    fails_with(launch(*arguments, "--batch-size", "5"), "batch size is 4, this run's 5", 1)
-    fails_with(launch(*arguments, "--base-channels", "8"), "base_channels is 4, this run's 8", 1)
+    fails_with(launch(*arguments, "--batch-size", "5"), "batch size is 4, this run's is 5", 1)
+    fails_with(launch(*arguments, "--base-channels", "8"), "base_channels is 4, this run's is 8", 1)
     fails_with(launch("train.py", "--resume", "auto"), "--resume auto needs --output-dir", 2)
     fails_with(
         launch(*command(tiny_folder, tmp_path, "--resume", "nowhere")), "--resume nowhere is not a checkpoint", 1

@@ -276,7 +276,7 @@ def test_an_ensemble_averages_networks_with_other_spacings(tmp_path):
 
 
 def test_what_does_not_fit_a_model_is_one_line(tmp_path):
-    with pytest.raises(ModelError, match="mixes a 3-D and a 2-D model"):
+    with pytest.raises(ModelError, match="cannot mix a 3-D and a 2-D model"):
         Predictor(network(), ensemble=[network(dims=2)])
     Image.fromarray(np.zeros((8, 8), np.uint8)).save(tmp_path / "a.png")
     save(tmp_path / "b.nii.gz", np.zeros((8, 9, 7, 3), np.float32))

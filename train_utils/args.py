@@ -137,7 +137,7 @@ def _add_first_flags(group: Group) -> None:
     add("--scale", type=arg.positive, metavar="FACTOR", help=f"resize images; 0.5 halves each side {CHOSEN}")
     crop = f"train on random crops of H W pixels, or D H W voxels {CHOSEN}"
     add("--crop-size", type=arg.natural, nargs="+", metavar="SIDE", help=crop)
-    strength = "basic: mirror left-right, tilt, zoom, contrast; strong: also turn, flip, noise (default: basic)"
+    strength = f"mirror: left-right; basic: also tilt, zoom, contrast; strong: also turn, flip, noise {CHOSEN}"
     add("--augment", choices=STRENGTHS, help=strength)
 
 

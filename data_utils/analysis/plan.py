@@ -42,6 +42,7 @@ MANY_IMAGES, WIDTH_OF_MANY = 5000, 64
 SCALES = (1.0, 0.75, 0.5, 0.33, 0.25)
 DETAIL_KEPT = 0.9  # mean IoU of the masks at a scale with themselves
 MASKS = 32  # that it is measured on
+IMAGES_A_MINUTE = 100  # from which on a short run sees each so rarely that more than mirroring harms
 PATCH_VOXELS = {True: 48 * 48 * 48, False: 128 * 128 * 128}  # of volumes
 VOLUMES_OF_STEP = 2
 SIDE_STEP = 32  # crops are a multiple of it
@@ -76,7 +77,8 @@ def plan_settings(info: DatasetInfo, asked: Mapping[str, Any]) -> dict[str, Any]
         settle("crop_size", patch_size(info, minutes))
     elif not asked["image_size"]:
         settle("crop_size", _crop_size(sizes * settings["scale"], CROPPED_PIXELS[short]))
-    settle("augment", DEFAULTS["augment"])
+    seen_rarely = short and not volumes and len(info.train) >= IMAGES_A_MINUTE * minutes
+    settle("augment", "mirror" if seen_rarely else DEFAULTS["augment"])
     if not asked["encoder"]:
         settle("base_channels", WIDTH_OF_MANY if len(info.train) >= MANY_IMAGES and not short else WIDTH[short])
     settle("block", "residual")

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-STRENGTHS = ("none", "basic", "strong")
+STRENGTHS = ("none", "mirror", "basic", "strong")
 ELASTIC = (2, 3, 3)
 ALIKE = 2  # spacings within this factor: a turn from one axis into the other keeps the detail of both
 
@@ -66,6 +66,10 @@ def draw(
     displacement = rng.standard_normal(ELASTIC)
     channel_contrast, channel_brightness = rng.uniform(-1, 1, (2, channels))
 
+    if strength == "mirror":
+        mirrored = np.eye(len(size))
+        mirrored[0, 0] = -1.0 if mirror_x < 0.5 else 1.0  # left and right
+        return Draw(mirrored)
     strong, elastic = strength == "strong", None
     gain, shift = np.full(channels, 1 + 0.2 * contrast), np.full(channels, 0.2 * brightness)
     if spacing is not None:

@@ -97,9 +97,9 @@ def test_rare_classes_of_more_than_two_are_weighted(tmp_path):
 
 def test_a_short_run_on_many_images_only_mirrors_them(tmp_path):
     info = load_info(write_pairs(tmp_path, 112, (16, 24)))  # 101 of them for training
-    assert planned(info, "--max-minutes", "1")["augment"] == "mirror"
-    assert planned(info, "--max-minutes", "1", "--augment", "basic").get("augment", "basic") == "basic"
-    assert planned(info, "--max-minutes", "2")["augment"] == planned(info)["augment"] == "basic"
+    assert planned(info, "--max-minutes", "3")["augment"] == "mirror"
+    assert "augment" not in planned(info, "--max-minutes", "3", "--augment", "basic")
+    assert planned(info, "--max-minutes", "4")["augment"] == planned(info)["augment"] == "basic"
 
 
 def test_a_stream_gets_the_defaults(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -10,8 +11,12 @@ from PIL import Image
 
 from data_utils.analysis import dataset_info
 from data_utils.analysis.dataset_info import DatasetInfo
+from data_utils.analysis.inspect import SplitInspection
+from data_utils.analysis.label_warnings import label_warnings
 from data_utils.analysis.validate import check_data
+from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
+from data_utils.sources.records import ListRecords
 from runtime.cache import cache_folder
 from runtime.errors import DataError
 
@@ -100,6 +105,17 @@ def test_what_looks_like_a_mistake_is_said_at_the_start(tmp_path):
     (line,) = load_info(folder, classes="0=a,1=b,37=c").warnings
     assert line.startswith("no validation mask holds c, which cannot be scored; choose the validation images")
     assert load_info(folder, ignore_index="37").warnings == ()
+
+
+def test_a_grey_validation_mask_holds_the_grey_classes_of_coloured_ones():
+    def split(kind: str, *values):
+        contents = {(kind, values): Counter()}
+        return SplitInspection(np.zeros((1, 2), int), np.zeros(1, int), contents=contents), ListRecords([])
+
+    splits = [split("colours", (0, 0, 0), (255, 0, 0)), split("greys", 0)]
+    class_map = ClassMap(("ground", "car"), ((0, 0, 0), (255, 0, 0)), None)
+    (line,) = label_warnings(splits, {}, class_map, named=True, ignored=True)
+    assert line.startswith("no validation mask holds car, which")
 
 
 def test_one_class_stored_in_two_ways_is_said_at_the_start(tmp_path):

@@ -41,12 +41,14 @@ def _rare_classes(splits: Splits, pixels: dict[MaskValue, int], rare: Sequence[M
 
 def _classes_without_score(splits: Splits, class_map: ClassMap, rare: Sequence[MaskValue]) -> Iterator[str]:
     """Classes, but `rare` ones, that training masks hold and no validation mask does."""
-    held = [
-        {key for _, values in inspection.contents for value in values for key in (value, as_grey(value))}
-        for inspection, _ in splits
-    ]
+    (training, _), (validation, _) = splits
+
+    def holds(inspection: SplitInspection, value: MaskValue) -> bool:
+        return any({value, as_grey(value)} & {*values} for _, values in inspection.contents)
+
     pairs = zip(class_map.values, class_map.names, strict=True)
-    missing = [name for value, name in pairs if value in held[0] - held[-1] - {*rare}]
+    found = [(value, name) for value, name in pairs if value not in rare and holds(training, value)]
+    missing = [name for value, name in found if not holds(validation, value)]
     if missing:
         yield (
             f"no validation mask holds {', '.join(missing)}, which cannot be scored; choose the validation images"

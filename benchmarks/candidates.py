@@ -12,8 +12,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import train
-from data_utils.loading import dataset
-from data_utils.loading.draws import Draw
 from train_utils import microbatch
 from unet import UNet
 from unet.config import IGNORE_INDEX
@@ -123,16 +121,6 @@ def augmented(change: Callable[[Tensor, Tensor, np.random.Generator], None]) -> 
     return patch
 
 
-def mirrored_only() -> None:
-    """Of what `--augment basic` draws for an image, the mirroring alone."""
-    draw = dataset.draw
-
-    def mirrored(*args, **settings) -> Draw:
-        return Draw(np.diag([np.sign(draw(*args, **settings).matrix[0, 0]), 1.0]))
-
-    dataset.draw = mirrored
-
-
 def gamma(images: Tensor, masks: Tensor, rng: np.random.Generator) -> None:
     """nnU-Net's gamma, 0.7 to 1.5, of three images in ten."""
     for number in np.flatnonzero(rng.random(len(images)) < 0.3):
@@ -216,7 +204,7 @@ CANDIDATES: dict[str, tuple[list[str], Callable[[], None] | None]] = {
     "copy-paste of the rarest class": ([], augmented(copy_paste())),
     "mirrored evaluation": ([], mirrored_evaluation),
     "no augmentation": (["--augment", "none"], None),
-    "mirrored only": ([], mirrored_only),
+    "mirrored only": (["--augment", "mirror"], None),
     "strong augmentation": (["--augment", "strong"], None),
     "scale 0.5": (["--scale", "0.5"], None),
     "scale 0.25": (["--scale", "0.25"], None),

@@ -4,7 +4,7 @@ import colorsys
 from collections.abc import Sequence
 
 import numpy as np
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, ImageFont
 
 from unet.config import MaskValue
 
@@ -75,7 +75,7 @@ def overlay(image: np.ndarray, mask: np.ndarray, colors: np.ndarray) -> np.ndarr
 def legend(names: Sequence[str], colors: np.ndarray) -> Image.Image:
     """A picture of the classes' names, each behind a square of its colour in overlays; class 0, untinted, has none."""
     lines = [f"{names[0]} (no tint)", *names[1:]]
-    width = max(ImageDraw.Draw(Image.new("RGB", (1, 1))).textlength(line) for line in lines)
+    width = max(map(ImageFont.load_default().getlength, lines))
     picture = Image.new("RGB", (2 * LINE + int(width), LINE * len(lines)), "white")
     draw = ImageDraw.Draw(picture)
     for number, line in enumerate(lines):

@@ -232,7 +232,9 @@ def find_unknown(inspection: SplitInspection, records: Records, class_map: Class
     for number, (kind, values) in enumerate(inspection.contents):
         keys: list[Any] = [(value,) * 3 if coloured and kind == "greys" else value for value in values]
         strange = [key for key in keys if key not in known]
-        for i in np.flatnonzero(inspection.members == number).tolist() if strange else ():
+        if not strange:
+            continue
+        for i in np.flatnonzero(inspection.members == number).tolist():
             text = f"{records[i]['name']}: mask values {show(strange)} belong to no class; classes are"
             remedy = "name them in --classes, give one as --ignore-index, or is it a lossy (JPEG) mask?"
             inspection.problems[i] = Problem("unknown mask value", f"{text} {show(class_map.values)}; {remedy}")

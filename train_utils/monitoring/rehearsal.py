@@ -165,18 +165,18 @@ class Rehearsal:
         if self._scale is not None:
             self.accelerator.scaler.load_state_dict(self._scale)
         found = on_main(self.accelerator, self._count)
-        times = self.times
+        times, steps = self.times, max(1, found)
         say(
             f"time: a step takes {times.step:.3g} s, an evaluation {times.evaluation:.3g} s, a save {times.save:.3g} s:"
-            f" {max(1, found)} steps fit (the same as --max-steps {max(1, found)})"
+            f" {steps} steps fit (the same as --max-steps {steps})"
         )
-        if found < FEW_STEPS:
+        if steps < FEW_STEPS:
             minutes = math.ceil(GOOD_STEPS * times.step / 60 / PLANNED)
             say(
-                f"time: {max(1, found)} steps are few and may give poor masks; {GOOD_STEPS:,} steps take at least"
+                f"time: {steps} steps are few and may give poor masks; {GOOD_STEPS:,} steps take at least"
                 f" {minutes} minutes here"
             )
-        return max(1, found)
+        return steps
 
     def _count(self) -> int:
         left = PLANNED * self.seconds - (time.time() - psutil.Process().create_time())

@@ -105,6 +105,41 @@ def tversky(missed: float = 0.7) -> None:
     SegmentationLoss.sums = sums
 
 
+def lovasz() -> None:
+    """Lovasz-softmax (Berman et al. 2018, arXiv:1705.08790) instead of Dice, of each class an image's truth has."""
+    whole = SegmentationLoss.sums
+
+    def sums(self, logits, masks):
+        pixels, _ = whole(self, logits, masks)
+        regions = logits.new_zeros((), dtype=torch.float32)
+        for scores, mask in zip(logits.float().softmax(dim=1), masks, strict=True):
+            scores, mask = scores[:, mask != self.ignore_index], mask[mask != self.ignore_index]
+            for index in mask.unique():
+                truth = (mask == index).float()
+                errors, order = (truth - scores[index]).abs().sort(descending=True)
+                hits, misses = truth[order].cumsum(dim=0), (1 - truth[order]).cumsum(dim=0)
+                jaccard = 1 - (truth.sum() - hits) / (truth.sum() + misses)
+                regions = regions + (errors * jaccard.diff(prepend=jaccard.new_zeros(1))).sum()
+        return torch.stack([pixels, regions])
+
+    SegmentationLoss.sums = sums
+
+
+def logit_adjustment() -> None:
+    """Menon et al. 2021, arXiv:2007.07314: training adds the logarithm of each class's frequency to its logit."""
+    whole, prior = SegmentationLoss.sums, []
+
+    def frequencies(_: object, pixels: list[int]) -> Tensor:
+        counts = torch.tensor(pixels, dtype=torch.float32).clamp_min(1)
+        prior.append((counts / counts.sum()).log().view(1, -1, 1, 1))
+        return torch.ones(len(pixels))
+
+    def sums(self, logits, masks):
+        return whole(self, logits.float() + prior[0], masks) if torch.is_grad_enabled() else whole(self, logits, masks)
+
+    train.class_weight_tensor, SegmentationLoss.sums = frequencies, sums
+
+
 def augmented(change: Callable[[Tensor, Tensor, np.random.Generator], None]) -> Callable[[], None]:
     """`change` does more to each batch of images (B, C, H, W) and masks (B, H, W), in place."""
 
@@ -155,6 +190,36 @@ def copy_paste() -> Callable[[Tensor, Tensor, np.random.Generator], None]:
     return paste
 
 
+def cutmix() -> Callable[[Tensor, Tensor, np.random.Generator], None]:
+    """Yun et al. 2019, arXiv:1905.04899: every second image gets a rectangle of the image before it."""
+    seen: list[tuple[Tensor, Tensor]] = []
+
+    def mix(images: Tensor, masks: Tensor, rng: np.random.Generator) -> None:
+        for image, mask in zip(images, masks, strict=True):
+            whole = image.clone(), mask.clone()
+            if seen and rng.random() < 0.5 and seen[0][1].shape == mask.shape:
+                share, (height, width) = rng.beta(1, 1) ** 0.5, mask.shape
+                sides = int(share * height), int(share * width)
+                top, left = rng.integers(0, height - sides[0] + 1), rng.integers(0, width - sides[1] + 1)
+                box = ..., slice(top, top + sides[0]), slice(left, left + sides[1])
+                image[box], mask[box] = seen[0][0][box], seen[0][1][box]
+            seen[:] = [whole]
+
+    return mix
+
+
+def random_scale(images: Tensor, masks: Tensor, rng: np.random.Generator) -> None:
+    """Each image at half to twice its size, cut to where it was, with its own grey and no class around it."""
+    for image, mask in zip(images, masks, strict=True):
+        zoom, middle = 2 ** rng.uniform(-1, 1), image.mean(dim=(1, 2), keepdim=True)
+        corner = torch.tensor(rng.uniform(-1, 1, 2), dtype=torch.float32) * abs(1 - 1 / zoom)
+        turn = torch.cat([torch.eye(2) / zoom, corner[:, None]], dim=1)[None]
+        grid = F.affine_grid(turn, [1, 1, *mask.shape], align_corners=False)
+        ground = mask[None, None].float() - IGNORE_INDEX  # outside is 0, which stands for no class
+        image[:] = middle + F.grid_sample((image - middle)[None], grid, align_corners=False)[0]
+        mask[:] = F.grid_sample(ground, grid, "nearest", align_corners=False)[0, 0].long() + IGNORE_INDEX
+
+
 def mirrored_evaluation() -> None:
     """Probabilities are the mean of an image's and its mirror image's."""
     forward = UNet.forward
@@ -199,9 +264,13 @@ CANDIDATES: dict[str, tuple[list[str], Callable[[], None] | None]] = {
     "Kaiming initialisation": ([], kaiming),
     "label smoothing 0.1": ([], label_smoothing),
     "Tversky 0.7 instead of Dice": ([], tversky),
+    "Lovasz-softmax instead of Dice": ([], lovasz),
+    "logit adjustment": ([], logit_adjustment),
     "gamma": ([], augmented(gamma)),
     "low resolution": ([], augmented(low_resolution)),
     "copy-paste of the rarest class": ([], augmented(copy_paste())),
+    "CutMix": ([], augmented(cutmix())),
+    "random scale 0.5 to 2": ([], augmented(random_scale)),
     "mirrored evaluation": ([], mirrored_evaluation),
     "no augmentation": (["--augment", "none"], None),
     "mirrored only": (["--augment", "mirror"], None),

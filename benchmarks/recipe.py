@@ -4,18 +4,17 @@ python benchmarks/recipe.py rates DATA RESULTS
 python benchmarks/recipe.py run DATA RESULTS --minutes 3 --seeds 0 1 2
 python benchmarks/recipe.py table RESULTS
 
-DATA holds the folders `camvid` and `isbi2012`. Cracks in pavement are drawn into RESULTS; train.py's own shapes, the
-fourth set, are learnt in a minute (`--minutes 1 --sets shapes`). `rates` measures how many steps each candidate makes
-in a minute of one core's time. `run` trains each candidate for as many steps as fit into the minutes, whatever else the
-machine does meanwhile, in the precision of accelerate's environment variables; whose rate was not measured, for it
-costs what the recipe does, has the recipe's. What stands in RESULTS/scores.jsonl is not trained again. `table` prints
-the means over the seeds, and mean and standard deviation of the paired differences to the recipe. What each candidate
-changes is in benchmarks/candidates.py; `--candidates "a + b"` makes both changes.
+DATA holds the folders `camvid` and `isbi2012`; benchmarks/sets.py names more sets for `--sets`. Cracks in pavement are
+drawn into RESULTS; train.py's own shapes are learnt in a minute (`--minutes 1 --sets shapes`). `rates` measures how
+many steps each candidate makes in a minute of one core's time. `run` trains each candidate for as many steps as fit
+into the minutes, whatever else the machine does meanwhile, in the precision of accelerate's environment variables;
+whose rate was not measured, for it costs what the recipe does, has the recipe's. What stands in RESULTS/scores.jsonl is
+not trained again. `table` prints the means over the seeds, and mean and standard deviation of the paired differences to
+the recipe. What each candidate changes is in benchmarks/candidates.py; `--candidates "a + b"` makes both changes.
 """
 
 import argparse
 import json
-import math
 import os
 import statistics
 import subprocess
@@ -25,12 +24,12 @@ import time
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFilter
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import train
 from benchmarks.candidates import CANDIDATES, changes
+from benchmarks.sets import SETS, prepare
 
 TRIAL = 25  # steps, of which the median counts
 RARELY = "1000000"
@@ -38,59 +37,12 @@ COMMON = ["--plan", "none", "--tracker", "none", "--num-workers", "0", "--eval-e
 COMMON += ["--checkpoint-every", RARELY, "--log-every", RARELY]
 RECIPE = ["--loss", "ce+logdice", "--deep-supervision", "--block", "residual", "--batch-size", "2"]
 RECIPE += ["--base-channels", "16"]
-SETS = {  # as the plan sees them in a short run
-    "camvid": ["--ignore-index", "11", "--scale", "0.33"],
-    "isbi": ["--classes", "0=membrane,255=cell", "--scale", "0.5"],
-    "cracks": ["--crop-size", "192", "192"],
-    "shapes": [],
-}
-TRAINING_SLICES = 24  # of ISBI's 30; the last six validate
 
 
-def prepare(data: Path, results: Path) -> dict[str, list[str]]:
-    """The flags that name each data set: ISBI is split by links, cracks are drawn."""
-    folders = {"camvid": data / "camvid", "isbi": results / "isbi", "cracks": results / "cracks"}
-    if not folders["isbi"].exists():
-        for kind in ("images", "masks"):
-            for number, file in enumerate(sorted((data / "isbi2012" / kind).iterdir())):
-                part = folders["isbi"] / ("train" if number < TRAINING_SLICES else "val") / kind
-                part.mkdir(parents=True, exist_ok=True)
-                (part / file.name).symlink_to(file.resolve())
-    if not folders["cracks"].exists():
-        for part, count, first in (("train", 60, 0), ("val", 20, 1000)):
-            for kind in ("images", "masks"):
-                (folders["cracks"] / part / kind).mkdir(parents=True)
-            for number in range(count):
-                pictures = draw_cracks(np.random.default_rng([1, first + number]))
-                for kind, picture in zip(("images", "masks"), pictures, strict=True):
-                    picture.save(folders["cracks"] / part / kind / f"{number}.png")
-    return {name: ["--dataset", str(folders.get(name, name)), *RECIPE, *flags] for name, flags in SETS.items()}
-
-
-def draw_cracks(rng: np.random.Generator) -> tuple[Image.Image, Image.Image]:
-    """A picture of 240 x 320 and its mask: thin dark lines, 2% of the pixels, on uneven, noisy ground with stains."""
-    height, width = 240, 320
-    light = Image.fromarray(rng.uniform(100, 160, (6, 8)).astype(np.uint8)).resize((width, height), Image.BICUBIC)
-    coarse = Image.fromarray(rng.normal(0, 14, (height // 3, width // 3)).astype(np.float32)).resize((width, height))
-    ground = np.asarray(light, np.float32) + rng.normal(0, 18, (height, width)) + np.asarray(coarse)
-    stains, mask = Image.new("L", (width, height)), Image.new("L", (width, height))
-    for _ in range(rng.integers(2, 7)):
-        x, y, r = rng.uniform(0, width), rng.uniform(0, height), rng.uniform(4, 25)
-        box = (x - r, y - r * rng.uniform(0.3, 1), x + r, y + r)
-        ImageDraw.Draw(stains).ellipse(box, fill=int(rng.integers(20, 60)))
-    for _ in range(rng.integers(1, 4)):
-        x, y, angle = rng.uniform(0, width), rng.uniform(0, height), rng.uniform(0, 2 * math.pi)
-        thickness = int(rng.integers(1, 5))
-        for _ in range(rng.integers(15, 45)):
-            angle += rng.normal(0, 0.4)
-            end = x + 8 * math.cos(angle), y + 8 * math.sin(angle)
-            ImageDraw.Draw(mask).line((x, y, *end), fill=1, width=thickness)
-            x, y = end
-    soft = np.asarray(stains.filter(ImageFilter.GaussianBlur(3)), np.float32)
-    dark = np.asarray(mask.point(lambda v: 255 * v).filter(ImageFilter.GaussianBlur(0.7)), np.float32) / 255
-    grey = ground - soft - dark * rng.uniform(25, 60)
-    colour = np.stack([grey * factor for factor in rng.uniform(0.92, 1.08, 3)], axis=-1)
-    return Image.fromarray(colour.clip(0, 255).astype(np.uint8)), mask
+def settings(args: argparse.Namespace) -> dict[str, list[str]]:
+    """The flags of the recipe on each set."""
+    folders = prepare(args.data, args.results, set(args.sets) - {"shapes"})
+    return {name: ["--dataset", str(folders.get(name, name)), *RECIPE, *SETS[name]] for name in args.sets}
 
 
 def trained(flags: list[str], candidate: str, steps: int, seed: int) -> tuple[dict, float]:
@@ -110,9 +62,9 @@ def rates(args: argparse.Namespace) -> None:
     os.environ["ACCELERATE_MIXED_PRECISION"] = "no"
     file = args.results / "rates.json"
     found = json.loads(file.read_text()) if file.exists() else {}
-    for name, flags in prepare(args.data, args.results).items():
+    for name, flags in settings(args).items():
         for candidate in args.candidates:
-            if name in args.sets and candidate not in found.setdefault(name, {}):
+            if candidate not in found.setdefault(name, {}):
                 found[name][candidate] = 60 / trained(flags, candidate, TRIAL, seed=0)[1]
                 print(f"{name}, {candidate}: {found[name][candidate]:.0f} steps a minute", flush=True)
                 file.write_text(json.dumps(found, indent=2))
@@ -121,7 +73,7 @@ def rates(args: argparse.Namespace) -> None:
 def run(args: argparse.Namespace) -> None:
     """Scores of each candidate, set and seed, a line each in RESULTS/scores.jsonl."""
     os.environ["OMP_NUM_THREADS"] = "1"
-    sets, found = prepare(args.data, args.results), json.loads((args.results / "rates.json").read_text())
+    sets, found = settings(args), json.loads((args.results / "rates.json").read_text())
     file = args.results / "scores.jsonl"
     for seed in args.seeds:
         for candidate in args.candidates:
@@ -193,7 +145,7 @@ def main() -> None:
         if work is not table:
             command.add_argument("data", type=Path)
             command.add_argument("--candidates", nargs="+", default=list(CANDIDATES))
-            command.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
+            command.add_argument("--sets", nargs="+", choices=SETS, default=["camvid", "isbi", "cracks", "shapes"])
         command.add_argument("results", type=Path)
         if work is not rates:
             command.add_argument("--minutes", type=float, default=3)

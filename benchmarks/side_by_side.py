@@ -2,8 +2,8 @@
 
 python benchmarks/side_by_side.py DATA RESULTS --pytorch-unet CHECKOUT --minutes 10
 
-CHECKOUT is of https://github.com/milesial/Pytorch-UNet, DATA holds the folders `camvid` and `isbi2012`; a third set,
-cracks in pavement, is drawn into RESULTS. Each program has one thread and the precision of accelerate's environment
+CHECKOUT is of https://github.com/milesial/Pytorch-UNet. What DATA holds is said in benchmarks/sets.py; the set `cracks`
+is drawn into RESULTS. Each program has one thread and the precision of accelerate's environment
 variables (`--amp` for Pytorch-UNet). Minutes are processor time of the main process, so that it does not matter what
 else the machine does. Both read the same RGB files; CamVid's void is 255 in the masks.
 
@@ -30,14 +30,19 @@ from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.recipe import prepare
+from benchmarks.sets import prepare
 from benchmarks.train import precision, write_stand_ins
 from unet.metrics import confusion_matrix
 
 ROOT = Path(__file__).resolve().parent.parent
 VOID = 255
-CLASSES = {"camvid": [*range(11)], "isbi": [0, 255], "cracks": [0, 1]}  # mask values that are scored
-OUTPUTS = {"camvid": 12, "isbi": 2, "cracks": 2}  # of Pytorch-UNet, to which void is a class
+CLASSES = {  # mask values that are scored
+    "camvid": [*range(11)],
+    "isbi": [0, 255],
+    "cracks": [0, 1],
+    "people": [0, 255],
+    "pavement": [0, 1],
+}
 FOREVER = "1000000"
 WANDB = """
 import os, sys, time
@@ -91,7 +96,8 @@ def start_theirs(data: Path, folder: Path, args: argparse.Namespace) -> tuple[li
     (folder / "data" / "masks").symlink_to(data / "train" / "masks")
     write_stand_ins(folder / "stand_ins")
     (folder / "stand_ins" / "wandb.py").write_text(WANDB)
-    command = [args.pytorch_unet / "train.py", "--classes", OUTPUTS[data.name], "--epochs", FOREVER]
+    outputs = len(CLASSES[data.name]) + (data.name == "camvid")  # to Pytorch-UNet void is a class
+    command = [args.pytorch_unet / "train.py", "--classes", outputs, "--epochs", FOREVER]
     path = os.pathsep.join(map(str, [folder / "stand_ins", args.pytorch_unet]))
     variables = {"PYTHONPATH": path, "MINUTES": str(args.minutes), "CHECKPOINT": str(folder / "weights.pth")}
     return [*command, *([] if precision() == "no" else ["--amp"])], variables
@@ -158,12 +164,12 @@ def main() -> None:
     args = parser.parse_args()
     args.pytorch_unet = args.pytorch_unet.resolve()
     os.environ["OMP_NUM_THREADS"] = "1"
-    sources = prepare(args.data, args.results)
+    sources = prepare(args.data, args.results, args.sets)
     results = (args.results / "side_by_side").resolve()
     for name in args.sets:
         data, folder = results / "sets" / name, results / f"{name}-{args.minutes:g}"
         if not data.exists():
-            write_set(Path(sources[name][1]), data, name)
+            write_set(sources[name], data, name)
         for program in args.programs:
             steps = run_train(program, data, folder / program, args)
             found = score(folder / program / MODELS[program], data, folder / program / "masks")

@@ -14,9 +14,11 @@ from torch.utils._pytree import tree_leaves
 from benchmarks.candidates import CANDIDATES, changes
 from benchmarks.mixed_sizes import SIZES, losses, seen, write_photographs
 from benchmarks.roofline import CAST_BYTES, NORM, RELU, WEIGHT_BYTES, layout_seconds, other_bytes
+from benchmarks.sets import prepare
 from benchmarks.side_by_side import VOID, class_iou
 from benchmarks.train import step_seconds, write_stand_ins
 from unet import UNet, UNetConfig
+from unet.losses import SegmentationLoss
 
 SMALL = UNetConfig(base_channels=8, depth=2)
 OPERATORS = ("relu_", "threshold_backward", "cat", "add.Tensor", "max_pool2d_with_indices")
@@ -49,6 +51,26 @@ def test_a_candidate_of_the_recipe_may_be_several_changes():
     flags, patches = changes("scale 0.5 + gamma + batches of 4")
     assert flags == ["--scale", "0.5", "--batch-size", "4"] and patches == [CANDIDATES["gamma"][1]]
     assert changes("recipe") == ([], [])
+
+
+def test_lovasz_of_a_prediction_without_doubt_is_one_minus_the_iou(monkeypatch):
+    monkeypatch.setattr(SegmentationLoss, "sums", SegmentationLoss.sums)
+    CANDIDATES["Lovasz-softmax instead of Dice"][1]()
+    truth, found = torch.tensor([[[0, 0, 1, 1, 255]]]), torch.tensor([[[0, 1, 1, 1, 0]]])
+    logits = 100.0 * torch.nn.functional.one_hot(found, 3).movedim(-1, 1)
+    regions = SegmentationLoss(3, "ce+logdice").sums(logits, truth)[1]
+    assert regions.item() == pytest.approx((1 - 1 / 2) + (1 - 2 / 3))  # of classes 0 and 1; 2 is not in the truth
+
+
+def test_every_fifth_photograph_validates(tmp_path):
+    for folder, ending in (("Training_Images", "jpg"), ("Ground_Truth", "png")):
+        (tmp_path / "people" / folder).mkdir(parents=True)
+        for number in range(1, 12):
+            (tmp_path / "people" / folder / f"{number}.{ending}").touch()
+    folder = prepare(tmp_path, tmp_path / "results", ["people"])["people"]
+    for kind in ("images", "masks"):
+        assert sorted(int(file.stem) for file in (folder / "val" / kind).iterdir()) == [5, 10]
+        assert len(list((folder / "train" / kind).iterdir())) == 9
 
 
 def test_scores_side_by_side_leave_out_void_and_punish_its_prediction(tmp_path):

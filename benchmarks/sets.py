@@ -1,0 +1,110 @@
+"""The data sets of the benchmarks, as folders that train.py reads.
+
+DATA/camvid          CamVid: `train` and `val`, each with `images` and `masks`; class 11 is void
+DATA/isbi2012        ISBI 2012: `images` and `masks`; the first 24 slices train, the last six validate
+DATA/people          photographs of people, a checkout of https://github.com/VikramShenoy97/Human-Segmentation-Dataset
+DATA/pavement        cracks in pavement, a checkout of https://github.com/cuilimeng/CrackForest-dataset
+
+Of people and pavement every fifth image validates. Cracks are drawn; `shapes` are train.py's own.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFilter
+from scipy.io import loadmat
+
+SETS = {  # the flags that the plan chooses in a short run
+    "camvid": ["--ignore-index", "11", "--scale", "0.33"],
+    "isbi": ["--classes", "0=membrane,255=cell", "--scale", "0.5"],
+    "cracks": ["--crop-size", "192", "192"],
+    "shapes": [],
+    "people": ["--scale", "0.25"],
+    "pavement": ["--scale", "0.75", "--crop-size", "192", "192"],
+}
+TRAINING_SLICES = 24  # of ISBI's 30
+CRACK = 2  # in CrackForest's ground truth
+
+
+def prepare(data: Path, results: Path, names: Iterable[str]) -> dict[str, Path]:
+    """The folder of each set, written into `results` where DATA's own does not do."""
+    folders = {}
+    for name in names:
+        folders[name] = results / name if name in WRITERS else data / name
+        if name in WRITERS and not folders[name].exists():
+            for part in ("train", "val"):
+                for kind in ("images", "masks"):
+                    (folders[name] / part / kind).mkdir(parents=True)
+            WRITERS[name](data, folders[name])
+    return folders
+
+
+def link_slices(data: Path, folder: Path) -> None:
+    for kind in ("images", "masks"):
+        for number, file in enumerate(sorted((data / "isbi2012" / kind).iterdir())):
+            part = "train" if number < TRAINING_SLICES else "val"
+            (folder / part / kind / file.name).symlink_to(file.resolve())
+
+
+def link_people(data: Path, folder: Path) -> None:
+    files = sorted((data / "people" / "Training_Images").glob("*.jpg"), key=lambda file: int(file.stem))
+    for number, image in enumerate(files):
+        mask = data / "people" / "Ground_Truth" / f"{image.stem}.png"
+        for kind, file in (("images", image), ("masks", mask)):
+            (folder / part_of(number) / kind / file.name).symlink_to(file.resolve())
+
+
+def write_pavement(data: Path, folder: Path) -> None:
+    for number, file in enumerate(sorted((data / "pavement" / "groundTruth").glob("*.mat"))):
+        image = data / "pavement" / "image" / f"{file.stem}.jpg"
+        (folder / part_of(number) / "images" / image.name).symlink_to(image.resolve())
+        cracks = loadmat(file)["groundTruth"][0, 0]["Segmentation"] == CRACK
+        Image.fromarray(cracks.astype(np.uint8)).save(folder / part_of(number) / "masks" / f"{file.stem}.png")
+
+
+def part_of(number: int) -> str:
+    return "val" if number % 5 == 4 else "train"
+
+
+def write_cracks(_: Path, folder: Path) -> None:
+    for part, count, first in (("train", 60, 0), ("val", 20, 1000)):
+        for number in range(count):
+            pictures = draw_cracks(np.random.default_rng([1, first + number]))
+            for kind, picture in zip(("images", "masks"), pictures, strict=True):
+                picture.save(folder / part / kind / f"{number}.png")
+
+
+def draw_cracks(rng: np.random.Generator) -> tuple[Image.Image, Image.Image]:
+    """A picture of 240 x 320 and its mask: thin dark lines, 2% of the pixels, on uneven, noisy ground with stains."""
+    height, width = 240, 320
+    light = Image.fromarray(rng.uniform(100, 160, (6, 8)).astype(np.uint8)).resize((width, height), Image.BICUBIC)
+    coarse = Image.fromarray(rng.normal(0, 14, (height // 3, width // 3)).astype(np.float32)).resize((width, height))
+    ground = np.asarray(light, np.float32) + rng.normal(0, 18, (height, width)) + np.asarray(coarse)
+    stains, mask = Image.new("L", (width, height)), Image.new("L", (width, height))
+    for _ in range(rng.integers(2, 7)):
+        x, y, r = rng.uniform(0, width), rng.uniform(0, height), rng.uniform(4, 25)
+        box = (x - r, y - r * rng.uniform(0.3, 1), x + r, y + r)
+        ImageDraw.Draw(stains).ellipse(box, fill=int(rng.integers(20, 60)))
+    for _ in range(rng.integers(1, 4)):
+        x, y, angle = rng.uniform(0, width), rng.uniform(0, height), rng.uniform(0, 2 * math.pi)
+        thickness = int(rng.integers(1, 5))
+        for _ in range(rng.integers(15, 45)):
+            angle += rng.normal(0, 0.4)
+            end = x + 8 * math.cos(angle), y + 8 * math.sin(angle)
+            ImageDraw.Draw(mask).line((x, y, *end), fill=1, width=thickness)
+            x, y = end
+    soft = np.asarray(stains.filter(ImageFilter.GaussianBlur(3)), np.float32)
+    dark = np.asarray(mask.point(lambda v: 255 * v).filter(ImageFilter.GaussianBlur(0.7)), np.float32) / 255
+    grey = ground - soft - dark * rng.uniform(25, 60)
+    colour = np.stack([grey * factor for factor in rng.uniform(0.92, 1.08, 3)], axis=-1)
+    return Image.fromarray(colour.clip(0, 255).astype(np.uint8)), mask
+
+
+WRITERS: dict[str, Callable[[Path, Path], None]] = {
+    "isbi": link_slices,
+    "people": link_people,
+    "pavement": write_pavement,
+    "cracks": write_cracks,
+}

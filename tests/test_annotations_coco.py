@@ -137,6 +137,7 @@ def test_crowds_are_ignored_where_no_object_lies_on_them(tmp_path):
     assert ((mask == 255) == (disc(10, 15, 8) == 1) & (mask != 1)).all() and (mask == 255).any()
     info = load_dataset_info(DataConfig(str(tmp_path)))
     assert info.class_map.ignore_value == 255 and info.class_map.names == ("background", "ant", "cat", "bee")
+    assert any(line.startswith("2 of 4 annotated objects are crowds (iscrowd 1), and their") for line in info.warnings)
     assert "         2  ant\n         0  cat" in check_data(DataConfig(str(tmp_path)))[0]  # a crowd is no object
 
 

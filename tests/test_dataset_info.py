@@ -100,7 +100,7 @@ def test_what_looks_like_a_mistake_is_said_at_the_start(tmp_path):
     stray[0, 0] = 37
     Image.fromarray(stray).save(folder / "masks" / "cell_03.png")
     (line,) = load_info(folder).warnings
-    assert "0.01% of all mask pixels, became classes: 37 (1 pixels, in 1 masks, the first is cell_03.png);" in line
+    assert "0.01% of all mask pixels, became classes: 37 (pixels: 1; masks: 1, the first is cell_03.png);" in line
     assert "to check: rare mask values, each less than 0.01%" in check_data(DataConfig(str(folder)))[0]
     (line,) = load_info(folder, classes="0=a,1=b,37=c").warnings
     assert line.startswith("no validation mask holds c, which cannot be scored; choose the validation images")
@@ -124,7 +124,7 @@ def test_one_class_stored_in_two_ways_is_said_at_the_start(tmp_path):
     Image.fromarray(mask).save(folder / "masks" / "cell_05.png")
     (line,) = load_info(folder).warnings
     assert line.startswith(
-        "some masks hold 1 (in 7 masks, the first is cell_00.png), others 255 (in 1 masks, the first"
+        "some masks hold 1 (masks: 7, the first is cell_00.png), others 255 (masks: 1, the first"
     )
     both = np.where(np.array(Image.open(folder / "masks" / "cell_04.png")), 255, 1).astype(np.uint8)
     Image.fromarray(both).save(folder / "masks" / "cell_04.png")  # so 255 is a border

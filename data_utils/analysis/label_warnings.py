@@ -22,15 +22,15 @@ def label_warnings(
     lines = [] if ignored else [*_mixed_binary_encodings(splits)]
     total = sum(pixels.values())
     rare = [] if named else [value for value in class_map.values if pixels.get(value, 0) < RARE * total]
-    lines += [*_resized_masks(splits), *_mixed_depths(splits), *_classes_without_score(splits, class_map, rare)]
-    return (*lines, *_rare_classes(splits, pixels, rare))
+    lines += [*_crowds(splits), *_resized_masks(splits), *_mixed_depths(splits)]
+    return (*lines, *_classes_without_score(splits, class_map, rare), *_rare_classes(splits, pixels, rare))
 
 
 def _rare_classes(splits: Splits, pixels: dict[MaskValue, int], rare: Sequence[MaskValue]) -> Iterator[str]:
     """Classes found in the masks with so few pixels that they may be mistakes."""
     if rare:
         shown = [
-            f"{show([value])} ({pixels.get(value, 0)} pixels, {_masks_with(value, splits)})" for value in rare[:SHOWN]
+            f"{show([value])} (pixels: {pixels.get(value, 0)}; {_masks_with(value, splits)})" for value in rare[:SHOWN]
         ]
         yield (
             f"rare mask values, each less than {RARE:.2%} of all mask pixels, became classes:"
@@ -67,7 +67,7 @@ def _masks_with(value: MaskValue, splits: Splits) -> str:
         count += len(members)
         if first is None and len(members):
             first = records[int(members[0])]["name"]
-    return f"in {count} masks, the first is {first}"
+    return f"masks: {count}, the first is {first}"
 
 
 def _mixed_binary_encodings(splits: Splits) -> Iterator[str]:
@@ -77,6 +77,18 @@ def _mixed_binary_encodings(splits: Splits) -> Iterator[str]:
         yield (
             f"some masks hold 1 ({_masks_with(1, splits)}), others 255 ({_masks_with(IGNORE_INDEX, splits)}), and"
             " none holds both: 255 is ignored now; if both mean one class, store it as the same value in all masks"
+        )
+
+
+def _crowds(splits: Splits) -> Iterator[str]:
+    """Objects of annotation files that are ignored."""
+    summaries = {id(records.annotations): records.annotations for _, records in splits if records.annotations}
+    crowds = sum(summary.crowds for summary in summaries.values())
+    if crowds:
+        total = crowds + sum(sum(summary.instances.values()) for summary in summaries.values())
+        yield (
+            f"{crowds} of {total} annotated objects are crowds (iscrowd 1), and their pixels count neither in the loss"
+            " nor in the scores; some tools write what was painted with a brush as crowds: set iscrowd to 0 there"
         )
 
 

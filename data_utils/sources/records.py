@@ -21,12 +21,16 @@ class Record(TypedDict):
 
 
 class AnnotationSummary(NamedTuple):
-    """What annotation files hold: their format, images with and without objects, objects of each class by its name."""
+    """What annotation files hold: their format, images with and without objects, objects of each class by its name.
+
+    `crowds` are objects that only mark where nothing counts.
+    """
 
     format: str
     annotated: int
     empty: int
     instances: dict[str, int]
+    crowds: int = 0
 
 
 class Records(ABC):

@@ -83,7 +83,8 @@ class CocoRecords(Records):
         )
         instances = {names[value]: counts[value] for value in values.values() if value}
         annotated = sum(map(bool, objects))
-        self.annotations = AnnotationSummary("COCO", annotated, len(objects) - annotated, instances)
+        crowds = sum(bool(entry.get("iscrowd")) for some in objects for entry in some)
+        self.annotations = AnnotationSummary("COCO", annotated, len(objects) - annotated, instances, crowds)
 
     def __len__(self) -> int:
         return len(self.names)

@@ -123,9 +123,7 @@ def test_one_class_stored_in_two_ways_is_said_at_the_start(tmp_path):
     mask = np.array(Image.open(folder / "masks" / "cell_05.png")) * 255
     Image.fromarray(mask).save(folder / "masks" / "cell_05.png")
     (line,) = load_info(folder).warnings
-    assert line.startswith(
-        "some masks hold 1 (masks: 7, the first is cell_00.png), others 255 (masks: 1, the first"
-    )
+    assert line.startswith("some masks hold 1 (masks: 7, the first is cell_00.png), others 255 (masks: 1, the first")
     both = np.where(np.array(Image.open(folder / "masks" / "cell_04.png")), 255, 1).astype(np.uint8)
     Image.fromarray(both).save(folder / "masks" / "cell_04.png")  # so 255 is a border
     assert load_info(folder).warnings == ()

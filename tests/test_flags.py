@@ -371,7 +371,7 @@ def check_init_from(run, folder, monkeypatch):
     assert any(not torch.equal(run().weights(0)[name], weight) for name, weight in source.model.items())
 
 
-@checks("--encoder", "--encoder-weights", "--freeze-encoder", "--encoder-lr-factor")
+@checks("--encoder", "--encoder-weights", "--freeze-encoder", "--no-freeze-encoder", "--encoder-lr-factor")
 def check_encoder(run, folder, monkeypatch):
     encoder = write_encoder(folder / "tiny-resnet")
 

@@ -102,6 +102,17 @@ def test_a_short_run_on_many_images_only_mirrors_them(tmp_path):
     assert planned(info, "--max-minutes", "4")["augment"] == planned(info)["augment"] == "basic"
 
 
+def test_a_very_short_run_freezes_a_pretrained_encoder(tmp_path):
+    info, encoder = load_info(write_pairs(tmp_path, 10, (16, 24))), ("--encoder", "resnet", "--max-minutes")
+    settings = planned(info, *encoder, "14")
+    assert settings["freeze_encoder"] is True and " --freeze-encoder " in as_flags(settings)
+    assert " --no-freeze-encoder " in as_flags(planned(info, *encoder, "15"))
+    for flags in (("--encoder-weights", "random"), ("--encoder-lr-factor", "0.1")):
+        assert planned(info, *encoder, "14", *flags)["freeze_encoder"] is False
+    assert "freeze_encoder" not in planned(info, *encoder, "14", "--no-freeze-encoder")
+    assert planned(info, "--max-minutes", "14")["freeze_encoder"] is None
+
+
 def test_a_stream_gets_the_defaults(tmp_path):
     info = load_info(write_pairs(tmp_path, 10, (64, 64)))
     info.train.sizes[:] = 0

@@ -182,7 +182,7 @@ def _add_model_flags(group: Group) -> None:
     add("--encoder", help="backbone of transformers: a folder, or a Hub id such as microsoft/resnet-50")
     weights = "what --encoder starts from (default: pretrained)"
     add("--encoder-weights", choices=("pretrained", "random"), help=weights)
-    add("--freeze-encoder", action="store_true", help="train only the decoder: faster, less memory")
+    add("--freeze-encoder", action=argparse.BooleanOptionalAction, help=f"train only the decoder {CHOSEN}")
     add("--base-channels", type=arg.natural, metavar="N", help=f"channels of the first level {CHOSEN}")
     levels = source.format("4, with --encoder its levels")
     add("--depth", type=arg.natural, metavar="N", help=f"how often the sides are halved {levels}")

@@ -173,7 +173,7 @@ def run_settings(
         **architecture,
         **json.loads(json.dumps({name: getattr(model, name) for name in AXES})),
         "encoder": args.encoder and Path(args.encoder).name,  # wherever it is now: its weights are the run's
-        "freeze_encoder": args.freeze_encoder,
+        "freeze_encoder": bool(args.freeze_encoder),
         "deep supervision": args.deep_supervision,
         "data set": info.fingerprint(),
         "batch size": args.batch_size,

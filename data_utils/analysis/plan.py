@@ -22,6 +22,7 @@ DEFAULTS: dict[str, Any] = {  # without a plan: the original U-Net on images as 
     "scale": 1.0,
     "crop_size": None,
     "augment": "basic",
+    "freeze_encoder": None,  # no
     "base_channels": None,  # UNetConfig's, or what suits an encoder
     "block": None,
     "batch_size": 4,
@@ -79,7 +80,10 @@ def plan_settings(info: DatasetInfo, asked: Mapping[str, Any]) -> dict[str, Any]
         settle("crop_size", _crop_size(sizes * settings["scale"], CROPPED_PIXELS[short]))
     seen_rarely = short and not volumes and len(info.train) >= IMAGES_A_MINUTE * minutes
     settle("augment", "mirror" if seen_rarely else DEFAULTS["augment"])
-    if not asked["encoder"]:
+    if asked["encoder"]:
+        must_learn = asked["encoder_weights"] == "random" or asked["encoder_lr_factor"]
+        settle("freeze_encoder", minutes < VERY_SHORT and not must_learn)
+    else:
         settle("base_channels", WIDTH_OF_MANY if len(info.train) >= MANY_IMAGES and not short else WIDTH[short])
     settle("block", "residual")
     settle("batch_size", VOLUMES_OF_STEP if volumes else BATCH_SIZE[short])
@@ -111,6 +115,8 @@ def as_flags(settings: Mapping[str, Any]) -> str:
 
 
 def _as_flag(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return f"--{'' if value else 'no-'}{name.replace('_', '-')}"
     values = value if isinstance(value, tuple) else (value,)
     return " ".join([f"--{name.replace('_', '-')}", *(f"{v:g}" if isinstance(v, float) else str(v) for v in values)])
 

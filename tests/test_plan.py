@@ -113,6 +113,14 @@ def test_a_very_short_run_freezes_a_pretrained_encoder(tmp_path):
     assert planned(info, "--max-minutes", "14")["freeze_encoder"] is None
 
 
+def test_a_frozen_encoder_sees_larger_images_in_a_very_short_run(tmp_path):
+    info = load_info(write_pairs(tmp_path, 10, (480, 640)))
+    assert planned(info, "--max-minutes", "14")["scale"] == 0.25
+    frozen = planned(info, "--max-minutes", "14", "--encoder", "resnet")
+    assert frozen["scale"] == 0.5 and frozen["crop_size"] is None
+    assert planned(info, "--max-minutes", "14", "--encoder", "resnet", "--no-freeze-encoder")["scale"] == 0.25
+
+
 def test_a_stream_gets_the_defaults(tmp_path):
     info = load_info(write_pairs(tmp_path, 10, (64, 64)))
     info.train.sizes[:] = 0

@@ -34,6 +34,7 @@ DEFAULTS: dict[str, Any] = {  # without a plan: the original U-Net on images as 
 # minutes, below which small and narrow wins: more steps are worth more than what they leave out
 VERY_SHORT, SHORT = 15, 60
 PIXELS_OF_VERY_SHORT = 128 * 160
+PIXELS_OF_FROZEN = 256 * 320  # in such a run: the encoder knows objects from larger images
 # of short runs, and of others
 RESIZED_PIXELS = {True: 192 * 256, False: 512 * 512}  # of an image, where its masks allow it
 CROPPED_PIXELS = {True: 192 * 256, False: 512 * 512}
@@ -65,25 +66,25 @@ def plan_settings(info: DatasetInfo, asked: Mapping[str, Any]) -> dict[str, Any]
         return {name: value for name, value in DEFAULTS.items() if asked[name] is None}
     minutes = asked["max_minutes"] or math.inf
     short, settings = minutes < SHORT, dict(asked)
-    pixels = PIXELS_OF_VERY_SHORT if minutes < VERY_SHORT else RESIZED_PIXELS[short]
 
     def settle(name: str, value: Any) -> None:
         if settings[name] is None:
             settings[name] = value
 
-    volumes = info.train.records.dims == 3
-    sized = volumes or asked["image_size"] or asked["crop_size"]
-    settle("scale", 1.0 if sized else _scale(info, pixels))
-    if volumes:
-        settle("crop_size", patch_size(info, minutes))
-    elif not asked["image_size"]:
-        settle("crop_size", _crop_size(sizes * settings["scale"], CROPPED_PIXELS[short]))
-    seen_rarely = short and not volumes and len(info.train) >= IMAGES_A_MINUTE * minutes
-    settle("augment", "mirror" if seen_rarely else DEFAULTS["augment"])
     if asked["encoder"]:
         must_learn = asked["encoder_weights"] == "random" or asked["encoder_lr_factor"]
         settle("freeze_encoder", minutes < VERY_SHORT and not must_learn)
-    else:
+    resized, cropped = _most_pixels(minutes, settings["freeze_encoder"])
+    volumes = info.train.records.dims == 3
+    sized = volumes or asked["image_size"] or asked["crop_size"]
+    settle("scale", 1.0 if sized else _scale(info, resized))
+    if volumes:
+        settle("crop_size", patch_size(info, minutes))
+    elif not asked["image_size"]:
+        settle("crop_size", _crop_size(sizes * settings["scale"], cropped))
+    seen_rarely = short and not volumes and len(info.train) >= IMAGES_A_MINUTE * minutes
+    settle("augment", "mirror" if seen_rarely else DEFAULTS["augment"])
+    if not asked["encoder"]:
         settle("base_channels", WIDTH_OF_MANY if len(info.train) >= MANY_IMAGES and not short else WIDTH[short])
     settle("block", "residual")
     settle("batch_size", VOLUMES_OF_STEP if volumes else BATCH_SIZE[short])
@@ -119,6 +120,14 @@ def _as_flag(name: str, value: Any) -> str:
         return f"--{'' if value else 'no-'}{name.replace('_', '-')}"
     values = value if isinstance(value, tuple) else (value,)
     return " ".join([f"--{name.replace('_', '-')}", *(f"{v:g}" if isinstance(v, float) else str(v) for v in values)])
+
+
+def _most_pixels(minutes: float, frozen: bool) -> tuple[int, int]:
+    """Of an image that is resized, and of a crop, in a run of so many minutes."""
+    if minutes < VERY_SHORT and frozen:
+        return PIXELS_OF_FROZEN, PIXELS_OF_FROZEN
+    short = minutes < SHORT
+    return PIXELS_OF_VERY_SHORT if minutes < VERY_SHORT else RESIZED_PIXELS[short], CROPPED_PIXELS[short]
 
 
 def _scale(info: DatasetInfo, pixels: int) -> float:

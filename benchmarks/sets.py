@@ -9,6 +9,7 @@ Of people and pavement every fifth image validates. Cracks are drawn; `shapes` a
 """
 
 import math
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -24,6 +25,7 @@ SETS = {  # the flags that the plan chooses in a short run
     "people": ["--scale", "0.25"],
     "pavement": ["--scale", "0.75", "--crop-size", "192", "192"],
 }
+SOURCES = {"camvid": "camvid", "isbi": "isbi2012", "people": "people", "pavement": "pavement"}  # folders of DATA
 TRAINING_SLICES = 24  # of ISBI's 30
 CRACK = 2  # in CrackForest's ground truth
 
@@ -32,6 +34,8 @@ def prepare(data: Path, results: Path, names: Iterable[str]) -> dict[str, Path]:
     """The folder of each set, written into `results` where DATA's own does not do."""
     folders = {}
     for name in names:
+        if name in SOURCES and not (data / SOURCES[name]).is_dir():
+            sys.exit(f"{data / SOURCES[name]} is missing; what it holds is said in {__file__}")
         folders[name] = results / name if name in WRITERS else data / name
         if name in WRITERS and not folders[name].exists():
             for part in ("train", "val"):

@@ -153,7 +153,10 @@ def known_flags() -> set[str]:
     """Every flag of the scripts and the launchers."""
     files = [ROOT / "train_utils" / "args.py", ROOT / "inference" / "args.py", ROOT / "app.py"]
     files += [path for folder in ("data_utils", "unet", "benchmarks") for path in (ROOT / folder).glob("*.py")]
-    flags = {flag for path in files for flag in re.findall(r'"(--[a-z][\w-]*)"', path.read_text())}
+    texts = [path.read_text() for path in files]
+    flags = {flag for text in texts for flag in re.findall(r'"(--[a-z][\w-]*)"', text)}
+    switches = r'"--([a-z][\w-]*)", action=argparse.BooleanOptionalAction'
+    flags |= {f"--no-{flag}" for text in texts for flag in re.findall(switches, text)}
     for parser in (launch_command_parser(), get_args_parser()):
         flags |= {flag for action in parser._actions for flag in action.option_strings}
     return flags

@@ -70,7 +70,7 @@ Histogram = Image
 
 
 def write_set(source: Path, folder: Path, name: str) -> None:
-    """RGB PNG files that both programs read."""
+    """RGB PNG files that both programs read: Pytorch-UNet wants masks of their images' sizes."""
     for part in ("train", "val"):
         for kind in ("images", "masks"):
             (folder / part / kind).mkdir(parents=True)
@@ -78,8 +78,11 @@ def write_set(source: Path, folder: Path, name: str) -> None:
                 picture = Image.open(file)
                 if kind == "images":
                     picture = picture.convert("RGB")
-                elif name == "camvid":
-                    picture = picture.point(lambda value: VOID if value == 11 else value)
+                else:
+                    image = Image.open(folder / part / "images" / f"{file.stem}.png")
+                    picture = picture.resize(image.size, Image.NEAREST)
+                    if name == "camvid":
+                        picture = picture.point(lambda value: VOID if value == 11 else value)
                 picture.save(folder / part / kind / f"{file.stem}.png")
 
 

@@ -384,6 +384,7 @@ def check_encoder(run, folder, monkeypatch):
     named = ("--encoder", encoder, "--depth", "5")
     found, whole = run.fresh(*named), run.fresh(*named, "--encoder-lr-factor", "1")
     frozen, random = run.fresh(*named, "--freeze-encoder"), run.fresh(*named, "--encoder-weights", "random")
+    assert parsed("--freeze-encoder").freeze_encoder and parsed("--no-freeze-encoder").freeze_encoder is False
     theirs = load_file(encoder / "model.safetensors")
     name = "embedder.embedder.convolution.weight"
     assert torch.equal(found.weights(0)[f"encoder.backbone.{name}"], theirs[name])

@@ -7,7 +7,7 @@ import numpy as np
 
 from data_utils.analysis.inspect import SplitInspection
 from data_utils.class_map import ClassMap, as_grey, show
-from data_utils.sources.records import Records
+from data_utils.sources.records import Records, annotation_summaries
 from unet.config import IGNORE_INDEX, MaskValue
 
 RARE = 1e-4  # of all pixels
@@ -82,10 +82,10 @@ def _mixed_binary_encodings(splits: Splits) -> Iterator[str]:
 
 def _crowds(splits: Splits) -> Iterator[str]:
     """Objects of annotation files that are ignored."""
-    summaries = {id(records.annotations): records.annotations for _, records in splits if records.annotations}
-    crowds = sum(summary.crowds for summary in summaries.values())
+    summaries = annotation_summaries(records for _, records in splits)
+    crowds = sum(summary.crowds for summary in summaries)
     if crowds:
-        total = crowds + sum(sum(summary.instances.values()) for summary in summaries.values())
+        total = crowds + sum(sum(summary.instances.values()) for summary in summaries)
         yield (
             f"{crowds} of {total} annotated objects are crowds (iscrowd 1), and their pixels count neither in the loss"
             " nor in the scores; some tools write what was painted with a brush as crowds: set iscrowd to 0 there"

@@ -22,7 +22,7 @@ from data_utils.image_io.formats import ImageSource, VolumeFile
 from data_utils.image_io.reader import read_image
 from data_utils.image_io.regions import bands, large_regions
 from data_utils.sources.load import load_records
-from data_utils.sources.records import Record, Records
+from data_utils.sources.records import Record, Records, annotation_summaries
 from runtime.errors import DataError
 
 FILES = 20  # named for each kind of problem
@@ -78,10 +78,7 @@ def check_data(config: DataConfig) -> tuple[str, int]:
 
 def describe_annotations(train: Records, val: Records) -> list[str]:
     """Lines on the annotation files of both splits, if there are any."""
-    summaries = [train.annotations]
-    if val.annotations is not train.annotations:  # which the two parts of one split share
-        summaries.append(val.annotations)
-    found = [summary for summary in summaries if summary]
+    found = annotation_summaries([train, val])
     if not found:
         return []
     formats = " and ".join(dict.fromkeys(summary.format for summary in found))

@@ -64,6 +64,11 @@ class Records(ABC):
         return (self[i] for i in range(len(self)))
 
 
+def annotation_summaries(splits: Iterable[Records]) -> list[AnnotationSummary]:
+    """What the annotation files of all splits hold; the two parts of one split share their files."""
+    return list({id(records.annotations): records.annotations for records in splits if records.annotations}.values())
+
+
 class StreamRecords(Records):
     """Records of files that stay where they are; those of one group are cheap together. Files may change unseen.
 

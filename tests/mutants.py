@@ -495,9 +495,9 @@ MUTANTS = [
         "test_annotations_coco.py",
     ),
     Mutant(
-        "data_utils/analysis/validate.py",
-        "if val.annotations is not train.annotations:",
-        "if val.annotations:",
+        "data_utils/sources/records.py",
+        "id(records.annotations): records.annotations",
+        "id(records): records.annotations",
         "test_annotations_coco.py",
     ),
     Mutant(

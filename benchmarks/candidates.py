@@ -12,8 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import train
+from data_utils.loading import crop
 from train_utils import microbatch
 from unet import UNet
+from unet.blocks import DoubleConv
 from unet.config import IGNORE_INDEX
 from unet.finetune import StartingPoint
 from unet.losses import SMOOTHING, SegmentationLoss
@@ -62,18 +64,43 @@ def optimizer_setting(name: str, value: object) -> Callable[[], None]:
     return patch
 
 
-def kaiming() -> None:
-    """He et al. 2015, fan out, for the 3 x 3 convolutions."""
-    build = StartingPoint.build
+def initialized(change: Callable[[nn.Module], None]) -> Callable[[], None]:
+    """`change` gets each network before its first step."""
 
-    def initialized(self, *args):
-        network = build(self, *args)
-        for module in network.modules():
-            if isinstance(module, nn.Conv2d) and module.kernel_size == (3, 3):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-        return network
+    def patch() -> None:
+        build = StartingPoint.build
 
-    StartingPoint.build = initialized
+        def changed(self, *args):
+            network = build(self, *args)
+            change(network)
+            return network
+
+        StartingPoint.build = changed
+
+    return patch
+
+
+def kaiming(network: nn.Module) -> None:
+    """He et al. 2015, arXiv:1502.01852, fan out, for the 3 x 3 convolutions."""
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d) and module.kernel_size == (3, 3):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+
+def zero_last_norm(network: nn.Module) -> None:
+    """Goyal et al. 2017, arXiv:1706.02677: each residual block is its shortcut at first."""
+    for module in network.modules():
+        if isinstance(module, DoubleConv):
+            nn.init.zeros_(module.norm2.weight)
+
+
+def crops_around_class(share: float) -> Callable[[], None]:
+    """This share of the crops lies around a class, instead of a third."""
+
+    def patch() -> None:
+        crop.CROPS_AROUND_CLASS = share
+
+    return patch
 
 
 def label_smoothing(share: float = 0.1) -> None:
@@ -162,6 +189,14 @@ def gamma(images: Tensor, masks: Tensor, rng: np.random.Generator) -> None:
         low, high = images[number].aminmax()
         span = (high - low).clamp_min(1)
         images[number] = low + span * ((images[number] - low) / span) ** rng.uniform(0.7, 1.5)
+
+
+def colour_jitter(images: Tensor, masks: Tensor, rng: np.random.Generator) -> None:
+    """Of each image the colours' distance from grey, times 0.5 to 1.5, and each channel, times 0.9 to 1.1."""
+    for image in images:
+        grey = image.mean(dim=0, keepdim=True)
+        gain = torch.tensor(rng.uniform(0.9, 1.1, len(image)), dtype=image.dtype)[:, None, None]
+        image[:] = (grey + rng.uniform(0.5, 1.5) * (image - grey)) * gain
 
 
 def low_resolution(images: Tensor, masks: Tensor, rng: np.random.Generator) -> None:
@@ -261,12 +296,14 @@ CANDIDATES: dict[str, tuple[list[str], Callable[[], None] | None]] = {
     "class weights 1 / frequency": ([], class_weights(1.0)),
     "class weights 1 / root of frequency": ([], class_weights(0.5)),
     "class weights that fade": ([], class_weights(1.0, fading=True)),
-    "Kaiming initialisation": ([], kaiming),
+    "Kaiming initialisation": ([], initialized(kaiming)),
+    "zero-initialised last norm": ([], initialized(zero_last_norm)),
     "label smoothing 0.1": ([], label_smoothing),
     "Tversky 0.7 instead of Dice": ([], tversky),
     "Lovasz-softmax instead of Dice": ([], lovasz),
     "logit adjustment": ([], logit_adjustment),
     "gamma": ([], augmented(gamma)),
+    "colour jitter": ([], augmented(colour_jitter)),
     "low resolution": ([], augmented(low_resolution)),
     "copy-paste of the rarest class": ([], augmented(copy_paste())),
     "CutMix": ([], augmented(cutmix())),
@@ -278,6 +315,8 @@ CANDIDATES: dict[str, tuple[list[str], Callable[[], None] | None]] = {
     "scale 0.5": (["--scale", "0.5"], None),
     "scale 0.25": (["--scale", "0.25"], None),
     "full size, crops of 256": (["--scale", "1", "--crop-size", "256", "256"], None),
+    "no crops around a class": ([], crops_around_class(0.0)),
+    "two crops in three around a class": ([], crops_around_class(2 / 3)),
 }
 
 

@@ -1,17 +1,19 @@
-"""Which default command scores better after equal minutes, ours or Pytorch-UNet's.
+"""Which default command scores best after equal minutes: ours, Pytorch-UNet's or nnU-Net's.
 
 python benchmarks/side_by_side.py DATA RESULTS --pytorch-unet CHECKOUT --minutes 10
 
 CHECKOUT is of https://github.com/milesial/Pytorch-UNet. What DATA holds is said in benchmarks/sets.py; the set `cracks`
 is drawn into RESULTS. Each program has one thread and the precision of accelerate's environment
 variables (`--amp` for Pytorch-UNet). Minutes are processor time of the main process, so that it does not matter what
-else the machine does. Both read the same RGB files; CamVid's void is 255 in the masks.
+else the machine does. All read the same RGB files; CamVid's void is 255 in the masks.
 
 - Ours: `train.py --dataset SET --max-minutes MINUTES`. Its time includes evaluations and the report.
-- Theirs: `train.py --classes N`, as many epochs as fit; the weights are kept where the time ends, for their script
+- Pytorch-UNet: `train.py --classes N`, as many epochs as fit; the weights are kept where the time ends, for its script
   saves only after an epoch. It holds out a tenth of the training images for evaluations of its own.
+- nnU-Net, with `--programs nnunet`: see benchmarks/nnunet.py.
 
-predict.py makes the masks of the validation images of both, and the code below scores them at the masks' own size.
+predict.py makes the masks of the validation images of the first two, nnU-Net its own. The code below scores them at the
+masks' own size.
 """
 
 import argparse
@@ -92,7 +94,7 @@ def start_ours(data: Path, folder: Path, args: argparse.Namespace) -> tuple[list
     return [ROOT / "benchmarks" / "side_by_side.py", "ours", *flags], {}
 
 
-def start_theirs(data: Path, folder: Path, args: argparse.Namespace) -> tuple[list, dict[str, str]]:
+def start_pytorch_unet(data: Path, folder: Path, args: argparse.Namespace) -> tuple[list, dict[str, str]]:
     """As `start_ours`; Pytorch-UNet looks for its data where it is started."""
     (folder / "data").mkdir()
     (folder / "data" / "imgs").symlink_to(data / "train" / "images")
@@ -106,20 +108,29 @@ def start_theirs(data: Path, folder: Path, args: argparse.Namespace) -> tuple[li
     return [*command, *([] if precision() == "no" else ["--amp"])], variables
 
 
-PROGRAMS = {"ours": start_ours, "theirs": start_theirs}
-MODELS = {"ours": "run/model", "theirs": "weights.pth"}
+def start_nnunet(data: Path, folder: Path, args: argparse.Namespace) -> tuple[list, dict[str, str]]:
+    """As `start_ours`."""
+    return [ROOT / "benchmarks" / "nnunet.py", data, folder, args.minutes, *CLASSES[data.name]], {}
+
+
+PROGRAMS = {"ours": start_ours, "pytorch-unet": start_pytorch_unet, "nnunet": start_nnunet}
+MODELS = {"ours": "run/model", "pytorch-unet": "weights.pth"}  # of which predict.py writes the masks
 
 
 def run_train(program: str, data: Path, folder: Path, args: argparse.Namespace) -> int:
-    """Optimizer steps of a program, which leaves its model in `folder`."""
+    """Optimizer steps of a program; the masks of the validation images get into `folder`/masks."""
     folder.mkdir(parents=True)
     command, variables = PROGRAMS[program](data, folder, args)
     with (folder / "log").open("w") as log:
         command = list(map(str, [sys.executable, *command]))
         subprocess.run(command, check=True, cwd=folder, env=os.environ | variables, stdout=log, stderr=log)
-    if program == "theirs":
-        return int((folder / "log").read_text().split("steps:")[1])
-    return json.loads((folder / "run" / "metrics.jsonl").read_text().splitlines()[-1])["step"]
+    if program in MODELS:
+        predict = [ROOT / "predict.py", "--model", folder / MODELS[program], "--input", data / "val" / "images"]
+        predict += ["--output", folder / "masks"]
+        subprocess.run(list(map(str, [sys.executable, *predict])), check=True, capture_output=True)
+    if program == "ours":
+        return json.loads((folder / "run" / "metrics.jsonl").read_text().splitlines()[-1])["step"]
+    return int((folder / "log").read_text().split("steps:")[1])
 
 
 def train_ours() -> None:
@@ -131,13 +142,6 @@ def train_ours() -> None:
     rehearsal.time = SimpleNamespace(monotonic=time.process_time, time=lambda: started + time.process_time())
     sys.argv = ["train.py", *sys.argv[2:]]
     train.main()
-
-
-def score(model: Path, data: Path, masks: Path) -> list[float]:
-    """IoU of each class of the validation images, whose masks predict.py writes."""
-    predict = [ROOT / "predict.py", "--model", model, "--input", data / "val" / "images", "--output", masks]
-    subprocess.run(list(map(str, [sys.executable, *predict])), check=True, capture_output=True)
-    return class_iou(masks, data / "val" / "masks", CLASSES[data.name])
 
 
 def class_iou(masks: Path, truth: Path, values: list[int]) -> list[float]:
@@ -160,12 +164,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", type=Path)
     parser.add_argument("results", type=Path)
-    parser.add_argument("--pytorch-unet", type=Path, required=True, metavar="CHECKOUT")
+    parser.add_argument("--pytorch-unet", type=Path, metavar="CHECKOUT")
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--sets", nargs="+", choices=CLASSES, default=list(CLASSES))
-    parser.add_argument("--programs", nargs="+", choices=PROGRAMS, default=list(PROGRAMS))
+    parser.add_argument("--programs", nargs="+", choices=PROGRAMS, default=list(MODELS))
     args = parser.parse_args()
-    args.pytorch_unet = args.pytorch_unet.resolve()
+    if "pytorch-unet" in args.programs:
+        if args.pytorch_unet is None:
+            parser.error("--programs pytorch-unet needs --pytorch-unet")
+        args.pytorch_unet = args.pytorch_unet.resolve()
     os.environ["OMP_NUM_THREADS"] = "1"
     sources = prepare(args.data, args.results, args.sets)
     results = (args.results / "side_by_side").resolve()
@@ -175,7 +182,7 @@ def main() -> None:
             write_set(sources[name], data, name)
         for program in args.programs:
             steps = run_train(program, data, folder / program, args)
-            found = score(folder / program / MODELS[program], data, folder / program / "masks")
+            found = class_iou(folder / program / "masks", data / "val" / "masks", CLASSES[name])
             line = {"set": name, "program": program, "minutes": args.minutes, "steps": steps, "iou": found}
             line["mean_iou"] = float(np.mean(found))
             line["mean_dice"] = float(np.mean([2 * iou / (1 + iou) for iou in found]))

@@ -287,9 +287,9 @@ def test_a_process_without_room_lowers_the_micro_batch_of_all_and_changes_no_los
     roomy = run_with_room(tmp_path, "roomy", 1e12, tiny_folder, 0)
     tight = run_with_room(tmp_path, "tight", room, tiny_folder, 1)
     assert (roomy.returncode, tight.returncode) == (0, 0), tight.stderr
-    assert "8 images a step = 4 in a micro-batch x 2 processes x 1 accumulation steps" in roomy.stdout
+    assert "8 in a step = 4 in a micro-batch x 2 processes x 1 accumulation steps" in roomy.stdout
     assert "micro-batches of 2 images of 40 x 56 fit, 4 were wanted" in tight.stdout
-    assert "8 images a step = 2 in a micro-batch x 2 processes x 2 accumulation steps" in tight.stdout
+    assert "8 in a step = 2 in a micro-batch x 2 processes x 2 accumulation steps" in tight.stdout
     # the documented promise, of SGD in fp32; measured 4e-7
     assert losses(tmp_path / "tight") == pytest.approx(losses(tmp_path / "roomy"), abs=1e-5)
 
@@ -313,8 +313,8 @@ def test_memory_that_runs_out_later_is_recorded_and_the_restart_goes_on_in_small
     assert result.returncode == 0, result.stderr
     shortage = "process 1: out of memory in step 7 with micro-batches of 4; run the same command with --output-dir"
     assert len([line for line in result.stderr.splitlines() if shortage in line]) == 1, result.stderr
-    assert "8 images a step = 4 in a micro-batch x 2 processes x 1 accumulation steps" in result.stdout
-    assert "8 images a step = 2 in a micro-batch x 2 processes x 2 accumulation steps" in result.stdout
+    assert "8 in a step = 4 in a micro-batch x 2 processes x 1 accumulation steps" in result.stdout
+    assert "8 in a step = 2 in a micro-batch x 2 processes x 2 accumulation steps" in result.stdout
     assert "resumed from" in result.stdout
     assert len(losses(output)) == 10
     assert json.loads((output / "memory.json").read_text())["micro_batch_size"] == 2

@@ -152,7 +152,7 @@ def test_accumulation_comes_from_the_profile_and_a_flag_that_disagrees_is_refuse
     result = launch(*common, "--output-dir", tmp_path / "a", env=env)
     assert result.returncode == 0, result.stderr
     assert "gradient_accumulation_steps 2" in result.stdout
-    assert "4 images a step = 2 in a micro-batch x 1 processes x 2 accumulation steps" in result.stdout
+    assert "4 in a step = 2 in a micro-batch x 1 processes x 2 accumulation steps" in result.stdout
     result = launch(*common, "--output-dir", tmp_path / "b", "--micro-batch-size", "4", env=env)
     fails_with(result, "but the launch profile sets 2", 1)
 

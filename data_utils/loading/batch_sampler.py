@@ -46,7 +46,7 @@ class BatchSplit(NamedTuple):
 
     def __str__(self) -> str:
         return (
-            f"{self.batch_size} images a step = {self.micro_batch_size} in a micro-batch"
+            f"{self.batch_size} in a step = {self.micro_batch_size} in a micro-batch"
             f" x {self.processes} processes x {self.accumulation} accumulation steps"
         )
 

@@ -67,6 +67,7 @@ def train(trainer, minutes: float) -> int:
         trainer.train_step(next(trainer.dataloader_train))
         steps += 1
         spent = (time.process_time() - start) / (60 * minutes)
+    trainer.on_train_end()  # ends the processes that augment
     return steps
 
 
@@ -98,8 +99,7 @@ def main() -> None:
     trainer = prepared_trainer(folder)
     steps = train(trainer, minutes)
     predict(trainer, data, folder, values)
-    print("steps:", steps, flush=True)
-    os._exit(0)  # its workers make batches for ever
+    print("steps:", steps)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from inference.scoring.true_masks import TrueMasks
 from runtime.errors import DataError
 
 MASK, OVERLAY, PROBABILITIES = ".png", ".overlay.png", ".npy"  # extensions of outputs
+LEGEND = f"legend{OVERLAY}"
 OF_VOLUMES = {MASK: ".nii.gz", PROBABILITIES: ".probabilities.nii.gz"}  # what stands for them where inputs are volumes
 CHANNEL = re.compile(r"(.+)_(\d{4})")  # how nnU-Net names the files of a volume's channels: CASE_0000, CASE_0001
 
@@ -86,7 +87,7 @@ def find_jobs(
 
     `channels` are those that the model takes; a model of volumes takes .npy and TIFF files as stacks, of the spacing
     `stacks`, (z, y, x) in mm, where no spacing.json beside them or above has another. DataError for inputs that are not
-    there, have no true mask, or would write one file twice or over an input.
+    there, have no true mask, or would write one file twice, or over an input or the legend.
     """
     files = [pair for pattern in patterns for pair in _matches(pattern, output)]
     inputs = _inputs(list(dict.fromkeys(files)), channels, stacks)
@@ -119,6 +120,8 @@ def find_jobs(
                 raise DataError(f"--input: {taken[file].name} and {job.name} would both write {file}; give one of them")
             if file.resolve() in sources:
                 raise DataError(f"--output {output}: {file} is an input, not to be overwritten; choose another folder")
+            if OVERLAY in extensions and file == output / LEGEND:
+                raise DataError(f"--input: {job.name} would write {file}, the legend of the overlays; rename it")
     return jobs
 
 

@@ -14,7 +14,7 @@ from data_utils.image_io.reader import read_image
 from data_utils.image_io.regions import Regions
 from data_utils.image_io.writers import MASK_LEVEL, OVERLAY_LEVEL, NpyWriter, PngWriter
 from data_utils.visualize import class_colors, legend, overlay, to_rgb, value_limits
-from inference.inputs import MASK, OVERLAY, PROBABILITIES, Job
+from inference.inputs import LEGEND, MASK, OVERLAY, PROBABILITIES, Job
 from inference.logits import read_prediction
 from inference.scoring.truth import ImageScore, ReadRows, ScoreError, TruthScorer, open_mask_rows
 from inference.scoring.volume import VolumeScore
@@ -26,7 +26,6 @@ from runtime.parallel import AHEAD, map_ahead
 Score = ImageScore | VolumeScore
 SCORED_ROWS = 256  # of a written mask that are read at once
 SAMPLED_ROWS = 64  # of a large image, by which the brightness of its overlay is chosen
-LEGEND = f"legend{OVERLAY}"
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,10 @@ def test_outputs_never_take_the_place_of_inputs_or_of_each_other(model, photos, 
         Image.new("RGB", (8, 8)).save(folder / name)
     fails_with(predict(model, [folder], tmp_path / "out", "--overlay"), "would both write", 1)
     fails_with(predict(model, [folder / "a.overlay.png"], folder), "is an input, not to be overwritten", 1)
+    legend = tmp_path / "legend.png"
+    Image.new("RGB", (8, 8)).save(legend)
+    fails_with(predict(model, [legend], tmp_path / "out", "--overlay"), "the legend of the overlays; rename it", 1)
+    assert predict(model, [legend], tmp_path / "out").returncode == 0
     fails_with(predict(model, [folder], folder), "is a folder of inputs", 1)
     for _ in range(2):  # the second time does not take the masks for images
         assert "2 of 2 masks" in predict(model, [folder], folder / "masks").stdout

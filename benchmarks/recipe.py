@@ -9,8 +9,9 @@ drawn into RESULTS; train.py's own shapes are learnt in a minute (`--minutes 1 -
 many steps each candidate makes in a minute of one core's time. `run` trains each candidate for as many steps as fit
 into the minutes, whatever else the machine does meanwhile, in the precision of accelerate's environment variables;
 whose rate was not measured, for it costs what the recipe does, has the recipe's. What stands in RESULTS/scores.jsonl is
-not trained again. `table` prints the means over the seeds, and mean and standard deviation of the paired differences to
-the recipe. What each candidate changes is in benchmarks/candidates.py; `--candidates "a + b"` makes both changes.
+not trained again. `table` prints the means over the seeds, mean and standard deviation of the paired differences to the
+recipe, and the number of seeds. What each candidate changes is in benchmarks/candidates.py; `--candidates "a + b"`
+makes both changes.
 """
 
 import argparse
@@ -92,7 +93,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def table(args: argparse.Namespace) -> None:
-    """Mean IoU over the seeds, and the difference to the recipe with the same seeds (mean, standard deviation)."""
+    """Mean IoU over the seeds (the paired difference to the recipe, its standard deviation; the number of seeds)."""
     scores: dict[tuple[str, str], dict[int, float]] = {}
     for line in (args.results / "scores.jsonl").read_text().splitlines():
         record = json.loads(line)
@@ -100,19 +101,21 @@ def table(args: argparse.Namespace) -> None:
             continue
         scores.setdefault((record["candidate"], record["set"]), {})[record["seed"]] = record["eval/mean_iou"]
     sets = [name for name in SETS if any(name == other for _, other in scores)]
-    print("| change | " + " | ".join(sets) + " | seeds |\n" + "|---" * (len(sets) + 2) + "|")
+    print("| change | " + " | ".join(sets) + " |\n" + "|---" * (len(sets) + 1) + "|")
     for candidate in dict.fromkeys([*CANDIDATES, *(candidate for candidate, _ in scores)]):
-        cells, seeds = [], set()
-        for name in sets:
-            mine, base = scores.get((candidate, name), {}), scores.get(("recipe", name), {})
-            pairs = [mine[seed] - base[seed] for seed in mine if seed in base]
-            means = f"{statistics.mean(mine.values()):.3f}" if mine else ""
-            spread = f" ± {statistics.stdev(pairs):.3f}" if len(pairs) > 1 else ""
-            paired = f" ({statistics.mean(pairs):+.3f}{spread})" if pairs and candidate != "recipe" else ""
-            cells.append(means + paired)
-            seeds.add(len(mine))
+        cells = [cell(scores.get((candidate, name), {}), scores.get(("recipe", name), {})) for name in sets]
         if any(cells):
-            print(f"| {candidate} | " + " | ".join(cells) + f" | {max(seeds)} |")
+            print(f"| {candidate} | " + " | ".join(cells) + " |")
+
+
+def cell(mine: dict[int, float], recipe: dict[int, float]) -> str:
+    """Of the table, from the scores of each seed."""
+    if not mine:
+        return ""
+    pairs = [mine[seed] - recipe[seed] for seed in mine if seed in recipe]
+    spread = f" ± {statistics.stdev(pairs):.3f}" if len(pairs) > 1 else ""
+    paired = f"{statistics.mean(pairs):+.3f}{spread}; " if pairs and mine is not recipe else ""
+    return f"{statistics.mean(mine.values()):.3f} ({paired}{len(mine)})"
 
 
 def train_timed() -> None:

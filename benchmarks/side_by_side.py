@@ -117,8 +117,8 @@ PROGRAMS = {"ours": start_ours, "pytorch-unet": start_pytorch_unet, "nnunet": st
 MODELS = {"ours": "run/model", "pytorch-unet": "weights.pth"}  # of which predict.py writes the masks
 
 
-def run_train(program: str, data: Path, folder: Path, args: argparse.Namespace) -> int:
-    """Optimizer steps of a program; the masks of the validation images get into `folder`/masks."""
+def run_program(program: str, data: Path, folder: Path, args: argparse.Namespace) -> int:
+    """Optimizer steps of a program; its masks of the validation images get into `folder`/masks."""
     folder.mkdir(parents=True)
     command, variables = PROGRAMS[program](data, folder, args)
     with (folder / "log").open("w") as log:
@@ -181,7 +181,7 @@ def main() -> None:
         if not data.exists():
             write_set(sources[name], data, name)
         for program in args.programs:
-            steps = run_train(program, data, folder / program, args)
+            steps = run_program(program, data, folder / program, args)
             found = class_iou(folder / program / "masks", data / "val" / "masks", CLASSES[name])
             line = {"set": name, "program": program, "minutes": args.minutes, "steps": steps, "iou": found}
             line["mean_iou"] = float(np.mean(found))

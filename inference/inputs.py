@@ -120,8 +120,8 @@ def find_jobs(
                 raise DataError(f"--input: {taken[file].name} and {job.name} would both write {file}; give one of them")
             if file.resolve() in sources:
                 raise DataError(f"--output {output}: {file} is an input, not to be overwritten; choose another folder")
-            if OVERLAY in extensions and file == output / LEGEND:
-                raise DataError(f"--input: {job.name} would write {file}, the legend of the overlays; rename it")
+    if OVERLAY in extensions and (legend := output / LEGEND) in taken:
+        raise DataError(f"--input: {taken[legend].name} would write {legend}, the legend of the overlays; rename it")
     return jobs
 
 

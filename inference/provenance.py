@@ -8,6 +8,7 @@ from pathlib import Path
 
 from runtime.errors import DataError
 from runtime.files import replaced_file
+from runtime.redact import redact
 
 RECORD = "predict.json"
 MODEL_FILES = ("config.json", "model.safetensors")
@@ -19,7 +20,7 @@ def provenance_of(args: Namespace) -> dict:
 
     Tiles are left out, so that a call that ran out of memory can continue with smaller ones.
     """
-    models = {name: _checksum(Path(name)) for name in [args.model, *args.ensemble]}
+    models = {redact(name): _checksum(Path(name)) for name in [args.model, *args.ensemble]}
     return {"models": models, "scale": args.scale, "tta": args.tta, "complete": True}
 
 

@@ -8,9 +8,11 @@ import os
 import re
 import signal
 import sys
+import traceback
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from types import TracebackType
 from typing import NoReturn, TypeVar
 
 from huggingface_hub.errors import HFValidationError
@@ -18,6 +20,7 @@ from huggingface_hub.utils import validate_repo_id
 
 from runtime.console import say_error
 from runtime.errors import UsageError, UserError, UserWarningLine
+from runtime.redact import redact
 
 _PLAIN = warnings.formatwarning
 
@@ -153,6 +156,7 @@ def run_script(main: Callable[[], None]) -> None:
     """Run `main`, then end the process: a UserError is one line and its exit code, a bug a traceback."""
     code = 0
     warnings.formatwarning = _one_line
+    sys.excepthook = _print_bug
     try:
         main()
     except SystemExit as asked:
@@ -188,6 +192,11 @@ def print_error(error: UserError) -> int:
     return error.exit_code
 
 
+def _print_bug(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """The traceback of a bug as Python prints it, redacted."""
+    print(redact("".join(traceback.format_exception(kind, error, trace))), file=sys.stderr, end="")
+
+
 def _script() -> str:
     return os.path.basename(sys.argv[0])
 
@@ -195,10 +204,10 @@ def _script() -> str:
 def _one_line(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
 ) -> str:
-    """A warning for the user without the line of code that it comes from."""
+    """A warning, redacted; one for the user without the line of code that it comes from."""
     if issubclass(category, UserWarningLine):
-        return f"warning: {message}\n"
-    return _PLAIN(message, category, filename, lineno, line)
+        return redact(f"warning: {message}\n")
+    return redact(_PLAIN(message, category, filename, lineno, line))
 
 
 def _leave(code: int) -> None:

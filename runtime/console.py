@@ -8,6 +8,8 @@ from typing import TypeVar
 
 from tqdm import tqdm
 
+from runtime.redact import redact
+
 Item = TypeVar("Item")
 
 LINE_EVERY_SECONDS = 10.0
@@ -20,17 +22,17 @@ def is_first_process() -> bool:
 
 
 def say(message: str, *, every_process: bool = False) -> None:
-    """Print a line on standard output from the first process, without breaking the bar that is being drawn."""
+    """Print a line, redacted, on standard output from the first process, without breaking the bar being drawn."""
     if every_process or is_first_process():
-        tqdm.write(message)
+        tqdm.write(redact(message))
 
 
 def say_error(line: str, *, seen_by_all: bool = False) -> None:
-    """Print a line on standard error; one that every process would print comes from the first one only."""
+    """Print a line, redacted, on standard error; one that every process would print comes from the first one only."""
     if seen_by_all and not is_first_process():
         time.sleep(5)  # torchrun ends all processes as soon as one has ended: the first one has the word
     else:
-        print(line, file=sys.stderr, flush=True)
+        print(redact(line), file=sys.stderr, flush=True)
 
 
 class _PlainLines:

@@ -1,13 +1,15 @@
 """Errors that a user can mend: each is a UserError, which `cli.run_script` prints as one line; all others are bugs."""
 
+from runtime.redact import redact
+
 
 def one_line(error: BaseException, limit: int = 300) -> str:
-    """The text of an error in one line of at most `limit` characters; its type where it has no text."""
-    return " ".join(str(error).split())[:limit] or type(error).__name__
+    """The text of an error, redacted, in one line of at most `limit` characters; its type where it has no text."""
+    return " ".join(redact(str(error)).split())[:limit] or type(error).__name__
 
 
 class UserError(ValueError):
-    """A user's mistake in one line: what was seen, where, and what to do.
+    """A user's mistake in one line, redacted: what was seen, where, and what to do.
 
     Attributes:
         exit_code: exit code of the script that this error ends.
@@ -16,6 +18,9 @@ class UserError(ValueError):
 
     exit_code = 1
     seen_by_all = False
+
+    def __str__(self) -> str:
+        return redact(super().__str__())
 
 
 class UsageError(UserError):

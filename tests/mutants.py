@@ -516,6 +516,14 @@ MUTANTS = [
         "pass",
         "test_repeat.py",
     ),
+    Mutant(
+        "train_utils/run_dir.py", "return redact_all(_unredacted(args))", "return _unredacted(args)", "test_redact.py"
+    ),
+    Mutant("train_utils/run_dir.py", '" ".join(map(redact, sys.argv))', '" ".join(sys.argv)', "test_redact.py"),
+    Mutant("runtime/console.py", "tqdm.write(redact(message))", "tqdm.write(message)", "test_redact.py"),
+    Mutant("runtime/console.py", "print(redact(line),", "print(line,", "test_redact.py"),
+    Mutant("runtime/errors.py", "redact(super().__str__())", "super().__str__()", "test_redact.py"),
+    Mutant("data_utils/sources/parquet.py", "redact(self.files[file])", "self.files[file]", "test_redact.py"),
     Mutant("train_utils/run_dir.py", " if k not in (*LENGTH_AND_PLACE, *open_ones)", "", "test_repeat.py"),
     Mutant("train_utils/args.py", "if group & given", "if group - given", "test_repeat.py"),
     Mutant("train.py", "schedule.is_over(state) or improved", "improved", "test_repeat.py"),

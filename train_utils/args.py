@@ -12,9 +12,10 @@ from data_utils.loading.draws import STRENGTHS
 from runtime import cli as arg
 from runtime.console import say
 from runtime.launch import COMM_HOOKS
+from runtime.redact import redact, redact_all
 from train_utils.monitoring.tracking import available_tracker
 from train_utils.reporting.hub import check_token
-from train_utils.run_dir import PACKAGES, describe_run, flags_as_json
+from train_utils.run_dir import CREDENTIALS, PACKAGES, describe_run, flags_as_json, say_credentials
 from train_utils.schedule import SCHEDULES
 from unet.blocks import BLOCKS, NORMS, UPSAMPLINGS
 from unet.finetune import ARCHITECTURE, OF_ENCODER
@@ -39,7 +40,8 @@ def parse_args(description: str) -> argparse.Namespace:
     _add_batch_flags(parser.add_argument_group("advanced: batch, memory and processes"))
     _add_run_flags(parser.add_argument_group("advanced: the run and its files"))
     record = _read_record(parser)
-    args = parser.parse_args([*_repeated(parser, record.get("flags", {})), *sys.argv[1:]])
+    args = parser.parse_args([*_repeated(parser, record), *sys.argv[1:]])
+    sys.argv[1:] = map(redact, sys.argv[1:])  # some trackers send the command line
     if args.resume == "auto" and args.output_dir is None:
         parser.error("--resume auto needs --output-dir, the folder of the run to go on with")
     if args.max_minutes and args.max_steps:
@@ -82,11 +84,17 @@ def _read_record(parser: arg.Arguments) -> dict[str, Any]:
         parser.error(f"--like {path} holds flags that are not known here: {', '.join(unknown)}")
     if flags.get("max_minutes"):  # measured once: its steps are what was computed
         flags |= {"max_minutes": None, "max_steps": record.get("total_steps")}
-    return {"flags": flags, "run": run if isinstance(run, dict) else {}}
+    left_out = record.get(CREDENTIALS)
+    return {
+        "flags": flags,
+        "run": run if isinstance(run, dict) else {},
+        CREDENTIALS: left_out if isinstance(left_out, list) else [],
+    }
 
 
-def _repeated(parser: arg.Arguments, flags: dict[str, Any]) -> list[str]:
+def _repeated(parser: arg.Arguments, record: dict[str, Any]) -> list[str]:
     """A recorded run's flags as arguments, but for those that are not to be repeated beside the command line's."""
+    flags = record.get("flags", {})
     texts = {text.partition("=")[0] for text in sys.argv[1:]}
     given = {action.dest for action in parser._actions if texts.intersection(action.option_strings)}
     dropped = {*NOT_REPEATED}.union(*(group for group in ALTERNATIVES if group & given))
@@ -99,6 +107,11 @@ def _repeated(parser: arg.Arguments, flags: dict[str, Any]) -> list[str]:
         if action.dest in dropped or value is None or (value is False and not switches_off):
             continue
         flag = action.option_strings[-1 if switches_off else 0]
+        if action.dest in record[CREDENTIALS] and action.dest not in given:
+            parser.error(
+                f"--like: the URL of {flag} {value} had a user, password or query, which a run does not record;"
+                f" give {flag} again, with them"
+            )
         if isinstance(value, list):
             arguments += [flag, *map(str, value)]
         else:
@@ -108,13 +121,14 @@ def _repeated(parser: arg.Arguments, flags: dict[str, Any]) -> list[str]:
 
 def _say_differences(args: argparse.Namespace, record: dict[str, Any]) -> None:
     """Which flags differ from those of the recorded run, and which versions."""
-    flags, run = record["flags"], record["run"]
+    flags, run = redact_all(record["flags"]), record["run"]
     changed = [
         f"{name} {value} (was {flags.get(name)})"
         for name, value in flags_as_json(args).items()
         if name not in NOT_REPEATED and value != flags.get(name)
     ]
     say(f"like {args.like}, " + (f"but {', '.join(changed)}" if changed else "without a change"))
+    say_credentials(args, record)
     here = {name: value for name, value in describe_run().items() if name in (*PACKAGES, "python", "git_commit")}
     other = [f"{name} {run[name]} (here {value})" for name, value in here.items() if run.get(name, value) != value]
     if other:

@@ -21,6 +21,7 @@ from data_utils.loading.batch_sampler import BatchSplit
 from runtime.console import say
 from runtime.errors import CheckpointError, SettingsError
 from runtime.files import replaced_file, tolerated
+from runtime.redact import redact, redact_all
 from train_utils.checkpoints.find import FINISHED, LENGTH_AND_PLACE, FoundCheckpoint, checkpoint_folder, find_checkpoint
 from train_utils.microbatch import MemoryLimit, memory_limit
 from train_utils.schedule import Schedule
@@ -29,6 +30,7 @@ from unet.config import UNetConfig
 from unet.finetune import ARCHITECTURE, AXES
 from unet.loading import load_model
 
+CREDENTIALS = "credentials_left_out"  # of run.json and checkpoints: flags whose URL was redacted
 PACKAGES = ("torch", "accelerate", "datasets", "safetensors", "huggingface_hub", "pillow", "numpy")
 
 
@@ -77,6 +79,7 @@ def open_run(args: Namespace) -> RunStart:
     folder = make_run_dir(args.output_dir, args.resume)
     finished = finished_line(folder, args) if args.resume == "auto" else None
     checkpoint = find_checkpoint(None if finished else args.resume, folder / "checkpoints")
+    say_credentials(args, checkpoint.state)
     return RunStart(folder, checkpoint, memory_limit(folder), finished)
 
 
@@ -95,7 +98,7 @@ def mark_finished(folder: Path, args: Namespace, schedule: Schedule, step: int) 
 def finished_line(folder: Path, args: Namespace) -> str | None:
     """The line that the run in `folder` has finished; None if the flags ask for other settings or more steps."""
     try:
-        done = json.loads((folder / FINISHED).read_bytes())
+        done = redact_all(json.loads((folder / FINISHED).read_bytes()))
     except (OSError, ValueError):
         return None
     if not isinstance(done, dict) or not {"step", "total_steps", "steps_per_epoch", "flags"} <= done.keys():
@@ -116,7 +119,32 @@ def finished_line(folder: Path, args: Namespace) -> str | None:
 
 
 def flags_as_json(args: Namespace) -> dict[str, Any]:
-    """The flags of a script, as JSON gives them back."""
+    """The flags of a script as JSON gives them back, redacted."""
+    return redact_all(_unredacted(args))
+
+
+def flags_with_credentials(args: Namespace) -> list[str]:
+    """The flags that hold a URL with user, password or query, which are never written."""
+    return [name for name, value in _unredacted(args).items() if redact_all(value) != value]
+
+
+def say_credentials(args: Namespace, record: dict[str, Any]) -> None:
+    """Print where user, password and query come from, of the URLs in a run's record that had them."""
+    flags, given = flags_as_json(args), flags_with_credentials(args)
+    for name in record.get(CREDENTIALS, []):
+        flag = "--" + name.replace("_", "-")
+        if flags[name] != record["flags"][name]:  # another URL
+            continue
+        if name in given:
+            say(f"{flag}: user, password and query of the URL are those of this command; a run does not record them")
+        else:
+            say(
+                f"{flag}: the run began with a user, password or query in the URL, which it has not recorded;"
+                " give them again if the data cannot be read"
+            )
+
+
+def _unredacted(args: Namespace) -> dict[str, Any]:
     return json.loads(json.dumps(vars(args), default=str))
 
 
@@ -162,7 +190,7 @@ def run_settings(
     schedule: Schedule,
     num_workers: int,
 ) -> dict[str, Any]:
-    """Every resolved setting of a run: what run.json and each checkpoint hold.
+    """Every resolved setting of a run, redacted: what run.json and each checkpoint hold.
 
     `identity` is what gives a saved state its meaning: a run that differs in it cannot go on from it.
     """
@@ -180,7 +208,8 @@ def run_settings(
         "seed": args.seed,
         "optimizer": args.optimizer,  # its state is of no use to another
     }
-    return {
+    credentials = flags_with_credentials(args)
+    settings = {
         "flags": flags_as_json(args) | architecture | {"output_dir": str(output_dir)},
         "profile": profile,
         "identity": identity,
@@ -191,6 +220,7 @@ def run_settings(
         "num_workers": num_workers,
         "run": describe_run(),
     }
+    return redact_all(settings) | ({CREDENTIALS: credentials} if credentials else {})
 
 
 def describe_run() -> dict[str, str]:
@@ -201,7 +231,7 @@ def describe_run() -> dict[str, str]:
     except OSError:  # no git here
         git = ""
     return {
-        "command": " ".join(sys.argv),
+        "command": " ".join(map(redact, sys.argv)),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "python": platform.python_version(),
         "platform": platform.platform(),

@@ -12,7 +12,7 @@ from data_utils.sources.hf_datasets import HFRecords, ask_hub, holds_tables, is_
 from data_utils.sources.holdout import hold_out, hold_out_fold, hold_out_shards
 from data_utils.sources.parquet import ParquetRecords
 from data_utils.sources.records import Records
-from data_utils.sources.remote import find_files
+from data_utils.sources.remote import find_files, kind_of
 from data_utils.sources.volume_slices import SliceRecords
 from data_utils.sources.volumes import open_volumes
 from data_utils.sources.webdataset import TarRecords
@@ -104,7 +104,7 @@ def load_stream(config: DataConfig, path: Path) -> tuple[Records, Records]:
         raise DataError(f"--dataset {dataset} is not there; expected files, a folder, a URL or a Hub id owner/name")
     splits = find_files(url, _named_splits(config))
     train_name, val_name = _choose(splits, config)
-    kind = TarRecords if splits[train_name][0].endswith(".tar") else ParquetRecords
+    kind = TarRecords if kind_of(splits[train_name][0]) == ".tar" else ParquetRecords
     train = kind.open(splits[train_name], config.image_column, config.mask_column)
     if val_name is None:
         return hold_out_shards(train, config.val_fraction, config.seed)

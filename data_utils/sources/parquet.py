@@ -18,6 +18,7 @@ import numpy as np
 from data_utils.sources.hf_datasets import find_columns
 from data_utils.sources.records import Record, StreamRecords
 from data_utils.sources.remote import reachable
+from runtime.redact import redact
 
 OPEN_GROUPS = 8  # until the loader says how many it goes through side by side
 
@@ -68,7 +69,7 @@ class ParquetRecords(StreamRecords):
         values: list[Any] = [images[row], masks[row]]
         image, mask = (value if isinstance(value, dict) else {"bytes": value} for value in values)
         file, _, first, _ = self.groups[group].tolist()
-        name = image.get("path") or f"{PurePosixPath(self.files[file]).name} row {first + row}"
+        name = image.get("path") or f"{PurePosixPath(redact(self.files[file])).name} row {first + row}"
         # a path in a shard is only a name: the file is not beside it
         return {"image": image["bytes"], "mask": mask["bytes"], "name": name}
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from runtime.errors import CheckpointError
+from runtime.redact import redact_all
 from train_utils.checkpoints.run_state import RunState
 from unet.config import UNetConfig
 
@@ -71,8 +72,9 @@ def compare_settings(saved: dict, now: dict) -> list[str]:
             f"the run is now {now['total_steps']} steps long instead of {saved['total_steps']}:"
             " the learning rate follows the schedule of the new length"
         )
+    flags = redact_all(saved["flags"])
     for key, value in now["flags"].items():
-        before = saved["flags"].get(key)
+        before = flags.get(key)
         if key == "max_minutes" and value not in (None, before):
             notes.append(f"--max-minutes has no effect on a resumed run, which keeps its {now['total_steps']} steps")
         elif before != value and key not in LENGTH_AND_PLACE:

@@ -1,0 +1,54 @@
+"""URLs without user, password and query: these may give access to data, so no file and no message may hold them."""
+
+import re
+from typing import Any
+
+SCHEME = r"\b(?P<scheme>[a-z][a-z0-9+.-]{1,20}):/{1,2}"  # of two letters or more: C:/ is a drive; a Path has one slash
+USER = re.compile(
+    SCHEME
+    + r"""(?P<user>
+    [^\s/?\#:@]*:[^/?\#\n]*@                              # user:password@
+    | [^\s/?\#]*@                                         # user@
+    | [^\s/?\#:@\[]*:(?!:|\d*(?:[/\\?\#\s]|$))\S*@        # a password with / ? or #: what follows the colon is no port
+    )""",
+    re.IGNORECASE | re.VERBOSE,
+)
+QUERY = re.compile(
+    rf"(?P<head>(?:{SCHEME}|\burl: /)(?:(?!://)[^?#\n])*)"  # "with url: /path?query" is how urllib3 names a URL
+    r"(?P<query>[?#](?=\S)\S*?)(?=['\"`),.;:>\]}]*(?:\s|$))",
+    re.IGNORECASE,
+)
+NAMED_BEFORE_AT = ("abfs", "abfss", "az", "file", "hf")  # a container, folder or repository; a password has a colon
+
+
+def redact(text: str) -> str:
+    """The text with the user, password and query of each URL in it removed; all else stays as it is.
+
+    `scheme://user:password@host/path?query` becomes `scheme://host/path`. The `@` in a path or behind a name of the Hub
+    stays, and so does the `?` of a file pattern.
+    """
+    return QUERY.sub(_without_query, USER.sub(_without_user, text))
+
+
+def redact_all(value: Any) -> Any:
+    """A value of JSON in which each text is redacted; keys stay."""
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, list):
+        return [redact_all(item) for item in value]
+    if isinstance(value, dict):
+        return {key: redact_all(item) for key, item in value.items()}
+    return value
+
+
+def _without_user(match: re.Match[str]) -> str:
+    if match["scheme"].lower() in NAMED_BEFORE_AT and ":" not in match["user"]:
+        return match[0]
+    return match[0].removesuffix(match["user"])
+
+
+def _without_query(match: re.Match[str]) -> str:
+    """Elsewhere than on the web a `?` may stand in a name or a pattern: only `?name=value` is a query."""
+    head, query = match["head"], match["query"]
+    is_web = head.lower().startswith(("http", "url:")) and "?" in query and " " not in head
+    return head if is_web or re.match(r"[?#][^/=]*=", query) else match[0]

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from data_utils.image_io.reader import read_image
 from data_utils.image_io.regions import ArrayRegions, open_regions
+from data_utils.image_io.tiff import check_pages, is_tiff
 from data_utils.image_io.volumes import read_volume_header
 from data_utils.visualize import to_rgb
 from inference.batches import batches_of
@@ -83,6 +84,8 @@ class PredictionPipeline:
         """Read ahead in a thread; None for jobs that are read while they are computed, or not at all."""
         if job in self.finished or job.volume or (job.size and self.predictor.in_windows(job.size)):
             return None
+        if job.size is None and is_tiff(job.image):
+            check_pages(job.image)
         shows_image = self.writer.shows_image
         tensors, size, pixels = self.predictor.inputs(job.image, job.name, job.page, keep_pixels=shows_image)
         if not shows_image:

@@ -1,5 +1,6 @@
 """The one reader of image files: pixels, mask values and sizes, each from one opening of the file."""
 
+from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -7,6 +8,7 @@ from PIL import ExifTags, Image, ImageOps
 from PIL.JpegImagePlugin import JpegImageFile
 
 from data_utils.image_io.formats import TURNED, ImageSource, opened, orientation
+from data_utils.image_io.tiff import check_pages, is_tiff
 from runtime.errors import DataError, ImageError
 from unet.config import Preprocess
 
@@ -174,6 +176,8 @@ def size_mismatch(name: str, image: tuple[int, int], mask: tuple[int, int]) -> s
 
 def read_header(source: ImageSource, name: str) -> tuple[tuple[int, int], str]:
     """((H, W) as seen, mode) of an image, from the header alone. Raises ImageError, with `name`."""
+    if isinstance(source, str | Path) and is_tiff(source):
+        check_pages(Path(source))
     with opened(source, name) as picture:
         if isinstance(picture, np.ndarray):
             if picture.ndim < 2:

@@ -1,6 +1,7 @@
 """TIFF pages: which of them count, and windows of them, decoded tile by tile or strip by strip."""
 
 import logging
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -9,11 +10,17 @@ import numpy as np
 import tifffile
 
 from data_utils.image_io.formats import DAMAGED_TIFF, TIFF_SUFFIXES, TURNED, readable
+from runtime.errors import ImageError
 
+MOST_TAGS = 4096  # of a directory, beyond which tifffile takes it for damaged and stops
 SEGMENT_BYTES = 2**28  # a compressed strip larger than this cannot be read in windows
 MINISBLACK, RGB = tifffile.PHOTOMETRIC.MINISBLACK, tifffile.PHOTOMETRIC.RGB
 
 logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # what it would say is in the ImageError
+
+
+class EndlessPages(ImageError):
+    """A TIFF whose pages would be read for ever, or for hours."""
 
 
 def is_tiff(path: str | Path) -> bool:
@@ -27,6 +34,16 @@ def page_numbers(path: Path) -> list[int]:
         return [number for number, _ in _full_pages(tiff)]
 
 
+def check_pages(path: Path) -> None:
+    """EndlessPages for such a TIFF, of which Pillow reads the first page; other damage shows when it is decoded."""
+    try:
+        page_numbers(path)
+    except EndlessPages:
+        raise
+    except ImageError:
+        return
+
+
 def tiff_pages(path: Path) -> list[tuple[int, tuple[int, int]]]:
     """(page, (H, W)) of the `page_numbers` of a TIFF."""
     with readable(str(path), *DAMAGED_TIFF), tifffile.TiffFile(path) as tiff:
@@ -34,8 +51,43 @@ def tiff_pages(path: Path) -> list[tuple[int, tuple[int, int]]]:
 
 
 def _full_pages(tiff: tifffile.TiffFile) -> Iterator[tuple[int, tifffile.TiffPage]]:
+    _check_directories(tiff)
     pages = ((number, page.aspage()) for number, page in enumerate(tiff.pages))
     return ((number, page) for number, page in pages if number == 0 or not page.is_reduced)
+
+
+def _check_directories(tiff: tifffile.TiffFile) -> None:
+    """Follow the chain of a file's directories, one for each page. Raises EndlessPages where it would never end.
+
+    Each directory stands in the file once. So a chain that comes back to itself, or whose directories take more bytes
+    than the file has, is damaged; tifffile would follow it for ever, or for hours.
+    """
+    first = next(iter(tiff.pages), None)
+    if first is None:
+        return
+    file, layout = tiff.filehandle, tiff.tiff
+    offset, claimed = first.offset, 0
+    offsets: set[int] = set()
+    while 0 < offset < file.size:
+        if offset in offsets:
+            raise EndlessPages(f"{file.path}: the directory of one page is that of an earlier one again")
+        offsets.add(offset)
+        file.seek(offset)
+        head = file.read(layout.tagnosize)
+        if len(head) < layout.tagnosize:
+            return
+        tags = struct.unpack(layout.tagnoformat, head)[0]
+        if tags > MOST_TAGS:
+            return
+        length = layout.tagnosize + tags * layout.tagsize + layout.offsetsize
+        claimed += length
+        if claimed > file.size:
+            raise EndlessPages(f"{file.path}: the directories of its pages overlap")
+        file.seek(offset + length - layout.offsetsize)
+        link = file.read(layout.offsetsize)
+        if len(link) < layout.offsetsize:
+            return
+        offset = struct.unpack(layout.offsetformat, link)[0]
 
 
 def _upright_size(page: tifffile.TiffPage) -> tuple[int, int]:

@@ -15,12 +15,14 @@ from typing import Any
 import numpy as np
 
 from data_utils.image_io.formats import TIFF_SUFFIXES
+from data_utils.image_io.meta_image import check_meta_image
 from data_utils.image_io.reader import read_image
 from data_utils.image_io.tiff import is_tiff, page_numbers
 from runtime.errors import ImageError
 
 NIFTI_SUFFIXES = (".nii", ".nii.gz")
-ITK_SUFFIXES = (".nrrd", ".mha", ".mhd")  # of which SimpleITK is the reader
+META_SUFFIXES = (".mha", ".mhd")
+ITK_SUFFIXES = (".nrrd", *META_SUFFIXES)  # of which SimpleITK is the reader
 VOLUME_SUFFIXES = (*NIFTI_SUFFIXES, *ITK_SUFFIXES)
 STACK_SUFFIXES = (".npy", *TIFF_SUFFIXES)  # volumes only where somebody says so
 MM = {"unknown": 1.0, "mm": 1.0, "meter": 1e3, "micron": 1e-3}  # units of NIfTI
@@ -107,6 +109,8 @@ class ItkVolume(StoredVolume):
 
     def __init__(self, path: str) -> None:
         self.path, self.itk = path, load_simpleitk(path)
+        if path.lower().endswith(META_SUFFIXES):
+            check_meta_image(path)
         reader = self.itk.ImageFileReader()
         reader.SetFileName(path)
         with _last_line():

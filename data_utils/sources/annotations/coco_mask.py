@@ -11,7 +11,7 @@ from pycocotools import mask as rle_masks
 
 from data_utils.image_io.formats import DrawnMask
 from data_utils.image_io.reader import read_header
-from data_utils.sources.annotations.polygons import checked_points
+from data_utils.sources.annotations.polygons import check_drawing_size, checked_points, clipped
 from runtime.errors import DataError
 from unet.config import IGNORE_INDEX
 
@@ -36,7 +36,10 @@ class CocoMask(DrawnMask):
 
     def draw(self) -> np.ndarray:
         """Crowds first, as 255, so that objects marked one by one stay; then objects, those of fewer pixels on top."""
-        height, width = self.size if all(self.size) else read_header(self.image, self.image)[0]
+        picture, _ = read_header(self.image, self.image)
+        if all(self.size):
+            check_drawing_size(self.size, picture, f"{self.file}: {os.path.basename(self.image)}")
+        height, width = self.size if all(self.size) else picture
         layers = []
         for entry in json.loads(self.objects):
             where = f"{self.file}: annotation {entry['id']} of {os.path.basename(self.image)}"
@@ -58,7 +61,11 @@ def encode(segmentation: Any, height: int, width: int, where: str) -> Entry:
         raise DataError(f"{where} has a box but no segmentation: it is for detection, or was exported without polygons")
     if isinstance(segmentation, list):
         polygons = [checked_points(polygon, f"{where}: polygon {i}") for i, polygon in enumerate(segmentation, 1)]
-        return rle_masks.merge(rle_masks.frPyObjects([points.ravel().tolist() for points in polygons], height, width))
+        drawn = [clipped(points, (height, width)) for points in polygons]
+        outlines = [points.ravel().tolist() for points in drawn if len(points)]
+        if not outlines:
+            return rle_masks.encode(np.zeros((height, width), np.uint8, order="F"))
+        return rle_masks.merge(rle_masks.frPyObjects(outlines, height, width))
     counts, size = (segmentation.get(key) for key in ("counts", "size")) if isinstance(segmentation, dict) else (0, 0)
     if size != [height, width] or not isinstance(counts, list | str):
         raise DataError(

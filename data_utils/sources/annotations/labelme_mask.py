@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw
 
 from data_utils.image_io.formats import DrawnMask, readable
 from data_utils.image_io.reader import read_header
-from data_utils.sources.annotations.polygons import checked_points, fill
+from data_utils.sources.annotations.polygons import check_drawing_size, checked_points, fill
 from runtime.errors import DataError, one_line
 
 # pixels, which labelme's masks are made with
@@ -33,11 +33,12 @@ class LabelmeMask(DrawnMask):
     def draw(self) -> np.ndarray:
         """(H, W) uint8 of the size that the file says, else of the image's."""
         content = read_labelme(self.file)
+        size = self._picture_size(content)
         width, height = content.get("imageWidth"), content.get("imageHeight")
-        if not (isinstance(width, int) and isinstance(height, int) and min(width, height) > 0):
-            if not self.image:
-                raise DataError(f"{self.file} has no imageWidth and imageHeight, and no image file beside it")
-            height, width = read_header(self.image, self.image)[0]
+        if isinstance(width, int) and isinstance(height, int) and min(width, height) > 0:
+            check_drawing_size((height, width), size, self.file)
+            size = height, width
+        height, width = size
         picture = Image.new("L", (width, height))
         for number, shape in enumerate(content["shapes"], 1):
             where = f"{self.file}: shape {number}"
@@ -46,6 +47,16 @@ class LabelmeMask(DrawnMask):
                 raise DataError(f"{where} is called {label!r}, which labels.txt does not list")
             draw_shape(picture, shape, self.values[label], f"{where} ({label})")
         return np.asarray(picture)
+
+    def _picture_size(self, content: dict[str, Any]) -> tuple[int, int]:
+        """(H, W) of the image, from its header: of its file, or of the one that is in this file."""
+        if self.image:
+            return read_header(self.image, self.image)[0]
+        if not content.get("imageData"):
+            raise DataError(f"{self.file} has no image file beside it, and holds none")
+        with readable(f"{self.file}: imageData", TypeError):
+            picture = b64decode(content["imageData"])
+        return read_header(picture, f"{self.file}: imageData")[0]
 
 
 def read_labelme(file: str) -> dict[str, Any]:
@@ -71,7 +82,10 @@ def draw_shape(picture: Image.Image, shape: dict[str, Any], value: int, where: s
     low, high = points.min(axis=0).tolist(), points.max(axis=0).tolist()
     if kind == "mask":
         with readable(where, KeyError, TypeError):
-            stamp = Image.open(BytesIO(b64decode(shape["mask"]))).convert("L").point(lambda level: 255 * (level > 0))
+            stamp = Image.open(BytesIO(b64decode(shape["mask"])))
+            if any(side > 2 * most for side, most in zip(stamp.size, picture.size, strict=True)):
+                raise ValueError(f"its mask of {stamp.width} x {stamp.height} pixels is larger than the picture")
+            stamp = stamp.convert("L").point(lambda level: 255 * (level > 0))
             picture.paste(value, (round(low[0]), round(low[1])), stamp)
     elif kind == "rectangle" and len(points) == 2:
         pen.rectangle([*low, *high], fill=value, outline=value)

@@ -5,9 +5,12 @@ from typing import Any
 import numpy as np
 from PIL import ImageDraw
 
+from data_utils.image_io.reader import size_mismatch
+from data_utils.image_io.resize import same_proportions
 from runtime.errors import DataError
 
 FARTHEST = 1e6  # pixels from the image's corner: what lies beyond is no coordinate
+MOST_TIMES = 8  # the picture's sides that annotations may be made at: a picture is made smaller after it was annotated
 
 
 def checked_points(points: Any, where: str, least: int = 3) -> np.ndarray:
@@ -25,8 +28,51 @@ def checked_points(points: Any, where: str, least: int = 3) -> np.ndarray:
     return flat.reshape(-1, 2)
 
 
+def check_drawing_size(size: tuple[int, int], picture: tuple[int, int], where: str) -> None:
+    """DataError, with `where`, unless annotations made at `size` (H, W) fit a picture of (H, W), or of it resized.
+
+    So the memory that a drawing takes depends on the picture, not on a number in a file.
+    """
+    if not same_proportions(size, picture):
+        raise DataError(size_mismatch(where, picture, size))
+    if max(size) > MOST_TIMES * max(picture):
+        raise DataError(
+            f"{where}: the file gives it {size[0]:,} x {size[1]:,} pixels (height x width), but the picture has"
+            f" {picture[0]:,} x {picture[1]:,}; correct the size in the file"
+        )
+
+
+def clipped(points: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """A polygon (n, 2) without what lies farther outside of a picture (H, W) than the picture is large.
+
+    One that stays nearer is returned as it is. Drawing takes memory for each pixel of an outline, also outside.
+    By the algorithm of Sutherland & Hodgman (1974): the polygon is cut along each side of that larger frame in turn.
+    """
+    height, width = size
+    frame = ((0, -width, 1), (0, 2 * width, -1), (1, -height, 1), (1, 2 * height, -1))
+    for axis, border, sign in frame:
+        inside = sign * (points[:, axis] - border) >= 0
+        if inside.all():
+            continue
+        corners = []
+        for index in range(len(points)):
+            start, end = points[index - 1], points[index]
+            if inside[index] != inside[index - 1]:
+                share = (border - start[axis]) / (end[axis] - start[axis])
+                corners.append(start + share * (end - start))
+            if inside[index]:
+                corners.append(end)
+        if len(corners) < 3:
+            return points[:0]
+        points = np.stack(corners)
+    return points
+
+
 def fill(picture: ImageDraw.ImageDraw, points: np.ndarray, value: int) -> None:
     """Fill a polygon (n, 2) with its outline."""
+    points = clipped(points, picture.im.size[::-1])
+    if not len(points):
+        return
     picture.polygon(points.ravel().tolist(), fill=value, outline=value)
 
 

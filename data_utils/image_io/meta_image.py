@@ -1,0 +1,101 @@
+"""The header of a MetaImage file (.mha, .mhd), checked before SimpleITK reads it: a damaged one ends the process there.
+
+The format: https://itk.org/Wiki/ITK/MetaIO/Documentation.
+"""
+
+from math import prod
+from pathlib import Path
+
+HEADER_BYTES = 2**16  # in which a header ends
+LAST_FIELD = "ElementDataFile"  # behind which the voxels begin
+LOCAL = "local"  # where they are in the file itself
+AXES = 3
+MOST_CHANNELS = 2**16
+MOST_DEFLATED = 1032  # bytes that zlib makes at most of one
+VOXEL_BYTES = {
+    **dict.fromkeys(("MET_CHAR", "MET_UCHAR"), 1),
+    **dict.fromkeys(("MET_SHORT", "MET_USHORT"), 2),
+    **dict.fromkeys(("MET_INT", "MET_UINT", "MET_LONG", "MET_ULONG", "MET_FLOAT"), 4),
+    **dict.fromkeys(("MET_LONG_LONG", "MET_ULONG_LONG", "MET_DOUBLE"), 8),
+}
+NUMBERS = {  # field: how many numbers it holds
+    "DimSize": AXES,
+    "ElementSpacing": AXES,
+    "ElementSize": AXES,
+    "Offset": AXES,
+    "Position": AXES,
+    "Origin": AXES,
+    "CenterOfRotation": AXES,
+    "TransformMatrix": AXES * AXES,
+    "Rotation": AXES * AXES,
+    "Orientation": AXES * AXES,
+}
+
+
+def check_meta_image(path: str) -> None:
+    """ValueError unless a MetaImage file is a volume whose header holds what it should, and whose voxels are there."""
+    fields = _read_fields(path)
+    axes = _whole_number(fields, "NDims", AXES)
+    if axes != AXES:
+        raise ValueError(f"it has {axes} axes, a volume has {AXES}")
+    for name, count in NUMBERS.items():
+        if name in fields and len(_numbers(fields, name)) != count:
+            raise ValueError(f"its header has {name} = {fields[name][:40]}, expected {count} numbers")
+    sides = [int(side) if side.is_integer() else 0 for side in _numbers(fields, "DimSize")]
+    if not sides or min(sides) < 1:
+        raise ValueError(f"its header has DimSize = {fields.get('DimSize', '')[:40]}, expected {AXES} numbers above 0")
+    channels = _whole_number(fields, "ElementNumberOfChannels", 1)
+    if not 1 <= channels <= MOST_CHANNELS:
+        raise ValueError(f"its header has ElementNumberOfChannels = {channels}")
+    voxel_bytes = VOXEL_BYTES.get(fields.get("ElementType", ""))
+    if voxel_bytes is None:
+        known = ", ".join(VOXEL_BYTES)
+        raise ValueError(f"its header has ElementType = {fields.get('ElementType', '')[:40]}, expected one of {known}")
+    stored = _data_file(path, fields).stat().st_size
+    is_compressed = fields.get("CompressedData", "").lower().startswith(("t", "1"))
+    most = stored * (MOST_DEFLATED if is_compressed else 1)
+    if prod(sides) * channels * voxel_bytes > most:
+        raise ValueError("the file ends before its voxels do")
+
+
+def _read_fields(path: str) -> dict[str, str]:
+    """Name -> text of each line of the header, up to the one that says where the voxels are."""
+    with open(path, "rb") as file:
+        head = file.read(HEADER_BYTES)
+    fields = {}
+    for line in head.split(b"\n"):
+        name, separator, value = line.decode("latin-1").partition("=")
+        name, value = name.strip(), value.strip()
+        if not separator or name in fields:
+            raise ValueError("its header is damaged")
+        fields[name] = value
+        if name == LAST_FIELD:
+            return fields
+    raise ValueError(f"its header has no {LAST_FIELD}")
+
+
+def _numbers(fields: dict[str, str], name: str) -> list[float]:
+    """The finite numbers of a field; none where one of them is no number."""
+    try:
+        numbers = [float(word) for word in fields.get(name, "").split()]
+    except ValueError:
+        return []
+    return numbers if all(abs(number) < float("inf") for number in numbers) else []
+
+
+def _whole_number(fields: dict[str, str], name: str, default: int) -> int:
+    text = fields.get(name, str(default))
+    if not text.isdecimal() or len(text) > len(str(2**31)):
+        raise ValueError(f"its header has {name} = {text[:40]}, expected a whole number")
+    return int(text)
+
+
+def _data_file(path: str, fields: dict[str, str]) -> Path:
+    """The file that holds the voxels: the file itself, or one that lies beside it."""
+    header, name = Path(path), fields[LAST_FIELD]
+    if name.lower() == LOCAL:
+        return header
+    file = header.parent / name
+    if Path(name).name != name or not file.is_file():
+        raise ValueError(f"its header has {LAST_FIELD} = {name[:80]}, expected LOCAL or a file beside it")
+    return file

@@ -85,8 +85,8 @@ def draw_shape(picture: Image.Image, shape: dict[str, Any], value: int, where: s
             stamp = Image.open(BytesIO(b64decode(shape["mask"])))
             if any(side > 2 * most for side, most in zip(stamp.size, picture.size, strict=True)):
                 raise ValueError(f"its mask of {stamp.width} x {stamp.height} pixels is larger than the picture")
-            stamp = stamp.convert("L").point(lambda level: 255 * (level > 0))
-            picture.paste(value, (round(low[0]), round(low[1])), stamp)
+            inside = stamp.convert("L").point(lambda level: 255 * (level > 0))
+            picture.paste(value, (round(low[0]), round(low[1])), inside)
     elif kind == "rectangle" and len(points) == 2:
         pen.rectangle([*low, *high], fill=value, outline=value)
     elif kind == "circle":

@@ -528,6 +528,12 @@ MUTANTS = [
     Mutant("unet/losses.py", "sum(weight * share", "sum(share", "test_losses.py"),
     Mutant("unet/losses.py", "level = level[(..., *map(slice, level_masks.shape[1:]))]", "pass", "test_losses.py"),
     Mutant("unet/model.py", ' if not name.startswith("heads.")', "", "test_deep_supervision.py"),
+    Mutant(
+        "train_utils/sharding.py",
+        "state = network.published_state()",
+        "state = network.state_dict()",
+        "test_encoder_training.py",
+    ),
     Mutant("unet/blocks.py", "y + self.shortcut(x)", "y", "test_model.py"),
     Mutant("data_utils/analysis/plan.py", "if detail_kept(info, scale) < DETAIL_KEPT:", "if False:", "test_plan.py"),
     Mutant("data_utils/analysis/plan.py", "if settings[name] is None:", "if True:", "test_plan.py"),

@@ -92,7 +92,8 @@ def train_step(
             accelerator.backward(share * accelerator.num_processes * accelerator.gradient_accumulation_steps)
         loss = loss + share.detach()
     loss = accelerator.reduce(loss, "sum")
-    grad_norm = full(torch.as_tensor(accelerator.clip_grad_norm_(model.parameters(), max_grad_norm or torch.inf)))
+    grad_norm = accelerator.clip_grad_norm_(model.parameters(), max_grad_norm or torch.inf)
+    grad_norm = full(torch.as_tensor(grad_norm, device=accelerator.device))  # DeepSpeed's is a Python number
     is_made = guard.judge(loss, grad_norm, counts[-1])
     optimizer.step()
     optimizer.zero_grad()

@@ -36,6 +36,12 @@ MUTANTS = [
     Mutant("train.py", "args.loss, class_weights, strides", '"ce+dice", class_weights, strides', "test_flags.py"),
     Mutant("train.py", "deterministic=args.deterministic", "deterministic=False", "test_flags.py"),
     Mutant("train.py", "max_grad_norm or torch.inf", "torch.inf", "test_flags.py"),
+    Mutant(
+        "train.py",
+        "torch.as_tensor(grad_norm, device=accelerator.device)",
+        "torch.as_tensor(grad_norm)",
+        "test_device.py",
+    ),
     Mutant("train.py", "WeightAverage(network, args.ema_decay)", "WeightAverage(network, 0.0)", "test_flags.py"),
     Mutant(
         "train.py",

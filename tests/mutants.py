@@ -529,6 +529,7 @@ MUTANTS = [
     Mutant("train_utils/monitoring/rehearsal.py", "exit_on_sigterm()", "pass", "test_rehearsal.py"),
     Mutant("unet/losses.py", "slice(f // 2, side", "slice(0, side", "test_losses.py"),
     Mutant("unet/losses.py", "[*map(mul, above, stride)]", "stride", "test_volumes_network.py"),
+    Mutant("unet/config.py", "tuple(map(float, getattr(self, name)))", "getattr(self, name)", "test_model.py"),
     Mutant("unet/config.py", "is_long and length < 2 * finest", "is_long", "test_volumes_network.py"),
     Mutant("unet/model.py", "else 2 * d for n, least", "else d for n, least", "test_volumes_network.py test_model.py"),
     Mutant("unet/losses.py", "sum(weight * share", "sum(share", "test_losses.py"),

@@ -525,6 +525,13 @@ MUTANTS = [
     Mutant("train_utils/run_dir.py", " if k not in (*LENGTH_AND_PLACE, *open_ones)", "", "test_repeat.py"),
     Mutant("train_utils/args.py", "if group & given", "if group - given", "test_repeat.py"),
     Mutant("train.py", "schedule.is_over(state) or improved", "improved", "test_repeat.py"),
+    Mutant("train_utils/monitoring/rehearsal.py", "(time.monotonic() - STARTED)", "time.time()", "test_rehearsal.py"),
+    Mutant(
+        "train_utils/monitoring/rehearsal.py",
+        "STARTED = time.monotonic() - time.process_time()",
+        "STARTED = time.monotonic()",
+        "test_rehearsal.py",
+    ),
     Mutant("train_utils/monitoring/rehearsal.py", "peak=0.0", "peak=args.learning_rate", "test_rehearsal.py"),
     Mutant("train_utils/monitoring/rehearsal.py", "exit_on_sigterm()", "pass", "test_rehearsal.py"),
     Mutant("unet/losses.py", "slice(f // 2, side", "slice(0, side", "test_losses.py"),

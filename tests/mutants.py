@@ -144,6 +144,12 @@ MUTANTS = [
         "_joined(buffers)",
         "test_nan_guard.py",
     ),
+    Mutant(
+        "train_utils/nan_guard.py",
+        "gather_object(indices)[:MOST_NAMES]",
+        "gather_object(indices)",
+        "test_nan_guard.py",
+    ),
     Mutant("train_utils/nan_guard.py", "            _start_momentum(self._optimizer)\n", "", "test_nan_guard.py"),
     Mutant(
         "train_utils/nan_guard.py",

@@ -92,7 +92,8 @@ def train_step(
             accelerator.backward(share * accelerator.num_processes * accelerator.gradient_accumulation_steps)
         loss = loss + share.detach()
     loss = accelerator.reduce(loss, "sum")
-    grad_norm = full(torch.as_tensor(accelerator.clip_grad_norm_(model.parameters(), max_grad_norm or torch.inf)))
+    grad_norm = accelerator.clip_grad_norm_(model.parameters(), max_grad_norm or torch.inf)
+    grad_norm = full(torch.as_tensor(grad_norm, device=accelerator.device))  # DeepSpeed's is a Python number
     is_made = guard.judge(loss, grad_norm, counts[-1])
     optimizer.step()
     optimizer.zero_grad()
@@ -148,15 +149,16 @@ def rehearse(
     prepared = prepare(accelerator, args, rehearsal.model, split, rehearsal.loaders)
     model, optimizer, train_loader, val_loader = prepared
     network = accelerator.unwrap_model(model, keep_torch_compile=False)
-    guard = StepGuard(accelerator, network, optimizer, rehearsal.state, listens=False)
+    records = rehearsal.info.train.records
+    guard = StepGuard(accelerator, network, optimizer, rehearsal.state, records, listens=False)
     uncompiled = getattr(model, "_orig_mod", model)
     rehearsal.schedule.set_learning_rate(optimizer, step=0)
     model.train()
-    steps = steps_ahead(train_loader, split, rehearsal.info, rehearsal.data_ready)
+    steps = steps_ahead(train_loader, split, rehearsal.data_ready)
     with tune_kernels(accelerator.device, enabled=not args.deterministic):
-        for micro_batches, names in rehearsal.timed(steps):
+        for micro_batches, indices in rehearsal.timed(steps):
             train_step(accelerator, model, optimizer, criterion, micro_batches, args.max_grad_norm, guard, rehearsal)
-            guard.end_step(names)
+            guard.end_step(indices)
             guard.settle(everything=True)
     rehearsal.time_evaluation(lambda some: evaluate(accelerator, uncompiled, some, criterion, step=0), val_loader)
     rehearsal.time_save(network, optimizer)
@@ -230,11 +232,11 @@ def main() -> None:
     run_log = RunLog(accelerator, start.output_dir, args.tracker, settings, state.step)
 
     # 7. Train: step; log; evaluate and keep the best; save
-    guard = StepGuard(accelerator, network, optimizer, state)
+    guard = StepGuard(accelerator, network, optimizer, state, info.train.records)
     monitor = Monitor(accelerator, uncompiled, flops, schedule, state, run_log)
     model.train()
-    steps = steps_ahead(train_loader, split, info, monitor.data_ready)
-    micro_batches, names = next(steps, ([], []))
+    steps = steps_ahead(train_loader, split, monitor.data_ready)
+    micro_batches, indices = next(steps, ([], []))
     while not (guard.stopping or schedule.is_over(state)):
         learning_rate = schedule.set_learning_rate(optimizer, state.step)
         recorded = out_of_memory_recorded(start.output_dir, network, split, state.step + 1)
@@ -246,8 +248,8 @@ def main() -> None:
             state.step += 1
             average.update(state.step, is_made)
             monitor.end_step(len(info.train) / schedule.steps_per_epoch)
-            guard.end_step(names)
-            micro_batches, names = next(steps, ([], []))  # while the device computes
+            guard.end_step(indices)
+            micro_batches, indices = next(steps, ([], []))  # while the device computes
         monitor.add(guard.settle(everything=device.type == "cpu" or schedule.pauses(state.step)))
         if schedule.logs(state.step):
             monitor.log_training(learning_rate)

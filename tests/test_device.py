@@ -107,6 +107,8 @@ def device(tmp_path_factory) -> Device:
         tall = folder / f"tall_{rows}.png"
         Image.fromarray(rng.integers(0, 256, (rows, 40, 3), dtype=np.uint8)).save(tall)
         device.predict(("bands", rows), [tall], "--tile-size", "32", script=script(folder, IN_WINDOWS))
+    device.train(("float norm",), *RARELY, "--max-steps", "2")
+    device.commands[("float norm",)][0] = script(folder, FLOAT_NORM)
     device.train(("misplaced",), *RARELY, "--max-steps", "1")
     device.commands[("misplaced",)][0] = script(folder, MISPLACED)
     device.run()
@@ -125,6 +127,22 @@ import inference.predictor
 from predict import main
 
 inference.predictor.WINDOW_MEMORY = 0
+"""
+FLOAT_NORM = """
+from unittest import mock
+
+import train
+
+clip_grad_norm = train.Accelerator.clip_grad_norm_
+
+
+def clip_as_deepspeed(*arguments):
+    return clip_grad_norm(*arguments).item()
+
+
+def main():
+    with mock.patch.object(train.Accelerator, "clip_grad_norm_", clip_as_deepspeed):
+        train.main()
 """
 MISPLACED = """
 import train
@@ -166,6 +184,11 @@ def test_the_host_waits_at_most_once_for_a_predicted_image(device, name):
 def test_the_host_waits_at_most_once_for_a_band_of_a_large_image(device):
     more = device.more(("bands", 128), ("bands", 384))
     assert 0 < sum(more.values()) <= (384 - 128) // 64, more
+
+
+def test_a_gradient_norm_that_is_a_number_is_put_on_the_device(device):
+    """DeepSpeed's is."""
+    assert device.waits("float norm")
 
 
 def test_a_misplaced_tensor_is_found(device):

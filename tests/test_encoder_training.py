@@ -7,18 +7,21 @@ import os
 import shutil
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from unittest import mock
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.multiprocessing
 from accelerate import Accelerator, FullyShardedDataParallelPlugin
 from accelerate.utils import DistributedType
 from conftest import write_folder
 from encoders import FAMILIES, network_refused, write_encoder
 from in_process import Run, process_state_kept, run_train
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 import train
 from data_utils.loading.batch_sampler import BatchSplit
@@ -27,10 +30,11 @@ from runtime.errors import CheckpointError
 from train_utils.monitoring import rehearsal
 from train_utils.optim import build_optimizer
 from train_utils.preflight import Copies, step_bytes
-from train_utils.sharding import prepare_sharding
+from train_utils.sharding import prepare_sharding, whole_network
 from train_utils.sync_batchnorm import synchronize_batchnorm
 from unet import Preprocess, UNet, UNetConfig
 from unet.backbone import Encoder, load_encoder
+from unet.model import DeeplySupervisedUNet
 
 FLAGS = ["--base-channels", "2", "--norm", "group", "--num-workers", "0", "--tracker", "none", "--log-every", "1"]
 FLAGS += ["--plan", "none"]
@@ -279,6 +283,27 @@ def test_each_stage_of_an_encoder_is_gathered_as_a_whole_by_fsdp(folder):
         for _ in range(2):  # as with --max-minutes: for its rehearsal, then for the run
             prepare_sharding(accelerator, network(folder / "resnet"), BatchSplit(2, 1, 2, 1), 1.0)
         assert plugin.transformer_cls_names_to_wrap == ["DoubleConv", "ResNetStage"]
+
+
+@pytest.fixture
+def process_group() -> Iterator[None]:
+    """Of this process alone."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def test_a_network_that_fsdp_has_spread_is_evaluated_as_a_whole_without_its_heads(folder, process_group):
+    spread = DeeplySupervisedUNet(network(folder / "resnet").config).eval()
+    images = torch.rand(2, 3, 40, 56)
+    with torch.no_grad():
+        logits = spread(images)
+    fully_shard(spread, mesh=init_device_mesh("cpu", (1,)))
+    with process_state_kept():
+        whole = whole_network(Accelerator(cpu=True), spread)
+    assert type(whole) is UNet and not whole.training
+    with torch.inference_mode():
+        assert torch.equal(whole(images), logits)
 
 
 def test_card_and_run_json_name_the_encoder_and_its_licence(folder, tmp_path):

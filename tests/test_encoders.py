@@ -147,6 +147,10 @@ def test_images_of_8_bits_are_normalised_as_the_encoder_was_trained_and_others_b
     (folder / "preprocessor_config.json").write_text(json.dumps({"do_normalize": False}))
     preprocess = built(folder).config.preprocess
     assert (preprocess.mean, preprocess.std) == ((0.0,) * 3, (255.0,) * 3)
+    (folder / "preprocessor_config.json").write_text(json.dumps({"image_mean": [0, 0, 0], "image_std": [1, 1, 1]}))
+    network = built(folder)
+    assert network.config.preprocess == preprocess
+    assert network.mean.dtype == network.std.dtype == torch.float32
 
 
 @pytest.mark.parametrize(("family", "mean"), [("resnet", 0.485), ("bit", 0.5)])

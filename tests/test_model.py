@@ -8,10 +8,12 @@ import shutil
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
+from inference import Predictor
 from runtime.errors import ModelError
 from unet import Preprocess, UNet, UNetConfig
 from unet.blocks import DoubleConv
@@ -155,6 +157,21 @@ def test_saved_model_comes_back_with_weights_config_and_logits(tmp_path, norm):
     assert sorted(file.name for file in tmp_path.iterdir()) == ["README.md", "config.json", "model.safetensors"]
     assert len({file.stat().st_mode for file in tmp_path.iterdir()}) == 1  # who may read one may read all
     assert json.loads((tmp_path / "config.json").read_text())["preprocess"]["class_names"] == ["road", "car"]
+
+
+def test_whole_numbers_in_config_json_are_as_good_as_others(model, photos, tmp_path):
+    folder = Path(shutil.copytree(model, tmp_path / "model"))
+    config = json.loads((folder / "config.json").read_text())
+    config["preprocess"] |= {"mean": [90, 90, 90], "std": [50, 50, 50]}
+    (folder / "config.json").write_text(json.dumps(config))
+    whole, exact = (Predictor.from_pretrained(path)(photos / "a.png") for path in (folder, model))
+    np.testing.assert_array_equal(whole.probabilities, exact.probabilities)
+
+
+def test_the_numbers_of_preprocessing_are_floats():
+    preprocess = Preprocess(scale=1, mean=[1], std=[2], spacing=[3, 1, 1], clip=[-1000, 400])
+    numbers = [preprocess.scale, *preprocess.mean, *preprocess.std, *preprocess.spacing, *preprocess.clip]
+    assert all(type(number) is float for number in numbers)
 
 
 def test_damaged_model_folder_says_which_file(tmp_path):

@@ -14,6 +14,7 @@ from torch import nn
 
 import train
 from runtime.errors import TrainingError
+from train_utils import nan_guard
 from train_utils.checkpoints.run_state import RunState
 from train_utils.nan_guard import MAX_IN_A_ROW, StepGuard, StepResult
 from train_utils.optim import build_optimizer
@@ -24,6 +25,18 @@ FLAGS += ["--optimizer", "sgd", "--log-every", "1", "--checkpoint-every", "1", "
 NAN, INF = float("nan"), float("inf")
 
 
+class Opened(dict):
+    """Records by index that remember which of them were opened."""
+
+    def __init__(self) -> None:
+        super().__init__({index: {"name": f"image-{index}.png"} for index in range(20)})
+        self.indices: list[int] = []
+
+    def __getitem__(self, index: int) -> dict[str, str]:
+        self.indices.append(index)
+        return super().__getitem__(index)
+
+
 class Stepper:
     """A small network, and steps whose loss and gradient norm are said to be what they are not."""
 
@@ -32,7 +45,8 @@ class Stepper:
         self.accelerator = Accelerator(cpu=True)
         self.optimizer = self.accelerator.prepare(build_optimizer(self.network, optimizer, 0.1, 0.1, kind))
         self.state = RunState()
-        self.guard = StepGuard(self.accelerator, self.network, self.optimizer, self.state)
+        self.records = Opened()
+        self.guard = StepGuard(self.accelerator, self.network, self.optimizer, self.state, self.records)
 
     def step(self, loss: float, norm: float, stop: bool = False) -> None:
         torch.manual_seed(self.state.step)
@@ -46,7 +60,7 @@ class Stepper:
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.state.step += 1
-        self.guard.end_step([f"image-{self.state.step}.png"])
+        self.guard.end_step([self.state.step])
 
     def everything(self) -> list[torch.Tensor]:
         state = [value for values in self.optimizer.optimizer.state.values() for value in values.values()]
@@ -99,6 +113,17 @@ def test_a_result_is_read_a_step_later_and_all_of_them_when_asked(stepper, capsy
     line = "step 2: loss or gradient not finite, step skipped; its images: image-2.png"
     assert run.state.skipped == 1 and line in capsys.readouterr().out
     assert run.guard.settle(everything=False) == run.guard.settle(everything=True) == []
+
+
+def test_only_the_first_images_of_a_refused_step_are_opened_for_their_names(stepper, capsys, monkeypatch):
+    monkeypatch.setattr(nan_guard, "gather_object", lambda indices: [*indices, *range(10, 19)])  # of other processes
+    run = stepper("sgd")
+    for norm in (1.0, NAN, 1.0):
+        run.step(1.0, norm)
+    run.guard.settle(everything=True)
+    shown = [2, *range(10, 17)]
+    assert run.records.indices == shown
+    assert f"its images: {', '.join(f'image-{index}.png' for index in shown)}\n" in capsys.readouterr().out
 
 
 def test_a_request_to_stop_brings_all_results(stepper):

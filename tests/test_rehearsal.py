@@ -1,11 +1,13 @@
 """--max-minutes: a number of steps is measured before the first one, and from there on the run is that many steps."""
 
+import importlib.util
 import json
 import re
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from unittest import mock
 
 import pytest
@@ -14,7 +16,7 @@ from conftest import ROOT, TINY, launch
 from in_process import parsed, run_train
 
 from train_utils.monitoring import rehearsal
-from train_utils.monitoring.rehearsal import FINISH_SECONDS, Times, count_steps
+from train_utils.monitoring.rehearsal import FINISH_SECONDS, PLANNED, Times, count_steps
 from train_utils.reporting.samples import PICTURES
 from train_utils.schedule import Schedule
 
@@ -112,6 +114,26 @@ def test_a_rehearsal_learns_nothing_so_that_no_learning_rate_is_too_high_for_it(
     with mock.patch.object(rehearsal, "count_steps", return_value=1):
         run = run_train(tmp_path / "run", "--dataset", tiny_folder, *FLAGS, *flags, "--max-minutes", "1")
     assert run.exit_code == 0 and "not finite" not in run.output
+
+
+def test_a_clock_that_is_set_back_does_not_change_the_plan(tiny_folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(rehearsal, "STARTED", time.monotonic() - 40)
+    begin, clock = time.time(), time.time
+    monkeypatch.setattr(time, "time", lambda: 2 * begin - clock() - 86_400)  # a day ago, and running backwards
+    with mock.patch.object(rehearsal, "count_steps", return_value=1) as count:
+        run = run_train(tmp_path / "run", "--dataset", tiny_folder, *FLAGS, "--max-minutes", "0.1")
+    assert run.exit_code == 0, run.output
+    seconds, *_ = count.call_args.args
+    assert -600 < seconds < PLANNED * 6 - 40
+
+
+def test_the_time_of_the_imports_counts():
+    specification = importlib.util.find_spec("train_utils.monitoring.rehearsal")
+    fresh = importlib.util.module_from_spec(specification)
+    with mock.patch.dict(sys.modules, {specification.name: fresh}):
+        specification.loader.exec_module(fresh)
+    age = time.monotonic() - fresh.STARTED
+    assert age > 0.5  # torch alone takes longer
 
 
 def test_everything_is_decoded_before_the_steps_are_counted(tiny_folder, tmp_path, monkeypatch):

@@ -24,6 +24,7 @@ from train_utils.sharding import prepare_sharding
 from unet import UNet, UNetConfig
 
 FLAGS = ["--log-every", "1", "--tracker", "none", "--batch-size", "8", "--checkpoint-every", "4", "--ema-decay", "0.9"]
+FLAGS += ["--depth", "3"]  # the least at which deep supervision has heads
 
 
 def resumed_at_4(output: Path, folder: Path) -> Path:
@@ -68,6 +69,17 @@ def test_fsdp_resumes_on_another_number_of_processes(tiny_folder, sharded, tmp_p
     output = resumed_at_4(sharded, tmp_path / "run")
     run_fsdp(tiny_folder, output, processes, "--resume", "auto")
     assert losses(output) == pytest.approx(losses(sharded), abs=1e-5)  # the documented promise, of SGD in fp32
+
+
+@pytest.mark.slow
+def test_fsdp_gives_the_same_losses_with_an_encoder(tiny_folder, tmp_path):
+    from encoders import write_encoder  # transformers takes seconds to import
+
+    torch.manual_seed(0)
+    encoder = ["--encoder", write_encoder(tmp_path / "resnet"), "--depth", "5"]
+    run_fsdp(tiny_folder, tmp_path / "plain", 1, *encoder)
+    run_fsdp(tiny_folder, tmp_path / "sharded", 2, *encoder)
+    assert losses(tmp_path / "sharded") == pytest.approx(losses(tmp_path / "plain"), abs=1e-5)  # as promised
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ import pytest
 import torch
 from accelerate.data_loader import BatchSamplerShard
 from conftest import ROOT, TINY, launch, load_info, losses, write_folder
+from in_process import run_train
 from torch.utils.data import DataLoader
 
 from data_utils.analysis.dataset_info import DatasetInfo
@@ -24,6 +25,7 @@ from data_utils.image_io.reader import read_image
 from data_utils.loading.batch_sampler import SIDE_BY_SIDE, BatchSplit, stream_batches
 from data_utils.loading.loaders import NetworkShapes, build_loaders
 from data_utils.pack import pack
+from data_utils.sources import webdataset
 from data_utils.sources.parquet import ParquetRecords
 from data_utils.sources.remote import find_files
 from data_utils.sources.webdataset import TarRecords
@@ -197,6 +199,24 @@ def test_webdataset_files_are_read_in_any_order(folder, tmp_path):
     held_out = load_info(tmp_path / "tars", **STREAM).val.records
     shards = [{Path(record["name"]).stem for record in list(files.train.records)[shard::3]} for shard in range(3)]
     assert {record["name"] for record in held_out} in shards
+
+
+def test_a_step_reads_each_picture_of_a_tar_once(folder, tmp_path, monkeypatch):
+    files = load_info(folder)
+    for split, count in (("train", 12), ("val", 3)):
+        write_tars(folder, list(getattr(files, split).records)[:count], tmp_path / "tars", split, 1)
+    read, sizes = webdataset._read, []
+    monkeypatch.setattr(webdataset, "_read", lambda *place: (sizes.append(place[2]), read(*place))[1])
+
+    def reads(steps: int) -> int:
+        """Of a run of so many steps, with all that it does before and after them."""
+        sizes.clear()
+        flags = ["--classes", CLASSES, "--image-size", "40", "56", "--batch-size", "4", "--max-steps", str(steps)]
+        run = run_train(tmp_path / f"run_{steps}", "--dataset", tmp_path / "tars", *TINY, *flags, "--tracker", "none")
+        assert run.exit_code == 0, run.output
+        return len(sizes)
+
+    assert reads(3) - reads(1) == (3 - 1) * 4 * 2
 
 
 def test_pictures_of_a_tar_are_named_or_found(tmp_path):

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.loading.augment import augment
 from data_utils.loading.batch_sampler import BatchSplit
 from runtime.device import upload
@@ -60,9 +59,9 @@ def split_batch(
 
 
 def steps_ahead(
-    loader: DataLoader, split: BatchSplit, info: DatasetInfo, data_ready: Callable[[list], None]
-) -> Iterator[tuple[list[tuple[Tensor, Tensor]], list[str]]]:
-    """For each optimizer step its micro-batches, augmented on the device, and the names of this process's images.
+    loader: DataLoader, split: BatchSplit, data_ready: Callable[[list], None]
+) -> Iterator[tuple[list[tuple[Tensor, Tensor]], list[int]]]:
+    """For each optimizer step its micro-batches, augmented on the device, and the indices of this process's records.
 
     A micro-batch is images (B, C, *size) float32, channels last, and masks (B, *size) int64. `data_ready` is told when
     they are here.
@@ -71,9 +70,9 @@ def steps_ahead(
     batches = iter(loader)
     while raw := list(islice(batches, split.accumulation)):
         data_ready(raw)
-        names = [info.train.records[index]["name"] for batch in raw for _, index in batch["keys"]]
+        indices = [index for batch in raw for _, index in batch["keys"]]
         every = (augment(b["images"], b["masks"], b["draws"], b["numbers"], fill=fill, std=std) for b in raw)
-        yield [(channels_last(images), masks) for images, masks in every], names
+        yield [(channels_last(images), masks) for images, masks in every], indices
 
 
 class MemoryLimit(NamedTuple):

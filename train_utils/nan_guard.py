@@ -11,6 +11,7 @@ from accelerate.utils import DistributedType, gather_object
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from data_utils.sources.records import Records
 from runtime.console import say
 from runtime.device import LateRead
 from runtime.errors import TrainingError
@@ -18,6 +19,7 @@ from runtime.signals import StopRequest
 from train_utils.checkpoints.run_state import RunState
 
 MAX_IN_A_ROW = 5
+MOST_NAMES = 8  # of images, in a message
 
 
 class StepResult(NamedTuple):
@@ -46,6 +48,7 @@ class StepGuard:
         optimizer: as accelerate has prepared it. A fused one looks at `found_inf` on the device; for others the host
             waits.
         state: counts the steps that were skipped.
+        records: of training; the images of a refused step are looked up there.
         listens: whether signals ask it to stop; else they end the process.
     """
 
@@ -55,10 +58,11 @@ class StepGuard:
         network: nn.Module,
         optimizer: AcceleratedOptimizer,
         state: RunState,
+        records: Records,
         *,
         listens: bool = True,
     ) -> None:
-        self.accelerator, self.state = accelerator, state
+        self.accelerator, self.state, self._records = accelerator, state, records
         self.stopping = False  # a process was asked to stop, and the results of all steps are known
         self._is_deepspeed = accelerator.distributed_type == DistributedType.DEEPSPEED
         # buffers of one type are kept in one tensor: a copy and a choice for all of them
@@ -66,8 +70,8 @@ class StepGuard:
         for buffer in () if self._is_deepspeed else network.buffers():
             by_type.setdefault(buffer.dtype, []).append(buffer)
         self._buffers = list(by_type.values())
-        # steps whose result is not known yet: number, names of the images
-        self._pending: list[tuple[int, list[str], LateRead]] = []
+        # steps whose result is not known yet: number, indices of the records
+        self._pending: list[tuple[int, list[int], LateRead]] = []
         self._in_a_row = 0
         self._stop = StopRequest() if listens else None
         self._optimizer = optimizer.optimizer  # ours, without accelerate's wrapper
@@ -100,9 +104,9 @@ class StepGuard:
             self._optimizer.zero_grad()  # without gradients a step does nothing
         return is_made
 
-    def end_step(self, names: list[str]) -> None:
-        """Step `state.step` is queued; `names` are those of its images, of this process."""
-        self._pending.append((self.state.step, names, LateRead(self._values)))
+    def end_step(self, indices: list[int]) -> None:
+        """Step `state.step` is queued; `indices` are those of this process's records in it."""
+        self._pending.append((self.state.step, indices, LateRead(self._values)))
 
     def settle(self, everything: bool) -> list[StepResult]:
         """Results that are not known yet, all but the last one's, which the device is still busy with, or `everything`.
@@ -115,15 +119,15 @@ class StepGuard:
         read, self._pending = self._pending[:count], self._pending[count:]
         numbers = LateRead.read([late for *_, late in read])
         results = []
-        for (step, names, _), (loss, grad_norm, stop_asked) in zip(read, numbers, strict=True):
+        for (step, indices, _), (loss, grad_norm, stop_asked) in zip(read, numbers, strict=True):
             results.append(StepResult(step, loss, grad_norm, bool(stop_asked)))
-            self._count(results[-1], names)
+            self._count(results[-1], indices)
         if any(result.stop_asked for result in results):
             self.stopping = True
             results += self.settle(everything=True)
         return results
 
-    def _count(self, result: StepResult, names: list[str]) -> None:
+    def _count(self, result: StepResult, indices: list[int]) -> None:
         """Count bad steps in a row, and print each with its images; a good step resets the count."""
         if result.is_made:
             self._in_a_row = 0
@@ -137,7 +141,8 @@ class StepGuard:
             return  # in fp16 the scaler meets infinite gradients while it finds its scale
         self.state.skipped += 1
         self._in_a_row += 1
-        images = ", ".join(gather_object(names)[:8])
+        # a record of a stream is read to know its name: of few, and of refused steps only
+        images = ", ".join(self._records[index]["name"] for index in gather_object(indices)[:MOST_NAMES])
         line = f"step {result.step}: loss or gradient not finite, step skipped; its images: {images}"
         if self._in_a_row == MAX_IN_A_ROW:
             raise TrainingError(

@@ -108,9 +108,10 @@ def whole_copies(
 def whole_network(accelerator: Accelerator, network: UNet) -> UNet:
     """A network that the main process can use alone: this one, or a copy where its weights are spread over several.
 
-    Every process must call it; the others get back their part.
+    The copy is a plain U-Net, without what only training has. Every process must call it; the others get back their
+    part.
     """
-    state = network.state_dict()
+    state = network.published_state()
     if not any(map(_is_spread, state.values())):
         return network
     copies = whole_copies(accelerator, {"model": state.items()})

@@ -80,6 +80,11 @@ class Preprocess:
         expect("clip", self.clip, ordered, "null, or two numbers, the lower one first")
         for name in ("detect_unit_range", "draft", "standardize", "turned"):
             expect(name, getattr(self, name), isinstance(getattr(self, name), bool), "true or false")
+        # 1.0 may stand there as 1, which would make tensors of whole numbers
+        object.__setattr__(self, "scale", float(self.scale))
+        for name in ("mean", "std", "spacing", "clip"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, tuple(map(float, getattr(self, name))))
 
     def target_size(self, height: int, width: int) -> tuple[int, int]:
         """(H, W) at which the network sees an image of `height` x `width`."""

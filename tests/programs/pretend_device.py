@@ -26,6 +26,7 @@ backend_registration._setup_privateuseone_for_python_backend("pretend")
 os.environ["ACCELERATE_TORCH_DEVICE"] = "pretend:0"
 
 READS_A_NUMBER = ("nonzero", "masked_select", "bincount", "_local_scalar_dense", "unique")  # parts of operators' names
+JOINS = ("aten.cat.default", "aten.stack.default")  # which take no number of the CPU either
 PACKAGES = ("runtime", "unet", "data_utils", "inference", "train_utils", "train.py", "predict.py")
 waits: collections.Counter[str] = collections.Counter()
 
@@ -97,12 +98,11 @@ def run(func, args: tuple, kwargs: dict):
 
 
 def _check_places(func, name: str, args: tuple, tensors: list, on_device: list) -> None:
-    # a number of the CPU may be an operand, not what is written to
-    strangers = [
-        tensor
-        for tensor in tensors
-        if not isinstance(tensor, OnDevice) and (tensor.ndim or (tensor is args[0] and func._schema.is_mutable))
-    ]
+    elsewhere = [tensor for tensor in tensors if not isinstance(tensor, OnDevice)]
+    if name in JOINS:
+        strangers = elsewhere
+    else:  # a number of the CPU may be an operand, not what is written to
+        strangers = [t for t in elsewhere if t.ndim or (t is args[0] and func._schema.is_mutable)]
     if on_device and strangers:
         raise RuntimeError(f"{name}: tensors on pretend:0 and cpu")
 

@@ -18,6 +18,7 @@ from data_utils.loading.batch_sampler import (
     pixels_per_batch,
 )
 from data_utils.loading.dataset import EvaluationDataset, TrainingDataset, collate_evaluation, collate_training
+from data_utils.loading.parcel import PackedCollate, raise_open_file_limit
 from data_utils.sources.records import StreamRecords
 from runtime.parallel import default_workers
 from unet.config import Preprocess, UNetConfig
@@ -76,6 +77,8 @@ def build_loaders(
         num_workers: None for this process's share of the CPUs.
     """
     num_workers = default_workers(device) if num_workers is None else num_workers
+    if num_workers:
+        raise_open_file_limit()
     train = TrainingDataset(info.train, info, model.preprocess)
     val = EvaluationDataset(info.val, info, model.preprocess)
     records = info.train.records
@@ -99,7 +102,7 @@ def _loader(
     return DataLoader(
         dataset,
         batch_sampler=sampler,
-        collate_fn=collate,
+        collate_fn=PackedCollate(collate),
         num_workers=num_workers,
         pin_memory=device.type == "cuda",  # not wherever there is a GPU: a CPU run leaves it alone
         persistent_workers=num_workers > 0,

@@ -19,13 +19,13 @@ from torch import Tensor
 from data_utils.class_map import ClassMap
 from inference.args import parse_args
 from inference.batches import share_of
+from inference.outputs.images import MASK, OVERLAY, PROBABILITIES, PredictionWriter
 from inference.pipeline import PredictionPipeline, plan_work
 from inference.predictor import Predictor
 from inference.provenance import complete_provenance
 from inference.scoring.boundary import BoundaryScores, boundary_report
 from inference.scoring.truth import ScoreError
 from inference.scoring.volume import case_report, case_table
-from inference.writer import MASK, OVERLAY, PROBABILITIES, PredictionWriter
 from runtime.cli import run_script
 from runtime.console import say, say_error, track
 from runtime.device import upload
@@ -33,7 +33,7 @@ from runtime.distributed import barrier_without_timeout, on_main
 from runtime.files import replaced_file
 from runtime.launch import check_launch, compile_networks, process_group_options, start_process
 from runtime.signals import exit_on_sigterm
-from unet.metrics import format_table, report
+from tasks.confusion import format_table, report
 
 WORST = 5  # images named on the terminal
 

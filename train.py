@@ -21,7 +21,8 @@ from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.config import DataConfig
 from data_utils.loading.batch_sampler import BatchSplit
 from data_utils.loading.loaders import build_loaders, network_shapes
-from inference.logits import evaluation_logits, most_likely
+from inference.decoding.classes import most_likely
+from inference.tiling.resizing import evaluation_logits
 from runtime.cli import run_script
 from runtime.console import say, track
 from runtime.device import download
@@ -34,7 +35,8 @@ from runtime.launch import (
     start_process,
     tune_kernels,
 )
-from train_utils.args import parse_args
+from tasks.confusion import confusion_matrix, image_iou
+from tasks.step_loss import SegmentationLoss
 from train_utils.checkpoints.save import Checkpoints
 from train_utils.ema import WeightAverage
 from train_utils.evaluation import Evaluation
@@ -47,14 +49,13 @@ from train_utils.nan_guard import StepGuard
 from train_utils.optim import build_optimizer, class_weight_tensor
 from train_utils.preflight import preflight
 from train_utils.reporting.data_report import report_data
-from train_utils.reporting.results import finish_run, publish_evaluation, write_results
-from train_utils.run_dir import open_run, run_settings
+from train_utils.results import finish_run, publish_evaluation, write_results
 from train_utils.schedule import Schedule
+from train_utils.settings.flags import parse_args
+from train_utils.settings.run_dir import open_run, run_settings
+from train_utils.settings.starting_point import starting_point
 from train_utils.sharding import full, prepare_sharding, share_statistics
 from train_utils.sync_batchnorm import synchronize_batchnorm
-from unet.finetune import starting_point
-from unet.losses import SegmentationLoss
-from unet.metrics import confusion_matrix, image_iou
 
 
 def train_step(

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 import train
 from data_utils.loading import crop
+from tasks.step_loss import SMOOTHING, SegmentationLoss
 from train_utils import microbatch
+from train_utils.settings.starting_point import StartingPoint
 from unet import UNet
 from unet.blocks import DoubleConv
 from unet.config import IGNORE_INDEX
-from unet.finetune import StartingPoint
-from unet.losses import SMOOTHING, SegmentationLoss
 
 
 def class_weights(power: float, *, fading: bool = False) -> Callable[[], None]:

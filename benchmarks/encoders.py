@@ -39,10 +39,10 @@ import transformers
 from transformers.backbone_utils import BackboneConfigMixin, BackboneMixin
 from transformers.modeling_outputs import BackboneOutput
 
+from train_utils.settings.encoder import load_encoder
+from train_utils.settings.starting_point import BASE_CHANNELS, StartingPoint
 from unet import UNet, UNetConfig
-from unet.backbone import load_encoder
 from unet.blocks import Up
-from unet.finetune import BASE_CHANNELS, StartingPoint
 
 TAPS = {"stage1": 0, "stage2": 2, "stage3": 4, "stage4": 10, "stage5": 15}  # blocks whose outputs are features
 LITE0 = {"image_mean": [127 / 255] * 3, "image_std": [128 / 255] * 3}  # as it was trained

@@ -23,9 +23,9 @@ from data_utils.loading.augment import augment
 from data_utils.loading.batch_sampler import BatchSplit
 from data_utils.loading.draws import draw, pack_draws
 from runtime.memory import keep_freed_memory
+from tasks.step_loss import SegmentationLoss
 from train_utils.preflight import Copies, input_bytes, step_bytes
 from unet import UNet, UNetConfig
-from unet.losses import SegmentationLoss
 
 STEPS = 3
 

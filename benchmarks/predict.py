@@ -28,10 +28,9 @@ from PIL import Image, ImageFilter
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from data_utils.loading.batch_sampler import images_per_batch, pixels_per_batch
-from inference.predictor import load_network
+from inference.models import load_model, load_network
 from runtime.memory import keep_freed_memory
 from unet import UNet, UNetConfig
-from unet.loading import load_model
 
 ROOT = Path(__file__).resolve().parent.parent
 

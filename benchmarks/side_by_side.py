@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.sets import prepare
 from benchmarks.train import precision, write_stand_ins
-from unet.metrics import confusion_matrix
+from tasks.confusion import confusion_matrix
 
 ROOT = Path(__file__).resolve().parent.parent
 VOID = 255

@@ -23,9 +23,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from data_utils.class_map import ClassMap
 from inference import Predictor
-from inference.inputs import MASK, find_jobs
+from inference.inputs import find_jobs
+from inference.outputs.images import PredictionWriter
+from inference.outputs.names import MASK
 from inference.pipeline import PredictionPipeline
-from inference.writer import PredictionWriter
 from unet import Preprocess, UNet, UNetConfig
 
 

@@ -3,11 +3,9 @@
 import glob
 import math
 import re
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import NamedTuple
 
 from data_utils.image_io.formats import IMAGE_SUFFIXES, VolumeFile
@@ -16,12 +14,10 @@ from data_utils.image_io.tiff import is_tiff, tiff_pages
 from data_utils.image_io.volume_formats import STACK_SUFFIXES, Spacing
 from data_utils.image_io.volumes import is_volume, read_volume_header, volume_stem
 from data_utils.sources.volumes import spacing_of
+from inference.outputs.names import LEGEND, OF_VOLUMES, OVERLAY
 from inference.scoring.true_masks import TrueMasks
 from runtime.errors import DataError
 
-MASK, OVERLAY, PROBABILITIES = ".png", ".overlay.png", ".npy"  # extensions of outputs
-LEGEND = f"legend{OVERLAY}"
-OF_VOLUMES = {MASK: ".nii.gz", PROBABILITIES: ".probabilities.nii.gz"}  # what stands for them where inputs are volumes
 CHANNEL = re.compile(r"(.+)_(\d{4})")  # how nnU-Net names the files of a volume's channels: CASE_0000, CASE_0001
 
 
@@ -231,18 +227,3 @@ def _pages(inputs: Sequence[Input]) -> dict[Path, Sequence[Page]]:
 
     with ThreadPoolExecutor() as pool:  # only headers: it is the disk that takes time
         return dict(zip((item.file for item in inputs), pool.map(measure, inputs), strict=True))
-
-
-def check_disk(output: Path, needed: int) -> None:
-    """DataError where `output` cannot be a folder that takes files, or its disk has less than `needed` bytes free."""
-    folder = next(parent for parent in [output.resolve(), *output.resolve().parents] if parent.exists())
-    if not folder.is_dir():
-        raise DataError(f"--output {output}: {folder} is not a folder")
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        raise DataError(f"--output {output}: needs about {needed / 1e6:,.1f} MB, but {free / 1e6:,.1f} MB are free")
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-        TemporaryFile(dir=output).close()
-    except OSError as error:
-        raise DataError(f"--output {output}: cannot be written ({error.strerror})") from error

@@ -14,9 +14,9 @@ from data_utils.image_io.reader import read_header, read_image, read_mask
 from data_utils.image_io.writers import OVERLAY_LEVEL
 from data_utils.visualize import class_colors, to_rgb
 from inference.inputs import Job, find_jobs
+from inference.outputs.images import MASK, PredictionWriter
 from inference.pipeline import ERRORS_OF_ONE_FILE, PredictionPipeline
 from inference.predictor import Predictor
-from inference.writer import MASK, PredictionWriter
 from runtime.errors import ImageError
 
 MAX_PIXELS, MAX_BYTES = 40_000_000, 100_000_000

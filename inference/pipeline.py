@@ -16,11 +16,12 @@ from data_utils.image_io.tiff import check_pages, is_tiff
 from data_utils.image_io.volumes import read_volume_header
 from data_utils.visualize import to_rgb
 from inference.batches import batches_of
-from inference.inputs import Job, check_disk, find_jobs
+from inference.inputs import Job, find_jobs
+from inference.outputs.disk import check_disk
+from inference.outputs.images import PredictionWriter, Score
 from inference.predictor import Predictor
 from inference.provenance import provenance_of, record_provenance
 from inference.tiling import Tiling, band_length
-from inference.writer import PredictionWriter, Score
 from runtime.console import say, track
 from runtime.errors import DataError, MemoryShortage
 from runtime.memory import memory_shortage

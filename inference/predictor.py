@@ -13,21 +13,16 @@ from torch import Tensor, nn
 from data_utils.image_io.formats import ImageSource, VolumeFile
 from data_utils.image_io.regions import Regions
 from data_utils.loading.batch_sampler import images_per_batch, pixels_per_batch
-from inference.logits import (
-    average_logits,
-    averaged_views,
-    full_precision,
-    read_prediction,
-    resize_bands,
-    resize_logits,
-)
+from inference.decoding.decoder import average_logits, read_prediction
+from inference.decoding.views import averaged_views
+from inference.models import load_network
 from inference.readers import NetworkInputs, Read, Size, Spacing, input_size, open_input, read_inputs, volume_of
 from inference.tiling import Tiling, batch_logits, one_tile, plan, stream_logits
+from inference.tiling.resizing import full_precision, resize_bands, resize_logits
 from runtime.device import upload
 from runtime.errors import ModelError
-from unet.blocks import channels_last, fold_batch_norm
+from unet.blocks import channels_last
 from unet.config import UNetConfig
-from unet.loading import load_model
 from unet.model import UNet
 
 WINDOW_MEMORY = 2**27  # bytes of logits at an image's own size beyond which it is predicted in windows
@@ -223,16 +218,6 @@ class Predictor:
         """(B, C, h, w) -> (B, num_classes, h, w) in full precision."""
         batch = channels_last(upload(batch, network.mean.device))
         return averaged_views(network, batch) if self.tta else full_precision(network(batch))
-
-
-def load_network(name: str | Path, device: str | torch.device = "cpu", scale: float | None = None) -> nn.Module:
-    """A network to predict with: an .onnx file or what `load_model` takes; ModelError for what cannot be loaded."""
-    if Path(name).suffix == ".onnx":
-        from unet.export import OnnxNetwork  # onnxruntime only where it is used
-
-        return OnnxNetwork(name)
-    network = load_model(name, scale)
-    return fold_batch_norm(network).to(device, memory_format=network.memory_format)
 
 
 def _classes(config: UNetConfig) -> tuple:

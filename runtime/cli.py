@@ -198,7 +198,9 @@ def _print_bug(kind: type[BaseException], error: BaseException, trace: Traceback
 
 
 def _script() -> str:
-    return os.path.basename(sys.argv[0])
+    """The name of the program in messages: of a package that was run, the package's."""
+    path = Path(sys.argv[0])
+    return path.parent.name if path.name == "__main__.py" else path.name
 
 
 def _one_line(

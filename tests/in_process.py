@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import train
-from train_utils.args import parse_args
+from train_utils.settings.flags import parse_args
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGCHLD)
 

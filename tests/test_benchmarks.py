@@ -17,8 +17,8 @@ from benchmarks.roofline import CAST_BYTES, NORM, RELU, WEIGHT_BYTES, layout_sec
 from benchmarks.sets import prepare
 from benchmarks.side_by_side import VOID, class_iou
 from benchmarks.train import step_seconds, write_stand_ins
+from tasks.step_loss import SegmentationLoss
 from unet import UNet, UNetConfig
-from unet.losses import SegmentationLoss
 
 SMALL = UNetConfig(base_channels=8, depth=2)
 OPERATORS = ("relu_", "threshold_backward", "cat", "add.Tensor", "max_pool2d_with_indices")

@@ -11,8 +11,8 @@ from in_process import run_train
 from torch._dynamo.utils import counters
 
 import train
+from train_utils.settings.encoder import load_encoder
 from unet import UNet, UNetConfig
-from unet.backbone import load_encoder
 
 FLAGS = ["--base-channels", "2", "--depth", "1", "--num-workers", "0", "--batch-size", "2", "--tracker", "none"]
 FLAGS += ["--plan", "none"]

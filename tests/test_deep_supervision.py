@@ -9,8 +9,8 @@ from in_process import run_train
 from safetensors.torch import load_file
 
 from runtime.errors import CheckpointError
+from tasks.step_loss import SegmentationLoss
 from unet import UNet, UNetConfig
-from unet.losses import SegmentationLoss
 from unet.model import DeeplySupervisedUNet
 
 FLAGS = ["--plan", "none", "--base-channels", "2", "--depth", "3", "--norm", "group", "--num-workers", "0"]

@@ -18,10 +18,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import train
 from inference import Predictor
+from tasks import confusion as metrics
+from tasks.step_loss import LOSSES, SegmentationLoss
 from train_utils import preflight
-from unet import UNet, UNetConfig, metrics
+from unet import UNet, UNetConfig
 from unet.blocks import NORMS, UPSAMPLINGS, DoubleConv, Up
-from unet.losses import LOSSES, SegmentationLoss
 from unet.model import DeeplySupervisedUNet
 
 

@@ -5,7 +5,7 @@ and a small network, in a folder that looks like a checkout with a data set DATA
 """
 
 import argparse
-import importlib
+import importlib.util
 import os
 import re
 import shlex
@@ -21,7 +21,7 @@ from conftest import ROOT, pytorch_unet_checkpoint
 from torch.distributed.run import get_args_parser
 
 import inference.args
-import train_utils.args
+import train_utils.settings.flags
 from runtime.cli import Arguments
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -69,7 +69,7 @@ def parse_script(script: str, flags: list[str], monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(sys, "argv", [script, *flags])
     monkeypatch.setenv("HF_TOKEN", "secret")
     if script == "train.py":
-        train_utils.args.parse_args("")
+        train_utils.settings.flags.parse_args("")
     elif script == "predict.py":
         inference.args.parse_args("")
     else:
@@ -77,7 +77,10 @@ def parse_script(script: str, flags: list[str], monkeypatch: pytest.MonkeyPatch)
         with monkeypatch.context() as patch, pytest.raises(Parsed):
             for kind in (argparse.ArgumentParser, Arguments):
                 patch.setattr(kind, "parse_args", stopping_after(kind.parse_args))
-            importlib.import_module(script.removesuffix(".py").replace("/", ".")).main()
+            module = script.removesuffix(".py").replace("/", ".")
+            if importlib.util.find_spec(module).submodule_search_locations is not None:
+                module += ".__main__"  # of a package that is run
+            importlib.import_module(module).main()
 
 
 def check(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +126,7 @@ def test_every_command_parses_and_names_files_that_exist(page, monkeypatch, tmp_
 
 def test_a_command_with_a_mistake_is_found(monkeypatch):
     mistakes = ["python train.py --lernrate 1", "accelerate launch --num_proceses 2 train.py", "python predict.py"]
-    for mistake in [*mistakes, "torchrun --nproc 2 train.py --epochs x", "python -m unet.export onlyone"]:
+    for mistake in [*mistakes, "torchrun --nproc 2 train.py --epochs x", "python -m inference.export onlyone"]:
         with pytest.raises(SystemExit):
             check(mistake, monkeypatch)
     with pytest.raises(AssertionError, match=r"there is no accelerate_configs/gpu\.yaml"):
@@ -144,15 +147,15 @@ def test_every_link_and_every_file_named_is_there(page):
         target = page.parent / link if link else page
         assert link.startswith("https://") or target.exists(), f"{page.name} links to {link}"
         assert not anchor or anchor in anchors(target), f"{page.name} links to {link}#{anchor}"
-    folders = "accelerate_configs|benchmarks|docs|tests|runtime|unet|data_utils|inference|train_utils"
+    folders = "accelerate_configs|benchmarks|docs|tests|runtime|unet|tasks|data_utils|inference|train_utils"
     for name in re.findall(rf"`((?:{folders})/[\w./-]+)`", text):
         assert (ROOT / name).exists(), f"{page.name} names {name}"
 
 
 def known_flags() -> set[str]:
     """Every flag of the scripts and the launchers."""
-    files = [ROOT / "train_utils" / "args.py", ROOT / "inference" / "args.py", ROOT / "app.py"]
-    files += [path for folder in ("data_utils", "unet", "benchmarks") for path in (ROOT / folder).glob("*.py")]
+    files = [ROOT / "train_utils" / "settings" / "flags.py", ROOT / "inference" / "args.py", ROOT / "app.py"]
+    files += [path for folder in ("data_utils", "inference/export", "benchmarks") for path in (ROOT / folder).glob("*.py")]
     texts = [path.read_text() for path in files]
     flags = {flag for text in texts for flag in re.findall(r'"(--[a-z][\w-]*)"', text)}
     switches = r'"--([a-z][\w-]*)", action=argparse.BooleanOptionalAction'

@@ -30,10 +30,11 @@ from runtime.errors import CheckpointError
 from train_utils.monitoring import rehearsal
 from train_utils.optim import build_optimizer
 from train_utils.preflight import Copies, step_bytes
+from train_utils.settings.encoder import load_encoder
 from train_utils.sharding import prepare_sharding, whole_network
 from train_utils.sync_batchnorm import synchronize_batchnorm
 from unet import Preprocess, UNet, UNetConfig
-from unet.backbone import Encoder, load_encoder
+from unet.backbone import Encoder
 from unet.model import DeeplySupervisedUNet
 
 FLAGS = ["--base-channels", "2", "--norm", "group", "--num-workers", "0", "--tracker", "none", "--log-every", "1"]

@@ -18,13 +18,15 @@ from in_process import parsed
 from torch import Tensor, nn
 
 from inference import Predictor
+from inference.export.onnx import export
+from inference.models import load_model
+from inference.onnx_network import OnnxNetwork
 from inference.tiling import plan, stream_logits
 from inference.tiling.receptive_field import reach
 from runtime.errors import ModelError, SettingsError
-from unet import Preprocess, UNet, UNetConfig, load_model
-from unet.backbone import load_encoder
-from unet.export import OnnxNetwork, export
-from unet.finetune import starting_point
+from train_utils.settings.encoder import load_encoder
+from train_utils.settings.starting_point import starting_point
+from unet import Preprocess, UNet, UNetConfig
 
 
 @pytest.fixture(autouse=True)

@@ -6,10 +6,10 @@ import torch
 from data_utils.loading.augment import augment
 from data_utils.loading.batch_sampler import BatchSplit, TrainingSampler
 from data_utils.loading.draws import draw, pack_draws
+from tasks.step_loss import SegmentationLoss
 from train_utils.optim import build_optimizer
 from train_utils.schedule import learning_rate
 from unet import UNetConfig
-from unet.losses import SegmentationLoss
 from unet.model import DeeplySupervisedUNet
 
 IMAGES, CLASSES, HEIGHT, WIDTH, STEPS, BATCH = 14, 3, 24, 32, 20, 8

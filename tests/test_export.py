@@ -12,9 +12,10 @@ from conftest import ROOT, launch
 from PIL import Image
 
 from inference import Predictor
+from inference.export.onnx import export
+from inference.onnx_network import OnnxNetwork
 from runtime.errors import ModelError
 from unet import Preprocess, UNet, UNetConfig
-from unet.export import OnnxNetwork, export
 
 PREPROCESS = Preprocess(
     scale=0.5,
@@ -53,7 +54,7 @@ def test_the_command_writes_a_file_that_predict_and_python_take(tmp_path):
     network("batch", "transpose").save_pretrained(tmp_path / "model")
     file, image = tmp_path / "model.onnx", tmp_path / "a.png"
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (93, 71, 3), dtype=np.uint8)).save(image)
-    result = launch("-m", "unet.export", tmp_path / "model", file)
+    result = launch("-m", "inference.export", tmp_path / "model", file)
     assert result.returncode == 0, result.stderr
     assert "its logits agree with torch's" in result.stdout
     expected = Predictor.from_pretrained(tmp_path / "model")(image)
@@ -83,9 +84,9 @@ def test_what_is_no_exported_model_says_so(tmp_path, fails_with):
     foreign = onnx.load(tmp_path / "model.onnx")
     del foreign.metadata_props[:]
     onnx.save(foreign, tmp_path / "foreign.onnx")
-    with pytest.raises(ModelError, match=r"must be written by `python -m unet\.export"):
+    with pytest.raises(ModelError, match=r"must be written by `python -m inference\.export"):
         OnnxNetwork(tmp_path / "foreign.onnx")
-    result = launch("-m", "unet.export", tmp_path / "nowhere", tmp_path / "a.onnx")
+    result = launch("-m", "inference.export", tmp_path / "nowhere", tmp_path / "a.onnx")
     fails_with(result, f"{tmp_path / 'nowhere'}: is not a folder with config.json", 1)
     assert result.stderr.startswith("export.py: error: ")
     assert not (tmp_path / "a.onnx").exists()

@@ -26,7 +26,7 @@ from data_utils.sources.hf_datasets import HFRecords
 from data_utils.sources.load import load_records
 from data_utils.sources.parquet import ParquetRecords
 from runtime.errors import DataError, SettingsError
-from train_utils import args as flags_of_train
+from train_utils.settings import flags as flags_of_train
 from unet import UNet
 
 # a whole epoch of 8 images in one step, nothing random, nothing scheduled: what a flag changes stands alone
@@ -420,11 +420,11 @@ def check_dropout(run, folder, monkeypatch):
 
 @checks("--activation-checkpointing")
 def check_activation_checkpointing(run, folder, monkeypatch):
-    from unet import blocks
+    from unet import recompute
 
     calls = []
-    checkpoint = blocks.checkpoint
-    monkeypatch.setattr(blocks, "checkpoint", lambda *a, **k: calls.append(a) or checkpoint(*a, **k))
+    checkpoint = recompute.checkpoint
+    monkeypatch.setattr(recompute, "checkpoint", lambda *a, **k: calls.append(a) or checkpoint(*a, **k))
     plain, again = run.fresh(), len(calls)
     found = run.fresh("--activation-checkpointing")
     assert again == 0 and len(calls) == 3  # stem, one way down, one way up
@@ -630,7 +630,7 @@ def check_trace_steps(run, folder, monkeypatch):
 def check_push_to_hub(run, folder, monkeypatch):
     pushed = []
     monkeypatch.setattr("train_utils.reporting.hub.huggingface_hub.get_token", lambda: "token")
-    monkeypatch.setattr("train_utils.reporting.results.push_to_hub", lambda *given: pushed.append(given))
+    monkeypatch.setattr("train_utils.results.push_to_hub", lambda *given: pushed.append(given))
     found = run.fresh("--push-to-hub", "me/cells")
     assert pushed == [(found.folder / "model", "me/cells")]
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from unet.losses import LOSSES, SegmentationLoss
+from tasks.step_loss import LOSSES, SegmentationLoss
 
 FLOAT64 = {"rtol": 1e-12, "atol": 0}  # sums over a few hundred pixels in another order: measured at most 2e-16
 

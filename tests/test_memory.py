@@ -18,10 +18,10 @@ from data_utils.loading.batch_sampler import BatchSplit
 from data_utils.loading.draws import Draw, pack_draws
 from runtime.errors import MemoryShortage, SettingsError, one_line
 from runtime.memory import is_out_of_memory, memory_shortage
+from tasks.step_loss import SegmentationLoss
 from train_utils.microbatch import memory_limit, out_of_memory_recorded, split_batch
 from train_utils.preflight import CPU_SHARE, Copies, _attempt_fits, _bytes_left, input_bytes, preflight, step_bytes
 from unet import UNet, UNetConfig
-from unet.losses import SegmentationLoss
 
 SHORTAGES = [  # as they were reported
     torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 15.77 GiB"),

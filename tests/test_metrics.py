@@ -4,15 +4,7 @@ import pytest
 import torch
 from torchmetrics.classification import MulticlassConfusionMatrix, MulticlassF1Score, MulticlassJaccardIndex
 
-from unet.metrics import (
-    REPLICAS,
-    confusion_matrix,
-    count_replicated,
-    format_table,
-    image_iou,
-    scores,
-    summary_line,
-)
+from tasks.confusion import REPLICAS, confusion_matrix, count_replicated, format_table, image_iou, scores, summary_line
 
 
 def sample(seed: int = 0, classes: int = 5) -> tuple[torch.Tensor, torch.Tensor]:

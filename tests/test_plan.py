@@ -8,9 +8,9 @@ from conftest import load_info, write_folder
 from in_process import parsed, run_train
 from PIL import Image
 
-from data_utils.analysis import plan
 from data_utils.analysis.dataset_info import DatasetInfo
-from data_utils.analysis.plan import DEFAULTS, as_flags, detail_kept, plan_settings
+from train_utils.settings import plan
+from train_utils.settings.plan import DEFAULTS, as_flags, detail_kept, plan_settings
 
 FLAGS = ["--depth", "2", "--norm", "group", "--num-workers", "0", "--tracker", "none", "--max-steps", "2"]
 

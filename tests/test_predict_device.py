@@ -6,6 +6,7 @@ Proved on torch's meta device, whose tensors have shapes but no values: reading 
 from collections.abc import Sequence
 from pathlib import Path
 
+import inference.logits
 import numpy as np
 import pytest
 import torch
@@ -14,14 +15,13 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-import inference.logits
 import inference.predictor
 from data_utils.class_map import ClassMap
 from data_utils.image_io.regions import ArrayRegions
 from inference import Predictor
 from inference.inputs import Job
+from inference.outputs.images import MASK, OVERLAY, PROBABILITIES, PredictionWriter
 from inference.pipeline import PredictionPipeline
-from inference.writer import MASK, OVERLAY, PROBABILITIES, PredictionWriter
 from unet import Preprocess, UNet, UNetConfig
 
 

@@ -17,7 +17,7 @@ from conftest import ROOT, predict
 from PIL import Image
 
 from inference import inputs
-from inference.inputs import check_disk
+from inference.outputs.disk import check_disk
 from inference.provenance import complete_provenance, provenance_of, record_provenance
 from runtime.errors import DataError
 from unet import UNet

@@ -15,9 +15,10 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from data_utils.loading.transforms import network_input
+from inference.models import load_model
 from runtime.errors import ModelError
-from unet import UNet, UNetConfig, load_model
-from unet.finetune import StartingPoint, copy_weights, starting_point
+from train_utils.settings.starting_point import StartingPoint, copy_weights, starting_point
+from unet import UNet, UNetConfig
 
 
 def reference_logits(weights: dict, x: torch.Tensor) -> torch.Tensor:

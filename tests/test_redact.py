@@ -25,8 +25,8 @@ from runtime.cli import print_error
 from runtime.console import say, say_error
 from runtime.errors import DataError, UserError, one_line
 from runtime.redact import redact, redact_all
-from train_utils.args import parse_args
-from train_utils.run_dir import describe_run, flags_as_json, open_run
+from train_utils.settings.flags import parse_args
+from train_utils.settings.run_dir import describe_run, flags_as_json, open_run
 
 USER, PASSWORD, TOKENS = "alice-in", "hunter-2", ("open-sesame", "shazam-42")
 OF_ENVIRONMENT = "from-the-environment"

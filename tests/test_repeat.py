@@ -12,7 +12,7 @@ from in_process import Run, parsed, run_train
 
 import train
 from runtime.errors import CheckpointError
-from train_utils.reporting import results
+from train_utils import results
 
 FLAGS = [*TINY, "--epochs", "2", "--batch-size", "4", "--log-every", "1", "--tracker", "none", "--seed", "3"]
 
@@ -117,7 +117,7 @@ def test_other_flags_are_not_taken_for_the_finished_run(data, copied):
 def test_a_run_whose_upload_failed_or_that_was_stopped_is_not_finished(data, tmp_path):
     def end(uploaded: bool, folder: str, *flags: str) -> bool:
         upload = mock.patch.object(results, "push_to_hub", return_value=uploaded)
-        with upload, mock.patch("train_utils.args.check_token"):
+        with upload, mock.patch("train_utils.settings.flags.check_token"):
             run_train(tmp_path / folder, "--dataset", data, *FLAGS, "--push-to-hub", "me/cells", *flags)
         return (tmp_path / folder / "finished.json").exists()
 

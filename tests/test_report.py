@@ -19,12 +19,12 @@ from huggingface_hub import ModelCard
 from PIL import Image
 
 from inference import Predictor
+from tasks.confusion import confusion_matrix, scores
 from train_utils.evaluation import Evaluation
 from train_utils.reporting.charts import LABELLED_CLASSES, LEAST, MAX_POINTS, MOST, Curve, curve, matrix_picture
 from train_utils.reporting.embedding import MAX_SIDE, Embedded, embed_all
 from train_utils.reporting.model_card import model_card
 from train_utils.reporting.report import CURVES, MAX_PAGE, write_report
-from unet.metrics import confusion_matrix, scores
 
 NAMES = ("<script>alert(1)</script>", 'a|b & "c"', "c: #d")
 MATRIX = torch.tensor([[90, 10, 0], [5, 15, 0], [0, 0, 0]])

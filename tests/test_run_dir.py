@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from runtime.errors import CheckpointError, SettingsError
-from train_utils.run_dir import describe_run, make_run_dir
+from train_utils.settings.run_dir import describe_run, make_run_dir
 
 
 def test_a_folder_that_holds_anything_is_taken_by_a_resumed_run_only(tmp_path, monkeypatch):

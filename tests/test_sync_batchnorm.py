@@ -20,10 +20,10 @@ from torch import Tensor, nn
 
 import train
 from data_utils.loading.batch_sampler import BatchSplit
+from tasks.step_loss import SegmentationLoss
 from train_utils.sync_batchnorm import SynchronizedBatchNorm, synchronize_batchnorm
 from unet import UNet, UNetConfig
 from unet.blocks import channels_last
-from unet.losses import SegmentationLoss
 
 FLAGS = ["--base-channels", "2", "--depth", "1", "--num-workers", "0", "--batch-size", "8", "--tracker", "none"]
 FLAGS += ["--plan", "none"]

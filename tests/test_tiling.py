@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from data_utils.image_io.regions import ArrayRegions
 from data_utils.loading.batch_sampler import images_per_batch
 from inference import Predictor
-from inference.logits import most_likely, resize_bands, resize_logits
-from inference.predictor import fold_batch_norm
+from inference.decoding.classes import most_likely
 from inference.tiling import LARGE_TILE_MEMORY, Tiling, batch_logits, plan, stream_logits
 from inference.tiling.receptive_field import reach
+from inference.tiling.resizing import resize_bands, resize_logits
 from runtime.errors import SettingsError
 from unet import Preprocess, UNet, UNetConfig
+from unet.blocks import fold_batch_norm
 
 
 def network(depth: int, upsample: str = "transpose", norm: str = "batch", **preprocess) -> UNet:

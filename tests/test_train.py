@@ -12,8 +12,8 @@ from conftest import ROOT, TINY, launch, losses, records, write_folder
 from in_process import run_train
 from PIL import Image
 
-from train_utils.args import parse_args
 from train_utils.reporting.charts import matrix_picture
+from train_utils.settings.flags import parse_args
 from unet import UNet
 
 

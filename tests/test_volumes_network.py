@@ -10,15 +10,16 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from data_utils.loading.batch_sampler import BatchSplit
+from inference.export.onnx import export
+from inference.onnx_network import OnnxNetwork
 from runtime.errors import ModelError
+from tasks.step_loss import LOSSES, SegmentationLoss
 from train_utils.monitoring.flops import training_flops
 from train_utils.preflight import Copies, input_bytes, step_bytes
+from train_utils.settings.starting_point import starting_point
 from unet import Preprocess, UNet, UNetConfig
+from unet.axes import level_axes
 from unet.blocks import BLOCKS, NORMS, channels_last, fold_batch_norm
-from unet.config import level_axes
-from unet.export import OnnxNetwork, export
-from unet.finetune import starting_point
-from unet.losses import LOSSES, SegmentationLoss
 from unet.model import DeeplySupervisedUNet
 from unet.norms import group_norm
 

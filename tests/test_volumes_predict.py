@@ -19,14 +19,15 @@ from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.volumes import read_volume
 from data_utils.visualize_volumes import contours, volume_page
 from inference import Predictor
-from inference.inputs import MASK, OVERLAY, PROBABILITIES, find_jobs
-from inference.logits import resize_bands, resize_logits
+from inference.inputs import find_jobs
+from inference.outputs.images import PredictionWriter
+from inference.outputs.names import MASK, OVERLAY, PROBABILITIES
 from inference.pipeline import PredictionPipeline, plan_work
 from inference.scoring.volume import TOLERANCES, case_report, case_table, surface_scores
 from inference.tiling import Tiling, batch_logits, plan, stream_logits, volume_logits
 from inference.tiling.planning import SLAB_MEMORY, TILE_VOXELS, WHOLE_VOLUME_MEMORY
 from inference.tiling.receptive_field import reach
-from inference.writer import PredictionWriter
+from inference.tiling.resizing import resize_bands, resize_logits
 from runtime.errors import ImageError, ModelError, SettingsError
 from unet import Preprocess, UNet, UNetConfig
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from unet.metrics import format_table, scores, summary_line
+from tasks.confusion import format_table, scores, summary_line
 
 
 @dataclass(frozen=True, eq=False)  # tensors have no single truth value to compare by

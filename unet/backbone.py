@@ -1,22 +1,17 @@
 """Encoders from Hugging Face transformers: backbones that give features at several resolutions."""
 
-import json
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from runtime.errors import ModelError, one_line
-from unet.blocks import recomputing
-from unet.encoder_files import read_license, read_normalization
+from runtime.errors import ModelError
+from unet.recompute import recomputing
 
 SIDE = 128  # pixels of the dry pass: at stride 32 there are 4 of them left
-NEEDLESS = ("id2label", "label2id", "architectures", "transformers_version", "dtype")  # entries of a backbone's config
-EXAMPLES = "resnet, convnext, convnextv2, swin, swinv2, focalnet, hgnet_v2, pvt_v2"
 
 
 class Encoder(nn.Module):
@@ -37,9 +32,9 @@ class Encoder(nn.Module):
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__()
         self.frozen = False
-        self.backbone = _random_backbone(config)
-        features = _dry_pass(self.backbone, config)
-        self.first_level = _level(features[0])
+        self.backbone = random_backbone(config)
+        features = dry_pass(self.backbone, config)
+        self.first_level = level_of(features[0])
         self.channels = [feature.shape[1] for feature in features]
         parameters = list(self.backbone.parameters())
         grads = torch.autograd.grad(sum(map(torch.sum, features)), parameters, allow_unused=True)
@@ -96,72 +91,13 @@ class Encoder(nn.Module):
         self.backbone.load_state_dict(weights)
 
 
-class PretrainedEncoder(NamedTuple):
-    """The encoder that `--encoder` names.
-
-    Args:
-        config: for UNetConfig.encoder.
-        depth: level of the coarsest features.
-        mean, std: of each channel of images in 0..255.
-        weights: the backbone's state_dict; None where it starts from random weights.
-    """
-
-    config: dict[str, Any]
-    depth: int
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    weights: dict[str, Tensor] | None
-
-
-def load_encoder(source: str, *, pretrained: bool) -> PretrainedEncoder:
-    """A backbone from a folder or the Hub, with its weights or, unless `pretrained`, without.
-
-    Raises ModelError that says in one line why it cannot be an encoder.
-    """
-    transformers = _transformers()
-    if source.startswith("timm/"):
-        raise ModelError(f"--encoder {source}: models of timm are not supported; use one of transformers: {EXAMPLES}")
-    try:
-        config = transformers.AutoConfig.from_pretrained(source, trust_remote_code=False)
-    except Exception as error:  # whatever transformers makes of somebody else's file
-        where = (
-            "has no usable config.json"
-            if Path(source).is_dir()
-            else "is not a folder, and cannot be loaded from the Hub"
-        )
-        raise ModelError(f"--encoder {source}: {where}: {one_line(error)}") from error
-    backbones = transformers.AutoBackbone._model_mapping
-    if type(config) not in backbones or not hasattr(config, "stage_names"):  # some have no stages
-        raise ModelError(
-            f"--encoder {source}: {config.model_type or 'this'} is not a backbone of transformers; use {EXAMPLES}"
-        )
-    name = Path(source).resolve().name if Path(source).is_dir() else source
-    settings = json.loads(config.to_json_string(use_diff=False))
-    settings = {key: value for key, value in settings.items() if key not in NEEDLESS}
-    settings |= {"_name_or_path": name, "license": read_license(source)}
-    depth, stages = _pyramid(source, settings)
-    settings |= {"out_features": stages, "out_indices": [config.stage_names.index(stage) for stage in stages]}
-    weights = _pretrained_weights(backbones[type(config)], source, settings) if pretrained else None
-    return PretrainedEncoder(settings, depth, *read_normalization(source, config.model_type), weights)
-
-
-def with_channels(config: dict[str, Any], channels: int) -> dict[str, Any]:
-    """`config` for images of so many channels; ModelError where the family knows RGB only."""
-    if "num_channels" not in config:
-        raise ModelError(f"encoder {encoder_name(config)}: takes grey or RGB images, these have {channels} channels")
-    changed: dict[str, Any] = {"num_channels": channels}
-    if "stem_channels" in config:  # of HGNetV2, whose first entry is the image's
-        changed["stem_channels"] = [channels, *config["stem_channels"][1:]]
-    return config | changed
-
-
 def encoder_name(config: dict[str, Any]) -> str:
     """The Hub id or folder name of an encoder, with its licence if that is known."""
     license = config.get("license")
     return f"{config['_name_or_path']} ({license})" if license else config["_name_or_path"]
 
 
-def _transformers() -> ModuleType:
+def import_transformers() -> ModuleType:
     """Import transformers only when it is needed, which takes seconds, and have it print errors only."""
     try:
         import transformers
@@ -174,13 +110,13 @@ def _transformers() -> ModuleType:
     return transformers
 
 
-def _random_backbone(config: dict[str, Any]) -> nn.Module:
-    transformers = _transformers()
+def random_backbone(config: dict[str, Any]) -> nn.Module:
+    transformers = import_transformers()
     # JSON has lists only, which the defaults of some families (ConvNeXt) do not mix with their tuples
     return transformers.AutoBackbone.from_config(transformers.AutoConfig.for_model(**config))
 
 
-def _dry_pass(backbone: nn.Module, config: dict[str, Any]) -> Sequence[Tensor]:
+def dry_pass(backbone: nn.Module, config: dict[str, Any]) -> Sequence[Tensor]:
     """Features of an empty image, to measure channels and strides: some configs state them wrongly (HGNetV2)."""
     device = next(backbone.parameters()).device
     was_training = backbone.training
@@ -191,42 +127,8 @@ def _dry_pass(backbone: nn.Module, config: dict[str, Any]) -> Sequence[Tensor]:
     return features
 
 
-def _level(feature: Tensor) -> int:
+def level_of(feature: Tensor) -> int:
     """n for features of stride 2^n of a dry pass; -1 for others."""
     height, width = feature.shape[-2:]
     level = round(math.log2(SIDE / height))
     return level if height == width == SIDE >> level else -1
-
-
-def _pyramid(source: str, config: dict[str, Any]) -> tuple[int, list[str]]:
-    """Level of the coarsest features, and the last stage of each level; ModelError where they are no pyramid."""
-    every = config | {"out_features": config["stage_names"], "out_indices": None}
-    try:
-        with torch.device("meta"):  # shapes are all that is wanted
-            features = _dry_pass(_random_backbone(every), every)
-    except Exception as error:  # whatever a backbone makes of its config
-        raise ModelError(f"--encoder {source}: cannot be used here: {one_line(error)}") from error
-    levels = {_level(feature): stage for feature, stage in zip(features, every["out_features"], strict=True)}
-    levels.pop(0, None)  # the image itself, as DINOv3-ConvNeXt has it
-    if len(levels) < 2 or list(levels) != [*range(min(levels), max(levels) + 1)]:
-        strides = sorted({SIDE // feature.shape[-2] for feature in features})
-        raise ModelError(
-            f"--encoder {source}: has features of stride {', '.join(map(str, strides))}; a U-Net needs several levels,"
-            f" each half the size of the one before (a plain ViT has only one); use {EXAMPLES}"
-        )
-    return max(levels), list(levels.values())
-
-
-def _pretrained_weights(backbone: Any, source: str, config: dict[str, Any]) -> dict[str, Tensor]:
-    settings = _transformers().AutoConfig.for_model(**config)
-    try:
-        model, report = backbone.from_pretrained(
-            source, config=settings, use_safetensors=True, dtype=torch.get_default_dtype(), output_loading_info=True
-        )
-    except Exception as error:  # whatever transformers and safetensors make of somebody else's file
-        raise ModelError(f"--encoder {source}: its weights cannot be loaded: {one_line(error)}") from error
-    # classifiers have no norms of the features of each stage
-    missing = [name for name in sorted(report["missing_keys"]) if not name.startswith("hidden_states_norms.")]
-    if missing:
-        raise ModelError(f"--encoder {source}: its file lacks {len(missing)} of the weights, such as {missing[0]}")
-    return model.state_dict()

@@ -4,16 +4,13 @@ Images and volumes have the same blocks: how many axes there are is the length o
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
+from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
-from torch.utils.checkpoint import checkpoint
 
 from unet.norms import GroupNorm, InstanceNorm
 
@@ -53,46 +50,6 @@ def norm_layer(norm: str, channels: int, dims: int = 2) -> nn.Module:
     if norm == "group":
         return GroupNorm(math.gcd(max(channels // 2, 1), 32), channels)
     return InstanceNorm(channels, affine=True)
-
-
-@contextmanager
-def frozen_statistics(block: nn.Module) -> Iterator[None]:
-    """Within, batch norm normalises by its batch and does not update its running statistics a second time."""
-    norms = [module for module in block.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
-    kept = [(norm.momentum, norm.num_batches_tracked.clone()) for norm in norms]
-    for norm in norms:
-        norm.momentum = 0.0
-    try:
-        yield
-    finally:
-        for norm, (momentum, batches) in zip(norms, kept, strict=True):
-            norm.momentum = momentum
-            norm.num_batches_tracked.copy_(batches)
-
-
-def recomputed(block: nn.Module, *inputs: Tensor) -> Tensor:
-    """`block(*inputs)` that keeps only its inputs, and runs again in the backward pass (Chen et al. 2016)."""
-    # torch.compile takes no contexts such as these: it has to leave the block as it is
-    run = torch.compiler.disable(checkpoint)
-    return run(block, *inputs, use_reentrant=False, context_fn=partial(_contexts, block))
-
-
-@contextmanager
-def recomputing(blocks: Sequence[nn.Module]) -> Iterator[None]:
-    """Within, each block is `recomputed` wherever it is called; not to be compiled."""
-    for block in blocks:
-        plain, contexts = partial(type(block).forward, block), partial(_contexts, block)
-        block.forward = partial(checkpoint, plain, use_reentrant=False, context_fn=contexts)  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        for block in blocks:
-            del block.forward
-
-
-def _contexts(block: nn.Module) -> tuple[AbstractContextManager, AbstractContextManager]:
-    """The contexts of a block's first forward pass and of its second one."""
-    return nullcontext(), frozen_statistics(block)
 
 
 class DoubleConv(nn.Module):

@@ -6,13 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from unet.axes import Axes
 from unet.blocks import BLOCKS, NORMS, UPSAMPLINGS
 
 IGNORE_INDEX = 255  # the class index, inside this project, of pixels that count in neither loss nor metric
 MaskValue = int | tuple[int, int, int]  # a grey level or an RGB colour
-Axes = tuple[tuple[int, ...], ...]  # of each level a number for each axis
-MAX_DEPTH = 5  # that the size of the patches may choose
-SMALLEST_SIDE = 4  # that pooling may leave of a patch
 
 
 @dataclass(frozen=True)
@@ -187,36 +185,6 @@ class UNetConfig:
     def network_channels(self) -> int:
         """Channels after normalisation, which repeats grey for each channel of an encoder."""
         return self.in_channels if self.encoder is None else self.encoder.get("num_channels", 3)
-
-
-def level_axes(spacing: Sequence[float], patch: Sequence[int], depth: int | None = None) -> tuple[Axes, Axes]:
-    """Kernels and strides of UNetConfig for patches whose spacing differs between the axes.
-
-    Each step down pools only the axes whose spacing is less than twice the finest, among the axes that are long enough
-    to be pooled, so that deeper levels become isotropic. Along an axis whose spacing is at least twice the finest,
-    convolutions have size 1, from the first level where it is less, size 3. There are at most `depth` steps, MAX_DEPTH
-    by default, and at least one.
-
-    Args:
-        spacing, patch: size of a pixel, and number of pixels, along each axis.
-    """
-    strides: list[tuple[int, ...]] = []
-    kernels = [tuple(3 if length < 2 * min(spacing) else 1 for length in spacing)]
-    while len(strides) < (depth or MAX_DEPTH):
-        long_enough = [side // 2 >= SMALLEST_SIDE for side in patch]
-        if not any(long_enough):
-            if strides:
-                break
-            long_enough = [True] * len(patch)  # a U-Net has a step down
-        finest = min(length for length, is_long in zip(spacing, long_enough, strict=True) if is_long)
-        pooled = [is_long and length < 2 * finest for length, is_long in zip(spacing, long_enough, strict=True)]
-        stride = tuple(2 if is_pooled else 1 for is_pooled in pooled)
-        spacing = [length * factor for length, factor in zip(spacing, stride, strict=True)]
-        patch = [side // factor for side, factor in zip(patch, stride, strict=True)]
-        near = [length < 2 * min(spacing) for length in spacing]
-        kernels.append(tuple(3 if is_near else size for size, is_near in zip(kernels[-1], near, strict=True)))
-        strides.append(stride)
-    return tuple(kernels), tuple(strides)
 
 
 def expect(name: str, value: Any, is_valid: bool, expected: str) -> None:

@@ -14,9 +14,11 @@ from torch import Tensor, nn
 
 from runtime.device import download
 from runtime.errors import ModelError, one_line
+from unet.axes import Axes
 from unet.backbone import Encoder
-from unet.blocks import LAYERS, DoubleConv, Down, OutConv, Up, recomputed
-from unet.config import Axes, UNetConfig
+from unet.blocks import LAYERS, DoubleConv, Down, OutConv, Up
+from unet.config import UNetConfig
+from unet.recompute import recomputed
 
 WEIGHTS_NAME = "model.safetensors"
 WIDEST_OF_VOLUMES = 320  # channels: a convolution has 27 weights for each pair (nnU-Net's limit)

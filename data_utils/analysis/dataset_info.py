@@ -25,7 +25,8 @@ from data_utils.sources.load import load_records
 from data_utils.sources.records import ListRecords, Records
 from runtime.cache import cached, digest
 from runtime.errors import DataError
-from unet.config import IGNORE_INDEX, MaskValue, Preprocess, level_axes
+from unet.axes import level_axes
+from unet.config import IGNORE_INDEX, MaskValue, Preprocess
 
 SAMPLE_GROUPS = 8  # of a stream, which the images come from
 LISTED = 20  # skipped samples, by name

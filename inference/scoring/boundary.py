@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tasks.confusion import mean_of_present, ratios
 from unet.config import IGNORE_INDEX
-from unet.metrics import mean_of_present, ratios
 
 DILATION_RATIO = 0.02  # of the diagonal: how wide the boundary is whose IoU is computed (Cheng et al.)
 PERCENTILE = 95

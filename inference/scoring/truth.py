@@ -15,7 +15,7 @@ from data_utils.image_io.regions import open_regions
 from data_utils.image_io.resize import nearest, same_proportions
 from inference.scoring.boundary import BoundaryScores, boundary_scores
 from runtime.errors import DataError
-from unet.metrics import confusion_matrix, image_scores
+from tasks.confusion import confusion_matrix, image_scores
 
 ReadRows = Callable[[int, int], np.ndarray]  # rows [top, bottom) of a picture
 

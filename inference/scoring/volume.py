@@ -14,8 +14,8 @@ from data_utils.image_io.volume_formats import STACK_SUFFIXES
 from data_utils.image_io.volumes import VolumeHeader, read_label_volume, same_grid
 from inference.scoring.boundary import PERCENTILE, numbers
 from runtime.errors import DataError
+from tasks.confusion import confusion_matrix, image_scores, mean_of_present, scores
 from unet.config import IGNORE_INDEX
-from unet.metrics import confusion_matrix, image_scores, mean_of_present, scores
 
 TOLERANCES = (1, 2)  # mm, within which surfaces count as the same
 TITLES = {"dice": "Dice", "iou": "IoU", "hd95_mm": "HD95 (mm)"}

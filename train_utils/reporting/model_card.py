@@ -7,7 +7,7 @@ from huggingface_hub import EvalResult, ModelCardData
 
 from train_utils.evaluation import Evaluation
 from train_utils.reporting.rendering import render
-from unet.finetune import OF_ENCODER
+from train_utils.settings.starting_point import OF_ENCODER
 
 TRAINING = (
     *("epochs", "max_steps", "batch_size", "image_size", "scale", "crop_size", "augment", "loss", "class_weights"),

@@ -14,11 +14,12 @@ from data_utils.image_io.reader import read_image
 from data_utils.image_io.regions import Regions
 from data_utils.image_io.writers import MASK_LEVEL, OVERLAY_LEVEL, NpyWriter, PngWriter
 from data_utils.visualize import class_colors, legend, overlay, to_rgb, value_limits
-from inference.inputs import LEGEND, MASK, OVERLAY, PROBABILITIES, Job
-from inference.logits import read_prediction
+from inference.decoding.decoder import read_prediction
+from inference.inputs import Job
+from inference.outputs.names import LEGEND, MASK, OVERLAY, PROBABILITIES
+from inference.outputs.volumes import VolumeWriter
 from inference.scoring.truth import ImageScore, ReadRows, ScoreError, TruthScorer, open_mask_rows
 from inference.scoring.volume import VolumeScore
-from inference.volume_writer import VolumeWriter
 from runtime.errors import DataError
 from runtime.files import replaced_file
 from runtime.parallel import AHEAD, map_ahead

@@ -1,23 +1,16 @@
-"""ONNX: a model for other programs, and back for prediction.
-
-python -m unet.export runs/x/model model.onnx
-"""
+"""A model in ONNX, for other programs."""
 
 import dataclasses
 import json
 import warnings
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 
 import torch
 from torch import Tensor, nn
 
-from runtime import cli
-from runtime.console import say
-from runtime.errors import ModelError, WriteError, one_line
+from inference.onnx_network import OnnxNetwork, import_onnx
+from runtime.errors import ModelError, one_line
 from runtime.files import replaced_path
-from unet.config import UNetConfig
 from unet.model import UNet
 
 OPSET = 17
@@ -59,7 +52,7 @@ def export(model: UNet, path: Path) -> None:
     The metadata holds the content of config.json under `config`. The file is written only if onnxruntime gives the
     same logits as torch on small, odd and uneven sizes; else ModelError.
     """
-    onnx = _needed("onnx")
+    onnx = import_onnx("onnx")
     model = model.cpu().float().eval()
     *sides, last = (2 * d - 1 for d in model.config.divisors)  # odd at every level: all of the padding is traced
     example = torch.zeros(2, model.config.in_channels, *sides, last + 2 * model.config.divisors[-1])
@@ -85,7 +78,7 @@ def export(model: UNet, path: Path) -> None:
 
 
 @torch.inference_mode()
-def _check(model: UNet, network: "OnnxNetwork") -> None:
+def _check(model: UNet, network: OnnxNetwork) -> None:
     generator = torch.Generator().manual_seed(0)
     for batch, *size in CHECKED[model.config.dims]:
         images = torch.rand(batch, model.config.in_channels, *size, generator=generator) * 255
@@ -101,59 +94,3 @@ def _check(model: UNet, network: "OnnxNetwork") -> None:
         difference = (logits - expected).abs().max().item() / max(1.0, expected.abs().max().item())
         if difference > TOLERANCE:
             raise ModelError(f"onnxruntime's logits differ from torch's by {difference:.1e} at {sides} pixels")
-
-
-class OnnxNetwork(nn.Module):
-    """An exported model as `Predictor` uses one; runs on the CPU by onnxruntime."""
-
-    def __init__(self, path: str | Path) -> None:
-        super().__init__()
-        onnxruntime = _needed("onnxruntime")
-        errors = onnxruntime.capi.onnxruntime_pybind11_state
-        self.errors = (errors.Fail, errors.RuntimeException, errors.InvalidArgument)  # of `forward`
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4  # they are raised
-        if not Path(path).is_file():
-            raise ModelError(f"{path}: no such file")
-        try:
-            self.session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        except (errors.Fail, errors.InvalidGraph, errors.InvalidProtobuf, errors.InvalidArgument) as error:
-            raise ModelError(f"{path}: cannot be loaded: {one_line(error)}") from error
-        config = self.session.get_modelmeta().custom_metadata_map.get("config")
-        if config is None:
-            raise ModelError(
-                f"{path}: lacks the preprocessing; it must be written by `python -m unet.export MODEL OUTPUT.onnx`"
-            )
-        self.config = UNetConfig(**json.loads(config))
-        self.register_buffer("mean", torch.zeros(()))  # says where its input belongs, as the UNet's does
-
-    def forward(self, images: Tensor) -> Tensor:
-        """(B, C, *spatial) raw pixel values of any numeric type -> logits (B, num_classes, *spatial) float32."""
-        (logits,) = self.session.run(["logits"], {"images": images.float().contiguous().numpy()})
-        return torch.from_numpy(logits)
-
-
-def _needed(package: str) -> ModuleType:
-    try:
-        return import_module(package)
-    except ModuleNotFoundError as error:
-        raise ModelError(f"{package} is not installed; ONNX needs: pip install onnx onnxruntime") from error
-
-
-def main() -> None:
-    """Export a model folder or a Hub id from the command line."""
-    parser = cli.Arguments(description="Write a model in ONNX.")
-    parser.add_argument("model", help="model folder or Hub id")
-    parser.add_argument("output", type=cli.path, help="the .onnx file to write")
-    args = parser.parse_args()
-    model = UNet.from_pretrained(args.model)
-    try:
-        export(model, args.output)
-    except OSError as error:
-        raise WriteError(f"{args.output}: cannot be written ({error})") from error
-    sizes = len(CHECKED[model.config.dims])
-    say(f"wrote {args.output}; its logits agree with torch's to {TOLERANCE:g} on {sizes} image sizes")
-
-
-if __name__ == "__main__":
-    cli.run_script(main)

@@ -6,20 +6,20 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from data_utils.analysis.plan import DEFAULTS
 from data_utils.config import NORMALIZATIONS
 from data_utils.loading.draws import STRENGTHS
 from runtime import cli as arg
 from runtime.console import say
 from runtime.launch import COMM_HOOKS
 from runtime.redact import redact, redact_all
+from tasks.step_loss import LOSSES
 from train_utils.monitoring.tracking import available_tracker
 from train_utils.reporting.hub import check_token
-from train_utils.run_dir import CREDENTIALS, PACKAGES, describe_run, flags_as_json, say_credentials
 from train_utils.schedule import SCHEDULES
+from train_utils.settings.plan import DEFAULTS
+from train_utils.settings.run_dir import CREDENTIALS, PACKAGES, describe_run, flags_as_json, say_credentials
+from train_utils.settings.starting_point import ARCHITECTURE, OF_ENCODER
 from unet.blocks import BLOCKS, NORMS, UPSAMPLINGS
-from unet.finetune import ARCHITECTURE, OF_ENCODER
-from unet.losses import LOSSES
 
 Group = argparse._ArgumentGroup
 CHOSEN = "(default: chosen from the data)"  # by the plan; without it DEFAULTS

@@ -18,8 +18,8 @@ from train_utils.reporting.charts import matrix_picture
 from train_utils.reporting.hub import push_to_hub
 from train_utils.reporting.report import write_report
 from train_utils.reporting.samples import sample_panels, save_pictures, worst_and_best
-from train_utils.run_dir import mark_finished
 from train_utils.schedule import Schedule
+from train_utils.settings.run_dir import mark_finished
 from train_utils.sharding import whole_network
 from unet.model import UNet
 

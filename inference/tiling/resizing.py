@@ -1,16 +1,14 @@
 """Operations on logits: resizing, averaging, and the most likely class."""
 
 from collections.abc import Iterator, Sequence
-from itertools import combinations
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from inference.tiling.cuts import band_length
 from inference.tiling.stream import Forward, volume_logits
-from runtime.device import download, upload
+from runtime.device import upload
 from unet.config import UNetConfig
 
 
@@ -62,50 +60,6 @@ def resize_bands(bands: Iterator[Tensor], size: Sequence[int], target: Sequence[
         yield resize_logits(rows[None], (rows.shape[1], *target[1:]))[0]
 
 
-def most_likely(logits: Tensor, dim: int = 0) -> Tensor:
-    """The class with the largest logit, the first of equals: `logits.argmax(dim)`, which takes four times as long."""
-    return logits.max(dim).indices
-
-
-def read_prediction(logits: Tensor, *, probabilities: bool) -> list[np.ndarray]:
-    """Logits (num_classes, H, W) -> [class indices (H, W) uint8], and probabilities (num_classes, H, W) if asked for.
-
-    Of volumes with D before H. The host waits once for both.
-    """
-    wanted = [most_likely(logits).to(torch.uint8), *([logits.softmax(dim=0)] if probabilities else [])]
-    return [tensor.numpy() for tensor in download(wanted)]
-
-
 def full_precision(logits: Tensor) -> Tensor:
     """float32, or float64 where it is that: 16 bits are too few to interpolate."""
     return logits if logits.dtype == torch.float64 else logits.float()
-
-
-def average_logits(logits: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """Logits whose softmax is the mean of the softmax of each."""
-    if len(logits) == 1:
-        return logits[0]
-    # an ONNX file's are on the CPU, whatever computes the others
-    device = next((view.device for view in logits if not view.is_cpu), logits[0].device)
-    views = [view if view.device == device else upload(view, device) for view in logits]
-    mean = sum(view.softmax(dim) for view in views) / len(views)
-    return mean.clamp_min(torch.finfo(mean.dtype).tiny).log()  # the logarithm of 0 could not be interpolated
-
-
-def averaged_views(network: nn.Module, batch: Tensor) -> Tensor:
-    """Logits of a batch, averaged over the views that the network was trained on.
-
-    They are the eight flips and quarter turns of images, or the eight mirrorings of volumes; or two, the batch as it is
-    and mirrored left-right.
-    """
-    if not network.config.preprocess.turned:
-        turns: list[tuple[int, tuple[int, ...]]] = [(0, ()), (0, (batch.ndim - 1,))]
-    elif batch.ndim == 4:
-        turns = [(count, axes) for count in range(4) for axes in ((), (3,))]
-    else:  # whose axes may have other spacings
-        turns = [(0, axes) for count in range(4) for axes in combinations((2, 3, 4), count)]
-    views = [
-        full_precision(network(batch.rot90(turn, (2, 3)).flip(axes)).flip(axes).rot90(-turn, (2, 3)))
-        for turn, axes in turns
-    ]
-    return average_logits(views, dim=1)

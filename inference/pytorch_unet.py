@@ -1,4 +1,4 @@
-"""Trained models by name: our folders and Hub ids, and Pytorch-UNet's checkpoints.
+"""Pytorch-UNet's checkpoints as models of ours.
 
 Pytorch-UNet is https://github.com/milesial/Pytorch-UNet: the same network under other names, always with batch norm,
 its bilinear variant with aligned corners. Its checkpoint becomes a UNet that gives the same masks.
@@ -33,22 +33,6 @@ SCALE = 0.5  # what Pytorch-UNet's scripts resize by unless told otherwise
 # what unpickling raises, beside UnpicklingError, for bytes that were never a checkpoint or are cut off
 DAMAGED: tuple[type[Exception], ...] = (RuntimeError, OSError, EOFError, ValueError, TypeError, LookupError)
 DAMAGED += (AttributeError, AssertionError, struct.error)
-
-
-def load_model(source: str | Path, scale: float | None = None) -> UNet:
-    """A model in evaluation mode from a model folder, a Hub id or a Pytorch-UNet checkpoint (.pth, .safetensors).
-
-    Args:
-        scale: factor on height and width of the images, for Pytorch-UNet's checkpoints only.
-
-    Raises ModelError that says in one line what is wrong.
-    """
-    path = Path(source)
-    if path.suffix in SUFFIXES and not path.is_dir():
-        return load_pytorch_unet(path, scale)
-    if scale is not None:
-        raise ModelError(f"{source}: its config.json holds the scale; --scale is for Pytorch-UNet's checkpoints only")
-    return UNet.from_pretrained(source)
 
 
 def load_pytorch_unet(path: Path, scale: float | None = None) -> UNet:

@@ -14,8 +14,9 @@ from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.volumes import read_label_volume, read_volume, read_volume_header, write_volume
 from data_utils.visualize import class_colors
 from data_utils.visualize_volumes import volume_page
-from inference.inputs import MASK, OVERLAY, PROBABILITIES, Job
-from inference.logits import read_prediction
+from inference.decoding.decoder import read_prediction
+from inference.inputs import Job
+from inference.outputs.names import MASK, OVERLAY, PROBABILITIES
 from inference.scoring.truth import ScoreError
 from inference.scoring.volume import VolumeScore, score_volume
 from runtime.errors import DataError, ImageError

@@ -5,11 +5,12 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from inference.models import load_model
 from runtime.console import say
 from runtime.errors import ModelError, SettingsError
-from unet.backbone import PretrainedEncoder, encoder_name, load_encoder, with_channels
+from train_utils.settings.encoder import PretrainedEncoder, load_encoder, with_channels
+from unet.backbone import encoder_name
 from unet.config import Preprocess, UNetConfig
-from unet.loading import load_model
 from unet.model import DeeplySupervisedUNet, UNet
 
 ARCHITECTURE = ("base_channels", "depth", "norm", "block", "upsample", "dropout")

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from data_utils.analysis.dataset_info import DatasetInfo
-from data_utils.analysis.plan import DEFAULTS, as_flags, check_axes, patch_size, plan_settings
 from data_utils.config import DataConfig
 from data_utils.loading.batch_sampler import BatchSplit
+from inference.models import load_model
 from runtime.console import say
 from runtime.errors import CheckpointError, SettingsError
 from runtime.files import replaced_file, tolerated
@@ -25,10 +25,10 @@ from runtime.redact import redact, redact_all
 from train_utils.checkpoints.find import FINISHED, LENGTH_AND_PLACE, FoundCheckpoint, checkpoint_folder, find_checkpoint
 from train_utils.microbatch import MemoryLimit, memory_limit
 from train_utils.schedule import Schedule
+from train_utils.settings.plan import DEFAULTS, as_flags, check_axes, patch_size, plan_settings
+from train_utils.settings.starting_point import ARCHITECTURE, AXES
 from unet.backbone import encoder_name
 from unet.config import UNetConfig
-from unet.finetune import ARCHITECTURE, AXES
-from unet.loading import load_model
 
 CREDENTIALS = "credentials_left_out"  # of run.json and checkpoints: flags whose URL was redacted
 PACKAGES = ("torch", "accelerate", "datasets", "safetensors", "huggingface_hub", "pillow", "numpy")

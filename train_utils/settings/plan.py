@@ -15,8 +15,9 @@ from data_utils.image_io.reader import read_mask
 from data_utils.image_io.regions import LARGE
 from data_utils.image_io.resize import resize_mask
 from runtime.errors import SettingsError
-from unet.config import IGNORE_INDEX, Preprocess, level_axes
-from unet.metrics import confusion_matrix, scores
+from tasks.confusion import confusion_matrix, scores
+from unet.axes import level_axes
+from unet.config import IGNORE_INDEX, Preprocess
 
 DEFAULTS: dict[str, Any] = {  # without a plan: the original U-Net on images as they are
     "scale": 1.0,

@@ -1,0 +1,1 @@
+"""From logits to what a file holds."""

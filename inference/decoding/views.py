@@ -1,0 +1,27 @@
+"""The turned and mirrored copies of an image that --tta averages over."""
+
+from itertools import combinations
+
+from torch import Tensor, nn
+
+from inference.decoding.decoder import average_logits
+from inference.tiling.resizing import full_precision
+
+
+def averaged_views(network: nn.Module, batch: Tensor) -> Tensor:
+    """Logits of a batch, averaged over the views that the network was trained on.
+
+    They are the eight flips and quarter turns of images, or the eight mirrorings of volumes; or two, the batch as it is
+    and mirrored left-right.
+    """
+    if not network.config.preprocess.turned:
+        turns: list[tuple[int, tuple[int, ...]]] = [(0, ()), (0, (batch.ndim - 1,))]
+    elif batch.ndim == 4:
+        turns = [(count, axes) for count in range(4) for axes in ((), (3,))]
+    else:  # whose axes may have other spacings
+        turns = [(0, axes) for count in range(4) for axes in combinations((2, 3, 4), count)]
+    views = [
+        full_precision(network(batch.rot90(turn, (2, 3)).flip(axes)).flip(axes).rot90(-turn, (2, 3)))
+        for turn, axes in turns
+    ]
+    return average_logits(views, dim=1)

@@ -1,0 +1,49 @@
+"""A model in ONNX, for prediction."""
+
+import json
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import torch
+from torch import Tensor, nn
+
+from runtime.errors import ModelError, one_line
+from unet.config import UNetConfig
+
+
+class OnnxNetwork(nn.Module):
+    """An exported model as `Predictor` uses one; runs on the CPU by onnxruntime."""
+
+    def __init__(self, path: str | Path) -> None:
+        super().__init__()
+        onnxruntime = import_onnx("onnxruntime")
+        errors = onnxruntime.capi.onnxruntime_pybind11_state
+        self.errors = (errors.Fail, errors.RuntimeException, errors.InvalidArgument)  # of `forward`
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4  # they are raised
+        if not Path(path).is_file():
+            raise ModelError(f"{path}: no such file")
+        try:
+            self.session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        except (errors.Fail, errors.InvalidGraph, errors.InvalidProtobuf, errors.InvalidArgument) as error:
+            raise ModelError(f"{path}: cannot be loaded: {one_line(error)}") from error
+        config = self.session.get_modelmeta().custom_metadata_map.get("config")
+        if config is None:
+            raise ModelError(
+                f"{path}: lacks the preprocessing; it must be written by `python -m inference.export MODEL OUTPUT.onnx`"
+            )
+        self.config = UNetConfig(**json.loads(config))
+        self.register_buffer("mean", torch.zeros(()))  # says where its input belongs, as the UNet's does
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, C, *spatial) raw pixel values of any numeric type -> logits (B, num_classes, *spatial) float32."""
+        (logits,) = self.session.run(["logits"], {"images": images.float().contiguous().numpy()})
+        return torch.from_numpy(logits)
+
+
+def import_onnx(package: str) -> ModuleType:
+    try:
+        return import_module(package)
+    except ModuleNotFoundError as error:
+        raise ModelError(f"{package} is not installed; ONNX needs: pip install onnx onnxruntime") from error

@@ -1,0 +1,1 @@
+"""The files that prediction writes: masks, overlays, probabilities."""

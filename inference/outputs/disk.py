@@ -1,0 +1,22 @@
+"""Whether the disk takes what prediction will write."""
+
+import shutil
+from pathlib import Path
+from tempfile import TemporaryFile
+
+from runtime.errors import DataError
+
+
+def check_disk(output: Path, needed: int) -> None:
+    """DataError where `output` cannot be a folder that takes files, or its disk has less than `needed` bytes free."""
+    folder = next(parent for parent in [output.resolve(), *output.resolve().parents] if parent.exists())
+    if not folder.is_dir():
+        raise DataError(f"--output {output}: {folder} is not a folder")
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise DataError(f"--output {output}: needs about {needed / 1e6:,.1f} MB, but {free / 1e6:,.1f} MB are free")
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        TemporaryFile(dir=output).close()
+    except OSError as error:
+        raise DataError(f"--output {output}: cannot be written ({error.strerror})") from error

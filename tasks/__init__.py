@@ -1,0 +1,1 @@
+"""What the network answers about a pixel: the loss of an answer, and its scores."""

@@ -1,0 +1,148 @@
+"""The encoder that --encoder names: its config, its weights, and how images are normalised for it."""
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from huggingface_hub import hf_hub_download, metadata_load
+from huggingface_hub.errors import HfHubHTTPError
+from torch import Tensor
+
+from runtime.errors import ModelError, one_line
+from unet.backbone import SIDE, dry_pass, encoder_name, import_transformers, level_of, random_backbone
+from unet.config import Preprocess
+
+NEEDLESS = ("id2label", "label2id", "architectures", "transformers_version", "dtype")  # entries of a backbone's config
+EXAMPLES = "resnet, convnext, convnextv2, swin, swinv2, focalnet, hgnet_v2, pvt_v2"
+# mean and standard deviation of channels in 0..1, where there is no preprocessor_config.json: ImageNet's, but for BiT
+IMAGENET = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+HALVES = [0.5] * 3, [0.5] * 3
+
+
+class PretrainedEncoder(NamedTuple):
+    """The encoder that `--encoder` names.
+
+    Args:
+        config: for UNetConfig.encoder.
+        depth: level of the coarsest features.
+        mean, std: of each channel of images in 0..255.
+        weights: the backbone's state_dict; None where it starts from random weights.
+    """
+
+    config: dict[str, Any]
+    depth: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    weights: dict[str, Tensor] | None
+
+
+def load_encoder(source: str, *, pretrained: bool) -> PretrainedEncoder:
+    """A backbone from a folder or the Hub, with its weights or, unless `pretrained`, without.
+
+    Raises ModelError that says in one line why it cannot be an encoder.
+    """
+    transformers = import_transformers()
+    if source.startswith("timm/"):
+        raise ModelError(f"--encoder {source}: models of timm are not supported; use one of transformers: {EXAMPLES}")
+    try:
+        config = transformers.AutoConfig.from_pretrained(source, trust_remote_code=False)
+    except Exception as error:  # whatever transformers makes of somebody else's file
+        where = (
+            "has no usable config.json"
+            if Path(source).is_dir()
+            else "is not a folder, and cannot be loaded from the Hub"
+        )
+        raise ModelError(f"--encoder {source}: {where}: {one_line(error)}") from error
+    backbones = transformers.AutoBackbone._model_mapping
+    if type(config) not in backbones or not hasattr(config, "stage_names"):  # some have no stages
+        raise ModelError(
+            f"--encoder {source}: {config.model_type or 'this'} is not a backbone of transformers; use {EXAMPLES}"
+        )
+    name = Path(source).resolve().name if Path(source).is_dir() else source
+    settings = json.loads(config.to_json_string(use_diff=False))
+    settings = {key: value for key, value in settings.items() if key not in NEEDLESS}
+    settings |= {"_name_or_path": name, "license": read_license(source)}
+    depth, stages = _pyramid(source, settings)
+    settings |= {"out_features": stages, "out_indices": [config.stage_names.index(stage) for stage in stages]}
+    weights = _pretrained_weights(backbones[type(config)], source, settings) if pretrained else None
+    return PretrainedEncoder(settings, depth, *read_normalization(source, config.model_type), weights)
+
+
+def with_channels(config: dict[str, Any], channels: int) -> dict[str, Any]:
+    """`config` for images of so many channels; ModelError where the family knows RGB only."""
+    if "num_channels" not in config:
+        raise ModelError(f"encoder {encoder_name(config)}: takes grey or RGB images, these have {channels} channels")
+    changed: dict[str, Any] = {"num_channels": channels}
+    if "stem_channels" in config:  # of HGNetV2, whose first entry is the image's
+        changed["stem_channels"] = [channels, *config["stem_channels"][1:]]
+    return config | changed
+
+
+def _pyramid(source: str, config: dict[str, Any]) -> tuple[int, list[str]]:
+    """Level of the coarsest features, and the last stage of each level; ModelError where they are no pyramid."""
+    every = config | {"out_features": config["stage_names"], "out_indices": None}
+    try:
+        with torch.device("meta"):  # shapes are all that is wanted
+            features = dry_pass(random_backbone(every), every)
+    except Exception as error:  # whatever a backbone makes of its config
+        raise ModelError(f"--encoder {source}: cannot be used here: {one_line(error)}") from error
+    levels = {level_of(feature): stage for feature, stage in zip(features, every["out_features"], strict=True)}
+    levels.pop(0, None)  # the image itself, as DINOv3-ConvNeXt has it
+    if len(levels) < 2 or list(levels) != [*range(min(levels), max(levels) + 1)]:
+        strides = sorted({SIDE // feature.shape[-2] for feature in features})
+        raise ModelError(
+            f"--encoder {source}: has features of stride {', '.join(map(str, strides))}; a U-Net needs several levels,"
+            f" each half the size of the one before (a plain ViT has only one); use {EXAMPLES}"
+        )
+    return max(levels), list(levels.values())
+
+
+def _pretrained_weights(backbone: Any, source: str, config: dict[str, Any]) -> dict[str, Tensor]:
+    settings = import_transformers().AutoConfig.for_model(**config)
+    try:
+        model, report = backbone.from_pretrained(
+            source, config=settings, use_safetensors=True, dtype=torch.get_default_dtype(), output_loading_info=True
+        )
+    except Exception as error:  # whatever transformers and safetensors make of somebody else's file
+        raise ModelError(f"--encoder {source}: its weights cannot be loaded: {one_line(error)}") from error
+    # classifiers have no norms of the features of each stage
+    missing = [name for name in sorted(report["missing_keys"]) if not name.startswith("hidden_states_norms.")]
+    if missing:
+        raise ModelError(f"--encoder {source}: its file lacks {len(missing)} of the weights, such as {missing[0]}")
+    return model.state_dict()
+
+
+def read_normalization(source: str, family: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel of images in 0..255."""
+    mean, std = HALVES if family == "bit" else IMAGENET
+    file = _file(source, "preprocessor_config.json")
+    try:
+        settings = {} if file is None else json.loads(file.read_text(encoding="utf-8"))
+        mean, std = settings.get("image_mean") or mean, settings.get("image_std") or std
+        if settings.get("do_normalize") is False:  # RT-DETR's wants images in 0..1
+            mean, std = [0.0] * len(mean), [1.0] * len(std)
+        values = Preprocess(mean=tuple(255 * value for value in mean), std=tuple(255 * value for value in std))
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise ModelError(f"--encoder {source}: preprocessor_config.json cannot be used: {one_line(error)}") from error
+    return values.mean, values.std
+
+
+def read_license(source: str) -> str | None:
+    """The licence that the model card states, if there is a card."""
+    file = _file(source, "README.md")
+    try:
+        license = None if file is None else (metadata_load(file) or {}).get("license")
+    except Exception:  # of YAML: a card that cannot be read says nothing
+        return None
+    return license if isinstance(license, str) else None
+
+
+def _file(source: str, name: str) -> Path | None:
+    """A file of a model folder or of the Hub, if it is there."""
+    if Path(source).is_dir():
+        return Path(source) / name if (Path(source) / name).is_file() else None
+    try:
+        return Path(hf_hub_download(source, name))
+    except (HfHubHTTPError, OSError):
+        return None

@@ -155,7 +155,9 @@ def test_every_link_and_every_file_named_is_there(page):
 def known_flags() -> set[str]:
     """Every flag of the scripts and the launchers."""
     files = [ROOT / "train_utils" / "settings" / "flags.py", ROOT / "inference" / "args.py", ROOT / "app.py"]
-    files += [path for folder in ("data_utils", "inference/export", "benchmarks") for path in (ROOT / folder).glob("*.py")]
+    files += [
+        path for folder in ("data_utils", "inference/export", "benchmarks") for path in (ROOT / folder).glob("*.py")
+    ]
     texts = [path.read_text() for path in files]
     flags = {flag for text in texts for flag in re.findall(r'"(--[a-z][\w-]*)"', text)}
     switches = r'"--([a-z][\w-]*)", action=argparse.BooleanOptionalAction'

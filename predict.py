@@ -10,15 +10,13 @@ On all GPUs:     accelerate launch --multi_gpu predict.py --model runs/cells/mod
 import json
 from pathlib import Path
 
-import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 from PIL import Image
-from torch import Tensor
 
-from data_utils.class_map import ClassMap
 from inference.args import parse_args
 from inference.batches import share_of
+from inference.outputs import new_encoder
 from inference.outputs.images import MASK, OVERLAY, PROBABILITIES, PredictionWriter
 from inference.pipeline import PredictionPipeline, plan_work
 from inference.predictor import Predictor
@@ -33,25 +31,32 @@ from runtime.distributed import barrier_without_timeout, on_main
 from runtime.files import replaced_file
 from runtime.launch import check_launch, compile_networks, process_group_options, start_process
 from runtime.signals import exit_on_sigterm
-from tasks.confusion import format_table, report
+from tasks.task import Scores
 
 WORST = 5  # images named on the terminal
 
 
-def print_scores(matrix: Tensor, names: tuple[str, ...], scored: list[tuple[dict, BoundaryScores | None]]) -> dict:
-    """The table of the classes and the worst images on the terminal; returns everything for metrics.json."""
-    found = report(matrix, names, [image for image, _ in scored])
+def print_scores(scores: Scores, compared_by: str, scored: list[tuple[dict, BoundaryScores | None]]) -> dict:
+    """The table of all scores and the worst images on the terminal; returns everything for metrics.json."""
+    first = next(iter(scores.brief()))
+    by_image = sorted((image for image, _ in scored), key=lambda image: (_order(image[first]), image["image"]))
+    found = {"images": len(by_image), **scores.report(), "by_image": by_image}
     boundaries = [boundary for _, boundary in scored if boundary]
     if boundaries:
         found["boundary"] = boundary_report(boundaries)
-    say(format_table(matrix, names, found.get("boundary")))
+    say(scores.table(found.get("boundary")))
     cases = [image for image, _ in scored if "dice" in image]  # volumes
     if cases:
-        found["by_case"] = case_report(cases, names)
+        found["by_case"] = case_report(cases, found["classes"])
         say(case_table(found["by_case"]))
-    for image in found["by_image"][:WORST]:
-        say(f"mean IoU {image['mean_iou'] or 0:.4f}, {image['image']}")
+    for image in by_image[:WORST]:
+        say(f"{compared_by} {image[first] or 0:.4f}, {image['image']}")
     return found
+
+
+def _order(score: float | None) -> tuple[bool, float]:
+    """The worst first, images without a score last."""
+    return score is None, score or 0.0
 
 
 def close_output(folder: Path, found: dict | None, *, is_complete: bool) -> None:
@@ -84,16 +89,16 @@ def main() -> None:
         tta=args.tta,
     )
     compile_networks(accelerator, predictor.networks)
-    class_map = ClassMap.of_model(predictor.config.preprocess, predictor.config.num_classes)
     extensions = (MASK, *[OVERLAY] * args.overlay, *[PROBABILITIES] * args.probabilities)
-    writer = PredictionWriter(class_map, extensions, args.overwrite, args.boundary)
+    encoder = new_encoder(predictor.config)
+    writer = PredictionWriter(encoder, predictor.task, extensions, args.overwrite, args.boundary)
 
     # 3. Inputs: one process looks, each takes its share
     work = on_main(accelerator, lambda: plan_work(args, predictor, writer))
     mine = share_of(work.batches, accelerator.process_index, accelerator.num_processes)
 
     # 4. Predict: reading, computing and writing overlap; a file that fails stays behind
-    matrix = torch.zeros(len(class_map), len(class_map), dtype=torch.int64)
+    scores = predictor.task.new_scores(1)
     scored, failures = [], []  # failures: line, whether the mask is written, whether there is one
     pipeline = PredictionPipeline(predictor, writer, work.finished)
     with accelerator.autocast():
@@ -102,15 +107,15 @@ def main() -> None:
                 line = f"{job.name}: {result}" if isinstance(result, OSError) else str(result)
                 failures.append((line, isinstance(result, ScoreError), job.file(MASK).exists()))
             elif result is not None:
-                matrix += result.matrix
+                scores.sums += result.scores.sums
                 scored.append((result.to_json(job.name), result.boundary))
 
     # 5. Report: the scores of all processes, and each failure by its name
     barrier_without_timeout(accelerator)  # one process may be done long before another
     failures, scored = sorted(gather_object(failures)), gather_object(scored)
-    matrix = accelerator.reduce(upload(matrix, accelerator.device), "sum").cpu()
+    scores.sums = accelerator.reduce(upload(scores.sums, accelerator.device), "sum").cpu()
     if accelerator.is_main_process:
-        found = print_scores(matrix, class_map.names, scored) if args.truth and scored else None
+        found = print_scores(scores, predictor.task.compared_by, scored) if args.truth and scored else None
         none_is_from_before = args.overwrite and all(written or not there for _, written, there in failures)
         try:
             close_output(args.output, found, is_complete=none_is_from_before)

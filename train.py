@@ -21,8 +21,8 @@ from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.config import DataConfig
 from data_utils.loading.batch_sampler import BatchSplit
 from data_utils.loading.loaders import build_loaders, network_shapes
-from inference.decoding.classes import most_likely
-from inference.tiling.resizing import evaluation_logits
+from inference.decoding import new_decoder
+from inference.tiling.resizing import compute_at_sizes
 from runtime.cli import run_script
 from runtime.console import say, track
 from runtime.device import download
@@ -35,8 +35,8 @@ from runtime.launch import (
     start_process,
     tune_kernels,
 )
-from tasks.confusion import confusion_matrix, image_iou
-from tasks.step_loss import SegmentationLoss
+from tasks.step_loss import StepLoss
+from tasks.target import Target
 from train_utils.checkpoints.save import Checkpoints
 from train_utils.ema import WeightAverage
 from train_utils.evaluation import Evaluation
@@ -46,9 +46,10 @@ from train_utils.monitoring.monitor import Monitor
 from train_utils.monitoring.rehearsal import Rehearsal
 from train_utils.monitoring.tracking import RunLog
 from train_utils.nan_guard import StepGuard
-from train_utils.optim import build_optimizer, class_weight_tensor
+from train_utils.optim import build_optimizer
 from train_utils.preflight import preflight
 from train_utils.reporting.data_report import report_data
+from train_utils.reporting.sections import new_section
 from train_utils.results import finish_run, publish_evaluation, write_results
 from train_utils.schedule import Schedule
 from train_utils.settings.flags import parse_args
@@ -62,8 +63,8 @@ def train_step(
     accelerator: Accelerator,
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer,
-    criterion: SegmentationLoss,
-    micro_batches: list[tuple[Tensor, Tensor]],
+    criterion: StepLoss,
+    micro_batches: list[tuple[Tensor, Target]],
     max_grad_norm: float,
     guard: StepGuard,
     monitor: Monitor | Rehearsal,
@@ -74,13 +75,13 @@ def train_step(
     """
     # the loss divides by what is in all micro-batches, on all processes, so that it does not depend on their number;
     # whether a process was asked to stop is known to all with it
-    counts = sum(criterion.step_counts(masks) for _, masks in micro_batches)
+    counts = sum(criterion.counts(targets) for _, targets in micro_batches)
     counts = torch.cat([counts, guard.stop_asked(counts)])
     reduction = dist.all_reduce(counts, async_op=True) if accelerator.num_processes > 1 else None
     guard.begin_step()
     loss = torch.zeros((), device=accelerator.device)
     while micro_batches:
-        images, masks = micro_batches.pop(0)
+        images, targets = micro_batches.pop(0)
         accelerator.sync_gradients = not micro_batches
         with nullcontext() if accelerator.sync_gradients else accelerator.no_sync(model):
             logits = model(images)
@@ -88,7 +89,7 @@ def train_step(
                 with monitor.communicating():
                     reduction.wait()  # the device waits; with gloo the host
                 reduction = None
-            share = criterion(logits, masks, counts[:-1])
+            share = criterion(logits, targets, counts[:-1])
             # `backward` divides by the steps of DeepSpeed, 1 elsewhere; the processes' gradients are averaged
             accelerator.backward(share * accelerator.num_processes * accelerator.gradient_accumulation_steps)
         loss = loss + share.detach()
@@ -103,29 +104,28 @@ def train_step(
 
 @torch.inference_mode()
 def evaluate(
-    accelerator: Accelerator, model: torch.nn.Module, loader: DataLoader, criterion: SegmentationLoss, step: int
+    accelerator: Accelerator, model: torch.nn.Module, loader: DataLoader, criterion: StepLoss, step: int
 ) -> Evaluation:
-    """Confusion matrix, loss and each image's IoU, at the masks' own sizes, exact on any number of processes."""
+    """Scores and loss at the targets' own sizes, exact on any number of processes."""
     model.eval()
     share_statistics(accelerator, model)
-    classes, config = criterion.num_classes, accelerator.unwrap_model(model).config
-    matrix = torch.zeros(classes, classes, dtype=torch.int64, device=accelerator.device)
-    sums = counts = torch.zeros(2, device=accelerator.device)
-    image_scores = torch.zeros(len(loader.dataset), device=accelerator.device)
+    task, config, device = criterion.task, accelerator.unwrap_model(model).config, accelerator.device
+    scores, decoder = task.new_scores(len(loader.dataset), device), new_decoder(task)
+    sums = counts = torch.zeros(task.terms, device=device)
     for batch in track(loader, len(loader), "evaluating", unit="batch"):
-        every = evaluation_logits(model, batch["images"], batch["masks"], config)
-        for logits, mask, index in zip(every, batch["masks"], batch["indices"], strict=True):
-            mask = mask[None].long()
-            counted = confusion_matrix(most_likely(logits, dim=1), mask, classes, criterion.ignore_index)
-            matrix += counted
-            image_scores[index] += image_iou(counted)  # nothing from a filler
-            counts = counts + criterion.counts(mask)
-            sums = sums + criterion.sums(logits, mask).to(counts.dtype)
+        sizes = [target.shape for target in batch["targets"]]
+        images = compute_at_sizes(model, batch["images"], sizes, config)
+        for logits, target, index in zip(images, batch["targets"], batch["indices"], strict=True):
+            target = target.at(None)  # a batch of one
+            scores.add(decoder.decode(logits, dim=1), target, index)
+            counts = counts + task.counts(target)
+            sums = sums + criterion.sums(logits, target).to(counts.dtype)
     model.train()
-    matrix, sums, counts, image_scores = (accelerator.reduce(x, "sum") for x in (matrix, sums, counts, image_scores))
+    sums, counts = accelerator.reduce(sums, "sum"), accelerator.reduce(counts, "sum")
+    scores.sums, scores.by_image = (accelerator.reduce(x, "sum") for x in (scores.sums, scores.by_image))
     loss = (sums / counts.clamp_min(1)).sum()
-    matrix, loss, image_scores = download([matrix, loss, image_scores])
-    return Evaluation(step, loader.dataset.class_map.names, matrix, loss.item(), image_scores.tolist())
+    scores.sums, scores.by_image, loss = download([scores.sums, scores.by_image, loss])  # one wait for the device
+    return Evaluation(step, loss.item(), scores)
 
 
 def prepare(
@@ -144,7 +144,7 @@ def prepare(
 
 
 def rehearse(
-    accelerator: Accelerator, args: Namespace, criterion: SegmentationLoss, split: BatchSplit, rehearsal: Rehearsal
+    accelerator: Accelerator, args: Namespace, criterion: StepLoss, split: BatchSplit, rehearsal: Rehearsal
 ) -> int:
     """How many steps fit into --max-minutes: a copy of the model is trained, evaluated and saved for a moment."""
     prepared = prepare(accelerator, args, rehearsal.model, split, rehearsal.loaders)
@@ -195,14 +195,14 @@ def main() -> None:
     args, info = on_main(accelerator, lambda: start.plan(args, info))
     split = split_from_args(args, profile, start.largest_micro_batch)
 
-    # 3. Model and loss: fresh, from --init-from, or as the checkpoint has it; the model normalises by itself
+    # 3. Model and task: fresh, from --init-from, or as the checkpoint has it; the model normalises by itself
     asked = vars(args) | info.axes(args.depth)
     weights = on_main(accelerator, lambda: starting_point(args.init_from, asked, start.checkpoint.model_config()))
     preprocess = info.preprocess(weights.source_preprocess(info.channels))
-    model = weights.build(info.channels, len(info.class_map), preprocess)
+    task = info.reader.task(args.loss, args.class_weights).to(device)
+    model = weights.build(info.channels, task, preprocess)
     model.activation_checkpointing = args.activation_checkpointing or start.limit.activation_checkpointing
-    class_weights = class_weight_tensor(args.class_weights, info.class_pixels)
-    criterion = SegmentationLoss(len(info.class_map), args.loss, class_weights, strides=model.head_strides).to(device)
+    criterion = StepLoss(task, strides=model.head_strides)
 
     # 4. Batch: the same images in every step, cut so that they fit into memory
     shapes = network_shapes(info, model.config)
@@ -230,11 +230,12 @@ def main() -> None:
     keep = args.keep_checkpoints
     checkpoints = Checkpoints(accelerator, start.output_dir, keep, network, optimizer, average, settings)
     checkpoints.resume(start.checkpoint, state)
-    run_log = RunLog(accelerator, start.output_dir, args.tracker, settings, state.step)
+    section = new_section(info)
+    run_log = RunLog(accelerator, start.output_dir, args.tracker, settings, section.compared, state.step)
 
     # 7. Train: step; log; evaluate and keep the best; save
     guard = StepGuard(accelerator, network, optimizer, state, info.train.records)
-    monitor = Monitor(accelerator, uncompiled, flops, schedule, state, run_log)
+    monitor = Monitor(accelerator, uncompiled, flops, task, schedule, state, run_log)
     model.train()
     steps = steps_ahead(train_loader, split, monitor.data_ready)
     micro_batches, indices = next(steps, ([], []))
@@ -259,7 +260,9 @@ def main() -> None:
             with monitor.paused(), average.applied():
                 evaluation = evaluate(accelerator, uncompiled, val_loader, criterion, state.step)
                 improved = state.update(evaluation)
-                publish_evaluation(accelerator, network, evaluation, improved, checkpoints.best_model, monitor, info)
+                publish_evaluation(
+                    accelerator, network, evaluation, improved, checkpoints.best_model, monitor, info, section
+                )
             model.train()
         monitor.show()
         if schedule.saves(state.step) or schedule.is_over(state) or improved or guard.stopping:
@@ -271,7 +274,9 @@ def main() -> None:
     monitor.close()
     all_saved = all((checkpoints.is_saved(), run_log.is_saved()))
     if accelerator.is_main_process:
-        write_results(accelerator, start.output_dir, state, checkpoints.best_model, info, monitor.bottleneck())
+        write_results(
+            accelerator, start.output_dir, state, checkpoints.best_model, info, task, section, monitor.bottleneck()
+        )
         finish_run(args, start.output_dir, schedule, state, checkpoints.best_model, all_saved)
     run_log.finish()
     if not all_saved:

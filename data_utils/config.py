@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from runtime.errors import DataError
+from tasks.classes import Classes
 
 NORMALIZATIONS = ("z-score", "ct")  # of volumes
 
@@ -47,6 +48,7 @@ class DataConfig:
     dims: int | None = None
     spacing: tuple[float, float, float] | None = None
     normalization: str | None = None
+    task: str = Classes.name
 
     @classmethod
     def from_args(cls, args: Namespace) -> "DataConfig":

@@ -33,8 +33,8 @@ def pack(records: Records, out: Path, split: str, shard_mb: float = SHARD_MB) ->
     from pyarrow.parquet import ParquetWriter
 
     schema = Features({"image": Picture(), "mask": Picture()}).arrow_schema  # `datasets` finds its types in there
-    pages = Counter(_path(source) for record in records for source in (record["image"], record["mask"]))
-    sizes = np.array([_size(record["image"], pages) + _size(record["mask"], pages) for record in records])
+    pages = Counter(_path(source) for record in records for source in (record["image"], record["target"]))
+    sizes = np.array([_size(record["image"], pages) + _size(record["target"], pages) for record in records])
     # where a shard of its own share of bytes begins, so that all are about as large
     count = min(max(1, round(sizes.sum() / (shard_mb * 2**20))), len(records))
     shard_of = np.minimum((np.cumsum(sizes) - sizes) * count // sizes.sum(), count - 1)
@@ -50,7 +50,7 @@ def pack(records: Records, out: Path, split: str, shard_mb: float = SHARD_MB) ->
                 chosen = [records[int(i)] for i in indices[start : start + rows]]
                 columns = {
                     "image": [_stored(record["image"], record["name"]) for record in chosen],
-                    "mask": [_stored(record["mask"], record["name"]) for record in chosen],
+                    "mask": [_stored(record["target"], record["name"]) for record in chosen],
                 }
                 writer.write_table(Table.from_pydict(columns, schema=schema), row_group_size=rows)
     return files

@@ -20,7 +20,7 @@ VAL_FIRST = 1_000_000  # validation counts from here, so that no length of train
 
 
 class Shapes(Records):
-    """`length` records {"image": uint8 (H, W, 3), "mask": uint8 (H, W) class indices, "name": str}.
+    """`length` records {"image": uint8 (H, W, 3), "target": uint8 (H, W) class indices, "name": str}.
 
     A record is a function of (seed, first + i) alone. Objects are rotated, textured and shaded, later ones cover
     earlier ones; light is uneven, pixels noisy. Hue and texture lean towards a class without settling it.
@@ -40,7 +40,7 @@ class Shapes(Records):
             raise IndexError(f"index {i} of {self.length} shapes pictures")
         index = self.first + i % self.length
         image, mask = _render(self._rng(index))
-        return {"image": image, "mask": mask, "name": f"shapes-{index:06d}"}
+        return {"image": image, "target": mask, "name": f"shapes-{index:06d}"}
 
     def _rng(self, index: int) -> np.random.Generator:
         return np.random.default_rng([self.seed, index])
@@ -157,7 +157,7 @@ def main() -> None:
             (args.out / split / kind).mkdir(parents=True)
         for record in records:
             Image.fromarray(np.asarray(record["image"])).save(args.out / split / "images" / f"{record['name']}.png")
-            mask = Image.fromarray(np.asarray(record["mask"]))
+            mask = Image.fromarray(np.asarray(record["target"]))
             mask.putpalette(colors)  # makes it a "P" image, indices as they are
             mask.save(args.out / split / "masks" / f"{record['name']}.png")
     say(f"{args.train} + {args.val} pairs in {args.out}; classes: {', '.join(CLASS_NAMES)}")

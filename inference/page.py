@@ -9,11 +9,12 @@ import numpy as np
 import torch
 from PIL import Image
 
-from data_utils.class_map import ClassMap
 from data_utils.image_io.reader import read_header, read_image, read_mask
 from data_utils.image_io.writers import OVERLAY_LEVEL
-from data_utils.visualize import class_colors, to_rgb
+from data_utils.visualize import to_rgb
 from inference.inputs import Job, find_jobs
+from inference.outputs import new_encoder
+from inference.outputs.encoder import MaskEncoder
 from inference.outputs.images import MASK, PredictionWriter
 from inference.pipeline import ERRORS_OF_ONE_FILE, PredictionPipeline
 from inference.predictor import Predictor
@@ -47,7 +48,7 @@ class PagePredictor:
     def __init__(self, model: str | Path) -> None:
         device = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
         self.predictor = Predictor.from_pretrained(model, device)
-        self.class_map = ClassMap.of_model(self.predictor.config.preprocess, self.predictor.config.num_classes)
+        self.encoder = new_encoder(self.predictor.config)
 
     def __call__(self, upload: str | None) -> tuple[str, str | None]:
         """HTML of the prediction and the path of the mask, in a folder beside the file; of a bad one, why, and None."""
@@ -56,13 +57,14 @@ class PagePredictor:
         file = Path(upload)
         try:
             job = page_job(file)
-            pipeline = PredictionPipeline(self.predictor, PredictionWriter(self.class_map, (MASK,)), finished=set())
+            writer = PredictionWriter(self.encoder, self.predictor.task, (MASK,))
+            pipeline = PredictionPipeline(self.predictor, writer, finished=set())
             ((_, problem),) = pipeline.run([[job]])
             if isinstance(problem, Exception):
                 raise problem
             written = job.file(MASK)
-            mask = self.class_map.encode(read_mask(written, file.name), file.name)
-            return prediction_html(read_image(file, file.name), mask, self.class_map), str(written)
+            mask = self.encoder.reader.of_mask(read_mask(written, file.name), file.name).main
+            return prediction_html(read_image(file, file.name), mask, self.encoder), str(written)
         except ERRORS_OF_ONE_FILE as error:
             line = str(error).replace(str(file), file.name)  # a visitor knows its name, not where it lies here
             return f'<p role="alert">{escape(line)}</p>', None
@@ -85,12 +87,12 @@ def page_job(file: Path) -> Job:
     return job
 
 
-def prediction_html(image: np.ndarray, mask: np.ndarray, class_map: ClassMap) -> str:
+def prediction_html(image: np.ndarray, mask: np.ndarray, encoder: MaskEncoder) -> str:
     """Mask, overlay and legend of an image (H, W, C) and its class indices (H, W), to be shown with STYLE.
 
     The browser blends the overlay by `--mask-opacity`: at its default, one half, it is what predict.py writes.
     """
-    colors = class_colors(class_map.values)
+    colors = encoder.colors
     step = max(1, max(mask.shape) // SHOWN_SIDE)
     indices = Image.fromarray(np.ascontiguousarray(mask[::step, ::step]))
     indices.putpalette(colors.tobytes())
@@ -99,10 +101,10 @@ def prediction_html(image: np.ndarray, mask: np.ndarray, class_map: ClassMap) ->
     height, width = mask.shape
     stack = f'<div class="stack" style="aspect-ratio: {width} / {height}; width: calc(75vh * {width} / {height})">'
     paints = [f"background: rgb{tuple(color)}" for color in colors.tolist()]
-    shares = np.bincount(mask.ravel(), minlength=len(class_map)) / mask.size
+    shares = np.bincount(mask.ravel(), minlength=len(encoder.names)) / mask.size
     legend = [
         f'<li><span style="{paint}"></span>{escape(name)} {share:.1%}</li>'
-        for paint, name, share in zip(paints, class_map.names, shares, strict=True)
+        for paint, name, share in zip(paints, encoder.names, shares, strict=True)
     ]
     return f"""<div class="pictures">
 <figure><figcaption>Mask</figcaption>

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from data_utils.image_io.formats import ImageSource, VolumeFile
 from data_utils.image_io.regions import Regions
 from data_utils.loading.batch_sampler import images_per_batch, pixels_per_batch
-from inference.decoding.decoder import average_logits, read_prediction
+from inference.decoding import new_decoder
+from inference.decoding.decoder import Band, Decoder
 from inference.decoding.views import averaged_views
 from inference.models import load_network
 from inference.readers import NetworkInputs, Read, Size, Spacing, input_size, open_input, read_inputs, volume_of
@@ -21,6 +22,7 @@ from inference.tiling import Tiling, batch_logits, one_tile, plan, stream_logits
 from inference.tiling.resizing import full_precision, resize_bands, resize_logits
 from runtime.device import upload
 from runtime.errors import ModelError
+from tasks import task_of_model
 from unet.blocks import channels_last
 from unet.config import UNetConfig
 from unet.model import UNet
@@ -64,10 +66,14 @@ class Predictor:
         ]
         self.networks = [network.eval() for network in networks]
         self.config: UNetConfig = networks[0].config
+        self.task = task_of_model(self.config)
+        self._decoder = self.new_decoder()
         self.tile_size, self.overlap, self.tta = tile_size, overlap, tta
         for network in networks[1:]:
             if network.config.dims != self.config.dims:
                 raise ModelError(f"an ensemble cannot mix a {self.config.dims}-D and a {network.config.dims}-D model")
+            if network.config.task != self.config.task:
+                raise ModelError("an ensemble needs models of the same task")
             if _classes(network.config) != _classes(self.config):
                 raise ModelError(
                     f"an ensemble needs models of the same classes: {_classes(self.config)}, {_classes(network.config)}"
@@ -98,21 +104,26 @@ class Predictor:
 
         Of volumes a path or a `VolumeFile`; a model of images predicts them slice by slice.
         """
-        return Prediction(*self._predict(image, name, page, probabilities=True))
+        bands = self._predict(image, name, page, probabilities=True)
+        return Prediction(_joined_rows(bands), np.concatenate([band.probabilities for band in bands], axis=1))
 
     @torch.inference_mode()
     def mask(self, image: ImageSource, name: str = "image", page: int = 0) -> np.ndarray:
         """Only the class indices, (H, W) or (D, H, W) uint8."""
-        return self._predict(image, name, page, probabilities=False)[0]
+        return _joined_rows(self._predict(image, name, page, probabilities=False))
 
-    def _predict(self, image: ImageSource, name: str, page: int, *, probabilities: bool) -> list[np.ndarray]:
+    def _predict(self, image: ImageSource, name: str, page: int, *, probabilities: bool) -> list[Band]:
         volume = volume_of(image)
         if volume is None:
             inputs = self.inputs(image, name, page)
-            logits = self.in_batch([inputs.tensors], [inputs.size])[0]
-            return read_prediction(logits, probabilities=probabilities)
-        bands = [read_prediction(logits, probabilities=probabilities) for logits in self.bands(volume, name)]
-        return [np.concatenate(parts, axis=-3) for parts in zip(*bands, strict=True)]
+            logits = iter(self.in_batch([inputs.tensors], [inputs.size]))
+        else:
+            logits = self.bands(volume, name)
+        return list(self.new_decoder().read(logits, probabilities=probabilities))
+
+    def new_decoder(self) -> Decoder:
+        """What reads the prediction of one image from its logits."""
+        return new_decoder(self.task)
 
     def input_sizes(self, size: Size, spacing: Spacing = None) -> list[Size]:
         """At which (H, W) each network sees an image of `size` (H, W); of volumes (D, H, W), with their spacing."""
@@ -174,7 +185,7 @@ class Predictor:
         batches = zip(self.networks, zip(*inputs, strict=True), tilings, strict=True)
         logits = [self._batch(network, images, cut) for network, images, cut in batches]
         return [
-            average_logits([resize_logits(of_network[index][None], size)[0] for of_network in logits])
+            self._decoder.average([resize_logits(of_network[index][None], size)[0] for of_network in logits])
             for index, size in enumerate(sizes)
         ]
 
@@ -200,7 +211,7 @@ class Predictor:
             for network, read, tiling, target in plans
         ]
         for logits in zip(*streams, strict=True):
-            yield average_logits(logits)
+            yield self._decoder.average(logits)
 
     def _network_bands(self, network: nn.Module, read: Read, tiling: Tiling | None, size: Size) -> Iterator[Tensor]:
         pixels = pixels_per_batch(self.device)
@@ -217,7 +228,11 @@ class Predictor:
     def _logits(self, network: nn.Module, batch: Tensor) -> Tensor:
         """(B, C, h, w) -> (B, num_classes, h, w) in full precision."""
         batch = channels_last(upload(batch, network.mean.device))
-        return averaged_views(network, batch) if self.tta else full_precision(network(batch))
+        return averaged_views(network, batch, self._decoder) if self.tta else full_precision(network(batch))
+
+
+def _joined_rows(bands: Sequence[Band]) -> np.ndarray:
+    return np.concatenate([band.rows for band in bands if band.rows is not None])
 
 
 def _classes(config: UNetConfig) -> tuple:

@@ -1,1 +1,16 @@
 """What the network answers about a pixel: the loss of an answer, and its scores."""
+
+from runtime.errors import ModelError
+from tasks.classes import Classes
+from tasks.task import Task
+from unet.config import UNetConfig
+
+TASKS: dict[str, type[Task]] = {Classes.name: Classes}
+
+
+def task_of_model(config: UNetConfig) -> Task:
+    """The task that a model was trained for; ModelError where this version does not know it."""
+    name = Classes.name if config.task is None else config.task["name"]
+    if name not in TASKS:
+        raise ModelError(f"the model was trained for the task {name!r}, which this version does not know")
+    return TASKS[name].from_config(config)

@@ -112,18 +112,5 @@ def format_table(matrix: Tensor, names: Sequence[str], boundary: dict[str, Any] 
     return "\n".join(rows)
 
 
-def image_scores(name: str, matrix: Tensor) -> dict[str, str | float | None]:
-    """The scores of one image, from its own confusion matrix."""
-    result = scores(matrix)
-    return {"image": name, "mean_iou": result["mean_iou"], "pixel_accuracy": result["pixel_accuracy"]}
-
-
-def report(matrix: Tensor, names: Sequence[str], by_image: Sequence[dict]) -> dict:
-    """The content of metrics.json: scores, classes, confusion matrix, and the images, the worst one first."""
-    by_image = sorted(by_image, key=lambda image: (image["mean_iou"] is None, image["mean_iou"], image["image"]))
-    result = {"images": len(by_image), "classes": names, **scores(matrix), "confusion_matrix": matrix.tolist()}
-    return result | {"by_image": by_image}
-
-
 def _text(value: float | None) -> str:
     return "n/a" if value is None else f"{value:.4f}"

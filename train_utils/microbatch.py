@@ -20,6 +20,7 @@ from runtime.device import upload
 from runtime.errors import MemoryShortage, SettingsError, one_line
 from runtime.files import replaced_file
 from runtime.memory import is_out_of_memory
+from tasks.target import Target
 from unet.blocks import channels_last
 
 FILE = "memory.json"
@@ -60,19 +61,19 @@ def split_batch(
 
 def steps_ahead(
     loader: DataLoader, split: BatchSplit, data_ready: Callable[[list], None]
-) -> Iterator[tuple[list[tuple[Tensor, Tensor]], list[int]]]:
+) -> Iterator[tuple[list[tuple[Tensor, Target]], list[int]]]:
     """For each optimizer step its micro-batches, augmented on the device, and the indices of this process's records.
 
-    A micro-batch is images (B, C, *size) float32, channels last, and masks (B, *size) int64. `data_ready` is told when
-    they are here.
+    A micro-batch is images (B, C, *size) float32, channels last, and targets (B, *size) int64. `data_ready` is told
+    when they are here.
     """
     fill, std = (upload(torch.from_numpy(of), loader.device) for of in (loader.dataset.fill, loader.dataset.std))
     batches = iter(loader)
     while raw := list(islice(batches, split.accumulation)):
         data_ready(raw)
         indices = [index for batch in raw for _, index in batch["keys"]]
-        every = (augment(b["images"], b["masks"], b["draws"], b["numbers"], fill=fill, std=std) for b in raw)
-        yield [(channels_last(images), masks) for images, masks in every], indices
+        augmented = (augment(b["images"], b["targets"], b["draws"], b["numbers"], fill=fill, std=std) for b in raw)
+        yield [(channels_last(images), targets) for images, targets in augmented], indices
 
 
 class MemoryLimit(NamedTuple):

@@ -1,12 +1,9 @@
-"""The optimizer, and the weights of the classes in the loss."""
-
-from collections.abc import Sequence
+"""The optimizer."""
 
 import torch
 from accelerate.utils import DistributedType
-from torch import Tensor, nn
+from torch import nn
 
-from runtime.errors import SettingsError
 from runtime.launch import SHARDING
 
 DECAYED = (nn.modules.conv._ConvNd, nn.Linear)
@@ -38,24 +35,3 @@ def build_optimizer(
     if name == "adamw":
         return torch.optim.AdamW(groups, lr=learning_rate, fused=fused)
     return torch.optim.SGD(groups, lr=learning_rate, momentum=0.9, nesterov=True, fused=fused)
-
-
-def class_weight_tensor(weights: Sequence[float | str] | None, class_pixels: Sequence[int]) -> Tensor | None:
-    """(num_classes,) loss weights: as given, or none, or for ["auto"] inverse to the root of each class's pixels.
-
-    The root weakens the effect of the frequency (docs/results.md). A class with the average number of pixels has weight
-    1, and so has one without any.
-
-    Raises SettingsError where their number is not that of the classes.
-    """
-    if weights is None or list(weights) == ["none"]:
-        return None
-    if list(weights) == ["auto"]:
-        pixels = torch.tensor(class_pixels, dtype=torch.float32)
-        return torch.where(pixels > 0, (pixels.sum() / (len(pixels) * pixels)).sqrt(), 1)
-    if {"auto", "none"} & {*weights} or len(weights) != len(class_pixels):
-        given, classes = len(weights), len(class_pixels)
-        raise SettingsError(
-            f"--class-weights has {given} values for {classes} classes; give `auto`, `none` or one for each class"
-        )
-    return torch.tensor(weights)

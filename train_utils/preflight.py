@@ -16,6 +16,7 @@ from runtime.device import upload
 from runtime.errors import SettingsError, one_line
 from runtime.launch import SHARDING
 from runtime.memory import available_bytes, is_out_of_memory
+from tasks.step_loss import StepLoss
 from unet.blocks import channels_last
 
 CPU_SHARE = 0.65  # of the free memory that an estimate may claim; the heap takes up to 1.5 times what tensors do
@@ -44,7 +45,7 @@ class Copies(NamedTuple):
 def preflight(
     accelerator: Accelerator,
     network: nn.Module,
-    criterion: nn.Module,
+    criterion: StepLoss,
     shape: tuple[int, ...],
     split: BatchSplit,
     optimizer: str,
@@ -93,7 +94,7 @@ def preflight(
 def _attempt_fits(
     accelerator: Accelerator,
     network: nn.Module,
-    criterion: nn.Module,
+    criterion: StepLoss,
     shape: tuple[int, ...],
     split: BatchSplit,
     copies: Copies,
@@ -109,10 +110,10 @@ def _attempt_fits(
         reserved = torch.empty(others, dtype=torch.uint8, device=accelerator.device)
         size = split.micro_batch_size
         images = channels_last(torch.rand((size, *shape), device=accelerator.device))
-        masks = torch.zeros((size, *shape[1:]), dtype=torch.int64, device=accelerator.device)
+        targets = criterion.task.target.zeros((size, *shape[1:]), accelerator.device)
         with accelerator.autocast():
             logits = trial(images)
-        criterion(logits, masks, criterion.step_counts(masks)).backward()
+        criterion(logits, targets, criterion.counts(targets)).backward()
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
@@ -138,7 +139,7 @@ def _bytes_left(accelerator: Accelerator) -> int:
 def _estimate_fits(
     accelerator: Accelerator,
     network: nn.Module,
-    criterion: nn.Module,
+    criterion: StepLoss,
     shape: tuple[int, ...],
     split: BatchSplit,
     copies: Copies,

@@ -6,18 +6,19 @@ from pathlib import Path
 from accelerate import Accelerator
 
 from data_utils.analysis.dataset_info import DatasetInfo
-from data_utils.visualize import class_colors
 from inference.predictor import Predictor
 from runtime.console import say
 from runtime.files import tolerated
+from tasks.task import Task
 from train_utils.checkpoints.best_model import BestModel
 from train_utils.checkpoints.run_state import RunState
 from train_utils.evaluation import Evaluation
 from train_utils.monitoring.monitor import Monitor
-from train_utils.reporting.charts import matrix_picture
 from train_utils.reporting.hub import push_to_hub
+from train_utils.reporting.model_card import model_card
 from train_utils.reporting.report import write_report
 from train_utils.reporting.samples import sample_panels, save_pictures, worst_and_best
+from train_utils.reporting.section import Section
 from train_utils.schedule import Schedule
 from train_utils.settings.run_dir import mark_finished
 from train_utils.sharding import whole_network
@@ -32,6 +33,7 @@ def publish_evaluation(
     best_model: BestModel,
     monitor: Monitor,
     info: DatasetInfo,
+    section: Section,
 ) -> None:
     """Scores and pictures to the log, the best model to its folder, a line on the terminal; every process must call it.
 
@@ -43,14 +45,14 @@ def publish_evaluation(
         return
     if monitor.run_log.takes_pictures():
         with accelerator.autocast():
-            panels = sample_panels(info, Predictor(network))
+            panels = sample_panels(info, Predictor(network), section)
         pictures = {f"pictures/{name}": picture for name, picture in panels.items()}
-        pictures["eval/confusion_matrix"] = matrix_picture(evaluation.matrix.numpy(), evaluation.class_names)
-        monitor.run_log.pictures(evaluation.step, pictures)
+        monitor.run_log.pictures(evaluation.step, pictures | section.pictures(evaluation.scores))
     mark = ""
     if is_best:
-        mark = " (best so far, saved)" if best_model.save(network, evaluation) else " (best so far)"
-    say(f"step {evaluation.step}: {evaluation.summary()}{mark}")
+        card = model_card(monitor.run_log.settings, evaluation, section)
+        mark = " (best so far, saved)" if best_model.save(network, card) else " (best so far)"
+    say(f"step {evaluation.step}: {evaluation.scores.summary()}{mark}")
 
 
 def write_results(
@@ -59,21 +61,23 @@ def write_results(
     state: RunState,
     best_model: BestModel,
     info: DatasetInfo,
+    task: Task,
+    section: Section,
     bottleneck: str | None,
 ) -> None:
     """The best model's pictures and table, and the report of the run; for the main process."""
-    best = state.best_evaluation(info.class_map.names) if best_model.is_saved() else None
+    best = state.best_evaluation(task) if best_model.is_saved() else None
     views = {}
     if best is not None:
         predictor = Predictor(UNet.from_pretrained(best_model.folder).to(accelerator.device))
         with accelerator.autocast():
             with tolerated("predictions/"):
-                save_pictures(output_dir / "predictions", sample_panels(info, predictor))
-            views = worst_and_best(info, predictor, best.image_iou)
-        say(best.table())
+                save_pictures(output_dir / "predictions", sample_panels(info, predictor, section))
+            views = worst_and_best(info, predictor, section, best.scores.image_comparison)
+        say(best.scores.table())
         say(f"best model in {best_model.folder}, report in {output_dir / 'report.html'}")
     with tolerated("report.html"):
-        write_report(output_dir, best, class_colors(info.class_map.values), views, bottleneck)
+        write_report(output_dir, best, section, task.compared_by, views, bottleneck)
     if bottleneck:
         say(bottleneck)
 

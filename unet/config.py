@@ -3,7 +3,7 @@
 import math
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from unet.axes import Axes
@@ -112,6 +112,7 @@ class UNetConfig:
         kernels: of each level from the finest, `depth` + 1 of them, the size of its convolutions along each axis;
             empty for 3 everywhere.
         strides: of each step down, `depth` of them, the factor along each axis; empty for 2 everywhere.
+        task: what the outputs mean, an object with its `name`; None where they are classes.
     """
 
     in_channels: int = 3
@@ -127,6 +128,7 @@ class UNetConfig:
     dims: int = 2
     kernels: Axes = ()
     strides: Axes = ()
+    task: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.preprocess, dict):  # from config.json
@@ -147,6 +149,8 @@ class UNetConfig:
         expect("encoder", self.encoder, self.encoder is None or isinstance(self.encoder, dict), "null, or an object")
         expect("dims", self.dims, self.dims in (2, 3), "2 or 3")
         expect("dims", self.dims, self.dims == 2 or self.encoder is None, "2, for the encoder takes images")
+        is_task = self.task is None or (isinstance(self.task, dict) and isinstance(self.task.get("name"), str))
+        expect("task", self.task, is_task, "null, or an object with a name")
         for name, values, count, known in (
             ("kernels", self.kernels, self.depth + 1, (1, 3)),
             ("strides", self.strides, self.depth, (1, 2)),
@@ -165,6 +169,13 @@ class UNetConfig:
             values = getattr(self.preprocess, name)
             if values and len(values) != count:
                 raise ValueError(f"{name} has {len(values)} values, expected one for each of {count} {what}")
+
+    def to_json(self) -> dict[str, Any]:
+        """What config.json holds, which names the task only where the outputs are no classes."""
+        values = asdict(self)
+        if self.task is None:
+            del values["task"]
+        return values
 
     @property
     def level_kernels(self) -> Axes:

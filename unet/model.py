@@ -20,7 +20,7 @@ from unet.blocks import LAYERS, DoubleConv, Down, OutConv, Up
 from unet.config import UNetConfig
 from unet.recompute import recomputed
 
-WEIGHTS_NAME = "model.safetensors"
+CONFIG_NAME, WEIGHTS_NAME = "config.json", "model.safetensors"
 WIDEST_OF_VOLUMES = 320  # channels: a convolution has 27 weights for each pair (nnU-Net's limit)
 
 
@@ -153,6 +153,8 @@ class UNet(
         weights = {key: value.contiguous() for key, value in zip(state, copies, strict=True)}
         # `save_file` would make a file that nobody else may read
         (save_directory / WEIGHTS_NAME).write_bytes(save(weights, metadata={"format": "pt"}))
+        config = json.dumps(self.config.to_json(), sort_keys=True, indent=2)
+        (save_directory / CONFIG_NAME).write_text(config, encoding="utf-8")
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **options) -> "UNet":
@@ -165,12 +167,12 @@ class UNet(
         # `owner/name` is a Hub id, unless there is a folder `owner` here, when it is a path mistyped
         if not is_folder and (name.count("/") != 1 or Path(name).parent.exists()):
             raise ModelError(f"{name}: is not a folder with config.json and {WEIGHTS_NAME}")
-        for file in ("config.json", WEIGHTS_NAME):
+        for file in (CONFIG_NAME, WEIGHTS_NAME):
             if is_folder and not (Path(name) / file).is_file():
                 hint = f"; {name}/model has" if (Path(name) / "model" / file).is_file() else ""
                 raise ModelError(f"{name}: has no {file}{hint}")
         try:
-            if is_folder and not isinstance(json.loads((Path(name) / "config.json").read_bytes()), dict):
+            if is_folder and not isinstance(json.loads((Path(name) / CONFIG_NAME).read_bytes()), dict):
                 raise ModelError(f"{name}: config.json is damaged (it holds no JSON object)")
             return super().from_pretrained(name, **options)
         except ModelError:

@@ -19,14 +19,16 @@ from data_utils.analysis.inspect_windows import inspect_in_windows
 from data_utils.analysis.label_warnings import label_warnings
 from data_utils.analysis.normalization import STATISTICS_IMAGES, Normalization, measure_normalization
 from data_utils.analysis.volume_findings import target_spacing
-from data_utils.class_map import ClassMap, NamedClasses, as_grey, named_classes, resolve_classes
+from data_utils.class_map import ClassMap, NamedClasses, as_grey, named_classes
 from data_utils.config import DataConfig
 from data_utils.sources.load import load_records
 from data_utils.sources.records import ListRecords, Records
+from data_utils.targets import TARGETS
+from data_utils.targets.reader import TargetReader
 from runtime.cache import cached, digest
 from runtime.errors import DataError
 from unet.axes import level_axes
-from unet.config import IGNORE_INDEX, MaskValue, Preprocess
+from unet.config import IGNORE_INDEX, Preprocess
 
 SAMPLE_GROUPS = 8  # of a stream, which the images come from
 LISTED = 20  # skipped samples, by name
@@ -59,15 +61,14 @@ class DatasetInfo:
     """A data set as it was configured: both splits and what was measured.
 
     Args:
-        class_pixels: how many pixels of each class the masks hold.
+        reader: reads the targets, and knows what they mean.
         warnings: lines on what looks like a mistake.
     """
 
     config: DataConfig
     train: Split
     val: Split
-    class_map: ClassMap
-    class_pixels: list[int]
+    reader: TargetReader
     normalization: Normalization
     warnings: tuple[str, ...] = ()
 
@@ -84,7 +85,7 @@ class DatasetInfo:
         if spacing is None and self.train.spacings is not None:
             spacing = target_spacing(self.train.spacings)
         values = replace(values, image_size=image_size, scale=scale, spacing=spacing)
-        return replace(values, turned=self.config.augment == "strong", **self.class_map.to_preprocess())
+        return replace(values, turned=self.config.augment == "strong", **self.reader.to_preprocess())
 
     def axes(self, depth: int | None) -> dict[str, Any]:
         """`dims` of a network for these data and, for volumes in patches, the `kernels` and `strides` of its levels."""
@@ -104,18 +105,14 @@ class DatasetInfo:
         return f"{len(self.train)} + {len(self.val)} images ({digest(*parts)[:12]})"
 
     def __str__(self) -> str:
-        named = zip(self.class_map.values, self.class_map.names, strict=True)
-        ignored = self.class_map.ignore_value
         bad = [*self.train.bad.values(), *self.val.bad.values()]
         listed = "; ".join(bad[:LISTED] + ["..."] * (len(bad) > LISTED))
         kind, spacing = "images", self.preprocess().spacing
         if spacing:
             kind = f"volumes, mostly of {', '.join(f'{side:g}' for side in spacing)} mm along z, y, x"
         return (
-            f"{len(self.train)} training and {len(self.val)} validation {kind}, {self.channels} channels, classes "
-            + ", ".join(f"{value}={name}" for value, name in named)
-            + ("" if ignored is None else f", ignored {ignored}")
-            + (f"; {len(bad)} bad samples skipped: {listed}" if bad else "")
+            f"{len(self.train)} training and {len(self.val)} validation {kind}, {self.channels} channels,"
+            f" {self.reader.describe()}" + (f"; {len(bad)} bad samples skipped: {listed}" if bad else "")
         )
 
 
@@ -149,9 +146,9 @@ def inspect_files(train: Records, val: Records, config: DataConfig, classes: Nam
     for inspection, records in inspected:
         _check(inspection, records, config)
     found = total_pixels(inspected)
-    class_map = resolve_classes(found, classes, config.ignore_index)
+    reader = TARGETS[config.task].of_values(found, classes, config)
     for inspection, records in inspected:
-        find_unknown(inspection, records, class_map)
+        find_unknown(inspection, records, reader.class_map)
         _check(inspection, records, config)
     named, ignored = bool(classes), bool(config.ignore_index)
     of_train, of_val = (inspection for inspection, _ in inspected)
@@ -161,16 +158,15 @@ def inspect_files(train: Records, val: Records, config: DataConfig, classes: Nam
         normalization = measure_normalization(train, config, of_train.problems)
     return DatasetInfo(
         config,
-        _split(train, of_train, class_map),
-        _split(val, of_val, class_map),
-        class_map,
-        class_pixels(total_pixels(inspected), class_map),
+        _split(train, of_train, reader.class_map),
+        _split(val, of_val, reader.class_map),
+        reader.with_pixels(total_pixels(inspected)),
         normalization,
-        label_warnings(inspected, found, class_map, named=named, ignored=ignored),
+        label_warnings(inspected, found, reader.class_map, named=named, ignored=ignored),
     )
 
 
-def _split(records: Records, inspection: SplitInspection, class_map: ClassMap) -> Split:
+def _split(records: Records, inspection: SplitInspection, class_map: ClassMap | None) -> Split:
     locations = {
         i: _locations_of(found, class_map, records.dims == 3) for i, found in inspection.class_locations.items()
     }
@@ -193,18 +189,18 @@ def sample_stream(train: Records, val: Records, config: DataConfig, classes: Nam
     possible = found
     if all(isinstance(value, int) for value in found):  # masks outside the sample may hold the usual 255
         possible = found | {IGNORE_INDEX: found.get(IGNORE_INDEX, 0)}
-    class_map = resolve_classes(possible, classes, config.ignore_index)
-    find_unknown(inspection, sample, class_map)
+    reader = TARGETS[config.task].of_values(possible, classes, config)
+    find_unknown(inspection, sample, reader.class_map)
     _check(inspection, sample, config)
     normalization = measure_normalization(sample, config, inspection.problems)
     of_val = Split(val, np.zeros((len(val), 2), np.int64))
     if not config.image_size:
         headers = inspect_split(val, "checking validation files", inspect)
-        find_unknown(headers, val, class_map)
+        find_unknown(headers, val, reader.class_map)
         _check(headers, val, config)
         of_val = Split(val, usable_sizes(headers), _texts(headers))
     of_train = Split(train, np.zeros((len(train), 2), np.int64))
-    return DatasetInfo(config, of_train, of_val, class_map, class_pixels(found, class_map), normalization)
+    return DatasetInfo(config, of_train, of_val, reader.with_pixels(found), normalization)
 
 
 def _inspect_once(records: Records, title: str, windows: bool) -> SplitInspection:
@@ -228,14 +224,9 @@ def _check(inspection: SplitInspection, records: Records, config: DataConfig) ->
         raise_problems(inspection, len(records))
 
 
-def class_pixels(found: dict[MaskValue, int], class_map: ClassMap) -> list[int]:
-    """Pixels of each class; where classes are colours, a mask that holds only greys counts by its grey values."""
-    return [found.get(value, found.get(as_grey(value), 0)) for value in class_map.values]
-
-
-def _locations_of(found: ClassLocations, class_map: ClassMap, volumes: bool) -> list[np.ndarray]:
-    """The locations of each class that there is, as `class_pixels` finds it; of volumes not of the background."""
-    values = [value for value in class_map.values if not (volumes and value == 0)]
+def _locations_of(found: ClassLocations, class_map: ClassMap | None, volumes: bool) -> list[np.ndarray]:
+    """The locations of each class that there is, or value without classes; of volumes not of the background."""
+    values = [value for value in (class_map.values if class_map else found) if not (volumes and value == 0)]
     locations = [found.get(value, found.get(as_grey(value))) for value in values]
     return [pixels for pixels in locations if pixels is not None]
 

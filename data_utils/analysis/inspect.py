@@ -145,7 +145,7 @@ def inspect(record: Record) -> Inspection | Problem:
     except DataError as error:
         return Problem("image cannot be read", str(error))
     try:
-        mask, coloured, jpeg = decode_mask(record["mask"], name)
+        mask, coloured, jpeg = decode_mask(record["target"], name)
     except DataError as error:
         return Problem("mask cannot be read", str(error))
     mask_size = mask.shape[:2]
@@ -225,8 +225,10 @@ def total_pixels(splits: Iterable[tuple[SplitInspection, Records]]) -> dict[Mask
     return dict(found + numbers + colours)
 
 
-def find_unknown(inspection: SplitInspection, records: Records, class_map: ClassMap) -> None:
-    """Add to the inspection's problems the records whose masks hold values without a class."""
+def find_unknown(inspection: SplitInspection, records: Records, class_map: ClassMap | None) -> None:
+    """Add to the inspection's problems the records whose masks hold values without a class, where there are classes."""
+    if class_map is None:
+        return
     coloured = isinstance(class_map.values[0], tuple)
     known = {*class_map.values, class_map.ignore_value}
     for number, (kind, values) in enumerate(inspection.contents):

@@ -20,7 +20,7 @@ FOREGROUND = 10_000  # values of labelled voxels of a volume that CT's statistic
 
 def inspect_volume(record: Record) -> Inspection | Problem:
     """All of image and label: whether they fit, values of the label and some places of each, values at some."""
-    name, image, label = record["name"], record["image"], record["mask"]
+    name, image, label = record["name"], record["image"], record["target"]
     assert isinstance(image, VolumeFile) and isinstance(label, VolumeFile)
     try:
         voxels, header = read_volume(image, name)

@@ -21,15 +21,15 @@ def inspect_in_windows(record: Record) -> Inspection | Problem:
     """As `inspect`; of a large image's mask also some pixels of each value, (n, 2) as (row, column)."""
     name = record["name"]
     with large_regions(record["image"]) as image:
-        if image is None or _is_in_memory(record["mask"]):
+        if image is None or _is_in_memory(record["target"]):
             return inspect(record)
         try:
-            with regions_of(record["mask"]) as mask:
+            with regions_of(record["target"]) as mask:
                 if not same_proportions(image.size, mask.size):
                     return other_size(name, image.size, mask.size)
                 first = np.asarray(image.read(0, 1))
                 found = _look(mask, image.size, f"{first.dtype} x {first[0, 0].size}", name)
-                jpeg = str(record["mask"]).lower().endswith((".jpg", ".jpeg"))
+                jpeg = str(record["target"]).lower().endswith((".jpg", ".jpeg"))
                 if jpeg and isinstance(found, Inspection) and len(found.pixels) > 2:
                     return lossy(name, found.pixels)
                 return found

@@ -16,14 +16,19 @@ Splits = Sequence[tuple[SplitInspection, Records]]
 
 
 def label_warnings(
-    splits: Splits, pixels: dict[MaskValue, int], class_map: ClassMap, *, named: bool, ignored: bool
+    splits: Splits, pixels: dict[MaskValue, int], class_map: ClassMap | None, *, named: bool, ignored: bool
 ) -> tuple[str, ...]:
-    """Warnings, a line each, on splits whose masks hold `pixels`; none on values `named` or `ignored` by a flag."""
+    """Warnings, a line each, on splits whose masks hold `pixels`; none on values `named` or `ignored` by a flag.
+
+    Without a class map only those on files.
+    """
+    of_files = [*_crowds(splits), *_resized_masks(splits), *_mixed_depths(splits)]
+    if class_map is None:
+        return tuple(of_files)
     lines = [] if ignored else [*_mixed_binary_encodings(splits)]
     total = sum(pixels.values())
     rare = [] if named else [value for value in class_map.values if pixels.get(value, 0) < RARE * total]
-    lines += [*_crowds(splits), *_resized_masks(splits), *_mixed_depths(splits)]
-    return (*lines, *_classes_without_score(splits, class_map, rare), *_rare_classes(splits, pixels, rare))
+    return (*lines, *of_files, *_classes_without_score(splits, class_map, rare), *_rare_classes(splits, pixels, rare))
 
 
 def _rare_classes(splits: Splits, pixels: dict[MaskValue, int], rare: Sequence[MaskValue]) -> Iterator[str]:

@@ -16,13 +16,14 @@ from data_utils.analysis.inspect import (
 from data_utils.analysis.inspect_volumes import inspect_volume
 from data_utils.analysis.inspect_windows import inspect_in_windows
 from data_utils.analysis.label_warnings import label_warnings
-from data_utils.class_map import named_classes, resolve_classes, show
+from data_utils.class_map import named_classes, show
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import ImageSource, VolumeFile
 from data_utils.image_io.reader import read_image
 from data_utils.image_io.regions import bands, large_regions
 from data_utils.sources.load import load_records
 from data_utils.sources.records import Record, Records, annotation_summaries
+from data_utils.targets import TARGETS
 from runtime.errors import DataError
 
 FILES = 20  # named for each kind of problem
@@ -33,7 +34,7 @@ UNPAIRED = "file without partner"
 def check_data(config: DataConfig) -> tuple[str, int]:
     """The report on both splits and how many problems it lists. DataError where there is no data set to read.
 
-    With `crop_size`, large training images are read in windows, as training does.
+    Large training images are read in windows where training does that.
     """
     train, val = load_records(replace(config, allow_unpaired=True))
     splits = {"training": train, "validation": val}
@@ -43,7 +44,7 @@ def check_data(config: DataConfig) -> tuple[str, int]:
     inspected: list[tuple[SplitInspection, Records]] = []
     channels: dict[int, list[str]] = defaultdict(list)
     for what, records in splits.items():
-        windows = config.crop_size is not None and what == "training"
+        windows = config.may_crop and what == "training"
 
         def look(record: Record, windows: bool = windows) -> Inspection | Problem:
             return inspect_fully(record, channels, windows)
@@ -58,11 +59,13 @@ def check_data(config: DataConfig) -> tuple[str, int]:
     try:
         found = total_pixels(inspected)
         named = named_classes(config.classes, train.classes)
-        class_map = resolve_classes(found, named, config.ignore_index)
+        class_map = TARGETS[config.task].of_values(found, named, config).class_map
         warnings = label_warnings(inspected, found, class_map, named=bool(named), ignored=bool(config.ignore_index))
         for inspection, records in inspected:
             find_unknown(inspection, records, class_map)
-        names = dict(zip(class_map.values, class_map.names, strict=True)) | {class_map.ignore_value: "(ignored)"}
+        names = {}
+        if class_map is not None:
+            names = {class_map.ignore_value: "(ignored)"} | dict(zip(class_map.values, class_map.names, strict=True))
     except DataError as error:
         if any(inspection.contents for inspection, _ in inspected):  # else no mask can be read, which is said of each
             problems["classes"].append(str(error))

@@ -8,6 +8,7 @@ from PIL import ExifTags, Image, ImageOps
 from PIL.JpegImagePlugin import JpegImageFile
 
 from data_utils.image_io.formats import TURNED, ImageSource, opened, orientation
+from data_utils.image_io.resize import same_proportions
 from data_utils.image_io.tiff import check_pages, is_tiff
 from runtime.errors import DataError, ImageError
 from unet.config import Preprocess
@@ -172,6 +173,12 @@ def size_mismatch(name: str, image: tuple[int, int], mask: tuple[int, int]) -> s
     """The message for an image and its mask, (H, W) each, that have different proportions."""
     sizes = f"image is {image[0]} x {image[1]}, its mask {mask[0]} x {mask[1]} (height x width)"
     return f"{name}: {sizes}; they differ in proportions"
+
+
+def check_sizes(name: str, image: tuple[int, int], mask: tuple[int, int]) -> None:
+    """DataError where an image and its mask, (H, W) each, are not of the same proportions."""
+    if not same_proportions(image, mask):
+        raise DataError(size_mismatch(name, image, mask))
 
 
 def read_header(source: ImageSource, name: str) -> tuple[tuple[int, int], str]:

@@ -12,23 +12,23 @@ from torch import Tensor
 
 from data_utils.loading.draws import ELASTIC, Draw
 from data_utils.loading.noise import unit_noise
-from unet.config import IGNORE_INDEX
+from tasks.target import AnyTarget
 
 
 def augment(
-    images: Tensor, masks: Tensor, draws: Sequence[Draw], numbers: Tensor, fill: Tensor, std: Tensor
-) -> tuple[Tensor, Tensor]:
+    images: Tensor, targets: AnyTarget, draws: Sequence[Draw], numbers: Tensor, fill: Tensor, std: Tensor
+) -> tuple[Tensor, AnyTarget]:
     """Augment a batch, each sample by its own draw; the arguments are left as they are, and the host never waits.
 
-    images (B, C, H, W) or (B, C, D, H, W): raw pixel values of any range and type; masks (B, H, W) or (B, D, H, W):
-    class indices, 255 ignored; draws: of each sample, for images of this size; numbers: `pack_draws` of them; fill,
-    std (C,): mean and standard deviation of the training images. All tensors are on one device. Returns float32 images
-    (float64 stays), int64 masks. Pixels from outside the image become `fill` and 255.
+    images (B, C, H, W) or (B, C, D, H, W): raw pixel values of any range and type; targets (B, H, W) or (B, D, H, W);
+    draws: of each sample, for images of this size; numbers: `pack_draws` of them; fill, std (C,): mean and standard
+    deviation of the training images. All tensors are on one device. Returns float32 images (float64 stays), int64
+    targets. Pixels from outside the image become `fill` and unknown.
     """
-    assert len(draws) == len(numbers) == len(images) == len(masks), (len(draws), numbers.shape, images.shape)
-    images, masks = images.to(torch.promote_types(images.dtype, torch.float32)), masks.long()
+    assert len(draws) == len(numbers) == len(images) == targets.shape[0], (len(draws), numbers.shape, images.shape)
+    images, targets = images.to(torch.promote_types(images.dtype, torch.float32)), targets.map(Tensor.long)
     if all(d.is_identity for d in draws):
-        return images, masks
+        return images, targets
     channels, size = images.shape[1], images.shape[2:]
     per_pixel = (1,) * len(size)
     fill, std = (statistic.to(images.dtype).view(-1, *per_pixel) for statistic in (fill, std))
@@ -39,10 +39,10 @@ def augment(
     grid = _sampling_grid(matrix, elastic.reshape(-1, *ELASTIC) if warped else None, size)
     outside = (grid.abs() > 1).any(dim=-1)
     new_images = _sample(images, grid, "bilinear")
-    new_masks = _sample(masks[:, None].to(images.dtype), grid, "nearest")[:, 0].long()
+    stays = [i for i, d in enumerate(draws) if not d.moves]
+    for i in stays:  # resampling blurs and rounds: a sample that stays where it is must come back exactly
+        new_images[i] = images[i]
     for i, d in enumerate(draws):
-        if not d.moves:  # resampling blurs and rounds: a sample that stays where it is must come back exactly
-            new_images[i], new_masks[i] = images[i], masks[i]
         if d.resolution:
             new_images[i] = _lower_resolution(new_images[i], d.resolution)
         if d.blur:
@@ -53,7 +53,17 @@ def augment(
     for i, d in enumerate(draws):
         if d.noise:
             new_images[i] += d.noise * std * unit_noise(images[i].shape, d.noise_seed, images.device)
-    return torch.where(outside[:, None], fill, new_images), new_masks.masked_fill(outside, IGNORE_INDEX)
+    new_targets = targets.map_with_unknown(lambda labels, unknown: _moved(labels, unknown, grid, outside, stays))
+    return torch.where(outside[:, None], fill, new_images), new_targets
+
+
+def _moved(labels: Tensor, unknown: int, grid: Tensor, outside: Tensor, stays: Sequence[int]) -> Tensor:
+    """Labels (B, *spatial) picked where the grid says, `unknown` where it is `outside`; as they are where a sample
+    `stays`."""
+    picked = _sample(labels[:, None].to(grid.dtype), grid, "nearest")[:, 0].long()
+    for i in stays:
+        picked[i] = labels[i]
+    return picked.masked_fill(outside, unknown)
 
 
 def _sampling_grid(matrix: Tensor, elastic: Tensor | None, size: Sequence[int]) -> Tensor:

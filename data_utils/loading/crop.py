@@ -5,26 +5,32 @@ from collections.abc import Sequence
 import numpy as np
 
 from data_utils.image_io.resize import Window
-from unet.config import IGNORE_INDEX
 
 CROPS_AROUND_CLASS = 1 / 3
 Size = tuple[int, ...]  # (H, W) or (D, H, W)
 
 
-def crop_window(mask: np.ndarray, crop: Size, rng: np.random.Generator) -> Window:
-    """Where to crop `mask` (H, W) to at most `crop`: anywhere, or, one time in three, around a class.
+def crop_window(labels: np.ndarray, unknown: int, crop: Size, rng: np.random.Generator) -> Window:
+    """Where to crop `labels` (H, W) to at most `crop`: anywhere, or, one time in three, around a label.
 
-    The class is any of those in the mask with equal chance, so that rare ones are seen as often as others, and one of
-    its pixels lies in the crop. (nnU-Net takes a third of its patches around foreground.)
+    It is any of those that there are, save the `unknown` one, with equal chance, so that rare ones are seen as often as
+    others, and one of its pixels lies in the crop. (nnU-Net takes a third of its patches around foreground.)
     """
-    around_class, choice, which, starts = _draw(mask.shape, crop, rng)
+    around_class, choice, which, starts = _draw(labels.shape, crop, rng)
     if around_class:
-        present = np.flatnonzero(np.bincount(mask.ravel(), minlength=256)[:IGNORE_INDEX])
-        if len(present):
-            pixels = np.flatnonzero(mask.ravel() == present[int(choice * len(present))])
-            pixel = np.unravel_index(pixels[int(which * len(pixels))], mask.shape)
-            starts = _starts_around(pixel, mask.shape, crop, rng)
-    return _window(starts, mask.shape, crop)
+        present = [label for label in _distinct(labels) if label != unknown]
+        if present:
+            pixels = np.flatnonzero(labels.ravel() == present[int(choice * len(present))])
+            pixel = np.unravel_index(pixels[int(which * len(pixels))], labels.shape)
+            starts = _starts_around(pixel, labels.shape, crop, rng)
+    return _window(starts, labels.shape, crop)
+
+
+def _distinct(labels: np.ndarray) -> list[int]:
+    """The labels that there are, in order."""
+    if labels.dtype == np.uint8:  # counting is much faster than sorting
+        return np.flatnonzero(np.bincount(labels.ravel())).tolist()
+    return np.unique(labels).tolist()
 
 
 def crop_around(

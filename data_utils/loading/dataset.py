@@ -1,4 +1,4 @@
-"""Records become tensors: images as the network takes them, masks as class indices."""
+"""Records become tensors: images as the network takes them, and their targets."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,67 +9,51 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from data_utils.analysis.dataset_info import DatasetInfo, Split
-from data_utils.class_map import ClassMap
-from data_utils.image_io.formats import VolumeFile
-from data_utils.image_io.reader import read_mask
-from data_utils.image_io.resize import resize_mask
-from data_utils.image_io.volumes import read_label_volume
 from data_utils.loading.batch_sampler import Slot
 from data_utils.loading.crop import crop_around, crop_window
-from data_utils.loading.decoded_cache import DecodedSplit, Pair, decode_once
+from data_utils.loading.decoded_cache import DecodedSplit, Sample, decode_once
 from data_utils.loading.draws import Draw, draw, pack_draws
-from data_utils.loading.transforms import check_sizes, network_input, random_window
+from data_utils.loading.transforms import network_input, random_window
 from data_utils.loading.volume_input import VolumeInput
 from data_utils.sources.records import Record
+from data_utils.targets.reader import TargetReader
 from runtime.cache import digest
 from runtime.errors import DataError
-from unet.config import IGNORE_INDEX, Preprocess
+from tasks.target import Target
+from unet.config import Preprocess
 
 
-def decode_image(record: Record, preprocess: Preprocess, channels: int, class_map: ClassMap, fit_mask: bool) -> Pair:
-    """Image (C, h, w) at the network's input size; mask (H, W) uint8 class indices at its own, or at (h, w) to fit it.
+def decode_image(record: Record, preprocess: Preprocess, channels: int, reader: TargetReader, fit: bool) -> Sample:
+    """Image (C, h, w) at the network's input size; target (H, W) at its own, or at (h, w) to fit it.
 
-    Raises DataError where image and mask are not of the same proportions.
+    Raises DataError where image and target are not of the same proportions.
     """
-    name = record["name"]
-    image, size = network_input(record["image"], preprocess, channels, name)
-    mask = read_mask(record["mask"], name)
-    check_sizes(name, size, mask.shape[:2])
-    if fit_mask:  # the nearest pixels first: the fewer to look up
-        mask = resize_mask(mask, image.shape[1:])
-    return image, class_map.encode(mask, name)
+    image, size = network_input(record["image"], preprocess, channels, record["name"])
+    return image, reader.read(record, size, image.shape[1:] if fit else None)
 
 
-def decode_volume(record: Record, preprocess: Preprocess, channels: int, class_map: ClassMap, fit_mask: bool) -> Pair:
+def decode_volume(record: Record, preprocess: Preprocess, channels: int, reader: TargetReader, fit: bool) -> Sample:
     """As `decode_image`: (C, d, h, w) float32, (D, H, W). Raises DataError where sizes differ in voxels."""
-    name, image, label = record["name"], record["image"], record["mask"]
-    assert isinstance(image, VolumeFile) and isinstance(label, VolumeFile)
-    volume = VolumeInput.read(image, preprocess, channels, name)
-    labels, header = read_label_volume(label, name)
-    if header.size != volume.header.size:
-        sizes = [" x ".join(map(str, size)) for size in (volume.header.size, header.size)]
-        raise DataError(f"{name}: image is {sizes[0]}, its label {sizes[1]} (depth x height x width)")
-    mask = class_map.encode_volume(labels, name)
-    if fit_mask:
-        mask = resize_mask(mask, volume.size)
-    return volume.whole(), mask
+    volume = VolumeInput.read(record["image"], preprocess, channels, record["name"])
+    target = reader.read_volume(record, volume.header, volume.size if fit else None)
+    return volume.whole(), target
 
 
 class SegmentationDataset(Dataset):
-    """Image and mask of a slot, decoded and resized; everything else is done in batches on the device.
+    """Image and target of a slot, decoded and resized; everything else is done in batches on the device.
 
-    A skipped sample, which cannot be read, becomes a filler: an image of the mean value with a wholly ignored mask. So
+    A skipped sample, which cannot be read, becomes a filler: an image of the mean value of which nothing is known. So
     the order of all others stays the same.
 
     Attributes:
-        fit_masks: whether masks follow the images to the network's input size.
+        fit_targets: whether targets follow the images to the network's input size.
     """
 
-    fit_masks: bool
+    fit_targets: bool
 
     def __init__(self, split: Split, info: DatasetInfo, preprocess: Preprocess) -> None:
         self.split, self.config, self.preprocess = split, info.config, preprocess
-        self.channels, self.class_map = info.channels, info.class_map
+        self.channels, self.reader, self.target = info.channels, info.reader, info.reader.target
         # of what the network is shown: of volumes, which a model may want prepared in another way, not of the files
         mean, std = info.normalization[:2]
         if split.records.dims == 3:
@@ -82,25 +66,25 @@ class SegmentationDataset(Dataset):
     def __len__(self) -> int:
         return len(self.split)
 
-    def read(self, slot: Slot) -> tuple[np.ndarray, np.ndarray, str | None]:
-        """Image (C, *size) at the network's input size, mask uint8, and what is wrong where both are filled."""
+    def read(self, slot: Slot) -> tuple[np.ndarray, Target, str | None]:
+        """Image (C, *size) at the network's input size, target, and what is wrong where both are filled."""
         problem = self.split.bad.get(slot.index)
         if problem is None:
             try:
-                image, mask = self.read_pair(slot)
-                return image, np.full_like(mask, IGNORE_INDEX) if slot.filler else mask, None
+                image, target = self.read_sample(slot)
+                return image, self.target.unknown(target.shape) if slot.filler else target, None
             except self.config.skipped_errors as error:
                 problem = str(error)
         image = np.broadcast_to(_column(self.fill, slot.shape), (len(self.fill), *slot.shape))
-        return image, np.full(slot.shape, IGNORE_INDEX, np.uint8), problem
+        return image, self.target.unknown(slot.shape), problem
 
-    def read_pair(self, slot: Slot) -> Pair:
-        """Image (C, *size), mask uint8 class indices."""
+    def read_sample(self, slot: Slot) -> Sample:
+        """Image (C, *size), and its target."""
         return self.prepare(slot.index) if self.decoded is None else self.decoded[slot.index]
 
-    def prepare(self, index: int) -> Pair:
-        """Image and mask, up to the steps that differ from epoch to epoch."""
-        return self.decode(self.split.records[index], self.preprocess, self.channels, self.class_map, self.fit_masks)
+    def prepare(self, index: int) -> Sample:
+        """Image and target, up to the steps that differ from epoch to epoch."""
+        return self.decode(self.split.records[index], self.preprocess, self.channels, self.reader, self.fit_targets)
 
     def cache(self) -> None:
         """Decode all samples once, unless an earlier run has done so. Raises DataError if the disk is full."""
@@ -108,42 +92,41 @@ class SegmentationDataset(Dataset):
         how = (seen.image_size, seen.scale, seen.detect_unit_range, seen.draft, self.channels)
         resampled = (seen.spacing, seen.clip, seen.standardize, None if spacings is None else spacings.tobytes())
         content = self.split.records.digest
-        classes = (self.class_map.values, self.class_map.ignore_value)
-        key = content and digest(type(self).__name__, how, resampled, content, *classes, self.split.bad)
-        self.decoded = decode_once(self._prepare_good, len(self), key, self.config.skipped_errors)
+        key = content and digest(type(self).__name__, how, resampled, content, *self.reader.key, self.split.bad)
+        self.decoded = decode_once(self._prepare_good, len(self), self.target, key, self.config.skipped_errors)
 
-    def _prepare_good(self, index: int) -> Pair:
+    def _prepare_good(self, index: int) -> Sample:
         if index in self.split.bad:
             raise DataError(self.split.bad[index])
         return self.prepare(index)
 
 
 class TrainingDataset(SegmentationDataset):
-    """Masks follow the image to the network's input size; crops, then padding to the slot's shape.
+    """Targets follow the image to the network's input size; crops, then padding to the slot's shape.
 
     A crop and the draw of an augmentation, which is done later, are functions of (seed, epoch, index).
     """
 
-    fit_masks = True
+    fit_targets = True
 
-    def read_pair(self, slot: Slot) -> Pair:
+    def read_sample(self, slot: Slot) -> Sample:
         crop_size = self.config.crop_size
         if crop_size is None:
-            return super().read_pair(slot)
+            return super().read_sample(slot)
         rng = np.random.default_rng([self.config.seed, slot.epoch, slot.index, 1])
         is_volume, locations = self.split.records.dims == 3, self.split.class_locations.get(slot.index)
         if self.decoded is None and locations is not None and not is_volume:
             record = self.split.records[slot.index]
-            image, values = random_window(record, self.preprocess, self.channels, crop_size, locations, rng)
-            return image, self.class_map.encode(values, record["name"])
-        image, mask = super().read_pair(slot)
+            return random_window(record, self.reader, self.preprocess, self.channels, crop_size, locations, rng)
+        image, target = super().read_sample(slot)
         if is_volume:  # where its classes are is known: of the file no more is read than the crop
             own_size = tuple(self.split.sizes[slot.index].tolist())
-            window = crop_around(locations or [], own_size, mask.shape, crop_size, rng)
+            window = crop_around(locations or [], own_size, target.shape, crop_size, rng)
         else:
-            window = crop_window(mask, crop_size, rng)
+            unknown = target.unknown_value(target.names()[0])
+            window = crop_window(target.main, unknown, crop_size, rng)
         part = tuple(slice(*side) for side in window)
-        return image[(slice(None), *part)], mask[part]
+        return image[(slice(None), *part)], target.at(part)
 
     def _spacing(self, index: int) -> tuple[float, ...] | None:
         """(z, y, x) in mm of a volume as the network sees it, None of images."""
@@ -151,10 +134,10 @@ class TrainingDataset(SegmentationDataset):
             return None
         return self.preprocess.spacing or tuple(self.split.spacings[index].tolist())
 
-    def __getitem__(self, slot: Slot) -> tuple[Tensor, Tensor, Draw, tuple[int, int], str | None]:
-        image, mask, problem = self.read(slot)
-        if mask.shape != slot.shape:
-            image, mask = self._pad(image, mask, slot.shape)
+    def __getitem__(self, slot: Slot) -> tuple[Tensor, Target, Draw, tuple[int, int], str | None]:
+        image, target, problem = self.read(slot)
+        if target.shape != slot.shape:
+            image, target = self._pad(image, target, slot.shape)
         drawn = draw(
             (slot.epoch, slot.index),
             strength=self.config.augment,
@@ -163,25 +146,26 @@ class TrainingDataset(SegmentationDataset):
             channels=self.channels,
             spacing=self._spacing(slot.index),
         )
-        return _tensor(image), _tensor(mask), drawn, (slot.epoch, slot.index), problem
+        return _tensor(image), target.map(_tensor), drawn, (slot.epoch, slot.index), problem
 
-    def _pad(self, image: np.ndarray, mask: np.ndarray, shape: tuple[int, ...]) -> Pair:
-        fill, inside = self.fill.round() if image.dtype == np.uint8 else self.fill, tuple(map(slice, mask.shape))
+    def _pad(self, image: np.ndarray, target: Target, shape: tuple[int, ...]) -> Sample:
+        fill, inside = self.fill.round() if image.dtype == np.uint8 else self.fill, tuple(map(slice, target.shape))
         padded = np.full((len(image), *shape), _column(fill, shape), dtype=image.dtype)
         padded[(slice(None), *inside)] = image
-        padded_mask = np.full(shape, IGNORE_INDEX, dtype=np.uint8)
-        padded_mask[inside] = mask
-        return padded, padded_mask
+        padded_target = self.target.unknown(shape)
+        for whole, part in zip(padded_target.arrays(), target.arrays(), strict=True):
+            whole[inside] = part
+        return padded, padded_target
 
 
 class EvaluationDataset(SegmentationDataset):
-    """Nothing is padded or cropped, and masks keep their own size: scores are those of the files."""
+    """Nothing is padded or cropped, and targets keep their own size: scores are those of the files."""
 
-    fit_masks = False
+    fit_targets = False
 
-    def __getitem__(self, slot: Slot) -> tuple[Tensor, Tensor, int, str | None]:
-        image, mask, problem = self.read(slot)
-        return _tensor(image), _tensor(mask), slot.index, problem
+    def __getitem__(self, slot: Slot) -> tuple[Tensor, Target, int, str | None]:
+        image, target, problem = self.read(slot)
+        return _tensor(image), target.map(_tensor), slot.index, problem
 
 
 def _column(values: np.ndarray, size: Sequence[int]) -> np.ndarray:
@@ -197,18 +181,19 @@ def _tensor(array: np.ndarray) -> Tensor:
 def collate_training(samples: list[tuple]) -> dict[str, Any]:
     """A batch for `augment`.
 
-    images (B, C, *size), masks (B, *size) uint8, draws: [Draw, ...], numbers: `pack_draws` of them, keys:
+    images (B, C, *size), targets (B, *size), draws: [Draw, ...], numbers: `pack_draws` of them, keys:
     [(epoch, index), ...], problems: of the samples left out.
     """
-    images, masks, draws, keys, problems = zip(*samples, strict=True)
+    images, targets, draws, keys, problems = zip(*samples, strict=True)
+    stacked = type(targets[0]).stack(targets)
     drawn = {"draws": list(draws), "numbers": pack_draws(draws, len(images[0])), "keys": list(keys)}
-    return {"images": torch.stack(images), "masks": torch.stack(masks)} | drawn | _problems(problems)
+    return {"images": torch.stack(images), "targets": stacked} | drawn | _problems(problems)
 
 
 def collate_evaluation(samples: list[tuple]) -> dict[str, Any]:
-    """images (B, C, *size), masks: list of uint8 of any sizes, indices: [index, ...], problems as above."""
-    images, masks, indices, problems = zip(*samples, strict=True)
-    return {"images": torch.stack(images), "masks": list(masks), "indices": list(indices)} | _problems(problems)
+    """images (B, C, *size), targets: a list, each of its own size, indices: [index, ...], problems as above."""
+    images, targets, indices, problems = zip(*samples, strict=True)
+    return {"images": torch.stack(images), "targets": list(targets), "indices": list(indices)} | _problems(problems)
 
 
 def _problems(problems: Sequence[str | None]) -> dict[str, list[str]]:

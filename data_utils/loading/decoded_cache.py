@@ -14,26 +14,27 @@ from runtime.console import track
 from runtime.errors import DataError
 from runtime.files import replaced_file
 from runtime.parallel import available_cpus, map_ahead
+from tasks.target import Target
 
-Pair = tuple[np.ndarray, np.ndarray]
+Sample = tuple[np.ndarray, Target]  # an image (C, *size), and its target
 FOUND = 1024  # records whose place in the file is remembered: finding one takes longer than copying a patch
 
 
 class DecodedSplit:
-    """Image (C, *size) and mask of each record, read without copying. What failed to decode fails again."""
+    """Image (C, *size) and target of each record, read without copying. What failed to decode fails again."""
 
-    def __init__(self, file: Path) -> None:
-        self.file = file
+    def __init__(self, file: Path, target: type[Target]) -> None:
+        self.file, self.target = file, target
         self._table: Any = None
         self._found = lru_cache(FOUND)(self._find)
 
     def __reduce__(self) -> tuple:
-        return DecodedSplit, (self.file,)
+        return DecodedSplit, (self.file, self.target)
 
-    def __getitem__(self, i: int) -> Pair:
+    def __getitem__(self, i: int) -> Sample:
         return self._found(i)
 
-    def _find(self, i: int) -> Pair:
+    def _find(self, i: int) -> Sample:
         import pyarrow
 
         if self._table is None:
@@ -41,13 +42,19 @@ class DecodedSplit:
         row = {name: column[0] for name, column in zip(self._table.schema.names, self._table.get_batch(i), strict=True)}
         if row["problem"].is_valid:
             raise DataError(row["problem"].as_py())
-        image = np.frombuffer(row["image"].as_buffer(), row["dtype"].as_py()).reshape(row["image_shape"].as_py())
-        return image, np.frombuffer(row["mask"].as_buffer(), np.uint8).reshape(row["mask_shape"].as_py())
+        image, *fields = (_array(row, name) for name in ("image", *self.target.names()))
+        return image, self.target(*fields)
+
+
+def _array(row: dict[str, Any], name: str) -> np.ndarray:
+    values = np.frombuffer(row[name].as_buffer(), row[f"{name}_type"].as_py())
+    return values.reshape(row[f"{name}_shape"].as_py())
 
 
 def decode_once(
-    prepare: Callable[[int], Pair],
+    prepare: Callable[[int], Sample],
     count: int,
+    target: type[Target],
     key: str | None,
     skip: tuple[type[Exception], ...],
 ) -> DecodedSplit:
@@ -61,17 +68,18 @@ def decode_once(
 
     if key is None:
         raise DataError("--cache works with local files only; leave it out for shapes and streams")
-    file = cache_folder() / f"{digest('decoded', key)}.arrow"
+    file = cache_folder() / f"{digest('decoded', 'targets', key)}.arrow"
 
-    def attempt(i: int) -> Pair | str:
+    def attempt(i: int) -> Sample | str:
         try:
             return prepare(i)
         except skip as error:
             return str(error)
 
-    shape = pyarrow.list_(pyarrow.int64())
-    fields = {"image": pyarrow.large_binary(), "image_shape": shape, "dtype": pyarrow.string()}
-    fields |= {"mask": pyarrow.large_binary(), "mask_shape": shape, "problem": pyarrow.string()}
+    fields = {"problem": pyarrow.string()}
+    for name in ("image", *target.names()):
+        fields |= {name: pyarrow.large_binary(), f"{name}_type": pyarrow.string()}
+        fields[f"{name}_shape"] = pyarrow.list_(pyarrow.int64())
     schema = pyarrow.schema(fields)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -88,7 +96,7 @@ def decode_once(
             f"the cache of decoded samples cannot be written to {file.parent} ({error.strerror or error});"
             " free some space, or set XDG_CACHE_HOME to a folder on another disk"
         ) from error
-    return DecodedSplit(file)
+    return DecodedSplit(file, target)
 
 
 def _clear(folder: Path) -> None:
@@ -99,14 +107,12 @@ def _clear(folder: Path) -> None:
             temporary.unlink(missing_ok=True)
 
 
-def _row(found: Pair | str) -> dict:
+def _row(found: Sample | str) -> dict[str, Any]:
     if isinstance(found, str):
         return {"problem": found}
-    image, mask = found
-    return {
-        "image": image.ravel().view(np.uint8).data,  # no copy: a volume may take half the memory
-        "image_shape": image.shape,
-        "dtype": image.dtype.str,
-        "mask": mask.ravel().data,
-        "mask_shape": mask.shape,
-    }
+    image, target = found
+    row: dict[str, Any] = {}
+    for name, array in zip(("image", *target.names()), (image, *target.arrays()), strict=True):
+        row[name] = array.ravel().view(np.uint8).data  # no copy: a volume may take half the memory
+        row |= {f"{name}_type": array.dtype.str, f"{name}_shape": array.shape}
+    return row

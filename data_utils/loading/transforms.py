@@ -5,12 +5,14 @@ import warnings
 import numpy as np
 
 from data_utils.image_io.formats import ImageSource
-from data_utils.image_io.reader import DecodedImage, decode_image, read_image, read_mask, size_mismatch
+from data_utils.image_io.reader import DecodedImage, check_sizes, decode_image, read_image
 from data_utils.image_io.regions import Regions, regions_of
-from data_utils.image_io.resize import Window, nearest, resize_image, resize_rows, resize_window, same_proportions
+from data_utils.image_io.resize import Window, resize_image, resize_rows, resize_window
 from data_utils.loading.crop import crop_around
 from data_utils.sources.records import Record
-from runtime.errors import DataError, ImageError, UserWarningLine
+from data_utils.targets.reader import TargetReader
+from runtime.errors import ImageError, UserWarningLine
+from tasks.target import Target
 from unet.config import Preprocess
 
 CHUNK = 128  # output rows that are resized at once
@@ -73,25 +75,23 @@ def input_window(
 
 def random_window(
     record: Record,
+    reader: TargetReader,
     preprocess: Preprocess,
     channels: int,
     crop_size: tuple[int, ...],
     class_locations: list[np.ndarray],
     rng: np.random.Generator,
-) -> tuple[np.ndarray, np.ndarray]:
-    """A random crop of a large image as the network sees it, (C, h, w), and its mask's values, (h, w) or (h, w, 3).
+) -> tuple[np.ndarray, Target]:
+    """A random crop of a large image as the network sees it, (C, h, w), and of its target.
 
-    Raises DataError where image and mask are not of the same proportions.
+    Raises DataError where image and target are not of the same proportions.
     """
     name = record["name"]
-    with regions_of(record["image"]) as image, regions_of(record["mask"]) as mask:
-        check_sizes(name, image.size, mask.size)  # they may have changed since they were looked at
+    with regions_of(record["image"]) as image, reader.open_window(record) as target:
+        check_sizes(name, image.size, target.size)  # they may have changed since they were looked at
         size = preprocess.target_size(*image.size)
-        window = crop_around(class_locations, mask.size, size, crop_size, rng)
-        pixels = input_window(image, preprocess, channels, window, name)
-        rows, columns = (nearest(w, h)[slice(*part)] for w, h, part in zip(size, mask.size, window, strict=True))
-        values = read_mask(mask.read(rows[0], rows[-1] + 1, columns[0], columns[-1] + 1), name)
-    return pixels, values[rows - rows[0]][:, columns - columns[0]]
+        window = crop_around(class_locations, target.size, size, crop_size, rng)
+        return input_window(image, preprocess, channels, window, name), target.read(size, window)
 
 
 def fit_pixels(pixels: np.ndarray, preprocess: Preprocess, channels: int, name: str = "image") -> np.ndarray:
@@ -118,9 +118,3 @@ def fit_channels(pixels: np.ndarray, channels: int, name: str = "image") -> np.n
     raise ImageError(
         f"{name}: has {have} channels, the model takes {channels}; convert the image, or train on such images"
     )
-
-
-def check_sizes(name: str, image: tuple[int, int], mask: tuple[int, int]) -> None:
-    """DataError where an image and its mask, (H, W) each, are not of the same proportions."""
-    if not same_proportions(image, mask):
-        raise DataError(size_mismatch(name, image, mask))

@@ -83,7 +83,7 @@ def _pair_of_folders(folder: Path) -> tuple[Path, Path]:
 
 
 class FolderRecords(Records):
-    """Records {"image": path, "mask": path, "name": path of the image below `images`}.
+    """Records {"image": path, "target": path, "name": path of the image below `images`}.
 
     Of files of many pages, each is a record: {"path": path, "page": number} stands for the path, and the name is
     <stem>_<page>.<ext>, as `predict.py` calls it.
@@ -121,9 +121,9 @@ class FolderRecords(Records):
         sources = [os.path.join(folder, name) for folder, name in zip(self.folders, names, strict=True)]
         stem, extension = os.path.splitext(names[0])
         if count == 1:
-            return {"image": sources[0], "mask": sources[1], "name": names[0]}
+            return {"image": sources[0], "target": sources[1], "name": names[0]}
         image, mask = ({"path": path, "page": page} for path, page in zip(sources, pages, strict=True))
-        return {"image": image, "mask": mask, "name": f"{stem}_{number + 1:04}{extension}"}
+        return {"image": image, "target": mask, "name": f"{stem}_{number + 1:04}{extension}"}
 
     @cached_property
     def digest(self) -> str:  # type: ignore[override]  # computed once it is asked for

@@ -39,7 +39,7 @@ class HFRecords(Records):
         row = self.dataset[i]
         image, mask = (row[self.columns[key]] for key in ("image", "mask"))
         path = (image or {}).get("path")
-        return {"image": image, "mask": mask, "name": PurePath(path).name if path else f"row {i}"}
+        return {"image": image, "target": mask, "name": PurePath(path).name if path else f"row {i}"}
 
 
 def find_columns(features: "Features", image_column: str | None, mask_column: str | None) -> dict[str, str]:

@@ -71,7 +71,7 @@ class ParquetRecords(StreamRecords):
         file, _, first, _ = self.groups[group].tolist()
         name = image.get("path") or f"{PurePosixPath(redact(self.files[file])).name} row {first + row}"
         # a path in a shard is only a name: the file is not beside it
-        return {"image": image["bytes"], "mask": mask["bytes"], "name": name}
+        return {"image": image["bytes"], "target": mask["bytes"], "name": name}
 
     def _group(self, group: int) -> tuple["_Column", "_Column"]:
         """Both columns of a row group; the ones used last are kept."""

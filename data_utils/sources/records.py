@@ -13,10 +13,10 @@ from unet.config import MaskValue
 
 
 class Record(TypedDict):
-    """An image, its mask and what messages call them; a source is anything that holds one picture."""
+    """An image, its target and what messages call them; a source is anything that holds one picture."""
 
     image: ImageSource
-    mask: ImageSource
+    target: ImageSource
     name: str
 
 

@@ -50,7 +50,7 @@ class SliceRecords(Records):
         record = self.volumes[i]
         name = record["name"]
         try:
-            header, of_label = (read_volume_header(record[kind], name) for kind in ("image", "mask"))
+            header, of_label = (read_volume_header(record[kind], name) for kind in ("image", "target"))
         except ImageError:
             return 1  # which is named when it is read
         if header.size != of_label.size or not same_grid(header, of_label):
@@ -64,7 +64,7 @@ class SliceRecords(Records):
         volume = int(np.searchsorted(self.ends, i, side="right"))
         z = i - (int(self.ends[volume - 1]) if volume else 0)
         record = self.volumes[volume]
-        image, mask = record["image"], record["mask"]
+        image, mask = record["image"], record["target"]
         assert isinstance(image, VolumeFile) and isinstance(mask, VolumeFile)
         name = f"{record['name']}_{z + 1:04}"
-        return {"image": VolumeSlice(image, z, False), "mask": VolumeSlice(mask, z, True), "name": name}
+        return {"image": VolumeSlice(image, z, False), "target": VolumeSlice(mask, z, True), "name": name}

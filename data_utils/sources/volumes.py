@@ -38,7 +38,7 @@ class Description(NamedTuple):
 
 
 class VolumeRecords(Records):
-    """Records {"image": VolumeFile, "mask": VolumeFile, "name": name of the case}, the same in every layout.
+    """Records {"image": VolumeFile, "target": VolumeFile, "name": name of the case}, the same in every layout.
 
     Args:
         spacing: (z, y, x) in mm of files that hold none.
@@ -58,7 +58,7 @@ class VolumeRecords(Records):
 
     def __getitem__(self, i: int) -> Record:
         name, images, mask = self.cases[i]
-        return {"image": self._file(images), "mask": self._file((mask,)), "name": name}
+        return {"image": self._file(images), "target": self._file((mask,)), "name": name}
 
     def _file(self, paths: tuple[str, ...]) -> VolumeFile:
         return VolumeFile(paths, self.spacing if paths[0].lower().endswith(STACK_SUFFIXES) else None)

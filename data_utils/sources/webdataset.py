@@ -56,7 +56,7 @@ class TarRecords(StreamRecords):
     def __getitem__(self, i: int) -> Record:
         file, *offsets = self.offsets[i].tolist()
         image, mask = (_read(self.files[file], *offsets[k : k + 2]) for k in (0, 2))
-        return {"image": image, "mask": mask, "name": os.fsdecode(self.names[i].item())}
+        return {"image": image, "target": mask, "name": os.fsdecode(self.names[i].item())}
 
     def part(self, chosen: np.ndarray) -> "TarRecords":
         """Only the groups where `chosen`, (G,) bool."""

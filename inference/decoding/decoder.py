@@ -1,30 +1,80 @@
-"""Predictions from logits."""
+"""From logits to predictions: what the network answers, as a file will hold it."""
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from inference.decoding.classes import most_likely
 from runtime.device import download, upload
+from tasks.task import Task
 
 
-def read_prediction(logits: Tensor, *, probabilities: bool) -> list[np.ndarray]:
-    """Logits (num_classes, H, W) -> [class indices (H, W) uint8], and probabilities (num_classes, H, W) if asked for.
+class Band(NamedTuple):
+    """A part of a prediction: the next rows of an image, or slices of a volume.
 
-    Of volumes with D before H. The host waits once for both.
+    rows: (n, W) or (n, H, W); None where what was read so far settles no row.
+    probabilities: (outputs, n, W) or (outputs, n, H, W) of the rows that were read; None unless asked for.
     """
-    wanted = [most_likely(logits).to(torch.uint8), *([logits.softmax(dim=0)] if probabilities else [])]
-    return [tensor.numpy() for tensor in download(wanted)]
+
+    rows: np.ndarray | None
+    probabilities: np.ndarray | None = None
 
 
-def average_logits(logits: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """Logits whose softmax is the mean of the softmax of each."""
-    if len(logits) == 1:
-        return logits[0]
-    # an ONNX file's are on the CPU, whatever computes the others
-    device = next((view.device for view in logits if not view.is_cpu), logits[0].device)
-    views = [view if view.device == device else upload(view, device) for view in logits]
-    mean = sum(view.softmax(dim) for view in views) / len(views)
-    return mean.clamp_min(torch.finfo(mean.dtype).tiny).log()  # the logarithm of 0 could not be interpolated
+class Decoder(ABC):
+    """Reads the prediction of one image or volume from its logits, which come in bands from top to bottom.
+
+    A task whose pixels stand alone decodes each by itself: it says how by `decode`. Others keep what they need of the
+    bands in `add`, and return what is left in `finish`.
+
+    Attributes:
+        dtype: NumPy's name of the type of predictions.
+    """
+
+    dtype = "uint8"
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+
+    @abstractmethod
+    def decode(self, logits: Tensor, dim: int = 0) -> Tensor:
+        """The prediction of each pixel from its logits along axis `dim`, which goes; on their device."""
+
+    @abstractmethod
+    def probabilities(self, logits: Tensor, dim: int = 0) -> Tensor:
+        """What is averaged over networks and views, and written where it is asked for; of the shape of the logits."""
+
+    @abstractmethod
+    def logits_of(self, probabilities: Tensor, dim: int = 0) -> Tensor:
+        """Logits that have these `probabilities`."""
+
+    def average(self, logits: Sequence[Tensor], dim: int = 0) -> Tensor:
+        """Logits whose probabilities are the mean of those of each."""
+        if len(logits) == 1:
+            return logits[0]
+        # an ONNX file's are on the CPU, whatever computes the others
+        device = next((view.device for view in logits if not view.is_cpu), logits[0].device)
+        views = [view if view.device == device else upload(view, device) for view in logits]
+        mean = sum(self.probabilities(view, dim) for view in views) / len(views)
+        return self.logits_of(mean, dim)
+
+    def add(self, logits: Tensor, *, probabilities: bool) -> Band:
+        """Read the next band of logits (outputs, n, W), of volumes (outputs, n, H, W). The host waits once for all."""
+        wanted = [self.decode(logits).to(getattr(torch, self.dtype))]
+        if probabilities:
+            wanted.append(self.probabilities(logits))
+        return Band(*(tensor.numpy() for tensor in download(wanted)))
+
+    def finish(self) -> Band | None:
+        """What is left when all bands were read."""
+        return None
+
+    def read(self, bands: Iterable[Tensor], *, probabilities: bool) -> Iterator[Band]:
+        """The prediction of an image from all of its bands."""
+        for logits in bands:
+            yield self.add(logits, probabilities=probabilities)
+        last = self.finish()
+        if last is not None:
+            yield last

@@ -4,11 +4,11 @@ from itertools import combinations
 
 from torch import Tensor, nn
 
-from inference.decoding.decoder import average_logits
+from inference.decoding.decoder import Decoder
 from inference.tiling.resizing import full_precision
 
 
-def averaged_views(network: nn.Module, batch: Tensor) -> Tensor:
+def averaged_views(network: nn.Module, batch: Tensor, decoder: Decoder) -> Tensor:
     """Logits of a batch, averaged over the views that the network was trained on.
 
     They are the eight flips and quarter turns of images, or the eight mirrorings of volumes; or two, the batch as it is
@@ -24,4 +24,4 @@ def averaged_views(network: nn.Module, batch: Tensor) -> Tensor:
         full_precision(network(batch.rot90(turn, (2, 3)).flip(axes)).flip(axes).rot90(-turn, (2, 3)))
         for turn, axes in turns
     ]
-    return average_logits(views, dim=1)
+    return decoder.average(views, dim=1)

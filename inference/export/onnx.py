@@ -1,6 +1,5 @@
 """A model in ONNX, for other programs."""
 
-import dataclasses
 import json
 import warnings
 from pathlib import Path
@@ -72,7 +71,7 @@ def export(model: UNet, path: Path) -> None:
                 dynamic_axes={"images": sizes, "logits": sizes},
             )
         written = onnx.load(temporary)
-        onnx.helper.set_model_props(written, {"config": json.dumps(dataclasses.asdict(model.config))})
+        onnx.helper.set_model_props(written, {"config": json.dumps(model.config.to_json())})
         onnx.save(written, temporary)
         _check(model, OnnxNetwork(temporary))
 

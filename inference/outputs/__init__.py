@@ -1,1 +1,14 @@
 """The files that prediction writes: masks, overlays, probabilities."""
+
+from inference.outputs.classes import ClassEncoder
+from inference.outputs.encoder import MaskEncoder
+from tasks import task_of_model
+from tasks.classes import Classes
+from unet.config import UNetConfig
+
+WRITERS: dict[str, type[MaskEncoder]] = {Classes.name: ClassEncoder}
+
+
+def new_encoder(config: UNetConfig) -> MaskEncoder:
+    """How the predictions of a model are written."""
+    return WRITERS[task_of_model(config).name].of_model(config)

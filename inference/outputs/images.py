@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from data_utils.class_map import ClassMap
 from data_utils.image_io.reader import read_image
 from data_utils.image_io.regions import Regions
 from data_utils.image_io.writers import MASK_LEVEL, OVERLAY_LEVEL, NpyWriter, PngWriter
-from data_utils.visualize import class_colors, legend, overlay, to_rgb, value_limits
-from inference.decoding.decoder import read_prediction
+from data_utils.visualize import to_rgb, value_limits
+from inference.decoding import new_decoder
+from inference.decoding.decoder import Band, Decoder
 from inference.inputs import Job
+from inference.outputs.encoder import MaskEncoder
 from inference.outputs.names import LEGEND, MASK, OVERLAY, PROBABILITIES
 from inference.outputs.volumes import VolumeWriter
 from inference.scoring.truth import ImageScore, ReadRows, ScoreError, TruthScorer, open_mask_rows
@@ -23,6 +24,7 @@ from inference.scoring.volume import VolumeScore
 from runtime.errors import DataError
 from runtime.files import replaced_file
 from runtime.parallel import AHEAD, map_ahead
+from tasks.task import Task
 
 Score = ImageScore | VolumeScore
 SCORED_ROWS = 256  # of a written mask that are read at once
@@ -39,7 +41,8 @@ class PredictionWriter:
         boundary: whether scores are of boundaries too.
     """
 
-    class_map: ClassMap
+    encoder: MaskEncoder
+    task: Task
     extensions: tuple[str, ...]
     overwrite: bool = False
     boundary: bool = False
@@ -64,17 +67,17 @@ class PredictionWriter:
         """Write the colours of the classes in overlays, if there are any."""
         if self.shows_image:
             with replaced_file(folder / LEGEND) as file:
-                legend(self.class_map.names, class_colors(self.class_map.values)).save(file, "png")
+                self.encoder.legend().save(file, "png")
 
     @cached_property
     def _volumes(self) -> VolumeWriter:
-        return VolumeWriter(self.class_map, self.extensions, self.boundary)
+        return VolumeWriter(self.encoder, self.task, self.extensions, self.boundary)
 
     def write(self, job: Job, size: tuple[int, ...], bands: Iterable[Tensor], image: Regions | None) -> Score | None:
-        """Write logits (num_classes, n, W) as they come; the score where there is a true mask.
+        """Write logits (outputs, n, W) as they come; the score where there is a true mask.
 
         `size` (H, W) and `image` are those of the image; None where it is not needed. Of a volume logits are
-        (num_classes, n, H, W), and `size` is (D, H, W).
+        (outputs, n, H, W), and `size` is (D, H, W).
         Raises ScoreError, once the prediction is safe, for a true mask that cannot be used.
         """
         if job.volume:
@@ -86,6 +89,7 @@ class PredictionWriter:
             files = stack.enter_context(self._output_files(job, (height, width), image, scorer))
             for _ in map_ahead(files.write, bands, ahead=AHEAD):
                 pass
+            files.finish()
         if scorer is None:
             return None
         if scorer.problem:
@@ -100,12 +104,12 @@ class PredictionWriter:
         height, width = job.size
         with self._scorer(job, (height, width)) as scorer:
             try:
-                with open_mask_rows(job.file(MASK), 0, self.class_map) as mask:
+                with open_mask_rows(job.file(MASK), 0, self.encoder.reader) as mask:
                     mask.check_size((height, width))
                     for top in range(0, height, SCORED_ROWS):
                         if scorer.problem:
                             break
-                        scorer.add(mask.read(top, min(top + SCORED_ROWS, height)))
+                        scorer.add(mask.read(top, min(top + SCORED_ROWS, height)).main)
             except (DataError, OSError) as error:
                 raise ScoreError(str(error)) from error
         if scorer.problem:
@@ -118,11 +122,11 @@ class PredictionWriter:
         truth, problem = None, None
         with ExitStack() as stack:
             try:
-                truth = stack.enter_context(open_mask_rows(*job.truth, self.class_map))
+                truth = stack.enter_context(open_mask_rows(*job.truth, self.encoder.reader))
                 truth.check_proportions(size)
             except (DataError, OSError) as error:
                 problem = error
-            yield TruthScorer(len(self.class_map), size, truth, problem, boundary=self.boundary)
+            yield TruthScorer(self.task, size, truth, problem, boundary=self.boundary)
 
     @contextmanager
     def _output_files(
@@ -135,10 +139,11 @@ class PredictionWriter:
                 extension: stack.enter_context(replaced_file(job.file(extension))) for extension in self.extensions
             }
             yield OutputFiles(
-                self.class_map,
+                self.encoder,
+                new_decoder(self.task),
                 stack.enter_context(PngWriter(files[MASK], size, MASK_LEVEL)),
                 stack.enter_context(PngWriter(files[OVERLAY], size, OVERLAY_LEVEL)) if shown else None,
-                NpyWriter(files[PROBABILITIES], (len(self.class_map), *size)) if PROBABILITIES in files else None,
+                NpyWriter(files[PROBABILITIES], (self.task.outputs, *size)) if PROBABILITIES in files else None,
                 shown,
                 scorer,
             )
@@ -149,29 +154,40 @@ class OutputFiles:
 
     def __init__(
         self,
-        class_map: ClassMap,
+        encoder: MaskEncoder,
+        decoder: Decoder,
         mask: PngWriter,
         overlay: PngWriter | None,
         probabilities: NpyWriter | None,
         shown: ReadRows | None,
         scorer: TruthScorer | None,
     ) -> None:
-        self.class_map, self.mask, self.overlay, self.probabilities = class_map, mask, overlay, probabilities
+        self.encoder, self.decoder = encoder, decoder
+        self.mask, self.overlay, self.probabilities = mask, overlay, probabilities
         self.shown, self.scorer = shown, scorer
-        self._colors = class_colors(class_map.values)
         self._top = 0
 
     def write(self, logits: Tensor) -> None:
-        """Append logits (num_classes, n, W)."""
-        mask, *probabilities = read_prediction(logits, probabilities=self.probabilities is not None)
-        top, self._top = self._top, self._top + len(mask)
-        self.mask.write(self.class_map.decode(mask))
+        """Append logits (outputs, n, W)."""
+        self._append(self.decoder.add(logits, probabilities=self.probabilities is not None))
+
+    def finish(self) -> None:
+        """Append what is left when all logits were read."""
+        band = self.decoder.finish()
+        if band is not None:
+            self._append(band)
+
+    def _append(self, band: Band) -> None:
+        if self.probabilities and band.probabilities is not None:
+            self.probabilities.write(band.probabilities)
+        if band.rows is None:
+            return
+        top, self._top = self._top, self._top + len(band.rows)
+        self.mask.write(self.encoder.encode(band.rows))
         if self.overlay and self.shown:
-            self.overlay.write(overlay(self.shown(top, self._top), mask, self._colors))
-        if self.probabilities:
-            self.probabilities.write(*probabilities)
+            self.overlay.write(self.encoder.overlay(self.shown(top, self._top), band.rows))
         if self.scorer:
-            self.scorer.add(mask)
+            self.scorer.add(band.rows)
 
 
 def _bright_rows(regions: Regions, name: str) -> ReadRows:

@@ -7,15 +7,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from data_utils.class_map import ClassMap
 from data_utils.image_io.reader import read_mask
 from data_utils.image_io.regions import open_regions
 from data_utils.image_io.resize import nearest, same_proportions
+from data_utils.targets.reader import MaskReader
 from inference.scoring.boundary import BoundaryScores, boundary_scores
 from runtime.errors import DataError
-from tasks.confusion import confusion_matrix, image_scores
+from tasks.target import Target
+from tasks.task import Scores, Task
 
 ReadRows = Callable[[int, int], np.ndarray]  # rows [top, bottom) of a picture
 
@@ -25,22 +25,22 @@ class ScoreError(DataError):
 
 
 class ImageScore(NamedTuple):
-    """Confusion matrix (num_classes, num_classes) of an image, and the scores of its boundaries where asked for."""
+    """The scores of an image, and those of its boundaries where asked for."""
 
-    matrix: Tensor
+    scores: Scores
     boundary: BoundaryScores | None
 
     def to_json(self, name: str) -> dict[str, Any]:
         """What metrics.json says of this image."""
-        return image_scores(name, self.matrix) | (self.boundary.to_json() if self.boundary else {})
+        return {"image": name} | self.scores.brief() | (self.boundary.to_json() if self.boundary else {})
 
 
 class MaskRows(NamedTuple):
-    """A mask file of `size` (H, W) whose rows [top, bottom) `read` gives as class indices (n, W), 255 where ignored."""
+    """A mask file of `size` (H, W) whose rows [top, bottom) `read` gives as a target of (n, W)."""
 
     path: Path
     size: tuple[int, int]
-    read: ReadRows
+    read: Callable[[int, int], Target]
 
     def check_size(self, image: tuple[int, int]) -> None:
         """DataError unless the mask is as large as the image (H, W)."""
@@ -57,13 +57,13 @@ class MaskRows(NamedTuple):
 
 
 @contextmanager
-def open_mask_rows(path: Path, page: int, class_map: ClassMap) -> Iterator[MaskRows]:
+def open_mask_rows(path: Path, page: int, reader: MaskReader) -> Iterator[MaskRows]:
     """A mask file, of which a window is read at a time where its format allows it."""
     with open_regions(path, page) as regions:
         yield MaskRows(
             path,
             regions.size,
-            lambda top, bottom: class_map.encode(read_mask(regions.read(top, bottom), str(path)), str(path)),
+            lambda top, bottom: reader.of_mask(read_mask(regions.read(top, bottom), str(path)), str(path)),
         )
 
 
@@ -80,14 +80,14 @@ class TruthScorer:
 
     def __init__(
         self,
-        num_classes: int,
+        task: Task,
         size: tuple[int, int],
         truth: MaskRows | None,
         problem: Exception | None = None,
         *,
         boundary: bool = False,
     ) -> None:
-        self.matrix = torch.zeros(num_classes, num_classes, dtype=torch.int64)
+        self.task, self.scores = task, task.new_scores(1)
         self.truth, self.problem = truth, problem
         self._top = 0  # of the next rows of the prediction
         if truth is not None:
@@ -95,7 +95,7 @@ class TruthScorer:
         self._kept: list[tuple[np.ndarray, np.ndarray]] | None = [] if boundary else None
 
     def add(self, mask: np.ndarray) -> None:
-        """Count the next rows of a prediction, class indices (n, W)."""
+        """Count the next rows of a prediction, (n, W)."""
         top, self._top = self._top, self._top + len(mask)
         if self.truth is None or self.problem is not None:
             return
@@ -108,14 +108,14 @@ class TruthScorer:
             self.problem = error
             return
         pred = mask[self._rows[first:last] - top][:, self._columns]
-        preds, masks = (torch.from_numpy(rows).long() for rows in (pred, truth))
-        self.matrix += confusion_matrix(preds, masks, len(self.matrix))
+        preds, of_truth = torch.from_numpy(pred).long()[None], truth.map(lambda rows: torch.from_numpy(rows)[None])
+        self.scores.add(preds, of_truth, 0)
         if self._kept is not None:
-            self._kept.append((pred, truth))
+            self._kept.append((pred, truth.main))
 
     def score(self) -> ImageScore:
         """What was counted."""
         if self._kept is None:
-            return ImageScore(self.matrix, None)
+            return ImageScore(self.scores, None)
         pred, truth = (np.concatenate(rows) for rows in zip(*self._kept, strict=True))
-        return ImageScore(self.matrix, boundary_scores(pred, truth, len(self.matrix)))
+        return ImageScore(self.scores, boundary_scores(pred, truth, self.task.outputs))

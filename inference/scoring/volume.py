@@ -6,15 +6,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from data_utils.class_map import ClassMap
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.volume_formats import STACK_SUFFIXES
 from data_utils.image_io.volumes import VolumeHeader, read_label_volume, same_grid
+from data_utils.targets.reader import MaskReader
 from inference.scoring.boundary import PERCENTILE, numbers
 from runtime.errors import DataError
-from tasks.confusion import confusion_matrix, image_scores, mean_of_present, scores
+from tasks.confusion import mean_of_present
+from tasks.task import Scores, Task
 from unet.config import IGNORE_INDEX
 
 TOLERANCES = (1, 2)  # mm, within which surfaces count as the same
@@ -36,9 +36,9 @@ class SurfaceScores(NamedTuple):
 
 
 class VolumeScore(NamedTuple):
-    """Confusion matrix (num_classes, num_classes) of a volume, and the scores of its surfaces where asked for."""
+    """The scores of a volume, and those of its surfaces where asked for."""
 
-    matrix: Tensor
+    scores: Scores
     surfaces: SurfaceScores | None
 
     @property
@@ -48,19 +48,21 @@ class VolumeScore(NamedTuple):
 
     def to_json(self, name: str) -> dict[str, Any]:
         """What metrics.json says of this volume; a class has None where there is no score."""
-        found = scores(self.matrix)
-        result = image_scores(name, self.matrix) | {"dice": found["dice"], "iou": found["iou"]}
+        by_class = self.scores.by_class()
+        result: dict[str, Any] = {"image": name} | self.scores.brief() | by_class
         if self.surfaces is not None:
             result |= {"hd95_mm": numbers(self.surfaces.hd95), "missed": self.surfaces.missed.tolist()}
             for mm, values in zip(TOLERANCES, self.surfaces.dice.T, strict=True):
                 result[f"surface_dice_{mm}mm"] = numbers(values)
-        return result | {"mean_dice": mean_of_present(found["dice"][1:])}
+        if by_class:
+            result["mean_dice"] = mean_of_present(by_class["dice"][1:])
+        return result
 
 
 def score_volume(
-    pred: np.ndarray, header: VolumeHeader, truth: Path, class_map: ClassMap, *, surfaces: bool
+    pred: np.ndarray, header: VolumeHeader, truth: Path, reader: MaskReader, task: Task, *, surfaces: bool
 ) -> VolumeScore:
-    """Score class indices (D, H, W) of a volume against its true mask's file; DataError where that cannot be used."""
+    """Score a prediction (D, H, W) of a volume against its true mask's file; DataError where that cannot be used."""
     spacing = header.spacing if str(truth).lower().endswith(STACK_SUFFIXES) else None  # whose file holds none
     values, found = read_label_volume(VolumeFile((str(truth),), spacing), str(truth))
     if found.size != header.size:
@@ -68,11 +70,13 @@ def score_volume(
         raise DataError("{}: is {}, but the volume {} (z, y, x)".format(truth, *sizes))
     if not same_grid(found, header):
         raise DataError(f"{truth}: its affine differs from the volume's; resample it to the grid of the volume")
-    masks = class_map.encode_volume(values, str(truth))
-    matrix = torch.zeros(len(class_map), len(class_map), dtype=torch.int64)
-    for plane, mask in zip(pred, masks, strict=True):
-        matrix += confusion_matrix(torch.from_numpy(plane).long(), torch.from_numpy(mask).long(), len(class_map))
-    return VolumeScore(matrix, surface_scores(pred, masks, len(class_map), header.spacing) if surfaces else None)
+    target = reader.of_label_volume(values, str(truth))
+    scores = task.new_scores(1)
+    for z, plane in enumerate(pred):
+        of_plane = target.at(z).map(lambda labels: torch.from_numpy(labels)[None])
+        scores.add(torch.from_numpy(plane).long()[None], of_plane, 0)
+    of_surfaces = surface_scores(pred, target.main, task.outputs, header.spacing) if surfaces else None
+    return VolumeScore(scores, of_surfaces)
 
 
 def surface_scores(

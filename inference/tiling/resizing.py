@@ -1,6 +1,6 @@
-"""Operations on logits: resizing, averaging, and the most likely class."""
+"""Logits at the size of an image or of its target."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -23,16 +23,19 @@ def resize_logits(logits: Tensor, size: Sequence[int]) -> Tensor:
     return F.interpolate(full_precision(logits), size=tuple(size), mode=mode, align_corners=False)
 
 
-def evaluation_logits(
-    forward: Forward, images: Tensor, masks: Sequence[Tensor], config: UNetConfig
+def compute_at_sizes(
+    forward: Forward, images: Tensor, sizes: Sequence[Sequence[int]], config: UNetConfig
 ) -> Iterator[Tensor]:
-    """Logits (1, num_classes, *size) of each image or volume at the size of its mask.
+    """Logits (1, outputs, *size) of each image or volume at the size that its target has.
 
     Images (B, C, H, W) share one forward pass; volumes (B, C, D, H, W) are computed one by one, large ones in tiles.
     """
-    every = forward(images) if config.dims == 2 else (volume_logits(forward, image, config) for image in images)
-    for logits, mask in zip(every, masks, strict=True):
-        yield resize_logits(logits[None], mask.shape)
+    if config.dims == 2:
+        computed: Iterable[Tensor] = forward(images)
+    else:
+        computed = (volume_logits(forward, image, config) for image in images)
+    for logits, size in zip(computed, sizes, strict=True):
+        yield resize_logits(logits[None], size)
 
 
 def resize_bands(bands: Iterator[Tensor], size: Sequence[int], target: Sequence[int]) -> Iterator[Tensor]:

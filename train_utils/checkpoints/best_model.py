@@ -8,24 +8,21 @@ from huggingface_hub import PyTorchModelHubMixin
 
 from runtime.console import say
 from runtime.files import WRITE_ERRORS, replaced_files
-from train_utils.evaluation import Evaluation
-from train_utils.reporting.model_card import model_card
 
 
 class BestModel:
-    """The files of the best model, each replaced atomically. If the disk refuses them, they stay in memory for a retry.
+    """The files of the best model, each replaced atomically.
 
-    Args:
-        settings: of the run, for the model card.
+    If the disk refuses them, they stay in memory for a retry.
     """
 
-    def __init__(self, folder: Path, settings: dict) -> None:
-        self.folder, self.settings = folder, settings
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self._refused: tuple[PyTorchModelHubMixin, str] | None = None
 
-    def save(self, network: PyTorchModelHubMixin, evaluation: Evaluation) -> bool:
+    def save(self, network: PyTorchModelHubMixin, card: str) -> bool:
         """Write `network` and its model card; returns whether both are on disk, and prints a line if not."""
-        self._refused, card = None, model_card(self.settings, evaluation)
+        self._refused = None
         try:
             self._write(network, card)
         except WRITE_ERRORS as error:

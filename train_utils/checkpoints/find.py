@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from runtime.errors import CheckpointError
 from runtime.redact import redact_all
+from tasks.classes import Classes
 from train_utils.checkpoints.run_state import RunState
 from unet.config import UNetConfig
 
@@ -15,6 +16,7 @@ STATE = "state.json"  # where the run stands
 FINISHED = "finished.json"  # of a run, written last of all: without it the end of the run is done again
 # flags that a run which goes on may change without a word
 LENGTH_AND_PLACE = ("epochs", "max_steps", "max_minutes", "resume", "output_dir", "like")
+UNRECORDED = {"task": Classes.name}  # flags and identity that runs of earlier versions did not record, and had
 
 
 class FoundCheckpoint(NamedTuple):
@@ -29,7 +31,7 @@ class FoundCheckpoint(NamedTuple):
 
     def run_state(self) -> RunState:
         """Where the run stands; at its start where there is no checkpoint."""
-        return RunState(**self.state.get("run", {}))
+        return RunState.from_json(self.state.get("run", {}))
 
     def model_config(self) -> UNetConfig | None:
         """Architecture and preprocessing of the run's model; None where there is no checkpoint."""
@@ -59,8 +61,9 @@ def find_checkpoint(resume: str | None, folder: Path) -> FoundCheckpoint:
 
 def compare_settings(saved: dict, now: dict) -> list[str]:
     """A line for each setting changed since the checkpoint; CheckpointError if its `identity` is another run's."""
+    identity, flags = UNRECORDED | saved["identity"], UNRECORDED | redact_all(saved["flags"])
     for key, value in now["identity"].items():
-        before = saved["identity"].get(key)
+        before = identity.get(key)
         if before != value:
             raise CheckpointError(
                 f"--resume: the checkpoint's {key} is {before}, this run's is {value}; give the same flags and data,"
@@ -72,7 +75,6 @@ def compare_settings(saved: dict, now: dict) -> list[str]:
             f"the run is now {now['total_steps']} steps long instead of {saved['total_steps']}:"
             " the learning rate follows the schedule of the new length"
         )
-    flags = redact_all(saved["flags"])
     for key, value in now["flags"].items():
         before = flags.get(key)
         if key == "max_minutes" and value not in (None, before):

@@ -1,9 +1,9 @@
 """Where a run stands: part of every checkpoint."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
-import torch
-
+from tasks.task import Task
 from train_utils.evaluation import Evaluation
 
 
@@ -12,7 +12,7 @@ class RunState:
     """Where a run stands after `step` optimizer steps; part of every checkpoint.
 
     Args:
-        best: mean IoU of the best evaluation, -1 before the first; its step, confusion matrix and each image's IoU.
+        best: what the best evaluation is compared by, -1 before the first; its step, and its scores as JSON.
         window: the loss that has not been logged yet, as in LossWindow.
         skipped: how many steps had a loss or gradient that was not finite.
     """
@@ -20,27 +20,34 @@ class RunState:
     step: int = 0
     best: float = -1.0
     best_step: int = 0
-    best_matrix: list[list[int]] = field(default_factory=list)
-    best_images: list[float] = field(default_factory=list)
+    best_scores: dict[str, Any] = field(default_factory=dict)
     evaluations_since_best: int = 0
-    window: dict = field(default_factory=lambda: {"total": 0.0, "steps": 0})
+    window: dict[str, Any] = field(default_factory=lambda: {"total": 0.0, "steps": 0})
     skipped: int = 0
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> "RunState":
+        """From a checkpoint; older ones have a confusion matrix, and the IoU of each image."""
+        value = dict(value)
+        if "best_matrix" in value:
+            value["best_scores"] = {"sums": value.pop("best_matrix"), "by_image": value.pop("best_images")}
+        return cls(**value)
 
     def update(self, evaluation: Evaluation) -> bool:
         """Note an evaluation; whether it is the best one so far."""
-        improved = evaluation.mean_iou > self.best
+        comparison = evaluation.scores.comparison
+        improved = comparison > self.best
         self.evaluations_since_best = 0 if improved else self.evaluations_since_best + 1
         if improved:
-            self.best, self.best_step = evaluation.mean_iou, evaluation.step
-            self.best_matrix, self.best_images = evaluation.matrix.tolist(), evaluation.image_iou
+            self.best, self.best_step, self.best_scores = comparison, evaluation.step, evaluation.scores.to_json()
         return improved
 
     def forget_best(self) -> None:
         """Forget the best score, whose model is not in this folder."""
         self.best, self.evaluations_since_best = -1.0, 0
 
-    def best_evaluation(self, class_names: tuple[str, ...]) -> Evaluation | None:
+    def best_evaluation(self, task: Task) -> Evaluation | None:
         """The best evaluation so far, but for its loss; None before the first."""
         if self.best < 0:
             return None
-        return Evaluation(self.best_step, class_names, torch.tensor(self.best_matrix), None, self.best_images)
+        return Evaluation(self.best_step, None, task.scores_from_json(self.best_scores))

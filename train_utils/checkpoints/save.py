@@ -66,7 +66,7 @@ class Checkpoints:
         self.optimizer = optimizer
         self.average = average
         self.settings = settings
-        self.best_model = BestModel(output_dir / "model", settings)
+        self.best_model = BestModel(output_dir / "model")
         self._writer = ThreadPoolExecutor(1)
         self._pending: Future | None = None
         self._is_saved = True
@@ -87,8 +87,8 @@ class Checkpoints:
         if not self.accelerator.is_main_process:
             return
         scaler = self.accelerator.scaler.state_dict() if self.accelerator.scaler is not None else None
-        score = evaluation and evaluation.mean_iou
-        model = asdict(self.network.config)
+        score = evaluation and evaluation.scores.comparison
+        model = self.network.config.to_json()
         state = self.settings | {"model": model, "run": asdict(run), "score": score, "scaler": scaler}
         self._pending = self._writer.submit(self._write, state, files)
 

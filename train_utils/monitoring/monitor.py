@@ -9,6 +9,7 @@ from accelerate.utils import gather_object
 from torch import nn
 
 from runtime.console import progress_bar, say
+from tasks.task import Task
 from train_utils.checkpoints.run_state import RunState
 from train_utils.evaluation import Evaluation
 from train_utils.monitoring.profiler import StepTrace
@@ -26,6 +27,7 @@ class Monitor:
     Args:
         model: as it trains, wrapped, not compiled.
         flops: of training on one image.
+        task: says what evaluations are compared by.
         run_log: writes the records.
     """
 
@@ -34,12 +36,14 @@ class Monitor:
         accelerator: Accelerator,
         model: nn.Module,
         flops: float,
+        task: Task,
         schedule: Schedule,
         state: RunState,
         run_log: RunLog,
     ) -> None:
         settings = run_log.settings
         self.accelerator, self.schedule, self.state, self.run_log = accelerator, schedule, state, run_log
+        self.compared_by = task.compared_by
         self.num_workers, self.cached = settings["num_workers"], settings["flags"]["cache"]
         self.meter = Meter(accelerator, model, flops, settings["profile"]["mixed_precision"])
         self.window = LossWindow(**state.window)
@@ -99,7 +103,7 @@ class Monitor:
 
     def show(self) -> None:
         """Move the bar by one step."""
-        best = f", best IoU {self.state.best:.3f}" if self.state.best >= 0 else ""
+        best = f", best {self.compared_by} {self.state.best:.3f}" if self.state.best >= 0 else ""
         self.bar.set_postfix_str(self._brief + best, refresh=False)
         self.bar.update()
 
@@ -112,7 +116,10 @@ class Monitor:
         self.bar.close()
         self.trace.close()
         if self.schedule.is_out_of_patience(self.state) and not self.schedule.is_last(self.state.step):
-            say(f"no better mean IoU in {self.schedule.patience} evaluations, stopping at step {self.state.step}")
+            say(
+                f"no better {self.compared_by} in {self.schedule.patience} evaluations,"
+                f" stopping at step {self.state.step}"
+            )
         everywhere = sorted(set(gather_object(sorted(self.problems))))
         if everywhere:
             listed = "; ".join(everywhere[:SHOWN_PROBLEMS])

@@ -4,7 +4,7 @@ import errno
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from runtime.errors import SettingsError, WriteError, one_line
 from runtime.files import replaced_file
 
 WITHOUT_TRACKER = "training goes on without it, metrics.jsonl has the same numbers"
-COMPARED = ("eval/mean_iou", "eval/mean_dice", "eval/loss")  # beside the hyper-parameters in TensorBoard
 
 
 def available_tracker(name: str) -> str:
@@ -42,11 +41,21 @@ class RunLog:
     Args:
         tracker: a name that accelerate knows, or `none`.
         settings: the run's resolved settings; nested ones are flattened, since trackers take plain values only.
+        compared: the records that stand beside the hyper-parameters in TensorBoard.
         step: where the run starts. What a killed run had logged after it is dropped, so that curves have no repeats.
     """
 
-    def __init__(self, accelerator: Accelerator, output_dir: Path, tracker: str, settings: dict, step: int) -> None:
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        output_dir: Path,
+        tracker: str,
+        settings: dict,
+        compared: Sequence[str],
+        step: int,
+    ) -> None:
         self.accelerator, self.output_dir, self.settings = accelerator, output_dir, settings
+        self.compared = compared
         self.tracker = tracker
         self.path = output_dir / "metrics.jsonl"
         self._refused = b""  # lines that are not on disk yet
@@ -77,7 +86,7 @@ class RunLog:
             from torch.utils.tensorboard.summary import hparams
 
             # accelerate would hand these to `add_hparams`, which opens a second run, named by the time, for them alone
-            experiment, start, self._session_end = hparams(settings, dict.fromkeys(COMPARED, 0.0))
+            experiment, start, self._session_end = hparams(settings, dict.fromkeys(self.compared, 0.0))
             self._write_summaries(experiment, start)
 
     def _write_summaries(self, *summaries: Any) -> None:

@@ -1,12 +1,14 @@
 """The README.md of a trained model: what it is, what was measured, how to use it."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from huggingface_hub import EvalResult, ModelCardData
 
 from train_utils.evaluation import Evaluation
 from train_utils.reporting.rendering import render
+from train_utils.reporting.section import Metric, Section
 from train_utils.settings.starting_point import OF_ENCODER
 
 TRAINING = (
@@ -14,11 +16,9 @@ TRAINING = (
     *("optimizer", "learning_rate", "weight_decay", "schedule", "warmup_steps", "max_grad_norm", "seed"),
     *("init_from", "base_channels", "depth", "norm", "upsample", "dropout"),
 )
-MEANS = {"mean_iou": "Mean IoU", "mean_dice": "Mean Dice", "pixel_accuracy": "Pixel accuracy"}
-METRICS = ("iou", "dice", "precision", "recall")
 
 
-def model_card(settings: dict, best: Evaluation) -> str:
+def model_card(settings: dict, best: Evaluation, section: Section) -> str:
     """Markdown with the front matter that the Hub reads; `settings` as in run.json."""
     flags = settings["flags"]
     dataset = _without_path(flags["dataset"])
@@ -29,19 +29,14 @@ def model_card(settings: dict, best: Evaluation) -> str:
         for name in TRAINING + OF_ENCODER * bool(settings.get("encoder"))
         if flags.get(name) is not None and name not in left_out
     }
-    classes = [
-        {"name": name, "scores": [best.scores[metric][index] for metric in METRICS], "pixels": int(row.sum())}
-        for index, (name, row) in enumerate(zip(best.class_names, best.matrix, strict=True))
-    ]
     return render(
         "model_card.md.jinja",
-        card_data=_front_matter(title, dataset, best).to_yaml(),
+        card_data=_front_matter(title, dataset, section.task_name, section.metrics(best.scores)).to_yaml(),
         title=title,
-        names=best.class_names,
-        means={label: best.scores[key] for key, label in MEANS.items()},
+        description=section.description(),
+        measured=section.markdown(best.scores).rstrip(),
         encoder=settings.get("encoder"),
         volumes=settings["identity"]["dims"] == 3,
-        classes=classes,
         step=best.step,
         total_steps=settings["total_steps"],
         run=settings["run"],
@@ -50,20 +45,20 @@ def model_card(settings: dict, best: Evaluation) -> str:
     )
 
 
-def _front_matter(title: str, dataset: str, best: Evaluation) -> ModelCardData:
+def _front_matter(title: str, dataset: str, task_name: str, metrics: Sequence[Metric]) -> ModelCardData:
     results = [
         EvalResult(
             task_type="image-segmentation",
-            task_name="Semantic segmentation",
+            task_name=task_name,
             dataset_type=dataset,
             dataset_name=dataset,
             dataset_split="validation",
-            metric_type=key,
-            metric_name=label,
-            metric_value=round(best.scores[key], 6),
+            metric_type=metric.key,
+            metric_name=metric.label,
+            metric_value=round(metric.value, 6),
         )
-        for key, label in MEANS.items()
-        if best.scores[key] is not None
+        for metric in metrics
+        if metric.value is not None
     ]
     return ModelCardData(
         library_name="unet-accelerate",

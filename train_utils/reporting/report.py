@@ -13,16 +13,15 @@ import torch
 
 from runtime.files import replaced_file
 from train_utils.evaluation import Evaluation
-from train_utils.reporting.charts import DARK, LABELLED_CLASSES, curve, matrix_picture
-from train_utils.reporting.embedding import Embedded, embed_all, embed_png
+from train_utils.reporting.charts import Curve, curve
+from train_utils.reporting.embedding import Embedded, embed_all
 from train_utils.reporting.rendering import render, score_text
+from train_utils.reporting.section import Section
 
 MAX_PAGE = 4_000_000  # bytes: small enough for a mail
 FIGURE_BYTES = 1_000  # of a picture's label and markup, at most
-CONFUSIONS = 8  # most frequent ones that are listed
+LOSS_CURVES = {"Loss": {"training": "train/loss", "validation": "eval/loss"}}
 CURVES = {
-    "Loss": {"training": "train/loss", "validation": "eval/loss"},
-    "Validation scores": {"mean IoU": "eval/mean_iou", "mean Dice": "eval/mean_dice"},
     "Learning rate": {"learning rate": "train/lr"},
     "Throughput": {"images/s": "perf/images_per_second"},
     "Gradient norm, before clipping": {"gradient norm": "train/grad_norm"},
@@ -37,7 +36,8 @@ PARTS = {"computing": "compute", "waiting for data": "data_wait", "communication
 def write_report(
     folder: Path,
     best: Evaluation | None,
-    colors: np.ndarray,
+    section: Section,
+    compared_by: str,
     views: dict[str, dict[str, np.ndarray]],
     bottleneck: str | None,
 ) -> None:
@@ -45,7 +45,8 @@ def write_report(
 
     Args:
         best: None for a run that ended before its first evaluation.
-        colors: (num_classes, 3) uint8, as in the pictures.
+        section: what is shown of the task.
+        compared_by: what models and images are compared by.
         views: {title: {label: (H, W, 3) uint8}}, in their order; as large as the rest of the page leaves room for.
         bottleneck: a sentence on what slowed the run down, without its full stop.
     """
@@ -56,12 +57,14 @@ def write_report(
         "name": folder.resolve().name,
         "dataset": settings["flags"]["dataset"],
         "started": run["started"],
-        "best": None if best is None else _best(best, colors, records),
-        "strong": DARK,
+        "best_tiles": {} if best is None else _tiles(best, section, records),
+        "task_sections": "" if best is None else section.html(best.scores),
+        "compared_by": compared_by,
+        "views_hint": section.views_hint,
         "speed": _speed(records, settings["profile"]["processes"]),
         "shares": _shares(records),
         "bottleneck": bottleneck and bottleneck[0].upper() + bottleneck[1:],
-        "curves": _curves(records),
+        "curves": _curves(records, section),
         "flags": _readable(settings["flags"]),
         "resolved": _readable(_resolved(settings)),
         "machine": _machine(),
@@ -80,41 +83,14 @@ def _embedded(views: dict[str, dict[str, np.ndarray]], room: int) -> dict[str, d
     return {title: {label: next(embedded) for label in labelled} for title, labelled in views.items()}
 
 
-def _best(best: Evaluation, colors: np.ndarray, records: Sequence[dict]) -> dict[str, Any]:
-    """The best evaluation as the template lays it out."""
-    counts, scores = best.matrix.numpy(), best.scores
-    large = len(best.class_names) > LABELLED_CLASSES
-    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    classes = [
-        {
-            "name": name,
-            "color": f"rgb{tuple(colors[index].tolist())}",
-            "scores": [scores[metric][index] for metric in ("iou", "dice", "precision", "recall")],
-            "pixels": int(counts[index].sum()),
-            "cells": []
-            if large
-            else [{"share": share, "pixels": count} for share, count in zip(shares[index], counts[index], strict=True)],
-        }
-        for index, name in enumerate(best.class_names)
-    ]
-    tiles = {"mean IoU": "mean_iou", "mean Dice": "mean_dice", "pixel accuracy": "pixel_accuracy"}
-    return {
-        "tiles": {label: score_text(scores[key]) for label, key in tiles.items()}
-        | {f"best step, of {records[-1]['step']:,}": f"{best.step:,}"},
-        "mean_iou": scores["mean_iou"],
-        "mean_dice": scores["mean_dice"],
-        "classes": classes,
-        "matrix_picture": embed_png(matrix_picture(counts, best.class_names)) if large else None,
-        "confusions": _confusions(counts, best.class_names),
-    }
+def _tiles(best: Evaluation, section: Section, records: Sequence[dict]) -> dict[str, str]:
+    """The means of the best evaluation, and its step."""
+    tiles = {_lower_first(metric.label): score_text(metric.value) for metric in section.metrics(best.scores)}
+    return tiles | {f"best step, of {records[-1]['step']:,}": f"{best.step:,}"}
 
 
-def _confusions(counts: np.ndarray, names: Sequence[str]) -> list[tuple[str, str, int]]:
-    """Truth, prediction and pixels of the most frequent confusions, the most frequent one first."""
-    wrong = counts * ~np.eye(len(names), dtype=bool)
-    order = np.argsort(-wrong, axis=None, kind="stable")[:CONFUSIONS]
-    places = zip(*np.unravel_index(order, wrong.shape), strict=True)
-    return [(names[row], names[column], int(wrong[row, column])) for row, column in places if wrong[row, column]]
+def _lower_first(text: str) -> str:
+    return text[:1].lower() + text[1:]
 
 
 def _values(records: Sequence[dict], key: str) -> list[tuple[float, float]]:
@@ -147,11 +123,13 @@ def _shares(records: Sequence[dict]) -> dict[str, float]:
     return {label: share for label, share in shares.items() if share is not None}
 
 
-def _curves(records: Sequence[dict]) -> list[Any]:
-    drawn = (
-        curve(title, {label: _values(records, key) for label, key in keys.items()}) for title, keys in CURVES.items()
-    )
-    return [chart for chart in drawn if chart is not None]
+def _curves(records: Sequence[dict], section: Section) -> list[Curve]:
+    charts = []
+    for title, keys in (LOSS_CURVES | section.curves | CURVES).items():
+        chart = curve(title, {label: _values(records, key) for label, key in keys.items()})
+        if chart is not None:
+            charts.append(chart)
+    return charts
 
 
 def _resolved(settings: dict) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from runtime import cli as arg
 from runtime.console import say
 from runtime.launch import COMM_HOOKS
 from runtime.redact import redact, redact_all
-from tasks.step_loss import LOSSES
+from tasks import TASKS
+from tasks.classes import LOSSES, Classes
 from train_utils.monitoring.tracking import available_tracker
 from train_utils.reporting.hub import check_token
 from train_utils.schedule import SCHEDULES
@@ -157,6 +158,7 @@ def _add_first_flags(group: Group) -> None:
 
 def _add_data_flags(group: Group) -> None:
     add = group.add_argument
+    add("--task", choices=tuple(TASKS), default=Classes.name, help="what the network learns from the masks")
     add("--dataset-config", metavar="NAME", help="configuration of a Hub data set")
     add("--train-split", metavar="NAME", help="split to train on (default: train)")
     split = "split to evaluate on (default: val or validation; without one, a share of the training images)"

@@ -4,7 +4,7 @@ It depends on the data and the flags alone, never on the machine or the number o
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -90,7 +90,7 @@ def plan_settings(info: DatasetInfo, asked: Mapping[str, Any]) -> dict[str, Any]
     settle("block", "residual")
     settle("batch_size", VOLUMES_OF_STEP if volumes else BATCH_SIZE[short])
     # of volumes it is not measured
-    settle("class_weights", ("auto",) if _has_rare_class(info.class_pixels) and not volumes else None)
+    settle("class_weights", ("auto",) if _has_rare_class(info.reader.class_pixels) and not volumes else None)
     epochs = 0 if asked["max_steps"] or asked["max_minutes"] else STEPS * settings["batch_size"] / len(info.train)
     settle("epochs", max(DEFAULTS["epochs"], math.ceil(epochs)))
     settle("eval_every", _eval_every(info, settings))
@@ -147,13 +147,19 @@ def _scale(info: DatasetInfo, pixels: int) -> float:
 
 
 def detail_kept(info: DatasetInfo, scale: float) -> float:
-    """Mean IoU, over the classes, of some training masks with themselves resized by `scale` and back."""
-    classes = len(info.class_map)
+    """Mean IoU, over the classes, of some training masks with themselves resized by `scale` and back.
+
+    1 where masks hold no classes: what is lost of other targets is not measured.
+    """
+    class_map = info.reader.class_map
+    if class_map is None:
+        return 1.0
+    classes = len(class_map)
     matrix = torch.zeros(classes, classes, dtype=torch.int64)
     good = [i for i in range(len(info.train)) if i not in info.train.bad]
     for i in (good[at] for at in np.unique(np.linspace(0, len(good) - 1, MASKS).astype(int))):
         record = info.train.records[i]
-        mask = info.class_map.encode(read_mask(record["mask"], record["name"]), record["name"])
+        mask = class_map.encode(read_mask(record["target"], record["name"]), record["name"])
         height, width = (max(1, int(side * scale)) for side in mask.shape)
         back = resize_mask(resize_mask(mask, (height, width)), mask.shape)
         valid = (mask != IGNORE_INDEX) & (back != IGNORE_INDEX)
@@ -177,7 +183,7 @@ def _crop_size(sizes: np.ndarray, pixels: int) -> tuple[int, int] | None:
     return rows, columns
 
 
-def _has_rare_class(pixels: list[int]) -> bool:
+def _has_rare_class(pixels: Sequence[int]) -> bool:
     """Whether one of three or more classes is rare; with two classes, weights gain nothing."""
     return len(pixels) > 2 and min(filter(None, pixels), default=0) < RARE * sum(pixels)
 

@@ -22,7 +22,14 @@ from runtime.console import say
 from runtime.errors import CheckpointError, SettingsError
 from runtime.files import replaced_file, tolerated
 from runtime.redact import redact, redact_all
-from train_utils.checkpoints.find import FINISHED, LENGTH_AND_PLACE, FoundCheckpoint, checkpoint_folder, find_checkpoint
+from train_utils.checkpoints.find import (
+    FINISHED,
+    LENGTH_AND_PLACE,
+    UNRECORDED,
+    FoundCheckpoint,
+    checkpoint_folder,
+    find_checkpoint,
+)
 from train_utils.microbatch import MemoryLimit, memory_limit
 from train_utils.schedule import Schedule
 from train_utils.settings.plan import DEFAULTS, as_flags, check_axes, patch_size, plan_settings
@@ -105,9 +112,9 @@ def finished_line(folder: Path, args: Namespace) -> str | None:
         return None
     if not checkpoint_folder(folder / "checkpoints", done["step"]).is_dir():  # removed to go on from an earlier one
         return None
-    flags = flags_as_json(args)
+    flags, flags_done = flags_as_json(args), UNRECORDED | done["flags"]
     open_ones = [name for name in DEFAULTS if flags[name] is None]  # the run has planned them
-    if any(done["flags"].get(k) != v for k, v in flags.items() if k not in (*LENGTH_AND_PLACE, *open_ones)):
+    if any(flags_done.get(k) != v for k, v in flags.items() if k not in (*LENGTH_AND_PLACE, *open_ones)):
         return None
     out_of_patience = done["step"] < done["total_steps"]
     asked = args.max_steps or (args.epochs or 0) * done["steps_per_epoch"]
@@ -196,7 +203,8 @@ def run_settings(
     """
     architecture = {name: getattr(model, name) for name in ARCHITECTURE}
     identity = {
-        "classes": [*map(str, info.class_map.values)],
+        "task": info.config.task,
+        "classes": [*map(str, info.reader.class_map.values)] if info.reader.class_map else [],
         "in_channels": info.channels,
         **architecture,
         **json.loads(json.dumps({name: getattr(model, name) for name in AXES})),

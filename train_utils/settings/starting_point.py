@@ -8,6 +8,7 @@ from torch import Tensor
 from inference.models import load_model
 from runtime.console import say
 from runtime.errors import ModelError, SettingsError
+from tasks.task import Task
 from train_utils.settings.encoder import PretrainedEncoder, load_encoder, with_channels
 from unet.backbone import encoder_name
 from unet.config import Preprocess, UNetConfig
@@ -40,12 +41,13 @@ class StartingPoint(NamedTuple):
             return None
         return self.trained.preprocess
 
-    def build(self, in_channels: int, num_classes: int, preprocess: Preprocess) -> UNet:
+    def build(self, in_channels: int, task: Task, preprocess: Preprocess) -> UNet:
         """The network to train, in channels-last layout, with the weights that fit; prints what was copied.
 
         `preprocess` is `source_preprocess`; if that is None, it has the mean and deviation of the training images.
         """
-        values: dict[str, Any] = {"in_channels": in_channels, "num_classes": num_classes, "preprocess": preprocess}
+        values: dict[str, Any] = {"in_channels": in_channels, "num_classes": task.outputs, "preprocess": preprocess}
+        values["task"] = task.to_config()
         if self.architecture.encoder is not None:
             values |= self._fit_encoder(self.architecture.encoder, in_channels, preprocess)
         kind = DeeplySupervisedUNet if self.deep_supervision else UNet
@@ -168,10 +170,16 @@ def _refuse_flags_without_use(source: str, asked: dict[str, Any], config: UNetCo
 def copy_weights(source: UNet, model: UNet) -> str:
     """Copy the weights whose shapes agree; the text names the others (classes, input channels), which stay random.
 
-    Both have the same architecture; `starting_point` has checked that.
+    The head of another task means something else: it is left out. Else both have the same architecture, as
+    `starting_point` has checked.
     """
     weights, target = source.state_dict(), model.state_dict()
-    fits = {name: weight for name, weight in weights.items() if weight.shape == target[name].shape}
+    left_out = "head." if source.config.task != model.config.task else ()
+    fits = {
+        name: weight
+        for name, weight in weights.items()
+        if weight.shape == target[name].shape and not name.startswith(left_out)
+    }
     model.load_state_dict(target | fits)
     fresh = [
         f"{name} ({_shape(target[name])} here, {_shape(weight)} there)"

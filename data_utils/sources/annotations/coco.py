@@ -94,7 +94,11 @@ class CocoRecords(Records):
         image = os.path.join(self.folder, name)
         height, width = self.sizes[i].tolist()
         objects = self.objects[self.ends[i] : self.ends[i + 1]]
-        return {"image": image, "mask": CocoMask(self.file, image, (height, width), objects, self.values), "name": name}
+        return {
+            "image": image,
+            "target": CocoMask(self.file, image, (height, width), objects, self.values),
+            "name": name,
+        }
 
     @cached_property
     def digest(self) -> str:  # type: ignore[override]  # computed once it is asked for

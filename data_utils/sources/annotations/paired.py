@@ -46,7 +46,7 @@ class PairedRecords(Records):
 
     def __getitem__(self, i: int) -> Record:
         image, annotation = self.paths(i)
-        return {"image": image, "mask": self.mask(image, annotation), "name": self.name(i)}
+        return {"image": image, "target": self.mask(image, annotation), "name": self.name(i)}
 
     @abstractmethod
     def mask(self, image: str, annotation: str) -> ImageSource:

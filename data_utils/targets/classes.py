@@ -1,0 +1,81 @@
+"""The class of each pixel, from the values of a mask."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from data_utils.class_map import ClassMap, NamedClasses, as_grey, resolve_classes
+from data_utils.config import DataConfig
+from data_utils.targets.reader import MaskReader
+from runtime.errors import SettingsError
+from tasks.classes import Classes, ClassTarget
+from unet.config import MaskValue
+
+
+@dataclass(frozen=True)
+class ClassReader(MaskReader):
+    """Class indices of mask values, as the class map has them."""
+
+    class_map: ClassMap
+    class_pixels: tuple[int, ...] = ()
+
+    target = ClassTarget
+
+    @classmethod
+    def of_values(cls, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig) -> "ClassReader":
+        return cls(resolve_classes(pixels, classes, config.ignore_index))
+
+    def with_pixels(self, pixels: dict[MaskValue, int]) -> "ClassReader":
+        return replace(self, class_pixels=count_classes(pixels, self.class_map))
+
+    def task(self, loss: str, class_weights: Sequence[float | str] | None) -> Classes:
+        return Classes(self.class_map.names, loss, class_weight_tensor(class_weights, self.class_pixels))
+
+    @property
+    def key(self) -> tuple:
+        return self.class_map.values, self.class_map.ignore_value
+
+    def of_mask(self, values: np.ndarray, name: str) -> ClassTarget:
+        return ClassTarget(self.class_map.encode(values, name))
+
+    def of_label_volume(self, values: np.ndarray, name: str) -> ClassTarget:
+        return ClassTarget(self.class_map.encode_volume(values, name))
+
+    def to_preprocess(self) -> dict[str, Any]:
+        return self.class_map.to_preprocess()
+
+    def describe(self) -> str:
+        named = zip(self.class_map.values, self.class_map.names, strict=True)
+        ignored = self.class_map.ignore_value
+        classes = ", ".join(f"{value}={name}" for value, name in named)
+        return f"classes {classes}" + ("" if ignored is None else f", ignored {ignored}")
+
+
+def count_classes(pixels: dict[MaskValue, int], class_map: ClassMap) -> tuple[int, ...]:
+    """Pixels of each class; where classes are colours, a mask that holds only greys counts by its grey values."""
+    return tuple(pixels.get(value, pixels.get(as_grey(value), 0)) for value in class_map.values)
+
+
+def class_weight_tensor(weights: Sequence[float | str] | None, class_pixels: Sequence[int]) -> Tensor | None:
+    """(num_classes,) loss weights: as given, or none, or for ["auto"] inverse to the root of each class's pixels.
+
+    The root weakens the effect of the frequency (docs/results.md). A class with the average number of pixels has weight
+    1, and so has one without any.
+
+    Raises SettingsError where their number is not that of the classes.
+    """
+    if weights is None or list(weights) == ["none"]:
+        return None
+    if list(weights) == ["auto"]:
+        pixels = torch.tensor(class_pixels, dtype=torch.float32)
+        return torch.where(pixels > 0, (pixels.sum() / (len(pixels) * pixels)).sqrt(), 1)
+    if {"auto", "none"} & {*weights} or len(weights) != len(class_pixels):
+        given, classes = len(weights), len(class_pixels)
+        raise SettingsError(
+            f"--class-weights has {given} values for {classes} classes; give `auto`, `none` or one for each class"
+        )
+    return torch.tensor(weights)

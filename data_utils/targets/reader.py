@@ -1,0 +1,137 @@
+"""From the files of a target to arrays: whole, of a volume, or a window of a large one."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import numpy as np
+
+from data_utils.class_map import ClassMap, NamedClasses
+from data_utils.config import DataConfig
+from data_utils.image_io.formats import VolumeFile
+from data_utils.image_io.reader import check_sizes, read_mask
+from data_utils.image_io.regions import Regions, regions_of
+from data_utils.image_io.resize import Window, nearest, resize_mask
+from data_utils.image_io.volumes import VolumeHeader, read_label_volume
+from data_utils.sources.records import Record
+from runtime.errors import DataError
+from tasks.target import Target
+from tasks.task import Task
+from unet.config import MaskValue
+
+
+class TargetReader(ABC):
+    """How the targets of a data set are read, and what they mean.
+
+    Attributes:
+        target: the kind of target that is read.
+        class_map: the mask value of each class; None where values are no classes.
+        class_pixels: how many pixels of each class the masks hold; empty where values are no classes.
+    """
+
+    target: ClassVar[type[Target]]
+    class_map: ClassMap | None = None
+    class_pixels: tuple[int, ...] = ()
+
+    @classmethod
+    @abstractmethod
+    def of_values(cls, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig) -> TargetReader:
+        """The reader of masks that hold these values, so many pixels each, whose `classes` are named, if they are."""
+
+    def with_pixels(self, pixels: dict[MaskValue, int]) -> TargetReader:
+        """The reader that also knows how many pixels of each value the masks that can be used hold."""
+        return self
+
+    @abstractmethod
+    def task(self, loss: str, class_weights: Sequence[float | str] | None) -> Task:
+        """The task of a network that learns these targets, with the values of --loss and --class-weights."""
+
+    @property
+    @abstractmethod
+    def key(self) -> tuple:
+        """What the arrays depend on beside the files."""
+
+    @abstractmethod
+    def read(self, record: Record, image_size: tuple[int, int], size: tuple[int, ...] | None = None) -> Target:
+        """The target of an image of (H, W), of its own size or resized to `size`.
+
+        Raises DataError where it cannot be read or has other proportions than the image.
+        """
+
+    @abstractmethod
+    def read_volume(self, record: Record, header: VolumeHeader, size: tuple[int, ...] | None = None) -> Target:
+        """As `read`, (D, H, W), of a volume with this header. Raises DataError where sizes differ in voxels."""
+
+    @abstractmethod
+    def open_window(self, record: Record) -> Any:
+        """A context with the `MaskWindows` of the target of a large image."""
+
+    @abstractmethod
+    def to_preprocess(self) -> dict[str, Any]:
+        """The fields of `Preprocess` that say what the outputs of a model mean."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """What the targets hold, for a line on the data set."""
+
+
+class MaskWindows:
+    """Windows of a mask that is too large to be read whole.
+
+    Attributes:
+        size: (H, W) of the mask.
+    """
+
+    def __init__(self, reader: MaskReader, regions: Regions, name: str) -> None:
+        self.reader, self.regions, self.name = reader, regions, name
+        self.size = regions.size
+
+    def read(self, size: tuple[int, int], window: Window) -> Target:
+        """The `window` of the target resized to `size` (H, W)."""
+        rows, columns = (
+            nearest(wanted, have)[slice(*part)] for wanted, have, part in zip(size, self.size, window, strict=True)
+        )
+        part = self.regions.read(rows[0], rows[-1] + 1, columns[0], columns[-1] + 1)
+        values = read_mask(part, self.name)
+        return self.reader.of_mask(values[rows - rows[0]][:, columns - columns[0]], self.name)
+
+
+class MaskReader(TargetReader):
+    """Targets that are read from one mask for each image."""
+
+    @abstractmethod
+    def of_mask(self, values: np.ndarray, name: str) -> Target:
+        """The target of mask values (H, W) or (H, W, 3), as `read_mask` gives them; DataError, with `name`."""
+
+    def of_label_volume(self, values: np.ndarray, name: str) -> Target:
+        """The target of label values (D, H, W)."""
+        planes = [self.of_mask(plane, name) for plane in values]
+        return self.target(*(np.stack(arrays) for arrays in zip(*(plane.arrays() for plane in planes), strict=True)))
+
+    def read(self, record: Record, image_size: tuple[int, int], size: tuple[int, ...] | None = None) -> Target:
+        name = record["name"]
+        values = read_mask(record["target"], name)
+        check_sizes(name, image_size, values.shape[:2])
+        if size is not None:  # the nearest pixels first: the fewer to look up
+            values = resize_mask(values, size)
+        return self.of_mask(values, name)
+
+    def read_volume(self, record: Record, header: VolumeHeader, size: tuple[int, ...] | None = None) -> Target:
+        name, label = record["name"], record["target"]
+        assert isinstance(label, VolumeFile)
+        values, of_label = read_label_volume(label, name)
+        if of_label.size != header.size:
+            sizes = [" x ".join(map(str, size)) for size in (header.size, of_label.size)]
+            raise DataError(f"{name}: image is {sizes[0]}, its label {sizes[1]} (depth x height x width)")
+        target = self.of_label_volume(values, name)
+        if size is None:
+            return target
+        return target.map(lambda labels: resize_mask(labels, size))
+
+    @contextmanager
+    def open_window(self, record: Record) -> Iterator[MaskWindows]:
+        with regions_of(record["target"]) as regions:
+            yield MaskWindows(self, regions, record["name"])

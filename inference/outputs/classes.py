@@ -1,0 +1,29 @@
+"""Masks of classes: in the values or colors that the model was trained on."""
+
+import numpy as np
+
+from data_utils.class_map import ClassMap
+from data_utils.targets.classes import ClassReader
+from data_utils.visualize import class_colors
+from inference.outputs.encoder import MaskEncoder
+from runtime.errors import ImageError
+from unet.config import UNetConfig
+
+
+class ClassEncoder(MaskEncoder):
+    """The mask value of each class."""
+
+    def __init__(self, class_map: ClassMap) -> None:
+        self.class_map, self.reader = class_map, ClassReader(class_map)
+        self.names, self.colors = class_map.names, class_colors(class_map.values)
+
+    @classmethod
+    def of_model(cls, config: UNetConfig) -> "ClassEncoder":
+        return cls(ClassMap.of_model(config.preprocess, config.num_classes))
+
+    def encode(self, rows: np.ndarray) -> np.ndarray:
+        return self.class_map.decode(rows)
+
+    def check_volume(self, name: str) -> None:
+        if isinstance(self.class_map.values[0], tuple):
+            raise ImageError(f"{name}: the model's classes are colours, which the mask of a volume cannot hold")

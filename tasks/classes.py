@@ -1,0 +1,202 @@
+"""The class of each pixel: cross-entropy and Dice from logits, and scores from one confusion matrix."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tasks.confusion import confusion_matrix, format_table, image_iou, scores, summary_line
+from tasks.target import Target, labels
+from tasks.task import Scores, Task
+from unet.config import IGNORE_INDEX, UNetConfig
+
+LOSSES = ("ce+logdice", "ce+dice", "ce", "dice", "focal+dice")
+FOCAL_GAMMA = 2.0  # Lin et al. 2017, arXiv:1708.02002
+SMOOTHING = 1e-3  # pixels, so that -log Dice of what is not found at all is finite
+
+
+@dataclass(frozen=True, eq=False)
+class ClassTarget(Target):
+    """mask: the class index of each pixel, 255 where ignored."""
+
+    mask: Any = labels(unknown=IGNORE_INDEX)
+
+
+class ClassScores(Scores):
+    """Every score from one integer confusion matrix over all images.
+
+    Args:
+        sums: (num_classes, num_classes) int64, pixels, rows truth, columns prediction.
+        by_image: (images, 1), the mean IoU of each image.
+    """
+
+    def __init__(self, names: Sequence[str], sums: Tensor, by_image: Tensor) -> None:
+        self.names, self.sums, self.by_image = tuple(names), sums, by_image
+
+    def add(self, prediction: Tensor, target: ClassTarget, index: int) -> None:  # type: ignore[override]  # its own target
+        counted = confusion_matrix(prediction, target.mask.long(), len(self.names), IGNORE_INDEX)
+        self.sums += counted
+        self.by_image[index, 0] += image_iou(counted)  # nothing from a filler
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """`confusion.scores`: means by name, and a list over the classes by metric."""
+        return scores(self.sums)
+
+    @property
+    def comparison(self) -> float:
+        return self.values["mean_iou"] or 0.0
+
+    @property
+    def image_comparison(self) -> list[float]:
+        return self.by_image[:, 0].tolist()
+
+    def record(self) -> dict[str, float | None]:
+        values = self.values
+        record = {f"eval/{key}": values[key] for key in ("mean_iou", "mean_dice", "pixel_accuracy")}
+        for metric in ("iou", "dice"):
+            record |= {f"eval/{metric}/{name}": value for name, value in zip(self.names, values[metric], strict=True)}
+        return record
+
+    def brief(self) -> dict[str, float | None]:
+        values = self.values
+        return {"mean_iou": values["mean_iou"], "pixel_accuracy": values["pixel_accuracy"]}
+
+    def by_class(self) -> dict[str, list[float | None]]:
+        values = self.values
+        return {"dice": values["dice"], "iou": values["iou"]}
+
+    def report(self) -> dict[str, Any]:
+        return {"classes": self.names, **self.values, "confusion_matrix": self.sums.tolist()}
+
+    def summary(self) -> str:
+        return summary_line(self.values, self.names)
+
+    def table(self, boundary: dict[str, Any] | None = None) -> str:
+        return format_table(self.sums, self.names, boundary)
+
+
+@dataclass(frozen=True, eq=False)  # tensors have no single truth value to compare by
+class Classes(Task):
+    """Cross-entropy (or focal) per valid pixel, plus soft Dice per (image, class present in the truth).
+
+    Dice of image b and class c is 2 sum(p t) / (sum(p) + sum(t)) over valid pixels (Milletari et al. 2016, without
+    squares); classes absent from an image's truth are left out, so an empty class is never counted as perfect. Its term
+    is 1 - Dice, or -log Dice (Wong et al. 2018, arXiv:1809.00076): as long as a rare class is hardly predicted, the
+    gradient of the one is as small as the class's probability, that of the other is not.
+
+    Args:
+        names: of the classes, in the order of their indices.
+        loss: one of LOSSES.
+        weights: (num_classes,) factors on each pixel's cross-entropy; the count is then the sum of the weights.
+    """
+
+    names: tuple[str, ...]
+    loss: str = LOSSES[0]
+    weights: Tensor | None = None
+
+    name = "classes"
+    compared_by = "mean IoU"
+    target = ClassTarget
+    terms = 2  # of the pixels and of the regions
+
+    def __post_init__(self) -> None:
+        weights = torch.ones(len(self.names)) if self.weights is None else self.weights.float()
+        object.__setattr__(self, "weights", weights)
+
+    @property
+    def outputs(self) -> int:
+        return len(self.names)
+
+    @property
+    def class_weights(self) -> Tensor:
+        """(num_classes,) float32, ones where none were given."""
+        assert self.weights is not None
+        return self.weights
+
+    @property
+    def pixel_term(self) -> str:
+        """`ce`, `focal`, or `dice` where there is none."""
+        return self.loss.partition("+")[0]
+
+    @property
+    def region_term(self) -> str:
+        """`logdice` or `dice`, or another where there is none."""
+        return self.loss.rpartition("+")[2]
+
+    @property
+    def has_regions(self) -> bool:
+        """Whether the loss has a term of the regions."""
+        return self.region_term.endswith("dice")
+
+    def counts(self, targets: ClassTarget) -> Tensor:  # type: ignore[override]  # its own target
+        """(2,): weight of the valid pixels, number of (image, class) pairs."""
+        # Apple's GPUs have no float64
+        dtype = torch.float32 if targets.device.type == "mps" else torch.float64
+        truth, valid = _truth(targets.mask, dtype)
+        sizes = self._class_sums(valid, truth)
+        return torch.stack([(sizes * self.class_weights).sum(), (sizes > 0).sum().to(dtype)])
+
+    def partial(self, logits: Tensor, targets: ClassTarget) -> tuple[Tensor, ...]:  # type: ignore[override]  # its own target
+        """The pixels' term; with one of the regions also (B, num_classes) each: sum(p t), sum(p), sum(t)."""
+        logits = logits if logits.dtype == torch.float64 else logits.float()
+        truth, valid = _truth(targets.mask, logits.dtype)
+        log_probs = logits.log_softmax(dim=1)
+        # not `cross_entropy`: its sum over (B, C, *spatial) is not deterministic on CUDA, and Dice needs the terms
+        log_truth = log_probs.gather(1, truth.unsqueeze(1)).squeeze(1)  # (B, *spatial), of each pixel's true class
+        pixels = logits.new_zeros(())
+        if self.pixel_term != "dice":
+            weights = self.class_weights.to(logits.dtype).index_select(0, truth.flatten()).view_as(valid) * valid
+            if self.pixel_term == "focal":
+                weights = weights * (1 - log_truth.exp()) ** FOCAL_GAMMA
+            pixels = -(weights * log_truth).sum()
+        if not self.has_regions:
+            return (pixels,)
+        overlap = self._class_sums(log_truth.exp() * valid, truth)
+        predicted = (log_probs.exp() * valid.unsqueeze(1)).sum(dim=tuple(range(2, logits.ndim)))
+        return pixels, overlap, predicted, self._class_sums(valid, truth)
+
+    def finish(self, partial: tuple[Tensor, ...]) -> Tensor:
+        """(2,): summed pixel and region term."""
+        pixels = partial[0]
+        if not self.has_regions:
+            return torch.stack([pixels, pixels.new_zeros(())])
+        _, overlap, predicted, size = partial
+        if self.region_term == "logdice":
+            missed = (predicted + size + SMOOTHING).log() - (2 * overlap + SMOOTHING).log()
+        else:
+            missed = 1 - 2 * overlap / (predicted + size).clamp_min(torch.finfo(predicted.dtype).tiny)
+        return torch.stack([pixels, (missed * (size > 0)).sum()])
+
+    def new_scores(self, images: int, device: torch.device | str = "cpu") -> ClassScores:
+        sums = torch.zeros(len(self.names), len(self.names), dtype=torch.int64, device=device)
+        return ClassScores(self.names, sums, torch.zeros(images, 1, device=device))
+
+    def scores_from_json(self, value: dict[str, Any]) -> ClassScores:
+        return ClassScores(self.names, torch.tensor(value["sums"]), torch.tensor(value["by_image"]).view(-1, 1))
+
+    def to(self, device: torch.device) -> "Classes":
+        return replace(self, weights=self.class_weights.to(device))
+
+    def to_config(self) -> None:
+        return None
+
+    @classmethod
+    def from_config(cls, config: UNetConfig) -> "Classes":
+        values = config.preprocess.class_values or range(config.num_classes)
+        return cls(config.preprocess.class_names or tuple(map(str, values)))
+
+    def _class_sums(self, values: Tensor, truth: Tensor) -> Tensor:
+        """(B, num_classes): the sum of values (B, *spatial) over the pixels of each class of each image."""
+        cells = values.new_zeros(len(truth), len(self.names), *truth.shape[2:])
+        # A cell for each column of an image, and of a volume for each line along its first axis: neighbours on a GPU
+        # never wait for each other's cell, and no sum is so long that float32 loses what is added last.
+        return cells.scatter_add(1, truth, values).flatten(2).sum(dim=2)
+
+
+def _truth(masks: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """masks (B, *spatial) int64 with class 0 where ignored, and 1 where valid, 0 where ignored."""
+    valid = masks != IGNORE_INDEX
+    return masks.long().where(valid, 0), valid.to(dtype)

@@ -1,0 +1,134 @@
+"""What a task is: the channels of the logits, the loss of an answer, and its scores."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from tasks.target import Target
+from unet.config import UNetConfig
+
+
+class Scores(ABC):
+    """Scores of predictions, kept as sums until they are read.
+
+    Attributes:
+        sums: a tensor that adds up over images and processes.
+        by_image: (images, columns), zero for images that were not added; adds up over processes.
+    """
+
+    sums: Tensor
+    by_image: Tensor
+
+    @abstractmethod
+    def add(self, prediction: Tensor, target: Target, index: int) -> None:
+        """Count the prediction (1, *spatial) of image `index` against its target, (1, *spatial) too, on their device.
+
+        Parts of an image may be added one after another; its own score is then not the image's.
+        """
+
+    @property
+    @abstractmethod
+    def comparison(self) -> float:
+        """What models are compared by: in 0..1, higher is better, 0 where nothing was counted."""
+
+    @property
+    @abstractmethod
+    def image_comparison(self) -> list[float]:
+        """The same of each image."""
+
+    @abstractmethod
+    def record(self) -> dict[str, float | None]:
+        """The scores under the names that metrics.jsonl and the trackers share; None where there is no score."""
+
+    @abstractmethod
+    def brief(self) -> dict[str, float | None]:
+        """The scores that name an image, the first of which sorts images."""
+
+    def by_class(self) -> dict[str, list[float | None]]:
+        """Scores of each class by name, where a task has classes."""
+        return {}
+
+    @abstractmethod
+    def report(self) -> dict[str, Any]:
+        """The content of metrics.json, but for the images."""
+
+    @abstractmethod
+    def summary(self) -> str:
+        """The means in one line."""
+
+    @abstractmethod
+    def table(self, boundary: dict[str, Any] | None = None) -> str:
+        """All scores as plain text, with those of boundaries where there are any."""
+
+    def to_json(self) -> dict[str, Any]:
+        """For a checkpoint; `Task.scores_from_json` reads it."""
+        return {"sums": self.sums.tolist(), "by_image": self.by_image.tolist()}
+
+
+class Task(ABC):
+    """What the network answers about a pixel.
+
+    A loss is a sum of terms. Each term is a sum over things that can be counted from the targets before the forward
+    pass, so it does not depend on how a step is split.
+
+    Attributes:
+        name: in --task and config.json.
+        compared_by: what `Scores.comparison` is called.
+        target: the kind of its targets.
+        terms: how many terms its loss has, T.
+    """
+
+    name: ClassVar[str]
+    compared_by: ClassVar[str]
+    target: ClassVar[type[Target]]
+    terms: ClassVar[int]
+
+    @property
+    @abstractmethod
+    def outputs(self) -> int:
+        """Channels of the logits."""
+
+    def at_level(self, targets: Target, factors: Sequence[int]) -> Target:
+        """The targets (B, *spatial) of a coarser level of deep supervision, where `factors` pixels become one.
+
+        It is the middle one of the pixels that pooling joins.
+        """
+        sides = zip(targets.shape[1:], factors, strict=True)
+        places = [slice(factor // 2, side // factor * factor, factor) for side, factor in sides]
+        return targets.at((slice(None), *places))
+
+    @abstractmethod
+    def counts(self, targets: Target) -> Tensor:
+        """(T,): what each term's sum is divided by, from targets (B, *spatial)."""
+
+    @abstractmethod
+    def partial(self, logits: Tensor, targets: Target) -> tuple[Tensor, ...]:
+        """Sums that add up over the bands or slabs of images, from logits (B, outputs, *spatial), differentiable."""
+
+    @abstractmethod
+    def finish(self, partial: tuple[Tensor, ...]) -> Tensor:
+        """(T,): the sum of each term, from the sums of whole images; these add up over images and processes."""
+
+    @abstractmethod
+    def new_scores(self, images: int, device: torch.device | str = "cpu") -> Scores:
+        """Scores of so many images, with nothing counted yet."""
+
+    @abstractmethod
+    def scores_from_json(self, value: dict[str, Any]) -> Scores:
+        """What `Scores.to_json` gave."""
+
+    def to(self, device: torch.device) -> "Task":
+        """The task with its tensors on a device."""
+        return self
+
+    def to_config(self) -> dict[str, Any] | None:
+        """What config.json says of it; None for classes, which were the only task once."""
+        return {"name": self.name}
+
+    @classmethod
+    @abstractmethod
+    def from_config(cls, config: UNetConfig) -> "Task":
+        """The task of a trained model."""

@@ -1,0 +1,98 @@
+"""Classes in the report: their table, the confusion matrix, and masks in their colors."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from data_utils.targets.classes import ClassReader
+from data_utils.visualize import class_colors, mark_errors, overlay, panel, to_rgb
+from tasks.classes import ClassScores
+from train_utils.reporting.charts import DARK, LABELLED_CLASSES, matrix_picture
+from train_utils.reporting.embedding import embed_png
+from train_utils.reporting.rendering import markdown_text, render
+from train_utils.reporting.section import Metric, Section
+
+MEANS = {"mean_iou": "Mean IoU", "mean_dice": "Mean Dice", "pixel_accuracy": "Pixel accuracy"}
+METRICS = ("iou", "dice", "precision", "recall")
+CONFUSIONS = 8  # most frequent ones that are listed
+
+
+class ClassSection(Section):
+    """What reports show of `tasks.classes`."""
+
+    task_name = "Semantic segmentation"
+    curves = {"Validation scores": {"mean IoU": "eval/mean_iou", "mean Dice": "eval/mean_dice"}}  # noqa: RUF012
+    compared = ("eval/mean_iou", "eval/mean_dice", "eval/loss")
+    views_hint = "Errors: wrong pixels are red, ignored ones light grey, right ones dark."
+
+    def __init__(self, reader: ClassReader) -> None:
+        super().__init__(reader)
+        self.names, self.colors = reader.class_map.names, class_colors(reader.class_map.values)
+
+    def description(self) -> str:
+        names = ", ".join(map(markdown_text, self.names))
+        return f"Semantic segmentation into {len(self.names)} classes: {names}."
+
+    def metrics(self, scores: ClassScores) -> list[Metric]:  # type: ignore[override]  # its own scores
+        values = scores.values
+        return [Metric(key, label, values[key]) for key, label in MEANS.items()]
+
+    def label(self, comparison: float) -> str:
+        return f"IoU {comparison:.4f}"
+
+    def panel(self, image: np.ndarray, truth: np.ndarray, pred: np.ndarray) -> np.ndarray:
+        return panel(image, truth, pred, self.colors)
+
+    def views(self, image: np.ndarray, truth: np.ndarray, pred: np.ndarray) -> dict[str, np.ndarray]:
+        return {
+            "image": to_rgb(image),
+            "truth": overlay(image, truth, self.colors),
+            "prediction": overlay(image, pred, self.colors),
+            "errors": mark_errors(image, truth, pred, len(self.colors)),
+        }
+
+    def pictures(self, scores: ClassScores) -> dict[str, np.ndarray]:  # type: ignore[override]  # its own scores
+        return {"eval/confusion_matrix": matrix_picture(scores.sums.numpy(), self.names)}
+
+    def html(self, scores: ClassScores) -> str:  # type: ignore[override]  # its own scores
+        counts, values = scores.sums.numpy(), scores.values
+        is_large = len(self.names) > LABELLED_CLASSES
+        shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+        classes = []
+        for index, name in enumerate(self.names):
+            cells = zip(shares[index], counts[index], strict=True)
+            classes.append(
+                {
+                    "name": name,
+                    "color": f"rgb{tuple(self.colors[index].tolist())}",
+                    "scores": [values[metric][index] for metric in METRICS],
+                    "pixels": int(counts[index].sum()),
+                    "cells": [] if is_large else [{"share": share, "pixels": count} for share, count in cells],
+                }
+            )
+        return render(
+            "classes.html.jinja",
+            mean_iou=values["mean_iou"],
+            mean_dice=values["mean_dice"],
+            classes=classes,
+            matrix_picture=embed_png(matrix_picture(counts, self.names)) if is_large else None,
+            confusions=confusions(counts, self.names),
+            strong=DARK,
+        )
+
+    def markdown(self, scores: ClassScores) -> str:  # type: ignore[override]  # its own scores
+        values = scores.values
+        classes = [
+            {"name": name, "scores": [values[metric][index] for metric in METRICS], "pixels": int(row.sum())}
+            for index, (name, row) in enumerate(zip(self.names, scores.sums, strict=True))
+        ]
+        means = {metric.label: metric.value for metric in self.metrics(scores)}
+        return render("classes.md.jinja", means=means, classes=classes)
+
+
+def confusions(counts: np.ndarray, names: Sequence[str]) -> list[tuple[str, str, int]]:
+    """Truth, prediction and pixels of the most frequent confusions, the most frequent one first."""
+    wrong = counts * ~np.eye(len(names), dtype=bool)
+    order = np.argsort(-wrong, axis=None, kind="stable")[:CONFUSIONS]
+    places = zip(*np.unravel_index(order, wrong.shape), strict=True)
+    return [(names[row], names[column], int(wrong[row, column])) for row, column in places if wrong[row, column]]

@@ -7,8 +7,8 @@ One GPU:         accelerate launch train.py --dataset DATA --output-dir runs/cel
 All GPUs, bf16:  accelerate launch --multi_gpu --mixed_precision bf16 train.py --dataset DATA --output-dir runs/cells
 """
 
-from argparse import Namespace
 from contextlib import nullcontext
+from dataclasses import replace
 
 import torch
 import torch.distributed as dist
@@ -44,17 +44,20 @@ from train_utils.microbatch import out_of_memory_recorded, split_from_args, step
 from train_utils.monitoring.flops import training_flops
 from train_utils.monitoring.monitor import Monitor
 from train_utils.monitoring.rehearsal import Rehearsal
-from train_utils.monitoring.tracking import RunLog
+from train_utils.monitoring.tracking import RunLog, available_tracker
 from train_utils.nan_guard import StepGuard
 from train_utils.optim import build_optimizer
 from train_utils.preflight import preflight
 from train_utils.reporting.data_report import report_data
+from train_utils.reporting.hub import check_token
 from train_utils.reporting.sections import new_section
 from train_utils.results import finish_run, publish_evaluation, write_results
+from train_utils.run_dir import open_run
 from train_utils.schedule import Schedule
 from train_utils.settings.flags import parse_args
-from train_utils.settings.run_dir import open_run, run_settings
-from train_utils.settings.starting_point import starting_point
+from train_utils.settings.record import resolve_settings
+from train_utils.settings.starting_point import NetworkSettings, starting_point
+from train_utils.settings.train_settings import TrainSettings
 from train_utils.sharding import full, prepare_sharding, share_statistics
 from train_utils.sync_batchnorm import synchronize_batchnorm
 
@@ -130,7 +133,7 @@ def evaluate(
 
 def prepare(
     accelerator: Accelerator,
-    args: Namespace,
+    args: TrainSettings,
     model: torch.nn.Module,
     split: BatchSplit,
     loaders: tuple[DataLoader, DataLoader],
@@ -144,7 +147,7 @@ def prepare(
 
 
 def rehearse(
-    accelerator: Accelerator, args: Namespace, criterion: StepLoss, split: BatchSplit, rehearsal: Rehearsal
+    accelerator: Accelerator, args: TrainSettings, criterion: StepLoss, split: BatchSplit, rehearsal: Rehearsal
 ) -> int:
     """How many steps fit into --max-minutes: a copy of the model is trained, evaluated and saved for a moment."""
     prepared = prepare(accelerator, args, rehearsal.model, split, rehearsal.loaders)
@@ -168,6 +171,8 @@ def rehearse(
 
 def main() -> None:
     args = parse_args(__doc__)
+    args = replace(args, tracker=available_tracker(args.tracker))
+    check_token(args.push_to_hub)
 
     # 1. Launch: devices, processes and precision come from the launch profile
     check_launch(args.deterministic)
@@ -196,8 +201,8 @@ def main() -> None:
     split = split_from_args(args, profile, start.largest_micro_batch)
 
     # 3. Model and task: fresh, from --init-from, or as the checkpoint has it; the model normalises by itself
-    asked = vars(args) | info.axes(args.depth)
-    weights = on_main(accelerator, lambda: starting_point(args.init_from, asked, start.checkpoint.model_config()))
+    network_settings, axes = NetworkSettings.from_args(args), info.axes(args.depth)
+    weights = on_main(accelerator, lambda: starting_point(network_settings, axes, start.checkpoint.model_config()))
     preprocess = info.preprocess(weights.source_preprocess(info.channels))
     task = info.reader.task(args.loss, args.class_weights).to(device)
     model = weights.build(info.channels, task, preprocess)
@@ -224,7 +229,7 @@ def main() -> None:
     average = WeightAverage(network, args.ema_decay)
 
     # 6. Resume: identity must match -> weights, optimizer, average, scaler -> the log goes on behind that step
-    settings = run_settings(
+    settings = resolve_settings(
         args, start.output_dir, profile, info, network.config, split, schedule, train_loader.num_workers
     )
     keep = args.keep_checkpoints

@@ -1,6 +1,5 @@
 """The settings of a data set: where it is, how it is split, and what is done to its images."""
 
-from argparse import Namespace
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -51,8 +50,8 @@ class DataConfig:
     task: str = Classes.name
 
     @classmethod
-    def from_args(cls, args: Namespace) -> "DataConfig":
-        """The settings among the flags of a script, whose None stands for what is not decided yet."""
+    def from_args(cls, args: Any) -> "DataConfig":
+        """The settings among the flags of a script, its attributes; None stands for what is not decided yet."""
         values: dict[str, Any] = {field.name: getattr(args, field.name) for field in fields(cls)}
         for name in ("image_size", "crop_size", "spacing"):
             values[name] = values[name] and tuple(values[name])

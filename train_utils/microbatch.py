@@ -3,7 +3,6 @@
 import json
 import math
 import os
-from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -21,14 +20,16 @@ from runtime.errors import MemoryShortage, SettingsError, one_line
 from runtime.files import replaced_file
 from runtime.memory import is_out_of_memory
 from tasks.target import Target
+from train_utils.settings.train_settings import TrainSettings
 from unet.blocks import channels_last
 
 FILE = "memory.json"
 
 
-def split_from_args(args: Namespace, profile: dict[str, Any], saved_size: int | None) -> BatchSplit:
+def split_from_args(args: TrainSettings, profile: dict[str, Any], saved_size: int | None) -> BatchSplit:
     """The split that flags and profile ask for; `saved_size` is a micro-batch that has fitted before."""
-    size = None if args.micro_batch_size == "auto" else args.micro_batch_size
+    assert args.batch_size is not None, "the plan decides it"
+    size = args.micro_batch_size if isinstance(args.micro_batch_size, int) else None
     accumulation = profile.get("gradient_accumulation_steps")
     return split_batch(args.batch_size, profile["processes"], size, accumulation, saved_size)
 

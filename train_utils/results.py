@@ -1,6 +1,5 @@
 """Pictures, scores and the report of a run: at each evaluation, and at the end."""
 
-from argparse import Namespace
 from pathlib import Path
 
 from accelerate import Accelerator
@@ -19,8 +18,9 @@ from train_utils.reporting.model_card import model_card
 from train_utils.reporting.report import write_report
 from train_utils.reporting.samples import sample_panels, save_pictures, worst_and_best
 from train_utils.reporting.section import Section
+from train_utils.run_dir import mark_finished
 from train_utils.schedule import Schedule
-from train_utils.settings.run_dir import mark_finished
+from train_utils.settings.train_settings import TrainSettings
 from train_utils.sharding import whole_network
 from unet.model import UNet
 
@@ -83,7 +83,7 @@ def write_results(
 
 
 def finish_run(
-    args: Namespace, output_dir: Path, schedule: Schedule, state: RunState, best_model: BestModel, all_saved: bool
+    args: TrainSettings, output_dir: Path, schedule: Schedule, state: RunState, best_model: BestModel, all_saved: bool
 ) -> None:
     """Publish the best model if asked to, and mark the run as finished; of a stopped run, print how to continue it."""
     if not schedule.is_over(state):

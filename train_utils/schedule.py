@@ -1,12 +1,12 @@
 """What happens at which step: learning rate, logging, evaluation, checkpoints, the end."""
 
 import math
-from argparse import Namespace
 from dataclasses import dataclass
 
 from torch.optim import Optimizer
 
 from train_utils.checkpoints.run_state import RunState
+from train_utils.settings.train_settings import TrainSettings
 
 SCHEDULES = ("cosine", "poly", "constant")
 
@@ -34,8 +34,9 @@ class Schedule:
     encoder_factor: float = 1.0
 
     @classmethod
-    def from_args(cls, args: Namespace, images: int, total_steps: int | None) -> "Schedule":
+    def from_args(cls, args: TrainSettings, images: int, total_steps: int | None) -> "Schedule":
         """As the flags say, on a training split of so many images; `total_steps` None for --epochs."""
+        assert args.batch_size is not None and args.epochs is not None, "the plan decides them"
         steps_per_epoch = math.ceil(images / args.batch_size)
         total_steps = total_steps or args.epochs * steps_per_epoch
         return cls(

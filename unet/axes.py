@@ -1,10 +1,19 @@
 """Kernels and strides of each level, from how large a pixel is along each axis."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 Axes = tuple[tuple[int, ...], ...]  # of each level a number for each axis
 MAX_DEPTH = 5  # that the size of the patches may choose
 SMALLEST_SIDE = 4  # that pooling may leave of a patch
+
+
+class NetworkAxes(NamedTuple):
+    """What of an architecture follows from the data: the fields of UNetConfig of these names."""
+
+    dims: int
+    kernels: Axes = ()
+    strides: Axes = ()
 
 
 def level_axes(spacing: Sequence[float], patch: Sequence[int], depth: int | None = None) -> tuple[Axes, Axes]:

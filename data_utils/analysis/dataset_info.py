@@ -1,7 +1,6 @@
 """A data set, and what must be known of it before the first step: sizes, classes, channels, normalisation."""
 
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
@@ -27,7 +26,7 @@ from data_utils.targets import TARGETS
 from data_utils.targets.reader import TargetReader
 from runtime.cache import cached, digest
 from runtime.errors import DataError
-from unet.axes import level_axes
+from unet.axes import NetworkAxes, level_axes
 from unet.config import IGNORE_INDEX, Preprocess
 
 SAMPLE_GROUPS = 8  # of a stream, which the images come from
@@ -87,14 +86,14 @@ class DatasetInfo:
         values = replace(values, image_size=image_size, scale=scale, spacing=spacing)
         return replace(values, turned=self.config.augment == "strong", **self.reader.to_preprocess())
 
-    def axes(self, depth: int | None) -> dict[str, Any]:
-        """`dims` of a network for these data and, for volumes in patches, the `kernels` and `strides` of its levels."""
+    def axes(self, depth: int | None) -> NetworkAxes:
+        """The axes of a network for these data: for volumes in patches also the kernels and strides of its levels."""
         if self.train.records.dims == 2:
-            return {"dims": 2}
+            return NetworkAxes(2)
         spacing, patch = self.preprocess().spacing, self.config.crop_size
         assert spacing and patch
         kernels, strides = level_axes(spacing, patch, depth)
-        return {"dims": 3, "kernels": kernels, "strides": strides}
+        return NetworkAxes(3, kernels, strides)
 
     def fingerprint(self) -> str:
         """Changes with the number or sizes of the images in either split, or with the names of some of them."""

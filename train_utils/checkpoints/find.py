@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from runtime.errors import CheckpointError
-from runtime.redact import redact_all
-from tasks.classes import Classes
+from train_utils.checkpoints.checkpoint_state import CheckpointState
 from train_utils.checkpoints.run_state import RunState
+from train_utils.settings.record import RunSettings
 from unet.config import UNetConfig
 
 MANIFEST = "manifest.json"  # sizes and checksums; without it a checkpoint is not complete
@@ -16,27 +16,25 @@ STATE = "state.json"  # where the run stands
 FINISHED = "finished.json"  # of a run, written last of all: without it the end of the run is done again
 # flags that a run which goes on may change without a word
 LENGTH_AND_PLACE = ("epochs", "max_steps", "max_minutes", "resume", "output_dir", "like")
-UNRECORDED = {"task": Classes.name}  # flags and identity that runs of earlier versions did not record, and had
 
 
 class FoundCheckpoint(NamedTuple):
     """A checkpoint to resume from, what its state.json says, and why newer ones were passed over.
 
-    The path is None, and the state empty, where there is none.
+    Path and state are None where there is none.
     """
 
     path: Path | None
-    state: dict
+    state: CheckpointState | None
     passed_over: list[str]
 
     def run_state(self) -> RunState:
         """Where the run stands; at its start where there is no checkpoint."""
-        return RunState.from_json(self.state.get("run", {}))
+        return RunState() if self.state is None else self.state.run
 
     def model_config(self) -> UNetConfig | None:
         """Architecture and preprocessing of the run's model; None where there is no checkpoint."""
-        model = self.state.get("model")
-        return None if model is None else UNetConfig(**model)
+        return None if self.state is None else self.state.model
 
 
 def find_checkpoint(resume: str | None, folder: Path) -> FoundCheckpoint:
@@ -45,7 +43,7 @@ def find_checkpoint(resume: str | None, folder: Path) -> FoundCheckpoint:
     CheckpointError if there are checkpoints but none is complete.
     """
     if resume is None:
-        return FoundCheckpoint(None, {}, [])
+        return FoundCheckpoint(None, None, [])
     if resume != "auto":
         return FoundCheckpoint(Path(resume), _with_its_best(Path(resume)), [])
     passed_over: list[str] = []
@@ -56,40 +54,39 @@ def find_checkpoint(resume: str | None, folder: Path) -> FoundCheckpoint:
             passed_over.append(str(error))
     if passed_over:
         raise CheckpointError(f"no checkpoint to resume from: {'; '.join(passed_over)}")
-    return FoundCheckpoint(None, {}, [])
+    return FoundCheckpoint(None, None, [])
 
 
-def compare_settings(saved: dict, now: dict) -> list[str]:
+def compare_settings(saved: RunSettings, now: RunSettings) -> list[str]:
     """A line for each setting changed since the checkpoint; CheckpointError if its `identity` is another run's."""
-    identity, flags = UNRECORDED | saved["identity"], UNRECORDED | redact_all(saved["flags"])
-    for key, value in now["identity"].items():
-        before = identity.get(key)
+    for key, value in now.identity.items():
+        before = saved.identity.get(key)
         if before != value:
             raise CheckpointError(
                 f"--resume: the checkpoint's {key} is {before}, this run's is {value}; give the same flags and data,"
                 " or start a new run with --init-from"
             )
     notes = []
-    if saved["total_steps"] != now["total_steps"]:
+    if saved.total_steps != now.total_steps:
         notes.append(
-            f"the run is now {now['total_steps']} steps long instead of {saved['total_steps']}:"
+            f"the run is now {now.total_steps} steps long instead of {saved.total_steps}:"
             " the learning rate follows the schedule of the new length"
         )
-    for key, value in now["flags"].items():
-        before = flags.get(key)
+    for key, value in now.flags.items():
+        before = saved.flags.get(key)
         if key == "max_minutes" and value not in (None, before):
-            notes.append(f"--max-minutes has no effect on a resumed run, which keeps its {now['total_steps']} steps")
+            notes.append(f"--max-minutes has no effect on a resumed run, which keeps its {now.total_steps} steps")
         elif before != value and key not in LENGTH_AND_PLACE:
             notes.append(f"{key} was {before} and is now {value}")
     return notes
 
 
-def _with_its_best(path: Path) -> dict:
+def _with_its_best(path: Path) -> CheckpointState:
     """The state of a checkpoint, without its best score if steps after it, which are dropped now, had a better one."""
     state = _read_state(path)
     for newer in newest_first(path.parent):
-        if newer.name > path.name and peek(newer).get("run", {}).get("best_step", 0) > state["run"]["step"]:
-            state["run"] |= {"best": -1.0, "evaluations_since_best": 0}
+        if newer.name > path.name and peek(newer).get("run", {}).get("best_step", 0) > state.run.step:
+            state.run.forget_best()
     return state
 
 
@@ -120,14 +117,14 @@ def fingerprint(file: Path) -> dict[str, int | str]:
     return {"bytes": file.stat().st_size, "sha256": digest.hexdigest()}
 
 
-def _read_state(path: Path) -> dict:
+def _read_state(path: Path) -> CheckpointState:
     """state.json of a checkpoint whose files are all as they were written; a CheckpointError says why not."""
     try:
         manifest = json.loads((path / MANIFEST).read_text())
         for name, expected in manifest.items():
             if fingerprint(path / name) != expected:
                 raise CheckpointError(f"{path}: {name} is damaged: its size or checksum differs from the manifest")
-        return json.loads((path / STATE).read_text())
+        return CheckpointState.from_json(json.loads((path / STATE).read_text()))
     except FileNotFoundError as error:
         raise CheckpointError(f"{path}: {Path(error.filename).name} is missing") from error
     except (OSError, ValueError) as error:

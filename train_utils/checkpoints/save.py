@@ -4,7 +4,7 @@ import json
 import shutil
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 from accelerate import Accelerator
@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from runtime.console import say
 from runtime.files import WRITE_ERRORS, complete_folder
 from train_utils.checkpoints.best_model import BestModel
+from train_utils.checkpoints.checkpoint_state import CheckpointState
 from train_utils.checkpoints.find import (
     FINISHED,
     MANIFEST,
@@ -29,6 +30,7 @@ from train_utils.checkpoints.find import (
 from train_utils.checkpoints.run_state import RunState
 from train_utils.ema import WeightAverage
 from train_utils.evaluation import Evaluation
+from train_utils.settings.record import RunSettings
 from train_utils.sharding import optimizer_tensors, restore_optimizer, shard_like, share_statistics, whole_copies
 from unet.model import UNet
 
@@ -57,7 +59,7 @@ class Checkpoints:
         network: UNet,
         optimizer: Optimizer,
         average: WeightAverage,
-        settings: dict,
+        settings: RunSettings,
     ) -> None:
         self.accelerator = accelerator
         self.folder = output_dir / "checkpoints"
@@ -88,8 +90,8 @@ class Checkpoints:
             return
         scaler = self.accelerator.scaler.state_dict() if self.accelerator.scaler is not None else None
         score = evaluation and evaluation.scores.comparison
-        model = self.network.config.to_json()
-        state = self.settings | {"model": model, "run": asdict(run), "score": score, "scaler": scaler}
+        # a copy: training goes on while it is written
+        state = CheckpointState(self.settings, self.network.config, replace(run), score, scaler)
         self._pending = self._writer.submit(self._write, state, files)
 
     def resume(self, found: FoundCheckpoint, run: RunState) -> None:
@@ -97,19 +99,19 @@ class Checkpoints:
 
         Raises CheckpointError where the checkpoint belongs to another run.
         """
-        if found.path is None:
+        if found.path is None or found.state is None:
             self.save(run, None)
             return
-        for note in [*found.passed_over, *compare_settings(found.state, self.settings)]:
+        for note in [*found.passed_over, *compare_settings(found.state.settings, self.settings)]:
             say(note)
         self.restore(found.path, found.state)
         if not self.best_model.folder.exists():  # resumed into another folder
             run.forget_best()
         if self.accelerator.is_main_process:  # it may go on
             (self.folder.parent / FINISHED).unlink(missing_ok=True)
-        say(f"resumed from {found.path}, at step {run.step} of {self.settings['total_steps']}")
+        say(f"resumed from {found.path}, at step {run.step} of {self.settings.total_steps}")
 
-    def restore(self, path: Path, state: dict) -> None:
+    def restore(self, path: Path, state: CheckpointState) -> None:
         """Put the model, its optimizer, averages and scaler back to where they were; every process does."""
         live = self.network.state_dict()
         weights = load_file(path / "model.safetensors")
@@ -119,8 +121,8 @@ class Checkpoints:
         if self.accelerator.is_main_process:
             self._set_aside_newer(path)
         self.average.restore(path)
-        if self.accelerator.scaler is not None and state["scaler"]:
-            self.accelerator.scaler.load_state_dict(state["scaler"])
+        if self.accelerator.scaler is not None and state.scaler:
+            self.accelerator.scaler.load_state_dict(state.scaler)
 
     def _set_aside_newer(self, path: Path) -> None:
         """Rename newer checkpoints, which are damaged or from steps that this run makes anew, so that none is used."""
@@ -141,13 +143,13 @@ class Checkpoints:
             self._pending = None
         return self._is_saved
 
-    def _write(self, state: dict, tensors: dict[str, dict[str, Tensor]]) -> bool:
-        path = checkpoint_folder(self.folder, state["run"]["step"])
+    def _write(self, state: CheckpointState, tensors: dict[str, dict[str, Tensor]]) -> bool:
+        path = checkpoint_folder(self.folder, state.run.step)
         try:
             with complete_folder(path) as folder:
                 for kind, group in tensors.items():
                     save_file(group, folder / f"{kind}.safetensors")
-                (folder / STATE).write_text(json.dumps(state))
+                (folder / STATE).write_text(json.dumps(state.to_json()))
                 manifest = {file.name: fingerprint(file) for file in sorted(folder.iterdir())}
                 (folder / MANIFEST).write_text(json.dumps(manifest, indent=1))
             self._prune()

@@ -44,11 +44,11 @@ class Monitor:
         settings = run_log.settings
         self.accelerator, self.schedule, self.state, self.run_log = accelerator, schedule, state, run_log
         self.compared_by = task.compared_by
-        self.num_workers, self.cached = settings["num_workers"], settings["flags"]["cache"]
-        self.meter = Meter(accelerator, model, flops, settings["profile"]["mixed_precision"])
+        self.num_workers, self.cached = settings.num_workers, settings.flags["cache"]
+        self.meter = Meter(accelerator, model, flops, str(settings.profile["mixed_precision"]))
         self.window = LossWindow(**state.window)
         self._last: StepResult | None = None  # of the steps whose result is known
-        self.trace = StepTrace(accelerator, run_log.output_dir / "traces", settings["flags"]["trace_steps"])
+        self.trace = StepTrace(accelerator, run_log.output_dir / "traces", settings.flags["trace_steps"])
         self.problems: set[str] = set()  # of samples that were left out
         self.bar = progress_bar(schedule.total_steps, "training", "step", initial=state.step)
         self._brief = ""

@@ -4,7 +4,6 @@ import copy
 import math
 import shutil
 import time
-from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -30,6 +29,8 @@ from train_utils.checkpoints.save import Checkpoints
 from train_utils.ema import WeightAverage
 from train_utils.reporting.samples import PICTURES
 from train_utils.schedule import Schedule
+from train_utils.settings.record import RunSettings
+from train_utils.settings.train_settings import TrainSettings
 from unet.model import UNet
 
 Item = TypeVar("Item")
@@ -90,13 +91,14 @@ class Rehearsal:
     def __init__(
         self,
         accelerator: Accelerator,
-        args: Namespace,
+        args: TrainSettings,
         model: UNet,
         info: DatasetInfo,
         shapes: NetworkShapes,
         split: BatchSplit,
         output_dir: Path,
     ) -> None:
+        assert args.max_minutes is not None
         if accelerator.distributed_type == DistributedType.DEEPSPEED:
             raise SettingsError("--max-minutes does not work with DeepSpeed; give --max-steps")
         exit_on_sigterm()  # there is nothing to save yet, but something to remove
@@ -146,7 +148,7 @@ class Rehearsal:
     def time_save(self, network: UNet, optimizer: Optimizer) -> None:
         """Save a checkpoint among those of the run, and remove it."""
         average = WeightAverage(network, self.args.ema_decay)
-        checkpoints = Checkpoints(self.accelerator, self.folder, 1, network, optimizer, average, settings={})
+        checkpoints = Checkpoints(self.accelerator, self.folder, 1, network, optimizer, average, RunSettings())
         begin = time.monotonic()
         try:
             if self.accelerator.is_main_process:

@@ -16,6 +16,7 @@ from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
 from runtime.console import is_first_process, say, say_error
 from runtime.errors import SettingsError, WriteError, one_line
 from runtime.files import replaced_file
+from train_utils.settings.record import RunSettings
 
 WITHOUT_TRACKER = "training goes on without it, metrics.jsonl has the same numbers"
 
@@ -50,7 +51,7 @@ class RunLog:
         accelerator: Accelerator,
         output_dir: Path,
         tracker: str,
-        settings: dict,
+        settings: RunSettings,
         compared: Sequence[str],
         step: int,
     ) -> None:
@@ -67,10 +68,10 @@ class RunLog:
         self._session_end: Any = None  # TensorBoard's record of it, once its session has begun
         if tracker != "none":
             with self._tracker_errors_reported():
-                self._start_tracker(_flat(settings), step)
+                self._start_tracker(_flat(settings.to_json()), step)
 
-    def _begin(self, run_file: Path, settings: dict, step: int) -> None:
-        run_file.write_text(json.dumps(settings, indent=2) + "\n")
+    def _begin(self, run_file: Path, settings: RunSettings, step: int) -> None:
+        run_file.write_text(json.dumps(settings.to_json(), indent=2) + "\n")
         lines = self.path.read_text().splitlines(keepends=True) if self.path.exists() else []
         kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= step]
         with replaced_file(self.path) as file:

@@ -9,6 +9,7 @@ from huggingface_hub import EvalResult, ModelCardData
 from train_utils.evaluation import Evaluation
 from train_utils.reporting.rendering import render
 from train_utils.reporting.section import Metric, Section
+from train_utils.settings.record import RunSettings
 from train_utils.settings.starting_point import OF_ENCODER
 
 TRAINING = (
@@ -18,15 +19,15 @@ TRAINING = (
 )
 
 
-def model_card(settings: dict, best: Evaluation, section: Section) -> str:
-    """Markdown with the front matter that the Hub reads; `settings` as in run.json."""
-    flags = settings["flags"]
+def model_card(settings: RunSettings, best: Evaluation, section: Section) -> str:
+    """Markdown with the front matter that the Hub reads."""
+    flags = settings.flags
     dataset = _without_path(flags["dataset"])
     title = f"U-Net on {dataset}"
     left_out = {"epochs"} if flags.get("max_steps") else set()  # which stands for them
     training = {
         name.replace("_", " "): _without_path(flags[name])
-        for name in TRAINING + OF_ENCODER * bool(settings.get("encoder"))
+        for name in TRAINING + OF_ENCODER * bool(settings.encoder)
         if flags.get(name) is not None and name not in left_out
     }
     return render(
@@ -35,12 +36,12 @@ def model_card(settings: dict, best: Evaluation, section: Section) -> str:
         title=title,
         description=section.description(),
         measured=section.markdown(best.scores).rstrip(),
-        encoder=settings.get("encoder"),
-        volumes=settings["identity"]["dims"] == 3,
+        encoder=settings.encoder,
+        volumes=settings.identity["dims"] == 3,
         step=best.step,
-        total_steps=settings["total_steps"],
-        run=settings["run"],
-        profile=settings["profile"],
+        total_steps=settings.total_steps,
+        run=settings.run,
+        profile=settings.profile,
         training=training,
     )
 

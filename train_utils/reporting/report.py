@@ -17,6 +17,7 @@ from train_utils.reporting.charts import Curve, curve
 from train_utils.reporting.embedding import Embedded, embed_all
 from train_utils.reporting.rendering import render, score_text
 from train_utils.reporting.section import Section
+from train_utils.settings.record import RunSettings
 
 MAX_PAGE = 4_000_000  # bytes: small enough for a mail
 FIGURE_BYTES = 1_000  # of a picture's label and markup, at most
@@ -50,25 +51,24 @@ def write_report(
         views: {title: {label: (H, W, 3) uint8}}, in their order; as large as the rest of the page leaves room for.
         bottleneck: a sentence on what slowed the run down, without its full stop.
     """
-    settings = json.loads((folder / "run.json").read_text())
+    settings = RunSettings.from_json(json.loads((folder / "run.json").read_text()))
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    run = settings["run"]
     content: dict[str, Any] = {
         "name": folder.resolve().name,
-        "dataset": settings["flags"]["dataset"],
-        "started": run["started"],
+        "dataset": settings.flags["dataset"],
+        "started": settings.run["started"],
         "best_tiles": {} if best is None else _tiles(best, section, records),
         "task_sections": "" if best is None else section.html(best.scores),
         "compared_by": compared_by,
         "views_hint": section.views_hint,
-        "speed": _speed(records, settings["profile"]["processes"]),
+        "speed": _speed(records, int(settings.profile["processes"])),
         "shares": _shares(records),
         "bottleneck": bottleneck and bottleneck[0].upper() + bottleneck[1:],
         "curves": _curves(records, section),
-        "flags": _readable(settings["flags"]),
+        "flags": _readable(settings.flags),
         "resolved": _readable(_resolved(settings)),
         "machine": _machine(),
-        "run": _readable(run),
+        "run": _readable(settings.run),
     }
     rest = len(render("report.html.jinja", **content, views={}).encode())
     page = render("report.html.jinja", **content, views=_embedded(views, MAX_PAGE - rest))
@@ -132,9 +132,9 @@ def _curves(records: Sequence[dict], section: Section) -> list[Curve]:
     return charts
 
 
-def _resolved(settings: dict) -> dict[str, Any]:
-    plain = {key: value for key, value in settings.items() if not isinstance(value, dict)}
-    return plain | {f"profile: {key}": value for key, value in settings["profile"].items()}
+def _resolved(settings: RunSettings) -> dict[str, Any]:
+    plain = {key: value for key, value in settings.to_json().items() if not isinstance(value, dict)}
+    return plain | {f"profile: {key}": value for key, value in settings.profile.items()}
 
 
 def _machine() -> dict[str, Any]:

@@ -1,35 +1,28 @@
 """The flags of train.py, a line for each. Precision, device and number of processes belong to the launch profile."""
 
 import argparse
-import json
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from data_utils.config import NORMALIZATIONS
 from data_utils.loading.draws import STRENGTHS
 from runtime import cli as arg
-from runtime.console import say
 from runtime.launch import COMM_HOOKS
-from runtime.redact import redact, redact_all
+from runtime.redact import redact
 from tasks import TASKS
 from tasks.classes import LOSSES, Classes
-from train_utils.monitoring.tracking import available_tracker
-from train_utils.reporting.hub import check_token
 from train_utils.schedule import SCHEDULES
-from train_utils.settings.plan import DEFAULTS
-from train_utils.settings.run_dir import CREDENTIALS, PACKAGES, describe_run, flags_as_json, say_credentials
-from train_utils.settings.starting_point import ARCHITECTURE, OF_ENCODER
+from train_utils.settings.like import read_record, repeated_arguments, say_differences
+from train_utils.settings.plan import Plan
+from train_utils.settings.train_settings import TrainSettings
 from unet.blocks import BLOCKS, NORMS, UPSAMPLINGS
 
 Group = argparse._ArgumentGroup
-CHOSEN = "(default: chosen from the data)"  # by the plan; without it DEFAULTS
-NOT_REPEATED = ("like", "plan", "output_dir", "resume", "push_to_hub", "check_data")  # of the run that --like names
-# where one of a group is given, none is repeated
-ALTERNATIVES = ({"epochs", "max_steps", "max_minutes"}, {"image_size", "scale"}, {"val_split", "val_fraction", "fold"})
+CHOSEN = "(default: chosen from the data)"  # by the plan
 
 
-def parse_args(description: str) -> argparse.Namespace:
+def parse_args(description: str) -> TrainSettings:
     """The command line, checked; a mistake ends the process with one line."""
     usage = "accelerate launch [launcher options] train.py --dataset DATA --output-dir DIR [flags]"
     parser = arg.Arguments(description, usage)
@@ -40,100 +33,32 @@ def parse_args(description: str) -> argparse.Namespace:
     _add_optimization_flags(parser.add_argument_group("advanced: optimization"))
     _add_batch_flags(parser.add_argument_group("advanced: batch, memory and processes"))
     _add_run_flags(parser.add_argument_group("advanced: the run and its files"))
-    record = _read_record(parser)
-    args = parser.parse_args([*_repeated(parser, record), *sys.argv[1:]])
+    record = read_record(parser)
+    args = parser.parse_args([*repeated_arguments(parser, record), *sys.argv[1:]])
     sys.argv[1:] = map(redact, sys.argv[1:])  # some trackers send the command line
-    if args.resume == "auto" and args.output_dir is None:
+    settings = TrainSettings(**vars(args))
+    _check(settings, parser)
+    if settings.encoder and settings.encoder_weights is None:
+        settings = replace(settings, encoder_weights="pretrained")
+    if settings.like or settings.init_from:  # which have settings of their own
+        settings = replace(settings, plan="none")
+    if settings.plan == "none":
+        settings = Plan().fill(settings)
+    if settings.like:
+        say_differences(settings, record)
+    return settings
+
+
+def _check(settings: TrainSettings, parser: arg.Arguments) -> None:
+    """Flags that go together, or do not."""
+    if settings.resume == "auto" and settings.output_dir is None:
         parser.error("--resume auto needs --output-dir, the folder of the run to go on with")
-    if args.max_minutes and args.max_steps:
+    if settings.max_minutes and settings.max_steps:
         parser.error("--max-minutes and --max-steps both say how long the run is; give one of them")
-    if args.image_size and args.scale not in (None, 1):
+    if settings.image_size and settings.scale not in (None, 1):
         parser.error("--image-size and --scale both set the size; give one of them")
-    if args.crop_size and len(args.crop_size) not in (2, 3):
-        parser.error(f"--crop-size has {len(args.crop_size)} sides; give H W, or D H W for volumes")
-    if args.encoder and args.encoder_weights is None:
-        args.encoder_weights = "pretrained"
-    if args.like or args.init_from:  # which have settings of their own
-        args.plan = "none"
-    if args.plan == "none":
-        vars(args).update({name: value for name, value in DEFAULTS.items() if getattr(args, name) is None})
-    if args.like:
-        _say_differences(args, record)
-    args.tracker = available_tracker(args.tracker)
-    check_token(args.push_to_hub)
-    return args
-
-
-def _read_record(parser: arg.Arguments) -> dict[str, Any]:
-    """The run.json that --like names, of a run's folder too; {} without it."""
-    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    first.add_argument("--like", type=Path, nargs="?")  # without a value the parser itself will say so
-    path = first.parse_known_args()[0].like
-    if path is None:
-        return {}
-    try:
-        record = json.loads((path / "run.json" if path.is_dir() else path).read_bytes())
-    except OSError as error:
-        parser.error(f"--like {path} cannot be read ({error.strerror})")
-    except ValueError as error:
-        parser.error(f"--like {path} cannot be read as JSON ({error})")
-    if not isinstance(record, dict) or not isinstance(record.get("flags"), dict):
-        parser.error(f"--like {path} is no record of a run: it holds no flags; give the run.json of an output folder")
-    flags, run = record["flags"], record.get("run")
-    unknown = sorted(flags.keys() - {action.dest for action in parser._actions})
-    if unknown:
-        parser.error(f"--like {path} holds flags that are not known here: {', '.join(unknown)}")
-    if flags.get("max_minutes"):  # measured once: its steps are what was computed
-        flags |= {"max_minutes": None, "max_steps": record.get("total_steps")}
-    left_out = record.get(CREDENTIALS)
-    return {
-        "flags": flags,
-        "run": run if isinstance(run, dict) else {},
-        CREDENTIALS: left_out if isinstance(left_out, list) else [],
-    }
-
-
-def _repeated(parser: arg.Arguments, record: dict[str, Any]) -> list[str]:
-    """A recorded run's flags as arguments, but for those that are not to be repeated beside the command line's."""
-    flags = record.get("flags", {})
-    texts = {text.partition("=")[0] for text in sys.argv[1:]}
-    given = {action.dest for action in parser._actions if texts.intersection(action.option_strings)}
-    dropped = {*NOT_REPEATED}.union(*(group for group in ALTERNATIVES if group & given))
-    if given & {"init_from", "encoder"}:  # which have an architecture
-        dropped |= {"init_from", "encoder", *OF_ENCODER, *ARCHITECTURE}
-    arguments = []
-    for action in parser._actions:
-        value = flags.get(action.dest)
-        switches_off = isinstance(action, argparse.BooleanOptionalAction) and value is False
-        if action.dest in dropped or value is None or (value is False and not switches_off):
-            continue
-        flag = action.option_strings[-1 if switches_off else 0]
-        if action.dest in record[CREDENTIALS] and action.dest not in given:
-            parser.error(
-                f"--like: the URL of {flag} {value} had a user, password or query, which a run does not record;"
-                f" give {flag} again, with them"
-            )
-        if isinstance(value, list):
-            arguments += [flag, *map(str, value)]
-        else:
-            arguments.append(flag if action.nargs == 0 else f"{flag}={value}")
-    return arguments
-
-
-def _say_differences(args: argparse.Namespace, record: dict[str, Any]) -> None:
-    """Which flags differ from those of the recorded run, and which versions."""
-    flags, run = redact_all(record["flags"]), record["run"]
-    changed = [
-        f"{name} {value} (was {flags.get(name)})"
-        for name, value in flags_as_json(args).items()
-        if name not in NOT_REPEATED and value != flags.get(name)
-    ]
-    say(f"like {args.like}, " + (f"but {', '.join(changed)}" if changed else "without a change"))
-    say_credentials(args, record)
-    here = {name: value for name, value in describe_run().items() if name in (*PACKAGES, "python", "git_commit")}
-    other = [f"{name} {run[name]} (here {value})" for name, value in here.items() if run.get(name, value) != value]
-    if other:
-        say(f"it was recorded with {', '.join(other)}")
+    if settings.crop_size and len(settings.crop_size) not in (2, 3):
+        parser.error(f"--crop-size has {len(settings.crop_size)} sides; give H W, or D H W for volumes")
 
 
 def _add_first_flags(group: Group) -> None:

@@ -5,6 +5,7 @@ It depends on the data and the flags alone, never on the machine or the number o
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -16,22 +17,10 @@ from data_utils.image_io.regions import LARGE
 from data_utils.image_io.resize import resize_mask
 from runtime.errors import SettingsError
 from tasks.confusion import confusion_matrix, scores
+from train_utils.settings.train_settings import TrainSettings
 from unet.axes import level_axes
 from unet.config import IGNORE_INDEX, Preprocess
 
-DEFAULTS: dict[str, Any] = {  # without a plan: the original U-Net on images as they are
-    "scale": 1.0,
-    "crop_size": None,
-    "augment": "basic",
-    "freeze_encoder": None,  # no
-    "base_channels": None,  # UNetConfig's, or what suits an encoder
-    "block": None,
-    "batch_size": 4,
-    "class_weights": None,
-    "epochs": 10,
-    "eval_every": 0,
-    "checkpoint_every": 0,
-}
 # minutes, below which small and narrow wins: more steps are worth more than what they leave out
 VERY_SHORT, SHORT = 15, 60
 PIXELS_OF_VERY_SHORT = 128 * 160
@@ -56,64 +45,105 @@ FORWARD_SHARE = 1 / 3  # of a training step's time that its forward pass takes
 SCORING_SHARE = 1 / 24  # that logits take, for each pixel of a mask: they are resized to it and counted
 
 
-def plan_settings(info: DatasetInfo, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """A value for each of DEFAULTS that is None in `asked`, which holds all flags.
+@dataclass(frozen=True)
+class Plan:
+    """A value for each flag that may be left to the plan. The defaults hold without one: the original U-Net on images
+    as they are."""
+
+    scale: float = 1.0
+    crop_size: Sequence[int] | None = None
+    augment: str = "basic"
+    freeze_encoder: bool | None = None  # no
+    base_channels: int | None = None  # UNetConfig's, or what suits an encoder
+    block: str | None = None
+    batch_size: int = 4
+    class_weights: Sequence[float | str] | None = None
+    epochs: int = 10
+    eval_every: int = 0
+    checkpoint_every: int = 0
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """The flags that a plan may decide."""
+        return tuple(known.name for known in fields(cls))
+
+    def decided(self, settings: TrainSettings) -> dict[str, Any]:
+        """The values of the flags that `settings` leave open."""
+        return {name: getattr(self, name) for name in self.names() if getattr(settings, name) is None}
+
+    def fill(self, settings: TrainSettings) -> TrainSettings:
+        """The settings, with nothing left open that a plan decides."""
+        return replace(settings, **self.decided(settings))
+
+
+def plan_run(info: DatasetInfo, settings: TrainSettings) -> Plan:
+    """The plan of a run; what the settings say is not changed.
 
     Images are scaled down, as far as masks keep their detail, until they have no more pixels than the length of the run
     allows; larger ones are cropped. A stream, which is not read before training, gets the defaults.
     """
     sizes = info.train.sizes
     if not sizes.any():
-        return {name: value for name, value in DEFAULTS.items() if asked[name] is None}
-    minutes = asked["max_minutes"] or math.inf
-    short, settings = minutes < SHORT, dict(asked)
-
-    def settle(name: str, value: Any) -> None:
-        if settings[name] is None:
-            settings[name] = value
-
-    if asked["encoder"]:
-        must_learn = asked["encoder_weights"] == "random" or asked["encoder_lr_factor"]
-        settle("freeze_encoder", minutes < VERY_SHORT and not must_learn)
-    resized, cropped = _most_pixels(minutes, settings["freeze_encoder"])
-    volumes = info.train.records.dims == 3
-    sized = volumes or asked["image_size"] or asked["crop_size"]
-    settle("scale", 1.0 if sized else _scale(info, resized))
-    if volumes:
-        settle("crop_size", patch_size(info, minutes))
-    elif not asked["image_size"]:
-        settle("crop_size", _crop_size(sizes * settings["scale"], cropped))
-    seen_rarely = short and not volumes and len(info.train) >= IMAGES_A_MINUTE * minutes
-    settle("augment", "mirror" if seen_rarely else DEFAULTS["augment"])
-    if not asked["encoder"]:
-        settle("base_channels", WIDTH_OF_MANY if len(info.train) >= MANY_IMAGES and not short else WIDTH[short])
-    settle("block", "residual")
-    settle("batch_size", VOLUMES_OF_STEP if volumes else BATCH_SIZE[short])
+        return Plan()
+    minutes = settings.max_minutes or math.inf
+    is_short, is_volumes = minutes < SHORT, info.train.records.dims == 3
+    freeze_encoder = settings.freeze_encoder
+    if settings.encoder and freeze_encoder is None:
+        must_learn = settings.encoder_weights == "random" or settings.encoder_lr_factor
+        freeze_encoder = minutes < VERY_SHORT and not must_learn
+    resized, cropped = _most_pixels(minutes, bool(freeze_encoder))
+    scale = settings.scale
+    if scale is None:
+        has_size = is_volumes or settings.image_size or settings.crop_size
+        scale = 1.0 if has_size else _scale(info, resized)
+    crop_size = settings.crop_size
+    if crop_size is None and is_volumes:
+        crop_size = patch_size(info, minutes)
+    elif crop_size is None and not settings.image_size:
+        crop_size = _crop_size(sizes * scale, cropped)
+    seen_rarely = is_short and not is_volumes and len(info.train) >= IMAGES_A_MINUTE * minutes
+    base_channels = None
+    if not settings.encoder:
+        base_channels = WIDTH_OF_MANY if len(info.train) >= MANY_IMAGES and not is_short else WIDTH[is_short]
+    batch_size = settings.batch_size or (VOLUMES_OF_STEP if is_volumes else BATCH_SIZE[is_short])
     # of volumes it is not measured
-    settle("class_weights", ("auto",) if _has_rare_class(info.reader.class_pixels) and not volumes else None)
-    epochs = 0 if asked["max_steps"] or asked["max_minutes"] else STEPS * settings["batch_size"] / len(info.train)
-    settle("epochs", max(DEFAULTS["epochs"], math.ceil(epochs)))
-    settle("eval_every", _eval_every(info, settings))
-    settle("checkpoint_every", settings["eval_every"])
-    return {name: settings[name] for name in DEFAULTS if asked[name] is None}
+    is_unbalanced = _has_rare_class(info.reader.class_pixels) and not is_volumes
+    has_length = settings.max_steps or settings.max_minutes
+    epochs = 0 if has_length else STEPS * batch_size / len(info.train)
+    eval_every = settings.eval_every
+    if eval_every is None:
+        eval_every = _eval_every(info, scale, settings.image_size, crop_size, batch_size)
+    return Plan(
+        scale=scale,
+        crop_size=crop_size,
+        augment="mirror" if seen_rarely else Plan.augment,
+        freeze_encoder=freeze_encoder,
+        base_channels=base_channels,
+        block="residual",
+        batch_size=batch_size,
+        class_weights=("auto",) if is_unbalanced else None,
+        epochs=max(Plan.epochs, math.ceil(epochs)),
+        eval_every=eval_every,
+        checkpoint_every=eval_every,
+    )
 
 
-def check_axes(info: DatasetInfo, asked: Mapping[str, Any]) -> None:
+def check_axes(info: DatasetInfo, settings: TrainSettings) -> None:
     """SettingsError for flags that do not suit the data set's images or volumes."""
-    dims, crop = info.train.records.dims, asked["crop_size"]
+    dims, crop = info.train.records.dims, settings.crop_size
     sides, kind = {2: ("H W", "images"), 3: ("D H W", "volumes")}[dims]
     if crop and len(crop) != dims:
         given = " ".join(map(str, crop))
-        raise SettingsError(f"--crop-size {given}: {asked['dataset']} holds {kind}, which take {sides}")
-    if asked["normalization"] and asked["init_from"]:
+        raise SettingsError(f"--crop-size {given}: {settings.dataset} holds {kind}, which take {sides}")
+    if settings.normalization and settings.init_from:
         raise SettingsError("--normalization: the model of --init-from keeps its own normalisation; leave the flag out")
-    if dims == 3 and asked["encoder"]:
-        raise SettingsError(f"--encoder {asked['encoder']}: takes images, but {asked['dataset']} holds volumes")
+    if dims == 3 and settings.encoder:
+        raise SettingsError(f"--encoder {settings.encoder}: takes images, but {settings.dataset} holds volumes")
 
 
-def as_flags(settings: Mapping[str, Any]) -> str:
-    """Settings as they are typed on the command line."""
-    return " ".join(_as_flag(name, value) for name, value in settings.items() if value is not None)
+def as_flags(values: Mapping[str, Any]) -> str:
+    """Values as they are typed on the command line."""
+    return " ".join(_as_flag(name, value) for name, value in values.items() if value is not None)
 
 
 def _as_flag(name: str, value: Any) -> str:
@@ -208,13 +238,19 @@ def patch_size(info: DatasetInfo, minutes: float, source: Preprocess | None = No
     return depth, height, width
 
 
-def _eval_every(info: DatasetInfo, settings: Mapping[str, Any]) -> int:
+def _eval_every(
+    info: DatasetInfo,
+    scale: float,
+    image_size: Sequence[int] | None,
+    crop_size: Sequence[int] | None,
+    batch_size: int,
+) -> int:
     """Steps between evaluations: an epoch, or as many as keep them below their share of the time."""
     train, masks = (split.sizes.prod(axis=1).mean() for split in (info.train, info.val))
-    seen = [pixels * settings["scale"] ** 2 for pixels in (train, masks)]
-    if settings["image_size"]:
-        seen = [math.prod(settings["image_size"])] * 2
-    of_step = settings["batch_size"] * (math.prod(settings["crop_size"]) if settings["crop_size"] else seen[0])
-    epoch = math.ceil(len(info.train) / settings["batch_size"])
+    seen = [pixels * scale**2 for pixels in (train, masks)]
+    if image_size:
+        seen = [math.prod(image_size)] * 2
+    of_step = batch_size * (math.prod(crop_size) if crop_size else seen[0])
+    epoch = math.ceil(len(info.train) / batch_size)
     evaluation = len(info.val) * (seen[1] * FORWARD_SHARE + masks * SCORING_SHARE)
     return epoch * math.ceil(evaluation / (EVALUATION_SHARE * of_step * epoch))

@@ -1,6 +1,6 @@
 """Start of training: architecture, normalisation and weights from another model, an encoder or a checkpoint."""
 
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -10,14 +10,41 @@ from runtime.console import say
 from runtime.errors import ModelError, SettingsError
 from tasks.task import Task
 from train_utils.settings.encoder import PretrainedEncoder, load_encoder, with_channels
+from train_utils.settings.train_settings import TrainSettings
+from unet.axes import NetworkAxes
 from unet.backbone import encoder_name
 from unet.config import Preprocess, UNetConfig
 from unet.model import DeeplySupervisedUNet, UNet
 
 ARCHITECTURE = ("base_channels", "depth", "norm", "block", "upsample", "dropout")
-AXES = ("dims", "kernels", "strides")  # the rest of it, which follows from the data
 OF_ENCODER = ("encoder_weights", "freeze_encoder", "encoder_lr_factor")
 BASE_CHANNELS = 16  # beside an encoder: at 64, full resolution alone would take more computing than a ResNet-50
+
+
+@dataclass(frozen=True)
+class NetworkSettings:
+    """The flags of the network, under their names.
+
+    None takes the value of the model that training starts from, without one UNetConfig's default.
+    """
+
+    init_from: str | None = None
+    encoder: str | None = None
+    encoder_weights: str | None = None
+    freeze_encoder: bool | None = None
+    encoder_lr_factor: float | None = None
+    base_channels: int | None = None
+    depth: int | None = None
+    norm: str | None = None
+    block: str | None = None
+    upsample: str | None = None
+    dropout: float | None = None
+    deep_supervision: bool = False
+
+    @classmethod
+    def from_args(cls, args: TrainSettings) -> "NetworkSettings":
+        """As the flags say."""
+        return cls(**{known.name: getattr(args, known.name) for known in fields(cls)})
 
 
 class StartingPoint(NamedTuple):
@@ -85,20 +112,20 @@ class StartingPoint(NamedTuple):
         return {"encoder": encoder, "preprocess": replace(preprocess, mean=mean, std=std)}
 
 
-def starting_point(source: str | None, asked: dict[str, Any], checkpoint: UNetConfig | None = None) -> StartingPoint:
-    """Where training starts: fresh without `source`, encoder and checkpoint.
+def starting_point(
+    settings: NetworkSettings, axes: NetworkAxes | None = None, checkpoint: UNetConfig | None = None
+) -> StartingPoint:
+    """Where training starts: fresh without `--init-from`, encoder and checkpoint.
 
     Args:
-        asked: a value, or None, for each of ARCHITECTURE, AXES, `encoder` and OF_ENCODER; other keys do not matter.
-            None takes the source's value, without a source UNetConfig's default. Kernels and strides are always the
-            source's, if there is one.
-        checkpoint: config of the run to resume. Then neither `source` nor the encoder is read: they may have changed
-            or been deleted since.
+        axes: what suits the data; kernels and strides are always those of the model to start from, if there is one.
+        checkpoint: config of the run to resume. Then neither the model to start from nor the encoder is read: they may
+            have changed or been deleted since.
 
-    Raises ModelError where flags and source differ so that the weights would not fit, SettingsError for OF_ENCODER
-    without an encoder. Dropout and the corners of bilinear upsampling have no weights and may differ.
+    Raises ModelError where flags and source differ so that the weights would not fit, SettingsError for flags of an
+    encoder without one. Dropout and the corners of bilinear upsampling have no weights and may differ.
     """
-    backbone = asked.get("encoder")
+    backbone, source = settings.encoder, settings.init_from
     if backbone and source:
         raise ModelError(f"--encoder {backbone}: --init-from {source} has its own architecture; give one of them")
     model, encoder, trained = None, None, checkpoint
@@ -107,59 +134,60 @@ def starting_point(source: str | None, asked: dict[str, Any], checkpoint: UNetCo
         trained = model.config
     config = trained or UNetConfig()
     if checkpoint is None and backbone:
-        encoder = load_encoder(backbone, pretrained=asked.get("encoder_weights") != "random")
+        encoder = load_encoder(backbone, pretrained=settings.encoder_weights != "random")
         config = UNetConfig(base_channels=BASE_CHANNELS, depth=encoder.depth, encoder=encoder.config)
-    values: dict[str, Any] = {name: asked.get(name) for name in ARCHITECTURE}
-    for name, value in values.items():
+    given: dict[str, Any] = {name: getattr(settings, name) for name in ARCHITECTURE}
+    for name, value in given.items():
         has = getattr(config, name)
         weightless = name == "dropout" or (name == "upsample" and "transpose" not in (value, has))
-        fixed = (model is not None and not weightless) or (config.encoder is not None and name == "depth")
-        if fixed and value not in (None, has):
+        is_fixed = (model is not None and not weightless) or (config.encoder is not None and name == "depth")
+        if is_fixed and value not in (None, has):
             flag = "--" + name.replace("_", "-")
-            given = source or backbone or "the checkpoint"
-            raise ModelError(f"{flag} {value}: {given} has {has}; leave the flag out, or start from another model")
-    if asked.get("freeze_encoder") and backbone and asked.get("encoder_weights") == "random":
+            owner = source or backbone or "the checkpoint"
+            raise ModelError(f"{flag} {value}: {owner} has {has}; leave the flag out, or start from another model")
+    if settings.freeze_encoder and backbone and settings.encoder_weights == "random":
         raise ModelError(
             f"--freeze-encoder: the random weights of {backbone} would never be trained;"
             " leave out --freeze-encoder or --encoder-weights random"
         )
     if not backbone:
-        _refuse_flags_without_use(source or "the checkpoint", asked, config)
-    values = {name: getattr(config, name) if value is None else value for name, value in values.items()}
-    values |= _axes(asked, config, source or backbone or (None if checkpoint is None else "the checkpoint"))
-    architecture = UNetConfig(**values, encoder=config.encoder)
-    switches = (bool(asked.get(name)) for name in ("freeze_encoder", "deep_supervision"))
-    return StartingPoint(architecture, trained, source, model, encoder, *switches)
+        _refuse_flags_without_use(source or "the checkpoint", settings, config)
+    values = {name: getattr(config, name) if value is None else value for name, value in given.items()}
+    axes = _axes(settings, axes, config, source or backbone or (None if checkpoint is None else "the checkpoint"))
+    if axes.strides:
+        values["depth"] = len(axes.strides)
+    architecture = UNetConfig(**values, **axes._asdict(), encoder=config.encoder)
+    freezes_encoder = bool(settings.freeze_encoder)
+    return StartingPoint(architecture, trained, source, model, encoder, freezes_encoder, settings.deep_supervision)
 
 
-def _axes(asked: dict[str, Any], config: UNetConfig, source: str | None) -> dict[str, Any]:
-    """The values of AXES, from the source if there is one, else from the flags, and the depth that belongs to them."""
-    values = {name: getattr(config, name) if asked.get(name) is None else asked[name] for name in AXES}
+def _axes(settings: NetworkSettings, axes: NetworkAxes | None, config: UNetConfig, source: str | None) -> NetworkAxes:
+    """The axes of the source if there is one, else those that suit the data."""
+    own = NetworkAxes(config.dims, config.kernels, config.strides)
+    axes = own if axes is None else axes
     if source is not None:
         kinds = {2: "images", 3: "volumes"}
-        if values["dims"] != config.dims:
+        if axes.dims != own.dims:
             raise ModelError(
-                f"{source}: takes {kinds[config.dims]}, but the data are {kinds[values['dims']]};"
-                f" start from another model, or give --dims {config.dims}"
+                f"{source}: takes {kinds[own.dims]}, but the data are {kinds[axes.dims]};"
+                f" start from another model, or give --dims {own.dims}"
             )
-        values = {name: getattr(config, name) for name in AXES}
-    if values["dims"] == 3 and asked.get("upsample") == "bilinear_aligned":
+        axes = own
+    if axes.dims == 3 and settings.upsample == "bilinear_aligned":
         raise ModelError("--upsample bilinear_aligned works for images only; for volumes give transpose or bilinear")
-    steps = len(values["strides"])
-    if not steps:
-        return values
-    if asked.get("depth") not in (None, steps):
+    steps = len(axes.strides)
+    if steps and settings.depth not in (None, steps):
         raise ModelError(
-            f"--depth {asked['depth']}: patches of this size and spacing allow a depth of {steps}; leave the flag out,"
+            f"--depth {settings.depth}: patches of this size and spacing allow a depth of {steps}; leave the flag out,"
             " or raise --crop-size"
         )
-    return values | {"depth": steps}
+    return axes
 
 
-def _refuse_flags_without_use(source: str, asked: dict[str, Any], config: UNetConfig) -> None:
+def _refuse_flags_without_use(source: str, settings: NetworkSettings, config: UNetConfig) -> None:
     """SettingsError for encoder flags where the network has no encoder, or one that has weights already."""
     for name in OF_ENCODER:
-        flag, value = "--" + name.replace("_", "-"), asked.get(name)
+        flag, value = "--" + name.replace("_", "-"), getattr(settings, name)
         given = flag if value is True else f"{flag} {value}"
         if value and config.encoder is None:
             raise SettingsError(f"{given}: this network has no encoder; leave the flag out, or name one with --encoder")

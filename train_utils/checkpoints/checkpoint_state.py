@@ -1,0 +1,36 @@
+"""What state.json of a checkpoint holds."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from train_utils.checkpoints.run_state import RunState
+from train_utils.settings.record import RunSettings
+from unet.config import UNetConfig
+
+
+@dataclass(frozen=True)
+class CheckpointState:
+    """A run as it stood, beside its tensors.
+
+    Args:
+        score: what the evaluation at this step is compared by, None if there was none.
+        scaler: the state of the scaler of fp16.
+    """
+
+    settings: RunSettings
+    model: UNetConfig
+    run: RunState
+    score: float | None
+    scaler: dict[str, Any] | None
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> "CheckpointState":
+        """From state.json."""
+        settings = {key: entry for key, entry in value.items() if key != "run"}  # which is the state's here
+        model, run = UNetConfig(**value["model"]), RunState.from_json(value["run"])
+        return cls(RunSettings.from_json(settings), model, run, value["score"], value["scaler"])
+
+    def to_json(self) -> dict[str, Any]:
+        """What state.json holds."""
+        own = {"model": self.model.to_json(), "run": asdict(self.run), "score": self.score, "scaler": self.scaler}
+        return self.settings.to_json() | own

@@ -1,0 +1,146 @@
+"""The folder of a run, and where a run in it starts."""
+
+import atexit
+import json
+import math
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from data_utils.analysis.dataset_info import DatasetInfo
+from data_utils.config import DataConfig
+from inference.models import load_model
+from runtime.console import say
+from runtime.errors import CheckpointError, SettingsError
+from runtime.files import replaced_file, tolerated
+from runtime.redact import redact_all
+from train_utils.checkpoints.find import FINISHED, LENGTH_AND_PLACE, FoundCheckpoint, checkpoint_folder, find_checkpoint
+from train_utils.microbatch import MemoryLimit, memory_limit
+from train_utils.schedule import Schedule
+from train_utils.settings.plan import Plan, as_flags, check_axes, patch_size, plan_run
+from train_utils.settings.record import UNRECORDED, flags_as_json, say_credentials
+from train_utils.settings.train_settings import TrainSettings
+
+
+class RunStart(NamedTuple):
+    """The folder of a run, the checkpoint that it goes on from, and what it has learnt about memory.
+
+    Args:
+        finished: a line where there is nothing left to do, else None.
+    """
+
+    output_dir: Path
+    checkpoint: FoundCheckpoint
+    limit: MemoryLimit
+    finished: str | None = None
+
+    def total_steps(self, args: TrainSettings) -> int | None:
+        """--max-steps; with --max-minutes the steps that a resumed run measured at its start; None if not known yet."""
+        if not args.max_minutes:
+            return args.max_steps
+        return None if self.checkpoint.state is None else self.checkpoint.state.settings.total_steps
+
+    def plan(self, args: TrainSettings, info: DatasetInfo) -> tuple[TrainSettings, DatasetInfo]:
+        """The settings, where open with the values of the checkpoint or the plan, and `info` changed accordingly."""
+        if args.plan == "auto":
+            if self.checkpoint.state is None:
+                plan = plan_run(info, args)
+                has_length = args.max_steps or args.max_minutes  # which says how long the run is
+                decided = {k: v for k, v in plan.decided(args).items() if not (has_length and k == "epochs")}
+                say(f"plan: {as_flags(decided)}")
+            else:
+                flags = self.checkpoint.state.settings.flags
+                plan = Plan(**{name: flags[name] for name in Plan.names()})
+            args = plan.fill(args)
+        elif info.train.records.dims == 3 and not args.crop_size:  # which no default suits
+            source = load_model(args.init_from).config.preprocess if args.init_from else None
+            args = replace(args, crop_size=patch_size(info, args.max_minutes or math.inf, source))
+            say(f"patches: --crop-size {' '.join(map(str, args.crop_size or ()))}")
+        check_axes(info, args)
+        return args, replace(info, config=DataConfig.from_args(args))
+
+    @property
+    def largest_micro_batch(self) -> int | None:
+        """The largest micro-batch that has fitted before, if any."""
+        state = self.checkpoint.state
+        return self.limit.micro_batch_size or (None if state is None else state.settings.micro_batch_size)
+
+
+def open_run(args: TrainSettings) -> RunStart:
+    """Make or find the folder of a run, and what is in it already; for one process."""
+    folder = make_run_dir(args.output_dir, args.resume)
+    finished = finished_line(folder, args) if args.resume == "auto" else None
+    checkpoint = find_checkpoint(None if finished else args.resume, folder / "checkpoints")
+    if checkpoint.state is not None:
+        recorded = checkpoint.state.settings
+        say_credentials(args, recorded.flags, recorded.credentials_left_out)
+    return RunStart(folder, checkpoint, memory_limit(folder), finished)
+
+
+def mark_finished(folder: Path, args: TrainSettings, schedule: Schedule, step: int) -> None:
+    """Mark the run as finished; call it when all is written and published."""
+    content = {
+        "step": step,
+        "total_steps": schedule.total_steps,
+        "steps_per_epoch": schedule.steps_per_epoch,
+        "flags": flags_as_json(args),
+    }
+    with tolerated(FINISHED), replaced_file(folder / FINISHED) as file:
+        file.write(json.dumps(content, indent=2).encode())
+
+
+def finished_line(folder: Path, args: TrainSettings) -> str | None:
+    """The line that the run in `folder` has finished; None if the flags ask for other settings or more steps."""
+    try:
+        done = redact_all(json.loads((folder / FINISHED).read_bytes()))
+    except (OSError, ValueError):
+        return None
+    if not isinstance(done, dict) or not {"step", "total_steps", "steps_per_epoch", "flags"} <= done.keys():
+        return None
+    if not checkpoint_folder(folder / "checkpoints", done["step"]).is_dir():  # removed to go on from an earlier one
+        return None
+    flags, flags_done = flags_as_json(args), UNRECORDED | done["flags"]
+    open_ones = [name for name in Plan.names() if flags[name] is None]  # the run has planned them
+    if any(flags_done.get(k) != v for k, v in flags.items() if k not in (*LENGTH_AND_PLACE, *open_ones)):
+        return None
+    out_of_patience = done["step"] < done["total_steps"]
+    asked = args.max_steps or (args.epochs or 0) * done["steps_per_epoch"]
+    if asked > done["total_steps"] and not (args.max_minutes or out_of_patience):
+        return None
+    more = "a larger --patience" if out_of_patience else "more --epochs or --max-steps"
+    at = f"step {done['step']} of {done['total_steps']}"
+    return f"{folder}: the run has finished, at {at}; to continue it, give {more}"
+
+
+def make_run_dir(path: Path | None, resume: str | None) -> Path:
+    """Make the folder of a run, by default runs/<time>; without `resume`, one that holds anything already is refused.
+
+    A run resumed from a checkpoint continues in the folder of the checkpoint, unless another is given. Folders that are
+    still empty at the end are removed, so that a run that failed at its start can use its folder again.
+    """
+    if resume and resume != "auto":
+        if not (Path(resume) / "manifest.json").is_file():
+            raise CheckpointError(
+                f"--resume {resume} is not a checkpoint; give a step-... folder, or auto with --output-dir"
+            )
+        path = path or Path(resume).resolve().parent.parent
+    path = path or Path("runs") / time.strftime("%Y-%m-%d-%H%M%S")
+    if path.exists() and (not path.is_dir() or (any(path.iterdir()) and not resume)):
+        raise SettingsError(
+            f"--output-dir {path} is not an empty folder; choose another, or continue its run with --resume auto"
+        )
+    new = [folder for folder in (path / "checkpoints", path) if not folder.exists()]
+    try:
+        (path / "checkpoints").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SettingsError(f"--output-dir {path} cannot be made: {error.strerror}") from error
+    atexit.register(_remove_empty, new)
+    return path
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    for folder in folders:
+        with suppress(OSError):  # it is not empty
+            folder.rmdir()

@@ -1,0 +1,155 @@
+"""What a run records of its settings and of where it runs: run.json, which each checkpoint holds too."""
+
+import json
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from data_utils.analysis.dataset_info import DatasetInfo
+from data_utils.loading.batch_sampler import BatchSplit
+from runtime.console import say
+from runtime.redact import redact, redact_all
+from tasks.classes import Classes
+from train_utils.schedule import Schedule
+from train_utils.settings.starting_point import ARCHITECTURE
+from train_utils.settings.train_settings import TrainSettings
+from unet.axes import NetworkAxes
+from unet.backbone import encoder_name
+from unet.config import UNetConfig
+
+CREDENTIALS = "credentials_left_out"  # of run.json and checkpoints: flags whose URL was redacted
+PACKAGES = ("torch", "accelerate", "datasets", "safetensors", "huggingface_hub", "pillow", "numpy")
+UNRECORDED = {"task": Classes.name}  # flags and identity that runs of earlier versions did not record, and had
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """Every resolved setting of a run, redacted: what run.json holds.
+
+    Args:
+        flags: those of train.py by name, with the values that the plan chose.
+        profile: what the launch profile decided.
+        identity: what gives a saved state its meaning: a run that differs in it cannot go on from it.
+        encoder: Hub id or folder name, with its licence.
+        run: versions, command and time.
+        credentials_left_out: the flags whose URL had a user, password or query.
+    """
+
+    flags: dict[str, Any] = field(default_factory=dict)
+    profile: dict[str, str | int] = field(default_factory=dict)
+    identity: dict[str, Any] = field(default_factory=dict)
+    encoder: str | None = None
+    total_steps: int = 0
+    micro_batch_size: int = 0
+    accumulation: int = 0
+    num_workers: int = 0
+    run: dict[str, str] = field(default_factory=dict)
+    credentials_left_out: list[str] = field(default_factory=list)
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> "RunSettings":
+        """From run.json or a checkpoint, whose other entries do not matter."""
+        settings = cls(**{known.name: value[known.name] for known in fields(cls) if known.name in value})
+        flags, identity = UNRECORDED | redact_all(settings.flags), UNRECORDED | settings.identity
+        return replace(settings, flags=flags, identity=identity)
+
+    def to_json(self) -> dict[str, Any]:
+        """What run.json holds."""
+        values = asdict(self)
+        if not self.credentials_left_out:
+            del values[CREDENTIALS]
+        return values
+
+
+def resolve_settings(
+    args: TrainSettings,
+    output_dir: Path,
+    profile: dict[str, str | int],
+    info: DatasetInfo,
+    model: UNetConfig,
+    split: BatchSplit,
+    schedule: Schedule,
+    num_workers: int,
+) -> RunSettings:
+    """The settings of a run, as they came out."""
+    architecture = {name: getattr(model, name) for name in ARCHITECTURE}
+    class_map = info.reader.class_map
+    identity = {
+        "task": info.config.task,
+        "classes": [*map(str, class_map.values)] if class_map else [],
+        "in_channels": info.channels,
+        **architecture,
+        **json.loads(json.dumps({name: getattr(model, name) for name in NetworkAxes._fields})),
+        "encoder": args.encoder and Path(args.encoder).name,  # wherever it is now: its weights are the run's
+        "freeze_encoder": bool(args.freeze_encoder),
+        "deep supervision": args.deep_supervision,
+        "data set": info.fingerprint(),
+        "batch size": args.batch_size,
+        "seed": args.seed,
+        "optimizer": args.optimizer,  # its state is of no use to another
+    }
+    return RunSettings(
+        flags=flags_as_json(args) | redact_all(architecture | {"output_dir": str(output_dir)}),
+        profile=redact_all(profile),
+        identity=redact_all(identity),
+        encoder=redact_all(model.encoder and encoder_name(model.encoder)),
+        total_steps=schedule.total_steps,
+        micro_batch_size=split.micro_batch_size,
+        accumulation=split.accumulation,
+        num_workers=num_workers,
+        run=redact_all(describe_run()),
+        credentials_left_out=flags_with_credentials(args),
+    )
+
+
+def describe_run() -> dict[str, str]:
+    """Versions, platform, command and git commit: what a run needs beside its flags to be repeated."""
+    describe = ["git", "describe", "--always", "--dirty"]
+    try:
+        git = subprocess.run(describe, cwd=Path(__file__).parent, capture_output=True, text=True, check=False).stdout
+    except OSError:  # no git here
+        git = ""
+    return {
+        "command": " ".join(map(redact, sys.argv)),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        **{package: version(package) for package in PACKAGES},
+        "git_commit": git.strip() or "unknown",
+    }
+
+
+def flags_as_json(args: TrainSettings) -> dict[str, Any]:
+    """The flags of a script as JSON gives them back, redacted."""
+    return redact_all(_unredacted(args))
+
+
+def flags_with_credentials(args: TrainSettings) -> list[str]:
+    """The flags that hold a URL with user, password or query, which are never written."""
+    return [name for name, value in _unredacted(args).items() if redact_all(value) != value]
+
+
+def say_credentials(args: TrainSettings, recorded_flags: dict[str, Any], credentials: Sequence[str]) -> None:
+    """Print where user, password and query come from, of the URLs among recorded flags that had them."""
+    flags, given = flags_as_json(args), flags_with_credentials(args)
+    for name in credentials:
+        flag = "--" + name.replace("_", "-")
+        if flags[name] != recorded_flags[name]:  # another URL
+            continue
+        if name in given:
+            say(f"{flag}: user, password and query of the URL are those of this command; a run does not record them")
+        else:
+            say(
+                f"{flag}: the run began with a user, password or query in the URL, which it has not recorded;"
+                " give them again if the data cannot be read"
+            )
+
+
+def _unredacted(args: TrainSettings) -> dict[str, Any]:
+    return json.loads(json.dumps(vars(args), default=str))

@@ -1,0 +1,89 @@
+"""The flags of train.py with their types."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """What a run is asked for: the flags of train.py under their names; `train.py --help` says what each means.
+
+    None stands for what is not decided yet: by the plan, by the data, or by the model that training starts from.
+    """
+
+    # data
+    dataset: str
+    check_data: bool
+    task: str
+    classes: str | None
+    dataset_config: str | None
+    train_split: str | None
+    val_split: str | None
+    val_fraction: float
+    val_group: str | None
+    fold: str | None
+    image_column: str | None
+    mask_column: str | None
+    mask_suffix: str | None
+    allow_unpaired: bool
+    streaming: bool
+    cache: bool
+    on_bad_sample: str
+    ignore_index: str | None
+    image_size: Sequence[int] | None
+    scale: float | None
+    crop_size: Sequence[int] | None
+    augment: str | None
+    num_workers: int | None
+    # volumes
+    dims: int | None
+    spacing: Sequence[float] | None
+    normalization: str | None
+    # network
+    init_from: str | None
+    encoder: str | None
+    encoder_weights: str | None
+    freeze_encoder: bool | None
+    base_channels: int | None
+    depth: int | None
+    norm: str | None
+    block: str | None
+    upsample: str | None
+    dropout: float | None
+    # optimization
+    max_minutes: float | None
+    epochs: int | None
+    max_steps: int | None
+    patience: int | None
+    optimizer: str
+    learning_rate: float
+    encoder_lr_factor: float | None
+    weight_decay: float
+    schedule: str
+    warmup_steps: int | None
+    max_grad_norm: float
+    ema_decay: float
+    loss: str
+    deep_supervision: bool
+    class_weights: Sequence[float | str] | None
+    # batch, memory and processes
+    batch_size: int | None
+    micro_batch_size: int | str
+    activation_checkpointing: bool
+    sync_batchnorm: str
+    ddp_comm_hook: str
+    # the run and its files
+    output_dir: Path | None
+    resume: str | None
+    plan: str
+    like: Path | None
+    eval_every: int | None
+    checkpoint_every: int | None
+    keep_checkpoints: int
+    log_every: int
+    trace_steps: int
+    push_to_hub: str | None
+    tracker: str
+    seed: int
+    deterministic: bool

@@ -230,7 +230,7 @@ def main() -> None:
 
     # 6. Resume: identity must match -> weights, optimizer, average, scaler -> the log goes on behind that step
     settings = resolve_settings(
-        args, start.output_dir, profile, info, network.config, split, schedule, train_loader.num_workers
+        args, start.output_dir, profile, info, network.config, split, schedule.total_steps, train_loader.num_workers
     )
     keep = args.keep_checkpoints
     checkpoints = Checkpoints(accelerator, start.output_dir, keep, network, optimizer, average, settings)

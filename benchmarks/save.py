@@ -16,9 +16,9 @@ from accelerate import Accelerator
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from train_utils.checkpoints.run_state import RunState
 from train_utils.checkpoints.save import Checkpoints
 from train_utils.ema import WeightAverage
+from train_utils.run_state import RunState
 from unet import UNet, UNetConfig
 
 STEPS, SIDE, IMAGES = 8, 256, 1

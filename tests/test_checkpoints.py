@@ -11,10 +11,10 @@ from in_process import process_state_kept
 from runtime import files
 from train_utils.checkpoints import save
 from train_utils.checkpoints.find import find_checkpoint
-from train_utils.checkpoints.run_state import RunState
 from train_utils.checkpoints.save import Checkpoints
 from train_utils.ema import WeightAverage
 from train_utils.evaluation import Evaluation
+from train_utils.run_state import RunState
 from unet import UNet, UNetConfig
 
 SETTINGS = {"identity": {}, "flags": {}, "total_steps": 9, "micro_batch_size": 1}

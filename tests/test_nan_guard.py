@@ -15,9 +15,9 @@ from torch import nn
 import train
 from runtime.errors import TrainingError
 from train_utils import nan_guard
-from train_utils.checkpoints.run_state import RunState
 from train_utils.nan_guard import MAX_IN_A_ROW, StepGuard, StepResult
 from train_utils.optim import build_optimizer
+from train_utils.run_state import RunState
 
 FLAGS = ["--base-channels", "2", "--depth", "1", "--num-workers", "0", "--batch-size", "4", "--tracker", "none"]
 FLAGS += ["--plan", "none"]

@@ -16,7 +16,7 @@ from runtime.console import say
 from runtime.device import LateRead
 from runtime.errors import TrainingError
 from runtime.signals import StopRequest
-from train_utils.checkpoints.run_state import RunState
+from train_utils.run_state import RunState
 
 MAX_IN_A_ROW = 5
 MOST_NAMES = 8  # of images, in a message

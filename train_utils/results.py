@@ -10,7 +10,6 @@ from runtime.console import say
 from runtime.files import tolerated
 from tasks.task import Task
 from train_utils.checkpoints.best_model import BestModel
-from train_utils.checkpoints.run_state import RunState
 from train_utils.evaluation import Evaluation
 from train_utils.monitoring.monitor import Monitor
 from train_utils.reporting.hub import push_to_hub
@@ -19,6 +18,7 @@ from train_utils.reporting.report import write_report
 from train_utils.reporting.samples import sample_panels, save_pictures, worst_and_best
 from train_utils.reporting.section import Section
 from train_utils.run_dir import mark_finished
+from train_utils.run_state import RunState
 from train_utils.schedule import Schedule
 from train_utils.settings.train_settings import TrainSettings
 from train_utils.sharding import whole_network

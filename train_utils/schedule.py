@@ -5,10 +5,8 @@ from dataclasses import dataclass
 
 from torch.optim import Optimizer
 
-from train_utils.checkpoints.run_state import RunState
+from train_utils.run_state import RunState
 from train_utils.settings.train_settings import TrainSettings
-
-SCHEDULES = ("cosine", "poly", "constant")
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from train_utils.checkpoints.run_state import RunState
+from train_utils.run_state import RunState
 from train_utils.settings.record import RunSettings
 from unet.config import UNetConfig
 

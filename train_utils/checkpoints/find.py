@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from runtime.errors import CheckpointError
 from train_utils.checkpoints.checkpoint_state import CheckpointState
-from train_utils.checkpoints.run_state import RunState
+from train_utils.run_state import RunState
 from train_utils.settings.record import RunSettings
 from unet.config import UNetConfig
 

@@ -27,9 +27,9 @@ from train_utils.checkpoints.find import (
     newest_first,
     peek,
 )
-from train_utils.checkpoints.run_state import RunState
 from train_utils.ema import WeightAverage
 from train_utils.evaluation import Evaluation
+from train_utils.run_state import RunState
 from train_utils.settings.record import RunSettings
 from train_utils.sharding import optimizer_tensors, restore_optimizer, shard_like, share_statistics, whole_copies
 from unet.model import UNet
@@ -89,7 +89,7 @@ class Checkpoints:
         if not self.accelerator.is_main_process:
             return
         scaler = self.accelerator.scaler.state_dict() if self.accelerator.scaler is not None else None
-        score = evaluation and evaluation.scores.comparison
+        score = None if evaluation is None else evaluation.scores.comparison
         # a copy: training goes on while it is written
         state = CheckpointState(self.settings, self.network.config, replace(run), score, scaler)
         self._pending = self._writer.submit(self._write, state, files)

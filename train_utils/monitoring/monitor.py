@@ -10,12 +10,12 @@ from torch import nn
 
 from runtime.console import progress_bar, say
 from tasks.task import Task
-from train_utils.checkpoints.run_state import RunState
 from train_utils.evaluation import Evaluation
 from train_utils.monitoring.profiler import StepTrace
 from train_utils.monitoring.throughput import LossWindow, Meter
 from train_utils.monitoring.tracking import RunLog
 from train_utils.nan_guard import StepResult
+from train_utils.run_state import RunState
 from train_utils.schedule import Schedule
 
 SHOWN_PROBLEMS = 20  # bad samples, by name

@@ -24,10 +24,10 @@ from runtime.console import say
 from runtime.distributed import first_on_each_machine, on_main
 from runtime.errors import SettingsError
 from runtime.signals import exit_on_sigterm
-from train_utils.checkpoints.run_state import RunState
 from train_utils.checkpoints.save import Checkpoints
 from train_utils.ema import WeightAverage
 from train_utils.reporting.samples import PICTURES
+from train_utils.run_state import RunState
 from train_utils.schedule import Schedule
 from train_utils.settings.record import RunSettings
 from train_utils.settings.train_settings import TrainSettings

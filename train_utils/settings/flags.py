@@ -12,10 +12,9 @@ from runtime.launch import COMM_HOOKS
 from runtime.redact import redact
 from tasks import TASKS
 from tasks.classes import LOSSES, Classes
-from train_utils.schedule import SCHEDULES
 from train_utils.settings.like import read_record, repeated_arguments, say_differences
 from train_utils.settings.plan import Plan
-from train_utils.settings.train_settings import TrainSettings
+from train_utils.settings.train_settings import SCHEDULES, TrainSettings
 from unet.blocks import BLOCKS, NORMS, UPSAMPLINGS
 
 Group = argparse._ArgumentGroup

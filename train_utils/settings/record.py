@@ -16,7 +16,6 @@ from data_utils.loading.batch_sampler import BatchSplit
 from runtime.console import say
 from runtime.redact import redact, redact_all
 from tasks.classes import Classes
-from train_utils.schedule import Schedule
 from train_utils.settings.starting_point import ARCHITECTURE
 from train_utils.settings.train_settings import TrainSettings
 from unet.axes import NetworkAxes
@@ -74,7 +73,7 @@ def resolve_settings(
     info: DatasetInfo,
     model: UNetConfig,
     split: BatchSplit,
-    schedule: Schedule,
+    total_steps: int,
     num_workers: int,
 ) -> RunSettings:
     """The settings of a run, as they came out."""
@@ -99,7 +98,7 @@ def resolve_settings(
         profile=redact_all(profile),
         identity=redact_all(identity),
         encoder=redact_all(model.encoder and encoder_name(model.encoder)),
-        total_steps=schedule.total_steps,
+        total_steps=total_steps,
         micro_batch_size=split.micro_batch_size,
         accumulation=split.accumulation,
         num_workers=num_workers,

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+SCHEDULES = ("cosine", "poly", "constant")  # of the learning rate
+
 
 @dataclass(frozen=True)
 class TrainSettings:

@@ -24,7 +24,7 @@ from data_utils.config import DataConfig
 from data_utils.loading.draws import STRENGTHS
 from data_utils.sources.hf_datasets import HFRecords
 from data_utils.sources.load import load_records
-from data_utils.sources.parquet import ParquetRecords
+from data_utils.sources.streams.parquet import ParquetRecords
 from runtime.errors import DataError, SettingsError
 from train_utils.settings import flags as flags_of_train
 from unet import UNet

@@ -19,8 +19,8 @@ from conftest import ROOT, TINY, write_folder
 from in_process import Run, parsed, run_train
 from train_utils.settings.run_dir import describe_run, flags_as_json, open_run
 
-from data_utils.sources.parquet import ParquetRecords
-from data_utils.sources.remote import find_files, kind_of
+from data_utils.sources.streams.parquet import ParquetRecords
+from data_utils.sources.streams.remote import find_files, kind_of
 from inference.provenance import provenance_of
 from runtime.cli import print_error
 from runtime.console import say, say_error

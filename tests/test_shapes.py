@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from data_utils.shapes import CLASS_NAMES, SIZES, VAL_FIRST, Shapes
+from data_utils.sources.shapes import CLASS_NAMES, SIZES, VAL_FIRST, Shapes
 
 ROOT = Path(__file__).parent.parent
 

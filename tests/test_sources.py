@@ -17,10 +17,10 @@ from data_utils.class_map import resolve_classes
 from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_header, read_image, read_mask
 from data_utils.pack import pack
-from data_utils.shapes import Shapes
 from data_utils.sources.load import load_records
-from data_utils.sources.parquet import ParquetRecords
 from data_utils.sources.records import ListRecords
+from data_utils.sources.shapes import Shapes
+from data_utils.sources.streams.parquet import ParquetRecords
 from runtime.errors import DataError
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"

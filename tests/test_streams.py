@@ -25,10 +25,10 @@ from data_utils.image_io.reader import read_image
 from data_utils.loading.batch_sampler import SIDE_BY_SIDE, BatchSplit, stream_batches
 from data_utils.loading.loaders import NetworkShapes, build_loaders
 from data_utils.pack import pack
-from data_utils.sources import webdataset
-from data_utils.sources.parquet import ParquetRecords
-from data_utils.sources.remote import find_files
-from data_utils.sources.webdataset import TarRecords
+from data_utils.sources.streams import webdataset
+from data_utils.sources.streams.parquet import ParquetRecords
+from data_utils.sources.streams.remote import find_files
+from data_utils.sources.streams.webdataset import TarRecords
 from runtime.errors import DataError
 from unet.config import UNetConfig
 

@@ -5,17 +5,17 @@ from functools import partial
 from pathlib import Path
 
 from data_utils.config import DataConfig
-from data_utils.shapes import VAL_FIRST, Shapes
 from data_utils.sources.annotations.find import find_annotations
 from data_utils.sources.folder import find_splits, pair_files
 from data_utils.sources.hf_datasets import HFRecords, ask_hub, holds_tables, is_hub_id, load_tables
 from data_utils.sources.holdout import hold_out, hold_out_fold, hold_out_shards
-from data_utils.sources.parquet import ParquetRecords
 from data_utils.sources.records import Records
-from data_utils.sources.remote import find_files, kind_of
+from data_utils.sources.shapes import VAL_FIRST, Shapes
+from data_utils.sources.streams.parquet import ParquetRecords
+from data_utils.sources.streams.remote import find_files, kind_of
+from data_utils.sources.streams.webdataset import TarRecords
 from data_utils.sources.volume_slices import SliceRecords
 from data_utils.sources.volumes import open_volumes
-from data_utils.sources.webdataset import TarRecords
 from runtime.errors import DataError
 
 SHAPES_LENGTHS = (240, 48)

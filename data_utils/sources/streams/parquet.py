@@ -17,7 +17,7 @@ import numpy as np
 
 from data_utils.sources.hf_datasets import find_columns
 from data_utils.sources.records import Record, StreamRecords
-from data_utils.sources.remote import reachable
+from data_utils.sources.streams.remote import reachable
 from runtime.redact import redact
 
 OPEN_GROUPS = 8  # until the loader says how many it goes through side by side

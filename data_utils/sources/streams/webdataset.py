@@ -10,7 +10,7 @@ import numpy as np
 from data_utils.image_io.formats import IMAGE_SUFFIXES
 from data_utils.sources.hf_datasets import MASK_COLUMNS
 from data_utils.sources.records import Record, StreamRecords
-from data_utils.sources.remote import reachable
+from data_utils.sources.streams.remote import reachable
 from runtime.errors import DataError
 
 MASK_WORDS = {*MASK_COLUMNS, "seg", "segmentation", "labels", "masks"}

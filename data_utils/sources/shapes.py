@@ -1,0 +1,136 @@
+"""The built-in data set: generated pictures of overlapping shapes, nothing to download."""
+
+import operator
+from functools import cached_property
+
+import numpy as np
+from PIL import Image
+
+from data_utils.sources.records import Record, Records
+
+CLASS_NAMES: tuple[str, ...] = ("background", "disk", "square", "triangle", "ring")
+SIZES = ((96, 96), (96, 136), (120, 100), (128, 128), (144, 160))  # (H, W); not all square or multiples of 16
+VAL_FIRST = 1_000_000  # validation counts from here, so that no length of training split ever reaches it
+
+
+class Shapes(Records):
+    """`length` records {"image": uint8 (H, W, 3), "target": uint8 (H, W) class indices, "name": str}.
+
+    A record is a function of (seed, first + i) alone. Objects are rotated, textured and shaded, later ones cover
+    earlier ones; light is uneven, pixels noisy. Hue and texture lean towards a class without settling it.
+    """
+
+    classes = tuple(enumerate(CLASS_NAMES))
+
+    def __init__(self, length: int, seed: int = 0, first: int = 0) -> None:
+        self.length, self.seed, self.first = length, seed, first
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, i: int) -> Record:
+        i = operator.index(i)
+        if not -self.length <= i < self.length:
+            raise IndexError(f"index {i} of {self.length} shapes pictures")
+        index = self.first + i % self.length
+        image, mask = _render(self._rng(index))
+        return {"image": image, "target": mask, "name": f"shapes-{index:06d}"}
+
+    def _rng(self, index: int) -> np.random.Generator:
+        return np.random.default_rng([self.seed, index])
+
+    @cached_property
+    def sizes(self) -> np.ndarray:
+        """int array (length, 2): (H, W) of every picture, without rendering any."""
+        sizes = [_draw_size(self._rng(self.first + i)) for i in range(self.length)]
+        return np.array(sizes, dtype=np.int64).reshape(-1, 2)
+
+
+def _draw_size(rng: np.random.Generator) -> tuple[int, int]:
+    return SIZES[rng.integers(len(SIZES))]
+
+
+def _render(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    height, width = _draw_size(rng)  # the first draw of all: `sizes` relies on it
+    image = _background(rng, height, width)
+    mask = np.zeros((height, width), np.uint8)
+    for _ in range(rng.integers(2, 7)):
+        _draw_object(rng, image, mask)
+    y, x = np.linspace(-1, 1, height, dtype=np.float32)[:, None], np.linspace(-1, 1, width, dtype=np.float32)
+    angle, strength = rng.uniform(0, 2 * np.pi), rng.uniform(0.1, 0.4)
+    light = 1 + strength * (np.float32(np.cos(angle)) * x + np.float32(np.sin(angle)) * y) - 0.12 * (x * x + y * y)
+    image *= light[:, :, None].astype(np.float32)
+    image += rng.uniform(3, 10) * rng.standard_normal(image.shape, dtype=np.float32)
+    return np.rint(image.clip(0, 255)).astype(np.uint8), mask
+
+
+def _background(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
+    """Two muted colours mixed by cloudy noise with a faint grain of stripes, float32 (H, W, 3)."""
+    coarse = rng.random((rng.integers(3, 8), rng.integers(3, 8)), dtype=np.float32)
+    clouds = np.asarray(Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC))
+    y, x = np.arange(height, dtype=np.float32)[:, None], np.arange(width, dtype=np.float32)
+    clouds = clouds + 0.12 * _stripes(rng, x, y, spacing=rng.uniform(5, 14))
+    dark, bright = (_rgb(rng.random(), rng.uniform(0.1, 0.4), value) for value in rng.uniform((40, 110), (100, 170)))
+    return dark + clouds[:, :, None] * (bright - dark)
+
+
+def _draw_object(rng: np.random.Generator, image: np.ndarray, mask: np.ndarray) -> None:
+    """Paint one object, in place: soft shadow, textured and shaded body with an antialiased edge, mask."""
+    label = int(rng.integers(1, len(CLASS_NAMES)))
+    radius = rng.uniform(0.14, 0.26) * min(mask.shape)
+    centre_y, centre_x = rng.uniform(0.06, 0.94, 2) * mask.shape
+    top, left = int(max(centre_y - 1.5 * radius, 0)), int(max(centre_x - 1.5 * radius, 0))
+    box = np.s_[top : int(centre_y + 1.5 * radius) + 2, left : int(centre_x + 1.5 * radius) + 2]
+    image, mask = image[box], mask[box]
+    y = np.arange(mask.shape[0], dtype=np.float32)[:, None] + np.float32(top - centre_y)
+    x = np.arange(mask.shape[1], dtype=np.float32) + np.float32(left - centre_x)
+    angle = rng.uniform(0, 2 * np.pi)
+    cos, sin = np.float32(np.cos(angle)), np.float32(np.sin(angle))
+    distance = _signed_distance(label, cos * x + sin * y, cos * y - sin * x, np.float32(radius))
+
+    texture = _texture(rng, label, x, y, distance)
+    hue = 0.25 * label + rng.normal(0, 0.045)
+    color = _rgb(hue, rng.uniform(0.35, 0.85), rng.uniform(130, 235))
+    bevel = (1 + distance / 3).clip(0, 1)  # a darker rim of three pixels
+    shade = 1 + rng.uniform(0.12, 0.3) * texture - 0.35 * bevel
+    image *= (1 - 0.45 * (1 - distance / (0.25 * radius)).clip(0, 1))[:, :, None]  # the shadow that it casts
+    image += (0.5 - distance).clip(0, 1)[:, :, None] * (shade[:, :, None] * color - image)
+    mask[distance < 0] = label
+
+
+def _signed_distance(label: int, u: np.ndarray, v: np.ndarray, radius: np.float32) -> np.ndarray:
+    """Distance to the outline of class `label` in pixels, negative inside, at (u, v) from the centre."""
+    if CLASS_NAMES[label] == "square":
+        return np.maximum(abs(u), abs(v)) - 0.85 * radius
+    if CLASS_NAMES[label] == "triangle":
+        return np.maximum(abs(u) * np.float32(0.75**0.5) + v / 2, -v) - 0.6 * radius
+    from_centre = np.sqrt(u * u + v * v)
+    if CLASS_NAMES[label] == "ring":
+        return abs(from_centre - 0.75 * radius) - 0.25 * radius
+    return from_centre - radius
+
+
+def _texture(rng: np.random.Generator, label: int, x: np.ndarray, y: np.ndarray, distance: np.ndarray) -> np.ndarray:
+    """Contour lines, stripes, checks or plain, -1..1: usually the one of the class, sometimes another."""
+    kind = label if rng.random() < 0.9 else rng.integers(1, len(CLASS_NAMES))
+    spacing = rng.uniform(4, 9)
+    if kind == 1:
+        return np.sin(distance * np.float32(2 * np.pi / spacing))
+    stripes = _stripes(rng, x, y, spacing)
+    if kind == 2:
+        return stripes
+    if kind == 3:
+        return np.sign(stripes) * np.sign(_stripes(rng, x, y, spacing))
+    return np.zeros_like(distance)
+
+
+def _stripes(rng: np.random.Generator, x: np.ndarray, y: np.ndarray, spacing: float) -> np.ndarray:
+    """A sine wave in a random direction, `spacing` pixels from crest to crest."""
+    angle, wave = rng.uniform(0, 2 * np.pi), 2 * np.pi / spacing
+    return np.sin(np.float32(wave * np.cos(angle)) * x + np.float32(wave * np.sin(angle)) * y)
+
+
+def _rgb(hue: float, saturation: float, value: float) -> np.ndarray:
+    """HSV (hue in turns, value 0..255) to RGB, float32 (3,)."""
+    ramp = abs((hue + np.array([0, 2 / 3, 1 / 3])) % 1 * 6 - 3) - 1
+    return (value * (1 - saturation * (1 - ramp.clip(0, 1)))).astype(np.float32)

@@ -17,7 +17,7 @@ from inference.decoding import new_decoder
 from inference.decoding.decoder import Band, Decoder
 from inference.decoding.views import averaged_views
 from inference.models import load_network
-from inference.readers import NetworkInputs, Read, Size, Spacing, input_size, open_input, read_inputs, volume_of
+from inference.readers import NetworkInput, NetworkInputs, Size, Spacing, input_size, open_input, read_inputs, volume_of
 from inference.tiling import Tiling, batch_logits, one_tile, plan, stream_logits
 from inference.tiling.resizing import full_precision, resize_bands, resize_logits
 from runtime.device import upload
@@ -204,17 +204,20 @@ class Predictor:
         Of volumes slices (num_classes, n, H, W), n as `band_length` says. Memory: width x tile height x classes,
         however high the image is; height x width x tile depth x classes, however deep the volume is.
         """
-        size, spacing, reads = open_input(image, [network.config for network in self.networks], name)
-        plans = zip(self.networks, reads, self.tilings(size, spacing), self.input_sizes(size, spacing), strict=True)
+        size, spacing, inputs = open_input(image, [network.config for network in self.networks], name)
+        plans = zip(self.networks, inputs, self.tilings(size, spacing), strict=True)
         streams = [
-            resize_bands(self._network_bands(network, read, tiling, target), target, size)
-            for network, read, tiling, target in plans
+            resize_bands(self._network_bands(network, seen, tiling), seen.size, size) for network, seen, tiling in plans
         ]
         for logits in zip(*streams, strict=True):
             yield self._decoder.average(logits)
 
-    def _network_bands(self, network: nn.Module, read: Read, tiling: Tiling | None, size: Size) -> Iterator[Tensor]:
-        pixels = pixels_per_batch(self.device)
+    def _network_bands(self, network: nn.Module, seen: NetworkInput, tiling: Tiling | None) -> Iterator[Tensor]:
+        pixels, size = pixels_per_batch(self.device), seen.size
+
+        def read(start: int, stop: int) -> Tensor:
+            return torch.from_numpy(seen.slab(start, stop))
+
         if network.config.dims < len(size):  # slice by slice
             count = images_per_batch(pixels, size[1:])
             for start in range(0, size[0], count):

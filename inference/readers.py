@@ -1,7 +1,6 @@
 """The inputs of networks, read from an image or a volume a few rows or slices at a time."""
 
-from collections.abc import Callable, Hashable, Sequence
-from functools import partial
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,18 +9,15 @@ import torch
 from torch import Tensor
 
 from data_utils.image_io.formats import ImageSource, VolumeFile
-from data_utils.image_io.reader import DecodedImage, decode_image
-from data_utils.image_io.regions import Regions
-from data_utils.image_io.resize import resize_image
+from data_utils.image_io.reader import decode_image
+from data_utils.image_io.regions import ArrayRegions, Regions
 from data_utils.image_io.volumes import VOLUME_SUFFIXES, is_volume, read_volume
-from data_utils.loading.transforms import fit_decoded, input_rows
-from data_utils.loading.volume_input import VolumeInput
-from inference.tiling.cuts import BAND_ROWS
+from data_utils.loading.image_input import ImageInput
+from data_utils.loading.volume_input import SliceInput, VolumeInput
 from runtime.errors import ImageError
 from unet.config import UNetConfig
 
-# rows [start, stop) of a network's input, (C, stop - start, w), or slices (C, stop - start, h, w)
-Read = Callable[[int, int], Tensor]
+NetworkInput = ImageInput | VolumeInput | SliceInput  # which read a slab of the network's input
 Size = tuple[int, ...]  # (H, W) or (D, H, W)
 Spacing = tuple[float, ...] | None  # (z, y, x) in mm of volumes
 
@@ -55,17 +51,18 @@ def read_inputs(
     image: ImageSource, configs: Sequence[UNetConfig], name: str, page: int, *, keep_pixels: bool
 ) -> NetworkInputs:
     """The input of each network; the image is read once for all networks that need the same detail."""
-    decoded: dict[Hashable, DecodedImage] = {}
+    decoded: dict[Hashable, ArrayRegions] = {}
     tensors = []
     for config in configs:
         check_takes_images(config, name)
         preprocess = config.preprocess
         detail = (preprocess.draft, preprocess.image_size, preprocess.scale)
         if detail not in decoded:
-            decoded[detail] = decode_image(image, name, page, draft_for=preprocess)
-        tensors.append(torch.tensor(fit_decoded(decoded[detail], preprocess, config.in_channels, name)))
+            decoded[detail] = ArrayRegions(*decode_image(image, name, page, draft_for=preprocess))
+        seen = ImageInput(decoded[detail], preprocess, config.in_channels, name)
+        tensors.append(torch.tensor(seen.whole()))
     first = next(iter(decoded.values()))
-    return NetworkInputs(tensors, first.size, first.pixels if keep_pixels else None)
+    return NetworkInputs(tensors, first.size, first.array if keep_pixels else None)
 
 
 def input_size(config: UNetConfig, size: Size, spacing: Spacing = None) -> Size:
@@ -79,37 +76,20 @@ def input_size(config: UNetConfig, size: Size, spacing: Spacing = None) -> Size:
 
 def open_input(
     image: Regions | VolumeFile, configs: Sequence[UNetConfig], name: str
-) -> tuple[Size, Spacing, list[Read]]:
-    """The size of an image, or the size and spacing of a volume, and what reads the input of each network."""
+) -> tuple[Size, Spacing, list[NetworkInput]]:
+    """The size of an image, or the size and spacing of a volume, and the input of each network."""
     if isinstance(image, Regions):
-        return image.size, None, [_read_rows(image, config, name) for config in configs]
+        return image.size, None, [_open_image(image, config, name) for config in configs]
     voxels, header = read_volume(image, name)
-    reads: list[Read] = []
+    inputs: list[NetworkInput] = []
     for config in configs:
         if config.dims == 3 and header.channels != config.in_channels:  # a scan that lacks some is none of a grey photo
             raise ImageError(f"{name}: has {header.channels} channels, the model takes {config.in_channels}")
         volume = VolumeInput(voxels, header, config.preprocess, config.in_channels, name)
-        reads.append(partial(_read_slices, volume, config))
-    return header.size, header.spacing, reads
+        inputs.append(SliceInput(volume) if config.dims == 2 else volume)
+    return header.size, header.spacing, inputs
 
 
-def _read_rows(regions: Regions, config: UNetConfig, name: str) -> Read:
+def _open_image(regions: Regions, config: UNetConfig, name: str) -> ImageInput:
     check_takes_images(config, name)
-    preprocess = config.preprocess
-    pixels = partial(input_rows, regions.draft_for(preprocess), preprocess, config.in_channels, name)
-    if preprocess.detect_unit_range:
-        height = preprocess.target_size(*regions.size)[0]
-        parts = ((top, min(top + BAND_ROWS, height)) for top in range(0, height, BAND_ROWS))
-        if not any((pixels(*part) > 1).any() for part in parts):
-            return lambda start, stop: torch.from_numpy(pixels(start, stop) * 255)
-    return lambda start, stop: torch.from_numpy(pixels(start, stop))
-
-
-def _read_slices(volume: VolumeInput, config: UNetConfig, start: int, stop: int) -> Tensor:
-    """Slices [start, stop) of a volume as a network sees them, (C, stop - start, h, w)."""
-    slab = volume.slab(start, stop)
-    if config.dims == 2:  # and may want another height and width
-        size = config.preprocess.target_size(*slab.shape[2:])
-        slices = [resize_image(pixels, size) for pixels in np.moveaxis(slab, 0, -1)]
-        slab = np.ascontiguousarray(np.moveaxis(np.stack(slices), -1, 0))
-    return torch.from_numpy(slab)
+    return ImageInput(regions.draft_for(config.preprocess), config.preprocess, config.in_channels, name)

@@ -9,11 +9,13 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from data_utils.analysis.dataset_info import DatasetInfo, Split
+from data_utils.image_io.reader import check_sizes
+from data_utils.image_io.regions import regions_of
 from data_utils.loading.batch_sampler import Slot
 from data_utils.loading.crop import crop_around, crop_window
 from data_utils.loading.decoded_cache import DecodedSplit, Sample, decode_once
 from data_utils.loading.draws import Draw, draw, pack_draws
-from data_utils.loading.transforms import network_input, random_window
+from data_utils.loading.image_input import ImageInput
 from data_utils.loading.volume_input import VolumeInput
 from data_utils.sources.records import Record
 from data_utils.targets.reader import TargetReader
@@ -28,8 +30,8 @@ def decode_image(record: Record, preprocess: Preprocess, channels: int, reader: 
 
     Raises DataError where image and target are not of the same proportions.
     """
-    image, size = network_input(record["image"], preprocess, channels, record["name"])
-    return image, reader.read(record, size, image.shape[1:] if fit else None)
+    image = ImageInput.read(record["image"], preprocess, channels, record["name"])
+    return image.whole(), reader.read(record, image.regions.size, image.size if fit else None)
 
 
 def decode_volume(record: Record, preprocess: Preprocess, channels: int, reader: TargetReader, fit: bool) -> Sample:
@@ -71,20 +73,20 @@ class SegmentationDataset(Dataset):
         problem = self.split.bad.get(slot.index)
         if problem is None:
             try:
-                image, target = self.read_sample(slot)
+                image, target = self.sample(slot)
                 return image, self.target.unknown(target.shape) if slot.filler else target, None
             except self.config.skipped_errors as error:
                 problem = str(error)
         image = np.broadcast_to(_column(self.fill, slot.shape), (len(self.fill), *slot.shape))
         return image, self.target.unknown(slot.shape), problem
 
-    def read_sample(self, slot: Slot) -> Sample:
+    def sample(self, slot: Slot) -> Sample:
         """Image (C, *size), and its target."""
-        return self.prepare(slot.index) if self.decoded is None else self.decoded[slot.index]
+        return self._decode(slot.index) if self.decoded is None else self.decoded[slot.index]
 
-    def prepare(self, index: int) -> Sample:
-        """Image and target, up to the steps that differ from epoch to epoch."""
-        return self.decode(self.split.records[index], self.preprocess, self.channels, self.reader, self.fit_targets)
+    def _decode(self, index: int) -> Sample:
+        record = self.split.records[index]
+        return self.decode(record, self.preprocess, self.channels, self.reader, self.fit_targets)
 
     def cache(self) -> None:
         """Decode all samples once, unless an earlier run has done so. Raises DataError if the disk is full."""
@@ -93,12 +95,12 @@ class SegmentationDataset(Dataset):
         resampled = (seen.spacing, seen.clip, seen.standardize, None if spacings is None else spacings.tobytes())
         content = self.split.records.digest
         key = content and digest(type(self).__name__, how, resampled, content, *self.reader.key, self.split.bad)
-        self.decoded = decode_once(self._prepare_good, len(self), self.target, key, self.config.skipped_errors)
+        self.decoded = decode_once(self._decode_good, len(self), self.target, key, self.config.skipped_errors)
 
-    def _prepare_good(self, index: int) -> Sample:
+    def _decode_good(self, index: int) -> Sample:
         if index in self.split.bad:
             raise DataError(self.split.bad[index])
-        return self.prepare(index)
+        return self._decode(index)
 
 
 class TrainingDataset(SegmentationDataset):
@@ -109,16 +111,15 @@ class TrainingDataset(SegmentationDataset):
 
     fit_targets = True
 
-    def read_sample(self, slot: Slot) -> Sample:
+    def sample(self, slot: Slot) -> Sample:
         crop_size = self.config.crop_size
         if crop_size is None:
-            return super().read_sample(slot)
+            return super().sample(slot)
         rng = np.random.default_rng([self.config.seed, slot.epoch, slot.index, 1])
         is_volume, locations = self.split.records.dims == 3, self.split.class_locations.get(slot.index)
         if self.decoded is None and locations is not None and not is_volume:
-            record = self.split.records[slot.index]
-            return random_window(record, self.reader, self.preprocess, self.channels, crop_size, locations, rng)
-        image, target = super().read_sample(slot)
+            return self._window(self.split.records[slot.index], crop_size, locations, rng)
+        image, target = super().sample(slot)
         if is_volume:  # where its classes are is known: of the file no more is read than the crop
             own_size = tuple(self.split.sizes[slot.index].tolist())
             window = crop_around(locations or [], own_size, target.shape, crop_size, rng)
@@ -127,6 +128,17 @@ class TrainingDataset(SegmentationDataset):
             window = crop_window(target.main, unknown, crop_size, rng)
         part = tuple(slice(*side) for side in window)
         return image[(slice(None), *part)], target.at(part)
+
+    def _window(
+        self, record: Record, crop_size: Sequence[int], locations: list[np.ndarray], rng: np.random.Generator
+    ) -> Sample:
+        """A random crop of a large image and of its target; no more is read of either."""
+        name = record["name"]
+        with regions_of(record["image"]) as regions, self.reader.open_window(record) as target:
+            check_sizes(name, regions.size, target.size)  # they may have changed since they were looked at
+            image = ImageInput(regions, self.preprocess, self.channels, name)
+            window = crop_around(locations, target.size, image.size, tuple(crop_size), rng)
+            return image.window(window), target.read(image.size, window)
 
     def _spacing(self, index: int) -> tuple[float, ...] | None:
         """(z, y, x) in mm of a volume as the network sees it, None of images."""

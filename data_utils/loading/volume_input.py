@@ -4,7 +4,7 @@ import numpy as np
 from PIL import Image
 
 from data_utils.image_io.formats import ImageSource
-from data_utils.image_io.resize import bicubic, linear
+from data_utils.image_io.resize import bicubic, linear, resize_image
 from data_utils.image_io.volumes import VolumeHeader, read_volume
 from runtime.errors import ImageError
 from unet.config import Preprocess
@@ -95,3 +95,22 @@ class VolumeInput:
         squares = [np.square(self._clipped(z) - mean).sum(axis=(0, 1)) for z in planes]
         std = np.sqrt(np.sum(squares, axis=0) / count)
         return mean.astype(np.float32), np.where(std > 0, std, 1.0).astype(np.float32)
+
+
+class SliceInput:
+    """The slices of a volume along z as a network of images sees them.
+
+    Attributes:
+        size: (d, h, w) of all slices at the network's input size.
+    """
+
+    def __init__(self, volume: VolumeInput) -> None:
+        self.volume = volume
+        depth, height, width = volume.size
+        self.size = (depth, *volume.preprocess.target_size(height, width))
+
+    def slab(self, start: int, stop: int) -> np.ndarray:
+        """Slices [start, stop): (C, stop - start, h, w)."""
+        slab = self.volume.slab(start, stop)
+        slices = [resize_image(pixels, self.size[1:]) for pixels in np.moveaxis(slab, 0, -1)]
+        return np.ascontiguousarray(np.moveaxis(np.stack(slices), -1, 0))

@@ -1,0 +1,111 @@
+"""From an image file to a network's input, whole or in parts; the same in training and prediction."""
+
+import warnings
+from functools import cached_property
+
+import numpy as np
+
+from data_utils.image_io.formats import ImageSource
+from data_utils.image_io.reader import decode_image, read_image
+from data_utils.image_io.regions import ArrayRegions, Regions
+from data_utils.image_io.resize import Window, resize_image, resize_rows, resize_window
+from runtime.errors import ImageError, UserWarningLine
+from unet.config import Preprocess
+
+CHUNK = 128  # output rows that are resized at once
+
+
+class PixelTypeWarning(UserWarningLine):
+    """Images are stored in another way than those that the model was trained on."""
+
+
+class ImageInput:
+    """An image as a network sees it: raw pixel values at its input size, for the model normalises.
+
+    Whole, in rows or in a window it has the same values: rows to the last bit, a window but for a rounding.
+
+    Attributes:
+        size: (h, w) of the network's input.
+    """
+
+    def __init__(self, regions: Regions, preprocess: Preprocess, channels: int, name: str = "image") -> None:
+        self.regions, self.preprocess, self.channels, self.name = regions, preprocess, channels, name
+        self.size = preprocess.target_size(*regions.size)
+
+    @classmethod
+    def read(
+        cls, source: ImageSource, preprocess: Preprocess, channels: int, name: str = "image", page: int = 0
+    ) -> "ImageInput":
+        """An image that is decoded whole, with no more detail than needed; ImageError, with `name`, if it cannot be."""
+        decoded = decode_image(source, name, page, draft_for=preprocess)
+        return cls(ArrayRegions(*decoded), preprocess, channels, name)
+
+    def whole(self) -> np.ndarray:
+        """(C, h, w) uint8 or float32, of an image that is decoded whole."""
+        assert isinstance(self.regions, ArrayRegions)
+        pixels = self._fit(self.regions.array)
+        pixels = resize_image(pixels, self.size, (0, 0, *self.regions.extent[::-1]))
+        if pixels.dtype != np.uint8:
+            pixels = pixels.astype(np.float32)
+        if self.preprocess.detect_unit_range and not (pixels > 1).any():
+            pixels = pixels * 255  # still uint8 where it was, and 0 or 1
+        return np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+    def slab(self, start: int, stop: int) -> np.ndarray:
+        """Rows [start, stop) of the network's input: (C, stop - start, w)."""
+        pixels = self._rows(start, stop)
+        return pixels * 255 if self._is_unit_range else pixels
+
+    def window(self, window: Window) -> np.ndarray:
+        """A window (C, h, w) of the network's input, as if values were not in 0..1: that needs the whole picture."""
+        pixels = resize_window(self._read, self.regions.size, self.size, window).transpose(2, 0, 1)
+        return np.ascontiguousarray(pixels, np.uint8 if pixels.dtype == np.uint8 else np.float32)
+
+    @cached_property
+    def _is_unit_range(self) -> bool:
+        """Whether all values are in 0..1, and the model expects them in 0..255."""
+        if not self.preprocess.detect_unit_range:
+            return False
+        height = self.size[0]
+        parts = ((top, min(top + CHUNK, height)) for top in range(0, height, CHUNK))
+        return not any((self._rows(*part) > 1).any() for part in parts)
+
+    def _rows(self, start: int, stop: int) -> np.ndarray:
+        pixels = np.empty((self.channels, 0, 0))
+        for first in range(start, stop, CHUNK):
+            last = min(first + CHUNK, stop)
+            part = resize_rows(self._read, self.regions.extent, self.size, first, last).transpose(2, 0, 1)
+            if first == start:
+                kind = np.uint8 if part.dtype == np.uint8 else np.float32
+                pixels = np.empty((self.channels, stop - start, self.size[1]), kind)
+            pixels[:, first - start : first - start + part.shape[1]] = part
+        return pixels
+
+    def _read(self, top: int, bottom: int, left: int = 0, right: int | None = None) -> np.ndarray:
+        return self._fit(read_image(self.regions.read(top, bottom, left, right), self.name))
+
+    def _fit(self, pixels: np.ndarray) -> np.ndarray:
+        """Pixels (H, W, C) with the model's channels; a warning, once, for another type than it was trained on."""
+        known_types = self.preprocess.pixel_types
+        if known_types and str(pixels.dtype) not in known_types:
+            warnings.warn(
+                f"images hold {pixels.dtype} pixels, but the model was trained on {' and '.join(known_types)}:"
+                " results are meaningless unless you store them like the training images",
+                PixelTypeWarning,
+                stacklevel=2,
+            )
+        return fit_channels(pixels, self.channels, self.name)
+
+
+def fit_channels(pixels: np.ndarray, channels: int, name: str = "image") -> np.ndarray:
+    """(H, W, C) -> (H, W, channels): grey is repeated, colour that is grey is reduced, the rest is an ImageError."""
+    have = pixels.shape[2]
+    if have == channels:
+        return pixels
+    if have == 1:
+        return np.repeat(pixels, channels, axis=2)
+    if channels == 1 and (pixels == pixels[:, :, :1]).all():
+        return pixels[:, :, :1]
+    raise ImageError(
+        f"{name}: has {have} channels, the model takes {channels}; convert the image, or train on such images"
+    )

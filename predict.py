@@ -17,7 +17,8 @@ from PIL import Image
 from inference.args import parse_args
 from inference.batches import share_of
 from inference.outputs import new_encoder
-from inference.outputs.images import MASK, OVERLAY, PROBABILITIES, PredictionWriter
+from inference.outputs.jobs import MASK, OVERLAY, PROBABILITIES
+from inference.outputs.writer import PredictionWriter
 from inference.pipeline import PredictionPipeline, plan_work
 from inference.predictor import Predictor
 from inference.provenance import complete_provenance

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Hashable, Iterable
 from fractions import Fraction
 
-from inference.inputs import Job
+from inference.outputs.jobs import Job
 
 
 def batches_of(
@@ -19,7 +19,7 @@ def batches_of(
     batches: list[list[Job]] = []
     open_batches: dict[Hashable, tuple[list[Job], Fraction]] = {}  # and what of them is taken
     for job in jobs:
-        found = batch_of(job.size) if job.size else None
+        found = batch_of(job.size) if job.size and job.shares_batches else None
         if found is None:
             batches.append([job])
             continue

@@ -1,12 +1,11 @@
 """Inputs of a prediction: files, folders, globs, pages of TIFFs, volumes -> jobs, each with its outputs and truth."""
 
 import glob
-import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 from data_utils.image_io.formats import IMAGE_SUFFIXES, VolumeFile
 from data_utils.image_io.reader import read_header
@@ -14,60 +13,11 @@ from data_utils.image_io.tiff import is_tiff, tiff_pages
 from data_utils.image_io.volume_formats import STACK_SUFFIXES, Spacing
 from data_utils.image_io.volumes import is_volume, read_volume_header, volume_stem
 from data_utils.sources.volumes import spacing_of
-from inference.outputs.names import LEGEND, OF_VOLUMES, OVERLAY
-from inference.scoring.true_masks import TrueMasks
+from inference.outputs.jobs import LEGEND, OVERLAY, ImageJob, Job, VolumeJob
+from inference.true_masks import TrueMasks
 from runtime.errors import DataError
 
 CHANNEL = re.compile(r"(.+)_(\d{4})")  # how nnU-Net names the files of a volume's channels: CASE_0000, CASE_0001
-
-
-class Page(NamedTuple):
-    """A page of an image file and its (H, W), which is None if the header cannot be read (the job then reports why).
-
-    A volume is one page of (D, H, W), with its spacing (z, y, x) in mm.
-    """
-
-    number: int
-    size: tuple[int, ...] | None = None
-    spacing: tuple[float, ...] | None = None
-
-
-class Input(NamedTuple):
-    """An input: its path below the given folder, without extension; its file; of volumes the files of channels."""
-
-    stem: Path
-    file: Path
-    volume: VolumeFile | None
-
-
-class Job(NamedTuple):
-    """A page of an input file, its (H, W), the path of its outputs without extension, its true mask if there is one.
-
-    A volume has (D, H, W), its spacing (z, y, x) in mm, and one file or one for each channel, the first as `image`.
-    """
-
-    image: Path
-    page: int
-    size: tuple[int, ...] | None
-    output: Path
-    truth: tuple[Path, int] | None
-    spacing: tuple[float, ...] | None = None
-    volume: VolumeFile | None = None
-
-    @property
-    def name(self) -> str:
-        """Its name in messages."""
-        return f"{self.image} page {self.page + 1}" if self.page else str(self.image)
-
-    @property
-    def pixels(self) -> int:
-        """Its number of pixels or voxels."""
-        return math.prod(self.size) if self.size else 0
-
-    def file(self, extension: str) -> Path:
-        """One of its outputs."""
-        extension = OF_VOLUMES.get(extension, extension) if self.volume else extension
-        return self.output.with_name(self.output.name + extension)
 
 
 def find_jobs(
@@ -86,30 +36,31 @@ def find_jobs(
     there, have no true mask, or would write one file twice, or over an input or the legend.
     """
     files = [pair for pattern in patterns for pair in _matches(pattern, output)]
-    inputs = _inputs(list(dict.fromkeys(files)), channels, stacks)
-    pages = _pages(inputs)
-
-    def page_stem(item: Input, number: int) -> Path:
-        return item.stem.with_name(f"{item.stem.name}_{number + 1:04}") if len(pages[item.file]) > 1 else item.stem
-
-    def stems() -> Iterator[Path]:
-        yield from (item.stem for item in inputs)
-        yield from (page_stem(item, number) for item in inputs for number in range(1, len(pages[item.file])))
-
-    truths = TrueMasks(_masks_below(truth), mask_suffix, stems()) if truth else None
-    jobs = []
-    for item in inputs:
-        for number, (page, size, spacing) in enumerate(pages[item.file]):
-            of_page = page_stem(item, number)
-            found = truths.find(item.stem, of_page, number, len(pages[item.file])) if truths else None
-            jobs.append(Job(item.file, page, size, output / of_page, found, spacing, item.volume))
+    inputs = _inputs(list(dict.fromkeys(files)), channels)
+    with ThreadPoolExecutor() as pool:  # only headers: it is the disk that takes time
+        pages = list(pool.map(lambda paths: _pages(paths, stacks), inputs.values()))
+    stems = [_page_stems(stem, len(of_input)) for (_, stem), of_input in zip(inputs, pages, strict=True)]
+    truths = None
+    if truth:
+        all_stems = [*(stem for _, stem in inputs), *(stem for numbered in stems for stem in numbered)]
+        truths = TrueMasks(_masks_below(truth), mask_suffix, all_stems)
+    jobs: list[Job] = []
+    for (_, stem), of_input, numbered in zip(inputs, pages, stems, strict=True):
+        for number, (job, page_stem) in enumerate(zip(of_input, numbered, strict=True)):
+            true_mask = truths.find(stem, page_stem, number, len(of_input)) if truths else None
+            jobs.append(replace(job, output=output / page_stem, truth=true_mask))
     if truths and truths.missing:
         raise DataError(
             f"--truth {truth}: has no mask for {len(truths.missing)} inputs, the first is {truths.missing[0]};"
             " if the masks have a suffix, give --mask-suffix"
         )
+    _check_outputs(jobs, output, tuple(extensions), {file.resolve() for _, file in files})
+    return jobs
+
+
+def _check_outputs(jobs: Sequence[Job], output: Path, extensions: Sequence[str], sources: set[Path]) -> None:
+    """DataError for files that would be written twice, or over one of the sources or the legend."""
     taken: dict[Path, Job] = {}
-    sources = {file.resolve() for _, file in files}
     for job in jobs:
         for file in map(job.file, extensions):
             if taken.setdefault(file, job) is not job:
@@ -118,22 +69,47 @@ def find_jobs(
                 raise DataError(f"--output {output}: {file} is an input, not to be overwritten; choose another folder")
     if OVERLAY in extensions and (legend := output / LEGEND) in taken:
         raise DataError(f"--input: {taken[legend].name} would write {legend}, the legend of the overlays; rename it")
-    return jobs
 
 
-def _inputs(files: Sequence[tuple[Path, Path]], channels: int, stacks: Spacing | None) -> list[Input]:
-    """Images as they are; volumes CASE_0000, CASE_0001, ... are the channels of CASE if the model takes several.
+def _inputs(files: Sequence[tuple[Path, Path]], channels: int) -> dict[tuple[Path, Path], list[Path]]:
+    """(key, stem) of each input -> its files: one, or those of a volume's channels.
 
-    If it takes one, `_0000` is no part of the names where all volumes have it.
+    Volumes CASE_0000, CASE_0001, ... are the channels of CASE if the model takes several. If it takes one, `_0000` is
+    no part of the names where all volumes have it.
     """
     numbered = {file: CHANNEL.fullmatch(stem.name) for stem, file in files if is_volume(file)}
     are_cases = channels > 1 or all(match and match[2] == "0000" for match in numbered.values())
-    parts: dict[tuple[Path, Path], list[Path]] = {}
+    inputs: dict[tuple[Path, Path], list[Path]] = {}
     for stem, file in files:
         match = numbered.get(file)
         key = (file.parent, stem.with_name(match[1])) if match and are_cases else (file, stem)
-        parts.setdefault(key, []).append(file)
-    return [Input(stem, found[0], _volume_file(found, stacks)) for (_, stem), found in parts.items()]
+        inputs.setdefault(key, []).append(file)
+    return inputs
+
+
+def _pages(files: Sequence[Path], stacks: Spacing | None) -> Sequence[Job]:
+    """A job for each page of an input's file; outputs and truth come later."""
+    first = files[0]
+    volume = _volume_file(files, stacks)
+    if volume is not None:
+        return [_volume_job(first, volume)]
+    try:
+        if is_tiff(first):
+            pages = tiff_pages(first)
+        else:
+            pages = [(0, read_header(first, str(first))[0])]
+    except DataError:
+        pages = []
+    jobs = [ImageJob(image=first, size=size, output=first, page=page) for page, size in pages]
+    return jobs or [ImageJob(image=first, size=None, output=first)]
+
+
+def _volume_job(file: Path, volume: VolumeFile) -> VolumeJob:
+    try:
+        header = read_volume_header(volume, str(file))
+    except DataError:
+        return VolumeJob(image=file, size=None, output=file, volume=volume)
+    return VolumeJob(image=file, size=header.size, output=file, volume=volume, spacing=header.spacing)
 
 
 def _volume_file(files: Sequence[Path], stacks: Spacing | None) -> VolumeFile | None:
@@ -143,6 +119,11 @@ def _volume_file(files: Sequence[Path], stacks: Spacing | None) -> VolumeFile | 
     if stacks is None or not str(files[0]).lower().endswith(STACK_SUFFIXES):
         return None
     return VolumeFile((str(files[0]),), spacing_of(files[0].parent) or stacks)
+
+
+def _page_stems(stem: Path, pages: int) -> list[Path]:
+    """The stem of each page's outputs, numbered where there are several."""
+    return [stem] if pages == 1 else [stem.with_name(f"{stem.name}_{number:04}") for number in range(1, pages + 1)]
 
 
 def _matches(pattern: str, output: Path) -> list[tuple[Path, Path]]:
@@ -211,19 +192,3 @@ def _is_output(folder: Path, output: Path | None) -> Callable[[Path], bool]:
     if outputs is None or folder.resolve() not in outputs.parents:
         return lambda file: False  # and no file's links need be followed
     return lambda file: outputs in file.resolve().parents
-
-
-def _pages(inputs: Sequence[Input]) -> dict[Path, Sequence[Page]]:
-    def measure(item: Input) -> Sequence[Page]:
-        try:
-            if item.volume:
-                header = read_volume_header(item.volume, str(item.file))
-                return [Page(0, header.size, header.spacing)]
-            if is_tiff(item.file):
-                return [Page(*page) for page in tiff_pages(item.file)] or [Page(0)]
-            return [Page(0, read_header(item.file, str(item.file))[0])]
-        except DataError:
-            return [Page(0)]
-
-    with ThreadPoolExecutor() as pool:  # only headers: it is the disk that takes time
-        return dict(zip((item.file for item in inputs), pool.map(measure, inputs), strict=True))

@@ -12,10 +12,11 @@ from PIL import Image
 from data_utils.image_io.reader import read_header, read_image, read_mask
 from data_utils.image_io.writers import OVERLAY_LEVEL
 from data_utils.visualize import to_rgb
-from inference.inputs import Job, find_jobs
+from inference.inputs import find_jobs
 from inference.outputs import new_encoder
 from inference.outputs.encoder import MaskEncoder
-from inference.outputs.images import MASK, PredictionWriter
+from inference.outputs.jobs import MASK, Job, VolumeJob
+from inference.outputs.writer import PredictionWriter
 from inference.pipeline import ERRORS_OF_ONE_FILE, PredictionPipeline
 from inference.predictor import Predictor
 from runtime.errors import ImageError
@@ -79,7 +80,7 @@ def page_job(file: Path) -> Job:
     if file.stat().st_size > MAX_BYTES:
         raise ImageError(f"{file.name}: has {file.stat().st_size / 1e6:,.1f} MB, {remedy}")
     job = find_jobs([str(file)], file.parent / "mask", [MASK])[0]
-    if job.volume:
+    if isinstance(job, VolumeJob):
         raise ImageError(f"{file.name}: is a volume, but this page takes images; use predict.py for it")
     height, width = job.size or read_header(file, f"{file.name}: image")[0]
     if height * width > MAX_PIXELS:

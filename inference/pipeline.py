@@ -3,30 +3,37 @@
 import math
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import NamedTuple
+from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from data_utils.image_io.reader import read_image
-from data_utils.image_io.regions import ArrayRegions, open_regions
+from data_utils.image_io.regions import ArrayRegions, Regions, open_regions
 from data_utils.image_io.tiff import check_pages, is_tiff
 from data_utils.image_io.volumes import read_volume_header
 from data_utils.visualize import to_rgb
 from inference.batches import batches_of
-from inference.inputs import Job, find_jobs
+from inference.inputs import find_jobs
 from inference.outputs.disk import check_disk
-from inference.outputs.images import PredictionWriter, Score
+from inference.outputs.jobs import ImageJob, Job, VolumeJob
+from inference.outputs.writer import PredictionWriter
 from inference.predictor import Predictor
 from inference.provenance import provenance_of, record_provenance
+from inference.readers import NetworkInputs
+from inference.scoring.truth import ImageScore, ImageScorer, ScoreError
+from inference.scoring.volume import VolumeScore, VolumeScorer
 from inference.tiling import Tiling, band_length
 from runtime.console import say, track
 from runtime.errors import DataError, MemoryShortage
 from runtime.memory import memory_shortage
 from runtime.parallel import default_workers, pipelined
 
+Score = ImageScore | VolumeScore
+KINDS = {2: "images", 3: "volumes"}  # by the number of axes
 ERRORS_OF_ONE_FILE = (DataError, MemoryShortage, OSError)  # the others are predicted all the same
 REMEDY = "give --tile-size {}, or a smaller one than before"
 
@@ -54,94 +61,144 @@ def plan_work(args: Namespace, predictor: Predictor, writer: PredictionWriter) -
     finished = {job for job in jobs if writer.is_finished(job)}
     todo = [job for job in jobs if job not in finished]
     tilings: Counter[Tiling] = Counter()
-    for (size, spacing), images in Counter((job.size, job.spacing) for job in todo).items():
-        tilings.update({tiling: images for tiling in predictor.tilings(size, spacing) if tiling} if size else {})
-    for tiling, images in tilings.items():
-        say(f"{images} {'volumes' if len(tiling.size) == 3 else 'images'} in {tiling}")
+    sizes = Counter((job.size, job.spacing) for job in todo if job.size)
+    for (size, spacing), count in sizes.items():
+        tilings.update({tiling: count for tiling in predictor.tilings(size, spacing) if tiling})
+    for tiling, count in tilings.items():
+        say(f"{count} {KINDS[len(tiling.size)]} in {tiling}")
 
-    # masks compress well, overlays do not, and probabilities are written as they are, of a volume twice
+    # masks compress well, overlays do not, and probabilities are written as they are
     bytes_of_pixel = 0.05 + 2 * args.overlay + 4 * predictor.config.num_classes * args.probabilities
-    check_disk(args.output, int(bytes_of_pixel * sum(job.pixels * (2 if job.volume else 1) for job in todo)))
+    check_disk(args.output, int(bytes_of_pixel * sum(job.pixels * job.disk_copies for job in todo)))
     record_provenance(args.output, provenance_of(args), args.overwrite)
     if finished:
         say(f"{len(finished)} of {len(jobs)} masks are there already; --overwrite predicts them again")
-    batch_of = cache(lambda size: None if len(size) == 3 or predictor.in_windows(size) else predictor.batch_of(size))
+    batch_of = cache(lambda size: None if predictor.in_windows(size) else predictor.batch_of(size))
     to_score = [[job] for job in jobs if job in finished and args.truth]
     return Work(len(jobs), batches_of(todo, batch_of) + to_score, finished)
 
 
 class PredictionPipeline:
-    """Reads, predicts, writes and scores images; what was finished before is only scored."""
+    """Reads, predicts, writes and scores images and volumes; what was finished before is only scored."""
 
     def __init__(self, predictor: Predictor, writer: PredictionWriter, finished: set[Job]) -> None:
-        self.predictor, self.writer, self.finished = predictor, writer, finished
+        self.predictor, self.finished = predictor, finished
+        self._steps: dict[type[Job], Any] = {
+            ImageJob: ImageSteps(predictor, writer),
+            VolumeJob: VolumeSteps(predictor, writer),
+        }
 
     def run(self, batches: list[list[Job]]) -> Iterator[tuple[Job, Score | Exception | None]]:
         """Each job as it is done, with its score if it has a true mask, or the error that stopped it."""
         threads = min(8, max(2, default_workers(self.predictor.device)))
         return pipelined(batches, self._read, self._compute, ERRORS_OF_ONE_FILE, threads)
 
-    def _read(self, job: Job) -> "ReadImage | None":
+    def _read(self, job: Job) -> NetworkInputs | None:
         """Read ahead in a thread; None for jobs that are read while they are computed, or not at all."""
-        if job in self.finished or job.volume or (job.size and self.predictor.in_windows(job.size)):
+        return None if job in self.finished else self._steps[type(job)].read(job)
+
+    def _compute(self, batch: list[tuple[Job, NetworkInputs | None]]) -> list[Callable[[], Score | None]]:
+        """Compute the logits of a batch; returns a function for each job that finishes it in a thread."""
+        first, _ = batch[0]
+        steps = self._steps[type(first)]
+        if first in self.finished:
+            return [partial(steps.scorer.score, first)]
+        with memory_shortage(first.name, REMEDY.format(first.smaller_tile)):
+            return steps.compute(batch)
+
+
+class ImageSteps:
+    """What is done with an image."""
+
+    def __init__(self, predictor: Predictor, writer: PredictionWriter) -> None:
+        self.predictor, self.writer, self.shows_image = predictor, writer.images, writer.shows_image
+        self.scorer = ImageScorer(writer.encoder.reader, writer.task, writer.boundary)
+
+    def read(self, job: ImageJob) -> NetworkInputs | None:
+        """The inputs of the networks; None for an image that is read in windows."""
+        if job.size and self.predictor.in_windows(job.size):
             return None
         if job.size is None and is_tiff(job.image):
             check_pages(job.image)
-        shows_image = self.writer.shows_image
-        tensors, size, pixels = self.predictor.inputs(job.image, job.name, job.page, keep_pixels=shows_image)
-        if not shows_image:
-            return ReadImage(tensors, size)
-        if pixels is None or pixels.shape[:2] != size:  # decoded with less detail than an overlay shows
+        inputs = self.predictor.inputs(job.image, job.name, job.page, keep_pixels=self.shows_image)
+        if not self.shows_image:
+            return inputs
+        pixels = inputs.pixels
+        if pixels is None or pixels.shape[:2] != inputs.size:  # decoded with less detail than an overlay shows
             pixels = read_image(job.image, job.name, job.page)
-        return ReadImage(tensors, size, ArrayRegions(to_rgb(pixels)))
+        return inputs._replace(pixels=to_rgb(pixels))
 
-    def _compute(self, batch: list[tuple[Job, "ReadImage | None"]]) -> list[Callable[[], Score | None]]:
-        """Compute the logits of a batch; returns a function for each image that finishes it in a thread."""
+    def compute(self, batch: list[tuple[ImageJob, NetworkInputs | None]]) -> list[Callable[[], Score | None]]:
+        """Compute the logits of images; returns what writes each."""
         first, read = batch[0]
-        if first in self.finished:
-            return [partial(self.writer.score, first)]
-        with memory_shortage(first.name, REMEDY.format(64 if first.volume else 512)):
-            if read is None:
-                score = self._volume(first) if first.volume else self._in_windows(first)
-                return [lambda: score]
-            images = [(job, image) for job, image in batch if image is not None]
-            logits = self.predictor.in_batch([i.tensors for _, i in images], [i.size for _, i in images])
-        return [
-            partial(self._write, job, image.size, image.shown, of_image)
-            for (job, image), of_image in zip(images, logits, strict=True)
-        ]
+        if read is None:
+            score = self._in_windows(first)
+            return [lambda: score]
+        images = [(job, inputs) for job, inputs in batch if inputs is not None]
+        logits = self.predictor.in_batch(
+            [inputs.tensors for _, inputs in images], [inputs.size for _, inputs in images]
+        )
+        return [partial(self._finish, *image, of_image) for image, of_image in zip(images, logits, strict=True)]
 
-    def _volume(self, job: Job) -> Score | None:
-        assert job.volume is not None
-        size = job.size or read_volume_header(job.volume, job.name).size  # which says why there is none
-        bands = self.predictor.bands(job.volume, job.name)
-        return self.writer.write(job, size, self._tracked(bands, job, size), None)
-
-    def _tracked(self, bands: Iterator[Tensor], job: Job, size: tuple[int, ...]) -> Iterator[Tensor]:
-        """With a progress bar, where there are several."""
-        count = math.ceil(size[0] / band_length(self.predictor.config.num_classes, size))
-        return track(bands, count, job.image.name, unit="band") if count > 1 else bands
-
-    def _in_windows(self, job: Job) -> Score | None:
+    def _in_windows(self, job: ImageJob) -> Score | None:
         with open_regions(job.image, job.page) as regions:
             if not regions.in_windows:
                 say(
                     f"{job.name}: cannot be read in parts, so the whole decoded image is kept in memory",
                     every_process=True,
                 )
-            bands = self.predictor.bands(regions, job.name)
-            return self.writer.write(job, regions.size, self._tracked(bands, job, regions.size), regions)
+            bands = tracked(self.predictor.bands(regions, job.name), self.predictor, job, regions.size)
+            return self._write(job, regions.size, bands, regions)
 
-    def _write(self, job: Job, size: tuple[int, int], shown: ArrayRegions | None, logits: Tensor) -> Score | None:
+    def _finish(self, job: ImageJob, inputs: NetworkInputs, logits: Tensor) -> Score | None:
         # few rows at a time take less memory; a GPU would have each of them wait for what else is to be computed
-        bands = logits.split(band_length(len(logits), size) if logits.is_cpu else size[0], dim=1)
-        with memory_shortage(job.name, REMEDY.format(512)):
-            return self.writer.write(job, size, bands, shown)
+        rows = band_length(len(logits), inputs.size) if logits.is_cpu else inputs.size[0]
+        shown = ArrayRegions(inputs.pixels) if inputs.pixels is not None else None
+        with memory_shortage(job.name, REMEDY.format(job.smaller_tile)):
+            return self._write(job, inputs.size, logits.split(rows, dim=1), shown)
+
+    def _write(
+        self, job: ImageJob, size: tuple[int, int], bands: Iterable[Tensor], shown: Regions | None
+    ) -> Score | None:
+        """Write an image, and score it; ScoreError, once the prediction is safe, for a true mask that is unusable."""
+        if job.truth is None:
+            self.writer.write(job, size, bands, shown, None)
+            return None
+        with self.scorer.open(job, size) as scorer:
+            self.writer.write(job, size, bands, shown, scorer)
+        if scorer.problem:
+            raise ScoreError(f"{scorer.problem}; the prediction is written anyway") from scorer.problem
+        return scorer.score()
 
 
-class ReadImage(NamedTuple):
-    """An image on its way: (C, h, w) for each network, its own (H, W), and how an overlay shows it."""
+class VolumeSteps:
+    """What is done with a volume."""
 
-    tensors: list[Tensor]
-    size: tuple[int, int]
-    shown: ArrayRegions | None = None
+    def __init__(self, predictor: Predictor, writer: PredictionWriter) -> None:
+        self.predictor, self.writer = predictor, writer.volumes
+        self.scorer = VolumeScorer(writer.encoder.reader, writer.task, writer.boundary)
+
+    def read(self, job: VolumeJob) -> None:
+        """Nothing ahead: a volume may take half the memory."""
+
+    def compute(self, batch: list[tuple[VolumeJob, None]]) -> list[Callable[[], Score | None]]:
+        """Compute and write a volume, slab by slab; returns what gives its score."""
+        ((job, _),) = batch
+        size = job.size or read_volume_header(job.volume, job.name).size  # which says why there is none
+        bands = tracked(self.predictor.bands(job.volume, job.name), self.predictor, job, size)
+        mask = self.writer.write(job, size, bands)
+        if job.truth is None:
+            return [lambda: None]
+        return [partial(self._score, job, mask)]
+
+    def _score(self, job: VolumeJob, mask: np.ndarray) -> Score:
+        try:
+            return self.scorer.score_mask(job, mask)
+        except (DataError, OSError) as error:
+            raise ScoreError(f"{error}; the prediction is written anyway") from error
+
+
+def tracked(bands: Iterator[Tensor], predictor: Predictor, job: Job, size: tuple[int, ...]) -> Iterator[Tensor]:
+    """The bands of a job with a progress bar, where there are several."""
+    count = math.ceil(size[0] / band_length(predictor.config.num_classes, size))
+    return track(bands, count, job.image.name, unit="band") if count > 1 else bands

@@ -8,13 +8,13 @@ from contextlib import contextmanager, suppress
 
 import numpy as np
 import pytest
+from data_utils.loading.transforms import network_input
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
 from data_utils.analysis.inspect import Inspection, Problem, inspect
 from data_utils.image_io.reader import read_header, read_image, read_mask
-from data_utils.loading.transforms import network_input
 from runtime.errors import DataError, ImageError
 from unet.config import Preprocess
 

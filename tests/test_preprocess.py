@@ -5,12 +5,12 @@ import warnings
 
 import numpy as np
 import pytest
+from data_utils.loading.transforms import PixelTypeWarning, fit_channels, network_input
 from PIL import Image
 
 from data_utils.class_map import ClassMap
 from data_utils.image_io.reader import decode_image, read_image
 from data_utils.image_io.resize import resize_image
-from data_utils.loading.transforms import PixelTypeWarning, fit_channels, network_input
 from runtime.errors import ImageError
 from unet.config import Preprocess
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from conftest import launch, pytorch_unet_checkpoint
+from data_utils.loading.transforms import network_input
 from PIL import Image
 from safetensors.torch import save_file
 
-from data_utils.loading.transforms import network_input
 from inference.models import load_model
 from runtime.errors import ModelError
 from train_utils.settings.starting_point import StartingPoint, copy_weights, starting_point

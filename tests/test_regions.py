@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tifffile
+from data_utils.loading.transforms import input_rows, input_window, network_input
 from PIL import Image
 
 from data_utils.image_io.reader import read_image
 from data_utils.image_io.regions import ArrayRegions, TiffRegions, open_regions
 from data_utils.image_io.tiff import tiff_pages
-from data_utils.loading.transforms import input_rows, input_window, network_input
 from inference import Predictor
 from runtime.errors import ImageError
 from unet import Preprocess, UNet, UNetConfig

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import launch
+from inference.outputs.names import MASK, OVERLAY, PROBABILITIES
 from PIL import Image
 
 import inference.tiling.cuts
@@ -21,7 +22,6 @@ from data_utils.visualize_volumes import contours, volume_page
 from inference import Predictor
 from inference.inputs import find_jobs
 from inference.outputs.images import PredictionWriter
-from inference.outputs.names import MASK, OVERLAY, PROBABILITIES
 from inference.pipeline import PredictionPipeline, plan_work
 from inference.scoring.volume import TOLERANCES, case_report, case_table, surface_scores
 from inference.tiling import Tiling, batch_logits, plan, stream_logits, volume_logits

@@ -9,35 +9,28 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from data_utils.image_io.formats import VolumeFile
-from data_utils.image_io.volumes import read_label_volume, read_volume, read_volume_header, write_volume
+from data_utils.image_io.volumes import read_volume, write_volume
 from data_utils.visualize_volumes import volume_page
 from inference.decoding import new_decoder
-from inference.inputs import Job
 from inference.outputs.encoder import MaskEncoder
-from inference.outputs.names import MASK, OVERLAY, PROBABILITIES
-from inference.scoring.truth import ScoreError
-from inference.scoring.volume import VolumeScore, score_volume
-from runtime.errors import DataError
+from inference.outputs.jobs import MASK, OVERLAY, PROBABILITIES, VolumeJob
 from runtime.files import replaced_file
 from tasks.task import Task
 
 
 @dataclass(frozen=True)
 class VolumeWriter:
-    """Writes what is asked for of each volume, and scores it against its true mask; as `PredictionWriter`."""
+    """Writes what is asked for of each volume."""
 
     encoder: MaskEncoder
     task: Task
     extensions: tuple[str, ...]
-    surfaces: bool
 
-    def write(self, job: Job, size: tuple[int, ...], bands: Iterable[Tensor]) -> VolumeScore | None:
-        """Write logits (outputs, n, H, W) as they come; the score where there is a true mask.
+    def write(self, job: VolumeJob, size: tuple[int, ...], bands: Iterable[Tensor]) -> np.ndarray:
+        """Write logits (outputs, n, H, W) as they come, and return the prediction (D, H, W).
 
         The mask alone is kept in memory; probabilities go to a temporary file, from which they are compressed.
         """
-        assert job.volume is not None
         self.encoder.check_volume(job.name)
         decoder = new_decoder(self.task)
         job.output.parent.mkdir(parents=True, exist_ok=True)
@@ -62,26 +55,4 @@ class VolumeWriter:
                 page = volume_page(voxels, mask, self.encoder.colors, header.spacing)
                 Image.fromarray(page).save(files[OVERLAY], "png")
             write_volume(files[MASK], self.encoder.encode(mask), job.volume)
-        if job.truth is None:
-            return None
-        try:
-            return self._score(job, mask)
-        except (DataError, OSError) as error:
-            raise ScoreError(f"{error}; the prediction is written anyway") from error
-
-    def score(self, job: Job) -> VolumeScore:
-        """The score of a mask that was written before; ScoreError where it cannot be had."""
-        written = job.file(MASK)
-        try:
-            values, _ = read_label_volume(VolumeFile((str(written),)), str(written))
-            return self._score(job, self.encoder.reader.of_label_volume(values, str(written)).main)
-        except (DataError, OSError) as error:
-            raise ScoreError(str(error)) from error
-
-    def _score(self, job: Job, mask: np.ndarray) -> VolumeScore:
-        assert job.volume is not None and job.truth is not None
-        header = read_volume_header(job.volume, job.name)
-        if mask.shape != header.size:
-            raise DataError(f"{job.file(MASK)}: differs in size from the volume; give --overwrite to predict it again")
-        reader = self.encoder.reader
-        return score_volume(mask, header, job.truth[0], reader, self.task, surfaces=self.surfaces)
+        return mask

@@ -1,7 +1,8 @@
 """Scoring a prediction against its true mask, a band of rows at a time, at the true mask's own size."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,12 +13,13 @@ from data_utils.image_io.reader import read_mask
 from data_utils.image_io.regions import open_regions
 from data_utils.image_io.resize import nearest, same_proportions
 from data_utils.targets.reader import MaskReader
+from inference.outputs.jobs import MASK, ImageJob
 from inference.scoring.boundary import BoundaryScores, boundary_scores
 from runtime.errors import DataError
 from tasks.target import Target
 from tasks.task import Scores, Task
 
-ReadRows = Callable[[int, int], np.ndarray]  # rows [top, bottom) of a picture
+SCORED_ROWS = 256  # of a written mask that are read at once
 
 
 class ScoreError(DataError):
@@ -119,3 +121,43 @@ class TruthScorer:
             return ImageScore(self.scores, None)
         pred, truth = (np.concatenate(rows) for rows in zip(*self._kept, strict=True))
         return ImageScore(self.scores, boundary_scores(pred, truth, self.task.outputs))
+
+
+@dataclass(frozen=True)
+class ImageScorer:
+    """Scores the masks of images against their true masks."""
+
+    reader: MaskReader
+    task: Task
+    boundary: bool = False
+
+    @contextmanager
+    def open(self, job: ImageJob, size: tuple[int, int]) -> Iterator[TruthScorer]:
+        """What counts the rows of a prediction of (H, W); a true mask that cannot be used is its `problem`."""
+        assert job.truth is not None
+        truth, problem = None, None
+        with ExitStack() as stack:
+            try:
+                truth = stack.enter_context(open_mask_rows(*job.truth, self.reader))
+                truth.check_proportions(size)
+            except (DataError, OSError) as error:
+                problem = error
+            yield TruthScorer(self.task, size, truth, problem, boundary=self.boundary)
+
+    def score(self, job: ImageJob) -> ImageScore:
+        """The score of a mask that was written before; ScoreError where it cannot be had."""
+        assert job.size is not None
+        height, width = job.size
+        with self.open(job, (height, width)) as scorer:
+            try:
+                with open_mask_rows(job.file(MASK), 0, self.reader) as mask:
+                    mask.check_size((height, width))
+                    for top in range(0, height, SCORED_ROWS):
+                        if scorer.problem:
+                            break
+                        scorer.add(mask.read(top, min(top + SCORED_ROWS, height)).main)
+            except (DataError, OSError) as error:
+                raise ScoreError(str(error)) from error
+        if scorer.problem:
+            raise ScoreError(str(scorer.problem)) from scorer.problem
+        return scorer.score()

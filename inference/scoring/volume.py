@@ -1,6 +1,7 @@
 """Scoring the mask of a volume: Dice and IoU of each case and class, distances between surfaces in mm."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,11 +10,14 @@ import torch
 
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.volume_formats import STACK_SUFFIXES
-from data_utils.image_io.volumes import VolumeHeader, read_label_volume, same_grid
+from data_utils.image_io.volumes import VolumeHeader, read_label_volume, read_volume_header, same_grid
 from data_utils.targets.reader import MaskReader
+from inference.outputs.jobs import MASK, VolumeJob
 from inference.scoring.boundary import PERCENTILE, numbers
+from inference.scoring.truth import ScoreError
 from runtime.errors import DataError
 from tasks.confusion import mean_of_present
+from tasks.target import Target
 from tasks.task import Scores, Task
 from unet.config import IGNORE_INDEX
 
@@ -59,24 +63,47 @@ class VolumeScore(NamedTuple):
         return result
 
 
-def score_volume(
-    pred: np.ndarray, header: VolumeHeader, truth: Path, reader: MaskReader, task: Task, *, surfaces: bool
-) -> VolumeScore:
-    """Score a prediction (D, H, W) of a volume against its true mask's file; DataError where that cannot be used."""
-    spacing = header.spacing if str(truth).lower().endswith(STACK_SUFFIXES) else None  # whose file holds none
-    values, found = read_label_volume(VolumeFile((str(truth),), spacing), str(truth))
-    if found.size != header.size:
-        sizes = (" x ".join(map(str, size)) for size in (found.size, header.size))
-        raise DataError("{}: is {}, but the volume {} (z, y, x)".format(truth, *sizes))
-    if not same_grid(found, header):
-        raise DataError(f"{truth}: its affine differs from the volume's; resample it to the grid of the volume")
-    target = reader.of_label_volume(values, str(truth))
-    scores = task.new_scores(1)
-    for z, plane in enumerate(pred):
-        of_plane = target.at(z).map(lambda labels: torch.from_numpy(labels)[None])
-        scores.add(torch.from_numpy(plane).long()[None], of_plane, 0)
-    of_surfaces = surface_scores(pred, target.main, task.outputs, header.spacing) if surfaces else None
-    return VolumeScore(scores, of_surfaces)
+@dataclass(frozen=True)
+class VolumeScorer:
+    """Scores the masks of volumes against their true masks."""
+
+    reader: MaskReader
+    task: Task
+    surfaces: bool = False
+
+    def score(self, job: VolumeJob) -> VolumeScore:
+        """The score of a mask that was written before; ScoreError where it cannot be had."""
+        written = job.file(MASK)
+        try:
+            values, _ = read_label_volume(VolumeFile((str(written),)), str(written))
+            return self.score_mask(job, self.reader.of_label_volume(values, str(written)).main)
+        except (DataError, OSError) as error:
+            raise ScoreError(str(error)) from error
+
+    def score_mask(self, job: VolumeJob, pred: np.ndarray) -> VolumeScore:
+        """The score of a prediction (D, H, W); DataError where its true mask cannot be used."""
+        assert job.truth is not None
+        header = read_volume_header(job.volume, job.name)
+        if pred.shape != header.size:
+            raise DataError(f"{job.file(MASK)}: differs in size from the volume; give --overwrite to predict it again")
+        target = self._read_truth(job.truth[0], header)
+        scores = self.task.new_scores(1)
+        for z, plane in enumerate(pred):
+            of_plane = target.at(z).map(lambda labels: torch.from_numpy(labels)[None])
+            scores.add(torch.from_numpy(plane).long()[None], of_plane, 0)
+        if not self.surfaces:
+            return VolumeScore(scores, None)
+        return VolumeScore(scores, surface_scores(pred, target.main, self.task.outputs, header.spacing))
+
+    def _read_truth(self, truth: Path, header: VolumeHeader) -> Target:
+        spacing = header.spacing if str(truth).lower().endswith(STACK_SUFFIXES) else None  # whose file holds none
+        values, of_truth = read_label_volume(VolumeFile((str(truth),), spacing), str(truth))
+        if of_truth.size != header.size:
+            sizes = (" x ".join(map(str, size)) for size in (of_truth.size, header.size))
+            raise DataError("{}: is {}, but the volume {} (z, y, x)".format(truth, *sizes))
+        if not same_grid(of_truth, header):
+            raise DataError(f"{truth}: its affine differs from the volume's; resample it to the grid of the volume")
+        return self.reader.of_label_volume(values, str(truth))
 
 
 def surface_scores(

@@ -1,0 +1,60 @@
+"""What a call of prediction writes, of images and of volumes."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from inference.outputs.encoder import MaskEncoder
+from inference.outputs.images import ImageWriter
+from inference.outputs.jobs import LEGEND, OVERLAY, Job
+from inference.outputs.volumes import VolumeWriter
+from runtime.files import replaced_file
+from tasks.task import Task
+
+
+@dataclass(frozen=True)
+class PredictionWriter:
+    """Which files are written, and how.
+
+    Args:
+        extensions: of the files to write; the first one, the mask, is finished last.
+        overwrite: whether to do again what is there.
+        boundary: whether scores are of boundaries too.
+    """
+
+    encoder: MaskEncoder
+    task: Task
+    extensions: tuple[str, ...]
+    overwrite: bool = False
+    boundary: bool = False
+
+    def is_finished(self, job: Job) -> bool:
+        """Whether there is nothing to predict: all outputs exist and are newer than the input."""
+        if self.overwrite or job.size is None:
+            return False
+        begun = max(Path(path).stat().st_mtime for path in job.files)
+        try:
+            written = [job.file(extension).stat() for extension in self.extensions]
+        except OSError:
+            return False
+        return all(file.st_size and file.st_mtime >= begun for file in written)
+
+    @property
+    def shows_image(self) -> bool:
+        """Whether the image itself is needed, for an overlay."""
+        return OVERLAY in self.extensions
+
+    @property
+    def images(self) -> ImageWriter:
+        """Writes the predictions of images."""
+        return ImageWriter(self.encoder, self.task, self.extensions)
+
+    @property
+    def volumes(self) -> VolumeWriter:
+        """Writes the predictions of volumes."""
+        return VolumeWriter(self.encoder, self.task, self.extensions)
+
+    def write_legend(self, folder: Path) -> None:
+        """Write the colors of the classes in overlays, if there are any."""
+        if self.shows_image:
+            with replaced_file(folder / LEGEND) as file:
+                self.encoder.legend().save(file, "png")

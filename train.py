@@ -7,7 +7,7 @@ One GPU:         accelerate launch train.py --dataset DATA --output-dir runs/cel
 All GPUs, bf16:  accelerate launch --multi_gpu --mixed_precision bf16 train.py --dataset DATA --output-dir runs/cells
 """
 
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 import torch
@@ -70,9 +70,12 @@ def train_step(
     micro_batches: list[tuple[Tensor, Target]],
     max_grad_norm: float,
     guard: StepGuard,
-    monitor: Monitor | Rehearsal,
+    communicating: AbstractContextManager[None],
 ) -> Tensor:
     """One optimizer step on this process's micro-batches, which are taken from the list and queued for the device.
+
+    Args:
+        communicating: a context around the wait for the count that all processes share.
 
     Returns whether the step is made, a bool on the device.
     """
@@ -89,7 +92,7 @@ def train_step(
         with nullcontext() if accelerator.sync_gradients else accelerator.no_sync(model):
             logits = model(images)
             if reduction is not None:
-                with monitor.communicating():
+                with communicating:
                     reduction.wait()  # the device waits; with gloo the host
                 reduction = None
             share = criterion(logits, targets, counts[:-1])
@@ -161,7 +164,9 @@ def rehearse(
     steps = steps_ahead(train_loader, split, rehearsal.data_ready)
     with tune_kernels(accelerator.device, enabled=not args.deterministic):
         for micro_batches, indices in rehearsal.timed(steps):
-            train_step(accelerator, model, optimizer, criterion, micro_batches, args.max_grad_norm, guard, rehearsal)
+            train_step(
+                accelerator, model, optimizer, criterion, micro_batches, args.max_grad_norm, guard, nullcontext()
+            )
             guard.end_step(indices)
             guard.settle(everything=True)
     rehearsal.time_evaluation(lambda some: evaluate(accelerator, uncompiled, some, criterion, step=0), val_loader)
@@ -250,7 +255,14 @@ def main() -> None:
         with recorded, tune_kernels(device, enabled=not args.deterministic):
             seed_step(args.seed, state.step, accelerator.process_index)  # for dropout
             is_made = train_step(
-                accelerator, model, optimizer, criterion, micro_batches, args.max_grad_norm, guard, monitor
+                accelerator,
+                model,
+                optimizer,
+                criterion,
+                micro_batches,
+                args.max_grad_norm,
+                guard,
+                monitor.communicating(),
             )
             state.step += 1
             average.update(state.step, is_made)

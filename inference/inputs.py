@@ -94,10 +94,7 @@ def _pages(files: Sequence[Path], stacks: Spacing | None) -> Sequence[Job]:
     if volume is not None:
         return [_volume_job(first, volume)]
     try:
-        if is_tiff(first):
-            pages = tiff_pages(first)
-        else:
-            pages = [(0, read_header(first, str(first))[0])]
+        pages = tiff_pages(first) if is_tiff(first) else [(0, read_header(first, str(first))[0])]
     except DataError:
         pages = []
     jobs = [ImageJob(image=first, size=size, output=first, page=page) for page, size in pages]

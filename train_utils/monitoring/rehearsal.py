@@ -5,7 +5,6 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -116,10 +115,6 @@ class Rehearsal:
 
     def data_ready(self, batches: list[dict[str, Any]]) -> None:
         """As `Monitor` has it."""
-
-    def communicating(self) -> AbstractContextManager[None]:
-        """As `Monitor` has it."""
-        return nullcontext()
 
     def timed(self, steps: Iterator[Item]) -> Iterator[Item]:
         """The steps to time, equally many on all processes; each must be over when the next one is asked for."""

@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from data_utils.analysis.inspect import inspect_split, raise_problems
+from data_utils.analysis.inspect import raise_problems
+from data_utils.analysis.looks import inspect_split
 from data_utils.class_map import show
 from data_utils.image_io.formats import DrawnMask, EmbeddedImage, ImageSource
 from data_utils.sources.load import open_folder

@@ -8,14 +8,12 @@ from data_utils.analysis.inspect import (
     ClassLocations,
     SplitInspection,
     find_unknown,
-    inspect,
-    inspect_split,
     raise_problems,
     total_pixels,
 )
-from data_utils.analysis.inspect_volumes import inspect_volume
-from data_utils.analysis.inspect_windows import inspect_in_windows
+from data_utils.analysis.inspect_volumes import VolumeSplitInspection
 from data_utils.analysis.label_warnings import label_warnings
+from data_utils.analysis.looks import Look, inspect_split, look_at
 from data_utils.analysis.normalization import STATISTICS_IMAGES, Normalization, measure_normalization
 from data_utils.analysis.volume_findings import target_spacing
 from data_utils.class_map import ClassMap, NamedClasses, as_grey, named_classes
@@ -84,6 +82,7 @@ class DatasetInfo:
         if spacing is None and self.train.spacings is not None:
             spacing = target_spacing(self.train.spacings)
         values = replace(values, image_size=image_size, scale=scale, spacing=spacing)
+        values = replace(values, class_names=(), class_values=(), ignore_value=None)  # of the source, if any
         return replace(values, turned=self.config.augment == "strong", **self.reader.to_preprocess())
 
     def axes(self, depth: int | None) -> NetworkAxes:
@@ -125,51 +124,45 @@ def load_dataset_info(config: DataConfig) -> DatasetInfo:
     classes = named_classes(config.classes, train.classes)
     if train.group_sizes is None:
         return inspect_files(train, val, config, classes)
-    if not classes or not (config.image_size or config.crop_size):
+    lacks_classes = TARGETS[config.task].has_classes and not classes
+    if lacks_classes or not (config.image_size or config.crop_size):
         raise DataError("a stream is not read before training: give --classes, and --image-size or --crop-size")
     return sample_stream(train, val, config, classes)
 
 
 def inspect_files(train: Records, val: Records, config: DataConfig, classes: NamedClasses) -> DatasetInfo:
     """Inspect files that can be read before training. Raises DataError for settings that do not fit the data."""
-    if train.dims == 3 and (config.image_size or config.scale != 1):
-        raise DataError(
-            "--image-size and --scale are for images; volumes are resampled to the median of their spacings"
-        )
-    if train.dims == 2 and config.normalization:
-        raise DataError(f"--normalization {config.normalization} is for volumes, and the data are images; leave it out")
-    inspected = [  # validation images are computed whole
-        (_inspect_once(train, "checking training files", config.may_crop), train),
-        (_inspect_once(val, "checking validation files", False), val),
+    reader_type = TARGETS[config.task]
+    look = look_at(train, has_classes=reader_type.has_classes, windows=config.may_crop)
+    look.check_settings(config)
+    look_whole = look_at(val, has_classes=reader_type.has_classes)  # validation images are computed whole
+    inspected = [
+        (_inspect_once(train, "checking training files", look), train),
+        (_inspect_once(val, "checking validation files", look_whole), val),
     ]
     for inspection, records in inspected:
         _check(inspection, records, config)
     found = total_pixels(inspected)
-    reader = TARGETS[config.task].of_values(found, classes, config)
+    reader = reader_type.of_values(found, classes, config)
     for inspection, records in inspected:
         find_unknown(inspection, records, reader.class_map)
         _check(inspection, records, config)
     named, ignored = bool(classes), bool(config.ignore_index)
     of_train, of_val = (inspection for inspection, _ in inspected)
-    if of_train.volumes:
-        normalization = of_train.volumes.normalization(train.modality, config)
-    else:
-        normalization = measure_normalization(train, config, of_train.problems)
     return DatasetInfo(
         config,
         _split(train, of_train, reader.class_map),
         _split(val, of_val, reader.class_map),
         reader.with_pixels(total_pixels(inspected)),
-        normalization,
+        look.normalization(train, of_train, config),
         label_warnings(inspected, found, reader.class_map, named=named, ignored=ignored),
     )
 
 
 def _split(records: Records, inspection: SplitInspection, class_map: ClassMap | None) -> Split:
-    locations = {
-        i: _locations_of(found, class_map, records.dims == 3) for i, found in inspection.class_locations.items()
-    }
-    spacings = inspection.volumes.usable_spacings() if inspection.volumes else None
+    is_volumes = isinstance(inspection, VolumeSplitInspection)
+    locations = {i: _locations_of(found, class_map, is_volumes) for i, found in inspection.class_locations.items()}
+    spacings = inspection.volumes.usable_spacings() if isinstance(inspection, VolumeSplitInspection) else None
     return Split(records, usable_sizes(inspection), _texts(inspection), locations, spacings)
 
 
@@ -182,19 +175,22 @@ def sample_stream(train: Records, val: Records, config: DataConfig, classes: Nam
     firsts, share = np.cumsum(sizes) - sizes, -(-STATISTICS_IMAGES // len(groups))
     indices = np.concatenate([firsts[g] + rng.permutation(sizes[g])[:share] for g in groups])
     sample = ListRecords([train[int(i)] for i in indices])
-    inspection = inspect_split(sample, "reading a sample", inspect_in_windows if config.crop_size else inspect)
+    reader_type = TARGETS[config.task]
+    look = look_at(sample, has_classes=reader_type.has_classes, windows=bool(config.crop_size))
+    inspection = inspect_split(sample, "reading a sample", look)
     _check(inspection, sample, config)
     found = total_pixels([(inspection, sample)])
     possible = found
     if all(isinstance(value, int) for value in found):  # masks outside the sample may hold the usual 255
         possible = found | {IGNORE_INDEX: found.get(IGNORE_INDEX, 0)}
-    reader = TARGETS[config.task].of_values(possible, classes, config)
+    reader = reader_type.of_values(possible, classes, config)
     find_unknown(inspection, sample, reader.class_map)
     _check(inspection, sample, config)
     normalization = measure_normalization(sample, config, inspection.problems)
     of_val = Split(val, np.zeros((len(val), 2), np.int64))
     if not config.image_size:
-        headers = inspect_split(val, "checking validation files", inspect)
+        look_whole = look_at(val, has_classes=reader_type.has_classes)
+        headers = inspect_split(val, "checking validation files", look_whole)
         find_unknown(headers, val, reader.class_map)
         _check(headers, val, config)
         of_val = Split(val, usable_sizes(headers), _texts(headers))
@@ -202,19 +198,17 @@ def sample_stream(train: Records, val: Records, config: DataConfig, classes: Nam
     return DatasetInfo(config, of_train, of_val, reader.with_pixels(found), normalization)
 
 
-def _inspect_once(records: Records, title: str, windows: bool) -> SplitInspection:
+def _inspect_once(records: Records, title: str, look: Look) -> SplitInspection:
     """The result of `inspect_split`, stored in the cache if there are no problems."""
-    windows = windows and records.dims == 2
-    key = records.digest and digest("inspection", records.digest, windows)
+    key = records.digest and digest("inspection", records.digest, *look.key)
     found: list[SplitInspection] = []
 
     def compute() -> dict:
-        look = inspect_volume if records.dims == 3 else inspect_in_windows if windows else inspect
         found.append(inspect_split(records, title, look))
         return found[0].to_json()
 
     stored = cached(key, compute, keep=lambda _: not found[0].problems)
-    return found[0] if found else SplitInspection.from_json(stored)
+    return found[0] if found else look.inspection.from_json(stored)
 
 
 def _check(inspection: SplitInspection, records: Records, config: DataConfig) -> None:

@@ -1,21 +1,19 @@
 """One look at every image's header and every mask's pixels: sizes, mask values, and what is wrong."""
 
+from base64 import b64decode, b64encode
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
-from data_utils.analysis.volume_findings import VolumeFindings, VolumeLook, places_from_json, places_to_json
 from data_utils.class_map import MAX_VALUES, ClassMap, pack, show, unpack
 from data_utils.image_io.reader import decode_mask, read_header, size_mismatch
 from data_utils.image_io.resize import same_proportions
 from data_utils.sources.records import Record, Records
 from runtime.cache import JSON
-from runtime.console import track
 from runtime.errors import DataError
-from runtime.parallel import CHUNK, map_indices
 from unet.config import MaskValue
 
 LISTED = 3  # problems in a message
@@ -31,11 +29,11 @@ class Problem(NamedTuple):
     text: str
 
 
-class Inspection(NamedTuple):
+@dataclass(frozen=True)
+class Inspection:
     """What one look at a record finds: (H, W) of both, the image's mode, kind of mask, pixels of each of its values.
 
-    `class_locations` are those of an image too large to be decoded whole for every crop, None of others. Volumes have
-    sizes (D, H, W), `class_locations` and what else there is to know of them.
+    `class_locations` are those of an image too large to be decoded whole for every crop, None of others.
     """
 
     size: tuple[int, ...]
@@ -44,7 +42,6 @@ class Inspection(NamedTuple):
     kind: str
     pixels: dict[MaskValue, int]
     class_locations: ClassLocations | None = None
-    volume: VolumeLook | None = None
 
 
 @dataclass
@@ -52,15 +49,17 @@ class SplitInspection:
     """What is known of all records of a split.
 
     Args:
-        sizes: (N, 2) int64 as (H, W), of volumes (N, 3); zeros where a record cannot be used.
+        sizes: (N, 2) int64 as (H, W); zeros where a record cannot be used.
         resized_masks: how many masks have another size than their images, in the same proportions.
         modes: images of each mode.
         contents: the different sets of values that masks hold, each with the pixels of all its masks together.
         members: (N,) index into `contents` of each mask, -1 where a record cannot be used.
         problems: of the records that cannot be used.
-        class_locations: of the records whose images are too large to be decoded whole for every crop, and of volumes.
-        volumes: what else is known of volumes, None of images.
+        class_locations: of the records whose images are too large to be decoded whole for every crop.
     """
+
+    axes: ClassVar[str] = "height x width"
+    dims: ClassVar[int] = 2
 
     sizes: np.ndarray
     members: np.ndarray
@@ -69,7 +68,27 @@ class SplitInspection:
     contents: dict[Content, Counter] = field(default_factory=dict)
     problems: dict[int, Problem] = field(default_factory=dict)
     class_locations: dict[int, ClassLocations] = field(default_factory=dict)
-    volumes: VolumeFindings | None = None
+    _numbers: dict[Content, int] = field(default_factory=dict)  # of each of the contents
+
+    @classmethod
+    def of_count(cls: type["AnyInspection"], count: int) -> "AnyInspection":
+        """Of so many records, none of which was looked at."""
+        return cls(np.zeros((count, cls.dims), np.int64), np.full(count, -1, np.int64))
+
+    def add(self, i: int, found: Inspection) -> None:
+        """Note what a look at record i has found."""
+        content = found.kind, tuple(sorted(found.pixels))
+        self.sizes[i] = found.size
+        self.resized_masks += found.size != found.mask_size
+        self.modes[found.mode] += 1
+        if found.class_locations is not None:
+            self.class_locations[i] = found.class_locations
+        self.members[i] = self._numbers.setdefault(content, len(self._numbers))
+        self.contents.setdefault(content, Counter()).update(found.pixels)
+
+    def spacings(self) -> list[tuple[float, ...]]:
+        """(z, y, x) in mm of each record that has a spacing."""
+        return []
 
     def to_json(self) -> JSON:
         """For the cache; problems are not kept, an inspection with any is not worth remembering."""
@@ -83,10 +102,10 @@ class SplitInspection:
             "class_locations": [
                 [i, [[v, places_to_json(at)] for v, at in found.items()]] for i, found in self.class_locations.items()
             ],
-        } | ({"volumes": self.volumes.to_json()} if self.volumes else {})
+        }
 
     @classmethod
-    def from_json(cls, value: JSON) -> "SplitInspection":
+    def from_json(cls: type["AnyInspection"], value: JSON) -> "AnyInspection":
         def of_json(value: Any) -> MaskValue:
             return tuple(value) if isinstance(value, list) else value
 
@@ -95,50 +114,20 @@ class SplitInspection:
             pixels = Counter({of_json(value): count for value, count in items})
             contents[kind, tuple(sorted(pixels))] = pixels
         locations = {i: {of_json(v): places_from_json(at) for v, at in found} for i, found in value["class_locations"]}
-        volumes = VolumeFindings.from_json(value["volumes"]) if "volumes" in value else None
-        sizes = np.array(value["sizes"], np.int64).reshape(-1, 3 if volumes else 2)
+        sizes = np.array(value["sizes"], np.int64).reshape(-1, cls.dims)
         members, resized, modes = np.array(value["members"], np.int64), value["resized_masks"], Counter(value["modes"])
-        return cls(sizes, members, resized, modes, contents, class_locations=locations, volumes=volumes)
+        return cls(sizes, members, resized, modes, contents, class_locations=locations)
 
 
-def inspect_split(
-    records: Records, title: str, look: Callable[[Record], Inspection | Problem] | None = None
-) -> SplitInspection:
-    """`look` at all records, by default `inspect`, in threads, with a progress bar.
+AnyInspection = TypeVar("AnyInspection", bound=SplitInspection)
 
-    Raises DataError only for masks that hold too many values together.
+
+def inspect(record: Record, *, has_classes: bool = True) -> Inspection | Problem:
+    """Header of the image, all of the mask.
+
+    Args:
+        has_classes: whether the values of masks are classes: few, and not smoothed.
     """
-    look = look or inspect
-    inspection = SplitInspection(np.zeros((len(records), records.dims), np.int64), np.full(len(records), -1, np.int64))
-    volumes: dict[int, VolumeLook] = {}
-    numbers: dict[Content, int] = {}
-    distinct: dict[str, set[MaskValue]] = {"numbers": set(), "greys": set(), "colours": set()}
-    looks = map_indices(lambda i: look(records[i]), len(records), 1 if records.dims == 3 else CHUNK)
-    for i, found in enumerate(track(looks, len(records), title)):
-        if isinstance(found, Problem):
-            inspection.problems[i] = found
-            continue
-        content = found.kind, tuple(sorted(found.pixels))
-        inspection.sizes[i] = found.size
-        inspection.resized_masks += found.size != found.mask_size
-        inspection.modes[found.mode] += 1
-        if found.class_locations is not None:
-            inspection.class_locations[i] = found.class_locations
-        if found.volume is not None:
-            volumes[i] = found.volume
-        inspection.members[i] = numbers.setdefault(content, len(numbers))
-        inspection.contents.setdefault(content, Counter()).update(found.pixels)
-        distinct[found.kind].update(found.pixels)
-        excess = _too_many(distinct[found.kind])
-        if excess:
-            raise DataError(f"the masks up to {records[i]['name']} hold more than {MAX_VALUES} values: {excess}")
-    if records.dims == 3:
-        inspection.volumes = VolumeFindings.of(volumes, len(records))
-    return inspection
-
-
-def inspect(record: Record) -> Inspection | Problem:
-    """Header of the image, all of the mask."""
     name = record["name"]
     try:
         size, mode = read_header(record["image"], f"{name}: image")
@@ -152,10 +141,13 @@ def inspect(record: Record) -> Inspection | Problem:
     if not same_proportions(size, mask_size):
         return other_size(name, size, mask_size)
     pixels = count_values(mask)
+    kind = "colours" if mask.ndim == 3 else "greys" if coloured else "numbers"
+    found = Inspection(size, mask_size, mode, kind, pixels)
+    if not has_classes:
+        return found
     if jpeg and len(pixels) > 2:
         return lossy(name, pixels)
-    kind = "colours" if mask.ndim == 3 else "greys" if coloured else "numbers"
-    return too_many(pixels, name) or Inspection(size, mask_size, mode, kind, pixels)
+    return too_many(pixels, name) or found
 
 
 def lossy(name: str, pixels: Iterable[MaskValue]) -> Problem:
@@ -174,7 +166,7 @@ def other_size(name: str, image: tuple[int, int], mask: tuple[int, int]) -> Prob
 
 def too_many(pixels: Collection[MaskValue], name: str) -> Problem | None:
     """The problem that a mask holds more values than a data set may have classes, or None."""
-    excess = _too_many(pixels)
+    excess = excess_values(pixels)
     if excess is None:
         return None
     return Problem("too many mask values", f"{name}: mask holds more than {MAX_VALUES} values: {excess}")
@@ -191,7 +183,7 @@ def count_values(mask: np.ndarray) -> dict[MaskValue, int]:
     return dict(zip(keys, pixels.tolist(), strict=True))
 
 
-def _too_many(values: Collection[MaskValue]) -> str | None:
+def excess_values(values: Collection[MaskValue]) -> str | None:
     """The values and a guess at their origin, where they are more than a data set may have; else None."""
     found: list[Any] = sorted(values) if len(values) > MAX_VALUES else []
     if not found:
@@ -249,3 +241,15 @@ def raise_problems(inspection: SplitInspection, count: int) -> None:
         shown = [problem.text for problem in inspection.problems.values()]
         listed = "; ".join(shown[:LISTED] + ["..."] * (len(shown) > LISTED))
         raise DataError(f"{len(shown)} of {count} pairs cannot be used: {listed}")
+
+
+def places_to_json(places: np.ndarray) -> JSON:
+    """(n, 2) pixels as lists; (n, 3) voxels, of which there are many, as text."""
+    return places.tolist() if places.shape[1] == 2 else b64encode(places.astype("<u2").tobytes()).decode()
+
+
+def places_from_json(value: JSON) -> np.ndarray:
+    """(n, 2) or (n, 3) int64."""
+    if isinstance(value, list):
+        return np.array(value)
+    return np.frombuffer(b64decode(value), "<u2").reshape(-1, 3).astype(np.int64)

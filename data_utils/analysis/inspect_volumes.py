@@ -2,14 +2,24 @@
 
 import zlib
 from collections import Counter
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from data_utils.analysis.inspect import ClassLocations, Inspection, Problem, count_values, too_many
-from data_utils.analysis.volume_findings import VolumeLook
+from data_utils.analysis.inspect import (
+    ClassLocations,
+    Inspection,
+    Problem,
+    SplitInspection,
+    count_values,
+    too_many,
+)
+from data_utils.analysis.volume_findings import VolumeFindings
 from data_utils.image_io.formats import VolumeFile
+from data_utils.image_io.volume_formats import Spacing
 from data_utils.image_io.volumes import read_label_volume, read_volume, same_grid
 from data_utils.sources.records import Record
+from runtime.cache import JSON
 from runtime.errors import DataError
 from unet.config import IGNORE_INDEX, MaskValue
 
@@ -18,7 +28,58 @@ LOCATIONS = 1000  # voxels of each value that are remembered, for patches around
 FOREGROUND = 10_000  # values of labelled voxels of a volume that CT's statistics are made of
 
 
-def inspect_volume(record: Record) -> Inspection | Problem:
+@dataclass(frozen=True)
+class VolumeInspection(Inspection):
+    """What one look at a volume finds, of sizes (D, H, W), with some voxels of each class.
+
+    Args:
+        spacing: (z, y, x) in mm.
+        foreground: values of some labelled voxels, (n, C) float32.
+    """
+
+    spacing: Spacing = (1.0, 1.0, 1.0)
+    foreground: np.ndarray = field(default_factory=lambda: np.empty((0, 1), np.float32))
+
+
+@dataclass
+class VolumeSplitInspection(SplitInspection):
+    """As `SplitInspection`, with sizes (N, 3), and what else is known of volumes."""
+
+    axes = "depth x height x width"
+    dims = 3
+
+    _spacings: dict[int, Spacing] = field(default_factory=dict)
+    _foregrounds: dict[int, np.ndarray] = field(default_factory=dict)
+    stored: VolumeFindings | None = None  # by an earlier run
+
+    @property
+    def volumes(self) -> VolumeFindings:
+        """What else is known."""
+        if self.stored is not None:
+            return self.stored
+        spacings = np.zeros((len(self.sizes), 3))
+        for i, spacing in self._spacings.items():
+            spacings[i] = spacing
+        return VolumeFindings.of(spacings, list(self._foregrounds.values()))
+
+    def add(self, i: int, found: VolumeInspection) -> None:  # type: ignore[override]  # of volumes only
+        super().add(i, found)
+        self._spacings[i], self._foregrounds[i] = found.spacing, found.foreground
+
+    def spacings(self) -> list[tuple[float, ...]]:
+        return [tuple(spacing) for spacing in self.volumes.spacings.tolist() if any(spacing)]
+
+    def to_json(self) -> JSON:
+        return super().to_json() | {"volumes": self.volumes.to_json()}
+
+    @classmethod
+    def from_json(cls, value: JSON) -> "VolumeSplitInspection":
+        inspection = super().from_json(value)
+        inspection.stored = VolumeFindings.from_json(value["volumes"])
+        return inspection
+
+
+def inspect_volume(record: Record, *, has_classes: bool = True) -> VolumeInspection | Problem:
     """All of image and label: whether they fit, values of the label and some places of each, values at some."""
     name, image, label = record["name"], record["image"], record["target"]
     assert isinstance(image, VolumeFile) and isinstance(label, VolumeFile)
@@ -42,14 +103,23 @@ def inspect_volume(record: Record) -> Inspection | Problem:
     pixels: Counter[MaskValue] = Counter()
     for found in counts:
         pixels.update(found)
-    problem = too_many(pixels, name)
+    problem = too_many(pixels, name) if has_classes else None
     if problem:
         return problem
     rng = np.random.default_rng(zlib.crc32(repr((name, header.size)).encode()))  # the same on every start
     locations: ClassLocations = {value: _some(values, value, counts, LOCATIONS, rng) for value in sorted(pixels)}
     z, y, x = _some(values, None, counts, FOREGROUND, rng).T
-    look = VolumeLook(header.spacing, voxels[z, y, x].astype(np.float32))
-    return Inspection(header.size, of_label.size, header.dtype, "numbers", dict(pixels), locations, look)
+    foreground = voxels[z, y, x].astype(np.float32)
+    return VolumeInspection(
+        size=header.size,
+        mask_size=of_label.size,
+        mode=header.dtype,
+        kind="numbers",
+        pixels=dict(pixels),
+        class_locations=locations,
+        spacing=header.spacing,
+        foreground=foreground,
+    )
 
 
 def _some(

@@ -17,27 +17,28 @@ from runtime.errors import DataError
 LOCATIONS = 64  # pixels of each class that are remembered, for crops around them
 
 
-def inspect_in_windows(record: Record) -> Inspection | Problem:
+def inspect_in_windows(record: Record, *, has_classes: bool = True) -> Inspection | Problem:
     """As `inspect`; of a large image's mask also some pixels of each value, (n, 2) as (row, column)."""
     name = record["name"]
     with large_regions(record["image"]) as image:
         if image is None or _is_in_memory(record["target"]):
-            return inspect(record)
+            return inspect(record, has_classes=has_classes)
         try:
             with regions_of(record["target"]) as mask:
                 if not same_proportions(image.size, mask.size):
                     return other_size(name, image.size, mask.size)
                 first = np.asarray(image.read(0, 1))
-                found = _look(mask, image.size, f"{first.dtype} x {first[0, 0].size}", name)
+                mode = f"{first.dtype} x {first[0, 0].size}"
+                found = _look(mask, image.size, mode, name, has_classes=has_classes)
                 jpeg = str(record["target"]).lower().endswith((".jpg", ".jpeg"))
-                if jpeg and isinstance(found, Inspection) and len(found.pixels) > 2:
+                if has_classes and jpeg and isinstance(found, Inspection) and len(found.pixels) > 2:
                     return lossy(name, found.pixels)
                 return found
         except DataError as error:
             return Problem("cannot be read in windows", f"{name}: {error}; store large masks as tiled TIFF")
 
 
-def _look(mask: Regions, size: tuple[int, int], mode: str, name: str) -> Inspection | Problem:
+def _look(mask: Regions, size: tuple[int, int], mode: str, name: str, *, has_classes: bool) -> Inspection | Problem:
     pixels: Counter = Counter()
     parts: dict[Any, list] = defaultdict(list)
     coloured = False
@@ -45,7 +46,7 @@ def _look(mask: Regions, size: tuple[int, int], mode: str, name: str) -> Inspect
         part, coloured, _ = decode_mask(band, name)
         counts, keys = count_values(part), pack(part).ravel()
         pixels.update(counts)
-        problem = too_many(pixels, name)
+        problem = too_many(pixels, name) if has_classes else None
         if problem:
             return problem
         for value, count in counts.items():

@@ -3,24 +3,13 @@
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
-from data_utils.analysis.inspect import (
-    Inspection,
-    Problem,
-    SplitInspection,
-    find_unknown,
-    inspect,
-    inspect_split,
-    total_pixels,
-)
-from data_utils.analysis.inspect_volumes import inspect_volume
-from data_utils.analysis.inspect_windows import inspect_in_windows
+from data_utils.analysis.inspect import Inspection, Problem, SplitInspection, find_unknown, total_pixels
 from data_utils.analysis.label_warnings import label_warnings
+from data_utils.analysis.looks import Look, inspect_split, look_at
 from data_utils.class_map import named_classes, show
 from data_utils.config import DataConfig
-from data_utils.image_io.formats import ImageSource, VolumeFile
-from data_utils.image_io.reader import read_image
-from data_utils.image_io.regions import bands, large_regions
 from data_utils.sources.load import load_records
 from data_utils.sources.records import Record, Records, annotation_summaries
 from data_utils.targets import TARGETS
@@ -44,17 +33,17 @@ def check_data(config: DataConfig) -> tuple[str, int]:
     inspected: list[tuple[SplitInspection, Records]] = []
     channels: dict[int, list[str]] = defaultdict(list)
     for what, records in splits.items():
-        windows = config.may_crop and what == "training"
-
-        def look(record: Record, windows: bool = windows) -> Inspection | Problem:
-            return inspect_fully(record, channels, windows)
-
+        has_classes, windows = TARGETS[config.task].has_classes, config.may_crop and what == "training"
+        look = look_at(records, has_classes=has_classes, windows=windows)
         try:
-            inspected.append((inspect_split(records, f"reading {what} files", look), records))
+            inspection = inspect_split(records, f"reading {what} files", look, partial(inspect_fully, look, channels))
+            inspected.append((inspection, records))
         except DataError as error:
             problems["too many mask values"].append(str(error))
-    kind = "volumes" if train.dims == 3 else "images"
-    lines = [f"{config.dataset}: " + ", ".join(f"{len(records)} {what} {kind}" for what, records in splits.items())]
+    look = look_at(train)
+    lines = [
+        f"{config.dataset}: " + ", ".join(f"{len(records)} {what} {look.kind}" for what, records in splits.items())
+    ]
     lines += describe_annotations(train, val)
     try:
         found = total_pixels(inspected)
@@ -70,7 +59,7 @@ def check_data(config: DataConfig) -> tuple[str, int]:
         if any(inspection.contents for inspection, _ in inspected):  # else no mask can be read, which is said of each
             problems["classes"].append(str(error))
         found, names, warnings = {}, {}, ()
-    problems["number of channels"] += odd_channels(channels, volumes=train.dims == 3)
+    problems["number of channels"] += odd_channels(channels, grey_fits=look.grey_fits)
     for inspection, _ in inspected:
         for problem in inspection.problems.values():
             problems[problem.kind].append(problem.text)
@@ -105,33 +94,22 @@ def list_problems(problems: dict[str, list[str]]) -> list[str]:
     return lines
 
 
-def inspect_fully(record: Record, channels: dict[int, list[str]], windows: bool) -> Inspection | Problem:
-    """As `inspect`, and the image decoded too; its name is added to those with as many channels."""
-    is_volume = isinstance(record["image"], VolumeFile)
-    found = inspect_volume(record) if is_volume else inspect_in_windows(record) if windows else inspect(record)
+def inspect_fully(look: Look, channels: dict[int, list[str]], record: Record) -> Inspection | Problem:
+    """What a look at a record finds, and its image decoded too; its name is added to those with as many channels."""
+    found = look.inspect(record)
     if isinstance(found, Problem):
         return found
     try:
-        volume = found.volume
-        count = volume.foreground.shape[1] if volume else count_channels(record["image"], record["name"], windows)
+        count = look.count_channels(record, found)
     except DataError as error:
         return Problem("image cannot be read", str(error))
     channels[count].append(record["name"])
     return found
 
 
-def count_channels(source: ImageSource, name: str, windows: bool) -> int:
-    """Decode all of an image, with `windows` a large one in bands; how many channels it has."""
-    if windows:
-        with large_regions(source) as regions:
-            if regions is not None:
-                return max(read_image(band, name).shape[2] for _, band in bands(regions))
-    return read_image(source, name).shape[2]
-
-
-def odd_channels(channels: dict[int, list[str]], *, volumes: bool) -> list[str]:
-    """A line for each record whose channels differ from most; a grey image goes with any other number of channels."""
-    colour = {count: names for count, names in channels.items() if volumes or count > 1}
+def odd_channels(channels: dict[int, list[str]], *, grey_fits: bool) -> list[str]:
+    """A line for each record whose channels differ from most; where `grey_fits`, one channel goes with any number."""
+    colour = {count: names for count, names in channels.items() if count > 1 or not grey_fits}
     usual = max(colour, key=lambda count: len(colour[count]), default=1)
     odd = [(name, count) for count, names in colour.items() if count != usual for name in names]
     return [f"{name}: has {count} channels, most others have {usual}" for name, count in sorted(odd)]
@@ -150,19 +128,15 @@ def describe(inspections: Sequence[SplitInspection], found: dict, names: dict) -
     for inspection in inspections:
         sizes.update(map(tuple, inspection.sizes[inspection.sizes.any(axis=1)].tolist()))
         modes.update(inspection.modes)
-    axes = "depth x height x width" if any(inspection.volumes for inspection in inspections) else "height x width"
-    lines = [f"sizes ({axes}): {most_common(sizes)}"] if sizes else []
-    spacings = Counter(
-        tuple(f"{side:.3g}" for side in spacing)
-        for inspection in inspections
-        if inspection.volumes
-        for spacing in inspection.volumes.spacings.tolist()
-        if any(spacing)
-    )
+    lines = [f"sizes ({inspections[0].axes}): {most_common(sizes)}"] if sizes else []
+    spacings: Counter = Counter()
+    for inspection in inspections:
+        for spacing in inspection.spacings():
+            spacings[tuple(f"{side:.3g}" for side in spacing)] += 1
     lines += [f"spacings in mm along z, y, x: {most_common(spacings)}"] if spacings else []
     lines += ["image modes: " + ", ".join(f"{mode}: {count}" for mode, count in modes.most_common())] if modes else []
     total = sum(found.values())
-    lines += ["classes: mask value, pixels"] if found else []
-    for value, count in sorted(found.items()):
+    lines += ["classes: mask value, pixels"] if found and names else []
+    for value, count in sorted(found.items()) if names else ():
         lines.append(f"  {show([value]):>8}  {100 * count / total:7.3f} %  {names.get(value, '(no class)')}")
     return lines

@@ -1,7 +1,7 @@
 """What inspection finds in volumes only: spacings, and the statistics for their normalisation."""
 
-from base64 import b64decode, b64encode
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,13 +16,6 @@ from runtime.errors import DataError
 PERCENTILES = 0.5, 99.5  # of labelled voxels, which CT is clipped to (nnU-Net's)
 ANISOTROPIC = 3  # times the finest spacing is coarse
 COARSE_PERCENTILE = 10  # of the spacings along a coarse axis, lest most volumes lose slices (nnU-Net's)
-
-
-class VolumeLook(NamedTuple):
-    """Of one volume: spacing (z, y, x) in mm, values of some labelled voxels, (n, C) float32."""
-
-    spacing: Spacing
-    foreground: np.ndarray
 
 
 class Foreground(NamedTuple):
@@ -48,12 +41,8 @@ class VolumeFindings:
     foreground: Foreground | None
 
     @classmethod
-    def of(cls, looks: dict[int, VolumeLook], count: int) -> "VolumeFindings":
-        """The findings from looking at some of `count` records."""
-        spacings = np.zeros((count, 3))
-        for i, look in looks.items():
-            spacings[i] = look.spacing
-        values = [look.foreground for look in looks.values()]
+    def of(cls, spacings: np.ndarray, values: Sequence[np.ndarray]) -> "VolumeFindings":
+        """The findings of `spacings` (N, 3), and of `values` (n, C) of labelled voxels of each usable record."""
         foreground = None
         if len({part.shape[1] for part in values}) == 1 and any(map(len, values)):
             every = np.concatenate(values)
@@ -105,15 +94,3 @@ def target_spacing(spacings: np.ndarray) -> Spacing:
         target[coarsest] = max(finer, np.delete(target, coarsest).max())
     z, y, x = (float(f"{side:.6g}") for side in target)  # affines hold more digits than they know
     return z, y, x
-
-
-def places_to_json(places: np.ndarray) -> JSON:
-    """(n, 2) pixels as lists; (n, 3) voxels, of which there are many, as text."""
-    return places.tolist() if places.shape[1] == 2 else b64encode(places.astype("<u2").tobytes()).decode()
-
-
-def places_from_json(value: JSON) -> np.ndarray:
-    """(n, 2) or (n, 3) int64."""
-    if isinstance(value, list):
-        return np.array(value)
-    return np.frombuffer(b64decode(value), "<u2").reshape(-1, 3).astype(np.int64)

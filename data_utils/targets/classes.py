@@ -24,6 +24,7 @@ class ClassReader(MaskReader):
     class_pixels: tuple[int, ...] = ()
 
     target = ClassTarget
+    has_classes = True
 
     @classmethod
     def of_values(cls, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig) -> "ClassReader":

@@ -70,7 +70,7 @@ def _predicted(info: DatasetInfo, index: int, predictor: Predictor) -> tuple[str
     if info.val.records.dims == 3:
         voxels, header = read_volume(record["image"], name)
         truth = info.reader.read_volume(record, header).main
-        at, pred = busiest_voxel(truth), predictor.mask(record["image"], name)
+        at, pred = busiest_voxel(truth), predictor.mask(record["image"], name).astype(truth.dtype, copy=False)
         image = orthogonal_slices(voxels, at, header.spacing)
         truth, pred = (orthogonal_slices(labels, at, header.spacing, fill=unknown) for labels in (truth, pred))
         return name, image, truth, pred

@@ -1,0 +1,173 @@
+"""How the records of a data set are looked at before the first step: as images or as volumes."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import ClassVar
+
+from data_utils.analysis.inspect import (
+    MAX_VALUES,
+    Inspection,
+    Problem,
+    SplitInspection,
+    excess_values,
+    inspect,
+)
+from data_utils.analysis.inspect_volumes import VolumeInspection, VolumeSplitInspection, inspect_volume
+from data_utils.analysis.inspect_windows import inspect_in_windows
+from data_utils.analysis.normalization import Normalization, measure_normalization
+from data_utils.config import DataConfig
+from data_utils.image_io.reader import read_image
+from data_utils.image_io.regions import bands, large_regions
+from data_utils.sources.records import Record, Records
+from runtime.console import track
+from runtime.errors import DataError
+from runtime.parallel import CHUNK, map_indices
+from unet.config import MaskValue
+
+
+class Look(ABC):
+    """A way to look at records.
+
+    Args:
+        has_classes: whether the values of masks are classes: few, and not smoothed.
+
+    Attributes:
+        kind: what the records are.
+        inspection: what is known of all of them.
+        chunk: how many of them a thread takes at a time.
+        grey_fits: whether an image of one channel goes with those of several.
+    """
+
+    kind: ClassVar[str]
+    inspection: ClassVar[type[SplitInspection]]
+    chunk: ClassVar[int]
+    grey_fits: ClassVar[bool]
+
+    def __init__(self, *, has_classes: bool) -> None:
+        self.has_classes = has_classes
+
+    @property
+    def key(self) -> tuple[bool, ...]:
+        """What the findings depend on beside the files."""
+        return (False,) if self.has_classes else (False, False)
+
+    @abstractmethod
+    def inspect(self, record: Record) -> Inspection | Problem:
+        """What there is to know of a record."""
+
+    @abstractmethod
+    def count_channels(self, record: Record, found: Inspection) -> int:
+        """How many channels its image has, all of which is decoded."""
+
+    @abstractmethod
+    def check_settings(self, config: DataConfig) -> None:
+        """DataError for settings that do not suit such records."""
+
+    @abstractmethod
+    def normalization(self, records: Records, inspection: SplitInspection, config: DataConfig) -> Normalization:
+        """How the images are normalised."""
+
+
+class ImageLook(Look):
+    """Headers of images, and all of their masks.
+
+    Args:
+        windows: whether large images are looked at in windows.
+    """
+
+    kind = "images"
+    inspection = SplitInspection
+    chunk = CHUNK
+    grey_fits = True
+
+    def __init__(self, *, has_classes: bool, windows: bool = False) -> None:
+        super().__init__(has_classes=has_classes)
+        self.windows = windows
+
+    @property
+    def key(self) -> tuple[bool, ...]:
+        return (self.windows,) if self.has_classes else (self.windows, False)
+
+    def inspect(self, record: Record) -> Inspection | Problem:
+        look = inspect_in_windows if self.windows else inspect
+        return look(record, has_classes=self.has_classes)
+
+    def count_channels(self, record: Record, found: Inspection) -> int:
+        if self.windows:
+            with large_regions(record["image"]) as regions:
+                if regions is not None:
+                    return max(read_image(band, record["name"]).shape[2] for _, band in bands(regions))
+        return read_image(record["image"], record["name"]).shape[2]
+
+    def check_settings(self, config: DataConfig) -> None:
+        if config.normalization:
+            raise DataError(
+                f"--normalization {config.normalization} is for volumes, and the data are images; leave it out"
+            )
+
+    def normalization(self, records: Records, inspection: SplitInspection, config: DataConfig) -> Normalization:
+        return measure_normalization(records, config, inspection.problems)
+
+
+class VolumeLook(Look):
+    """All of the volumes and their labels."""
+
+    kind = "volumes"
+    inspection = VolumeSplitInspection
+    chunk = 1
+    grey_fits = False
+
+    def inspect(self, record: Record) -> Inspection | Problem:
+        return inspect_volume(record, has_classes=self.has_classes)
+
+    def count_channels(self, record: Record, found: Inspection) -> int:
+        assert isinstance(found, VolumeInspection)
+        return found.foreground.shape[1]
+
+    def check_settings(self, config: DataConfig) -> None:
+        if config.image_size or config.scale != 1:
+            raise DataError(
+                "--image-size and --scale are for images; volumes are resampled to the median of their spacings"
+            )
+
+    def normalization(self, records: Records, inspection: SplitInspection, config: DataConfig) -> Normalization:
+        assert isinstance(inspection, VolumeSplitInspection)
+        return inspection.volumes.normalization(records.modality, config)
+
+
+def look_at(records: Records, *, has_classes: bool = True, windows: bool = False) -> Look:
+    """The way to look at these records; `windows` says whether large images are looked at in windows."""
+    if records.dims == 3:
+        return VolumeLook(has_classes=has_classes)
+    return ImageLook(has_classes=has_classes, windows=windows)
+
+
+def inspect_split(
+    records: Records,
+    title: str,
+    look: Look | None = None,
+    inspect_record: Callable[[Record], Inspection | Problem] | None = None,
+) -> SplitInspection:
+    """What a look at all records finds, in threads, with a progress bar.
+
+    Args:
+        look: by default the one that suits the records.
+        inspect_record: looks at one of them, by default as `look` does.
+
+    Raises DataError only for masks that hold too many values together.
+    """
+    look = look or look_at(records)
+    inspect_record = inspect_record or look.inspect
+    inspection = look.inspection.of_count(len(records))
+    distinct: dict[str, set[MaskValue]] = {"numbers": set(), "greys": set(), "colours": set()}
+    looks = map_indices(lambda i: inspect_record(records[i]), len(records), look.chunk)
+    for i, found in enumerate(track(looks, len(records), title)):
+        if isinstance(found, Problem):
+            inspection.problems[i] = found
+            continue
+        inspection.add(i, found)
+        distinct[found.kind].update(found.pixels)
+        excess = excess_values(distinct[found.kind]) if look.has_classes else None
+        if excess:
+            raise DataError(f"the masks up to {records[i]['name']} hold more than {MAX_VALUES} values: {excess}")
+    return inspection

@@ -29,6 +29,7 @@ from runtime.cli import run_script
 from runtime.console import say, say_error, track
 from runtime.device import upload
 from runtime.distributed import barrier_without_timeout, on_main
+from runtime.errors import SettingsError
 from runtime.files import replaced_file
 from runtime.launch import check_launch, compile_networks, process_group_options, start_process
 from runtime.signals import exit_on_sigterm
@@ -89,6 +90,8 @@ def main() -> None:
         overlap=args.overlap,
         tta=args.tta,
     )
+    if args.boundary and not predictor.task.has_boundaries:
+        raise SettingsError(f"--boundary: the model's task, {predictor.task.name}, has no classes; leave the flag out")
     compile_networks(accelerator, predictor.networks)
     extensions = (MASK, *[OVERLAY] * args.overlay, *[PROBABILITIES] * args.probabilities)
     encoder = new_encoder(predictor.config)

@@ -65,7 +65,8 @@ class PagePredictor:
                 raise problem
             written = job.file(MASK)
             mask = self.encoder.reader.of_mask(read_mask(written, file.name), file.name).main
-            return prediction_html(read_image(file, file.name), mask, self.encoder), str(written)
+            shades = self.encoder.shades(mask)
+            return prediction_html(read_image(file, file.name), shades, self.encoder), str(written)
         except ERRORS_OF_ONE_FILE as error:
             line = str(error).replace(str(file), file.name)  # a visitor knows its name, not where it lies here
             return f'<p role="alert">{escape(line)}</p>', None

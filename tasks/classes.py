@@ -101,6 +101,7 @@ class Classes(Task):
     compared_by = "mean IoU"
     target = ClassTarget
     terms = 2  # of the pixels and of the regions
+    has_boundaries = True
 
     def __post_init__(self) -> None:
         weights = torch.ones(len(self.names)) if self.weights is None else self.weights.float()

@@ -79,12 +79,14 @@ class Task(ABC):
         compared_by: what `Scores.comparison` is called.
         target: the kind of its targets.
         terms: how many terms its loss has, T.
+        has_boundaries: whether its predictions are classes, whose boundaries can be scored.
     """
 
     name: ClassVar[str]
     compared_by: ClassVar[str]
     target: ClassVar[type[Target]]
     terms: ClassVar[int]
+    has_boundaries: ClassVar[bool] = False
 
     @property
     @abstractmethod

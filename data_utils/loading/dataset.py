@@ -9,36 +9,14 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from data_utils.analysis.dataset_info import DatasetInfo, Split
-from data_utils.image_io.reader import check_sizes
-from data_utils.image_io.regions import regions_of
 from data_utils.loading.batch_sampler import Slot
-from data_utils.loading.crop import crop_around, crop_window
-from data_utils.loading.decoded_cache import DecodedSplit, Sample, decode_once
+from data_utils.loading.decoded_cache import Sample, decode_once
 from data_utils.loading.draws import Draw, draw, pack_draws
-from data_utils.loading.image_input import ImageInput
-from data_utils.loading.volume_input import VolumeInput
-from data_utils.sources.records import Record
-from data_utils.targets.reader import TargetReader
+from data_utils.loading.samples import new_samples
 from runtime.cache import digest
 from runtime.errors import DataError
 from tasks.target import Target
 from unet.config import Preprocess
-
-
-def decode_image(record: Record, preprocess: Preprocess, channels: int, reader: TargetReader, fit: bool) -> Sample:
-    """Image (C, h, w) at the network's input size; target (H, W) at its own, or at (h, w) to fit it.
-
-    Raises DataError where image and target are not of the same proportions.
-    """
-    image = ImageInput.read(record["image"], preprocess, channels, record["name"])
-    return image.whole(), reader.read(record, image.regions.size, image.size if fit else None)
-
-
-def decode_volume(record: Record, preprocess: Preprocess, channels: int, reader: TargetReader, fit: bool) -> Sample:
-    """As `decode_image`: (C, d, h, w) float32, (D, H, W). Raises DataError where sizes differ in voxels."""
-    volume = VolumeInput.read(record["image"], preprocess, channels, record["name"])
-    target = reader.read_volume(record, volume.header, volume.size if fit else None)
-    return volume.whole(), target
 
 
 class SegmentationDataset(Dataset):
@@ -56,14 +34,8 @@ class SegmentationDataset(Dataset):
     def __init__(self, split: Split, info: DatasetInfo, preprocess: Preprocess) -> None:
         self.split, self.config, self.preprocess = split, info.config, preprocess
         self.channels, self.reader, self.target = info.channels, info.reader, info.reader.target
-        # of what the network is shown: of volumes, which a model may want prepared in another way, not of the files
-        mean, std = info.normalization[:2]
-        if split.records.dims == 3:
-            mean, std = preprocess.mean or (0.0,) * self.channels, preprocess.std or (1.0,) * self.channels
-        self.fill = np.asarray(mean, dtype=np.float32)  # (C,) pixel value of padding
-        self.std = np.asarray(std, dtype=np.float32)
-        self.decode = decode_volume if split.records.dims == 3 else decode_image
-        self.decoded: DecodedSplit | None = None
+        self.samples = new_samples(split, info, preprocess, fit_targets=self.fit_targets)
+        self.fill, self.std = self.samples.mean, self.samples.std  # (C,); padding has the mean value
 
     def __len__(self) -> int:
         return len(self.split)
@@ -82,11 +54,7 @@ class SegmentationDataset(Dataset):
 
     def sample(self, slot: Slot) -> Sample:
         """Image (C, *size), and its target."""
-        return self._decode(slot.index) if self.decoded is None else self.decoded[slot.index]
-
-    def _decode(self, index: int) -> Sample:
-        record = self.split.records[index]
-        return self.decode(record, self.preprocess, self.channels, self.reader, self.fit_targets)
+        return self.samples[slot.index]
 
     def cache(self) -> None:
         """Decode all samples once, unless an earlier run has done so. Raises DataError if the disk is full."""
@@ -95,12 +63,12 @@ class SegmentationDataset(Dataset):
         resampled = (seen.spacing, seen.clip, seen.standardize, None if spacings is None else spacings.tobytes())
         content = self.split.records.digest
         key = content and digest(type(self).__name__, how, resampled, content, *self.reader.key, self.split.bad)
-        self.decoded = decode_once(self._decode_good, len(self), self.target, key, self.config.skipped_errors)
+        self.samples.decoded = decode_once(self._decode_good, len(self), self.target, key, self.config.skipped_errors)
 
     def _decode_good(self, index: int) -> Sample:
         if index in self.split.bad:
             raise DataError(self.split.bad[index])
-        return self._decode(index)
+        return self.samples.decode(index)
 
 
 class TrainingDataset(SegmentationDataset):
@@ -112,39 +80,10 @@ class TrainingDataset(SegmentationDataset):
     fit_targets = True
 
     def sample(self, slot: Slot) -> Sample:
-        crop_size = self.config.crop_size
-        if crop_size is None:
+        if self.config.crop_size is None:
             return super().sample(slot)
         rng = np.random.default_rng([self.config.seed, slot.epoch, slot.index, 1])
-        is_volume, locations = self.split.records.dims == 3, self.split.class_locations.get(slot.index)
-        if self.decoded is None and locations is not None and not is_volume:
-            return self._window(self.split.records[slot.index], crop_size, locations, rng)
-        image, target = super().sample(slot)
-        if is_volume:  # where its classes are is known: of the file no more is read than the crop
-            own_size = tuple(self.split.sizes[slot.index].tolist())
-            window = crop_around(locations or [], own_size, target.shape, crop_size, rng)
-        else:
-            unknown = target.unknown_value(target.names()[0])
-            window = crop_window(target.main, unknown, crop_size, rng)
-        part = tuple(slice(*side) for side in window)
-        return image[(slice(None), *part)], target.at(part)
-
-    def _window(
-        self, record: Record, crop_size: Sequence[int], locations: list[np.ndarray], rng: np.random.Generator
-    ) -> Sample:
-        """A random crop of a large image and of its target; no more is read of either."""
-        name = record["name"]
-        with regions_of(record["image"]) as regions, self.reader.open_window(record) as target:
-            check_sizes(name, regions.size, target.size)  # they may have changed since they were looked at
-            image = ImageInput(regions, self.preprocess, self.channels, name)
-            window = crop_around(locations, target.size, image.size, tuple(crop_size), rng)
-            return image.window(window), target.read(image.size, window)
-
-    def _spacing(self, index: int) -> tuple[float, ...] | None:
-        """(z, y, x) in mm of a volume as the network sees it, None of images."""
-        if self.split.spacings is None:
-            return None
-        return self.preprocess.spacing or tuple(self.split.spacings[index].tolist())
+        return self.samples.crop(slot.index, self.config.crop_size, rng)
 
     def __getitem__(self, slot: Slot) -> tuple[Tensor, Target, Draw, tuple[int, int], str | None]:
         image, target, problem = self.read(slot)
@@ -156,7 +95,7 @@ class TrainingDataset(SegmentationDataset):
             seed=self.config.seed,
             size=slot.shape,
             channels=self.channels,
-            spacing=self._spacing(slot.index),
+            spacing=self.samples.spacing(slot.index),
         )
         return _tensor(image), target.map(_tensor), drawn, (slot.epoch, slot.index), problem
 

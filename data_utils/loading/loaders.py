@@ -84,11 +84,11 @@ def build_loaders(
     records = info.train.records
     if isinstance(records, StreamRecords):  # every lane of this process, and each lane's groups side by side
         records.open_groups = split.micro_batch_size * split.accumulation * SIDE_BY_SIDE
-    if info.config.cache or records.dims == 3:  # patches of volumes are read by window
+    if info.config.cache or train.samples.are_cached:
         train.cache()
         val.cache()
     sampler = TrainingSampler(shapes.train, split, info.config.seed, steps, records.group_sizes)
-    together = 1 if records.dims == 3 else pixels_per_batch(device)  # volumes are computed one by one
+    together = pixels_per_batch(device) if val.samples.share_batches else 1
     val_sampler = EvaluationSampler(shapes.val, together, split.processes)
     return (
         _loader(train, sampler, collate_training, num_workers, device),

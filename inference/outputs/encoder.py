@@ -39,6 +39,10 @@ class MaskEncoder(ABC):
     def check_volume(self, name: str) -> None:
         """ImageError, with `name`, where masks of volumes cannot hold the values."""
 
+    def shades(self, rows: np.ndarray) -> np.ndarray:
+        """A prediction (H, W) as uint8 indices of `colors`, 0 where nothing is drawn on an image."""
+        return rows
+
     def overlay(self, image: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """A uint8 image (H, W, 3) with its prediction (H, W) drawn on it."""
         return overlay(image, rows, self.colors)

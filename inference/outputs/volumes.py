@@ -52,7 +52,7 @@ class VolumeWriter:
                 write_volume(files[PROBABILITIES], kept, job.volume)
             if OVERLAY in files:
                 voxels, header = read_volume(job.volume, job.name)
-                page = volume_page(voxels, mask, self.encoder.colors, header.spacing)
+                page = volume_page(voxels, self.encoder.shades(mask), self.encoder.colors, header.spacing)
                 Image.fromarray(page).save(files[OVERLAY], "png")
             write_volume(files[MASK], self.encoder.encode(mask), job.volume)
         return mask

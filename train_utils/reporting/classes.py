@@ -21,6 +21,9 @@ class ClassSection(Section):
     """What reports show of `tasks.classes`."""
 
     task_name = "Semantic segmentation"
+    tags = ("semantic-segmentation",)
+    mask_values = "class indices"
+    flags = ("loss", "class_weights")
     curves = {"Validation scores": {"mean IoU": "eval/mean_iou", "mean Dice": "eval/mean_dice"}}  # noqa: RUF012
     compared = ("eval/mean_iou", "eval/mean_dice", "eval/loss")
     views_hint = "Errors: wrong pixels are red, ignored ones light grey, right ones dark."

@@ -12,8 +12,8 @@ from train_utils.reporting.section import Metric, Section
 from train_utils.settings.record import RunSettings
 from train_utils.settings.starting_point import OF_ENCODER
 
+DATA_FLAGS = ("epochs", "max_steps", "batch_size", "image_size", "scale", "crop_size", "augment")
 TRAINING = (
-    *("epochs", "max_steps", "batch_size", "image_size", "scale", "crop_size", "augment", "loss", "class_weights"),
     *("optimizer", "learning_rate", "weight_decay", "schedule", "warmup_steps", "max_grad_norm", "seed"),
     *("init_from", "base_channels", "depth", "norm", "upsample", "dropout"),
 )
@@ -27,14 +27,15 @@ def model_card(settings: RunSettings, best: Evaluation, section: Section) -> str
     left_out = {"epochs"} if flags.get("max_steps") else set()  # which stands for them
     training = {
         name.replace("_", " "): _without_path(flags[name])
-        for name in TRAINING + OF_ENCODER * bool(settings.encoder)
+        for name in (*DATA_FLAGS, *section.flags, *TRAINING, *OF_ENCODER * bool(settings.encoder))
         if flags.get(name) is not None and name not in left_out
     }
     return render(
         "model_card.md.jinja",
-        card_data=_front_matter(title, dataset, section.task_name, section.metrics(best.scores)).to_yaml(),
+        card_data=_front_matter(title, dataset, section, section.metrics(best.scores)).to_yaml(),
         title=title,
         description=section.description(),
+        mask_values=section.mask_values,
         measured=section.markdown(best.scores).rstrip(),
         encoder=settings.encoder,
         volumes=settings.identity["dims"] == 3,
@@ -46,11 +47,11 @@ def model_card(settings: RunSettings, best: Evaluation, section: Section) -> str
     )
 
 
-def _front_matter(title: str, dataset: str, task_name: str, metrics: Sequence[Metric]) -> ModelCardData:
+def _front_matter(title: str, dataset: str, section: Section, metrics: Sequence[Metric]) -> ModelCardData:
     results = [
         EvalResult(
             task_type="image-segmentation",
-            task_name=task_name,
+            task_name=section.task_name,
             dataset_type=dataset,
             dataset_name=dataset,
             dataset_split="validation",
@@ -64,7 +65,7 @@ def _front_matter(title: str, dataset: str, task_name: str, metrics: Sequence[Me
     return ModelCardData(
         library_name="unet-accelerate",
         pipeline_tag="image-segmentation",
-        tags=["unet", "semantic-segmentation", "image-segmentation"],
+        tags=["unet", *section.tags, "image-segmentation"],
         model_name=title if results else None,
         eval_results=results or None,
     )

@@ -24,13 +24,18 @@ class Section(ABC):
     """The part of reports that knows the task.
 
     Attributes:
-        task_name: what the Hub calls the task.
+        task_name: what the Hub calls the task; its tags there.
+        mask_values: what a mask of the predictor holds.
+        flags: of training, that only this task has.
         curves: title -> {label: record}, at most two in one chart.
         compared: the records that stand beside the hyper-parameters in TensorBoard.
         views_hint: a sentence on the pictures of the worst and best images.
     """
 
     task_name: ClassVar[str]
+    tags: ClassVar[Sequence[str]] = ()
+    mask_values: ClassVar[str]
+    flags: ClassVar[Sequence[str]] = ()
     curves: ClassVar[dict[str, dict[str, str]]]
     compared: ClassVar[Sequence[str]]
     views_hint: ClassVar[str]

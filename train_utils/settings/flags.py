@@ -136,7 +136,7 @@ def _add_model_flags(group: Group) -> None:
 def _add_optimization_flags(group: Group) -> None:
     add = group.add_argument
     add("--max-steps", type=arg.natural, metavar="N", help="optimizer steps, instead of --epochs")
-    patience = "stop after N evaluations without a better mean IoU (default: never)"
+    patience = "stop after N evaluations without a better score (default: never)"
     add("--patience", type=arg.natural, metavar="N", help=patience)
     add("--optimizer", choices=("adamw", "sgd"), default="adamw", help="sgd has momentum 0.9")
     add("--learning-rate", type=arg.positive, default=1e-3, metavar="RATE", help="highest one; it falls to 0")

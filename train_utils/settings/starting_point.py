@@ -209,11 +209,12 @@ def copy_weights(source: UNet, model: UNet) -> str:
         if weight.shape == target[name].shape and not name.startswith(left_out)
     }
     model.load_state_dict(target | fits)
-    fresh = [
-        f"{name} ({_shape(target[name])} here, {_shape(weight)} there)"
-        for name, weight in weights.items()
-        if name not in fits and not name.startswith("encoder.")  # whose filters have been repeated
-    ]
+    fresh = []
+    for name, weight in weights.items():
+        if name.startswith(left_out):
+            fresh.append(f"{name} (of another task)")
+        elif name not in fits and not name.startswith("encoder."):  # whose filters have been repeated
+            fresh.append(f"{name} ({_shape(target[name])} here, {_shape(weight)} there)")
     random = f"; random start for {', '.join(fresh)}" if fresh else ""
     return f"{len(fits)} of {len(weights)} weights copied{random}"
 

@@ -1,0 +1,134 @@
+"""From the records of a split to arrays: an image or volume as a network sees it, and its target."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from data_utils.analysis.dataset_info import DatasetInfo, Split
+from data_utils.image_io.reader import check_sizes
+from data_utils.image_io.regions import regions_of
+from data_utils.image_io.resize import Window
+from data_utils.loading.crop import crop_around, crop_window
+from data_utils.loading.decoded_cache import DecodedSplit, Sample
+from data_utils.loading.image_input import ImageInput
+from data_utils.loading.volume_input import VolumeInput
+from unet.config import Preprocess
+
+
+class Samples(ABC):
+    """The samples of a split, by index.
+
+    Args:
+        fit_targets: whether targets are resized to the network's input, or keep their own size.
+
+    Attributes:
+        are_cached: whether all are decoded before the first step, without --cache too.
+        share_batches: whether several are evaluated in one forward pass.
+        mean, std: (C,) float32, of what the network is shown.
+    """
+
+    are_cached: ClassVar[bool]
+    share_batches: ClassVar[bool]
+
+    def __init__(self, split: Split, info: DatasetInfo, preprocess: Preprocess, *, fit_targets: bool) -> None:
+        self.split, self.reader, self.channels = split, info.reader, info.channels
+        self.preprocess, self.fit_targets = preprocess, fit_targets
+        mean, std = self._statistics(info)
+        self.mean, self.std = np.asarray(mean, dtype=np.float32), np.asarray(std, dtype=np.float32)
+        self.decoded: DecodedSplit | None = None  # where all were decoded before
+
+    @abstractmethod
+    def _statistics(self, info: DatasetInfo) -> tuple[Sequence[float], Sequence[float]]:
+        """Mean and standard deviation of each channel."""
+
+    @abstractmethod
+    def decode(self, index: int) -> Sample:
+        """Image (C, *size) and target, from their files; DataError where they do not go together."""
+
+    @abstractmethod
+    def _window(self, index: int, sample: Sample, crop_size: Sequence[int], rng: np.random.Generator) -> Window:
+        """Where to crop a sample."""
+
+    @abstractmethod
+    def spacing(self, index: int) -> tuple[float, ...] | None:
+        """(z, y, x) in mm of a volume as the network sees it, None of images."""
+
+    def __getitem__(self, index: int) -> Sample:
+        return self.decode(index) if self.decoded is None else self.decoded[index]
+
+    def crop(self, index: int, crop_size: Sequence[int], rng: np.random.Generator) -> Sample:
+        """A random crop of at most `crop_size`."""
+        image, target = self[index]
+        window = self._window(index, (image, target), crop_size, rng)
+        part = tuple(slice(*side) for side in window)
+        return image[(slice(None), *part)], target.at(part)
+
+
+class ImageSamples(Samples):
+    """Images, of which very large ones are read in windows."""
+
+    are_cached = False
+    share_batches = True
+
+    def _statistics(self, info: DatasetInfo) -> tuple[Sequence[float], Sequence[float]]:
+        return info.normalization.mean, info.normalization.std
+
+    def decode(self, index: int) -> Sample:
+        record = self.split.records[index]
+        image = ImageInput.read(record["image"], self.preprocess, self.channels, record["name"])
+        return image.whole(), self.reader.read(record, image.regions.size, image.size if self.fit_targets else None)
+
+    def crop(self, index: int, crop_size: Sequence[int], rng: np.random.Generator) -> Sample:
+        locations = self.split.class_locations.get(index)
+        if self.decoded is not None or locations is None:
+            return super().crop(index, crop_size, rng)
+        record = self.split.records[index]
+        name = record["name"]
+        with regions_of(record["image"]) as regions, self.reader.open_window(record) as target:
+            check_sizes(name, regions.size, target.size)  # they may have changed since they were looked at
+            image = ImageInput(regions, self.preprocess, self.channels, name)
+            window = crop_around(locations, target.size, image.size, tuple(crop_size), rng)
+            return image.window(window), target.read(image.size, window)
+
+    def _window(self, index: int, sample: Sample, crop_size: Sequence[int], rng: np.random.Generator) -> Window:
+        _, target = sample
+        return crop_window(target.main, target.unknown_value(target.names()[0]), tuple(crop_size), rng)
+
+    def spacing(self, index: int) -> None:
+        return None
+
+
+class VolumeSamples(Samples):
+    """Volumes, of whose decoded files no more is read than a patch."""
+
+    are_cached = True
+    share_batches = False
+
+    def _statistics(self, info: DatasetInfo) -> tuple[Sequence[float], Sequence[float]]:
+        # of what the network is shown, which a model may want prepared in another way, not of the files
+        return self.preprocess.mean or (0.0,) * self.channels, self.preprocess.std or (1.0,) * self.channels
+
+    def decode(self, index: int) -> Sample:
+        record = self.split.records[index]
+        volume = VolumeInput.read(record["image"], self.preprocess, self.channels, record["name"])
+        target = self.reader.read_volume(record, volume.header, volume.size if self.fit_targets else None)
+        return volume.whole(), target
+
+    def _window(self, index: int, sample: Sample, crop_size: Sequence[int], rng: np.random.Generator) -> Window:
+        # where its classes are is known: of the file no more is read than the crop
+        _, target = sample
+        own_size = tuple(self.split.sizes[index].tolist())
+        locations = self.split.class_locations.get(index) or []
+        return crop_around(locations, own_size, target.shape, tuple(crop_size), rng)
+
+    def spacing(self, index: int) -> tuple[float, ...]:
+        assert self.split.spacings is not None
+        return self.preprocess.spacing or tuple(self.split.spacings[index].tolist())
+
+
+def new_samples(split: Split, info: DatasetInfo, preprocess: Preprocess, *, fit_targets: bool) -> Samples:
+    """The samples of a split, by what its records are."""
+    kind = VolumeSamples if split.records.dims == 3 else ImageSamples
+    return kind(split, info, preprocess, fit_targets=fit_targets)

@@ -15,6 +15,42 @@ ORDER = (
     "inference",
     "train_utils",
 )  # a package imports only what stands to its left
+# inside a package too: a module imports only what stands in its own row or above; rooms are folders and modules
+ROOMS = {
+    "unet": ("axes norms", "blocks", "config recompute", "backbone", "model"),
+    "tasks": ("target confusion", "task", "step_loss classes"),
+    "data_utils": (
+        "config class_map",
+        "image_io",
+        "visualize visualize_volumes",
+        "sources",
+        "targets",
+        "analysis",
+        "loading",
+        "pack shapes",
+    ),
+    "inference": (
+        "pytorch_unet onnx_network",
+        "models readers tiling",
+        "decoding",
+        "predictor",
+        "outputs",
+        "scoring",
+        "true_masks batches provenance args",
+        "inputs",
+        "pipeline",
+        "export page",
+    ),
+    "train_utils": (
+        "settings",
+        "microbatch preflight schedule optim ema nan_guard sharding sync_batchnorm evaluation run_state",
+        "reporting",
+        "checkpoints",
+        "monitoring",
+        "run_dir",
+        "results",
+    ),
+}
 SCRIPTS = ("train.py", "predict.py", "app.py")
 LAUNCHED = ("train.py", "predict.py")  # by accelerate
 # library: the places that may import it
@@ -96,6 +132,25 @@ def import_cycles(root: Path) -> list[str]:
     return sorted(" <-> ".join(sorted(cycle)) for cycle in cycles)
 
 
+def upward_imports(root: Path) -> list[str]:
+    """One line for each import between the rooms of a package that runs up, and for each room without a place."""
+    problems = []
+    for path, tree in modules(root).items():
+        package, _, below = path.partition("/")
+        room = below.partition("/")[0].removesuffix(".py")
+        if package not in ROOMS or room == "__init__":
+            continue
+        place_of = {name: place for place, names in enumerate(ROOMS[package]) for name in names.split()}
+        if room not in place_of:
+            problems.append(f"{path} has no place")
+            continue
+        for name in sorted(set(imports(tree))):
+            parts = name.split(".")
+            if parts[0] == package and len(parts) > 1 and place_of.get(parts[1], 0) > place_of[room]:
+                problems.append(f"{path} imports {name}")
+    return problems
+
+
 def functions(tree: ast.Module) -> Iterator[ast.FunctionDef]:
     return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
 
@@ -125,6 +180,23 @@ def function_parameters(root: Path, package: str) -> list[str]:
 
 def test_packages_import_only_what_they_may():
     assert wrong_imports(ROOT) == []
+
+
+def test_imports_between_the_rooms_of_a_package_run_one_way():
+    assert upward_imports(ROOT) == []
+
+
+def test_an_import_that_runs_up_is_found(tmp_path):
+    files = {
+        "data_utils/sources/load.py": "from data_utils.loading.crop import crop_window",
+        "data_utils/loading/crop.py": "def f():\n    import data_utils.image_io.resize",
+        "data_utils/utils.py": "",
+    }
+    assert upward_imports(write(tmp_path, files)) == [
+        "data_utils/sources/load.py imports data_utils.loading.crop",
+        "data_utils/sources/load.py imports data_utils.loading.crop.crop_window",
+        "data_utils/utils.py has no place",
+    ]
 
 
 def test_no_module_imports_itself_along_any_way():

@@ -1,4 +1,4 @@
-"""Opening whatever a picture comes in, and one error for what cannot be opened or decoded."""
+"""What a picture comes in, and one error for what cannot be opened or decoded."""
 
 import struct
 import tokenize
@@ -7,12 +7,11 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from io import BytesIO
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
-from PIL import ExifTags, Image, UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError
 
 from runtime.errors import ImageError, UserError
 
@@ -75,38 +74,3 @@ def readable(name: str, *more: type[Exception]) -> Iterator[None]:
         if isinstance(error, Image.DecompressionBombError):
             reason += TOO_LARGE
         raise ImageError(f"{name} cannot be read ({reason})") from error
-
-
-@contextmanager
-def opened(source: ImageSource | None, name: str, page: int = 0) -> Iterator[Image.Image | np.ndarray]:
-    """The picture (and page, of a TIFF) or array of a source, not decoded yet; an array may be mapped from its file.
-
-    An error while it is open becomes an ImageError with `name`.
-    """
-    with readable(name):
-        content = cast(Any, source)
-        if isinstance(source, dict):  # `datasets` with Image(decode=False), or a page of a TIFF
-            page = source.get("page", page)
-            content = source["bytes"] if source.get("bytes") is not None else source["path"]
-        if isinstance(content, EmbeddedImage):
-            content = content.read()
-        if content is None:
-            raise ImageError(f"{name} is missing")
-        if isinstance(content, DrawnMask):
-            yield content.draw()
-        elif isinstance(content, Image.Image | np.ndarray):
-            yield content
-        elif isinstance(content, bytes) and content.startswith(b"\x93NUMPY"):
-            yield np.lib.format.read_array(BytesIO(content), allow_pickle=False)
-        elif isinstance(content, str | Path) and str(content).lower().endswith(".npy"):
-            yield np.lib.format.open_memmap(content, mode="r")
-        else:
-            with Image.open(BytesIO(content) if isinstance(content, bytes) else content) as picture:
-                if page:
-                    picture.seek(page)
-                yield picture
-
-
-def orientation(picture: Image.Image) -> int:
-    """EXIF orientation, 1 for upright."""
-    return picture.getexif().get(ExifTags.Base.Orientation, 1)

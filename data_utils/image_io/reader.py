@@ -1,13 +1,16 @@
 """The one reader of image files: pixels, mask values and sizes, each from one opening of the file."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 from PIL import ExifTags, Image, ImageOps
 from PIL.JpegImagePlugin import JpegImageFile
 
-from data_utils.image_io.formats import TURNED, ImageSource, opened, orientation
+from data_utils.image_io.formats import TURNED, DrawnMask, EmbeddedImage, ImageSource, readable
 from data_utils.image_io.resize import same_proportions
 from data_utils.image_io.tiff import check_pages, is_tiff
 from runtime.errors import DataError, ImageError
@@ -36,6 +39,41 @@ class DecodedMask(NamedTuple):
     values: np.ndarray
     coloured: bool
     jpeg: bool
+
+
+@contextmanager
+def opened(source: ImageSource | None, name: str, page: int = 0) -> Iterator[Image.Image | np.ndarray]:
+    """The picture (and page, of a TIFF) or array of a source, not decoded yet; an array may be mapped from its file.
+
+    An error while it is open becomes an ImageError with `name`.
+    """
+    with readable(name):
+        content = cast(Any, source)
+        if isinstance(source, dict):  # `datasets` with Image(decode=False), or a page of a TIFF
+            page = source.get("page", page)
+            content = source["bytes"] if source.get("bytes") is not None else source["path"]
+        if isinstance(content, EmbeddedImage):
+            content = content.read()
+        if content is None:
+            raise ImageError(f"{name} is missing")
+        if isinstance(content, DrawnMask):
+            yield content.draw()
+        elif isinstance(content, Image.Image | np.ndarray):
+            yield content
+        elif isinstance(content, bytes) and content.startswith(b"\x93NUMPY"):
+            yield np.lib.format.read_array(BytesIO(content), allow_pickle=False)
+        elif isinstance(content, str | Path) and str(content).lower().endswith(".npy"):
+            yield np.lib.format.open_memmap(content, mode="r")
+        else:
+            with Image.open(BytesIO(content) if isinstance(content, bytes) else content) as picture:
+                if page:
+                    picture.seek(page)
+                yield picture
+
+
+def orientation(picture: Image.Image) -> int:
+    """EXIF orientation, 1 for upright."""
+    return picture.getexif().get(ExifTags.Base.Orientation, 1)
 
 
 def read_image(source: ImageSource, name: str = "image", page: int = 0) -> np.ndarray:

@@ -54,7 +54,7 @@ class SegmentationDataset(Dataset):
 
     def sample(self, slot: Slot) -> Sample:
         """Image (C, *size), and its target."""
-        return self.samples[slot.index]
+        return self.samples.load(slot.index)
 
     def cache(self) -> None:
         """Decode all samples once, unless an earlier run has done so. Raises DataError if the disk is full."""
@@ -62,13 +62,14 @@ class SegmentationDataset(Dataset):
         how = (seen.image_size, seen.scale, seen.detect_unit_range, seen.draft, self.channels)
         resampled = (seen.spacing, seen.clip, seen.standardize, None if spacings is None else spacings.tobytes())
         content = self.split.records.digest
-        key = content and digest(type(self).__name__, how, resampled, content, *self.reader.key, self.split.bad)
+        kind = (type(self).__name__, self.target.__name__)
+        key = content and digest(*kind, how, resampled, content, *self.reader.key, self.split.bad)
         self.samples.decoded = decode_once(self._decode_good, len(self), self.target, key, self.config.skipped_errors)
 
     def _decode_good(self, index: int) -> Sample:
         if index in self.split.bad:
             raise DataError(self.split.bad[index])
-        return self.samples.decode(index)
+        return self.samples.load(index)
 
 
 class TrainingDataset(SegmentationDataset):
@@ -80,10 +81,17 @@ class TrainingDataset(SegmentationDataset):
     fit_targets = True
 
     def sample(self, slot: Slot) -> Sample:
-        if self.config.crop_size is None:
-            return super().sample(slot)
+        crop_size = self.config.crop_size
+        if crop_size is None:
+            return self.samples.load(slot.index)
         rng = np.random.default_rng([self.config.seed, slot.epoch, slot.index, 1])
-        return self.samples.crop(slot.index, self.config.crop_size, rng)
+        crop = self.samples.load_crop(slot.index, crop_size, rng)
+        if crop is not None:
+            return crop
+        image, target = self.samples.load(slot.index)
+        window = self.samples.choose_window(slot.index, target, crop_size, rng)
+        part = tuple(slice(*side) for side in window)
+        return image[(slice(None), *part)], target.at(part)
 
     def __getitem__(self, slot: Slot) -> tuple[Tensor, Target, Draw, tuple[int, int], str | None]:
         image, target, problem = self.read(slot)

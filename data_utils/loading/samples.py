@@ -7,13 +7,14 @@ from typing import ClassVar
 import numpy as np
 
 from data_utils.analysis.dataset_info import DatasetInfo, Split
-from data_utils.image_io.reader import check_sizes
-from data_utils.image_io.regions import regions_of
+from data_utils.image_io.reader import check_sizes, decode_image
+from data_utils.image_io.regions import ArrayRegions, regions_of
 from data_utils.image_io.resize import Window
 from data_utils.loading.crop import crop_around, crop_window
 from data_utils.loading.decoded_cache import DecodedSplit, Sample
 from data_utils.loading.image_input import ImageInput
 from data_utils.loading.volume_input import VolumeInput
+from tasks.target import Target
 from unet.config import Preprocess
 
 
@@ -37,33 +38,30 @@ class Samples(ABC):
         self.preprocess, self.fit_targets = preprocess, fit_targets
         mean, std = self._statistics(info)
         self.mean, self.std = np.asarray(mean, dtype=np.float32), np.asarray(std, dtype=np.float32)
-        self.decoded: DecodedSplit | None = None  # where all were decoded before
+        self.decoded: DecodedSplit | None = None  # once all are
 
     @abstractmethod
     def _statistics(self, info: DatasetInfo) -> tuple[Sequence[float], Sequence[float]]:
         """Mean and standard deviation of each channel."""
 
     @abstractmethod
-    def decode(self, index: int) -> Sample:
-        """Image (C, *size) and target, from their files; DataError where they do not go together."""
+    def load(self, index: int) -> Sample:
+        """Image (C, *size) and target, from their files unless they are decoded.
+
+        Raises DataError where they do not go together.
+        """
 
     @abstractmethod
-    def _window(self, index: int, sample: Sample, crop_size: Sequence[int], rng: np.random.Generator) -> Window:
+    def choose_window(self, index: int, target: Target, crop_size: Sequence[int], rng: np.random.Generator) -> Window:
         """Where to crop a sample."""
+
+    def load_crop(self, index: int, crop_size: Sequence[int], rng: np.random.Generator) -> Sample | None:
+        """A random crop of a sample of which no more is to be read; None where all of it is."""
+        return None
 
     @abstractmethod
     def spacing(self, index: int) -> tuple[float, ...] | None:
         """(z, y, x) in mm of a volume as the network sees it, None of images."""
-
-    def __getitem__(self, index: int) -> Sample:
-        return self.decode(index) if self.decoded is None else self.decoded[index]
-
-    def crop(self, index: int, crop_size: Sequence[int], rng: np.random.Generator) -> Sample:
-        """A random crop of at most `crop_size`."""
-        image, target = self[index]
-        window = self._window(index, (image, target), crop_size, rng)
-        part = tuple(slice(*side) for side in window)
-        return image[(slice(None), *part)], target.at(part)
 
 
 class ImageSamples(Samples):
@@ -75,15 +73,18 @@ class ImageSamples(Samples):
     def _statistics(self, info: DatasetInfo) -> tuple[Sequence[float], Sequence[float]]:
         return info.normalization.mean, info.normalization.std
 
-    def decode(self, index: int) -> Sample:
+    def load(self, index: int) -> Sample:
+        if self.decoded is not None:
+            return self.decoded[index]
         record = self.split.records[index]
-        image = ImageInput.read(record["image"], self.preprocess, self.channels, record["name"])
-        return image.whole(), self.reader.read(record, image.regions.size, image.size if self.fit_targets else None)
+        decoded = decode_image(record["image"], record["name"], draft_for=self.preprocess)
+        image = ImageInput(ArrayRegions(*decoded), self.preprocess, self.channels, record["name"])
+        return image.whole(), self.reader.read(record, decoded.size, image.size if self.fit_targets else None)
 
-    def crop(self, index: int, crop_size: Sequence[int], rng: np.random.Generator) -> Sample:
+    def load_crop(self, index: int, crop_size: Sequence[int], rng: np.random.Generator) -> Sample | None:
         locations = self.split.class_locations.get(index)
         if self.decoded is not None or locations is None:
-            return super().crop(index, crop_size, rng)
+            return None
         record = self.split.records[index]
         name = record["name"]
         with regions_of(record["image"]) as regions, self.reader.open_window(record) as target:
@@ -92,8 +93,7 @@ class ImageSamples(Samples):
             window = crop_around(locations, target.size, image.size, tuple(crop_size), rng)
             return image.window(window), target.read(image.size, window)
 
-    def _window(self, index: int, sample: Sample, crop_size: Sequence[int], rng: np.random.Generator) -> Window:
-        _, target = sample
+    def choose_window(self, index: int, target: Target, crop_size: Sequence[int], rng: np.random.Generator) -> Window:
         return crop_window(target.main, target.unknown_value(target.names()[0]), tuple(crop_size), rng)
 
     def spacing(self, index: int) -> None:
@@ -110,15 +110,16 @@ class VolumeSamples(Samples):
         # of what the network is shown, which a model may want prepared in another way, not of the files
         return self.preprocess.mean or (0.0,) * self.channels, self.preprocess.std or (1.0,) * self.channels
 
-    def decode(self, index: int) -> Sample:
+    def load(self, index: int) -> Sample:
+        if self.decoded is not None:
+            return self.decoded[index]
         record = self.split.records[index]
         volume = VolumeInput.read(record["image"], self.preprocess, self.channels, record["name"])
         target = self.reader.read_volume(record, volume.header, volume.size if self.fit_targets else None)
         return volume.whole(), target
 
-    def _window(self, index: int, sample: Sample, crop_size: Sequence[int], rng: np.random.Generator) -> Window:
+    def choose_window(self, index: int, target: Target, crop_size: Sequence[int], rng: np.random.Generator) -> Window:
         # where its classes are is known: of the file no more is read than the crop
-        _, target = sample
         own_size = tuple(self.split.sizes[index].tolist())
         locations = self.split.class_locations.get(index) or []
         return crop_around(locations, own_size, target.shape, tuple(crop_size), rng)

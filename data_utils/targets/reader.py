@@ -12,7 +12,7 @@ import numpy as np
 from data_utils.class_map import ClassMap, NamedClasses
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import VolumeFile
-from data_utils.image_io.reader import check_sizes, read_mask
+from data_utils.image_io.reader import check_sizes, decode_mask, read_mask
 from data_utils.image_io.regions import Regions, regions_of
 from data_utils.image_io.resize import Window, nearest, resize_mask
 from data_utils.image_io.volumes import VolumeHeader, read_label_volume
@@ -115,7 +115,7 @@ class MaskReader(TargetReader):
 
     def read(self, record: Record, image_size: tuple[int, int], size: tuple[int, ...] | None = None) -> Target:
         name = record["name"]
-        values = read_mask(record["target"], name)
+        values = decode_mask(record["target"], name).values
         check_sizes(name, image_size, values.shape[:2])
         if size is not None:  # the nearest pixels first: the fewer to look up
             values = resize_mask(values, size)

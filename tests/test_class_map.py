@@ -98,7 +98,7 @@ FORMATS = {
 
 def discover(masks):
     """Values and pixels of (source, name) masks, each paired with itself."""
-    records = ListRecords([{"image": source, "mask": source, "name": name} for source, name in masks])
+    records = ListRecords([{"image": source, "target": source, "name": name} for source, name in masks])
     inspection = inspect_split(records, "reading masks")
     raise_problems(inspection, len(records))
     return total_pixels([(inspection, records)])

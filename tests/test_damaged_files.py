@@ -102,7 +102,7 @@ def read_all(content: bytes) -> None:
             assert read_image(source, "f").ndim == 3
         with suppress(ImageError):
             assert network_input(source, Preprocess(scale=0.3), 3, "f")[0].shape[0] == 3
-        assert isinstance(inspect({"image": source, "mask": source, "name": "f"}), Inspection | Problem)
+        assert isinstance(inspect({"image": source, "target": source, "name": "f"}), Inspection | Problem)
 
 
 @st.composite

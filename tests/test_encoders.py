@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import transformers
+from class_loss import classes
 from encoders import FAMILIES, backbone, network_refused, write_encoder
 from in_process import parsed
 from torch import Tensor, nn
@@ -56,7 +57,7 @@ def built(folder: Path, channels: int = 3, pixel_types: tuple[str, ...] = ("uint
     start = starting_point(None, {"encoder": str(folder), "encoder_weights": "pretrained", "base_channels": 2} | asked)
     statistics = Preprocess(mean=(90.0,) * channels, std=(40.0,) * channels, pixel_types=pixel_types)
     torch.manual_seed(0)
-    return start.build(channels, 2, start.source_preprocess(channels) or statistics)
+    return start.build(channels, classes(2), start.source_preprocess(channels) or statistics)
 
 
 def pixels(*shape: int) -> Tensor:
@@ -396,10 +397,12 @@ def test_a_card_that_says_no_licence_stops_nothing(tmp_path, card):
 
 def test_a_model_for_grey_images_starts_from_one_for_rgb_with_its_normalisation(folders, tmp_path):
     seen = Preprocess(mean=(1.0, 2.0, 3.0), std=(4.0, 5.0, 6.0), pixel_types=("uint8",))
-    first = starting_point(None, {"encoder": str(folders["resnet"]), "encoder_weights": "random"}).build(3, 2, seen)
+    first = starting_point(None, {"encoder": str(folders["resnet"]), "encoder_weights": "random"}).build(
+        3, classes(2), seen
+    )
     first.save_pretrained(tmp_path)
     grey = Preprocess(mean=(90.0,), std=(50.0,), pixel_types=("uint8",))
-    again = starting_point(str(tmp_path), {}).build(1, 2, grey)
+    again = starting_point(str(tmp_path), {}).build(1, classes(2), grey)
     assert again.config.preprocess.mean == first.config.preprocess.mean
     assert again.config.preprocess.std == first.config.preprocess.std
 
@@ -433,10 +436,10 @@ def test_a_model_with_an_encoder_is_a_start_for_other_channels_and_classes(folde
     first.save_pretrained(tmp_path)
     asked = {"freeze_encoder": True}
     start = starting_point(str(tmp_path), asked)
-    again = start.build(3, 5, start.source_preprocess(3))
+    again = start.build(3, classes(5), start.source_preprocess(3))
     assert again.config.preprocess == first.config.preprocess and again.encoder.frozen
     assert all(map(torch.equal, again.ups.parameters(), first.ups.parameters()))
-    other = starting_point(str(tmp_path), asked).build(5, 2, Preprocess(mean=(1.0,) * 5, std=(1.0,) * 5))
+    other = starting_point(str(tmp_path), asked).build(5, classes(2), Preprocess(mean=(1.0,) * 5, std=(1.0,) * 5))
     assert other(pixels(1, 5, 33, 33)).shape == (1, 2, 33, 33) and other.encoder.frozen
     for name, weight in other.encoder.state_dict().items():
         source = first.encoder.state_dict()[name]
@@ -453,7 +456,7 @@ def test_the_network_of_a_checkpoint_is_built_of_its_config_alone(folders, chann
     saved = UNetConfig(**json.loads(json.dumps(asdict(config))))
     start = starting_point(None, {"encoder": "gone/hgnet_v2", "encoder_weights": "pretrained"}, saved)
     of_images = Preprocess(mean=(1.0,) * channels, std=(1.0,) * channels, pixel_types=("uint8",))
-    assert start.build(channels, 2, start.source_preprocess(channels) or of_images).config == config
+    assert start.build(channels, classes(2), start.source_preprocess(channels) or of_images).config == config
     with pytest.raises(ModelError, match="--depth 4: gone/hgnet_v2 has 5; leave the flag out"):
         starting_point(None, {"encoder": "gone/hgnet_v2", "encoder_weights": "pretrained", "depth": 4}, saved)
 

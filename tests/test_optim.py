@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from data_utils.targets.classes import class_weight_tensor
 from runtime.errors import SettingsError
-from train_utils.optim import build_optimizer, class_weight_tensor
+from train_utils.optim import build_optimizer
 from train_utils.schedule import SCHEDULES, learning_rate
 
 

@@ -4,7 +4,7 @@ Such a function changes train.py in the process that is about to run it.
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -13,7 +13,9 @@ from torch import Tensor, nn
 
 import train
 from data_utils.loading import crop
-from tasks.step_loss import SMOOTHING, SegmentationLoss
+from data_utils.targets import classes as class_targets
+from tasks.classes import SMOOTHING, _truth
+from tasks.step_loss import StepLoss
 from train_utils import microbatch
 from train_utils.settings.starting_point import StartingPoint
 from unet import UNet
@@ -24,12 +26,12 @@ from unet.config import IGNORE_INDEX
 def class_weights(power: float, *, fading: bool = False) -> Callable[[], None]:
     """Of each class its frequency to the power of -`power`; with `fading` the power falls to 0 over the run."""
 
-    def weigh(_: object, pixels: list[int]) -> Tensor:
+    def weigh(_: object, pixels: Sequence[int]) -> Tensor:
         counts = torch.tensor(pixels, dtype=torch.float32).clamp_min(1)
         return (counts.median() / counts) ** power
 
     def patch() -> None:
-        train.class_weight_tensor = weigh
+        class_targets.class_weight_tensor = weigh
         if not fading:
             return
         make_step, total, done = train.train_step, int(sys.argv[sys.argv.index("--max-steps") + 1]), 0
@@ -37,8 +39,9 @@ def class_weights(power: float, *, fading: bool = False) -> Callable[[], None]:
 
         def train_step(accelerator, model, optimizer, criterion, *rest):
             nonlocal done
-            first[:] = first or [criterion.class_weights.clone()]
-            criterion.class_weights.copy_(first[0] ** (1 - done / total))
+            weights = criterion.task.class_weights
+            first[:] = first or [weights.clone()]
+            weights.copy_(first[0] ** (1 - done / total))
             done += 1
             return make_step(accelerator, model, optimizer, criterion, *rest)
 
@@ -105,42 +108,42 @@ def crops_around_class(share: float) -> Callable[[], None]:
 
 def label_smoothing(share: float = 0.1) -> None:
     """Szegedy et al. 2016, arXiv:1512.00567: this share of each pixel's truth is spread over all classes."""
-    hard = SegmentationLoss.sums
+    hard = StepLoss.sums
 
-    def sums(self, logits, masks):
-        pixels, regions = hard(self, logits, masks)
-        spread = -(logits.float().log_softmax(dim=1).mean(dim=1) * (masks != self.ignore_index)).sum()
+    def sums(self, logits, targets):
+        pixels, regions = hard(self, logits, targets)
+        spread = -(logits.float().log_softmax(dim=1).mean(dim=1) * (targets.mask != IGNORE_INDEX)).sum()
         return torch.stack([(1 - share) * pixels + share * spread, regions])
 
-    SegmentationLoss.sums = sums
+    StepLoss.sums = sums
 
 
 def tversky(missed: float = 0.7) -> None:
     """-log of Tversky's index (Salehi et al. 2017, arXiv:1706.05721): a missed pixel costs more than a wrong one."""
-    whole = SegmentationLoss.sums
+    whole = StepLoss.sums
 
-    def sums(self, logits, masks):
-        pixels, _ = whole(self, logits, masks)
-        truth, valid = self._truth(masks, torch.float32)
+    def sums(self, logits, targets):
+        pixels, _ = whole(self, logits, targets)
+        truth, valid = _truth(targets.mask, torch.float32)
         probs = logits.float().softmax(dim=1)
-        overlap = self._class_sums(probs.gather(1, truth.unsqueeze(1)).squeeze(1) * valid, truth)
-        predicted, size = (probs * valid.unsqueeze(1)).sum(dim=(2, 3)), self._class_sums(valid, truth)
+        overlap = self.task._class_sums(probs.gather(1, truth.unsqueeze(1)).squeeze(1) * valid, truth)
+        predicted, size = (probs * valid.unsqueeze(1)).sum(dim=(2, 3)), self.task._class_sums(valid, truth)
         together = (1 - missed) * predicted + missed * size
         index = ((together + SMOOTHING).log() - (overlap + SMOOTHING).log()) * (size > 0)
         return torch.stack([pixels, index.sum()])
 
-    SegmentationLoss.sums = sums
+    StepLoss.sums = sums
 
 
 def lovasz() -> None:
     """Lovasz-softmax (Berman et al. 2018, arXiv:1705.08790) instead of Dice, of each class an image's truth has."""
-    whole = SegmentationLoss.sums
+    whole = StepLoss.sums
 
-    def sums(self, logits, masks):
-        pixels, _ = whole(self, logits, masks)
+    def sums(self, logits, targets):
+        pixels, _ = whole(self, logits, targets)
         regions = logits.new_zeros((), dtype=torch.float32)
-        for scores, mask in zip(logits.float().softmax(dim=1), masks, strict=True):
-            scores, mask = scores[:, mask != self.ignore_index], mask[mask != self.ignore_index]
+        for scores, mask in zip(logits.float().softmax(dim=1), targets.mask.long(), strict=True):
+            scores, mask = scores[:, mask != IGNORE_INDEX], mask[mask != IGNORE_INDEX]
             for index in mask.unique():
                 truth = (mask == index).float()
                 errors, order = (truth - scores[index]).abs().sort(descending=True)
@@ -149,22 +152,22 @@ def lovasz() -> None:
                 regions = regions + (errors * jaccard.diff(prepend=jaccard.new_zeros(1))).sum()
         return torch.stack([pixels, regions])
 
-    SegmentationLoss.sums = sums
+    StepLoss.sums = sums
 
 
 def logit_adjustment() -> None:
     """Menon et al. 2021, arXiv:2007.07314: training adds the logarithm of each class's frequency to its logit."""
-    whole, prior = SegmentationLoss.sums, []
+    whole, prior = StepLoss.sums, []
 
-    def frequencies(_: object, pixels: list[int]) -> Tensor:
+    def frequencies(_: object, pixels: Sequence[int]) -> Tensor:
         counts = torch.tensor(pixels, dtype=torch.float32).clamp_min(1)
         prior.append((counts / counts.sum()).log().view(1, -1, 1, 1))
         return torch.ones(len(pixels))
 
-    def sums(self, logits, masks):
-        return whole(self, logits.float() + prior[0], masks) if torch.is_grad_enabled() else whole(self, logits, masks)
+    def sums(self, logits, targets):
+        return whole(self, logits.float() + prior[0] if torch.is_grad_enabled() else logits, targets)
 
-    train.class_weight_tensor, SegmentationLoss.sums = frequencies, sums
+    class_targets.class_weight_tensor, StepLoss.sums = frequencies, sums
 
 
 def augmented(change: Callable[[Tensor, Tensor, np.random.Generator], None]) -> Callable[[], None]:
@@ -174,9 +177,9 @@ def augmented(change: Callable[[Tensor, Tensor, np.random.Generator], None]) -> 
         augment, rng = microbatch.augment, np.random.default_rng(0)
 
         def more(*args, **statistics):
-            images, masks = augment(*args, **statistics)
-            change(images, masks, rng)
-            return images, masks
+            images, targets = augment(*args, **statistics)
+            change(images, targets.mask, rng)
+            return images, targets
 
         microbatch.augment = more
 

@@ -32,6 +32,7 @@ from data_utils.loading.batch_sampler import BatchSplit, Slot, padded_shapes
 from data_utils.loading.dataset import TrainingDataset
 from data_utils.loading.loaders import build_loaders, network_shapes
 from data_utils.sources.folder import pair_files
+from data_utils.targets.classes import ClassReader
 from unet import Preprocess, UNetConfig
 
 LARGE, SMALL = (1280, 1918), (360, 480)  # (H, W): Carvana's photographs, CamVid's
@@ -81,10 +82,10 @@ def seconds_of_each(functions: dict[str, Callable[[int], object]], rounds: int) 
 def ours(folder: Path, scale: float, cached: bool = False) -> Callable[[int], object]:
     """What a loader's worker does for one sample of a folder."""
     records = pair_files(folder / "images", folder / "masks", "_mask", False)
-    preprocess, class_map = Preprocess(scale=scale), ClassMap(("background", "foreground"), (0, 255), None)
+    preprocess, reader = Preprocess(scale=scale), ClassReader(ClassMap(("background", "foreground"), (0, 255), None))
     split = Split(records, np.zeros((len(records), 2), np.int64))
     normalization = Normalization((0.0,) * 3, (1.0,) * 3, ("uint8",))
-    info = DatasetInfo(DataConfig(str(folder), scale=scale), split, split, class_map, [0, 0], normalization)
+    info = DatasetInfo(DataConfig(str(folder), scale=scale), split, split, reader, normalization)
     dataset = TrainingDataset(split, info, preprocess)
     if cached:
         dataset.cache()

@@ -23,20 +23,21 @@ from data_utils.loading.augment import augment
 from data_utils.loading.batch_sampler import BatchSplit
 from data_utils.loading.draws import draw, pack_draws
 from runtime.memory import keep_freed_memory
-from tasks.step_loss import SegmentationLoss
+from tasks.classes import Classes, ClassTarget
+from tasks.step_loss import StepLoss
 from train_utils.preflight import Copies, input_bytes, step_bytes
 from unet import UNet, UNetConfig
 
 STEPS = 3
 
 
-def fetch(split: BatchSplit, shape: tuple[int, ...], device: str) -> list[tuple[Tensor, Tensor]]:
-    """The augmented micro-batches of a step: images (B, C, H, W) and masks (B, H, W)."""
+def fetch(split: BatchSplit, shape: tuple[int, ...], device: str) -> list[tuple[Tensor, ClassTarget]]:
+    """The augmented micro-batches of a step: images (B, C, H, W) and targets (B, H, W)."""
     size, (channels, height, width) = split.micro_batch_size, shape
     raw = [
         (
             torch.randint(256, (size, *shape), dtype=torch.uint8).to(device),
-            torch.zeros((size, height, width), dtype=torch.uint8).to(device),
+            ClassTarget(torch.zeros((size, height, width), dtype=torch.uint8).to(device)),
         )
         for _ in range(split.accumulation)
     ]
@@ -49,16 +50,17 @@ def fetch(split: BatchSplit, shape: tuple[int, ...], device: str) -> list[tuple[
 
 def train(network: UNet, split: BatchSplit, shape: tuple[int, ...], steps: int, device: str) -> float:
     """Train for some steps after a first one; returns the seconds of each."""
-    optimizer, criterion = torch.optim.AdamW(network.parameters()), SegmentationLoss(2).to(device)
+    optimizer = torch.optim.AdamW(network.parameters())
+    criterion = StepLoss(Classes(("background", "foreground"), "ce+dice").to(torch.device(device)))
     fetched = fetch(split, shape, device)
     for step in range(steps + 1):
         if step == 1:  # the first is warm-up
             begin = time.perf_counter()
-        micro_batches, counts = fetched, sum(criterion.counts(masks) for _, masks in fetched)
+        micro_batches, counts = fetched, sum(criterion.counts(targets) for _, targets in fetched)
         fetched = fetch(split, shape, device)
         while micro_batches:
-            images, masks = micro_batches.pop(0)
-            criterion(network(images.contiguous(memory_format=torch.channels_last)), masks, counts).backward()
+            images, targets = micro_batches.pop(0)
+            criterion(network(images.contiguous(memory_format=torch.channels_last)), targets, counts).backward()
         optimizer.step()
         optimizer.zero_grad()
         if device == "cuda":

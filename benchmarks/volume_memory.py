@@ -21,11 +21,11 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from data_utils.class_map import ClassMap
 from inference import Predictor
 from inference.inputs import find_jobs
-from inference.outputs.images import PredictionWriter
-from inference.outputs.names import MASK
+from inference.outputs import new_encoder
+from inference.outputs.jobs import MASK
+from inference.outputs.writer import PredictionWriter
 from inference.pipeline import PredictionPipeline
 from unet import Preprocess, UNet, UNetConfig
 
@@ -49,7 +49,7 @@ def predict(path: Path, args: argparse.Namespace) -> str:
     preprocess = Preprocess(standardize=True)
     config = UNetConfig(1, args.classes, args.base_channels, args.levels, args.norm, dims=3, preprocess=preprocess)
     predictor = Predictor(UNet(config).to(memory_format=torch.channels_last_3d))
-    writer = PredictionWriter(ClassMap.of_model(preprocess, args.classes), (MASK,))
+    writer = PredictionWriter(new_encoder(config), predictor.task, (MASK,))
     (job,) = find_jobs([str(path)], path.parent / "out", [MASK])
     begin = time.perf_counter()
     ((_, error),) = PredictionPipeline(predictor, writer, set()).run([[job]])

@@ -27,6 +27,7 @@ from data_utils.image_io.volumes import read_label_volume, read_volume_header
 from data_utils.loading.batch_sampler import Slot
 from data_utils.loading.dataset import TrainingDataset
 from data_utils.sources.records import ListRecords
+from data_utils.targets.classes import ClassReader
 from runtime.cache import digest_of_files
 from unet import Preprocess
 
@@ -37,7 +38,7 @@ def cached_patches(images: list[Path], labels: list[Path], augment: str) -> Call
     """What a loader's process does for one patch: read from the cache, and the draw of its augmentation."""
     files = zip(images, labels, strict=True)
     pairs = [(VolumeFile((str(image),)), VolumeFile((str(label),))) for image, label in files]
-    records = ListRecords({"image": image, "mask": label, "name": image.paths[0]} for image, label in pairs)
+    records = ListRecords({"image": image, "target": label, "name": image.paths[0]} for image, label in pairs)
     records.dims, records.digest = 3, digest_of_files(images + labels, b"benchmark")
     headers = [read_volume_header(image, "image") for image, _ in pairs]
     values = [read_label_volume(label, "label")[0] for _, label in pairs]
@@ -45,8 +46,8 @@ def cached_patches(images: list[Path], labels: list[Path], augment: str) -> Call
     sizes, spacings = (np.array([getattr(header, name) for header in headers]) for name in ("size", "spacing"))
     split = Split(records, sizes, class_locations=locations, spacings=spacings)
     config = DataConfig("volumes", crop_size=PATCH, augment=augment)
-    class_map = ClassMap(("background", "anterior", "posterior"), (0, 1, 2), None)
-    info = DatasetInfo(config, split, split, class_map, [0, 0, 0], Normalization((0.0,), (1.0,), ()))
+    reader = ClassReader(ClassMap(("background", "anterior", "posterior"), (0, 1, 2), None))
+    info = DatasetInfo(config, split, split, reader, Normalization((0.0,), (1.0,), ()))
     dataset = TrainingDataset(split, info, Preprocess(spacing=(1.0, 1.0, 1.0), standardize=True))
     dataset.cache()
     order = np.random.default_rng(0).permutation(ROUNDS) % len(images)

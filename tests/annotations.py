@@ -21,7 +21,7 @@ def loaded(root: Path, **settings) -> tuple[Records, Records]:
 
 def masks(records: Iterable[Record]) -> dict[str, np.ndarray]:
     """The mask of each record, by the image's name."""
-    return {record["name"]: read_mask(record["mask"], record["name"]) for record in records}
+    return {record["name"]: read_mask(record["target"], record["name"]) for record in records}
 
 
 def error_of(root: Path, **settings) -> str:

@@ -32,8 +32,8 @@ class Mutant(NamedTuple):
 
 MUTANTS = [
     # train.py: flags and the step
-    Mutant("train.py", "args.loss, class_weights, strides", "args.loss, None, levels", "test_flags.py"),
-    Mutant("train.py", "args.loss, class_weights, strides", '"ce+dice", class_weights, strides', "test_flags.py"),
+    Mutant("train.py", "task(args.loss, args.class_weights)", "task(args.loss, None)", "test_flags.py"),
+    Mutant("train.py", "task(args.loss, args.class_weights)", 'task("ce+dice", args.class_weights)', "test_flags.py"),
     Mutant("train.py", "deterministic=args.deterministic", "deterministic=False", "test_flags.py"),
     Mutant("train.py", "max_grad_norm or torch.inf", "torch.inf", "test_flags.py"),
     Mutant(
@@ -51,8 +51,8 @@ MUTANTS = [
     ),
     Mutant(
         "train.py",
-        "criterion(logits, masks, counts[:-1])",
-        "criterion(logits, masks, criterion.step_counts(masks))",
+        "criterion(logits, targets, counts[:-1])",
+        "criterion(logits, targets, criterion.counts(targets))",
         "test_flags.py test_train.py",
     ),
     Mutant("train.py", '    loss = accelerator.reduce(loss, "sum")\n', "", "test_train.py"),
@@ -78,8 +78,8 @@ MUTANTS = [
     ),
     Mutant(
         "train.py",
-        "sums = sums + criterion.sums(logits, mask)",
-        "sums = sums + 2 * criterion.sums(logits, mask)",
+        "sums = sums + criterion.sums(logits, target)",
+        "sums = sums + 2 * criterion.sums(logits, target)",
         "test_published_numbers.py",
     ),
     Mutant(
@@ -89,9 +89,9 @@ MUTANTS = [
         "test_published_numbers.py",
     ),
     Mutant(
-        "train.py",
-        "image_scores[index] += image_iou(counted)",
-        "image_scores[0] += image_iou(counted)",
+        "tasks/classes.py",
+        "self.by_image[index, 0] += image_iou(counted)",
+        "self.by_image[0, 0] += image_iou(counted)",
         "test_published_numbers.py",
     ),
     Mutant(
@@ -127,8 +127,8 @@ MUTANTS = [
     ),
     Mutant("train_utils/optim.py", "decay = weight_decay if", "decay = 0.0 if", "test_flags.py"),
     Mutant("train_utils/optim.py", " and isinstance(module, DECAYED) else 0.0", " else weight_decay", "test_flags.py"),
-    Mutant("train_utils/optim.py", "* pixels)).sqrt()", "* pixels))", "test_optim.py test_flags.py"),
-    Mutant("train_utils/optim.py", "torch.where(pixels > 0, ", "torch.where(pixels >= 0, ", "test_optim.py"),
+    Mutant("data_utils/targets/classes.py", "* pixels)).sqrt()", "* pixels))", "test_optim.py test_flags.py"),
+    Mutant("data_utils/targets/classes.py", "torch.where(pixels > 0, ", "torch.where(pixels >= 0, ", "test_optim.py"),
     Mutant("train_utils/optim.py", "nesterov=True", "nesterov=False", "test_flags.py"),
     Mutant("train_utils/ema.py", "min(self.decay, (1 + step) / (10 + step))", "self.decay", "test_flags.py"),
     Mutant("train_utils/ema.py", "weight = is_made * (", "weight = torch.ones(()) * (", "test_nan_guard.py"),
@@ -199,8 +199,8 @@ MUTANTS = [
     ),
     Mutant(
         "train_utils/checkpoints/run_state.py",
-        "evaluation.mean_iou > self.best",
-        "evaluation.mean_iou >= self.best",
+        "comparison > self.best",
+        "comparison >= self.best",
         "test_flags.py",
     ),
     Mutant(
@@ -217,9 +217,9 @@ MUTANTS = [
     ),
     # what is published
     Mutant(
-        "train_utils/evaluation.py",
-        "zip(self.class_names, self.scores[metric], strict=True)",
-        'zip(self.class_names, self.scores["iou"], strict=True)',
+        "tasks/classes.py",
+        "zip(self.names, values[metric], strict=True)",
+        'zip(self.names, values["iou"], strict=True)',
         "test_published_numbers.py",
     ),
     Mutant(
@@ -247,25 +247,25 @@ MUTANTS = [
         "test_flags.py",
     ),
     Mutant(
-        "unet/metrics.py",
+        "tasks/confusion.py",
         "dice = ratios(2 * hits, truth + predicted)",
         "dice = ratios(hits, truth + predicted)",
         "test_metrics.py",
     ),
     Mutant(
-        "unet/metrics.py",
+        "tasks/confusion.py",
         '"precision": ratios(hits, predicted)',
         '"precision": ratios(hits, truth)',
         "test_metrics.py",
     ),
-    Mutant("unet/metrics.py", "masks * num_classes + preds", "preds * num_classes + masks", "test_metrics.py"),
-    Mutant("unet/metrics.py", "cells * REPLICAS + replicas", "cells + replicas", "test_metrics.py"),
+    Mutant("tasks/confusion.py", "masks * num_classes + preds", "preds * num_classes + masks", "test_metrics.py"),
+    Mutant("tasks/confusion.py", "cells * REPLICAS + replicas", "cells + replicas", "test_metrics.py"),
     # losses
-    Mutant("unet/losses.py", "(log_probs.exp() * valid.unsqueeze(1))", "log_probs.exp()", "test_losses.py"),
-    Mutant("unet/losses.py", "(log_truth.exp() * valid, truth)", "(log_truth.exp(), truth)", "test_losses.py"),
-    Mutant("unet/losses.py", ".view_as(valid) * valid", ".view_as(valid)", "test_losses.py"),
-    Mutant("unet/losses.py", "FOCAL_GAMMA = 2.0", "FOCAL_GAMMA = 1.0", "test_losses.py test_flags.py"),
-    Mutant("unet/losses.py", "regions = (missed * (size > 0)).sum()", "regions = missed.sum()", "test_losses.py"),
+    Mutant("tasks/classes.py", "(log_probs.exp() * valid.unsqueeze(1))", "log_probs.exp()", "test_losses.py"),
+    Mutant("tasks/classes.py", "(log_truth.exp() * valid, truth)", "(log_truth.exp(), truth)", "test_losses.py"),
+    Mutant("tasks/classes.py", ".view_as(valid) * valid", ".view_as(valid)", "test_losses.py"),
+    Mutant("tasks/classes.py", "FOCAL_GAMMA = 2.0", "FOCAL_GAMMA = 1.0", "test_losses.py test_flags.py"),
+    Mutant("tasks/classes.py", "(missed * (size > 0)).sum()", "missed.sum()", "test_losses.py"),
     # network
     Mutant(
         "unet/model.py",
@@ -273,7 +273,7 @@ MUTANTS = [
         "self._pad((images - self.mean)",
         "test_model.py",
     ),
-    Mutant("unet/blocks.py", "norm.momentum = 0.0", "norm.momentum = norm.momentum", "test_memory.py test_model.py"),
+    Mutant("unet/recompute.py", "norm.momentum = 0.0", "norm.momentum = norm.momentum", "test_memory.py test_model.py"),
     Mutant("unet/norms.py", "* rstd / pixels - slope * mean", "* rstd / pixels", "test_norms.py"),
     Mutant("unet/norms.py", "if x.dtype.itemsize == 2:", "if x.dtype.itemsize <= 4:", "test_norms.py"),
     Mutant("unet/norms.py", " + means.var(2, correction=0, keepdim=True)", "", "test_norms.py"),
@@ -304,14 +304,14 @@ MUTANTS = [
     ),
     Mutant(
         "data_utils/loading/dataset.py",
-        "padded_mask = np.full(shape, IGNORE_INDEX, dtype=np.uint8)",
-        "padded_mask = np.zeros(shape, dtype=np.uint8)",
+        "padded_target = self.target.unknown(shape)",
+        "padded_target = self.target.unknown(shape).map(np.zeros_like)",
         "test_dataset.py",
     ),
     Mutant(
         "data_utils/loading/dataset.py",
-        "np.full_like(mask, IGNORE_INDEX) if slot.filler else mask",
-        "mask",
+        "self.target.unknown(target.shape) if slot.filler else target",
+        "target",
         "test_dataset.py test_equality.py",
     ),
     Mutant(
@@ -344,7 +344,7 @@ MUTANTS = [
     Mutant(
         "data_utils/loading/dataset.py",
         "(locations or [], own_size,",
-        "(locations or [], mask.shape,",
+        "(locations or [], target.shape,",
         "test_volumes_loading.py",
     ),
     Mutant(
@@ -354,7 +354,7 @@ MUTANTS = [
         "test_volumes_loading.py",
     ),
     Mutant("data_utils/loading/noise.py", "shifted.bitwise_and_(2 ** (32 - bits) - 1)", "shifted", "test_noise.py"),
-    Mutant("data_utils/loading/augment.py", "masks.masked_fill(outside, IGNORE_INDEX)", "masks", "test_augment.py"),
+    Mutant("data_utils/loading/augment.py", "picked.masked_fill(outside, unknown)", "picked", "test_augment.py"),
     Mutant("data_utils/class_map.py", "return codes - np.uint8(1)", "return codes", "test_class_map.py"),
     Mutant(
         "data_utils/analysis/normalization.py",
@@ -378,16 +378,23 @@ MUTANTS = [
     Mutant("unet/backbone.py", "super().train(mode and not self.frozen)", "super().train(mode)", "test_encoders.py"),
     Mutant("unet/backbone.py", " * (have[1] / want[1])", "", "test_encoders.py"),
     Mutant("unet/backbone.py", "parameter.requires_grad_(grad is not None)", "pass", "test_encoders.py"),
-    Mutant("unet/finetune.py", 'preprocess.pixel_types == ("uint8",) and ', "", "test_encoders.py"),
-    Mutant("unet/finetune.py", "if checkpoint is None and backbone:", "if backbone:", "test_encoder_training.py"),
+    Mutant(
+        "train_utils/settings/starting_point.py", 'preprocess.pixel_types == ("uint8",) and ', "", "test_encoders.py"
+    ),
+    Mutant(
+        "train_utils/settings/starting_point.py",
+        "if checkpoint is None and backbone:",
+        "if backbone:",
+        "test_encoder_training.py",
+    ),
     Mutant("train_utils/schedule.py", 'self.encoder_factor if group["of_encoder"]', "1 if True", "test_flags.py"),
     Mutant("train_utils/sync_batchnorm.py", " and m.training", "", "test_encoder_training.py"),
     Mutant("inference/tiling/receptive_field.py", "difference < ROUNDING", "difference < 1", "test_encoders.py"),
     # prediction
-    Mutant("inference/logits.py", "mode=mode, align_corners=False", 'mode="nearest"', "test_tiling.py"),
+    Mutant("inference/tiling/resizing.py", "mode=mode, align_corners=False", 'mode="nearest"', "test_tiling.py"),
     Mutant("inference/tiling/cuts.py", "weight[: half if index else 0] = 0", "weight[:0] = 0", "test_tiling.py"),
-    Mutant("inference/logits.py", "if not network.config.preprocess.turned:", "if False:", "test_predict.py"),
-    Mutant("inference/logits.py", ".flip(axes)).flip(axes)", ".flip(axes))", "test_predict.py test_tiling.py"),
+    Mutant("inference/decoding/views.py", "if not network.config.preprocess.turned:", "if False:", "test_predict.py"),
+    Mutant("inference/decoding/views.py", ".flip(axes)).flip(axes)", ".flip(axes))", "test_predict.py test_tiling.py"),
     Mutant("inference/tiling/cuts.py", "shape[1]] = self.rest", "shape[1]] = 0", "test_volumes_predict.py"),
     Mutant("inference/tiling/receptive_field.py", "2 * (kernel // 2) for", "2 for", "test_volumes_predict.py"),
     Mutant("inference/scoring/volume.py", "~second, sampling=spacing", "~second", "test_volumes_predict.py"),
@@ -401,7 +408,7 @@ MUTANTS = [
     ),
     Mutant("inference/page.py", "height * width > MAX_PIXELS", "height > MAX_PIXELS", "test_app.py"),
     Mutant("inference/page.py", "_address(indices, transparency=0)", "_address(indices)", "test_app.py"),
-    Mutant("inference/writer.py", "file.st_mtime >= begun", "True", "test_predict.py test_predict_outputs.py"),
+    Mutant("inference/outputs/images.py", "file.st_mtime >= begun", "True", "test_predict.py test_predict_outputs.py"),
     Mutant(
         "inference/provenance.py",
         "if said and not overwrite and said != _essence(provenance):",
@@ -429,7 +436,10 @@ MUTANTS = [
     # masks of another size, boundaries
     Mutant("data_utils/image_io/resize.py", "<= max(largest)", "<= 2 * max(largest)", "test_mask_sizes.py"),
     Mutant(
-        "data_utils/loading/transforms.py", "class_locations, mask.size", "class_locations, image.size", "test_crops.py"
+        "data_utils/loading/transforms.py",
+        "class_locations, target.size",
+        "class_locations, image.size",
+        "test_crops.py",
     ),
     Mutant(
         "inference/scoring/truth.py",
@@ -529,15 +539,20 @@ MUTANTS = [
         "test_repeat.py",
     ),
     Mutant(
-        "train_utils/run_dir.py", "return redact_all(_unredacted(args))", "return _unredacted(args)", "test_redact.py"
+        "train_utils/settings/run_dir.py",
+        "return redact_all(_unredacted(args))",
+        "return _unredacted(args)",
+        "test_redact.py",
     ),
-    Mutant("train_utils/run_dir.py", '" ".join(map(redact, sys.argv))', '" ".join(sys.argv)', "test_redact.py"),
+    Mutant(
+        "train_utils/settings/run_dir.py", '" ".join(map(redact, sys.argv))', '" ".join(sys.argv)', "test_redact.py"
+    ),
     Mutant("runtime/console.py", "tqdm.write(redact(message))", "tqdm.write(message)", "test_redact.py"),
     Mutant("runtime/console.py", "print(redact(line),", "print(line,", "test_redact.py"),
     Mutant("runtime/errors.py", "redact(super().__str__())", "super().__str__()", "test_redact.py"),
     Mutant("data_utils/sources/parquet.py", "redact(self.files[file])", "self.files[file]", "test_redact.py"),
-    Mutant("train_utils/run_dir.py", " if k not in (*LENGTH_AND_PLACE, *open_ones)", "", "test_repeat.py"),
-    Mutant("train_utils/args.py", "if group & given", "if group - given", "test_repeat.py"),
+    Mutant("train_utils/settings/run_dir.py", " if k not in (*LENGTH_AND_PLACE, *open_ones)", "", "test_repeat.py"),
+    Mutant("train_utils/settings/flags.py", "if group & given", "if group - given", "test_repeat.py"),
     Mutant("train.py", "schedule.is_over(state) or improved", "improved", "test_repeat.py"),
     Mutant("train_utils/monitoring/rehearsal.py", "(time.monotonic() - STARTED)", "time.time()", "test_rehearsal.py"),
     Mutant(
@@ -548,13 +563,18 @@ MUTANTS = [
     ),
     Mutant("train_utils/monitoring/rehearsal.py", "peak=0.0", "peak=args.learning_rate", "test_rehearsal.py"),
     Mutant("train_utils/monitoring/rehearsal.py", "exit_on_sigterm()", "pass", "test_rehearsal.py"),
-    Mutant("unet/losses.py", "slice(f // 2, side", "slice(0, side", "test_losses.py"),
-    Mutant("unet/losses.py", "[*map(mul, above, stride)]", "stride", "test_volumes_network.py"),
+    Mutant("tasks/task.py", "slice(factor // 2, side", "slice(0, side", "test_losses.py"),
+    Mutant("tasks/step_loss.py", "[*map(mul, above, stride)]", "stride", "test_volumes_network.py"),
     Mutant("unet/config.py", "tuple(map(float, getattr(self, name)))", "getattr(self, name)", "test_model.py"),
-    Mutant("unet/config.py", "is_long and length < 2 * finest", "is_long", "test_volumes_network.py"),
+    Mutant("unet/axes.py", "is_long and length < 2 * finest", "is_long", "test_volumes_network.py"),
     Mutant("unet/model.py", "else 2 * d for n, least", "else d for n, least", "test_volumes_network.py test_model.py"),
-    Mutant("unet/losses.py", "sum(weight * share", "sum(share", "test_losses.py"),
-    Mutant("unet/losses.py", "level = level[(..., *map(slice, level_masks.shape[1:]))]", "pass", "test_losses.py"),
+    Mutant("tasks/step_loss.py", "sum(weight * share", "sum(share", "test_losses.py"),
+    Mutant(
+        "tasks/step_loss.py",
+        "level_logits = level_logits[(..., *map(slice, level_targets.shape[1:]))]",
+        "pass",
+        "test_losses.py",
+    ),
     Mutant("unet/model.py", ' if not name.startswith("heads.")', "", "test_deep_supervision.py"),
     Mutant(
         "train_utils/sharding.py",
@@ -563,10 +583,10 @@ MUTANTS = [
         "test_encoder_training.py",
     ),
     Mutant("unet/blocks.py", "y + self.shortcut(x)", "y", "test_model.py"),
-    Mutant("data_utils/analysis/plan.py", "if detail_kept(info, scale) < DETAIL_KEPT:", "if False:", "test_plan.py"),
-    Mutant("data_utils/analysis/plan.py", "if settings[name] is None:", "if True:", "test_plan.py"),
-    Mutant("data_utils/analysis/plan.py", "default=0) < RARE * sum(pixels)", "default=0) < 0", "test_plan.py"),
-    Mutant("train_utils/run_dir.py", "if self.checkpoint.path is None:", "if True:", "test_plan.py"),
+    Mutant("train_utils/settings/plan.py", "if detail_kept(info, scale) < DETAIL_KEPT:", "if False:", "test_plan.py"),
+    Mutant("train_utils/settings/plan.py", "if settings[name] is None:", "if True:", "test_plan.py"),
+    Mutant("train_utils/settings/plan.py", "default=0) < RARE * sum(pixels)", "default=0) < 0", "test_plan.py"),
+    Mutant("train_utils/settings/run_dir.py", "if self.checkpoint.path is None:", "if True:", "test_plan.py"),
 ]
 
 

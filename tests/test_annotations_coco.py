@@ -120,10 +120,10 @@ def test_classes_are_numbered_by_category_id_in_all_splits(folder):
     train, val = loaded(folder)
     assert train.classes == val.classes == ((0, "background"), (1, "ant"), (2, "cat"), (3, "bee"))
     info = load_dataset_info(DataConfig(str(folder)))
-    assert info.class_map.names == ("background", "ant", "cat", "bee")
-    assert info.class_pixels[2] == (masks(train)["2.png"] == 2).sum() + (masks(val)["2.png"] == 2).sum()
+    assert info.reader.class_map.names == ("background", "ant", "cat", "bee")
+    assert info.reader.class_pixels[2] == (masks(train)["2.png"] == 2).sum() + (masks(val)["2.png"] == 2).sum()
     other = load_dataset_info(DataConfig(str(folder), classes="0=nothing,1=a,2=b,3=c"))
-    assert other.class_map.names == ("nothing", "a", "b", "c")
+    assert other.reader.class_map.names == ("nothing", "a", "b", "c")
     assert "belong to no class" in error_of(folder, classes="0=nothing,1=a")
 
 
@@ -136,7 +136,12 @@ def test_crowds_are_ignored_where_no_object_lies_on_them(tmp_path):
     assert (mask[8:12, 10:14] == 1).all()
     assert ((mask == 255) == (disc(10, 15, 8) == 1) & (mask != 1)).all() and (mask == 255).any()
     info = load_dataset_info(DataConfig(str(tmp_path)))
-    assert info.class_map.ignore_value == 255 and info.class_map.names == ("background", "ant", "cat", "bee")
+    assert info.reader.class_map.ignore_value == 255 and info.reader.class_map.names == (
+        "background",
+        "ant",
+        "cat",
+        "bee",
+    )
     assert any(line.startswith("2 of 4 annotated objects are crowds (iscrowd 1), and their") for line in info.warnings)
     assert "         2  ant\n         0  cat" in check_data(DataConfig(str(tmp_path)))[0]  # a crowd is no object
 
@@ -361,21 +366,21 @@ def test_records_are_small_and_reach_loader_processes(folder):
     train, _ = loaded(folder)
     copy = pickle.loads(pickle.dumps(train))
     np.testing.assert_array_equal(masks(copy)["2.png"], masks(train)["2.png"])
-    assert len(pickle.dumps(train[2]["mask"])) < 600
+    assert len(pickle.dumps(train[2]["target"])) < 600
     assert not any(isinstance(value, list | dict) and len(value) > 3 for value in vars(train).values())
 
 
 def test_a_changed_file_is_noticed(folder):
-    before = load_dataset_info(DataConfig(str(folder))).class_pixels
+    before = load_dataset_info(DataConfig(str(folder))).reader.class_pixels
     digest = loaded(folder)[0].digest
     write(folder / "annotations/instances_train2017.json", [*OBJECTS, entry(16, 3, 7, [box(0, 0, 8, 8)])])
     assert loaded(folder)[0].digest != digest
-    assert load_dataset_info(DataConfig(str(folder))).class_pixels[2] == before[2] + 64
+    assert load_dataset_info(DataConfig(str(folder))).reader.class_pixels[2] == before[2] + 64
     digest = loaded(folder)[0].digest
     one_more = [*CATEGORIES, {"id": 1, "name": "first"}]  # of the other split, which moves all values by one
     write(folder / "annotations/instances_val2017.json", [], None, 2, one_more)
     assert loaded(folder)[0].digest != digest
-    assert load_dataset_info(DataConfig(str(folder))).class_pixels[3] > 0
+    assert load_dataset_info(DataConfig(str(folder))).reader.class_pixels[3] > 0
 
 
 def test_the_report_shows_what_was_found(folder):
@@ -399,10 +404,10 @@ def test_packed_it_is_the_same_data_set(folder, tmp_path, monkeypatch, capsys):
     for ours, packed in zip((train, val), loaded(out), strict=True):
         for record, stored in zip(ours, packed, strict=True):
             assert stored["name"] == record["name"]
-            np.testing.assert_array_equal(read_mask(stored["mask"], ""), read_mask(record["mask"], ""))
+            np.testing.assert_array_equal(read_mask(stored["target"], ""), read_mask(record["target"], ""))
             np.testing.assert_array_equal(read_image(stored["image"]), read_image(record["image"]))
     info = load_dataset_info(DataConfig(str(out), classes=str(out / "classes.json")))
-    assert info.class_map.names == ("background", "ant", "cat", "bee")
+    assert info.reader.class_map.names == ("background", "ant", "cat", "bee")
 
 
 def test_training_keeps_the_names_of_the_classes(folder, tmp_path):
@@ -421,7 +426,7 @@ def test_masks_beside_the_images_stay_masks(tmp_path):
     for number in (1, 2, 3):
         Image.fromarray(np.full(SIZE, number % 2, np.uint8)).save(tmp_path / "masks" / f"{number}.png")
     train, val = loaded(tmp_path)
-    assert isinstance(train[0]["mask"], str) and train.classes == () and train.annotations is None
+    assert isinstance(train[0]["target"], str) and train.classes == () and train.annotations is None
     assert len(train) + len(val) == 3
 
 
@@ -435,4 +440,4 @@ def test_a_large_image_is_read_in_windows_with_its_drawn_mask(tmp_path, monkeypa
     monkeypatch.setattr("data_utils.image_io.regions.LARGE", 100)
     info = load_dataset_info(DataConfig(str(tmp_path), crop_size=(8, 8)))
     found = [*info.train.class_locations.values()]
-    assert found and info.class_map.names[1] == "ant"
+    assert found and info.reader.class_map.names[1] == "ant"

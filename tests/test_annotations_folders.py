@@ -56,8 +56,8 @@ def test_cityscapes_ids_that_are_not_evaluated_are_ignored(tmp_path, nested):
     assert (len(train), len(val)) == (2, 2) and train[0]["name"] == name
     np.testing.assert_array_equal(masks(train)[name], rows(255, 255, 7, 8, 26, 33, 255, 255))
     info = load_dataset_info(DataConfig(str(tmp_path)))
-    assert len(info.class_map) == 19 and info.class_map.ignore_value == 255
-    named = dict(zip(info.class_map.values, info.class_map.names, strict=True))
+    assert len(info.reader.class_map) == 19 and info.reader.class_map.ignore_value == 255
+    named = dict(zip(info.reader.class_map.values, info.reader.class_map.names, strict=True))
     assert (named[7], named[8], named[26], named[33]) == ("road", "sidewalk", "car", "bicycle")
     assert "annotations: Cityscapes; 4 images" in check_data(DataConfig(str(tmp_path)))[0]
 
@@ -65,12 +65,12 @@ def test_cityscapes_ids_that_are_not_evaluated_are_ignored(tmp_path, nested):
 def test_cityscapes_training_ids_are_taken_where_all_masks_have_them(tmp_path):
     cityscapes(tmp_path, "train", "val", train_ids=True)
     train, _ = loaded(tmp_path)
-    assert isinstance(train[0]["mask"], str) and train[0]["mask"].endswith("_labelTrainIds.png")
+    assert isinstance(train[0]["target"], str) and train[0]["target"].endswith("_labelTrainIds.png")
     info = load_dataset_info(DataConfig(str(tmp_path)))
-    named = dict(zip(info.class_map.values, info.class_map.names, strict=True))
-    assert (named[0], named[13], named[18], info.class_map.ignore_value) == ("road", "car", "bicycle", 255)
+    named = dict(zip(info.reader.class_map.values, info.reader.class_map.names, strict=True))
+    assert (named[0], named[13], named[18], info.reader.class_map.ignore_value) == ("road", "car", "bicycle", 255)
     next(tmp_path.glob("gtFine/val/*/*_labelTrainIds.png")).unlink()
-    assert load_dataset_info(DataConfig(str(tmp_path))).class_map.values[0] == 7
+    assert load_dataset_info(DataConfig(str(tmp_path))).reader.class_map.values[0] == 7
 
 
 def test_cityscapes_training_ids_alone_are_enough(tmp_path):
@@ -78,7 +78,7 @@ def test_cityscapes_training_ids_alone_are_enough(tmp_path):
     for ids in tmp_path.glob("gtFine/*/*/*_labelIds.png"):
         ids.unlink()
     info = load_dataset_info(DataConfig(str(tmp_path)))
-    assert (len(info.train), len(info.val), info.class_map.values) == (2, 2, tuple(range(19)))
+    assert (len(info.train), len(info.val), info.reader.class_map.values) == (2, 2, tuple(range(19)))
 
 
 def test_cityscapes_images_without_mask_are_named(tmp_path):
@@ -95,7 +95,7 @@ def test_cityscapes_packed_holds_only_what_is_evaluated(tmp_path, monkeypatch):
     for split in loaded(out):
         assert all((mask == rows(255, 255, 7, 8, 26, 33, 255, 255)).all() for mask in masks(split).values())
     info = load_dataset_info(DataConfig(str(out), classes=str(out / "classes.json")))
-    assert info.class_map.names[0] == "road" and info.class_map.ignore_value == 255
+    assert info.reader.class_map.names[0] == "road" and info.reader.class_map.ignore_value == 255
 
 
 VOC = rows(0, 1, 15, 255)
@@ -125,8 +125,8 @@ def test_voc_takes_its_lists_and_its_own_names_for_its_own_files(tmp_path):
     assert [*masks(train)] == ["2007_000032.jpg"] and [*masks(val)] == ["2011_003276.jpg"]
     np.testing.assert_array_equal(masks(train)["2007_000032.jpg"], VOC)
     info = load_dataset_info(DataConfig(str(root)))
-    assert len(info.class_map) == 21 and info.class_map.ignore_value == 255
-    assert (info.class_map.names[1], info.class_map.names[15]) == ("aeroplane", "person")
+    assert len(info.reader.class_map) == 21 and info.reader.class_map.ignore_value == 255
+    assert (info.reader.class_map.names[1], info.reader.class_map.names[15]) == ("aeroplane", "person")
     assert "annotations: VOC; 2 images with objects, 0 without" in check_data(DataConfig(str(root)))[0]
 
 
@@ -162,15 +162,15 @@ def test_cvat_names_the_colours(tmp_path):
     label_map = root / "labelmap.txt"
     label_map.write_text("# label:color_rgb:parts:actions\nbackground:0,0,0::\ncell:128,0,64::\n")
     info = load_dataset_info(DataConfig(str(root)))
-    assert info.class_map.names == ("background", "cell")
-    assert info.class_map.values == ((0, 0, 0), (128, 0, 64)) and len(info.train) == 2
-    assert info.class_pixels[1] == 3 * 5 * SIZE[1]
+    assert info.reader.class_map.names == ("background", "cell")
+    assert info.reader.class_map.values == ((0, 0, 0), (128, 0, 64)) and len(info.train) == 2
+    assert info.reader.class_pixels[1] == 3 * 5 * SIZE[1]
     label_map.write_text("background:0,0,0::\ncell\n")
     assert f"{label_map}: line 2 is 'cell', expected name:red,green,blue" in error_of(root)
     for file in (root / "SegmentationClass").iterdir():
         save(file, rows(0, 1))
     label_map.write_text("background:0,0,0::\ncell:128,0,64::\n")
-    assert load_dataset_info(DataConfig(str(root))).class_map.values == (0, 1)
+    assert load_dataset_info(DataConfig(str(root))).reader.class_map.values == (0, 1)
 
 
 def test_colours_that_are_packed_can_be_streamed(tmp_path, monkeypatch):
@@ -183,15 +183,15 @@ def test_colours_that_are_packed_can_be_streamed(tmp_path, monkeypatch):
     pack.main()
     settings = DataConfig(str(out), classes=str(out / "classes.json"), streaming=True, image_size=SIZE)
     info = load_dataset_info(settings)
-    assert info.class_map.values == ((0, 0, 0), (128, 0, 64)) and info.class_map.ignore_value is None
-    assert info.class_pixels[1] == 2 * 5 * SIZE[1]
+    assert info.reader.class_map.values == ((0, 0, 0), (128, 0, 64)) and info.reader.class_map.ignore_value is None
+    assert info.reader.class_pixels[1] == 2 * 5 * SIZE[1]
 
 
 def test_class_names_txt_names_the_values(tmp_path):
     root = voc(tmp_path, ["a", "b"], {}, rows(0, 1, 2, 255))
     (root / "class_names.txt").write_text("__ignore__\n_background_\ncat\ndog\n")
     info = load_dataset_info(DataConfig(str(root)))
-    assert info.class_map.names == ("background", "cat", "dog") and info.class_map.ignore_value == 255
+    assert info.reader.class_map.names == ("background", "cat", "dog") and info.reader.class_map.ignore_value == 255
 
 
 def test_voc_files_that_are_missing_are_named(tmp_path):

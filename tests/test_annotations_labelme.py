@@ -46,7 +46,7 @@ def write(folder: Path, stem: str, shapes: list[dict], images: Path | None = Non
 
 def masks(root: Path, **settings) -> dict[str, np.ndarray]:
     records = [record for split in loaded(root, **settings) for record in split]
-    return {record["name"]: read_mask(record["mask"], record["name"]) for record in records}
+    return {record["name"]: read_mask(record["target"], record["name"]) for record in records}
 
 
 def drawn(tmp_path: Path, *shapes: dict) -> np.ndarray:
@@ -126,7 +126,7 @@ def test_ignored_regions_and_background_keep_their_meaning(tmp_path):
     )
     assert (mask[15, 15], mask[15, 35], mask[5, 5]) == (255, 0, 2)
     info = load_dataset_info(DataConfig(str(tmp_path)))
-    assert info.class_map.names == ("background", "a", "b", "c") and info.class_map.ignore_value == 255
+    assert info.reader.class_map.names == ("background", "a", "b", "c") and info.reader.class_map.ignore_value == 255
 
 
 BOX = [[5, 5], [40, 40]]
@@ -141,7 +141,7 @@ def test_classes_are_the_names_in_their_order_or_in_that_of_labels_txt(tmp_path)
     (tmp_path / "labels.txt").write_text("__ignore__\n_background_\nz\ny\nb\n\na\n")
     train, val = loaded(tmp_path)
     assert train.classes == val.classes == ((0, "background"), (1, "z"), (2, "y"), (3, "b"), (4, "a"))
-    assert read_mask(train[0]["mask"], "")[20, 20] == 3
+    assert read_mask(train[0]["target"], "")[20, 20] == 3
     (tmp_path / "labels.txt").write_text("z\ny\nb\n")
     message = f"{tmp_path / 'val' / '1.json'}: shape 1 is called 'a', which labels.txt does not list"
     assert message in error_of(tmp_path)
@@ -172,7 +172,7 @@ def test_files_are_found_beside_the_images_and_apart(tmp_path, files, images, sp
     assert [len(part) for part in splits] == ([2, 2] if split else [1, 1])
     for part in splits:
         for record in part:
-            assert read_mask(record["mask"], "").sum() == 36 * 36
+            assert read_mask(record["target"], "").sum() == 36 * 36
             assert read_image(record["image"]).shape == (*SIZE, 3)
 
 
@@ -185,7 +185,7 @@ def test_the_image_may_have_another_name_or_be_in_the_file(tmp_path):
     records = {record["name"]: record for split in loaded(tmp_path) for record in split}
     assert [*sorted(records)] == ["b.json", "p.png"]
     np.testing.assert_array_equal(read_image(records["b.json"]["image"]), pixels)
-    assert all(read_mask(record["mask"], "").any() for record in records.values())
+    assert all(read_mask(record["target"], "").any() for record in records.values())
     write(tmp_path / "json", "c", [], tmp_path / "elsewhere")
     assert "1 files without partner: c.json: no image of its name; --allow-unpaired" in error_of(tmp_path)
 
@@ -299,15 +299,15 @@ def test_changed_files_are_noticed_and_records_are_small(tmp_path):
     for stem in "abcd":
         file = write(tmp_path, stem, [shape("cell", BOX, "rectangle")])
     train, _ = loaded(tmp_path)
-    assert len(pickle.dumps(train[0]["mask"])) < 500 and pickle.loads(pickle.dumps(train))[0] == train[0]
+    assert len(pickle.dumps(train[0]["target"])) < 500 and pickle.loads(pickle.dumps(train))[0] == train[0]
     before = load_dataset_info(DataConfig(str(tmp_path)))
     write(tmp_path, file.stem, [shape("nucleus", BOX, "rectangle")])
     after = load_dataset_info(DataConfig(str(tmp_path)))
-    assert (before.class_map.names, after.class_map.names) == (
+    assert (before.reader.class_map.names, after.reader.class_map.names) == (
         ("background", "cell"),
         ("background", "cell", "nucleus"),
     )
-    assert after.class_pixels[2] == 36 * 36
+    assert after.reader.class_pixels[2] == 36 * 36
 
 
 def test_packed_it_is_the_same_data_set(tmp_path, monkeypatch):
@@ -322,5 +322,5 @@ def test_packed_it_is_the_same_data_set(tmp_path, monkeypatch):
     pack.main()
     for ours, packed in zip(loaded(folder), loaded(out), strict=True):
         for record, stored in zip(ours, packed, strict=True):
-            np.testing.assert_array_equal(read_mask(stored["mask"], ""), read_mask(record["mask"], ""))
+            np.testing.assert_array_equal(read_mask(stored["target"], ""), read_mask(record["target"], ""))
             np.testing.assert_array_equal(read_image(stored["image"]), read_image(record["image"]))

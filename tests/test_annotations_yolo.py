@@ -46,7 +46,7 @@ def test_polygons_are_scaled_to_the_image_and_filled(folder):
     assert drawn["b.jpg"].shape == SIZE and not drawn["b.jpg"].any() and not drawn["c.jpg"].any()
     np.testing.assert_array_equal(masks(val)["d.jpg"], 2 * expected)
     info = load_dataset_info(DataConfig(str(folder)))
-    assert info.class_map.names == ("background", "car", "dog") and info.class_map.values == (0, 1, 2)
+    assert info.reader.class_map.names == ("background", "car", "dog") and info.reader.class_map.values == (0, 1, 2)
 
 
 def test_any_polygon_is_filled_as_pillow_fills_it(folder):
@@ -165,10 +165,10 @@ def test_the_report_shows_what_was_found(folder):
 
 def test_changed_files_are_noticed_and_records_are_small(folder):
     train, _ = loaded(folder)
-    assert len(pickle.dumps(train[0]["mask"])) < 500 and pickle.loads(pickle.dumps(train))[0] == train[0]
-    before = load_dataset_info(DataConfig(str(folder))).class_pixels
+    assert len(pickle.dumps(train[0]["target"])) < 500 and pickle.loads(pickle.dumps(train))[0] == train[0]
+    before = load_dataset_info(DataConfig(str(folder))).reader.class_pixels
     (folder / "labels/train/b.txt").write_text(TREE)  # until now it had none
-    assert load_dataset_info(DataConfig(str(folder))).class_pixels[1] == 2 * before[1]
+    assert load_dataset_info(DataConfig(str(folder))).reader.class_pixels[1] == 2 * before[1]
 
 
 def test_names_that_change_places_are_noticed(tmp_path):
@@ -177,7 +177,7 @@ def test_names_that_change_places_are_noticed(tmp_path):
     for names, value in (("background\ncar\n", 0), ("car\nbackground\n", 1)):
         (tmp_path / "classes.txt").write_text(names)
         train, _ = loaded(tmp_path)
-        assert train.classes == ((0, "background"), (1, "car")) and read_mask(train[0]["mask"], "").max() == value
+        assert train.classes == ((0, "background"), (1, "car")) and read_mask(train[0]["target"], "").max() == value
         digests.append(train.digest)
     assert digests[0] != digests[1]
 
@@ -190,4 +190,4 @@ def test_masks_beside_the_images_stay_masks(folder):
             Image.new("L", SIZE[::-1]).save(folder / "masks" / split / f"{image.stem}.png")
     (folder / "labels").rmdir()
     train, _ = loaded(folder)
-    assert isinstance(train[0]["mask"], str) and train.annotations is None
+    assert isinstance(train[0]["target"], str) and train.annotations is None

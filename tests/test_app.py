@@ -26,7 +26,7 @@ from inference.page import MAX_BYTES, SHOWN_SIDE, PagePredictor
 from runtime.errors import ModelError, SettingsError, UsageError
 from unet import Preprocess, UNet, UNetConfig
 
-IN_A_SPACE = ("app.py", "runtime", "unet", "data_utils", "inference")  # beside requirements.txt and model/
+IN_A_SPACE = ("app.py", "runtime", "unet", "tasks", "data_utils", "inference")  # beside requirements.txt and model/
 
 
 @pytest.fixture(scope="module")

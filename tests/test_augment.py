@@ -8,6 +8,7 @@ from torch.utils._pytree import tree_leaves
 
 from data_utils.loading.augment import augment
 from data_utils.loading.draws import STRENGTHS, Draw, draw, pack_draws
+from tasks.classes import ClassTarget
 
 KEYS = [(0, 3), (0, 4), (1, 3), (2, 9), (2, 10), (7, 0), (7, 1), (9, 123456)]
 
@@ -23,7 +24,8 @@ def batch(size=(24, 32), channels=3, count=8, dtype=torch.uint8, high=256):
 def apply(images, masks, draws, fill, std):
     """Given draws, as precise as the images are."""
     numbers = pack_draws(draws, images.shape[1], torch.promote_types(images.dtype, torch.float32))
-    return augment(images, masks, draws, numbers.to(images.device), fill=fill, std=std)
+    new_images, targets = augment(images, ClassTarget(masks), draws, numbers.to(images.device), fill=fill, std=std)
+    return new_images, targets.mask
 
 
 def run(images, masks, keys=KEYS, strength="strong", seed=0, scale=1.0):
@@ -321,8 +323,8 @@ def test_the_host_reads_no_value_and_copies_none(size, spacing):
     numbers, statistic = pack_draws(draws, 3).to("meta"), torch.ones(3, device="meta")
     images, masks = images.to("meta"), masks.to("meta")
     with OnMetaDeviceOnly():
-        new_images, new_masks = augment(images, masks, draws, numbers, fill=statistic, std=statistic)
-    assert new_images.shape == images.shape and new_masks.shape == masks.shape
+        new_images, targets = augment(images, ClassTarget(masks), draws, numbers, fill=statistic, std=statistic)
+    assert new_images.shape == images.shape and targets.shape == masks.shape
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -9,6 +9,7 @@ from PIL import Image
 from data_utils.analysis.normalization import Normalization
 from data_utils.analysis.validate import check_data
 from data_utils.config import DataConfig
+from data_utils.image_io.reader import DecodedImage
 from data_utils.loading.batch_sampler import Slot
 from data_utils.loading.dataset import EvaluationDataset, TrainingDataset
 from runtime.errors import DataError, ImageError
@@ -22,23 +23,23 @@ def test_a_mask_that_changed_its_size_after_the_check_is_named(tmp_path):
     dataset = TrainingDataset(info.train, info, Preprocess())
     slot = Slot(0, 0, (40, 56))
     assert dataset[slot][1].shape == (40, 56)
-    Image.new("L", (20, 10)).save(info.train.records[0]["mask"])
+    Image.new("L", (20, 10)).save(info.train.records[0]["target"])
     with pytest.raises(DataError, match="image is 40 x 56, its mask 10 x 20"):
         dataset[slot]
 
 
 @pytest.mark.parametrize("kind", [TrainingDataset, EvaluationDataset])
 def test_a_skipped_sample_is_blank_and_counts_nowhere(tmp_path, monkeypatch, kind):
-    def network_input(source: object, preprocess: Preprocess, channels: int, name: str) -> tuple:
+    def decode_image(source: object, name: str, draft_for: Preprocess) -> DecodedImage:
         raise ImageError(f"{name}: broken")
 
-    monkeypatch.setattr("data_utils.loading.dataset.network_input", network_input)
+    monkeypatch.setattr("data_utils.loading.samples.decode_image", decode_image)
     info = load_info(write_folder(tmp_path / "data", 12, seed=0))
     info = replace(info, normalization=Normalization((1, 2.5, 3), (1, 1, 1), ("uint8",)))
     skipping = replace(info, config=replace(info.config, on_bad_sample="skip"))
-    image, mask, *_, problem = kind(skipping.train, skipping, Preprocess())[Slot(0, 0, (24, 32))]
+    image, target, *_, problem = kind(skipping.train, skipping, Preprocess())[Slot(0, 0, (24, 32))]
     assert (image.amin(dim=(1, 2)).tolist(), image.amax(dim=(1, 2)).tolist()) == ([1, 2.5, 3], [1, 2.5, 3])
-    assert mask.shape == (24, 32) and (mask == 255).all() and problem.endswith("broken")
+    assert target.mask.shape == (24, 32) and (target.mask == 255).all() and problem.endswith("broken")
     with pytest.raises(ImageError, match=r"broken$"):
         kind(info.train, info, Preprocess())[Slot(0, 0, (24, 32))]
 

@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from class_loss import ClassLoss
 from conftest import write_folder
 from PIL import Image
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -17,7 +18,7 @@ from benchmarks.roofline import CAST_BYTES, NORM, RELU, WEIGHT_BYTES, layout_sec
 from benchmarks.sets import prepare
 from benchmarks.side_by_side import VOID, class_iou
 from benchmarks.train import step_seconds, write_stand_ins
-from tasks.step_loss import SegmentationLoss
+from tasks.step_loss import StepLoss
 from unet import UNet, UNetConfig
 
 SMALL = UNetConfig(base_channels=8, depth=2)
@@ -53,12 +54,13 @@ def test_a_candidate_of_the_recipe_may_be_several_changes():
     assert changes("recipe") == ([], [])
 
 
-def test_lovasz_of_a_prediction_without_doubt_is_one_minus_the_iou(monkeypatch):
-    monkeypatch.setattr(SegmentationLoss, "sums", SegmentationLoss.sums)
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8], ids=["training", "evaluation"])
+def test_lovasz_of_a_prediction_without_doubt_is_one_minus_the_iou(monkeypatch, dtype):
+    monkeypatch.setattr(StepLoss, "sums", StepLoss.sums)
     CANDIDATES["Lovasz-softmax instead of Dice"][1]()
     truth, found = torch.tensor([[[0, 0, 1, 1, 255]]]), torch.tensor([[[0, 1, 1, 1, 0]]])
     logits = 100.0 * torch.nn.functional.one_hot(found, 3).movedim(-1, 1)
-    regions = SegmentationLoss(3, "ce+logdice").sums(logits, truth)[1]
+    regions = ClassLoss(3, "ce+logdice").sums(logits, truth.to(dtype))[1]
     assert regions.item() == pytest.approx((1 - 1 / 2) + (1 - 2 / 3))  # of classes 0 and 1; 2 is not in the truth
 
 

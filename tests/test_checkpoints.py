@@ -9,15 +9,18 @@ from accelerate import Accelerator
 from in_process import process_state_kept
 
 from runtime import files
+from tasks.classes import Classes, ClassScores
 from train_utils.checkpoints import save
 from train_utils.checkpoints.find import find_checkpoint
 from train_utils.checkpoints.save import Checkpoints
 from train_utils.ema import WeightAverage
 from train_utils.evaluation import Evaluation
 from train_utils.run_state import RunState
+from train_utils.settings.record import RunSettings
 from unet import UNet, UNetConfig
 
-SETTINGS = {"identity": {}, "flags": {}, "total_steps": 9, "micro_batch_size": 1}
+TASK = Classes(("a", "b"))
+SETTINGS = RunSettings(total_steps=9, micro_batch_size=1)
 
 
 def evaluation(step: int, mean_iou: float) -> Evaluation:
@@ -25,7 +28,7 @@ def evaluation(step: int, mean_iou: float) -> Evaluation:
     hits, misses = round(100 * mean_iou), 100 - round(100 * mean_iou)
     # of 100 pixels in the union of a class, `hits` are in the intersection
     matrix = torch.tensor([[2 * hits, misses], [misses, 2 * hits]])
-    return Evaluation(step, ("a", "b"), matrix, 0.5, [mean_iou])
+    return Evaluation(step, 0.5, ClassScores(TASK.names, matrix, torch.tensor([[mean_iou]])))
 
 
 @pytest.fixture
@@ -120,9 +123,11 @@ def test_a_run_state_survives_the_file_and_knows_its_best_evaluation(checkpoints
     checkpoints.wait()
     found = find_checkpoint("auto", checkpoints.folder)
     assert found.run_state() == state
-    assert found.state["score"] == evaluation(4, 0.6).mean_iou == 0.6
-    best = found.run_state().best_evaluation(("a", "b"))
-    assert best.step == 4 and best.matrix.tolist() == evaluation(4, 0.6).matrix.tolist()
+    assert found.state.score == evaluation(4, 0.6).scores.comparison == 0.6
+    best = found.run_state().best_evaluation(TASK)
+    assert best.step == 4 and best.scores.names == TASK.names
+    assert best.scores.sums.tolist() == evaluation(4, 0.6).scores.sums.tolist()
+    assert best.scores.image_comparison == evaluation(4, 0.6).scores.image_comparison
     assert json.loads((found.path / "manifest.json").read_text()).keys() == {
         "model.safetensors",
         "optimizer.safetensors",

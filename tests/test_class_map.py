@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from data_utils.analysis.inspect import inspect_split, raise_problems, total_pixels
+from data_utils.analysis.inspect import raise_problems, total_pixels
+from data_utils.analysis.looks import inspect_split
 from data_utils.class_map import ClassMap, _table, named_classes, parse_classes, resolve_classes
-from data_utils.image_io.formats import opened
-from data_utils.image_io.reader import read_header, read_mask
+from data_utils.image_io.reader import opened, read_header, read_mask
 from data_utils.image_io.regions import open_regions
 from data_utils.sources.records import ListRecords
 from runtime.errors import DataError
@@ -98,7 +98,7 @@ FORMATS = {
 
 def discover(masks):
     """Values and pixels of (source, name) masks, each paired with itself."""
-    records = ListRecords([{"image": source, "mask": source, "name": name} for source, name in masks])
+    records = ListRecords([{"image": source, "target": source, "name": name} for source, name in masks])
     inspection = inspect_split(records, "reading masks")
     raise_problems(inspection, len(records))
     return total_pixels([(inspection, records)])

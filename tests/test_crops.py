@@ -10,12 +10,12 @@ from conftest import load_info
 
 from data_utils.analysis.validate import check_data
 from data_utils.config import DataConfig
-from data_utils.image_io.reader import read_mask
-from data_utils.loading import transforms
+from data_utils.image_io import reader
+from data_utils.image_io.reader import DecodedImage, read_mask
 from data_utils.loading.batch_sampler import Slot
 from data_utils.loading.crop import crop_window
 from data_utils.loading.dataset import TrainingDataset
-from unet.config import Preprocess
+from unet.config import IGNORE_INDEX, Preprocess
 
 
 @pytest.mark.parametrize("size", [(16, 16), (40, 10), (64, 64)])
@@ -24,7 +24,7 @@ def test_crops_favour_rare_classes_and_stay_inside(size):
     mask[38, 54] = 3
     seen = 0
     for seed in range(600):
-        window = tuple(slice(*part) for part in crop_window(mask, size, np.random.default_rng(seed)))
+        window = tuple(slice(*part) for part in crop_window(mask, IGNORE_INDEX, size, np.random.default_rng(seed)))
         assert mask[window].shape == tuple(np.minimum(size, mask.shape))
         seen += 3 in mask[window]
     # a third of the crops are around one of the two classes; the others meet the pixel in a corner by chance
@@ -33,7 +33,7 @@ def test_crops_favour_rare_classes_and_stay_inside(size):
 
 def test_crops_of_an_ignored_mask_are_taken_anywhere():
     mask = np.full((40, 56), 255, np.uint8)
-    starts = {crop_window(mask, (8, 8), np.random.default_rng(seed))[0][0] for seed in range(300)}
+    starts = {crop_window(mask, IGNORE_INDEX, (8, 8), np.random.default_rng(seed))[0][0] for seed in range(300)}
     assert starts == set(range(33))
 
 
@@ -66,36 +66,37 @@ def test_crops_of_large_images_are_read_in_windows_and_equal_those_of_the_whole(
     monkeypatch.setattr("data_utils.image_io.regions.BAND", 260 * 70)
     info = load_info(folder, crop_size=(64, 64))
     again = load_info(folder, crop_size=(64, 64))  # remembered
-    assert info.class_pixels == plain.class_pixels and info.class_map == plain.class_map
+    assert info.reader.class_pixels == plain.reader.class_pixels
+    assert info.reader.class_map == plain.reader.class_map
     assert sorted(info.train.class_locations) == [0, 1, 2]
     for index, locations in info.train.class_locations.items():
-        mask = plain.class_map.encode(read_mask(info.train.records[index]["mask"], ""), "")
+        mask = plain.reader.class_map.encode(read_mask(info.train.records[index]["target"], ""), "")
         for of_class, remembered, number in zip(locations, again.train.class_locations[index], range(3), strict=True):
             assert len(of_class) == 64 and (mask[tuple(of_class.T)] == number).all()
             np.testing.assert_array_equal(of_class, remembered)
     read_whole = []  # names of the images that were decoded as a whole
 
-    def network_input(source: object, preprocess: Preprocess, channels: int, name: str) -> tuple:
+    def decode_image(source: object, name: str, draft_for: Preprocess) -> DecodedImage:
         read_whole.append(name)
-        return transforms.network_input(source, preprocess, channels, name)
+        return reader.decode_image(source, name, draft_for=draft_for)
 
-    monkeypatch.setattr("data_utils.loading.dataset.network_input", network_input)
+    monkeypatch.setattr("data_utils.loading.samples.decode_image", decode_image)
     windows = TrainingDataset(info.train, info, Preprocess(scale=scale))
     whole = TrainingDataset(replace(info.train, class_locations={}), info, Preprocess(scale=scale))
     rare = compared = 0
     for epoch in range(60):
-        image, mask, *_, problem = windows[Slot(epoch % 3, epoch, (64, 64))]
-        assert not read_whole and problem is None and image.shape[1:] == mask.shape == (64, 64)
-        rare += bool((mask == 2).any())
+        image, target, *_, problem = windows[Slot(epoch % 3, epoch, (64, 64))]
+        assert not read_whole and problem is None and image.shape[1:] == target.mask.shape == (64, 64)
+        rare += bool((target.mask == 2).any())
         if epoch < 12:  # where no class was favoured, which is drawn alike, both took the same crop
-            expected, expected_mask, *_ = whole[Slot(epoch % 3, epoch, (64, 64))]
+            expected, expected_target, *_ = whole[Slot(epoch % 3, epoch, (64, 64))]
             favoured = np.random.default_rng([0, epoch, epoch % 3, 1]).random() < 1 / 3
             if not favoured:
                 compared += 1
                 # resized by itself a window's weights round otherwise in the last bit: measured 2 values in 10,000
                 assert (image.int() - expected.int()).abs().max() <= (0 if scale == 1 else 1)
                 assert (image != expected).float().mean() < 1e-3
-                np.testing.assert_array_equal(mask, expected_mask)
+                np.testing.assert_array_equal(target.mask, expected_target.mask)
             assert read_whole
             read_whole.clear()
     assert compared >= 6  # the others were favoured
@@ -124,11 +125,11 @@ def test_the_mask_of_a_large_image_may_be_smaller(tmp_path, monkeypatch):
     whole = TrainingDataset(replace(info.train, class_locations={}), info, Preprocess())
     rare = 0
     for epoch in range(60):
-        image, mask, *_, problem = windows[Slot(0, epoch, (64, 64))]
+        image, target, *_, problem = windows[Slot(0, epoch, (64, 64))]
         assert problem is None
-        rare += bool((mask == 2).any())
+        rare += bool((target.mask == 2).any())
         if np.random.default_rng([0, epoch, 0, 1]).random() >= 1 / 3:  # no class was favoured
-            expected, expected_mask, *_ = whole[Slot(0, epoch, (64, 64))]
+            expected, expected_target, *_ = whole[Slot(0, epoch, (64, 64))]
             np.testing.assert_array_equal(image, expected)
-            np.testing.assert_array_equal(mask, expected_mask)
+            np.testing.assert_array_equal(target.mask, expected_target.mask)
     assert rare > 5  # as above: locations are those of the mask, half the image's

@@ -8,13 +8,13 @@ from contextlib import contextmanager, suppress
 
 import numpy as np
 import pytest
-from data_utils.loading.transforms import network_input
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
 from data_utils.analysis.inspect import Inspection, Problem, inspect
 from data_utils.image_io.reader import read_header, read_image, read_mask
+from data_utils.loading.image_input import ImageInput
 from runtime.errors import DataError, ImageError
 from unet.config import Preprocess
 
@@ -101,8 +101,8 @@ def read_all(content: bytes) -> None:
         with suppress(ImageError):
             assert read_image(source, "f").ndim == 3
         with suppress(ImageError):
-            assert network_input(source, Preprocess(scale=0.3), 3, "f")[0].shape[0] == 3
-        assert isinstance(inspect({"image": source, "mask": source, "name": "f"}), Inspection | Problem)
+            assert ImageInput.read(source, Preprocess(scale=0.3), 3, "f").whole().shape[0] == 3
+        assert isinstance(inspect({"image": source, "target": source, "name": "f"}), Inspection | Problem)
 
 
 @st.composite

@@ -34,12 +34,13 @@ def stored(dataset: TrainingDataset, index: int) -> tuple[np.ndarray, np.ndarray
     """Image (C, H, W) and class indices (H, W) of a record's files."""
     record = dataset.split.records[index]
     image = np.asarray(Image.open(record["image"])).transpose(2, 0, 1)
-    return image, np.asarray(Image.open(record["mask"])) // 255
+    return image, np.asarray(Image.open(record["target"])) // 255
 
 
 def test_padding_shows_the_mean_and_counts_nowhere(folder):
     dataset = training(folder)
-    image, mask, _, key, problem = dataset[Slot(1, 3, (20, 32))]
+    image, target, _, key, problem = dataset[Slot(1, 3, (20, 32))]
+    mask = target.mask
     pixels, classes = stored(dataset, 1)
     assert (image.shape, mask.shape) == ((3, 20, 32), (20, 32))
     assert (image[:, :16, :24].numpy() == pixels).all() and (mask[:16, :24].numpy() == classes).all()
@@ -62,12 +63,10 @@ def test_a_batch_brings_what_augmentation_needs_of_it(folder, workers):
         expected = [draw(key, **settings) for key in batch["keys"]]
         numbers = pack_draws(expected, 3)
         assert torch.equal(batch["numbers"], numbers) and batch["numbers"].dtype == torch.float32
-        given = (batch["images"], batch["masks"])
-        changed = augment(*given, batch["draws"], batch["numbers"], fill=statistic, std=statistic)
-        for found, wanted in zip(
-            changed, augment(*given, expected, numbers, fill=statistic, std=statistic), strict=True
-        ):
-            assert torch.equal(found, wanted)
+        given = (batch["images"], batch["targets"])
+        images, targets = augment(*given, batch["draws"], batch["numbers"], fill=statistic, std=statistic)
+        wanted_images, wanted_targets = augment(*given, expected, numbers, fill=statistic, std=statistic)
+        assert torch.equal(images, wanted_images) and torch.equal(targets.mask, wanted_targets.mask)
         assert not any(drawn.is_identity for drawn in batch["draws"])
         seen.update(batch["keys"])
     assert len(seen) == 2 * len(info.train)  # epochs
@@ -89,12 +88,12 @@ def test_batches_are_pinned_for_a_gpu_that_the_run_uses_not_for_one_that_is_ther
 
 def test_a_filler_is_a_real_image_that_counts_nowhere(folder):
     dataset = training(folder)
-    image, mask, *_ = dataset[Slot(2, 0, (16, 24), filler=True)]
+    image, target, *_ = dataset[Slot(2, 0, (16, 24), filler=True)]
     assert (image.numpy() == stored(dataset, 2)[0]).all()
-    assert (mask == IGNORED).all()
+    assert (target.mask == IGNORED).all()
     info = load_info(folder)
-    _, mask, index, _ = EvaluationDataset(info.val, info, Preprocess())[Slot(0, 0, (16, 24), filler=True)]
-    assert (mask == IGNORED).all() and index == 0
+    _, target, index, _ = EvaluationDataset(info.val, info, Preprocess())[Slot(0, 0, (16, 24), filler=True)]
+    assert (target.mask == IGNORED).all() and index == 0
 
 
 def test_a_crop_is_a_part_of_the_image_with_its_mask_and_another_in_each_epoch(folder):
@@ -103,10 +102,10 @@ def test_a_crop_is_a_part_of_the_image_with_its_mask_and_another_in_each_epoch(f
     whole = np.concatenate([pixels, classes[None]])
     seen = set()
     for epoch in range(12):
-        image, mask, *_ = dataset[Slot(0, epoch, (8, 12))]
+        image, target, *_ = dataset[Slot(0, epoch, (8, 12))]
         again = dataset[Slot(0, epoch, (8, 12))]
-        assert torch.equal(image, again[0]) and torch.equal(mask, again[1])
-        both = np.concatenate([image.numpy(), mask[None].numpy()])
+        assert torch.equal(image, again[0]) and torch.equal(target.mask, again[1].mask)
+        both = np.concatenate([image.numpy(), target.mask[None].numpy()])
         places = [(y, x) for y in range(9) for x in range(13) if (whole[:, y : y + 8, x : x + 12] == both).all()]
         assert len(places) == 1
         seen.update(places)
@@ -122,7 +121,7 @@ def test_crops_around_a_rare_class_find_it(tmp_path):
         mask[5, 60] = 255
         Image.fromarray(mask).save(file)
     dataset = training(tmp_path, crop_size=(8, 8), classes="0=background,255=speck")
-    found = sum(bool((dataset[Slot(0, epoch, (8, 8))][1] == 1).any()) for epoch in range(90))
+    found = sum(bool((dataset[Slot(0, epoch, (8, 8))][1].mask == 1).any()) for epoch in range(90))
     # one crop in three looks for a class, one of the two in the mask: a sixth of 90, by chance alone one or two
     assert 7 <= found <= 25
 
@@ -147,5 +146,5 @@ def test_a_resized_mask_lies_where_its_resized_image_does(tmp_path):
     for name in "ab":
         Image.fromarray((bright * 255).astype(np.uint8)).save(tmp_path / "images" / f"{name}.png")
         Image.fromarray(bright.astype(np.uint8)).save(tmp_path / "masks" / f"{name}.png")
-    image, mask, *_ = training(tmp_path, Preprocess(scale=0.5), scale=0.5)[Slot(0, 0, (20, 20))]
-    assert ((image[0] > 127).numpy() == mask.numpy()).all()
+    image, target, *_ = training(tmp_path, Preprocess(scale=0.5), scale=0.5)[Slot(0, 0, (20, 20))]
+    assert ((image[0] > 127).numpy() == target.mask.numpy()).all()

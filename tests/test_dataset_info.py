@@ -2,21 +2,24 @@
 
 import json
 import os
-from collections import Counter
+from collections import Counter, defaultdict
+from pathlib import Path
 
 import numpy as np
 import pytest
+import tifffile
 from conftest import load_info, write_folder
 from PIL import Image
 
-from data_utils.analysis import dataset_info
+from data_utils.analysis import dataset_info, inspect_windows, validate
 from data_utils.analysis.dataset_info import DatasetInfo
-from data_utils.analysis.inspect import SplitInspection
+from data_utils.analysis.inspect import Inspection, Problem, SplitInspection, inspect
 from data_utils.analysis.label_warnings import label_warnings
 from data_utils.analysis.validate import check_data
 from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
-from data_utils.sources.records import ListRecords
+from data_utils.image_io.reader import read_image
+from data_utils.sources.records import ListRecords, Record
 from runtime.cache import cache_folder
 from runtime.errors import DataError
 
@@ -31,7 +34,7 @@ def looks(monkeypatch) -> list[str]:
 
 def same(a: DatasetInfo, b: DatasetInfo) -> bool:
     arrays = np.array_equal(a.train.sizes, b.train.sizes) and np.array_equal(a.val.sizes, b.val.sizes)
-    return arrays and (a.class_map, a.class_pixels, a.normalization) == (b.class_map, b.class_pixels, b.normalization)
+    return arrays and (a.reader, a.normalization) == (b.reader, b.normalization)
 
 
 def test_a_second_start_looks_at_no_file_and_knows_the_same(tmp_path, looks):
@@ -40,10 +43,10 @@ def test_a_second_start_looks_at_no_file_and_knows_the_same(tmp_path, looks):
     assert sorted(looks) == sorted(path.name for path in (folder / "images").iterdir())  # each once
     looks.clear()
     assert same(load_info(folder), first) and looks == []
-    assert first.class_pixels == [
+    assert first.reader.class_pixels == tuple(
         sum(int((np.array(Image.open(path)) == value).sum()) for path in (folder / "masks").iterdir())
         for value in (0, 255)
-    ]
+    )
     assert all(path.parent.name in ("images", "masks") for path in folder.rglob("*.*"))
 
 
@@ -66,7 +69,7 @@ def test_a_changed_folder_is_looked_at_again(tmp_path, looks, change):
         os.utime(mask, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
     else:
         Image.new("RGB", (56, 40)).save(image)
-    assert (9 in load_info(folder).class_map.values) == (change == "mask")
+    assert (9 in load_info(folder).reader.class_map.values) == (change == "mask")
     assert len(looks) == 20 + (change == "added")
 
 
@@ -136,6 +139,55 @@ def test_images_of_another_depth_than_the_others_are_said_at_the_start(tmp_path)
     (line,) = info.warnings
     assert "(RGB: 5, I;16: 1)" in line
     assert info.normalization.pixel_types == ("uint16", "uint8")
+
+
+def write_tiffs(folder: Path, sizes: dict[str, tuple[int, int]]) -> None:
+    """Pairs of tiled TIFFs, which can be read in windows; the right half of each mask is 1."""
+    for kind in ("images", "masks"):
+        (folder / kind).mkdir(parents=True)
+    for stem, (height, width) in sizes.items():
+        mask = np.zeros((height, width), np.uint8)
+        mask[:, width // 2 :] = 1
+        image = np.stack([mask * 40, mask * 90, mask * 200], axis=2)
+        tifffile.imwrite(folder / "images" / f"{stem}.tif", image, photometric="rgb", tile=(32, 32))
+        tifffile.imwrite(folder / "masks" / f"{stem}.tif", mask, photometric="minisblack", tile=(32, 32))
+
+
+@pytest.mark.parametrize(
+    ("settings", "in_windows"),
+    [({"crop_size": (64, 64)}, {"a.tif", "b.tif"}), ({"plan": "auto"}, {"a.tif", "b.tif"}), ({}, set())],
+    ids=["crops", "plan", "neither"],
+)
+def test_the_check_reads_in_windows_what_training_reads_in_windows(tmp_path, monkeypatch, settings, in_windows):
+    """With a plan too, which may choose crops: what training never holds whole need not fit into memory here."""
+    heights = {"a.tif": 120, "b.tif": 200, "small.tif": 60, "c.tif": 120}
+    write_tiffs(tmp_path / "train", {"a": (120, 160), "b": (200, 100), "small": (60, 80)})
+    write_tiffs(tmp_path / "val", {"c": (120, 160)})  # validation images are computed whole
+    monkeypatch.setattr("data_utils.image_io.regions.LARGE", 120 * 160)
+    monkeypatch.setattr("data_utils.image_io.regions.BAND", 160 * 32)
+    info = load_info(tmp_path, **settings)
+    assert {info.train.records[index]["name"] for index in info.train.class_locations} == in_windows
+    assert not info.val.class_locations
+    whole_masks: list[str] = []
+    rows: dict[str, list[int]] = defaultdict(list)
+
+    def inspect_whole(record: Record) -> Inspection | Problem:
+        whole_masks.append(record["name"])
+        return inspect(record)
+
+    def read_and_note(source: object, name: str) -> np.ndarray:
+        pixels = read_image(source, name)
+        rows[name].append(len(pixels))
+        return pixels
+
+    for module in (validate, inspect_windows):
+        monkeypatch.setattr(module, "inspect", inspect_whole)
+    monkeypatch.setattr(validate, "read_image", read_and_note)
+    report, problems = check_data(DataConfig(str(tmp_path), **settings))
+    assert problems == 0, report
+    assert sorted(whole_masks) == sorted({*heights} - in_windows)
+    assert {name: sum(read) for name, read in rows.items()} == heights  # all of each image
+    assert {name for name, read in rows.items() if len(read) > 1} == in_windows
 
 
 def test_problems_are_not_remembered(tmp_path):

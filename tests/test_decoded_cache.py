@@ -9,8 +9,10 @@ from filelock import FileLock
 
 from data_utils.loading.decoded_cache import decode_once
 from runtime.errors import DataError
+from tasks.classes import ClassTarget
 
 CLASSES = "0=background,255=cell"
+TARGET = ClassTarget(np.ones((2, 3), np.uint8))
 
 
 @pytest.mark.parametrize("crop", [[], ["--crop-size", "24", "24"]], ids=["whole", "crop"])
@@ -52,17 +54,20 @@ def test_what_cannot_be_decoded_is_skipped_from_the_cache_too(broken, tmp_path):
 
 def test_what_a_killed_run_left_of_the_cache_is_cleared_and_what_another_is_writing_is_not(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    pair, folder = (np.ones((1, 2, 3), np.uint8), np.ones((2, 3), np.uint8)), tmp_path / "unet-accelerate"
+    pair, folder = (np.ones((1, 2, 3), np.uint8), TARGET), tmp_path / "unet-accelerate"
     # killed in the middle, as by the kernel when memory runs out
     lines = "import os, numpy as np\nfrom data_utils.loading.decoded_cache import decode_once\n"
-    lines += "pair = np.ones((1, 2, 3), np.uint8), np.ones((2, 3), np.uint8)\n"
-    lines += "decode_once(lambda i: os.kill(os.getpid(), 9) if i == 5 else pair, 9, 'killed', ())"
+    lines += "from tasks.classes import ClassTarget\n"
+    lines += "pair = np.ones((1, 2, 3), np.uint8), ClassTarget(np.ones((2, 3), np.uint8))\n"
+    lines += "decode_once(lambda i: os.kill(os.getpid(), 9) if i == 5 else pair, 9, ClassTarget, 'killed', ())"
     assert launch("-c", lines, env={"XDG_CACHE_HOME": str(tmp_path)}).returncode == -9
     assert len(list(folder.glob(".*.tmp"))) == 1
     (folder / ".busy.arrow.tmp").write_bytes(b"x")
     with FileLock(folder / "busy.lock"):
-        decoded = decode_once(lambda i: pair, 2, "other", ())
-    np.testing.assert_array_equal(decoded[1][0], pair[0])
+        decoded = decode_once(lambda i: pair, 2, ClassTarget, "other", ())
+    image, target = decoded[1]
+    np.testing.assert_array_equal(image, pair[0])
+    np.testing.assert_array_equal(target.mask, TARGET.mask)
     assert [path.name for path in folder.glob(".*.tmp")] == [".busy.arrow.tmp"]
     assert len(list(folder.glob("*.arrow"))) == 1
 
@@ -70,13 +75,13 @@ def test_what_a_killed_run_left_of_the_cache_is_cleared_and_what_another_is_writ
 def test_a_cache_that_could_not_be_finished_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
-    def prepare(index: int) -> tuple[np.ndarray, np.ndarray]:
+    def prepare(index: int) -> tuple[np.ndarray, ClassTarget]:
         if index == 5:
             raise OSError(28, "No space left on device")
-        return np.ones((1, 2, 3), np.uint8), np.ones((2, 3), np.uint8)
+        return np.ones((1, 2, 3), np.uint8), TARGET
 
     with pytest.raises(DataError, match="No space left on device"):
-        decode_once(prepare, 9, "full", ())
+        decode_once(prepare, 9, ClassTarget, "full", ())
     assert [path.suffix for path in (tmp_path / "unet-accelerate").iterdir()] == [".lock"]
 
 

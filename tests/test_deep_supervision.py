@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from class_loss import ClassLoss
 from conftest import write_folder
 from in_process import run_train
 from safetensors.torch import load_file
 
 from runtime.errors import CheckpointError
-from tasks.step_loss import SegmentationLoss
 from unet import UNet, UNetConfig
 from unet.model import DeeplySupervisedUNet
 
@@ -35,7 +35,7 @@ def test_training_gives_logits_of_every_level_but_the_lowest_two(size, upsample)
 def test_every_level_is_trained():
     network = deep(depth=4)
     masks = torch.randint(0, 4, (2, 50, 70))
-    criterion = SegmentationLoss(4, "ce+logdice", strides=network.head_strides)
+    criterion = ClassLoss(4, "ce+logdice", strides=network.head_strides)
     criterion(network.train()(torch.rand(2, 3, 50, 70)), masks, criterion.step_counts(masks)).backward()
     assert all(parameter.grad.abs().sum() > 0 for parameter in network.heads.parameters())
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager, nullcontext
 import pytest
 import torch
 import torch.nn.functional as F
+from class_loss import ClassLoss
 from conftest import TINY
 from in_process import process_state_kept, run_train
 from torch import Tensor, nn
@@ -19,7 +20,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import train
 from inference import Predictor
 from tasks import confusion as metrics
-from tasks.step_loss import LOSSES, SegmentationLoss
+from tasks.classes import LOSSES, ClassTarget
+from tasks.step_loss import StepLoss
 from train_utils import preflight
 from unet import UNet, UNetConfig
 from unet.blocks import NORMS, UPSAMPLINGS, DoubleConv, Up
@@ -169,7 +171,7 @@ def test_each_norm_upsampling_and_loss_is_among_them():
 @pytest.mark.parametrize("upsample", ["transpose", "bilinear"])
 def test_nothing_that_is_called_for_volumes_raises(upsample, as_on_cuda):
     network = DeeplySupervisedUNet(UNetConfig(1, 2, base_channels=2, depth=3, dims=3, upsample=upsample)).train()
-    criterion = SegmentationLoss(2, strides=network.head_strides)
+    criterion = ClassLoss(2, strides=network.head_strides)
     images, masks = torch.rand(2, 1, 9, 17, 20), torch.randint(0, 2, (2, 9, 17, 20))
     with process_state_kept(), Recorder() as recorder:
         torch.use_deterministic_algorithms(True)
@@ -179,11 +181,11 @@ def test_nothing_that_is_called_for_volumes_raises(upsample, as_on_cuda):
 
 
 def test_a_loss_that_cuda_refuses_is_found(tiny_folder, tmp_path, as_on_cuda, monkeypatch):
-    def summed(self: SegmentationLoss, logits: Tensor, masks: Tensor) -> Tensor:
-        loss = F.cross_entropy(logits, masks, ignore_index=255, reduction="sum")
+    def summed(self: StepLoss, logits: Tensor, targets: ClassTarget) -> Tensor:
+        loss = F.cross_entropy(logits, targets.mask.long(), ignore_index=255, reduction="sum")
         return torch.stack([loss, loss.new_zeros(())])
 
-    monkeypatch.setattr(SegmentationLoss, "sums", summed)
+    monkeypatch.setattr(StepLoss, "sums", summed)
     with Recorder() as recorder:
         assert run(tmp_path / "run", tiny_folder, *KINDS[0]).exit_code == 0
     assert recorder.refused == {"nll_loss2d_forward"}

@@ -13,8 +13,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 import transformers
+from class_loss import classes
 from encoders import FAMILIES, backbone, network_refused, write_encoder
 from in_process import parsed
+from starting import start_from
 from torch import Tensor, nn
 
 from inference import Predictor
@@ -25,7 +27,6 @@ from inference.tiling import plan, stream_logits
 from inference.tiling.receptive_field import reach
 from runtime.errors import ModelError, SettingsError
 from train_utils.settings.encoder import load_encoder
-from train_utils.settings.starting_point import starting_point
 from unet import Preprocess, UNet, UNetConfig
 
 
@@ -53,10 +54,10 @@ def folders(tmp_path_factory) -> dict[str, Path]:
 
 def built(folder: Path, channels: int = 3, pixel_types: tuple[str, ...] = ("uint8",), **asked: object) -> UNet:
     """The network that train.py starts with, in training mode."""
-    start = starting_point(None, {"encoder": str(folder), "encoder_weights": "pretrained", "base_channels": 2} | asked)
+    start = start_from(None, {"encoder": str(folder), "encoder_weights": "pretrained", "base_channels": 2} | asked)
     statistics = Preprocess(mean=(90.0,) * channels, std=(40.0,) * channels, pixel_types=pixel_types)
     torch.manual_seed(0)
-    return start.build(channels, 2, start.source_preprocess(channels) or statistics)
+    return start.build(channels, classes(2), start.source_preprocess(channels) or statistics)
 
 
 def pixels(*shape: int) -> Tensor:
@@ -318,7 +319,7 @@ def config_folder(folder: Path, **settings: object) -> Path:
 def test_what_cannot_be_an_encoder_is_refused_in_one_line(folders, tmp_path, monkeypatch):
     def refused(source: object, reason: str, **asked: object) -> None:
         with pytest.raises(ModelError, match=reason) as error:
-            starting_point(None, {"encoder": str(source), "encoder_weights": "pretrained"} | asked)
+            start_from(None, {"encoder": str(source), "encoder_weights": "pretrained"} | asked)
         assert "\n" not in str(error.value) and str(source) in str(error.value)
 
     refused(config_folder(tmp_path / "vit", model_type="dinov2", hidden_size=8, num_attention_heads=1), "a plain ViT")
@@ -352,12 +353,12 @@ def test_a_flag_of_an_encoder_is_refused_without_one(folders, tmp_path, name, va
     built(folders["resnet"]).save_pretrained(with_encoder)
     for source in (None, plain):
         with pytest.raises(SettingsError, match=f"^{flag}: this network has no encoder; leave the flag out, or name"):
-            starting_point(source, {name: value})
+            start_from(source, {name: value})
     if name == "encoder_weights":
         with pytest.raises(SettingsError, match=f"^{flag}: the encoder of {with_encoder} already has weights"):
-            starting_point(with_encoder, {name: value})
+            start_from(with_encoder, {name: value})
     else:
-        assert starting_point(with_encoder, {name: value}).trained.encoder
+        assert start_from(with_encoder, {name: value}).trained.encoder
 
 
 def test_encoder_weights_are_pretrained_where_there_is_an_encoder_to_have_them():
@@ -396,10 +397,12 @@ def test_a_card_that_says_no_licence_stops_nothing(tmp_path, card):
 
 def test_a_model_for_grey_images_starts_from_one_for_rgb_with_its_normalisation(folders, tmp_path):
     seen = Preprocess(mean=(1.0, 2.0, 3.0), std=(4.0, 5.0, 6.0), pixel_types=("uint8",))
-    first = starting_point(None, {"encoder": str(folders["resnet"]), "encoder_weights": "random"}).build(3, 2, seen)
+    first = start_from(None, {"encoder": str(folders["resnet"]), "encoder_weights": "random"}).build(
+        3, classes(2), seen
+    )
     first.save_pretrained(tmp_path)
     grey = Preprocess(mean=(90.0,), std=(50.0,), pixel_types=("uint8",))
-    again = starting_point(str(tmp_path), {}).build(1, 2, grey)
+    again = start_from(str(tmp_path), {}).build(1, classes(2), grey)
     assert again.config.preprocess.mean == first.config.preprocess.mean
     assert again.config.preprocess.std == first.config.preprocess.std
 
@@ -432,11 +435,11 @@ def test_a_model_with_an_encoder_is_a_start_for_other_channels_and_classes(folde
     first = built(folders["convnext"])
     first.save_pretrained(tmp_path)
     asked = {"freeze_encoder": True}
-    start = starting_point(str(tmp_path), asked)
-    again = start.build(3, 5, start.source_preprocess(3))
+    start = start_from(str(tmp_path), asked)
+    again = start.build(3, classes(5), start.source_preprocess(3))
     assert again.config.preprocess == first.config.preprocess and again.encoder.frozen
     assert all(map(torch.equal, again.ups.parameters(), first.ups.parameters()))
-    other = starting_point(str(tmp_path), asked).build(5, 2, Preprocess(mean=(1.0,) * 5, std=(1.0,) * 5))
+    other = start_from(str(tmp_path), asked).build(5, classes(2), Preprocess(mean=(1.0,) * 5, std=(1.0,) * 5))
     assert other(pixels(1, 5, 33, 33)).shape == (1, 2, 33, 33) and other.encoder.frozen
     for name, weight in other.encoder.state_dict().items():
         source = first.encoder.state_dict()[name]
@@ -444,18 +447,18 @@ def test_a_model_with_an_encoder_is_a_start_for_other_channels_and_classes(folde
             source = source[:, torch.arange(5) % 3] * (3 / 5)
         assert torch.equal(weight, source), name
     with pytest.raises(ModelError, match="has its own architecture; give one of them"):
-        starting_point(str(tmp_path), {"encoder": str(folders["resnet"]), "encoder_weights": "random"})
+        start_from(str(tmp_path), {"encoder": str(folders["resnet"]), "encoder_weights": "random"})
 
 
 @pytest.mark.parametrize("channels", [1, 3, 5])
 def test_the_network_of_a_checkpoint_is_built_of_its_config_alone(folders, channels):
     config = built(folders["hgnet_v2"], channels).config
     saved = UNetConfig(**json.loads(json.dumps(asdict(config))))
-    start = starting_point(None, {"encoder": "gone/hgnet_v2", "encoder_weights": "pretrained"}, saved)
+    start = start_from(None, {"encoder": "gone/hgnet_v2", "encoder_weights": "pretrained"}, saved)
     of_images = Preprocess(mean=(1.0,) * channels, std=(1.0,) * channels, pixel_types=("uint8",))
-    assert start.build(channels, 2, start.source_preprocess(channels) or of_images).config == config
+    assert start.build(channels, classes(2), start.source_preprocess(channels) or of_images).config == config
     with pytest.raises(ModelError, match="--depth 4: gone/hgnet_v2 has 5; leave the flag out"):
-        starting_point(None, {"encoder": "gone/hgnet_v2", "encoder_weights": "pretrained", "depth": 4}, saved)
+        start_from(None, {"encoder": "gone/hgnet_v2", "encoder_weights": "pretrained", "depth": 4}, saved)
 
 
 def test_config_json_of_a_model_without_encoder_loads_as_before(tmp_path):

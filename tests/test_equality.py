@@ -2,11 +2,12 @@
 
 import pytest
 import torch
+from class_loss import ClassLoss
 
 from data_utils.loading.augment import augment
 from data_utils.loading.batch_sampler import BatchSplit, TrainingSampler
 from data_utils.loading.draws import draw, pack_draws
-from tasks.step_loss import SegmentationLoss
+from tasks.classes import ClassTarget
 from train_utils.optim import build_optimizer
 from train_utils.schedule import learning_rate
 from unet import UNetConfig
@@ -25,7 +26,7 @@ def losses_of_a_run(processes: int, micro_batch_size: int, accumulation: int, se
     config = UNetConfig(3, CLASSES, base_channels=4, depth=3, norm="group", block="residual")
     network = DeeplySupervisedUNet(config).double().train()
     weights = torch.tensor([0.5, 1.0, 3.0])
-    criterion = SegmentationLoss(CLASSES, "ce+logdice", class_weights=weights, strides=network.head_strides).double()
+    criterion = ClassLoss(CLASSES, "ce+logdice", class_weights=weights, strides=network.head_strides)
     optimizer = build_optimizer(network, "adamw", 1e-3, 1e-2)
     shapes = torch.tensor([[HEIGHT, WIDTH]]).expand(IMAGES, 2).numpy()
     split = BatchSplit(BATCH, processes, micro_batch_size, accumulation)
@@ -42,8 +43,9 @@ def losses_of_a_run(processes: int, micro_batch_size: int, accumulation: int, se
             truth[[slot.filler for slot in slots]] = 255
             settings = {"strength": "strong", "seed": seed, "size": (HEIGHT, WIDTH), "channels": 3}
             draws = [draw((slot.epoch, slot.index), **settings) for slot in slots]
-            pair = augment(images[indices], truth, draws, pack_draws(draws, 3), fill=fill, std=std)
-            micro_batches.append((pair[0].double(), pair[1]))
+            given = images[indices], ClassTarget(truth), draws, pack_draws(draws, 3)
+            inputs, targets = augment(*given, fill=fill, std=std)
+            micro_batches.append((inputs.double(), targets.mask))
         counts = sum(criterion.step_counts(truth) for _, truth in micro_batches)
         shares = []
         for inputs, truth in micro_batches:

@@ -88,7 +88,7 @@ def test_what_is_no_exported_model_says_so(tmp_path, fails_with):
         OnnxNetwork(tmp_path / "foreign.onnx")
     result = launch("-m", "inference.export", tmp_path / "nowhere", tmp_path / "a.onnx")
     fails_with(result, f"{tmp_path / 'nowhere'}: is not a folder with config.json", 1)
-    assert result.stderr.startswith("export.py: error: ")
+    assert result.stderr.startswith("export: error: ")
     assert not (tmp_path / "a.onnx").exists()
 
 

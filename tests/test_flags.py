@@ -25,7 +25,11 @@ from data_utils.loading.draws import STRENGTHS
 from data_utils.sources.hf_datasets import HFRecords
 from data_utils.sources.load import load_records
 from data_utils.sources.streams.parquet import ParquetRecords
+from data_utils.targets import TARGETS
+from data_utils.targets.classes import ClassReader
 from runtime.errors import DataError, SettingsError
+from tasks import TASKS
+from tasks.classes import Classes
 from train_utils.settings import flags as flags_of_train
 from unet import UNet
 
@@ -234,7 +238,7 @@ def check_columns_and_streaming(run, folder, monkeypatch):
         first, last = (run.data / "train" / kind for kind in ("images/cell_00.png", "masks/cell_07.png"))
         # `second` holds the images in reverse, so the first image stands beside the last mask
         found = [record for record in records if (read_image(record["image"]) == np.asarray(Image.open(first))).all()]
-        assert len(found) == 1 and (read_mask(found[0]["mask"], "") == np.asarray(Image.open(last))).all()
+        assert len(found) == 1 and (read_mask(found[0]["target"], "") == np.asarray(Image.open(last))).all()
     with pytest.raises(DataError, match="--image-column"):
         load_records(config("--dataset", folder))
 
@@ -250,7 +254,7 @@ def check_mask_suffix(run, folder, monkeypatch):
     with pytest.raises(DataError, match="4 of 8 masks"):
         load_records(config(*chosen))
     records = [record for split in load_records(config(*chosen, "--allow-unpaired")) for record in split]
-    assert {str(record["mask"])[-6:] for record in records} == {"_b.png"}
+    assert {str(record["target"])[-6:] for record in records} == {"_b.png"}
 
 
 @checks("--cache")
@@ -258,7 +262,7 @@ def check_cache(run, folder, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
     assert run.fresh("--cache").records[0] == run().records[0]
     assert len([*folder.rglob("*.arrow")]) == 2  # a file for each split
-    with mock.patch("data_utils.loading.dataset.network_input", side_effect=AssertionError("decoded again")):
+    with mock.patch("data_utils.loading.samples.decode_image", side_effect=AssertionError("decoded again")):
         assert run.fresh("--cache").values("train/loss") == run().values("train/loss")
 
 
@@ -288,8 +292,27 @@ def check_classes(run, folder, monkeypatch):
         mask[0] = 7
         Image.fromarray(mask).save(file)
     info = load_dataset_info(config("--dataset", folder, "--ignore-index", "7"))
-    assert info.class_map.values == (0, 255) and info.class_map.ignore_value == 7
-    assert load_dataset_info(config("--dataset", folder)).class_map.values == (0, 7, 255)
+    assert info.reader.class_map.values == (0, 255) and info.reader.class_map.ignore_value == 7
+    assert load_dataset_info(config("--dataset", folder)).reader.class_map.values == (0, 7, 255)
+
+
+@checks("--task")
+def check_task(run, folder, monkeypatch):
+    found = run()
+    assert parsed().task == found.settings["flags"]["task"] == found.settings["identity"]["task"] == "classes"
+    assert run("--task", "classes").values("train/loss") == found.values("train/loss")
+    refused = run_train(folder / "out", "--dataset", run.data, "--task", "boxes")
+    errors = [line for line in refused.output.splitlines() if "error: " in line]
+    assert refused.exit_code == 2 and len(errors) == 1 and "argument --task: invalid choice: 'boxes'" in errors[0]
+    assert not (folder / "out").exists()
+
+    class OtherReader(ClassReader):
+        """Of another task."""
+
+    monkeypatch.setitem(TASKS, "other", Classes)
+    monkeypatch.setitem(TARGETS, "other", OtherReader)
+    readers = [load_dataset_info(config("--dataset", run.data, "--task", name)).reader for name in ("classes", "other")]
+    assert [*map(type, readers)] == [ClassReader, OtherReader]
 
 
 @checks("--dims", "--spacing", "--normalization")

@@ -116,7 +116,7 @@ def test_coco_sizes_are_compared_with_the_picture_before_anything_is_drawn(tmp_p
 
 def test_coco_pictures_made_smaller_after_annotation_are_read(tmp_path):
     folder = write_coco(tmp_path / "data", (36, 48), [2, 2, 12, 2, 12, 12])
-    assert sum(load_info(folder, val_fraction=0.4).class_pixels) > 5 * 18 * 24
+    assert sum(load_info(folder, val_fraction=0.4).reader.class_pixels) > 5 * 18 * 24
 
 
 def test_a_coco_outline_far_outside_the_picture_takes_no_memory(tmp_path):

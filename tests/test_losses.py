@@ -5,8 +5,9 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from class_loss import ClassLoss
 
-from tasks.step_loss import LOSSES, SegmentationLoss
+from tasks.classes import LOSSES
 
 FLOAT64 = {"rtol": 1e-12, "atol": 0}  # sums over a few hundred pixels in another order: measured at most 2e-16
 
@@ -20,7 +21,7 @@ def sample(batch: int = 4, classes: int = 3, seed: int = 0) -> tuple[torch.Tenso
     return logits, masks
 
 
-def whole(criterion: SegmentationLoss, logits: torch.Tensor, masks: torch.Tensor) -> torch.Tensor:
+def whole(criterion: ClassLoss, logits: torch.Tensor, masks: torch.Tensor) -> torch.Tensor:
     return criterion(logits, masks, criterion.counts(masks))
 
 
@@ -52,7 +53,7 @@ def written_out(logits, masks, kind, weights) -> tuple[torch.Tensor, torch.Tenso
 def test_sums_counts_and_gradient_equal_the_formula_written_out(kind, weights, layout):
     logits, masks = sample()
     masks[3] = 255  # an image of which nothing counts
-    criterion = SegmentationLoss(3, kind, torch.tensor(weights))
+    criterion = ClassLoss(3, kind, torch.tensor(weights))
     leaves = [logits.clone(memory_format=layout).requires_grad_() for _ in range(2)]
     expected, counts = written_out(leaves[0], masks, kind, torch.tensor(weights, dtype=torch.float64))
     torch.testing.assert_close(criterion.counts(masks), counts.double(), **FLOAT64)
@@ -66,14 +67,14 @@ def test_sums_counts_and_gradient_equal_the_formula_written_out(kind, weights, l
 def test_cross_entropy_is_the_mean_over_valid_pixels():
     logits, masks = sample()
     expected = F.cross_entropy(logits, masks, ignore_index=255)
-    assert torch.isclose(whole(SegmentationLoss(3, "ce"), logits, masks), expected, **FLOAT64)
+    assert torch.isclose(whole(ClassLoss(3, "ce"), logits, masks), expected, **FLOAT64)
 
 
 def test_weighted_cross_entropy_is_the_weighted_mean():
     logits, masks = sample()
     weights = torch.tensor([0.2, 1.0, 1.8])
     expected = F.cross_entropy(logits, masks, weights.double(), ignore_index=255)
-    assert torch.isclose(whole(SegmentationLoss(3, "ce", weights), logits, masks), expected, **FLOAT64)
+    assert torch.isclose(whole(ClassLoss(3, "ce", weights), logits, masks), expected, **FLOAT64)
 
 
 def test_dice_is_the_mean_over_images_and_classes_present():
@@ -86,22 +87,22 @@ def test_dice_is_the_mean_over_images_and_classes_present():
                 overlap, size = (probs[c] * truth).sum(), (probs[c] * valid).sum() + truth.sum()
                 values.append(1 - 2 * overlap / size)
     assert len(values) == 11  # of 12: one class is absent from one image
-    assert torch.isclose(whole(SegmentationLoss(3, "dice"), logits, masks), torch.stack(values).mean(), **FLOAT64)
+    assert torch.isclose(whole(ClassLoss(3, "dice"), logits, masks), torch.stack(values).mean(), **FLOAT64)
 
 
 def test_focal_is_cross_entropy_scaled_by_the_squared_error():
     logits, masks = sample()
     valid = masks != 255
     p = logits.softmax(dim=1).gather(1, (masks * valid)[:, None])[:, 0][valid]
-    expected = (-((1 - p) ** 2) * p.log()).mean() + whole(SegmentationLoss(3, "dice"), logits, masks)
-    assert torch.isclose(whole(SegmentationLoss(3, "focal+dice"), logits, masks), expected, **FLOAT64)
+    expected = (-((1 - p) ** 2) * p.log()).mean() + whole(ClassLoss(3, "dice"), logits, masks)
+    assert torch.isclose(whole(ClassLoss(3, "focal+dice"), logits, masks), expected, **FLOAT64)
 
 
 @pytest.mark.parametrize("kind", LOSSES)
 @pytest.mark.parametrize("weights", [None, torch.tensor([0.5, 1.0, 2.0])])
 def test_shares_of_any_split_add_up_to_the_whole_with_the_same_gradient(kind, weights):
     logits, masks = sample()
-    criterion = SegmentationLoss(3, kind, weights)
+    criterion = ClassLoss(3, kind, weights)
     gradients, losses = [], []
     for splits in ([4], [1, 3], [2, 1, 1]):
         leaf = logits.clone().requires_grad_()
@@ -119,7 +120,7 @@ def test_shares_of_any_split_add_up_to_the_whole_with_the_same_gradient(kind, we
 def test_logits_under_ignored_pixels_change_nothing(kind):
     logits, masks = sample()
     changed = torch.where((masks == 255).unsqueeze(1), torch.full_like(logits, 1e3), logits)
-    criterion = SegmentationLoss(3, kind)
+    criterion = ClassLoss(3, kind)
     assert torch.equal(whole(criterion, logits, masks), whole(criterion, changed, masks))
     changed.requires_grad_()
     whole(criterion, changed, masks).backward()
@@ -129,7 +130,7 @@ def test_logits_under_ignored_pixels_change_nothing(kind):
 @pytest.mark.parametrize("kind", LOSSES)
 def test_a_filler_adds_nothing_and_an_empty_step_is_zero(kind):
     logits, masks = sample()
-    criterion = SegmentationLoss(3, kind)
+    criterion = ClassLoss(3, kind)
     filled = torch.cat([masks, torch.full_like(masks[:1], 255)])
     with_filler = whole(criterion, torch.cat([logits, logits[:1]]), filled)
     torch.testing.assert_close(with_filler, whole(criterion, logits, masks), **FLOAT64)
@@ -143,17 +144,17 @@ def test_a_filler_adds_nothing_and_an_empty_step_is_zero(kind):
 def test_half_precision_logits_are_summed_in_float32():
     logits, masks = sample()
     rounded = logits.bfloat16()
-    loss = whole(SegmentationLoss(3), rounded, masks)
+    loss = whole(ClassLoss(3), rounded, masks)
     assert loss.dtype == torch.float32
     # float32 rounding; sums in bfloat16 would be off by 1e-3 or more
-    torch.testing.assert_close(loss.double(), whole(SegmentationLoss(3), rounded.double(), masks), rtol=1e-6, atol=0)
+    torch.testing.assert_close(loss.double(), whole(ClassLoss(3), rounded.double(), masks), rtol=1e-6, atol=0)
 
 
 def test_sums_over_many_pixels_lose_nothing_to_float32():
     # added one after the other, four million terms of 0.1 are off by several percent
     logits = torch.tensor([0.1, 0.9]).log().view(1, 2, 1, 1).expand(1, 2, 2048, 2048)
     masks = torch.zeros(1, 2048, 2048, dtype=torch.int64)
-    criterion = SegmentationLoss(2)
+    criterion = ClassLoss(2)
     dice = 2 * 0.1 / (0.1 + 1)
     expected = torch.tensor([-math.log(0.1) * 2048**2, 1 - dice], dtype=torch.float64)
     torch.testing.assert_close(criterion.sums(logits, masks).double(), expected, rtol=1e-5, atol=0)  # measured 4e-6
@@ -169,7 +170,7 @@ def test_with_many_classes_two_numbers_are_kept_for_each_class_and_pixel():
 
     masks = torch.randint(0, 150, (2, 16, 16))
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        SegmentationLoss(150).sums(logits, masks)
+        ClassLoss(150).sums(logits, masks)
     in_logits = sum(tensor.untyped_storage().nbytes() for tensor in kept.values()) / (logits.numel() * 4)
     assert in_logits < 2.2  # log-probabilities, probabilities, and what there is once for a pixel
 
@@ -179,7 +180,7 @@ def test_the_host_reads_nothing_of_a_device_for_the_loss(kind):
     # the meta device has no values: reading one raises
     logits = torch.zeros(2, 3, 9, 7, device="meta", requires_grad=True)
     masks = torch.zeros(2, 9, 7, dtype=torch.int64, device="meta")
-    criterion = SegmentationLoss(3, kind).to("meta")
+    criterion = ClassLoss(3, kind).to("meta")
     criterion(logits, masks, criterion.counts(masks)).backward()
     assert logits.grad.shape == logits.shape
     with pytest.raises(RuntimeError):
@@ -195,7 +196,7 @@ def test_log_dice_of_a_class_that_is_not_found_is_finite_and_its_gradient_is_not
         logits = torch.zeros(1, 2, 32, 32, dtype=torch.float64)
         logits[:, 0] = 12  # a probability of 6e-6
         logits.requires_grad_()
-        regions = SegmentationLoss(2, kind).sums(logits, masks)[1]
+        regions = ClassLoss(2, kind).sums(logits, masks)[1]
         regions.backward()
         assert regions.isfinite()
         gradients[kind] = -logits.grad[0, 1, masks[0] == 1].sum().item()
@@ -209,7 +210,7 @@ def test_log_dice_stays_finite_however_sure_the_network_is(far):
     logits = (masks * 2 - 1)[:, None] * torch.tensor([far, -far]).view(1, 2, 1, 1)
     for sign in (1, -1):
         leaf = (sign * logits).requires_grad_()
-        criterion = SegmentationLoss(2, "ce+logdice")
+        criterion = ClassLoss(2, "ce+logdice")
         sums = criterion.sums(leaf, masks)
         sums[1].backward()
         assert sums[1].isfinite() and leaf.grad.isfinite().all()
@@ -230,9 +231,9 @@ def level_of(masks: torch.Tensor, level: int) -> torch.Tensor:
 def test_the_loss_of_several_levels_is_their_weighted_sum():
     logits, masks = sample()
     every = [logits, torch.randn(4, 3, 4, 3, dtype=torch.float64), torch.randn(4, 3, 2, 1, dtype=torch.float64)]
-    criterion = SegmentationLoss(3, "ce+logdice", strides=((2, 2), (2, 2)))
+    criterion = ClassLoss(3, "ce+logdice", strides=((2, 2), (2, 2)))
     expected = sum(
-        weight * whole(SegmentationLoss(3, "ce+logdice"), scores, level_of(masks, level))
+        weight * whole(ClassLoss(3, "ce+logdice"), scores, level_of(masks, level))
         for level, (scores, weight) in enumerate(zip(every, (4 / 7, 2 / 7, 1 / 7), strict=True))
     )
     assert torch.isclose(criterion(every, masks, criterion.step_counts(masks)), expected, **FLOAT64)
@@ -241,7 +242,7 @@ def test_the_loss_of_several_levels_is_their_weighted_sum():
 def test_what_an_encoder_has_padded_counts_at_no_level():
     logits, masks = sample()
     small = torch.randn(4, 3, 4, 3, dtype=torch.float64)
-    criterion = SegmentationLoss(3, strides=((2, 2),))
+    criterion = ClassLoss(3, strides=((2, 2),))
     counts = criterion.step_counts(masks)
     padded = F.pad(small, (0, 5, 0, 2), value=9.0)
     assert criterion([logits, padded], masks, counts) == criterion([logits, small], masks, counts)
@@ -250,7 +251,7 @@ def test_what_an_encoder_has_padded_counts_at_no_level():
 def test_shares_of_several_levels_add_up_to_the_loss_of_the_whole_step():
     logits, masks = sample()
     every = [logits, torch.randn(4, 3, 4, 3, dtype=torch.float64)]
-    criterion = SegmentationLoss(3, "ce+logdice", strides=((2, 2),))
+    criterion = ClassLoss(3, "ce+logdice", strides=((2, 2),))
     counts = criterion.step_counts(masks)
     assert torch.equal(counts, sum(criterion.step_counts(masks[i : i + 1]) for i in range(4)))
     shares = sum(criterion([x[i : i + 1] for x in every], masks[i : i + 1], counts) for i in range(4))

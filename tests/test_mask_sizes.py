@@ -68,13 +68,13 @@ def data(tmp_path: Path) -> Path:
 
 def test_training_sees_such_masks_at_the_size_of_the_network_and_evaluation_at_their_own(data):
     info = load_info(data, scale=0.5)
-    shown, mask, *_ = TrainingDataset(info.train, info, Preprocess(scale=0.5))[Slot(1, 0, (20, 28))]
+    shown, target, *_ = TrainingDataset(info.train, info, Preprocess(scale=0.5))[Slot(1, 0, (20, 28))]
     stored = np.array(Image.open(data / "train" / "masks" / "cell_01.png"))
     assert shown.shape[1:] == (20, 28)
-    np.testing.assert_array_equal(mask.numpy(), stored // 255)
+    np.testing.assert_array_equal(target.mask.numpy(), stored // 255)
     whole = load_info(data)
-    _, mask, *_ = TrainingDataset(whole.train, whole, Preprocess())[Slot(1, 0, (40, 56))]
-    np.testing.assert_array_equal(mask.numpy(), np.kron(stored // 255, np.ones((2, 2), np.uint8)))
+    _, target, *_ = TrainingDataset(whole.train, whole, Preprocess())[Slot(1, 0, (40, 56))]
+    np.testing.assert_array_equal(target.mask.numpy(), np.kron(stored // 255, np.ones((2, 2), np.uint8)))
     evaluated = EvaluationDataset(whole.val, whole, Preprocess())
     assert [tuple(evaluated[Slot(i, 0, (40, 56))][1].shape) for i in range(4)] == [
         (40, 56),

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from accelerate.utils import DistributedType
+from class_loss import classes
 from conftest import PROGRAMS, TINY, launch, losses
 
 import train_utils.preflight
@@ -18,7 +19,8 @@ from data_utils.loading.batch_sampler import BatchSplit
 from data_utils.loading.draws import Draw, pack_draws
 from runtime.errors import MemoryShortage, SettingsError, one_line
 from runtime.memory import is_out_of_memory, memory_shortage
-from tasks.step_loss import SegmentationLoss
+from tasks.classes import ClassTarget
+from tasks.step_loss import StepLoss
 from train_utils.microbatch import memory_limit, out_of_memory_recorded, split_batch
 from train_utils.preflight import CPU_SHARE, Copies, _attempt_fits, _bytes_left, input_bytes, preflight, step_bytes
 from unet import UNet, UNetConfig
@@ -179,7 +181,7 @@ def test_the_trial_reserves_optimizer_state_the_images_of_two_steps_and_what_oth
     network = UNet(UNetConfig(base_channels=4, depth=2))
     split = BatchSplit(24, 4, 2, 3)
     assert _attempt_fits(
-        accelerator_like("cpu", 4, kind), network, SegmentationLoss(2, "ce"), (3, 32, 40), split, Copies(3)
+        accelerator_like("cpu", 4, kind), network, StepLoss(classes(2, "ce")), (3, 32, 40), split, Copies(3)
     )
     weights = sum(parameter.numel() * 4 for parameter in network.parameters())
     images = 2 * 3 * 2  # of two steps of three micro-batches of two
@@ -190,11 +192,9 @@ def test_the_trial_reserves_optimizer_state_the_images_of_two_steps_and_what_oth
 def test_the_images_of_two_steps_are_counted_by_what_they_are_made_of(channels, per_pixel):
     raw = torch.zeros(channels, 6, 8, dtype=torch.uint8), torch.zeros(6, 8, dtype=torch.uint8)
     draws = [Draw()]
-    batch = raw[0][None], raw[1][None]
-    augmented = augment(
-        *batch, draws, pack_draws(draws, channels), fill=torch.zeros(channels), std=torch.ones(channels)
-    )
-    assert per_pixel * 48 == sum(tensor.nbytes for tensor in (*raw, *augmented))
+    given = raw[0][None], ClassTarget(raw[1][None]), draws, pack_draws(draws, channels)
+    images, targets = augment(*given, fill=torch.zeros(channels), std=torch.ones(channels))
+    assert per_pixel * 48 == sum(tensor.nbytes for tensor in (*raw, images, *targets.arrays()))
     assert input_bytes((channels, 6, 8), BatchSplit(40, 1, 4, 10)) == 2 * 40 * 48 * per_pixel
 
 
@@ -218,7 +218,7 @@ def test_a_trial_trains_and_leaves_the_network_as_it_was():
     network.stem.register_forward_hook(lambda module, inputs, output: seen.append(module.training))
     before = {name: value.clone() for name, value in network.state_dict().items()}
     split = BatchSplit(2, 1, 2, 1)
-    assert _attempt_fits(accelerator_like("cpu"), network, SegmentationLoss(2, "ce"), (3, 32, 32), split, Copies(3))
+    assert _attempt_fits(accelerator_like("cpu"), network, StepLoss(classes(2, "ce")), (3, 32, 32), split, Copies(3))
     assert seen == [True]
     assert not network.training and all(parameter.grad is None for parameter in network.parameters())
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
@@ -236,7 +236,13 @@ def test_a_trial_that_runs_out_of_memory_in_any_way_takes_fewer_images(monkeypat
     monkeypatch.setattr(UNet, "forward", forward_if_few)
     monkeypatch.setattr(train_utils.preflight, "_estimate_fits", _attempt_fits)  # on the CPU as on a GPU
     split = preflight(
-        accelerator_like("cpu"), network, SegmentationLoss(2, "ce"), (3, 32, 32), BatchSplit(8, 1, 8, 1), "adamw", False
+        accelerator_like("cpu"),
+        network,
+        StepLoss(classes(2, "ce")),
+        (3, 32, 32),
+        BatchSplit(8, 1, 8, 1),
+        "adamw",
+        False,
     )
     assert (split.micro_batch_size, split.accumulation) == (2, 4)
     is_torchs = isinstance(error, torch.OutOfMemoryError)
@@ -251,12 +257,12 @@ def test_a_trial_that_fails_in_another_way_is_not_tried_again(monkeypatch, error
     monkeypatch.setattr(UNet, "forward", fail)
     network, split = UNet(UNetConfig(base_channels=4, depth=2)), BatchSplit(8, 1, 8, 1)
     with pytest.raises(type(error)) as caught:
-        _attempt_fits(accelerator_like("cpu"), network, SegmentationLoss(2, "ce"), (3, 32, 32), split, Copies(3))
+        _attempt_fits(accelerator_like("cpu"), network, StepLoss(classes(2, "ce")), (3, 32, 32), split, Copies(3))
     assert caught.value is error
 
 
 def test_the_estimate_counts_the_images_that_accumulation_holds(monkeypatch):
-    network, criterion, shape = UNet(UNetConfig(base_channels=4, depth=2)), SegmentationLoss(2, "ce"), (3, 32, 32)
+    network, criterion, shape = UNet(UNetConfig(base_channels=4, depth=2)), StepLoss(classes(2, "ce")), (3, 32, 32)
 
     def found(split: BatchSplit, room: int) -> tuple[int, int, bool]:
         monkeypatch.setattr(train_utils.preflight, "available_bytes", lambda: room / CPU_SHARE)

@@ -148,14 +148,14 @@ def test_several_in_a_row_end_the_run_and_a_good_one_between_starts_the_count_ag
 def poisoned(monkeypatch, *calls: int) -> None:
     """Have the loss be NaN in these calls, from 1: a preflight on a CPU makes none."""
     count = 0
-    forward = train.SegmentationLoss.forward
+    call = train.StepLoss.__call__
 
-    def forward_or_nan(self, logits, masks, counts):
+    def call_or_nan(self, logits, targets, counts):
         nonlocal count
         count += 1
-        return forward(self, logits, masks, counts) * (NAN if count in calls else 1)
+        return call(self, logits, targets, counts) * (NAN if count in calls else 1)
 
-    monkeypatch.setattr(train.SegmentationLoss, "forward", forward_or_nan)
+    monkeypatch.setattr(train.StepLoss, "__call__", call_or_nan)
 
 
 @pytest.fixture

@@ -3,9 +3,11 @@
 import pytest
 import torch
 
+from data_utils.targets.classes import class_weight_tensor
 from runtime.errors import SettingsError
-from train_utils.optim import build_optimizer, class_weight_tensor
-from train_utils.schedule import SCHEDULES, learning_rate
+from train_utils.optim import build_optimizer
+from train_utils.schedule import learning_rate
+from train_utils.settings.train_settings import SCHEDULES
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

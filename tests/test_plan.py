@@ -1,5 +1,6 @@
 """The plan: what the flags leave open follows from the data, is printed, recorded, and gives way to what is known."""
 
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from PIL import Image
 
 from data_utils.analysis.dataset_info import DatasetInfo
 from train_utils.settings import plan
-from train_utils.settings.plan import DEFAULTS, as_flags, detail_kept, plan_settings
+from train_utils.settings.plan import Plan, as_flags, detail_kept, plan_run
 
 FLAGS = ["--depth", "2", "--norm", "group", "--num-workers", "0", "--tracker", "none", "--max-steps", "2"]
 
@@ -31,7 +32,8 @@ def write_pairs(folder: Path, count: int, size: tuple[int, int], *, thin: bool =
 
 def planned(info: DatasetInfo, *flags: str) -> dict:
     """What is chosen beside these flags."""
-    return plan_settings(info, vars(parsed(*flags)))
+    settings = parsed(*flags)
+    return plan_run(info, settings).decided(settings)
 
 
 def test_images_of_moderate_size_stay_as_they_are(tmp_path):
@@ -124,13 +126,13 @@ def test_a_frozen_encoder_sees_larger_images_in_a_very_short_run(tmp_path):
 def test_a_stream_gets_the_defaults(tmp_path):
     info = load_info(write_pairs(tmp_path, 10, (64, 64)))
     info.train.sizes[:] = 0
-    assert planned(info) == DEFAULTS
+    assert planned(info) == asdict(Plan())
 
 
 @pytest.mark.parametrize("flags", [["--plan", "none"], ["--init-from", "model"]])
 def test_without_a_plan_the_defaults_of_the_original_hold(flags):
-    args = vars(parsed(*flags))
-    assert {name: args[name] for name in DEFAULTS} == DEFAULTS
+    settings = parsed(*flags)
+    assert {name: getattr(settings, name) for name in Plan.names()} == asdict(Plan())
 
 
 def test_settings_are_printed_as_they_would_be_typed():
@@ -144,8 +146,8 @@ def test_a_plan_is_printed_recorded_and_equal_to_its_flags(tmp_path):
     line = next(line for line in run.output.splitlines() if line.startswith("plan: "))
     typed = run_train(tmp_path / "typed", "--dataset", tmp_path / "data", *FLAGS, "--plan", "none", *line.split()[1:])
     assert run.exit_code == typed.exit_code == 0
-    flags = run.settings["flags"]
-    assert {name: flags[name] for name in DEFAULTS} == {name: typed.settings["flags"][name] for name in DEFAULTS}
+    flags, typed_flags = run.settings["flags"], typed.settings["flags"]
+    assert {name: flags[name] for name in Plan.names()} == {name: typed_flags[name] for name in Plan.names()}
     assert flags["plan"] == "auto"
     assert all((run.weights(2)[name] == weight).all() for name, weight in typed.weights(2).items())
 
@@ -158,7 +160,7 @@ def test_a_resumed_run_keeps_its_plan(tmp_path, monkeypatch):
     assert more.exit_code == 0, more.output
     assert "plan: " not in more.output
     before, after = (dict(run["flags"]) for run in (first.settings, more.settings))
-    assert {name: before[name] for name in DEFAULTS} == {name: after[name] for name in DEFAULTS}
+    assert {name: before[name] for name in Plan.names()} == {name: after[name] for name in Plan.names()}
 
 
 def test_a_planned_run_that_has_finished_is_recognised(tmp_path):

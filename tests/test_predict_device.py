@@ -6,7 +6,6 @@ Proved on torch's meta device, whose tensors have shapes but no values: reading 
 from collections.abc import Sequence
 from pathlib import Path
 
-import inference.logits
 import numpy as np
 import pytest
 import torch
@@ -15,12 +14,13 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+import inference.decoding.decoder
 import inference.predictor
-from data_utils.class_map import ClassMap
 from data_utils.image_io.regions import ArrayRegions
 from inference import Predictor
-from inference.inputs import Job
-from inference.outputs.images import MASK, OVERLAY, PROBABILITIES, PredictionWriter
+from inference.outputs import new_encoder
+from inference.outputs.jobs import MASK, OVERLAY, PROBABILITIES, ImageJob
+from inference.outputs.writer import PredictionWriter
 from inference.pipeline import PredictionPipeline
 from unet import Preprocess, UNet, UNetConfig
 
@@ -57,7 +57,7 @@ def downloads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         counts.append(len(tensors))
         return [torch.zeros(tensor.shape, dtype=tensor.dtype) for tensor in tensors]
 
-    monkeypatch.setattr(inference.logits, "download", zeros)
+    monkeypatch.setattr(inference.decoding.decoder, "download", zeros)
     return counts
 
 
@@ -117,7 +117,12 @@ def jobs(folder: Path, count: int) -> list[Job]:
         Image.fromarray(IMAGES[0]).save(folder / f"{index}.png")
         Image.fromarray(np.full(SHAPES[0], 10, np.uint8)).save(folder / f"{index}.truth.png")
     return [
-        Job(folder / f"{i}.png", 0, SHAPES[0], folder / "out" / f"{i}", (folder / f"{i}.truth.png", 0))
+        ImageJob(
+            image=folder / f"{i}.png",
+            size=SHAPES[0],
+            output=folder / "out" / f"{i}",
+            truth=(folder / f"{i}.truth.png", 0),
+        )
         for i in range(count)
     ]
 
@@ -131,11 +136,11 @@ def test_the_host_waits_once_for_each_image_or_written_band(
     if in_windows:
         monkeypatch.setattr(inference.predictor, "WINDOW_MEMORY", 0)
     predictor = Predictor(network(0.5), ensemble=[network()], tile_size=48, tta=True)
-    class_map = ClassMap.of_model(predictor.config.preprocess, predictor.config.num_classes)
-    pipeline = PredictionPipeline(predictor, PredictionWriter(class_map, extensions), set())
+    writer = PredictionWriter(new_encoder(predictor.config), predictor.task, extensions)
+    pipeline = PredictionPipeline(predictor, writer, set())
     todo = jobs(tmp_path, count)
     results = list(pipeline.run([[job] for job in todo] if in_windows else [todo]))
     bands = 2 if in_windows else 1  # of 64 rows
     assert downloads == [tensors] * bands * count
-    assert [int(score.matrix[0, 0]) for _, score in results] == [100 * 80] * count  # scored from what was fetched
+    assert [int(score.scores.sums[0, 0]) for _, score in results] == [100 * 80] * count  # scored from what was fetched
     assert all(job.file(extension).stat().st_size for job in todo for extension in extensions)

@@ -12,7 +12,8 @@ from PIL import Image
 from data_utils.loading.batch_sampler import images_per_batch, pixels_per_batch
 from inference import Predictor
 from inference.batches import batches_of, share_of
-from inference.inputs import Job, find_jobs
+from inference.inputs import find_jobs
+from inference.outputs.jobs import Job
 
 
 def test_globs_keep_the_folders_that_they_match(model, photos, tmp_path):

@@ -16,7 +16,7 @@ import tifffile
 from conftest import ROOT, predict
 from PIL import Image
 
-from inference import inputs
+from inference.outputs import disk
 from inference.outputs.disk import check_disk
 from inference.provenance import complete_provenance, provenance_of, record_provenance
 from runtime.errors import DataError
@@ -97,7 +97,7 @@ def test_an_output_folder_that_takes_no_files_is_found_before_the_first_image(mo
     def refuse(dir: Path) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
 
-    monkeypatch.setattr(inputs, "TemporaryFile", refuse)
+    monkeypatch.setattr(disk, "TemporaryFile", refuse)
     with pytest.raises(DataError, match=r"out: cannot be written \(Read-only file system\)"):
         check_disk(tmp_path / "out", 0)
 

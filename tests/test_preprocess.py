@@ -5,12 +5,12 @@ import warnings
 
 import numpy as np
 import pytest
-from data_utils.loading.transforms import PixelTypeWarning, fit_channels, network_input
 from PIL import Image
 
 from data_utils.class_map import ClassMap
 from data_utils.image_io.reader import decode_image, read_image
 from data_utils.image_io.resize import resize_image
+from data_utils.loading.image_input import ImageInput, PixelTypeWarning, fit_channels
 from runtime.errors import ImageError
 from unet.config import Preprocess
 
@@ -120,7 +120,7 @@ def test_target_size_rounds_down_and_is_never_empty():
 
 
 def test_image_is_channels_first_and_raw():
-    pixels = network_input(GREY, Preprocess(scale=0.5, mean=(5.0,), std=(2.0,)), 1)[0]
+    pixels = ImageInput.read(GREY, Preprocess(scale=0.5, mean=(5.0,), std=(2.0,)), 1).whole()
     assert pixels.shape == (1, 3, 2)
     assert pixels.dtype == np.uint8
 
@@ -170,14 +170,14 @@ def test_less_of_a_jpeg_file_is_decoded_and_nothing_moves(size, orientation, sca
     assert own_size == whole.shape[:2]
     exact = orientation == 1 or size == (320, 400)  # no pixel of less detail lies partly beyond the border
     assert (pixels.size < 0.3 * whole.size) == exact
-    drafted, plain = (network_input(source, preprocess, 3)[0] for source in (file, whole))
+    drafted, plain = (ImageInput.read(source, preprocess, 3).whole() for source in (file, whole))
     assert drafted.shape == plain.shape
     difference = np.abs(drafted.astype(int) - plain)
     assert difference.mean() < 1  # grey level: measured at most 0.75
     # a picture moved by half a pixel of the network's would differ by tens of grey levels along the box
     moved = np.abs(plain[:, :, 1:].astype(int) - plain[:, :, :-1]).mean()
     assert difference.mean() < 0.3 * moved
-    np.testing.assert_array_equal(network_input(file, Preprocess(scale=scale, draft=False), 3)[0], plain)
+    np.testing.assert_array_equal(ImageInput.read(file, Preprocess(scale=scale, draft=False), 3).whole(), plain)
 
 
 @pytest.mark.parametrize("mode", ["L", "CMYK"])
@@ -185,19 +185,19 @@ def test_any_jpeg_file_is_read_with_less_detail(mode, tmp_path):
     (tmp_path / "a.jpg").write_bytes(jpeg((320, 400), mode=mode))
     preprocess, sources = Preprocess(image_size=(100, 130)), [tmp_path / "a.jpg", {"path": tmp_path / "a.jpg"}]
     sources.append((tmp_path / "a.jpg").read_bytes())
-    images = [network_input(source, preprocess, 3)[0] for source in sources]
+    images = [ImageInput.read(source, preprocess, 3).whole() for source in sources]
     for image in images:
         np.testing.assert_array_equal(image, images[0])
     given = Image.open(tmp_path / "a.jpg")
-    assert network_input(given, preprocess, 3)[0].shape == (3, 100, 130)
+    assert ImageInput.read(given, preprocess, 3).whole().shape == (3, 100, 130)
     assert given.size == (400, 320)  # an image that was handed in stays as it is
 
 
 def test_pixels_of_another_type_than_the_model_was_trained_on_get_a_warning():
     preprocess = Preprocess(pixel_types=("uint8",))
     with pytest.warns(PixelTypeWarning, match="images hold uint16 pixels, but the model was trained on uint8"):
-        network_input(GREY.astype(np.uint16), preprocess, 1)
+        ImageInput.read(GREY.astype(np.uint16), preprocess, 1).whole()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        network_input(GREY, preprocess, 1)
-        network_input(GREY.astype(np.uint16), Preprocess(), 1)
+        ImageInput.read(GREY, preprocess, 1).whole()
+        ImageInput.read(GREY.astype(np.uint16), Preprocess(), 1).whole()

@@ -108,8 +108,10 @@ def test_the_scores_in_metrics_jsonl_are_those_of_the_images(run, by_hand):
 
 def test_a_checkpoint_holds_the_matrix_and_the_score_of_each_image(run, by_hand):
     state = json.loads((run.folder / "checkpoints" / "step-00000016" / "state.json").read_text())
-    assert state["run"]["best_matrix"] == by_hand.matrix.tolist()
-    assert state["run"]["best_images"] == pytest.approx(by_hand.images, rel=FLOAT32)
+    best = state["run"]["best_scores"]
+    assert best["sums"] == by_hand.matrix.tolist()
+    assert np.shape(best["by_image"]) == (len(by_hand.images), 1)
+    assert np.ravel(best["by_image"]) == pytest.approx(by_hand.images, rel=FLOAT32)
     assert state["score"] == state["run"]["best"] == pytest.approx(by_hand.values["mean_iou"], rel=1e-12)
 
 

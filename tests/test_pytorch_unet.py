@@ -11,13 +11,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 from conftest import launch, pytorch_unet_checkpoint
-from data_utils.loading.transforms import network_input
 from PIL import Image
 from safetensors.torch import save_file
+from starting import start_from
 
+from data_utils.loading.image_input import ImageInput
 from inference.models import load_model
 from runtime.errors import ModelError
-from train_utils.settings.starting_point import StartingPoint, copy_weights, starting_point
+from train_utils.settings.starting_point import StartingPoint, copy_weights
 from unet import UNet, UNetConfig
 
 
@@ -170,9 +171,9 @@ def test_preprocessing_and_mask_values_survive_in_config_json(save, tmp_path):
     assert load_model(save(pytorch_unet_checkpoint(3))).config.preprocess.scale == 0.5
     dark, bright = np.ones((8, 8, 3), np.uint8), np.full((8, 8, 3), 2, np.uint8)
     preprocess = again.config.preprocess
-    assert network_input(dark, preprocess, 3)[0].max() == 255
-    assert network_input(bright, preprocess, 3)[0].max() == 2
-    assert network_input(dark * np.float32(0.5), preprocess, 3)[0].max() == 127.5
+    assert ImageInput.read(dark, preprocess, 3).whole().max() == 255
+    assert ImageInput.read(bright, preprocess, 3).whole().max() == 2
+    assert ImageInput.read(dark * np.float32(0.5), preprocess, 3).whole().max() == 127.5
 
 
 @pytest.mark.parametrize(
@@ -304,7 +305,7 @@ def test_the_architecture_is_the_checkpoints_unless_flags_contradict_it(save):
     def architecture(start: StartingPoint) -> dict:
         return {name: getattr(start.architecture, name) for name in none}
 
-    fresh = starting_point(None, none)
+    fresh = start_from(None, none)
     assert fresh.model is None
     assert architecture(fresh) == {
         "base_channels": 64,
@@ -314,7 +315,7 @@ def test_the_architecture_is_the_checkpoints_unless_flags_contradict_it(save):
         "dropout": 0.0,
     }
     path = str(save(pytorch_unet_checkpoint(2, bilinear=True, depth=2)))
-    start = starting_point(path, none)
+    start = start_from(path, none)
     assert architecture(start) == {
         "base_channels": 4,
         "depth": 2,
@@ -324,11 +325,11 @@ def test_the_architecture_is_the_checkpoints_unless_flags_contradict_it(save):
     }
     assert start.model.config.depth == 2
     # no weights depend on these
-    changed = starting_point(path, none | {"upsample": "bilinear", "dropout": 0.1, "depth": 2}).architecture
+    changed = start_from(path, none | {"upsample": "bilinear", "dropout": 0.1, "depth": 2}).architecture
     assert (changed.upsample, changed.dropout) == ("bilinear", 0.1)
     for name, value in (("base_channels", 8), ("depth", 3), ("norm", "group"), ("upsample", "transpose")):
         with pytest.raises(ModelError, match=f"--{name.replace('_', '-')} {value}: .*model.pth has"):
-            starting_point(path, none | {name: value})
+            start_from(path, none | {name: value})
 
 
 SHORT = ["--max-steps", "1", "--learning-rate", "1e-9", "--tracker", "none", "--num-workers", "0"]

@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 from conftest import ROOT, TINY, write_folder
 from in_process import Run, parsed, run_train
-from train_utils.settings.run_dir import describe_run, flags_as_json, open_run
 
 from data_utils.sources.streams.parquet import ParquetRecords
 from data_utils.sources.streams.remote import find_files, kind_of
@@ -26,7 +25,9 @@ from runtime.cli import print_error
 from runtime.console import say, say_error
 from runtime.errors import DataError, UserError, one_line
 from runtime.redact import redact, redact_all
+from train_utils.run_dir import open_run
 from train_utils.settings.flags import parse_args
+from train_utils.settings.record import describe_run, flags_as_json
 
 USER, PASSWORD, TOKENS = "alice-in", "hunter-2", ("open-sesame", "shazam-42")
 OF_ENVIRONMENT = "from-the-environment"

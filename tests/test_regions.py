@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tifffile
-from data_utils.loading.transforms import input_rows, input_window, network_input
 from PIL import Image
 
 from data_utils.image_io.reader import read_image
 from data_utils.image_io.regions import ArrayRegions, TiffRegions, open_regions
 from data_utils.image_io.tiff import tiff_pages
+from data_utils.loading.image_input import ImageInput
 from inference import Predictor
 from runtime.errors import ImageError
 from unet import Preprocess, UNet, UNetConfig
@@ -33,9 +33,9 @@ from unet import Preprocess, UNet, UNetConfig
 def test_rows_are_resized_as_the_whole_image_is_to_the_last_bit(size, target, kind, channels):
     image = (np.random.default_rng(0).random((*size, channels)) * 255).astype(kind)
     preprocess = Preprocess(image_size=target)
-    whole = network_input(image, preprocess, channels)[0]
+    whole = ImageInput.read(image, preprocess, channels).whole()
     for start, stop in ((0, target[0]), (target[0] // 3, target[0] // 3 + 1), (target[0] - 1, target[0])):
-        rows = input_rows(ArrayRegions(image), preprocess, channels, "image", start, stop)
+        rows = ImageInput(ArrayRegions(image), preprocess, channels).slab(start, stop)
         np.testing.assert_array_equal(rows, whole[:, start:stop])
         assert rows.dtype == whole.dtype
 
@@ -147,7 +147,7 @@ def test_training_prediction_and_tiles_read_the_same_of_a_jpeg_file(size, target
     exif[0x0112] = orientation
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)).save(path, exif=exif)
     preprocess = Preprocess(image_size=target)
-    whole = network_input(path, preprocess, 3)[0]
+    whole = ImageInput.read(path, preprocess, 3).whole()
     predictor = Predictor(UNet(UNetConfig(3, 2, base_channels=2, depth=1, preprocess=preprocess)))
     inputs = predictor.inputs(path)
     (shown,) = inputs.tensors
@@ -156,7 +156,7 @@ def test_training_prediction_and_tiles_read_the_same_of_a_jpeg_file(size, target
         assert regions.size == inputs.size == read_image(path).shape[:2]
         less = regions.draft_for(preprocess)
         for start, stop in ((0, target[0]), (5, 6), (target[0] - 9, target[0])):
-            np.testing.assert_array_equal(input_rows(less, preprocess, 3, "a", start, stop), whole[:, start:stop])
+            np.testing.assert_array_equal(ImageInput(less, preprocess, 3).slab(start, stop), whole[:, start:stop])
         np.testing.assert_array_equal(read_image(regions.read(10, 50)), read_image(path)[10:50])
 
 
@@ -167,12 +167,12 @@ def test_a_window_is_resized_as_the_whole_image_is(kind, target, tmp_path):
     photometric = "rgb" if channels == 3 else "minisblack"
     tifffile.imwrite(path, PICTURES[kind], photometric=photometric, tile=(64, 48), compression="zlib")
     preprocess = Preprocess(image_size=target)
-    whole = network_input(path, preprocess, channels)[0]
+    whole = ImageInput.read(path, preprocess, channels).whole()
     with open_regions(path) as regions:
         for height, width in ((1, 1), (40, 30), target):
             top, left = (target[0] - height) // 2, target[1] - width
             window = ((top, top + height), (left, left + width))
-            crop = input_window(regions, preprocess, channels, window)
+            crop = ImageInput(regions, preprocess, channels).window(window)
             assert crop.dtype == whole.dtype
             expected = whole[:, top : top + height, left : left + width]
             if target in ((301, 333), (height, width)):

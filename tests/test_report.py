@@ -18,13 +18,18 @@ from conftest import launch, records
 from huggingface_hub import ModelCard
 from PIL import Image
 
+from data_utils.class_map import ClassMap
+from data_utils.targets.classes import ClassReader
 from inference import Predictor
+from tasks.classes import Classes, ClassScores
 from tasks.confusion import confusion_matrix, scores
 from train_utils.evaluation import Evaluation
 from train_utils.reporting.charts import LABELLED_CLASSES, LEAST, MAX_POINTS, MOST, Curve, curve, matrix_picture
+from train_utils.reporting.classes import ClassSection
 from train_utils.reporting.embedding import MAX_SIDE, Embedded, embed_all
 from train_utils.reporting.model_card import model_card
-from train_utils.reporting.report import CURVES, MAX_PAGE, write_report
+from train_utils.reporting.report import CURVES, LOSS_CURVES, MAX_PAGE, write_report
+from train_utils.settings.record import RunSettings
 
 NAMES = ("<script>alert(1)</script>", 'a|b & "c"', "c: #d")
 MATRIX = torch.tensor([[90, 10, 0], [5, 15, 0], [0, 0, 0]])
@@ -58,7 +63,11 @@ class Page(HTMLParser):
 
 
 def evaluation(names=NAMES, matrix=MATRIX) -> Evaluation:
-    return Evaluation(30, tuple(names), matrix, 0.5, [])
+    return Evaluation(30, 0.5, ClassScores(names, matrix, torch.zeros(0, 1)))
+
+
+def section(names=NAMES) -> ClassSection:
+    return ClassSection(ClassReader(ClassMap(tuple(names), tuple(range(len(names))), None)))
 
 
 def report(folder: Path, *, names=NAMES, matrix=MATRIX, settings=SETTINGS, pictures=None, bottleneck=None) -> str:
@@ -70,8 +79,7 @@ def report(folder: Path, *, names=NAMES, matrix=MATRIX, settings=SETTINGS, pictu
     if pictures is None:
         pixels = np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8)
         pictures = {"<b>bad</b>: IoU 0.1000": {"image": pixels, "errors": pixels}}
-    colors = (np.arange(3 * len(names)) % 256).reshape(-1, 3)
-    write_report(folder, evaluation(names, matrix), colors, pictures, bottleneck)
+    write_report(folder, evaluation(names, matrix), section(names), Classes.compared_by, pictures, bottleneck)
     return (folder / "report.html").read_text()
 
 
@@ -131,7 +139,8 @@ def test_ids_in_the_page_are_unique_and_references_lead_to_one(tmp_path):
     ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
     assert len(set(ids)) == len(ids) > 0
     assert {reference.removeprefix("#") for reference in page.attributes("use", "href")} <= set(ids)
-    assert len({re.sub(r"\W+", "-", title.lower()) for title in CURVES}) == len(CURVES)
+    curves = [*LOSS_CURVES, *ClassSection.curves, *CURVES]
+    assert len({re.sub(r"\W+", "-", title.lower()) for title in curves}) == len(curves)
 
 
 @pytest.mark.parametrize("classes", [3, 150])
@@ -178,7 +187,7 @@ def test_a_run_that_ended_before_its_first_evaluation_has_a_report(tmp_path):
     (tmp_path / "run.json").write_text(json.dumps(SETTINGS))
     for lines in ("", json.dumps({"step": 1, "train/loss": 4.0, "perf/compute_percent": 90.0}) + "\n"):
         (tmp_path / "metrics.jsonl").write_text(lines)
-        write_report(tmp_path, None, np.zeros((3, 3)), {}, None)
+        write_report(tmp_path, None, section(), Classes.compared_by, {}, None)
         text = Page((tmp_path / "report.html").read_text()).text
         assert "None yet: the run ended before its first evaluation." in text
         assert "Confusion matrix" not in text
@@ -331,8 +340,9 @@ def test_pictures_share_what_room_there_is():
     assert embed_all([], 10**5) == []
 
 
-def card(flags: dict | None = None, **changes) -> str:
-    return model_card(SETTINGS | {"flags": SETTINGS["flags"] | (flags or {})}, evaluation(**changes))
+def card(flags: dict | None = None, *, names=NAMES, matrix=MATRIX) -> str:
+    settings = RunSettings.from_json(SETTINGS | {"flags": SETTINGS["flags"] | (flags or {})})
+    return model_card(settings, evaluation(names, matrix), section(names))
 
 
 def test_the_card_says_what_was_measured_in_the_form_the_hub_reads():
@@ -349,7 +359,7 @@ def test_the_card_says_what_was_measured_in_the_form_the_hub_reads():
 
 def test_the_card_of_a_model_of_volumes_shows_how_a_scan_is_predicted():
     assert 'predictor.mask("image.png")  # (H, W) class indices' in card()
-    of_volumes = model_card(SETTINGS | {"identity": {"dims": 3}}, evaluation())
+    of_volumes = model_card(RunSettings.from_json(SETTINGS | {"identity": {"dims": 3}}), evaluation(), section())
     assert 'predictor.mask("scan.nii.gz")  # (D, H, W) class indices' in of_volumes and "image.png" not in of_volumes
 
 

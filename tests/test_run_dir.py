@@ -4,9 +4,10 @@ import atexit
 
 import pytest
 import torch
-from train_utils.settings.run_dir import describe_run, make_run_dir
 
 from runtime.errors import CheckpointError, SettingsError
+from train_utils.run_dir import make_run_dir
+from train_utils.settings.record import describe_run
 
 
 def test_a_folder_that_holds_anything_is_taken_by_a_resumed_run_only(tmp_path, monkeypatch):

@@ -11,8 +11,10 @@ from data_utils.analysis.normalization import Normalization
 from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
 from data_utils.sources.records import ListRecords
+from data_utils.targets.classes import ClassReader
 from data_utils.visualize import RED
 from train_utils.reporting.samples import worst_and_best
+from train_utils.reporting.sections import new_section
 
 CLASS_MAP = ClassMap(("background", "cell"), (0, 255), 9)
 
@@ -24,14 +26,16 @@ def records() -> list[dict]:
     mask[:, 3:] = 255
     mask[3] = 9
     image = np.full((4, 6), 100, np.uint8)
-    return [{"image": image, "mask": Image.fromarray(mask), "name": f"i{index}"} for index in range(10)]
+    return [{"image": image, "target": Image.fromarray(mask), "name": f"i{index}"} for index in range(10)]
 
 
 def show(records: list[dict], scores: list[float], count: int) -> dict:
     split = Split(ListRecords(records), np.full((len(records), 2), (4, 6)))
-    info = DatasetInfo(DataConfig(), split, split, CLASS_MAP, [1, 1], Normalization((100.0,), (1.0,), ("uint8",)))
+    info = DatasetInfo(
+        DataConfig(), split, split, ClassReader(CLASS_MAP, (1, 1)), Normalization((100.0,), (1.0,), ("uint8",))
+    )
     predictor = SimpleNamespace(mask=lambda source, name: np.zeros((4, 6), np.uint8))
-    return worst_and_best(info, predictor, scores, count)
+    return worst_and_best(info, predictor, new_section(info), scores, count)
 
 
 def test_the_lowest_scores_come_first_and_then_the_highest(records):

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def same(a: dict, b: dict) -> bool:
-    return a["name"] == b["name"] and all(np.array_equal(a[key], b[key]) for key in ("image", "mask"))
+    return a["name"] == b["name"] and all(np.array_equal(a[key], b[key]) for key in ("image", "target"))
 
 
 def export(*args: object) -> subprocess.CompletedProcess:
@@ -25,10 +25,10 @@ def test_records_follow_the_protocol():
     assert len(records) == len(list(records)) == 12
     assert records[0]["name"] == "shapes-000017"
     for record in records:
-        height, width = record["mask"].shape
+        height, width = record["target"].shape
         assert record["image"].shape == (height, width, 3)
-        assert record["image"].dtype == record["mask"].dtype == np.uint8
-        assert record["mask"].max() < len(CLASS_NAMES)
+        assert record["image"].dtype == record["target"].dtype == np.uint8
+        assert record["target"].max() < len(CLASS_NAMES)
 
 
 def test_a_record_depends_on_seed_and_global_index_alone():
@@ -47,13 +47,13 @@ def test_an_index_out_of_range_is_an_index_error(index):
 
 def test_sizes_are_those_of_the_pictures():
     records = Shapes(40, seed=1, first=5)
-    assert records.sizes.tolist() == [list(record["mask"].shape) for record in records]
+    assert records.sizes.tolist() == [list(record["target"].shape) for record in records]
     assert {tuple(size) for size in records.sizes.tolist()} == set(SIZES)
     assert Shapes(0).sizes.shape == (0, 2)
 
 
 def test_every_class_is_common_and_every_picture_has_an_object():
-    masks = [record["mask"] for record in Shapes(60)]
+    masks = [record["target"] for record in Shapes(60)]
     shares = np.bincount(np.concatenate([mask.ravel() for mask in masks]), minlength=len(CLASS_NAMES))
     assert (shares / shares.sum() > 0.04).all()  # of five classes
     assert all(mask.any() for mask in masks)
@@ -63,7 +63,7 @@ def test_colour_alone_does_not_tell_the_classes():
     """Choosing the nearest of the five mean colours falls far short of what a network reaches (0.95)."""
     records = list(Shapes(30))
     pixels = np.concatenate([record["image"].reshape(-1, 3) for record in records]).astype(np.float32)
-    labels = np.concatenate([record["mask"].ravel() for record in records])
+    labels = np.concatenate([record["target"].ravel() for record in records])
     means = np.stack([pixels[labels == k].mean(axis=0) for k in range(len(CLASS_NAMES))])
     nearest = ((pixels[:, None] - means) ** 2).sum(axis=2).argmin(axis=1)
     hits = [((labels == k) & (nearest == k)).sum() for k in range(len(CLASS_NAMES))]
@@ -82,8 +82,8 @@ def test_export_writes_pairs_that_read_back(tmp_path):
         for record, name in zip(records, names, strict=True):
             mask = Image.open(out / split / "masks" / name)
             assert mask.mode == "P"
-            assert np.array_equal(mask, record["mask"])
-            assert len({color for _, color in mask.convert("RGB").getcolors()}) == len(np.unique(record["mask"]))
+            assert np.array_equal(mask, record["target"])
+            assert len({color for _, color in mask.convert("RGB").getcolors()}) == len(np.unique(record["target"]))
             assert np.array_equal(Image.open(out / split / "images" / name), record["image"])
 
 

@@ -12,7 +12,8 @@ import pytest
 import tifffile
 from PIL import Image, ImageFile
 
-from data_utils.analysis.inspect import inspect_split, raise_problems, total_pixels
+from data_utils.analysis.inspect import raise_problems, total_pixels
+from data_utils.analysis.looks import inspect_split
 from data_utils.class_map import resolve_classes
 from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_header, read_image, read_mask
@@ -57,7 +58,7 @@ def names(split) -> list[str]:
 
 
 def paired(split) -> list[tuple[str, str]]:
-    return [(Path(split[i]["image"]).name, Path(split[i]["mask"]).name) for i in range(len(split))]
+    return [(Path(split[i]["image"]).name, Path(split[i]["target"]).name) for i in range(len(split))]
 
 
 def flat(root: Path, count: int = 12) -> Path:
@@ -169,7 +170,7 @@ def test_subfolders_pair_by_relative_stem(tmp_path):
     write(tmp_path, *(f"images/{p}/1.png" for p in ("a", "b/c")), *(f"masks/{p}/1_mask.png" for p in ("a", "b/c")))
     train, val = loaded(tmp_path)
     assert sorted(names(train) + names(val)) == ["a/1.png", "b/c/1.png"]
-    assert all(r["mask"] == str(tmp_path / "masks" / r["name"].replace("1.", "1_mask.")) for r in (train[0], val[0]))
+    assert all(r["target"] == str(tmp_path / "masks" / r["name"].replace("1.", "1_mask.")) for r in (train[0], val[0]))
 
 
 def stacks(root: Path, images: list[int], masks: list[int], suffix: str = "") -> Path:
@@ -199,13 +200,13 @@ def test_pages_of_tiffs_pair_one_by_one(tmp_path):
         "2_0002.tif",
     ]
     assert [read_image(r["image"])[0, 0, 0] for r in records] == [0, 1, 2, 10, 20, 21]
-    assert [read_mask(r["mask"], "")[0, 0] for r in records] == [0, 1, 0, 0, 0, 1]
+    assert [read_mask(r["target"], "")[0, 0] for r in records] == [0, 1, 0, 0, 0, 1]
     inspection = inspect_split(records, "reading files")
     assert not inspection.problems and inspection.sizes[:, 0].tolist() == [6, 7, 8, 6, 6, 7]
     rows = ParquetRecords.open([str(file) for file in pack(records, tmp_path / "out", "train")], None, None)
     assert [row["name"] for row in rows] == [record["name"] for record in records]
     for row, record in zip(rows, records, strict=True):
-        for kind in ("image", "mask"):
+        for kind in ("image", "target"):
             np.testing.assert_array_equal(read_image(row[kind]), read_image(record[kind]))
     before = train.digest
     with tifffile.TiffWriter(tmp_path / "images" / "1.tif", append=True) as tiff:
@@ -387,7 +388,7 @@ def test_saved_data_sets_are_read(tmp_path, tables):
     assert (len(train), names(val)) == (2, [f"{i}.jpg" for i in range(5)])
     assert "has no split dev, only train, validation, test" in error_of(tmp_path / "dict", val_split="dev")
     record = val[3]
-    assert size_of(record["image"], "i") == (4, 6) and (read_mask(record["mask"], "m") == 1).all()
+    assert size_of(record["image"], "i") == (4, 6) and (read_mask(record["target"], "m") == 1).all()
     assert check_sizes(train).tolist() == [[4, 6]] * 2
 
 
@@ -428,7 +429,7 @@ def test_columns_are_named_or_found(tmp_path, tables):
 def test_a_class_label_is_no_mask(tmp_path, tables):
     data = table(tables, mask="annotation").rename_column("id", "label")
     data.save_to_disk(tmp_path / "data")
-    assert read_mask(loaded(tmp_path / "data")[0][0]["mask"], "m").shape == (4, 6)
+    assert read_mask(loaded(tmp_path / "data")[0][0]["target"], "m").shape == (4, 6)
 
 
 def test_damaged_tables_are_one_line(tmp_path, tables):
@@ -454,7 +455,7 @@ def test_a_row_without_mask_is_named(tmp_path, tables):
 def test_shapes_need_no_files():
     train, val = loaded("shapes", seed=7)
     assert (len(train), len(val)) == (240, 48)
-    assert check_sizes(val).tolist() == [list(val[i]["mask"].shape) for i in range(48)]
+    assert check_sizes(val).tolist() == [list(val[i]["target"].shape) for i in range(48)]
     assert isinstance(train, Shapes) and not {*names(train)} & {*names(val)}
 
 

@@ -52,7 +52,7 @@ def packed(folder, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("packed")
     info = load_info(folder)
     for split, records, shards in (("train", info.train.records, 3), ("val", info.val.records, 1)):
-        megabytes = sum(Path(r[k]).stat().st_size for r in records for k in ("image", "mask")) / 2**20 / shards
+        megabytes = sum(Path(r[k]).stat().st_size for r in records for k in ("image", "target")) / 2**20 / shards
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("data_utils.pack.GROUP_ROWS", 4)
             pack(records, out, split, megabytes)
@@ -66,7 +66,7 @@ def write_tars(folder: Path, records: list[dict], out: Path, split: str, shards:
             for record in records[shard::shards]:
                 stem = Path(record["name"]).stem
                 tar.add(record["image"], f"{stem}.png")
-                tar.add(record["mask"], f"{stem}.mask.png")
+                tar.add(record["target"], f"{stem}.mask.png")
                 info = tarfile.TarInfo(f"{stem}.json")
                 tar.addfile(info, io.BytesIO())
     return out
@@ -86,7 +86,7 @@ def seen(info: DatasetInfo, world: int, workers: int, steps: range, batch_size: 
             [
                 (*key, int(image.long().sum()))
                 for batch in dealt
-                for key, image, mask in zip(batch["keys"], batch["images"], batch["masks"], strict=True)
+                for key, image, mask in zip(batch["keys"], batch["images"], batch["targets"].mask, strict=True)
                 if (mask != 255).any()
             ]
         )
@@ -115,13 +115,13 @@ def test_every_image_is_seen_once_an_epoch_and_a_resumed_run_continues(
 def test_a_stream_and_its_folder_hold_the_same_pictures(folder, packed):
     def sums(info: DatasetInfo, split: str) -> dict[str, tuple]:
         records = getattr(info, split).records
-        return {r["name"]: (read_image(r["image"]).sum(), read_image(r["mask"]).sum()) for r in records}
+        return {r["name"]: (read_image(r["image"]).sum(), read_image(r["target"]).sum()) for r in records}
 
     files, stream, table = load_info(folder), load_info(packed, streaming=True, **STREAM), load_info(packed)
     for split in ("train", "val"):
         assert sums(files, split) == sums(stream, split) == sums(table, split)
-    assert table.class_pixels == files.class_pixels
-    assert stream.class_map == ClassMap(("background", "cell"), (0, 255), None)
+    assert table.reader.class_pixels == files.reader.class_pixels
+    assert stream.reader.class_map == ClassMap(("background", "cell"), (0, 255), None)
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 8, 60])

@@ -14,13 +14,13 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
+from class_loss import ClassLoss
 from conftest import launch, records, write_folder
 from PIL import Image
 from torch import Tensor, nn
 
 import train
 from data_utils.loading.batch_sampler import BatchSplit
-from tasks.step_loss import SegmentationLoss
 from train_utils.sync_batchnorm import SynchronizedBatchNorm, synchronize_batchnorm
 from unet import UNet, UNetConfig
 from unet.blocks import channels_last
@@ -174,7 +174,7 @@ def test_processes_with_statistics_of_their_own_evaluate_the_model_that_is_saved
     command = ["train.py", "--dataset", tmp_path, "--output-dir", output, *flags, "--sync-batchnorm", "off"]
     result = launch(*command, profile="multi_cpu")
     assert result.returncode == 0, result.stderr
-    model, criterion = UNet.from_pretrained(output / "model"), SegmentationLoss(2, "ce+logdice", None)
+    model, criterion = UNet.from_pretrained(output / "model"), ClassLoss(2, "ce+logdice", None)
     sums, counts = torch.zeros(2), torch.zeros(2)
     for file in sorted((tmp_path / "val" / "images").iterdir()):
         mask = torch.tensor(np.array(Image.open(tmp_path / "val" / "masks" / file.name)) // 255)[None].long()

@@ -10,13 +10,17 @@ from tensorboard.plugins.hparams import metadata
 
 from runtime.errors import SettingsError, WriteError
 from train_utils.monitoring.tracking import RunLog, available_tracker
+from train_utils.reporting.classes import ClassSection
+from train_utils.settings.record import RunSettings
 
-SETTINGS = {"flags": {"learning_rate": 0.01, "loss": "ce", "crop_size": [32, 32], "cache": False}, "total_steps": 40}
+SETTINGS = RunSettings(
+    flags={"learning_rate": 0.01, "loss": "ce", "crop_size": [32, 32], "cache": False}, total_steps=40
+)
 
 
 def log_run(folder: Path, steps: range, start: int = 0) -> None:
     accelerator = Accelerator(cpu=True, log_with="tensorboard", project_dir=str(folder))
-    log = RunLog(accelerator, folder, "tensorboard", SETTINGS, start)
+    log = RunLog(accelerator, folder, "tensorboard", SETTINGS, ClassSection.compared, start)
     for step in steps:
         log.scalars(step, step / 10, {"eval/mean_iou": step / 10, "eval/loss": 1 / step})
     log.finish()
@@ -58,7 +62,7 @@ def test_a_resumed_run_stays_one_run_without_repeated_steps(tmp_path):
 def test_a_folder_that_takes_no_files_is_said_in_one_line(tmp_path):
     accelerator = Accelerator(cpu=True)
     with pytest.raises(WriteError, match=r"cannot be written to: .*No such file or directory"):
-        RunLog(accelerator, tmp_path / "gone", "none", SETTINGS, 0)
+        RunLog(accelerator, tmp_path / "gone", "none", SETTINGS, ClassSection.compared, 0)
 
 
 def test_a_tracker_that_is_not_installed_is_said_and_left_out(capsys, monkeypatch):
@@ -72,7 +76,7 @@ def test_a_tracker_that_is_not_installed_is_said_and_left_out(capsys, monkeypatc
 
 def test_a_tracker_that_fails_later_is_left_out_and_metrics_jsonl_goes_on(tmp_path, monkeypatch, capsys):
     accelerator = Accelerator(cpu=True, log_with="tensorboard", project_dir=str(tmp_path))
-    log = RunLog(accelerator, tmp_path, "tensorboard", {"flags": {}}, 0)
+    log = RunLog(accelerator, tmp_path, "tensorboard", RunSettings(), ClassSection.compared, 0)
     log.scalars(1, 0.1, {"train/loss": 1.0})
 
     def refuse(*_, **__) -> None:

@@ -266,7 +266,7 @@ def test_a_truncated_or_missing_file_is_one_line(tmp_path):
 @pytest.mark.parametrize(("label", "message"), BROKEN_LABELS.values(), ids=BROKEN_LABELS)
 def test_a_label_that_is_none_is_one_line(tmp_path, label, message):
     image, mask = write_nifti(tmp_path / "a.nii.gz", IMAGE), write_nifti(tmp_path / "l.nii.gz", label)
-    problem = inspect_volume({"image": source(image), "mask": source(mask), "name": "a"})
+    problem = inspect_volume({"image": source(image), "target": source(mask), "name": "a"})
     assert isinstance(problem, Problem) and message in problem.text and problem.text.startswith("a: ")
 
 
@@ -275,10 +275,10 @@ def test_label_and_image_may_be_stored_in_other_axes_but_not_lie_elsewhere(tmp_p
     to_lps = np.eye(4)
     to_lps[:2, :2], to_lps[:2, 3] = -np.eye(2), [11, 9]
     turned = write_nifti(tmp_path / "t.nii.gz", LABEL[::-1, ::-1], RAS @ to_lps)
-    found = inspect_volume({"image": source(image), "mask": source(turned), "name": "a"})
+    found = inspect_volume({"image": source(image), "target": source(turned), "name": "a"})
     assert isinstance(found, Inspection) and found.pixels[0] == (LABEL == 0).sum()
     moved = write_nifti(tmp_path / "m.nii.gz", LABEL, RAS + np.diag([0, 0, 0.01, 0]))
-    problem = inspect_volume({"image": source(image), "mask": source(moved), "name": "a"})
+    problem = inspect_volume({"image": source(image), "target": source(moved), "name": "a"})
     assert isinstance(problem, Problem) and "differ by up to 0.01 mm" in problem.text
 
 
@@ -392,7 +392,7 @@ def test_damaged_volumes_end_in_an_error_of_ours(tmp_path_factory, file):
     name, content = file
     path = tmp_path_factory.getbasetemp() / name
     path.write_bytes(content)
-    record = {"image": source(path), "mask": source(path), "name": "a"}
+    record = {"image": source(path), "target": source(path), "name": "a"}
     assert isinstance(inspect_volume(record), Inspection | Problem)
     with suppress(DataError):
         assert len(read_volume_header(source(path), "a").size) == 3

@@ -20,8 +20,10 @@ from data_utils.loading.dataset import EvaluationDataset, TrainingDataset
 from data_utils.loading.draws import STRENGTHS, Draw, draw, pack_draws
 from data_utils.loading.loaders import build_loaders, network_shapes
 from data_utils.sources.records import ListRecords
+from data_utils.targets.classes import ClassReader
 from runtime.cache import cache_folder, digest
 from runtime.errors import DataError
+from tasks.classes import ClassTarget
 from unet import Preprocess, UNetConfig
 
 KEYS = [(0, 3), (0, 4), (1, 3), (2, 9), (7, 0), (9, 123456)]
@@ -43,7 +45,9 @@ def drawn(key, strength="strong", spacing=CUBIC, size=SIZE, channels=2, seed=0) 
 
 def apply(images, masks, draws, fill=0.0, std=1.0):
     numbers = pack_draws(draws, images.shape[1], images.dtype)
-    return augment(images, masks, draws, numbers, *(torch.full((images.shape[1],), value) for value in (fill, std)))
+    statistics = (torch.full((images.shape[1],), value) for value in (fill, std))
+    new_images, targets = augment(images, ClassTarget(masks), draws, numbers, *statistics)
+    return new_images, targets.mask
 
 
 def ball(size, radius, spacing=CUBIC) -> torch.Tensor:
@@ -201,14 +205,14 @@ def write_volumes(folder: Path, sizes: list[tuple[int, int, int]], spacing=CUBIC
             files.append(folder / f"{kind}{i}.nii")
             nibabel.save(nibabel.Nifti1Image(values.transpose(2, 1, 0), affine), files[-1])
         image, mask = (VolumeFile((str(file),)) for file in files)
-        records.append({"image": image, "mask": mask, "name": f"volume {i}"})
+        records.append({"image": image, "target": mask, "name": f"volume {i}"})
         locations[i] = [np.argwhere(label == value) for value in range(3)]
     listed = ListRecords(records)
     listed.dims, listed.digest = 3, digest(str(folder))
     split = Split(listed, np.array(sizes), {}, locations, np.tile(spacing, (len(sizes), 1)))
     config = DataConfig(str(folder), **settings)
-    class_map = ClassMap(("background", "half", "speck"), (0, 1, 2), None)
-    return DatasetInfo(config, split, split, class_map, [1, 1, 1], Normalization((0.0,), (1.0,), ("float32",)))
+    reader = ClassReader(ClassMap(("background", "half", "speck"), (0, 1, 2), None), (1, 1, 1))
+    return DatasetInfo(config, split, split, reader, Normalization((0.0,), (1.0,), ("float32",)))
 
 
 STANDARDIZED = Preprocess(spacing=CUBIC, standardize=True)
@@ -219,17 +223,19 @@ def test_a_patch_is_a_part_of_the_volume_with_its_mask_and_another_in_each_epoch
     info = write_volumes(tmp_path, LARGE, crop_size=(8, 12, 16), augment="none")
     decoded, cached = (TrainingDataset(info.train, info, STANDARDIZED) for _ in range(2))
     cached.cache()
-    whole, classes = decoded.prepare(1)
+    whole, target = decoded.prepare(1)
+    classes = target.mask
     assert whole.shape == (1, 20, 24, 28) and classes.shape == (20, 24, 28)
     seen = set()
     for epoch in range(12):
         slot = Slot(1, epoch, (8, 12, 16))
-        image, mask, drawn_, _, problem = cached[slot]
+        image, target, drawn_, _, problem = cached[slot]
+        expected, expected_target, *_ = decoded[slot]
         assert problem is None and drawn_.is_identity
-        assert all(torch.equal(a, b) for a, b in zip((image, mask), decoded[slot][:2], strict=True))
+        assert torch.equal(image, expected) and torch.equal(target.mask, expected_target.mask)
         (corner,) = np.argwhere(whole[0] == image[0, 0, 0, 0].item()).tolist()
         part = tuple(slice(at, at + side) for at, side in zip(corner, slot.shape, strict=True))
-        assert (whole[0][part] == image[0].numpy()).all() and (classes[part] == mask.numpy()).all()
+        assert (whole[0][part] == image[0].numpy()).all() and (classes[part] == target.mask.numpy()).all()
         seen.add(tuple(corner))
     assert len(seen) > 6
 
@@ -238,25 +244,28 @@ def test_of_the_cache_no_more_is_copied_than_the_patch(tmp_path):
     info = write_volumes(tmp_path, LARGE, crop_size=(8, 12, 16))
     dataset = TrainingDataset(info.train, info, STANDARDIZED)
     dataset.cache()
-    image, mask, _ = dataset.read(Slot(0, 0, (8, 12, 16)))
+    image, target, _ = dataset.read(Slot(0, 0, (8, 12, 16)))
     assert image.shape == (1, 8, 12, 16)
-    assert all(np.shares_memory(part, whole) for part, whole in zip((image, mask), dataset.decoded[0], strict=True))
+    whole, whole_target = dataset.decoded[0]
+    assert np.shares_memory(image, whole) and np.shares_memory(target.mask, whole_target.mask)
 
 
 def test_a_volume_smaller_than_the_patch_is_padded_with_the_mean_and_ignored_there(tmp_path):
     info = write_volumes(tmp_path, [(6, 24, 28)], crop_size=(8, 12, 32))
-    image, mask, *_ = TrainingDataset(info.train, info, STANDARDIZED)[Slot(0, 0, (8, 12, 32))]
+    image, target, *_ = TrainingDataset(info.train, info, STANDARDIZED)[Slot(0, 0, (8, 12, 32))]
     assert image.shape == (1, 8, 12, 32) and image.dtype == torch.float32
     outside = torch.ones(8, 12, 32, dtype=torch.bool)
     outside[:6, :, :28] = False
-    assert ((mask == 255) == outside).all() and (image[0][outside] == 0).all() and (image[0][~outside] != 0).all()
+    assert (
+        ((target.mask == 255) == outside).all() and (image[0][outside] == 0).all() and (image[0][~outside] != 0).all()
+    )
 
 
 def test_patches_favour_classes(tmp_path):
     info = write_volumes(tmp_path, [(40, 40, 40)], crop_size=(8, 8, 8))
     dataset = TrainingDataset(info.train, info, STANDARDIZED)
     dataset.cache()
-    found = sum(bool((dataset[Slot(0, epoch, (8, 8, 8))][1] == 2).any()) for epoch in range(180))
+    found = sum(bool((dataset[Slot(0, epoch, (8, 8, 8))][1].mask == 2).any()) for epoch in range(180))
     # a third of the patches are around one of three classes: a ninth of 180, by chance alone one
     assert 9 <= found <= 33
 
@@ -265,8 +274,8 @@ def test_classes_of_a_resampled_volume_are_found_where_they_went(tmp_path):
     info = write_volumes(tmp_path, [(20, 40, 40)], (2.0, 1.0, 1.0), crop_size=(8, 8, 8))
     dataset = TrainingDataset(info.train, info, STANDARDIZED)
     dataset.cache()
-    assert dataset.decoded[0][1].shape == (40, 40, 40)
-    found = sum(bool((dataset[Slot(0, epoch, (8, 8, 8))][1] == 2).any()) for epoch in range(180))
+    assert dataset.decoded[0][1].mask.shape == (40, 40, 40)
+    found = sum(bool((dataset[Slot(0, epoch, (8, 8, 8))][1].mask == 2).any()) for epoch in range(180))
     assert 9 <= found <= 33
 
 
@@ -288,8 +297,8 @@ def test_evaluation_sees_whole_volumes_at_the_networks_size_and_masks_at_their_o
     batches = list(loader)
     assert [batch["indices"] for batch in batches] == [[0], [2], [1]]
     for found in batches:
-        for index, image, mask in zip(found["indices"], found["images"], found["masks"], strict=True):
-            assert image.shape == (1, *shapes.val[index]) and mask.shape == tuple(info.val.sizes[index])
+        for index, image, target in zip(found["indices"], found["images"], found["targets"], strict=True):
+            assert image.shape == (1, *shapes.val[index]) and target.mask.shape == tuple(info.val.sizes[index])
             assert abs(image.mean()) < 0.02
 
 
@@ -311,7 +320,7 @@ def test_batches_of_volumes_hold_the_same_on_any_number_of_processes(tmp_path, p
         shapes, device = network_shapes(info, model), torch.device("cpu")
         loader, _ = build_loaders(info, model, shapes, split, range(4), workers, device)
         fill, std = torch.zeros(1), torch.ones(1)
-        pairs = [augment(b["images"], b["masks"], b["draws"], b["numbers"], fill, std) for b in loader]
+        pairs = [augment(b["images"], b["targets"], b["draws"], b["numbers"], fill, std) for b in loader]
         per_step = split.accumulation * split.processes
         steps = [pairs[start : start + per_step] for start in range(0, len(pairs), per_step)]
         # behind the images of a step there are only fillers
@@ -346,10 +355,11 @@ def test_volumes_are_decoded_once_unasked_and_again_for_another_preprocessing(tm
 def test_a_label_of_another_size_is_refused_by_name_and_sizes(tmp_path):
     info = write_volumes(tmp_path, [(6, 7, 8), (6, 8, 8)])
     records = info.train.records
-    records.records[1]["mask"] = records[0]["mask"]
+    records.records[1]["target"] = records[0]["target"]
     line = "volume 1: image is 6 x 8 x 8, its label 6 x 7 x 8"
     with pytest.raises(DataError, match=line):
         EvaluationDataset(info.val, info, STANDARDIZED)[Slot(1, 0, (6, 8, 8))]
     skipping = replace(info, config=replace(info.config, on_bad_sample="skip"))
-    image, mask, _, problem = EvaluationDataset(info.val, skipping, STANDARDIZED)[Slot(1, 0, (6, 8, 8))]
-    assert problem.startswith(line) and image.shape == (1, 6, 8, 8) and (image == 0).all() and (mask == 255).all()
+    image, target, _, problem = EvaluationDataset(info.val, skipping, STANDARDIZED)[Slot(1, 0, (6, 8, 8))]
+    assert problem.startswith(line) and image.shape == (1, 6, 8, 8) and (image == 0).all()
+    assert (target.mask == 255).all()

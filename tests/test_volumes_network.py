@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from class_loss import ClassLoss, classes
+from starting import start_from
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -13,10 +15,9 @@ from data_utils.loading.batch_sampler import BatchSplit
 from inference.export.onnx import export
 from inference.onnx_network import OnnxNetwork
 from runtime.errors import ModelError
-from tasks.step_loss import LOSSES, SegmentationLoss
+from tasks.classes import LOSSES
 from train_utils.monitoring.flops import training_flops
 from train_utils.preflight import Copies, input_bytes, step_bytes
-from train_utils.settings.starting_point import starting_point
 from unet import Preprocess, UNet, UNetConfig
 from unet.axes import level_axes
 from unet.blocks import BLOCKS, NORMS, channels_last, fold_batch_norm
@@ -141,7 +142,7 @@ def test_coarser_levels_predict_in_training_and_all_is_trained(axes, size, coars
     logits = model(torch.rand(2, 1, *size))
     assert [tuple(x.shape) for x in logits] == [(2, 3, *size), (2, 3, *coarser)]
     masks = torch.randint(0, 3, (2, *size))
-    criterion = SegmentationLoss(3, "ce+logdice", strides=model.head_strides)
+    criterion = ClassLoss(3, "ce+logdice", strides=model.head_strides)
     criterion(logits, masks, criterion.step_counts(masks)).backward()
     assert all(parameter.grad.abs().sum() > 0 for parameter in model.parameters())
 
@@ -201,7 +202,7 @@ def sample(size: tuple[int, ...] = (5, 9, 7)) -> tuple[Tensor, Tensor]:
 def test_the_loss_is_that_of_an_image_of_the_same_pixels(kind):
     logits, masks = sample()
     weights = torch.tensor([0.5, 1.0, 2.0])
-    criterion, leaves, losses = SegmentationLoss(3, kind, weights), [], []
+    criterion, leaves, losses = ClassLoss(3, kind, weights), [], []
     for shape in ((5, 9, 7), (45, 7), (5, 63)):
         leaves.append(logits.view(4, 3, *shape).clone().requires_grad_())
         flat = masks.view(4, *shape)
@@ -219,14 +220,14 @@ def test_the_loss_equals_the_formula_written_out():
     size = truth.sum(dim=(2, 3, 4))
     dice = 2 * (probs * truth).sum(dim=(2, 3, 4)) / (probs.sum(dim=(2, 3, 4)) + size)
     expected = F.cross_entropy(logits, masks, ignore_index=255) + (1 - dice)[size > 0].mean()
-    criterion = SegmentationLoss(3, "ce+dice")
+    criterion = ClassLoss(3, "ce+dice")
     loss = criterion(logits, masks, criterion.counts(masks))
     torch.testing.assert_close(loss, expected, rtol=1e-12, atol=0)
 
 
 def test_masks_of_coarser_levels_keep_an_axis_that_is_not_pooled():
     masks = sample((6, 9, 7))[1]
-    levels = SegmentationLoss(3, strides=((1, 2, 2), (2, 2, 1)))._levels(masks)
+    levels = ClassLoss(3, strides=((1, 2, 2), (2, 2, 1))).levels(masks)
     assert [tuple(level.shape[1:]) for level in levels] == [(6, 9, 7), (6, 4, 3), (3, 2, 3)]
     for z in range(3):
         for y in range(2):
@@ -239,7 +240,7 @@ def test_micro_batches_add_up_to_the_loss_and_gradient_of_a_step():
     _, masks = sample((7, 18, 12))
     images, gradients, losses = torch.rand(4, 1, 7, 18, 12, dtype=torch.float64), [], []
     model = network(DeeplySupervisedUNet, norm="group", **DEEP_FLAT).double().train()
-    criterion = SegmentationLoss(3, "ce+logdice", strides=model.head_strides).double()
+    criterion = ClassLoss(3, "ce+logdice", strides=model.head_strides)
     for sizes, recomputes in (([4], False), ([1, 3], False), ([2, 1, 1], True)):
         model.zero_grad()
         model.activation_checkpointing = recomputes
@@ -286,14 +287,14 @@ def asked(**values: object) -> dict[str, object]:
 
 
 def test_training_starts_with_the_axes_of_the_data():
-    model = starting_point(None, asked()).build(1, 2, Preprocess())
+    model = start_from(None, asked()).build(1, classes(2), Preprocess())
     kernels, strides = level_axes((5, 1, 1), (8, 64, 64))
     assert (model.config.kernels, model.config.strides, model.config.depth) == (kernels, strides, 4)
-    assert starting_point(None, {}).architecture == UNetConfig()
+    assert start_from(None, {}).architecture == UNetConfig()
     with pytest.raises(ModelError, match="--depth 6: patches of this size and spacing allow a depth of 4; leave"):
-        starting_point(None, asked(depth=6))
+        start_from(None, asked(depth=6))
     with pytest.raises(ModelError, match="--upsample bilinear_aligned works for images only"):
-        starting_point(None, asked(upsample="bilinear_aligned"))
+        start_from(None, asked(upsample="bilinear_aligned"))
     with pytest.raises(ValueError, match="upsample is 'bilinear_aligned', expected transpose or bilinear"):
         UNetConfig(dims=3, upsample="bilinear_aligned")
 
@@ -301,15 +302,15 @@ def test_training_starts_with_the_axes_of_the_data():
 def test_training_that_starts_from_a_model_keeps_its_axes(tmp_path, model: Path):
     source = network(**FLAT)
     source.save_pretrained(tmp_path)
-    start = starting_point(str(tmp_path), asked(base_channels=None))
+    start = start_from(str(tmp_path), asked(base_channels=None))
     assert start.architecture.strides == FLAT["strides"]
-    built = start.build(1, 3, Preprocess())
+    built = start.build(1, classes(3), Preprocess())
     assert all(torch.equal(value, built.state_dict()[name]) for name, value in source.state_dict().items())
-    assert starting_point(None, asked(base_channels=None), source.config).architecture.kernels == FLAT["kernels"]
+    assert start_from(None, asked(base_channels=None), source.config).architecture.kernels == FLAT["kernels"]
     with pytest.raises(ModelError, match=f"^{tmp_path}: takes volumes, but the data are images; start from another"):
-        starting_point(str(tmp_path), {"dims": 2})
+        start_from(str(tmp_path), {"dims": 2})
     with pytest.raises(ModelError, match=f"^{model}: takes images, but the data are volumes; .* or give --dims 2$"):
-        starting_point(str(model), asked(base_channels=None))
+        start_from(str(model), asked(base_channels=None))
 
 
 # what else knows of shapes

@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 import torch
 from conftest import launch
-from inference.outputs.names import MASK, OVERLAY, PROBABILITIES
 from PIL import Image
 
 import inference.tiling.cuts
 import inference.tiling.planning
-from data_utils.class_map import ClassMap
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.volumes import read_volume
 from data_utils.visualize_volumes import contours, volume_page
 from inference import Predictor
 from inference.inputs import find_jobs
-from inference.outputs.images import PredictionWriter
+from inference.outputs import new_encoder
+from inference.outputs.jobs import MASK, OVERLAY, PROBABILITIES
+from inference.outputs.writer import PredictionWriter
 from inference.pipeline import PredictionPipeline, plan_work
 from inference.scoring.volume import TOLERANCES, case_report, case_table, surface_scores
 from inference.tiling import Tiling, batch_logits, plan, stream_logits, volume_logits
@@ -87,10 +87,9 @@ def predict(predictor: Predictor, inputs: list[Path], output: Path, *, truth: Pa
     flags = {"overlay": False, "probabilities": False, "boundary": False, "overwrite": False} | options
     args = Namespace(input=list(map(str, inputs)), output=output, truth=truth, mask_suffix=None)
     vars(args).update(flags, model="m", ensemble=[], scale=None, tta=False)
-    config = predictor.config
     extensions = (MASK, *[OVERLAY] * args.overlay, *[PROBABILITIES] * args.probabilities)
-    class_map = ClassMap.of_model(config.preprocess, config.num_classes)
-    writer = PredictionWriter(class_map, extensions, args.overwrite, args.boundary)
+    encoder = new_encoder(predictor.config)
+    writer = PredictionWriter(encoder, predictor.task, extensions, args.overwrite, args.boundary)
     work = plan_work(args, predictor, writer)
     return list(PredictionPipeline(predictor, writer, work.finished).run(work.batches))
 
@@ -450,7 +449,7 @@ def test_stacks_are_predicted_and_scored_with_their_spacing(tmp_path):
     np.save(tmp_path / "masks" / "a.npy", np.ones((6, 20, 24), np.uint8))
     inputs, output = [tmp_path / "images"], tmp_path / "out"
     ((_, score),) = predict(Predictor(model), inputs, output, truth=tmp_path / "masks", overwrite=True)
-    assert int(score.matrix.sum()) == 6 * 20 * 24
+    assert int(score.scores.sums.sum()) == 6 * 20 * 24
     mask = nibabel.load(output / "a.nii.gz")
     assert mask.shape == (24, 20, 6) and mask.header.get_zooms() == (1, 1, 2)
     (tmp_path / "spacing.json").write_text("[4, 1, 1]")

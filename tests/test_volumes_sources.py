@@ -11,8 +11,9 @@ from volumes import ANISOTROPIC, LPS, RAS, case, write_nifti
 
 from data_utils.analysis import inspect_volumes
 from data_utils.analysis.dataset_info import load_dataset_info
-from data_utils.analysis.inspect import Inspection, SplitInspection, inspect_split
+from data_utils.analysis.inspect import Inspection, SplitInspection
 from data_utils.analysis.inspect_volumes import FOREGROUND, LOCATIONS, inspect_volume
+from data_utils.analysis.looks import inspect_split
 from data_utils.analysis.validate import check_data
 from data_utils.analysis.volume_findings import target_spacing
 from data_utils.config import DataConfig
@@ -76,7 +77,7 @@ def samples(records: Records) -> list[tuple]:
     found = []
     for record in records:
         voxels, header = read_volume(record["image"], record["name"])
-        mask, _ = read_label_volume(record["mask"], record["name"])
+        mask, _ = read_label_volume(record["target"], record["name"])
         found.append((record["name"], voxels.tolist(), header.affine.tolist(), mask.tolist()))
     return found
 
@@ -219,9 +220,9 @@ def test_slices_of_volumes_are_images_and_all_of_a_volume_are_in_one_split(tmp_p
     assert (len(train), len(val), train.dims, train.classes) == (24, 8, 2, volumes.classes)
     assert train[8]["name"] == f"{volumes[1]['name']}_0001"
     voxels, _ = read_volume(volumes[1]["image"], "a")
-    mask, _ = read_label_volume(volumes[1]["mask"], "a")
+    mask, _ = read_label_volume(volumes[1]["target"], "a")
     assert np.array_equal(read_image(train[10]["image"], "a"), voxels[2])
-    assert np.array_equal(read_mask(train[10]["mask"], "a"), mask[2])
+    assert np.array_equal(read_mask(train[10]["target"], "a"), mask[2])
     info = load_dataset_info(config(root, dims=2))
     assert info.train.sizes.tolist() == [[10, 12]] * 24 and info.preprocess().spacing is None
 
@@ -230,7 +231,7 @@ def test_one_reading_finds_all_that_is_known_of_a_volume(tmp_path):
     image, label = case(3, (40, 36, 30))
     files = [write_nifti(tmp_path / f"{i}.nii.gz", array, RAS) for i, array in enumerate((image, label))]
     image_file, label_file = (VolumeFile((str(path),)) for path in files)
-    record = {"image": image_file, "mask": label_file, "name": "a"}
+    record = {"image": image_file, "target": label_file, "name": "a"}
     found = inspect_volume(record)
     assert isinstance(found, Inspection) and found.size == (30, 36, 40)
     assert found.pixels == {value: (label == value).sum() for value in range(3)}
@@ -259,7 +260,7 @@ def test_an_inspection_of_volumes_is_kept_as_it_was(tmp_path):
 def test_normalization_is_by_the_modality_or_as_asked_for(tmp_path):
     root = decathlon(tmp_path / "ct", affine=ANISOTROPIC)
     train, _ = load_records(config(root))
-    pairs = [(read_volume(r["image"], "a")[0], read_label_volume(r["mask"], "a")[0]) for r in train]
+    pairs = [(read_volume(r["image"], "a")[0], read_label_volume(r["target"], "a")[0]) for r in train]
     labelled = np.concatenate([voxels[mask > 0] for voxels, mask in pairs]).astype(np.float64)
     seen = load_dataset_info(config(root)).preprocess()
     assert seen.clip == pytest.approx(np.percentile(labelled, [0.5, 99.5]))
@@ -316,11 +317,15 @@ def test_the_hippocampus_is_read_once(monkeypatch):
     info = load_dataset_info(settings)
     monkeypatch.delattr(inspect_volumes, "read_volume")
     again = load_dataset_info(settings)
-    assert len(info.train) + len(info.val) == 208 and info.class_map.names == ("background", "anterior", "posterior")
+    assert len(info.train) + len(info.val) == 208 and info.reader.class_map.names == (
+        "background",
+        "anterior",
+        "posterior",
+    )
     assert np.array_equal(info.train.sizes, again.train.sizes) and info.preprocess() == again.preprocess()
     assert info.preprocess().spacing == (1.0, 1.0, 1.0) and info.preprocess().standardize
     assert info.warnings == ()
     places = info.train.class_locations[0]
     assert [part.shape[1] for part in places] == [3, 3]
-    mask, _ = read_label_volume(Subset(info.train.records, np.array([0]))[0]["mask"], "a")
+    mask, _ = read_label_volume(Subset(info.train.records, np.array([0]))[0]["target"], "a")
     assert all((mask[tuple(part.T)] == value).all() for value, part in enumerate(places, 1))

@@ -27,7 +27,7 @@ os.environ["ACCELERATE_TORCH_DEVICE"] = "pretend:0"
 
 READS_A_NUMBER = ("nonzero", "masked_select", "bincount", "_local_scalar_dense", "unique")  # parts of operators' names
 JOINS = ("aten.cat.default", "aten.stack.default")  # which take no number of the CPU either
-PACKAGES = ("runtime", "unet", "data_utils", "inference", "train_utils", "train.py", "predict.py")
+PACKAGES = ("runtime", "unet", "tasks", "data_utils", "inference", "train_utils", "train.py", "predict.py")
 waits: collections.Counter[str] = collections.Counter()
 
 

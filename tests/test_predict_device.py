@@ -111,7 +111,7 @@ def test_mask_and_probabilities_take_one_wait(downloads):
     assert downloads == [2, 1]
 
 
-def jobs(folder: Path, count: int) -> list[Job]:
+def jobs(folder: Path, count: int) -> list[ImageJob]:
     """Images with true masks."""
     for index in range(count):
         Image.fromarray(IMAGES[0]).save(folder / f"{index}.png")

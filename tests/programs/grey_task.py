@@ -153,11 +153,7 @@ class GreyReader(MaskReader):
         return GreyTarget(values.astype(np.int16))
 
     def to_preprocess(self) -> dict[str, Any]:
-        return {
-            "class_names": (),
-            "class_values": (),
-            "ignore_value": None,
-        }  # those of a model to start from mean nothing
+        return {}
 
     def describe(self) -> str:
         return "grey values"
@@ -192,11 +188,15 @@ class GreyEncoder(MaskEncoder):
     def check_volume(self, name: str) -> None:
         """The mask of a volume holds any grey value."""
 
+    def shades(self, rows: np.ndarray) -> np.ndarray:
+        return rows.clip(0).astype(np.uint8)
+
 
 class GreySection(Section):
     """The error in numbers, and the values side by side."""
 
     task_name = "Grey regression"
+    mask_values = "grey values"
     curves = {"Validation scores": {"closeness": "eval/closeness"}}  # noqa: RUF012
     compared = ("eval/closeness", "eval/loss")
     views_hint = "Unknown pixels are of another grey."

@@ -7,14 +7,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-ORDER = (
-    "runtime",
-    "unet",
-    "tasks",
-    "data_utils",
-    "inference",
-    "train_utils",
-)  # a package imports only what stands to its left
+# a package imports only what stands to its left
+ORDER = ("runtime", "unet", "tasks", "data_utils", "inference", "train_utils")
 # inside a package too: a module imports only what stands in its own row or above; rooms are folders and modules
 ROOMS = {
     "unet": ("axes norms", "blocks", "config recompute", "backbone", "model"),
@@ -225,12 +219,13 @@ def write(root: Path, files: dict[str, str]) -> Path:
         ("unet/deep/blocks.py", "def f():\n    from accelerate.utils import gather", "imports accelerate"),
         ("tasks/classes.py", "if True:\n    import data_utils.class_map as x", "imports data_utils"),
         ("unet/config.py", "from PIL import Image", "imports PIL"),
+        ("tasks/task.py", "import argparse", "imports argparse"),
         ("runtime/files.py", "from unet import UNet", "imports unet"),
         ("runtime/cli.py", "from accelerate import Accelerator", "imports accelerate"),
         ("data_utils/pack.py", "from inference import Predictor", "imports inference"),
         ("data_utils/sources/load.py", "def f():\n    import nibabel", "imports nibabel"),
         ("unet/model.py", "def f():\n    from transformers import AutoBackbone", "imports transformers"),
-        ("inference/writer.py", "from train_utils.ema import WeightAverage", "imports train_utils"),
+        ("inference/outputs/images.py", "from train_utils.ema import WeightAverage", "imports train_utils"),
         ("train_utils/reporting/report.py", "import predict", "imports predict"),
         ("inference/page.py", "import app", "imports app"),
         ("inference/page.py", "def f():\n    import gradio", "imports gradio"),

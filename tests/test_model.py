@@ -228,6 +228,8 @@ def test_wrong_configuration_names_the_value(wrong):
         ("depth", 1.5, "depth is 1.5, expected a whole number of 1 or more"),
         ("dropout", None, "dropout is None, expected a number of 0 or more and less than 1"),
         ("norm", ["batch"], r"norm is \['batch'\], expected one of batch, group, instance"),
+        ("task", "classes", "task is 'classes', expected null, or an object with a name"),
+        ("task", {"name": 1}, "task is {'name': 1}, expected null, or an object with a name"),
         ("preprocess", [1], r"preprocess is \[1\], expected an object"),
         ("preprocess.mean", [90.0, math.nan, 90.0], r"mean is \(90.0, nan, 90.0\), expected finite numbers"),
         ("preprocess.mean", "90", "mean is '90', expected finite numbers"),

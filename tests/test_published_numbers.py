@@ -130,6 +130,7 @@ def test_the_report_shows_the_same_numbers_each_in_its_place(run, by_hand):
         shares = " ".join(f"{100 * share:.1f}" for share in matrix[number] / matrix[number].sum())
         assert f"{name} {shares}" in text
     assert f"cell_0{int(np.argmin(by_hand.images))}.png: IoU {min(by_hand.images):.4f}" in text
+    assert "By their own mean IoU, worst first. Errors: wrong pixels are red" in text
     titles = re.findall(r"cell_0(\d)\.png: IoU", text)
     assert [int(title) for title in titles] == np.argsort(by_hand.images, kind="stable").tolist()  # the worst first
 
@@ -146,6 +147,7 @@ def test_the_model_card_shows_the_same_numbers(run, by_hand):
 def test_the_terminal_shows_the_same_numbers(run, by_hand):
     values = by_hand.values
     assert f"step 16: mean IoU {values['mean_iou']:.4f}, mean Dice {values['mean_dice']:.4f}" in run.output
+    assert f", best mean IoU {values['mean_iou']:.3f}]" in run.output
     rows = [line.split() for line in run.output.splitlines() if line.startswith(CLASSES)]
     for row in rows:
         assert row[1:3] == [f"{values[f'iou/{row[0]}']:.4f}", f"{values[f'dice/{row[0]}']:.4f}"]

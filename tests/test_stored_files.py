@@ -59,6 +59,7 @@ def test_a_stored_run_goes_on_from_its_checkpoint_to_the_stored_weights(stored_r
     run = run_train(stored_run, *flags, "--classes", "0=ground,100=bright,200=dark", "--resume", "auto")
     assert run.exit_code == 0, run.output
     assert run.checkpoints() == [2, 4]
+    assert run.settings["identity"]["task"] == "classes" and "task was" not in run.output  # none was recorded then
     for name, expected in load_file(STORED / "run" / "weights_at_step_4.safetensors").items():
         torch.testing.assert_close(run.weights(4)[name], expected, **CLOSE)
     assert run.steps("train/loss") == [1, 2, 3, 4]

@@ -198,7 +198,7 @@ MUTANTS = [
         "test_resume.py",
     ),
     Mutant(
-        "train_utils/checkpoints/run_state.py",
+        "train_utils/run_state.py",
         "comparison > self.best",
         "comparison >= self.best",
         "test_flags.py",
@@ -342,14 +342,14 @@ MUTANTS = [
         "test_volumes_loading.py",
     ),
     Mutant(
-        "data_utils/loading/dataset.py",
-        "(locations or [], own_size,",
-        "(locations or [], target.shape,",
+        "data_utils/loading/samples.py",
+        "crop_around(locations, own_size,",
+        "crop_around(locations, target.shape,",
         "test_volumes_loading.py",
     ),
     Mutant(
         "data_utils/loading/dataset.py",
-        "digest(type(self).__name__, how, resampled,",
+        "digest(*kind, how, resampled,",
         "digest(type(self).__name__, how,",
         "test_volumes_loading.py",
     ),
@@ -399,7 +399,9 @@ MUTANTS = [
     Mutant("inference/tiling/receptive_field.py", "2 * (kernel // 2) for", "2 for", "test_volumes_predict.py"),
     Mutant("inference/scoring/volume.py", "~second, sampling=spacing", "~second", "test_volumes_predict.py"),
     Mutant("inference/scoring/volume.py", "missed[index], dice[index] = True, 0", "pass", "test_volumes_predict.py"),
-    Mutant("inference/scoring/volume.py", "if not same_grid(found, header):", "if False:", "test_volumes_predict.py"),
+    Mutant(
+        "inference/scoring/volume.py", "if not same_grid(of_truth, header):", "if False:", "test_volumes_predict.py"
+    ),
     Mutant(
         "inference/predictor.py",
         "upload(batch, network.mean.device)",
@@ -408,7 +410,7 @@ MUTANTS = [
     ),
     Mutant("inference/page.py", "height * width > MAX_PIXELS", "height > MAX_PIXELS", "test_app.py"),
     Mutant("inference/page.py", "_address(indices, transparency=0)", "_address(indices)", "test_app.py"),
-    Mutant("inference/outputs/images.py", "file.st_mtime >= begun", "True", "test_predict.py test_predict_outputs.py"),
+    Mutant("inference/outputs/writer.py", "file.st_mtime >= begun", "True", "test_predict.py test_predict_outputs.py"),
     Mutant(
         "inference/provenance.py",
         "if said and not overwrite and said != _essence(provenance):",
@@ -436,9 +438,9 @@ MUTANTS = [
     # masks of another size, boundaries
     Mutant("data_utils/image_io/resize.py", "<= max(largest)", "<= 2 * max(largest)", "test_mask_sizes.py"),
     Mutant(
-        "data_utils/loading/transforms.py",
-        "class_locations, target.size",
-        "class_locations, image.size",
+        "data_utils/loading/samples.py",
+        "crop_around(locations, target.size",
+        "crop_around(locations, image.size",
         "test_crops.py",
     ),
     Mutant(
@@ -539,20 +541,18 @@ MUTANTS = [
         "test_repeat.py",
     ),
     Mutant(
-        "train_utils/settings/run_dir.py",
+        "train_utils/settings/record.py",
         "return redact_all(_unredacted(args))",
         "return _unredacted(args)",
         "test_redact.py",
     ),
-    Mutant(
-        "train_utils/settings/run_dir.py", '" ".join(map(redact, sys.argv))', '" ".join(sys.argv)', "test_redact.py"
-    ),
+    Mutant("train_utils/settings/record.py", '" ".join(map(redact, sys.argv))', '" ".join(sys.argv)', "test_redact.py"),
     Mutant("runtime/console.py", "tqdm.write(redact(message))", "tqdm.write(message)", "test_redact.py"),
     Mutant("runtime/console.py", "print(redact(line),", "print(line,", "test_redact.py"),
     Mutant("runtime/errors.py", "redact(super().__str__())", "super().__str__()", "test_redact.py"),
-    Mutant("data_utils/sources/parquet.py", "redact(self.files[file])", "self.files[file]", "test_redact.py"),
-    Mutant("train_utils/settings/run_dir.py", " if k not in (*LENGTH_AND_PLACE, *open_ones)", "", "test_repeat.py"),
-    Mutant("train_utils/settings/flags.py", "if group & given", "if group - given", "test_repeat.py"),
+    Mutant("data_utils/sources/streams/parquet.py", "redact(self.files[file])", "self.files[file]", "test_redact.py"),
+    Mutant("train_utils/run_dir.py", " if k not in (*LENGTH_AND_PLACE, *open_ones)", "", "test_repeat.py"),
+    Mutant("train_utils/settings/like.py", "if group & given", "if group - given", "test_repeat.py"),
     Mutant("train.py", "schedule.is_over(state) or improved", "improved", "test_repeat.py"),
     Mutant("train_utils/monitoring/rehearsal.py", "(time.monotonic() - STARTED)", "time.time()", "test_rehearsal.py"),
     Mutant(
@@ -584,9 +584,14 @@ MUTANTS = [
     ),
     Mutant("unet/blocks.py", "y + self.shortcut(x)", "y", "test_model.py"),
     Mutant("train_utils/settings/plan.py", "if detail_kept(info, scale) < DETAIL_KEPT:", "if False:", "test_plan.py"),
-    Mutant("train_utils/settings/plan.py", "if settings[name] is None:", "if True:", "test_plan.py"),
+    Mutant("train_utils/settings/plan.py", " if getattr(settings, name) is None", "", "test_plan.py"),
     Mutant("train_utils/settings/plan.py", "default=0) < RARE * sum(pixels)", "default=0) < 0", "test_plan.py"),
-    Mutant("train_utils/settings/run_dir.py", "if self.checkpoint.path is None:", "if True:", "test_plan.py"),
+    Mutant(
+        "train_utils/run_dir.py",
+        "            if self.checkpoint.state is None:",
+        "            if True:",
+        "test_plan.py",
+    ),
 ]
 
 

@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from tqdm import tqdm
@@ -74,3 +74,11 @@ def track(iterable: Iterable[Item], total: int, description: str, *, unit: str =
         for item in iterable:
             yield item
             bar.update()
+
+
+def first_few(texts: Sequence[str], count: int) -> list[str]:
+    """The first `count` texts, and "..." where there are more."""
+    shown = list(texts[:count])
+    if len(texts) > count:
+        shown.append("...")
+    return shown

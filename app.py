@@ -28,10 +28,12 @@ SET_OPACITY = "opacity => document.documentElement.style.setProperty('--mask-opa
 
 
 def parse_args(description: str) -> argparse.Namespace:
-    """Read the flags. A Hugging Face Space has none: variables give model and address, or model/ beside this file."""
+    """Read the flags. A Hugging Face Space has none: there variables, or model/ beside this file, take their place."""
     parser = arg.Arguments(description=description)
-    beside = Path(__file__).with_name("model")
-    model = os.environ.get("MODEL") or (str(beside) if beside.is_dir() else None)
+    model = os.environ.get("MODEL") or None
+    folder_beside = Path(__file__).with_name("model")
+    if model is None and folder_beside.is_dir():
+        model = str(folder_beside)
     parser.add_argument("--model", default=model, help="as for predict.py; else $MODEL, else model/ beside app.py")
     host = os.environ.get("GRADIO_SERVER_NAME", "127.0.0.1")
     parser.add_argument("--host", default=host, help="address to listen on; 0.0.0.0 is all of this machine's")
@@ -53,11 +55,11 @@ def serve(predict: PagePredictor, host: str, port: int | None) -> None:
     with gr.Blocks(title="Segment an image", delete_cache=(60, 60 * KEPT_MINUTES)) as page:
         gr.Markdown(INTRODUCTION)
         upload = gr.File(label="Image")  # a picture widget would decode it, to 8 bits
-        shown = gr.HTML(label="Prediction")
+        prediction = gr.HTML(label="Prediction")
         with gr.Column(elem_classes="with-mask"):
             opacity = gr.Slider(0, 1, 0.5, label="Opacity of the mask")
             mask = gr.DownloadButton("Download the mask")
-        upload.change(predict, upload, [shown, mask], api_name="predict", concurrency_limit=1)
+        upload.change(predict, upload, [prediction, mask], api_name="predict", concurrency_limit=1)
         opacity.input(None, opacity, None, js=SET_OPACITY)
     try:
         _, url, _ = page.launch(
@@ -65,16 +67,18 @@ def serve(predict: PagePredictor, host: str, port: int | None) -> None:
             server_port=port,
             share=False,
             ssr_mode=False,
-            run_history=False,  # which a browser would keep
+            run_history=False,  # a browser would keep it
             footer_links=[],
-            max_file_size=10 * MAX_BYTES,  # beyond which Gradio says no more than "Error"
+            max_file_size=10 * MAX_BYTES,  # for larger files Gradio says no more than "Error"
             css=STYLE,
             quiet=True,
             prevent_thread_lock=True,
         )
     except (OSError, OverflowError) as error:
-        where = f"--host {host}" + (f" --port {port}" if port else "")
-        raise SettingsError(f"{where}: is in use, or not an address of this machine; choose another") from error
+        flags = f"--host {host}"
+        if port:
+            flags += f" --port {port}"
+        raise SettingsError(f"{flags}: is in use, or not an address of this machine; choose another") from error
     say(f"open {url} in a browser; Ctrl-C ends the page")
     page.block_thread()
 

@@ -9,6 +9,7 @@ On all GPUs:     accelerate launch --multi_gpu predict.py --model runs/cells/mod
 
 import json
 from pathlib import Path
+from typing import NamedTuple
 
 from accelerate import Accelerator
 from accelerate.utils import gather_object
@@ -35,39 +36,60 @@ from runtime.launch import check_launch, compile_networks, process_group_options
 from runtime.signals import exit_on_sigterm
 from tasks.task import Scores
 
-WORST = 5  # images named on the terminal
+WORST = 5  # so many images are named on the terminal
+
+
+class Failure(NamedTuple):
+    """An image that could not be predicted, or whose prediction could not be scored.
+
+    Attributes:
+        line: what went wrong, for the terminal.
+        is_written: whether its mask is written nevertheless.
+        has_mask: whether there is a mask, of this run or of an earlier one.
+    """
+
+    line: str
+    is_written: bool
+    has_mask: bool
+
+    @property
+    def leaves_old_mask(self) -> bool:
+        """Whether a mask of an earlier run stays in its place."""
+        return self.has_mask and not self.is_written
 
 
 def print_scores(scores: Scores, compared_by: str, scored: list[tuple[dict, BoundaryScores | None]]) -> dict:
     """The table of all scores and the worst images on the terminal; returns everything for metrics.json."""
-    first = next(iter(scores.brief()))
-    by_image = sorted((image for image, _ in scored), key=lambda image: (_order(image[first]), image["image"]))
-    found = {"images": len(by_image), **scores.report(), "by_image": by_image}
+    first = next(iter(scores.brief()))  # the score that sorts images
+    images = [image for image, _ in scored]
+    by_image = sorted(images, key=lambda image: (_order(image[first]), image["image"]))
+    report = {"images": len(by_image), **scores.report(), "by_image": by_image}
     boundaries = [boundary for _, boundary in scored if boundary]
     if boundaries:
-        found["boundary"] = boundary_report(boundaries)
-    say(scores.table(found.get("boundary")))
+        report["boundary"] = boundary_report(boundaries)
+    say(scores.table(report.get("boundary")))
     cases = [image for image, _ in scored if "dice" in image]  # volumes
     if cases:
-        found["by_case"] = case_report(cases, found["classes"])
-        say(case_table(found["by_case"]))
+        report["by_case"] = case_report(cases, report["classes"])
+        say(case_table(report["by_case"]))
     for image in by_image[:WORST]:
         say(f"{compared_by} {image[first] or 0:.4f}, {image['image']}")
-    return found
+    return report
 
 
 def _order(score: float | None) -> tuple[bool, float]:
-    """The worst first, images without a score last."""
+    """What to sort images by: the worst come first, those without a score last."""
     return score is None, score or 0.0
 
 
-def close_output(folder: Path, found: dict | None, *, is_complete: bool) -> None:
+def close_output(folder: Path, report: dict | None, *, is_complete: bool) -> None:
     """Write metrics.json, and record in predict.json that all masks are of the model that it names."""
     if is_complete:
         complete_provenance(folder)
-    if found:
+    if report:
+        text = json.dumps(report, indent=2) + "\n"
         with replaced_file(folder / "metrics.json") as file:
-            file.write((json.dumps(found, indent=2) + "\n").encode())
+            file.write(text.encode())
 
 
 def main() -> None:
@@ -93,9 +115,13 @@ def main() -> None:
     if args.boundary and not predictor.task.has_boundaries:
         raise SettingsError(f"--boundary: the model's task, {predictor.task.name}, has no classes; leave the flag out")
     compile_networks(accelerator, predictor.networks)
-    extensions = (MASK, *[OVERLAY] * args.overlay, *[PROBABILITIES] * args.probabilities)
+    extensions = [MASK]
+    if args.overlay:
+        extensions.append(OVERLAY)
+    if args.probabilities:
+        extensions.append(PROBABILITIES)
     encoder = new_encoder(predictor.config)
-    writer = PredictionWriter(encoder, predictor.task, extensions, args.overwrite, args.boundary)
+    writer = PredictionWriter(encoder, predictor.task, tuple(extensions), args.overwrite, args.boundary)
 
     # 3. Inputs: one process looks, each takes its share
     work = on_main(accelerator, lambda: plan_work(args, predictor, writer))
@@ -103,32 +129,40 @@ def main() -> None:
 
     # 4. Predict: reading, computing and writing overlap; a file that fails stays behind
     scores = predictor.task.new_scores(1)
-    scored, failures = [], []  # failures: line, whether the mask is written, whether there is one
+    scored: list[tuple[dict, BoundaryScores | None]] = []
+    failures: list[Failure] = []
     pipeline = PredictionPipeline(predictor, writer, work.finished)
+    image_count = sum(len(batch) for batch in mine)
     with accelerator.autocast():
-        for job, result in track(pipeline.run(mine), sum(map(len, mine)), "predicting", unit="image"):
+        for job, result in track(pipeline.run(mine), image_count, "predicting", unit="image"):
             if isinstance(result, Exception):
                 line = f"{job.name}: {result}" if isinstance(result, OSError) else str(result)
-                failures.append((line, isinstance(result, ScoreError), job.file(MASK).exists()))
+                is_written = isinstance(result, ScoreError)
+                failures.append(Failure(line, is_written, has_mask=job.file(MASK).exists()))
             elif result is not None:
                 scores.sums += result.scores.sums
                 scored.append((result.to_json(job.name), result.boundary))
 
     # 5. Report: the scores of all processes, and each failure by its name
-    barrier_without_timeout(accelerator)  # one process may be done long before another
-    failures, scored = sorted(gather_object(failures)), gather_object(scored)
+    barrier_without_timeout(accelerator)  # a process may be done long before another
+    failures = sorted(gather_object(failures))
+    scored = gather_object(scored)
     scores.sums = accelerator.reduce(upload(scores.sums, accelerator.device), "sum").cpu()
     if accelerator.is_main_process:
-        found = print_scores(scores, predictor.task.compared_by, scored) if args.truth and scored else None
-        none_is_from_before = args.overwrite and all(written or not there for _, written, there in failures)
+        report = None
+        if args.truth and scored:
+            report = print_scores(scores, predictor.task.compared_by, scored)
+        are_all_new = args.overwrite and not any(failure.leaves_old_mask for failure in failures)
         try:
-            close_output(args.output, found, is_complete=none_is_from_before)
+            close_output(args.output, report, is_complete=are_all_new)
             writer.write_legend(args.output)
         except OSError as error:
-            failures.append((f"{args.output}: metrics.json or predict.json cannot be written ({error})", True, True))
-        say(f"{work.images - sum(not written for _, written, _ in failures)} of {work.images} masks in {args.output}")
-        for failure, *_ in failures:
-            say_error(f"predict.py: failed: {failure}")
+            line = f"{args.output}: metrics.json or predict.json cannot be written ({error})"
+            failures.append(Failure(line, is_written=True, has_mask=True))
+        masks = work.images - sum(not failure.is_written for failure in failures)
+        say(f"{masks} of {work.images} masks in {args.output}")
+        for failure in failures:
+            say_error(f"predict.py: failed: {failure.line}")
     accelerator.end_training()
     if failures:
         raise SystemExit(1)

@@ -115,9 +115,13 @@ def evaluate(
     """Scores and loss at the targets' own sizes, exact on any number of processes."""
     model.eval()
     share_statistics(accelerator, model)
-    task, config, device = criterion.task, accelerator.unwrap_model(model).config, accelerator.device
-    scores, decoder = task.new_scores(len(loader.dataset), device), new_decoder(task)
-    sums = counts = torch.zeros(task.terms, device=device)
+    task = criterion.task
+    config = accelerator.unwrap_model(model).config
+    device = accelerator.device
+    scores = task.new_scores(len(loader.dataset), device)
+    decoder = new_decoder(task)
+    sums = torch.zeros(task.terms, device=device)
+    counts = torch.zeros(task.terms, device=device)
     for batch in track(loader, len(loader), "evaluating", unit="batch"):
         sizes = [target.shape for target in batch["targets"]]
         images = compute_at_sizes(model, batch["images"], sizes, config)
@@ -127,8 +131,10 @@ def evaluate(
             counts = counts + task.counts(target)
             sums = sums + criterion.sums(logits, target).to(counts.dtype)
     model.train()
-    sums, counts = accelerator.reduce(sums, "sum"), accelerator.reduce(counts, "sum")
-    scores.sums, scores.by_image = (accelerator.reduce(x, "sum") for x in (scores.sums, scores.by_image))
+    sums = accelerator.reduce(sums, "sum")
+    counts = accelerator.reduce(counts, "sum")
+    scores.sums = accelerator.reduce(scores.sums, "sum")
+    scores.by_image = accelerator.reduce(scores.by_image, "sum")
     loss = (sums / counts.clamp_min(1)).sum()
     scores.sums, scores.by_image, loss = download([scores.sums, scores.by_image, loss])  # one wait for the device
     return Evaluation(step, loss.item(), scores)
@@ -169,7 +175,7 @@ def rehearse(
             )
             guard.end_step(indices)
             guard.settle(everything=True)
-    rehearsal.time_evaluation(lambda some: evaluate(accelerator, uncompiled, some, criterion, step=0), val_loader)
+    rehearsal.time_evaluation(lambda batches: evaluate(accelerator, uncompiled, batches, criterion, step=0), val_loader)
     rehearsal.time_save(network, optimizer)
     return rehearsal.count_steps()
 
@@ -187,7 +193,8 @@ def main() -> None:
         project_dir=".",  # named below: all processes must agree on it
         kwargs_handlers=distributed_options(args.ddp_comm_hook),
     )
-    device, profile = accelerator.device, start_process(accelerator, args.ddp_comm_hook)
+    device = accelerator.device
+    profile = start_process(accelerator, args.ddp_comm_hook)
     accelerator.gradient_accumulation_steps = 1  # noted above; `backward` would divide by it, the loss already counts
     set_seed(args.seed, deterministic=args.deterministic)
     if args.check_data:
@@ -205,8 +212,9 @@ def main() -> None:
     args, info = on_main(accelerator, lambda: start.plan(args, info))
     split = split_from_args(args, profile, start.largest_micro_batch)
 
-    # 3. Model and task: fresh, from --init-from, or as the checkpoint has it; the model normalises by itself
-    network_settings, axes = NetworkSettings.from_args(args), info.axes(args.depth)
+    # 3. Model and task: fresh, from --init-from, or as the checkpoint has it; the model normalizes by itself
+    network_settings = NetworkSettings.from_args(args)
+    axes = info.axes(args.depth)
     weights = on_main(accelerator, lambda: starting_point(network_settings, axes, start.checkpoint.model_config()))
     preprocess = info.preprocess(weights.source_preprocess(info.channels))
     task = info.reader.task(args.loss, args.class_weights).to(device)
@@ -217,11 +225,13 @@ def main() -> None:
     # 4. Batch: the same images in every step, cut so that they fit into memory
     shapes = network_shapes(info, model.config)
     flops = training_flops(model, info.channels) * shapes.mean_pixels
-    largest, averages = (info.channels, *shapes.largest), args.ema_decay > 0
-    split = preflight(accelerator, model, criterion, largest, split, args.optimizer, averages)
+    largest = (info.channels, *shapes.largest)
+    keeps_average = args.ema_decay > 0
+    split = preflight(accelerator, model, criterion, largest, split, args.optimizer, keeps_average)
 
     # 5. Prepare: batch norm over all processes, sharding, optimizer, loaders
-    total_steps, state = start.total_steps(args), start.checkpoint.run_state()
+    total_steps = start.total_steps(args)
+    state = start.checkpoint.run_state()
     if total_steps is None and args.max_minutes:
         trial = Rehearsal(accelerator, args, model, info, shapes, split, start.output_dir)
         total_steps = rehearse(accelerator, args, criterion, split, trial)
@@ -237,8 +247,9 @@ def main() -> None:
     settings = resolve_settings(
         args, start.output_dir, profile, info, network.config, split, schedule.total_steps, train_loader.num_workers
     )
-    keep = args.keep_checkpoints
-    checkpoints = Checkpoints(accelerator, start.output_dir, keep, network, optimizer, average, settings)
+    checkpoints = Checkpoints(
+        accelerator, start.output_dir, args.keep_checkpoints, network, optimizer, average, settings
+    )
     checkpoints.resume(start.checkpoint, state)
     section = new_section(info)
     run_log = RunLog(accelerator, start.output_dir, args.tracker, settings, section.compared, state.step)
@@ -272,7 +283,8 @@ def main() -> None:
         monitor.add(guard.settle(everything=device.type == "cpu" or schedule.pauses(state.step)))
         if schedule.logs(state.step):
             monitor.log_training(learning_rate)
-        evaluation, improved = None, False
+        evaluation = None
+        improved = False
         if schedule.evaluates(state.step):
             with monitor.paused(), average.applied():
                 evaluation = evaluate(accelerator, uncompiled, val_loader, criterion, state.step)
@@ -289,7 +301,9 @@ def main() -> None:
 
     # 8. Finish: report, card, Hub; what could not be written is said
     monitor.close()
-    all_saved = all((checkpoints.is_saved(), run_log.is_saved()))
+    checkpoints_saved = checkpoints.is_saved()
+    log_saved = run_log.is_saved()
+    all_saved = checkpoints_saved and log_saved
     if accelerator.is_main_process:
         write_results(
             accelerator, start.output_dir, state, checkpoints.best_model, info, task, section, monitor.bottleneck()

@@ -11,7 +11,7 @@ from typing import Any
 from runtime.files import replaced_file
 
 JSON = Any  # what json takes and gives
-FORMAT = 3  # of what is kept: another number forgets everything
+FORMAT = 3  # the format of the stored values: another number forgets everything
 
 
 def cache_folder() -> Path:
@@ -21,22 +21,23 @@ def cache_folder() -> Path:
 
 def digest(*parts: object) -> str:
     """A key computed from bytes, and from values of which different ones have different `repr`."""
-    found = hashlib.sha256()
+    checksum = hashlib.sha256()
     for part in (FORMAT, *parts):
         content = part if isinstance(part, bytes) else repr(part).encode()
-        found.update(b"%d:" % len(content) + content)
-    return found.hexdigest()[:32]
+        checksum.update(b"%d:" % len(content) + content)
+    return checksum.hexdigest()[:32]
 
 
 def digest_of_files(paths: Iterable[str | Path], names: bytes) -> str:
     """A key for the content of files: `names`, below their folder, with size and time of each."""
-    return digest(names, repr([_size_and_time(path) for path in paths]).encode())
+    sizes_and_times = [_size_and_time(path) for path in paths]
+    return digest(names, repr(sizes_and_times).encode())
 
 
 def _size_and_time(path: str | Path) -> tuple[int, int] | None:
     try:
         stat = os.stat(path)
-    except OSError:  # will be named when it is read
+    except OSError:  # reading the file will name it
         return None
     return stat.st_size, stat.st_mtime_ns
 
@@ -51,7 +52,7 @@ def cached(key: str | None, compute: Callable[[], JSON], keep: Callable[[JSON], 
     file = cache_folder() / f"{key}.json"
     try:
         return json.loads(file.read_bytes())
-    except (OSError, ValueError):  # not there, or damaged
+    except (OSError, ValueError):  # the file is not there, or damaged
         value = compute()
     if keep(value):
         with suppress(OSError):

@@ -34,7 +34,9 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
         text = action.help or ""
         states_it = "(default: " in text or isinstance(action.default, bool)  # on and off need no word
         has_default = action.default not in (None, [], argparse.SUPPRESS)
-        return f"{text} (default: %(default)s)" if has_default and not states_it else text
+        if has_default and not states_it:
+            text += " (default: %(default)s)"
+        return text
 
 
 class Arguments(argparse.ArgumentParser):
@@ -55,16 +57,22 @@ class Arguments(argparse.ArgumentParser):
         if "required" in message:  # argparse misses that flag before it looks at the mistyped one
             flags = [text for text in sys.argv[1:] if text.startswith("--")]
             mistyped = [text for text in flags if text.split("=")[0] not in self._flags()]
-            message += f"; {self._unknown(mistyped[0])}" if mistyped else ""
+            if mistyped:
+                message += f"; {self._unknown(mistyped[0])}"
         sys.exit(print_error(UsageError(message)))
 
     def _flags(self) -> list[str]:
-        return [flag for action in self._actions for flag in action.option_strings]
+        flags: list[str] = []
+        for action in self._actions:
+            flags.extend(action.option_strings)
+        return flags
 
     def _unknown(self, argument: str) -> str:
-        names = {flag.strip("-"): flag for flag in self._flags()}  # dashes, which all have, would make all alike
-        near = difflib.get_close_matches(argument.split("=")[0].strip("-"), names, n=1)
-        hint = f"did you mean {names[near[0]]}?" if near else f"see {self.prog} --help"
+        """What to say about an argument that does not exist, with the flag that was probably meant."""
+        flags = {flag.strip("-"): flag for flag in self._flags()}  # dashes would make all flags alike
+        name = argument.split("=")[0].strip("-")
+        matches = difflib.get_close_matches(name, flags, n=1)
+        hint = f"did you mean {flags[matches[0]]}?" if matches else f"see {self.prog} --help"
         return f"unknown argument {argument}; {hint}"
 
 
@@ -105,11 +113,12 @@ def fraction(text: str) -> float:
 
 def fold(text: str) -> str:
     """`2/5` for the second of five folds, for argparse."""
-    found = re.fullmatch(r"(\d+)/(\d+)", text)
-    number, count = map(int, found.groups()) if found else (0, 0)
-    if not (count >= 2 and 1 <= number <= count):
-        raise argparse.ArgumentTypeError(f"{text!r} is not K/N, such as 2/5 for the second of five folds")
-    return text
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    if match is not None:
+        number, folds = map(int, match.groups())
+        if folds >= 2 and 1 <= number <= folds:
+            return text
+    raise argparse.ArgumentTypeError(f"{text!r} is not K/N, such as 2/5 for the second of five folds")
 
 
 def hub_id(text: str) -> str:
@@ -122,7 +131,7 @@ def hub_id(text: str) -> str:
 
 
 def path(text: str) -> Path:
-    """A path that is given, for argparse: `Path("")` would be the current folder."""
+    """A path that is not empty, for argparse: `Path("")` would be the current folder."""
     if not text:
         raise argparse.ArgumentTypeError("it is empty")
     return Path(text)
@@ -159,8 +168,8 @@ def run_script(main: Callable[[], None]) -> None:
     sys.excepthook = _print_bug
     try:
         main()
-    except SystemExit as asked:
-        code = int(asked.code or 0)
+    except SystemExit as end:
+        code = int(end.code or 0)
     except KeyboardInterrupt:
         say_error(f"{_script()}: interrupted", seen_by_all=True)
         code = 128 + signal.SIGINT
@@ -169,12 +178,12 @@ def run_script(main: Callable[[], None]) -> None:
     except RuntimeError as error:
         from runtime.distributed import describe_lost_process  # torch and accelerate, which not every script needs
 
-        echo = describe_lost_process(error)
-        if echo is None:
+        line = describe_lost_process(error)
+        if line is None:
             raise
-        code = print_error(UserError(echo))
+        code = print_error(UserError(line))
     finally:
-        # loader workers outlast signals that the main process still works after, so they must be ended here
+        # a loader's workers outlast signals after which the main process still works, so they must be ended here
         if hasattr(signal, "SIGCHLD"):  # torch's handler would report their end as an error
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for worker in multiprocessing.active_children():
@@ -183,7 +192,7 @@ def run_script(main: Callable[[], None]) -> None:
 
 
 def print_error(error: UserError) -> int:
-    """Print the error as one line on standard error; the exit code that belongs to it."""
+    """Print the error as one line on standard error; returns the exit code that belongs to it."""
     # a loader's worker process wraps its error in a traceback, whose last line is "module.Error: message"
     line = str(error).strip().splitlines()[-1]
     if "Traceback" in str(error):
@@ -193,12 +202,13 @@ def print_error(error: UserError) -> int:
 
 
 def _print_bug(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """The traceback of a bug as Python prints it, redacted."""
-    print(redact("".join(traceback.format_exception(kind, error, trace))), file=sys.stderr, end="")
+    """Print the traceback of a bug as Python does, redacted."""
+    text = "".join(traceback.format_exception(kind, error, trace))
+    print(redact(text), file=sys.stderr, end="")
 
 
 def _script() -> str:
-    """The name of the program in messages: of a package that was run, the package's."""
+    """The name of the program in messages: the script's, or that of a package that was run."""
     path = Path(sys.argv[0])
     return path.parent.name if path.name == "__main__.py" else path.name
 
@@ -206,7 +216,7 @@ def _script() -> str:
 def _one_line(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
 ) -> str:
-    """A warning, redacted; one for the user without the line of code that it comes from."""
+    """The text of a warning, redacted; a warning for the user goes without the line of code that it comes from."""
     if issubclass(category, UserWarningLine):
         return redact(f"warning: {message}\n")
     return redact(_PLAIN(message, category, filename, lineno, line))
@@ -221,12 +231,13 @@ def _leave(code: int) -> None:
 
     def end() -> None:
         atexit.unregister(end)
-        atexit._run_exitfuncs()  # of the others; threads have ended already
+        atexit._run_exitfuncs()  # the other handlers; threads have ended already
         try:
-            for stream in filter(None, (sys.stdout, sys.stderr)):
-                stream.flush()
+            for stream in (sys.stdout, sys.stderr):
+                if stream is not None:
+                    stream.flush()
         except (OSError, ValueError):
-            return  # Python's own end says so
+            return  # Python's own end reports it
         os._exit(code)
 
     atexit.register(end)

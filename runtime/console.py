@@ -30,13 +30,13 @@ def say(message: str, *, every_process: bool = False) -> None:
 def say_error(line: str, *, seen_by_all: bool = False) -> None:
     """Print a line, redacted, on standard error; one that every process would print comes from the first one only."""
     if seen_by_all and not is_first_process():
-        time.sleep(5)  # torchrun ends all processes as soon as one has ended: the first one has the word
+        time.sleep(5)  # torchrun ends all processes as soon as one has ended: let the first one speak first
     else:
         print(redact(line), file=sys.stderr, flush=True)
 
 
 class _PlainLines:
-    """A stream for tqdm that is no terminal: each new state of a bar becomes a line of its own."""
+    """A stream for tqdm where there is no terminal: each new state of a bar becomes a line of its own."""
 
     last = ""
 
@@ -52,19 +52,20 @@ class _PlainLines:
 
 def progress_bar(total: int, description: str, unit: str, *, initial: int = 0) -> tqdm:
     """A bar on standard error, from the first process; in a pipe or a file, a line every ten seconds."""
-    terminal = sys.stderr.isatty()
+    is_terminal = sys.stderr.isatty()
+    seconds = 0.2 if is_terminal else LINE_EVERY_SECONDS
     return tqdm(
         total=total,
         initial=initial,
         desc=description,
         unit=unit,
         disable=not is_first_process(),
-        file=None if terminal else _PlainLines(),
-        mininterval=0.2 if terminal else LINE_EVERY_SECONDS,
-        maxinterval=0.2 if terminal else LINE_EVERY_SECONDS,
-        dynamic_ncols=terminal,
-        bar_format=None if terminal else PLAIN_LINE,
-        leave=not terminal or None,
+        file=None if is_terminal else _PlainLines(),
+        mininterval=seconds,
+        maxinterval=seconds,
+        dynamic_ncols=is_terminal,
+        bar_format=None if is_terminal else PLAIN_LINE,
+        leave=None if is_terminal else True,
     )
 
 

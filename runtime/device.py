@@ -21,7 +21,9 @@ def download(tensors: Sequence[Tensor]) -> list[Tensor]:
     if not tensors:
         return []
     # the queue is in order: the last copy, which is waited for, ends after all others
-    return [*(tensor.to("cpu", non_blocking=True) for tensor in tensors[:-1]), tensors[-1].to("cpu")]
+    copies = [tensor.to("cpu", non_blocking=True) for tensor in tensors[:-1]]
+    copies.append(tensors[-1].to("cpu"))
+    return copies
 
 
 def wait_for(device: torch.device) -> None:
@@ -33,9 +35,11 @@ class LateRead:
     """Numbers (N,) that the device computes, read by the host later, when it has queued more work."""
 
     def __init__(self, values: Tensor) -> None:
-        self._values, self._copied = values, None
+        self._values = values
+        self._copied: torch.cuda.Event | None = None
         if values.is_cuda:
-            self._values, self._copied = values.to("cpu", non_blocking=True), torch.cuda.Event()
+            self._values = values.to("cpu", non_blocking=True)
+            self._copied = torch.cuda.Event()
             self._copied.record()
 
     @staticmethod
@@ -45,4 +49,4 @@ class LateRead:
             return []
         if reads[-1]._copied is not None:
             reads[-1]._copied.synchronize()
-        return torch.stack([late._values for late in reads]).tolist()
+        return torch.stack([read._values for read in reads]).tolist()

@@ -41,7 +41,7 @@ def on_main(accelerator: Accelerator, function: Callable[[], Result]) -> Result:
         return result
     if accelerator.is_main_process:
         raise problem
-    time.sleep(5)  # torchrun ends all processes as soon as one has ended: the main one has the word
+    time.sleep(5)  # torchrun ends all processes as soon as one has ended: let the main one speak first
     raise SystemExit(1)
 
 
@@ -69,7 +69,8 @@ def _group_without_timeout() -> dist.ProcessGroup:
 
 def seed_step(seed: int, step: int, process: int) -> None:
     """Seed torch for one optimizer step of one process, so that a resumed run draws the same numbers."""
-    torch.manual_seed(int(np.random.SeedSequence([seed, step, process]).generate_state(1)[0]))
+    sequence = np.random.SeedSequence([seed, step, process])
+    torch.manual_seed(int(sequence.generate_state(1)[0]))
 
 
 def describe_lost_process(error: Exception) -> str | None:
@@ -77,7 +78,8 @@ def describe_lost_process(error: Exception) -> str | None:
     text = one_line(error, limit=10_000)
     if not isinstance(error, dist.DistError) and "gloo" not in text:
         return None
-    rank, world_size = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
+    rank = os.environ.get("RANK", "0")
+    world_size = os.environ.get("WORLD_SIZE", "1")
     reason = re.sub(r"\[[^\]]*\.cc:\d+\] ", "", text).partition(". ")[0][:200]
     if not dist.is_initialized():
         return (

@@ -30,7 +30,7 @@ def replaced_path(path: Path, *, shared: bool = False) -> Iterator[Path]:
 
 @contextmanager
 def replaced_file(path: Path, *, shared: bool = False) -> Iterator[BinaryIO]:
-    """As `replaced_path`, with the temporary file opened for writing bytes."""
+    """Do as `replaced_path` does, with the temporary file opened for writing bytes."""
     with replaced_path(path, shared=shared) as temporary, temporary.open("wb") as file:
         yield file
 

@@ -25,16 +25,16 @@ from runtime.console import say
 from runtime.errors import LaunchError
 from runtime.memory import keep_freed_memory
 
-# of a step's exchange, and of the processes' meeting; what one process does for all is waited for in `on_main`
+# This limits a step's exchange and the processes' meeting; `on_main` waits for what one process does for all.
 COLLECTIVE_TIMEOUT = timedelta(minutes=10)
-SHARDING = (DistributedType.FSDP, DistributedType.DEEPSPEED)  # spread what a process needs over all of them
+SHARDING = (DistributedType.FSDP, DistributedType.DEEPSPEED)  # these spread what a process needs over all of them
 COMM_HOOKS = {
     "none": DDPCommunicationHookType.NO,
     "fp16": DDPCommunicationHookType.FP16,
     "bf16": DDPCommunicationHookType.BF16,
 }
-COMPILED_SHAPES = 64  # that a network is compiled for: at most 16 of training, the others of evaluation or prediction
-CPU_BF16 = ("avx512_bf16", "amx_bf16", "bf16")  # instructions, as torch.cpu.get_capabilities names x86's and Arm's
+COMPILED_SHAPES = 64  # a network compiles for so many: at most 16 in training, others in evaluation or prediction
+CPU_BF16 = ("avx512_bf16", "amx_bf16", "bf16")  # torch.cpu.get_capabilities names instructions of x86 and Arm so
 
 
 def check_launch(deterministic: bool = False) -> None:
@@ -49,7 +49,7 @@ def check_launch(deterministic: bool = False) -> None:
     """
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    # else accelerate tells DDP that the GPU's number is the local rank, wrong where each process sees only its own GPU
+    # Otherwise accelerate takes the local rank for the GPU's number, wrong where each process sees only its own GPU.
     os.environ.setdefault("ACCELERATE_BYPASS_DEVICE_MAP", "true")
     use_cpu = parse_flag_from_env("ACCELERATE_USE_CPU")
     gpus = 0 if use_cpu else torch.accelerator.device_count()
@@ -72,10 +72,12 @@ def check_launch(deterministic: bool = False) -> None:
             )
 
     # torchrun's workers all see the GPUs of their machine; other launchers may show each process its own.
-    local = int(os.environ.get("LOCAL_WORLD_SIZE", 1)) if "TORCHELASTIC_RUN_ID" in os.environ else 1
-    if 0 < gpus < local:
+    sharing_processes = 1
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        sharing_processes = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    if 0 < gpus < sharing_processes:
         remedy = _launch_line("single_gpu") if gpus == 1 else f"--num_processes {gpus} for each machine"
-        raise LaunchError(f"{local} processes were started on a machine with {gpus} GPU(s); use {remedy}")
+        raise LaunchError(f"{sharing_processes} processes were started on a machine with {gpus} GPU(s); use {remedy}")
 
     if gpus == 0 and precision in ("fp16", "fp8"):
         raise LaunchError(
@@ -101,8 +103,8 @@ def start_process(accelerator: Accelerator, comm_hook: str = "none") -> dict[str
 
 
 def _emulates_bf16(accelerator: Accelerator) -> bool:
-    is_asked_for = accelerator.device.type == "cuda" and accelerator.mixed_precision == "bf16"
-    return is_asked_for and not torch.cuda.is_bf16_supported(including_emulation=False)
+    uses_bf16 = accelerator.device.type == "cuda" and accelerator.mixed_precision == "bf16"
+    return uses_bf16 and not torch.cuda.is_bf16_supported(including_emulation=False)
 
 
 def check_processes(accelerator: Accelerator, comm_hook: str = "none") -> None:
@@ -137,7 +139,7 @@ def distributed_options(comm_hook: str) -> list[KwargsHandler]:
     """
     # torch 2.13 has another word for it, which accelerate 1.15 does not pass on
     warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
-    # of volumes' weights of size 1, which fit two memory formats: which one their gradients have, a kernel chooses
+    # volumes' weights of size 1 fit two memory formats, and a kernel chooses which of them their gradients have
     warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides", UserWarning)
     ddp = DistributedDataParallelKwargs(
         broadcast_buffers=False, gradient_as_bucket_view=True, comm_hook=COMM_HOOKS[comm_hook]
@@ -153,7 +155,8 @@ def process_group_options() -> InitProcessGroupKwargs:
     each machine counts its own restarts.
     """
     timeout = COLLECTIVE_TIMEOUT
-    restarts, machines = (os.environ.get(name) for name in ("TORCHELASTIC_RESTART_COUNT", "GROUP_WORLD_SIZE"))
+    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT")
+    machines = os.environ.get("GROUP_WORLD_SIZE")
     if restarts in (None, "0") or machines != "1":
         return InitProcessGroupKwargs(timeout=timeout)
 
@@ -182,7 +185,7 @@ def describe_profile(accelerator: Accelerator) -> dict[str, str | int]:
         steps = os.environ.get("ACCELERATE_GRADIENT_ACCUMULATION_STEPS")
     else:
         steps = state.deepspeed_plugin.deepspeed_config.get("gradient_accumulation_steps")
-    if str(steps).isdigit() and int(str(steps)) > 1:  # DeepSpeed may say "auto", and 1 is what nobody asked for
+    if str(steps).isdigit() and int(str(steps)) > 1:  # DeepSpeed may say "auto", and 1 needs no word
         profile["gradient_accumulation_steps"] = int(str(steps))
     if state.dynamo_plugin.backend != DynamoBackend.NO:
         profile["dynamo_backend"] = state.dynamo_plugin.backend.value.lower()
@@ -193,13 +196,15 @@ def describe_profile(accelerator: Accelerator) -> dict[str, str | int]:
 
 def _convolves_in_tf32() -> bool:
     """Whether cuDNN rounds the factors of float32 products to TF32 (10 bits), its default on GPUs that can."""
-    is_allowed = torch.backends.cudnn.conv.fp32_precision == "tf32" and os.environ.get("NVIDIA_TF32_OVERRIDE") != "0"
-    return is_allowed and torch.cuda.is_tf32_supported()
+    if torch.backends.cudnn.conv.fp32_precision != "tf32" or os.environ.get("NVIDIA_TF32_OVERRIDE") == "0":
+        return False
+    return torch.cuda.is_tf32_supported()
 
 
 def say_profile(profile: dict[str, str | int]) -> None:
     """Print the launch settings, and a hint where bf16 would take about half the time on this CPU."""
-    say("profile: " + ", ".join(f"{key} {value}" for key, value in profile.items()))
+    texts = [f"{key} {value}" for key, value in profile.items()]
+    say("profile: " + ", ".join(texts))
     if profile["device"] == "cpu" and profile["mixed_precision"] == "no":
         instructions = torch.cpu.get_capabilities()
         if any(instructions.get(name, False) for name in CPU_BF16):

@@ -12,7 +12,7 @@ import torch
 
 from runtime.errors import MemoryShortage, one_line
 
-# of glibc's malloc.h
+# numbers of glibc's malloc.h
 M_TRIM_THRESHOLD = -1
 M_MMAP_MAX = -4
 

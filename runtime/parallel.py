@@ -18,19 +18,23 @@ CHUNK = 32  # items in a thread's task, where items are small
 
 def available_cpus() -> int:
     """CPUs that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def default_workers(device: torch.device) -> int:
     """Loader processes for this process: its share of the machine's CPUs; on a CPU, which computes too, one at most."""
     share = available_cpus() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return min(1, max(0, share - 1)) if device.type == "cpu" else max(1, min(share, 16))
+    if device.type == "cpu":
+        return 1 if share > 1 else 0
+    return max(1, min(share, 16))
 
 
 def map_ahead(
     function: Callable[[Item], Result], items: Iterable[Item], *, ahead: int, threads: int = 1
 ) -> Iterator[Result]:
-    """function(item) of each item in order, computed in threads up to `ahead` items before it is asked for.
+    """function(item) of each item in order, computed in threads up to `ahead` items before it is needed.
 
     Items are taken in the calling thread. An error in `function` is raised in its result's place.
     """
@@ -76,7 +80,9 @@ def pipelined(
     bounded, since each stage waits for the next one.
     """
 
-    def outcome(item: Item, future: Future) -> tuple[Item, Any]:
+    def outcome(pair: tuple[Item, Future]) -> tuple[Item, Any]:
+        """An item with its result, or with its error."""
+        item, future = pair
         try:
             return item, future.result()
         except errors as error:
@@ -90,19 +96,24 @@ def pipelined(
                 yield reading.popleft()
         yield from reading
 
+    def start_finishing(ready: list[tuple[Item, Data]]) -> list[tuple[Item, Future]]:
+        """Compute items together, then begin to finish each of them."""
+        started = []
+        for (item, _), finish in zip(ready, compute(ready), strict=True):
+            started.append((item, finishers.submit(finish)))
+        return started
+
     finishing: deque[tuple[Item, Future]] = deque()
     with ThreadPoolExecutor(threads) as readers, ThreadPoolExecutor(threads) as finishers:
         for batch in read_ahead(readers):
-            done = [outcome(*pair) for pair in batch]
-            ready = [(item, data) for item, data in done if not isinstance(data, errors)]
-            yield from ((item, error) for item, error in done if isinstance(error, errors))
+            outcomes = [outcome(pair) for pair in batch]
+            ready = [(item, data) for item, data in outcomes if not isinstance(data, errors)]
+            yield from ((item, error) for item, error in outcomes if isinstance(error, errors))
             try:
-                finishing += [
-                    (item, finishers.submit(finish))
-                    for (item, _), finish in zip(ready, compute(ready) if ready else [], strict=True)
-                ]
+                if ready:
+                    finishing += start_finishing(ready)
             except errors as error:
                 yield from ((item, error) for item, _ in ready)
             while len(finishing) > threads:
-                yield outcome(*finishing.popleft())
-        yield from (outcome(*pair) for pair in finishing)
+                yield outcome(finishing.popleft())
+        yield from map(outcome, finishing)

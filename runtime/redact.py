@@ -3,7 +3,8 @@
 import re
 from typing import Any
 
-SCHEME = r"\b(?P<scheme>[a-z][a-z0-9+.-]{1,20}):/{1,2}"  # of two letters or more: C:/ is a drive; a Path has one slash
+# A scheme has two letters or more, since C:/ is a drive; a Path leaves one slash of two.
+SCHEME = r"\b(?P<scheme>[a-z][a-z0-9+.-]{1,20}):/{1,2}"
 USER = re.compile(
     SCHEME
     + r"""(?P<user>

@@ -33,12 +33,14 @@ class ClassScores(Scores):
     """
 
     def __init__(self, names: Sequence[str], sums: Tensor, by_image: Tensor) -> None:
-        self.names, self.sums, self.by_image = tuple(names), sums, by_image
+        self.names = tuple(names)
+        self.sums = sums
+        self.by_image = by_image
 
     def add(self, prediction: Tensor, target: ClassTarget, index: int) -> None:  # type: ignore[override]  # its own target
-        counted = confusion_matrix(prediction, target.mask.long(), len(self.names), IGNORE_INDEX)
-        self.sums += counted
-        self.by_image[index, 0] += image_iou(counted)  # nothing from a filler
+        matrix = confusion_matrix(prediction, target.mask.long(), len(self.names), IGNORE_INDEX)
+        self.sums += matrix
+        self.by_image[index, 0] += image_iou(matrix)  # a filler adds 0
 
     @property
     def values(self) -> dict[str, Any]:
@@ -57,7 +59,8 @@ class ClassScores(Scores):
         values = self.values
         record = {f"eval/{key}": values[key] for key in ("mean_iou", "mean_dice", "pixel_accuracy")}
         for metric in ("iou", "dice"):
-            record |= {f"eval/{metric}/{name}": value for name, value in zip(self.names, values[metric], strict=True)}
+            for name, value in zip(self.names, values[metric], strict=True):
+                record[f"eval/{metric}/{name}"] = value
         return record
 
     def brief(self) -> dict[str, float | None]:
@@ -88,7 +91,7 @@ class Classes(Task):
     gradient of the one is as small as the class's probability, that of the other is not.
 
     Args:
-        names: of the classes, in the order of their indices.
+        names: the classes' names, in the order of their indices.
         loss: one of LOSSES.
         weights: (num_classes,) factors on each pixel's cross-entropy; the count is then the sum of the weights.
     """
@@ -100,7 +103,7 @@ class Classes(Task):
     name = "classes"
     compared_by = "mean IoU"
     target = ClassTarget
-    terms = 2  # of the pixels and of the regions
+    terms = 2  # one of the pixels and one of the regions
     has_boundaries = True
 
     def __post_init__(self) -> None:
@@ -142,7 +145,8 @@ class Classes(Task):
 
     def partial(self, logits: Tensor, targets: ClassTarget) -> tuple[Tensor, ...]:  # type: ignore[override]  # its own target
         """The pixels' term; with one of the regions also (B, num_classes) each: sum(p t), sum(p), sum(t)."""
-        logits = logits if logits.dtype == torch.float64 else logits.float()
+        if logits.dtype != torch.float64:
+            logits = logits.float()
         truth, valid = _truth(targets.mask, logits.dtype)
         log_probs = logits.log_softmax(dim=1)
         # not `cross_entropy`: its sum over (B, C, *spatial) is not deterministic on CUDA, and Dice needs the terms
@@ -186,14 +190,17 @@ class Classes(Task):
 
     @classmethod
     def from_config(cls, config: UNetConfig) -> "Classes":
-        values = config.preprocess.class_values or range(config.num_classes)
-        return cls(config.preprocess.class_names or tuple(map(str, values)))
+        names = config.preprocess.class_names
+        if not names:
+            values = config.preprocess.class_values or range(config.num_classes)
+            names = tuple(map(str, values))
+        return cls(names)
 
     def _class_sums(self, values: Tensor, truth: Tensor) -> Tensor:
         """(B, num_classes): the sum of values (B, *spatial) over the pixels of each class of each image."""
         cells = values.new_zeros(len(truth), len(self.names), *truth.shape[2:])
-        # A cell for each column of an image, and of a volume for each line along its first axis: neighbours on a GPU
-        # never wait for each other's cell, and no sum is so long that float32 loses what is added last.
+        # There is a cell for each column of an image, and for each line of a volume along its first axis: neighbors on
+        # a GPU never wait for each other's cell, and no sum is so long that float32 loses what is added last.
         return cells.scatter_add(1, truth, values).flatten(2).sum(dim=2)
 
 

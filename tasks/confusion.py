@@ -9,7 +9,7 @@ from torch import Tensor
 
 from unet.config import IGNORE_INDEX
 
-REPLICAS = 64  # of each count on a device: two warps add to different addresses; 6 MB for 150 classes
+REPLICAS = 64  # copies of each count on a device: two warps add to different addresses; 6 MB for 150 classes
 
 
 def confusion_matrix(preds: Tensor, masks: Tensor, num_classes: int, ignore_index: int = IGNORE_INDEX) -> Tensor:
@@ -30,7 +30,7 @@ def _count(cells: Tensor, size: int) -> Tensor:
 
 
 def count_replicated(cells: Tensor, size: int) -> Tensor:
-    """`bincount` for a device: each count is the sum of REPLICAS, for neighbouring pixels often share a cell."""
+    """`bincount` for a device: each count is the sum of REPLICAS, for neighboring pixels often share a cell."""
     replicas = torch.arange(len(cells), device=cells.device) % REPLICAS
     counts = torch.zeros(size * REPLICAS, dtype=torch.int32, device=cells.device)
     counts.scatter_add_(0, cells * REPLICAS + replicas, torch.ones_like(cells, dtype=torch.int32))
@@ -44,7 +44,9 @@ def scores(matrix: Tensor) -> dict[str, Any]:
     was counted every score is None. IoU = TP / (TP + FP + FN), Dice = 2 TP / (2 TP + FP + FN).
     """
     matrix = matrix.cpu().double()
-    hits, truth, predicted = matrix.diagonal(), matrix.sum(dim=1), matrix.sum(dim=0)
+    hits = matrix.diagonal()
+    truth = matrix.sum(dim=1)
+    predicted = matrix.sum(dim=0)
     iou = ratios(hits, truth + predicted - hits)
     dice = ratios(2 * hits, truth + predicted)
     return {
@@ -60,15 +62,19 @@ def scores(matrix: Tensor) -> dict[str, Any]:
 
 def image_iou(matrix: Tensor) -> Tensor:
     """Mean IoU of one image's confusion matrix, a scalar on its device as in `scores`; 0 where nothing was counted."""
-    hits, present = matrix.diagonal(), matrix.sum(dim=0) + matrix.sum(dim=1) > 0
-    union = matrix.sum(dim=0) + matrix.sum(dim=1) - hits
+    hits = matrix.diagonal()
+    truth_and_predicted = matrix.sum(dim=0) + matrix.sum(dim=1)
+    present = truth_and_predicted > 0
+    union = truth_and_predicted - hits
     return (hits / union.clamp_min(1)).sum() / present.sum().clamp_min(1)
 
 
 def ratios(numerator: Tensor | np.ndarray, denominator: Tensor | np.ndarray) -> list[float | None]:
     """Quotients of numbers (N,); None where the denominator is 0."""
-    pairs = zip(numerator.tolist(), denominator.tolist(), strict=True)
-    return [above / below if below > 0 else None for above, below in pairs]
+    quotients = []
+    for above, below in zip(numerator.tolist(), denominator.tolist(), strict=True):
+        quotients.append(above / below if below > 0 else None)
+    return quotients
 
 
 def mean_of_present(values: Sequence[float | None]) -> float | None:
@@ -79,10 +85,15 @@ def mean_of_present(values: Sequence[float | None]) -> float | None:
 
 def summary_line(result: dict, names: Sequence[str]) -> str:
     """The means of `scores` in one line; says so when only one class was ever predicted."""
-    values = [("mean IoU", "mean_iou"), ("mean Dice", "mean_dice"), ("pixel accuracy", "pixel_accuracy")]
-    line = ", ".join(f"{label} {_text(result[key])}" for label, key in values)
-    predicted = [name for name, precision in zip(names, result["precision"], strict=True) if precision is not None]
-    if len(predicted) == 1 and sum(value is not None for value in result["iou"]) > 1:
+    line = f"mean IoU {_text(result['mean_iou'])}"
+    line += f", mean Dice {_text(result['mean_dice'])}"
+    line += f", pixel accuracy {_text(result['pixel_accuracy'])}"
+    predicted = []
+    for name, precision in zip(names, result["precision"], strict=True):
+        if precision is not None:
+            predicted.append(name)
+    present_classes = sum(value is not None for value in result["iou"])
+    if len(predicted) == 1 and present_classes > 1:
         line += f"; only {predicted[0]!r} was predicted"
     return line
 
@@ -95,13 +106,18 @@ def format_table(matrix: Tensor, names: Sequence[str], boundary: dict[str, Any] 
     """
     result = scores(matrix) | (boundary or {})
     averaged = {"iou": "IoU", "dice": "Dice"}
-    averaged |= {"boundary_iou": "bound. IoU", "hd95": "HD95 (px)"} if boundary else {}
+    if boundary:
+        averaged |= {"boundary_iou": "bound. IoU", "hd95": "HD95 (px)"}
     titles = averaged | {"precision": "precision", "recall": "recall"}
-    width = max(10, *map(len, names))
+    name_width = max(10, max(len(name) for name in names))
 
     def row(first: str, cells: dict[str, str], last: str) -> str:
-        shown = [f"{text:>{max(7, len(titles[metric]) + 1)}}" for metric, text in cells.items()]
-        return "  ".join([f"{first:<{width}}", *shown, last])
+        texts = [first.ljust(name_width)]
+        for metric, text in cells.items():
+            width = max(7, len(titles[metric]) + 1)
+            texts.append(text.rjust(width))
+        texts.append(last)
+        return "  ".join(texts)
 
     rows = [row("class", titles, f"{'pixels':>11}")]
     for index, name in enumerate(names):

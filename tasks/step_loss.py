@@ -5,8 +5,6 @@ before the first forward pass, and every micro-batch on every process contribute
 """
 
 from collections.abc import Sequence
-from itertools import accumulate
-from operator import mul
 
 import torch
 from torch import Tensor
@@ -21,20 +19,24 @@ class StepLoss:
     Level i weighs 1 / 2^i, and all together 1.
 
     Args:
-        strides: of each level of logits in training below the finest, the factor along each axis by which it is
-            smaller than the one before.
+        strides: for each level of logits in training below the finest, the factor along each axis by which it is
+            smaller than the level before.
     """
 
     def __init__(self, task: Task, strides: Sequence[Sequence[int]] = ()) -> None:
         self.task = task
         levels = len(strides) + 1
         self.level_weights = [2 ** (levels - 1 - level) / (2**levels - 1) for level in range(levels)]
-        # of each coarser level, how many pixels along each axis it makes one
-        self.level_factors = [*accumulate(strides, lambda above, stride: [*map(mul, above, stride)])]
+        # for each coarser level, how many pixels along each axis become one
+        self.level_factors: list[Sequence[int]] = []
+        for stride in strides:
+            if self.level_factors:
+                stride = [above * factor for above, factor in zip(self.level_factors[-1], stride, strict=True)]
+            self.level_factors.append(stride)
 
     def counts(self, targets: Target) -> Tensor:
         """(levels * T,): what each term of each level is divided by, from targets (B, *spatial) at full size."""
-        return torch.cat([self.task.counts(of_level) for of_level in self._levels(targets)])
+        return torch.cat([self.task.counts(level_targets) for level_targets in self._levels(targets)])
 
     def sums(self, logits: Tensor, targets: Target) -> Tensor:
         """(T,): the sum of each term, from logits (B, outputs, *spatial) and targets (B, *spatial)."""
@@ -44,7 +46,7 @@ class StepLoss:
         """This micro-batch's share (a scalar) of the loss of a step; the shares add up.
 
         Args:
-            logits: (B, outputs, *spatial); with several levels one of each, finest first.
+            logits: (B, outputs, *spatial); with several levels one tensor for each, finest first.
             targets: (B, *spatial).
             counts: `counts` of the whole step.
         """
@@ -52,12 +54,15 @@ class StepLoss:
         counts = torch.where(counts > 0, counts, 1).view(-1, self.task.terms)
         shares = []
         for level_logits, level_targets, count in zip(by_level, self._levels(targets), counts, strict=True):
-            # an encoder pads to its stride
-            level_logits = level_logits[(..., *map(slice, level_targets.shape[1:]))]
+            sides = [slice(side) for side in level_targets.shape[1:]]
+            level_logits = level_logits[(..., *sides)]  # an encoder pads to its stride
             sums = self.sums(level_logits, level_targets)
             shares.append((sums / count.to(sums.dtype)).sum())
         return sum(weight * share for weight, share in zip(self.level_weights, shares, strict=True))
 
     def _levels(self, targets: Target) -> list[Target]:
         """The targets (B, *spatial) at the size of each level."""
-        return [targets, *(self.task.at_level(targets, factors) for factors in self.level_factors)]
+        levels = [targets]
+        for factors in self.level_factors:
+            levels.append(self.task.at_level(targets, factors))
+        return levels

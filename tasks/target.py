@@ -13,15 +13,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-Array = Any  # a NumPy array or a tensor; of one target all fields are of one of the two
+Array = Any  # a NumPy array or a tensor; all fields of one target are of one of the two
 AnyTarget = TypeVar("AnyTarget", bound="Target")
 
 
 def labels(unknown: int, dtype: str = "uint8") -> Any:
     """A field of whole numbers, one for each pixel: (*spatial), in a batch (B, *spatial).
 
-    They are resized to the nearest one, and moved by picking. Where nothing is known of a pixel, in padding and
-    fillers, they are `unknown`.
+    Resizing takes the nearest label, and moving picks labels. Where nothing is known about a pixel, in padding and
+    fillers, the label is `unknown`.
     """
     return field(metadata={"unknown": unknown, "dtype": dtype})
 
@@ -33,45 +33,53 @@ class Target:
     @classmethod
     def names(cls) -> tuple[str, ...]:
         """The names of the fields."""
-        return tuple(known.name for known in fields(cls))
+        return tuple(entry.name for entry in fields(cls))
 
     @classmethod
     def unknown_value(cls, name: str) -> int:
         """What a field holds where nothing is known."""
-        return next(known.metadata["unknown"] for known in fields(cls) if known.name == name)
+        return next(entry.metadata["unknown"] for entry in fields(cls) if entry.name == name)
 
     @classmethod
     def unknown(cls: type[AnyTarget], shape: Sequence[int]) -> AnyTarget:
-        """NumPy arrays of a shape (*spatial) of which nothing is known."""
-        return cls(
-            **{
-                known.name: np.full(shape, known.metadata["unknown"], np.dtype(known.metadata["dtype"]))
-                for known in fields(cls)
-            }
-        )
+        """A target of NumPy arrays of a shape (*spatial) in which nothing is known."""
+        arrays = {}
+        for entry in fields(cls):
+            dtype = np.dtype(entry.metadata["dtype"])
+            arrays[entry.name] = np.full(shape, entry.metadata["unknown"], dtype)
+        return cls(**arrays)
 
     @classmethod
     def zeros(cls: type[AnyTarget], shape: Sequence[int], device: torch.device) -> AnyTarget:
-        """Tensors of a batch (B, *spatial) of zeros, as large in memory as those that training sees."""
-        return cls(**{name: torch.zeros(tuple(shape), dtype=torch.int64, device=device) for name in cls.names()})
+        """A batch (B, *spatial) of zeros, as large in memory as those that training sees."""
+        tensors = {}
+        for name in cls.names():
+            tensors[name] = torch.zeros(tuple(shape), dtype=torch.int64, device=device)
+        return cls(**tensors)
 
     @classmethod
     def stack(cls: type[AnyTarget], targets: Sequence[AnyTarget]) -> AnyTarget:
         """A batch of targets of one shape, whose fields are tensors."""
-        return cls(**{name: torch.stack([getattr(target, name) for target in targets]) for name in cls.names()})
+        tensors = {}
+        for name in cls.names():
+            tensors[name] = torch.stack([getattr(target, name) for target in targets])
+        return cls(**tensors)
 
     def arrays(self) -> list[Array]:
         """The fields, in the order of `names`."""
         return [getattr(self, name) for name in self.names()]
 
     def map(self: AnyTarget, function: Callable[[Array], Array]) -> AnyTarget:
-        """A target of what a function makes of each field."""
-        return type(self)(**{name: function(getattr(self, name)) for name in self.names()})
+        """A target whose fields are the results of a function of each field."""
+        arrays = {name: function(getattr(self, name)) for name in self.names()}
+        return type(self)(**arrays)
 
     def map_with_unknown(self: AnyTarget, function: Callable[[Array, int], Array]) -> AnyTarget:
-        """As `map`; the function is also told what the field holds where nothing is known."""
-        values = {name: function(getattr(self, name), self.unknown_value(name)) for name in self.names()}
-        return type(self)(**values)
+        """Do as `map` does; the function is also told what the field holds where nothing is known."""
+        arrays = {}
+        for name in self.names():
+            arrays[name] = function(getattr(self, name), self.unknown_value(name))
+        return type(self)(**arrays)
 
     def at(self: AnyTarget, place: Any) -> AnyTarget:
         """The part of each field at an index: a slice of each axis, or an image of a batch."""

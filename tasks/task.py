@@ -53,7 +53,7 @@ class Scores(ABC):
 
     @abstractmethod
     def report(self) -> dict[str, Any]:
-        """The content of metrics.json, but for the images."""
+        """The content of metrics.json except the images."""
 
     @abstractmethod
     def summary(self) -> str:
@@ -64,7 +64,7 @@ class Scores(ABC):
         """All scores as plain text, with those of boundaries where there are any."""
 
     def to_json(self) -> dict[str, Any]:
-        """For a checkpoint; `Task.scores_from_json` reads it."""
+        """What a checkpoint holds; `Task.scores_from_json` reads it."""
         return {"sums": self.sums.tolist(), "by_image": self.by_image.tolist()}
 
 
@@ -75,7 +75,7 @@ class Task(ABC):
     pass, so it does not depend on how a step is split.
 
     Attributes:
-        name: in --task and config.json.
+        name: the task's name in --task and config.json.
         compared_by: what `Scores.comparison` is called.
         target: the kind of its targets.
         terms: how many terms its loss has, T.
@@ -98,9 +98,10 @@ class Task(ABC):
 
         It is the middle one of the pixels that pooling joins.
         """
-        sides = zip(targets.shape[1:], factors, strict=True)
-        places = [slice(factor // 2, side // factor * factor, factor) for side, factor in sides]
-        return targets.at((slice(None), *places))
+        index = [slice(None)]  # all images
+        for side, factor in zip(targets.shape[1:], factors, strict=True):
+            index.append(slice(factor // 2, side // factor * factor, factor))
+        return targets.at(tuple(index))
 
     @abstractmethod
     def counts(self, targets: Target) -> Tensor:
@@ -120,7 +121,7 @@ class Task(ABC):
 
     @abstractmethod
     def scores_from_json(self, value: dict[str, Any]) -> Scores:
-        """What `Scores.to_json` gave."""
+        """The scores of which `Scores.to_json` gave this value."""
 
     def to(self, device: torch.device) -> "Task":
         """The task with its tensors on a device."""

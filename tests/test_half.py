@@ -56,18 +56,18 @@ class _InfiniteGradient(torch.autograd.Function):
 def spoil(monkeypatch, steps: range, how: str) -> None:
     """In these steps, from 1, the forward pass is NaN, or its gradient overflows."""
     count = 0
-    decode = UNet.decode
+    way_down = UNet._way_down
 
-    def spoilt(self, images, levels):
+    def spoilt(self, images):
         nonlocal count
         count += self.training and images.device.type != "meta"
         if not self.training or count not in steps:
-            return decode(self, images, levels)
+            return way_down(self, images)
         if how == "nan":
-            return decode(self, images * float("nan"), levels)
-        return [_InfiniteGradient.apply(x) for x in decode(self, images, levels)]
+            return way_down(self, images * float("nan"))
+        return [_InfiniteGradient.apply(x) for x in way_down(self, images)]
 
-    monkeypatch.setattr(UNet, "decode", spoilt)
+    monkeypatch.setattr(UNet, "_way_down", spoilt)
 
 
 def scales(run: Run) -> list[float]:

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-Axes = tuple[tuple[int, ...], ...]  # of each level a number for each axis
-MAX_DEPTH = 5  # that the size of the patches may choose
-SMALLEST_SIDE = 4  # that pooling may leave of a patch
+Axes = tuple[tuple[int, ...], ...]  # for each level a number for each axis
+MAX_DEPTH = 5  # the size of the patches chooses no more steps down
+SMALLEST_SIDE = 4  # pooling leaves at least so many pixels of a patch's side
 
 
 class NetworkAxes(NamedTuple):
-    """What of an architecture follows from the data: the fields of UNetConfig of these names."""
+    """What the data decide about an architecture: the fields of UNetConfig of these names."""
 
     dims: int
     kernels: Axes = ()
@@ -27,20 +27,36 @@ def level_axes(spacing: Sequence[float], patch: Sequence[int], depth: int | None
     Args:
         spacing, patch: size of a pixel, and number of pixels, along each axis.
     """
+    kernels = [_kernel(spacing, kernel_above=[1] * len(spacing))]
     strides: list[tuple[int, ...]] = []
-    kernels = [tuple(3 if length < 2 * min(spacing) else 1 for length in spacing)]
     while len(strides) < (depth or MAX_DEPTH):
         long_enough = [side // 2 >= SMALLEST_SIDE for side in patch]
         if not any(long_enough):
             if strides:
                 break
             long_enough = [True] * len(patch)  # a U-Net has a step down
-        finest = min(length for length, is_long in zip(spacing, long_enough, strict=True) if is_long)
-        pooled = [is_long and length < 2 * finest for length, is_long in zip(spacing, long_enough, strict=True)]
-        stride = tuple(2 if is_pooled else 1 for is_pooled in pooled)
+        stride = _stride(spacing, long_enough)
         spacing = [length * factor for length, factor in zip(spacing, stride, strict=True)]
         patch = [side // factor for side, factor in zip(patch, stride, strict=True)]
-        near = [length < 2 * min(spacing) for length in spacing]
-        kernels.append(tuple(3 if is_near else size for size, is_near in zip(kernels[-1], near, strict=True)))
+        kernels.append(_kernel(spacing, kernels[-1]))
         strides.append(stride)
     return tuple(kernels), tuple(strides)
+
+
+def _kernel(spacing: Sequence[float], kernel_above: Sequence[int]) -> tuple[int, ...]:
+    """The size of a level's convolutions: 3 along fine axes, along the others the size at the level above."""
+    sizes = []
+    for length, size_above in zip(spacing, kernel_above, strict=True):
+        is_fine = length < 2 * min(spacing)
+        sizes.append(3 if is_fine else size_above)
+    return tuple(sizes)
+
+
+def _stride(spacing: Sequence[float], long_enough: Sequence[bool]) -> tuple[int, ...]:
+    """The factors of a step down: 2 along the axes that it pools, 1 along the others."""
+    finest = min(length for length, is_long in zip(spacing, long_enough, strict=True) if is_long)
+    factors = []
+    for length, is_long in zip(spacing, long_enough, strict=True):
+        is_pooled = is_long and length < 2 * finest
+        factors.append(2 if is_pooled else 1)
+    return tuple(factors)

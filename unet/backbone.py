@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from runtime.errors import ModelError
 from unet.recompute import recomputing
 
-SIDE = 128  # pixels of the dry pass: at stride 32 there are 4 of them left
+SIDE = 128  # pixels of the dry pass: at stride 32, 4 of them are left
 
 
 class Encoder(nn.Module):
-    """A backbone's features of strides 2^first_level, 2^(first_level + 1), ... of images normalised as it expects.
+    """A backbone's features of strides 2^first_level, 2^(first_level + 1), ... of images normalized as it expects.
 
     Parameters that these features do not use (the norm before a classifier, a mask token) are frozen, since
     DistributedDataParallel expects a gradient for every other parameter in every step.
@@ -25,8 +25,8 @@ class Encoder(nn.Module):
 
     Attributes:
         first_level: the level of the finest features.
-        channels: of the features of each level, finest first.
-        frozen: whether nothing of it is trained, neither weights nor running statistics.
+        channels: how many channels the features of each level have, finest first.
+        frozen: whether nothing of the encoder is trained, neither weights nor running statistics.
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -36,8 +36,9 @@ class Encoder(nn.Module):
         features = dry_pass(self.backbone, config)
         self.first_level = level_of(features[0])
         self.channels = [feature.shape[1] for feature in features]
+        total = sum(feature.sum() for feature in features)
         parameters = list(self.backbone.parameters())
-        grads = torch.autograd.grad(sum(map(torch.sum, features)), parameters, allow_unused=True)
+        grads = torch.autograd.grad(total, parameters, allow_unused=True)
         for parameter, grad in zip(parameters, grads, strict=True):
             parameter.requires_grad_(grad is not None)
 
@@ -49,12 +50,12 @@ class Encoder(nn.Module):
         if self.frozen:  # nothing is kept for a backward pass
             with torch.no_grad():
                 return self.backbone(images).feature_maps
-        if recompute:  # as it is, whatever torch.compile makes of the rest
+        if recompute:  # torch.compile leaves this part as it is
             return torch.compiler.disable(self._recomputed)(images)
         return self.backbone(images).feature_maps
 
     def _recomputed(self, images: Tensor) -> Sequence[Tensor]:
-        # transformers' own switch is not for convolutional families, and would have batch norm count a batch twice
+        # transformers' own switch does not cover convolutional families, and batch norm would count a batch twice
         with recomputing(self.stages):
             return self.backbone(images).feature_maps
 
@@ -64,9 +65,10 @@ class Encoder(nn.Module):
 
         A backbone without any list is one stage.
         """
-        return list(
-            next((m for m in self.backbone.modules() if isinstance(m, nn.ModuleList) and len(m)), [self.backbone])
-        )
+        for module in self.backbone.modules():
+            if isinstance(module, nn.ModuleList) and len(module):
+                return list(module)
+        return [self.backbone]
 
     def freeze(self) -> None:
         """Exclude all of it from training, running statistics too."""
@@ -84,17 +86,20 @@ class Encoder(nn.Module):
         They are rescaled too, so that their outputs keep their size.
         """
         for name, target in self.backbone.state_dict().items():
-            have, want = weights[name].shape, target.shape
+            have = weights[name].shape
+            want = target.shape
             if have != want:
                 channels = torch.arange(want[1]) % have[1]
-                weights = weights | {name: weights[name][:, channels] * (have[1] / want[1])}
+                repeated = weights[name][:, channels] * (have[1] / want[1])
+                weights = weights | {name: repeated}
         self.backbone.load_state_dict(weights)
 
 
 def encoder_name(config: dict[str, Any]) -> str:
-    """The Hub id or folder name of an encoder, with its licence if that is known."""
+    """The Hub id or folder name of an encoder, with its license if that is known."""
+    name = config["_name_or_path"]
     license = config.get("license")
-    return f"{config['_name_or_path']} ({license})" if license else config["_name_or_path"]
+    return f"{name} ({license})" if license else name
 
 
 def import_transformers() -> ModuleType:
@@ -111,9 +116,11 @@ def import_transformers() -> ModuleType:
 
 
 def random_backbone(config: dict[str, Any]) -> nn.Module:
+    """The backbone that a config describes, with random weights."""
     transformers = import_transformers()
     # JSON has lists only, which the defaults of some families (ConvNeXt) do not mix with their tuples
-    return transformers.AutoBackbone.from_config(transformers.AutoConfig.for_model(**config))
+    backbone_config = transformers.AutoConfig.for_model(**config)
+    return transformers.AutoBackbone.from_config(backbone_config)
 
 
 def dry_pass(backbone: nn.Module, config: dict[str, Any]) -> Sequence[Tensor]:
@@ -128,7 +135,8 @@ def dry_pass(backbone: nn.Module, config: dict[str, Any]) -> Sequence[Tensor]:
 
 
 def level_of(feature: Tensor) -> int:
-    """n for features of stride 2^n of a dry pass; -1 for others."""
+    """The number n where features of a dry pass have the stride 2^n; -1 where they have another one."""
     height, width = feature.shape[-2:]
     level = round(math.log2(SIDE / height))
-    return level if height == width == SIDE >> level else -1
+    has_level = height == width == SIDE >> level
+    return level if has_level else -1

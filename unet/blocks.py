@@ -32,7 +32,7 @@ class Layers(NamedTuple):
     memory_format: torch.memory_format
 
 
-LAYERS = {  # by the number of axes: of images, and of volumes
+LAYERS = {  # by the number of axes: 2 for images, 3 for volumes
     2: Layers(nn.Conv2d, nn.ConvTranspose2d, nn.MaxPool2d, nn.BatchNorm2d, "bilinear", torch.channels_last),
     3: Layers(nn.Conv3d, nn.ConvTranspose3d, nn.MaxPool3d, nn.BatchNorm3d, "trilinear", torch.channels_last_3d),
 }
@@ -44,7 +44,7 @@ def channels_last(x: Tensor) -> Tensor:
 
 
 def norm_layer(norm: str, channels: int, dims: int = 2) -> nn.Module:
-    """Normalisation over `channels`; 32 groups (Wu & He 2018), fewer where a group would have a single channel."""
+    """Normalization over `channels`; 32 groups (Wu & He 2018), fewer where a group would have a single channel."""
     if norm == "batch":
         return LAYERS[dims].batch_norm(channels)
     if norm == "group":
@@ -73,12 +73,15 @@ class DoubleConv(nn.Module):
     ) -> None:
         super().__init__()
         mid_channels = mid_channels or out_channels
-        dims, kernel, padding = len(kernel), tuple(kernel), tuple(size // 2 for size in kernel)
+        dims = len(kernel)
+        kernel = tuple(kernel)
+        padding = tuple(size // 2 for size in kernel)
         conv = LAYERS[dims].conv
         self.shortcut: nn.Module | None = None
-        if block == "residual":
-            same = in_channels == out_channels
-            self.shortcut = nn.Identity() if same else conv(in_channels, out_channels, kernel_size=1, bias=False)
+        if block == "residual" and in_channels == out_channels:
+            self.shortcut = nn.Identity()
+        elif block == "residual":
+            self.shortcut = conv(in_channels, out_channels, kernel_size=1, bias=False)
         self.conv1 = conv(in_channels, mid_channels, kernel, padding=padding, bias=False)
         self.norm1 = norm_layer(norm, mid_channels, dims)
         self.conv2 = conv(mid_channels, out_channels, kernel, padding=padding, bias=False)
@@ -87,7 +90,9 @@ class DoubleConv(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = F.relu(self.norm1(self.conv1(x)), inplace=True)
         y = self.norm2(self.conv2(y))
-        return F.relu(y if self.shortcut is None else y + self.shortcut(x), inplace=True)
+        if self.shortcut is not None:
+            y = y + self.shortcut(x)
+        return F.relu(y, inplace=True)
 
 
 class Down(nn.Module):
@@ -124,7 +129,8 @@ class Up(nn.Module):
         stride: Sequence[int],
     ) -> None:
         super().__init__()
-        layers, stride = LAYERS[len(kernel)], tuple(stride)
+        layers = LAYERS[len(kernel)]
+        stride = tuple(stride)
         if upsample == "transpose":
             self.up = layers.transposed_conv(in_channels, out_channels, kernel_size=stride, stride=stride)
             self.conv = DoubleConv(out_channels + skip_channels, out_channels, norm, block, kernel)
@@ -138,8 +144,16 @@ class Up(nn.Module):
         x = self.up(x)
         missing = [wanted - side for wanted, side in zip(skip.shape[2:], x.shape[2:], strict=True)]
         if any(missing):  # the pooling rounded a side down
-            x = F.pad(x, [part for side in reversed(missing) for part in (side // 2, side - side // 2)])
+            x = F.pad(x, _pads_around(missing))
         return self.conv(torch.cat([skip, x], dim=1))
+
+
+def _pads_around(missing: Sequence[int]) -> list[int]:
+    """What `F.pad` takes to add so many pixels along each axis, half of them before and half of them behind."""
+    pads = []
+    for pixels in reversed(missing):  # the last axis comes first
+        pads += [pixels // 2, pixels - pixels // 2]
+    return pads
 
 
 class OutConv(nn.Module):
@@ -157,6 +171,8 @@ def fold_batch_norm(model: Network) -> Network:
     """Fold each batch norm of a model in evaluation mode into the convolution before it, in place."""
     for block in model.modules():
         if isinstance(block, DoubleConv) and isinstance(block.norm1, nn.BatchNorm2d | nn.BatchNorm3d):
-            block.conv1, block.norm1 = fuse_conv_bn_eval(block.conv1, block.norm1), nn.Identity()
-            block.conv2, block.norm2 = fuse_conv_bn_eval(block.conv2, block.norm2), nn.Identity()
+            block.conv1 = fuse_conv_bn_eval(block.conv1, block.norm1)
+            block.norm1 = nn.Identity()
+            block.conv2 = fuse_conv_bn_eval(block.conv2, block.norm2)
+            block.norm2 = nn.Identity()
     return model

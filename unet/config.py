@@ -10,7 +10,7 @@ from unet.axes import Axes
 from unet.blocks import BLOCKS, NORMS, UPSAMPLINGS
 
 IGNORE_INDEX = 255  # the class index, inside this project, of pixels that count in neither loss nor metric
-MaskValue = int | tuple[int, int, int]  # a grey level or an RGB colour
+MaskValue = int | tuple[int, int, int]  # a grey level or an RGB color
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,8 @@ class Preprocess:
     Args:
         image_size: (H, W) that every image is resized to; None leaves `scale` to decide.
         scale: factor on height and width, rounded down.
-        mean, std: of the training images for each channel, in the files' own value range; empty means 0 and 1.
-        class_names, class_values: name and mask value (grey level or RGB colour) of each class.
+        mean, std: for each channel of the training images, in the files' own value range; empty means 0 and 1.
+        class_names, class_values: name and mask value (grey level or RGB color) of each class.
         ignore_value: the mask value that counts in neither loss nor metric, None where there is none.
         detect_unit_range: treat an image without a value above 1 as one in 0..1 instead of 0..255 (Pytorch-UNet does
             so, and its models expect it).
@@ -51,33 +51,39 @@ class Preprocess:
     turned: bool = True
 
     def __post_init__(self) -> None:
-        # JSON knows lists only
         for name in ("image_size", "mean", "std", "class_names", "ignore_value", "pixel_types", "spacing", "clip"):
-            if isinstance(getattr(self, name), list):
-                object.__setattr__(self, name, tuple(getattr(self, name)))
+            object.__setattr__(self, name, _tuple_if_list(getattr(self, name)))
         expect("class_values", self.class_values, isinstance(self.class_values, list | tuple), "a list")
-        values = tuple(tuple(value) if isinstance(value, list) else value for value in self.class_values)
+        values = tuple(_tuple_if_list(value) for value in self.class_values)
         object.__setattr__(self, "class_values", values)
+
         size = self.image_size
-        expect("image_size", size, size is None or _is_tuple(size, _is_natural, 2), "null, or height and width")
-        expect("scale", self.scale, _is_number(self.scale) and self.scale > 0, "a number above 0")
+        is_size = size is None or _is_tuple(size, _is_natural, 2)
+        expect("image_size", size, is_size, "null, or height and width")
+        expect("scale", self.scale, _is_positive(self.scale), "a number above 0")
         expect("mean", self.mean, _is_tuple(self.mean, _is_number), "finite numbers")
-        expect("std", self.std, _is_tuple(self.std, lambda v: _is_number(v) and v > 0), "finite numbers above 0")
+        expect("std", self.std, _is_tuple(self.std, _is_positive), "finite numbers above 0")
         for name in ("class_names", "pixel_types"):
             texts = getattr(self, name)
-            expect(name, texts, _is_tuple(texts, lambda text: isinstance(text, str)), "texts")
-        known = "grey levels, or colours of three numbers from 0 to 255"
-        expect("class_values", values, all(map(_is_mask_value, values)), known)
-        alike = len({type(value) for value in values}) < 2 and len({*values}) == len(values)
-        expect("class_values", values, alike, "different ones, all of one kind")
+            expect(name, texts, _is_tuple(texts, _is_text), "texts")
+
+        value_kinds = "grey levels, or colours of three numbers from 0 to 255"
+        expect("class_values", values, all(map(_is_mask_value, values)), value_kinds)
+        are_one_kind = len({type(value) for value in values}) < 2
+        are_different = len(set(values)) == len(values)
+        expect("class_values", values, are_one_kind and are_different, "different ones, all of one kind")
         ignored = self.ignore_value
-        expect("ignore_value", ignored, ignored is None or _is_mask_value(ignored), f"null, or one of {known}")
-        above = self.spacing is None or _is_tuple(self.spacing, lambda v: _is_number(v) and v > 0, 3)
-        expect("spacing", self.spacing, above, "null, or three numbers above 0")
-        ordered = self.clip is None or (_is_tuple(self.clip, _is_number, 2) and self.clip[0] < self.clip[1])
-        expect("clip", self.clip, ordered, "null, or two numbers, the lower one first")
+        is_mask_value = ignored is None or _is_mask_value(ignored)
+        expect("ignore_value", ignored, is_mask_value, f"null, or one of {value_kinds}")
+
+        is_spacing = self.spacing is None or _is_tuple(self.spacing, _is_positive, 3)
+        expect("spacing", self.spacing, is_spacing, "null, or three numbers above 0")
+        is_range = self.clip is None or (_is_tuple(self.clip, _is_number, 2) and self.clip[0] < self.clip[1])
+        expect("clip", self.clip, is_range, "null, or two numbers, the lower one first")
         for name in ("detect_unit_range", "draft", "standardize", "turned"):
-            expect(name, getattr(self, name), isinstance(getattr(self, name), bool), "true or false")
+            flag = getattr(self, name)
+            expect(name, flag, isinstance(flag, bool), "true or false")
+
         # 1.0 may stand there as 1, which would make tensors of whole numbers
         object.__setattr__(self, "scale", float(self.scale))
         for name in ("mean", "std", "spacing", "clip"):
@@ -93,7 +99,10 @@ class Preprocess:
     def resampled_size(self, size: Sequence[int], spacing: Sequence[float]) -> tuple[int, ...]:
         """(D, H, W) at which the network sees a volume of `size` (D, H, W) and `spacing` (z, y, x) in mm."""
         wanted = self.spacing or spacing
-        return tuple(max(1, round(n * have / want)) for n, have, want in zip(size, spacing, wanted, strict=True))
+        sides = []
+        for side, have, want in zip(size, spacing, wanted, strict=True):
+            sides.append(max(1, round(side * have / want)))
+        return tuple(sides)
 
 
 @dataclass(frozen=True)
@@ -109,9 +118,9 @@ class UNetConfig:
             `_name_or_path` and `license`; `depth` is then the level of its coarsest features.
         block: `plain` or `residual`.
         dims: 2 for images, 3 for volumes.
-        kernels: of each level from the finest, `depth` + 1 of them, the size of its convolutions along each axis;
-            empty for 3 everywhere.
-        strides: of each step down, `depth` of them, the factor along each axis; empty for 2 everywhere.
+        kernels: for each of the `depth` + 1 levels, finest first, the size of its convolutions along each axis; empty
+            for 3 everywhere.
+        strides: for each of the `depth` steps down, the factor along each axis; empty for 2 everywhere.
         task: what the outputs mean, an object with its `name`; None where they are classes.
     """
 
@@ -132,43 +141,54 @@ class UNetConfig:
 
     def __post_init__(self) -> None:
         if isinstance(self.preprocess, dict):  # from config.json
-            unknown = sorted(self.preprocess.keys() - {known.name for known in fields(Preprocess)})
-            if unknown:
-                raise ValueError(f"preprocess holds {', '.join(unknown)}, which this version does not know")
+            known_fields = {entry.name for entry in fields(Preprocess)}
+            unknown_fields = sorted(self.preprocess.keys() - known_fields)
+            if unknown_fields:
+                raise ValueError(f"preprocess holds {', '.join(unknown_fields)}, which this version does not know")
             object.__setattr__(self, "preprocess", Preprocess(**self.preprocess))
         expect("preprocess", self.preprocess, isinstance(self.preprocess, Preprocess), "an object")
         for name in ("kernels", "strides"):
             object.__setattr__(self, name, tuple(map(tuple, getattr(self, name))))
+
         for name in ("in_channels", "num_classes", "base_channels", "depth"):
-            expect(name, getattr(self, name), _is_natural(getattr(self, name)), "a whole number of 1 or more")
+            number = getattr(self, name)
+            expect(name, number, _is_natural(number), "a whole number of 1 or more")
         expect("norm", self.norm, self.norm in NORMS, f"one of {', '.join(NORMS)}")
         expect("block", self.block, self.block in BLOCKS, f"one of {', '.join(BLOCKS)}")
         expect("upsample", self.upsample, self.upsample in UPSAMPLINGS, f"one of {', '.join(UPSAMPLINGS)}")
-        is_aligned = self.upsample == "bilinear_aligned"
-        expect("upsample", self.upsample, not (is_aligned and self.dims == 3), "transpose or bilinear, for volumes")
-        expect("encoder", self.encoder, self.encoder is None or isinstance(self.encoder, dict), "null, or an object")
+        is_aligned_volume = self.upsample == "bilinear_aligned" and self.dims == 3
+        expect("upsample", self.upsample, not is_aligned_volume, "transpose or bilinear, for volumes")
+        is_encoder = self.encoder is None or isinstance(self.encoder, dict)
+        expect("encoder", self.encoder, is_encoder, "null, or an object")
         expect("dims", self.dims, self.dims in (2, 3), "2 or 3")
-        expect("dims", self.dims, self.dims == 2 or self.encoder is None, "2, for the encoder takes images")
+        dims_fit = self.dims == 2 or self.encoder is None
+        expect("dims", self.dims, dims_fit, "2, for the encoder takes images")
         is_task = self.task is None or (isinstance(self.task, dict) and isinstance(self.task.get("name"), str))
         expect("task", self.task, is_task, "null, or an object with a name")
-        for name, values, count, known in (
-            ("kernels", self.kernels, self.depth + 1, (1, 3)),
-            ("strides", self.strides, self.depth, (1, 2)),
-        ):
-            fits = all(len(axes) == self.dims and all(axis in known for axis in axes) for axes in values)
-            what = f"{count} times {self.dims} numbers of {' and '.join(map(str, known))}"
-            expect(name, values, fits and len(values) in (0, count), what)
+
+        self._expect_levels("kernels", self.depth + 1, (1, 3))
+        self._expect_levels("strides", self.depth, (1, 2))
         is_share = _is_number(self.dropout) and 0 <= self.dropout < 1
         expect("dropout", self.dropout, is_share, "a number of 0 or more and less than 1")
-        for name, count, what in (
-            ("mean", self.network_channels, "channels"),
-            ("std", self.network_channels, "channels"),
-            ("class_names", self.num_classes, "classes"),
-            ("class_values", self.num_classes, "classes"),
-        ):
-            values = getattr(self.preprocess, name)
-            if values and len(values) != count:
-                raise ValueError(f"{name} has {len(values)} values, expected one for each of {count} {what}")
+        self._expect_one_for_each("mean", self.network_channels, "channels")
+        self._expect_one_for_each("std", self.network_channels, "channels")
+        self._expect_one_for_each("class_names", self.num_classes, "classes")
+        self._expect_one_for_each("class_values", self.num_classes, "classes")
+
+    def _expect_levels(self, name: str, levels: int, choices: tuple[int, int]) -> None:
+        """ValueError unless the field is empty, or has one of `choices` for each axis of so many levels."""
+        values = getattr(self, name)
+        is_valid = len(values) in (0, levels)
+        for sizes in values:
+            is_valid = is_valid and len(sizes) == self.dims and all(size in choices for size in sizes)
+        choices_text = " and ".join(map(str, choices))
+        expect(name, values, is_valid, f"{levels} times {self.dims} numbers of {choices_text}")
+
+    def _expect_one_for_each(self, name: str, count: int, what: str) -> None:
+        """ValueError unless the field of the preprocessing is empty, or has so many values."""
+        values = getattr(self.preprocess, name)
+        if values and len(values) != count:
+            raise ValueError(f"{name} has {len(values)} values, expected one for each of {count} {what}")
 
     def to_json(self) -> dict[str, Any]:
         """What config.json holds, which names the task only where the outputs are no classes."""
@@ -180,12 +200,14 @@ class UNetConfig:
     @property
     def level_kernels(self) -> Axes:
         """The size of the convolutions along each axis, for each of the `depth` + 1 levels."""
-        return self.kernels or ((3,) * self.dims,) * (self.depth + 1)
+        kernel = (3,) * self.dims
+        return self.kernels or (kernel,) * (self.depth + 1)
 
     @property
     def level_strides(self) -> Axes:
         """The factor along each axis, for each of the `depth` steps down."""
-        return self.strides or ((2,) * self.dims,) * self.depth
+        stride = (2,) * self.dims
+        return self.strides or (stride,) * self.depth
 
     @property
     def divisors(self) -> tuple[int, ...]:
@@ -194,8 +216,10 @@ class UNetConfig:
 
     @property
     def network_channels(self) -> int:
-        """Channels after normalisation, which repeats grey for each channel of an encoder."""
-        return self.in_channels if self.encoder is None else self.encoder.get("num_channels", 3)
+        """Channels after normalization, which repeats grey for each channel of an encoder."""
+        if self.encoder is None:
+            return self.in_channels
+        return self.encoder.get("num_channels", 3)
 
 
 def expect(name: str, value: Any, is_valid: bool, expected: str) -> None:
@@ -212,6 +236,14 @@ def _is_natural(value: Any) -> bool:
     return isinstance(value, int) and _is_number(value) and value >= 1
 
 
+def _is_positive(value: Any) -> bool:
+    return _is_number(value) and value > 0
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
 def _is_tuple(values: Any, is_valid: Callable[[Any], bool], length: int | None = None) -> bool:
     return isinstance(values, tuple) and all(map(is_valid, values)) and length in (None, len(values))
 
@@ -219,4 +251,13 @@ def _is_tuple(values: Any, is_valid: Callable[[Any], bool], length: int | None =
 def _is_mask_value(value: Any) -> bool:
     if isinstance(value, int):
         return _is_number(value)
-    return _is_tuple(value, lambda band: isinstance(band, int) and _is_number(band) and 0 <= band <= 255, 3)
+    return _is_tuple(value, _is_byte, 3)
+
+
+def _is_byte(value: Any) -> bool:
+    return isinstance(value, int) and _is_number(value) and 0 <= value <= 255
+
+
+def _tuple_if_list(value: Any) -> Any:
+    """The value, as a tuple where it is a list: JSON knows lists only."""
+    return tuple(value) if isinstance(value, list) else value

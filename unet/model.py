@@ -20,7 +20,8 @@ from unet.blocks import LAYERS, DoubleConv, Down, OutConv, Up
 from unet.config import UNetConfig
 from unet.recompute import recomputed
 
-CONFIG_NAME, WEIGHTS_NAME = "config.json", "model.safetensors"
+CONFIG_NAME = "config.json"
+WEIGHTS_NAME = "model.safetensors"
 WIDEST_OF_VOLUMES = 320  # channels: a convolution has 27 weights for each pair (nnU-Net's limit)
 
 
@@ -32,47 +33,61 @@ class UNet(
     tags=["unet", "semantic-segmentation"],
     paper_url="https://arxiv.org/abs/1505.04597",
 ):
-    """U-Net: raw pixel values in, logits out; the model normalises by itself.
+    """U-Net: raw pixel values in, logits out; the model normalizes by itself.
 
     The default configuration has 31,037,698 parameters (`bilinear`: 17,263,042). With `activation_checkpointing` set,
     training keeps each block's inputs only and computes the block once more in the backward pass.
     """
 
     activation_checkpointing = False
-    levels = 1  # of logits in training
+    levels = 1  # how many levels have logits in training
 
     def __init__(self, config: UNetConfig | None = None) -> None:
         super().__init__()
         self.config = config = config or UNetConfig()
         mean = config.preprocess.mean or (0.0,) * config.network_channels
         std = config.preprocess.std or (1.0,) * config.network_channels
-        column = (1, -1, *[1] * config.dims)
+        column = [1, -1] + [1] * config.dims
         self.register_buffer("mean", torch.tensor(mean).view(column), persistent=False)
         self.register_buffer("std", torch.tensor(std).view(column), persistent=False)
 
-        widest = max(WIDEST_OF_VOLUMES, config.base_channels) if config.dims == 3 else math.inf
-        widths = [int(min(config.base_channels * 2**level, widest)) for level in range(config.depth + 1)]
-        # interpolation does not halve the channels, so the lowest level is already as wide as its neighbour
+        # channels of each level, finest first: `outputs` on the way up, `skips` on the way down
+        widths = [config.base_channels * 2**level for level in range(config.depth + 1)]
+        if config.dims == 3:
+            widest = max(WIDEST_OF_VOLUMES, config.base_channels)
+            widths = [min(width, widest) for width in widths]
         outputs = list(widths)
         if config.upsample != "transpose":
-            outputs = [max(width // 2, config.base_channels) for width in widths[:-1]] + [widths[-1] // 2]
-        skips, downs = [*widths[:-1], outputs[-1]], config.depth  # skips: channels of each level on the way down
-        self.encoder = None if config.encoder is None else Encoder(config.encoder)
-        if self.encoder is not None:  # which leaves the levels above its own to convolutions
-            downs = self.encoder.first_level - 1
+            outputs = [max(width // 2, config.base_channels) for width in widths]
+            # interpolation does not halve the channels, so the lowest level is already as wide as its neighbor
+            outputs[-1] = widths[-1] // 2
+        skips = list(widths)
+        skips[-1] = outputs[-1]
+
+        steps_down = config.depth
+        self.encoder: Encoder | None = None
+        if config.encoder is not None:
+            self.encoder = Encoder(config.encoder)
+            steps_down = self.encoder.first_level - 1  # it leaves the levels above its own to convolutions
             skips[self.encoder.first_level :] = self.encoder.channels
-        kernels, strides = config.level_kernels, config.level_strides
-        self.stem = DoubleConv(config.network_channels, skips[0], config.norm, config.block, kernels[0])
-        self.downs = nn.ModuleList(
-            Down(skips[level], skips[level + 1], config.norm, config.block, kernels[level + 1], strides[level])
-            for level in range(downs)
-        )
+
+        norm = config.norm
+        block = config.block
+        upsample = config.upsample
+        kernels = config.level_kernels
+        strides = config.level_strides
+        self.stem = DoubleConv(config.network_channels, skips[0], norm, block, kernels[0])
+        self.downs = nn.ModuleList()
+        for level in range(steps_down):
+            down = Down(skips[level], skips[level + 1], norm, block, kernels[level + 1], strides[level])
+            self.downs.append(down)
         self.dropout = nn.Dropout(config.dropout)
-        below = [*outputs[1:-1], skips[-1]]
-        self.ups = nn.ModuleList(
-            Up(below[i], skips[i], outputs[i], config.norm, config.upsample, config.block, kernels[i], strides[i])
-            for i in reversed(range(config.depth))
-        )
+        inputs = outputs[1:]  # channels that come up from the level below
+        inputs[-1] = skips[-1]
+        self.ups = nn.ModuleList()
+        for level in reversed(range(config.depth)):
+            up = Up(inputs[level], skips[level], outputs[level], norm, upsample, block, kernels[level], strides[level])
+            self.ups.append(up)
         self.head = OutConv(config.base_channels, config.num_classes, config.dims)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -87,30 +102,42 @@ class UNet(
             pixels, and the logits are cropped back. With an encoder of transformers every side is padded to the next
             multiple of its divisor.
         """
-        return self._cropped(self.head(self.decode(images, levels=1)[0]), images)
-
-    def decode(self, images: Tensor, levels: int) -> list[Tensor]:
-        """Features (B, channels, ...) of the way up at each of the finest `levels`, finest first."""
-        padded = self._pad(((images - self.mean) / self.std).to(self.mean.dtype))
-        recompute = self.activation_checkpointing and self.training
-        run = recomputed if recompute else lambda block, *x: block(*x)
-        skips = [run(self.stem, padded)]
-        for down in self.downs:
-            skips.append(run(down, skips[-1]))
-        if self.encoder is not None:
-            skips += self.encoder(padded, recompute)
+        skips = self._way_down(images)  # the features of each level, finest first
         x = self.dropout(skips.pop())
-        features: list[Tensor] = []
         for up in self.ups:
-            x = run(up, x, skips.pop())
-            features = [x, *features][:levels]
+            x = self._run(up, x, skips.pop())
+        logits = self.head(x)
+        return self._cropped(logits, images)
+
+    def _way_down(self, images: Tensor) -> list[Tensor]:
+        """Features (B, channels, ...) of each level, finest first: what the stem gives, then each step down."""
+        images = self._pad(((images - self.mean) / self.std).to(self.mean.dtype))
+        features = [self._run(self.stem, images)]
+        for down in self.downs:
+            features.append(self._run(down, features[-1]))
+        if self.encoder is not None:
+            features += self.encoder(images, self._recomputes)
         return features
+
+    def _run(self, block: nn.Module, *inputs: Tensor) -> Tensor:
+        """Compute a block, and with activation checkpointing compute it again in the backward pass."""
+        if self._recomputes:
+            return recomputed(block, *inputs)
+        return block(*inputs)
+
+    @property
+    def _recomputes(self) -> bool:
+        """Whether blocks run again in the backward pass."""
+        return self.activation_checkpointing and self.training
 
     @staticmethod
     def _cropped(logits: Tensor, images: Tensor) -> Tensor:
         """Remove the border that `_pad` has added."""
         size = images.shape[2:]
-        return logits if logits.shape[2:] == size else logits[(..., *map(slice, size))]  # FSDP wants no view
+        if logits.shape[2:] == size:
+            return logits  # FSDP wants no view
+        sides = [slice(side) for side in size]
+        return logits[(..., *sides)]
 
     @property
     def head_strides(self) -> Axes:
@@ -120,8 +147,12 @@ class UNet(
     @property
     def blocks(self) -> list[nn.Module]:
         """The parts that activation checkpointing computes twice, in order."""
-        stages = [] if self.encoder is None or self.encoder.frozen else self.encoder.stages
-        return [self.stem, *self.downs, *stages, *self.ups]
+        blocks: list[nn.Module] = [self.stem]
+        blocks.extend(self.downs)
+        if self.encoder is not None and not self.encoder.frozen:
+            blocks.extend(self.encoder.stages)
+        blocks.extend(self.ups)
+        return blocks
 
     @property
     def memory_format(self) -> torch.memory_format:
@@ -129,17 +160,26 @@ class UNet(
         return LAYERS[self.config.dims].memory_format
 
     def _pad(self, x: Tensor) -> Tensor:
-        size, divisors = x.shape[2:], self.config.divisors
+        """Lengthen the sides that need it with their border pixels, as `forward` describes."""
+        size = x.shape[2:]
+        divisors = self.config.divisors
         shortest = divisors
-        # instance norm has nothing to measure in a single value
-        if self.config.norm == "instance" and all(side < 2 * least for side, least in zip(size, shortest, strict=True)):
-            shortest = tuple(2 * divisor for divisor in divisors)
-        if self.encoder is None:
-            sides = [n if n >= least else 2 * d for n, least, d in zip(size, shortest, divisors, strict=True)]
-        else:  # backbones differ in what they do with the rest of a division
-            sides = [math.ceil(n / least) * least for n, least in zip(size, shortest, strict=True)]
-        missing = [wanted - side for wanted, side in zip(sides, size, strict=True)]
-        pads = [part for side in reversed(missing) for part in (0, side)]
+        if self.config.norm == "instance":
+            is_single_value = all(side < 2 * divisor for side, divisor in zip(size, divisors, strict=True))
+            if is_single_value:  # at the lowest level, where instance norm has nothing to measure
+                shortest = tuple(2 * divisor for divisor in divisors)
+        padded_size = []
+        for side, least, divisor in zip(size, shortest, divisors, strict=True):
+            if self.encoder is not None:  # backbones differ in what they do with the rest of a division
+                padded_size.append(math.ceil(side / least) * least)
+            elif side >= least:
+                padded_size.append(side)
+            else:
+                padded_size.append(2 * divisor)
+        missing = [padded_side - side for padded_side, side in zip(padded_size, size, strict=True)]
+        pads = []
+        for pixels in reversed(missing):  # the last axis comes first
+            pads += [0, pixels]
         return F.pad(x, pads, mode="replicate") if any(missing) else x
 
     def published_state(self) -> dict[str, Tensor]:
@@ -151,7 +191,7 @@ class UNet(
         state = self.published_state()
         copies = download([value.detach() for value in state.values()])
         weights = {key: value.contiguous() for key, value in zip(state, copies, strict=True)}
-        # `save_file` would make a file that nobody else may read
+        # `save_file` would make a file that no other user may read
         (save_directory / WEIGHTS_NAME).write_bytes(save(weights, metadata={"format": "pt"}))
         config = json.dumps(self.config.to_json(), sort_keys=True, indent=2)
         (save_directory / CONFIG_NAME).write_text(config, encoding="utf-8")
@@ -164,7 +204,7 @@ class UNet(
         """
         name = str(pretrained_model_name_or_path)
         is_folder = Path(name).is_dir()
-        # `owner/name` is a Hub id, unless there is a folder `owner` here, when it is a path mistyped
+        # `owner/name` is a Hub id, unless there is a folder `owner` here: then it is a mistyped path
         if not is_folder and (name.count("/") != 1 or Path(name).parent.exists()):
             raise ModelError(f"{name}: is not a folder with config.json and {WEIGHTS_NAME}")
         for file in (CONFIG_NAME, WEIGHTS_NAME):
@@ -172,8 +212,10 @@ class UNet(
                 hint = f"; {name}/model has" if (Path(name) / "model" / file).is_file() else ""
                 raise ModelError(f"{name}: has no {file}{hint}")
         try:
-            if is_folder and not isinstance(json.loads((Path(name) / CONFIG_NAME).read_bytes()), dict):
-                raise ModelError(f"{name}: config.json is damaged (it holds no JSON object)")
+            if is_folder:
+                content = json.loads((Path(name) / CONFIG_NAME).read_bytes())
+                if not isinstance(content, dict):
+                    raise ModelError(f"{name}: config.json is damaged (it holds no JSON object)")
             return super().from_pretrained(name, **options)
         except ModelError:
             raise
@@ -189,7 +231,9 @@ class UNet(
             raise ValueError("no config.json was found")
         file = Path(model_id) / WEIGHTS_NAME
         try:
-            weights = load_file(file if file.is_file() else hf_hub_download(model_id, WEIGHTS_NAME, **options))
+            if not file.is_file():
+                file = Path(hf_hub_download(model_id, WEIGHTS_NAME, **options))
+            weights = load_file(file)
         except SafetensorError as error:
             raise ValueError(f"{WEIGHTS_NAME} is damaged ({error})") from error
         model = cls(config)
@@ -206,17 +250,27 @@ class DeeplySupervisedUNet(UNet):
     def __init__(self, config: UNetConfig | None = None) -> None:
         super().__init__(config)
         self.levels = max(1, self.config.depth - 1)
-        widths = [up.conv.conv2.out_channels for up in self.ups][::-1]
-        classes, dims = self.config.num_classes, self.config.dims
-        self.heads = nn.ModuleList(OutConv(width, classes, dims) for width in widths[1 : self.levels])
+        self.heads = nn.ModuleList()
+        coarser_levels = self.ups[::-1][1 : self.levels]
+        for up in coarser_levels:
+            width = up.conv.conv2.out_channels
+            self.heads.append(OutConv(width, self.config.num_classes, self.config.dims))
 
     def forward(self, images: Tensor) -> Tensor | list[Tensor]:
-        """As `UNet`; in training the logits (B, num_classes, ...) of each level, finest first."""
+        """Segment as `UNet` does; in training return the logits (B, num_classes, ...) of each level, finest first."""
         if not self.training:
             return super().forward(images)
-        finest, *coarser = self.decode(images, self.levels)
-        return [self._cropped(self.head(finest), images), *(f(x) for f, x in zip(self.heads, coarser, strict=True))]
+        skips = self._way_down(images)
+        x = self.dropout(skips.pop())
+        features: list[Tensor] = []
+        for up in self.ups:
+            x = self._run(up, x, skips.pop())
+            features.insert(0, x)
+        logits = [self._cropped(self.head(x), images)]
+        for head, level_features in zip(self.heads, features[1 : self.levels], strict=True):
+            logits.append(head(level_features))
+        return logits
 
     def published_state(self) -> dict[str, Tensor]:
-        """Without the heads that only training has."""
+        """What model.safetensors holds: all but the heads that only training has."""
         return {name: value for name, value in self.state_dict().items() if not name.startswith("heads.")}

@@ -10,7 +10,9 @@ class GroupNorm(nn.GroupNorm):
     """`nn.GroupNorm` that leaves channels-last and 16-bit inputs as they are on CUDA too."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return group_norm(x, self.num_groups, self.weight, self.bias, self.eps) if x.is_cuda else super().forward(x)
+        if x.is_cuda:
+            return group_norm(x, self.num_groups, self.weight, self.bias, self.eps)
+        return super().forward(x)
 
 
 class InstanceNorm(nn.InstanceNorm2d):
@@ -37,7 +39,7 @@ class _GroupNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x: Tensor, groups: int, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-        # of each channel first: over the sides of a channels-last x a GPU reads whole lines of memory
+        # statistics of each channel come first: along the sides of a channels-last x a GPU reads whole lines of memory
         axes = _spatial(x)
         if x.dtype.itemsize == 2:
             means = x.mean(axes, dtype=torch.float32)
@@ -45,8 +47,9 @@ class _GroupNorm(torch.autograd.Function):
             variances = (squares - means**2).clamp_min(0)  # what cancels is less than x was rounded by
         else:
             variances, means = torch.var_mean(x, axes, correction=0)
-        means, variances = means.unflatten(1, (groups, -1)), variances.unflatten(1, (groups, -1))
-        mean = means.mean(2, keepdim=True)  # (B, groups, 1), as rstd
+        means = means.unflatten(1, (groups, -1))
+        variances = variances.unflatten(1, (groups, -1))
+        mean = means.mean(2, keepdim=True)  # (B, groups, 1), and so is rstd
         rstd = (variances.mean(2, keepdim=True) + means.var(2, correction=0, keepdim=True) + eps).rsqrt()
         scale = rstd * weight.unflatten(0, (groups, -1))  # (B, groups, C / groups)
         ctx.save_for_backward(x, weight, mean, rstd)
@@ -56,14 +59,15 @@ class _GroupNorm(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, mean, rstd = ctx.saved_tensors
-        groups, pixels = mean.shape[1], x[0, 0].numel()
-        # over each channel, (B, groups, C / groups): the gradient, and its product with the normalised x
+        groups = mean.shape[1]
+        pixels = x[0, 0].numel()
+        # sums over each channel, (B, groups, C / groups): the gradient, and its product with the normalized x
         grads = grad.sum(_spatial(x), dtype=mean.dtype).unflatten(1, (groups, -1))
         product = grad.float() * x if x.dtype == torch.float16 else grad * x  # fp16 would overflow
         products = product.sum(_spatial(x), dtype=mean.dtype).unflatten(1, (groups, -1))
         products = (products - mean * grads) * rstd
         weights = weight.unflatten(0, (groups, -1))
-        # weights * grad minus its mean and minus its projection on the normalised x, times rstd
+        # x_grad is weights * grad minus its mean and minus its projection on the normalized x, times rstd
         slope = -(weights * products).mean(2, keepdim=True) * rstd**2 / pixels
         offset = -(weights * grads).mean(2, keepdim=True) * rstd / pixels - slope * mean
         x_grad = _scale_and_shift(x, slope.expand_as(grads), offset.expand_as(grads))
@@ -73,15 +77,17 @@ class _GroupNorm(torch.autograd.Function):
 
 def _scale_and_shift(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     """x * scale + shift in the type of x, computed in that of scale and shift (B, groups, C / groups)."""
-    scale, shift = _per_channel(scale, x), _per_channel(shift, x)
-    if torch.compiler.is_compiling():  # what is compiled converts on the way, but takes no channels-last `out`
+    scale = _per_channel(scale, x)
+    shift = _per_channel(shift, x)
+    if torch.compiler.is_compiling():  # compiled code converts on the way, but takes no channels-last `out`
         return torch.addcmul(shift, x, scale).to(x.dtype)
-    return torch.addcmul(shift, x, scale, out=torch.empty_like(x))  # so does the kernel: no float32 copy
+    return torch.addcmul(shift, x, scale, out=torch.empty_like(x))  # the kernel converts too: no float32 copy
 
 
 def _per_channel(values: Tensor, x: Tensor) -> Tensor:
     """values (B, groups, C / groups) as (B, C, 1, ...), to go with x (B, C, *spatial)."""
-    return values.flatten(1)[(..., *(None for _ in _spatial(x)))]
+    new_axes = [None] * (x.ndim - 2)
+    return values.flatten(1)[(..., *new_axes)]
 
 
 def _spatial(x: Tensor) -> tuple[int, ...]:

@@ -11,15 +11,15 @@ from torch.utils.checkpoint import checkpoint
 
 @contextmanager
 def frozen_statistics(block: nn.Module) -> Iterator[None]:
-    """Within, batch norm normalises by its batch and does not update its running statistics a second time."""
+    """Within, batch norm normalizes by its batch and does not update its running statistics a second time."""
     norms = [module for module in block.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
-    kept = [(norm.momentum, norm.num_batches_tracked.clone()) for norm in norms]
+    statistics = [(norm.momentum, norm.num_batches_tracked.clone()) for norm in norms]
     for norm in norms:
         norm.momentum = 0.0
     try:
         yield
     finally:
-        for norm, (momentum, batches) in zip(norms, kept, strict=True):
+        for norm, (momentum, batches) in zip(norms, statistics, strict=True):
             norm.momentum = momentum
             norm.num_batches_tracked.copy_(batches)
 
@@ -27,16 +27,17 @@ def frozen_statistics(block: nn.Module) -> Iterator[None]:
 def recomputed(block: nn.Module, *inputs: Tensor) -> Tensor:
     """`block(*inputs)` that keeps only its inputs, and runs again in the backward pass (Chen et al. 2016)."""
     # torch.compile takes no contexts such as these: it has to leave the block as it is
-    run = torch.compiler.disable(checkpoint)
-    return run(block, *inputs, use_reentrant=False, context_fn=partial(_contexts, block))
+    run_twice = torch.compiler.disable(checkpoint)
+    return run_twice(block, *inputs, use_reentrant=False, context_fn=partial(_contexts, block))
 
 
 @contextmanager
 def recomputing(blocks: Sequence[nn.Module]) -> Iterator[None]:
     """Within, each block is `recomputed` wherever it is called; not to be compiled."""
     for block in blocks:
-        plain, contexts = partial(type(block).forward, block), partial(_contexts, block)
-        block.forward = partial(checkpoint, plain, use_reentrant=False, context_fn=contexts)  # type: ignore[method-assign]
+        forward = partial(type(block).forward, block)
+        contexts = partial(_contexts, block)
+        block.forward = partial(checkpoint, forward, use_reentrant=False, context_fn=contexts)  # type: ignore[method-assign]
     try:
         yield
     finally:

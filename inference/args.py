@@ -15,8 +15,10 @@ def parse_args(description: str) -> argparse.Namespace:
     args = parser.parse_args()
     if args.boundary and not args.truth:
         parser.error("--boundary needs --truth, the folder of true masks to score against")
-    args.tile_size = None if args.tile_size == "auto" else args.tile_size
-    args.overlap = None if args.overlap == "auto" else args.overlap
+    if args.tile_size == "auto":
+        args.tile_size = None
+    if args.overlap == "auto":
+        args.overlap = None
     return args
 
 

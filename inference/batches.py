@@ -11,30 +11,34 @@ def batches_of(
 ) -> list[list[Job]]:
     """Batches of jobs that are computed together, and batches of one for the others.
 
-    Like `batch_sampler.EvaluationSampler` a function of the jobs only, so every number of processes computes the same.
+    As in `batch_sampler.EvaluationSampler` batches depend on the jobs only, so that every number of processes computes
+    the same.
 
     Args:
         batch_of: (H, W) -> the key that such images share with others in a batch, and how many fit; None if none do.
     """
     batches: list[list[Job]] = []
-    open_batches: dict[Hashable, tuple[list[Job], Fraction]] = {}  # and what of them is taken
+    open_batches: dict[Hashable, tuple[list[Job], Fraction]] = {}  # each with the share of it that is taken
     for job in jobs:
-        found = batch_of(job.size) if job.size and job.shares_batches else None
-        if found is None:
+        group = None
+        if job.size and job.shares_batches:
+            group = batch_of(job.size)
+        if group is None:
             batches.append([job])
             continue
-        common, count = found
-        batch, taken = open_batches.get(common, ([], Fraction(1)))
+        key, count = group
+        batch, taken = open_batches.get(key, ([], Fraction(1)))
         if taken + Fraction(1, count) > 1:
-            batch, taken = [], Fraction(0)
+            batch = []
+            taken = Fraction(0)
             batches.append(batch)
         batch.append(job)
-        open_batches[common] = batch, taken + Fraction(1, count)
+        open_batches[key] = batch, taken + Fraction(1, count)
     return batches
 
 
 def share_of(batches: list[list[Job]], process: int, processes: int) -> list[list[Job]]:
-    """The batches of one of several processes: each, the largest first, goes to the process with the fewest pixels."""
+    """The batches of one of several processes; each, largest first, goes to the process with the fewest pixels."""
     pixels = [0] * processes
     shares: list[list[list[Job]]] = [[] for _ in range(processes)]
     for batch in sorted(batches, key=lambda batch: -sum(job.pixels for job in batch)):

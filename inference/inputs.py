@@ -1,8 +1,8 @@
-"""Inputs of a prediction: files, folders, globs, pages of TIFFs, volumes -> jobs, each with its outputs and truth."""
+"""Inputs of a prediction: files, folders, globs, pages of TIFFs and volumes become jobs with outputs and truth."""
 
 import glob
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -31,24 +31,31 @@ def find_jobs(
 ) -> list[Job]:
     """Every input once, with outputs <relative stem><extension>, or <relative stem>_<page> for TIFFs of many pages.
 
-    `channels` are those that the model takes; a model of volumes takes .npy and TIFF files as stacks, of the spacing
-    `stacks`, (z, y, x) in mm, where no spacing.json beside them or above has another. DataError for inputs that are not
-    there, have no true mask, or would write one file twice, or over an input or the legend.
+    `channels` is the number of channels that the model takes. A model of volumes takes .npy and TIFF files as stacks;
+    their spacing is `stacks`, (z, y, x) in mm, where no spacing.json beside them or above says another. DataError for
+    inputs that are not there, have no true mask, or would write one file twice, or over an input or the legend.
     """
-    files = [pair for pattern in patterns for pair in _matches(pattern, output)]
+    files: list[tuple[Path, Path]] = []
+    for pattern in patterns:
+        files += _matches(pattern, output)
     inputs = _inputs(list(dict.fromkeys(files)), channels)
-    with ThreadPoolExecutor() as pool:  # only headers: it is the disk that takes time
-        pages = list(pool.map(lambda paths: _pages(paths, stacks), inputs.values()))
-    stems = [_page_stems(stem, len(of_input)) for (_, stem), of_input in zip(inputs, pages, strict=True)]
+    with ThreadPoolExecutor() as pool:  # only headers are read: it is the disk that takes time
+        pages_of_inputs = list(pool.map(lambda paths: _pages(paths, stacks), inputs.values()))
+    stems = [stem for _, stem in inputs]
+    stems_of_pages = [_page_stems(stem, len(pages)) for stem, pages in zip(stems, pages_of_inputs, strict=True)]
     truths = None
     if truth:
-        all_stems = [*(stem for _, stem in inputs), *(stem for numbered in stems for stem in numbered)]
+        all_stems = list(stems)
+        for page_stems in stems_of_pages:
+            all_stems += page_stems
         truths = TrueMasks(_masks_below(truth), mask_suffix, all_stems)
     jobs: list[Job] = []
-    for (_, stem), of_input, numbered in zip(inputs, pages, stems, strict=True):
-        for number, (job, page_stem) in enumerate(zip(of_input, numbered, strict=True)):
-            true_mask = truths.find(stem, page_stem, number, len(of_input)) if truths else None
-            jobs.append(replace(job, output=output / page_stem, truth=true_mask))
+    for stem, pages, page_stems in zip(stems, pages_of_inputs, stems_of_pages, strict=True):
+        for number, (page, page_stem) in enumerate(zip(pages, page_stems, strict=True)):
+            true_mask = None
+            if truths:
+                true_mask = truths.find(stem, page_stem, number, len(pages))
+            jobs.append(replace(page, output=output / page_stem, truth=true_mask))
     if truths and truths.missing:
         raise DataError(
             f"--truth {truth}: has no mask for {len(truths.missing)} inputs, the first is {truths.missing[0]};"
@@ -60,15 +67,18 @@ def find_jobs(
 
 def _check_outputs(jobs: Sequence[Job], output: Path, extensions: Sequence[str], sources: set[Path]) -> None:
     """DataError for files that would be written twice, or over one of the sources or the legend."""
-    taken: dict[Path, Job] = {}
+    job_of_file: dict[Path, Job] = {}
     for job in jobs:
         for file in map(job.file, extensions):
-            if taken.setdefault(file, job) is not job:
-                raise DataError(f"--input: {taken[file].name} and {job.name} would both write {file}; give one of them")
+            first = job_of_file.setdefault(file, job)
+            if first is not job:
+                raise DataError(f"--input: {first.name} and {job.name} would both write {file}; give one of them")
             if file.resolve() in sources:
                 raise DataError(f"--output {output}: {file} is an input, not to be overwritten; choose another folder")
-    if OVERLAY in extensions and (legend := output / LEGEND) in taken:
-        raise DataError(f"--input: {taken[legend].name} would write {legend}, the legend of the overlays; rename it")
+    legend = output / LEGEND
+    if OVERLAY in extensions and legend in job_of_file:
+        name = job_of_file[legend].name
+        raise DataError(f"--input: {name} would write {legend}, the legend of the overlays; rename it")
 
 
 def _inputs(files: Sequence[tuple[Path, Path]], channels: int) -> dict[tuple[Path, Path], list[Path]]:
@@ -77,12 +87,14 @@ def _inputs(files: Sequence[tuple[Path, Path]], channels: int) -> dict[tuple[Pat
     Volumes CASE_0000, CASE_0001, ... are the channels of CASE if the model takes several. If it takes one, `_0000` is
     no part of the names where all volumes have it.
     """
-    numbered = {file: CHANNEL.fullmatch(stem.name) for stem, file in files if is_volume(file)}
-    are_cases = channels > 1 or all(match and match[2] == "0000" for match in numbered.values())
+    channel_matches = {file: CHANNEL.fullmatch(stem.name) for stem, file in files if is_volume(file)}
+    are_cases = channels > 1 or all(match and match[2] == "0000" for match in channel_matches.values())
     inputs: dict[tuple[Path, Path], list[Path]] = {}
     for stem, file in files:
-        match = numbered.get(file)
-        key = (file.parent, stem.with_name(match[1])) if match and are_cases else (file, stem)
+        match = channel_matches.get(file)
+        key = (file, stem)
+        if match and are_cases:
+            key = (file.parent, stem.with_name(match[1]))
         inputs.setdefault(key, []).append(file)
     return inputs
 
@@ -94,7 +106,11 @@ def _pages(files: Sequence[Path], stacks: Spacing | None) -> Sequence[Job]:
     if volume is not None:
         return [_volume_job(first, volume)]
     try:
-        pages = tiff_pages(first) if is_tiff(first) else [(0, read_header(first, str(first))[0])]
+        if is_tiff(first):
+            pages = tiff_pages(first)
+        else:
+            size, _ = read_header(first, str(first))
+            pages = [(0, size)]
     except DataError:
         pages = []
     jobs = [ImageJob(image=first, size=size, output=first, page=page) for page, size in pages]
@@ -110,7 +126,7 @@ def _volume_job(file: Path, volume: VolumeFile) -> VolumeJob:
 
 
 def _volume_file(files: Sequence[Path], stacks: Spacing | None) -> VolumeFile | None:
-    """The files of a volume, or a stack where stacks are volumes; None of an image."""
+    """The files of a volume, or a stack where stacks are volumes; None for an image."""
     if is_volume(files[0]):
         return VolumeFile(tuple(sorted(map(str, files))))
     if stacks is None or not str(files[0]).lower().endswith(STACK_SUFFIXES):
@@ -120,7 +136,9 @@ def _volume_file(files: Sequence[Path], stacks: Spacing | None) -> VolumeFile | 
 
 def _page_stems(stem: Path, pages: int) -> list[Path]:
     """The stem of each page's outputs, numbered where there are several."""
-    return [stem] if pages == 1 else [stem.with_name(f"{stem.name}_{number:04}") for number in range(1, pages + 1)]
+    if pages == 1:
+        return [stem]
+    return [stem.with_name(f"{stem.name}_{number:04}") for number in range(1, pages + 1)]
 
 
 def _matches(pattern: str, output: Path) -> list[tuple[Path, Path]]:
@@ -133,47 +151,62 @@ def _matches(pattern: str, output: Path) -> list[tuple[Path, Path]]:
     except OSError as error:
         raise DataError(f"--input {pattern}: {error.strerror}") from error
     if path.is_dir():
-        found = _below(path, output)
+        matches = _below(path, output)
     elif path.is_file():
-        found = [(_stem(path.relative_to(path.parent)), path)]
+        matches = [(_stem(path.relative_to(path.parent)), path)]
     elif exists:
         raise DataError(f"--input {pattern}: is neither a file nor a folder")
     else:
-        fixed = Path(*[part for part in path.parts[: next(_magic(path), 0)]])
-        found, is_output = [], _is_output(fixed, output)
-        for match in map(Path, sorted(glob.glob(pattern, recursive=True))):
-            base = match.relative_to(fixed)
-            if match.is_file():
-                if not is_output(match):
-                    found.append((_stem(base), match))
-            elif match.resolve() != output.resolve():
-                found += [(base / stem, file) for stem, file in _below(match, output)]
-    if not found:
+        matches = _glob_matches(pattern, output)
+    if not matches:
         raise DataError(f"--input {pattern}: no image or volume found")
-    return found
+    return matches
+
+
+def _glob_matches(pattern: str, output: Path) -> list[tuple[Path, Path]]:
+    """(relative stem, file) of the files that a glob matches, and of each picture below the folders that it matches."""
+    start = _start_of_glob(Path(pattern))
+    is_output = _is_output(start, output)
+    matches = []
+    for path in map(Path, sorted(glob.glob(pattern, recursive=True))):
+        base = path.relative_to(start)
+        if path.is_file():
+            if not is_output(path):
+                matches.append((_stem(base), path))
+        elif path.resolve() != output.resolve():
+            for stem, file in _below(path, output):
+                matches.append((base / stem, file))
+    return matches
+
+
+def _start_of_glob(path: Path) -> Path:
+    """The folder of a glob that stands before its first wildcard."""
+    for index, part in enumerate(path.parts):
+        if glob.has_magic(part):
+            return Path(*path.parts[:index])
+    return Path()
 
 
 def _stem(file: Path) -> Path:
-    """A path without its extension, of CASE.nii.gz CASE."""
-    return file.with_name(volume_stem(file.name)) if is_volume(file) else file.with_suffix("")
-
-
-def _magic(path: Path) -> Iterator[int]:
-    return (index for index, part in enumerate(path.parts) if glob.has_magic(part))
+    """A path without its extension; CASE.nii.gz becomes CASE."""
+    if is_volume(file):
+        return file.with_name(volume_stem(file.name))
+    return file.with_suffix("")
 
 
 def _below(folder: Path, output: Path | None = None) -> list[tuple[Path, Path]]:
     """Pictures below a folder, except hidden ones (which programs leave) and those below `output`."""
     if output and output.resolve() == folder.resolve():
         raise DataError(f"--output {output}: is a folder of inputs; masks must not lie among images, choose another")
-    found, is_output = [], _is_output(folder, output)
+    is_output = _is_output(folder, output)
+    pictures = []
     for file in sorted(folder.rglob("*")):
-        below = file.relative_to(folder)
-        hidden = any(part.startswith(".") for part in below.parts)
+        relative = file.relative_to(folder)
+        is_hidden = any(part.startswith(".") for part in relative.parts)
         is_picture = file.suffix.lower() in IMAGE_SUFFIXES or is_volume(file)
-        if is_picture and not hidden and file.is_file() and not is_output(file):
-            found.append((_stem(below), file))
-    return found
+        if is_picture and not is_hidden and file.is_file() and not is_output(file):
+            pictures.append((_stem(relative), file))
+    return pictures
 
 
 def _masks_below(folder: Path) -> dict[Path, Path]:
@@ -187,5 +220,5 @@ def _is_output(folder: Path, output: Path | None) -> Callable[[Path], bool]:
     """A test for files that are found only because `output` lies below the `folder` of inputs."""
     outputs = output.resolve() if output else None
     if outputs is None or folder.resolve() not in outputs.parents:
-        return lambda file: False  # and no file's links need be followed
+        return lambda file: False  # then no file's links need be followed
     return lambda file: outputs in file.resolve().parents

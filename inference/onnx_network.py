@@ -19,9 +19,9 @@ class OnnxNetwork(nn.Module):
         super().__init__()
         onnxruntime = import_onnx("onnxruntime")
         errors = onnxruntime.capi.onnxruntime_pybind11_state
-        self.errors = (errors.Fail, errors.RuntimeException, errors.InvalidArgument)  # of `forward`
+        self.errors = (errors.Fail, errors.RuntimeException, errors.InvalidArgument)  # raised by `forward`
         options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4  # they are raised
+        options.log_severity_level = 4  # errors are raised, and need not be printed
         if not Path(path).is_file():
             raise ModelError(f"{path}: no such file")
         try:
@@ -34,7 +34,7 @@ class OnnxNetwork(nn.Module):
                 f"{path}: lacks the preprocessing; it must be written by `python -m inference.export MODEL OUTPUT.onnx`"
             )
         self.config = UNetConfig(**json.loads(config))
-        self.register_buffer("mean", torch.zeros(()))  # says where its input belongs, as the UNet's does
+        self.register_buffer("mean", torch.zeros(()))  # its device is where inputs belong, as in UNet
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, C, *spatial) raw pixel values of any numeric type -> logits (B, num_classes, *spatial) float32."""

@@ -1,4 +1,4 @@
-"""Prediction for a page in a browser: a file of a moderate size in, HTML that shows its mask, and the mask, out."""
+"""Prediction for a page in a browser: from a file of a moderate size to its mask, and HTML that shows the mask."""
 
 from base64 import b64encode
 from html import escape
@@ -21,9 +21,10 @@ from inference.pipeline import ERRORS_OF_ONE_FILE, PredictionPipeline
 from inference.predictor import Predictor
 from runtime.errors import ImageError
 
-MAX_PIXELS, MAX_BYTES = 40_000_000, 100_000_000
+MAX_PIXELS = 40_000_000
+MAX_BYTES = 100_000_000
 LIMITS = f"{MAX_PIXELS // 10**6} megapixels and {MAX_BYTES // 10**6} MB"
-SHOWN_SIDE = 1000  # pixels: of an image with twice as many, every second row and column is shown
+SHOWN_SIDE = 1000  # pixels; if an image has twice as many, every second row and column is shown
 STYLE = """
 .pictures {display: grid; gap: 1rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 20rem), 1fr))}
 .pictures figure {margin: 0; min-width: 0}
@@ -43,7 +44,7 @@ class PagePredictor:
     """A model that predicts one uploaded file at a time, by predict.py's own pipeline.
 
     Args:
-        model: as `Predictor.from_pretrained` takes it.
+        model: anything that `Predictor.from_pretrained` takes.
     """
 
     def __init__(self, model: str | Path) -> None:
@@ -52,7 +53,10 @@ class PagePredictor:
         self.encoder = new_encoder(self.predictor.config)
 
     def __call__(self, upload: str | None) -> tuple[str, str | None]:
-        """HTML of the prediction and the path of the mask, in a folder beside the file; of a bad one, why, and None."""
+        """HTML of the prediction and the path of the mask, in a folder beside the file.
+
+        For a bad file the HTML says what is wrong, and there is no path.
+        """
         if upload is None:
             return "", None
         file = Path(upload)
@@ -73,9 +77,9 @@ class PagePredictor:
 
 
 def page_job(file: Path) -> Job:
-    """An image file (of a TIFF, the first page) as predict.py has it; its mask goes to a folder beside it.
+    """The job of predict.py for an image file, or the first page of a TIFF; the mask goes to a folder beside it.
 
-    ImageError, by the file's size and header alone, for what is too large for a page.
+    Files too large for a page raise ImageError; only their size and header are read.
     """
     remedy = f"this page takes up to {LIMITS}; use predict.py for larger images"
     if file.stat().st_size > MAX_BYTES:

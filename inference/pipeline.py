@@ -3,7 +3,7 @@
 import math
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -33,8 +33,8 @@ from runtime.memory import memory_shortage
 from runtime.parallel import default_workers, pipelined
 
 Score = ImageScore | VolumeScore
-KINDS = {2: "images", 3: "volumes"}  # by the number of axes
-ERRORS_OF_ONE_FILE = (DataError, MemoryShortage, OSError)  # the others are predicted all the same
+KINDS = {2: "images", 3: "volumes"}  # number of axes -> kind of input
+ERRORS_OF_ONE_FILE = (DataError, MemoryShortage, OSError)  # the other files are predicted all the same
 REMEDY = "give --tile-size {}, or a smaller one than before"
 
 
@@ -45,7 +45,7 @@ class Work:
     Args:
         images: the number of inputs.
         batches: the jobs to do, in batches that are computed together.
-        finished: those jobs that have their outputs already, and are only scored.
+        finished: the jobs that have their outputs already, and are only scored.
     """
 
     images: int
@@ -56,14 +56,19 @@ class Work:
 def plan_work(args: Namespace, predictor: Predictor, writer: PredictionWriter) -> Work:
     """Find the inputs, check the output folder, and print how images are tiled and which masks exist already."""
     config = predictor.config
-    channels, stacks = config.in_channels, config.preprocess.spacing if config.dims == 3 else None
-    jobs = find_jobs(args.input, args.output, writer.extensions, args.truth, args.mask_suffix, channels, stacks)
+    stacks = config.preprocess.spacing if config.dims == 3 else None
+    jobs = find_jobs(
+        args.input, args.output, writer.extensions, args.truth, args.mask_suffix, config.in_channels, stacks
+    )
     finished = {job for job in jobs if writer.is_finished(job)}
     todo = [job for job in jobs if job not in finished]
     tilings: Counter[Tiling] = Counter()
     sizes = Counter((job.size, job.spacing) for job in todo if job.size)
     for (size, spacing), count in sizes.items():
-        tilings.update({tiling: count for tiling in predictor.tilings(size, spacing) if tiling})
+        # networks of an ensemble that cut alike count once
+        for tiling in dict.fromkeys(predictor.tilings(size, spacing)):
+            if tiling is not None:
+                tilings[tiling] += count
     for tiling, count in tilings.items():
         say(f"{count} {KINDS[len(tiling.size)]} in {tiling}")
 
@@ -73,16 +78,25 @@ def plan_work(args: Namespace, predictor: Predictor, writer: PredictionWriter) -
     record_provenance(args.output, provenance_of(args), args.overwrite)
     if finished:
         say(f"{len(finished)} of {len(jobs)} masks are there already; --overwrite predicts them again")
-    batch_of = cache(lambda size: None if predictor.in_windows(size) else predictor.batch_of(size))
-    to_score = [[job] for job in jobs if job in finished and args.truth]
-    return Work(len(jobs), batches_of(todo, batch_of) + to_score, finished)
+
+    @cache
+    def batch_of(size: tuple[int, ...]) -> tuple[Hashable, int] | None:
+        if predictor.in_windows(size):
+            return None
+        return predictor.batch_of(size)
+
+    batches = batches_of(todo, batch_of)
+    if args.truth:
+        batches += [[job] for job in jobs if job in finished]
+    return Work(len(jobs), batches, finished)
 
 
 class PredictionPipeline:
     """Reads, predicts, writes and scores images and volumes; what was finished before is only scored."""
 
     def __init__(self, predictor: Predictor, writer: PredictionWriter, finished: set[Job]) -> None:
-        self.predictor, self.finished = predictor, finished
+        self.predictor = predictor
+        self.finished = finished
         self._steps: dict[type[Job], Any] = {
             ImageJob: ImageSteps(predictor, writer),
             VolumeJob: VolumeSteps(predictor, writer),
@@ -95,7 +109,9 @@ class PredictionPipeline:
 
     def _read(self, job: Job) -> NetworkInputs | None:
         """Read ahead in a thread; None for jobs that are read while they are computed, or not at all."""
-        return None if job in self.finished else self._steps[type(job)].read(job)
+        if job in self.finished:
+            return None
+        return self._steps[type(job)].read(job)
 
     def _compute(self, batch: list[tuple[Job, NetworkInputs | None]]) -> list[Callable[[], Score | None]]:
         """Compute the logits of a batch; returns a function for each job that finishes it in a thread."""
@@ -108,10 +124,12 @@ class PredictionPipeline:
 
 
 class ImageSteps:
-    """What is done with an image."""
+    """The steps from an image to its files and score."""
 
     def __init__(self, predictor: Predictor, writer: PredictionWriter) -> None:
-        self.predictor, self.writer, self.shows_image = predictor, writer.images, writer.shows_image
+        self.predictor = predictor
+        self.writer = writer.images
+        self.shows_image = writer.shows_image
         self.scorer = ImageScorer(writer.encoder.reader, writer.task, writer.boundary)
 
     def read(self, job: ImageJob) -> NetworkInputs | None:
@@ -124,21 +142,24 @@ class ImageSteps:
         if not self.shows_image:
             return inputs
         pixels = inputs.pixels
-        if pixels is None or pixels.shape[:2] != inputs.size:  # decoded with less detail than an overlay shows
+        if pixels is None or pixels.shape[:2] != inputs.size:  # decoded in less detail than an overlay shows
             pixels = read_image(job.image, job.name, job.page)
         return inputs._replace(pixels=to_rgb(pixels))
 
     def compute(self, batch: list[tuple[ImageJob, NetworkInputs | None]]) -> list[Callable[[], Score | None]]:
-        """Compute the logits of images; returns what writes each."""
-        first, read = batch[0]
-        if read is None:
+        """Compute the logits of images; returns a function for each that writes it."""
+        first, first_inputs = batch[0]
+        if first_inputs is None:
             score = self._in_windows(first)
             return [lambda: score]
         images = [(job, inputs) for job, inputs in batch if inputs is not None]
-        logits = self.predictor.in_batch(
-            [inputs.tensors for _, inputs in images], [inputs.size for _, inputs in images]
-        )
-        return [partial(self._finish, *image, of_image) for image, of_image in zip(images, logits, strict=True)]
+        tensors = [inputs.tensors for _, inputs in images]
+        sizes = [inputs.size for _, inputs in images]
+        logits = self.predictor.in_batch(tensors, sizes)
+        steps: list[Callable[[], Score | None]] = []
+        for (job, inputs), image_logits in zip(images, logits, strict=True):
+            steps.append(partial(self._finish, job, inputs, image_logits))
+        return steps
 
     def _in_windows(self, job: ImageJob) -> Score | None:
         with open_regions(job.image, job.page) as regions:
@@ -151,9 +172,11 @@ class ImageSteps:
             return self._write(job, regions.size, bands, regions)
 
     def _finish(self, job: ImageJob, inputs: NetworkInputs, logits: Tensor) -> Score | None:
-        # few rows at a time take less memory; a GPU would have each of them wait for what else is to be computed
+        # few rows at a time take less memory; but on a GPU each band would wait for other work in the queue
         rows = band_length(len(logits), inputs.size) if logits.is_cpu else inputs.size[0]
-        shown = ArrayRegions(inputs.pixels) if inputs.pixels is not None else None
+        shown = None
+        if inputs.pixels is not None:
+            shown = ArrayRegions(inputs.pixels)
         with memory_shortage(job.name, REMEDY.format(job.smaller_tile)):
             return self._write(job, inputs.size, logits.split(rows, dim=1), shown)
 
@@ -172,19 +195,20 @@ class ImageSteps:
 
 
 class VolumeSteps:
-    """What is done with a volume."""
+    """The steps from a volume to its files and score."""
 
     def __init__(self, predictor: Predictor, writer: PredictionWriter) -> None:
-        self.predictor, self.writer = predictor, writer.volumes
+        self.predictor = predictor
+        self.writer = writer.volumes
         self.scorer = VolumeScorer(writer.encoder.reader, writer.task, writer.boundary)
 
     def read(self, job: VolumeJob) -> None:
         """Nothing ahead: a volume may take half the memory."""
 
     def compute(self, batch: list[tuple[VolumeJob, None]]) -> list[Callable[[], Score | None]]:
-        """Compute and write a volume, slab by slab; returns what gives its score."""
+        """Compute and write a volume, slab by slab; returns a function that scores it."""
         ((job, _),) = batch
-        size = job.size or read_volume_header(job.volume, job.name).size  # which says why there is none
+        size = job.size or read_volume_header(job.volume, job.name).size  # raises what is wrong with the header
         bands = tracked(self.predictor.bands(job.volume, job.name), self.predictor, job, size)
         mask = self.writer.write(job, size, bands)
         if job.truth is None:
@@ -201,4 +225,6 @@ class VolumeSteps:
 def tracked(bands: Iterator[Tensor], predictor: Predictor, job: Job, size: tuple[int, ...]) -> Iterator[Tensor]:
     """The bands of a job with a progress bar, where there are several."""
     count = math.ceil(size[0] / band_length(predictor.config.num_classes, size))
-    return track(bands, count, job.image.name, unit="band") if count > 1 else bands
+    if count <= 1:
+        return bands
+    return track(bands, count, job.image.name, unit="band")

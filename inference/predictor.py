@@ -28,13 +28,13 @@ from unet.config import UNetConfig
 from unet.model import UNet
 
 WINDOW_MEMORY = 2**27  # bytes of logits at an image's own size beyond which it is predicted in windows
-TILED_PASSES = 8  # forward passes that images in tiles share: few of them are less than full
+TILED_PASSES = 8  # forward passes that images in tiles share, so that few passes are less than full
 
 
 class Prediction(NamedTuple):
     """mask: (H, W) uint8 class indices; probabilities: (num_classes, H, W) float32; both at the input's own size.
 
-    Of volumes with D before H.
+    For volumes, D stands before H.
     """
 
     mask: np.ndarray
@@ -47,9 +47,9 @@ class Predictor:
     Args:
         model: the network, or where `load_network` finds one: "runs/x/model", "model.onnx".
         ensemble: more networks of the same classes; probabilities are averaged over all.
-        tile_size, overlap: as in `inference.tiling.plan`; by default an image is computed whole while it fits.
-        tta: average probabilities over the eight flips and quarter turns of each image (of each tile), of volumes over
-            the eight mirrorings; over two, left-right, where training has seen no others.
+        tile_size, overlap: those of `inference.tiling.plan`; by default an image is computed whole while it fits.
+        tta: average probabilities over the eight flips and quarter turns of each image or tile, or the eight mirrorings
+            of a volume; over two, left-right, where training has seen no others.
     """
 
     def __init__(
@@ -61,14 +61,18 @@ class Predictor:
         overlap: int | None = None,
         tta: bool = False,
     ) -> None:
-        networks = [
-            load_network(network) if isinstance(network, str | Path) else network for network in [model, *ensemble]
-        ]
+        networks: list[nn.Module] = []
+        for network in [model, *ensemble]:
+            if isinstance(network, str | Path):
+                network = load_network(network)
+            networks.append(network)
         self.networks = [network.eval() for network in networks]
         self.config: UNetConfig = networks[0].config
         self.task = task_of_model(self.config)
         self._decoder = self.new_decoder()
-        self.tile_size, self.overlap, self.tta = tile_size, overlap, tta
+        self.tile_size = tile_size
+        self.overlap = overlap
+        self.tta = tta
         for network in networks[1:]:
             if network.config.dims != self.config.dims:
                 raise ModelError(f"an ensemble cannot mix a {self.config.dims}-D and a {network.config.dims}-D model")
@@ -93,16 +97,16 @@ class Predictor:
     ) -> "Predictor":
         """Load model folders, Hub ids, .onnx files or Pytorch-UNet checkpoints, made ready to predict fast.
 
-        `scale` is for the latter, as in `load_model`.
+        `scale` is for Pytorch-UNet's checkpoints, see `load_model`.
         """
-        model, *others = (load_network(name, device, scale) for name in [model, *ensemble])
-        return cls(model, ensemble=others, tile_size=tile_size, overlap=overlap, tta=tta)
+        networks = [load_network(name, device, scale) for name in [model, *ensemble]]
+        return cls(networks[0], ensemble=networks[1:], tile_size=tile_size, overlap=overlap, tta=tta)
 
     @torch.inference_mode()
     def __call__(self, image: ImageSource, name: str = "image", page: int = 0) -> Prediction:
         """Segment a path (and page, of a TIFF), bytes, PIL image or array; ImageError, with `name`, if it cannot be.
 
-        Of volumes a path or a `VolumeFile`; a model of images predicts them slice by slice.
+        A volume is given as a path or a `VolumeFile`; a model of images predicts it slice by slice.
         """
         bands = self._predict(image, name, page, probabilities=True)
         return Prediction(_joined_rows(bands), np.concatenate([band.probabilities for band in bands], axis=1))
@@ -122,26 +126,29 @@ class Predictor:
         return list(self.new_decoder().read(logits, probabilities=probabilities))
 
     def new_decoder(self) -> Decoder:
-        """What reads the prediction of one image from its logits."""
+        """A decoder, which reads the prediction of one image from its logits."""
         return new_decoder(self.task)
 
     def input_sizes(self, size: Size, spacing: Spacing = None) -> list[Size]:
-        """At which (H, W) each network sees an image of `size` (H, W); of volumes (D, H, W), with their spacing."""
+        """The size at which each network sees an image of `size` (H, W), or a volume (D, H, W) with its spacing."""
         return [input_size(network.config, size, spacing) for network in self.networks]
 
     def tilings(self, size: Size, spacing: Spacing = None) -> list[Tiling | None]:
         """How each network cuts an image or volume of `size`; SettingsError where an overlap leaves nothing of a tile.
 
-        Of a volume a network of images cuts each slice.
+        A network of images cuts each slice of a volume.
         """
-        tilings = [
-            plan(network.config, target[-network.config.dims :], self.tile_size, self.overlap)
-            if len(target) >= network.config.dims
-            else None
-            for network, target in zip(self.networks, self.input_sizes(size, spacing), strict=True)
-        ]
-        # a tile is turned about its own pooling grid, which is not that of the turned image
-        return [tiling and tiling._replace(exact=tiling.exact and not self.tta) for tiling in tilings]
+        tilings: list[Tiling | None] = []
+        for network, input_shape in zip(self.networks, self.input_sizes(size, spacing), strict=True):
+            dims = network.config.dims
+            tiling = None
+            if len(input_shape) >= dims:
+                tiling = plan(network.config, input_shape[-dims:], self.tile_size, self.overlap)
+            if tiling is not None and self.tta:
+                # a tile is turned about its own pooling grid, which is not that of the turned image
+                tiling = tiling._replace(exact=False)
+            tilings.append(tiling)
+        return tilings
 
     def in_windows(self, size: Size) -> bool:
         """Whether an image of `size` (H, W) is better predicted by `bands` than `in_batch`."""
@@ -152,17 +159,23 @@ class Predictor:
 
         For whole images the key is the shape that the network sees; for images in tiles it is how they are cut.
         """
-        tilings, shapes = self.tilings(size), self.input_sizes(size)
-        common = tuple(tiling or shape for tiling, shape in zip(tilings, shapes, strict=True))
+        tilings = self.tilings(size)
+        shapes = self.input_sizes(size)
+        key = tuple(tiling or shape for tiling, shape in zip(tilings, shapes, strict=True))
         count = images_per_batch(pixels_per_batch(self.device), shapes[0])
         if any(tilings):
             count = max(1, min(TILED_PASSES * count, WINDOW_MEMORY // self._logits_bytes(size)))
-        return common, count
+        return key, count
 
     def _logits_bytes(self, size: Size) -> int:
-        """Of an image of `size` (H, W); in tiles there are sums, and copies of what tiles share, besides."""
-        pixels = max(map(math.prod, (size, *self.input_sizes(size))))
-        return 4 * self.config.num_classes * pixels * (4 if any(self.tilings(size)) else 1)
+        """The memory of the logits of an image of `size` (H, W).
+
+        For tiles it includes their sums, and the copies of what they share.
+        """
+        sizes = [size, *self.input_sizes(size)]
+        pixels = max(map(math.prod, sizes))
+        copies = 4 if any(self.tilings(size)) else 1
+        return 4 * self.config.num_classes * pixels * copies
 
     @property
     def device(self) -> torch.device:
@@ -172,57 +185,64 @@ class Predictor:
     def inputs(
         self, image: ImageSource, name: str = "image", page: int = 0, *, keep_pixels: bool = False
     ) -> NetworkInputs:
-        """As `read_inputs`."""
+        """The inputs of the networks, read by `read_inputs`."""
         return read_inputs(image, [network.config for network in self.networks], name, page, keep_pixels=keep_pixels)
 
     @torch.inference_mode()
     def in_batch(self, inputs: Sequence[list[Tensor]], sizes: Sequence[tuple[int, int]]) -> list[Tensor]:
         """Logits (num_classes, H, W) of images, given their `inputs` and their own sizes (H, W).
 
-        Those of one `batch_of` share forward passes.
+        Images with the same key of `batch_of` share forward passes.
         """
-        tilings = zip(*map(self.tilings, sizes), strict=True)
-        batches = zip(self.networks, zip(*inputs, strict=True), tilings, strict=True)
-        logits = [self._batch(network, images, cut) for network, images, cut in batches]
-        return [
-            self._decoder.average([resize_logits(of_network[index][None], size)[0] for of_network in logits])
-            for index, size in enumerate(sizes)
-        ]
+        inputs_of_networks = zip(*inputs, strict=True)
+        tilings_of_networks = zip(*map(self.tilings, sizes), strict=True)
+        batches = []
+        for network, images, tilings in zip(self.networks, inputs_of_networks, tilings_of_networks, strict=True):
+            batches.append(self._batch(network, images, tilings))
+        return [self._averaged(batches, index, size) for index, size in enumerate(sizes)]
+
+    def _averaged(self, batches: Sequence[Sequence[Tensor]], index: int, size: tuple[int, int]) -> Tensor:
+        """The logits of one image of a batch at its own `size`, averaged over the networks."""
+        return self._decoder.average([resize_logits(logits[index][None], size)[0] for logits in batches])
 
     def _batch(
         self, network: nn.Module, images: Sequence[Tensor], tilings: Sequence[Tiling | None]
     ) -> Sequence[Tensor]:
         if not any(tilings) and len({image.shape for image in images}) == 1:
             return self._logits(network, torch.stack(list(images)))
-        cut = [tiling or one_tile(image.shape[1:]) for image, tiling in zip(images, tilings, strict=True)]
-        return batch_logits(partial(self._logits, network), images, cut, pixels_per_batch(self.device))
+        all_tilings = [tiling or one_tile(image.shape[1:]) for image, tiling in zip(images, tilings, strict=True)]
+        return batch_logits(partial(self._logits, network), images, all_tilings, pixels_per_batch(self.device))
 
     @torch.inference_mode()
     def bands(self, image: Regions | VolumeFile, name: str = "image") -> Iterator[Tensor]:
         """Logits of an image of any size from top to bottom, (num_classes, n, W) with n up to 64.
 
-        Of volumes slices (num_classes, n, H, W), n as `band_length` says. Memory: width x tile height x classes,
-        however high the image is; height x width x tile depth x classes, however deep the volume is.
+        For volumes they are slices (num_classes, n, H, W), with n from `band_length`. Memory: width x tile height x
+        classes, however high the image is; height x width x tile depth x classes, however deep the volume is.
         """
         size, spacing, inputs = open_input(image, [network.config for network in self.networks], name)
-        plans = zip(self.networks, inputs, self.tilings(size, spacing), strict=True)
-        streams = [
-            resize_bands(self._network_bands(network, seen, tiling), seen.size, size) for network, seen, tiling in plans
-        ]
+        tilings = self.tilings(size, spacing)
+        streams = []
+        for network, network_input, tiling in zip(self.networks, inputs, tilings, strict=True):
+            bands = self._network_bands(network, network_input, tiling)
+            streams.append(resize_bands(bands, network_input.size, size))
         for logits in zip(*streams, strict=True):
             yield self._decoder.average(logits)
 
-    def _network_bands(self, network: nn.Module, seen: NetworkInput, tiling: Tiling | None) -> Iterator[Tensor]:
-        pixels, size = pixels_per_batch(self.device), seen.size
+    def _network_bands(
+        self, network: nn.Module, network_input: NetworkInput, tiling: Tiling | None
+    ) -> Iterator[Tensor]:
+        pixels = pixels_per_batch(self.device)
+        size = network_input.size
 
         def read(start: int, stop: int) -> Tensor:
-            return torch.from_numpy(seen.slab(start, stop))
+            return torch.from_numpy(network_input.slab(start, stop))
 
         if network.config.dims < len(size):  # slice by slice
             count = images_per_batch(pixels, size[1:])
             for start in range(0, size[0], count):
                 slices = read(start, min(start + count, size[0])).unbind(1)
-                yield torch.stack([*self._batch(network, slices, [tiling] * len(slices))], dim=1)
+                yield torch.stack(list(self._batch(network, slices, [tiling] * len(slices))), dim=1)
         elif tiling is None:
             yield self._logits(network, read(0, size[0])[None])[0]
         else:
@@ -231,7 +251,9 @@ class Predictor:
     def _logits(self, network: nn.Module, batch: Tensor) -> Tensor:
         """(B, C, h, w) -> (B, num_classes, h, w) in full precision."""
         batch = channels_last(upload(batch, network.mean.device))
-        return averaged_views(network, batch, self._decoder) if self.tta else full_precision(network(batch))
+        if self.tta:
+            return averaged_views(network, batch, self._decoder)
+        return full_precision(network(batch))
 
 
 def _joined_rows(bands: Sequence[Band]) -> np.ndarray:

@@ -16,7 +16,7 @@ CHUNK = 2**22  # bytes of a file that are read at once
 
 
 def provenance_of(args: Namespace) -> dict:
-    """Everything that masks depend on: the models, each with a checksum of its files (none for a Hub id), and settings.
+    """Everything that masks depend on: the models, each with a checksum (none for a Hub id), and the settings.
 
     Tiles are left out, so that a call that ran out of memory can continue with smaller ones.
     """
@@ -31,7 +31,7 @@ def record_provenance(output: Path, provenance: dict, overwrite: bool) -> None:
     """
     try:
         said = _essence(json.loads((output / RECORD).read_text()))
-    except (FileNotFoundError, ValueError, TypeError, KeyError, AttributeError):  # there is none, or it is not ours
+    except (FileNotFoundError, ValueError, TypeError, KeyError, AttributeError):  # no record is there, or not ours
         said = None
     if said and not overwrite and said != _essence(provenance):
         raise DataError(
@@ -48,7 +48,8 @@ def complete_provenance(output: Path) -> None:
 
 
 def _record(output: Path, provenance: dict) -> None:
-    with suppress(FileNotFoundError), replaced_file(output / RECORD) as file:  # another run may do the same just now
+    # FileNotFoundError: another run may write the record at the same moment
+    with suppress(FileNotFoundError), replaced_file(output / RECORD) as file:
         file.write((json.dumps(provenance, indent=2) + "\n").encode())
 
 
@@ -58,10 +59,15 @@ def _essence(provenance: dict) -> dict:
 
 
 def _checksum(model: Path) -> str | None:
-    files = [model / name for name in MODEL_FILES] if model.is_dir() else [model] if model.is_file() else []
+    if model.is_dir():
+        files = [model / name for name in MODEL_FILES]
+    elif model.is_file():
+        files = [model]
+    else:
+        return None
     checksum = 0
     for path in files:
         with path.open("rb") as file:
             while chunk := file.read(CHUNK):
                 checksum = zlib.crc32(chunk, checksum)
-    return f"{checksum:08x}" if files else None
+    return f"{checksum:08x}"

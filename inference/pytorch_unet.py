@@ -29,8 +29,8 @@ RENAMED = {  # Pytorch-UNet's name -> ours, beside the numbers of down1... and u
     "double_conv.3.": "conv2.",
     "double_conv.4.": "norm2.",
 }
-SCALE = 0.5  # what Pytorch-UNet's scripts resize by unless told otherwise
-# what unpickling raises, beside UnpicklingError, for bytes that were never a checkpoint or are cut off
+SCALE = 0.5  # Pytorch-UNet's scripts resize by this unless told otherwise
+# errors of unpickling, beside UnpicklingError, for bytes that were never a checkpoint or are cut off
 DAMAGED: tuple[type[Exception], ...] = (RuntimeError, OSError, EOFError, ValueError, TypeError, LookupError)
 DAMAGED += (AttributeError, AssertionError, struct.error)
 
@@ -51,8 +51,10 @@ def load_pytorch_unet(path: Path, scale: float | None = None) -> UNet:
     if any("stem.conv1." in key for key in entries):
         raise ModelError(f"{path}: holds weights without a config.json; give the model folder")
     weights = {_our_name(key): value for key, value in entries.items()}
+    if scale is None:
+        scale = SCALE
     try:
-        return _from_pytorch_unet(weights, mask_values, SCALE if scale is None else scale)
+        return _from_pytorch_unet(weights, mask_values, scale)
     except ValueError as error:
         raise ModelError(f"{path}: {error}") from error
 
@@ -64,11 +66,11 @@ def _read(path: Path) -> dict:
             return load_file(path)
         entries = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        wanted = re.search(r"GLOBAL (\S+)", str(error))
-        if wanted is None:
+        code = re.search(r"GLOBAL (\S+)", str(error))
+        if code is None:
             raise ModelError(f"{path}: is damaged, or is not a PyTorch checkpoint") from error
         raise ModelError(
-            f"{path}: refused, unpickling it would run code ({wanted[1]}); save a plain state dict instead"
+            f"{path}: refused, unpickling it would run code ({code[1]}); save a plain state dict instead"
         ) from error
     except (SafetensorError, *DAMAGED) as error:  # type: ignore[misc]  # mypy knows no * here
         raise ModelError(f"{path}: is damaged, or is not a checkpoint") from error
@@ -80,21 +82,23 @@ def _read(path: Path) -> dict:
 def _our_name(key: str) -> str:
     """Name of one of Pytorch-UNet's weights in UNet; wrappers (DDP, torch.compile) leave prefixes."""
     key = re.sub(r"^(module\.|_orig_mod\.)+", "", key)
-    key = re.sub(r"^(down|up)(\d+)\.", lambda found: f"{found[1]}s.{int(found[2]) - 1}.", key)
+    key = re.sub(r"^(down|up)(\d+)\.", lambda match: f"{match[1]}s.{int(match[2]) - 1}.", key)
     for theirs, ours in RENAMED.items():
         key = key.replace(theirs, ours)
     return key
 
 
 def _from_pytorch_unet(weights: dict[str, Tensor], mask_values: object, scale: float) -> UNet:
-    """UNet from weights under our names; the shapes tell the architecture. ValueError for what is no such network."""
-    strange = [name for name, value in weights.items() if not isinstance(value, Tensor)]
-    if strange:
-        raise ValueError(f"holds {strange[0]!r}, which is not a weight; expected a state dict and mask_values")
-    if any(name not in weights or weights[name].ndim != 4 for name in ("stem.conv1.weight", "head.conv.weight")):
-        raise ValueError("is not a Pytorch-UNet checkpoint: it lacks inc.double_conv.0.weight or outc.conv.weight")
-    for name in [name for name in weights if re.search(r"conv[12]\.bias$", name)]:
-        # before version 3 convolutions had a bias, which batch norm subtracts again: its mean can hold it
+    """UNet from weights under our names; the shapes tell the architecture. ValueError if they are no such network."""
+    for name, value in weights.items():
+        if not isinstance(value, Tensor):
+            raise ValueError(f"holds {name!r}, which is not a weight; expected a state dict and mask_values")
+    for name in ("stem.conv1.weight", "head.conv.weight"):
+        if name not in weights or weights[name].ndim != 4:
+            raise ValueError("is not a Pytorch-UNet checkpoint: it lacks inc.double_conv.0.weight or outc.conv.weight")
+    # before version 3 convolutions had a bias, which batch norm subtracts again: its mean can hold it
+    biases = [name for name in weights if re.search(r"conv[12]\.bias$", name)]
+    for name in biases:
         mean = re.sub(r"conv([12])\.bias$", r"norm\1.running_mean", name)
         if mean in weights:
             weights[mean] = weights[mean] - weights.pop(name)
@@ -105,12 +109,13 @@ def _from_pytorch_unet(weights: dict[str, Tensor], mask_values: object, scale: f
 
     base_channels, in_channels = weights["stem.conv1.weight"].shape[:2]
     num_classes = len(weights["head.conv.weight"])
+    levels = {name.split(".")[1] for name in weights if name.startswith("downs.")}
     model = UNet(
         UNetConfig(
             in_channels=in_channels,
             num_classes=num_classes,
             base_channels=base_channels,
-            depth=len({name.split(".")[1] for name in weights if name.startswith("downs.")}),
+            depth=len(levels),
             upsample="transpose" if "ups.0.up.weight" in weights else "bilinear_aligned",
             preprocess=Preprocess(
                 scale=scale,
@@ -122,34 +127,53 @@ def _from_pytorch_unet(weights: dict[str, Tensor], mask_values: object, scale: f
         )
     )
     expected = model.state_dict()
-    missing, unknown = expected.keys() - weights.keys(), weights.keys() - expected.keys()
-    wrong = {name for name in expected.keys() & weights.keys() if expected[name].shape != weights[name].shape}
-    for what, names in (("lacks", missing), ("has unknown", unknown), ("has other shapes in", wrong)):
+    missing = expected.keys() - weights.keys()
+    unknown = weights.keys() - expected.keys()
+    common = expected.keys() & weights.keys()
+    misshapen = {name for name in common if expected[name].shape != weights[name].shape}
+    for problem, names in (("lacks", missing), ("has unknown", unknown), ("has other shapes in", misshapen)):
         if names:
-            raise ValueError(f"is not a Pytorch-UNet checkpoint: it {what} {', '.join(sorted(names)[:3])} (our names)")
+            examples = ", ".join(sorted(names)[:3])
+            raise ValueError(f"is not a Pytorch-UNet checkpoint: it {problem} {examples} (our names)")
     model.load_state_dict(weights)
     return model.eval()
 
 
 def _class_values(mask_values: object, num_classes: int) -> tuple[MaskValue, ...]:
-    """The mask value of each class from Pytorch-UNet's `mask_values`: numbers, or colours as lists.
+    """The mask value of each class from Pytorch-UNet's `mask_values`: numbers, or colors as lists.
 
     Without them the classes are written 0, 1, ...; classes beyond them, which no mask of the training held, get
     values that are still free.
     """
-    given: list[Any] = list(range(num_classes)) if mask_values is None else []
-    if isinstance(mask_values, list):
-        given = mask_values
-    coloured = bool(given) and isinstance(given[0], list)
+    entries: list[Any] = []
+    if mask_values is None:
+        entries = list(range(num_classes))
+    elif isinstance(mask_values, list):
+        entries = mask_values
+    are_colors = bool(entries) and isinstance(entries[0], list)
     try:
-        # alpha is dropped, as wherever masks are read
-        values: list[Any] = [tuple(map(int, value[:3])) if coloured else int(value) for value in given][:num_classes]
+        values = [_mask_value(entry, are_colors) for entry in entries][:num_classes]
     except (TypeError, ValueError):
         values = []
-    numbers: list[int] = [number for value in values for number in (value if coloured else [value])]
-    distinct = len(set(values)) == len(values) > 0 and all(len(value) == 3 for value in values if coloured)
-    if not distinct or not 0 <= min(numbers) <= max(numbers) <= (255 if coloured else 65535):
+    if not _are_mask_values(values, are_colors):
         raise ValueError(f"its mask_values {mask_values!r} are neither numbers nor colours, one for each class")
-    candidates = ((level,) * 3 if coloured else level for level in range(256))
-    free = [value for value in candidates if value not in values]
-    return (*values, *free[: num_classes - len(values)])
+    for level in range(256):
+        value = (level, level, level) if are_colors else level
+        if len(values) < num_classes and value not in values:
+            values.append(value)
+    return tuple(values)
+
+
+def _mask_value(entry: Any, is_color: bool) -> Any:
+    if is_color:
+        return tuple(map(int, entry[:3]))  # alpha is dropped, as wherever masks are read
+    return int(entry)
+
+
+def _are_mask_values(values: list[Any], are_colors: bool) -> bool:
+    """Whether there are values, all of them distinct and within the range of a mask's pixels."""
+    if not values or len(set(values)) != len(values):
+        return False
+    if are_colors:
+        return all(len(color) == 3 and min(color) >= 0 and max(color) <= 255 for color in values)
+    return all(0 <= value <= 65535 for value in values)

@@ -17,16 +17,17 @@ from data_utils.loading.volume_input import SliceInput, VolumeInput
 from runtime.errors import ImageError
 from unet.config import UNetConfig
 
-NetworkInput = ImageInput | VolumeInput | SliceInput  # which read a slab of the network's input
+NetworkInput = ImageInput | VolumeInput | SliceInput  # each reads a slab of the network's input
 Size = tuple[int, ...]  # (H, W) or (D, H, W)
-Spacing = tuple[float, ...] | None  # (z, y, x) in mm of volumes
+Spacing = tuple[float, ...] | None  # (z, y, x) in mm; None for images
 
 
 class NetworkInputs(NamedTuple):
     """The inputs of a predictor's networks, made from one image.
 
-    tensors: (C, h, w) for each network; size: (H, W) of the image itself; pixels: (h, w, C) as they were decoded for
-    the first network, where that is asked for.
+    tensors: (C, h, w) for each network.
+    size: (H, W) of the image itself.
+    pixels: (h, w, C), decoded for the first network; None unless asked for.
     """
 
     tensors: list[Tensor]
@@ -59,19 +60,22 @@ def read_inputs(
         detail = (preprocess.draft, preprocess.image_size, preprocess.scale)
         if detail not in decoded:
             decoded[detail] = ArrayRegions(*decode_image(image, name, page, draft_for=preprocess))
-        seen = ImageInput(decoded[detail], preprocess, config.in_channels, name)
-        tensors.append(torch.tensor(seen.whole()))
+        network_input = ImageInput(decoded[detail], preprocess, config.in_channels, name)
+        tensors.append(torch.tensor(network_input.whole()))
     first = next(iter(decoded.values()))
     return NetworkInputs(tensors, first.size, first.array if keep_pixels else None)
 
 
 def input_size(config: UNetConfig, size: Size, spacing: Spacing = None) -> Size:
-    """(h, w) at which a network sees an image of `size` (H, W); (d, h, w) of a volume of `size` (D, H, W)."""
+    """The (h, w) at which a network sees an image of `size` (H, W), or (d, h, w) for a volume of `size` (D, H, W)."""
     preprocess = config.preprocess
     if spacing is None:
         return preprocess.target_size(*size)
     resampled = preprocess.resampled_size(size, spacing)
-    return resampled if config.dims == 3 else (resampled[0], *preprocess.target_size(*resampled[1:]))
+    if config.dims == 3:
+        return resampled
+    depth, height, width = resampled
+    return (depth, *preprocess.target_size(height, width))
 
 
 def open_input(
@@ -83,7 +87,8 @@ def open_input(
     voxels, header = read_volume(image, name)
     inputs: list[NetworkInput] = []
     for config in configs:
-        if config.dims == 3 and header.channels != config.in_channels:  # a scan that lacks some is none of a grey photo
+        # a grey photo can stand for one in color, but a scan that lacks channels is no such photo
+        if config.dims == 3 and header.channels != config.in_channels:
             raise ImageError(f"{name}: has {header.channels} channels, the model takes {config.in_channels}")
         volume = VolumeInput(voxels, header, config.preprocess, config.in_channels, name)
         inputs.append(SliceInput(volume) if config.dims == 2 else volume)

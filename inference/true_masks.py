@@ -9,9 +9,9 @@ from runtime.errors import DataError
 
 
 class TrueMasks:
-    """True masks by stem; the pages of a TIFF have theirs in files of their own or in a TIFF of as many pages.
+    """True masks by stem; the pages of a TIFF have their masks in files of their own or in a TIFF of as many pages.
 
-    Their suffix is detected, as for training, if it is None.
+    A suffix of None is detected as for training.
     """
 
     def __init__(self, files: Mapping[Path, Path], suffix: str | None, stems: Iterable[Path]) -> None:
@@ -21,15 +21,15 @@ class TrueMasks:
         self.suffix = suffix or ""
         self.missing: list[str] = []
 
-    def find(self, stem: Path, of_page: Path, number: int, pages: int) -> tuple[Path, int] | None:
-        wanted = of_page.with_name(of_page.name + self.suffix)
-        if wanted in self.files:
-            return self.files[wanted], 0
+    def find(self, stem: Path, page_stem: Path, number: int, pages: int) -> tuple[Path, int] | None:
+        mask_stem = page_stem.with_name(page_stem.name + self.suffix)
+        if mask_stem in self.files:
+            return self.files[mask_stem], 0
         stack = self.files.get(stem.with_name(stem.name + self.suffix))
         if stack is None or not is_tiff(stack):
-            self.missing.append(str(wanted))
+            self.missing.append(str(mask_stem))
             return None
-        have = [index for index, _ in tiff_pages(stack)]
-        if len(have) != pages:
-            raise DataError(f"{stack}: has {len(have)} pages, the image {pages}")
-        return stack, have[number]
+        page_numbers = [index for index, _ in tiff_pages(stack)]
+        if len(page_numbers) != pages:
+            raise DataError(f"{stack}: has {len(page_numbers)} pages, the image {pages}")
+        return stack, page_numbers[number]

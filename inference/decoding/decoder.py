@@ -15,7 +15,7 @@ from tasks.task import Task
 class Band(NamedTuple):
     """A part of a prediction: the next rows of an image, or slices of a volume.
 
-    rows: (n, W) or (n, H, W); None where what was read so far settles no row.
+    rows: (n, W) or (n, H, W); None where the logits read so far settle no row.
     probabilities: (outputs, n, W) or (outputs, n, H, W) of the rows that were read; None unless asked for.
     """
 
@@ -27,7 +27,7 @@ class Decoder(ABC):
     """Reads the prediction of one image or volume from its logits, which come in bands from top to bottom.
 
     A task whose pixels stand alone decodes each by itself: it says how by `decode`. Others keep what they need of the
-    bands in `add`, and return what is left in `finish`.
+    bands in `add`, and return the rest in `finish`.
 
     Attributes:
         dtype: NumPy's name of the type of predictions.
@@ -40,11 +40,11 @@ class Decoder(ABC):
 
     @abstractmethod
     def decode(self, logits: Tensor, dim: int = 0) -> Tensor:
-        """The prediction of each pixel from its logits along axis `dim`, which goes; on their device."""
+        """The prediction of each pixel from its logits along axis `dim`, which is dropped; on their device."""
 
     @abstractmethod
     def probabilities(self, logits: Tensor, dim: int = 0) -> Tensor:
-        """What is averaged over networks and views, and written where it is asked for; of the shape of the logits."""
+        """Probabilities in the shape of the logits; they are averaged over networks and views, and may be written."""
 
     @abstractmethod
     def logits_of(self, probabilities: Tensor, dim: int = 0) -> Tensor:
@@ -54,21 +54,23 @@ class Decoder(ABC):
         """Logits whose probabilities are the mean of those of each."""
         if len(logits) == 1:
             return logits[0]
-        # an ONNX file's are on the CPU, whatever computes the others
-        device = next((view.device for view in logits if not view.is_cpu), logits[0].device)
+        # logits of an ONNX file are on the CPU, whatever computes the others
+        devices = [view.device for view in logits if not view.is_cpu]
+        device = devices[0] if devices else logits[0].device
         views = [view if view.device == device else upload(view, device) for view in logits]
         mean = sum(self.probabilities(view, dim) for view in views) / len(views)
         return self.logits_of(mean, dim)
 
     def add(self, logits: Tensor, *, probabilities: bool) -> Band:
-        """Read the next band of logits (outputs, n, W), of volumes (outputs, n, H, W). The host waits once for all."""
-        wanted = [self.decode(logits).to(getattr(torch, self.dtype))]
+        """Read the next band of logits, (outputs, n, W) or (outputs, n, H, W). The host waits once for all."""
+        answers = [self.decode(logits).to(getattr(torch, self.dtype))]
         if probabilities:
-            wanted.append(self.probabilities(logits))
-        return Band(*(tensor.numpy() for tensor in download(wanted)))
+            answers.append(self.probabilities(logits))
+        arrays = [tensor.numpy() for tensor in download(answers)]
+        return Band(*arrays)
 
     def finish(self) -> Band | None:
-        """What is left when all bands were read."""
+        """The rest of the prediction, when all bands were read."""
         return None
 
     def read(self, bands: Iterable[Tensor], *, probabilities: bool) -> Iterator[Band]:

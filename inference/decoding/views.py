@@ -14,12 +14,15 @@ def averaged_views(network: nn.Module, batch: Tensor, decoder: Decoder) -> Tenso
     They are the eight flips and quarter turns of images, or the eight mirrorings of volumes; or two, the batch as it is
     and mirrored left-right.
     """
+    turns: list[tuple[int, tuple[int, ...]]] = []  # the number of quarter turns, and the axes to mirror
     if not network.config.preprocess.turned:
-        turns: list[tuple[int, tuple[int, ...]]] = [(0, ()), (0, (batch.ndim - 1,))]
+        turns += [(0, ()), (0, (batch.ndim - 1,))]
     elif batch.ndim == 4:
-        turns = [(count, axes) for count in range(4) for axes in ((), (3,))]
-    else:  # whose axes may have other spacings
-        turns = [(0, axes) for count in range(4) for axes in combinations((2, 3, 4), count)]
+        for turn in range(4):
+            turns += [(turn, ()), (turn, (3,))]
+    else:  # a volume is only mirrored: its axes may differ in spacing
+        for count in range(4):
+            turns += [(0, axes) for axes in combinations((2, 3, 4), count)]
     views = [
         full_precision(network(batch.rot90(turn, (2, 3)).flip(axes)).flip(axes).rot90(-turn, (2, 3)))
         for turn, axes in turns

@@ -13,8 +13,8 @@ from runtime.files import replaced_path
 from unet.model import UNet
 
 OPSET = 17
-TOLERANCE = 1e-4  # between the logits of torch and onnxruntime, relative where they are larger than 1
-CHECKED = {  # batch and sides, by the number of axes
+TOLERANCE = 1e-4  # difference between the logits of torch and onnxruntime, relative where they are larger than 1
+CHECKED = {  # number of axes -> batch size and sides
     2: ((1, 1, 1), (2, 37, 53), (1, 64, 64), (1, 101, 8), (3, 23, 130)),
     3: ((1, 1, 1, 1), (2, 9, 19, 26), (1, 16, 32, 32), (1, 33, 8, 21), (3, 3, 23, 40)),
 }
@@ -42,7 +42,9 @@ class _AnySize(nn.Module):
                 padded = (side + least - 1) // least * least
             border = torch.arange(padded).clamp(max=side - 1)
             images = images.index_select(2 + axis, border)
-        return self.model(images)[(..., *map(slice, size))]
+        logits = self.model(images)
+        window = [slice(side) for side in size]
+        return logits[(..., *window)]
 
 
 def export(model: UNet, path: Path) -> None:
@@ -53,13 +55,17 @@ def export(model: UNet, path: Path) -> None:
     """
     onnx = import_onnx("onnx")
     model = model.cpu().float().eval()
-    *sides, last = (2 * d - 1 for d in model.config.divisors)  # odd at every level: all of the padding is traced
-    example = torch.zeros(2, model.config.in_channels, *sides, last + 2 * model.config.divisors[-1])
+    # sides that are odd at every level: all of the padding is traced
+    sides = [2 * divisor - 1 for divisor in model.config.divisors]
+    sides[-1] += 2 * model.config.divisors[-1]
+    example = torch.zeros(2, model.config.in_channels, *sides)
     names = ("depth", "height", "width")[-model.config.dims :]
-    sizes = {0: "batch", **dict(enumerate(names, start=2))}
+    sizes = {0: "batch"}
+    for axis, name in enumerate(names, start=2):
+        sizes[axis] = name
     with replaced_path(path) as temporary:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of tracing, whose results are checked below
+            warnings.simplefilter("ignore")  # tracing warns, but its results are checked below
             torch.onnx.export(
                 _AnySize(model).eval(),
                 (example,),

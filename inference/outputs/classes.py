@@ -14,8 +14,10 @@ class ClassEncoder(MaskEncoder):
     """The mask value of each class."""
 
     def __init__(self, class_map: ClassMap) -> None:
-        self.class_map, self.reader = class_map, ClassReader(class_map)
-        self.names, self.colors = class_map.names, class_colors(class_map.values)
+        self.class_map = class_map
+        self.reader = ClassReader(class_map)
+        self.names = class_map.names
+        self.colors = class_colors(class_map.values)
 
     @classmethod
     def of_model(cls, config: UNetConfig) -> "ClassEncoder":

@@ -9,7 +9,8 @@ from runtime.errors import DataError
 
 def check_disk(output: Path, needed: int) -> None:
     """DataError where `output` cannot be a folder that takes files, or its disk has less than `needed` bytes free."""
-    folder = next(parent for parent in [output.resolve(), *output.resolve().parents] if parent.exists())
+    resolved = output.resolve()
+    folder = next(parent for parent in [resolved, *resolved.parents] if parent.exists())
     if not folder.is_dir():
         raise DataError(f"--output {output}: {folder} is not a folder")
     free = shutil.disk_usage(folder).free

@@ -18,7 +18,7 @@ class MaskEncoder(ABC):
 
     Attributes:
         reader: reads such masks, and true ones.
-        names: of what the colors stand for.
+        names: what the colors stand for.
         colors: (N, 3) uint8, one for each name.
     """
 
@@ -29,11 +29,11 @@ class MaskEncoder(ABC):
     @classmethod
     @abstractmethod
     def of_model(cls, config: UNetConfig) -> MaskEncoder:
-        """As the config.json of a model says."""
+        """The encoder that the config.json of a model calls for."""
 
     @abstractmethod
     def encode(self, rows: np.ndarray) -> np.ndarray:
-        """A prediction (H, W) or (D, H, W) -> mask values, of colors with a last axis of 3."""
+        """A prediction (H, W) or (D, H, W) -> mask values; colors have a last axis of 3."""
 
     @abstractmethod
     def check_volume(self, name: str) -> None:

@@ -20,12 +20,12 @@ from runtime.files import replaced_file
 from runtime.parallel import AHEAD, map_ahead
 from tasks.task import Task
 
-SAMPLED_ROWS = 64  # of a large image, by which the brightness of its overlay is chosen
+SAMPLED_ROWS = 64  # rows of a large image by which the brightness of its overlay is chosen
 ReadRows = Callable[[int, int], np.ndarray]  # rows [top, bottom) of a picture
 
 
 class RowSink(Protocol):
-    """What else takes the rows of a prediction as they are written."""
+    """An object that takes the rows of a prediction too, as they are written."""
 
     def add(self, mask: np.ndarray) -> None:
         """Take the next rows, (n, W)."""
@@ -65,20 +65,22 @@ class ImageWriter:
         self, job: ImageJob, size: tuple[int, int], image: Regions | None, sink: RowSink | None
     ) -> Iterator["OutputFiles"]:
         """The files of an image, which come into being together, the first one last."""
-        shown = _bright_rows(image, job.name) if image and OVERLAY in self.extensions else None
+        shown = None
+        if image and OVERLAY in self.extensions:
+            shown = _bright_rows(image, job.name)
         with ExitStack() as stack:
-            files = {
-                extension: stack.enter_context(replaced_file(job.file(extension))) for extension in self.extensions
-            }
-            yield OutputFiles(
-                self.encoder,
-                new_decoder(self.task),
-                stack.enter_context(PngWriter(files[MASK], size, MASK_LEVEL)),
-                stack.enter_context(PngWriter(files[OVERLAY], size, OVERLAY_LEVEL)) if shown else None,
-                NpyWriter(files[PROBABILITIES], (self.task.outputs, *size)) if PROBABILITIES in files else None,
-                shown,
-                sink,
-            )
+            files = {}
+            for extension in self.extensions:
+                files[extension] = stack.enter_context(replaced_file(job.file(extension)))
+            decoder = new_decoder(self.task)
+            mask = stack.enter_context(PngWriter(files[MASK], size, MASK_LEVEL))
+            overlay = None
+            if shown:
+                overlay = stack.enter_context(PngWriter(files[OVERLAY], size, OVERLAY_LEVEL))
+            probabilities = None
+            if PROBABILITIES in files:
+                probabilities = NpyWriter(files[PROBABILITIES], (self.task.outputs, *size))
+            yield OutputFiles(self.encoder, decoder, mask, overlay, probabilities, shown, sink)
 
 
 class OutputFiles:
@@ -94,9 +96,13 @@ class OutputFiles:
         shown: ReadRows | None,
         sink: RowSink | None,
     ) -> None:
-        self.encoder, self.decoder = encoder, decoder
-        self.mask, self.overlay, self.probabilities = mask, overlay, probabilities
-        self.shown, self.sink = shown, sink
+        self.encoder = encoder
+        self.decoder = decoder
+        self.mask = mask
+        self.overlay = overlay
+        self.probabilities = probabilities
+        self.shown = shown
+        self.sink = sink
         self._top = 0
 
     def write(self, logits: Tensor) -> None:
@@ -104,7 +110,7 @@ class OutputFiles:
         self._append(self.decoder.add(logits, probabilities=self.probabilities is not None))
 
     def finish(self) -> None:
-        """Append what is left when all logits were read."""
+        """Append the rest, when all logits were read."""
         band = self.decoder.finish()
         if band is not None:
             self._append(band)
@@ -114,7 +120,8 @@ class OutputFiles:
             self.probabilities.write(band.probabilities)
         if band.rows is None:
             return
-        top, self._top = self._top, self._top + len(band.rows)
+        top = self._top
+        self._top += len(band.rows)
         self.mask.write(self.encoder.encode(band.rows))
         if self.overlay and self.shown:
             self.overlay.write(self.encoder.overlay(self.shown(top, self._top), band.rows))
@@ -123,7 +130,7 @@ class OutputFiles:
 
 
 def _bright_rows(regions: Regions, name: str) -> ReadRows:
-    """What gives rows of an image as uint8 (n, W, 3), all of them equally bright."""
+    """A function that gives rows of an image as uint8 (n, W, 3), all of them equally bright."""
 
     def read(top: int, bottom: int) -> np.ndarray:
         return read_image(regions.read(top, bottom), name)

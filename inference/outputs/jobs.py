@@ -8,7 +8,10 @@ from typing import ClassVar
 
 from data_utils.image_io.formats import VolumeFile
 
-MASK, OVERLAY, PROBABILITIES = ".png", ".overlay.png", ".npy"  # extensions of outputs
+# extensions of outputs
+MASK = ".png"
+OVERLAY = ".overlay.png"
+PROBABILITIES = ".npy"
 LEGEND = f"legend{OVERLAY}"
 
 
@@ -17,11 +20,11 @@ class Job(ABC):
     """An input and the files of its prediction.
 
     Args:
-        image: its file, of several the first.
+        image: its file, or the first one of several.
         size: (H, W) or (D, H, W); None if the header cannot be read, which the job then reports.
         output: the path of its outputs without extension.
         truth: file and page of its true mask, if there is one.
-        spacing: of volumes (z, y, x) in mm.
+        spacing: (z, y, x) in mm; only volumes have one.
 
     Attributes:
         extensions: what stands for the extension of an output here.
@@ -54,7 +57,9 @@ class Job(ABC):
     @property
     def pixels(self) -> int:
         """Its number of pixels or voxels."""
-        return math.prod(self.size) if self.size else 0
+        if not self.size:
+            return 0
+        return math.prod(self.size)
 
     def file(self, extension: str) -> Path:
         """One of its outputs."""
@@ -73,7 +78,9 @@ class ImageJob(Job):
 
     @property
     def name(self) -> str:
-        return f"{self.image} page {self.page + 1}" if self.page else str(self.image)
+        if self.page == 0:
+            return str(self.image)
+        return f"{self.image} page {self.page + 1}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +90,7 @@ class VolumeJob(Job):
     volume: VolumeFile
 
     extensions: ClassVar[dict[str, str]] = {MASK: ".nii.gz", PROBABILITIES: ".probabilities.nii.gz"}
-    disk_copies = 2  # probabilities are written as they are first
+    disk_copies = 2  # probabilities are first written as they are, then compressed
     smaller_tile = 64
     shares_batches = False
 

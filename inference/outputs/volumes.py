@@ -1,4 +1,4 @@
-"""Writing the prediction of a volume: mask and probabilities as NIfTI on the volume's own grid, a page of slices."""
+"""Writing the prediction of a volume: mask and probabilities as NIfTI on the volume's own grid, a picture of slices."""
 
 from collections.abc import Iterable
 from contextlib import ExitStack
@@ -34,22 +34,29 @@ class VolumeWriter:
         self.encoder.check_volume(job.name)
         decoder = new_decoder(self.task)
         job.output.parent.mkdir(parents=True, exist_ok=True)
-        mask, bottom, read = np.empty(size, decoder.dtype), 0, 0
+        mask = np.empty(size, decoder.dtype)
+        # slices of the mask and of the probabilities that are filled so far
+        mask_stop = 0
+        probabilities_stop = 0
         with ExitStack() as stack:
-            files = {name: stack.enter_context(replaced_file(job.file(name))) for name in self.extensions}
-            kept: np.ndarray | None = None
+            files = {}
+            for extension in self.extensions:
+                files[extension] = stack.enter_context(replaced_file(job.file(extension)))
+            probabilities: np.ndarray | None = None
             if PROBABILITIES in files:
                 scratch = stack.enter_context(TemporaryFile(dir=job.output.parent))
-                kept = np.memmap(scratch, np.float32, "w+", shape=(self.task.outputs, *size))
-            for band in decoder.read(bands, probabilities=kept is not None):
+                probabilities = np.memmap(scratch, np.float32, "w+", shape=(self.task.outputs, *size))
+            for band in decoder.read(bands, probabilities=probabilities is not None):
                 if band.rows is not None:
-                    top, bottom = bottom, bottom + len(band.rows)
-                    mask[top:bottom] = band.rows
-                if kept is not None and band.probabilities is not None:
-                    first, read = read, read + band.probabilities.shape[1]
-                    kept[:, first:read] = band.probabilities
-            if kept is not None:
-                write_volume(files[PROBABILITIES], kept, job.volume)
+                    start = mask_stop
+                    mask_stop += len(band.rows)
+                    mask[start:mask_stop] = band.rows
+                if probabilities is not None and band.probabilities is not None:
+                    start = probabilities_stop
+                    probabilities_stop += band.probabilities.shape[1]
+                    probabilities[:, start:probabilities_stop] = band.probabilities
+            if probabilities is not None:
+                write_volume(files[PROBABILITIES], probabilities, job.volume)
             if OVERLAY in files:
                 voxels, header = read_volume(job.volume, job.name)
                 page = volume_page(voxels, self.encoder.shades(mask), self.encoder.colors, header.spacing)

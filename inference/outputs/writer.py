@@ -1,4 +1,4 @@
-"""What a call of prediction writes, of images and of volumes."""
+"""The files that a call of prediction writes for images and volumes."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +16,9 @@ class PredictionWriter:
     """Which files are written, and how.
 
     Args:
-        extensions: of the files to write; the first one, the mask, is finished last.
-        overwrite: whether to do again what is there.
-        boundary: whether scores are of boundaries too.
+        extensions: those of the files to write; the first file, the mask, is finished last.
+        overwrite: whether to write files again that are there.
+        boundary: whether boundaries are scored too.
     """
 
     encoder: MaskEncoder

@@ -8,12 +8,12 @@ import numpy as np
 from tasks.confusion import mean_of_present, ratios
 from unet.config import IGNORE_INDEX
 
-DILATION_RATIO = 0.02  # of the diagonal: how wide the boundary is whose IoU is computed (Cheng et al.)
+DILATION_RATIO = 0.02  # width of the boundary whose IoU is computed, as a share of the diagonal (Cheng et al.)
 PERCENTILE = 95
 
 
 class BoundaryScores(NamedTuple):
-    """The boundaries of one image, of each class.
+    """The boundaries of one image, class by class.
 
     hits, union: (num_classes,) int64, pixels that the boundaries of truth and prediction share, and have together.
     distances: (num_classes,) float64 Hausdorff distance in pixels, NaN where truth or prediction lacks the class.
@@ -26,12 +26,12 @@ class BoundaryScores(NamedTuple):
     missed: np.ndarray
 
     def to_json(self) -> dict[str, list[float | None]]:
-        """Of each class: the scores, None where there is none."""
+        """The scores of each class, None where there is none."""
         return {"boundary_iou": ratios(self.hits, self.union), "hd95": numbers(self.distances)}
 
 
 def boundary_scores(pred: np.ndarray, truth: np.ndarray, num_classes: int) -> BoundaryScores:
-    """Of class indices (H, W); pixels that the truth ignores belong to no class.
+    """The scores of class indices (H, W); pixels that the truth ignores belong to no class.
 
     Boundary IoU: Cheng et al., Boundary IoU: Improving Object-Centric Image Segmentation Evaluation (CVPR 2021); a
     boundary is as wide as 2% of the image's diagonal, and the image ends where a class does. Hausdorff distance: the
@@ -41,19 +41,21 @@ def boundary_scores(pred: np.ndarray, truth: np.ndarray, num_classes: int) -> Bo
 
     width = max(1, round(DILATION_RATIO * float(np.hypot(*truth.shape))))
     pred = np.where(truth == IGNORE_INDEX, IGNORE_INDEX, pred)
-    boxes = [find_objects(mask.astype(np.int32) + 1, max_label=num_classes) for mask in (truth, pred)]
+    true_boxes = find_objects(truth.astype(np.int32) + 1, max_label=num_classes)
+    pred_boxes = find_objects(pred.astype(np.int32) + 1, max_label=num_classes)
     result = BoundaryScores(
         np.zeros(num_classes, np.int64),
         np.zeros(num_classes, np.int64),
         np.full(num_classes, np.nan),
         np.zeros(num_classes, bool),
     )
-    for index, found in enumerate(zip(*boxes, strict=True)):
-        present = [box for box in found if box is not None]
+    for index, boxes in enumerate(zip(true_boxes, pred_boxes, strict=True)):
+        present = [box for box in boxes if box is not None]
         if not present:
             continue
-        box = tuple(slice(min(s.start for s in axis), max(s.stop for s in axis)) for axis in zip(*present, strict=True))
-        true, predicted = (np.pad(mask[box] == index, 1) for mask in (truth, pred))
+        box = enclosing_box(present)
+        true = np.pad(truth[box] == index, 1)
+        predicted = np.pad(pred[box] == index, 1)
         result.hits[index], result.union[index] = _boundary_overlap(true, predicted, width)
         if len(present) == 2:
             result.distances[index] = _hausdorff(true, predicted)
@@ -62,19 +64,28 @@ def boundary_scores(pred: np.ndarray, truth: np.ndarray, num_classes: int) -> Bo
     return result
 
 
+def enclosing_box(boxes: Sequence[tuple[slice, ...]]) -> tuple[slice, ...]:
+    """The smallest box that holds all of `boxes`, each of which has a slice for every axis."""
+    sides = []
+    for slices in zip(*boxes, strict=True):
+        start = min(side.start for side in slices)
+        stop = max(side.stop for side in slices)
+        sides.append(slice(start, stop))
+    return tuple(sides)
+
+
 def _boundary_overlap(true: np.ndarray, predicted: np.ndarray, width: int) -> tuple[int, int]:
     """Pixels that both boundaries of masks (H, W) share, and have together; outside of the masks there is nothing."""
     from scipy.ndimage import distance_transform_cdt
 
-    # within `width` erosions by 3 x 3 pixels
-    of_true, of_pred = (
-        mask & (distance_transform_cdt(mask, metric="chessboard") <= width) for mask in (true, predicted)
-    )
+    # a boundary is what `width` erosions by 3 x 3 pixels take away
+    of_true = true & (distance_transform_cdt(true, metric="chessboard") <= width)
+    of_pred = predicted & (distance_transform_cdt(predicted, metric="chessboard") <= width)
     return int((of_true & of_pred).sum()), int((of_true | of_pred).sum())
 
 
 def _hausdorff(true: np.ndarray, predicted: np.ndarray) -> float:
-    """In pixels, between the outermost pixels of two masks (H, W) that are not empty and do not touch the border."""
+    """The distance in pixels between the edges of two masks (H, W) that are not empty and do not touch the border."""
     from scipy.ndimage import binary_erosion, distance_transform_edt
 
     edges = [mask & ~binary_erosion(mask) for mask in (true, predicted)]
@@ -83,14 +94,16 @@ def _hausdorff(true: np.ndarray, predicted: np.ndarray) -> float:
 
 
 def boundary_report(scores: Sequence[BoundaryScores]) -> dict[str, Any]:
-    """Of all images, as JSON: boundary IoU from the summed pixels of each class, mean distance of those that have one.
+    """The report of all images as JSON: boundary IoU from the summed pixels of each class, mean of the distances.
 
     `hd95_images` counts the images with a distance, `hd95_missed` those where truth or prediction alone has the class.
     """
-    hits, union = (np.sum([getattr(score, name) for score in scores], axis=0) for name in ("hits", "union"))
+    hits = np.sum([score.hits for score in scores], axis=0)
+    union = np.sum([score.union for score in scores], axis=0)
     distances = np.array([score.distances for score in scores])
     counts = np.isfinite(distances).sum(axis=0)
-    iou, hd95 = ratios(hits, union), ratios(np.nansum(distances, axis=0), counts)
+    iou = ratios(hits, union)
+    hd95 = ratios(np.nansum(distances, axis=0), counts)
     return {
         "mean_boundary_iou": mean_of_present(iou),
         "mean_hd95": mean_of_present(hd95),
@@ -102,5 +115,5 @@ def boundary_report(scores: Sequence[BoundaryScores]) -> dict[str, Any]:
 
 
 def numbers(values: np.ndarray) -> list[float | None]:
-    """Of values (N,); None for NaN."""
+    """Values (N,) as numbers of JSON, with None for NaN."""
     return [value if np.isfinite(value) else None for value in values.tolist()]

@@ -19,7 +19,7 @@ from runtime.errors import DataError
 from tasks.target import Target
 from tasks.task import Scores, Task
 
-SCORED_ROWS = 256  # of a written mask that are read at once
+SCORED_ROWS = 256  # rows of a written mask that are read at once
 
 
 class ScoreError(DataError):
@@ -34,7 +34,10 @@ class ImageScore(NamedTuple):
 
     def to_json(self, name: str) -> dict[str, Any]:
         """What metrics.json says of this image."""
-        return {"image": name} | self.scores.brief() | (self.boundary.to_json() if self.boundary else {})
+        result: dict[str, Any] = {"image": name} | self.scores.brief()
+        if self.boundary:
+            result |= self.boundary.to_json()
+        return result
 
 
 class MaskRows(NamedTuple):
@@ -62,17 +65,18 @@ class MaskRows(NamedTuple):
 def open_mask_rows(path: Path, page: int, reader: MaskReader) -> Iterator[MaskRows]:
     """A mask file, of which a window is read at a time where its format allows it."""
     with open_regions(path, page) as regions:
-        yield MaskRows(
-            path,
-            regions.size,
-            lambda top, bottom: reader.of_mask(read_mask(regions.read(top, bottom), str(path)), str(path)),
-        )
+
+        def read(top: int, bottom: int) -> Target:
+            rows = read_mask(regions.read(top, bottom), str(path))
+            return reader.of_mask(rows, str(path))
+
+        yield MaskRows(path, regions.size, read)
 
 
 class TruthScorer:
     """Counts predicted rows against the true mask, as they come; the first problem with it ends the counting.
 
-    Of a prediction that has another size than the true mask, the pixel under the centre of each true one counts.
+    If prediction and true mask differ in size, the predicted pixel under the center of each true one counts.
 
     Args:
         size: (H, W) of the prediction.
@@ -89,19 +93,23 @@ class TruthScorer:
         *,
         boundary: bool = False,
     ) -> None:
-        self.task, self.scores = task, task.new_scores(1)
-        self.truth, self.problem = truth, problem
-        self._top = 0  # of the next rows of the prediction
+        self.task = task
+        self.scores = task.new_scores(1)
+        self.truth = truth
+        self.problem = problem
+        self._top = 0  # where the next rows of the prediction lie
         if truth is not None:
             self._rows, self._columns = (nearest(want, have) for want, have in zip(truth.size, size, strict=True))
-        self._kept: list[tuple[np.ndarray, np.ndarray]] | None = [] if boundary else None
+        # predicted and true rows, where the boundaries are scored
+        self._mask_rows: list[tuple[np.ndarray, np.ndarray]] | None = [] if boundary else None
 
     def add(self, mask: np.ndarray) -> None:
         """Count the next rows of a prediction, (n, W)."""
-        top, self._top = self._top, self._top + len(mask)
+        top = self._top
+        self._top += len(mask)
         if self.truth is None or self.problem is not None:
             return
-        first, last = np.searchsorted(self._rows, (top, self._top)).tolist()  # of the true mask
+        first, last = np.searchsorted(self._rows, (top, self._top)).tolist()  # rows of the true mask
         if first == last:
             return
         try:
@@ -110,16 +118,18 @@ class TruthScorer:
             self.problem = error
             return
         pred = mask[self._rows[first:last] - top][:, self._columns]
-        preds, of_truth = torch.from_numpy(pred).long()[None], truth.map(lambda rows: torch.from_numpy(rows)[None])
-        self.scores.add(preds, of_truth, 0)
-        if self._kept is not None:
-            self._kept.append((pred, truth.main))
+        preds = torch.from_numpy(pred).long()[None]
+        target = truth.map(lambda rows: torch.from_numpy(rows)[None])
+        self.scores.add(preds, target, 0)
+        if self._mask_rows is not None:
+            self._mask_rows.append((pred, truth.main))
 
     def score(self) -> ImageScore:
-        """What was counted."""
-        if self._kept is None:
+        """The score of the rows that were counted."""
+        if self._mask_rows is None:
             return ImageScore(self.scores, None)
-        pred, truth = (np.concatenate(rows) for rows in zip(*self._kept, strict=True))
+        pred = np.concatenate([rows for rows, _ in self._mask_rows])
+        truth = np.concatenate([rows for _, rows in self._mask_rows])
         return ImageScore(self.scores, boundary_scores(pred, truth, self.task.outputs))
 
 
@@ -133,9 +143,10 @@ class ImageScorer:
 
     @contextmanager
     def open(self, job: ImageJob, size: tuple[int, int]) -> Iterator[TruthScorer]:
-        """What counts the rows of a prediction of (H, W); a true mask that cannot be used is its `problem`."""
+        """A scorer of the rows of a prediction of (H, W); a true mask that cannot be used is its `problem`."""
         assert job.truth is not None
-        truth, problem = None, None
+        truth = None
+        problem = None
         with ExitStack() as stack:
             try:
                 truth = stack.enter_context(open_mask_rows(*job.truth, self.reader))

@@ -13,7 +13,7 @@ from data_utils.image_io.volume_formats import STACK_SUFFIXES
 from data_utils.image_io.volumes import VolumeHeader, read_label_volume, read_volume_header, same_grid
 from data_utils.targets.reader import MaskReader
 from inference.outputs.jobs import MASK, VolumeJob
-from inference.scoring.boundary import PERCENTILE, numbers
+from inference.scoring.boundary import PERCENTILE, enclosing_box, numbers
 from inference.scoring.truth import ScoreError
 from runtime.errors import DataError
 from tasks.confusion import mean_of_present
@@ -21,13 +21,13 @@ from tasks.target import Target
 from tasks.task import Scores, Task
 from unet.config import IGNORE_INDEX
 
-TOLERANCES = (1, 2)  # mm, within which surfaces count as the same
+TOLERANCES = (1, 2)  # distances in mm within which surfaces count as the same
 TITLES = {"dice": "Dice", "iou": "IoU", "hd95_mm": "HD95 (mm)"}
 TITLES |= {f"surface_dice_{mm}mm": f"surface Dice {mm} mm" for mm in TOLERANCES}
 
 
 class SurfaceScores(NamedTuple):
-    """The surfaces of one volume, of each class but the first, the background, which has none.
+    """The surfaces of one volume, class by class; the first class, the background, has none.
 
     hd95: (num_classes,) float64 Hausdorff distance in mm, NaN where truth or prediction lacks the class.
     dice: (num_classes, len(TOLERANCES)) float64 surface Dice, NaN where both lack it, 0 where one does.
@@ -89,18 +89,21 @@ class VolumeScorer:
         target = self._read_truth(job.truth[0], header)
         scores = self.task.new_scores(1)
         for z, plane in enumerate(pred):
-            of_plane = target.at(z).map(lambda labels: torch.from_numpy(labels)[None])
-            scores.add(torch.from_numpy(plane).long()[None], of_plane, 0)
+            plane_target = target.at(z).map(lambda labels: torch.from_numpy(labels)[None])
+            scores.add(torch.from_numpy(plane).long()[None], plane_target, 0)
         if not self.surfaces:
             return VolumeScore(scores, None)
         return VolumeScore(scores, surface_scores(pred, target.main, self.task.outputs, header.spacing))
 
     def _read_truth(self, truth: Path, header: VolumeHeader) -> Target:
-        spacing = header.spacing if str(truth).lower().endswith(STACK_SUFFIXES) else None  # whose file holds none
+        spacing = None
+        if str(truth).lower().endswith(STACK_SUFFIXES):  # the file of a stack holds no spacing
+            spacing = header.spacing
         values, of_truth = read_label_volume(VolumeFile((str(truth),), spacing), str(truth))
         if of_truth.size != header.size:
-            sizes = (" x ".join(map(str, size)) for size in (of_truth.size, header.size))
-            raise DataError("{}: is {}, but the volume {} (z, y, x)".format(truth, *sizes))
+            true_size = " x ".join(map(str, of_truth.size))
+            size = " x ".join(map(str, header.size))
+            raise DataError(f"{truth}: is {true_size}, but the volume {size} (z, y, x)")
         if not same_grid(of_truth, header):
             raise DataError(f"{truth}: its affine differs from the volume's; resample it to the grid of the volume")
         return self.reader.of_label_volume(values, str(truth))
@@ -109,30 +112,31 @@ class VolumeScorer:
 def surface_scores(
     pred: np.ndarray, truth: np.ndarray, num_classes: int, spacing: tuple[float, float, float]
 ) -> SurfaceScores:
-    """Of class indices (D, H, W), spacing (z, y, x) in mm; voxels that the truth ignores belong to no class.
+    """The scores of class indices (D, H, W), spacing (z, y, x) in mm; voxels that the truth ignores are of no class.
 
-    A surface is the voxels of a class with a neighbour, of six, that is not of it; beyond the volume there is nothing.
+    A surface is the voxels of a class with a neighbor, of six, that is not of it; beyond the volume there is nothing.
     Hausdorff distance: the larger one of the 95th percentiles of both ways, as in Metrics Reloaded (Maier-Hein et al.,
     Nature Methods 2024). Surface Dice: the share of both surfaces that lies within a tolerance of the other one
     (Nikolov et al. 2018, arXiv:1809.04430).
     """
     from scipy.ndimage import find_objects
 
-    hd95, dice = np.full(num_classes, np.nan), np.full((num_classes, len(TOLERANCES)), np.nan)
+    hd95 = np.full(num_classes, np.nan)
+    dice = np.full((num_classes, len(TOLERANCES)), np.nan)
     missed = np.zeros(num_classes, bool)
     if (truth == IGNORE_INDEX).any():
         pred = np.where(truth == IGNORE_INDEX, IGNORE_INDEX, pred)
-    # index 0, the background, is none of the objects; the ignored is the last one
-    boxes = [find_objects(mask, max_label=num_classes - 1) for mask in (truth, pred)]
-    for index, found in enumerate(zip(*boxes, strict=True), 1):
-        present = [box for box in found if box is not None]
+    # neither the background, index 0, nor what is ignored, the largest one, is among these objects
+    true_boxes = find_objects(truth, max_label=num_classes - 1)
+    pred_boxes = find_objects(pred, max_label=num_classes - 1)
+    for index, boxes in enumerate(zip(true_boxes, pred_boxes, strict=True), 1):
+        present = [box for box in boxes if box is not None]
         if len(present) == 1:
             missed[index], dice[index] = True, 0
         elif present:
-            box = tuple(
-                slice(min(s.start for s in axis), max(s.stop for s in axis)) for axis in zip(*present, strict=True)
-            )
-            true, predicted = (np.pad(mask[box] == index, 1) for mask in (truth, pred))
+            box = enclosing_box(present)
+            true = np.pad(truth[box] == index, 1)
+            predicted = np.pad(pred[box] == index, 1)
             ways = _surface_distances(true, predicted, spacing)
             hd95[index] = max(np.percentile(way, PERCENTILE) for way in ways)
             both = np.concatenate(ways)
@@ -143,13 +147,14 @@ def surface_scores(
 def _surface_distances(
     true: np.ndarray, predicted: np.ndarray, spacing: tuple[float, float, float]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """In mm, from each surface voxel of a mask to the nearest one of the other, both ways.
+    """Distances in mm from each surface voxel of a mask to the nearest one of the other, both ways.
 
     The masks (D, H, W) are not empty and do not touch the border.
     """
     from scipy.ndimage import binary_erosion, distance_transform_edt
 
-    first, second = (mask & ~binary_erosion(mask) for mask in (true, predicted))
+    first = true & ~binary_erosion(true)
+    second = predicted & ~binary_erosion(predicted)
     return (
         distance_transform_edt(~second, sampling=spacing)[first],
         distance_transform_edt(~first, sampling=spacing)[second],
@@ -157,20 +162,28 @@ def _surface_distances(
 
 
 def case_report(cases: Sequence[dict[str, Any]], names: Sequence[str]) -> dict[str, Any]:
-    """Of all volumes, as JSON: of each class but the background the mean of the cases that have a score, and of those.
+    """The report of all volumes as JSON: each score's mean over the cases that have it, class by class and over all.
 
-    `dice_cases` counts them, `hd95_missed` the cases where truth or prediction alone has the class: their Dice is 0,
-    and they have no distance.
+    The background is left out. `dice_cases` counts the cases that have a Dice, `hd95_missed` those where truth or
+    prediction alone has the class: their Dice is 0, and they have no distance.
     """
-    report: dict[str, Any] = {"cases": len(cases), "classes": [*names[1:]]}
+    report: dict[str, Any] = {"cases": len(cases), "classes": list(names[1:])}
     classes = range(1, len(names))
     for key in TITLES:
-        if key in cases[0]:
-            means = [mean_of_present([case[key][index] for case in cases]) for index in classes]
-            report |= {f"mean_{key}": mean_of_present(means), key: means}
-    report["dice_cases"] = [sum(case["dice"][index] is not None for case in cases) for index in classes]
+        if key not in cases[0]:
+            continue
+        means = []
+        for index in classes:
+            means.append(mean_of_present([case[key][index] for case in cases]))
+        report[f"mean_{key}"] = mean_of_present(means)
+        report[key] = means
+    report["dice_cases"] = []
+    for index in classes:
+        report["dice_cases"].append(sum(case["dice"][index] is not None for case in cases))
     if "missed" in cases[0]:
-        report["hd95_missed"] = [sum(case["missed"][index] for case in cases) for index in classes]
+        report["hd95_missed"] = []
+        for index in classes:
+            report["hd95_missed"].append(sum(case["missed"][index] for case in cases))
     return report
 
 
@@ -180,13 +193,18 @@ def case_table(report: dict[str, Any]) -> str:
     width = max(10, *map(len, report["classes"]))
 
     def row(first: str, cells: Sequence[str], last: str) -> str:
-        shown = [f"{text:>{max(7, len(title))}}" for title, text in zip(titles.values(), cells, strict=True)]
-        return "  ".join([f"{first:<{width}}", *shown, f"{last:>6}"])
+        columns = [f"{first:<{width}}"]
+        for title, cell in zip(titles.values(), cells, strict=True):
+            columns.append(f"{cell:>{max(7, len(title))}}")
+        columns.append(f"{last:>6}")
+        return "  ".join(columns)
 
     rows = [row("of cases", list(titles.values()), "cases")]
     for index, name in enumerate(report["classes"]):
-        rows.append(row(name, [_text(report[key][index]) for key in titles], str(report["dice_cases"][index])))
-    rows.append(row("mean", [_text(report[f"mean_{key}"]) for key in titles], str(report["cases"])))
+        values = [_text(report[key][index]) for key in titles]
+        rows.append(row(name, values, str(report["dice_cases"][index])))
+    means = [_text(report[f"mean_{key}"]) for key in titles]
+    rows.append(row("mean", means, str(report["cases"])))
     for name, count in zip(report["classes"], report.get("hd95_missed", ()), strict=False):
         if count:
             rows.append(

@@ -1,8 +1,8 @@
 """Tiles: images and volumes of any size in bounded memory, with the result of the whole image where possible.
 
-A tile that starts on the pooling grid (multiples of `UNetConfig.divisors`) and reaches one receptive field beyond the
-pixels taken from it, or to the image's border, gives those pixels the logits of the whole image. Where that cannot be
-(see `reach`), overlapping tiles are blended with a Gaussian window as in nnU-Net (Isensee et al. 2021).
+A tile gives its pixels the logits of the whole image if it starts on the pooling grid (multiples of
+`UNetConfig.divisors`) and reaches one receptive field beyond the pixels taken from it, or to the image's border. Where
+that cannot be (see `reach`), overlapping tiles are blended with a Gaussian window as in nnU-Net (Isensee et al. 2021).
 """
 
 from inference.tiling.cuts import band_length

@@ -1,7 +1,6 @@
 """Where tiles lie along each axis, and the weight of each of their pixels."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import reduce
 from itertools import product
 
 import torch
@@ -12,13 +11,16 @@ from runtime.device import upload
 
 Span = tuple[int, int]  # [start, stop) along an axis
 
-BAND_ROWS = 64  # of the logits of an image that are handed on at once
-BAND_BYTES = 2**24  # of the logits of a volume that are handed on at once
+BAND_ROWS = 64  # rows of an image whose logits are handed on at once
+BAND_BYTES = 2**24  # bytes of the logits of a volume that are handed on at once
 
 
 def band_length(num_classes: int, size: Sequence[int]) -> int:
     """How many rows of an image of `size` (H, W), or slices of a volume (D, H, W), are handed on at once."""
-    return BAND_ROWS if len(size) == 2 else max(1, BAND_BYTES // (4 * num_classes * size[1] * size[2]))
+    if len(size) == 2:
+        return BAND_ROWS
+    slice_bytes = 4 * num_classes * size[1] * size[2]
+    return max(1, BAND_BYTES // slice_bytes)
 
 
 class Axis:
@@ -35,37 +37,47 @@ class Axis:
 class Cuts:
     """Where the tiles of a network's input of `size`, (H, W) or (D, H, W), lie, and what their pixels count for.
 
-    Tiles of one span along the first axis are a row: of an image its rows, of a volume a slab.
+    Tiles of one span along the first axis are called a row; in a volume such a row is a slab.
     """
 
     def __init__(self, size: Sequence[int], tiling: Tiling) -> None:
-        sides = zip(size, tiling.size, tiling.overlap, tiling.grid, strict=True)
-        self.axes = [Axis(*side, tiling.exact) for side in sides]
+        self.axes: list[Axis] = []
+        for length, tile, overlap, grid in zip(size, tiling.size, tiling.overlap, tiling.grid, strict=True):
+            self.axes.append(Axis(length, tile, overlap, grid, tiling.exact))
         self.rows = self.axes[0].spans
         self.rest: Tensor | None = None  # sums of the rows that the next tiles share
-        # where the tiles of a row lie along the other axes, by their numbers along each
-        self.places = [*product(*(range(len(axis.spans)) for axis in self.axes[1:]))]
+        # the tiles of a row have a number along each of the other axes
+        numbers_along_axes = [range(len(axis.spans)) for axis in self.axes[1:]]
+        self.tile_numbers = list(product(*numbers_along_axes))
 
-    def place(self, numbers: Sequence[int]) -> tuple[slice, ...]:
-        """Where a tile lies within its row."""
-        return tuple(slice(*axis.spans[number]) for axis, number in zip(self.axes[1:], numbers, strict=True))
+    def spans_within_row(self, numbers: Sequence[int]) -> list[Span]:
+        """Where the tile with these `numbers` lies within its row, along each of the other axes."""
+        return [axis.spans[number] for axis, number in zip(self.axes[1:], numbers, strict=True)]
 
     def weight(self, row: int, numbers: Sequence[int]) -> Tensor:
         """The weights of the pixels of a tile: the product of its weights along each axis."""
-        return _outer([axis.weights[number] for axis, number in zip(self.axes, (row, *numbers), strict=True)])
+        all_numbers = (row, *numbers)
+        return _outer([axis.weights[number] for axis, number in zip(self.axes, all_numbers, strict=True)])
 
     def to(self, device: torch.device) -> None:
         """Bring the weights, in one upload, to the device of the logits, unless they are there."""
-        if self.axes[0].totals.device != device:
-            dtype = torch.float32 if device.type == "mps" else torch.float64  # Apple's GPUs have no float64
-            parts = [part for axis in self.axes for part in (*axis.weights, axis.totals)]
-            moved = iter(upload(torch.cat(parts).to(dtype), device).split([len(part) for part in parts]))
-            for axis in self.axes:
-                *axis.weights, axis.totals = [next(moved) for _ in range(len(axis.weights) + 1)]
+        if self.axes[0].totals.device == device:
+            return
+        vectors: list[Tensor] = []
+        for axis in self.axes:
+            vectors += axis.weights
+            vectors.append(axis.totals)
+        lengths = [len(vector) for vector in vectors]
+        dtype = torch.float32 if device.type == "mps" else torch.float64  # Apple's GPUs have no float64
+        uploaded = iter(upload(torch.cat(vectors).to(dtype), device).split(lengths))
+        for axis in self.axes:
+            axis.weights = [next(uploaded) for _ in axis.weights]
+            axis.totals = next(uploaded)
 
     def bands(self, rows_of_tiles: Iterable[Tensor]) -> Iterator[Tensor]:
-        """Logits (num_classes, n, ...) from the first row or slice to the last, of the weighted sums of each row."""
-        next_tops = [top for top, _ in self.rows[1:]] + [self.rows[-1][1]]
+        """Logits (num_classes, n, ...) from the first row or slice to the last, from each row's weighted sums."""
+        next_tops = [top for top, _ in self.rows[1:]]
+        next_tops.append(self.rows[-1][1])
         sums_of_rows = iter(rows_of_tiles)
         for (top, _), next_top in zip(self.rows, next_tops, strict=True):
             sums = next(sums_of_rows)
@@ -75,15 +87,17 @@ class Cuts:
             for start in range(top, next_top, length):
                 stop = min(start + length, next_top)
                 # a tile's weight is the product of its weights along each axis, and so is their sum over the tiles
-                totals = _outer([self.axes[0].totals[start:stop], *(axis.totals for axis in self.axes[1:])])
+                totals_along_axes = [axis.totals for axis in self.axes]
+                totals_along_axes[0] = totals_along_axes[0][start:stop]
+                totals = _outer(totals_along_axes)
                 yield sums[:, start - top : stop - top] / totals.to(sums.dtype)
             self.rest = sums[:, next_top - top :].clone()
-            del sums  # before the next row's are made
+            del sums  # they are freed before the next row's are made
 
     def first_sums(self, tile: Tensor, shape: Sequence[int]) -> Tensor:
-        """Where the weighted logits of a row's tiles are summed up, (num_classes, *shape), given the first tile's.
+        """Sums (num_classes, *shape) to which the weighted logits of a row's tiles are added; `tile` holds the first's.
 
-        Of a volume they begin with what the slab before has left, which then takes no memory of its own.
+        In a volume they begin with what the slab before has left, which then takes no memory of its own.
         """
         sums = tile.new_zeros(len(tile), *shape)
         if self.rest is not None and len(shape) == 3:
@@ -94,11 +108,14 @@ class Cuts:
 
 def _outer(factors: Sequence[Tensor]) -> Tensor:
     """The product of vectors, each along an axis of its own."""
-    return reduce(lambda product, factor: product[..., None] * factor, factors)
+    result = factors[0]
+    for factor in factors[1:]:
+        result = result[..., None] * factor
+    return result
 
 
 def _spans(length: int, tile: int, overlap: int, grid: int, exact: bool) -> list[Span]:
-    """Of the tiles along a side, all starting on the grid, the last one ending where the image ends."""
+    """The tiles along a side: all start on the grid, and the last one ends where the image ends."""
     if length <= tile:
         return [(0, length)]
     starts = list(range(0, length - overlap, tile - overlap))
@@ -110,13 +127,16 @@ def _spans(length: int, tile: int, overlap: int, grid: int, exact: bool) -> list
 def _weights(spans: Sequence[Span], overlap: int, exact: bool) -> list[Tensor]:
     """The weight of each pixel of each tile along a side: 1 or 0 where tiles are exact, else Gaussian."""
     weights = []
+    half = overlap // 2
     for index, (start, stop) in enumerate(spans):
+        length = stop - start
         if exact:
-            weight, half = torch.ones(stop - start, dtype=torch.float64), overlap // 2
+            weight = torch.ones(length, dtype=torch.float64)
             weight[: half if index else 0] = 0
-            weight[stop - start - (half if index + 1 < len(spans) else 0) :] = 0
+            if index + 1 < len(spans):
+                weight[length - half :] = 0
         else:
-            place = (torch.arange(stop - start, dtype=torch.float64) + 0.5) / (stop - start) - 0.5
-            weight = torch.exp(-0.5 * (8 * place) ** 2)  # sigma is an eighth of a tile
+            position = (torch.arange(length, dtype=torch.float64) + 0.5) / length - 0.5
+            weight = torch.exp(-0.5 * (8 * position) ** 2)  # sigma is an eighth of a tile
         weights.append(weight)
     return weights

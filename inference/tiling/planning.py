@@ -10,16 +10,19 @@ from unet.config import UNetConfig
 
 WHOLE_MEMORY = 2**32  # bytes of activations up to which an image is computed whole
 TILE_MEMORY = 2**27  # bytes of activations of a tile
-LARGE_TILE_MEMORY = 3 * 2**28  # the same of a wide network, whose tiles would else be overlap for the most part
+LARGE_TILE_MEMORY = 3 * 2**28  # the same for a wide network: smaller tiles would be overlap for the most part
 BAND_MEMORY = 2**28  # bytes of logits of a row of tiles
 
 WHOLE_VOLUME_MEMORY = 2**31  # bytes of activations up to which a volume, or an exact tile of it, is computed
-TILE_VOXELS = 2**21  # of blended tiles, 128 x 128 x 128: at least what networks are trained on
+TILE_VOXELS = 2**21  # voxels of a blended tile, 128 x 128 x 128: at least what networks are trained on
 SLAB_MEMORY = 3 * 2**28  # bytes of logits of a slab of tiles
 
 
 class Tiling(NamedTuple):
-    """Tiles of `size` that share `overlap` pixels with their neighbours, all multiples of `grid`; one of each axis."""
+    """Tiles of `size` that share `overlap` pixels with their neighbors; both are multiples of `grid`.
+
+    Each field holds a number for each axis.
+    """
 
     size: tuple[int, ...]
     overlap: tuple[int, ...]
@@ -27,11 +30,14 @@ class Tiling(NamedTuple):
     exact: bool
 
     def __str__(self) -> str:
-        how = "equal to the whole image's result" if self.exact else "blended, not exactly the whole image's result"
-        shared = (
-            str(self.overlap[0]) if len(set(self.overlap)) == 1 else " x ".join(str(shared) for shared in self.overlap)
-        )
-        return f"tiles of {' x '.join(map(str, self.size))} overlapping by {shared} ({how})"
+        size = " x ".join(map(str, self.size))
+        overlap = " x ".join(map(str, self.overlap))
+        if len(set(self.overlap)) == 1:
+            overlap = str(self.overlap[0])
+        result = "blended, not exactly the whole image's result"
+        if self.exact:
+            result = "equal to the whole image's result"
+        return f"tiles of {size} overlapping by {overlap} ({result})"
 
 
 def one_tile(size: Sequence[int]) -> Tiling:
@@ -47,7 +53,7 @@ def plan(
     Args:
         tile_size: side of a tile; None computes whole what fits into 4 GB, or into 0.8 where exact tiles cost little,
             and chooses tiles beyond. Volumes are computed whole up to 2 GB.
-        overlap: pixels that neighbours share; None takes what exact tiles need, or half a tile where none are exact.
+        overlap: pixels that neighbors share; None takes what exact tiles need, or half a tile where none are exact.
 
     Both are rounded up to the pooling grid. Raises SettingsError for an overlap that leaves nothing of a tile.
     """
@@ -60,14 +66,17 @@ def _plan_image(config: UNetConfig, size: tuple[int, ...], tile_size: int | None
     pixel_bytes = _pixel_bytes(config)
     height, width = size
     if config.encoder is not None and tile_size is None and height * width * pixel_bytes <= WHOLE_MEMORY:
-        return None  # how far it looks takes seconds to measure, and is never little
+        return None  # measuring how far an encoder looks takes seconds, and it is never little
     reaches = reach(config)
     needed = reaches[0] if reaches else None
     if tile_size is None:
-        smallest, decent = (times * (needed or 8 * grid) for times in (4, 10))  # overlap is a half, a fifth of a side
+        half_overlap = needed or 8 * grid
+        smallest = 4 * half_overlap  # half of a side is overlap
+        decent = 10 * half_overlap  # a fifth of a side is overlap
         # tiles of a narrow network are as good as the whole image and, in a CPU's caches, faster
         cheap = needed is not None and decent**2 * pixel_bytes <= LARGE_TILE_MEMORY
-        if height * width * pixel_bytes <= (LARGE_TILE_MEMORY if cheap else WHOLE_MEMORY):
+        whole_memory = LARGE_TILE_MEMORY if cheap else WHOLE_MEMORY
+        if height * width * pixel_bytes <= whole_memory:
             return None
         pixels = max(TILE_MEMORY // pixel_bytes, min(decent**2, LARGE_TILE_MEMORY // pixel_bytes))
         tallest = max(smallest, BAND_MEMORY // (4 * config.num_classes * width))
@@ -75,13 +84,15 @@ def _plan_image(config: UNetConfig, size: tuple[int, ...], tile_size: int | None
         tile_width = max(smallest, pixels // tile_height)
     else:
         tile_height = tile_width = tile_size
-    tile_height, tile_width = up(tile_height, grid), up(tile_width, grid)
+    tile_height = up(tile_height, grid)
+    tile_width = up(tile_width, grid)
     if height <= tile_height and width <= tile_width:
         return None
     shortest = min(tile_height, tile_width)
     if overlap is None:
-        affordable = needed is not None and 2 * needed < shortest
-        overlap = 2 * needed if needed is not None and affordable else shortest // 2 // (2 * grid) * 2 * grid
+        overlap = shortest // 2 // (2 * grid) * 2 * grid
+        if needed is not None and 2 * needed < shortest:
+            overlap = 2 * needed
     overlap = up(overlap, 2 * grid)
     _check_overlap(overlap, shortest)
     exact = needed is not None and overlap >= 2 * needed
@@ -92,13 +103,18 @@ def _plan_volume(
     config: UNetConfig, size: tuple[int, ...], tile_size: int | None, overlap: int | None
 ) -> Tiling | None:
     """Exact tiles where they compute no voxel more often than blended ones do, else blended ones."""
-    grid, needed = config.divisors, reach(config)
+    grid = config.divisors
+    needed = reach(config)
     voxel_bytes = _pixel_bytes(config)
     if tile_size is None:
         if math.prod(size) * voxel_bytes <= WHOLE_VOLUME_MEMORY:
             return None
-        tile = _exact_tile(config, size, needed) if needed and overlap is None else None
-        tile = tile or _blended_tile(config, size, min(TILE_VOXELS, WHOLE_VOLUME_MEMORY // voxel_bytes))
+        tile = None
+        if needed and overlap is None:
+            tile = _exact_tile(config, size, needed)
+        if tile is None:
+            voxels = min(TILE_VOXELS, WHOLE_VOLUME_MEMORY // voxel_bytes)
+            tile = _blended_tile(config, size, voxels)
     else:
         tile = tuple(up(tile_size, step) for step in grid)
     cut = [axis for axis in range(3) if size[axis] > tile[axis]]
@@ -112,25 +128,28 @@ def _plan_volume(
         shared = tuple(side // 2 // step * step for side, step in zip(tile, grid, strict=True))
     for axis in cut:
         _check_overlap(shared[axis], tile[axis])
-    return Tiling(tile, shared, grid, needed is not None and all(shared[axis] >= 2 * needed[axis] for axis in cut))
+    exact = needed is not None and all(shared[axis] >= 2 * needed[axis] for axis in cut)
+    return Tiling(tile, shared, grid, exact)
 
 
 def _exact_tile(config: UNetConfig, size: tuple[int, ...], needed: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The smallest tile half of which is overlap along each axis that is cut, as that of blended ones; None: too large.
+    """The smallest tile of which half is overlap along each axis that is cut, as in blended tiles; None: too large.
 
     Other axes are whole.
     """
-    tile = tuple(
-        min(4 * pixels, up(length, step)) for pixels, length, step in zip(needed, size, config.divisors, strict=True)
-    )
+    tile = []
+    for pixels, length, step in zip(needed, size, config.divisors, strict=True):
+        tile.append(min(4 * pixels, up(length, step)))
     fits = math.prod(tile) * _pixel_bytes(config) <= WHOLE_VOLUME_MEMORY
-    return tile if fits and tile[0] <= _deepest(config, size) else None
+    if fits and tile[0] <= _deepest(config, size):
+        return tuple(tile)
+    return None
 
 
 def _blended_tile(config: UNetConfig, size: tuple[int, ...], voxels: int) -> tuple[int, ...]:
-    """The largest tile of up to `voxels`, its sides in proportion to the pooling grid, of which it has 2 at least.
+    """The largest tile of up to `voxels`; its sides are the same number of steps of the pooling grid, 2 at least.
 
-    Planes far apart are pooled less often; so it reaches about as far, in mm, along each axis.
+    Planes far apart are pooled less often; so the tile reaches about as far, in mm, along each axis.
     """
     grid = config.divisors
     limits = [up(length, step) for length, step in zip(size, grid, strict=True)]

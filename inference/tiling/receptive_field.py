@@ -10,37 +10,49 @@ import torch
 from unet.config import UNetConfig
 from unet.model import UNet
 
-BLOCKS = 20  # of the pooling grid that a measured network may look to each side: 640 pixels at stride 32
+BLOCKS = 20  # blocks of the pooling grid that a measured network may look to each side: 640 pixels at stride 32
 WIDTH = 4  # blocks of the measured images: more than a window of attention has at each level
-ROUNDING = 1e-9  # of float64; what a window of attention changes is at least a thousand times as much
+ROUNDING = 1e-9  # errors of float64; what a window of attention changes is at least a thousand times as much
 
 
 def reach(config: UNetConfig) -> tuple[int, ...] | None:
     """How many pixels beyond a block aligned to the pooling grid its logits depend on, rounded up to that grid.
 
-    One number of each axis. None where they depend on the whole image: group and instance norm, bilinear upsampling
-    with aligned corners, encoders with such norms or with attention. Else the first and the last pixel of a block are
-    followed backwards through the network; with an encoder it is measured.
+    There is one number for each axis. The result is None where the logits depend on the whole image: with group and
+    instance norm, bilinear upsampling with aligned corners, encoders with such norms or with attention. Else the first
+    and the last pixel of a block are followed backwards through the network; with an encoder the reach is measured.
     """
     if config.norm != "batch" or config.upsample == "bilinear_aligned":
         return None
     if config.encoder is not None:
         measured = _measured_reach(json.dumps(config.encoder), config.depth, config.upsample)
-        return None if measured is None else (measured,) * config.dims
-    axes = zip(zip(*config.level_kernels, strict=True), zip(*config.level_strides, strict=True), strict=True)
-    return tuple(_reach_along(kernels, strides, config.upsample != "transpose") for kernels, strides in axes)
+        if measured is None:
+            return None
+        return (measured,) * config.dims
+    interpolates = config.upsample != "transpose"
+    kernels_of_axes = zip(*config.level_kernels, strict=True)
+    strides_of_axes = zip(*config.level_strides, strict=True)
+    reaches = []
+    for kernels, strides in zip(kernels_of_axes, strides_of_axes, strict=True):
+        reaches.append(_reach_along(kernels, strides, interpolates))
+    return tuple(reaches)
 
 
 def _reach_along(kernels: Sequence[int], strides: Sequence[int], interpolates: bool) -> int:
-    """Along one axis, given the sizes of convolutions at each level, and the factors between them."""
+    """The reach along one axis, given the sizes of convolutions at each level, and the factors between levels."""
     grid = math.prod(strides)
-    convolutions = [2 * (kernel // 2) for kernel in kernels]  # how far the two of a block look
-    first, last = 0, grid - 1
-    for around, stride in zip(convolutions, strides, strict=False):  # then the coarser level that was upsampled
-        around += int(interpolates and stride > 1)  # interpolation looks at a neighbour besides
-        first, last = (first - around) // stride, (last + around) // stride
-    for around, stride in zip(convolutions[:0:-1], strides[::-1], strict=True):  # then the finer one that was pooled
-        first, last = stride * (first - around), stride * (last + around) + stride - 1
+    convolutions = [2 * (kernel // 2) for kernel in kernels]  # how far the two convolutions of a block look
+    first = 0
+    last = grid - 1
+    # from each level down to the coarser one that was upsampled
+    for around, stride in zip(convolutions, strides, strict=False):
+        around += int(interpolates and stride > 1)  # interpolation looks at a neighbor besides
+        first = (first - around) // stride
+        last = (last + around) // stride
+    # then from each level up to the finer one that was pooled
+    for around, stride in zip(convolutions[:0:-1], strides[::-1], strict=True):
+        first = stride * (first - around)
+        last = stride * (last + around) + stride - 1
     beyond = max(convolutions[0] - first, last + convolutions[0] - (grid - 1))
     return math.ceil(beyond / grid) * grid
 
@@ -54,7 +66,8 @@ def _measured_reach(encoder: str, depth: int, upsample: str) -> int | None:
     an image without its first and last block must have the same logits between: windows of attention move with the
     image's corner, and with them what a pixel sees.
     """
-    config, grid = json.loads(encoder), 2**depth
+    config = json.loads(encoder)
+    grid = 2**depth
     with torch.random.fork_rng(devices=[]), torch.inference_mode(False):
         torch.manual_seed(0)
         channels = config.get("num_channels", 3)
@@ -67,7 +80,10 @@ def _measured_reach(encoder: str, depth: int, upsample: str) -> int | None:
     blocks = int((touched - BLOCKS).abs().max())
     if blocks > BLOCKS - 2:  # the images below would have nothing in common
         return None
-    network, image, edge = network.double(), image.double(), blocks * grid
-    whole, part = network(image)[:, :, grid:-grid], network(image[:, :, grid:-grid])
+    edge = blocks * grid
+    network = network.double()
+    image = image.double()
+    whole = network(image)[:, :, grid:-grid]
+    part = network(image[:, :, grid:-grid])
     difference = (part - whole)[:, :, edge : part.shape[2] - edge].abs().max() / whole.std()
     return edge if difference < ROUNDING else None

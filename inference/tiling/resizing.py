@@ -15,7 +15,7 @@ from unet.config import UNetConfig
 def resize_logits(logits: Tensor, size: Sequence[int]) -> Tensor:
     """(B, num_classes, h, w) -> (B, num_classes, *size): how evaluation and prediction return to a mask's size.
 
-    Of volumes (B, num_classes, d, h, w).
+    Logits of volumes are (B, num_classes, d, h, w).
     """
     if tuple(logits.shape[2:]) == tuple(size):
         return logits
@@ -41,25 +41,30 @@ def compute_at_sizes(
 def resize_bands(bands: Iterator[Tensor], size: Sequence[int], target: Sequence[int]) -> Iterator[Tensor]:
     """`resize_logits` from `size` to `target` on rows that come one band after another, (num_classes, n, w) each.
 
-    Of volumes slices (num_classes, n, h, w). As many are kept as one band of the target needs.
+    Bands of volumes are slices (num_classes, n, h, w). As many are kept as one band of the target needs.
     """
-    kept, first = next(bands), 0  # rows [first, first + n) of the image, as many as are still needed
-    length = band_length(len(kept), target)
+    source = next(bands)  # rows [first, first + n) of the image, as many as are still needed
+    first = 0
+    length = band_length(len(source), target)
     for start in range(0, target[0], length):
-        places = torch.arange(start, min(start + length, target[0]), dtype=kept.dtype) + 0.5
+        stop = min(start + length, target[0])
+        positions = torch.arange(start, stop, dtype=source.dtype) + 0.5
         # the source row of each target row, rounded as torch rounds it
-        places = (places * torch.tensor(size[0] / target[0], dtype=kept.dtype) - 0.5).clamp_min(0)
-        last = min(int(places[-1]) + 1, size[0] - 1)
-        while first + kept.shape[1] <= last:
-            done = min(int(places[0]) - first, kept.shape[1])
-            kept, first = torch.cat([kept[:, done:], next(bands)], dim=1), first + done
+        positions = (positions * torch.tensor(size[0] / target[0], dtype=source.dtype) - 0.5).clamp_min(0)
+        last = min(int(positions[-1]) + 1, size[0] - 1)
+        while first + source.shape[1] <= last:
+            done = min(int(positions[0]) - first, source.shape[1])
+            source = torch.cat([source[:, done:], next(bands)], dim=1)
+            first += done
         if size[0] == target[0]:
-            rows = kept[:, start - first : start - first + len(places)]
+            rows = source[:, start - first : stop - first]
         else:
-            places = upload(places, kept.device)  # indices on the CPU would make the host wait
-            above = places.long()
-            below, share = (above + 1).clamp_max(size[0] - 1), (places - above).view(-1, *[1] * (len(size) - 1))
-            rows = kept[:, above - first] * (1 - share) + kept[:, below - first] * share
+            positions = upload(positions, source.device)  # indices on the CPU would make the host wait
+            above = positions.long()
+            below = (above + 1).clamp_max(size[0] - 1)
+            other_sides = [1] * (len(size) - 1)
+            share = (positions - above).view(-1, *other_sides)
+            rows = source[:, above - first] * (1 - share) + source[:, below - first] * share
         yield resize_logits(rows[None], (rows.shape[1], *target[1:]))[0]
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
+from types import EllipsisType
 from typing import NamedTuple
 
 import torch
@@ -23,6 +24,23 @@ class TileRow(NamedTuple):
     cuts: Cuts
     number: int
 
+    def weighted(self, logits: Tensor, numbers: Sequence[int]) -> Tensor:
+        """The logits of the tile with these `numbers`, multiplied by the weights of its pixels."""
+        return self.cuts.weight(self.number, numbers).to(logits.dtype) * logits
+
+
+class Tile(NamedTuple):
+    """A tile of one of several rows.
+
+    row: the index of its row.
+    numbers: its numbers along the other axes.
+    window: the index that takes its pixels or logits from those of its row.
+    """
+
+    row: int
+    numbers: tuple[int, ...]
+    window: tuple[EllipsisType | slice, ...]
+
 
 def stream_logits(
     forward: Forward,
@@ -34,17 +52,19 @@ def stream_logits(
     """Logits of an image from top to bottom, (num_classes, n, W), or of a volume, (num_classes, n, H, W).
 
     Args:
-        forward: (B, C, h, w) -> (B, num_classes, h, w), of volumes with d before h.
-        read: rows [start, stop) of the network's input, (C, stop - start, W), or slices (C, stop - start, H, W); called
-            in a thread, of images one row of tiles ahead; two slabs of a volume would be as large as its logits.
+        forward: (B, C, h, w) -> (B, num_classes, h, w); for volumes, d stands before h.
+        read: returns rows [start, stop) of the network's input, (C, stop - start, W), or slices
+            (C, stop - start, H, W). It is called in a thread, for images one row of tiles ahead; two slabs of a volume
+            would be as large as its logits.
         size: (H, W) or (D, H, W) of the network's input.
-        pixels: that share a forward pass.
+        pixels: how many pixels share a forward pass.
 
     Memory: W (x H) x the first side of a tile x classes, and what one batch of tiles needs.
     """
     cuts = Cuts(size, tiling)
-    pixels_of = map_ahead(lambda span: read(*span), cuts.rows, ahead=1 if len(size) == 2 else 0)
-    rows = (TileRow(pixels, cuts, number) for number, pixels in enumerate(pixels_of))
+    rows_ahead = 1 if len(size) == 2 else 0
+    inputs = map_ahead(lambda span: read(*span), cuts.rows, ahead=rows_ahead)
+    rows = (TileRow(row_pixels, cuts, number) for number, row_pixels in enumerate(inputs))
     yield from cuts.bands(_sums(forward, [row], pixels)[0] for row in rows)
 
 
@@ -54,14 +74,20 @@ def batch_logits(
     tilings: Sequence[Tiling],
     pixels: int,
 ) -> list[Tensor]:
-    """Logits (num_classes, H, W) of each of several images (C, H, W), whose tiles of one shape share forward passes."""
-    cuts = [Cuts(image.shape[1:], tiling) for image, tiling in zip(images, tilings, strict=True)]
-    rows = [
-        [TileRow(image[:, slice(*span)], of_image, number) for number, span in enumerate(of_image.rows)]
-        for image, of_image in zip(images, cuts, strict=True)
-    ]
-    sums = iter(_sums(forward, [row for of_image in rows for row in of_image], pixels))
-    return [torch.cat(list(of_image.bands(islice(sums, len(of_image.rows)))), dim=1) for of_image in cuts]
+    """Logits (num_classes, H, W) of each image (C, H, W); their tiles of one shape share forward passes."""
+    cuts_of_images: list[Cuts] = []
+    rows: list[TileRow] = []
+    for image, tiling in zip(images, tilings, strict=True):
+        cuts = Cuts(image.shape[1:], tiling)
+        cuts_of_images.append(cuts)
+        for number, (start, stop) in enumerate(cuts.rows):
+            rows.append(TileRow(image[:, start:stop], cuts, number))
+    sums = iter(_sums(forward, rows, pixels))
+    logits = []
+    for cuts in cuts_of_images:
+        bands = cuts.bands(islice(sums, len(cuts.rows)))
+        logits.append(torch.cat(list(bands), dim=1))
+    return logits
 
 
 def volume_logits(forward: Forward, image: Tensor, config: UNetConfig) -> Tensor:
@@ -76,24 +102,24 @@ def volume_logits(forward: Forward, image: Tensor, config: UNetConfig) -> Tensor
 
 def _sums(forward: Forward, rows: Sequence[TileRow], pixels: int) -> list[Tensor]:
     """The sums (num_classes, h, W), or (num_classes, d, H, W), of the weighted logits of each row's tiles."""
-    by_shape: dict[tuple[int, ...], list[tuple[int, tuple[int, ...]]]] = {}
+    tiles_by_shape: dict[tuple[int, ...], list[Tile]] = {}
     for index, row in enumerate(rows):
-        for numbers in row.cuts.places:
-            sides = (place.stop - place.start for place in row.cuts.place(numbers))
-            by_shape.setdefault((row.pixels.shape[1], *sides), []).append((index, numbers))
+        for numbers in row.cuts.tile_numbers:
+            spans = row.cuts.spans_within_row(numbers)
+            sides = [stop - start for start, stop in spans]
+            slices = [slice(start, stop) for start, stop in spans]
+            tile = Tile(index, numbers, (..., *slices))
+            tiles_by_shape.setdefault((row.pixels.shape[1], *sides), []).append(tile)
     sums: dict[int, Tensor] = {}
-    for shape, tiles in by_shape.items():
+    for shape, tiles in tiles_by_shape.items():
         batch_size = images_per_batch(pixels, shape)
         for start in range(0, len(tiles), batch_size):
             batch = tiles[start : start + batch_size]
-            places = [(..., *rows[index].cuts.place(numbers)) for index, numbers in batch]
-            logits = forward(
-                torch.stack([rows[index].pixels[at] for (index, _), at in zip(batch, places, strict=True)])
-            )
-            for tile, (index, numbers), at in zip(logits, batch, places, strict=True):
-                of_row, cuts, number = rows[index]
-                if index not in sums:
-                    sums[index] = cuts.first_sums(tile, of_row.shape[1:])
-                    cuts.to(tile.device)
-                sums[index][at] += cuts.weight(number, numbers).to(tile.dtype) * tile
+            logits = forward(torch.stack([rows[tile.row].pixels[tile.window] for tile in batch]))
+            for tile, tile_logits in zip(batch, logits, strict=True):
+                row = rows[tile.row]
+                if tile.row not in sums:
+                    sums[tile.row] = row.cuts.first_sums(tile_logits, row.pixels.shape[1:])
+                    row.cuts.to(tile_logits.device)
+                sums[tile.row][tile.window] += row.weighted(tile_logits, tile.numbers)
     return [sums[index] for index in range(len(rows))]

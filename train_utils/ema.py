@@ -16,21 +16,25 @@ class WeightAverage:
 
     Args:
         model: the network, not wrapped.
-        decay: of the average in each step; it starts lower, (1 + step) / (10 + step), so that early weights fade.
+        decay: what stays of the average in each step; it starts lower, (1 + step) / (10 + step), so that early weights
+            fade.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
         self._live = {name: value for name, value in model.state_dict().items() if value.is_floating_point()}
-        self.tensors = {name: value.clone() for name, value in self._live.items()} if decay else {}
+        self.tensors: dict[str, Tensor] = {}
+        if decay:
+            self.tensors = {name: value.clone() for name, value in self._live.items()}
 
     @torch.no_grad()
     def update(self, step: int, is_made: Tensor) -> None:
         """Move towards the model's weights after optimizer step `step` (from 1), if it `is_made`: on the device."""
         if self.decay:
             weight = is_made * (1 - min(self.decay, (1 + step) / (10 + step)))
-            ours, live = (list(map(local, tensors.values())) for tensors in (self.tensors, self._live))
-            torch._foreach_lerp_(ours, live, [weight] * len(ours))
+            averages = [local(tensor) for tensor in self.tensors.values()]
+            live = [local(tensor) for tensor in self._live.values()]
+            torch._foreach_lerp_(averages, live, [weight] * len(averages))
 
     @torch.no_grad()
     def restore(self, checkpoint: Path) -> None:
@@ -43,12 +47,12 @@ class WeightAverage:
     @contextmanager
     @torch.no_grad()
     def applied(self) -> Iterator[None]:
-        """Within, the model has the average weights."""
-        kept = {name: self._live[name].clone() for name in self.tensors}
+        """A context in which the model has the average weights."""
+        own_values = {name: self._live[name].clone() for name in self.tensors}
         for name, value in self.tensors.items():
             self._live[name].copy_(value)
         try:
             yield
         finally:
-            for name, value in kept.items():
+            for name, value in own_values.items():
                 self._live[name].copy_(value)

@@ -11,8 +11,8 @@ class Evaluation:
 
     Attributes:
         step: the optimizer step of the weights.
-        loss: mean over the validation images, None where it was not kept.
-        scores: of the validation images, in their order, on the CPU.
+        loss: the mean over the validation images, None where it was not kept.
+        scores: the scores of the validation images, in their order, on the CPU.
     """
 
     step: int

@@ -63,29 +63,38 @@ def split_batch(
 def steps_ahead(
     loader: DataLoader, split: BatchSplit, data_ready: Callable[[list], None]
 ) -> Iterator[tuple[list[tuple[Tensor, Target]], list[int]]]:
-    """For each optimizer step its micro-batches, augmented on the device, and the indices of this process's records.
+    """The micro-batches of each optimizer step, augmented on the device, and the indices of this process's records.
 
     A micro-batch is images (B, C, *size) float32, channels last, and targets (B, *size) int64. `data_ready` is told
     when they are here.
     """
-    fill, std = (upload(torch.from_numpy(of), loader.device) for of in (loader.dataset.fill, loader.dataset.std))
+    fill = upload(torch.from_numpy(loader.dataset.fill), loader.device)
+    std = upload(torch.from_numpy(loader.dataset.std), loader.device)
     batches = iter(loader)
     while raw := list(islice(batches, split.accumulation)):
         data_ready(raw)
-        indices = [index for batch in raw for _, index in batch["keys"]]
-        augmented = (augment(b["images"], b["targets"], b["draws"], b["numbers"], fill=fill, std=std) for b in raw)
-        yield [(channels_last(images), targets) for images, targets in augmented], indices
+        indices: list[int] = []
+        for batch in raw:
+            indices.extend(index for _, index in batch["keys"])
+        # no variable here holds the micro-batches: their memory is free as soon as the caller lets go of them
+        yield [_augmented(batch, fill, std) for batch in raw], indices
+
+
+def _augmented(batch: dict[str, Any], fill: Tensor, std: Tensor) -> tuple[Tensor, Target]:
+    """Images and targets of a raw micro-batch, augmented on the device, the images channels last."""
+    images, targets = augment(batch["images"], batch["targets"], batch["draws"], batch["numbers"], fill=fill, std=std)
+    return channels_last(images), targets
 
 
 class MemoryLimit(NamedTuple):
-    """What a run has learnt from running out of memory; part of its output folder, in memory.json."""
+    """What a run has learned from running out of memory; part of its output folder, in memory.json."""
 
     micro_batch_size: int | None = None
     activation_checkpointing: bool = False
 
 
 def memory_limit(folder: Path) -> MemoryLimit:
-    """The largest micro-batch, and whether activation checkpointing is needed, that a run in this folder has learnt."""
+    """The largest micro-batch and the need for activation checkpointing that a run in this folder has learned."""
     file = folder / FILE
     if not file.exists():
         return MemoryLimit()
@@ -95,8 +104,9 @@ def memory_limit(folder: Path) -> MemoryLimit:
 
 @contextmanager
 def out_of_memory_recorded(folder: Path, network: nn.Module, split: BatchSplit, step: int) -> Iterator[None]:
-    """Within, running out of memory becomes a MemoryShortage, and a smaller micro-batch is recorded unless it is fixed.
+    """A context in which running out of memory becomes a MemoryShortage.
 
+    A smaller micro-batch is recorded unless it is fixed.
     The process must end, since the others wait for its gradients. Started again with --resume auto, the run continues
     from its last checkpoint with smaller micro-batches, and more of them in each step.
     """
@@ -116,7 +126,8 @@ def out_of_memory_recorded(folder: Path, network: nn.Module, split: BatchSplit, 
         limit = MemoryLimit(math.ceil(size / 2), activation_checkpointing=size == 1)
         with replaced_file(folder / FILE, shared=True) as file:  # several processes may run out at once
             file.write(json.dumps(limit._asdict()).encode())
-        less = "activation checkpointing" if size == 1 else f"micro-batches of {limit.micro_batch_size}"
+        remedy = "activation checkpointing" if size == 1 else f"micro-batches of {limit.micro_batch_size}"
         raise MemoryShortage(
-            f"{line}; run the same command with --output-dir {folder} --resume auto to continue with {less} ({reason})"
+            f"{line}; run the same command with --output-dir {folder} --resume auto"
+            f" to continue with {remedy} ({reason})"
         ) from error

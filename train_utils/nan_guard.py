@@ -19,7 +19,7 @@ from runtime.signals import StopRequest
 from train_utils.run_state import RunState
 
 MAX_IN_A_ROW = 5
-MOST_NAMES = 8  # of images, in a message
+MOST_NAMES = 8  # images that a message names
 
 
 class StepResult(NamedTuple):
@@ -45,10 +45,10 @@ class StepGuard:
 
     Args:
         network: the model, not wrapped.
-        optimizer: as accelerate has prepared it. A fused one looks at `found_inf` on the device; for others the host
-            waits.
+        optimizer: the one that accelerate has prepared. A fused one looks at `found_inf` on the device; for others the
+            host waits.
         state: counts the steps that were skipped.
-        records: of training; the images of a refused step are looked up there.
+        records: the training records; the images of a refused step are looked up there.
         listens: whether signals ask it to stop; else they end the process.
     """
 
@@ -62,20 +62,23 @@ class StepGuard:
         *,
         listens: bool = True,
     ) -> None:
-        self.accelerator, self.state, self._records = accelerator, state, records
+        self.accelerator = accelerator
+        self.state = state
+        self._records = records
         self.stopping = False  # a process was asked to stop, and the results of all steps are known
         self._is_deepspeed = accelerator.distributed_type == DistributedType.DEEPSPEED
         # buffers of one type are kept in one tensor: a copy and a choice for all of them
         by_type: dict[torch.dtype, list[Tensor]] = {}
-        for buffer in () if self._is_deepspeed else network.buffers():
-            by_type.setdefault(buffer.dtype, []).append(buffer)
+        if not self._is_deepspeed:
+            for buffer in network.buffers():
+                by_type.setdefault(buffer.dtype, []).append(buffer)
         self._buffers = list(by_type.values())
-        # steps whose result is not known yet: number, indices of the records
+        # steps whose result is not known yet: number, indices of the records, and the result when it is here
         self._pending: list[tuple[int, list[int], LateRead]] = []
         self._in_a_row = 0
         self._stop = StopRequest() if listens else None
         self._optimizer = optimizer.optimizer  # ours, without accelerate's wrapper
-        self._found_inf = torch.zeros((), dtype=torch.float32, device=accelerator.device)  # as kernels want it
+        self._found_inf = torch.zeros((), dtype=torch.float32, device=accelerator.device)  # kernels want this type
         self._is_fused = not self._is_deepspeed and bool(self._optimizer.defaults["fused"])
         if self._is_fused:  # the hook holds the flag alone: with the guard in it nothing would be freed at the end
             self._optimizer.register_step_pre_hook(partial(_pass_on, self._found_inf))
@@ -86,8 +89,8 @@ class StepGuard:
         return like.new_full((1,), self._stop is not None and self._stop.is_asked)
 
     def begin_step(self) -> None:
-        """Before the forward pass."""
-        self._kept = [_joined(buffers) for buffers in self._buffers]
+        """Copy the running statistics; call it before the forward pass."""
+        self._buffers_before = [_joined(buffers) for buffers in self._buffers]
 
     def judge(self, loss: Tensor, grad_norm: Tensor, stop_asked: Tensor) -> Tensor:
         """Whether the step is made, a bool on the device; call it before `optimizer.step()`.
@@ -97,10 +100,13 @@ class StepGuard:
         self._values = torch.stack([loss.detach(), grad_norm, stop_asked])
         is_made = self._values[:2].isfinite().all()
         self._found_inf.copy_(~is_made)
-        for buffers, kept in zip(self._buffers, self._kept, strict=True):
-            chosen = torch.where(is_made, _joined(buffers), kept).split([buffer.numel() for buffer in buffers])
-            torch._foreach_copy_(buffers, [part.view_as(b) for part, b in zip(chosen, buffers, strict=True)])
-        if not (self._is_fused or self._is_deepspeed) and not is_made:
+        for buffers, kept in zip(self._buffers, self._buffers_before, strict=True):
+            chosen = torch.where(is_made, _joined(buffers), kept)
+            parts = chosen.split([buffer.numel() for buffer in buffers])
+            values = [part.view_as(buffer) for part, buffer in zip(parts, buffers, strict=True)]
+            torch._foreach_copy_(buffers, values)
+        host_refuses = not (self._is_fused or self._is_deepspeed)
+        if host_refuses and not is_made:  # to ask `is_made` waits for the device
             self._optimizer.zero_grad()  # without gradients a step does nothing
         return is_made
 
@@ -115,13 +121,15 @@ class StepGuard:
         Where a process was asked to stop, all results are read, and `stopping` is set. Every process must call it.
         Raises TrainingError after several bad steps in a row.
         """
-        count = len(self._pending) - (not everything)
-        read, self._pending = self._pending[:count], self._pending[count:]
-        numbers = LateRead.read([late for *_, late in read])
+        count = len(self._pending) if everything else len(self._pending) - 1
+        steps = self._pending[:count]
+        self._pending = self._pending[count:]
+        values = LateRead.read([late for _, _, late in steps])
         results = []
-        for (step, indices, _), (loss, grad_norm, stop_asked) in zip(read, numbers, strict=True):
-            results.append(StepResult(step, loss, grad_norm, bool(stop_asked)))
-            self._count(results[-1], indices)
+        for (step, indices, _), (loss, grad_norm, stop_asked) in zip(steps, values, strict=True):
+            result = StepResult(step, loss, grad_norm, bool(stop_asked))
+            results.append(result)
+            self._count(result, indices)
         if any(result.stop_asked for result in results):
             self.stopping = True
             results += self.settle(everything=True)
@@ -141,9 +149,9 @@ class StepGuard:
             return  # in fp16 the scaler meets infinite gradients while it finds its scale
         self.state.skipped += 1
         self._in_a_row += 1
-        # a record of a stream is read to know its name: of few, and of refused steps only
-        images = ", ".join(self._records[index]["name"] for index in gather_object(indices)[:MOST_NAMES])
-        line = f"step {result.step}: loss or gradient not finite, step skipped; its images: {images}"
+        # a record of a stream is read to know its name: so few are named, and those of refused steps only
+        names = [self._records[index]["name"] for index in gather_object(indices)[:MOST_NAMES]]
+        line = f"step {result.step}: loss or gradient not finite, step skipped; its images: {', '.join(names)}"
         if self._in_a_row == MAX_IN_A_ROW:
             raise TrainingError(
                 f"{MAX_IN_A_ROW} steps in a row without a finite gradient; try a lower --learning-rate ({line})"
@@ -161,7 +169,7 @@ def _joined(buffers: list[Tensor]) -> Tensor:
 
 
 def _start_momentum(optimizer: Optimizer) -> None:
-    """At zero: fused SGD that skips its first step would leave it uninitialised."""
+    """Set the momentum to zero: fused SGD that skips its first step would leave it uninitialized."""
     for group in optimizer.param_groups:
         if group.get("momentum"):
             for parameter in group["params"]:

@@ -31,7 +31,9 @@ def build_optimizer(
             decay = weight_decay if key == "weight" and isinstance(module, DECAYED) else 0.0
             if parameter.requires_grad:
                 weights.setdefault((path.startswith("encoder."), decay), []).append(parameter)
-    groups = [{"params": p, "of_encoder": which, "weight_decay": decay} for (which, decay), p in weights.items()]
+    groups = []
+    for (is_encoder, decay), parameters in weights.items():
+        groups.append({"params": parameters, "of_encoder": is_encoder, "weight_decay": decay})
     if name == "adamw":
         return torch.optim.AdamW(groups, lr=learning_rate, fused=fused)
     return torch.optim.SGD(groups, lr=learning_rate, momentum=0.9, nesterov=True, fused=fused)

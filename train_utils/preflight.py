@@ -19,27 +19,32 @@ from runtime.memory import available_bytes, is_out_of_memory
 from tasks.step_loss import StepLoss
 from unet.blocks import channels_last
 
-CPU_SHARE = 0.65  # of the free memory that an estimate may claim; the heap takes up to 1.5 times what tensors do
-GPU_SHARE_LEFT = 0.05  # of a CUDA device's memory that a trial must leave free
-EXCHANGE_BYTES = 10**9  # that it must leave at least where there are several processes: NCCL's buffers are not torch's
-COPIES = {"adamw": 3, "sgd": 2}  # of each trained weight, beside itself: gradient, moments
-STEPS_HELD = 2  # whose images are on the device: the next step's come before this one's result is read
+CPU_SHARE = 0.65  # an estimate may claim so much of the free memory; the heap takes up to 1.5 times what tensors do
+GPU_SHARE_LEFT = 0.05  # a trial must leave so much of a CUDA device's memory free
+EXCHANGE_BYTES = 10**9  # the least that it must leave to several processes: NCCL's buffers are not torch's
+COPIES = {"adamw": 3, "sgd": 2}  # gradient and moments: copies of each trained weight, beside itself
+STEPS_HELD = 2  # steps whose images are on the device: the next step's come before this one's result is read
 
 
 class Copies(NamedTuple):
     """How many times training needs weights beside themselves.
 
     Args:
-        trained: those that are not frozen: gradients, optimizer state.
-        every: all of them, frozen ones too: their average.
+        trained: copies of those that are not frozen: gradients, optimizer state.
+        every: copies of all of them, frozen ones too: their average.
     """
 
     trained: int
     every: int = 0
 
     def bytes_for(self, network: nn.Module) -> int:
-        """Of all copies of the network's weights."""
-        return sum(p.nbytes * (self.every + self.trained * p.requires_grad) for p in network.parameters())
+        """Bytes of all copies of the network's weights."""
+        total = 0
+        for parameter in network.parameters():
+            total += self.every * parameter.nbytes
+            if parameter.requires_grad:
+                total += self.trained * parameter.nbytes
+        return total
 
 
 def preflight(
@@ -58,35 +63,42 @@ def preflight(
     Where a single image does not fit, `network.activation_checkpointing` is switched on.
 
     Args:
-        network: with `blocks` and `activation_checkpointing`, still where it was built.
+        network: has `blocks` and `activation_checkpointing`, and is still where it was built.
         shape: (C, *spatial), the largest that training will see.
-        split: as it is wanted; `fixed` where nothing else will do.
+        split: the one that is wanted; `fixed` where nothing else will do.
         optimizer: `adamw` or `sgd`.
         averages: whether an average of all weights is kept.
 
     Raises SettingsError where nothing fits, or not what was asked for.
     """
-    size, copies = split.micro_batch_size, Copies(COPIES[optimizer], every=int(averages))
+    size = split.micro_batch_size
+    copies = Copies(COPIES[optimizer], every=int(averages))
     fits = _estimate_fits if accelerator.device.type == "cpu" else _attempt_fits
-    sizes = sorted({math.ceil(size / parts) for parts in range(1, size + 1)}, reverse=True)
-    candidates = {size: split} if split.fixed else {n: split.with_micro_batches(n) for n in sizes}
-    for recompute in sorted({network.activation_checkpointing, True}):
+    candidates = {size: split}  # the keys are micro-batches, the largest one is first
+    if not split.fixed:
+        sizes = sorted({math.ceil(size / parts) for parts in range(1, size + 1)}, reverse=True)
+        candidates = {smaller: split.with_micro_batches(smaller) for smaller in sizes}
+    choices = [True] if network.activation_checkpointing else [False, True]
+    for recompute in choices:
         network.activation_checkpointing = recompute
-        fitting = (n for n, cut in candidates.items() if fits(accelerator, network, criterion, shape, cut, copies))
-        mine = next(fitting, 0)
+        mine = 0  # the largest micro-batch that this process has room for
+        for micro_batch, candidate in candidates.items():
+            if fits(accelerator, network, criterion, shape, candidate, copies):
+                mine = micro_batch
+                break
         agreed = int(accelerator.gather(upload(torch.tensor([mine]), accelerator.device)).min())
         if agreed:
             break
-    kind = "patches" if len(shape) == 4 else "images"  # of volumes
+    kind = "patches" if len(shape) == 4 else "images"  # volumes are cut into patches
     images = f"{kind} of {' x '.join(map(str, shape[1:]))}"
     if agreed == 0:
         raise SettingsError(
             f"no memory for a micro-batch of {min(candidates)} {images}, not even with activation checkpointing;"
             " lower --crop-size, --scale, --base-channels or --micro-batch-size"
         )
-    how = " with activation checkpointing" if network.activation_checkpointing else ""
-    if agreed < size or how:
-        say(f"memory: micro-batches of {agreed} {images} fit{how}, {size} were wanted")
+    condition = " with activation checkpointing" if network.activation_checkpointing else ""
+    if agreed < size or network.activation_checkpointing:
+        say(f"memory: micro-batches of {agreed} {images} fit{condition}, {size} were wanted")
     say(f"batch: {candidates[agreed]}")
     return candidates[agreed]
 
@@ -104,10 +116,10 @@ def _attempt_fits(
     try:
         trial = copy.deepcopy(network).to(accelerator.device).train()
         # the gradients, one of the copies, come by themselves: whole here, spread later where training shards
-        beside = copies._replace(trained=copies.trained - 1).bytes_for(trial)
+        copies_bytes = copies._replace(trained=copies.trained - 1).bytes_for(trial)
         shards = accelerator.num_processes if accelerator.distributed_type in SHARDING else 1
-        others = beside // shards + input_bytes(shape, split) + _bytes_left(accelerator)
-        reserved = torch.empty(others, dtype=torch.uint8, device=accelerator.device)
+        other_bytes = copies_bytes // shards + input_bytes(shape, split) + _bytes_left(accelerator)
+        reserved = torch.empty(other_bytes, dtype=torch.uint8, device=accelerator.device)
         size = split.micro_batch_size
         images = channels_last(torch.rand((size, *shape), device=accelerator.device))
         targets = criterion.task.target.zeros((size, *shape[1:]), accelerator.device)
@@ -132,7 +144,8 @@ def _bytes_left(accelerator: Accelerator) -> int:
     """Bytes of a CUDA device's memory that training leaves to libraries other than torch."""
     if accelerator.device.type != "cuda":
         return 0
-    share = int(GPU_SHARE_LEFT * torch.cuda.mem_get_info(accelerator.device)[1])
+    _, whole = torch.cuda.mem_get_info(accelerator.device)
+    share = int(GPU_SHARE_LEFT * whole)
     return max(share, EXCHANGE_BYTES) if accelerator.num_processes > 1 else share
 
 
@@ -157,27 +170,29 @@ def input_bytes(shape: tuple[int, ...], split: BatchSplit) -> int:
     channels, *sides = shape
     images = STEPS_HELD * split.accumulation * split.micro_batch_size
     value_bytes = 1 if len(sides) == 2 else 4
-    return images * math.prod(sides) * ((value_bytes * channels + 1) + (4 * channels + 8))
+    loaded = value_bytes * channels + 1
+    augmented = 4 * channels + 8
+    return images * math.prod(sides) * (loaded + augmented)
 
 
 def step_bytes(network: nn.Module, shape: tuple[int, ...], copies: Copies) -> int:
-    """Bytes of a training step on images (B, C, *spatial), counted on the meta device: what is kept for the backward
-    pass, the weights and their copies.
+    """Bytes of a training step on images (B, C, *spatial), counted on the meta device.
 
-    With activation checkpointing that is every block's inputs, what is kept between the blocks, and what one block
-    keeps while it is computed again.
+    They are what is kept for the backward pass, the weights and their copies. With activation checkpointing every
+    block's inputs are kept, what lies between the blocks, and what one block keeps while it is computed again.
     """
     trial = copy.deepcopy(network).to("meta").train()
     trial.activation_checkpointing = False
     held: list[Tensor] = []  # kept alive, so that no two storages ever share an identity
-    inputs: list[int] = []  # bytes of each block's; a skip connection counts twice, since its gradient waits too
+    block_inputs: list[int] = []  # their bytes; a skip connection counts twice, since its gradient waits too
     bounds = [0]  # len(held) at the start, then where each block begins and where it ends
 
-    def begin_block(block: nn.Module, given: tuple) -> None:
-        inputs.append(_bytes([x for x in given if isinstance(x, Tensor)]))
+    def begin_block(block: nn.Module, arguments: tuple) -> None:
+        tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
+        block_inputs.append(_bytes(tensors))
         bounds.append(len(held))
 
-    def end_block(block: nn.Module, given: tuple, output: Any) -> None:
+    def end_block(block: nn.Module, arguments: tuple, output: Any) -> None:
         bounds.append(len(held))
 
     for block in trial.blocks:
@@ -190,14 +205,21 @@ def step_bytes(network: nn.Module, shape: tuple[int, ...], copies: Copies) -> in
 
     with torch.autograd.graph.saved_tensors_hooks(hold, lambda tensor: tensor):
         trial(torch.empty(shape, device="meta"))
-    parts = [held[begin:end] for begin, end in pairwise([*bounds, len(held)])]  # between blocks, of one, between, ...
-    weights = sum(p.nbytes for p in trial.parameters()) + copies.bytes_for(trial)
+    bounds.append(len(held))
+    weights = sum(parameter.nbytes for parameter in trial.parameters()) + copies.bytes_for(trial)
     if not network.activation_checkpointing:
         return _bytes(held) + weights
-    between = list(chain.from_iterable(parts[::2]))
-    return sum(inputs) + _bytes(between) + max(map(_bytes, parts[1::2])) + weights
+    # parts in turn: what lies between blocks, what a block keeps, what lies between blocks, ...
+    parts = [held[begin:end] for begin, end in pairwise(bounds)]
+    between_blocks = list(chain.from_iterable(parts[0::2]))
+    within_blocks = [_bytes(part) for part in parts[1::2]]
+    return sum(block_inputs) + _bytes(between_blocks) + max(within_blocks) + weights
 
 
 def _bytes(tensors: Sequence[Tensor]) -> int:
-    """Of the storages behind tensors, each counted once."""
-    return sum({(storage := tensor.untyped_storage())._cdata: storage.nbytes() for tensor in tensors}.values())
+    """Bytes of the storages behind tensors, each counted once."""
+    sizes: dict[int, int] = {}  # the keys are identities of storages
+    for tensor in tensors:
+        storage = tensor.untyped_storage()
+        sizes[storage._cdata] = storage.nbytes()
+    return sum(sizes.values())

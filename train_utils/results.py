@@ -51,7 +51,8 @@ def publish_evaluation(
     mark = ""
     if is_best:
         card = model_card(monitor.run_log.settings, evaluation, section)
-        mark = " (best so far, saved)" if best_model.save(network, card) else " (best so far)"
+        is_saved = best_model.save(network, card)
+        mark = " (best so far, saved)" if is_saved else " (best so far)"
     say(f"step {evaluation.step}: {evaluation.scores.summary()}{mark}")
 
 
@@ -85,7 +86,7 @@ def write_results(
 def finish_run(
     args: TrainSettings, output_dir: Path, schedule: Schedule, state: RunState, best_model: BestModel, all_saved: bool
 ) -> None:
-    """Publish the best model if asked to, and mark the run as finished; of a stopped run, print how to continue it."""
+    """Publish the best model if asked to, and mark the run as finished; print how to continue one that was stopped."""
     if not schedule.is_over(state):
         saved = "all is saved" if all_saved else "not all is saved, see above"
         say(f"stopped after step {state.step} of {schedule.total_steps}; {saved}; continue with --resume auto")

@@ -25,7 +25,7 @@ from train_utils.settings.train_settings import TrainSettings
 
 
 class RunStart(NamedTuple):
-    """The folder of a run, the checkpoint that it goes on from, and what it has learnt about memory.
+    """The folder of a run, the checkpoint that it goes on from, and what it has learned about memory.
 
     Args:
         finished: a line where there is nothing left to do, else None.
@@ -37,7 +37,7 @@ class RunStart(NamedTuple):
     finished: str | None = None
 
     def total_steps(self, args: TrainSettings) -> int | None:
-        """--max-steps; with --max-minutes the steps that a resumed run measured at its start; None if not known yet."""
+        """The steps of --max-steps or, with --max-minutes, those that a resumed run measured; None if not known yet."""
         if not args.max_minutes:
             return args.max_steps
         return None if self.checkpoint.state is None else self.checkpoint.state.settings.total_steps
@@ -47,14 +47,15 @@ class RunStart(NamedTuple):
         if args.plan == "auto":
             if self.checkpoint.state is None:
                 plan = plan_run(info, args)
-                has_length = args.max_steps or args.max_minutes  # which says how long the run is
-                decided = {k: v for k, v in plan.decided(args).items() if not (has_length and k == "epochs")}
+                decided = plan.decided(args)
+                if args.max_steps or args.max_minutes:  # they say how long the run is
+                    decided.pop("epochs", None)
                 say(f"plan: {as_flags(decided)}")
             else:
                 flags = self.checkpoint.state.settings.flags
                 plan = Plan(**{name: flags[name] for name in Plan.names()})
             args = plan.fill(args)
-        elif info.train.records.dims == 3 and not args.crop_size:  # which no default suits
+        elif info.train.records.dims == 3 and not args.crop_size:  # no default suits volumes
             source = load_model(args.init_from).config.preprocess if args.init_from else None
             args = replace(args, crop_size=patch_size(info, args.max_minutes or math.inf, source))
             say(f"patches: --crop-size {' '.join(map(str, args.crop_size or ()))}")
@@ -64,15 +65,18 @@ class RunStart(NamedTuple):
     @property
     def largest_micro_batch(self) -> int | None:
         """The largest micro-batch that has fitted before, if any."""
+        if self.limit.micro_batch_size:
+            return self.limit.micro_batch_size
         state = self.checkpoint.state
-        return self.limit.micro_batch_size or (None if state is None else state.settings.micro_batch_size)
+        return None if state is None else state.settings.micro_batch_size
 
 
 def open_run(args: TrainSettings) -> RunStart:
     """Make or find the folder of a run, and what is in it already; for one process."""
     folder = make_run_dir(args.output_dir, args.resume)
     finished = finished_line(folder, args) if args.resume == "auto" else None
-    checkpoint = find_checkpoint(None if finished else args.resume, folder / "checkpoints")
+    resume = None if finished else args.resume
+    checkpoint = find_checkpoint(resume, folder / "checkpoints")
     if checkpoint.state is not None:
         recorded = checkpoint.state.settings
         say_credentials(args, recorded.flags, recorded.credentials_left_out)
@@ -101,17 +105,19 @@ def finished_line(folder: Path, args: TrainSettings) -> str | None:
         return None
     if not checkpoint_folder(folder / "checkpoints", done["step"]).is_dir():  # removed to go on from an earlier one
         return None
-    flags, flags_done = flags_as_json(args), UNRECORDED | done["flags"]
+    flags = flags_as_json(args)
+    flags_done = UNRECORDED | done["flags"]
     open_ones = [name for name in Plan.names() if flags[name] is None]  # the run has planned them
-    if any(flags_done.get(k) != v for k, v in flags.items() if k not in (*LENGTH_AND_PLACE, *open_ones)):
+    compared = {k: v for k, v in flags.items() if k not in (*LENGTH_AND_PLACE, *open_ones)}
+    if any(flags_done.get(name) != value for name, value in compared.items()):
         return None
     out_of_patience = done["step"] < done["total_steps"]
-    asked = args.max_steps or (args.epochs or 0) * done["steps_per_epoch"]
-    if asked > done["total_steps"] and not (args.max_minutes or out_of_patience):
+    total_steps = args.max_steps or (args.epochs or 0) * done["steps_per_epoch"]
+    if total_steps > done["total_steps"] and not (args.max_minutes or out_of_patience):
         return None
-    more = "a larger --patience" if out_of_patience else "more --epochs or --max-steps"
-    at = f"step {done['step']} of {done['total_steps']}"
-    return f"{folder}: the run has finished, at {at}; to continue it, give {more}"
+    remedy = "a larger --patience" if out_of_patience else "more --epochs or --max-steps"
+    position = f"step {done['step']} of {done['total_steps']}"
+    return f"{folder}: the run has finished, at {position}; to continue it, give {remedy}"
 
 
 def make_run_dir(path: Path | None, resume: str | None) -> Path:
@@ -131,12 +137,12 @@ def make_run_dir(path: Path | None, resume: str | None) -> Path:
         raise SettingsError(
             f"--output-dir {path} is not an empty folder; choose another, or continue its run with --resume auto"
         )
-    new = [folder for folder in (path / "checkpoints", path) if not folder.exists()]
+    new_folders = [folder for folder in (path / "checkpoints", path) if not folder.exists()]
     try:
         (path / "checkpoints").mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise SettingsError(f"--output-dir {path} cannot be made: {error.strerror}") from error
-    atexit.register(_remove_empty, new)
+    atexit.register(_remove_empty, new_folders)
     return path
 
 

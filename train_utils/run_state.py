@@ -27,24 +27,29 @@ class RunState:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> "RunState":
-        """From a checkpoint; older ones have a confusion matrix, and the IoU of each image."""
+        """The state in a checkpoint; older ones have a confusion matrix, and the IoU of each image."""
         value = dict(value)
         if "best_matrix" in value:
             value["best_scores"] = {"sums": value.pop("best_matrix"), "by_image": value.pop("best_images")}
         return cls(**value)
 
     def update(self, evaluation: Evaluation) -> bool:
-        """Note an evaluation; whether it is the best one so far."""
+        """Note an evaluation; returns whether it is the best one so far."""
         comparison = evaluation.scores.comparison
         improved = comparison > self.best
-        self.evaluations_since_best = 0 if improved else self.evaluations_since_best + 1
         if improved:
-            self.best, self.best_step, self.best_scores = comparison, evaluation.step, evaluation.scores.to_json()
+            self.best = comparison
+            self.best_step = evaluation.step
+            self.best_scores = evaluation.scores.to_json()
+            self.evaluations_since_best = 0
+        else:
+            self.evaluations_since_best += 1
         return improved
 
     def forget_best(self) -> None:
         """Forget the best score, whose model is not in this folder."""
-        self.best, self.evaluations_since_best = -1.0, 0
+        self.best = -1.0
+        self.evaluations_since_best = 0
 
     def best_evaluation(self, task: Task) -> Evaluation | None:
         """The best evaluation so far, but for its loss; None before the first."""

@@ -14,10 +14,10 @@ class Schedule:
     """A run as a function of its step; nothing of it needs to be saved.
 
     Args:
-        kind: of the learning rate, one of SCHEDULES.
+        kind: how the learning rate falls, one of SCHEDULES.
         log_every, eval_every, checkpoint_every: steps; all three happen at the last step too.
         patience: evaluations without a better mean IoU before the run stops; None never stops it.
-        encoder_factor: of an encoder's learning rate.
+        encoder_factor: an encoder's share of the learning rate.
     """
 
     steps_per_epoch: int
@@ -33,10 +33,11 @@ class Schedule:
 
     @classmethod
     def from_args(cls, args: TrainSettings, images: int, total_steps: int | None) -> "Schedule":
-        """As the flags say, on a training split of so many images; `total_steps` None for --epochs."""
+        """The schedule that the flags ask for, on so many training images; `total_steps` is None for --epochs."""
         assert args.batch_size is not None and args.epochs is not None, "the plan decides them"
         steps_per_epoch = math.ceil(images / args.batch_size)
         total_steps = total_steps or args.epochs * steps_per_epoch
+        default_factor = 1.0 if args.encoder_weights == "random" else 0.1
         return cls(
             steps_per_epoch,
             total_steps,
@@ -47,7 +48,7 @@ class Schedule:
             eval_every=args.eval_every or steps_per_epoch,
             checkpoint_every=args.checkpoint_every or steps_per_epoch,
             patience=args.patience,
-            encoder_factor=args.encoder_lr_factor or (1.0 if args.encoder_weights == "random" else 0.1),
+            encoder_factor=args.encoder_lr_factor or default_factor,
         )
 
     def set_learning_rate(self, optimizer: Optimizer, step: int) -> float:
@@ -95,13 +96,15 @@ class Schedule:
 
 
 def learning_rate(step: int, total_steps: int, peak: float, warmup_steps: int, schedule: str) -> float:
-    """Of optimizer step `step` (from 0): linear warm-up, then `cosine`, `poly` (power 0.9) or `constant`.
+    """The rate of optimizer step `step` (from 0): linear warm-up, then `cosine`, `poly` (power 0.9) or `constant`.
 
-    A function of the step alone: nothing to save, and nothing that advances once for each process.
+    It depends on the step alone: there is nothing to save, and nothing that advances once for each process.
     """
     if step < warmup_steps:
         return peak * (step + 1) / warmup_steps
     done = min(1.0, (step - warmup_steps) / max(1, total_steps - warmup_steps))
     if schedule == "cosine":
         return peak * (1 + math.cos(math.pi * done)) / 2
-    return peak * (1 - done) ** 0.9 if schedule == "poly" else peak
+    if schedule == "poly":
+        return peak * (1 - done) ** 0.9
+    return peak

@@ -32,31 +32,32 @@ def prepare_sharding(accelerator: Accelerator, model: UNet, split: BatchSplit, c
         if accelerator.mixed_precision == "fp16":
             raise LaunchError("FSDP does not work with fp16 here; use bf16, or fp16 with multi_gpu.yaml")
         # autocast chooses the precision of each layer; the policy would give batch norm half precision weights too,
-        # which it does not take beside its float32 statistics
+        # but beside float32 statistics it does not take them
         plugin = accelerator.state.fsdp_plugin
         plugin.mixed_precision_policy = None
         if model.encoder is not None and plugin.transformer_cls_names_to_wrap:
             # the profile names our own block; each stage of an encoder is gathered as a whole too
             stages = sorted({type(stage).__name__ for stage in model.encoder.stages})
-            named = [*plugin.transformer_cls_names_to_wrap, *stages]  # by --max-minutes' rehearsal already
-            plugin.transformer_cls_names_to_wrap = list(dict.fromkeys(named))
+            block_names = [*plugin.transformer_cls_names_to_wrap, *stages]
+            # --max-minutes' rehearsal may have added the stages already
+            plugin.transformer_cls_names_to_wrap = list(dict.fromkeys(block_names))
         if accelerator.native_amp:  # accelerate's `prepare` does it for every other kind of training
             forward = convert_outputs_to_fp32(accelerator.autocast()(type(model).forward))
-            # bound to it, so that a copy of the model calls its own
+            # the method is bound to the model, so that a copy of the model calls its own
             model.forward = MethodType(forward, model)  # type: ignore[method-assign]
         return
     config = accelerator.state.deepspeed_plugin.deepspeed_config
-    if config["zero_optimization"]["stage"] != 2:
-        raise LaunchError(
-            f"the launch profile asks for ZeRO stage {config['zero_optimization']['stage']}; use stage 2, or fsdp.yaml"
-        )
+    stage = config["zero_optimization"]["stage"]
+    if stage != 2:
+        raise LaunchError(f"the launch profile asks for ZeRO stage {stage}; use stage 2, or fsdp.yaml")
     if accelerator.mixed_precision == "fp16":
         raise LaunchError("DeepSpeed does not work with fp16 here; use bf16, or fp16 with multi_gpu.yaml")
     # weights stay in float32, where running averages and checkpoints need them, as everywhere else
     config["torch_autocast"] = {"enabled": accelerator.mixed_precision == "bf16", "dtype": "bfloat16"}
     config["bf16"] = {"enabled": False}
     config["train_micro_batch_size_per_gpu"] = split.micro_batch_size
-    config["gradient_accumulation_steps"] = accelerator.gradient_accumulation_steps = split.accumulation
+    config["gradient_accumulation_steps"] = split.accumulation
+    accelerator.gradient_accumulation_steps = split.accumulation
     config["gradient_clipping"] = clip
 
 
@@ -76,7 +77,7 @@ def local(value: Tensor) -> Tensor:
 
 
 def shard_like(value: Tensor, example: Tensor) -> Tensor:
-    """Of a whole tensor, which every process has, the part that is here of `example`."""
+    """The part of a whole tensor, which every process has, that is here of `example`."""
     if not _is_spread(example):
         return value
     from torch.distributed.tensor import distribute_tensor
@@ -87,7 +88,7 @@ def shard_like(value: Tensor, example: Tensor) -> Tensor:
 def whole_copies(
     accelerator: Accelerator, groups: dict[str, Iterable[tuple[str, Tensor]]]
 ) -> dict[str, dict[str, Tensor]]:
-    """For each group copies of the whole tensors, by name, on the main process's CPU; nothing on the others.
+    """Copies of each group's whole tensors, by name, on the main process's CPU; nothing on the others.
 
     Every process must call it. One tensor at a time is gathered: a device may have no room for all of them. The host
     waits for the device once.
@@ -108,8 +109,8 @@ def whole_copies(
 def whole_network(accelerator: Accelerator, network: UNet) -> UNet:
     """A network that the main process can use alone: this one, or a copy where its weights are spread over several.
 
-    The copy is a plain U-Net, without what only training has. Every process must call it; the others get back their
-    part.
+    The copy is a plain U-Net, without what only training has. Every process must call this function; all but the main
+    one get back their part.
     """
     state = network.published_state()
     if not any(map(_is_spread, state.values())):
@@ -123,7 +124,7 @@ def whole_network(accelerator: Accelerator, network: UNet) -> UNet:
 
 
 def share_statistics(accelerator: Accelerator, network: nn.Module) -> None:
-    """Give every process the main one's running statistics, which are evaluated and saved."""
+    """Give every process the running statistics of the main one: they are evaluated and saved."""
     if accelerator.num_processes > 1:
         broadcast(list(network.buffers()))
 
@@ -138,7 +139,8 @@ def optimizer_tensors(
     """
     if accelerator.distributed_type == DistributedType.DEEPSPEED:
         for group, (weights, state) in enumerate(_partitions(optimizer)):
-            for key, value in ({"weights": weights.detach()} | state).items():
+            parts = {"weights": weights.detach()} | state
+            for key, value in parts.items():
                 part = torch.as_tensor(value, device=accelerator.device)
                 yield f"{ZERO}{group}/{key}", accelerator.gather(part[None])
         return
@@ -162,18 +164,18 @@ def restore_optimizer(
         _restore_partitions(accelerator, optimizer, tensors)
         return
     parameters = dict(network.named_parameters())
-    for key, value in tensors.items():
-        name, _, key = key.rpartition("/")
+    for path, value in tensors.items():
+        name, _, key = path.rpartition("/")
         parameter = parameters[name]
-        if value.shape == parameter.shape:  # in the parameter's memory format, as if it had never been away
+        if value.shape == parameter.shape:  # it gets the parameter's memory format, as if it had never been away
             value = torch.empty_like(parameter, requires_grad=False).copy_(shard_like(value, parameter))
         optimizer.state[parameter][key] = value.to(parameter.device)  # the step's number too: its kernel is fused
 
 
 def _restore_partitions(accelerator: Accelerator, optimizer: Optimizer, tensors: dict[str, Tensor]) -> None:
     partitions = _partitions(optimizer)
-    for key, value in tensors.items():
-        group, _, key = key.removeprefix(ZERO).partition("/")
+    for path, value in tensors.items():
+        group, _, key = path.removeprefix(ZERO).partition("/")
         weights, state = partitions[int(group)]
         if len(value) != accelerator.num_processes:
             raise CheckpointError(
@@ -183,12 +185,14 @@ def _restore_partitions(accelerator: Accelerator, optimizer: Optimizer, tensors:
         value = value[accelerator.process_index]
         if key == "weights":
             weights.data.copy_(value)
+        elif value.ndim:
+            state[key] = value.to(weights.device)
         else:
-            state[key] = value.to(weights.device) if value.ndim else value.clone()
+            state[key] = value.clone()
 
 
 def _partitions(optimizer: Optimizer) -> list[tuple[Tensor, dict]]:
-    """Of each of ZeRO's parameter groups, this process's weights in float32, and the optimizer's state for them."""
-    inner = optimizer.optimizer.optimizer  # accelerate's holds DeepSpeed's, which holds ours
-    weights = [group["params"][0] for group in inner.param_groups]
-    return [(part, inner.state[part]) for part in weights]
+    """This process's weights in float32 and the optimizer's state for them, for each of ZeRO's parameter groups."""
+    own_optimizer = optimizer.optimizer.optimizer  # accelerate's holds DeepSpeed's, which holds ours
+    weights = [group["params"][0] for group in own_optimizer.param_groups]
+    return [(part, own_optimizer.state[part]) for part in weights]

@@ -16,24 +16,28 @@ BATCH_NORMS = (nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 def synchronize_batchnorm(accelerator: Accelerator, model: nn.Module, how: str, split: BatchSplit) -> nn.Module:
-    """The model with batch norm over all processes' micro-batches: `on`, `off`, or `auto`, which is on.
+    """The model with batch norm over all processes' micro-batches if `how` is `on` or `auto`, not if it is `off`.
 
     Prints a line where batch norm sees fewer images at a time than a step has, or fillers among them: its statistics
     then depend on the launch. accelerate does not convert by itself.
     """
-    # a frozen encoder's stay in evaluation mode
-    norms = {name: m for name, m in model.named_modules() if isinstance(m, BATCH_NORMS) and m.training}
+    norms = {}
+    for name, m in model.named_modules():
+        if isinstance(m, BATCH_NORMS) and m.training:  # the norms of a frozen encoder stay in evaluation mode
+            norms[name] = m
     if not norms:
         return model
-    seen = split.micro_batch_size
+    images = split.micro_batch_size
     if how != "off" and accelerator.num_processes > 1:
         for name, norm in norms.items():
             model.set_submodule(name, SynchronizedBatchNorm.of(norm))
-        seen *= accelerator.num_processes
-    if seen != split.batch_size:
-        fillers = f", {split.slots - split.batch_size} of them repeated" if split.slots > split.batch_size else ""
+        images *= accelerator.num_processes
+    if images != split.batch_size:
+        fillers = ""
+        if split.slots > split.batch_size:
+            fillers = f", {split.slots - split.batch_size} of them repeated"
         say(
-            f"batch norm sees {seen} images at a time{fillers}, not the {split.batch_size} of a step, so results"
+            f"batch norm sees {images} images at a time{fillers}, not the {split.batch_size} of a step, so results"
             " depend on the launch; with --norm group they do not"
         )
     return model
@@ -48,7 +52,7 @@ class SynchronizedBatchNorm(nn.modules.batchnorm._BatchNorm):
 
     @classmethod
     def of(cls, norm: nn.BatchNorm2d | nn.BatchNorm3d) -> "SynchronizedBatchNorm":
-        """With the parameters, buffers and settings of `norm`."""
+        """A layer with the parameters, buffers and settings of `norm`."""
         synchronized = cls.__new__(cls)
         synchronized.__dict__ = norm.__dict__
         return synchronized
@@ -68,40 +72,43 @@ class SynchronizedBatchNorm(nn.modules.batchnorm._BatchNorm):
 
 
 class _Normalize(torch.autograd.Function):
-    """Each channel of x (B, C, *spatial), normalised over all processes (Ioffe & Szegedy 2015)."""
+    """Each channel of x (B, C, *spatial), normalized over all processes (Ioffe & Szegedy 2015)."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor, int]:
-        """Of the shape of `x`, mean and variance (C,) over all processes, and the number of values behind them."""
+        """The output, mean and variance (C,) over all processes, and the number of values behind these."""
         stats = torch.stack(_statistics(x, eps))
         world = dist.get_world_size()
-        every = stats.new_empty(world * 2, x.shape[1])
-        dist.all_gather_single(every, stats)
-        means, variances = every.view(world, 2, -1).unbind(dim=1)
+        gathered = stats.new_empty(world * 2, x.shape[1])
+        dist.all_gather_single(gathered, stats)
+        means, variances = gathered.view(world, 2, -1).unbind(dim=1)
         mean = means.mean(dim=0)
         var = (variances + (means - mean).square()).mean(dim=0)
         ctx.count = world * x.numel() // x.shape[1]
         ctx.eps = eps
         ctx.save_for_backward(x, weight, mean, var)
         ctx.mark_non_differentiable(mean, var)
-        # the kernel of evaluation normalises by what it is given
-        return F.batch_norm(x, mean, var, weight, bias, training=False, eps=eps), mean, var, ctx.count
+        # the kernel of evaluation normalizes by the mean and variance that it is given
+        output = F.batch_norm(x, mean, var, weight, bias, training=False, eps=eps)
+        return output, mean, var, ctx.count
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, *unused: Any) -> tuple[Tensor, Tensor, Tensor, None]:
         x, weight, mean, var = ctx.saved_tensors
-        invstd, world = (var + ctx.eps).rsqrt(), dist.get_world_size()
-        if x.is_cuda:  # as torch's SyncBatchNorm does
-            *sums, grad_weight, grad_bias = torch.batch_norm_backward_reduce(
+        invstd = (var + ctx.eps).rsqrt()
+        if x.is_cuda:  # torch's SyncBatchNorm does the same
+            sum_grad, sum_grad_x, grad_weight, grad_bias = torch.batch_norm_backward_reduce(
                 grad, x, mean, invstd, weight, True, True, True
             )
-            sums = torch.stack(sums)
+            sums = torch.stack([sum_grad, sum_grad_x])
             dist.all_reduce(sums)
+            sum_grad, sum_grad_x = sums
+            world = dist.get_world_size()
             counts = torch.full((world,), ctx.count // world, dtype=torch.int32, device=x.device)
-            grad_input = torch.batch_norm_backward_elemt(grad, x, mean, invstd, weight, *sums, counts)
+            grad_input = torch.batch_norm_backward_elemt(grad, x, mean, invstd, weight, sum_grad, sum_grad_x, counts)
             return grad_input, grad_weight, grad_bias, None
-        # of evaluation's kernel, to which mean and variance are constants; what depends on them is taken off
+        # evaluation's kernel takes mean and variance for constants: what depends on them is taken off its gradient
         nothing = mean.new_empty(0)
         grad_input, grad_weight, grad_bias = torch.ops.aten.native_batch_norm_backward(
             grad, x, weight, mean, var, nothing, nothing, False, ctx.eps, [True, True, True]
@@ -119,10 +126,14 @@ def _statistics(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     if x.is_cuda:  # one pass over half precision, without a copy in float32
         mean, invstd = torch.batch_norm_stats(x, eps)
         return mean, invstd.pow(-2) - eps
-    var, mean = torch.var_mean(x if x.dtype == torch.float64 else x.float(), dim=(0, *range(2, x.ndim)), correction=0)
+    values = x if x.dtype == torch.float64 else x.float()
+    axes = [axis for axis in range(x.ndim) if axis != 1]
+    var, mean = torch.var_mean(values, dim=axes, correction=0)
     return mean, var
 
 
 def _column(values: Tensor, x: Tensor) -> Tensor:
     """(C,) as (1, C, 1, ...), to go with x (B, C, *spatial)."""
-    return values.view(1, -1, *[1] * (x.ndim - 2))
+    shape = [1] * x.ndim
+    shape[1] = -1
+    return values.view(shape)

@@ -25,10 +25,13 @@ class CheckpointState:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> "CheckpointState":
-        """From state.json."""
-        settings = {key: entry for key, entry in value.items() if key != "run"}  # which is the state's here
-        model, run = UNetConfig(**value["model"]), RunState.from_json(value["run"])
-        return cls(RunSettings.from_json(settings), model, run, value["score"], value["scaler"])
+        """The state that state.json holds."""
+        model = UNetConfig(**value["model"])
+        run = RunState.from_json(value["run"])
+        # "run" is also a setting, but in state.json it is the state
+        entries = {key: entry for key, entry in value.items() if key != "run"}
+        settings = RunSettings.from_json(entries)
+        return cls(settings, model, run, value["score"], value["scaler"])
 
     def to_json(self) -> dict[str, Any]:
         """What state.json holds."""

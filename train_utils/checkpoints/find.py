@@ -13,7 +13,7 @@ from unet.config import UNetConfig
 
 MANIFEST = "manifest.json"  # sizes and checksums; without it a checkpoint is not complete
 STATE = "state.json"  # where the run stands
-FINISHED = "finished.json"  # of a run, written last of all: without it the end of the run is done again
+FINISHED = "finished.json"  # a run writes it last of all: without it the end of the run is done again
 # flags that a run which goes on may change without a word
 LENGTH_AND_PLACE = ("epochs", "max_steps", "max_minutes", "resume", "output_dir", "like")
 
@@ -38,9 +38,9 @@ class FoundCheckpoint(NamedTuple):
 
 
 def find_checkpoint(resume: str | None, folder: Path) -> FoundCheckpoint:
-    """For `auto` the newest complete checkpoint in `folder`, none if there are no checkpoints; else the one given.
+    """The checkpoint that `resume` names; for `auto` the newest complete one in `folder`, if it has checkpoints.
 
-    CheckpointError if there are checkpoints but none is complete.
+    Raises CheckpointError if there are checkpoints but none is complete.
     """
     if resume is None:
         return FoundCheckpoint(None, None, [])
@@ -85,7 +85,10 @@ def _with_its_best(path: Path) -> CheckpointState:
     """The state of a checkpoint, without its best score if steps after it, which are dropped now, had a better one."""
     state = _read_state(path)
     for newer in newest_first(path.parent):
-        if newer.name > path.name and peek(newer).get("run", {}).get("best_step", 0) > state.run.step:
+        if newer.name <= path.name:
+            continue
+        best_step = peek(newer).get("run", {}).get("best_step", 0)
+        if best_step > state.run.step:
             state.run.forget_best()
     return state
 

@@ -76,7 +76,8 @@ class Checkpoints:
     def save(self, run: RunState, evaluation: Evaluation | None) -> None:
         """Save the run as it stands, with its evaluation at this step, if any; every process must call it."""
         self.wait()  # one at a time, and memory for one copy
-        if not self.best_model.is_saved():  # one that the disk refuses is tried again, before a checkpoint tells of it
+        # a best model that the disk refused is tried again, before a checkpoint tells of it
+        if not self.best_model.is_saved():
             run = replace(run, best=-1.0)
         share_statistics(self.accelerator, self.network)
         tensors: dict[str, Iterable[tuple[str, Tensor]]] = {
@@ -88,28 +89,30 @@ class Checkpoints:
         files = whole_copies(self.accelerator, tensors)
         if not self.accelerator.is_main_process:
             return
-        scaler = self.accelerator.scaler.state_dict() if self.accelerator.scaler is not None else None
+        scaler = self.accelerator.scaler
+        scaler_state = None if scaler is None else scaler.state_dict()
         score = None if evaluation is None else evaluation.scores.comparison
-        # a copy: training goes on while it is written
-        state = CheckpointState(self.settings, self.network.config, replace(run), score, scaler)
+        # the state is a copy: training goes on while it is written
+        state = CheckpointState(self.settings, self.network.config, replace(run), score, scaler_state)
         self._pending = self._writer.submit(self._write, state, files)
 
-    def resume(self, found: FoundCheckpoint, run: RunState) -> None:
-        """Go on from what was found, or save the start of a new run; every process must call it.
+    def resume(self, checkpoint: FoundCheckpoint, run: RunState) -> None:
+        """Go on from the checkpoint, or save the start of a new run if there is none; every process must call it.
 
         Raises CheckpointError where the checkpoint belongs to another run.
         """
-        if found.path is None or found.state is None:
+        if checkpoint.path is None or checkpoint.state is None:
             self.save(run, None)
             return
-        for note in [*found.passed_over, *compare_settings(found.state.settings, self.settings)]:
+        changes = compare_settings(checkpoint.state.settings, self.settings)
+        for note in checkpoint.passed_over + changes:
             say(note)
-        self.restore(found.path, found.state)
-        if not self.best_model.folder.exists():  # resumed into another folder
+        self.restore(checkpoint.path, checkpoint.state)
+        if not self.best_model.folder.exists():  # the run goes on in another folder
             run.forget_best()
-        if self.accelerator.is_main_process:  # it may go on
+        if self.accelerator.is_main_process:  # a finished run may go on
             (self.folder.parent / FINISHED).unlink(missing_ok=True)
-        say(f"resumed from {found.path}, at step {run.step} of {self.settings.total_steps}")
+        say(f"resumed from {checkpoint.path}, at step {run.step} of {self.settings.total_steps}")
 
     def restore(self, path: Path, state: CheckpointState) -> None:
         """Put the model, its optimizer, averages and scaler back to where they were; every process does."""
@@ -126,7 +129,9 @@ class Checkpoints:
 
     def _set_aside_newer(self, path: Path) -> None:
         """Rename newer checkpoints, which are damaged or from steps that this run makes anew, so that none is used."""
-        for newer in [folder for folder in newest_first(self.folder) if folder.name > path.name]:
+        for newer in newest_first(self.folder):
+            if newer.name <= path.name:
+                continue
             aside = newer.with_name(f"set-aside-{newer.name}")
             shutil.rmtree(aside, ignore_errors=True)
             newer.rename(aside)
@@ -134,7 +139,9 @@ class Checkpoints:
 
     def is_saved(self) -> bool:
         """Whether the best model and the last checkpoint are on disk; waits for them."""
-        return all((self.best_model.is_saved(), self.wait()))
+        model_is_saved = self.best_model.is_saved()
+        checkpoint_is_saved = self.wait()
+        return model_is_saved and checkpoint_is_saved
 
     def wait(self) -> bool:
         """Wait until the last save is on disk, or has failed and printed why; returns whether it is on disk."""
@@ -160,7 +167,11 @@ class Checkpoints:
 
     def _prune(self) -> None:
         complete = [path for path in newest_first(self.folder) if (path / MANIFEST).exists()]
-        scores = {path: score for path in complete if (score := peek(path).get("score")) is not None}
+        scores = {}
+        for path in complete:
+            score = peek(path).get("score")
+            if score is not None:
+                scores[path] = score
         best = max(scores, key=scores.__getitem__, default=None)
         for path in complete[self.keep :]:
             if path != best:

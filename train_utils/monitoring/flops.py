@@ -10,8 +10,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from unet.model import UNet
 
-# Dense peak in teraFLOPS by a pattern of the device's name: (half precision, float32 as convolutions run it by default:
-# in TF32 where the device has it), from NVIDIA's data sheets; sparse figures are halved
+# Dense peaks in teraFLOPS by a pattern of the device's name, from NVIDIA's data sheets; sparse figures are halved.
+# The first is for half precision, the second for float32, which convolutions compute in TF32 where the device has it.
 PEAKS = {
     r"\bH200\b(?! NVL)|\bH100 80GB HBM3": (989, 495),
     r"\bH100 PCIe": (756, 378),
@@ -27,15 +27,16 @@ PEAKS = {
 def training_flops(network: UNet, channels: int) -> float:
     """FLOPs of a forward and backward pass for one pixel or voxel, counted on the meta device; a multiply-add is two.
 
-    A convolutional network's grow with the pixels. Activation checkpointing's second forward pass does not count: it is
-    the model's FLOPs, not the hardware's.
+    Those of a convolutional network grow with the pixels. Activation checkpointing's second forward pass does not
+    count: these are the model's FLOPs, not the hardware's.
     """
     trial = copy.deepcopy(network).to("meta").train()
     trial.activation_checkpointing = False
     size = (256,) * network.config.dims  # a multiple of what pooling needs at any sensible depth
     with FlopCounterMode(display=False) as counter:
         logits = trial(torch.empty((2, channels, *size), device="meta"))
-        sum(map(torch.sum, [logits] if isinstance(logits, torch.Tensor) else logits)).backward()
+        outputs = [logits] if isinstance(logits, torch.Tensor) else logits
+        sum(output.sum() for output in outputs).backward()
     return counter.get_total_flops() / (2 * math.prod(size))
 
 
@@ -49,4 +50,7 @@ def peak_teraflops(accelerator: Accelerator, precision: str) -> float | None:
 
 def peak_of(name: str, *, half: bool) -> float | None:
     """Dense peak of the device of this name in teraFLOPS, None where it is not in the table."""
-    return next((peaks[not half] for pattern, peaks in PEAKS.items() if re.search(pattern, name)), None)
+    for pattern, (half_peak, float32_peak) in PEAKS.items():
+        if re.search(pattern, name):
+            return half_peak if half else float32_peak
+    return None

@@ -18,15 +18,15 @@ from train_utils.nan_guard import StepResult
 from train_utils.run_state import RunState
 from train_utils.schedule import Schedule
 
-SHOWN_PROBLEMS = 20  # bad samples, by name
+SHOWN_PROBLEMS = 20  # bad samples that are named
 
 
 class Monitor:
     """What a run measures at each step, and where it goes: metrics.jsonl, the tracker, the bar on the terminal.
 
     Args:
-        model: as it trains, wrapped, not compiled.
-        flops: of training on one image.
+        model: the one that trains, wrapped, not compiled.
+        flops: FLOPs of training on one image.
         task: says what evaluations are compared by.
         run_log: writes the records.
     """
@@ -42,29 +42,34 @@ class Monitor:
         run_log: RunLog,
     ) -> None:
         settings = run_log.settings
-        self.accelerator, self.schedule, self.state, self.run_log = accelerator, schedule, state, run_log
+        self.accelerator = accelerator
+        self.schedule = schedule
+        self.state = state
+        self.run_log = run_log
         self.compared_by = task.compared_by
-        self.num_workers, self.cached = settings.num_workers, settings.flags["cache"]
+        self.num_workers = settings.num_workers
+        self.cached = settings.flags["cache"]
         self.meter = Meter(accelerator, model, flops, str(settings.profile["mixed_precision"]))
         self.window = LossWindow(**state.window)
-        self._last: StepResult | None = None  # of the steps whose result is known
+        self._last: StepResult | None = None  # the last step whose result is known
         self.trace = StepTrace(accelerator, run_log.output_dir / "traces", settings.flags["trace_steps"])
-        self.problems: set[str] = set()  # of samples that were left out
+        self.problems: set[str] = set()  # why samples were left out
         self.bar = progress_bar(schedule.total_steps, "training", "step", initial=state.step)
         self._brief = ""
         self._has_named_bottleneck = False
 
     def data_ready(self, batches: list[dict[str, Any]]) -> None:
         """The next step's micro-batches are here; what could not be read is taken out of them, and named at the end."""
-        self.problems.update(problem for batch in batches for problem in batch.pop("problems"))
+        for batch in batches:
+            self.problems.update(batch.pop("problems"))
         self.meter.data_ready()
 
     def communicating(self) -> AbstractContextManager[None]:
-        """Around the wait for the count that all processes share."""
+        """A context for the wait for the count that all processes share."""
         return self.meter.communicating()
 
     def paused(self) -> AbstractContextManager[None]:
-        """Around what is not training: evaluations and saves."""
+        """A context for what is not training: evaluations and saves."""
         return self.meter.paused()
 
     def end_step(self, images: float) -> None:
@@ -73,13 +78,13 @@ class Monitor:
         self.trace.step()
 
     def add(self, results: Iterable[StepResult]) -> None:
-        """What steps came to, once it is known."""
+        """Take in the results of steps, once they are known."""
         for result in results:
             self.window.add(result)
             self._last = result
 
     def log_training(self, learning_rate: float) -> None:
-        """A record of the steps since the last one, whose results must be known; every process must call it."""
+        """Write a record of the steps since the last one, whose results must be known; every process must call it."""
         assert self._last is not None and self._last.step == self.state.step
         record = {
             "train/loss": self.window.mean(),
@@ -95,7 +100,7 @@ class Monitor:
             say(bottleneck)
 
     def log_evaluation(self, evaluation: Evaluation) -> None:
-        """A record of the scores."""
+        """Write a record of the scores."""
         self._write(evaluation.record())
 
     def _write(self, record: dict[str, float | None]) -> None:
@@ -103,12 +108,14 @@ class Monitor:
 
     def show(self) -> None:
         """Move the bar by one step."""
-        best = f", best {self.compared_by} {self.state.best:.3f}" if self.state.best >= 0 else ""
-        self.bar.set_postfix_str(self._brief + best, refresh=False)
+        text = self._brief
+        if self.state.best >= 0:
+            text += f", best {self.compared_by} {self.state.best:.3f}"
+        self.bar.set_postfix_str(text, refresh=False)
         self.bar.update()
 
     def bottleneck(self) -> str | None:
-        """A sentence on what slows the run down, as `Meter.bottleneck`."""
+        """A sentence on what slows the run down: that of `Meter.bottleneck`."""
         return self.meter.bottleneck(self.num_workers, self.cached)
 
     def close(self) -> None:
@@ -120,15 +127,16 @@ class Monitor:
                 f"no better {self.compared_by} in {self.schedule.patience} evaluations,"
                 f" stopping at step {self.state.step}"
             )
-        everywhere = sorted(set(gather_object(sorted(self.problems))))
-        if everywhere:
-            listed = "; ".join(everywhere[:SHOWN_PROBLEMS])
-            say(f"{len(everywhere)} bad samples were skipped in training: {listed}")
+        problems = sorted(set(gather_object(sorted(self.problems))))
+        if problems:
+            shown = "; ".join(problems[:SHOWN_PROBLEMS])
+            say(f"{len(problems)} bad samples were skipped in training: {shown}")
 
 
 def brief(record: dict[str, float | None]) -> str:
     """Loss, speed and wait for data, for a progress bar."""
-    parts = [f"loss {record['train/loss']:.3f}" if record["train/loss"] is not None else "no loss"]
+    loss = record["train/loss"]
+    parts = ["no loss" if loss is None else f"loss {loss:.3f}"]
     if "perf/images_per_second" in record:
         parts.append(f"{record['perf/images_per_second']:.1f} images/s")
         parts.append(f"{record['perf/data_wait_percent']:.0f}% waiting for data")

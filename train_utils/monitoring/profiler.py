@@ -24,9 +24,10 @@ class StepTrace:
     def __init__(self, accelerator: Accelerator, folder: Path, steps: int) -> None:
         self.accelerator = accelerator
         self.folder = folder
-        self._left = WARMUP_STEPS + steps if steps else 0
+        self._left = 0
         if not steps:
             return
+        self._left = WARMUP_STEPS + steps
         folder.mkdir(exist_ok=True)
         schedule = {"wait": WARMUP_STEPS - 1, "warmup": 1, "active": steps, "repeat": 1}
         self._profiler = ProfileKwargs(schedule_option=schedule, on_trace_ready=self._write).build()
@@ -67,10 +68,12 @@ def top_operators(profiler: torch.profiler.profile) -> str:
     # a CPU row holds the time of the kernels that it launched, which have rows of their own besides
     rows = [row for row in profiler.key_averages() if row.device_type == DeviceType.CPU]
     averages = [row for row in rows if not row.key.startswith("ProfilerStep")]
-    on_device = any(row.self_device_time_total for row in averages)
-    times = [row.self_device_time_total if on_device else row.self_cpu_time_total for row in averages]  # microseconds
+    times = [row.self_device_time_total for row in averages]  # microseconds
+    if not any(times):
+        times = [row.self_cpu_time_total for row in averages]
     whole = sum(times) or 1
     lines = [f"{'operator':<50} {'calls':>7} {'ms':>10} {'share':>7}"]
-    for time, row in sorted(zip(times, averages, strict=True), key=lambda pair: -pair[0])[:TOP_OPERATORS]:
+    by_time = sorted(zip(times, averages, strict=True), key=lambda pair: -pair[0])
+    for time, row in by_time[:TOP_OPERATORS]:
         lines.append(f"{row.key[:50]:<50} {row.count:>7} {time / 1e3:>10.1f} {100 * time / whole:>6.1f}%")
     return "\n".join(lines)

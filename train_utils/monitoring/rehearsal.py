@@ -34,16 +34,18 @@ from unet.model import UNet
 
 Item = TypeVar("Item")
 
-PLANNED = 0.92  # of the time: the run should end at 80 to 105% of it, however busy the machine becomes
-FEW_STEPS, GOOD_STEPS = 500, 1000  # below the first, masks are poor; the second gives a first useful model
-WARM_UP, FIRST_LOOK = 3, 2  # steps that are not timed; steps that say how many more are
-MEASURED = 0.04  # of the time that measuring steps may take
+PLANNED = 0.92  # share of the time: the run should end at 80 to 105% of it, however busy the machine becomes
+FEW_STEPS = 500  # after fewer steps masks are poor
+GOOD_STEPS = 1000  # so many give a first useful model
+WARM_UP = 3  # steps that are not timed
+FIRST_LOOK = 2  # timed steps that say how many more are timed
+MEASURED = 0.04  # share of the time that measuring steps may take
 MOST_STEPS = 40
-BATCHES = 3  # of each process that are evaluated
-FINISH_SECONDS = 4.0  # to write charts and the report, beside their pictures (2 to 4 s measured on one core)
+BATCHES = 3  # batches of each process that are evaluated
+FINISH_SECONDS = 4.0  # charts and the report take them, beside their pictures (2 to 4 s measured on one core)
 # when the process began, on a clock that nobody sets: by now it has hardly done anything but import modules
 STARTED = time.monotonic() - time.process_time()
-FOLDER = ".rehearsal"  # beside the checkpoints, for one that is written to see how long that takes
+FOLDER = ".rehearsal"  # it lies beside the checkpoints, for one that is written to see how long that takes
 
 
 @dataclass
@@ -56,12 +58,14 @@ class Times:
     save: float = 0.0
 
 
-class SomeBatches:
+class FirstBatches:
     """The first batches of a loader."""
 
     def __init__(self, loader: DataLoader, count: int) -> None:
-        self.loader, self.dataset, self.count = loader, loader.dataset, min(count, len(loader))
-        self.images = 0  # in the batches of the last pass
+        self.loader = loader
+        self.dataset = loader.dataset
+        self.count = min(count, len(loader))
+        self.images = 0  # images in the batches of the last pass
 
     def __len__(self) -> int:
         return self.count
@@ -76,15 +80,15 @@ class SomeBatches:
 class Rehearsal:
     """A copy of the model is trained, evaluated and saved for a moment, to see how long that takes.
 
-    Stands in for the monitor of a run. It learns nothing: its learning rate is 0.
+    A rehearsal stands in for the monitor of a run. The copy learns nothing: its learning rate is 0.
 
     Args:
-        model: not wrapped, as it was built; stays as it is.
-        output_dir: of the run, whose disk is written to.
+        model: the one that was built, not wrapped; it stays as it is.
+        output_dir: the folder of the run, whose disk is written to.
 
     Attributes:
         model: the copy.
-        loaders: of steps enough, and of the validation images.
+        loaders: those of steps enough, and of the validation images.
     """
 
     def __init__(
@@ -101,9 +105,13 @@ class Rehearsal:
         if accelerator.distributed_type == DistributedType.DEEPSPEED:
             raise SettingsError("--max-minutes does not work with DeepSpeed; give --max-steps")
         exit_on_sigterm()  # there is nothing to save yet, but something to remove
-        self.accelerator, self.args, self.info, self.times = accelerator, args, info, Times()
+        self.accelerator = accelerator
+        self.args = args
+        self.info = info
+        self.times = Times()
         self.folder = output_dir / "checkpoints" / FOLDER
-        self.model, self.state = copy.deepcopy(model), RunState()
+        self.model = copy.deepcopy(model)
+        self.state = RunState()
         self.schedule = replace(Schedule.from_args(args, len(info.train), None), peak=0.0)
         with first_on_each_machine(accelerator):  # one process of a machine decodes for --cache
             steps = range(WARM_UP + FIRST_LOOK + MOST_STEPS)
@@ -114,11 +122,12 @@ class Rehearsal:
         say(f"time: measuring some steps, to fill --max-minutes {args.max_minutes:g}")
 
     def data_ready(self, batches: list[dict[str, Any]]) -> None:
-        """As `Monitor` has it."""
+        """Nothing is measured here: `Monitor` has this method too."""
 
     def timed(self, steps: Iterator[Item]) -> Iterator[Item]:
         """The steps to time, equally many on all processes; each must be over when the next one is asked for."""
-        last, begin = math.inf, 0.0
+        last = math.inf
+        begin = 0.0
         for number, step in enumerate(steps, 1):
             yield step
             if number == WARM_UP:
@@ -130,15 +139,16 @@ class Rehearsal:
                 break
         self.times.step = self._slowest((time.monotonic() - begin) / (last - WARM_UP))
 
-    def time_evaluation(self, evaluate: Callable[[SomeBatches], object], loader: DataLoader) -> None:
+    def time_evaluation(self, evaluate: Callable[[FirstBatches], object], loader: DataLoader) -> None:
         """Evaluate a part of the validation images twice, since the first time warms up."""
-        some = SomeBatches(loader, BATCHES)
+        batches = FirstBatches(loader, BATCHES)
         for _ in range(2):
             begin = time.monotonic()
-            evaluate(some)
+            evaluate(batches)
             seconds = time.monotonic() - begin
-        self.times.evaluation = self._slowest(seconds * len(loader) / max(1, len(some)))
-        self.times.image = self._slowest(seconds / some.images if some.images else 0.0)
+        self.times.evaluation = self._slowest(seconds * len(loader) / max(1, len(batches)))
+        per_image = seconds / batches.images if batches.images else 0.0
+        self.times.image = self._slowest(per_image)
 
     def time_save(self, network: UNet, optimizer: Optimizer) -> None:
         """Save a checkpoint among those of the run, and remove it."""
@@ -147,7 +157,7 @@ class Rehearsal:
         begin = time.monotonic()
         try:
             if self.accelerator.is_main_process:
-                shutil.rmtree(self.folder, ignore_errors=True)  # of a run that was killed here
+                shutil.rmtree(self.folder, ignore_errors=True)  # a run that was killed here has left it
                 checkpoints.folder.mkdir(parents=True)
             checkpoints.save(self.state, None)
             checkpoints.is_saved()
@@ -162,8 +172,8 @@ class Rehearsal:
         del self.model, self.loaders
         if self._scale is not None:
             self.accelerator.scaler.load_state_dict(self._scale)
-        found = on_main(self.accelerator, self._count)
-        times, steps = self.times, max(1, found)
+        steps = max(1, on_main(self.accelerator, self._count))
+        times = self.times
         say(
             f"time: a step takes {times.step:.3g} s, an evaluation {times.evaluation:.3g} s, a save {times.save:.3g} s:"
             f" {steps} steps fit (the same as --max-steps {steps})"
@@ -181,8 +191,8 @@ class Rehearsal:
         return count_steps(left, self.times, self.schedule)
 
     def _slowest(self, seconds: float) -> float:
-        found = torch.tensor([seconds], dtype=torch.float32, device=self.accelerator.device)
-        return self.accelerator.gather(found).max().item()
+        measured = torch.tensor([seconds], dtype=torch.float32, device=self.accelerator.device)
+        return self.accelerator.gather(measured).max().item()
 
 
 def count_steps(seconds: float, times: Times, schedule: Schedule) -> int:
@@ -192,8 +202,10 @@ def count_steps(seconds: float, times: Times, schedule: Schedule) -> int:
     are a third of a checkpoint; one that is saved at no step of the schedule's gets a checkpoint too.
     """
     pictures = PICTURES * times.image
-    best = times.save / 3 + (times.save if schedule.eval_every % schedule.checkpoint_every else 0)
-    evaluation = times.evaluation + pictures + best
-    last = evaluation + times.save + 3 * pictures + FINISH_SECONDS
-    of_step = times.step + evaluation / schedule.eval_every + times.save / schedule.checkpoint_every
-    return int((seconds - last) / of_step)
+    best_model = times.save / 3
+    if schedule.eval_every % schedule.checkpoint_every:
+        best_model += times.save
+    evaluation = times.evaluation + pictures + best_model
+    end = evaluation + times.save + 3 * pictures + FINISH_SECONDS
+    step = times.step + evaluation / schedule.eval_every + times.save / schedule.checkpoint_every
+    return int((seconds - end) / step)

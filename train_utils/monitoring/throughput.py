@@ -16,9 +16,9 @@ from train_utils.monitoring.flops import peak_teraflops
 from train_utils.nan_guard import StepResult
 
 WARMUP_STEPS = 3  # allocators, kernel choice and worker start-up belong to no steady state
-ENOUGH_STEPS = 20  # before a bottleneck is named
+ENOUGH_STEPS = 20  # so many steps are measured before a bottleneck is named
 MUCH_WAITING = 20  # percent of the time
-SAMPLED = 20  # of so many steps one has its gradients' exchange measured on CUDA
+SAMPLED = 20  # on CUDA the exchange of gradients is measured in one of so many steps
 
 Mark: TypeAlias = float | torch.cuda.Event  # a moment: seconds on the host's clock, or when the device gets there
 
@@ -27,11 +27,12 @@ class LossWindow:
     """Mean loss of the steps since the last log line; a step that was not made does not count.
 
     Args:
-        total, steps: as `saved` in a checkpoint.
+        total, steps: what `saved` gave to a checkpoint.
     """
 
     def __init__(self, total: float = 0.0, steps: int = 0) -> None:
-        self._total, self._steps = total, steps
+        self._total = total
+        self._steps = steps
 
     def add(self, result: StepResult) -> None:
         """Add the loss of one step, over all processes."""
@@ -41,12 +42,13 @@ class LossWindow:
 
     def mean(self) -> float | None:
         """Mean loss of the steps since the last call; None where none was made."""
-        total, steps = self._total, self._steps
-        self._total, self._steps = 0.0, 0
-        return total / steps if steps else None
+        mean = self._total / self._steps if self._steps else None
+        self._total = 0.0
+        self._steps = 0
+        return mean
 
     def saved(self) -> dict[str, float]:
-        """For a checkpoint."""
+        """What a checkpoint holds of it."""
         return {"total": self._total, "steps": self._steps}
 
 
@@ -71,7 +73,7 @@ class _Marks:
 
     begin: Mark
     data: Mark | None = None
-    count: tuple[Mark, Mark] | None = None  # before and after the wait for what several processes have counted
+    count: tuple[Mark, Mark] | None = None  # begin and end of the wait for what several processes have counted
     pauses: list[tuple[Mark, Mark]] = field(default_factory=list)
     end: Mark | None = None
     images: float = 0.0
@@ -90,8 +92,8 @@ class Meter:
     - computation: the rest.
 
     Args:
-        model: as it trains, wrapped, not compiled.
-        flops: of training on one image.
+        model: the one that trains, wrapped, not compiled.
+        flops: FLOPs of training on one image.
         precision: the profile's; what the device can do depends on it.
     """
 
@@ -101,12 +103,14 @@ class Meter:
         self.peak = peak_teraflops(accelerator, precision)
         self._on_cuda = accelerator.device.type == "cuda"
         self._ddp = model if isinstance(model, DistributedDataParallel) else None
-        if self._ddp is not None:  # on CUDA the host waits for the events of each step that is sampled
-            self._ddp._set_ddp_runtime_logging_sample_rate(SAMPLED if self._on_cuda else 1)
+        if self._ddp is not None:
+            steps_for_one_sample = SAMPLED if self._on_cuda else 1  # the host waits for the events of a sample on CUDA
+            self._ddp._set_ddp_runtime_logging_sample_rate(steps_for_one_sample)
         self._steps_seen = 0
         self._step = _Marks(self._now())
         self._over: list[_Marks] = []  # steps whose events may not have happened yet
-        self._window, self._total = _Times(), _Times()
+        self._window = _Times()  # since the last summary
+        self._total = _Times()
 
     def data_ready(self) -> None:
         """The next step's micro-batches are here."""
@@ -114,21 +118,23 @@ class Meter:
 
     @contextmanager
     def communicating(self) -> Iterator[None]:
-        """Around the wait for the count that all processes share."""
+        """A context for the wait for the count that all processes share."""
         before = self._now()
         yield
         self._step.count = before, self._now()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Around what belongs to no step."""
+        """A context for what belongs to no step."""
         before = self._now()
         yield
         self._step.pauses.append((before, self._now()))
 
     def end_step(self, images: float) -> None:
         """The step is queued; `images` are in it over all processes. The next one begins."""
-        step, step.end, step.images = self._step, self._now(), images
+        step = self._step
+        step.end = self._now()
+        step.images = images
         self._step = _Marks(step.end)
         self._steps_seen += 1
         if self._steps_seen > WARMUP_STEPS:
@@ -144,9 +150,11 @@ class Meter:
         """
         self._settle()
         peak_memory = torch.cuda.max_memory_allocated() / 1e9 if self._on_cuda else 0.0
-        window, self._window = self._window, _Times()
-        every = gather_object([(window, peak_memory)])  # who waits for data keeps the others waiting
-        window = max((times for times, _ in every), key=lambda times: times.data)
+        own_window = self._window
+        self._window = _Times()
+        gathered = gather_object([(own_window, peak_memory)])
+        windows = [times for times, _ in gathered]
+        window = max(windows, key=lambda times: times.data)  # who waits for data keeps the others waiting
         self._total.add(window)
         values: dict[str, float] = {}
         if window.seconds > 0:
@@ -157,7 +165,7 @@ class Meter:
                 values["perf/peak_flops_percent"] = 100 * teraflops / self.peak
             values |= {f"perf/{name}_percent": share for name, share in self._shares(window).items()}
         if self._on_cuda:
-            values["perf/peak_memory_gb"] = max(memory for _, memory in every)
+            values["perf/peak_memory_gb"] = max(memory for _, memory in gathered)
         return values
 
     def bottleneck(self, workers: int, cached: bool) -> str | None:
@@ -166,7 +174,9 @@ class Meter:
             return None
         shares = self._shares(self._total)
         if shares["data_wait"] >= MUCH_WAITING:
-            remedy = f"raise --num-workers from {workers}" + ("" if cached else ", or give --cache")
+            remedy = f"raise --num-workers from {workers}"
+            if not cached:
+                remedy += ", or give --cache"
             return f"training waited for data {shares['data_wait']:.0f}% of the time: {remedy}"
         if shares.get("communication", 0) >= MUCH_WAITING:
             return (
@@ -176,10 +186,12 @@ class Meter:
         return None
 
     def _shares(self, times: _Times) -> dict[str, float]:
-        data, communication = (100 * part / times.seconds for part in (times.data, times.communication))
+        data = 100 * times.data / times.seconds
+        communication = 100 * times.communication / times.seconds
         shares = {"data_wait": data, "compute": 100 - data - communication}
-        known = self._ddp is not None
-        return shares | ({"communication": communication} if known else {})
+        if self._ddp is not None:
+            shares["communication"] = communication
+        return shares
 
     def _settle(self) -> None:
         """Add up the steps that the device has done, so that reading their events does not wait."""
@@ -189,9 +201,11 @@ class Meter:
             if self._ddp is not None:
                 figures = self._ddp._get_ddp_logging_data()
                 hidden = figures.get("backward_compute_comm_overlap_time", 0)
-                exchange = max(0, figures.get("backward_comm_time", 0) - hidden) / 1e9
-                communication = exchange + (self._seconds(*step.count) if step.count else 0.0)
-            seconds = self._seconds(step.begin, step.end) - sum(self._seconds(*pause) for pause in step.pauses)
+                communication = max(0, figures.get("backward_comm_time", 0) - hidden) / 1e9
+                if step.count:
+                    communication += self._seconds(*step.count)
+            pauses = sum(self._seconds(begin, end) for begin, end in step.pauses)
+            seconds = self._seconds(step.begin, step.end) - pauses
             data = self._seconds(step.begin, step.data)
             self._window.add(_Times(1, step.images, seconds, data, communication))
 
@@ -204,8 +218,12 @@ class Meter:
 
     @staticmethod
     def _is_past(mark: Mark | None) -> bool:
-        return mark.query() if isinstance(mark, torch.cuda.Event) else mark is not None
+        if isinstance(mark, torch.cuda.Event):
+            return mark.query()
+        return mark is not None
 
     @staticmethod
     def _seconds(begin: Mark, end: Mark) -> float:
-        return begin.elapsed_time(end) / 1e3 if isinstance(begin, torch.cuda.Event) else end - begin
+        if isinstance(begin, torch.cuda.Event):
+            return begin.elapsed_time(end) / 1e3
+        return end - begin

@@ -41,7 +41,7 @@ class RunLog:
 
     Args:
         tracker: a name that accelerate knows, or `none`.
-        settings: the run's resolved settings; nested ones are flattened, since trackers take plain values only.
+        settings: resolved settings of the run; nested ones are flattened, since trackers take plain values only.
         compared: the records that stand beside the hyper-parameters in TensorBoard.
         step: where the run starts. What a killed run had logged after it is dropped, so that curves have no repeats.
     """
@@ -55,7 +55,9 @@ class RunLog:
         compared: Sequence[str],
         step: int,
     ) -> None:
-        self.accelerator, self.output_dir, self.settings = accelerator, output_dir, settings
+        self.accelerator = accelerator
+        self.output_dir = output_dir
+        self.settings = settings
         self.compared = compared
         self.tracker = tracker
         self.path = output_dir / "metrics.jsonl"
@@ -65,7 +67,7 @@ class RunLog:
                 self._begin(output_dir / "run.json", settings, step)
             except OSError as error:
                 raise WriteError(f"--output-dir {output_dir} cannot be written to: {error}") from error
-        self._session_end: Any = None  # TensorBoard's record of it, once its session has begun
+        self._session_end: Any = None  # TensorBoard's record of the end, once its session has begun
         if tracker != "none":
             with self._tracker_errors_reported():
                 self._start_tracker(_flat(settings.to_json()), step)
@@ -73,9 +75,9 @@ class RunLog:
     def _begin(self, run_file: Path, settings: RunSettings, step: int) -> None:
         run_file.write_text(json.dumps(settings.to_json(), indent=2) + "\n")
         lines = self.path.read_text().splitlines(keepends=True) if self.path.exists() else []
-        kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= step]
+        earlier = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= step]
         with replaced_file(self.path) as file:
-            file.write("".join(kept).encode())
+            file.write("".join(earlier).encode())
 
     def _start_tracker(self, settings: dict[str, int | float | str | bool], step: int) -> None:
         if self.tracker != "tensorboard":
@@ -100,15 +102,19 @@ class RunLog:
         """One line of metrics.jsonl, and the same numbers to the tracker; None is an absent class's score."""
         if not self.accelerator.is_main_process:
             return
-        # NaN is no JSON
-        finite = {k: v if v is None or math.isfinite(v) else None for k, v in values.items()}
-        self._append(json.dumps({"step": step, "epoch": round(epoch, 4), **finite}) + "\n")
+        record: dict[str, float | None] = {"step": step, "epoch": round(epoch, 4)}
+        for name, value in values.items():
+            is_number = value is not None and math.isfinite(value)  # NaN is no JSON
+            record[name] = value if is_number else None
+        self._append(json.dumps(record) + "\n")
         if self.tracker != "none":
+            present = {name: value for name, value in values.items() if value is not None}
             with self._tracker_errors_reported():
-                self.accelerator.log({key: value for key, value in values.items() if value is not None}, step=step)
+                self.accelerator.log(present, step=step)
 
     def _append(self, line: str) -> None:
-        new, self._refused = not self._refused, self._refused + line.encode()
+        is_first = not self._refused
+        self._refused += line.encode()
         try:
             with self.path.open("rb+", buffering=0) as file:  # a folder that is gone is not made again
                 end = file.seek(0, os.SEEK_END)
@@ -117,7 +123,7 @@ class RunLog:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             self._refused = b""
         except OSError as error:
-            if new:
+            if is_first:
                 say(f"{self.path} could not be written ({error}); training goes on, and tries again")
 
     def is_saved(self) -> bool:
@@ -133,7 +139,7 @@ class RunLog:
         return hasattr(self.accelerator.get_tracker(self.tracker), "log_images")
 
     def pictures(self, step: int, pictures: dict[str, np.ndarray]) -> None:
-        """(H, W, 3) uint8 pictures by tag, where the tracker `takes_pictures`."""
+        """Show (H, W, 3) uint8 pictures by tag, where the tracker `takes_pictures`."""
         if not self.takes_pictures():
             return
         tracker = self.accelerator.get_tracker(self.tracker)
@@ -155,10 +161,11 @@ class RunLog:
     def _tracker_errors_reported(self) -> Iterator[None]:
         try:
             yield
-        except Exception as error:  # whatever a tracker may raise
+        except Exception as error:  # a tracker may raise anything
             reason = f"{type(error).__name__}: {one_line(error, limit=200)}"
             say(f"tracker {self.tracker} failed ({reason}); {WITHOUT_TRACKER}")
-            self.tracker, self.accelerator.trackers = "none", []
+            self.tracker = "none"
+            self.accelerator.trackers = []
 
 
 def _flat(settings: dict, prefix: str = "") -> dict[str, int | float | str | bool]:
@@ -166,6 +173,8 @@ def _flat(settings: dict, prefix: str = "") -> dict[str, int | float | str | boo
     for key, value in settings.items():
         if isinstance(value, dict):
             flat |= _flat(value, f"{prefix}{key}.")
+        elif isinstance(value, int | float | str | bool):
+            flat[prefix + key] = value
         else:
-            flat[prefix + key] = value if isinstance(value, int | float | str | bool) else str(value)
+            flat[prefix + key] = str(value)
     return flat

@@ -15,11 +15,15 @@ from PIL import Image
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-WIDTH, HEIGHT = 480, 240  # of a curve, in points; the page scales it
-MAX_POINTS = 400  # of a line; more cannot be told apart
-# matplotlib takes colours, a page in dark mode needs other ones: each stands for what it is replaced by
-TEXT, GRID, *SERIES = PLACEHOLDERS = ("#000001", "#000002", "#000003", "#000004")
-PAGE_COLORS = dict(zip(PLACEHOLDERS, ("--faint", "--line", "--series-0", "--series-1"), strict=True))
+# size of a curve, in points; the page scales it
+WIDTH = 480
+HEIGHT = 240
+MAX_POINTS = 400  # points of a line; more cannot be told apart
+# matplotlib takes colors, a page in dark mode needs other ones: each stands for what it is replaced by
+TEXT = "#000001"
+GRID = "#000002"
+SERIES = ("#000003", "#000004")
+PAGE_COLORS = {TEXT: "--faint", GRID: "--line", SERIES[0]: "--series-0", SERIES[1]: "--series-1"}
 CURVE_STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text, in the page's own font
     "svg.hashsalt": "unet-accelerate",  # the same file for the same run
@@ -37,18 +41,29 @@ CURVE_STYLE: dict[Any, Any] = {
     "axes.ymargin": 0,
     "axes.formatter.useoffset": False,
     "path.simplify": False,
-    **{f"axes.spines.{side}": False for side in ("left", "right", "top", "bottom")},
-    **{name: False for name in ("xtick.bottom", "ytick.left")},
+    "axes.spines.left": False,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.spines.bottom": False,
+    "xtick.bottom": False,
+    "ytick.left": False,
 }
 
 LABELLED_CLASSES = 20  # a larger confusion matrix has no numbers
 MAX_NAME = 24  # characters of a class name beside the picture
 DPI = 100
-CELL, FONT = 0.48, 13  # inches, points: of a labelled matrix
-SMALL_FONT, LABEL_PITCH = 10, 0.2  # points, inches between two names beside a larger one
-LEAST, MOST = (238, 241, 246), (37, 99, 235)  # colours of the shares 0 and 1
+# a labelled matrix
+CELL = 0.48  # inches
+FONT = 13  # points
+# a larger one
+SMALL_FONT = 10  # points
+LABEL_PITCH = 0.2  # inches between two names
+# colors of the shares 0 and 1
+LEAST = (238, 241, 246)
+MOST = (37, 99, 235)
 DARK = 0.55  # from this share on, text in a cell is white
-INK, FAINT = "#1c2430", "#5c6675"
+INK = "#1c2430"
+FAINT = "#5c6675"
 
 Points = Sequence[tuple[float, float]]
 
@@ -67,27 +82,32 @@ def curve(title: str, series: dict[str, Points]) -> Curve | None:
 
     Titles on one page must differ.
     """
-    import matplotlib  # here: it takes a quarter of a second, and only reports and trackers need it
+    import matplotlib  # it is imported here: it takes a quarter of a second, and only reports and trackers need it
     from matplotlib.figure import Figure
 
-    finite = {label: [point for point in points if math.isfinite(point[1])] for label, points in series.items()}
-    lines = {label: np.array(points, dtype=float) for label, points in finite.items() if points}
+    lines = {}
+    last = {}
+    for label, points in series.items():
+        finite = [point for point in points if math.isfinite(point[1])]
+        if finite:
+            lines[label] = np.array(finite, dtype=float)
+            last[label] = finite[-1][1]
     if not lines:
         return None
     with matplotlib.rc_context(CURVE_STYLE):
         figure = Figure(figsize=(WIDTH / 72, HEIGHT / 72), layout="constrained")
         axes = figure.add_subplot()
-        for number, points in enumerate(lines.values()):
-            (line,) = axes.plot(*_thinned(points).T, color=SERIES[number], linewidth=2, clip_on=False)
-            line.set(marker="o", markevery=[-1], gid=f"series-{number}")
-        axes.set_xlim(0, max(points[-1, 0] for points in lines.values()))
+        for number, line in enumerate(lines.values()):
+            steps, values = _thinned(line).T
+            (drawn,) = axes.plot(steps, values, color=SERIES[number], linewidth=2, clip_on=False)
+            drawn.set(marker="o", markevery=[-1], gid=f"series-{number}")
+        axes.set_xlim(0, max(line[-1, 0] for line in lines.values()))
         axes.locator_params(axis="y", nbins=5, steps=[1, 2, 2.5, 5, 10])
         axes.locator_params(axis="x", nbins=5, integer=True)
-        for line in axes.get_ygridlines():
-            line.set_clip_on(False)
+        for grid_line in axes.get_ygridlines():
+            grid_line.set_clip_on(False)
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
-    last = {label: points[-1][1] for label, points in finite.items() if points}
     return Curve(title, _inline(buffer.getvalue(), title), last)
 
 
@@ -99,7 +119,7 @@ def _thinned(points: np.ndarray) -> np.ndarray:
 
 
 def _inline(svg: str, title: str) -> str:
-    """matplotlib's SVG file as an element of a page: its colours are the page's, its ids its own."""
+    """matplotlib's SVG file as an element of a page: its colors are the page's, its ids its own."""
     content = svg[svg.index("<svg") :]
     content = re.sub(r"<metadata>.*?</metadata>", "", content, flags=re.DOTALL)
     content = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", content, flags=re.DOTALL)  # it styles the whole page
@@ -114,19 +134,25 @@ def _inline(svg: str, title: str) -> str:
 
 
 def matrix_picture(matrix: np.ndarray, names: Sequence[str]) -> np.ndarray:
-    """A confusion matrix (num_classes, num_classes), rows truth, as uint8 (H, W, 3); colours are shares of the row.
+    """A confusion matrix (num_classes, num_classes), rows truth, as uint8 (H, W, 3); colors are shares of the row.
 
     The picture grows with the classes. Beyond LABELLED_CLASSES it has no numbers, and only as many names as fit.
     """
     from matplotlib.figure import Figure
 
     shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
-    count, labelled = len(names), len(names) <= LABELLED_CLASSES
-    side = max(CELL * count, 2) if labelled else min(max(LABEL_PITCH * count, 8), 12)  # inches
+    count = len(names)
+    labelled = count <= LABELLED_CLASSES
+    if labelled:
+        side = max(CELL * count, 2)  # inches
+        interval = 1
+    else:
+        side = min(max(LABEL_PITCH * count, 8), 12)
+        interval = math.ceil(LABEL_PITCH * count / side)
     figure = Figure(figsize=(side, side), dpi=DPI)
     axes = figure.add_axes((0, 0, 1, 1))  # names stand outside: what is saved is cut to what was drawn
     _draw_shares(axes, shares, labelled)
-    _name_classes(axes, names, every=1 if labelled else math.ceil(LABEL_PITCH * count / side), cell=side / count)
+    _name_classes(axes, names, interval, cell=side / count)
     buffer = io.BytesIO()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font")  # names in other scripts are boxes
@@ -157,18 +183,19 @@ def _draw_shares(axes: "Axes", shares: np.ndarray, labelled: bool) -> None:
     )
 
 
-def _name_classes(axes: "Axes", names: Sequence[str], every: int, cell: float) -> None:
-    """Write every `every`-th class name at its row and its column; a cell is `cell` inches wide."""
+def _name_classes(axes: "Axes", names: Sequence[str], interval: int, cell: float) -> None:
+    """Write every `interval`-th class name at its row and its column; a cell is `cell` inches wide."""
     size = FONT if len(names) <= LABELLED_CLASSES else SMALL_FONT
-    places = range(0, len(names), every)
-    short = [_shortened(names[place]) for place in places]
-    if max(map(len, short)) * 0.65 * size / 72 < cell:  # 0.65: about the width of a letter by its height
-        turned: dict[str, Any] = {}
-    else:
-        turned = {"rotation": 45 if size == FONT else 90, "rotation_mode": "anchor", "ha": "left", "va": "center"}
+    indices = range(0, len(names), interval)
+    labels = [_shortened(names[index]) for index in indices]
+    longest = max(map(len, labels)) * 0.65 * size / 72  # inches; 0.65: about the width of a letter by its height
+    rotation: dict[str, Any] = {}
+    if longest >= cell:
+        angle = 45 if size == FONT else 90
+        rotation = {"rotation": angle, "rotation_mode": "anchor", "ha": "left", "va": "center"}
     # a name is no formula, whatever dollar signs it has
-    axes.set_yticks(places, short, fontsize=size, color=INK, parse_math=False)
-    axes.set_xticks(places, short, fontsize=size, color=INK, parse_math=False, **turned)
+    axes.set_yticks(indices, labels, fontsize=size, color=INK, parse_math=False)
+    axes.set_xticks(indices, labels, fontsize=size, color=INK, parse_math=False, **rotation)
     axes.tick_params(length=0, top=False, labeltop=True, bottom=False, labelbottom=False)
     axes.spines[:].set_visible(False)
     axes.xaxis.set_label_position("top")
@@ -178,4 +205,7 @@ def _name_classes(axes: "Axes", names: Sequence[str], every: int, cell: float) -
 
 def _shortened(name: str) -> str:
     """At most MAX_NAME characters: names that begin alike often differ at their end."""
-    return name if len(name) <= MAX_NAME else f"{name[: MAX_NAME // 2 - 1]}…{name[-MAX_NAME // 2 :]}"
+    if len(name) <= MAX_NAME:
+        return name
+    half = MAX_NAME // 2
+    return f"{name[: half - 1]}…{name[-half:]}"

@@ -14,7 +14,7 @@ from train_utils.reporting.section import Metric, Section
 
 MEANS = {"mean_iou": "Mean IoU", "mean_dice": "Mean Dice", "pixel_accuracy": "Pixel accuracy"}
 METRICS = ("iou", "dice", "precision", "recall")
-CONFUSIONS = 8  # most frequent ones that are listed
+CONFUSIONS = 8  # so many of the most frequent ones are listed
 
 
 class ClassSection(Section):
@@ -30,7 +30,8 @@ class ClassSection(Section):
 
     def __init__(self, reader: ClassReader) -> None:
         super().__init__(reader)
-        self.names, self.colors = reader.class_map.names, class_colors(reader.class_map.values)
+        self.names = reader.class_map.names
+        self.colors = class_colors(reader.class_map.values)
 
     def description(self) -> str:
         names = ", ".join(map(markdown_text, self.names))
@@ -58,37 +59,42 @@ class ClassSection(Section):
         return {"eval/confusion_matrix": matrix_picture(scores.sums.numpy(), self.names)}
 
     def html(self, scores: ClassScores) -> str:  # type: ignore[override]  # its own scores
-        counts, values = scores.sums.numpy(), scores.values
+        counts = scores.sums.numpy()
+        values = scores.values
         is_large = len(self.names) > LABELLED_CLASSES
         shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
         classes = []
         for index, name in enumerate(self.names):
-            cells = zip(shares[index], counts[index], strict=True)
+            cells = []
+            if not is_large:
+                for share, count in zip(shares[index], counts[index], strict=True):
+                    cells.append({"share": share, "pixels": count})
             classes.append(
                 {
                     "name": name,
                     "color": f"rgb{tuple(self.colors[index].tolist())}",
                     "scores": [values[metric][index] for metric in METRICS],
                     "pixels": int(counts[index].sum()),
-                    "cells": [] if is_large else [{"share": share, "pixels": count} for share, count in cells],
+                    "cells": cells,
                 }
             )
+        picture = embed_png(matrix_picture(counts, self.names)) if is_large else None
         return render(
             "classes.html.jinja",
             mean_iou=values["mean_iou"],
             mean_dice=values["mean_dice"],
             classes=classes,
-            matrix_picture=embed_png(matrix_picture(counts, self.names)) if is_large else None,
+            matrix_picture=picture,
             confusions=confusions(counts, self.names),
             strong=DARK,
         )
 
     def markdown(self, scores: ClassScores) -> str:  # type: ignore[override]  # its own scores
         values = scores.values
-        classes = [
-            {"name": name, "scores": [values[metric][index] for metric in METRICS], "pixels": int(row.sum())}
-            for index, (name, row) in enumerate(zip(self.names, scores.sums, strict=True))
-        ]
+        classes = []
+        for index, (name, row) in enumerate(zip(self.names, scores.sums, strict=True)):
+            class_scores = [values[metric][index] for metric in METRICS]
+            classes.append({"name": name, "scores": class_scores, "pixels": int(row.sum())})
         means = {metric.label: metric.value for metric in self.metrics(scores)}
         return render("classes.md.jinja", means=means, classes=classes)
 
@@ -97,5 +103,10 @@ def confusions(counts: np.ndarray, names: Sequence[str]) -> list[tuple[str, str,
     """Truth, prediction and pixels of the most frequent confusions, the most frequent one first."""
     wrong = counts * ~np.eye(len(names), dtype=bool)
     order = np.argsort(-wrong, axis=None, kind="stable")[:CONFUSIONS]
-    places = zip(*np.unravel_index(order, wrong.shape), strict=True)
-    return [(names[row], names[column], int(wrong[row, column])) for row, column in places if wrong[row, column]]
+    rows, columns = np.unravel_index(order, wrong.shape)
+    most_frequent = []
+    for row, column in zip(rows, columns, strict=True):
+        pixels = int(wrong[row, column])
+        if pixels:
+            most_frequent.append((names[row], names[column], pixels))
+    return most_frequent

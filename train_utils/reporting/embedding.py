@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
-MAX_SIDE, MIN_SIDE = 420, 8  # pixels of a picture's longer side
+# pixels of a picture's longer side
+MAX_SIDE = 420
+MIN_SIDE = 8
 SMALL_PNG = 16_000  # bytes: a picture this small is shown as it is, pixel by pixel
 JPEG_QUALITY = 85
 
@@ -47,7 +49,7 @@ def _embed_reduced(pixels: np.ndarray, side: int) -> Embedded:
     image.thumbnail((side, side))
     png = _encoded(image, "PNG")
     if len(png) > SMALL_PNG:
-        # colours at full resolution: wrong pixels are thin red lines. Pillow's `optimize` fails on noise (13.0)
+        # colors keep their full resolution: wrong pixels are thin red lines. Pillow's `optimize` fails on noise (13.0)
         jpeg = _encoded(image, "JPEG", quality=JPEG_QUALITY, subsampling=0)
         if len(jpeg) < len(png):
             return _embed(image, "jpeg", jpeg)
@@ -61,4 +63,5 @@ def _encoded(image: Image.Image, kind: str, **options: int) -> bytes:
 
 
 def _embed(image: Image.Image, kind: str, content: bytes) -> Embedded:
-    return Embedded(f"data:image/{kind};base64,{base64.b64encode(content).decode()}", *image.size)
+    encoded = base64.b64encode(content).decode()
+    return Embedded(f"data:image/{kind};base64,{encoded}", image.width, image.height)

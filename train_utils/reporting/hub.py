@@ -9,7 +9,7 @@ from runtime.errors import SettingsError, one_line
 
 
 def check_token(repo_id: str | None) -> None:
-    """SettingsError if a model is to be published and nobody is logged in: now, not after the training."""
+    """Raise SettingsError if a model is to be published and nobody is logged in: now, not after the training."""
     if repo_id and huggingface_hub.get_token() is None:
         raise SettingsError(f"--push-to-hub {repo_id} needs a token: run `hf auth login`, or set HF_TOKEN")
 
@@ -26,7 +26,7 @@ def push_to_hub(folder: Path, repo_id: str | None) -> bool:
         huggingface_hub.upload_folder(
             repo_id=url.repo_id, folder_path=folder, commit_message="U-Net and its model card"
         )
-    except Exception as error:  # of the client, the network or the server: the run is over, whatever it is
+    except Exception as error:  # client, network or server may raise anything: the run is over
         reason = f"{type(error).__name__}: {one_line(error, limit=200)}"
         say(f"could not upload to {repo_id} ({reason}); to try again: hf upload {repo_id} {folder}")
         return False

@@ -10,13 +10,11 @@ from train_utils.evaluation import Evaluation
 from train_utils.reporting.rendering import render
 from train_utils.reporting.section import Metric, Section
 from train_utils.settings.record import RunSettings
-from train_utils.settings.starting_point import OF_ENCODER
+from train_utils.settings.starting_point import ENCODER_FLAGS
 
 DATA_FLAGS = ("epochs", "max_steps", "batch_size", "image_size", "scale", "crop_size", "augment")
-TRAINING = (
-    *("optimizer", "learning_rate", "weight_decay", "schedule", "warmup_steps", "max_grad_norm", "seed"),
-    *("init_from", "base_channels", "depth", "norm", "upsample", "dropout"),
-)
+OPTIMIZER_FLAGS = ("optimizer", "learning_rate", "weight_decay", "schedule", "warmup_steps", "max_grad_norm", "seed")
+NETWORK_FLAGS = ("init_from", "base_channels", "depth", "norm", "upsample", "dropout")
 
 
 def model_card(settings: RunSettings, best: Evaluation, section: Section) -> str:
@@ -24,12 +22,15 @@ def model_card(settings: RunSettings, best: Evaluation, section: Section) -> str
     flags = settings.flags
     dataset = _without_path(flags["dataset"])
     title = f"U-Net on {dataset}"
-    left_out = {"epochs"} if flags.get("max_steps") else set()  # which stands for them
-    training = {
-        name.replace("_", " "): _without_path(flags[name])
-        for name in (*DATA_FLAGS, *section.flags, *TRAINING, *OF_ENCODER * bool(settings.encoder))
-        if flags.get(name) is not None and name not in left_out
-    }
+    names = [*DATA_FLAGS, *section.flags, *OPTIMIZER_FLAGS, *NETWORK_FLAGS]
+    if settings.encoder:
+        names.extend(ENCODER_FLAGS)
+    if flags.get("max_steps"):  # they stand for the epochs
+        names.remove("epochs")
+    training = {}
+    for name in names:
+        if flags.get(name) is not None:
+            training[name.replace("_", " ")] = _without_path(flags[name])
     return render(
         "model_card.md.jinja",
         card_data=_front_matter(title, dataset, section, section.metrics(best.scores)).to_yaml(),
@@ -48,20 +49,20 @@ def model_card(settings: RunSettings, best: Evaluation, section: Section) -> str
 
 
 def _front_matter(title: str, dataset: str, section: Section, metrics: Sequence[Metric]) -> ModelCardData:
-    results = [
-        EvalResult(
-            task_type="image-segmentation",
-            task_name=section.task_name,
-            dataset_type=dataset,
-            dataset_name=dataset,
-            dataset_split="validation",
-            metric_type=metric.key,
-            metric_name=metric.label,
-            metric_value=round(metric.value, 6),
-        )
-        for metric in metrics
-        if metric.value is not None
-    ]
+    results = []
+    for metric in metrics:
+        if metric.value is not None:
+            result = EvalResult(
+                task_type="image-segmentation",
+                task_name=section.task_name,
+                dataset_type=dataset,
+                dataset_name=dataset,
+                dataset_split="validation",
+                metric_type=metric.key,
+                metric_name=metric.label,
+                metric_value=round(metric.value, 6),
+            )
+            results.append(result)
     return ModelCardData(
         library_name="unet-accelerate",
         pipeline_tag="image-segmentation",
@@ -74,7 +75,7 @@ def _front_matter(title: str, dataset: str, section: Section, metrics: Sequence[
 def _without_path(value: object) -> str:
     """A local file or folder by its name alone: a card is published, and where things lay is nobody's business.
 
-    Local is what exists, and what begins with a folder that does: a pattern of files is no file.
+    A path is local if it exists, or begins with a folder that does: a pattern of files is no file.
     """
     if isinstance(value, list | tuple):
         return " ".join(map(_without_path, value))
@@ -82,5 +83,5 @@ def _without_path(value: object) -> str:
     path = Path(text).expanduser()
     if os.path.exists(path):
         return path.resolve().name
-    above = (folder for folder in path.parents if folder != Path("."))
-    return path.name if any(map(os.path.exists, above)) else str(value)
+    is_local = any(os.path.exists(folder) for folder in path.parents if folder != Path("."))
+    return path.name if is_local else str(value)

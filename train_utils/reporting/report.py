@@ -13,14 +13,14 @@ import torch
 
 from runtime.files import replaced_file
 from train_utils.evaluation import Evaluation
-from train_utils.reporting.charts import Curve, curve
+from train_utils.reporting.charts import Curve, Points, curve
 from train_utils.reporting.embedding import Embedded, embed_all
 from train_utils.reporting.rendering import render, score_text
 from train_utils.reporting.section import Section
 from train_utils.settings.record import RunSettings
 
 MAX_PAGE = 4_000_000  # bytes: small enough for a mail
-FIGURE_BYTES = 1_000  # of a picture's label and markup, at most
+FIGURE_BYTES = 1_000  # a picture's label and markup, at most
 LOSS_CURVES = {"Loss": {"training": "train/loss", "validation": "eval/loss"}}
 CURVES = {
     "Learning rate": {"learning rate": "train/lr"},
@@ -31,7 +31,7 @@ CURVES = {
         "communication": "perf/communication_percent",
     },
 }
-PARTS = {"computing": "compute", "waiting for data": "data_wait", "communication": "communication"}  # of a step
+PARTS_OF_STEP = {"computing": "compute", "waiting for data": "data_wait", "communication": "communication"}
 
 
 def write_report(
@@ -48,7 +48,7 @@ def write_report(
         best: None for a run that ended before its first evaluation.
         section: what is shown of the task.
         compared_by: what models and images are compared by.
-        views: {title: {label: (H, W, 3) uint8}}, in their order; as large as the rest of the page leaves room for.
+        views: {title: {label: (H, W, 3) uint8}}, in their order; they become as large as the page has room for.
         bottleneck: a sentence on what slowed the run down, without its full stop.
     """
     settings = RunSettings.from_json(json.loads((folder / "run.json").read_text()))
@@ -63,7 +63,7 @@ def write_report(
         "views_hint": section.views_hint,
         "speed": _speed(records, int(settings.profile["processes"])),
         "shares": _shares(records),
-        "bottleneck": bottleneck and bottleneck[0].upper() + bottleneck[1:],
+        "bottleneck": bottleneck and _upper_first(bottleneck),
         "curves": _curves(records, section),
         "flags": _readable(settings.flags),
         "resolved": _readable(_resolved(settings)),
@@ -78,9 +78,14 @@ def write_report(
 
 def _embedded(views: dict[str, dict[str, np.ndarray]], room: int) -> dict[str, dict[str, Embedded]]:
     """The views for the page, in at most `room` bytes of it."""
-    pictures = [picture for labelled in views.values() for picture in labelled.values()]
-    embedded = iter(embed_all(pictures, room - FIGURE_BYTES * len(pictures)))
-    return {title: {label: next(embedded) for label in labelled} for title, labelled in views.items()}
+    pictures: list[np.ndarray] = []
+    for labelled in views.values():
+        pictures.extend(labelled.values())
+    remaining = iter(embed_all(pictures, room - FIGURE_BYTES * len(pictures)))
+    embedded: dict[str, dict[str, Embedded]] = {}
+    for title, labelled in views.items():
+        embedded[title] = {label: next(remaining) for label in labelled}
+    return embedded
 
 
 def _tiles(best: Evaluation, section: Section, records: Sequence[dict]) -> dict[str, str]:
@@ -93,8 +98,16 @@ def _lower_first(text: str) -> str:
     return text[:1].lower() + text[1:]
 
 
+def _upper_first(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
 def _values(records: Sequence[dict], key: str) -> list[tuple[float, float]]:
-    return [(record["step"], record[key]) for record in records if record.get(key) is not None]
+    points = []
+    for record in records:
+        if record.get(key) is not None:
+            points.append((record["step"], record[key]))
+    return points
 
 
 def _middle(records: Sequence[dict], key: str) -> float | None:
@@ -105,28 +118,38 @@ def _middle(records: Sequence[dict], key: str) -> float | None:
 def _speed(records: Sequence[dict], processes: int) -> dict[str, str]:
     """Medians over the run's log lines, and the highest memory peak."""
     tiles = {}
-    if (rate := _middle(records, "perf/images_per_second")) is not None:
+    rate = _middle(records, "perf/images_per_second")
+    if rate is not None:
         tiles["images/s"] = f"{rate:.3g}"
-    if (share := _middle(records, "perf/peak_flops_percent")) is not None:
+    share = _middle(records, "perf/peak_flops_percent")
+    if share is not None:
         tiles["of the device's peak"] = f"{share:.3g}%"
-    if memory := _values(records, "perf/peak_memory_gb"):
+    memory = _values(records, "perf/peak_memory_gb")
+    if memory:
         tiles["peak GPU memory"] = f"{max(value for _, value in memory):.3g} GB"
-    if (flops := _middle(records, "perf/teraflops_per_device")) is not None:
-        tiles["of the model, on each device"] = f"{flops:.3g} TFLOP/s" if flops >= 1 else f"{1e3 * flops:.3g} GFLOP/s"
+    teraflops = _middle(records, "perf/teraflops_per_device")
+    if teraflops is not None:
+        speed = f"{teraflops:.3g} TFLOP/s" if teraflops >= 1 else f"{1e3 * teraflops:.3g} GFLOP/s"
+        tiles["of the model, on each device"] = speed
     tiles["process" if processes == 1 else "processes"] = str(processes)
     return tiles
 
 
 def _shares(records: Sequence[dict]) -> dict[str, float]:
     """Percent of a step that each of its parts takes: medians over the run's log lines."""
-    shares = {label: _middle(records, f"perf/{key}_percent") for label, key in PARTS.items()}
-    return {label: share for label, share in shares.items() if share is not None}
+    shares = {}
+    for label, key in PARTS_OF_STEP.items():
+        share = _middle(records, f"perf/{key}_percent")
+        if share is not None:
+            shares[label] = share
+    return shares
 
 
 def _curves(records: Sequence[dict], section: Section) -> list[Curve]:
     charts = []
     for title, keys in (LOSS_CURVES | section.curves | CURVES).items():
-        chart = curve(title, {label: _values(records, key) for label, key in keys.items()})
+        series: dict[str, Points] = {label: _values(records, key) for label, key in keys.items()}
+        chart = curve(title, series)
         if chart is not None:
             charts.append(chart)
     return charts
@@ -150,4 +173,6 @@ def _readable(values: dict[str, Any]) -> dict[str, str]:
 def _plain(value: object) -> str:
     if value is None:
         return "-"
-    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    return str(value)

@@ -44,12 +44,16 @@ def worst_and_best(
     """{title: {label: (H, W, 3) uint8}} of the half of `count` images that compare worst, then of the best.
 
     Args:
-        comparisons: of each validation image.
+        comparisons: the value of each validation image that images are compared by.
     """
-    order = [index for index in np.argsort(np.asarray(comparisons), kind="stable") if index not in info.val.bad]
-    chosen = order if len(order) <= count else order[: count // 2] + order[-(count - count // 2) :]
+    order = np.argsort(np.asarray(comparisons), kind="stable").tolist()
+    indices = [index for index in order if index not in info.val.bad]
+    if len(indices) > count:
+        worst = count // 2
+        best = count - worst
+        indices = indices[:worst] + indices[-best:]
     pictures = {}
-    for index in map(int, chosen):
+    for index in indices:
         try:
             name, image, truth, pred = _predicted(info, index, predictor)
         except info.config.skipped_errors:
@@ -61,7 +65,7 @@ def worst_and_best(
 def _predicted(info: DatasetInfo, index: int, predictor: Predictor) -> tuple[str, np.ndarray, np.ndarray, np.ndarray]:
     """Name, image (H, W, C), truth and prediction, (H, W) each, of a validation record.
 
-    Of a volume three orthogonal slices, where they show most of the truth.
+    A volume is shown by three orthogonal slices, where they show most of the truth.
     """
     record = info.val.records[index]
     name = record["name"]
@@ -70,13 +74,17 @@ def _predicted(info: DatasetInfo, index: int, predictor: Predictor) -> tuple[str
     if info.val.records.dims == 3:
         voxels, header = read_volume(record["image"], name)
         truth = info.reader.read_volume(record, header).main
-        at, pred = busiest_voxel(truth), predictor.mask(record["image"], name).astype(truth.dtype, copy=False)
-        image = orthogonal_slices(voxels, at, header.spacing)
-        truth, pred = (orthogonal_slices(labels, at, header.spacing, fill=unknown) for labels in (truth, pred))
+        center = busiest_voxel(truth)
+        pred = predictor.mask(record["image"], name).astype(truth.dtype, copy=False)
+        image = orthogonal_slices(voxels, center, header.spacing)
+        truth = orthogonal_slices(truth, center, header.spacing, fill=unknown)
+        pred = orthogonal_slices(pred, center, header.spacing, fill=unknown)
         return name, image, truth, pred
     image = read_image(record["image"], name)
     size = image.shape[:2]
-    return name, image, info.reader.read(record, size, size).main, predictor.mask(record["image"], name)
+    truth = info.reader.read(record, size, size).main
+    pred = predictor.mask(record["image"], name)
+    return name, image, truth, pred
 
 
 def save_pictures(folder: Path, pictures: dict[str, np.ndarray]) -> None:

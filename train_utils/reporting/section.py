@@ -24,9 +24,10 @@ class Section(ABC):
     """The part of reports that knows the task.
 
     Attributes:
-        task_name: what the Hub calls the task; its tags there.
+        task_name: what the Hub calls the task.
+        tags: the tags that it has there.
         mask_values: what a mask of the predictor holds.
-        flags: of training, that only this task has.
+        flags: flags of training that only this task has.
         curves: title -> {label: record}, at most two in one chart.
         compared: the records that stand beside the hyper-parameters in TensorBoard.
         views_hint: a sentence on the pictures of the worst and best images.

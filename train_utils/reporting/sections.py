@@ -9,5 +9,5 @@ SECTIONS: dict[str, type[Section]] = {Classes.name: ClassSection}
 
 
 def new_section(info: DatasetInfo) -> Section:
-    """What reports on a run with these data show of its task."""
+    """The section of a run's task: what reports on these data show of it."""
     return SECTIONS[info.config.task](info.reader)

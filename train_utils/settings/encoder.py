@@ -1,4 +1,4 @@
-"""The encoder that --encoder names: its config, its weights, and how images are normalised for it."""
+"""The encoder that --encoder names: its config, its weights, and how images are normalized for it."""
 
 import json
 from pathlib import Path
@@ -24,9 +24,9 @@ class PretrainedEncoder(NamedTuple):
     """The encoder that `--encoder` names.
 
     Args:
-        config: for UNetConfig.encoder.
+        config: the content of UNetConfig.encoder.
         depth: level of the coarsest features.
-        mean, std: of each channel of images in 0..255.
+        mean, std: mean and standard deviation of each channel of images in 0..255.
         weights: the backbone's state_dict; None where it starts from random weights.
     """
 
@@ -47,13 +47,11 @@ def load_encoder(source: str, *, pretrained: bool) -> PretrainedEncoder:
         raise ModelError(f"--encoder {source}: models of timm are not supported; use one of transformers: {EXAMPLES}")
     try:
         config = transformers.AutoConfig.from_pretrained(source, trust_remote_code=False)
-    except Exception as error:  # whatever transformers makes of somebody else's file
-        where = (
-            "has no usable config.json"
-            if Path(source).is_dir()
-            else "is not a folder, and cannot be loaded from the Hub"
-        )
-        raise ModelError(f"--encoder {source}: {where}: {one_line(error)}") from error
+    except Exception as error:  # transformers may raise anything at somebody else's file
+        problem = "is not a folder, and cannot be loaded from the Hub"
+        if Path(source).is_dir():
+            problem = "has no usable config.json"
+        raise ModelError(f"--encoder {source}: {problem}: {one_line(error)}") from error
     backbones = transformers.AutoBackbone._model_mapping
     if type(config) not in backbones or not hasattr(config, "stage_names"):  # some have no stages
         raise ModelError(
@@ -64,32 +62,36 @@ def load_encoder(source: str, *, pretrained: bool) -> PretrainedEncoder:
     settings = {key: value for key, value in settings.items() if key not in NEEDLESS}
     settings |= {"_name_or_path": name, "license": read_license(source)}
     depth, stages = _pyramid(source, settings)
-    settings |= {"out_features": stages, "out_indices": [config.stage_names.index(stage) for stage in stages]}
+    settings["out_features"] = stages
+    settings["out_indices"] = [config.stage_names.index(stage) for stage in stages]
     weights = _pretrained_weights(backbones[type(config)], source, settings) if pretrained else None
-    return PretrainedEncoder(settings, depth, *read_normalization(source, config.model_type), weights)
+    mean, std = read_normalization(source, config.model_type)
+    return PretrainedEncoder(settings, depth, mean, std, weights)
 
 
 def with_channels(config: dict[str, Any], channels: int) -> dict[str, Any]:
     """`config` for images of so many channels; ModelError where the family knows RGB only."""
     if "num_channels" not in config:
         raise ModelError(f"encoder {encoder_name(config)}: takes grey or RGB images, these have {channels} channels")
-    changed: dict[str, Any] = {"num_channels": channels}
-    if "stem_channels" in config:  # of HGNetV2, whose first entry is the image's
-        changed["stem_channels"] = [channels, *config["stem_channels"][1:]]
-    return config | changed
+    changes: dict[str, Any] = {"num_channels": channels}
+    if "stem_channels" in config:  # HGNetV2 has them; the first entry is the image's
+        changes["stem_channels"] = [channels, *config["stem_channels"][1:]]
+    return config | changes
 
 
 def _pyramid(source: str, config: dict[str, Any]) -> tuple[int, list[str]]:
     """Level of the coarsest features, and the last stage of each level; ModelError where they are no pyramid."""
-    every = config | {"out_features": config["stage_names"], "out_indices": None}
+    all_stages = config | {"out_features": config["stage_names"], "out_indices": None}
     try:
         with torch.device("meta"):  # shapes are all that is wanted
-            features = dry_pass(random_backbone(every), every)
-    except Exception as error:  # whatever a backbone makes of its config
+            features = dry_pass(random_backbone(all_stages), all_stages)
+    except Exception as error:  # a backbone may raise anything at its config
         raise ModelError(f"--encoder {source}: cannot be used here: {one_line(error)}") from error
-    levels = {level_of(feature): stage for feature, stage in zip(features, every["out_features"], strict=True)}
-    levels.pop(0, None)  # the image itself, as DINOv3-ConvNeXt has it
-    if len(levels) < 2 or list(levels) != [*range(min(levels), max(levels) + 1)]:
+    levels: dict[int, str] = {}  # the last stage of each
+    for feature, stage in zip(features, all_stages["out_features"], strict=True):
+        levels[level_of(feature)] = stage
+    levels.pop(0, None)  # DINOv3-ConvNeXt begins with the image itself
+    if len(levels) < 2 or list(levels) != list(range(min(levels), max(levels) + 1)):
         strides = sorted({SIDE // feature.shape[-2] for feature in features})
         raise ModelError(
             f"--encoder {source}: has features of stride {', '.join(map(str, strides))}; a U-Net needs several levels,"
@@ -104,7 +106,7 @@ def _pretrained_weights(backbone: Any, source: str, config: dict[str, Any]) -> d
         model, report = backbone.from_pretrained(
             source, config=settings, use_safetensors=True, dtype=torch.get_default_dtype(), output_loading_info=True
         )
-    except Exception as error:  # whatever transformers and safetensors make of somebody else's file
+    except Exception as error:  # transformers and safetensors may raise anything at somebody else's file
         raise ModelError(f"--encoder {source}: its weights cannot be loaded: {one_line(error)}") from error
     # classifiers have no norms of the features of each stage
     missing = [name for name in sorted(report["missing_keys"]) if not name.startswith("hidden_states_norms.")]
@@ -119,21 +121,27 @@ def read_normalization(source: str, family: str) -> tuple[tuple[float, ...], tup
     file = _file(source, "preprocessor_config.json")
     try:
         settings = {} if file is None else json.loads(file.read_text(encoding="utf-8"))
-        mean, std = settings.get("image_mean") or mean, settings.get("image_std") or std
-        if settings.get("do_normalize") is False:  # RT-DETR's wants images in 0..1
-            mean, std = [0.0] * len(mean), [1.0] * len(std)
-        values = Preprocess(mean=tuple(255 * value for value in mean), std=tuple(255 * value for value in std))
+        mean = settings.get("image_mean") or mean
+        std = settings.get("image_std") or std
+        if settings.get("do_normalize") is False:  # RT-DETR wants images in 0..1
+            mean = [0.0] * len(mean)
+            std = [1.0] * len(std)
+        scaled_mean = tuple(255 * value for value in mean)
+        scaled_std = tuple(255 * value for value in std)
+        preprocess = Preprocess(mean=scaled_mean, std=scaled_std)  # it checks them
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise ModelError(f"--encoder {source}: preprocessor_config.json cannot be used: {one_line(error)}") from error
-    return values.mean, values.std
+    return preprocess.mean, preprocess.std
 
 
 def read_license(source: str) -> str | None:
-    """The licence that the model card states, if there is a card."""
+    """The license that the model card states, if there is a card."""
     file = _file(source, "README.md")
+    if file is None:
+        return None
     try:
-        license = None if file is None else (metadata_load(file) or {}).get("license")
-    except Exception:  # of YAML: a card that cannot be read says nothing
+        license = (metadata_load(file) or {}).get("license")
+    except Exception:  # the reader of YAML may raise anything: a card that cannot be read says nothing
         return None
     return license if isinstance(license, str) else None
 
@@ -141,7 +149,8 @@ def read_license(source: str) -> str | None:
 def _file(source: str, name: str) -> Path | None:
     """A file of a model folder or of the Hub, if it is there."""
     if Path(source).is_dir():
-        return Path(source) / name if (Path(source) / name).is_file() else None
+        file = Path(source) / name
+        return file if file.is_file() else None
     try:
         return Path(hf_hub_download(source, name))
     except (HfHubHTTPError, OSError):

@@ -18,7 +18,7 @@ from train_utils.settings.train_settings import SCHEDULES, TrainSettings
 from unet.blocks import BLOCKS, NORMS, UPSAMPLINGS
 
 Group = argparse._ArgumentGroup
-CHOSEN = "(default: chosen from the data)"  # by the plan
+CHOSEN = "(default: chosen from the data)"  # the plan chooses it
 
 
 def parse_args(description: str) -> TrainSettings:
@@ -33,13 +33,13 @@ def parse_args(description: str) -> TrainSettings:
     _add_batch_flags(parser.add_argument_group("advanced: batch, memory and processes"))
     _add_run_flags(parser.add_argument_group("advanced: the run and its files"))
     record = read_record(parser)
-    args = parser.parse_args([*repeated_arguments(parser, record), *sys.argv[1:]])
+    args = parser.parse_args(repeated_arguments(parser, record) + sys.argv[1:])
     sys.argv[1:] = map(redact, sys.argv[1:])  # some trackers send the command line
     settings = TrainSettings(**vars(args))
     _check(settings, parser)
     if settings.encoder and settings.encoder_weights is None:
         settings = replace(settings, encoder_weights="pretrained")
-    if settings.like or settings.init_from:  # which have settings of their own
+    if settings.like or settings.init_from:  # a recorded run and a model have settings of their own
         settings = replace(settings, plan="none")
     if settings.plan == "none":
         settings = Plan().fill(settings)
@@ -49,7 +49,7 @@ def parse_args(description: str) -> TrainSettings:
 
 
 def _check(settings: TrainSettings, parser: arg.Arguments) -> None:
-    """Flags that go together, or do not."""
+    """End the program with a line for flags that do not go together."""
     if settings.resume == "auto" and settings.output_dir is None:
         parser.error("--resume auto needs --output-dir, the folder of the run to go on with")
     if settings.max_minutes and settings.max_steps:
@@ -117,7 +117,8 @@ def _add_volume_flags(group: Group) -> None:
 
 
 def _add_model_flags(group: Group) -> None:
-    add, source = group.add_argument, "(default: {}; with --init-from its own)"
+    add = group.add_argument
+    source = "(default: {}; with --init-from its own)"
     add("--init-from", metavar="MODEL", help="start from a model folder, a Hub id, or a Pytorch-UNet .pth")
     add("--encoder", help="backbone of transformers: a folder, or a Hub id such as microsoft/resnet-50")
     weights = "what --encoder starts from (default: pretrained)"

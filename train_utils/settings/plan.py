@@ -21,28 +21,34 @@ from train_utils.settings.train_settings import TrainSettings
 from unet.axes import level_axes
 from unet.config import IGNORE_INDEX, Preprocess
 
-# minutes, below which small and narrow wins: more steps are worth more than what they leave out
-VERY_SHORT, SHORT = 15, 60
-PIXELS_OF_VERY_SHORT = 128 * 160
-PIXELS_OF_FROZEN = 256 * 320  # in such a run: the encoder knows objects from larger images
-# of short runs, and of others
-RESIZED_PIXELS = {True: 192 * 256, False: 512 * 512}  # of an image, where its masks allow it
+# in runs of fewer minutes small and narrow wins: more steps are worth more than what they leave out
+VERY_SHORT = 15
+SHORT = 60
+# an image is resized to at most so many pixels, where its masks allow it
+VERY_SHORT_PIXELS = 128 * 160
+FROZEN_PIXELS = 256 * 320  # a frozen encoder takes more in a very short run: it knows objects from larger images
+SHORT_RESIZED_PIXELS = 192 * 256
+LONG_RESIZED_PIXELS = 512 * 512
+# crops and base channels, by whether the run is short
 CROPPED_PIXELS = {True: 192 * 256, False: 512 * 512}
 WIDTH = {True: 16, False: 32}
-BATCH_SIZE = {True: 2, False: 4}
-MANY_IMAGES, WIDTH_OF_MANY = 5000, 64
+MANY_IMAGES = 5000  # a data set that is so large has a wider network, unless the run is short
+WIDTH_OF_MANY = 64
+SHORT_BATCH_SIZE = 2
+LONG_BATCH_SIZE = 4
+VOLUME_BATCH_SIZE = 2
 SCALES = (1.0, 0.75, 0.5, 0.33, 0.25)
 DETAIL_KEPT = 0.9  # mean IoU of the masks at a scale with themselves
-MASKS = 32  # that it is measured on
-IMAGES_A_MINUTE = 30  # from which on a short run sees each so rarely that more than mirroring harms
-PATCH_VOXELS = {True: 48 * 48 * 48, False: 128 * 128 * 128}  # of volumes
-VOLUMES_OF_STEP = 2
+MASKS = 32  # the number of masks on which it is measured
+IMAGES_A_MINUTE = 30  # with so many, a short run sees each so rarely that more than mirroring harms
+SHORT_PATCH_VOXELS = 48 * 48 * 48
+LONG_PATCH_VOXELS = 128 * 128 * 128
 SIDE_STEP = 32  # crops are a multiple of it
-RARE = 0.02  # share of the pixels
-STEPS = 2000  # that a run takes at least
-EVALUATION_SHARE = 0.1  # of the time of training, at most
-FORWARD_SHARE = 1 / 3  # of a training step's time that its forward pass takes
-SCORING_SHARE = 1 / 24  # that logits take, for each pixel of a mask: they are resized to it and counted
+RARE = 0.02  # a class with a smaller share of the pixels is rare
+STEPS = 2000  # a run takes at least so many
+EVALUATION_SHARE = 0.1  # evaluations take at most so much of the time of training
+FORWARD_SHARE = 1 / 3  # the forward pass takes so much of a training step's time
+SCORING_SHARE = 1 / 24  # logits take so much, for each pixel of a mask: they are resized to it and counted
 
 
 @dataclass(frozen=True)
@@ -65,7 +71,7 @@ class Plan:
     @classmethod
     def names(cls) -> tuple[str, ...]:
         """The flags that a plan may decide."""
-        return tuple(known.name for known in fields(cls))
+        return tuple(field.name for field in fields(cls))
 
     def decided(self, settings: TrainSettings) -> dict[str, Any]:
         """The values of the flags that `settings` leave open."""
@@ -86,7 +92,8 @@ def plan_run(info: DatasetInfo, settings: TrainSettings) -> Plan:
     if not sizes.any():
         return Plan()
     minutes = settings.max_minutes or math.inf
-    is_short, is_volumes = minutes < SHORT, info.train.records.dims == 3
+    is_short = minutes < SHORT
+    is_volumes = info.train.records.dims == 3
     freeze_encoder = settings.freeze_encoder
     if settings.encoder and freeze_encoder is None:
         must_learn = settings.encoder_weights == "random" or settings.encoder_lr_factor
@@ -104,12 +111,18 @@ def plan_run(info: DatasetInfo, settings: TrainSettings) -> Plan:
     seen_rarely = is_short and not is_volumes and len(info.train) >= IMAGES_A_MINUTE * minutes
     base_channels = None
     if not settings.encoder:
-        base_channels = WIDTH_OF_MANY if len(info.train) >= MANY_IMAGES and not is_short else WIDTH[is_short]
-    batch_size = settings.batch_size or (VOLUMES_OF_STEP if is_volumes else BATCH_SIZE[is_short])
-    # of volumes it is not measured
+        base_channels = WIDTH[is_short]
+        if len(info.train) >= MANY_IMAGES and not is_short:
+            base_channels = WIDTH_OF_MANY
+    default_batch_size = SHORT_BATCH_SIZE if is_short else LONG_BATCH_SIZE
+    if is_volumes:
+        default_batch_size = VOLUME_BATCH_SIZE
+    batch_size = settings.batch_size or default_batch_size
+    # what weights gain is not measured for volumes
     is_unbalanced = _has_rare_class(info.reader.class_pixels) and not is_volumes
-    has_length = settings.max_steps or settings.max_minutes
-    epochs = 0 if has_length else STEPS * batch_size / len(info.train)
+    epochs = Plan.epochs
+    if not (settings.max_steps or settings.max_minutes):
+        epochs = max(epochs, math.ceil(STEPS * batch_size / len(info.train)))
     eval_every = settings.eval_every
     if eval_every is None:
         eval_every = _eval_every(info, scale, settings.image_size, crop_size, batch_size)
@@ -122,19 +135,20 @@ def plan_run(info: DatasetInfo, settings: TrainSettings) -> Plan:
         block="residual",
         batch_size=batch_size,
         class_weights=("auto",) if is_unbalanced else None,
-        epochs=max(Plan.epochs, math.ceil(epochs)),
+        epochs=epochs,
         eval_every=eval_every,
         checkpoint_every=eval_every,
     )
 
 
 def check_axes(info: DatasetInfo, settings: TrainSettings) -> None:
-    """SettingsError for flags that do not suit the data set's images or volumes."""
-    dims, crop = info.train.records.dims, settings.crop_size
+    """Raise SettingsError for flags that do not suit the data set's images or volumes."""
+    dims = info.train.records.dims
+    crop = settings.crop_size
     sides, kind = {2: ("H W", "images"), 3: ("D H W", "volumes")}[dims]
     if crop and len(crop) != dims:
-        given = " ".join(map(str, crop))
-        raise SettingsError(f"--crop-size {given}: {settings.dataset} holds {kind}, which take {sides}")
+        lengths = " ".join(map(str, crop))
+        raise SettingsError(f"--crop-size {lengths}: {settings.dataset} holds {kind}, which take {sides}")
     if settings.normalization and settings.init_from:
         raise SettingsError("--normalization: the model of --init-from keeps its own normalisation; leave the flag out")
     if dims == 3 and settings.encoder:
@@ -147,31 +161,38 @@ def as_flags(values: Mapping[str, Any]) -> str:
 
 
 def _as_flag(name: str, value: Any) -> str:
+    flag = name.replace("_", "-")
     if isinstance(value, bool):
-        return f"--{'' if value else 'no-'}{name.replace('_', '-')}"
+        return f"--{flag}" if value else f"--no-{flag}"
+    words = [f"--{flag}"]
     values = value if isinstance(value, tuple) else (value,)
-    return " ".join([f"--{name.replace('_', '-')}", *(f"{v:g}" if isinstance(v, float) else str(v) for v in values)])
+    for item in values:
+        words.append(f"{item:g}" if isinstance(item, float) else str(item))
+    return " ".join(words)
 
 
 def _most_pixels(minutes: float, frozen: bool) -> tuple[int, int]:
-    """Of an image that is resized, and of a crop, in a run of so many minutes."""
-    if minutes < VERY_SHORT and frozen:
-        return PIXELS_OF_FROZEN, PIXELS_OF_FROZEN
-    short = minutes < SHORT
-    return PIXELS_OF_VERY_SHORT if minutes < VERY_SHORT else RESIZED_PIXELS[short], CROPPED_PIXELS[short]
+    """The most pixels of an image that is resized, and of a crop, in a run of so many minutes."""
+    if minutes < VERY_SHORT:
+        if frozen:
+            return FROZEN_PIXELS, FROZEN_PIXELS
+        return VERY_SHORT_PIXELS, CROPPED_PIXELS[True]
+    if minutes < SHORT:
+        return SHORT_RESIZED_PIXELS, CROPPED_PIXELS[True]
+    return LONG_RESIZED_PIXELS, CROPPED_PIXELS[False]
 
 
 def _scale(info: DatasetInfo, pixels: int) -> float:
     """The largest of SCALES at which an image has at most `pixels`, or the smallest that keeps the masks' detail."""
-    have = float(np.median(info.train.sizes.prod(axis=1)))
-    if have <= pixels or have > LARGE:  # so large that crops are read from the file at full size
+    image_pixels = float(np.median(info.train.sizes.prod(axis=1)))
+    if image_pixels <= pixels or image_pixels > LARGE:  # crops of large images are read from the file at full size
         return 1.0
     chosen = 1.0
     for scale in SCALES[1:]:
         if detail_kept(info, scale) < DETAIL_KEPT:
             break
         chosen = scale
-        if have * scale**2 <= pixels:
+        if image_pixels * scale**2 <= pixels:
             break
     return chosen
 
@@ -186,12 +207,14 @@ def detail_kept(info: DatasetInfo, scale: float) -> float:
         return 1.0
     classes = len(class_map)
     matrix = torch.zeros(classes, classes, dtype=torch.int64)
-    good = [i for i in range(len(info.train)) if i not in info.train.bad]
-    for i in (good[at] for at in np.unique(np.linspace(0, len(good) - 1, MASKS).astype(int))):
-        record = info.train.records[i]
+    good = [index for index in range(len(info.train)) if index not in info.train.bad]
+    positions = np.unique(np.linspace(0, len(good) - 1, MASKS).astype(int))
+    for position in positions:
+        record = info.train.records[good[position]]
         mask = class_map.encode(read_mask(record["target"], record["name"]), record["name"])
-        height, width = (max(1, int(side * scale)) for side in mask.shape)
-        back = resize_mask(resize_mask(mask, (height, width)), mask.shape)
+        height, width = mask.shape
+        small = (max(1, int(height * scale)), max(1, int(width * scale)))
+        back = resize_mask(resize_mask(mask, small), mask.shape)
         valid = (mask != IGNORE_INDEX) & (back != IGNORE_INDEX)
         matrix += confusion_matrix(_indices(back[valid]), _indices(mask[valid]), classes)
     return scores(matrix)["mean_iou"] or 0.0
@@ -208,9 +231,14 @@ def _crop_size(sizes: np.ndarray, pixels: int) -> tuple[int, int] | None:
     height, width = np.median(sizes, axis=0)
     side = math.sqrt(pixels)
     # a side that is shorter than the crop leaves the other one more
-    crop = (min(height, max(side, pixels / width)), min(width, max(side, pixels / height)))
-    rows, columns = (max(SIDE_STEP, SIDE_STEP * math.floor(length / SIDE_STEP)) for length in crop)
-    return rows, columns
+    rows = min(height, max(side, pixels / width))
+    columns = min(width, max(side, pixels / height))
+    return _rounded_side(rows), _rounded_side(columns)
+
+
+def _rounded_side(length: float) -> int:
+    """The largest multiple of SIDE_STEP that is not longer, but at least one SIDE_STEP."""
+    return max(SIDE_STEP, SIDE_STEP * math.floor(length / SIDE_STEP))
 
 
 def _has_rare_class(pixels: Sequence[int]) -> bool:
@@ -221,11 +249,12 @@ def _has_rare_class(pixels: Sequence[int]) -> bool:
 def patch_size(info: DatasetInfo, minutes: float, source: Preprocess | None = None) -> tuple[int, int, int]:
     """(D, H, W) of patches for a run of so many minutes: as long in mm along each axis, none beyond the median volume.
 
-    Rounded up to what the poolings that suit them divide. `source` is that of a model to start from.
+    Sides are rounded up to what the poolings that suit them divide. `source` is that of a model to start from.
     """
     spacing = np.array(info.preprocess(source).spacing)
     median = np.median(info.train.sizes * info.train.spacings / spacing, axis=0).round().clip(1)
-    patch, room = median.copy(), float(PATCH_VOXELS[minutes < SHORT])
+    patch = median.copy()
+    room = float(SHORT_PATCH_VOXELS if minutes < SHORT else LONG_PATCH_VOXELS)
     axes = list(np.argsort(median * spacing))  # the shortest in mm first: what it leaves, the others have
     while axes:
         edge = (room * spacing[axes].prod()) ** (1 / len(axes))
@@ -246,11 +275,16 @@ def _eval_every(
     batch_size: int,
 ) -> int:
     """Steps between evaluations: an epoch, or as many as keep them below their share of the time."""
-    train, masks = (split.sizes.prod(axis=1).mean() for split in (info.train, info.val))
-    seen = [pixels * scale**2 for pixels in (train, masks)]
+    # pixels stand for the time that they take
+    mask_pixels = info.val.sizes.prod(axis=1).mean()
+    train_pixels = info.train.sizes.prod(axis=1).mean() * scale**2
+    val_pixels = mask_pixels * scale**2
     if image_size:
-        seen = [math.prod(image_size)] * 2
-    of_step = batch_size * (math.prod(crop_size) if crop_size else seen[0])
+        train_pixels = math.prod(image_size)
+        val_pixels = math.prod(image_size)
+    if crop_size:
+        train_pixels = math.prod(crop_size)
+    step = batch_size * train_pixels
     epoch = math.ceil(len(info.train) / batch_size)
-    evaluation = len(info.val) * (seen[1] * FORWARD_SHARE + masks * SCORING_SHARE)
-    return epoch * math.ceil(evaluation / (EVALUATION_SHARE * of_step * epoch))
+    evaluation = len(info.val) * (val_pixels * FORWARD_SHARE + mask_pixels * SCORING_SHARE)
+    return epoch * math.ceil(evaluation / (EVALUATION_SHARE * step * epoch))

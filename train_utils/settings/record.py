@@ -22,7 +22,7 @@ from unet.axes import NetworkAxes
 from unet.backbone import encoder_name
 from unet.config import UNetConfig
 
-CREDENTIALS = "credentials_left_out"  # of run.json and checkpoints: flags whose URL was redacted
+CREDENTIALS = "credentials_left_out"  # an entry of run.json and checkpoints: the flags whose URL was redacted
 PACKAGES = ("torch", "accelerate", "datasets", "safetensors", "huggingface_hub", "pillow", "numpy")
 UNRECORDED = {"task": Classes.name}  # flags and identity that runs of earlier versions did not record, and had
 
@@ -35,7 +35,7 @@ class RunSettings:
         flags: those of train.py by name, with the values that the plan chose.
         profile: what the launch profile decided.
         identity: what gives a saved state its meaning: a run that differs in it cannot go on from it.
-        encoder: Hub id or folder name, with its licence.
+        encoder: Hub id or folder name, with its license.
         run: versions, command and time.
         credentials_left_out: the flags whose URL had a user, password or query.
     """
@@ -53,9 +53,11 @@ class RunSettings:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> "RunSettings":
-        """From run.json or a checkpoint, whose other entries do not matter."""
-        settings = cls(**{known.name: value[known.name] for known in fields(cls) if known.name in value})
-        flags, identity = UNRECORDED | redact_all(settings.flags), UNRECORDED | settings.identity
+        """The settings that run.json or a checkpoint holds; its other entries do not matter."""
+        names = [known_field.name for known_field in fields(cls)]
+        settings = cls(**{name: value[name] for name in names if name in value})
+        flags = UNRECORDED | redact_all(settings.flags)
+        identity = UNRECORDED | settings.identity
         return replace(settings, flags=flags, identity=identity)
 
     def to_json(self) -> dict[str, Any]:
@@ -78,13 +80,14 @@ def resolve_settings(
 ) -> RunSettings:
     """The settings of a run, as they came out."""
     architecture = {name: getattr(model, name) for name in ARCHITECTURE}
+    axes = {name: getattr(model, name) for name in NetworkAxes._fields}
     class_map = info.reader.class_map
     identity = {
         "task": info.config.task,
-        "classes": [*map(str, class_map.values)] if class_map else [],
+        "classes": [str(value) for value in class_map.values] if class_map else [],
         "in_channels": info.channels,
         **architecture,
-        **json.loads(json.dumps({name: getattr(model, name) for name in NetworkAxes._fields})),
+        **json.loads(json.dumps(axes)),
         "encoder": args.encoder and Path(args.encoder).name,  # wherever it is now: its weights are the run's
         "freeze_encoder": bool(args.freeze_encoder),
         "deep supervision": args.deep_supervision,
@@ -125,7 +128,7 @@ def describe_run() -> dict[str, str]:
 
 
 def flags_as_json(args: TrainSettings) -> dict[str, Any]:
-    """The flags of a script as JSON gives them back, redacted."""
+    """The flags of a script in the form that JSON gives back, redacted."""
     return redact_all(_unredacted(args))
 
 
@@ -136,12 +139,13 @@ def flags_with_credentials(args: TrainSettings) -> list[str]:
 
 def say_credentials(args: TrainSettings, recorded_flags: dict[str, Any], credentials: Sequence[str]) -> None:
     """Print where user, password and query come from, of the URLs among recorded flags that had them."""
-    flags, given = flags_as_json(args), flags_with_credentials(args)
+    flags = flags_as_json(args)
+    credentials_here = flags_with_credentials(args)
     for name in credentials:
         flag = "--" + name.replace("_", "-")
         if flags[name] != recorded_flags[name]:  # another URL
             continue
-        if name in given:
+        if name in credentials_here:
             say(f"{flag}: user, password and query of the URL are those of this command; a run does not record them")
         else:
             say(

@@ -1,4 +1,4 @@
-"""Start of training: architecture, normalisation and weights from another model, an encoder or a checkpoint."""
+"""Start of training: architecture, normalization and weights from another model, an encoder or a checkpoint."""
 
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
@@ -17,8 +17,8 @@ from unet.config import Preprocess, UNetConfig
 from unet.model import DeeplySupervisedUNet, UNet
 
 ARCHITECTURE = ("base_channels", "depth", "norm", "block", "upsample", "dropout")
-OF_ENCODER = ("encoder_weights", "freeze_encoder", "encoder_lr_factor")
-BASE_CHANNELS = 16  # beside an encoder: at 64, full resolution alone would take more computing than a ResNet-50
+ENCODER_FLAGS = ("encoder_weights", "freeze_encoder", "encoder_lr_factor")
+BASE_CHANNELS = 16  # an encoder's network: with 64, full resolution alone would take more computing than a ResNet-50
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class NetworkSettings:
 
     @classmethod
     def from_args(cls, args: TrainSettings) -> "NetworkSettings":
-        """As the flags say."""
-        return cls(**{known.name: getattr(args, known.name) for known in fields(cls)})
+        """The settings that the flags ask for."""
+        return cls(**{field.name: getattr(args, field.name) for field in fields(cls)})
 
 
 class StartingPoint(NamedTuple):
@@ -73,8 +73,12 @@ class StartingPoint(NamedTuple):
 
         `preprocess` is `source_preprocess`; if that is None, it has the mean and deviation of the training images.
         """
-        values: dict[str, Any] = {"in_channels": in_channels, "num_classes": task.outputs, "preprocess": preprocess}
-        values["task"] = task.to_config()
+        values: dict[str, Any] = {
+            "in_channels": in_channels,
+            "num_classes": task.outputs,
+            "preprocess": preprocess,
+            "task": task.to_config(),
+        }
         if self.architecture.encoder is not None:
             values |= self._fit_encoder(self.architecture.encoder, in_channels, preprocess)
         kind = DeeplySupervisedUNet if self.deep_supervision else UNet
@@ -95,20 +99,27 @@ class StartingPoint(NamedTuple):
     def _fit_encoder(self, encoder: dict[str, Any], in_channels: int, preprocess: Preprocess) -> dict[str, Any]:
         """The encoder, and how images are prepared for it.
 
-        Grey and RGB images of 8 bits are normalised like the encoder's own training images, others by the statistics
+        Grey and RGB images of 8 bits are normalized like the encoder's own training images, others by the statistics
         of the data set. Grey is repeated for each channel; for other numbers of channels the encoder is changed.
         """
-        own, mean, std = encoder.get("num_channels", 3), preprocess.mean, preprocess.std
-        if in_channels not in (1, own):
+        channels = encoder.get("num_channels", 3)
+        if in_channels not in (1, channels):
             encoder = with_channels(encoder, in_channels)
-            say(f"encoder: its first filters, for {own} channels, are repeated for {in_channels} channels and rescaled")
+            say(
+                f"encoder: its first filters, for {channels} channels, are repeated for {in_channels} channels"
+                " and rescaled"
+            )
+        mean = preprocess.mean
+        std = preprocess.std
         if len(mean) == 1:
-            mean, std = mean * own, std * own
+            mean = mean * channels
+            std = std * channels
         trained_on: PretrainedEncoder | Preprocess | None = self.encoder
         if self.trained is not None and self.trained.preprocess.pixel_types == ("uint8",):
             trained_on = self.trained.preprocess
         if trained_on is not None and preprocess.pixel_types == ("uint8",) and len(mean) == len(trained_on.mean):
-            mean, std = trained_on.mean, trained_on.std
+            mean = trained_on.mean
+            std = trained_on.std
         return {"encoder": encoder, "preprocess": replace(preprocess, mean=mean, std=std)}
 
 
@@ -125,10 +136,14 @@ def starting_point(
     Raises ModelError where flags and source differ so that the weights would not fit, SettingsError for flags of an
     encoder without one. Dropout and the corners of bilinear upsampling have no weights and may differ.
     """
-    backbone, source = settings.encoder, settings.init_from
+    backbone = settings.encoder
+    source = settings.init_from
     if backbone and source:
         raise ModelError(f"--encoder {backbone}: --init-from {source} has its own architecture; give one of them")
-    model, encoder, trained = None, None, checkpoint
+    owner = source or backbone or "the checkpoint"
+    model = None
+    encoder = None
+    trained = checkpoint
     if checkpoint is None and source is not None:
         model = load_model(source)
         trained = model.config
@@ -136,24 +151,28 @@ def starting_point(
     if checkpoint is None and backbone:
         encoder = load_encoder(backbone, pretrained=settings.encoder_weights != "random")
         config = UNetConfig(base_channels=BASE_CHANNELS, depth=encoder.depth, encoder=encoder.config)
-    given: dict[str, Any] = {name: getattr(settings, name) for name in ARCHITECTURE}
-    for name, value in given.items():
-        has = getattr(config, name)
-        weightless = name == "dropout" or (name == "upsample" and "transpose" not in (value, has))
+    values: dict[str, Any] = {}
+    for name in ARCHITECTURE:
+        value = getattr(settings, name)
+        own_value = getattr(config, name)
+        weightless = name == "dropout" or (name == "upsample" and "transpose" not in (value, own_value))
         is_fixed = (model is not None and not weightless) or (config.encoder is not None and name == "depth")
-        if is_fixed and value not in (None, has):
+        if is_fixed and value not in (None, own_value):
             flag = "--" + name.replace("_", "-")
-            owner = source or backbone or "the checkpoint"
-            raise ModelError(f"{flag} {value}: {owner} has {has}; leave the flag out, or start from another model")
+            raise ModelError(
+                f"{flag} {value}: {owner} has {own_value}; leave the flag out, or start from another model"
+            )
+        values[name] = own_value if value is None else value
     if settings.freeze_encoder and backbone and settings.encoder_weights == "random":
         raise ModelError(
             f"--freeze-encoder: the random weights of {backbone} would never be trained;"
             " leave out --freeze-encoder or --encoder-weights random"
         )
     if not backbone:
-        _refuse_flags_without_use(source or "the checkpoint", settings, config)
-    values = {name: getattr(config, name) if value is None else value for name, value in given.items()}
-    axes = _axes(settings, axes, config, source or backbone or (None if checkpoint is None else "the checkpoint"))
+        _refuse_flags_without_use(owner, settings, config)
+    is_fresh = not source and not backbone and checkpoint is None
+    axes_owner = None if is_fresh else owner
+    axes = _axes(settings, axes, config, axes_owner)
     if axes.strides:
         values["depth"] = len(axes.strides)
     architecture = UNetConfig(**values, **axes._asdict(), encoder=config.encoder)
@@ -185,14 +204,15 @@ def _axes(settings: NetworkSettings, axes: NetworkAxes | None, config: UNetConfi
 
 
 def _refuse_flags_without_use(source: str, settings: NetworkSettings, config: UNetConfig) -> None:
-    """SettingsError for encoder flags where the network has no encoder, or one that has weights already."""
-    for name in OF_ENCODER:
-        flag, value = "--" + name.replace("_", "-"), getattr(settings, name)
-        given = flag if value is True else f"{flag} {value}"
+    """Raise SettingsError for encoder flags where the network has no encoder, or one that has weights already."""
+    for name in ENCODER_FLAGS:
+        value = getattr(settings, name)
+        flag = "--" + name.replace("_", "-")
+        words = flag if value is True else f"{flag} {value}"
         if value and config.encoder is None:
-            raise SettingsError(f"{given}: this network has no encoder; leave the flag out, or name one with --encoder")
+            raise SettingsError(f"{words}: this network has no encoder; leave the flag out, or name one with --encoder")
         if value and name == "encoder_weights":
-            raise SettingsError(f"{given}: the encoder of {source} already has weights; leave the flag out")
+            raise SettingsError(f"{words}: the encoder of {source} already has weights; leave the flag out")
 
 
 def copy_weights(source: UNet, model: UNet) -> str:
@@ -201,22 +221,22 @@ def copy_weights(source: UNet, model: UNet) -> str:
     The head of another task means something else: it is left out. Else both have the same architecture, as
     `starting_point` has checked.
     """
-    weights, target = source.state_dict(), model.state_dict()
-    left_out = "head." if source.config.task != model.config.task else ()
-    fits = {
-        name: weight
-        for name, weight in weights.items()
-        if weight.shape == target[name].shape and not name.startswith(left_out)
-    }
-    model.load_state_dict(target | fits)
+    weights = source.state_dict()
+    target = model.state_dict()
+    is_other_task = source.config.task != model.config.task
+    copied = {}
     fresh = []
     for name, weight in weights.items():
-        if name.startswith(left_out):
+        same_shape = weight.shape == target[name].shape
+        if is_other_task and name.startswith("head."):
             fresh.append(f"{name} (of another task)")
-        elif name not in fits and not name.startswith("encoder."):  # whose filters have been repeated
+        elif same_shape:
+            copied[name] = weight
+        elif not name.startswith("encoder."):  # the encoder's filters have been repeated
             fresh.append(f"{name} ({_shape(target[name])} here, {_shape(weight)} there)")
+    model.load_state_dict(target | copied)
     random = f"; random start for {', '.join(fresh)}" if fresh else ""
-    return f"{len(fits)} of {len(weights)} weights copied{random}"
+    return f"{len(copied)} of {len(weights)} weights copied{random}"
 
 
 def _shape(tensor: Tensor) -> str:
@@ -225,8 +245,10 @@ def _shape(tensor: Tensor) -> str:
 
 def _description(network: UNet) -> str:
     encoder = network.config.encoder
-    unet = {2: "U-Net", 3: "3-D U-Net"}[network.config.dims]
-    kind = unet if encoder is None else f"U-Net with encoder {encoder_name(encoder)}"
-    frozen = sum(p.numel() for p in network.parameters() if not p.requires_grad)
-    kept = f", {frozen:,} of them frozen" if frozen else ""
-    return f"{kind}, {sum(p.numel() for p in network.parameters()):,} parameters{kept}"
+    kind = {2: "U-Net", 3: "3-D U-Net"}[network.config.dims]
+    if encoder is not None:
+        kind = f"U-Net with encoder {encoder_name(encoder)}"
+    count = sum(parameter.numel() for parameter in network.parameters())
+    frozen = sum(parameter.numel() for parameter in network.parameters() if not parameter.requires_grad)
+    frozen_part = f", {frozen:,} of them frozen" if frozen else ""
+    return f"{kind}, {count:,} parameters{frozen_part}"

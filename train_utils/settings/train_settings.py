@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-SCHEDULES = ("cosine", "poly", "constant")  # of the learning rate
+SCHEDULES = ("cosine", "poly", "constant")  # how the learning rate falls
 
 
 @dataclass(frozen=True)

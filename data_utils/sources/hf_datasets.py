@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 IMAGE_COLUMNS = ("image",)
 MASK_COLUMNS = ("mask", "label", "annotation")
-HUB_SECONDS = 10  # to answer
+HUB_SECONDS = 10  # how long the Hub may take to answer
 
 
 class HFRecords(Records):
@@ -37,9 +37,11 @@ class HFRecords(Records):
 
     def __getitem__(self, i: int) -> Record:
         row = self.dataset[i]
-        image, mask = (row[self.columns[key]] for key in ("image", "mask"))
+        image = row[self.columns["image"]]
+        mask = row[self.columns["mask"]]
         path = (image or {}).get("path")
-        return {"image": image, "target": mask, "name": PurePath(path).name if path else f"row {i}"}
+        name = PurePath(path).name if path else f"row {i}"
+        return {"image": image, "target": mask, "name": name}
 
 
 def find_columns(features: "Features", image_column: str | None, mask_column: str | None) -> dict[str, str]:
@@ -50,13 +52,13 @@ def find_columns(features: "Features", image_column: str | None, mask_column: st
     }
 
 
-def _find_column(features: "Features", asked: str | None, flag: str, usual: tuple[str, ...]) -> str:
-    pictures = [name for name, feature in features.items() if _holds_pictures(feature)]
-    found = [name for name in ([asked] if asked else usual) if name in pictures]
-    if not found:
-        columns = ", ".join(f"{name} ({getattr(f, 'dtype', f)})" for name, f in features.items())
-        raise DataError(f"no column {asked or '|'.join(usual)} with pictures, only {columns}; choose one with {flag}")
-    return found[0]
+def _find_column(features: "Features", named_column: str | None, flag: str, usual_names: tuple[str, ...]) -> str:
+    names = (named_column,) if named_column else usual_names
+    for name in names:
+        if name in features and _holds_pictures(features[name]):
+            return name
+    columns = ", ".join(f"{name} ({getattr(feature, 'dtype', feature)})" for name, feature in features.items())
+    raise DataError(f"no column {'|'.join(names)} with pictures, only {columns}; choose one with {flag}")
 
 
 def _holds_pictures(feature: object) -> bool:
@@ -69,7 +71,7 @@ def _holds_pictures(feature: object) -> bool:
 def holds_tables(folder: Path) -> bool:
     """Whether `datasets` wrote the folder: by save_to_disk, or as parquet files."""
     saved = any((folder / name).is_file() for name in ("dataset_info.json", "dataset_dict.json"))
-    return saved or any(True for pattern in ("*.parquet", "*/*.parquet") for _ in folder.glob(pattern))
+    return saved or any(folder.glob("*.parquet")) or any(folder.glob("*/*.parquet"))
 
 
 def is_hub_id(dataset: str) -> bool:
@@ -100,12 +102,13 @@ def ask_hub(dataset: str, copy: Path | None = None) -> None:
 
 def load_tables(dataset: str, path: Path, config: str | None) -> Mapping[str, "Dataset"]:
     """Splits of a .parquet file, a folder that `datasets` wrote, or a Hub id."""
-    if not (path.is_dir() or (path.is_file() and path.suffix == ".parquet") or is_hub_id(dataset)):
-        seen = "is a file, not .parquet" if path.is_file() else "is not there"
+    is_parquet_file = path.is_file() and path.suffix == ".parquet"
+    if not (path.is_dir() or is_parquet_file or is_hub_id(dataset)):
+        state = "is a file, not .parquet" if path.is_file() else "is not there"
         raise DataError(
-            f"--dataset {dataset} {seen}; expected `shapes`, a folder, a .parquet or .tar file, or a Hub id owner/name"
+            f"--dataset {dataset} {state}; expected `shapes`, a folder, a .parquet or .tar file, or a Hub id owner/name"
         )
-    import datasets  # seconds, which other sources need not wait
+    import datasets  # the import takes seconds, which other sources need not wait
     from datasets.naming import camelcase_to_snakecase
 
     failures = (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError)
@@ -114,7 +117,7 @@ def load_tables(dataset: str, path: Path, config: str | None) -> Mapping[str, "D
             loaded = datasets.load_dataset("parquet", data_files=str(path))
         elif not path.is_dir():
             owner, name = dataset.split("/")
-            copy = f"{owner}___{camelcase_to_snakecase(name)}"  # as `datasets` names it
+            copy = f"{owner}___{camelcase_to_snakecase(name)}"  # `datasets` names its folder so
             ask_hub(dataset, Path(datasets.config.HF_DATASETS_CACHE) / copy)
             loaded = datasets.load_dataset(dataset, config)
         elif (path / "dataset_info.json").is_file() or (path / "dataset_dict.json").is_file():

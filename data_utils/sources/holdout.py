@@ -23,15 +23,16 @@ def hold_out(records: Records, fraction: float, seed: int, group: str | None = N
     sizes = np.bincount(groups)
     order = np.random.default_rng(seed).permutation(len(sizes))
     wanted = min(max(1, round(len(records) * fraction)), len(records) - 1)
-    # whole groups until there are enough, one of them at least left to train on
-    count = min(int(np.searchsorted(np.cumsum(sizes[order]), wanted)) + 1, len(sizes) - 1)
+    # whole groups are held out until there are enough; at least one is left to train on
+    enough = int(np.searchsorted(np.cumsum(sizes[order]), wanted)) + 1
+    count = min(enough, len(sizes) - 1)
     return _divided(records, np.isin(groups, order[:count]))
 
 
 def hold_out_fold(
     records: Records, fold: tuple[int, int], seed: int, group: str | None = None
 ) -> tuple[Records, Records]:
-    """Training and validation part in the order of `records`, of fold (k, n): the k-th of n, from 1.
+    """Training and validation part of fold (k, n), the k-th of n from 1, in the order of `records`.
 
     The validation parts of the n folds of one `seed` are disjoint, hold all records together and about as many each;
     groups stay together as in `hold_out`. Raises DataError for fewer groups than folds.
@@ -44,17 +45,20 @@ def hold_out_fold(
         what = kind if group is None else f"groups of {kind}"
         raise DataError(f"--fold {number}/{count}: there are only {len(sizes)} {what}, and each fold needs one")
     order = np.random.default_rng(seed).permutation(len(sizes))
-    # the largest groups first, each to the fold that has the fewest records so far
+    # the largest groups come first, and each goes to the fold that has the fewest records so far
     folds = [(0, index) for index in range(count)]
     fold_of_group = np.empty(len(sizes), np.int64)
     for index in order[np.argsort(-sizes[order], kind="stable")].tolist():
-        records_so_far, fold_of_group[index] = folds[0]
-        heapq.heapreplace(folds, (records_so_far + int(sizes[index]), folds[0][1]))
+        records_so_far, smallest_fold = folds[0]
+        fold_of_group[index] = smallest_fold
+        heapq.heapreplace(folds, (records_so_far + int(sizes[index]), smallest_fold))
     return _divided(records, fold_of_group[groups] == number - 1)
 
 
 def _divided(records: Records, held_out: np.ndarray) -> tuple[Records, Records]:
-    return Subset(records, np.flatnonzero(~held_out)), Subset(records, np.flatnonzero(held_out))
+    train = Subset(records, np.flatnonzero(~held_out))
+    val = Subset(records, np.flatnonzero(held_out))
+    return train, val
 
 
 def _groups(records: Records, pattern: str | None) -> np.ndarray:
@@ -65,14 +69,15 @@ def _groups(records: Records, pattern: str | None) -> np.ndarray:
         expression = re.compile(pattern)
     except re.error as error:
         raise DataError(f"--val-group {pattern!r} is no regular expression ({error})") from error
+    bracket = 1 if expression.groups else 0
     numbers: dict[str, int] = {}
     groups = np.empty(len(records), np.int64)
     for i in range(len(records)):
         name = records[i]["name"]
-        found = expression.search(name)
-        if found is None:
+        match = expression.search(name)
+        if match is None:
             raise DataError(f"--val-group {pattern!r} matches nothing in the name {name}")
-        groups[i] = numbers.setdefault(found.group(1 if expression.groups else 0), len(numbers))
+        groups[i] = numbers.setdefault(match.group(bracket), len(numbers))
     if len(numbers) < 2:
         raise DataError(f"--val-group {pattern!r} puts all samples into one group, {next(iter(numbers))!r}")
     return groups
@@ -80,14 +85,15 @@ def _groups(records: Records, pattern: str | None) -> np.ndarray:
 
 def hold_out_shards(records: StreamRecords, fraction: float, seed: int) -> tuple[Records, Records]:
     """Training and validation part of a stream, whole files in each. Raises DataError for a single file."""
-    file_of = records.groups[:, 0]
-    files, where = np.unique(file_of, return_inverse=True)
+    files, file_of_group = np.unique(records.groups[:, 0], return_inverse=True)
     if len(files) < 2:
         raise DataError(
             f"a stream of {len(files)} file has no file to validate on; give it a validation split, or smaller shards"
         )
-    sizes = np.bincount(where, weights=records.group_sizes)
+    sizes = np.bincount(file_of_group, weights=records.group_sizes)
     order = np.random.default_rng(seed).permutation(len(files))
-    count = min(int(np.searchsorted(np.cumsum(sizes[order]), sizes.sum() * fraction)) + 1, len(files) - 1)
-    held_out = np.isin(where, order[:count])
+    wanted = sizes.sum() * fraction
+    enough = int(np.searchsorted(np.cumsum(sizes[order]), wanted)) + 1
+    count = min(enough, len(files) - 1)
+    held_out = np.isin(file_of_group, order[:count])
     return records.part(~held_out), records.part(held_out)

@@ -37,7 +37,9 @@ def load_records(config: DataConfig) -> tuple[Records, Records]:
             raise DataError(
                 f"--dims 3: {config.dataset} holds images; volumes are NIfTI, NRRD, MHA, .npy or TIFF stacks"
             )
-    return (SliceRecords(train), SliceRecords(val)) if config.dims == 2 and train.dims == 3 else (train, val)
+    if config.dims == 2 and train.dims == 3:
+        return SliceRecords(train), SliceRecords(val)
+    return train, val
 
 
 def _load_splits(config: DataConfig) -> tuple[Records, Records]:
@@ -49,14 +51,15 @@ def _load_splits(config: DataConfig) -> tuple[Records, Records]:
         return load_stream(config, path)
     splits: dict[str, Callable[[], Records]]
     if path.is_dir() and not holds_tables(path):
-        named = _named_splits(config)
-        splits = dict(open_volumes(path, named, config))
-        splits = splits or open_folder(path, named, config.mask_suffix, config.allow_unpaired)
+        named_splits = _named_splits(config)
+        splits = dict(open_volumes(path, named_splits, config))
+        if not splits:
+            splits = open_folder(path, named_splits, config.mask_suffix, config.allow_unpaired)
     else:
         tables = load_tables(config.dataset, path, config.dataset_config)
-        splits = {
-            name: partial(HFRecords, table, config.image_column, config.mask_column) for name, table in tables.items()
-        }
+        splits = {}
+        for name, table in tables.items():
+            splits[name] = partial(HFRecords, table, config.image_column, config.mask_column)
     train_name, val_name = _choose(splits, config)
     train = splits[train_name]()
     if val_name is not None:
@@ -78,14 +81,19 @@ def _check_folds(config: DataConfig, validation: str) -> None:
 
 
 def open_folder(
-    path: Path, named: Sequence[str], mask_suffix: str | None, allow_unpaired: bool
+    path: Path, named_splits: Sequence[str], mask_suffix: str | None, allow_unpaired: bool
 ) -> dict[str, Callable[[], Records]]:
-    """Split -> what opens it, of a folder of images with masks or annotations; splits of other names where `named`."""
-    annotated = find_annotations(path, named, allow_unpaired)
+    """Split -> what opens it, of a folder of images with masks or annotations.
+
+    Splits with unusual names are only those in `named_splits`.
+    """
+    annotated = find_annotations(path, named_splits, allow_unpaired)
     if annotated is not None:
         return annotated
-    folders = find_splits(path, named)
-    return {name: partial(pair_files, *both, mask_suffix, allow_unpaired) for name, both in folders.items()}
+    splits: dict[str, Callable[[], Records]] = {}
+    for name, (images, masks) in find_splits(path, named_splits).items():
+        splits[name] = partial(pair_files, images, masks, mask_suffix, allow_unpaired)
+    return splits
 
 
 def load_stream(config: DataConfig, path: Path) -> tuple[Records, Records]:
@@ -99,7 +107,9 @@ def load_stream(config: DataConfig, path: Path) -> tuple[Records, Records]:
         url = dataset
     elif is_hub_id(dataset):
         ask_hub(dataset)
-        url = f"hf://datasets/{dataset}" + (f"/{config.dataset_config}" if config.dataset_config else "")
+        url = f"hf://datasets/{dataset}"
+        if config.dataset_config:
+            url += f"/{config.dataset_config}"
     else:
         raise DataError(f"--dataset {dataset} is not there; expected files, a folder, a URL or a Hub id owner/name")
     splits = find_files(url, _named_splits(config))
@@ -116,23 +126,28 @@ def _named_splits(config: DataConfig) -> list[str]:
 
 
 def _holds_tars(path: Path) -> bool:
-    return path.is_dir() and any(True for pattern in ("*.tar", "*/*.tar") for _ in path.glob(pattern))
+    if not path.is_dir():
+        return False
+    return any(path.glob("*.tar")) or any(path.glob("*/*.tar"))
 
 
 def _choose(splits: Iterable[str], config: DataConfig) -> tuple[str, str | None]:
     """Names of the training and the validation split, None where there is none."""
     dataset = config.dataset
 
-    def find(asked: str | None, flag: str, usual: Iterable[str]) -> str | None:
-        # folders are found in any case
-        found = [name for name in splits if name in ((asked, asked.lower()) if asked else usual)]
-        if asked and not found:
-            raise DataError(f"{dataset} has no split {asked}, only {', '.join(splits)}")
-        if len(found) > 1:
-            raise DataError(f"{dataset} has the splits {' and '.join(found)}; choose one with {flag}")
-        return found[0] if found else None
+    def find(named_split: str | None, flag: str, usual_names: Sequence[str]) -> str | None:
+        names = usual_names
+        if named_split:
+            names = (named_split, named_split.lower())  # folders are known by their names in lower case
+        matches = [name for name in splits if name in names]
+        if named_split and not matches:
+            raise DataError(f"{dataset} has no split {named_split}, only {', '.join(splits)}")
+        if len(matches) > 1:
+            raise DataError(f"{dataset} has the splits {' and '.join(matches)}; choose one with {flag}")
+        return matches[0] if matches else None
 
     train = find(config.train_split, "--train-split", TRAIN_SPLITS)
     if train is None:
         raise DataError(f"{dataset} has no split train, only {', '.join(splits)}; choose one with --train-split")
-    return train, find(config.val_split, "--val-split", [name for name in VAL_SPLITS if name != train])
+    usual_names = [name for name in VAL_SPLITS if name != train]
+    return train, find(config.val_split, "--val-split", usual_names)

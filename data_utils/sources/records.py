@@ -37,13 +37,13 @@ class Records(ABC):
     """A sequence of records.
 
     Attributes:
-        digest: a key of the content of all files; None where nothing can be kept of it.
-        group_sizes: of a stream, (G,) how many consecutive records are read together; None where each stands alone.
+        digest: a key of the content of all files; None where nothing can be cached under it.
+        group_sizes: (G,) how many consecutive records of a stream are read together; None where each stands alone.
         unpaired: a line for each file without partner that was left out.
         classes: mask value and name of each class, background first; empty where the files name none.
         annotations: what the annotation files hold that the masks are drawn from; None where masks are files.
         dims: 2 for images, 3 for volumes, whose sources are `VolumeFile`s.
-        modality: of volumes, as their data set names it ("CT", "MRI"), None where it does not.
+        modality: what the volumes were made with, as their data set names it ("CT", "MRI"); None where it does not.
     """
 
     digest: str | None = None
@@ -66,7 +66,8 @@ class Records(ABC):
 
 def annotation_summaries(splits: Iterable[Records]) -> list[AnnotationSummary]:
     """What the annotation files of all splits hold; the two parts of one split share their files."""
-    return list({id(records.annotations): records.annotations for records in splits if records.annotations}.values())
+    summaries = {id(records.annotations): records.annotations for records in splits if records.annotations}
+    return list(summaries.values())
 
 
 class StreamRecords(Records):
@@ -82,20 +83,22 @@ class StreamRecords(Records):
 
     @abstractmethod
     def part(self, chosen: np.ndarray) -> "StreamRecords":
-        """Only the groups where `chosen`, (G,) bool."""
+        """The records of the groups that `chosen`, (G,) bool, marks."""
 
 
 class Subset(Records):
     """The records of another sequence at `indices`, (N,) int64."""
 
     def __init__(self, records: Records, indices: np.ndarray) -> None:
-        self.records, self.indices = records, indices
+        self.records = records
+        self.indices = indices
         self.unpaired, self.classes = records.unpaired, records.classes
-        self.dims, self.modality = records.dims, records.modality
+        self.dims = records.dims
+        self.modality = records.modality
 
     @property
     def annotations(self) -> AnnotationSummary | None:  # type: ignore[override]  # counted once it is asked for
-        """Of the whole sequence."""
+        """The summary of the whole sequence."""
         return self.records.annotations
 
     @cached_property

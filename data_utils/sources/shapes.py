@@ -23,7 +23,9 @@ class Shapes(Records):
     classes = tuple(enumerate(CLASS_NAMES))
 
     def __init__(self, length: int, seed: int = 0, first: int = 0) -> None:
-        self.length, self.seed, self.first = length, seed, first
+        self.length = length
+        self.seed = seed
+        self.first = first
 
     def __len__(self) -> int:
         return self.length
@@ -56,21 +58,27 @@ def _render(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     mask = np.zeros((height, width), np.uint8)
     for _ in range(rng.integers(2, 7)):
         _draw_object(rng, image, mask)
-    y, x = np.linspace(-1, 1, height, dtype=np.float32)[:, None], np.linspace(-1, 1, width, dtype=np.float32)
-    angle, strength = rng.uniform(0, 2 * np.pi), rng.uniform(0.1, 0.4)
-    light = 1 + strength * (np.float32(np.cos(angle)) * x + np.float32(np.sin(angle)) * y) - 0.12 * (x * x + y * y)
+    y = np.linspace(-1, 1, height, dtype=np.float32)[:, None]
+    x = np.linspace(-1, 1, width, dtype=np.float32)
+    angle = rng.uniform(0, 2 * np.pi)
+    strength = rng.uniform(0.1, 0.4)
+    slope = np.float32(np.cos(angle)) * x + np.float32(np.sin(angle)) * y
+    light = 1 + strength * slope - 0.12 * (x * x + y * y)
     image *= light[:, :, None].astype(np.float32)
     image += rng.uniform(3, 10) * rng.standard_normal(image.shape, dtype=np.float32)
     return np.rint(image.clip(0, 255)).astype(np.uint8), mask
 
 
 def _background(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
-    """Two muted colours mixed by cloudy noise with a faint grain of stripes, float32 (H, W, 3)."""
+    """Two muted colors mixed by cloudy noise with a faint grain of stripes, float32 (H, W, 3)."""
     coarse = rng.random((rng.integers(3, 8), rng.integers(3, 8)), dtype=np.float32)
     clouds = np.asarray(Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC))
-    y, x = np.arange(height, dtype=np.float32)[:, None], np.arange(width, dtype=np.float32)
+    y = np.arange(height, dtype=np.float32)[:, None]
+    x = np.arange(width, dtype=np.float32)
     clouds = clouds + 0.12 * _stripes(rng, x, y, spacing=rng.uniform(5, 14))
-    dark, bright = (_rgb(rng.random(), rng.uniform(0.1, 0.4), value) for value in rng.uniform((40, 110), (100, 170)))
+    dark_value, bright_value = rng.uniform((40, 110), (100, 170))
+    dark = _rgb(rng.random(), rng.uniform(0.1, 0.4), dark_value)
+    bright = _rgb(rng.random(), rng.uniform(0.1, 0.4), bright_value)
     return dark + clouds[:, :, None] * (bright - dark)
 
 
@@ -78,14 +86,18 @@ def _draw_object(rng: np.random.Generator, image: np.ndarray, mask: np.ndarray) 
     """Paint one object, in place: soft shadow, textured and shaded body with an antialiased edge, mask."""
     label = int(rng.integers(1, len(CLASS_NAMES)))
     radius = rng.uniform(0.14, 0.26) * min(mask.shape)
-    centre_y, centre_x = rng.uniform(0.06, 0.94, 2) * mask.shape
-    top, left = int(max(centre_y - 1.5 * radius, 0)), int(max(centre_x - 1.5 * radius, 0))
-    box = np.s_[top : int(centre_y + 1.5 * radius) + 2, left : int(centre_x + 1.5 * radius) + 2]
-    image, mask = image[box], mask[box]
-    y = np.arange(mask.shape[0], dtype=np.float32)[:, None] + np.float32(top - centre_y)
-    x = np.arange(mask.shape[1], dtype=np.float32) + np.float32(left - centre_x)
+    center_y, center_x = rng.uniform(0.06, 0.94, 2) * mask.shape
+    top = int(max(center_y - 1.5 * radius, 0))
+    left = int(max(center_x - 1.5 * radius, 0))
+    bottom = int(center_y + 1.5 * radius) + 2
+    right = int(center_x + 1.5 * radius) + 2
+    image = image[top:bottom, left:right]
+    mask = mask[top:bottom, left:right]
+    y = np.arange(mask.shape[0], dtype=np.float32)[:, None] + np.float32(top - center_y)
+    x = np.arange(mask.shape[1], dtype=np.float32) + np.float32(left - center_x)
     angle = rng.uniform(0, 2 * np.pi)
-    cos, sin = np.float32(np.cos(angle)), np.float32(np.sin(angle))
+    cos = np.float32(np.cos(angle))
+    sin = np.float32(np.sin(angle))
     distance = _signed_distance(label, cos * x + sin * y, cos * y - sin * x, np.float32(radius))
 
     texture = _texture(rng, label, x, y, distance)
@@ -93,21 +105,23 @@ def _draw_object(rng: np.random.Generator, image: np.ndarray, mask: np.ndarray) 
     color = _rgb(hue, rng.uniform(0.35, 0.85), rng.uniform(130, 235))
     bevel = (1 + distance / 3).clip(0, 1)  # a darker rim of three pixels
     shade = 1 + rng.uniform(0.12, 0.3) * texture - 0.35 * bevel
-    image *= (1 - 0.45 * (1 - distance / (0.25 * radius)).clip(0, 1))[:, :, None]  # the shadow that it casts
-    image += (0.5 - distance).clip(0, 1)[:, :, None] * (shade[:, :, None] * color - image)
+    shadow = (1 - distance / (0.25 * radius)).clip(0, 1)
+    image *= (1 - 0.45 * shadow)[:, :, None]
+    body = (0.5 - distance).clip(0, 1)
+    image += body[:, :, None] * (shade[:, :, None] * color - image)
     mask[distance < 0] = label
 
 
 def _signed_distance(label: int, u: np.ndarray, v: np.ndarray, radius: np.float32) -> np.ndarray:
-    """Distance to the outline of class `label` in pixels, negative inside, at (u, v) from the centre."""
+    """Distance to the outline of class `label` in pixels, negative inside, at (u, v) from the center."""
     if CLASS_NAMES[label] == "square":
         return np.maximum(abs(u), abs(v)) - 0.85 * radius
     if CLASS_NAMES[label] == "triangle":
         return np.maximum(abs(u) * np.float32(0.75**0.5) + v / 2, -v) - 0.6 * radius
-    from_centre = np.sqrt(u * u + v * v)
+    center_distance = np.sqrt(u * u + v * v)
     if CLASS_NAMES[label] == "ring":
-        return abs(from_centre - 0.75 * radius) - 0.25 * radius
-    return from_centre - radius
+        return abs(center_distance - 0.75 * radius) - 0.25 * radius
+    return center_distance - radius
 
 
 def _texture(rng: np.random.Generator, label: int, x: np.ndarray, y: np.ndarray, distance: np.ndarray) -> np.ndarray:
@@ -126,8 +140,9 @@ def _texture(rng: np.random.Generator, label: int, x: np.ndarray, y: np.ndarray,
 
 def _stripes(rng: np.random.Generator, x: np.ndarray, y: np.ndarray, spacing: float) -> np.ndarray:
     """A sine wave in a random direction, `spacing` pixels from crest to crest."""
-    angle, wave = rng.uniform(0, 2 * np.pi), 2 * np.pi / spacing
-    return np.sin(np.float32(wave * np.cos(angle)) * x + np.float32(wave * np.sin(angle)) * y)
+    angle = rng.uniform(0, 2 * np.pi)
+    frequency = 2 * np.pi / spacing
+    return np.sin(np.float32(frequency * np.cos(angle)) * x + np.float32(frequency * np.sin(angle)) * y)
 
 
 def _rgb(hue: float, saturation: float, value: float) -> np.ndarray:

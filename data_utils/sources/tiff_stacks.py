@@ -13,32 +13,41 @@ PagePair = tuple[int, int]  # page of the image, page of the mask
 
 def pages_of(path: Path) -> list[int]:
     """Numbers of a TIFF's pages; [0] for any other file, also for one that cannot be read, which is reported later."""
+    if not is_tiff(path):
+        return [0]
     try:
-        return page_numbers(path) or [0] if is_tiff(path) else [0]
+        return page_numbers(path) or [0]
     except ImageError:
         return [0]
 
 
 def pair_pages(images: Path, masks: Path, pairs: Sequence[tuple[str, str]]) -> list[list[PagePair]]:
-    """(page of the image, page of the mask) of all pages of each pair of files; what was found is kept.
+    """(page of the image, page of the mask) of all pages of each pair of files; the page numbers are cached on disk.
 
     Raises DataError where an image and its mask have different numbers of pages.
     """
-    suspects = [i for i, pair in enumerate(pairs) if any(map(is_tiff, pair))]
-    files = [folder / pairs[i][kind] for i in suspects for kind, folder in enumerate((images, masks))]
+    pages: list[list[PagePair]] = [[(0, 0)]] * len(pairs)
+    suspects = [i for i, (image, mask) in enumerate(pairs) if is_tiff(image) or is_tiff(mask)]
+    if not suspects:
+        return pages
+    files: list[Path] = []  # image and mask of each suspect in turn
+    for i in suspects:
+        image, mask = pairs[i]
+        files.append(images / image)
+        files.append(masks / mask)
 
-    def count() -> list[list[int]]:
-        with ThreadPoolExecutor() as pool:  # only headers: it is the disk that takes time
+    def read_page_numbers() -> list[list[int]]:
+        with ThreadPoolExecutor() as pool:  # only headers are read: it is the disk that takes time
             return list(pool.map(pages_of, files))
 
-    found = cached(digest("pages", digest_of_files(files, repr(files).encode())), count) if files else []
-    pages: list[list[PagePair]] = [[(0, 0)]] * len(pairs)
-    for i, of_image, of_mask in zip(suspects, found[::2], found[1::2], strict=True):
-        if len(of_image) != len(of_mask):
+    key = digest("pages", digest_of_files(files, repr(files).encode()))
+    page_lists = cached(key, read_page_numbers)
+    for i, image_pages, mask_pages in zip(suspects, page_lists[::2], page_lists[1::2], strict=True):
+        if len(image_pages) != len(mask_pages):
             image, mask = pairs[i]
             raise DataError(
-                f"{images / image} has {len(of_image)} pages, its mask {masks / mask} has {len(of_mask)}; both"
+                f"{images / image} has {len(image_pages)} pages, its mask {masks / mask} has {len(mask_pages)}; both"
                 " need the same number of pages"
             )
-        pages[i] = list(zip(of_image, of_mask, strict=True))
+        pages[i] = list(zip(image_pages, mask_pages, strict=True))
     return pages

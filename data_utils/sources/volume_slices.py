@@ -36,35 +36,40 @@ class SliceRecords(Records):
     """Every slice of the volumes of other records, with the same slice of the mask; its name is <case>_<number>."""
 
     def __init__(self, volumes: Records) -> None:
-        self.volumes, self.unpaired = volumes, volumes.unpaired
-        self.classes, self.modality = volumes.classes, volumes.modality
+        self.volumes = volumes
+        self.unpaired = volumes.unpaired
+        self.classes = volumes.classes
+        self.modality = volumes.modality
         self.digest = volumes.digest and digest("slices", volumes.digest)
 
     @cached_property
     def ends(self) -> np.ndarray:
         """(N,) how many slices there are up to and with each volume, from the headers."""
-        count = cached(self.digest, lambda: list(map_indices(self._depth, len(self.volumes))))
-        return np.cumsum(count)
+        depths = cached(self.digest, lambda: list(map_indices(self._depth, len(self.volumes))))
+        return np.cumsum(depths)
 
     def _depth(self, i: int) -> int:
         record = self.volumes[i]
         name = record["name"]
         try:
-            header, of_label = (read_volume_header(record[kind], name) for kind in ("image", "target"))
+            image = read_volume_header(record["image"], name)
+            label = read_volume_header(record["target"], name)
         except ImageError:
-            return 1  # which is named when it is read
-        if header.size != of_label.size or not same_grid(header, of_label):
+            return 1  # the file is named when its slice is read
+        if image.size != label.size or not same_grid(image, label):
             raise DataError(f"{name}: image and label differ in shape or affine; --dims 3 --check-data shows how")
-        return header.size[0]
+        return image.size[0]
 
     def __len__(self) -> int:
         return int(self.ends[-1])
 
     def __getitem__(self, i: int) -> Record:
         volume = int(np.searchsorted(self.ends, i, side="right"))
-        z = i - (int(self.ends[volume - 1]) if volume else 0)
+        first = int(self.ends[volume - 1]) if volume else 0
+        z = i - first
         record = self.volumes[volume]
-        image, mask = record["image"], record["target"]
+        image = record["image"]
+        mask = record["target"]
         assert isinstance(image, VolumeFile) and isinstance(mask, VolumeFile)
         name = f"{record['name']}_{z + 1:04}"
         return {"image": VolumeSlice(image, z, False), "target": VolumeSlice(mask, z, True), "name": name}

@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,12 +12,14 @@ from data_utils.config import DataConfig
 from data_utils.image_io.formats import IMAGE_SUFFIXES, VolumeFile
 from data_utils.image_io.volume_formats import STACK_SUFFIXES, VOLUME_SUFFIXES, Spacing
 from data_utils.image_io.volumes import volume_stem
-from data_utils.sources.folder import NAMED, children, detect_suffix, find_splits, natural
+from data_utils.sources.folder import NAMED, children, detect_suffix, find_splits, masks_by_image, natural
 from data_utils.sources.records import Record, Records
 from runtime.cache import digest_of_files
+from runtime.console import first_few
 from runtime.errors import DataError
 
-DESCRIPTION, SPACING = "dataset.json", "spacing.json"
+DESCRIPTION = "dataset.json"
+SPACING = "spacing.json"
 
 
 class Case(NamedTuple):
@@ -41,7 +43,7 @@ class VolumeRecords(Records):
     """Records {"image": VolumeFile, "target": VolumeFile, "name": name of the case}, the same in every layout.
 
     Args:
-        spacing: (z, y, x) in mm of files that hold none.
+        spacing: (z, y, x) in mm, for files that hold none.
         unpaired: what has been left out, a line for each file.
     """
 
@@ -50,8 +52,11 @@ class VolumeRecords(Records):
     def __init__(
         self, cases: Sequence[Case], spacing: Spacing | None, description: Description, unpaired: Iterable[str] = ()
     ) -> None:
-        self.cases, self.spacing, self.unpaired = list(cases), spacing, tuple(unpaired)
-        self.classes, self.modality = description.classes, description.modality
+        self.cases = list(cases)
+        self.spacing = spacing
+        self.unpaired = tuple(unpaired)
+        self.classes = description.classes
+        self.modality = description.modality
 
     def __len__(self) -> int:
         return len(self.cases)
@@ -61,38 +66,48 @@ class VolumeRecords(Records):
         return {"image": self._file(images), "target": self._file((mask,)), "name": name}
 
     def _file(self, paths: tuple[str, ...]) -> VolumeFile:
-        return VolumeFile(paths, self.spacing if paths[0].lower().endswith(STACK_SUFFIXES) else None)
+        holds_no_spacing = paths[0].lower().endswith(STACK_SUFFIXES)
+        return VolumeFile(paths, self.spacing if holds_no_spacing else None)
 
     @cached_property
     def digest(self) -> str:  # type: ignore[override]  # computed once it is asked for
         """Key of names, sizes and times of all files."""
-        paths = [path for case in self.cases for path in (*case.images, case.mask)]
+        paths: list[str] = []
+        for case in self.cases:
+            paths += case.images
+            paths.append(case.mask)
         return digest_of_files(paths, repr((self.cases, self.spacing)).encode())
 
 
-def open_volumes(root: Path, named: Sequence[str], config: DataConfig) -> dict[str, Callable[[], VolumeRecords]]:
+def open_volumes(root: Path, named_splits: Sequence[str], config: DataConfig) -> dict[str, Callable[[], VolumeRecords]]:
     """Split -> what opens it, of a folder that holds volumes; nothing of others.
 
     `.npy` files and TIFFs of many pages are volumes where a spacing is given, by flag or file, or `--dims 3`.
     """
     folders = children(root)
-    stacks = config.dims == 3 or config.spacing is not None or _spacing_file(root, *folders.values()) is not None
-    suffixes = (*VOLUME_SUFFIXES, *STACK_SUFFIXES) if stacks else VOLUME_SUFFIXES
+    suffixes: tuple[str, ...] = VOLUME_SUFFIXES
+    takes_stacks = config.dims == 3 or config.spacing is not None
+    if takes_stacks or _spacing_file(root, *folders.values()) is not None:
+        suffixes += STACK_SUFFIXES
     if {"imagestr", "labelstr"} <= folders.keys():
         splits = {"train": (folders["imagestr"], folders["labelstr"])}
     elif any(_holds(folder, suffixes) for folder in folders.values()):
-        splits = find_splits(root, named)
+        splits = find_splits(root, named_splits)
     else:
         return {}
-    return {name: partial(open_cases, *both, suffixes, config) for name, both in splits.items()}
+    openers: dict[str, Callable[[], VolumeRecords]] = {}
+    for name, (images, masks) in splits.items():
+        openers[name] = partial(open_cases, images, masks, suffixes, config)
+    return openers
 
 
 def _holds(folder: Path, suffixes: tuple[str, ...]) -> bool:
     """Whether any file with one of these endings lies beside the first images."""
     for _, _, names in os.walk(folder, followlinks=True):
-        known = [name.lower() for name in names if name.lower().endswith((*IMAGE_SUFFIXES, *VOLUME_SUFFIXES))]
-        if known:
-            return any(name.endswith(suffixes) and not name.startswith(".") for name in known)
+        lower_names = [name.lower() for name in names]
+        images = [name for name in lower_names if name.endswith(IMAGE_SUFFIXES + VOLUME_SUFFIXES)]
+        if images:
+            return any(name.endswith(suffixes) and not name.startswith(".") for name in images)
     return False
 
 
@@ -104,31 +119,47 @@ def open_cases(images: Path, masks: Path, suffixes: tuple[str, ...], config: Dat
     """
     described = masks.name.lower() == "labelstr" and (masks.parent / DESCRIPTION).exists()
     description = read_description(masks.parent / DESCRIPTION) if described else Description()
-    image_files, mask_files = _files_by_stem(images, "images", suffixes), _files_by_stem(masks, "masks", suffixes)
+    image_files = _files_by_stem(images, "images", suffixes)
+    mask_files = _files_by_stem(masks, "masks", suffixes)
     suffix = config.mask_suffix
     if suffix is None:
         suffix = "" if described else detect_suffix(image_files, mask_files)
-    mask_of = {stem.removesuffix(suffix): path for stem, path in mask_files.items() if stem.endswith(suffix)}
+    mask_of = masks_by_image(mask_files, suffix)
     images_of: dict[str, tuple[str, ...]] = {stem: (path,) for stem, path in image_files.items()}
     if description.channels is not None or not mask_of.keys() & images_of.keys():
         images_of = _by_channel(image_files, description.channels)
-    listed = images_of if description.cases is None else description.cases
-    names = sorted((name for name in listed if name in images_of and name in mask_of), key=natural)
     if description.cases is None:
-        unpaired = [
-            f"{path}: image without mask" for name in images_of if name not in mask_of for path in images_of[name]
-        ]
-        used = {mask_of[name] for name in names}
-        unpaired += [f"{path}: mask without image" for path in mask_files.values() if path not in used]
+        names = [name for name in images_of if name in mask_of]
+        unpaired = _unpaired_files(images_of, mask_of, mask_files.values())
     else:
-        unpaired = [f"{images}: no image {name}, which {DESCRIPTION} lists" for name in listed if name not in images_of]
-        unpaired += [f"{masks}: no label {name}, which {DESCRIPTION} lists" for name in listed if name not in mask_of]
+        listed = description.cases
+        names = [name for name in listed if name in images_of and name in mask_of]
+        no_image = [name for name in listed if name not in images_of]
+        no_mask = [name for name in listed if name not in mask_of]
+        unpaired = [f"{images}: no image {name}, which {DESCRIPTION} lists" for name in no_image]
+        unpaired += [f"{masks}: no label {name}, which {DESCRIPTION} lists" for name in no_mask]
+    names.sort(key=natural)
     if unpaired and not (config.allow_unpaired and names):
-        shown = "; ".join(unpaired[:NAMED] + ["..."] * (len(unpaired) > NAMED))
+        shown = "; ".join(first_few(unpaired, NAMED))
         remedy = " (--allow-unpaired leaves them out)" if names else ""
         raise DataError(f"{len(unpaired)} volumes have no partner: {shown}{remedy}")
     cases = [Case(name, images_of[name], mask_of[name]) for name in names]
     return VolumeRecords(cases, config.spacing or spacing_of(images), description, unpaired)
+
+
+def _unpaired_files(
+    images_of: Mapping[str, tuple[str, ...]], mask_of: Mapping[str, str], masks: Iterable[str]
+) -> list[str]:
+    """A line for each image without mask and for each of the `masks` without image."""
+    lines: list[str] = []
+    used: set[str] = set()
+    for name, paths in images_of.items():
+        if name in mask_of:
+            used.add(mask_of[name])
+        else:
+            lines += [f"{path}: image without mask" for path in paths]
+    lines += [f"{path}: mask without image" for path in masks if path not in used]
+    return lines
 
 
 def _files_by_stem(folder: Path, what: str, suffixes: tuple[str, ...]) -> dict[str, str]:
@@ -136,7 +167,8 @@ def _files_by_stem(folder: Path, what: str, suffixes: tuple[str, ...]) -> dict[s
     stems: dict[str, str] = {}
     for path in sorted(folder.rglob("*"), key=lambda path: natural(str(path))):
         below = path.relative_to(folder)
-        if any(part.startswith(".") for part in below.parts) or not path.name.lower().endswith(suffixes):
+        is_hidden = any(part.startswith(".") for part in below.parts)
+        if is_hidden or not path.name.lower().endswith(suffixes):
             continue
         stem = volume_stem(below.as_posix())
         if stem in stems:
@@ -146,8 +178,9 @@ def _files_by_stem(folder: Path, what: str, suffixes: tuple[str, ...]) -> dict[s
         stems[stem] = str(path)
     if not stems:
         hint = "" if ".npy" in suffixes else " (and, with a spacing, for TIFF and .npy)"
-        found = ", ".join(sorted({path.suffix or path.name for path in folder.rglob("*")})[:NAMED]) or "nothing"
-        raise DataError(f"no volumes in {folder}; found {found}, looked for {', '.join(suffixes)}{hint}")
+        endings = sorted({path.suffix or path.name for path in folder.rglob("*")})
+        shown = ", ".join(endings[:NAMED]) or "nothing"
+        raise DataError(f"no volumes in {folder}; found {shown}, looked for {', '.join(suffixes)}{hint}")
     return stems
 
 
@@ -155,21 +188,23 @@ def _by_channel(files: dict[str, str], count: int | None) -> dict[str, tuple[str
     """Case -> its files CASE_0000, CASE_0001, ...; DataError where one has no number or is missing."""
     cases: dict[str, dict[int, str]] = {}
     for stem, path in files.items():
-        numbered = re.fullmatch("(.+)_([0-9]{4})", stem)
-        if not numbered:
+        match = re.fullmatch("(.+)_([0-9]{4})", stem)
+        if match is None:
             raise DataError(
                 f"{path} has no mask of its name, and its name does not end in a channel number such as _0000"
             )
-        cases.setdefault(numbered[1], {})[int(numbered[2])] = path
+        channels = cases.setdefault(match[1], {})
+        channels[int(match[2])] = path
     expected = count or max(map(len, cases.values()))
+    images_of: dict[str, tuple[str, ...]] = {}
     for name, channels in cases.items():
-        missing = [f"{name}_{number:04}" for number in range(expected) if number not in channels]
-        if missing or len(channels) > expected:
-            seen = ", ".join(f"{number:04}" for number in sorted(channels))
-            raise DataError(
-                f"{next(iter(channels.values()))}: its case has the channels {seen}, but needs {expected}, from 0000 on"
-            )
-    return {name: tuple(channels[number] for number in sorted(channels)) for name, channels in cases.items()}
+        numbers = sorted(channels)
+        if numbers != list(range(expected)):
+            listed = ", ".join(f"{number:04}" for number in numbers)
+            first = next(iter(channels.values()))
+            raise DataError(f"{first}: its case has the channels {listed}, but needs {expected}, from 0000 on")
+        images_of[name] = tuple(channels[number] for number in numbers)
+    return images_of
 
 
 def read_description(file: Path) -> Description:
@@ -191,30 +226,42 @@ def read_description(file: Path) -> Description:
         if name != "ignore":  # nnU-Net's word for what --ignore-index names
             classes.append((int(value), name))
     modalities = content.get("channel_names", content.get("modality"))
-    names = [str(name) for name in modalities.values()] if isinstance(modalities, dict) else []
+    names: list[str] = []
+    if isinstance(modalities, dict):
+        names = [str(name) for name in modalities.values()]
+    modality = ", ".join(dict.fromkeys(names)) or None
     channels = len(names) if "channel_names" in content else None
+    return Description(tuple(sorted(classes)), modality, channels, _training_cases(content, file))
+
+
+def _training_cases(content: dict[str, Any], file: Path) -> tuple[str, ...] | None:
+    """The cases that a dataset.json lists to train on; None where it has no list."""
     training = content.get("training")
-    cases = None
-    if isinstance(training, list):
-        try:
-            cases = tuple(volume_stem(Path(entry["label"]).name) for entry in training)
-        except (TypeError, KeyError) as error:
-            raise DataError(f'{file}: "training" lists something else than {{"image": ..., "label": ...}}') from error
-    return Description(tuple(sorted(classes)), ", ".join(dict.fromkeys(names)) or None, channels, cases)
+    if not isinstance(training, list):
+        return None
+    try:
+        return tuple(volume_stem(Path(entry["label"]).name) for entry in training)
+    except (TypeError, KeyError) as error:
+        raise DataError(f'{file}: "training" lists something else than {{"image": ..., "label": ...}}') from error
 
 
 def _spacing_file(*folders: Path) -> Path | None:
-    return next((folder / SPACING for folder in folders if (folder / SPACING).exists()), None)
+    """The spacing.json in the first of the folders that has one."""
+    for folder in folders:
+        file = folder / SPACING
+        if file.exists():
+            return file
+    return None
 
 
 def spacing_of(images: Path) -> Spacing | None:
-    """Of the spacing.json nearest to the images: beside them, or above."""
+    """The spacing that the spacing.json nearest to the images holds: beside them, or above."""
     file = _spacing_file(images, images.parent, images.parent.parent)
     if file is None:
         return None
     spacing = _read_json(file)
-    good = isinstance(spacing, list) and len(spacing) == 3
-    if not good or not all(isinstance(side, int | float) and side > 0 for side in spacing):
+    is_triple = isinstance(spacing, list) and len(spacing) == 3
+    if not is_triple or not all(isinstance(side, int | float) and side > 0 for side in spacing):
         raise DataError(f"{file} holds {str(spacing)[:80]}, expected [z, y, x] in mm")
     z, y, x = map(float, spacing)
     return z, y, x

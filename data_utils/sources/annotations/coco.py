@@ -8,7 +8,7 @@ import json
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ import numpy as np
 from data_utils.sources.annotations.coco_mask import CocoMask, Entry
 from data_utils.sources.annotations.layout import (
     BACKGROUND_NAMES,
-    Places,
+    SplitPaths,
     check_unpaired,
     find_file,
     listed,
@@ -32,14 +32,15 @@ from runtime.cache import digest_of_files
 from runtime.errors import DataError, one_line
 from unet.config import MaskValue
 
-# COCO's own and CVAT's; Roboflow's; others', Label Studio's, FiftyOne's
+# names of files by COCO itself and CVAT; by Roboflow; by others, Label Studio, FiftyOne
 FILES = re.compile(r"instances_(.+)\.json|_annotations\.coco\.json|(?:annotations|result|labels)\.json")
 
-# what each entry needs, and of which type; only categories are sorted by their ids
+# the keys that each kind of entry needs, and their types; only categories are sorted by their ids
 TYPES: dict[str, tuple[type, ...]] = {"a number": (int, float), "text": (str,), "a number or text": (int, float, str)}
 CATEGORY = {"id": "a number", "name": "a number or text"}
 IMAGE = {"id": "a number or text", "file_name": "text"}
 ANNOTATION = {"image_id": "a number or text", "category_id": "a number or text"}
+DRAWN_KEYS = ("id", "category_id", "iscrowd", "segmentation")  # what drawing needs of an annotation
 
 
 class CocoFile(NamedTuple):
@@ -68,23 +69,19 @@ class CocoRecords(Records):
         values: dict[int, int],
         unpaired: Sequence[str],
     ) -> None:
-        self.file, self.classes, self.values, self.unpaired = str(file.path), classes, values, tuple(unpaired)
+        self.file = str(file.path)
+        self.classes = classes
+        self.values = values
+        self.unpaired = tuple(unpaired)
         self.folder = os.path.commonpath([os.path.dirname(path) for path in paths])
         self.names = np.array([os.fsencode(os.path.relpath(path, self.folder)) for path in paths])
-        self.sizes = np.array([[image.get(side) or 0 for side in ("height", "width")] for image in images], np.int32)
-        needed = ("id", "category_id", "iscrowd", "segmentation")
+        sizes = [(image.get("height") or 0, image.get("width") or 0) for image in images]
+        self.sizes = np.array(sizes, np.int32)
         objects = [file.objects.get(image["id"], []) for image in images]
-        parts = [json.dumps([{key: entry.get(key) for key in needed} for entry in some]).encode() for some in objects]
-        self.ends = np.cumsum([0, *map(len, parts)])
-        self.objects = b"".join(parts)
-        names = dict(classes)
-        counts = Counter(
-            values.get(entry["category_id"]) for some in objects for entry in some if not entry.get("iscrowd")
-        )
-        instances = {names[value]: counts[value] for value in values.values() if value}
-        annotated = sum(map(bool, objects))
-        crowds = sum(bool(entry.get("iscrowd")) for some in objects for entry in some)
-        self.annotations = AnnotationSummary("COCO", annotated, len(objects) - annotated, instances, crowds)
+        texts = [_encode_objects(entries) for entries in objects]
+        self.ends = np.cumsum([0, *map(len, texts)])
+        self.objects = b"".join(texts)
+        self.annotations = _summarize(objects, classes, values)
 
     def __len__(self) -> int:
         return len(self.names)
@@ -103,46 +100,93 @@ class CocoRecords(Records):
     @cached_property
     def digest(self) -> str:  # type: ignore[override]  # computed once it is asked for
         """Key of names, sizes and times of all files, and of what the categories are drawn as."""
-        paths = [self.file, *(os.path.join(self.folder, os.fsdecode(name.item())) for name in self.names)]
+        paths = [self.file]
+        for name in self.names:
+            paths.append(os.path.join(self.folder, os.fsdecode(name.item())))
         drawn = repr(("COCO", self.classes, self.values)).encode()
         return digest_of_files(paths, b"/".join([drawn, *self.names]))
 
 
-def find(root: Path, named: Sequence[str]) -> Places:
+def _encode_objects(entries: list[Entry]) -> bytes:
+    """The objects of an image as JSON, each with what drawing needs."""
+    objects: list[Entry] = []
+    for entry in entries:
+        objects.append({key: entry.get(key) for key in DRAWN_KEYS})
+    return json.dumps(objects).encode()
+
+
+def _summarize(
+    objects: Sequence[list[Entry]], classes: tuple[tuple[MaskValue, str], ...], values: dict[int, int]
+) -> AnnotationSummary:
+    """What the objects of all images are, from the list of each image."""
+    annotated = 0
+    crowds = 0
+    counts: Counter[int | None] = Counter()
+    for entries in objects:
+        annotated += bool(entries)
+        for entry in entries:
+            if entry.get("iscrowd"):
+                crowds += 1
+            else:
+                counts[values.get(entry["category_id"])] += 1
+    names = dict(classes)
+    instances = {names[value]: counts[value] for value in values.values() if value}
+    return AnnotationSummary("COCO", annotated, len(objects) - annotated, instances, crowds)
+
+
+def find(root: Path, named_splits: Sequence[str]) -> SplitPaths:
     """Split -> (folder that the images are below, JSON file)."""
-    places: Places = {}
-    folders = children(root)
-    for folder in [root, *(path for name, path in folders.items() if name in {"annotations", *wanted_splits(named)})]:
+    wanted = wanted_splits(named_splits)
+    folders = [root]
+    for name, folder in children(root).items():
+        if name == "annotations" or name in wanted:
+            folders.append(folder)
+    splits: SplitPaths = {}
+    for folder in folders:
         for path in sorted(folder.glob("*.json")):
             match = FILES.fullmatch(path.name)
             if match is None:
                 continue
             above = root if folder.name.lower() == "annotations" else folder
-            split = re.sub(r"[-_]?20\d\d$", "", match[1] or (above.name if above != root else "train")).lower()
-            if split.startswith("test") and split not in wanted_splits(named):
+            usual_name = "train" if above == root else above.name
+            split = re.sub(r"[-_]?20\d\d$", "", match[1] or usual_name).lower()
+            if split.startswith("test") and split not in wanted:
                 continue
-            if split in places:
-                raise DataError(f"{places[split][1]} and {path} are both the split {split}; keep one")
-            places[split] = above, path
-    if len(places) == 1 and not wanted_splits(named) & places.keys():  # instances_default.json
-        places["train"] = places.popitem()[1]
-    return places
+            if split in splits:
+                raise DataError(f"{splits[split][1]} and {path} are both the split {split}; keep one")
+            splits[split] = (above, path)
+    if len(splits) == 1 and not wanted & splits.keys():  # instances_default.json
+        _, paths = splits.popitem()
+        splits["train"] = paths
+    return splits
 
 
-def load(root: Path, places: Places, allow_unpaired: bool) -> dict[str, Callable[[], Records]]:
+def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> dict[str, Callable[[], Records]]:
     """Split -> what opens it. All files are read: classes are those of all together."""
-    files = {split: read(path) for split, (_, path) in places.items()}
+    files = {split: read(path) for split, (_, path) in splits.items()}
     classes, values = gather_classes(list(files.values()))
-    objects = [entry for file in files.values() for some in file.objects.values() for entry in some]
-    if objects and all(entry.get("iscrowd") for entry in objects):
+    if _holds_only_crowds(files.values()):
+        paths = ", ".join(str(file.path) for file in files.values())
         raise DataError(
-            f"{', '.join(str(file.path) for file in files.values())}: every object has iscrowd 1 and would be ignored;"
+            f"{paths}: every object has iscrowd 1 and would be ignored;"
             " export polygons (some tools write what was painted with a brush as crowds), or set it to 0"
         )
-    return {
-        split: partial(open_records, file, split, places[split][0], classes, values, allow_unpaired)
-        for split, file in files.items()
-    }
+    openers: dict[str, Callable[[], Records]] = {}
+    for split, file in files.items():
+        folder, _ = splits[split]
+        openers[split] = partial(open_records, file, split, folder, classes, values, allow_unpaired)
+    return openers
+
+
+def _holds_only_crowds(files: Iterable[CocoFile]) -> bool:
+    """Whether the files hold objects, and each of them is a crowd."""
+    holds_objects = False
+    for file in files:
+        for entries in file.objects.values():
+            if not all(entry.get("iscrowd") for entry in entries):
+                return False
+            holds_objects = holds_objects or bool(entries)
+    return holds_objects
 
 
 def open_records(
@@ -157,21 +201,27 @@ def open_records(
     key = file.path.stem.removeprefix("instances_")
     folders = [root / "images" / key, root / key, root / "images" / split, root / split]
     folders += [root / name for name in ("images", "data", "JPEGImages", "")]
-    there = [str(folder) for folder in dict.fromkeys(folders) if folder.is_dir()]
-    found = [(image, find_file(str(image["file_name"]), there)) for image in file.images]
-    unpaired = [f"{image['file_name']}: listed, but the file is missing" for image, path in found if path is None]
-    pairs = [(image, path) for image, path in found if path is not None]
-    check_unpaired(unpaired, len(pairs), allow_unpaired, file.path)
-    images, paths = [image for image, _ in pairs], [path for _, path in pairs]
-    twice = [path for path, count in Counter(paths).items() if count > 1]
-    if twice:
-        raise DataError(f"{file.path}: {len(twice)} images are listed more than once: {listed(twice)}")
+    existing = [str(folder) for folder in dict.fromkeys(folders) if folder.is_dir()]
+    images: list[Entry] = []
+    paths: list[str] = []  # one for each of the images
+    unpaired: list[str] = []
+    for image in file.images:
+        path = find_file(str(image["file_name"]), existing)
+        if path is None:
+            unpaired.append(f"{image['file_name']}: listed, but the file is missing")
+        else:
+            images.append(image)
+            paths.append(path)
+    check_unpaired(unpaired, len(paths), allow_unpaired, file.path)
+    repeated = [path for path, count in Counter(paths).items() if count > 1]
+    if repeated:
+        raise DataError(f"{file.path}: {len(repeated)} images are listed more than once: {listed(repeated)}")
     return CocoRecords(file, paths, images, classes, values, unpaired)
 
 
 def read(path: Path) -> CocoFile:
     """A file, its objects by image. Raises DataError for what is no COCO file of objects."""
-    gc.disable()  # it would go over what has been parsed again and again, for two thirds of the time
+    gc.disable()  # the collector would go over what has been parsed again and again, for two thirds of the time
     try:
         content = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
@@ -191,7 +241,8 @@ def read(path: Path) -> CocoFile:
     listed_images = {image["id"] for image in images}
     if len(listed_images) < len(images):
         raise DataError(f"{path}: {len(images)} images have only {len(listed_images)} different ids")
-    strays, objects = [], defaultdict(list)
+    strays: list[str] = []
+    objects: defaultdict[int, list[Entry]] = defaultdict(list)
     for number, entry in enumerate(annotations):
         entry.setdefault("id", f"number {number}")
         objects[entry["image_id"]].append(entry)
@@ -199,12 +250,15 @@ def read(path: Path) -> CocoFile:
             strays.append(f"annotation {entry['id']} is of image {entry['image_id']!r}, which it does not list")
     if strays:
         raise DataError(f"{path}: {listed(strays)}")
-    return CocoFile(path, categories, {entry["category_id"] for entry in annotations}, images, objects)
+    used = {entry["category_id"] for entry in annotations}
+    return CocoFile(path, categories, used, images, objects)
 
 
 def _entries(content: Any, key: str, needed: dict[str, str], path: Path) -> list[Entry]:
-    """The list under `key`, of objects that have what is needed, in its types; a test split may lack one."""
-    entries = content.get(key, []) if isinstance(content, dict) and "images" in content else None
+    """The list under `key`; its entries have what is needed, in its types. A test split may lack the list."""
+    entries = None
+    if isinstance(content, dict) and "images" in content:
+        entries = content.get(key, [])
     if not isinstance(entries, list):
         raise DataError(f"{path} is no COCO file of objects: it has no list {key!r}")
     for number, entry in enumerate(entries):
@@ -219,19 +273,24 @@ def _entries(content: Any, key: str, needed: dict[str, str], path: Path) -> list
 
 def gather_classes(files: Sequence[CocoFile]) -> tuple[tuple[tuple[MaskValue, str], ...], dict[int, int]]:
     """Classes of all files by category id, and the mask value of each id. Raises DataError where files differ."""
-    first: dict[int, tuple[str, Path]] = {}
+    first_names: dict[int, tuple[str, Path]] = {}
+    used: set[int] = set()
+    supercategories: list[Any] = []
     for file in files:
+        used |= file.used
         for number, category in file.categories.items():
-            here = str(category["name"])
-            name, path = first.setdefault(number, (here, file.path))
-            if name != here:
-                raise DataError(f"category {number} is {name!r} in {path}, {here!r} in {file.path}; they must agree")
-    used = set().union(*(file.used for file in files))
-    above = [entry.get("supercategory") for file in files for entry in file.categories.values()]
-    # Roboflow lists the name of the project as category 0, above all others
-    names = {
-        number: name for number, (name, _) in sorted(first.items()) if number or number in used or name not in above
-    }
+            supercategories.append(category.get("supercategory"))
+            name = str(category["name"])
+            first_name, path = first_names.setdefault(number, (name, file.path))
+            if first_name != name:
+                raise DataError(
+                    f"category {number} is {first_name!r} in {path}, {name!r} in {file.path}; they must agree"
+                )
+    names: dict[int, str] = {}
+    for number, (name, _) in sorted(first_names.items()):
+        # Roboflow lists the name of the project as category 0, above all others
+        if number or number in used or name not in supercategories:
+            names[number] = name
     if all(name.lower() in BACKGROUND_NAMES for name in names.values()):
         raise DataError(f"{files[0].path} lists no categories")
     classes, values = number_classes(list(names.values()), str(files[0].path))

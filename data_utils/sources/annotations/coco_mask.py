@@ -36,22 +36,30 @@ class CocoMask(DrawnMask):
 
     def draw(self) -> np.ndarray:
         """Crowds first, as 255, so that objects marked one by one stay; then objects, those of fewer pixels on top."""
-        picture, _ = read_header(self.image, self.image)
+        size, _ = read_header(self.image, self.image)
         if all(self.size):
-            check_drawing_size(self.size, picture, f"{self.file}: {os.path.basename(self.image)}")
-        height, width = self.size if all(self.size) else picture
-        layers = []
+            check_drawing_size(self.size, size, f"{self.file}: {os.path.basename(self.image)}")
+            size = self.size
+        height, width = size
+        # a layer is: whether it is a crowd, its rank in the order, its mask value, its pixels as RLE
+        layers: list[tuple[bool, int, int, Entry]] = []
         for entry in json.loads(self.objects):
             where = f"{self.file}: annotation {entry['id']} of {os.path.basename(self.image)}"
             runs = encode(entry.get("segmentation"), height, width, where)
             if entry["category_id"] not in self.values:
                 raise DataError(f"{where} is of category {entry['category_id']!r}, which the file does not list")
-            value, pixels = self.values[entry["category_id"]], int(rle_masks.area(runs))
-            layers.append((False, -pixels, value, runs) if not entry.get("iscrowd") else (True, 0, IGNORE_INDEX, runs))
+            value = self.values[entry["category_id"]]
+            pixels = int(rle_masks.area(runs))
+            if entry.get("iscrowd"):
+                layers.append((True, 0, IGNORE_INDEX, runs))
+            else:
+                layers.append((False, -pixels, value, runs))
         layers.sort(key=lambda layer: (not layer[0], layer[1]))
-        mask = np.zeros((height, width), np.uint8, order="F")  # as pycocotools stores
-        for value, group in groupby(layers, key=lambda layer: layer[2]):  # neighbours of one class are decoded as one
-            mask[rle_masks.decode(rle_masks.merge([runs for *_, runs in group])).astype(bool)] = value
+        mask = np.zeros((height, width), np.uint8, order="F")  # pycocotools stores masks in this order
+        # neighbors of one class are decoded as one
+        for value, group in groupby(layers, key=lambda layer: layer[2]):
+            merged = rle_masks.merge([layer[3] for layer in group])
+            mask[rle_masks.decode(merged).astype(bool)] = value
         return np.ascontiguousarray(mask)
 
 
@@ -60,22 +68,30 @@ def encode(segmentation: Any, height: int, width: int, where: str) -> Entry:
     if not segmentation:
         raise DataError(f"{where} has a box but no segmentation: it is for detection, or was exported without polygons")
     if isinstance(segmentation, list):
-        polygons = [checked_points(polygon, f"{where}: polygon {i}") for i, polygon in enumerate(segmentation, 1)]
-        drawn = [clipped(points, (height, width)) for points in polygons]
-        outlines = [points.ravel().tolist() for points in drawn if len(points)]
-        if not outlines:
-            return rle_masks.encode(np.zeros((height, width), np.uint8, order="F"))
-        return rle_masks.merge(rle_masks.frPyObjects(outlines, height, width))
-    counts, size = (segmentation.get(key) for key in ("counts", "size")) if isinstance(segmentation, dict) else (0, 0)
+        return _encode_polygons(segmentation, height, width, where)
+    counts: Any = 0
+    size: Any = 0
+    if isinstance(segmentation, dict):
+        counts = segmentation.get("counts")
+        size = segmentation.get("size")
     if size != [height, width] or not isinstance(counts, list | str):
         raise DataError(
             f"{where} is no RLE of {height} x {width} (height x width): size {size}, counts {type(counts).__name__}"
         )
     runs = run_lengths(counts) if isinstance(counts, str) else counts
-    # pycocotools leaves what no run reaches uninitialised
+    # pycocotools leaves what no run reaches uninitialized
     if not all(isinstance(run, int) and run >= 0 for run in runs) or sum(runs) != height * width:
         raise DataError(f"{where} has run lengths that do not add up to {height} x {width} pixels")
     return rle_masks.frPyObjects({"size": size, "counts": runs}, height, width)
+
+
+def _encode_polygons(segmentation: list, height: int, width: int, where: str) -> Entry:
+    polygons = [checked_points(polygon, f"{where}: polygon {i}") for i, polygon in enumerate(segmentation, 1)]
+    visible = [clipped(points, (height, width)) for points in polygons]
+    outlines = [points.ravel().tolist() for points in visible if len(points)]
+    if not outlines:
+        return rle_masks.encode(np.zeros((height, width), np.uint8, order="F"))
+    return rle_masks.merge(rle_masks.frPyObjects(outlines, height, width))
 
 
 def run_lengths(text: str) -> list[int]:
@@ -91,6 +107,8 @@ def run_lengths(text: str) -> list[int]:
         shift += 5
         if not bits & 32:
             number -= (bits & 16) << shift - 4
-            runs.append(number + (runs[-2] if len(runs) > 2 else 0))
+            if len(runs) > 2:
+                number += runs[-2]
+            runs.append(number)
             number = shift = 0
     return runs

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from data_utils.sources.annotations import cityscapes, coco, labelme, voc, yolo
-from data_utils.sources.annotations.layout import holds_pictures
+from data_utils.sources.annotations.layout import SplitPaths, holds_pictures
 from data_utils.sources.folder import find_splits
 from data_utils.sources.records import Records
 from runtime.errors import DataError
@@ -19,20 +19,29 @@ FORMATS = {
 
 
 def find_annotations(root: Path, named: Sequence[str], allow_unpaired: bool) -> dict[str, Callable[[], Records]] | None:
-    """Split -> what opens its records; None where masks lie beside the images, or nothing is recognised.
+    """Split -> what opens its records; None where masks lie beside the images, or nothing is recognized.
 
     Raises DataError for annotations of two formats: they may say different things, and only the user knows.
     """
     if _holds_masks(root, named):
         return None
-    found = {name: places for name, (find, _) in FORMATS.items() if (places := find(root, named))}
-    if len(found) > 1:
-        files = ", ".join(f"{name} ({next(iter(places.values()))[1]})" for name, places in found.items())
-        raise DataError(f"{root} holds annotations of {len(found)} formats: {files}; keep one of them")
-    if not found:
+    splits_of_format: dict[str, SplitPaths] = {}
+    for name, (find, _) in FORMATS.items():
+        splits = find(root, named)
+        if splits:
+            splits_of_format[name] = splits
+    if not splits_of_format:
         return None
-    ((name, places),) = found.items()
-    return FORMATS[name][1](root, places, allow_unpaired)
+    if len(splits_of_format) > 1:
+        examples: list[str] = []
+        for name, splits in splits_of_format.items():
+            _, path = next(iter(splits.values()))
+            examples.append(f"{name} ({path})")
+        listed = ", ".join(examples)
+        raise DataError(f"{root} holds annotations of {len(examples)} formats: {listed}; keep one of them")
+    name, splits = splits_of_format.popitem()
+    _, load = FORMATS[name]
+    return load(root, splits, allow_unpaired)
 
 
 def _holds_masks(root: Path, named: Sequence[str]) -> bool:

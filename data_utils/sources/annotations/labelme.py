@@ -7,7 +7,7 @@ import os
 import re
 from base64 import b64decode
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from data_utils.image_io.formats import EmbeddedImage, ImageSource, readable
 from data_utils.sources.annotations.labelme_mask import LabelmeMask, read_labelme
 from data_utils.sources.annotations.layout import (
     BACKGROUND_NAMES,
-    Places,
+    SplitPaths,
     check_unpaired,
     find_file,
     holds_pictures,
@@ -35,16 +35,16 @@ from runtime.cache import cached, digest, digest_of_files
 from runtime.errors import DataError
 from unet.config import IGNORE_INDEX, MaskValue
 
-FOLDERS = (*MASK_FOLDERS, "json", "jsons", "labelme")  # of JSON files that do not lie beside the images
-HEAD = 2**20  # bytes in which a file shows what it is
-# not the shapes alone: where keys are sorted, they stand behind the image, which may be larger than the head
+FOLDERS = (*MASK_FOLDERS, "json", "jsons", "labelme")  # folders of JSON files apart from the images
+HEAD = 2**20  # how many bytes are read to see whether a file is labelme's
+# "shapes" is not enough: where keys are sorted, it stands behind the image, which may be larger than the head
 KEYS = re.compile(rb'"(?:shapes|imageData|imagePath)"\s*:')
 LABELS = "labels.txt"  # one name a line, as `labelme --labels` takes it
 IGNORED = "__ignore__"  # labelme's own name for what counts nowhere
 
 
 class Contents(NamedTuple):
-    """What one look at a file finds: objects of each label, path of the image, whether that is in the file itself."""
+    """What a file holds: number of objects of each label, path of the image, whether that is in the file itself."""
 
     objects: dict[str, int]
     image: str
@@ -79,7 +79,8 @@ class LabelmeRecords(PairedRecords):
         unpaired: Sequence[str],
     ) -> None:
         super().__init__(*folders, pairs, classes, unpaired)
-        self.values, self.annotations = values, annotations
+        self.values = values
+        self.annotations = annotations
 
     def __getitem__(self, i: int) -> Record:
         image, file = self.paths(i)
@@ -90,68 +91,86 @@ class LabelmeRecords(PairedRecords):
         return LabelmeMask(annotation, image, self.values)
 
 
-def find(root: Path, named: Sequence[str]) -> Places:
+def find(root: Path, named_splits: Sequence[str]) -> SplitPaths:
     """Split -> (folder of images, folder of JSON files)."""
-    places = paired_folders(root, named, IMAGE_FOLDERS, FOLDERS)
-    return places if any(_holds_shapes(files) for _, files in places.values()) else {}
+    splits = paired_folders(root, named_splits, IMAGE_FOLDERS, FOLDERS)
+    if any(_holds_shapes(files) for _, files in splits.values()):
+        return splits
+    return {}
 
 
 def _holds_shapes(folder: Path) -> bool:
     """Whether one of the first JSON files of a folder, or of one below it, is labelme's."""
     for parent, folders, names in os.walk(folder, followlinks=True):
         folders.sort()
-        for name in sorted(name for name in names if name.lower().endswith(".json"))[:3]:
+        json_names = sorted(name for name in names if name.lower().endswith(".json"))
+        for name in json_names[:3]:
             with suppress(OSError), open(os.path.join(parent, name), "rb") as stream:
                 if KEYS.search(stream.read(HEAD)):
                     return True
     return False
 
 
-def load(root: Path, places: Places, allow_unpaired: bool) -> dict[str, Callable[[], Records]]:
+def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> dict[str, Callable[[], Records]]:
     """Split -> what opens it. All files are looked at: classes are those of all together."""
-    looks = {split: look_at(files) for split, (_, files) in places.items()}
-    used = {label for look in looks.values() for contents in look.values() if contents for label in contents.objects}
-    lists = [folder / LABELS for folder in (root, *(files for _, files in places.values()))]
-    labels_file = next((path for path in lists if path.is_file()), None)
-    names = sorted(used) if labels_file is None else read_lines(labels_file)
+    contents_of = {split: look_at(files) for split, (_, files) in splits.items()}
+    labels_files = [root / LABELS]
+    labels_files += [files / LABELS for _, files in splits.values()]
+    labels_file = next((path for path in labels_files if path.is_file()), None)
+    names = sorted(_used_labels(contents_of.values())) if labels_file is None else read_lines(labels_file)
     names = [name.strip() for name in names if name.strip() not in ("", IGNORED)]
     classes, numbers = number_classes(names, str(labels_file or root))
-    values = dict.fromkeys(BACKGROUND_NAMES, 0) | {IGNORED: IGNORE_INDEX} | dict(zip(names, numbers, strict=True))
-    return {
-        split: partial(open_records, folders, looks[split], classes, values, allow_unpaired)
-        for split, folders in places.items()
-    }
+    values = dict.fromkeys(BACKGROUND_NAMES, 0) | {IGNORED: IGNORE_INDEX}
+    values |= dict(zip(names, numbers, strict=True))
+    openers: dict[str, Callable[[], Records]] = {}
+    for split, folders in splits.items():
+        openers[split] = partial(open_records, folders, contents_of[split], classes, values, allow_unpaired)
+    return openers
+
+
+def _used_labels(splits: Iterable[dict[str, Contents | None]]) -> set[str]:
+    """The labels that any shape in the files of all splits has."""
+    labels: set[str] = set()
+    for contents_of in splits:
+        for contents in contents_of.values():
+            if contents is not None:
+                labels.update(contents.objects)
+    return labels
 
 
 def look_at(folder: Path) -> dict[str, Contents | None]:
-    """JSON file below the folder -> what it holds, None where it cannot be read; kept until a file changes."""
+    """JSON file below the folder -> what it holds, None where it cannot be read; cached until a file changes."""
     files = list(files_by_stem(folder, "labelme files", (".json",)).values())
     paths = [os.path.join(folder, file) for file in files]
 
-    def look() -> list:
+    def read_all() -> list:
         with ThreadPoolExecutor() as pool:
             return list(pool.map(_contents, paths))
 
-    found = cached(digest("labelme", digest_of_files(paths, repr(files).encode())), look)
-    return {file: contents and Contents(*contents) for file, contents in zip(files, found, strict=True)}
+    key = digest("labelme", digest_of_files(paths, repr(files).encode()))
+    contents_of: dict[str, Contents | None] = {}
+    for file, contents in zip(files, cached(key, read_all), strict=True):
+        contents_of[file] = contents and Contents(*contents)  # the cache holds lists
+    return contents_of
 
 
 def _contents(path: str) -> Contents | None:
     try:
         content = read_labelme(path)
-    except DataError:  # named when it is drawn
+    except DataError:  # the file is named when it is drawn
         return None
-    objects = set()
+    objects: set[tuple[str, str]] = set()
     for number, shape in enumerate(content["shapes"]):
         group = shape.get("group_id")  # shapes of one group are one object
-        objects.add((str(shape.get("label")), f"shape {number}" if group is None else f"group {group}"))
-    counts = dict(Counter(label for label, _ in sorted(objects)))
-    return Contents(counts, str(content.get("imagePath") or ""), bool(content.get("imageData")))
+        key = f"shape {number}" if group is None else f"group {group}"
+        objects.add((str(shape.get("label")), key))
+    counts = Counter(label for label, _ in sorted(objects))
+    return Contents(dict(counts), str(content.get("imagePath") or ""), bool(content.get("imageData")))
 
 
 def open_records(
     folders: tuple[Path, Path],
-    look: dict[str, Contents | None],
+    contents_of: dict[str, Contents | None],
     classes: tuple[tuple[MaskValue, str], ...],
     values: dict[str, int],
     allow_unpaired: bool,
@@ -162,13 +181,15 @@ def open_records(
     """
     images, files = folders
     by_stem = files_by_stem(images, "images") if holds_pictures(images) else {}
-    pairs, unpaired = [], []
-    for file, contents in look.items():
+    pairs: list[tuple[str, str]] = []
+    unpaired: list[str] = []
+    for file, contents in contents_of.items():
         image = by_stem.pop(os.path.splitext(file)[0], None)
         if image is None and contents and contents.image:
             beside = os.path.join(files, os.path.dirname(file))
             path = find_file(contents.image, [beside, str(images)])
-            image = path and os.path.relpath(path, images)
+            if path is not None:
+                image = os.path.relpath(path, images)
         if image is None and contents and not contents.is_embedded:
             unpaired.append(f"{file}: no image of its name")
         else:
@@ -176,17 +197,33 @@ def open_records(
     files_of: dict[str, list[str]] = defaultdict(list)
     for image, file in pairs:
         files_of[image].append(file)
-    several = [f"{image} ({listed(found)})" for image, found in files_of.items() if image and len(found) > 1]
-    if several:
+    conflicts: list[str] = []
+    for image, names in files_of.items():
+        if image and len(names) > 1:
+            conflicts.append(f"{image} ({listed(names)})")
+    if conflicts:
         raise DataError(
-            f"{files}: {len(several)} images have several labelme files: {listed(several)}; keep one of each"
+            f"{files}: {len(conflicts)} images have several labelme files: {listed(conflicts)}; keep one of each"
         )
     unpaired += [f"{image}: image without labelme file" for image in by_stem.values() if image not in files_of]
     check_unpaired(unpaired, len(pairs), allow_unpaired, images)
-    kept = [contents.objects if (contents := look[file]) else {} for _, file in pairs]
-    counts = sum(map(Counter, kept), Counter())
-    instances = {str(name): sum(counts[label] for label in values if values[label] == value) for value, name in classes}
-    instances.pop("background")
-    annotated = sum(map(bool, kept))
-    summary = AnnotationSummary("labelme", annotated, len(pairs) - annotated, instances)
+    summary = _summarize([contents_of[file] for _, file in pairs], classes, values)
     return LabelmeRecords(folders, pairs, classes, values, summary, unpaired)
+
+
+def _summarize(
+    files: Sequence[Contents | None], classes: tuple[tuple[MaskValue, str], ...], values: dict[str, int]
+) -> AnnotationSummary:
+    """What the files hold together; None stands for a file that cannot be read."""
+    annotated = 0
+    counts: Counter[str] = Counter()
+    for contents in files:
+        if contents is not None and contents.objects:
+            annotated += 1
+            counts.update(contents.objects)
+    instances: dict[str, int] = {}
+    for value, name in classes:
+        labels = [label for label in values if values[label] == value]
+        instances[name] = sum(counts[label] for label in labels)
+    instances.pop("background")
+    return AnnotationSummary("labelme", annotated, len(files) - annotated, instances)

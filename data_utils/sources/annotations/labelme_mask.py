@@ -14,10 +14,10 @@ from data_utils.image_io.reader import read_header
 from data_utils.sources.annotations.polygons import check_drawing_size, checked_points, fill
 from runtime.errors import DataError, one_line
 
-# pixels, which labelme's masks are made with
+# labelme draws its own masks with these, in pixels
 LINE_WIDTH = 10
 POINT_RADIUS = 5
-# of each type of shape, how many points it needs; a rectangle of four is a turned one
+# how many points each type of shape needs; a rectangle of four is a turned one
 POINTS = {"polygon": 3, "rectangle": 2, "oriented_rectangle": 4, "rotation": 4, "circle": 2, "mask": 2}
 POINTS |= {"line": 2, "linestrip": 2, "point": 1}
 
@@ -34,7 +34,8 @@ class LabelmeMask(DrawnMask):
         """(H, W) uint8 of the size that the file says, else of the image's."""
         content = read_labelme(self.file)
         size = self._picture_size(content)
-        width, height = content.get("imageWidth"), content.get("imageHeight")
+        width = content.get("imageWidth")
+        height = content.get("imageHeight")
         if isinstance(width, int) and isinstance(height, int) and min(width, height) > 0:
             check_drawing_size((height, width), size, self.file)
             size = height, width
@@ -49,7 +50,7 @@ class LabelmeMask(DrawnMask):
         return np.asarray(picture)
 
     def _picture_size(self, content: dict[str, Any]) -> tuple[int, int]:
-        """(H, W) of the image, from its header: of its file, or of the one that is in this file."""
+        """(H, W) of the image from its header, which is in its own file or in this one."""
         if self.image:
             return read_header(self.image, self.image)[0]
         if not content.get("imageData"):
@@ -78,27 +79,30 @@ def draw_shape(picture: Image.Image, shape: dict[str, Any], value: int, where: s
     if kind not in POINTS:
         raise DataError(f"{where} is a {kind}; supported are {', '.join(POINTS)}")
     points = checked_points(shape.get("points"), f"{where}: {kind}", POINTS[kind])
-    pen, flat = ImageDraw.Draw(picture), points.ravel().tolist()
-    low, high = points.min(axis=0).tolist(), points.max(axis=0).tolist()
+    pen = ImageDraw.Draw(picture)
+    low = points.min(axis=0).tolist()
+    high = points.max(axis=0).tolist()
     if kind == "mask":
         with readable(where, KeyError, TypeError):
             stamp = Image.open(BytesIO(b64decode(shape["mask"])))
-            if any(side > 2 * most for side, most in zip(stamp.size, picture.size, strict=True)):
+            if stamp.width > 2 * picture.width or stamp.height > 2 * picture.height:
                 raise ValueError(f"its mask of {stamp.width} x {stamp.height} pixels is larger than the picture")
             inside = stamp.convert("L").point(lambda level: 255 * (level > 0))
             picture.paste(value, (round(low[0]), round(low[1])), inside)
     elif kind == "rectangle" and len(points) == 2:
-        pen.rectangle([*low, *high], fill=value, outline=value)
+        pen.rectangle(low + high, fill=value, outline=value)
     elif kind == "circle":
         radius = float(np.hypot(*(points[1] - points[0])))
         _disc(pen, points[0], radius, value)
     elif kind == "point":
         _disc(pen, points[0], POINT_RADIUS, value)
     elif kind in ("line", "linestrip"):
-        pen.line(flat, fill=value, width=LINE_WIDTH, joint="curve")
+        pen.line(points.ravel().tolist(), fill=value, width=LINE_WIDTH, joint="curve")
     else:
         fill(pen, points, value)
 
 
-def _disc(pen: ImageDraw.ImageDraw, centre: np.ndarray, radius: float, value: int) -> None:
-    pen.ellipse([*(centre - radius).tolist(), *(centre + radius).tolist()], fill=value, outline=value)
+def _disc(pen: ImageDraw.ImageDraw, center: np.ndarray, radius: float, value: int) -> None:
+    low = (center - radius).tolist()
+    high = (center + radius).tolist()
+    pen.ellipse(low + high, fill=value, outline=value)

@@ -7,29 +7,32 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from data_utils.image_io.formats import IMAGE_SUFFIXES
-from data_utils.sources.folder import SPLIT_FOLDERS, children
+from data_utils.sources.folder import SPLIT_FOLDERS, children, splits_below
+from runtime.console import first_few
 from runtime.errors import DataError, one_line
 from unet.config import IGNORE_INDEX, MaskValue
 
-# split -> where it is, in two paths whose meaning is the format's
-Places = dict[str, tuple[Path, Path]]
+# split -> the two paths that it is read from; what each of them is depends on the format
+SplitPaths = dict[str, tuple[Path, Path]]
 BACKGROUND = "background"
 BACKGROUND_NAMES = (BACKGROUND, "_background_", "__background__")
-LISTED = 3  # problems in a message
+LISTED = 3  # how many problems a message names
 
 
-def wanted_splits(named: Iterable[str]) -> set[str]:
-    """Names of folders that are splits, in lower case: the usual ones, and test and others only if `named`."""
-    return {*SPLIT_FOLDERS, *(name.lower() for name in named)}
+def wanted_splits(named_splits: Iterable[str]) -> set[str]:
+    """Names of folders that are splits, in lower case: the usual ones, and those that the user names, such as test."""
+    return set(SPLIT_FOLDERS) | {name.lower() for name in named_splits}
 
 
 def folder_in(folder: Path, names: Iterable[str]) -> Path | None:
     """The first of `names`, in any case, that is a folder in `folder`."""
-    found = children(folder)
-    return next((found[name] for name in names if name in found), None)
+    folders = children(folder)
+    return next((folders[name] for name in names if name in folders), None)
 
 
-def paired_folders(root: Path, named: Iterable[str], images: Iterable[str], annotations: Iterable[str]) -> Places:
+def paired_folders(
+    root: Path, named_splits: Iterable[str], images: Iterable[str], annotations: Iterable[str]
+) -> SplitPaths:
     """Split -> (folder of images, folder of annotation files), the same folder where they lie beside each other.
 
     Splits are above the two folders or below both; a flat folder is one split, `train`.
@@ -39,15 +42,12 @@ def paired_folders(root: Path, named: Iterable[str], images: Iterable[str], anno
         pictures = folder_in(folder, images) or folder
         return pictures, folder_in(folder, annotations) or pictures
 
-    wanted = wanted_splits(named)
+    wanted = wanted_splits(named_splits)
     above = {name: pair(folder) for name, folder in children(root).items() if name in wanted}
     if above:
         return above
     pictures, files = pair(root)
-    below, files_below = children(pictures), children(files)
-    return {name: (below[name], files_below[name]) for name in below if name in wanted and name in files_below} or {
-        "train": (pictures, files)
-    }
+    return splits_below(pictures, files, wanted) or {"train": (pictures, files)}
 
 
 def find_file(name: str, folders: Sequence[str]) -> str | None:
@@ -69,8 +69,11 @@ def find_file(name: str, folders: Sequence[str]) -> str | None:
 
 def holds_pictures(folder: Path) -> bool:
     """Whether any picture lies in a folder or below it."""
-    walk = os.walk(folder, followlinks=True)
-    return any(n.lower().endswith(IMAGE_SUFFIXES) and not n.startswith(".") for _, _, names in walk for n in names)
+    for _, _, names in os.walk(folder, followlinks=True):
+        for name in names:
+            if name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith("."):
+                return True
+    return False
 
 
 def number_classes(names: Sequence[str], where: str) -> tuple[tuple[tuple[MaskValue, str], ...], list[int]]:
@@ -80,16 +83,16 @@ def number_classes(names: Sequence[str], where: str) -> tuple[tuple[tuple[MaskVa
     one that stands twice.
     """
     objects = [name for name in names if name.lower() not in BACKGROUND_NAMES]
-    twice = [name for name, count in Counter(objects).items() if count > 1]
-    if twice:
-        raise DataError(f"{where}: two classes are called {twice[0]}; give them different names")
+    repeated = [name for name, count in Counter(objects).items() if count > 1]
+    if repeated:
+        raise DataError(f"{where}: two classes are called {repeated[0]}; give them different names")
     if len(objects) >= IGNORE_INDEX:
         raise DataError(
             f"{where}: {len(objects)} classes; a mask has room for {IGNORE_INDEX - 1} beside the background"
         )
     value_of = {name: value for value, name in enumerate(objects, 1)}
-    classes: list[tuple[MaskValue, str]] = [(0, BACKGROUND), *((value, name) for name, value in value_of.items())]
-    return tuple(classes), [value_of.get(name, 0) for name in names]
+    classes = tuple(enumerate([BACKGROUND, *objects]))
+    return classes, [value_of.get(name, 0) for name in names]
 
 
 def check_unpaired(unpaired: Sequence[str], left: int, allowed: bool, where: Path) -> None:
@@ -103,12 +106,14 @@ def check_unpaired(unpaired: Sequence[str], left: int, allowed: bool, where: Pat
 
 def read_lines(file: str | Path) -> list[str]:
     """Lines of a text file, none where its name is empty. Raises DataError for what cannot be read."""
+    if not file:
+        return []
     try:
-        return Path(file).read_text(encoding="utf-8-sig").splitlines() if file else []
+        return Path(file).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, ValueError) as error:
         raise DataError(f"{file} cannot be read as text ({one_line(error)})") from error
 
 
 def listed(problems: Sequence[str]) -> str:
-    """The first few."""
-    return "; ".join([*problems[:LISTED], *["..."] * (len(problems) > LISTED)])
+    """The first few problems, as a message lists them."""
+    return "; ".join(first_few(problems, LISTED))

@@ -38,8 +38,11 @@ class PairedRecords(Records):
         unpaired: Sequence[str] = (),
     ) -> None:
         self.folders = str(images), str(annotations)
-        self.files = tuple(np.array([os.fsencode(pair[i]) for pair in pairs]) for i in range(2))
-        self.classes, self.unpaired = classes, tuple(unpaired)
+        image_names = np.array([os.fsencode(image) for image, _ in pairs])
+        annotation_names = np.array([os.fsencode(annotation) for _, annotation in pairs])
+        self.files = (image_names, annotation_names)
+        self.classes = classes
+        self.unpaired = tuple(unpaired)
 
     def __len__(self) -> int:
         return len(self.files[0])
@@ -57,16 +60,22 @@ class PairedRecords(Records):
         return os.fsdecode(self.files[0][i].item())
 
     def paths(self, i: int) -> tuple[str, str]:
-        """Of an image and its annotation file."""
-        names = [os.fsdecode(files[i].item()) for files in self.files]
-        image, annotation = (
-            os.path.join(folder, name) if name else "" for folder, name in zip(self.folders, names, strict=True)
-        )
-        return image, annotation
+        """The paths of an image and its annotation file; "" for a file that there is not."""
+        image_folder, annotation_folder = self.folders
+        _, annotation_names = self.files
+        annotation = os.fsdecode(annotation_names[i].item())
+        return _joined(image_folder, self.name(i)), _joined(annotation_folder, annotation)
 
     @cached_property
     def digest(self) -> str:  # type: ignore[override]  # computed once it is asked for
         """Key of the names, sizes and times of all files, and of what their classes are drawn as."""
-        paths = [path for i in range(len(self)) for path in self.paths(i) if path]
+        paths: list[str] = []
+        for i in range(len(self)):
+            paths += [path for path in self.paths(i) if path]
         drawn = repr((type(self).__name__, self.classes, self.values)).encode()
         return digest_of_files(paths, b"/".join([drawn, *self.files[0], *self.files[1]]))
+
+
+def _joined(folder: str, name: str) -> str:
+    """The path of a file in a folder; "" where its name is empty."""
+    return os.path.join(folder, name) if name else ""

@@ -10,7 +10,8 @@ from data_utils.image_io.resize import same_proportions
 from runtime.errors import DataError
 
 FARTHEST = 1e6  # pixels from the image's corner: what lies beyond is no coordinate
-MOST_TIMES = 8  # the picture's sides that annotations may be made at: a picture is made smaller after it was annotated
+# annotations may be made at so many times the picture's sides: some pictures are made smaller after they are annotated
+MOST_TIMES = 8
 
 
 def checked_points(points: Any, where: str, least: int = 3) -> np.ndarray:
@@ -56,7 +57,8 @@ def clipped(points: np.ndarray, size: tuple[int, int]) -> np.ndarray:
             continue
         corners = []
         for index in range(len(points)):
-            start, end = points[index - 1], points[index]
+            start = points[index - 1]
+            end = points[index]
             if inside[index] != inside[index - 1]:
                 share = (border - start[axis]) / (end[axis] - start[axis])
                 corners.append(start + share * (end - start))
@@ -77,6 +79,6 @@ def fill(picture: ImageDraw.ImageDraw, points: np.ndarray, value: int) -> None:
 
 
 def area(points: np.ndarray) -> float:
-    """Of a polygon (n, 2), in square units of its points, by the shoelace formula."""
+    """The area of a polygon (n, 2), in square units of its points, by the shoelace formula."""
     x, y = points.T
     return abs(float(np.dot(x, np.roll(y, -1)) - np.dot(y, np.roll(x, -1)))) / 2

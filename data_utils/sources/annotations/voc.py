@@ -12,7 +12,7 @@ from data_utils.image_io.formats import ImageSource
 from data_utils.image_io.reader import read_header
 from data_utils.sources.annotations.layout import (
     BACKGROUND_NAMES,
-    Places,
+    SplitPaths,
     check_unpaired,
     folder_in,
     read_lines,
@@ -25,10 +25,9 @@ from runtime.errors import DataError
 from unet.config import MaskValue
 
 LISTS = "ImageSets/Segmentation"
-NAMES = (
-    *("background", "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow"),
-    *("diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor"),
-)
+NAMES: tuple[str, ...] = ("background", "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat")
+NAMES += ("chair", "cow", "diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa")
+NAMES += ("train", "tvmonitor")
 LABEL_MAP = "labelmap.txt"  # CVAT's: name:red,green,blue:parts:actions
 CLASS_NAMES = "class_names.txt"  # labelme's: a name a line, from value 0
 
@@ -40,75 +39,96 @@ class VocRecords(PairedRecords):
         return annotation
 
 
-def find(root: Path, named: Sequence[str]) -> Places:
+def find(root: Path, named_splits: Sequence[str]) -> SplitPaths:
     """Split -> (folder of masks, list of images); the list is the folder itself where there are no lists."""
-    images, masks = (
-        folder_in(root, names) for names in (("jpegimages",), ("segmentationclasspng", "segmentationclass"))
-    )
+    images = folder_in(root, ("jpegimages",))
+    masks = folder_in(root, ("segmentationclasspng", "segmentationclass"))
     if images is None or masks is None:
         return {}
-    wanted = wanted_splits(named)
-    lists = {path.stem.lower(): path for path in sorted((root / LISTS).glob("*.txt"))}
-    lists = {name: path for name, path in lists.items() if name in wanted or not name.startswith("test")}
-    if "train" not in lists and "trainval" in lists:  # which holds the images of val
+    wanted = wanted_splits(named_splits)
+    lists: dict[str, Path] = {}
+    for path in sorted((root / LISTS).glob("*.txt")):
+        name = path.stem.lower()
+        if name in wanted or not name.startswith("test"):
+            lists[name] = path
+    if "train" not in lists and "trainval" in lists:  # trainval holds the images of val, too
         lists = {"train": lists["trainval"]}
     elif len(lists) == 1 and not wanted & lists.keys():  # CVAT's default.txt
         lists = {"train": lists.popitem()[1]}
-    return {name: (masks, path) for name, path in lists.items()} or {"train": (masks, masks)}
+    if not lists:
+        return {"train": (masks, masks)}
+    return {name: (masks, path) for name, path in lists.items()}
 
 
-def load(root: Path, places: Places, allow_unpaired: bool) -> dict[str, Callable[[], Records]]:
+def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> dict[str, Callable[[], Records]]:
     """Split -> what opens it."""
     images = folder_in(root, ("jpegimages",))
     assert images is not None
-    masks = next(iter(places.values()))[0]
-    pictures, drawn = files_by_stem(images, "images"), files_by_stem(masks, "masks")
-    classes = read_classes(root, masks / next(iter(drawn.values())), list(drawn))
+    masks, _ = next(iter(splits.values()))
+    image_files = files_by_stem(images, "images")
+    mask_files = files_by_stem(masks, "masks")
+    classes = read_classes(root, masks / next(iter(mask_files.values())), list(mask_files))
 
-    def open_records(listed: Path) -> VocRecords:
-        lines = drawn if listed == masks else read_lines(listed)
+    def open_records(list_file: Path) -> VocRecords:
+        has_list = list_file != masks
+        lines = read_lines(list_file) if has_list else list(mask_files)
         stems = [line.strip().strip('"') for line in lines if line.strip()]
-        pairs = [(pictures[stem], drawn[stem]) for stem in stems if stem in pictures and stem in drawn]
-        unpaired = [f"{stem}: no image" for stem in stems if stem not in pictures]
-        unpaired += [f"{stem}: no mask" for stem in stems if stem in pictures and stem not in drawn]
-        if listed == masks:
-            unpaired += [f"{stem}: no mask" for stem in pictures if stem not in drawn]
+        pairs: list[tuple[str, str]] = []
+        without_image: list[str] = []
+        without_mask: list[str] = []
+        for stem in stems:
+            if stem not in image_files:
+                without_image.append(stem)
+            elif stem not in mask_files:
+                without_mask.append(stem)
+            else:
+                pairs.append((image_files[stem], mask_files[stem]))
+        if not has_list:
+            without_mask += [stem for stem in image_files if stem not in mask_files]
+        unpaired = [f"{stem}: no image" for stem in without_image]
+        unpaired += [f"{stem}: no mask" for stem in without_mask]
         check_unpaired(unpaired, len(pairs), allow_unpaired, root)
         records = VocRecords(images, masks, pairs, classes, unpaired)
         records.annotations = AnnotationSummary("VOC", len(pairs), 0, {})
         return records
 
-    return {split: partial(open_records, listed) for split, (_, listed) in places.items()}
+    return {split: partial(open_records, list_file) for split, (_, list_file) in splits.items()}
 
 
 def read_classes(root: Path, mask: Path, stems: Sequence[str]) -> tuple[tuple[MaskValue, str], ...]:
     """Names that a tool has written; VOC's own for its own images; else none, and every value found is a class."""
     if (root / LABEL_MAP).is_file():
-        return read_label_map(root / LABEL_MAP, coloured=read_header(str(mask), str(mask))[1] in ("RGB", "RGBA"))
+        _, mode = read_header(str(mask), str(mask))
+        return read_label_map(root / LABEL_MAP, colored=mode in ("RGB", "RGBA"))
     if (root / CLASS_NAMES).is_file():
-        lines = read_lines(root / CLASS_NAMES)
-        names = [line.strip() for line in lines if line.strip() and line.strip() != "__ignore__"]
-        return tuple(enumerate("background" if name in BACKGROUND_NAMES else name for name in names))
-    return tuple(enumerate(NAMES)) if _is_original(root, stems) else ()
+        names = [line.strip() for line in read_lines(root / CLASS_NAMES)]
+        names = [name for name in names if name not in ("", "__ignore__")]
+        names = ["background" if name in BACKGROUND_NAMES else name for name in names]
+        return tuple(enumerate(names))
+    if _is_original(root, stems):
+        return tuple(enumerate(NAMES))
+    return ()
 
 
 def _is_original(root: Path, stems: Sequence[str]) -> bool:
     """Whether the images are VOC's own: called 2007_000032 and the like, or said to be by their annotation."""
-    page = root / "Annotations" / f"{stems[0]}.xml"
-    named = all(re.fullmatch(r"20\d\d_\d{6}", stem) for stem in stems)
-    return named or (page.is_file() and b"The VOC20" in page.read_bytes())
+    if all(re.fullmatch(r"20\d\d_\d{6}", stem) for stem in stems):
+        return True
+    annotation = root / "Annotations" / f"{stems[0]}.xml"
+    return annotation.is_file() and b"The VOC20" in annotation.read_bytes()
 
 
-def read_label_map(path: Path, coloured: bool) -> tuple[tuple[MaskValue, str], ...]:
-    """CVAT's classes: by colour where the masks hold colours, else by their order."""
+def read_label_map(path: Path, colored: bool) -> tuple[tuple[MaskValue, str], ...]:
+    """CVAT's classes: by color where the masks hold colors, else by their order."""
     classes: list[tuple[MaskValue, str]] = []
     for number, line in enumerate(read_lines(path), 1):
         if not line.strip() or line.startswith("#"):
             continue
         name, _, rest = line.partition(":")
-        colour = re.fullmatch(r"\s*(\d+),\s*(\d+),\s*(\d+)\s*", rest.partition(":")[0])
-        if colour is None:
+        color = re.fullmatch(r"\s*(\d+),\s*(\d+),\s*(\d+)\s*", rest.partition(":")[0])
+        if color is None:
             raise DataError(f"{path}: line {number} is {line!r}, expected name:red,green,blue:parts:actions")
-        red, green, blue = map(int, colour.groups())
-        classes.append(((red, green, blue) if coloured else len(classes), name.strip()))
+        red, green, blue = map(int, color.groups())
+        value: MaskValue = (red, green, blue) if colored else len(classes)
+        classes.append((value, name.strip()))
     return tuple(classes)

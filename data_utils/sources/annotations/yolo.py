@@ -18,7 +18,7 @@ from PIL import Image, ImageDraw
 from data_utils.image_io.formats import DrawnMask, ImageSource
 from data_utils.image_io.reader import read_header
 from data_utils.sources.annotations.layout import (
-    Places,
+    SplitPaths,
     check_unpaired,
     find_file,
     folder_in,
@@ -37,7 +37,8 @@ from unet.config import MaskValue
 SETTINGS = ("data.yaml", "data.yml", "dataset.yaml", "dataset.yml")
 NAMES = "classes.txt"  # a name a line, as Label Studio writes instead
 FARTHEST = 2.0  # widths of the image: a coordinate beyond is one in pixels
-SPLITS = {"train": ("train",), "val": ("val", "valid", "validation"), "test": ("test",)}  # key of the settings
+# key in data.yaml -> names of the split's folder
+SPLITS = {"train": ("train",), "val": ("val", "valid", "validation"), "test": ("test",)}
 
 
 @dataclass(frozen=True)
@@ -69,10 +70,9 @@ def parse_line(line: str, where: str, count: int) -> tuple[int, np.ndarray]:
     if len(rest) == 4:
         raise DataError(f"{where} is a box (5 numbers): the data set is for detection; segmentation needs polygons")
     points = checked_points(rest, f"{where}: polygon")
-    if np.abs(points).max() > FARTHEST:
-        raise DataError(
-            f"{where}: polygon has a coordinate of {np.abs(points).max():g}; they are shares of the size, 0 to 1"
-        )
+    farthest = np.abs(points).max()
+    if farthest > FARTHEST:
+        raise DataError(f"{where}: polygon has a coordinate of {farthest:g}; they are shares of the size, 0 to 1")
     if not re.fullmatch(r"[0-9]+", first) or int(first) >= count:
         raise DataError(f"{where} is of class {first}, classes are 0 to {count - 1}")
     return int(first), points
@@ -114,34 +114,48 @@ class YoloRecords(PairedRecords):
         return AnnotationSummary("YOLO", annotated, len(self) - annotated, instances)
 
 
-def find(root: Path, named: Sequence[str]) -> Places:
+def find(root: Path, named_splits: Sequence[str]) -> SplitPaths:
     """Split -> (folder or list of images, file that names the classes)."""
     settings = _settings_file(root)
     if settings is None:
         names = root / NAMES
-        places = paired_folders(root, named, IMAGE_FOLDERS, ("labels",)) if names.is_file() else {}
-        return {split: (images, names) for split, (images, labels) in places.items() if images != labels}
+        if not names.is_file():
+            return {}
+        folders = paired_folders(root, named_splits, IMAGE_FOLDERS, ("labels",))
+        return {split: (images, names) for split, (images, labels) in folders.items() if images != labels}
     content = read_settings(settings)
-    places = {}
-    for split, folders in SPLITS.items():
-        if split == "test" and split not in wanted_splits(named):
+    splits: SplitPaths = {}
+    for split, folder_names in SPLITS.items():
+        if split == "test" and split not in wanted_splits(named_splits):
             continue
         images = _images_of(content.get(split), split, settings, str(content.get("path") or ""))
-        usual = [root / parts for name in folders for parts in (f"{name}/images", f"images/{name}")]
-        images = images or next((folder for folder in usual if folder.is_dir()), None)
-        if images:
-            places[split] = images, settings
+        if images is None:
+            images = _usual_folder(root, folder_names)
+        if images is not None:
+            splits[split] = (images, settings)
         elif split == "train":
             raise DataError(f"{settings} says train: {content.get(split)}, which is not there")
-    if places.get("val") == places["train"]:  # as small examples have it; some of train is held out instead
-        del places["val"]
-    return places
+    if splits.get("val") == splits["train"]:  # small examples have it so; some of train is held out instead
+        del splits["val"]
+    return splits
+
+
+def _usual_folder(root: Path, names: Sequence[str]) -> Path | None:
+    """The first folder of images, in one of the usual places, of a split that may have any of the names."""
+    for name in names:
+        for folder in (root / name / "images", root / "images" / name):
+            if folder.is_dir():
+                return folder
+    return None
 
 
 def _settings_file(root: Path) -> Path | None:
     """data.yaml, where it names classes; else it is somebody else's."""
-    there = [root / name for name in SETTINGS if (root / name).is_file()]
-    return next((path for path in there if any(line.startswith("names:") for line in read_lines(path))), None)
+    for name in SETTINGS:
+        path = root / name
+        if path.is_file() and any(line.startswith("names:") for line in read_lines(path)):
+            return path
+    return None
 
 
 def read_settings(path: Path) -> dict[str, Any]:
@@ -170,18 +184,18 @@ def _images_of(value: Any, split: str, settings: Path, base: str) -> Path | None
     return next((path for path in paths if inside and path.exists()), None)
 
 
-def load(root: Path, places: Places, allow_unpaired: bool) -> dict[str, Callable[[], Records]]:
+def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> dict[str, Callable[[], Records]]:
     """Split -> what opens it."""
-    where = next(iter(places.values()))[1]
-    if where.name == NAMES:
-        names = [line.strip() for line in read_lines(where) if line.strip()]
+    _, names_file = next(iter(splits.values()))
+    if names_file.name == NAMES:
+        names = [line.strip() for line in read_lines(names_file) if line.strip()]
     else:
-        names = read_settings(where)["names"]
-    classes, values = number_classes(names, str(where))
-    return {
-        split: partial(open_records, images, root, classes, tuple(values), allow_unpaired)
-        for split, (images, _) in places.items()
-    }
+        names = read_settings(names_file)["names"]
+    classes, values = number_classes(names, str(names_file))
+    openers: dict[str, Callable[[], Records]] = {}
+    for split, (images, _) in splits.items():
+        openers[split] = partial(open_records, images, root, classes, tuple(values), allow_unpaired)
+    return openers
 
 
 def open_records(
@@ -194,33 +208,42 @@ def open_records(
     """Images of a folder or list, each with the text file of its name, in labels/ where the image is in images/."""
     unpaired: list[str] = []
     if images.is_dir():
-        folder, names = images, list(files_by_stem(images, "images").values())
+        folder = images
+        names = list(files_by_stem(images, "images").values())
     else:
         entries = [line.strip() for line in read_lines(images) if line.strip()]
-        found = {entry: find_file(entry, [str(root)]) for entry in entries}
-        unpaired = [
-            f"{entry}: listed in {images.name}, but the file is missing"
-            for entry, path in found.items()
-            if path is None
-        ]
-        paths = [path for path in found.values() if path]
-        folder = Path(os.path.commonpath([os.path.dirname(path) for path in paths] or [str(root)]))
+        paths: list[str] = []
+        for entry in dict.fromkeys(entries):
+            path = find_file(entry, [str(root)])
+            if path is None:
+                unpaired.append(f"{entry}: listed in {images.name}, but the file is missing")
+            else:
+                paths.append(path)
+        folders = [os.path.dirname(path) for path in paths]
+        folder = Path(os.path.commonpath(folders or [str(root)]))
         names = [os.path.relpath(path, folder) for path in paths]
     labels = labels_of(folder, root)
     texts = files_by_stem(labels, "label files", (".txt",))
     stems = [os.path.splitext(name)[0] for name in names]
     pairs = [(name, texts.get(stem, "")) for name, stem in zip(names, stems, strict=True)]
     if images.is_dir() and labels != folder:
-        unpaired += [f"{texts[stem]}: label file without image" for stem in texts.keys() - {*stems, Path(NAMES).stem}]
+        without_image = texts.keys() - {*stems, Path(NAMES).stem}
+        unpaired += [f"{texts[stem]}: label file without image" for stem in without_image]
     check_unpaired(sorted(unpaired), len(pairs), allow_unpaired, images)
     return YoloRecords((folder, labels), pairs, classes, values, unpaired)
 
 
 def labels_of(images: Path, root: Path) -> Path:
     """The folder of text files: with `labels` for the last `images` below `root`; else they lie beside the images."""
-    above, below = (root, images.relative_to(root)) if images.is_relative_to(root) else (Path(), images)
-    at = max((i for i, part in enumerate(below.parts) if part.lower() in IMAGE_FOLDERS), default=None)
-    if at is None:
+    above = Path()
+    below = images
+    if images.is_relative_to(root):
+        above = root
+        below = images.relative_to(root)
+    matches = [i for i, part in enumerate(below.parts) if part.lower() in IMAGE_FOLDERS]
+    if not matches:
         return images
-    above = above.joinpath(*below.parts[:at])
-    return (folder_in(above, ("labels",)) or above / "labels").joinpath(*below.parts[at + 1 :])
+    last = matches[-1]
+    above = above.joinpath(*below.parts[:last])
+    labels = folder_in(above, ("labels",)) or above / "labels"
+    return labels.joinpath(*below.parts[last + 1 :])

@@ -20,7 +20,7 @@ from data_utils.sources.records import Record, StreamRecords
 from data_utils.sources.streams.remote import reachable
 from runtime.redact import redact
 
-OPEN_GROUPS = 8  # until the loader says how many it goes through side by side
+OPEN_GROUPS = 8  # kept in memory until the loader says how many it goes through side by side
 
 
 class ParquetRecords(StreamRecords):
@@ -36,11 +36,15 @@ class ParquetRecords(StreamRecords):
     def __init__(
         self, files: Sequence[str], groups: np.ndarray, columns: dict[str, str], open_groups: int = OPEN_GROUPS
     ) -> None:
-        self.files, self.groups, self.columns, self.open_groups = files, groups, columns, open_groups
+        self.files = files
+        self.groups = groups
+        self.columns = columns
+        self.open_groups = open_groups
         self.group_sizes = groups[:, 3]
         self.ends = np.cumsum(self.group_sizes)
         self._read: OrderedDict[int, tuple[_Column, _Column]] = OrderedDict()
-        self._process, self._lock = os.getpid(), Lock()
+        self._process = os.getpid()
+        self._lock = Lock()
 
     @classmethod
     def open(cls, files: Sequence[str], image_column: str | None, mask_column: str | None) -> "ParquetRecords":
@@ -49,10 +53,13 @@ class ParquetRecords(StreamRecords):
 
         with ThreadPoolExecutor(16) as pool:
             footers = list(pool.map(_footer, files))
-        groups = [(i, g, at, rows) for i, (_, parts) in enumerate(footers) for g, at, rows in parts]
-        features = Features.from_arrow_schema(footers[0][0])
-        found = find_columns(features, image_column, mask_column)
-        return cls(files, np.array(groups, np.int64).reshape(-1, 4), found)
+        groups: list[tuple[int, int, int, int]] = []
+        for file, (_, row_groups) in enumerate(footers):
+            for number, first, rows in row_groups:
+                groups.append((file, number, first, rows))
+        schema, _ = footers[0]
+        columns = find_columns(Features.from_arrow_schema(schema), image_column, mask_column)
+        return cls(files, np.array(groups, np.int64).reshape(-1, 4), columns)
 
     def __len__(self) -> int:
         return int(self.ends[-1]) if len(self.ends) else 0
@@ -66,32 +73,35 @@ class ParquetRecords(StreamRecords):
         group = int(np.searchsorted(self.ends, i, side="right"))
         row = int(i - (self.ends[group] - self.groups[group, 3]))
         images, masks = self._group(group)
-        values: list[Any] = [images[row], masks[row]]
-        image, mask = (value if isinstance(value, dict) else {"bytes": value} for value in values)
-        file, _, first, _ = self.groups[group].tolist()
-        name = image.get("path") or f"{PurePosixPath(redact(self.files[file])).name} row {first + row}"
+        image = _as_struct(images[row])
+        mask = _as_struct(masks[row])
+        name = image.get("path")
+        if not name:
+            file, _, first, _ = self.groups[group].tolist()
+            name = f"{PurePosixPath(redact(self.files[file])).name} row {first + row}"
         # a path in a shard is only a name: the file is not beside it
         return {"image": image["bytes"], "target": mask["bytes"], "name": name}
 
     def _group(self, group: int) -> tuple["_Column", "_Column"]:
         """Both columns of a row group; the ones used last are kept."""
         if self._process != os.getpid():  # a loader process reads for itself
-            self._read, self._process = OrderedDict(), os.getpid()
+            self._read = OrderedDict()
+            self._process = os.getpid()
         with self._lock:  # a data set is inspected in threads
             if group not in self._read:
                 while len(self._read) >= self.open_groups:
                     self._read.popitem(last=False)
                 file, number = self.groups[group, :2].tolist()
-                wanted = list(self.columns.values())
                 with _opened(self.files[file]) as parquet:
-                    table = parquet.read_row_group(number, columns=wanted)
-                image, mask = (_Column(table.column(name)) for name in wanted)
-                self._read[group] = image, mask
+                    table = parquet.read_row_group(number, columns=list(self.columns.values()))
+                images = _Column(table.column(self.columns["image"]))
+                masks = _Column(table.column(self.columns["mask"]))
+                self._read[group] = images, masks
             self._read.move_to_end(group)
             return self._read[group]
 
     def part(self, chosen: np.ndarray) -> "ParquetRecords":
-        """Only the groups where `chosen`, (G,) bool."""
+        """The records of the groups that `chosen`, (G,) bool, marks."""
         return ParquetRecords(self.files, self.groups[chosen], self.columns)
 
 
@@ -106,12 +116,22 @@ class _Column:
         return {"bytes": None} if value is None else value
 
 
+def _as_struct(value: dict | bytes | None) -> dict[str, Any]:
+    """A picture's struct of its bytes and maybe a path, as a column of structs holds it."""
+    return value if isinstance(value, dict) else {"bytes": value}
+
+
 def _footer(file: str) -> tuple[Any, list[tuple[int, int, int]]]:
-    """Schema, and (number, first row, rows) of each row group."""
+    """Schema, and (number, first row, rows) of each row group that is not empty."""
     with _opened(file) as parquet:
-        rows = [parquet.metadata.row_group(g).num_rows for g in range(parquet.num_row_groups)]
-        firsts = np.cumsum([0, *rows]).tolist()
-        return parquet.schema_arrow, [(g, firsts[g], rows[g]) for g in range(len(rows)) if rows[g]]
+        groups: list[tuple[int, int, int]] = []
+        first = 0
+        for number in range(parquet.num_row_groups):
+            rows = parquet.metadata.row_group(number).num_rows
+            if rows:
+                groups.append((number, first, rows))
+            first += rows
+        return parquet.schema_arrow, groups
 
 
 @contextmanager

@@ -10,7 +10,8 @@ from runtime.errors import DataError, UserError, one_line
 from runtime.redact import redact
 
 KINDS = (".parquet", ".tar")
-LISTED = 3
+USUAL_SPLITS = ("train", "training", "val", "validation", "valid", "test")
+LISTED = 3  # how many files a message names
 
 
 @contextmanager
@@ -28,13 +29,18 @@ def _failures() -> tuple[type[Exception], ...]:
     """What fsspec and its file systems raise for what is not there, not allowed or not reached."""
     from pyarrow import ArrowException
 
-    found: tuple[type[Exception], ...] = (OSError, ValueError, ImportError, ArrowException)
+    failures: list[type[Exception]] = [OSError, ValueError, ImportError, ArrowException]
     # errors of S3 and of the web are no OSError
-    s3, web = sys.modules.get("botocore.exceptions"), sys.modules.get("aiohttp")
-    return (*found, *([s3.BotoCoreError] if s3 else []), *([web.ClientError] if web else []))
+    s3 = sys.modules.get("botocore.exceptions")
+    if s3:
+        failures.append(s3.BotoCoreError)
+    web = sys.modules.get("aiohttp")
+    if web:
+        failures.append(web.ClientError)
+    return tuple(failures)
 
 
-def find_files(dataset: str, named: Iterable[str]) -> dict[str, list[str]]:
+def find_files(dataset: str, named_splits: Iterable[str]) -> dict[str, list[str]]:
     """Split -> its .parquet or .tar files below a folder, a file or a pattern, local or a URL.
 
     A file belongs to the split whose name stands in its path between other signs than letters; without any, to train.
@@ -45,24 +51,36 @@ def find_files(dataset: str, named: Iterable[str]) -> dict[str, list[str]]:
         system, path = fsspec.core.url_to_fs(dataset)
         if "*" in path:
             paths = system.glob(path)
+        elif kind_of(path) and system.isfile(path):
+            paths = [path]
         else:
-            paths = [path] if kind_of(path) and system.isfile(path) else system.find(path)
-    root = _without_query(path).partition("*")[0].rpartition("/")[0] if "*" in path or paths == [path] else path
-    found = {kind: sorted(file for file in paths if kind_of(file) == kind) for kind in KINDS}
-    if all(found.values()) or not any(found.values()):
-        what = "both .parquet and .tar files" if all(found.values()) else "no .parquet or .tar files"
-        first = [redact(system.unstrip_protocol(file)) for file in sorted(paths)[:LISTED]]
-        listed = ", ".join(PurePosixPath(file).name for file in first)
+            paths = system.find(path)
+    root = path
+    if "*" in path or paths == [path]:
+        root = _without_query(path).partition("*")[0].rpartition("/")[0]
+    parquet_files = sorted(file for file in paths if kind_of(file) == ".parquet")
+    tar_files = sorted(file for file in paths if kind_of(file) == ".tar")
+    if bool(parquet_files) == bool(tar_files):
+        what = "both .parquet and .tar files" if tar_files else "no .parquet or .tar files"
+        urls = [redact(system.unstrip_protocol(file)) for file in sorted(paths)[:LISTED]]
+        listed = ", ".join(PurePosixPath(url).name for url in urls)
         raise DataError(f"--dataset {dataset} holds {what}; found {listed or 'nothing'}")
     splits: dict[str, list[str]] = {}
-    usual = [name for name in named if name] + ["train", "training", "val", "validation", "valid", "test"]
-    for file in found[".parquet"] or found[".tar"]:
+    names = [name for name in named_splits if name]
+    names += USUAL_SPLITS
+    for file in parquet_files or tar_files:
         inside = _without_query(file).removeprefix(root).lower()
-        split = next(
-            (name for name in usual if re.search(rf"(?<![a-z]){re.escape(name.lower())}(?![a-z])", inside)), "train"
-        )
-        splits.setdefault(split, []).append(system.unstrip_protocol(file))
+        files = splits.setdefault(_split_of(inside, names), [])
+        files.append(system.unstrip_protocol(file))
     return splits
+
+
+def _split_of(path: str, names: Iterable[str]) -> str:
+    """The first of `names` that stands in a path between other signs than letters; without any, train."""
+    for name in names:
+        if re.search(rf"(?<![a-z]){re.escape(name.lower())}(?![a-z])", path):
+            return name
+    return "train"
 
 
 def kind_of(file: str) -> str | None:
@@ -73,5 +91,5 @@ def kind_of(file: str) -> str | None:
 
 def _without_query(file: str) -> str:
     """A signed URL without its query; a URL whose query names the file stays as it is."""
-    before = file.partition("?")[0]
-    return before if before.endswith(KINDS) else file
+    path = file.partition("?")[0]
+    return path if path.endswith(KINDS) else file

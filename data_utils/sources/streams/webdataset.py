@@ -14,7 +14,7 @@ from data_utils.sources.streams.remote import reachable
 from runtime.errors import DataError
 
 MASK_WORDS = {*MASK_COLUMNS, "seg", "segmentation", "labels", "masks"}
-TOGETHER = 32  # samples that the order of a stream keeps together
+TOGETHER = 32  # how many samples the order of a stream keeps together
 
 
 class TarRecords(StreamRecords):
@@ -27,10 +27,15 @@ class TarRecords(StreamRecords):
     """
 
     def __init__(self, files: Sequence[str], names: np.ndarray, offsets: np.ndarray) -> None:
-        self.files, self.names, self.offsets = files, names, offsets
+        self.files = files
+        self.names = names
+        self.offsets = offsets
         counts = np.bincount(offsets[:, 0], minlength=len(files)).tolist()
-        parts = [(i, min(TOGETHER, count - at)) for i, count in enumerate(counts) for at in range(0, count, TOGETHER)]
-        self.groups = np.array(parts, np.int64).reshape(-1, 2)
+        groups: list[tuple[int, int]] = []
+        for file, count in enumerate(counts):
+            for first in range(0, count, TOGETHER):
+                groups.append((file, min(TOGETHER, count - first)))
+        self.groups = np.array(groups, np.int64).reshape(-1, 2)
         self.group_sizes = self.groups[:, 1]
 
     @classmethod
@@ -38,30 +43,37 @@ class TarRecords(StreamRecords):
         """Read all headers. Raises DataError for what cannot be read or has no pairs of pictures."""
         with ThreadPoolExecutor(16) as pool:
             indices = list(pool.map(_index, files))
-        samples = [(i, key, members) for i, index in enumerate(indices) for key, members in index.items()]
+        samples: list[tuple[int, str, dict[str, tuple[int, int]]]] = []
+        for file, index in enumerate(indices):
+            for name, members in index.items():
+                samples.append((file, name, members))
         if not samples:
             raise DataError(f"{files[0]} holds no pictures")
-        image, mask = _extensions(samples[0][2], files[0], image_column, mask_column)
-        lacking = [key for _, key, members in samples if not {image, mask} <= members.keys()]
+        _, _, first_members = samples[0]
+        image, mask = _extensions(first_members, files[0], image_column, mask_column)
+        lacking = [name for _, name, members in samples if not {image, mask} <= members.keys()]
         if lacking:
             raise DataError(
                 f"{len(lacking)} of {len(samples)} samples lack {image} or {mask}, the first is {lacking[0]}"
             )
-        offsets = [(i, *members[image], *members[mask]) for i, _, members in samples]
-        return cls(files, np.array([os.fsencode(key) for _, key, _ in samples]), np.array(offsets, np.int64))
+        names = np.array([os.fsencode(name) for _, name, _ in samples])
+        offsets = [(file, *members[image], *members[mask]) for file, _, members in samples]
+        return cls(files, names, np.array(offsets, np.int64))
 
     def __len__(self) -> int:
         return len(self.names)
 
     def __getitem__(self, i: int) -> Record:
-        file, *offsets = self.offsets[i].tolist()
-        image, mask = (_read(self.files[file], *offsets[k : k + 2]) for k in (0, 2))
+        number, image_start, image_size, mask_start, mask_size = self.offsets[i].tolist()
+        file = self.files[number]
+        image = _read(file, image_start, image_size)
+        mask = _read(file, mask_start, mask_size)
         return {"image": image, "target": mask, "name": os.fsdecode(self.names[i].item())}
 
     def part(self, chosen: np.ndarray) -> "TarRecords":
-        """Only the groups where `chosen`, (G,) bool."""
-        kept = np.repeat(chosen, self.groups[:, 1])
-        return TarRecords(self.files, self.names[kept], self.offsets[kept])
+        """The records of the groups that `chosen`, (G,) bool, marks."""
+        is_chosen = np.repeat(chosen, self.groups[:, 1])
+        return TarRecords(self.files, self.names[is_chosen], self.offsets[is_chosen])
 
 
 def _index(file: str) -> dict[str, dict[str, tuple[int, int]]]:
@@ -78,22 +90,26 @@ def _index(file: str) -> dict[str, dict[str, tuple[int, int]]]:
             folder, slash, base = member.name.rpartition("/")
             stem, _, extension = base.partition(".")
             if member.isfile() and stem and member.name.lower().endswith(IMAGE_SUFFIXES):
-                key = samples.setdefault(f"{folder}{slash}{stem}", {})
-                key[extension.lower()] = (member.offset_data, member.size)
+                members = samples.setdefault(f"{folder}{slash}{stem}", {})
+                members[extension.lower()] = (member.offset_data, member.size)
     return samples
 
 
 def _extensions(members: dict, file: str, image: str | None, mask: str | None) -> tuple[str, str]:
     """Which extensions are the image and the mask: as asked, by a word such as `mask`, or .png beside a .jpg."""
-    found = sorted(members)
-    mask = mask or next((name for name in found if MASK_WORDS & set(name.split("."))), None)
-    others = [name for name in found if name != mask]
+    extensions = sorted(members)
+    if not mask:
+        mask = next((name for name in extensions if MASK_WORDS & set(name.split("."))), None)
+    others = [name for name in extensions if name != mask]
     if mask is None and "png" in others and len(others) == 2:
-        mask, others = "png", [name for name in others if name != "png"]
-    image = image or (others[0] if len(others) == 1 else None)
+        mask = "png"
+        others.remove("png")
+    if not image and len(others) == 1:
+        image = others[0]
     if image is None or mask is None or image not in members or mask not in members:
         raise DataError(
-            f"{file}: which of {', '.join(found)} are image and mask? Give them with --image-column and --mask-column"
+            f"{file}: which of {', '.join(extensions)} are image and mask?"
+            " Give them with --image-column and --mask-column"
         )
     return image, mask
 

@@ -25,10 +25,13 @@ class CheckpointState:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> "CheckpointState":
-        """From state.json."""
+        """From state.json; ValueError where it lacks what a checkpoint has."""
+        lacking = {"model", "run", "flags", "identity"} - value.keys()
+        if lacking:
+            raise ValueError(f"lacks {', '.join(sorted(lacking))}")
         settings = {key: entry for key, entry in value.items() if key != "run"}  # which is the state's here
         model, run = UNetConfig(**value["model"]), RunState.from_json(value["run"])
-        return cls(RunSettings.from_json(settings), model, run, value["score"], value["scaler"])
+        return cls(RunSettings.from_json(settings), model, run, value.get("score"), value.get("scaler"))
 
     def to_json(self) -> dict[str, Any]:
         """What state.json holds."""

@@ -90,8 +90,8 @@ MUTANTS = [
     ),
     Mutant(
         "tasks/classes.py",
-        "self.by_image[index, 0] += image_iou(counted)",
-        "self.by_image[0, 0] += image_iou(counted)",
+        "self.by_image[index, 0] += image_iou(matrix)",
+        "self.by_image[0, 0] += image_iou(matrix)",
         "test_published_numbers.py",
     ),
     Mutant(
@@ -564,14 +564,19 @@ MUTANTS = [
     Mutant("train_utils/monitoring/rehearsal.py", "peak=0.0", "peak=args.learning_rate", "test_rehearsal.py"),
     Mutant("train_utils/monitoring/rehearsal.py", "exit_on_sigterm()", "pass", "test_rehearsal.py"),
     Mutant("tasks/task.py", "slice(factor // 2, side", "slice(0, side", "test_losses.py"),
-    Mutant("tasks/step_loss.py", "[*map(mul, above, stride)]", "stride", "test_volumes_network.py"),
+    Mutant(
+        "tasks/step_loss.py",
+        "stride = [above * factor for above, factor in zip(self.level_factors[-1], stride, strict=True)]",
+        "pass",
+        "test_volumes_network.py",
+    ),
     Mutant("unet/config.py", "tuple(map(float, getattr(self, name)))", "getattr(self, name)", "test_model.py"),
     Mutant("unet/axes.py", "is_long and length < 2 * finest", "is_long", "test_volumes_network.py"),
-    Mutant("unet/model.py", "else 2 * d for n, least", "else d for n, least", "test_volumes_network.py test_model.py"),
+    Mutant("unet/model.py", "padded_size.append(2 * divisor)", "padded_size.append(divisor)", "test_volumes_network.py test_model.py"),
     Mutant("tasks/step_loss.py", "sum(weight * share", "sum(share", "test_losses.py"),
     Mutant(
         "tasks/step_loss.py",
-        "level_logits = level_logits[(..., *map(slice, level_targets.shape[1:]))]",
+        "level_logits = level_logits[(..., *sides)]",
         "pass",
         "test_losses.py",
     ),

@@ -242,7 +242,7 @@ def test_progress_sees_every_mask_once(monkeypatch):
             seen.append(total)
             yield item
 
-    monkeypatch.setattr("data_utils.analysis.inspect.track", track)
+    monkeypatch.setattr("data_utils.analysis.looks.track", track)
     discover([(INDICES, str(i)) for i in range(5)])
     assert seen == [5] * 5
 

@@ -11,7 +11,8 @@ import tifffile
 from conftest import load_info, write_folder
 from PIL import Image
 
-from data_utils.analysis import dataset_info, inspect_windows, validate
+from data_utils.analysis import inspect_windows
+from data_utils.analysis import looks as looks_module
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.analysis.inspect import Inspection, Problem, SplitInspection, inspect
 from data_utils.analysis.label_warnings import label_warnings
@@ -27,8 +28,13 @@ from runtime.errors import DataError
 @pytest.fixture
 def looks(monkeypatch) -> list[str]:
     """Names of the records that have been looked at, in any thread."""
-    seen, inspect = [], dataset_info.inspect
-    monkeypatch.setattr(dataset_info, "inspect", lambda record: seen.append(record["name"]) or inspect(record))
+    seen: list[str] = []
+
+    def noted(record: Record, **rules: bool) -> Inspection | Problem:
+        seen.append(record["name"])
+        return inspect(record, **rules)
+
+    monkeypatch.setattr(looks_module, "inspect", noted)
     return seen
 
 
@@ -171,18 +177,18 @@ def test_the_check_reads_in_windows_what_training_reads_in_windows(tmp_path, mon
     whole_masks: list[str] = []
     rows: dict[str, list[int]] = defaultdict(list)
 
-    def inspect_whole(record: Record) -> Inspection | Problem:
+    def inspect_whole(record: Record, **rules: bool) -> Inspection | Problem:
         whole_masks.append(record["name"])
-        return inspect(record)
+        return inspect(record, **rules)
 
     def read_and_note(source: object, name: str) -> np.ndarray:
         pixels = read_image(source, name)
         rows[name].append(len(pixels))
         return pixels
 
-    for module in (validate, inspect_windows):
+    for module in (looks_module, inspect_windows):
         monkeypatch.setattr(module, "inspect", inspect_whole)
-    monkeypatch.setattr(validate, "read_image", read_and_note)
+    monkeypatch.setattr(looks_module, "read_image", read_and_note)
     report, problems = check_data(DataConfig(str(tmp_path), **settings))
     assert problems == 0, report
     assert sorted(whole_masks) == sorted({*heights} - in_windows)

@@ -13,7 +13,7 @@ from data_utils.loading.batch_sampler import images_per_batch, pixels_per_batch
 from inference import Predictor
 from inference.batches import batches_of, share_of
 from inference.inputs import find_jobs
-from inference.outputs.jobs import Job
+from inference.outputs.jobs import ImageJob
 
 
 def test_globs_keep_the_folders_that_they_match(model, photos, tmp_path):
@@ -86,11 +86,13 @@ def test_a_header_that_tells_another_size_costs_nobody_a_mask(model, tmp_path):
 
 def test_work_is_shared_by_pixels():
     sizes = [(2000, 2000), *[(100, 100)] * 8, (300, 200), (1500, 1500), (1200, 1300)]
-    jobs = [Job(Path(f"{number}.png"), 0, size, Path(str(number)), None) for number, size in enumerate(sizes)]
+    jobs = [
+        ImageJob(image=Path(f"{number}.png"), size=size, output=Path(str(number))) for number, size in enumerate(sizes)
+    ]
     pixels = pixels_per_batch(torch.device("cpu"))
     batches = batches_of(jobs, lambda size: (size, images_per_batch(pixels, size)))
     assert max(map(len, batches)) == 8
     shares = [share_of(batches, process, 2) for process in range(2)]
-    assert sorted(job for share in shares for batch in share for job in batch) == sorted(jobs)
+    assert sorted((job for share in shares for batch in share for job in batch), key=jobs.index) == jobs
     pixels = [sum(job.pixels for batch in share for job in batch) for share in shares]
     assert max(pixels) / min(pixels) < 1.1

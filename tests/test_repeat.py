@@ -117,7 +117,7 @@ def test_other_flags_are_not_taken_for_the_finished_run(data, copied):
 def test_a_run_whose_upload_failed_or_that_was_stopped_is_not_finished(data, tmp_path):
     def end(uploaded: bool, folder: str, *flags: str) -> bool:
         upload = mock.patch.object(results, "push_to_hub", return_value=uploaded)
-        with upload, mock.patch("train_utils.settings.flags.check_token"):
+        with upload, mock.patch("train.check_token"):
             run_train(tmp_path / folder, "--dataset", data, *FLAGS, "--push-to-hub", "me/cells", *flags)
         return (tmp_path / folder / "finished.json").exists()
 

@@ -14,7 +14,11 @@ import torch
 from conftest import ROOT, TINY, launch
 from safetensors.torch import load_file
 
+from train_utils.checkpoints.checkpoint_state import CheckpointState
 from train_utils.checkpoints.find import find_checkpoint
+from train_utils.run_state import RunState
+from train_utils.settings.record import RunSettings
+from unet import UNetConfig
 
 FLAGS = ["--max-steps", "40", "--log-every", "1", "--checkpoint-every", "3", "--eval-every", "10"]
 FLAGS += [
@@ -276,10 +280,12 @@ def test_going_back_behind_the_best_model_forgets_its_score(tmp_path, best_step,
     for step, best in ((4, 3), (8, best_step)):
         checkpoint = tmp_path / f"step-{step:08}"
         checkpoint.mkdir()
-        (checkpoint / "state.json").write_text(json.dumps({"run": {"step": step, "best": 0.5, "best_step": best}}))
+        run = RunState(step=step, best=0.5, best_step=best)
+        state = CheckpointState(RunSettings(), UNetConfig(), run, score=None, scaler=None)
+        (checkpoint / "state.json").write_text(json.dumps(state.to_json()))
         (checkpoint / "manifest.json").write_text("{}")
-    _, state, _ = find_checkpoint(str(tmp_path / "step-00000004"), tmp_path)
-    assert state["run"]["best"] == expected
+    found = find_checkpoint(str(tmp_path / "step-00000004"), tmp_path)
+    assert found.run_state().best == expected
 
 
 def test_resume_auto_starts_fresh_where_there_is_nothing_yet(tiny_folder, tmp_path):

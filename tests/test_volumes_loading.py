@@ -223,7 +223,7 @@ def test_a_patch_is_a_part_of_the_volume_with_its_mask_and_another_in_each_epoch
     info = write_volumes(tmp_path, LARGE, crop_size=(8, 12, 16), augment="none")
     decoded, cached = (TrainingDataset(info.train, info, STANDARDIZED) for _ in range(2))
     cached.cache()
-    whole, target = decoded.prepare(1)
+    whole, target = decoded.samples.load(1)
     classes = target.mask
     assert whole.shape == (1, 20, 24, 28) and classes.shape == (20, 24, 28)
     seen = set()
@@ -246,7 +246,7 @@ def test_of_the_cache_no_more_is_copied_than_the_patch(tmp_path):
     dataset.cache()
     image, target, _ = dataset.read(Slot(0, 0, (8, 12, 16)))
     assert image.shape == (1, 8, 12, 16)
-    whole, whole_target = dataset.decoded[0]
+    whole, whole_target = dataset.samples.decoded[0]
     assert np.shares_memory(image, whole) and np.shares_memory(target.mask, whole_target.mask)
 
 
@@ -274,7 +274,7 @@ def test_classes_of_a_resampled_volume_are_found_where_they_went(tmp_path):
     info = write_volumes(tmp_path, [(20, 40, 40)], (2.0, 1.0, 1.0), crop_size=(8, 8, 8))
     dataset = TrainingDataset(info.train, info, STANDARDIZED)
     dataset.cache()
-    assert dataset.decoded[0][1].mask.shape == (40, 40, 40)
+    assert dataset.samples.decoded[0][1].mask.shape == (40, 40, 40)
     found = sum(bool((dataset[Slot(0, epoch, (8, 8, 8))][1].mask == 2).any()) for epoch in range(180))
     assert 9 <= found <= 33
 

@@ -11,8 +11,8 @@ from volumes import ANISOTROPIC, LPS, RAS, case, write_nifti
 
 from data_utils.analysis import inspect_volumes
 from data_utils.analysis.dataset_info import load_dataset_info
-from data_utils.analysis.inspect import Inspection, SplitInspection
-from data_utils.analysis.inspect_volumes import FOREGROUND, LOCATIONS, inspect_volume
+from data_utils.analysis.inspect import Inspection
+from data_utils.analysis.inspect_volumes import FOREGROUND, LOCATIONS, VolumeSplitInspection, inspect_volume
 from data_utils.analysis.looks import inspect_split
 from data_utils.analysis.validate import check_data
 from data_utils.analysis.volume_findings import target_spacing
@@ -238,16 +238,16 @@ def test_one_reading_finds_all_that_is_known_of_a_volume(tmp_path):
     for value, places in found.class_locations.items():
         assert len(np.unique(places, axis=0)) == min(LOCATIONS, (label == value).sum())
         assert (label.T[tuple(places.T)] == value).all()
-    assert len(found.volume.foreground) == min(FOREGROUND, (label > 0).sum())
-    assert set(found.volume.foreground[:, 0]) <= set(image[label > 0].tolist())
+    assert len(found.foreground) == min(FOREGROUND, (label > 0).sum())
+    assert set(found.foreground[:, 0]) <= set(image[label > 0].tolist())
     again = inspect_volume(record)
     assert all(np.array_equal(found.class_locations[value], again.class_locations[value]) for value in range(3))
 
 
 def test_an_inspection_of_volumes_is_kept_as_it_was(tmp_path):
     train, _ = load_records(config(decathlon(tmp_path, channels=2)))
-    found = inspect_split(train, "reading", inspect_volume)
-    kept = SplitInspection.from_json(json.loads(json.dumps(found.to_json())))
+    found = inspect_split(train, "reading")
+    kept = VolumeSplitInspection.from_json(json.loads(json.dumps(found.to_json())))
     assert np.array_equal(found.sizes, kept.sizes) and np.array_equal(found.volumes.spacings, kept.volumes.spacings)
     assert found.volumes.foreground == kept.volumes.foreground
     for i, locations in found.class_locations.items():

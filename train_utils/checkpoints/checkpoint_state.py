@@ -25,13 +25,16 @@ class CheckpointState:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> "CheckpointState":
-        """The state that state.json holds."""
+        """The state that state.json holds; ValueError where it lacks what a checkpoint has."""
+        lacking = {"model", "run", "flags", "identity"} - value.keys()
+        if lacking:
+            raise ValueError(f"lacks {', '.join(sorted(lacking))}")
         model = UNetConfig(**value["model"])
         run = RunState.from_json(value["run"])
         # "run" is also a setting, but in state.json it is the state
         entries = {key: entry for key, entry in value.items() if key != "run"}
         settings = RunSettings.from_json(entries)
-        return cls(settings, model, run, value["score"], value["scaler"])
+        return cls(settings, model, run, value.get("score"), value.get("scaler"))
 
     def to_json(self) -> dict[str, Any]:
         """What state.json holds."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from runtime.console import first_few
 from runtime.errors import DataError, ImageError
 from unet.config import IGNORE_INDEX, MaskValue, Preprocess
 
@@ -22,7 +23,7 @@ SHOWN = 8  # values in a message
 
 
 def pack(mask: np.ndarray) -> np.ndarray:
-    """(H, W, 3) colours -> (H, W) uint32 of 24 bits; (H, W) numbers stay."""
+    """(H, W, 3) colors -> (H, W) uint32 of 24 bits; (H, W) numbers stay."""
     if mask.ndim == 2:
         return mask
     packed = np.zeros((*mask.shape[:2], 4), np.uint8)
@@ -31,23 +32,36 @@ def pack(mask: np.ndarray) -> np.ndarray:
 
 
 def unpack(key: int) -> tuple[int, int, int]:
+    """The color that `pack` has turned into a number."""
     return key & 255, key >> 8 & 255, key >> 16
 
 
 def show(values: Iterable[MaskValue]) -> str:
     """The first few values as a user writes them: 0, 1, #804080, ..."""
-    texts = [str(value) if isinstance(value, int) else "#{:02x}{:02x}{:02x}".format(*value) for value in values]
-    return ", ".join(texts[:SHOWN] + ["..."] * (len(texts) > SHOWN))
+    texts = [_value_text(value) for value in values]
+    return ", ".join(first_few(texts, SHOWN))
 
 
-def as_colour(value: MaskValue) -> MaskValue:
-    """A grey level as the colour that it is."""
-    return value if isinstance(value, tuple) else (value,) * 3
+def _value_text(value: MaskValue) -> str:
+    """A value as a user writes it: 7, or #804080."""
+    if isinstance(value, int):
+        return str(value)
+    red, green, blue = value
+    return f"#{red:02x}{green:02x}{blue:02x}"
+
+
+def as_color(value: MaskValue) -> MaskValue:
+    """A grey level as the color that it is."""
+    if isinstance(value, tuple):
+        return value
+    return value, value, value
 
 
 def as_grey(value: MaskValue) -> MaskValue:
-    """A colour that is grey as its level."""
-    return value[0] if isinstance(value, tuple) and len(set(value)) == 1 else value
+    """A color that is grey as its level."""
+    if isinstance(value, tuple) and len(set(value)) == 1:
+        return value[0]
+    return value
 
 
 @lru_cache(maxsize=8)
@@ -62,7 +76,9 @@ def _table(values: tuple[MaskValue, ...], size: int) -> np.ndarray:
 
 def key_of(value: MaskValue) -> int:
     """The number that `pack` gives a mask value."""
-    return int.from_bytes(bytes(value), "little") if isinstance(value, tuple) else value
+    if isinstance(value, tuple):
+        return int.from_bytes(bytes(value), "little")
+    return value
 
 
 @dataclass(frozen=True)
@@ -80,14 +96,14 @@ class ClassMap:
         return cls(preprocess.class_names or tuple(map(str, values)), values, preprocess.ignore_value)
 
     def to_preprocess(self) -> dict[str, Any]:
-        """The fields of `Preprocess` that keep it in config.json."""
+        """The fields of `Preprocess` that keep the class map in config.json."""
         return {"class_names": self.names, "class_values": self.values, "ignore_value": self.ignore_value}
 
     def __len__(self) -> int:
         return len(self.values)
 
     def decode(self, indices: np.ndarray) -> np.ndarray:
-        """Class indices (H, W) -> mask values: (H, W) uint8 or uint16, or (H, W, 3) uint8 for colours."""
+        """Class indices (H, W) -> mask values: (H, W) uint8 or uint16, or (H, W, 3) uint8 for colors."""
         if isinstance(self.values[0], tuple):
             return np.array(self.values, dtype=np.uint8)[indices]
         numbers = [value for value in self.values if isinstance(value, int)]
@@ -95,32 +111,36 @@ class ClassMap:
             raise ImageError(
                 f"mask values {min(numbers)} to {max(numbers)} cannot be written: a PNG mask holds 0 to 65535"
             )
-        return np.array(numbers, dtype=np.uint8 if max(numbers) < 256 else np.uint16)[indices]
+        table = np.array(numbers, dtype=np.uint8 if max(numbers) < 256 else np.uint16)
+        return table[indices]
 
     def encode(self, mask: np.ndarray, name: str) -> np.ndarray:
         """Mask values as `read_mask` gives them -> (H, W) uint8 class indices, 255 where ignored.
 
         Raises DataError, with `name`, for values that are no class.
         """
-        coloured = isinstance(self.values[0], tuple)
-        if coloured and mask.ndim == 2 and mask.dtype == np.uint8:  # a colour mask that happens to hold only greys
+        has_colors = isinstance(self.values[0], tuple)
+        if has_colors and mask.ndim == 2 and mask.dtype == np.uint8:  # a color mask that happens to hold only greys
             mask = np.repeat(mask[:, :, None], 3, axis=2)
-        if coloured != (mask.ndim == 3):
-            kinds = ("a mask of numbers", "a colour mask")
-            raise DataError(f"{name} is {kinds[mask.ndim == 3]}, but the classes are {show(self.values)}")
+        if has_colors != (mask.ndim == 3):
+            kind = "a colour mask" if mask.ndim == 3 else "a mask of numbers"
+            raise DataError(f"{name} is {kind}, but the classes are {show(self.values)}")
         keys = pack(mask)
         if keys.dtype == np.int64:
-            known = {value: code for code, value in enumerate(self.values, 1)}
-            found, where = np.unique(keys, return_inverse=True)
-            codes = np.array([known.get(value, 0) for value in found.tolist()], np.uint8)[where.reshape(keys.shape)]
+            code_of = {value: code for code, value in enumerate(self.values, 1)}
+            distinct_keys, positions = np.unique(keys, return_inverse=True)
+            distinct_codes = np.array([code_of.get(key, 0) for key in distinct_keys.tolist()], np.uint8)
+            codes = distinct_codes[positions.reshape(keys.shape)]
         else:
-            codes = _table(self.values, 1 << 24 if coloured else 1 << 8 * keys.itemsize).take(keys)
+            bits = 24 if has_colors else 8 * keys.itemsize
+            codes = _table(self.values, 1 << bits).take(keys)
         unclassed = codes == 0
         if self.ignore_value is not None:
             unclassed &= keys != key_of(self.ignore_value)
         if unclassed.any():
-            strange = np.unique(keys[unclassed]).tolist()
-            unknown: list[MaskValue] = [unpack(key) for key in strange] if coloured else strange
+            unknown: list[Any] = np.unique(keys[unclassed]).tolist()
+            if has_colors:
+                unknown = [unpack(key) for key in unknown]
             raise DataError(
                 f"{name}: mask values {show(unknown)} belong to no class; classes are {show(self.values)};"
                 " does it use other numbers, or is it a lossy (JPEG) mask?"
@@ -128,10 +148,10 @@ class ClassMap:
         return codes - np.uint8(1)  # 0, the ignored, becomes 255
 
     def encode_volume(self, values: np.ndarray, name: str) -> np.ndarray:
-        """As `encode`, (D, H, W) -> (D, H, W), slice by slice; a volume's classes have no colours."""
+        """Encode (D, H, W) -> (D, H, W) slice by slice, each as `encode` does it; a volume's classes have no colors."""
         indices = np.empty(values.shape, np.uint8)
-        for of_plane, plane in zip(indices, values, strict=True):
-            of_plane[:] = self.encode(plane, name)
+        for plane_indices, plane in zip(indices, values, strict=True):
+            plane_indices[:] = self.encode(plane, name)
         return indices
 
 
@@ -149,24 +169,40 @@ def parse_classes(text: str) -> list[tuple[MaskValue, str]]:
 
     Raises DataError for what is neither, and for a value or name that stands twice.
     """
-    if "=" in text and not text.endswith(".json"):
-        pairs = [part.partition("=")[::2] for part in text.split(",") if part.strip()]
-    else:
-        pairs = _read_classes(text)
+    is_file = "=" not in text or text.endswith(".json")
+    pairs = _read_classes(text) if is_file else _split_pairs(text)
     classes = [(_parse_value(value.strip()), name.strip()) for value, name in pairs]
-    values, names = [value for value, _ in classes], [name for _, name in classes]
+    values = [value for value, _ in classes]
+    names = [name for _, name in classes]
     if "" in names:
-        raise DataError(f"class {show(values[names.index('') :][:1])} has no name; expected VALUE=NAME")
-    for shown in ([f"value {show([value])}" for value in values], [f"name {name}" for name in names]):
-        twice = [what for what, count in Counter(shown).items() if count > 1]
-        if twice:
-            raise DataError(f"class {twice[0]} is given twice")
+        unnamed = values[names.index("")]
+        raise DataError(f"class {show([unnamed])} has no name; expected VALUE=NAME")
+    _check_distinct([f"value {show([value])}" for value in values])
+    _check_distinct([f"name {name}" for name in names])
     if len({type(value) for value in values}) > 1:
         raise DataError(f"classes mix numbers and colours: {show(values)}")
     return classes
 
 
+def _split_pairs(text: str) -> list[tuple[str, str]]:
+    """Value and name of each part of `0=background,255=car`."""
+    pairs = []
+    for part in text.split(","):
+        if part.strip():
+            value, _, name = part.partition("=")
+            pairs.append((value, name))
+    return pairs
+
+
+def _check_distinct(descriptions: list[str]) -> None:
+    """DataError for the first of the descriptions that stands twice."""
+    for description, count in Counter(descriptions).items():
+        if count > 1:
+            raise DataError(f"class {description} is given twice")
+
+
 def _read_classes(path: str) -> list[tuple[str, str]]:
+    """Value and name of each class in a JSON file."""
     try:
         # objects as tuples of pairs: a dict would hide a key that stands twice
         content = json.loads(Path(path).read_text(encoding="utf-8-sig"), object_pairs_hook=tuple)
@@ -179,42 +215,62 @@ def _read_classes(path: str) -> list[tuple[str, str]]:
     return list(content)
 
 
-def named_classes(flag: str | None, of_files: NamedClasses) -> NamedClasses:
+def named_classes(flag: str | None, file_classes: NamedClasses) -> NamedClasses:
     """What --classes says, else what the data set's own files say; empty where neither names classes."""
-    return parse_classes(flag) if flag else of_files
+    if flag:
+        return parse_classes(flag)
+    return file_classes
 
 
-def resolve_classes(found: dict[MaskValue, int], classes: NamedClasses, ignore: str | None) -> ClassMap:
-    """The classes of masks that hold the values `found` (as `inspect.total_pixels` gives them).
+def resolve_classes(pixels: dict[MaskValue, int], classes: NamedClasses, ignore: str | None) -> ClassMap:
+    """The classes of masks that hold these values (as `inspect.total_pixels` gives them).
 
     Without `classes`, every value in order is a class save the ignored one: `ignore`, or 255 where the others are
     0, 1, ... n-1 and n >= 2; so 255 is a class in {0, 255}. Raises DataError for fewer than 2 classes.
     """
-    values: list[Any] = sorted(found)
+    mask_values: list[Any] = sorted(pixels)
     ignored = None if ignore is None else _parse_value(ignore)
-    if not classes:
-        if ignored is not None and ignored not in found:
-            raise DataError(f"--ignore-index {ignore} is in no mask; the masks hold {show(values)}")
-        if ignored is None and len(values) > 2 and values == [*range(len(values) - 1), IGNORE_INDEX]:
-            ignored = IGNORE_INDEX
-        values = [value for value in values if value != ignored]
-        if len(values) > MAX_SCATTERED and isinstance(values[0], int) and values[-1] - values[0] >= len(values):
-            raise DataError(
-                f"the masks hold {len(values)} grey values, {show(values)}: smoothed edges or lossy compression?"
-                " Save masks as they were drawn, or name the classes with --classes"
-            )
-        binary = len(values) == 2 and values[0] in (0, (0, 0, 0))
-        names = ["background", "foreground"] if binary else [show([value]) for value in values]
+    if classes:
+        class_map = _map_named(classes, mask_values, ignored)
     else:
-        pairs = list(classes)
-        greys = all(isinstance(value, tuple) and len(set(value)) == 1 for value, _ in pairs)
-        if greys and all(isinstance(value, int) for value in found):  # black and white by colour: stored so or not
-            pairs = [(value[0], name) for value, name in pairs if isinstance(value, tuple)]
-        occurring = sum(value in found for value, _ in pairs)
-        if ignored is None and IGNORE_INDEX in found and IGNORE_INDEX not in dict(pairs) and occurring >= 2:
-            ignored = IGNORE_INDEX  # with one class or none in the masks, 255 is the other one, named wrongly
-        pairs = [(value, name) for value, name in pairs if value != ignored]
-        values, names = [value for value, _ in pairs], [name for _, name in pairs]
-    if not 2 <= len(values) <= MAX_VALUES:
-        raise DataError(f"{len(values)} classes, expected 2 to {MAX_VALUES}; the masks hold {show(sorted(found))}")
+        if ignored is not None and ignored not in pixels:
+            raise DataError(f"--ignore-index {ignore} is in no mask; the masks hold {show(mask_values)}")
+        class_map = _map_unnamed(mask_values, ignored)
+    if not 2 <= len(class_map) <= MAX_VALUES:
+        raise DataError(f"{len(class_map)} classes, expected 2 to {MAX_VALUES}; the masks hold {show(mask_values)}")
+    return class_map
+
+
+def _map_unnamed(mask_values: list[Any], ignored: MaskValue | None) -> ClassMap:
+    """The class map of masks whose values, all that there are in order, nobody has named."""
+    consecutive = list(range(len(mask_values) - 1))
+    if ignored is None and len(mask_values) > 2 and mask_values == [*consecutive, IGNORE_INDEX]:
+        ignored = IGNORE_INDEX
+    values = [value for value in mask_values if value != ignored]
+    if len(values) > MAX_SCATTERED and isinstance(values[0], int) and values[-1] - values[0] >= len(values):
+        raise DataError(
+            f"the masks hold {len(values)} grey values, {show(values)}: smoothed edges or lossy compression?"
+            " Save masks as they were drawn, or name the classes with --classes"
+        )
+    names = [show([value]) for value in values]
+    if len(values) == 2 and values[0] in (0, (0, 0, 0)):
+        names = ["background", "foreground"]
     return ClassMap(tuple(names), tuple(values), ignored)
+
+
+def _map_named(classes: NamedClasses, mask_values: list[Any], ignored: MaskValue | None) -> ClassMap:
+    """The class map of masks whose `classes` have names."""
+    pairs = list(classes)
+    all_greys = all(as_grey(value) != value for value, _ in pairs)
+    if all_greys and all(isinstance(value, int) for value in mask_values):
+        # black and white are named by their colors, and these masks store them as numbers
+        pairs = [(as_grey(value), name) for value, name in pairs]
+    known_values = {value for value, _ in pairs}
+    occurring = sum(value in mask_values for value, _ in pairs)
+    has_unnamed_255 = IGNORE_INDEX in mask_values and IGNORE_INDEX not in known_values
+    if ignored is None and has_unnamed_255 and occurring >= 2:
+        ignored = IGNORE_INDEX  # with one class or none in the masks, 255 is the other one, named wrongly
+    pairs = [(value, name) for value, name in pairs if value != ignored]
+    names = tuple(name for _, name in pairs)
+    values = tuple(value for value, _ in pairs)
+    return ClassMap(names, values, ignored)

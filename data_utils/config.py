@@ -6,7 +6,7 @@ from typing import Any
 from runtime.errors import DataError
 from tasks.classes import Classes
 
-NORMALIZATIONS = ("z-score", "ct")  # of volumes
+NORMALIZATIONS = ("z-score", "ct")  # the ways to normalize volumes
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class DataConfig:
             volumes (D, H, W).
         dims: 2 for images, 3 for volumes, None for what the files are.
         spacing: (z, y, x) in mm of volumes whose files hold none.
-        normalization: of volumes, `z-score` or `ct`; None for what suits their modality.
+        normalization: `z-score` or `ct` for volumes; None for what suits their modality.
     """
 
     dataset: str = "shapes"
@@ -54,9 +54,12 @@ class DataConfig:
         """The settings among the flags of a script, its attributes; None stands for what is not decided yet."""
         values: dict[str, Any] = {field.name: getattr(args, field.name) for field in fields(cls)}
         for name in ("image_size", "crop_size", "spacing"):
-            values[name] = values[name] and tuple(values[name])
-        values["fold"] = values["fold"] and tuple(map(int, values["fold"].split("/")))
-        return cls(**{name: value for name, value in values.items() if value is not None})
+            if values[name]:
+                values[name] = tuple(values[name])
+        if values["fold"]:
+            values["fold"] = tuple(map(int, values["fold"].split("/")))
+        decided = {name: value for name, value in values.items() if value is not None}
+        return cls(**decided)
 
     @property
     def may_crop(self) -> bool:

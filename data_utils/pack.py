@@ -23,7 +23,9 @@ from runtime import cli
 from runtime.console import say
 
 SHARD_MB = 256.0
-GROUP_ROWS, GROUP_BYTES = 32, 4 << 20  # a stream holds several groups of each image of a batch in memory
+# limits of a group of rows: a stream holds several groups of each image of a batch in memory
+GROUP_ROWS = 32
+GROUP_BYTES = 4 << 20
 
 
 def pack(records: Records, out: Path, split: str, shard_mb: float = SHARD_MB) -> list[Path]:
@@ -34,9 +36,11 @@ def pack(records: Records, out: Path, split: str, shard_mb: float = SHARD_MB) ->
     from pyarrow.parquet import ParquetWriter
 
     schema = Features({"image": Picture(), "mask": Picture()}).arrow_schema  # `datasets` finds its types in there
-    pages = Counter(_path(source) for record in records for source in (record["image"], record["target"]))
+    pages: Counter[str] = Counter()  # pictures in each file
+    for record in records:
+        pages.update((_path(record["image"]), _path(record["target"])))
     sizes = np.array([_size(record["image"], pages) + _size(record["target"], pages) for record in records])
-    # where a shard of its own share of bytes begins, so that all are about as large
+    # a record belongs to the shard in whose share of all bytes it begins, so that all shards are about as large
     count = min(max(1, round(sizes.sum() / (shard_mb * 2**20))), len(records))
     shard_of = np.minimum((np.cumsum(sizes) - sizes) * count // sizes.sum(), count - 1)
     shards = [np.flatnonzero(shard_of == shard) for shard in range(count)]
@@ -48,10 +52,10 @@ def pack(records: Records, out: Path, split: str, shard_mb: float = SHARD_MB) ->
         # pictures are compressed already
         with ParquetWriter(file, schema, compression="none", use_dictionary=False) as writer:
             for start in range(0, len(indices), rows):
-                chosen = [records[int(i)] for i in indices[start : start + rows]]
+                group = [records[int(i)] for i in indices[start : start + rows]]
                 columns = {
-                    "image": [_stored(record["image"], record["name"]) for record in chosen],
-                    "mask": [_stored(record["target"], record["name"]) for record in chosen],
+                    "image": [_stored(record["image"], record["name"]) for record in group],
+                    "mask": [_stored(record["target"], record["name"]) for record in group],
                 }
                 writer.write_table(Table.from_pydict(columns, schema=schema), row_group_size=rows)
     return files
@@ -61,32 +65,38 @@ def _path(source: ImageSource) -> str:
     """The file of a picture; "" where there is none."""
     if isinstance(source, DrawnMask | EmbeddedImage | bytes):
         return ""
-    return source["path"] if isinstance(source, dict) else str(source)
+    if isinstance(source, dict):
+        return source["path"]
+    return str(source)
 
 
 def _size(source: ImageSource, pages: Counter[str]) -> int:
-    """Bytes of a picture, of a page its share of the file; a drawn mask is small."""
+    """The number of bytes of a picture; a page has its share of the file, and a drawn mask counts as nothing."""
     path = _path(source)
     if path:
         return os.path.getsize(path) // pages[path]
-    source = source.read() if isinstance(source, EmbeddedImage) else source
+    if isinstance(source, EmbeddedImage):
+        source = source.read()
     return len(source) if isinstance(source, bytes) else 0
 
 
 def _stored(source: ImageSource, name: str) -> dict:
     """A picture as `datasets` stores it: bytes, and the name that messages give."""
-    source = source.read() if isinstance(source, EmbeddedImage) else source
+    if isinstance(source, EmbeddedImage):
+        source = source.read()
     if isinstance(source, bytes):
         return {"bytes": source, "path": name}
-    path, buffer = Path(_path(source)), BytesIO()
+    buffer = BytesIO()
     if isinstance(source, DrawnMask):
         Image.fromarray(source.draw()).save(buffer, "PNG")
         return {"bytes": buffer.getvalue(), "path": str(Path(name).with_suffix(".png"))}
+    path = Path(_path(source))
     if isinstance(source, dict):  # a page becomes a file
         with Image.open(path) as picture:
             picture.seek(source["page"])
             picture.save(buffer, "TIFF", compression="tiff_adobe_deflate")
-    return {"bytes": buffer.getvalue() or path.read_bytes(), "path": str(Path(name).with_suffix(path.suffix))}
+    content = buffer.getvalue() or path.read_bytes()
+    return {"bytes": content, "path": str(Path(name).with_suffix(path.suffix))}
 
 
 def main() -> None:
@@ -104,10 +114,14 @@ def main() -> None:
     for split, records in splits.items():
         files = pack(records, args.out, split, args.shard_mb)
         say(f"{split}: {len(records)} pairs in {len(files)} files, {files[0].parent}")
-    classes = {show([value]): name for records in splits.values() for value, name in records.classes}
+    classes = {}
+    for records in splits.values():
+        for value, name in records.classes:
+            classes[show([value])] = name
     if classes:
-        (args.out / "classes.json").write_text(json.dumps(classes, indent=2), encoding="utf-8")
-        say(f"{len(classes)} classes; train with --classes {args.out / 'classes.json'}")
+        file = args.out / "classes.json"
+        file.write_text(json.dumps(classes, indent=2), encoding="utf-8")
+        say(f"{len(classes)} classes; train with --classes {file}")
 
 
 if __name__ == "__main__":

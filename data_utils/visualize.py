@@ -1,4 +1,4 @@
-"""Masks as colours and overlays: uint8 pictures for prediction, trackers and the report."""
+"""Masks as colors and overlays: uint8 pictures for prediction, trackers and the report."""
 
 import colorsys
 from collections.abc import Sequence
@@ -11,26 +11,31 @@ from unet.config import MaskValue
 GREY = (128, 128, 128)
 RED = (230, 30, 40)
 LINE = 20  # height in pixels of a legend's line
+ROUND = 6  # classes of a palette that share a saturation and a value
+SATURATIONS_AND_VALUES = ((0.75, 0.95), (0.55, 1.0), (0.95, 0.65))  # one pair for each of successive rounds
 
 
 def palette(num_classes: int) -> np.ndarray:
-    """Distinct colours, uint8 (num_classes, 3). Class 0 is black; others do not depend on num_classes."""
+    """Distinct colors, uint8 (num_classes, 3). Class 0 is black; others do not depend on num_classes."""
     colors = np.zeros((num_classes, 3), np.uint8)
     for k in range(1, num_classes):
         # Golden-ratio steps keep hues apart however many there are; saturation and value tell rounds apart.
-        saturation, value = ((0.75, 0.95), (0.55, 1.0), (0.95, 0.65))[(k - 1) // 6 % 3]
-        rgb = colorsys.hsv_to_rgb((0.58 + (k - 1) * 0.618034) % 1.0, saturation, value)
+        hue = (0.58 + (k - 1) * 0.618034) % 1.0
+        saturation, value = SATURATIONS_AND_VALUES[(k - 1) // ROUND % len(SATURATIONS_AND_VALUES)]
+        rgb = colorsys.hsv_to_rgb(hue, saturation, value)
         colors[k] = np.rint(np.multiply(rgb, 255))
     return colors
 
 
 def class_colors(values: Sequence[MaskValue]) -> np.ndarray:
-    """(num_classes, 3) uint8: the masks' own colours where they have them, a palette where they hold numbers."""
-    return np.array(values, np.uint8) if isinstance(values[0], tuple) else palette(len(values))
+    """(num_classes, 3) uint8: the masks' own colors where they have them, a palette where they hold numbers."""
+    if isinstance(values[0], tuple):
+        return np.array(values, np.uint8)
+    return palette(len(values))
 
 
 def colorize(mask: np.ndarray, colors: np.ndarray, ignore_color: tuple[int, int, int] = GREY) -> np.ndarray:
-    """Class indices (H, W) as uint8 (H, W, 3); values without a colour (255: ignored) get `ignore_color`."""
+    """Class indices (H, W) as uint8 (H, W, 3); values without a color (255: ignored) get `ignore_color`."""
     num_classes = len(colors)
     lookup = np.vstack([colors, [ignore_color]]).astype(np.uint8)
     return lookup[np.where((mask >= 0) & (mask < num_classes), mask, num_classes)]
@@ -39,14 +44,16 @@ def colorize(mask: np.ndarray, colors: np.ndarray, ignore_color: tuple[int, int,
 def value_limits(image: np.ndarray) -> tuple[float, float]:
     """What values of a picture (H, W[, C]) are shown as black and as white: its 1st and 99th percentile.
 
-    Jointly over the channels, so that hues survive.
+    The channels share the limits, so that hues survive.
     """
     finite = image[np.isfinite(image)]
     if not finite.size:
         return 0.0, 0.0
     low, high = np.percentile(finite, (1, 99))
+    if low < high:
+        return low, high
     # mostly one value, such as sparse labels on black: the extremes are all there is to see
-    return (low, high) if low < high else (finite.min(), finite.max())
+    return finite.min(), finite.max()
 
 
 def to_rgb(image: np.ndarray, limits: tuple[float, float] | None = None) -> np.ndarray:
@@ -55,8 +62,11 @@ def to_rgb(image: np.ndarray, limits: tuple[float, float] | None = None) -> np.n
     One or two channels (grey, grey and alpha) become grey, of more the first three are shown. Types other than uint8
     are stretched between `limits`, by default their own `value_limits`.
     """
-    image = image[:, :, None] if image.ndim == 2 else image
-    image = image[:, :, :3] if image.shape[2] >= 3 else image[:, :, :1].repeat(3, axis=2)
+    if image.ndim == 2:
+        image = image[:, :, None]
+    if image.shape[2] < 3:
+        image = image[:, :, :1].repeat(3, axis=2)
+    image = image[:, :, :3]
     if image.dtype == np.uint8:
         return image
     image = image.astype(np.float64)
@@ -73,7 +83,7 @@ def overlay(image: np.ndarray, mask: np.ndarray, colors: np.ndarray) -> np.ndarr
 
 
 def legend(names: Sequence[str], colors: np.ndarray) -> Image.Image:
-    """A picture of the classes' names, each behind a square of its colour in overlays; class 0, untinted, has none."""
+    """A picture of the classes' names, each behind a square of its color in overlays; class 0, untinted, has none."""
     lines = [f"{names[0]} (no tint)", *names[1:]]
     width = max(map(ImageFont.load_default().getlength, lines))
     picture = Image.new("RGB", (2 * LINE + int(width), LINE * len(lines)), "white")
@@ -99,7 +109,12 @@ def panel(image: np.ndarray, truth: np.ndarray, pred: np.ndarray, colors: np.nda
 
     Image (H, W[, C]), truth and pred (H, W) class indices.
     """
-    separator = np.full((*truth.shape[:1], 2, 3), 255, np.uint8)
-    pictures = [to_rgb(image), colorize(truth, colors), colorize(pred, colors)]
-    pictures.append(mark_errors(image, truth, pred, len(colors)))
-    return np.hstack([part for picture in pictures for part in (separator, picture)][1:])
+    separator = np.full((truth.shape[0], 2, 3), 255, np.uint8)
+    parts = [to_rgb(image)]
+    for picture in (
+        colorize(truth, colors),
+        colorize(pred, colors),
+        mark_errors(image, truth, pred, len(colors)),
+    ):
+        parts += [separator, picture]
+    return np.hstack(parts)

@@ -8,29 +8,31 @@ from data_utils.image_io.resize import resize_image, resize_mask
 from data_utils.visualize import to_rgb, value_limits
 from unet.config import IGNORE_INDEX
 
-PAGE_SIDE, PAGE_SLICES = 320, 4  # pixels of a volume's longest side, and slices of each plane on its page
+PAGE_SIDE = 320  # pixels of a volume's longest side on its page
+PAGE_SLICES = 4  # slices of each plane on a volume's page
 
 
 def contours(mask: np.ndarray) -> np.ndarray:
-    """Pixels of class indices (H, W) that are not of class 0 and have a neighbour, of four, of another class."""
+    """Pixels of class indices (H, W) that are not of class 0 and have a neighbor, of four, of another class."""
     padded = np.pad(mask, 1, mode="edge")
-    neighbours = (padded[:-2, 1:-1], padded[2:, 1:-1], padded[1:-1, :-2], padded[1:-1, 2:])
-    return (mask != 0) & np.any([neighbour != mask for neighbour in neighbours], axis=0)
+    neighbors = (padded[:-2, 1:-1], padded[2:, 1:-1], padded[1:-1, :-2], padded[1:-1, 2:])
+    return (mask != 0) & np.any([neighbor != mask for neighbor in neighbors], axis=0)
 
 
 def slices_of_interest(mask: np.ndarray, count: int) -> list[list[int]]:
     """Along each axis of class indices (D, H, W), `count` slices through the class with the most voxels but class 0.
 
-    Through the whole volume where there is no such class. Ignored voxels (255) are none.
+    Where there is no such class, they go through the whole volume. Ignored voxels (255) make no class.
     """
     voxels = np.sum([np.bincount(plane.ravel(), minlength=256) for plane in mask], axis=0)[1:255]
-    inside = mask == 1 + voxels.argmax() if voxels.any() else np.ones_like(mask, bool)
-    chosen = []
+    largest = 1 + voxels.argmax()
+    inside = mask == largest if voxels.any() else np.ones_like(mask, bool)
+    slices = []
     for axis in range(3):
-        there = np.flatnonzero(inside.any(axis=tuple({0, 1, 2} - {axis})))
-        places = np.linspace(there[0], there[-1], count + 2)[1:-1]
-        chosen.append(np.rint(places).astype(int).tolist())
-    return chosen
+        occupied = np.flatnonzero(inside.any(axis=tuple({0, 1, 2} - {axis})))
+        positions = np.linspace(occupied[0], occupied[-1], count + 2)[1:-1]
+        slices.append(np.rint(positions).astype(int).tolist())
+    return slices
 
 
 def volume_page(
@@ -41,41 +43,58 @@ def volume_page(
     Image (D, H, W, C) and class indices (D, H, W) in RAS orientation, spacing (z, y, x) in mm. Superior and anterior
     are up, the patient's right is on the left, as radiologists have it.
     """
-    chosen = slices_of_interest(mask, count)
-    planes = [[np.take(image, index, axis) for index in of_axis] for axis, of_axis in enumerate(chosen)]
-    limits = value_limits(np.concatenate([plane.ravel() for of_axis in planes for plane in of_axis]))
+    slices = slices_of_interest(mask, count)
+    planes = []
+    for axis, indices in enumerate(slices):
+        planes += [np.take(image, index, axis) for index in indices]
+    limits = value_limits(np.concatenate([plane.ravel() for plane in planes]))
     scale = PAGE_SIDE / max(length * mm for length, mm in zip(mask.shape, spacing, strict=True))
     rows = []
-    for axis, of_axis in enumerate(planes):
-        sides = [max(1, round(mask.shape[other] * spacing[other] * scale)) for other in range(3) if other != axis]
+    for axis, indices in enumerate(slices):
+        sides = [max(1, round(n * mm * scale)) for n, mm in zip(mask.shape, spacing, strict=True)]
+        del sides[axis]
+        size = (sides[0], sides[1])
         pictures = []
-        for plane, index in zip(of_axis, chosen[axis], strict=True):
-            picture = resize_image(to_rgb(plane, limits), (sides[0], sides[1])).copy()
-            classes = resize_mask(np.take(mask, index, axis), (sides[0], sides[1]))
-            inside, edges = classes != 0, contours(classes)
-            picture[inside] = (3 * picture[inside].astype(np.uint16) + colors[classes[inside]]) // 4
-            picture[edges] = colors[classes[edges]]
-            pictures.append(picture[::-1, ::-1])
+        for index in indices:
+            plane = resize_image(to_rgb(np.take(image, index, axis), limits), size)
+            classes = resize_mask(np.take(mask, index, axis), size)
+            pictures.append(_outlined(plane, classes, colors)[::-1, ::-1])
         rows.append(np.hstack(pictures))
     width = max(row.shape[1] for row in rows)
-    return np.vstack([np.pad(row, ((0, 2), (0, width - row.shape[1]), (0, 0))) for row in rows])
+    padded = [np.pad(row, ((0, 2), (0, width - row.shape[1]), (0, 0))) for row in rows]
+    return np.vstack(padded)
+
+
+def _outlined(picture: np.ndarray, classes: np.ndarray, colors: np.ndarray) -> np.ndarray:
+    """A copy of a picture (H, W, 3), tinted by class indices (H, W) and with their contours."""
+    outlined = picture.copy()
+    inside = classes != 0
+    outlined[inside] = (3 * outlined[inside].astype(np.uint16) + colors[classes[inside]]) // 4
+    edges = contours(classes)
+    outlined[edges] = colors[classes[edges]]
+    return outlined
 
 
 def busiest_voxel(mask: np.ndarray) -> tuple[int, ...]:
     """Along each axis of class indices (D, H, W) the slice that shows most of the classes but the first."""
-    shown = (mask > 0) & (mask != IGNORE_INDEX)
-    sums = [shown.sum(axis=tuple({0, 1, 2} - {axis})) for axis in range(3)]
-    return tuple(int(along.argmax()) if along.any() else len(along) // 2 for along in sums)
+    is_shown = (mask > 0) & (mask != IGNORE_INDEX)
+    voxel = []
+    for axis in range(3):
+        sums = is_shown.sum(axis=tuple({0, 1, 2} - {axis}))
+        voxel.append(int(sums.argmax()) if sums.any() else len(sums) // 2)
+    return tuple(voxel)
 
 
 def orthogonal_slices(volume: np.ndarray, at: Sequence[int], spacing: Sequence[float], fill: float = 0) -> np.ndarray:
     """The slices through the voxel `at` in one picture, (h, w[, C]): axial, to its right sagittal, below it coronal.
 
-    volume (D, H, W[, C]) in RAS orientation, spacing (z, y, x) in mm. The patient's right is on the left, anterior is
-    up, superior is up in the coronal slice and on the right in the sagittal one. `fill` is the corner between them.
+    The volume (D, H, W[, C]) is in RAS orientation, the spacing (z, y, x) in mm. The patient's right is on the left,
+    anterior is up, superior is up in the coronal slice and on the right in the sagittal one. `fill` is the corner
+    between them.
     """
     z, y, x = at
-    depth, height, width = (max(1, round(n * mm / min(spacing))) for n, mm in zip(volume.shape, spacing, strict=False))
+    finest = min(spacing)
+    depth, height, width = (max(1, round(n * mm / finest)) for n, mm in zip(volume.shape, spacing, strict=False))
     picture = np.full((height + depth, width + depth, *volume.shape[3:]), fill, volume.dtype)
     picture[:height, :width] = resize_mask(volume[z], (height, width))[::-1, ::-1]
     picture[:height, width:] = resize_mask(volume[:, :, x].swapaxes(0, 1), (height, depth))[::-1]

@@ -1,4 +1,4 @@
-"""A data set, and what must be known of it before the first step: sizes, classes, channels, normalisation."""
+"""A data set, and what must be known of it before the first step: sizes, classes, channels, normalization."""
 
 from dataclasses import dataclass, field, replace
 
@@ -13,7 +13,7 @@ from data_utils.analysis.inspect import (
 )
 from data_utils.analysis.inspect_volumes import VolumeSplitInspection
 from data_utils.analysis.label_warnings import label_warnings
-from data_utils.analysis.looks import Look, inspect_split, look_at
+from data_utils.analysis.looks import Inspector, choose_inspector, inspect_split
 from data_utils.analysis.normalization import STATISTICS_IMAGES, Normalization, measure_normalization
 from data_utils.analysis.volume_findings import target_spacing
 from data_utils.class_map import ClassMap, NamedClasses, as_grey, named_classes
@@ -23,12 +23,14 @@ from data_utils.sources.records import ListRecords, Records
 from data_utils.targets import TARGETS
 from data_utils.targets.reader import TargetReader
 from runtime.cache import cached, digest
+from runtime.console import first_few
 from runtime.errors import DataError
 from unet.axes import NetworkAxes, level_axes
-from unet.config import IGNORE_INDEX, Preprocess
+from unet.config import IGNORE_INDEX, MaskValue, Preprocess
 
-SAMPLE_GROUPS = 8  # of a stream, which the images come from
-LISTED = 20  # skipped samples, by name
+SAMPLE_GROUPS = 8  # groups of a stream that the sampled images come from
+LISTED = 20  # skipped samples that are named
+FINGERPRINT_NAMES = 16  # images of a split whose names make its fingerprint
 
 
 @dataclass(frozen=True)
@@ -36,11 +38,11 @@ class Split:
     """The records of a split, and what one look at each has found.
 
     Args:
-        sizes: (N, 2) int64, (H, W) in the files; zeros where a stream was not looked at. Of volumes (N, 3), (D, H, W).
-        bad: index -> what is wrong, of samples known to be unusable.
-        class_locations: index -> some pixels of each class, (n, 2) each, of images too large to decode whole for every
-            crop. Of volumes (n, 3), of all of them.
-        spacings: of volumes (N, 3), (z, y, x) in mm; None of images.
+        sizes: (N, 2) int64, (H, W) in the files; zeros where a stream was not looked at. For volumes (N, 3), (D, H, W).
+        bad: index -> what is wrong, for samples known to be unusable.
+        class_locations: index -> some pixels of each class, (n, 2) each, for images too large to decode whole for every
+            crop; for all volumes, (n, 3) each.
+        spacings: (N, 3), (z, y, x) in mm of volumes; None for images.
     """
 
     records: Records
@@ -71,47 +73,59 @@ class DatasetInfo:
 
     @property
     def channels(self) -> int:
-        """Of the images, 1 or 3 in most data sets."""
+        """How many values a pixel has: 1 or 3 in most data sets."""
         return len(self.normalization.mean)
 
     def preprocess(self, source: Preprocess | None = None) -> Preprocess:
-        """How a model is to see these images; `source` is that of a pretrained model, whose normalisation stays."""
+        """How a model is to see these images; `source` is that of a pretrained model, whose normalization stays."""
         values = source or Preprocess(**self.normalization._asdict())
-        image_size, scale = self.config.image_size, self.config.scale
-        spacing = values.spacing  # of a pretrained network, which has learnt how large things are
+        spacing = values.spacing  # a pretrained network has learned how large things are
         if spacing is None and self.train.spacings is not None:
             spacing = target_spacing(self.train.spacings)
-        values = replace(values, image_size=image_size, scale=scale, spacing=spacing)
-        values = replace(values, class_names=(), class_values=(), ignore_value=None)  # of the source, if any
-        return replace(values, turned=self.config.augment == "strong", **self.reader.to_preprocess())
+        values = replace(
+            values,
+            image_size=self.config.image_size,
+            scale=self.config.scale,
+            spacing=spacing,
+            turned=self.config.augment == "strong",
+        )
+        # the source's classes go, whether or not these data have classes
+        values = replace(values, class_names=(), class_values=(), ignore_value=None)
+        return replace(values, **self.reader.to_preprocess())
 
     def axes(self, depth: int | None) -> NetworkAxes:
         """The axes of a network for these data: for volumes in patches also the kernels and strides of its levels."""
         if self.train.records.dims == 2:
             return NetworkAxes(2)
-        spacing, patch = self.preprocess().spacing, self.config.crop_size
+        spacing = self.preprocess().spacing
+        patch = self.config.crop_size
         assert spacing and patch
         kernels, strides = level_axes(spacing, patch, depth)
         return NetworkAxes(3, kernels, strides)
 
     def fingerprint(self) -> str:
         """Changes with the number or sizes of the images in either split, or with the names of some of them."""
-        parts = []
+        parts: list[object] = []
         for split in (self.train, self.val):
-            some = np.unique(np.linspace(0, len(split) - 1, 16).astype(int)).tolist()
-            parts += [len(split), [split.records[index]["name"] for index in some], split.sizes.tolist()]
+            indices = np.unique(np.linspace(0, len(split) - 1, FINGERPRINT_NAMES).astype(int)).tolist()
+            names = [split.records[index]["name"] for index in indices]
+            parts += [len(split), names, split.sizes.tolist()]
         return f"{len(self.train)} + {len(self.val)} images ({digest(*parts)[:12]})"
 
     def __str__(self) -> str:
-        bad = [*self.train.bad.values(), *self.val.bad.values()]
-        listed = "; ".join(bad[:LISTED] + ["..."] * (len(bad) > LISTED))
-        kind, spacing = "images", self.preprocess().spacing
+        kind = "images"
+        spacing = self.preprocess().spacing
         if spacing:
-            kind = f"volumes, mostly of {', '.join(f'{side:g}' for side in spacing)} mm along z, y, x"
-        return (
+            sides = ", ".join(f"{side:g}" for side in spacing)
+            kind = f"volumes, mostly of {sides} mm along z, y, x"
+        text = (
             f"{len(self.train)} training and {len(self.val)} validation {kind}, {self.channels} channels,"
-            f" {self.reader.describe()}" + (f"; {len(bad)} bad samples skipped: {listed}" if bad else "")
+            f" {self.reader.describe()}"
         )
+        problems = [*self.train.bad.values(), *self.val.bad.values()]
+        if problems:
+            text += f"; {len(problems)} bad samples skipped: {'; '.join(first_few(problems, LISTED))}"
+        return text
 
 
 def load_dataset_info(config: DataConfig) -> DatasetInfo:
@@ -133,36 +147,37 @@ def load_dataset_info(config: DataConfig) -> DatasetInfo:
 def inspect_files(train: Records, val: Records, config: DataConfig, classes: NamedClasses) -> DatasetInfo:
     """Inspect files that can be read before training. Raises DataError for settings that do not fit the data."""
     reader_type = TARGETS[config.task]
-    look = look_at(train, has_classes=reader_type.has_classes, windows=config.may_crop)
-    look.check_settings(config)
-    look_whole = look_at(val, has_classes=reader_type.has_classes)  # validation images are computed whole
-    inspected = [
-        (_inspect_once(train, "checking training files", look), train),
-        (_inspect_once(val, "checking validation files", look_whole), val),
-    ]
+    train_inspector = choose_inspector(train, has_classes=reader_type.has_classes, windows=config.may_crop)
+    train_inspector.check_settings(config)
+    val_inspector = choose_inspector(val, has_classes=reader_type.has_classes)  # validation images are computed whole
+    train_inspection = _inspect_once(train, "checking training files", train_inspector)
+    val_inspection = _inspect_once(val, "checking validation files", val_inspector)
+    inspected = [(train_inspection, train), (val_inspection, val)]
     for inspection, records in inspected:
         _check(inspection, records, config)
-    found = total_pixels(inspected)
-    reader = reader_type.of_values(found, classes, config)
+    pixels = total_pixels(inspected)
+    reader = reader_type.of_values(pixels, classes, config)
     for inspection, records in inspected:
         find_unknown(inspection, records, reader.class_map)
         _check(inspection, records, config)
-    named, ignored = bool(classes), bool(config.ignore_index)
-    of_train, of_val = (inspection for inspection, _ in inspected)
-    return DatasetInfo(
-        config,
-        _split(train, of_train, reader.class_map),
-        _split(val, of_val, reader.class_map),
-        reader.with_pixels(total_pixels(inspected)),
-        look.normalization(train, of_train, config),
-        label_warnings(inspected, found, reader.class_map, named=named, ignored=ignored),
-    )
+    train_split = _split(train, train_inspection, reader.class_map)
+    val_split = _split(val, val_inspection, reader.class_map)
+    usable_pixels = total_pixels(inspected)  # without the records that `find_unknown` has taken out
+    normalization = train_inspector.normalization(train, train_inspection, config)
+    is_ignored = bool(config.ignore_index)
+    warnings = label_warnings(inspected, pixels, reader.class_map, named=bool(classes), ignored=is_ignored)
+    return DatasetInfo(config, train_split, val_split, reader.with_pixels(usable_pixels), normalization, warnings)
 
 
 def _split(records: Records, inspection: SplitInspection, class_map: ClassMap | None) -> Split:
-    is_volumes = isinstance(inspection, VolumeSplitInspection)
-    locations = {i: _locations_of(found, class_map, is_volumes) for i, found in inspection.class_locations.items()}
-    spacings = inspection.volumes.usable_spacings() if isinstance(inspection, VolumeSplitInspection) else None
+    spacings = None
+    background: MaskValue | None = None
+    if isinstance(inspection, VolumeSplitInspection):
+        spacings = inspection.volumes.usable_spacings()
+        background = 0
+    locations = {}
+    for i, class_locations in inspection.class_locations.items():
+        locations[i] = _list_locations(class_locations, class_map, background)
     return Split(records, usable_sizes(inspection), _texts(inspection), locations, spacings)
 
 
@@ -172,43 +187,46 @@ def sample_stream(train: Records, val: Records, config: DataConfig, classes: Nam
     rng = np.random.default_rng(config.seed)
     sizes = train.group_sizes
     groups = rng.permutation(len(sizes))[:SAMPLE_GROUPS]
-    firsts, share = np.cumsum(sizes) - sizes, -(-STATISTICS_IMAGES // len(groups))
-    indices = np.concatenate([firsts[g] + rng.permutation(sizes[g])[:share] for g in groups])
+    firsts = np.cumsum(sizes) - sizes
+    share = -(-STATISTICS_IMAGES // len(groups))
+    indices = np.concatenate([firsts[group] + rng.permutation(sizes[group])[:share] for group in groups])
     sample = ListRecords([train[int(i)] for i in indices])
     reader_type = TARGETS[config.task]
-    look = look_at(sample, has_classes=reader_type.has_classes, windows=bool(config.crop_size))
-    inspection = inspect_split(sample, "reading a sample", look)
+    inspector = choose_inspector(sample, has_classes=reader_type.has_classes, windows=bool(config.crop_size))
+    inspection = inspect_split(sample, "reading a sample", inspector)
     _check(inspection, sample, config)
-    found = total_pixels([(inspection, sample)])
-    possible = found
-    if all(isinstance(value, int) for value in found):  # masks outside the sample may hold the usual 255
-        possible = found | {IGNORE_INDEX: found.get(IGNORE_INDEX, 0)}
-    reader = reader_type.of_values(possible, classes, config)
+    pixels = total_pixels([(inspection, sample)])
+    possible_pixels = pixels
+    if all(isinstance(value, int) for value in pixels):  # masks outside the sample may hold the usual 255
+        possible_pixels = pixels | {IGNORE_INDEX: pixels.get(IGNORE_INDEX, 0)}
+    reader = reader_type.of_values(possible_pixels, classes, config)
     find_unknown(inspection, sample, reader.class_map)
     _check(inspection, sample, config)
     normalization = measure_normalization(sample, config, inspection.problems)
-    of_val = Split(val, np.zeros((len(val), 2), np.int64))
+    train_split = Split(train, np.zeros((len(train), 2), np.int64))
+    val_split = Split(val, np.zeros((len(val), 2), np.int64))
     if not config.image_size:
-        look_whole = look_at(val, has_classes=reader_type.has_classes)
-        headers = inspect_split(val, "checking validation files", look_whole)
-        find_unknown(headers, val, reader.class_map)
-        _check(headers, val, config)
-        of_val = Split(val, usable_sizes(headers), _texts(headers))
-    of_train = Split(train, np.zeros((len(train), 2), np.int64))
-    return DatasetInfo(config, of_train, of_val, reader.with_pixels(found), normalization)
+        val_inspector = choose_inspector(val, has_classes=reader_type.has_classes)
+        val_inspection = inspect_split(val, "checking validation files", val_inspector)
+        find_unknown(val_inspection, val, reader.class_map)
+        _check(val_inspection, val, config)
+        val_split = Split(val, usable_sizes(val_inspection), _texts(val_inspection))
+    return DatasetInfo(config, train_split, val_split, reader.with_pixels(pixels), normalization)
 
 
-def _inspect_once(records: Records, title: str, look: Look) -> SplitInspection:
+def _inspect_once(records: Records, title: str, inspector: Inspector) -> SplitInspection:
     """The result of `inspect_split`, stored in the cache if there are no problems."""
-    key = records.digest and digest("inspection", records.digest, *look.key)
-    found: list[SplitInspection] = []
+    key = records.digest and digest("inspection", records.digest, *inspector.key)
+    computed: list[SplitInspection] = []
 
     def compute() -> dict:
-        found.append(inspect_split(records, title, look))
-        return found[0].to_json()
+        computed.append(inspect_split(records, title, inspector))
+        return computed[0].to_json()
 
-    stored = cached(key, compute, keep=lambda _: not found[0].problems)
-    return found[0] if found else look.inspection.from_json(stored)
+    stored = cached(key, compute, keep=lambda _: not computed[0].problems)
+    if computed:
+        return computed[0]
+    return inspector.inspection.from_json(stored)
 
 
 def _check(inspection: SplitInspection, records: Records, config: DataConfig) -> None:
@@ -217,19 +235,26 @@ def _check(inspection: SplitInspection, records: Records, config: DataConfig) ->
         raise_problems(inspection, len(records))
 
 
-def _locations_of(found: ClassLocations, class_map: ClassMap | None, volumes: bool) -> list[np.ndarray]:
-    """The locations of each class that there is, or value without classes; of volumes not of the background."""
-    values = [value for value in (class_map.values if class_map else found) if not (volumes and value == 0)]
-    locations = [found.get(value, found.get(as_grey(value))) for value in values]
-    return [pixels for pixels in locations if pixels is not None]
+def _list_locations(
+    class_locations: ClassLocations, class_map: ClassMap | None, background: MaskValue | None
+) -> list[np.ndarray]:
+    """The locations of each class that there is, or of each value without classes, but not those of the background."""
+    values = class_map.values if class_map else tuple(class_locations)
+    locations = []
+    for value in values:
+        pixels = class_locations.get(value, class_locations.get(as_grey(value)))
+        if pixels is not None and value != background:
+            locations.append(pixels)
+    return locations
 
 
 def _texts(inspection: SplitInspection) -> dict[int, str]:
+    """Index -> what is wrong, for the records with problems."""
     return {i: problem.text for i, problem in inspection.problems.items()}
 
 
 def usable_sizes(inspection: SplitInspection) -> np.ndarray:
     """(N, 2 or 3) sizes; a record without a size gets the most frequent one, so that fillers add no new shape."""
-    good = np.asarray(inspection.sizes.any(axis=1))
-    sizes, counts = np.unique(inspection.sizes[good], axis=0, return_counts=True)
-    return np.where(good[:, None], inspection.sizes, sizes[counts.argmax()])
+    is_known = np.asarray(inspection.sizes.any(axis=1))
+    sizes, counts = np.unique(inspection.sizes[is_known], axis=0, return_counts=True)
+    return np.where(is_known[:, None], inspection.sizes, sizes[counts.argmax()])

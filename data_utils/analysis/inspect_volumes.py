@@ -1,4 +1,4 @@
-"""As `inspect`, for volumes: image and label are read once for all findings."""
+"""What `inspect` does, for volumes: image and label are read once for all findings."""
 
 import zlib
 from collections import Counter
@@ -23,18 +23,18 @@ from runtime.cache import JSON
 from runtime.errors import DataError
 from unet.config import IGNORE_INDEX, MaskValue
 
-UNLABELLED = (0, IGNORE_INDEX)
+UNLABELED = (0, IGNORE_INDEX)
 LOCATIONS = 1000  # voxels of each value that are remembered, for patches around them
-FOREGROUND = 10_000  # values of labelled voxels of a volume that CT's statistics are made of
+FOREGROUND = 10_000  # values of labeled voxels of a volume that CT's statistics are made of
 
 
 @dataclass(frozen=True)
 class VolumeInspection(Inspection):
-    """What one look at a volume finds, of sizes (D, H, W), with some voxels of each class.
+    """What one look at a volume finds: sizes are (D, H, W), and there are some voxels of each class.
 
     Args:
         spacing: (z, y, x) in mm.
-        foreground: values of some labelled voxels, (n, C) float32.
+        foreground: values of some labeled voxels, (n, C) float32.
     """
 
     spacing: Spacing = (1.0, 1.0, 1.0)
@@ -43,18 +43,18 @@ class VolumeInspection(Inspection):
 
 @dataclass
 class VolumeSplitInspection(SplitInspection):
-    """As `SplitInspection`, with sizes (N, 3), and what else is known of volumes."""
+    """What is known of all records of a split of volumes: sizes are (N, 3), and there are spacings and intensities."""
 
     axes = "depth x height x width"
     dims = 3
 
     _spacings: dict[int, Spacing] = field(default_factory=dict)
     _foregrounds: dict[int, np.ndarray] = field(default_factory=dict)
-    stored: VolumeFindings | None = None  # by an earlier run
+    stored: VolumeFindings | None = None  # what an earlier run has found
 
     @property
     def volumes(self) -> VolumeFindings:
-        """What else is known."""
+        """What is known of volumes only."""
         if self.stored is not None:
             return self.stored
         spacings = np.zeros((len(self.sizes), 3))
@@ -62,9 +62,10 @@ class VolumeSplitInspection(SplitInspection):
             spacings[i] = spacing
         return VolumeFindings.of(spacings, list(self._foregrounds.values()))
 
-    def add(self, i: int, found: VolumeInspection) -> None:  # type: ignore[override]  # of volumes only
-        super().add(i, found)
-        self._spacings[i], self._foregrounds[i] = found.spacing, found.foreground
+    def add(self, i: int, inspection: VolumeInspection) -> None:  # type: ignore[override]  # it takes volumes only
+        super().add(i, inspection)
+        self._spacings[i] = inspection.spacing
+        self._foregrounds[i] = inspection.foreground
 
     def spacings(self) -> list[tuple[float, ...]]:
         return [tuple(spacing) for spacing in self.volumes.spacings.tolist() if any(spacing)]
@@ -80,39 +81,47 @@ class VolumeSplitInspection(SplitInspection):
 
 
 def inspect_volume(record: Record, *, has_classes: bool = True) -> VolumeInspection | Problem:
-    """All of image and label: whether they fit, values of the label and some places of each, values at some."""
-    name, image, label = record["name"], record["image"], record["target"]
+    """What all of image and label say: whether they fit, where values of the label are, intensities at some of them."""
+    name = record["name"]
+    image = record["image"]
+    label = record["target"]
     assert isinstance(image, VolumeFile) and isinstance(label, VolumeFile)
     try:
         voxels, header = read_volume(image, name)
     except DataError as error:
         return Problem("image cannot be read", str(error))
     try:
-        values, of_label = read_label_volume(label, name)
+        values, label_header = read_label_volume(label, name)
     except DataError as error:
         return Problem("label cannot be read", str(error))
-    if header.size != of_label.size:
-        sizes = (" x ".join(map(str, size)) for size in (header.size, of_label.size))
-        text = "{}: image is {}, its label {} (depth x height x width)".format(name, *sizes)
+    if header.size != label_header.size:
+        image_size = " x ".join(map(str, header.size))
+        label_size = " x ".join(map(str, label_header.size))
+        text = f"{name}: image is {image_size}, its label {label_size} (depth x height x width)"
         return Problem("label of another shape", text)
-    if not same_grid(header, of_label):
-        away = np.abs(header.affine - of_label.affine).max()
-        text = f"{name}: the affines of image and label differ by up to {away:.3g} mm; resample one to the other's grid"
-        return Problem("label of another affine", text)
-    counts = [count_values(plane) for plane in values]
+    if not same_grid(header, label_header):
+        distance = np.abs(header.affine - label_header.affine).max()
+        return Problem(
+            "label of another affine",
+            f"{name}: the affines of image and label differ by up to {distance:.3g} mm;"
+            " resample one to the other's grid",
+        )
+    plane_counts = [count_values(plane) for plane in values]
     pixels: Counter[MaskValue] = Counter()
-    for found in counts:
-        pixels.update(found)
+    for counts in plane_counts:
+        pixels.update(counts)
     problem = too_many(pixels, name) if has_classes else None
     if problem:
         return problem
     rng = np.random.default_rng(zlib.crc32(repr((name, header.size)).encode()))  # the same on every start
-    locations: ClassLocations = {value: _some(values, value, counts, LOCATIONS, rng) for value in sorted(pixels)}
-    z, y, x = _some(values, None, counts, FOREGROUND, rng).T
+    locations: ClassLocations = {}
+    for value in sorted(pixels):
+        locations[value] = _sample_voxels(values, value, plane_counts, LOCATIONS, rng)
+    z, y, x = _sample_voxels(values, None, plane_counts, FOREGROUND, rng).T
     foreground = voxels[z, y, x].astype(np.float32)
     return VolumeInspection(
         size=header.size,
-        mask_size=of_label.size,
+        mask_size=label_header.size,
         mode=header.dtype,
         kind="numbers",
         pixels=dict(pixels),
@@ -122,30 +131,34 @@ def inspect_volume(record: Record, *, has_classes: bool = True) -> VolumeInspect
     )
 
 
-def _some(
+def _sample_voxels(
     values: np.ndarray,
-    wanted: MaskValue | None,
-    counts: list[dict[MaskValue, int]],
+    value: MaskValue | None,
+    plane_counts: list[dict[MaskValue, int]],
     most: int,
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """(n, 3) of at most `most` voxels of a label (D, H, W) that hold `wanted`, or None: a class but the
-    first, 0, and not the usual ignored value, 255.
+    """(n, 3) of at most `most` voxels of a label (D, H, W) that hold `value`.
 
-    `counts` are those of its slices, so that only slices with chosen voxels are searched, one at a time.
+    Where that is None, they hold any class but the first, 0, and not the usual ignored value, 255. `plane_counts` are
+    those of the label's slices, so that only slices with chosen voxels are searched, one at a time.
     """
-
-    def count(of_plane: dict[MaskValue, int]) -> int:
-        if wanted is not None:
-            return of_plane.get(wanted, 0)
-        return sum(n for value, n in of_plane.items() if value not in UNLABELLED)
-
-    ends = np.cumsum([0, *map(count, counts)])
+    totals = [0]
+    for counts in plane_counts:
+        totals.append(_count_labeled(counts) if value is None else counts.get(value, 0))
+    ends = np.cumsum(totals)
+    # the voxels with the value are numbered through all slices
     chosen = np.sort(rng.choice(ends[-1], min(most, ends[-1]), replace=False, shuffle=False))
     parts = [np.empty((0, 3), np.int64)]
     for z in np.unique(np.searchsorted(ends, chosen, side="right") - 1).tolist():
         ranks = chosen[(chosen >= ends[z]) & (chosen < ends[z + 1])] - ends[z]
-        there = np.flatnonzero(values[z] == wanted if wanted is not None else ~np.isin(values[z], UNLABELLED))[ranks]
-        y, x = divmod(there, values.shape[2])
+        has_value = ~np.isin(values[z], UNLABELED) if value is None else values[z] == value
+        pixels = np.flatnonzero(has_value)[ranks]
+        y, x = divmod(pixels, values.shape[2])
         parts.append(np.stack([np.full_like(y, z), y, x], axis=1))
     return np.concatenate(parts)
+
+
+def _count_labeled(counts: dict[MaskValue, int]) -> int:
+    """How many voxels of a slice with these counts have a label."""
+    return sum(count for value, count in counts.items() if value not in UNLABELED)

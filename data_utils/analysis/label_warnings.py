@@ -10,8 +10,9 @@ from data_utils.class_map import ClassMap, as_grey, show
 from data_utils.sources.records import Records, annotation_summaries
 from unet.config import IGNORE_INDEX, MaskValue
 
-RARE = 1e-4  # of all pixels
+RARE = 1e-4  # a class with a smaller share of all pixels may be a mistake
 SHOWN = 3  # values in a line
+DEEP_MODES = ("I", "F", "uint16", "uint32", "int", "float")  # how modes of more than 8 bits begin
 Splits = Sequence[tuple[SplitInspection, Records]]
 
 
@@ -20,26 +21,36 @@ def label_warnings(
 ) -> tuple[str, ...]:
     """Warnings, a line each, on splits whose masks hold `pixels`; none on values `named` or `ignored` by a flag.
 
-    Without a class map only those on files.
+    Without a class map they are only those on files.
     """
-    of_files = [*_crowds(splits), *_resized_masks(splits), *_mixed_depths(splits)]
-    if class_map is None:
-        return tuple(of_files)
-    lines = [] if ignored else [*_mixed_binary_encodings(splits)]
-    total = sum(pixels.values())
-    rare = [] if named else [value for value in class_map.values if pixels.get(value, 0) < RARE * total]
-    return (*lines, *of_files, *_classes_without_score(splits, class_map, rare), *_rare_classes(splits, pixels, rare))
+    lines: list[str] = []
+    if class_map is not None and not ignored:
+        lines += _mixed_binary_encodings(splits)
+    lines += _crowds(splits)
+    lines += _resized_masks(splits)
+    lines += _mixed_depths(splits)
+    if class_map is not None:
+        rare: list[MaskValue] = []
+        if not named:
+            threshold = RARE * sum(pixels.values())
+            rare = [value for value in class_map.values if pixels.get(value, 0) < threshold]
+        lines += _classes_without_score(splits, class_map, rare)
+        lines += _rare_classes(splits, pixels, rare)
+    return tuple(lines)
 
 
 def _rare_classes(splits: Splits, pixels: dict[MaskValue, int], rare: Sequence[MaskValue]) -> Iterator[str]:
     """Classes found in the masks with so few pixels that they may be mistakes."""
     if rare:
-        shown = [
-            f"{show([value])} (pixels: {pixels.get(value, 0)}; {_masks_with(value, splits)})" for value in rare[:SHOWN]
-        ]
+        descriptions = []
+        for value in rare[:SHOWN]:
+            masks = _masks_with(value, splits)
+            descriptions.append(f"{show([value])} (pixels: {pixels.get(value, 0)}; {masks})")
+        if len(rare) > SHOWN:
+            descriptions.append("...")
         yield (
             f"rare mask values, each less than {RARE:.2%} of all mask pixels, became classes:"
-            f" {', '.join(shown + ['...'] * (len(rare) > SHOWN))}; if they are mistakes, name the real classes with"
+            f" {', '.join(descriptions)}; if they are mistakes, name the real classes with"
             " --classes, or give one value to ignore with --ignore-index"
         )
 
@@ -47,13 +58,10 @@ def _rare_classes(splits: Splits, pixels: dict[MaskValue, int], rare: Sequence[M
 def _classes_without_score(splits: Splits, class_map: ClassMap, rare: Sequence[MaskValue]) -> Iterator[str]:
     """Classes, but `rare` ones, that training masks hold and no validation mask does."""
     (training, _), (validation, _) = splits
-
-    def holds(inspection: SplitInspection, value: MaskValue) -> bool:
-        return any({value, as_grey(value)} & {*values} for _, values in inspection.contents)
-
-    pairs = zip(class_map.values, class_map.names, strict=True)
-    found = [(value, name) for value, name in pairs if value not in rare and holds(training, value)]
-    missing = [name for value, name in found if not holds(validation, value)]
+    missing = []
+    for value, name in zip(class_map.values, class_map.names, strict=True):
+        if value not in rare and _contents_with(value, training) and not _contents_with(value, validation):
+            missing.append(name)
     if missing:
         yield (
             f"no validation mask holds {', '.join(missing)}, which cannot be scored; choose the validation images"
@@ -63,22 +71,32 @@ def _classes_without_score(splits: Splits, class_map: ClassMap, rare: Sequence[M
 
 def _masks_with(value: MaskValue, splits: Splits) -> str:
     """The masks that hold a value: how many, and which is the first."""
-    count, first = 0, None
+    count = 0
+    first = None
     for inspection, records in splits:
-        holding = [
-            number for number, (_, values) in enumerate(inspection.contents) if {value, as_grey(value)} & {*values}
-        ]
-        members = np.flatnonzero(np.isin(inspection.members, holding))
+        members = np.flatnonzero(np.isin(inspection.members, _contents_with(value, inspection)))
         count += len(members)
         if first is None and len(members):
             first = records[int(members[0])]["name"]
     return f"masks: {count}, the first is {first}"
 
 
+def _contents_with(value: MaskValue, inspection: SplitInspection) -> list[int]:
+    """The indices of the contents that hold a value, or as a grey level the color that it is."""
+    indices = []
+    for index, (_, values) in enumerate(inspection.contents):
+        if value in values or as_grey(value) in values:
+            indices.append(index)
+    return indices
+
+
 def _mixed_binary_encodings(splits: Splits) -> Iterator[str]:
     """Masks of 0 and 1 beside masks of 0 and 255: then 255 is ignored."""
-    contents = [set(values) for inspection, _ in splits for _, values in inspection.contents]
-    if set().union(*contents) == {0, 1, IGNORE_INDEX} and not any({1, IGNORE_INDEX} <= values for values in contents):
+    contents: list[set[MaskValue]] = []
+    for inspection, _ in splits:
+        contents += [set(values) for _, values in inspection.contents]
+    all_values: set[MaskValue] = set().union(*contents)
+    if all_values == {0, 1, IGNORE_INDEX} and not any({1, IGNORE_INDEX} <= values for values in contents):
         yield (
             f"some masks hold 1 ({_masks_with(1, splits)}), others 255 ({_masks_with(IGNORE_INDEX, splits)}), and"
             " none holds both: 255 is ignored now; if both mean one class, store it as the same value in all masks"
@@ -99,8 +117,9 @@ def _crowds(splits: Splits) -> Iterator[str]:
 
 def _resized_masks(splits: Splits) -> Iterator[str]:
     """Masks of another size than their images."""
-    count, total = sum(inspection.resized_masks for inspection, _ in splits), sum(len(records) for _, records in splits)
+    count = sum(inspection.resized_masks for inspection, _ in splits)
     if count:
+        total = sum(len(records) for _, records in splits)
         yield (
             f"{count} of {total} masks have another size than their images but the same proportions: training"
             " resizes them, and scores use their own size"
@@ -110,12 +129,13 @@ def _resized_masks(splits: Splits) -> Iterator[str]:
 def _mixed_depths(splits: Splits) -> Iterator[str]:
     """Images of 8 bits beside images of more bits, whose values differ as much as their ranges.
 
-    Not volumes: the type of their voxels says little of their values, and most are standardised one by one.
+    There is no such warning on volumes: the type of their voxels says little of their values, and most are standardized
+    one by one.
     """
     if any(records.dims == 3 for _, records in splits):
         return
     modes = sum((inspection.modes for inspection, _ in splits), Counter())
-    deep = {mode for mode in modes if mode.startswith(("I", "F", "uint16", "uint32", "int", "float"))}
-    if deep and deep < modes.keys():
+    deep_modes = {mode for mode in modes if mode.startswith(DEEP_MODES)}
+    if deep_modes and deep_modes < modes.keys():
         listed = ", ".join(f"{mode}: {count}" for mode, count in modes.most_common())
         yield f"images of 8 bits and of more bits are mixed ({listed}): store all with the same type"

@@ -25,8 +25,8 @@ from runtime.parallel import CHUNK, map_indices
 from unet.config import MaskValue
 
 
-class Look(ABC):
-    """A way to look at records.
+class Inspector(ABC):
+    """Looks at records.
 
     Args:
         has_classes: whether the values of masks are classes: few, and not smoothed.
@@ -49,14 +49,19 @@ class Look(ABC):
     @property
     def key(self) -> tuple[bool, ...]:
         """What the findings depend on beside the files."""
-        return (False,) if self.has_classes else (False, False)
+        return self._key(windows=False)
+
+    def _key(self, *, windows: bool) -> tuple[bool, ...]:
+        if self.has_classes:
+            return (windows,)
+        return windows, False
 
     @abstractmethod
     def inspect(self, record: Record) -> Inspection | Problem:
         """What there is to know of a record."""
 
     @abstractmethod
-    def count_channels(self, record: Record, found: Inspection) -> int:
+    def count_channels(self, record: Record, inspection: Inspection) -> int:
         """How many channels its image has, all of which is decoded."""
 
     @abstractmethod
@@ -65,11 +70,11 @@ class Look(ABC):
 
     @abstractmethod
     def normalization(self, records: Records, inspection: SplitInspection, config: DataConfig) -> Normalization:
-        """How the images are normalised."""
+        """How the images are normalized."""
 
 
-class ImageLook(Look):
-    """Headers of images, and all of their masks.
+class ImageInspector(Inspector):
+    """Looks at headers of images, and at all of their masks.
 
     Args:
         windows: whether large images are looked at in windows.
@@ -86,13 +91,14 @@ class ImageLook(Look):
 
     @property
     def key(self) -> tuple[bool, ...]:
-        return (self.windows,) if self.has_classes else (self.windows, False)
+        return self._key(windows=self.windows)
 
     def inspect(self, record: Record) -> Inspection | Problem:
-        look = inspect_in_windows if self.windows else inspect
-        return look(record, has_classes=self.has_classes)
+        if self.windows:
+            return inspect_in_windows(record, has_classes=self.has_classes)
+        return inspect(record, has_classes=self.has_classes)
 
-    def count_channels(self, record: Record, found: Inspection) -> int:
+    def count_channels(self, record: Record, inspection: Inspection) -> int:
         if self.windows:
             with large_regions(record["image"]) as regions:
                 if regions is not None:
@@ -109,8 +115,8 @@ class ImageLook(Look):
         return measure_normalization(records, config, inspection.problems)
 
 
-class VolumeLook(Look):
-    """All of the volumes and their labels."""
+class VolumeInspector(Inspector):
+    """Looks at all of the volumes and their labels."""
 
     kind = "volumes"
     inspection = VolumeSplitInspection
@@ -120,9 +126,9 @@ class VolumeLook(Look):
     def inspect(self, record: Record) -> Inspection | Problem:
         return inspect_volume(record, has_classes=self.has_classes)
 
-    def count_channels(self, record: Record, found: Inspection) -> int:
-        assert isinstance(found, VolumeInspection)
-        return found.foreground.shape[1]
+    def count_channels(self, record: Record, inspection: Inspection) -> int:
+        assert isinstance(inspection, VolumeInspection)
+        return inspection.foreground.shape[1]
 
     def check_settings(self, config: DataConfig) -> None:
         if config.image_size or config.scale != 1:
@@ -135,39 +141,39 @@ class VolumeLook(Look):
         return inspection.volumes.normalization(records.modality, config)
 
 
-def look_at(records: Records, *, has_classes: bool = True, windows: bool = False) -> Look:
-    """The way to look at these records; `windows` says whether large images are looked at in windows."""
+def choose_inspector(records: Records, *, has_classes: bool = True, windows: bool = False) -> Inspector:
+    """The inspector that suits these records; `windows` says whether large images are looked at in windows."""
     if records.dims == 3:
-        return VolumeLook(has_classes=has_classes)
-    return ImageLook(has_classes=has_classes, windows=windows)
+        return VolumeInspector(has_classes=has_classes)
+    return ImageInspector(has_classes=has_classes, windows=windows)
 
 
 def inspect_split(
     records: Records,
     title: str,
-    look: Look | None = None,
+    inspector: Inspector | None = None,
     inspect_record: Callable[[Record], Inspection | Problem] | None = None,
 ) -> SplitInspection:
     """What a look at all records finds, in threads, with a progress bar.
 
     Args:
-        look: by default the one that suits the records.
-        inspect_record: looks at one of them, by default as `look` does.
+        inspector: by default the one that suits the records.
+        inspect_record: looks at one of them, by default as `inspector` does.
 
     Raises DataError only for masks that hold too many values together.
     """
-    look = look or look_at(records)
-    inspect_record = inspect_record or look.inspect
-    inspection = look.inspection.of_count(len(records))
-    distinct: dict[str, set[MaskValue]] = {"numbers": set(), "greys": set(), "colours": set()}
-    looks = map_indices(lambda i: inspect_record(records[i]), len(records), look.chunk)
-    for i, found in enumerate(track(looks, len(records), title)):
-        if isinstance(found, Problem):
-            inspection.problems[i] = found
+    inspector = inspector or choose_inspector(records)
+    inspect_record = inspect_record or inspector.inspect
+    split_inspection = inspector.inspection.of_count(len(records))
+    distinct_values: dict[str, set[MaskValue]] = {"numbers": set(), "greys": set(), "colours": set()}
+    inspections = map_indices(lambda i: inspect_record(records[i]), len(records), inspector.chunk)
+    for i, inspection in enumerate(track(inspections, len(records), title)):
+        if isinstance(inspection, Problem):
+            split_inspection.problems[i] = inspection
             continue
-        inspection.add(i, found)
-        distinct[found.kind].update(found.pixels)
-        excess = excess_values(distinct[found.kind]) if look.has_classes else None
+        split_inspection.add(i, inspection)
+        distinct_values[inspection.kind].update(inspection.pixels)
+        excess = excess_values(distinct_values[inspection.kind]) if inspector.has_classes else None
         if excess:
             raise DataError(f"the masks up to {records[i]['name']} hold more than {MAX_VALUES} values: {excess}")
-    return inspection
+    return split_inspection

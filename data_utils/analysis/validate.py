@@ -4,19 +4,22 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from data_utils.analysis.inspect import Inspection, Problem, SplitInspection, find_unknown, total_pixels
 from data_utils.analysis.label_warnings import label_warnings
-from data_utils.analysis.looks import Look, inspect_split, look_at
+from data_utils.analysis.looks import Inspector, choose_inspector, inspect_split
 from data_utils.class_map import named_classes, show
 from data_utils.config import DataConfig
 from data_utils.sources.load import load_records
 from data_utils.sources.records import Record, Records, annotation_summaries
 from data_utils.targets import TARGETS
+from runtime.console import first_few
 from runtime.errors import DataError
+from unet.config import MaskValue
 
-FILES = 20  # named for each kind of problem
-SIZES = 10  # listed
+FILES = 20  # files that are named for each kind of problem
+SIZES = 10  # sizes or spacings that are listed
 UNPAIRED = "file without partner"
 
 
@@ -29,58 +32,70 @@ def check_data(config: DataConfig) -> tuple[str, int]:
     splits = {"training": train, "validation": val}
     problems: dict[str, list[str]] = defaultdict(list)
     if not config.allow_unpaired:
-        problems[UNPAIRED] += sorted({line for records in splits.values() for line in records.unpaired})
+        problems[UNPAIRED] += sorted({*train.unpaired, *val.unpaired})
+    reader_type = TARGETS[config.task]
     inspected: list[tuple[SplitInspection, Records]] = []
     channels: dict[int, list[str]] = defaultdict(list)
-    for what, records in splits.items():
-        has_classes, windows = TARGETS[config.task].has_classes, config.may_crop and what == "training"
-        look = look_at(records, has_classes=has_classes, windows=windows)
+    for split, records in splits.items():
+        windows = config.may_crop and split == "training"
+        inspector = choose_inspector(records, has_classes=reader_type.has_classes, windows=windows)
+        inspect_record = partial(inspect_fully, inspector, channels)
         try:
-            inspection = inspect_split(records, f"reading {what} files", look, partial(inspect_fully, look, channels))
+            inspection = inspect_split(records, f"reading {split} files", inspector, inspect_record)
             inspected.append((inspection, records))
         except DataError as error:
             problems["too many mask values"].append(str(error))
-    look = look_at(train)
-    lines = [
-        f"{config.dataset}: " + ", ".join(f"{len(records)} {what} {look.kind}" for what, records in splits.items())
-    ]
+    train_inspector = choose_inspector(train)
+    kind = train_inspector.kind
+    lines = [f"{config.dataset}: {len(train)} training {kind}, {len(val)} validation {kind}"]
     lines += describe_annotations(train, val)
+    pixels: dict[MaskValue, int] = {}
+    names: dict[MaskValue | None, str] = {}
+    warnings: tuple[str, ...] = ()
     try:
-        found = total_pixels(inspected)
-        named = named_classes(config.classes, train.classes)
-        class_map = TARGETS[config.task].of_values(found, named, config).class_map
-        warnings = label_warnings(inspected, found, class_map, named=bool(named), ignored=bool(config.ignore_index))
+        pixels = total_pixels(inspected)
+        classes = named_classes(config.classes, train.classes)
+        class_map = reader_type.of_values(pixels, classes, config).class_map
+        is_ignored = bool(config.ignore_index)
+        warnings = label_warnings(inspected, pixels, class_map, named=bool(classes), ignored=is_ignored)
         for inspection, records in inspected:
             find_unknown(inspection, records, class_map)
-        names = {}
         if class_map is not None:
-            names = {class_map.ignore_value: "(ignored)"} | dict(zip(class_map.values, class_map.names, strict=True))
+            names[class_map.ignore_value] = "(ignored)"
+            names.update(zip(class_map.values, class_map.names, strict=True))
     except DataError as error:
-        if any(inspection.contents for inspection, _ in inspected):  # else no mask can be read, which is said of each
+        # where no mask can be read, each of them is already a problem
+        if any(inspection.contents for inspection, _ in inspected):
             problems["classes"].append(str(error))
-        found, names, warnings = {}, {}, ()
-    problems["number of channels"] += odd_channels(channels, grey_fits=look.grey_fits)
+        pixels = {}
+        warnings = ()
+    problems["number of channels"] += odd_channels(channels, grey_fits=train_inspector.grey_fits)
     for inspection, _ in inspected:
         for problem in inspection.problems.values():
             problems[problem.kind].append(problem.text)
-    lines += describe([inspection for inspection, _ in inspected], found, names)
+    lines += describe([inspection for inspection, _ in inspected], pixels, names)
     lines += [f"to check: {warning}" for warning in warnings]
-    return "\n".join(lines + list_problems(problems)), sum(map(len, problems.values()))
+    lines += list_problems(problems)
+    return "\n".join(lines), sum(map(len, problems.values()))
 
 
 def describe_annotations(train: Records, val: Records) -> list[str]:
     """Lines on the annotation files of both splits, if there are any."""
-    found = annotation_summaries([train, val])
-    if not found:
+    summaries = annotation_summaries([train, val])
+    if not summaries:
         return []
-    formats = " and ".join(dict.fromkeys(summary.format for summary in found))
-    annotated, empty = sum(summary.annotated for summary in found), sum(summary.empty for summary in found)
-    instances: Counter[str] = Counter()
-    for summary in found:
-        instances.update(summary.instances)
+    formats = " and ".join(dict.fromkeys(summary.format for summary in summaries))
+    annotated = sum(summary.annotated for summary in summaries)
+    empty = sum(summary.empty for summary in summaries)
     lines = [f"annotations: {formats}; {annotated} images with objects, {empty} without"]
-    lines += ["objects of each class"] * bool(instances)
-    return lines + [f"  {count:>8}  {name}" for name, count in instances.items()]
+    instances: Counter[str] = Counter()
+    for summary in summaries:
+        instances.update(summary.instances)
+    if instances:
+        lines.append("objects of each class")
+    for name, count in instances.items():
+        lines.append(f"  {count:>8}  {name}")
+    return lines
 
 
 def list_problems(problems: dict[str, list[str]]) -> list[str]:
@@ -90,53 +105,74 @@ def list_problems(problems: dict[str, list[str]]) -> list[str]:
     for kind, texts in problems.items():
         if texts:
             lines.append(f"  {kind}: {len(texts)}")
-            lines += [f"    {text}" for text in texts[:FILES]] + ["    ..."] * (len(texts) > FILES)
+            lines += [f"    {text}" for text in first_few(texts, FILES)]
     return lines
 
 
-def inspect_fully(look: Look, channels: dict[int, list[str]], record: Record) -> Inspection | Problem:
+def inspect_fully(inspector: Inspector, channels: dict[int, list[str]], record: Record) -> Inspection | Problem:
     """What a look at a record finds, and its image decoded too; its name is added to those with as many channels."""
-    found = look.inspect(record)
-    if isinstance(found, Problem):
-        return found
+    inspection = inspector.inspect(record)
+    if isinstance(inspection, Problem):
+        return inspection
     try:
-        count = look.count_channels(record, found)
+        count = inspector.count_channels(record, inspection)
     except DataError as error:
         return Problem("image cannot be read", str(error))
     channels[count].append(record["name"])
-    return found
+    return inspection
 
 
 def odd_channels(channels: dict[int, list[str]], *, grey_fits: bool) -> list[str]:
     """A line for each record whose channels differ from most; where `grey_fits`, one channel goes with any number."""
-    colour = {count: names for count, names in channels.items() if count > 1 or not grey_fits}
-    usual = max(colour, key=lambda count: len(colour[count]), default=1)
-    odd = [(name, count) for count, names in colour.items() if count != usual for name in names]
+    names_of = {count: names for count, names in channels.items() if count > 1 or not grey_fits}
+    usual = max(names_of, key=lambda count: len(names_of[count]), default=1)
+    odd = []
+    for count, names in names_of.items():
+        if count != usual:
+            odd += [(name, count) for name in names]
     return [f"{name}: has {count} channels, most others have {usual}" for name, count in sorted(odd)]
 
 
 def most_common(sizes: Counter) -> str:
     """The commonest sizes or spacings, and how often there is each."""
-    shown = [f"{' x '.join(map(str, size))}: {count}" for size, count in sizes.most_common(SIZES)]
-    return ", ".join(shown + ["..."] * (len(sizes) > SIZES))
+    texts = []
+    for size, count in sizes.most_common():
+        sides = " x ".join(map(str, size))
+        texts.append(f"{sides}: {count}")
+    return ", ".join(first_few(texts, SIZES))
 
 
-def describe(inspections: Sequence[SplitInspection], found: dict, names: dict) -> list[str]:
-    """Lines on sizes, of volumes their spacings, modes and the pixels of each class."""
+def describe(
+    inspections: Sequence[SplitInspection], pixels: dict[MaskValue, int], names: dict[MaskValue | None, str]
+) -> list[str]:
+    """Lines on sizes, the spacings of volumes, modes and the pixels of each class."""
     sizes: Counter = Counter()
     modes: Counter = Counter()
+    spacings: Counter = Counter()
     for inspection in inspections:
         sizes.update(map(tuple, inspection.sizes[inspection.sizes.any(axis=1)].tolist()))
         modes.update(inspection.modes)
-    lines = [f"sizes ({inspections[0].axes}): {most_common(sizes)}"] if sizes else []
-    spacings: Counter = Counter()
-    for inspection in inspections:
         for spacing in inspection.spacings():
             spacings[tuple(f"{side:.3g}" for side in spacing)] += 1
-    lines += [f"spacings in mm along z, y, x: {most_common(spacings)}"] if spacings else []
-    lines += ["image modes: " + ", ".join(f"{mode}: {count}" for mode, count in modes.most_common())] if modes else []
-    total = sum(found.values())
-    lines += ["classes: mask value, pixels"] if found and names else []
-    for value, count in sorted(found.items()) if names else ():
+    lines = []
+    if sizes:
+        lines.append(f"sizes ({inspections[0].axes}): {most_common(sizes)}")
+    if spacings:
+        lines.append(f"spacings in mm along z, y, x: {most_common(spacings)}")
+    if modes:
+        counts = ", ".join(f"{mode}: {count}" for mode, count in modes.most_common())
+        lines.append(f"image modes: {counts}")
+    if pixels and names:
+        lines.append("classes: mask value, pixels")
+        lines += _class_lines(pixels, names)
+    return lines
+
+
+def _class_lines(pixels: dict[MaskValue, int], names: dict[MaskValue | None, str]) -> list[str]:
+    """For each value in the masks, its share of all pixels and its name."""
+    total = sum(pixels.values())
+    entries: list[tuple[Any, int]] = sorted(pixels.items())
+    lines = []
+    for value, count in entries:
         lines.append(f"  {show([value]):>8}  {100 * count / total:7.3f} %  {names.get(value, '(no class)')}")
     return lines

@@ -1,4 +1,4 @@
-"""What inspection finds in volumes only: spacings, and the statistics for their normalisation."""
+"""What inspection finds in volumes only: spacings, and the statistics for their normalization."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -13,13 +13,13 @@ from data_utils.image_io.volume_formats import Spacing
 from runtime.cache import JSON
 from runtime.errors import DataError
 
-PERCENTILES = 0.5, 99.5  # of labelled voxels, which CT is clipped to (nnU-Net's)
-ANISOTROPIC = 3  # times the finest spacing is coarse
-COARSE_PERCENTILE = 10  # of the spacings along a coarse axis, lest most volumes lose slices (nnU-Net's)
+PERCENTILES = (0.5, 99.5)  # the values of labeled voxels that CT is clipped to (nnU-Net's)
+ANISOTROPIC = 3  # a spacing so many times the finest is coarse
+COARSE_PERCENTILE = 10  # the spacing to choose along a coarse axis, lest most volumes lose slices (nnU-Net's)
 
 
 class Foreground(NamedTuple):
-    """Of labelled voxels of a split: the `PERCENTILES` of all channels, mean and standard deviation of each."""
+    """Statistics of labeled voxels of a split: the `PERCENTILES` of all channels, mean and deviation of each."""
 
     clip: tuple[float, float]
     mean: tuple[float, ...]
@@ -28,12 +28,12 @@ class Foreground(NamedTuple):
 
 @dataclass
 class VolumeFindings:
-    """Of the volumes of a split.
+    """What is found in the volumes of a split.
 
     Args:
         spacings: (N, 3) float64, (z, y, x) in mm, zeros where a record cannot be used.
         channels: how many usable records have one channel, two, ...
-        foreground: None where no voxel is labelled, or not all volumes have as many channels.
+        foreground: None where no voxel is labeled, or not all volumes have as many channels.
     """
 
     spacings: np.ndarray
@@ -42,14 +42,17 @@ class VolumeFindings:
 
     @classmethod
     def of(cls, spacings: np.ndarray, values: Sequence[np.ndarray]) -> "VolumeFindings":
-        """The findings of `spacings` (N, 3), and of `values` (n, C) of labelled voxels of each usable record."""
+        """The findings of `spacings` (N, 3), and of `values` (n, C) of labeled voxels of each usable record."""
+        channels = Counter(part.shape[1] for part in values)
         foreground = None
-        if len({part.shape[1] for part in values}) == 1 and any(map(len, values)):
-            every = np.concatenate(values)
-            lowest, highest = np.percentile(every, PERCENTILES).tolist()
-            mean, std = every.mean(axis=0, dtype=np.float64), every.std(axis=0, dtype=np.float64)
-            foreground = Foreground((lowest, highest), tuple(mean.tolist()), tuple(np.where(std > 0, std, 1).tolist()))
-        return cls(spacings, Counter(part.shape[1] for part in values), foreground)
+        if len(channels) == 1 and any(map(len, values)):
+            voxels = np.concatenate(values)
+            lowest, highest = np.percentile(voxels, PERCENTILES).tolist()
+            mean = voxels.mean(axis=0, dtype=np.float64)
+            std = voxels.std(axis=0, dtype=np.float64)
+            std = np.where(std > 0, std, 1)
+            foreground = Foreground((lowest, highest), tuple(mean.tolist()), tuple(std.tolist()))
+        return cls(spacings, channels, foreground)
 
     def to_json(self) -> JSON:
         channels = list(self.channels.items())
@@ -57,33 +60,41 @@ class VolumeFindings:
 
     @classmethod
     def from_json(cls, value: JSON) -> "VolumeFindings":
-        foreground = value["foreground"] and Foreground(*map(tuple, value["foreground"]))
-        return cls(np.array(value["spacings"]).reshape(-1, 3), dict(value["channels"]), foreground)
+        spacings = np.array(value["spacings"]).reshape(-1, 3)
+        foreground = None
+        if value["foreground"]:
+            clip, mean, std = map(tuple, value["foreground"])
+            foreground = Foreground(clip, mean, std)
+        return cls(spacings, dict(value["channels"]), foreground)
 
     def usable_spacings(self) -> np.ndarray:
         """(N, 3) spacings; where there is none, the median of the others."""
-        good = np.asarray(self.spacings.any(axis=1))
-        return np.where(good[:, None], self.spacings, np.median(self.spacings[good], axis=0))
+        is_known = np.asarray(self.spacings.any(axis=1))
+        return np.where(is_known[:, None], self.spacings, np.median(self.spacings[is_known], axis=0))
 
     def normalization(self, modality: str | None, config: DataConfig) -> Normalization:
-        """The normalisation of --normalization; by default CT is clipped, other volumes are standardised one by one."""
+        """The kind of --normalization; by default CT is clipped, and other volumes are standardized one by one."""
         channels = max(self.channels, key=lambda count: self.channels[count])
         if len(self.channels) > 1 and not config.skipped_errors:
-            found = " and ".join(map(str, sorted(self.channels)))
-            raise DataError(f"volumes have {found} channels; --check-data lists them")
-        kind = config.normalization or ("ct" if (modality or "").upper() == "CT" else "z-score")
+            counts = " and ".join(map(str, sorted(self.channels)))
+            raise DataError(f"volumes have {counts} channels; --check-data lists them")
+        kind = config.normalization
+        if not kind:
+            is_ct = (modality or "").upper() == "CT"
+            kind = "ct" if is_ct else "z-score"
         if kind == "z-score":
             return Normalization((0.0,) * channels, (1.0,) * channels, (), standardize=True)
         if self.foreground is None:
             raise DataError(
                 "--normalization ct is measured on labelled voxels, but there are none; use --normalization z-score"
             )
-        clip = self.foreground.clip
-        return Normalization(self.foreground.mean, self.foreground.std, (), clip if clip[0] < clip[1] else None)
+        lowest, highest = self.foreground.clip
+        clip = (lowest, highest) if lowest < highest else None
+        return Normalization(self.foreground.mean, self.foreground.std, (), clip)
 
 
 def target_spacing(spacings: np.ndarray) -> Spacing:
-    """The spacing (z, y, x) in mm that volumes of `spacings` (N, 3) are resampled to: the median along each axis.
+    """The spacing (z, y, x) in mm to which volumes of `spacings` (N, 3) are resampled: the median along each axis.
 
     Along an axis that is coarse in most of them it is finer, but no finer than along the others.
     """

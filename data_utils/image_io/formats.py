@@ -45,18 +45,18 @@ TIFF_SUFFIXES = (".tif", ".tiff")
 IMAGE_SUFFIXES: tuple[str, ...] = (".bmp", ".gif", ".jp2", ".jpeg", ".jpg", ".npy", ".pbm", ".pgm", ".png", ".pnm")
 IMAGE_SUFFIXES += (".ppm", ".tga", *TIFF_SUFFIXES, ".webp")
 TURNED = (5, 6, 7, 8)  # EXIF and TIFF orientations that swap height and width
-# what Pillow raises for damaged files and, parsing the header, NumPy
+# what Pillow raises for damaged files, and NumPy for damaged headers
 UNREADABLE: tuple[type[Exception], ...] = (OSError, SyntaxError, ValueError, EOFError, OverflowError, MemoryError)
 UNREADABLE += (struct.error, zlib.error, tokenize.TokenError, Image.DecompressionBombError)
-# what tifffile raises, besides, where a damaged header holds a wrong number or type (found by damaging headers)
-# and imagecodecs, where that is installed, for damaged segments
+# what tifffile raises, besides, where a damaged header holds a wrong number or type (found by damaging headers),
+# and what imagecodecs, where that is installed, raises for damaged segments
 DAMAGED_TIFF = (AttributeError, LookupError, TypeError, ArithmeticError, AssertionError, RuntimeError)
 TOO_LARGE = (
     " To train on it, give --crop-size without --cache, and store it as .npy, or as TIFF of 8 bits, or grey of 16 bits"
     " or float, uncompressed or deflate; to validate on it, cut it into smaller images"
 )
 
-# once, not around each file: the filters belong to all threads; what is far larger still is an error
+# set once, not around each file: the filters belong to all threads; a far larger image is still an error
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
 
 

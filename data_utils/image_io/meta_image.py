@@ -3,15 +3,15 @@
 The format: https://itk.org/Wiki/ITK/MetaIO/Documentation.
 """
 
-from math import prod
+from math import isfinite, prod
 from pathlib import Path
 
-HEADER_BYTES = 2**16  # in which a header ends
-LAST_FIELD = "ElementDataFile"  # behind which the voxels begin
-LOCAL = "local"  # where they are in the file itself
+HEADER_BYTES = 2**16  # a header ends within so many
+LAST_FIELD = "ElementDataFile"  # the voxels begin behind this field
+LOCAL = "local"  # its value where the voxels are in the file itself
 AXES = 3
 MOST_CHANNELS = 2**16
-MOST_DEFLATED = 1032  # bytes that zlib makes at most of one
+MOST_DEFLATED = 1032  # zlib inflates one byte to so many at most
 VOXEL_BYTES = {
     **dict.fromkeys(("MET_CHAR", "MET_UCHAR"), 1),
     **dict.fromkeys(("MET_SHORT", "MET_USHORT"), 2),
@@ -41,8 +41,8 @@ def check_meta_image(path: str) -> None:
     for name, count in NUMBERS.items():
         if name in fields and len(_numbers(fields, name)) != count:
             raise ValueError(f"its header has {name} = {fields[name][:40]}, expected {count} numbers")
-    sides = [int(side) if side.is_integer() else 0 for side in _numbers(fields, "DimSize")]
-    if not sides or min(sides) < 1:
+    sides = _numbers(fields, "DimSize")
+    if not sides or min(sides) < 1 or not all(side.is_integer() for side in sides):
         raise ValueError(f"its header has DimSize = {fields.get('DimSize', '')[:40]}, expected {AXES} numbers above 0")
     channels = _whole_number(fields, "ElementNumberOfChannels", 1)
     if not 1 <= channels <= MOST_CHANNELS:
@@ -51,10 +51,10 @@ def check_meta_image(path: str) -> None:
     if voxel_bytes is None:
         known = ", ".join(VOXEL_BYTES)
         raise ValueError(f"its header has ElementType = {fields.get('ElementType', '')[:40]}, expected one of {known}")
-    stored = _data_file(path, fields).stat().st_size
+    stored_bytes = _data_file(path, fields).stat().st_size
     is_compressed = fields.get("CompressedData", "").lower().startswith(("t", "1"))
-    most = stored * (MOST_DEFLATED if is_compressed else 1)
-    if prod(sides) * channels * voxel_bytes > most:
+    most_bytes = stored_bytes * MOST_DEFLATED if is_compressed else stored_bytes
+    if prod(map(int, sides)) * channels * voxel_bytes > most_bytes:
         raise ValueError("the file ends before its voxels do")
 
 
@@ -65,7 +65,8 @@ def _read_fields(path: str) -> dict[str, str]:
     fields = {}
     for line in head.split(b"\n"):
         name, separator, value = line.decode("latin-1").partition("=")
-        name, value = name.strip(), value.strip()
+        name = name.strip()
+        value = value.strip()
         if not separator or name in fields:
             raise ValueError("its header is damaged")
         fields[name] = value
@@ -80,10 +81,13 @@ def _numbers(fields: dict[str, str], name: str) -> list[float]:
         numbers = [float(word) for word in fields.get(name, "").split()]
     except ValueError:
         return []
-    return numbers if all(abs(number) < float("inf") for number in numbers) else []
+    if not all(map(isfinite, numbers)):
+        return []
+    return numbers
 
 
 def _whole_number(fields: dict[str, str], name: str, default: int) -> int:
+    """The whole number of a field, or `default` where there is no such field."""
     text = fields.get(name, str(default))
     if not text.isdecimal() or len(text) > len(str(2**31)):
         raise ValueError(f"its header has {name} = {text[:40]}, expected a whole number")
@@ -92,7 +96,8 @@ def _whole_number(fields: dict[str, str], name: str, default: int) -> int:
 
 def _data_file(path: str, fields: dict[str, str]) -> Path:
     """The file that holds the voxels: the file itself, or one that lies beside it."""
-    header, name = Path(path), fields[LAST_FIELD]
+    header = Path(path)
+    name = fields[LAST_FIELD]
     if name.lower() == LOCAL:
         return header
     file = header.parent / name

@@ -34,10 +34,15 @@ class DecodedImage(NamedTuple):
 
 
 class DecodedMask(NamedTuple):
-    """A mask as it was decoded: its values as `read_mask` gives them, and whether they are stored as RGB, as JPEG."""
+    """A mask as it was decoded.
+
+    values: what `read_mask` gives.
+    colored: whether they are stored as RGB.
+    jpeg: whether the file is a JPEG.
+    """
 
     values: np.ndarray
-    coloured: bool
+    colored: bool
     jpeg: bool
 
 
@@ -51,7 +56,9 @@ def opened(source: ImageSource | None, name: str, page: int = 0) -> Iterator[Ima
         content = cast(Any, source)
         if isinstance(source, dict):  # `datasets` with Image(decode=False), or a page of a TIFF
             page = source.get("page", page)
-            content = source["bytes"] if source.get("bytes") is not None else source["path"]
+            content = source.get("bytes")
+            if content is None:
+                content = source["path"]
         if isinstance(content, EmbeddedImage):
             content = content.read()
         if content is None:
@@ -79,7 +86,7 @@ def orientation(picture: Image.Image) -> int:
 def read_image(source: ImageSource, name: str = "image", page: int = 0) -> np.ndarray:
     """Read an image from a path (and page, of a TIFF), bytes, a `datasets` record, a PIL image or an array.
 
-    Returns (H, W, C) in the file's own value range: uint8, uint16, int32 or float32; C is 1 for grey, 3 for colour
+    Returns (H, W, C) in the file's own value range: uint8, uint16, int32 or float32; C is 1 for grey, 3 for color
     (palettes are resolved, alpha is dropped, CMYK converted), anything for a `.npy` of (H, W, C).
     Raises ImageError, with `name`, for what cannot be read.
     """
@@ -89,18 +96,23 @@ def read_image(source: ImageSource, name: str = "image", page: int = 0) -> np.nd
 def decode_image(
     source: ImageSource, name: str = "image", page: int = 0, draft_for: Preprocess | None = None
 ) -> DecodedImage:
-    """As `read_image`; with `draft_for`, a JPEG file is decoded with no more detail than that preprocessing needs."""
+    """Read an image as `read_image` does.
+
+    With `draft_for`, a JPEG file is decoded with no more detail than that preprocessing needs.
+    """
     with opened(source, f"{name}: image", page) as image:
         if draft_for and draft_for.draft and isinstance(image, JpegImageFile) and image is not source:
-            size, extent = size_as_seen(image), _draft(image, draft_for)
+            size = size_as_seen(image)  # before the draft, which changes it
+            extent = _draft(image, draft_for)
             return DecodedImage(_checked(image, name), size, extent)
         pixels = _checked(image, name)
-        return DecodedImage(pixels, pixels.shape[:2], pixels.shape[:2])
+        size = pixels.shape[:2]
+        return DecodedImage(pixels, size, extent=size)
 
 
 def _checked(image: Image.Image | np.ndarray, name: str) -> np.ndarray:
     """Pixels (H, W, C) of an opened image, in memory."""
-    pixels = _colours(image) if isinstance(image, Image.Image) else image
+    pixels = _grey_or_color(image) if isinstance(image, Image.Image) else image
     if isinstance(pixels, np.memmap):
         pixels = np.array(pixels)
     if pixels.ndim == 2:
@@ -114,8 +126,8 @@ def _checked(image: Image.Image | np.ndarray, name: str) -> np.ndarray:
     return pixels.astype(np.uint8) if pixels.dtype == bool else pixels
 
 
-def _colours(image: Image.Image) -> np.ndarray:
-    """(H, W) for grey modes, (H, W, 3) for every colour mode, palettes too."""
+def _grey_or_color(image: Image.Image) -> np.ndarray:
+    """(H, W) for grey modes, (H, W, 3) for every color mode, palettes too."""
     image = _upright(image)
     if image.mode.startswith("I;16"):
         return np.asarray(image).astype(np.uint16)
@@ -127,9 +139,10 @@ def _colours(image: Image.Image) -> np.ndarray:
 
 
 def _upright(image: Image.Image) -> Image.Image:
-    """Decoded, with the EXIF orientation applied."""
-    image.load()  # after which a TIFF has been turned
-    return image if orientation(image) == 1 else ImageOps.exif_transpose(image)  # which would copy an upright one
+    """The image decoded, with the EXIF orientation applied."""
+    image.load()  # this already turns a TIFF
+    # `exif_transpose` would copy an upright image
+    return image if orientation(image) == 1 else ImageOps.exif_transpose(image)
 
 
 def size_as_seen(image: JpegImageFile) -> tuple[int, int]:
@@ -139,7 +152,10 @@ def size_as_seen(image: JpegImageFile) -> tuple[int, int]:
 
 def _as_seen(image: JpegImageFile, size: tuple[Side, Side]) -> tuple[Side, Side]:
     """(W, H) as stored <-> (H, W) as seen."""
-    return size if orientation(image) in TURNED else size[::-1]
+    first, second = size
+    if orientation(image) in TURNED:
+        return first, second
+    return second, first
 
 
 def _draft(image: JpegImageFile, preprocess: Preprocess) -> tuple[float, float]:
@@ -151,47 +167,60 @@ def _draft(image: JpegImageFile, preprocess: Preprocess) -> tuple[float, float]:
     if orientation(image) != 1 and any(side % 8 for side in size):  # turning would put such pixels elsewhere
         return size
     drafted = image.draft(None, _as_seen(image, preprocess.target_size(*size)))
-    return _as_seen(image, drafted[1][2:]) if drafted else size
+    if not drafted:
+        return size
+    _, (_, _, width, height) = drafted
+    return _as_seen(image, (width, height))
 
 
 def read_mask(source: ImageSource, name: str) -> np.ndarray:
-    """Mask values: (H, W) integers, or (H, W, 3) uint8 where the picture really is coloured.
+    """Mask values: (H, W) integers, or (H, W, 3) uint8 where the picture really is colored.
 
     A palette file gives its indices (the convention of VOC and ADE20K), save a GIF, whose encoder orders the palette as
-    it likes: there the colours count. RGB that holds only grey is grey, alpha is dropped, 1-bit is 0 and 1, EXIF
+    it likes: there the colors count. RGB that holds only grey is grey, alpha is dropped, 1-bit is 0 and 1, EXIF
     orientation is applied. Raises DataError, with `name`, for what cannot be read or is no mask.
     """
     return decode_mask(source, name).values
 
 
 def decode_mask(source: ImageSource, name: str) -> DecodedMask:
-    """As `read_mask`, with how the mask is stored."""
+    """Mask values as `read_mask` gives them, and how they are stored."""
     with opened(source, f"{name}: mask") as picture:
-        mask = np.array(picture) if isinstance(picture, np.ndarray) else _stored_values(picture)
-        jpeg = not isinstance(picture, np.ndarray) and picture.format == "JPEG"
+        if isinstance(picture, np.ndarray):
+            mask = np.array(picture)
+            is_jpeg = False
+        else:
+            mask = _stored_values(picture)
+            is_jpeg = picture.format == "JPEG"
     if mask.ndim == 3 and mask.shape[2] == 1:
         mask = mask[:, :, 0]
-    coloured = mask.ndim == 3 and mask.shape[2] in (3, 4) and mask.dtype == np.uint8
-    if mask.size == 0 or mask.dtype.kind not in "buif" or not (mask.ndim == 2 or coloured):
+    is_colored = mask.ndim == 3 and mask.shape[2] in (3, 4) and mask.dtype == np.uint8
+    if mask.size == 0 or mask.dtype.kind not in "buif" or not (mask.ndim == 2 or is_colored):
         remedy = "; --dims 3 reads stacks as volumes" if mask.ndim == 3 else ""
-        seen = f"mask is an array of shape {mask.shape} and type {mask.dtype}"
-        raise DataError(f"{name}: {seen}, expected (H, W) whole numbers{remedy}")
-    if coloured:
-        red, green, blue = (mask[:, :, band] for band in range(3))
-        grey = np.array_equal(red, green) and np.array_equal(red, blue)
-        return DecodedMask(red if grey else mask[:, :, :3], True, jpeg)
-    return DecodedMask(_whole_numbers(mask, name), False, jpeg)
+        description = f"mask is an array of shape {mask.shape} and type {mask.dtype}"
+        raise DataError(f"{name}: {description}, expected (H, W) whole numbers{remedy}")
+    if not is_colored:
+        return DecodedMask(_whole_numbers(mask, name), colored=False, jpeg=is_jpeg)
+    red, green, blue = np.moveaxis(mask[:, :, :3], 2, 0)
+    if np.array_equal(red, green) and np.array_equal(red, blue):
+        return DecodedMask(red, colored=True, jpeg=is_jpeg)
+    return DecodedMask(mask[:, :, :3], colored=True, jpeg=is_jpeg)
 
 
 def _stored_values(picture: Image.Image) -> np.ndarray:
     """All pixels of a mask as stored: (H, W), or (H, W, 3 or 4) uint8."""
     is_gif = picture.format == "GIF"
     picture = _upright(picture)
-    if picture.mode in ("LA", "La", "PA"):
+    mode = picture.mode
+    if mode in ("LA", "La", "PA"):
         return np.asarray(picture)[:, :, 0]
-    if picture.mode in ("1", "L", "I", "F") or picture.mode.startswith("I;16") or (picture.mode == "P" and not is_gif):
+    if mode in ("1", "L", "I", "F") or mode.startswith("I;16"):
         return np.asarray(picture)
-    return np.asarray(picture if picture.mode in ("RGB", "RGBA", "RGBX") else picture.convert("RGB"))
+    if mode == "P" and not is_gif:
+        return np.asarray(picture)
+    if mode not in ("RGB", "RGBA", "RGBX"):
+        picture = picture.convert("RGB")
+    return np.asarray(picture)
 
 
 def _whole_numbers(mask: np.ndarray, name: str) -> np.ndarray:
@@ -233,4 +262,5 @@ def read_header(source: ImageSource, name: str) -> tuple[tuple[int, int], str]:
         # The method of PNG files would decode the pixels, lest the orientation stand behind them.
         turned = Image.Image.getexif(picture).get(ExifTags.Base.Orientation) in TURNED
         # Pillow has turned the size of TIFF files already.
-        return (width, height) if turned and picture.format != "TIFF" else (height, width), picture.mode
+        size = (width, height) if turned and picture.format != "TIFF" else (height, width)
+        return size, picture.mode

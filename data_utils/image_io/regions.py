@@ -18,7 +18,7 @@ from data_utils.image_io.tiff import has_windows, is_tiff, read_window
 from runtime.errors import ImageError
 from unet.config import Preprocess
 
-LARGE = 2**24  # pixels, beyond which an image is read in windows to take a crop
+LARGE = 2**24  # pixels: a larger image is read in windows to take a crop
 BAND = 2**22  # pixels that are read together
 WINDOWED_SUFFIXES = (".npy", *TIFF_SUFFIXES)
 
@@ -51,7 +51,9 @@ class ArrayRegions(Regions):
     def __init__(
         self, array: np.ndarray, size: tuple[int, int] | None = None, extent: tuple[float, float] | None = None
     ) -> None:
-        self.array, self.size, self.extent = array, size or array.shape[:2], extent or array.shape[:2]
+        self.array = array
+        self.size = size or array.shape[:2]
+        self.extent = extent or array.shape[:2]
 
     def read(self, top: int, bottom: int, left: int = 0, right: int | None = None) -> np.ndarray:
         return self.array[top:bottom, left:right]
@@ -61,15 +63,18 @@ class TiffRegions(Regions):
     """Windows of a TIFF page."""
 
     def __init__(self, path: Path, page: tifffile.TiffPage) -> None:
-        self.path, self.page = path, page
+        self.path = path
+        self.page = page
         self.size = self.extent = (page.imagelength, page.imagewidth)
 
     def read(self, top: int, bottom: int, left: int = 0, right: int | None = None) -> np.ndarray:
-        return read_window(self.path, self.page, (top, bottom), (left, self.size[1] if right is None else right))
+        if right is None:
+            right = self.size[1]
+        return read_window(self.path, self.page, (top, bottom), (left, right))
 
 
 class JpegRegions(Regions):
-    """Windows of a JPEG file: of a copy decoded when it is asked for, with the detail needed."""
+    """Windows of a JPEG file: of a copy that is decoded when the first one is read, with the detail needed."""
 
     in_windows = False
 
@@ -94,7 +99,9 @@ class PillowRegions(Regions):
     in_windows = False
 
     def __init__(self, path: Path, picture: Image.Image, page: int) -> None:
-        self.path, self.picture, self.page = path, picture, page
+        self.path = path
+        self.picture = picture
+        self.page = page
 
     @cached_property
     def _image(self) -> Image.Image:
@@ -111,8 +118,10 @@ class PillowRegions(Regions):
     extent = size  # type: ignore[assignment]
 
     def read(self, top: int, bottom: int, left: int = 0, right: int | None = None) -> Image.Image:
-        part = self._image.crop((left, top, self._image.width if right is None else right, bottom))
-        part.format = self._image.format  # of a mask, a GIF's palette means its colours
+        if right is None:
+            right = self._image.width
+        part = self._image.crop((left, top, right, bottom))
+        part.format = self._image.format  # `read_mask` asks for it: the palette of a GIF means its colors
         return part
 
 
@@ -120,7 +129,7 @@ class PillowRegions(Regions):
 def open_regions(path: Path, page: int = 0) -> Iterator[Regions]:
     """Windows of a picture file: from the file itself for `.npy` and most TIFFs, else from one decoded copy.
 
-    ImageError for what cannot be read.
+    Raises ImageError for what cannot be read.
     """
     with ExitStack() as stack:
         with readable(str(path), *DAMAGED_TIFF):
@@ -145,27 +154,34 @@ def _regions(path: Path, page: int, stack: ExitStack) -> Regions:
 
 
 def regions_of(source: ImageSource) -> AbstractContextManager[Regions]:
-    """Windows of a path, or of a page of it, {"path": path, "page": number}; of a drawn mask, drawn whole."""
+    """Windows of a path, or of a page of it, {"path": path, "page": number}; a drawn mask is drawn whole."""
     if isinstance(source, DrawnMask):
         return nullcontext(ArrayRegions(source.draw()))
-    path, page = (source["path"], source.get("page", 0)) if isinstance(source, dict) else (source, 0)
-    return open_regions(Path(cast(str, path)), page)
+    if isinstance(source, dict):
+        return open_regions(Path(source["path"]), source.get("page", 0))
+    return open_regions(Path(cast(str, source)))
 
 
 @contextmanager
 def large_regions(source: ImageSource) -> Iterator[Regions | None]:
     """Windows of a large image that has them; None for any other, which is decoded whole."""
-    path = source.get("path") if isinstance(source, dict) and source.get("bytes") is None else source
+    path: object = source
+    if isinstance(source, dict) and source.get("bytes") is None:
+        path = source.get("path")
     with ExitStack() as stack:
         regions = None
         if isinstance(path, str) and path.lower().endswith(WINDOWED_SUFFIXES):
-            with suppress(ImageError):  # will be named when it is decoded
+            with suppress(ImageError):  # the file will be named when it is decoded
                 regions = stack.enter_context(regions_of(source))
-        yield regions if regions and regions.in_windows and np.prod(regions.size) >= LARGE else None
+        if regions and regions.in_windows and np.prod(regions.size) >= LARGE:
+            yield regions
+        else:
+            yield None
 
 
 def bands(regions: Regions) -> Iterator[tuple[int, Image.Image | np.ndarray]]:
     """(first row, rows) of all rows of a picture, some at a time."""
     height, width = regions.size
     step = max(1, BAND // width)
-    yield from ((top, regions.read(top, min(top + step, height))) for top in range(0, height, step))
+    for top in range(0, height, step):
+        yield top, regions.read(top, min(top + step, height))

@@ -12,9 +12,17 @@ import tifffile
 from data_utils.image_io.formats import DAMAGED_TIFF, TIFF_SUFFIXES, TURNED, readable
 from runtime.errors import ImageError
 
-MOST_TAGS = 4096  # of a directory, beyond which tifffile takes it for damaged and stops
+MOST_TAGS = 4096  # tifffile takes a directory with more of them for damaged and stops
 SEGMENT_BYTES = 2**28  # a compressed strip larger than this cannot be read in windows
-MINISBLACK, RGB = tifffile.PHOTOMETRIC.MINISBLACK, tifffile.PHOTOMETRIC.RGB
+MINISBLACK = tifffile.PHOTOMETRIC.MINISBLACK
+RGB = tifffile.PHOTOMETRIC.RGB
+PLAIN_LAYOUTS = {  # photometric interpretation, samples and type of pixels that need no conversion
+    (MINISBLACK, 1, "uint8"),
+    (MINISBLACK, 1, "uint16"),
+    (MINISBLACK, 1, "float32"),
+    (RGB, 3, "uint8"),
+    (RGB, 4, "uint8"),
+}
 
 logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # what it would say is in the ImageError
 
@@ -51,9 +59,12 @@ def tiff_pages(path: Path) -> list[tuple[int, tuple[int, int]]]:
 
 
 def _full_pages(tiff: tifffile.TiffFile) -> Iterator[tuple[int, tifffile.TiffPage]]:
+    """The pages of a TIFF, save the small copies, and their numbers."""
     _check_directories(tiff)
-    pages = ((number, page.aspage()) for number, page in enumerate(tiff.pages))
-    return ((number, page) for number, page in pages if number == 0 or not page.is_reduced)
+    for number, frame in enumerate(tiff.pages):
+        page = frame.aspage()
+        if number == 0 or not page.is_reduced:
+            yield number, page
 
 
 def _check_directories(tiff: tifffile.TiffFile) -> None:
@@ -65,9 +76,11 @@ def _check_directories(tiff: tifffile.TiffFile) -> None:
     first = next(iter(tiff.pages), None)
     if first is None:
         return
-    file, layout = tiff.filehandle, tiff.tiff
-    offset, claimed = first.offset, 0
+    file = tiff.filehandle
+    layout = tiff.tiff
+    offset = first.offset
     offsets: set[int] = set()
+    claimed_bytes = 0
     while 0 < offset < file.size:
         if offset in offsets:
             raise EndlessPages(f"{file.path}: the directory of one page is that of an earlier one again")
@@ -80,8 +93,8 @@ def _check_directories(tiff: tifffile.TiffFile) -> None:
         if tags > MOST_TAGS:
             return
         length = layout.tagnosize + tags * layout.tagsize + layout.offsetsize
-        claimed += length
-        if claimed > file.size:
+        claimed_bytes += length
+        if claimed_bytes > file.size:
             raise EndlessPages(f"{file.path}: the directories of its pages overlap")
         file.seek(offset + length - layout.offsetsize)
         link = file.read(layout.offsetsize)
@@ -91,19 +104,21 @@ def _check_directories(tiff: tifffile.TiffFile) -> None:
 
 
 def _upright_size(page: tifffile.TiffPage) -> tuple[int, int]:
-    size = int(page.imagelength), int(page.imagewidth)  # a damaged header may hold anything
-    return size[::-1] if page.tags.valueof("Orientation", default=1) in TURNED else size
+    """(H, W) of a page as seen."""
+    height = int(page.imagelength)  # a damaged header may hold anything
+    width = int(page.imagewidth)
+    if page.tags.valueof("Orientation", default=1) in TURNED:
+        return width, height
+    return height, width
 
 
 def has_windows(page: tifffile.TiffPage) -> bool:
     """Whether windows of it can be read: its values need no conversion, its segments are small, its codec is known."""
     layout = (page.photometric, page.samplesperpixel, str(page.dtype))
-    plain = {(MINISBLACK, 1, "uint8"), (MINISBLACK, 1, "uint16"), (MINISBLACK, 1, "float32")}
-    plain |= {(RGB, 3, "uint8"), (RGB, 4, "uint8")}
-    upright = page.tags.valueof("Orientation", default=1) == 1
-    straight = tifffile.EXTRASAMPLE.ASSOCALPHA not in page.extrasamples  # Pillow divides the colours by that alpha
-    whole = page.planarconfig == 1 and page.imagedepth == 1 and page.bitspersample % 8 == 0
-    if layout not in plain or not (upright and straight and whole):
+    is_upright = page.tags.valueof("Orientation", default=1) == 1
+    is_straight = tifffile.EXTRASAMPLE.ASSOCALPHA not in page.extrasamples  # Pillow divides the colors by that alpha
+    is_whole = page.planarconfig == 1 and page.imagedepth == 1 and page.bitspersample % 8 == 0
+    if layout not in PLAIN_LAYOUTS or not (is_upright and is_straight and is_whole):
         return False
     if page.is_contiguous:
         return True
@@ -117,35 +132,47 @@ def has_windows(page: tifffile.TiffPage) -> bool:
 def read_window(path: Path, page: tifffile.TiffPage, rows: tuple[int, int], columns: tuple[int, int]) -> np.ndarray:
     """Rows [top, bottom) and columns [left, right) of a page that `has_windows`: (n, m, C), alpha dropped."""
     with readable(str(path), *DAMAGED_TIFF), path.open("rb") as file:
-        window = (_stored if page.is_contiguous else _decoded)(file, page, rows, columns)
+        read = _stored if page.is_contiguous else _decoded
+        window = read(file, page, rows, columns)
     return window[:, :, :3] if page.samplesperpixel == 4 else window
 
 
 def _stored(file: BinaryIO, page: tifffile.TiffPage, rows: tuple[int, int], columns: tuple[int, int]) -> np.ndarray:
-    start, stop = rows
-    shape, kind = (stop - start, page.imagewidth, page.samplesperpixel), np.dtype(page.dtype)
-    row_bytes = shape[1] * shape[2] * kind.itemsize
-    file.seek(page.dataoffsets[0] + start * row_bytes)
-    stored = np.frombuffer(file.read((stop - start) * row_bytes), kind.newbyteorder(page.parent.byteorder))
+    """A window of a page whose rows lie one behind the other, not compressed."""
+    top, bottom = rows
+    left, right = columns
+    shape = (bottom - top, page.imagewidth, page.samplesperpixel)
+    dtype = np.dtype(page.dtype)
+    row_bytes = shape[1] * shape[2] * dtype.itemsize
+    file.seek(page.dataoffsets[0] + top * row_bytes)
+    stored = np.frombuffer(file.read((bottom - top) * row_bytes), dtype.newbyteorder(page.parent.byteorder))
     if stored.size < np.prod(shape):
         raise OSError("the file ends before its image does")
-    return stored.reshape(shape)[:, slice(*columns)].astype(kind)
+    return stored.reshape(shape)[:, left:right].astype(dtype)
 
 
 def _decoded(file: BinaryIO, page: tifffile.TiffPage, rows: tuple[int, int], columns: tuple[int, int]) -> np.ndarray:
-    (start, stop), (left, right) = rows, columns
+    """A window of a page in segments, tiles or strips, each decoded if the window reaches into it."""
+    top, bottom = rows
+    left, right = columns
     height, width = page.chunks[:2]
-    across = -(-page.imagewidth // width)
-    window = np.empty((stop - start, right - left, page.samplesperpixel), page.dtype)
-    for index in range(start // height * across, -(-stop // height) * across):
-        if not left // width <= index % across < -(-right // width):
+    segments_across = -(-page.imagewidth // width)
+    segments_down = -(-bottom // height)
+    window = np.empty((bottom - top, right - left, page.samplesperpixel), page.dtype)
+    for index in range(top // height * segments_across, segments_down * segments_across):
+        if not left // width <= index % segments_across < -(-right // width):
             continue
         file.seek(page.dataoffsets[index])
         data = file.read(page.databytecounts[index])
-        segment, (_, _, top, first, _), _ = page.decode(data, index, jpegtables=page.jpegtables)
+        segment, (_, _, first_row, first_column, _), _ = page.decode(data, index, jpegtables=page.jpegtables)
         if segment is None:  # a tile left out stands for zeros
             segment = np.zeros((1, height, width, window.shape[2]), window.dtype)
-        segment = segment[0, max(start - top, 0) : stop - top, max(left - first, 0) : right - first]
-        places = max(top - start, 0), max(first - left, 0)
-        window[tuple(slice(at, at + n) for at, n in zip(places, segment.shape, strict=False))] = segment
+        part = segment[
+            0,
+            max(top - first_row, 0) : bottom - first_row,
+            max(left - first_column, 0) : right - first_column,
+        ]
+        row = max(first_row - top, 0)
+        column = max(first_column - left, 0)
+        window[row : row + part.shape[0], column : column + part.shape[1]] = part
     return window

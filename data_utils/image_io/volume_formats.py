@@ -22,10 +22,10 @@ from runtime.errors import ImageError
 
 NIFTI_SUFFIXES = (".nii", ".nii.gz")
 META_SUFFIXES = (".mha", ".mhd")
-ITK_SUFFIXES = (".nrrd", *META_SUFFIXES)  # of which SimpleITK is the reader
+ITK_SUFFIXES = (".nrrd", *META_SUFFIXES)  # SimpleITK reads these
 VOLUME_SUFFIXES = (*NIFTI_SUFFIXES, *ITK_SUFFIXES)
 STACK_SUFFIXES = (".npy", *TIFF_SUFFIXES)  # volumes only where somebody says so
-MM = {"unknown": 1.0, "mm": 1.0, "meter": 1e3, "micron": 1e-3}  # units of NIfTI
+MM = {"unknown": 1.0, "mm": 1.0, "meter": 1e3, "micron": 1e-3}  # mm in each of NIfTI's units
 PIECE = 2**22  # bytes that are decompressed together
 ENDS_EARLY = "the file ends before its voxels do"
 
@@ -57,14 +57,17 @@ class NiftiVolume(StoredVolume):
 
     def __init__(self, path: str) -> None:
         nibabel = load_nibabel()
-        self.path, self.image = path, nibabel.load(path)
+        self.path = path
+        self.image = nibabel.load(path)
         if not isinstance(self.image, nibabel.Nifti1Image):
             raise ValueError(f"a {type(self.image).__name__}, not a NIfTI volume")
         header = self.image.header
         self.shape, self.channels = spatial_shape(self.image.shape)
-        self.slope, self.intercept = self.image.dataobj.slope, self.image.dataobj.inter
-        stored = header.get_data_dtype()
-        self.dtype = np.result_type(stored, np.float32) if self.is_scaled else stored
+        self.slope = self.image.dataobj.slope
+        self.intercept = self.image.dataobj.inter
+        self.dtype = header.get_data_dtype()
+        if self.is_scaled:
+            self.dtype = np.result_type(self.dtype, np.float32)
         self.affine = self.image.affine.copy()
         self.affine[:3] *= MM[header.get_xyzt_units()[0]]
 
@@ -108,7 +111,8 @@ class ItkVolume(StoredVolume):
     """A NRRD or MetaImage file, which SimpleITK reads; its world's axes point left, posterior, superior."""
 
     def __init__(self, path: str) -> None:
-        self.path, self.itk = path, load_simpleitk(path)
+        self.path = path
+        self.itk = load_simpleitk(path)
         if path.lower().endswith(META_SUFFIXES):
             check_meta_image(path)
         reader = self.itk.ImageFileReader()
@@ -133,7 +137,7 @@ class ItkVolume(StoredVolume):
 
 @contextmanager
 def _last_line() -> Iterator[None]:
-    """The last line of an error of SimpleITK, which says what is wrong; the others say where in its sources."""
+    """Within, an error of SimpleITK is cut to its last line, which says what is wrong; the others name its sources."""
     try:
         yield
     except RuntimeError as error:
@@ -144,19 +148,24 @@ class StackVolume(StoredVolume):
     """A `.npy` of (z, y, x) or (z, y, x, C), or a TIFF whose pages are the slices: a grid along the world's axes."""
 
     def __init__(self, path: str, spacing: Spacing | None) -> None:
-        self.path, self.pages = path, []
+        self.path = path
+        self.pages: list[int] = []
         if is_tiff(path):
             self.pages = page_numbers(Path(path))
             first = read_image(path, path, self.pages[0])
             height, width, self.channels = first.shape
-            self.shape, self.dtype = (width, height, len(self.pages)), first.dtype
+            self.shape = (width, height, len(self.pages))
+            self.dtype = first.dtype
         else:
             array = np.lib.format.open_memmap(path, mode="r")
             if array.ndim not in (3, 4):
                 raise ValueError(f"its shape is {array.shape}, not (z, y, x) or (z, y, x, channels)")
-            self.shape, self.channels = array.shape[2::-1], 1 if array.ndim == 3 else array.shape[3]
+            depth, height, width = array.shape[:3]
+            self.shape = (width, height, depth)
+            self.channels = 1 if array.ndim == 3 else array.shape[3]
             self.dtype = np.dtype(np.uint8) if array.dtype == bool else array.dtype
-        self.affine = np.diag([*(spacing or (1.0,) * 3)[::-1], 1.0])
+        z, y, x = spacing or (1.0, 1.0, 1.0)
+        self.affine = np.diag([x, y, z, 1.0])
 
     def read(self) -> np.ndarray:
         if not self.pages:
@@ -175,7 +184,9 @@ def open_stored(path: str, spacing: Spacing | None) -> StoredVolume:
     """The header of a volume file; `spacing`, (z, y, x) in mm, is for those that hold none."""
     if path.lower().endswith(NIFTI_SUFFIXES):
         return NiftiVolume(path)
-    return ItkVolume(path) if path.lower().endswith(ITK_SUFFIXES) else StackVolume(path, spacing)
+    if path.lower().endswith(ITK_SUFFIXES):
+        return ItkVolume(path)
+    return StackVolume(path, spacing)
 
 
 def spatial_shape(shape: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
@@ -183,7 +194,8 @@ def spatial_shape(shape: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
     if len(shape) not in (3, 4) or min(shape) < 0:
         sides = " x ".join(map(str, shape))
         raise ValueError(f"it has {len(shape)} axes, {sides}; a volume has 3, or 4 with its channels")
-    return tuple(shape[:3]), shape[3] if len(shape) == 4 else 1
+    channels = shape[3] if len(shape) == 4 else 1
+    return tuple(shape[:3]), channels
 
 
 @cache
@@ -197,6 +209,7 @@ def load_nibabel() -> Any:
 
 
 def load_simpleitk(path: str) -> Any:
+    """Import SimpleITK. Raises ImageError, with the file that needs it, where it is not installed."""
     try:
         import SimpleITK
     except ImportError as error:

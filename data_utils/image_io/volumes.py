@@ -18,9 +18,10 @@ from data_utils.image_io.volume_formats import (
 )
 from runtime.errors import DataError, ImageError
 
-GZIP_LEVEL = 6  # as `gzip` has it
-INFINITE = 1e30  # a voxel so far from 0, whose square float32 does not hold
-SMALL, FAR = 1e-7, 1e7  # mm: the side of a voxel and an entry of an affine, beyond which a header is damaged
+GZIP_LEVEL = 6  # the default of `gzip`
+INFINITE = 1e30  # voxels so far from 0 count as infinite: float32 does not hold their squares
+SMALL = 1e-7  # mm: with a smaller side of a voxel a header is damaged
+FAR = 1e7  # mm: with an entry of the affine so far from 0 a header is damaged
 MASK_TYPES = ("uint8", "int16", "uint16", "int32", "int64")
 
 
@@ -44,9 +45,11 @@ class VolumeHeader(NamedTuple):
 
 
 def volume_stem(name: str) -> str:
-    """A file's name without its extension, of `.nii.gz` without both."""
-    suffix = next((suffix for suffix in sorted(VOLUME_SUFFIXES, key=len)[::-1] if name.lower().endswith(suffix)), None)
-    return name[: -len(suffix)] if suffix else name.rpartition(".")[0] or name
+    """A file's name without its extension; `.nii.gz` goes as a whole."""
+    for suffix in sorted(VOLUME_SUFFIXES, key=len, reverse=True):
+        if name.lower().endswith(suffix):
+            return name[: -len(suffix)]
+    return name.rpartition(".")[0] or name
 
 
 def is_volume(path: str | Path) -> bool:
@@ -55,7 +58,7 @@ def is_volume(path: str | Path) -> bool:
 
 
 def read_volume_header(source: ImageSource, name: str) -> VolumeHeader:
-    """From the headers alone. Raises ImageError, with `name`, for what cannot be read or is no volume."""
+    """What the headers alone say. Raises ImageError, with `name`, for what cannot be read or is no volume."""
     return _header(_open(source, name), name)
 
 
@@ -73,8 +76,10 @@ def read_volume(source: ImageSource, name: str) -> tuple[np.ndarray, VolumeHeade
             voxels = np.empty((*header.size, len(stored)), header.dtype)
             for channel, file in enumerate(stored):
                 voxels[..., channel] = _upright(file.read(), header)[..., 0]
-    if voxels.dtype.kind == "f" and not all((np.abs(plane) < INFINITE).all() for plane in voxels):  # NaN is not
-        raise ImageError(f"{name}: has voxels that are not numbers (NaN or infinite)")
+    if voxels.dtype.kind == "f":
+        for plane in voxels:
+            if not (np.abs(plane) < INFINITE).all():  # NaN is not below it either
+                raise ImageError(f"{name}: has voxels that are not numbers (NaN or infinite)")
     return voxels, header
 
 
@@ -89,17 +94,25 @@ def read_label_volume(source: ImageSource, name: str) -> tuple[np.ndarray, Volum
         raise DataError(f"{name}: label has {header.channels} channels, expected one number for each voxel")
     with readable(f"{name}: label", *DAMAGED_TIFF):
         values = _upright(stored[0].read(), header)[..., 0]
-    lowest, highest = values.min(), values.max()
-    if not lowest >= 0 or not highest < 2**63:  # NaN is neither
-        raise DataError(f"{name}: label holds {lowest if not lowest >= 0 else highest:g}, expected 0 and above")
-    kind = np.uint8 if highest < 256 else np.uint16 if highest < 65536 else np.int64
-    whole = values.astype(kind, copy=False)
+    lowest = values.min()
+    highest = values.max()
+    is_negative = not lowest >= 0  # or NaN
+    if is_negative or not highest < 2**63:
+        extreme = lowest if is_negative else highest
+        raise DataError(f"{name}: label holds {extreme:g}, expected 0 and above")
+    if highest < 256:
+        dtype: type[np.generic] = np.uint8
+    elif highest < 65536:
+        dtype = np.uint16
+    else:
+        dtype = np.int64
+    whole_numbers = values.astype(dtype, copy=False)
     if values.dtype.kind == "f":
-        for plane, cast in zip(values, whole, strict=True):
-            fractions = plane[plane != cast]
+        for plane, whole_plane in zip(values, whole_numbers, strict=True):
+            fractions = plane[plane != whole_plane]
             if fractions.size:
                 raise DataError(f"{name}: label holds {fractions[0]:g}, expected whole numbers")
-    return whole, header
+    return whole_numbers, header
 
 
 def same_grid(first: VolumeHeader, second: VolumeHeader) -> bool:
@@ -119,9 +132,9 @@ def write_volume(file: BinaryIO, voxels: np.ndarray, like: VolumeFile) -> None:
     values = np.moveaxis(voxels, 0, -1) if voxels.ndim == 4 else voxels
     values = _as_stored(values.astype(_smallest_type(values), copy=False), header)
     if isinstance(stored, NiftiVolume):
-        written = stored.image.header.copy()
-        written["cal_min"] = written["cal_max"] = 0  # the window that a viewer shows the image in
-        image = type(stored.image)(values, None, written)
+        nifti_header = stored.image.header.copy()
+        nifti_header["cal_min"] = nifti_header["cal_max"] = 0  # the window that a viewer shows the image in
+        image = type(stored.image)(values, None, nifti_header)
     else:
         image = nibabel.Nifti1Image(values, stored.affine)
         image.header.set_xyzt_units("mm")
@@ -132,46 +145,53 @@ def write_volume(file: BinaryIO, voxels: np.ndarray, like: VolumeFile) -> None:
 
 
 def _open(source: ImageSource, name: str) -> list[StoredVolume]:
+    """The files of a volume, whose headers are read now."""
     assert isinstance(source, VolumeFile), source
     nibabel = load_nibabel()
-    odd_header = nibabel.filebasedimages.ImageFileError, nibabel.spatialimages.HeaderDataError
-    with readable(name, *DAMAGED_TIFF, *odd_header):
+    nibabel_errors = (nibabel.filebasedimages.ImageFileError, nibabel.spatialimages.HeaderDataError)
+    with readable(name, *DAMAGED_TIFF, *nibabel_errors):
         return [open_stored(path, source.spacing) for path in source.paths]
 
 
 def _header(stored: Sequence[StoredVolume], name: str) -> VolumeHeader:
-    """Of the files of one volume, one for each channel, which must all have the same grid."""
+    """What the files of one volume say, one for each channel, which must all have the same grid."""
     first = stored[0]
     if 0 in first.shape or first.channels == 0:
         raise ImageError(f"{name}: is empty, {' x '.join(map(str, first.shape))} voxels")
     for file in stored:
         if file.dtype.kind not in "uif":
             raise ImageError(f"{name}: has voxels of type {file.dtype}, expected one real number for each channel")
-    sides, orientation = np.zeros(3), np.full((3, 2), np.nan)
-    if (np.abs(first.affine) < FAR).all():  # which NaN is not
+    sides = np.zeros(3)
+    orientation = np.full((3, 2), np.nan)
+    if (np.abs(first.affine) < FAR).all():  # NaN is not below it either
         sides = np.linalg.norm(first.affine[:3, :3], axis=0)
         orientation = load_nibabel().io_orientation(first.affine)
     if sides.min() < SMALL or np.isnan(orientation).any():
         raise ImageError(f"{name}: its affine {first.affine[:3].tolist()} is no grid in space; correct the header")
-    axes, steps = orientation.T.astype(int)
+    ras_axes, steps = orientation.T.astype(int)
     to_stored = np.zeros((4, 4))
     to_stored[3, 3] = 1
-    for axis, (of_ras, step) in enumerate(zip(axes, steps, strict=True)):
-        to_stored[axis, of_ras] = step
+    for axis, (ras_axis, step) in enumerate(zip(ras_axes, steps, strict=True)):
+        to_stored[axis, ras_axis] = step
         to_stored[axis, 3] = 0 if step == 1 else first.shape[axis] - 1
-    affine = first.affine @ to_stored
-    depth, height, width = (first.shape[axis] for axis in np.argsort(axes)[::-1])
-    z, y, x = sides[np.argsort(axes)[::-1]].tolist()
-    kind = np.result_type(*(file.dtype for file in stored)).name
-    stored_axes = tuple(zip(axes.tolist(), steps.tolist(), strict=True))
-    header = VolumeHeader((depth, height, width), (z, y, x), first.channels, kind, affine, stored_axes)
+    z_axis, y_axis, x_axis = np.argsort(ras_axes)[::-1]
+    header = VolumeHeader(
+        size=(first.shape[z_axis], first.shape[y_axis], first.shape[x_axis]),
+        spacing=(float(sides[z_axis]), float(sides[y_axis]), float(sides[x_axis])),
+        channels=first.channels,
+        dtype=np.result_type(*[file.dtype for file in stored]).name,
+        affine=first.affine @ to_stored,
+        stored_axes=tuple(zip(ras_axes.tolist(), steps.tolist(), strict=True)),
+    )
     for file in stored[1:]:
-        alike = file.shape == first.shape and file.channels == first.channels == 1
-        if not alike or _distance(file.affine, first.affine) > _tolerance(header.spacing):
+        is_alike = file.shape == first.shape and file.channels == first.channels == 1
+        if not is_alike or _distance(file.affine, first.affine) > _tolerance(header.spacing):
             raise ImageError(
                 f"{name}: its channels have different shapes or affines; all files of a volume need the same"
             )
-    return header if len(stored) == 1 else header._replace(channels=len(stored))
+    if len(stored) > 1:
+        return header._replace(channels=len(stored))
+    return header
 
 
 def _tolerance(spacing: Spacing) -> float:
@@ -186,19 +206,23 @@ def _distance(first: np.ndarray, second: np.ndarray) -> float:
 def _upright(voxels: np.ndarray, header: VolumeHeader) -> np.ndarray:
     """(x, y, z, C) in the file's axes -> (D, H, W, C) in RAS orientation, a view."""
     axes, steps = zip(*header.stored_axes, strict=True)
-    return voxels[tuple(slice(None, None, step) for step in steps)].transpose(*np.argsort(axes)[::-1], 3)
+    directed = voxels[tuple(slice(None, None, step) for step in steps)]
+    return directed.transpose(*np.argsort(axes)[::-1], 3)
 
 
 def _as_stored(voxels: np.ndarray, header: VolumeHeader) -> np.ndarray:
     """(D, H, W, ...) in RAS orientation -> (x, y, z, ...) in the file's axes, a view."""
     axes, steps = zip(*header.stored_axes, strict=True)
-    turned = voxels.transpose(*(2 - axis for axis in axes), *range(3, voxels.ndim))
+    order = [2 - axis for axis in axes]
+    order += range(3, voxels.ndim)
+    turned = voxels.transpose(*order)
     return turned[tuple(slice(None, None, step) for step in steps)]
 
 
 def _smallest_type(values: np.ndarray) -> str:
-    """Of whole numbers, the first of `MASK_TYPES` that holds them; float32 of others."""
+    """The first of `MASK_TYPES` that holds the values, if they are whole numbers; float32 for others."""
     if values.dtype.kind == "f":
         return "float32"
-    lowest, highest = int(values.min()), int(values.max())
+    lowest = int(values.min())
+    highest = int(values.max())
     return next(kind for kind in MASK_TYPES if np.iinfo(kind).min <= lowest and highest <= np.iinfo(kind).max)

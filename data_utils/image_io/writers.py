@@ -6,18 +6,20 @@ from typing import BinaryIO
 
 import numpy as np
 
-# of compression; of photographs more is a fifth smaller and takes eight times as long
-MASK_LEVEL, OVERLAY_LEVEL = 6, 1
+# levels of compression
+MASK_LEVEL = 6
+OVERLAY_LEVEL = 1  # a higher one makes photographs a fifth smaller and takes eight times as long
 
 
 class PngWriter:
-    """A PNG of `size` (H, W) written as its rows come: (n, W) uint8 or uint16 is grey, (n, W, 3) uint8 is colour.
+    """A PNG of `size` (H, W) written as its rows come: (n, W) uint8 or uint16 is grey, (n, W, 3) uint8 is color.
 
     A context, which finishes the file. The format: https://www.w3.org/TR/png-3/.
     """
 
     def __init__(self, file: BinaryIO, size: tuple[int, int], level: int = MASK_LEVEL) -> None:
-        self.file, self.size = file, size
+        self.file = file
+        self.size = size
         self.previous: np.ndarray | None = None
         self.compressor = zlib.compressobj(level)
 
@@ -42,11 +44,12 @@ class PngWriter:
         self._chunk(b"IEND", b"")
 
     def _start(self, rows: np.ndarray) -> np.ndarray:
+        """Write the header, for rows like these. Returns what counts as the row above the first."""
         height, width = self.size
-        colour = 2 if rows.ndim == 3 else 0
+        color_type = 2 if rows.ndim == 3 else 0
         self.file.write(b"\x89PNG\r\n\x1a\n")
-        self._chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8 * rows.itemsize, colour, 0, 0, 0))
-        return np.zeros((1, rows[0].nbytes), np.uint8)  # the row above the first
+        self._chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8 * rows.itemsize, color_type, 0, 0, 0))
+        return np.zeros((1, rows[0].nbytes), np.uint8)
 
     def _chunk(self, kind: bytes, data: bytes) -> None:
         checksum = zlib.crc32(kind + data)
@@ -57,7 +60,9 @@ class NpyWriter:
     """A `.npy` of `shape` (C, H, W) float32 written as its rows (C, n, W) come; rows that never come are zero."""
 
     def __init__(self, file: BinaryIO, shape: tuple[int, int, int]) -> None:
-        self.file, self.shape, self.done = file, shape, 0
+        self.file = file
+        self.shape = shape
+        self.done = 0  # rows that are written
         header = {"descr": "<f4", "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(file, header)
         self.start = file.tell()

@@ -20,48 +20,57 @@ def augment(
 ) -> tuple[Tensor, AnyTarget]:
     """Augment a batch, each sample by its own draw; the arguments are left as they are, and the host never waits.
 
-    images (B, C, H, W) or (B, C, D, H, W): raw pixel values of any range and type; targets (B, H, W) or (B, D, H, W);
-    draws: of each sample, for images of this size; numbers: `pack_draws` of them; fill, std (C,): mean and standard
-    deviation of the training images. All tensors are on one device. Returns float32 images (float64 stays), int64
-    targets. Pixels from outside the image become `fill` and unknown.
+    All tensors are on one device. Pixels from outside the image become `fill` and unknown.
+
+    Args:
+        images: (B, C, H, W) or (B, C, D, H, W), raw pixel values of any range and type.
+        targets: (B, H, W) or (B, D, H, W).
+        draws: one for each sample, for images of this size.
+        numbers: `pack_draws` of them.
+        fill, std: (C,) mean and standard deviation of the training images.
+
+    Returns:
+        Float32 images (float64 stays), int64 targets.
     """
     assert len(draws) == len(numbers) == len(images) == targets.shape[0], (len(draws), numbers.shape, images.shape)
-    images, targets = images.to(torch.promote_types(images.dtype, torch.float32)), targets.map(Tensor.long)
-    if all(d.is_identity for d in draws):
+    images = images.to(torch.promote_types(images.dtype, torch.float32))
+    targets = targets.map(Tensor.long)
+    if all(drawn.is_identity for drawn in draws):
         return images, targets
-    channels, size = images.shape[1], images.shape[2:]
+    channels = images.shape[1]
+    size = images.shape[2:]
     per_pixel = (1,) * len(size)
-    fill, std = (statistic.to(images.dtype).view(-1, *per_pixel) for statistic in (fill, std))
+    fill = fill.to(images.dtype).view(-1, *per_pixel)
+    std = std.to(images.dtype).view(-1, *per_pixel)
     numbers = numbers.to(images.dtype).view(*numbers.shape, *per_pixel)
     matrix, elastic, gain, shift = numbers.split([len(size) ** 2, math.prod(ELASTIC), channels, channels], dim=1)
 
-    warped = any(d.elastic is not None for d in draws)
-    grid = _sampling_grid(matrix, elastic.reshape(-1, *ELASTIC) if warped else None, size)
+    is_warped = any(drawn.elastic is not None for drawn in draws)
+    grid = _sampling_grid(matrix, elastic.reshape(-1, *ELASTIC) if is_warped else None, size)
     outside = (grid.abs() > 1).any(dim=-1)
     new_images = _sample(images, grid, "bilinear")
-    stays = [i for i, d in enumerate(draws) if not d.moves]
-    for i in stays:  # resampling blurs and rounds: a sample that stays where it is must come back exactly
+    unmoved = [i for i, drawn in enumerate(draws) if not drawn.moves]
+    for i in unmoved:  # resampling blurs and rounds: a sample that stays where it is must come back exactly
         new_images[i] = images[i]
-    for i, d in enumerate(draws):
-        if d.resolution:
-            new_images[i] = _lower_resolution(new_images[i], d.resolution)
-        if d.blur:
-            new_images[i] = _blur(new_images[i], d.blur)
-        if d.gamma != 1:
-            new_images[i] = _apply_gamma(new_images[i], d.gamma, fill)
+    for i, drawn in enumerate(draws):
+        if drawn.resolution:
+            new_images[i] = _lower_resolution(new_images[i], drawn.resolution)
+        if drawn.blur:
+            new_images[i] = _blur(new_images[i], drawn.blur)
+        if drawn.gamma != 1:
+            new_images[i] = _apply_gamma(new_images[i], drawn.gamma, fill)
     new_images = new_images * gain + ((1 - gain) * fill + shift * std)
-    for i, d in enumerate(draws):
-        if d.noise:
-            new_images[i] += d.noise * std * unit_noise(images[i].shape, d.noise_seed, images.device)
-    new_targets = targets.map_with_unknown(lambda labels, unknown: _moved(labels, unknown, grid, outside, stays))
+    for i, drawn in enumerate(draws):
+        if drawn.noise:
+            new_images[i] += drawn.noise * std * unit_noise(images[i].shape, drawn.noise_seed, images.device)
+    new_targets = targets.map_with_unknown(lambda labels, unknown: _moved(labels, unknown, grid, outside, unmoved))
     return torch.where(outside[:, None], fill, new_images), new_targets
 
 
-def _moved(labels: Tensor, unknown: int, grid: Tensor, outside: Tensor, stays: Sequence[int]) -> Tensor:
-    """Labels (B, *spatial) picked where the grid says, `unknown` where it is `outside`; as they are where a sample
-    `stays`."""
+def _moved(labels: Tensor, unknown: int, grid: Tensor, outside: Tensor, unmoved: Sequence[int]) -> Tensor:
+    """Labels (B, *spatial) picked where the grid says, `unknown` where it is `outside`; samples `unmoved` stay."""
     picked = _sample(labels[:, None].to(grid.dtype), grid, "nearest")[:, 0].long()
-    for i in stays:
+    for i in unmoved:
         picked[i] = labels[i]
     return picked.masked_fill(outside, unknown)
 
@@ -69,13 +78,15 @@ def _moved(labels: Tensor, unknown: int, grid: Tensor, outside: Tensor, stays: S
 def _sampling_grid(matrix: Tensor, elastic: Tensor | None, size: Sequence[int]) -> Tensor:
     """Where output pixels come from, (B, *size, n) of n axes as `grid_sample` wants it: (x, y, ...), -1..1 across.
 
-    Built in pixels from the centre, so that a rotation of an image that is not square does not shear it.
-    matrix (B, n^2, 1, ...), elastic (B, 2, 3, 3): as in `Draw`.
+    It is built in pixels from the center, so that a rotation of an image that is not square does not shear it.
+    `matrix` (B, n^2, 1, ...) and `elastic` (B, 2, 3, 3) are those of `Draw`.
     """
     columns = matrix.unflatten(1, (len(size), len(size))).unbind(2)  # (B, n, 1, ...) each
-    offsets = (torch.arange(n, device=matrix.device, dtype=matrix.dtype) - (n - 1) / 2 for n in reversed(size))
-    along = (offset.view(-1, *(1,) * axis) for axis, offset in enumerate(offsets))
-    source = sum(column * offset for column, offset in zip(columns, along, strict=True))  # (B, n, *size)
+    offsets = []  # from the center along x, y, ..., each to go with the axes of an image
+    for axis, side in enumerate(reversed(size)):
+        offset = torch.arange(side, device=matrix.device, dtype=matrix.dtype) - (side - 1) / 2
+        offsets.append(offset.view(-1, *(1,) * axis))
+    source = sum(column * offset for column, offset in zip(columns, offsets, strict=True))  # (B, n, *size)
     if elastic is not None:
         # Ronneberger et al. 2015, section 3.1: random displacements on a 3 x 3 grid, bicubic in between.
         source = source + F.interpolate(elastic, tuple(size), mode="bicubic", align_corners=True)
@@ -88,15 +99,15 @@ def _sample(pictures: Tensor, grid: Tensor, mode: str) -> Tensor:
 
 def _lower_resolution(volume: Tensor, shares: Sequence[float]) -> Tensor:
     """A volume (C, D, H, W) as if scanned with a share of its voxels along each axis."""
-    kept = [max(1, round(share * side)) for share, side in zip(shares, volume.shape[1:], strict=True)]
-    coarse = F.interpolate(volume[None], kept, mode="nearest-exact")
+    coarse_size = [max(1, round(share * side)) for share, side in zip(shares, volume.shape[1:], strict=True)]
+    coarse = F.interpolate(volume[None], coarse_size, mode="nearest-exact")
     return F.interpolate(coarse, volume.shape[1:], mode="trilinear")[0]
 
 
 def _blur(image: Tensor, sigma: float) -> Tensor:
     """Gaussian blur of one image (C, H, W) or (C, D, H, W), edges replicated.
 
-    Sums of shifted images, not a convolution: on a GPU that may round to TF32, too coarse for 16-bit pixels.
+    It is a sum of shifted images, not a convolution: on a GPU that may round to TF32, too coarse for 16-bit pixels.
     """
     radius = math.ceil(3 * sigma)
     weights = [math.exp(-0.5 * (k / sigma) ** 2) for k in range(-radius, radius + 1)]
@@ -104,15 +115,17 @@ def _blur(image: Tensor, sigma: float) -> Tensor:
         length = image.shape[dim]
         replicated = torch.arange(-radius, length + radius, device=image.device).clamp(0, length - 1)
         padded = image.index_select(dim, replicated)
-        image = sum(w * padded.narrow(dim, k, length) for k, w in enumerate(weights)) / sum(weights)
+        image = sum(weight * padded.narrow(dim, k, length) for k, weight in enumerate(weights)) / sum(weights)
     return image
 
 
 def _apply_gamma(image: Tensor, gamma: float, fill: Tensor) -> Tensor:
     """A power curve over each channel's own range that maps the data's mean `fill` to itself and keeps brightness."""
-    within = tuple(range(1, image.ndim))
-    low, high = image.amin(within, keepdim=True), image.amax(within, keepdim=True)
+    spatial = tuple(range(1, image.ndim))
+    low = image.amin(spatial, keepdim=True)
+    high = image.amax(spatial, keepdim=True)
     extent = (high - low).clamp(min=torch.finfo(image.dtype).tiny)
     middle = fill.clamp(low, high)
-    bent, bent_middle = (extent * ((values - low) / extent) ** gamma for values in (image, middle))
+    bent = extent * ((image - low) / extent) ** gamma
+    bent_middle = extent * ((middle - low) / extent) ** gamma
     return bent - bent_middle + middle

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 MAX_SHAPES = 16
+MAX_COMPARED = 256  # shapes that are compared in pairs
 SIDE_BY_SIDE = 4  # row groups of a lane: with 1, 2 or 4 loader processes, each reads its own
 
 
@@ -21,7 +22,7 @@ class Slot(NamedTuple):
 
     index: int  # type: ignore[assignment]  # hides tuple.index
     epoch: int
-    shape: tuple[int, ...]  # (H, W), of volumes (D, H, W)
+    shape: tuple[int, ...]  # (H, W), or (D, H, W) for volumes
     filler: bool = False
 
 
@@ -32,7 +33,7 @@ class BatchSplit(NamedTuple):
     processes: int
     micro_batch_size: int
     accumulation: int
-    fixed: bool = False  # asked for: where it does not fit into memory it is not changed
+    fixed: bool = False  # the user asks for it: where it does not fit into memory it is not changed
 
     @property
     def slots(self) -> int:
@@ -67,89 +68,106 @@ def padded_shapes(sizes: np.ndarray, max_shapes: int = MAX_SHAPES) -> np.ndarray
     """
     grid = 8
     shapes, inverse, counts = np.unique(sizes, axis=0, return_inverse=True, return_counts=True)
-    while len(shapes) > 256:  # merging compares all pairs
-        sizes = -(-sizes // grid) * grid
+    while len(shapes) > MAX_COMPARED:
+        sizes = _round_up(sizes, grid)
         shapes, inverse, counts = np.unique(sizes, axis=0, return_inverse=True, return_counts=True)
         grid *= 2
+    shapes = shapes.astype(np.int64)
     inverse = inverse.reshape(-1)
-    shapes, counts = shapes.astype(np.int64), counts.astype(np.int64)
+    counts = counts.astype(np.int64)
     while len(shapes) > max_shapes:
-        union = np.maximum(shapes[:, None], shapes[None]).prod(axis=2)
-        padding = (union - shapes.prod(axis=1)[:, None]) * counts[:, None]
+        pixels = shapes.prod(axis=1)
+        union_pixels = np.maximum(shapes[:, None], shapes[None]).prod(axis=2)
+        padding = (union_pixels - pixels[:, None]) * counts[:, None]
         padding = padding + padding.T
         np.fill_diagonal(padding, np.iinfo(np.int64).max)
-        keep, gone = sorted(np.unravel_index(padding.argmin(), padding.shape))
-        shapes[keep] = np.maximum(shapes[keep], shapes[gone])
-        counts[keep] += counts[gone]
-        inverse[inverse == gone] = keep
-        inverse[inverse > gone] -= 1
-        shapes, counts = np.delete(shapes, gone, axis=0), np.delete(counts, gone)
+        first, second = sorted(np.unravel_index(padding.argmin(), padding.shape))
+        # the first shape becomes their union, and the second goes
+        shapes[first] = np.maximum(shapes[first], shapes[second])
+        counts[first] += counts[second]
+        inverse[inverse == second] = first
+        inverse[inverse > second] -= 1
+        shapes = np.delete(shapes, second, axis=0)
+        counts = np.delete(counts, second)
     return shapes[inverse]
+
+
+def _round_up(numbers: np.ndarray, step: int) -> np.ndarray:
+    """Whole numbers rounded up to multiples of `step`."""
+    return -(-numbers // step) * step
 
 
 def epoch_batches(shapes: np.ndarray, batch_size: int, seed: int, epoch: int) -> list[Batch]:
     """The batches of one epoch in their order: every image once, ceil(N / batch_size) batches, only one of them short.
 
-    Batches hold images of one padded shape; what is left of each shape is put together by size, at the larger shape.
+    Batches hold images of one padded shape; those left of each shape are put together by size, at the larger shape.
     """
     rng = np.random.default_rng([seed, epoch])
     order = rng.permutation(len(shapes))
     groups, membership = np.unique(shapes, axis=0, return_inverse=True)
     membership = membership.reshape(-1)[order]
-    chunks, leftovers = [], []
+    batches: list[np.ndarray] = []
+    leftovers = []
     for group in range(len(groups)):
         members = order[membership == group]
         full = len(members) // batch_size * batch_size
-        chunks += list(members[:full].reshape(-1, batch_size))
+        batches += list(members[:full].reshape(-1, batch_size))
         leftovers.append(members[full:])
     rest = np.concatenate(leftovers)
     rest = rest[np.argsort(shapes[rest].prod(axis=1), kind="stable")]
-    chunks += [rest[start : start + batch_size] for start in range(0, len(rest), batch_size)]
-    return [Batch(chunks[i], tuple(shapes[chunks[i]].max(axis=0).tolist())) for i in rng.permutation(len(chunks))]
+    batches += [rest[start : start + batch_size] for start in range(0, len(rest), batch_size)]
+    shuffled = [batches[i] for i in rng.permutation(len(batches))]
+    return [Batch(indices, tuple(shapes[indices].max(axis=0).tolist())) for indices in shuffled]
 
 
 def stream_batches(lengths: np.ndarray, shapes: np.ndarray, batch_size: int, seed: int, epoch: int) -> list[Batch]:
-    """As `epoch_batches`, where records of one group (`lengths`, (G,), in order) should be read together.
+    """The batches of one epoch of a stream, where records of one group should be read together.
 
-    The groups come in random order, the records of each shuffled. This sequence is cut into as many lanes of equal
-    length (to one record) as a batch has images: image i of every batch comes from lane i. A lane is cut into
-    `SIDE_BY_SIDE` parts, and successive steps take turns with them: the loader's processes take turns with the steps,
-    so each process reads its own groups.
+    `lengths` (G,) are the numbers of records of the groups, in order. The groups come in random order, the records of
+    each shuffled. This sequence is cut into as many lanes of equal length (to one record) as a batch has images: image
+    i of every batch comes from lane i. A lane is cut into `SIDE_BY_SIDE` parts, and successive steps take turns with
+    them: the loader's processes take turns with the steps, so each process reads its own groups.
     """
     rng = np.random.default_rng([seed, epoch])
     firsts = np.cumsum(lengths) - lengths
     records = [firsts[group] + rng.permutation(lengths[group]) for group in rng.permutation(len(lengths))]
-    order, total = np.concatenate(records), int(lengths.sum())
-    lanes = total // batch_size + (np.arange(batch_size) < total % batch_size)
-    parts = -(-(lanes[:, None] - np.arange(SIDE_BY_SIDE)) // SIDE_BY_SIDE)
-    starts = (np.cumsum(parts) - parts.ravel()).reshape(parts.shape)
+    order = np.concatenate(records)
+    total = len(order)
+    lane_lengths = total // batch_size + (np.arange(batch_size) < total % batch_size)
+    # (lanes, parts): part p of a lane serves steps p, p + SIDE_BY_SIDE, ..., as long as the lane has records
+    part_lengths = -(-(lane_lengths[:, None] - np.arange(SIDE_BY_SIDE)) // SIDE_BY_SIDE)
+    part_starts = (np.cumsum(part_lengths) - part_lengths.ravel()).reshape(part_lengths.shape)
     shape = tuple(shapes[0].tolist())
     batches = []
-    for step in range(-(-total // batch_size)):
-        places = starts[:, step % SIDE_BY_SIDE] + step // SIDE_BY_SIDE
-        batches.append(Batch(order[places[lanes > step]], shape))
+    for step in range(math.ceil(total / batch_size)):
+        positions = part_starts[:, step % SIDE_BY_SIDE] + step // SIDE_BY_SIDE
+        batches.append(Batch(order[positions[lane_lengths > step]], shape))
     return batches
 
 
 class TrainingSampler:
     """Batch sampler over the steps of a whole run: for each step, `accumulation` rounds of one micro-batch per process.
 
-    The loader deals micro-batch i to process i mod `world_size`. Places beyond the step's images repeat one of them,
+    The loader deals micro-batch i to process i mod `world_size`. Slots beyond the step's images repeat one of them,
     marked as filler: its mask is to be ignored as a whole. Step s belongs to epoch s // steps_per_epoch, so a run
     resumes by starting at its step.
 
     Args:
         shapes: (N, n) int64, the shape (H, W) or (D, H, W) that each image is padded to.
         split: how a step's images are cut.
-        steps: of the run that are still to be made.
-        group_sizes: of a stream, as `Records` have them.
+        steps: the steps of the run that are still to be made.
+        group_sizes: those of a stream's `Records`, None for other records.
     """
 
     def __init__(
         self, shapes: np.ndarray, split: BatchSplit, seed: int, steps: range, group_sizes: np.ndarray | None = None
     ) -> None:
-        self.shapes, self.split, self.seed, self.steps, self.group_sizes = shapes, split, seed, steps, group_sizes
-        self.steps_per_epoch = -(-len(shapes) // split.batch_size)
+        self.shapes = shapes
+        self.split = split
+        self.seed = seed
+        self.steps = steps
+        self.group_sizes = group_sizes
+        self.steps_per_epoch = math.ceil(len(shapes) / split.batch_size)
 
     def __len__(self) -> int:
         return len(self.steps) * self.split.accumulation * self.split.processes
@@ -161,7 +179,8 @@ class TrainingSampler:
         return stream_batches(self.group_sizes, self.shapes, self.split.batch_size, self.seed, epoch)
 
     def __iter__(self) -> Iterator[list[Slot]]:
-        epoch, batches = -1, []
+        epoch = -1
+        batches: list[Batch] = []
         for step in self.steps:
             if step // self.steps_per_epoch != epoch:
                 epoch = step // self.steps_per_epoch
@@ -181,7 +200,7 @@ class EvaluationSampler:
 
     Args:
         shapes: (N, n) int64, the (H, W) or (D, H, W) of each image at the network.
-        pixels: that share a forward pass, as `pixels_per_batch` says.
+        pixels: how many share a forward pass, as `pixels_per_batch` says.
     """
 
     def __init__(self, shapes: np.ndarray, pixels: int, world_size: int) -> None:

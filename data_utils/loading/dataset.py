@@ -32,10 +32,15 @@ class SegmentationDataset(Dataset):
     fit_targets: bool
 
     def __init__(self, split: Split, info: DatasetInfo, preprocess: Preprocess) -> None:
-        self.split, self.config, self.preprocess = split, info.config, preprocess
-        self.channels, self.reader, self.target = info.channels, info.reader, info.reader.target
+        self.split = split
+        self.config = info.config
+        self.preprocess = preprocess
+        self.channels = info.channels
+        self.reader = info.reader
+        self.target = info.reader.target
         self.samples = new_samples(split, info, preprocess, fit_targets=self.fit_targets)
-        self.fill, self.std = self.samples.mean, self.samples.std  # (C,); padding has the mean value
+        self.fill = self.samples.mean  # (C,): the value of padding
+        self.std = self.samples.std  # (C,)
 
     def __len__(self) -> int:
         return len(self.split)
@@ -46,7 +51,8 @@ class SegmentationDataset(Dataset):
         if problem is None:
             try:
                 image, target = self.sample(slot)
-                return image, self.target.unknown(target.shape) if slot.filler else target, None
+                target = self.target.unknown(target.shape) if slot.filler else target
+                return image, target, None
             except self.config.skipped_errors as error:
                 problem = str(error)
         image = np.broadcast_to(_column(self.fill, slot.shape), (len(self.fill), *slot.shape))
@@ -58,9 +64,17 @@ class SegmentationDataset(Dataset):
 
     def cache(self) -> None:
         """Decode all samples once, unless an earlier run has done so. Raises DataError if the disk is full."""
-        seen, spacings = self.preprocess, self.split.spacings
-        how = (seen.image_size, seen.scale, seen.detect_unit_range, seen.draft, self.channels)
-        resampled = (seen.spacing, seen.clip, seen.standardize, None if spacings is None else spacings.tobytes())
+        preprocess = self.preprocess
+        how = (
+            preprocess.image_size,
+            preprocess.scale,
+            preprocess.detect_unit_range,
+            preprocess.draft,
+            self.channels,
+        )
+        spacings = self.split.spacings
+        spacing_bytes = None if spacings is None else spacings.tobytes()
+        resampled = (preprocess.spacing, preprocess.clip, preprocess.standardize, spacing_bytes)
         content = self.split.records.digest
         kind = (type(self).__name__, self.target.__name__)
         key = content and digest(*kind, how, resampled, content, *self.reader.key, self.split.bad)
@@ -73,7 +87,7 @@ class SegmentationDataset(Dataset):
 
 
 class TrainingDataset(SegmentationDataset):
-    """Targets follow the image to the network's input size; crops, then padding to the slot's shape.
+    """Images and targets at the network's input size, cropped and then padded to the slot's shape.
 
     A crop and the draw of an augmentation, which is done later, are functions of (seed, epoch, index).
     """
@@ -108,8 +122,9 @@ class TrainingDataset(SegmentationDataset):
         return _tensor(image), target.map(_tensor), drawn, (slot.epoch, slot.index), problem
 
     def _pad(self, image: np.ndarray, target: Target, shape: tuple[int, ...]) -> Sample:
-        fill, inside = self.fill.round() if image.dtype == np.uint8 else self.fill, tuple(map(slice, target.shape))
+        fill = self.fill.round() if image.dtype == np.uint8 else self.fill
         padded = np.full((len(image), *shape), _column(fill, shape), dtype=image.dtype)
+        inside = tuple(slice(side) for side in target.shape)
         padded[(slice(None), *inside)] = image
         padded_target = self.target.unknown(shape)
         for whole, part in zip(padded_target.arrays(), target.arrays(), strict=True):
@@ -129,7 +144,8 @@ class EvaluationDataset(SegmentationDataset):
 
 def _column(values: np.ndarray, size: Sequence[int]) -> np.ndarray:
     """(C,) -> (C, 1, 1, ...), to go with images of `size`."""
-    return values.reshape(-1, *(1,) * len(size))
+    ones = (1,) * len(size)
+    return values.reshape(-1, *ones)
 
 
 def _tensor(array: np.ndarray) -> Tensor:
@@ -141,19 +157,26 @@ def collate_training(samples: list[tuple]) -> dict[str, Any]:
     """A batch for `augment`.
 
     images (B, C, *size), targets (B, *size), draws: [Draw, ...], numbers: `pack_draws` of them, keys:
-    [(epoch, index), ...], problems: of the samples left out.
+    [(epoch, index), ...], problems: what is wrong with the samples left out.
     """
     images, targets, draws, keys, problems = zip(*samples, strict=True)
-    stacked = type(targets[0]).stack(targets)
-    drawn = {"draws": list(draws), "numbers": pack_draws(draws, len(images[0])), "keys": list(keys)}
-    return {"images": torch.stack(images), "targets": stacked} | drawn | _problems(problems)
+    stacked_targets = type(targets[0]).stack(targets)
+    return {
+        "images": torch.stack(images),
+        "targets": stacked_targets,
+        "draws": list(draws),
+        "numbers": pack_draws(draws, len(images[0])),
+        "keys": list(keys),
+        "problems": [problem for problem in problems if problem is not None],
+    }
 
 
 def collate_evaluation(samples: list[tuple]) -> dict[str, Any]:
     """images (B, C, *size), targets: a list, each of its own size, indices: [index, ...], problems as above."""
     images, targets, indices, problems = zip(*samples, strict=True)
-    return {"images": torch.stack(images), "targets": list(targets), "indices": list(indices)} | _problems(problems)
-
-
-def _problems(problems: Sequence[str | None]) -> dict[str, list[str]]:
-    return {"problems": [problem for problem in problems if problem is not None]}
+    return {
+        "images": torch.stack(images),
+        "targets": list(targets),
+        "indices": list(indices),
+        "problems": [problem for problem in problems if problem is not None],
+    }

@@ -17,36 +17,40 @@ from runtime.parallel import available_cpus, map_ahead
 from tasks.target import Target
 
 Sample = tuple[np.ndarray, Target]  # an image (C, *size), and its target
-FOUND = 1024  # records whose place in the file is remembered: finding one takes longer than copying a patch
+REMEMBERED = 1024  # records whose arrays in the file are remembered: finding them takes longer than copying a patch
 
 
 class DecodedSplit:
     """Image (C, *size) and target of each record, read without copying. What failed to decode fails again."""
 
     def __init__(self, file: Path, target: type[Target]) -> None:
-        self.file, self.target = file, target
+        self.file = file
+        self.target = target
         self._table: Any = None
-        self._found = lru_cache(FOUND)(self._find)
+        self._remembered = lru_cache(REMEMBERED)(self._find)
 
     def __reduce__(self) -> tuple:
         return DecodedSplit, (self.file, self.target)
 
     def __getitem__(self, i: int) -> Sample:
-        return self._found(i)
+        return self._remembered(i)
 
     def _find(self, i: int) -> Sample:
         import pyarrow
 
         if self._table is None:
             self._table = pyarrow.ipc.open_file(pyarrow.memory_map(str(self.file)))
-        row = {name: column[0] for name, column in zip(self._table.schema.names, self._table.get_batch(i), strict=True)}
+        names = self._table.schema.names
+        columns = self._table.get_batch(i)
+        row = {name: column[0] for name, column in zip(names, columns, strict=True)}
         if row["problem"].is_valid:
             raise DataError(row["problem"].as_py())
-        image, *fields = (_array(row, name) for name in ("image", *self.target.names()))
-        return image, self.target(*fields)
+        fields = [_array(row, name) for name in self.target.names()]
+        return _array(row, "image"), self.target(*fields)
 
 
 def _array(row: dict[str, Any], name: str) -> np.ndarray:
+    """An array of a row of the table, which stays in the file."""
     values = np.frombuffer(row[name].as_buffer(), row[f"{name}_type"].as_py())
     return values.reshape(row[f"{name}_shape"].as_py())
 
@@ -62,7 +66,7 @@ def decode_once(
 
     The key must change with everything that the samples depend on.
 
-    Errors in `skip` are kept in place of the sample. Raises DataError where nothing can be kept.
+    Errors in `skip` are stored in place of the sample. Raises DataError where nothing can be stored.
     """
     import pyarrow
 
@@ -78,7 +82,8 @@ def decode_once(
 
     fields = {"problem": pyarrow.string()}
     for name in ("image", *target.names()):
-        fields |= {name: pyarrow.large_binary(), f"{name}_type": pyarrow.string()}
+        fields[name] = pyarrow.large_binary()
+        fields[f"{name}_type"] = pyarrow.string()
         fields[f"{name}_shape"] = pyarrow.list_(pyarrow.int64())
     schema = pyarrow.schema(fields)
     try:
@@ -89,8 +94,8 @@ def decode_once(
                 # no more volumes in memory than it takes
                 decoded = map_ahead(attempt, range(count), ahead=available_cpus(), threads=available_cpus())
                 with replaced_file(file) as stream, pyarrow.ipc.new_file(stream, schema) as writer:
-                    for found in track(decoded, count, "decoding for the cache"):
-                        writer.write_batch(pyarrow.RecordBatch.from_pylist([_row(found)], schema))
+                    for sample in track(decoded, count, "decoding for the cache"):
+                        writer.write_batch(pyarrow.RecordBatch.from_pylist([_row(sample)], schema))
     except OSError as error:
         raise DataError(
             f"the cache of decoded samples cannot be written to {file.parent} ({error.strerror or error});"
@@ -107,12 +112,16 @@ def _clear(folder: Path) -> None:
             temporary.unlink(missing_ok=True)
 
 
-def _row(found: Sample | str) -> dict[str, Any]:
-    if isinstance(found, str):
-        return {"problem": found}
-    image, target = found
+def _row(sample: Sample | str) -> dict[str, Any]:
+    """A row of the table: a sample, or the problem that it has."""
+    if isinstance(sample, str):
+        return {"problem": sample}
+    image, target = sample
+    arrays = {"image": image}
+    arrays.update(zip(target.names(), target.arrays(), strict=True))
     row: dict[str, Any] = {}
-    for name, array in zip(("image", *target.names()), (image, *target.arrays()), strict=True):
+    for name, array in arrays.items():
         row[name] = array.ravel().view(np.uint8).data  # no copy: a volume may take half the memory
-        row |= {f"{name}_type": array.dtype.str, f"{name}_shape": array.shape}
+        row[f"{name}_type"] = array.dtype.str
+        row[f"{name}_shape"] = array.shape
     return row

@@ -20,23 +20,26 @@ class PixelTypeWarning(UserWarningLine):
 
 
 class ImageInput:
-    """An image as a network sees it: raw pixel values at its input size, for the model normalises.
+    """An image as a network sees it: raw pixel values at its input size, for the model normalizes them.
 
-    Whole, in rows or in a window it has the same values: rows to the last bit, a window but for a rounding.
+    It has the same values whole, in rows and in windows: in rows to the last bit, in a window but for a rounding.
 
     Attributes:
         size: (h, w) of the network's input.
     """
 
     def __init__(self, regions: Regions, preprocess: Preprocess, channels: int, name: str = "image") -> None:
-        self.regions, self.preprocess, self.channels, self.name = regions, preprocess, channels, name
+        self.regions = regions
+        self.preprocess = preprocess
+        self.channels = channels
+        self.name = name
         self.size = preprocess.target_size(*regions.size)
 
     @classmethod
     def read(
         cls, source: ImageSource, preprocess: Preprocess, channels: int, name: str = "image", page: int = 0
     ) -> "ImageInput":
-        """An image that is decoded whole, with no more detail than needed; ImageError, with `name`, if it cannot be."""
+        """An image that is decoded whole, with no more detail than needed. Raises ImageError, with `name`."""
         decoded = decode_image(source, name, page, draft_for=preprocess)
         return cls(ArrayRegions(*decoded), preprocess, channels, name)
 
@@ -44,7 +47,8 @@ class ImageInput:
         """(C, h, w) uint8 or float32, of an image that is decoded whole."""
         assert isinstance(self.regions, ArrayRegions)
         pixels = self._fit(self.regions.array)
-        pixels = resize_image(pixels, self.size, (0, 0, *self.regions.extent[::-1]))
+        height, width = self.regions.extent
+        pixels = resize_image(pixels, self.size, (0, 0, width, height))
         if pixels.dtype != np.uint8:
             pixels = pixels.astype(np.float32)
         if self.preprocess.detect_unit_range and not (pixels > 1).any():
@@ -57,9 +61,12 @@ class ImageInput:
         return pixels * 255 if self._is_unit_range else pixels
 
     def window(self, window: Window) -> np.ndarray:
-        """A window (C, h, w) of the network's input, as if values were not in 0..1: that needs the whole picture."""
+        """A window (C, h, w) of the network's input.
+
+        Its values count as not in 0..1, whatever they are: to know better needs the whole picture.
+        """
         pixels = resize_window(self._read, self.regions.size, self.size, window).transpose(2, 0, 1)
-        return np.ascontiguousarray(pixels, np.uint8 if pixels.dtype == np.uint8 else np.float32)
+        return np.ascontiguousarray(pixels, _input_type(pixels))
 
     @cached_property
     def _is_unit_range(self) -> bool:
@@ -67,18 +74,18 @@ class ImageInput:
         if not self.preprocess.detect_unit_range:
             return False
         height = self.size[0]
-        parts = ((top, min(top + CHUNK, height)) for top in range(0, height, CHUNK))
-        return not any((self._rows(*part) > 1).any() for part in parts)
+        tops = range(0, height, CHUNK)
+        return not any((self._rows(top, min(top + CHUNK, height)) > 1).any() for top in tops)
 
     def _rows(self, start: int, stop: int) -> np.ndarray:
+        """Rows [start, stop) of the network's input, (C, stop - start, w), in the file's own value range."""
         pixels = np.empty((self.channels, 0, 0))
         for first in range(start, stop, CHUNK):
             last = min(first + CHUNK, stop)
-            part = resize_rows(self._read, self.regions.extent, self.size, first, last).transpose(2, 0, 1)
+            rows = resize_rows(self._read, self.regions.extent, self.size, first, last).transpose(2, 0, 1)
             if first == start:
-                kind = np.uint8 if part.dtype == np.uint8 else np.float32
-                pixels = np.empty((self.channels, stop - start, self.size[1]), kind)
-            pixels[:, first - start : first - start + part.shape[1]] = part
+                pixels = np.empty((self.channels, stop - start, self.size[1]), _input_type(rows))
+            pixels[:, first - start : last - start] = rows
         return pixels
 
     def _read(self, top: int, bottom: int, left: int = 0, right: int | None = None) -> np.ndarray:
@@ -97,8 +104,13 @@ class ImageInput:
         return fit_channels(pixels, self.channels, self.name)
 
 
+def _input_type(pixels: np.ndarray) -> type[np.generic]:
+    """The type of a network's input made of these pixels."""
+    return np.uint8 if pixels.dtype == np.uint8 else np.float32
+
+
 def fit_channels(pixels: np.ndarray, channels: int, name: str = "image") -> np.ndarray:
-    """(H, W, C) -> (H, W, channels): grey is repeated, colour that is grey is reduced, the rest is an ImageError."""
+    """(H, W, C) -> (H, W, channels): grey is repeated, color that is grey is reduced, the rest is an ImageError."""
     have = pixels.shape[2]
     if have == channels:
         return pixels

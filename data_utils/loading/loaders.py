@@ -37,27 +37,30 @@ class NetworkShapes(NamedTuple):
 
     @property
     def mean_pixels(self) -> float:
-        """Of a training image."""
+        """The number of pixels of a training image, on average."""
         return self.train.prod(axis=1).mean()
 
 
 def network_shapes(info: DatasetInfo, model: UNetConfig) -> NetworkShapes:
     """The shapes at which a model sees the images: in training cropped and padded, in validation as they are.
 
-    A smaller training image would leave a single value at the lowest level, which batch norm cannot normalise.
+    Training images are padded to twice the divisors at least: a smaller one would leave a single value at the lowest
+    level, which batch norm cannot normalize.
     """
-    train, val = (_input_sizes(split, model.preprocess) for split in (info.train, info.val))
+    train = _input_sizes(info.train, model.preprocess)
+    val = _input_sizes(info.val, model.preprocess)
     if info.config.crop_size:
         train[:] = info.config.crop_size
-    return NetworkShapes(np.maximum(padded_shapes(train), 2 * np.array(model.divisors)), val)
+    smallest = 2 * np.array(model.divisors)
+    return NetworkShapes(np.maximum(padded_shapes(train), smallest), val)
 
 
 def _input_sizes(split: Split, preprocess: Preprocess) -> np.ndarray:
     """(N, n) int64, what the samples of a split are resized or resampled to."""
     if split.spacings is None:
         return np.array([preprocess.target_size(*size) for size in split.sizes.tolist()])
-    both = zip(split.sizes.tolist(), split.spacings.tolist(), strict=True)
-    return np.array([preprocess.resampled_size(size, spacing) for size, spacing in both])
+    grids = zip(split.sizes.tolist(), split.spacings.tolist(), strict=True)
+    return np.array([preprocess.resampled_size(size, spacing) for size, spacing in grids])
 
 
 def build_loaders(
@@ -76,7 +79,8 @@ def build_loaders(
     Args:
         num_workers: None for this process's share of the CPUs.
     """
-    num_workers = default_workers(device) if num_workers is None else num_workers
+    if num_workers is None:
+        num_workers = default_workers(device)
     if num_workers:
         raise_open_file_limit()
     train = TrainingDataset(info.train, info, model.preprocess)
@@ -87,13 +91,12 @@ def build_loaders(
     if info.config.cache or train.samples.are_cached:
         train.cache()
         val.cache()
-    sampler = TrainingSampler(shapes.train, split, info.config.seed, steps, records.group_sizes)
-    together = pixels_per_batch(device) if val.samples.share_batches else 1
-    val_sampler = EvaluationSampler(shapes.val, together, split.processes)
-    return (
-        _loader(train, sampler, collate_training, num_workers, device),
-        _loader(val, val_sampler, collate_evaluation, num_workers, device),
-    )
+    train_sampler = TrainingSampler(shapes.train, split, info.config.seed, steps, records.group_sizes)
+    pixels = pixels_per_batch(device) if val.samples.share_batches else 1
+    val_sampler = EvaluationSampler(shapes.val, pixels, split.processes)
+    train_loader = _loader(train, train_sampler, collate_training, num_workers, device)
+    val_loader = _loader(val, val_sampler, collate_evaluation, num_workers, device)
+    return train_loader, val_loader
 
 
 def _loader(

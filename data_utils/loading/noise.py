@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-CPU_CHUNK = 2**17  # elements: they stay in a processor's cache; elsewhere all at once, the fewest kernels
+CPU_CHUNK = 2**17  # elements, which stay in a CPU's cache; other devices take all at once, with the fewest kernels
 
 
 def unit_noise(shape: tuple[int, ...], seed: int, device: torch.device) -> Tensor:
@@ -15,16 +15,19 @@ def unit_noise(shape: tuple[int, ...], seed: int, device: torch.device) -> Tenso
     An element is the sum of the four bytes of a hash of the seed and its index: an Irwin-Hall distribution of mean 510,
     variance 4 (256^2 - 1) / 12 = 21845 and excess kurtosis -0.30, none beyond 3.45 standard deviations. The hash is
     triple32 of C. Wellons, "Prospecting for Hash Functions" (2018). With two multiplications, as lowbias32 there,
-    squares of neighbours correlate, by up to 0.01 at distance 512.
+    squares of neighbors correlate, by up to 0.01 at distance 512.
     """
     first, second = np.random.SeedSequence(seed).generate_state(2).view(np.int32).tolist()
     first &= 2**30 - 1
     noise = torch.empty(math.prod(shape), device=device)
-    chunk = min(CPU_CHUNK if device.type == "cpu" else len(noise), len(noise))
+    chunk = len(noise)
+    if device.type == "cpu":
+        chunk = min(CPU_CHUNK, len(noise))
     numbers, scratch = torch.empty((2, chunk), dtype=torch.int32, device=device)
     for start in range(0, len(noise), chunk):
         part = noise[start : start + chunk]
-        x, shifted = numbers[: len(part)], scratch[: len(part)]
+        x = numbers[: len(part)]
+        shifted = scratch[: len(part)]
         torch.arange(first + start, first + start + len(part), out=x)
         _xor_shift(x, 17, shifted)
         x *= 0xED5AD4BB - 2**32  # int32; products wrap around
@@ -37,7 +40,7 @@ def unit_noise(shape: tuple[int, ...], seed: int, device: torch.device) -> Tenso
         torch.bitwise_right_shift(x, 8, out=shifted)
         x &= 0x00FF00FF
         x += shifted.bitwise_and_(0x00FF00FF)  # the sums of two bytes in each half
-        x *= 0x00010001  # that of all four in the upper half
+        x *= 0x00010001  # the sum of all four in the upper half
         x >>= 16
         part.copy_(x).sub_(510).mul_(21845**-0.5)
     return noise.view(shape)

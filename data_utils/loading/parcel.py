@@ -11,7 +11,7 @@ from torch.utils.data import get_worker_info
 
 from runtime.errors import SettingsError, UserError
 
-OPEN_FILES = 256  # that a process with loader workers needs: each tensor on its way is one, in both processes
+OPEN_FILES = 256  # what a process with loader workers needs: each tensor on its way is one, in both processes
 
 REMEDIES = {
     errno.ENOSPC: "give it more shared memory (docker run --shm-size 8g or --ipc=host)",
@@ -48,7 +48,9 @@ class PackedCollate:
 
     def __call__(self, samples: list) -> dict[str, Any] | Parcel:
         batch = self.collate(samples)
-        return batch if get_worker_info() is None else Parcel(batch)
+        if get_worker_info() is None:
+            return batch
+        return Parcel(batch)
 
 
 def no_room(reason: int) -> str:
@@ -63,7 +65,7 @@ def raise_open_file_limit() -> None:
     """Raise this process's limit of open files as far as it may. Raises SettingsError where that is not enough."""
     if sys.platform == "win32":
         return
-    import resource  # which Windows has not
+    import resource  # Windows has no such module
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:

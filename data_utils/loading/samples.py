@@ -27,18 +27,22 @@ class Samples(ABC):
     Attributes:
         are_cached: whether all are decoded before the first step, without --cache too.
         share_batches: whether several are evaluated in one forward pass.
-        mean, std: (C,) float32, of what the network is shown.
+        mean, std: (C,) float32, the statistics of what the network is shown.
     """
 
     are_cached: ClassVar[bool]
     share_batches: ClassVar[bool]
 
     def __init__(self, split: Split, info: DatasetInfo, preprocess: Preprocess, *, fit_targets: bool) -> None:
-        self.split, self.reader, self.channels = split, info.reader, info.channels
-        self.preprocess, self.fit_targets = preprocess, fit_targets
+        self.split = split
+        self.reader = info.reader
+        self.channels = info.channels
+        self.preprocess = preprocess
+        self.fit_targets = fit_targets
         mean, std = self._statistics(info)
-        self.mean, self.std = np.asarray(mean, dtype=np.float32), np.asarray(std, dtype=np.float32)
-        self.decoded: DecodedSplit | None = None  # once all are
+        self.mean = np.asarray(mean, dtype=np.float32)
+        self.std = np.asarray(std, dtype=np.float32)
+        self.decoded: DecodedSplit | None = None  # the samples, once all are decoded
 
     @abstractmethod
     def _statistics(self, info: DatasetInfo) -> tuple[Sequence[float], Sequence[float]]:
@@ -79,7 +83,9 @@ class ImageSamples(Samples):
         record = self.split.records[index]
         decoded = decode_image(record["image"], record["name"], draft_for=self.preprocess)
         image = ImageInput(ArrayRegions(*decoded), self.preprocess, self.channels, record["name"])
-        return image.whole(), self.reader.read(record, decoded.size, image.size if self.fit_targets else None)
+        pixels = image.whole()
+        target = self.reader.read(record, decoded.size, image.size if self.fit_targets else None)
+        return pixels, target
 
     def load_crop(self, index: int, crop_size: Sequence[int], rng: np.random.Generator) -> Sample | None:
         locations = self.split.class_locations.get(index)
@@ -101,14 +107,16 @@ class ImageSamples(Samples):
 
 
 class VolumeSamples(Samples):
-    """Volumes, of whose decoded files no more is read than a patch."""
+    """Volumes; no more of their decoded files is read than a patch."""
 
     are_cached = True
     share_batches = False
 
     def _statistics(self, info: DatasetInfo) -> tuple[Sequence[float], Sequence[float]]:
-        # of what the network is shown, which a model may want prepared in another way, not of the files
-        return self.preprocess.mean or (0.0,) * self.channels, self.preprocess.std or (1.0,) * self.channels
+        # not those of the files: a model may want what it is shown prepared in another way
+        mean = self.preprocess.mean or (0.0,) * self.channels
+        std = self.preprocess.std or (1.0,) * self.channels
+        return mean, std
 
     def load(self, index: int) -> Sample:
         if self.decoded is not None:
@@ -119,7 +127,7 @@ class VolumeSamples(Samples):
         return volume.whole(), target
 
     def choose_window(self, index: int, target: Target, crop_size: Sequence[int], rng: np.random.Generator) -> Window:
-        # where its classes are is known: of the file no more is read than the crop
+        # it is known where the classes are, so that no more of the file is read than the crop
         own_size = tuple(self.split.sizes[index].tolist())
         locations = self.split.class_locations.get(index) or []
         return crop_around(locations, own_size, target.shape, tuple(crop_size), rng)
@@ -131,5 +139,5 @@ class VolumeSamples(Samples):
 
 def new_samples(split: Split, info: DatasetInfo, preprocess: Preprocess, *, fit_targets: bool) -> Samples:
     """The samples of a split, by what its records are."""
-    kind = VolumeSamples if split.records.dims == 3 else ImageSamples
-    return kind(split, info, preprocess, fit_targets=fit_targets)
+    samples_type = VolumeSamples if split.records.dims == 3 else ImageSamples
+    return samples_type(split, info, preprocess, fit_targets=fit_targets)

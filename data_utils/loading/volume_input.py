@@ -1,4 +1,4 @@
-"""From the file of a volume to a network's input: clipped, standardised and resampled, whole or slab by slab."""
+"""From the file of a volume to a network's input: clipped, standardized and resampled, whole or slab by slab."""
 
 import numpy as np
 from PIL import Image
@@ -20,31 +20,42 @@ class VolumeInput:
     coarse axes; an axis whose number of voxels stays is left alone.
 
     Attributes:
-        header: of the file.
+        header: what is known of the file.
         size: (d, h, w) of the network's input.
     """
 
     def __init__(
         self, voxels: np.ndarray, header: VolumeHeader, preprocess: Preprocess, channels: int, name: str = "volume"
     ) -> None:
-        """Of voxels (D, H, W, C) as `read_volume` gives them; ImageError where there are not `channels`, or one."""
+        """Voxels are (D, H, W, C), as `read_volume` gives them; ImageError where there are not `channels`, or one."""
         if header.channels not in (1, channels):
             raise ImageError(f"{name}: has {header.channels} channels, the model takes {channels}")
-        self.voxels, self.header, self.preprocess, self.channels = voxels, header, preprocess, channels
+        self.voxels = voxels
+        self.header = header
+        self.preprocess = preprocess
+        self.channels = channels
         depth, height, width = preprocess.resampled_size(header.size, header.spacing)
         self.size = (depth, height, width)
-        coarse = [side > COARSE * min(header.spacing) for side in header.spacing]
-        self.filters = [Image.Resampling.BILINEAR if is_coarse else Image.Resampling.BICUBIC for is_coarse in coarse]
-        # of all slices at once: weights of some would be rounded by how many there are
+        finest = min(header.spacing)
+        is_coarse = [side > COARSE * finest for side in header.spacing]
+        # along y and x, within a slice
+        self.row_filter = Image.Resampling.BILINEAR if is_coarse[1] else Image.Resampling.BICUBIC
+        self.column_filter = Image.Resampling.BILINEAR if is_coarse[2] else Image.Resampling.BICUBIC
+        # along z, for all slices at once: weights of some would be rounded by how many there are
         length = header.size[0]
-        self.taps, weights = linear(length, depth) if coarse[0] else bicubic(length, depth, 0, depth)
+        if is_coarse[0]:
+            self.taps, weights = linear(length, depth)
+        else:
+            self.taps, weights = bicubic(length, depth, 0, depth)
         self.weights = weights.astype(np.float32)
-        # (c,) each
-        self.mean, self.std = self._statistics() if preprocess.standardize else (np.zeros(1, "f4"), np.ones(1, "f4"))
+        self.mean = np.zeros(1, np.float32)  # (c,)
+        self.std = np.ones(1, np.float32)  # (c,)
+        if preprocess.standardize:
+            self.mean, self.std = self._statistics()
 
     @classmethod
     def read(cls, source: ImageSource, preprocess: Preprocess, channels: int, name: str = "volume") -> "VolumeInput":
-        """Raises ImageError, with `name`, for what cannot be read or has other channels."""
+        """The volume of a file. Raises ImageError, with `name`, for what cannot be read or has other channels."""
         return cls(*read_volume(source, name), preprocess, channels, name)
 
     def whole(self) -> np.ndarray:
@@ -53,35 +64,38 @@ class VolumeInput:
 
     def slab(self, start: int, stop: int) -> np.ndarray:
         """Slices [start, stop) of the network's input: (C, stop - start, h, w) float32."""
-        found = np.empty((self.channels, stop - start, *self.size[1:]), np.float32)
+        slab = np.empty((self.channels, stop - start, *self.size[1:]), np.float32)
         if self.size[0] == self.header.size[0]:
             for z in range(start, stop):
-                found[:, z - start] = self._plane(z)
-            return found
+                slab[:, z - start] = self._plane(z)
+            return slab
         for first in range(start, stop, CHUNK):
-            taps, weights = self.taps[first : min(first + CHUNK, stop)], self.weights[first : min(first + CHUNK, stop)]
+            last = min(first + CHUNK, stop)
+            taps = self.taps[first:last]
+            weights = self.weights[first:last]
             lowest = taps.min()
             planes = np.stack([self._plane(z) for z in range(lowest, taps.max() + 1)], axis=1)
-            part = found[:, first - start : first - start + len(taps)]
+            part = slab[:, first - start : last - start]
             part[:] = 0
             for tap in range(taps.shape[1]):
                 part += planes[:, taps[:, tap] - lowest] * weights[:, tap, None, None]
-        return found
+        return slab
 
     def _plane(self, z: int) -> np.ndarray:
-        """(c, h, w): a slice of the file, clipped, standardised and resampled within itself."""
+        """(c, h, w): a slice of the file, clipped, standardized and resampled within itself."""
         plane = (self._clipped(z) - self.mean) / self.std
         return np.stack([self._resized(channel) for channel in np.moveaxis(plane, 2, 0)])
 
     def _resized(self, channel: np.ndarray) -> np.ndarray:
+        """(H, W) -> (h, w)."""
         height, width = self.size[1:]
         if channel.shape == (height, width):
             return channel
-        image = Image.fromarray(channel).resize((width, channel.shape[0]), self.filters[2])
-        return np.asarray(image.resize((width, height), self.filters[1]))
+        image = Image.fromarray(channel).resize((width, channel.shape[0]), self.column_filter)
+        return np.asarray(image.resize((width, height), self.row_filter))
 
     def _clipped(self, z: int) -> np.ndarray:
-        """(H, W, c) float32."""
+        """(H, W, c) float32: a slice of the file."""
         plane = np.ascontiguousarray(self.voxels[z], np.float32)
         if self.preprocess.clip is None:
             return plane
@@ -90,8 +104,10 @@ class VolumeInput:
 
     def _statistics(self) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard deviation (c,) of the clipped voxels, summed in float64; 1 where a channel is constant."""
-        planes, count = range(self.header.size[0]), self.voxels[..., 0].size
-        mean = np.sum([self._clipped(z).sum(axis=(0, 1), dtype=np.float64) for z in planes], axis=0) / count
+        planes = range(self.header.size[0])
+        count = self.voxels[..., 0].size
+        sums = [self._clipped(z).sum(axis=(0, 1), dtype=np.float64) for z in planes]
+        mean = np.sum(sums, axis=0) / count
         squares = [np.square(self._clipped(z) - mean).sum(axis=(0, 1)) for z in planes]
         std = np.sqrt(np.sum(squares, axis=0) / count)
         return mean.astype(np.float32), np.where(std > 0, std, 1.0).astype(np.float32)

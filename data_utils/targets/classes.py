@@ -50,19 +50,25 @@ class ClassReader(MaskReader):
         return self.class_map.to_preprocess()
 
     def describe(self) -> str:
-        named = zip(self.class_map.values, self.class_map.names, strict=True)
+        pairs = zip(self.class_map.values, self.class_map.names, strict=True)
+        text = "classes " + ", ".join(f"{value}={name}" for value, name in pairs)
         ignored = self.class_map.ignore_value
-        classes = ", ".join(f"{value}={name}" for value, name in named)
-        return f"classes {classes}" + ("" if ignored is None else f", ignored {ignored}")
+        if ignored is not None:
+            text += f", ignored {ignored}"
+        return text
 
 
 def count_classes(pixels: dict[MaskValue, int], class_map: ClassMap) -> tuple[int, ...]:
-    """Pixels of each class; where classes are colours, a mask that holds only greys counts by its grey values."""
-    return tuple(pixels.get(value, pixels.get(as_grey(value), 0)) for value in class_map.values)
+    """Pixels of each class; where classes are colors, a mask that holds only greys counts by its grey values."""
+    counts = []
+    for value in class_map.values:
+        grey_count = pixels.get(as_grey(value), 0)
+        counts.append(pixels.get(value, grey_count))
+    return tuple(counts)
 
 
 def class_weight_tensor(weights: Sequence[float | str] | None, class_pixels: Sequence[int]) -> Tensor | None:
-    """(num_classes,) loss weights: as given, or none, or for ["auto"] inverse to the root of each class's pixels.
+    """(num_classes,) loss weights: the given ones, or none, or for ["auto"] inverse to the root of each class's pixels.
 
     The root weakens the effect of the frequency (docs/results.md). A class with the average number of pixels has weight
     1, and so has one without any.
@@ -74,9 +80,9 @@ def class_weight_tensor(weights: Sequence[float | str] | None, class_pixels: Seq
     if list(weights) == ["auto"]:
         pixels = torch.tensor(class_pixels, dtype=torch.float32)
         return torch.where(pixels > 0, (pixels.sum() / (len(pixels) * pixels)).sqrt(), 1)
-    if {"auto", "none"} & {*weights} or len(weights) != len(class_pixels):
-        given, classes = len(weights), len(class_pixels)
+    if "auto" in weights or "none" in weights or len(weights) != len(class_pixels):
         raise SettingsError(
-            f"--class-weights has {given} values for {classes} classes; give `auto`, `none` or one for each class"
+            f"--class-weights has {len(weights)} values for {len(class_pixels)} classes;"
+            " give `auto`, `none` or one for each class"
         )
     return torch.tensor(weights)

@@ -65,7 +65,10 @@ class TargetReader(ABC):
 
     @abstractmethod
     def read_volume(self, record: Record, header: VolumeHeader, size: tuple[int, ...] | None = None) -> Target:
-        """As `read`, (D, H, W), of a volume with this header. Raises DataError where sizes differ in voxels."""
+        """The target (D, H, W) of a volume with this header, of its own size or resized to `size`.
+
+        Raises DataError where it cannot be read or has other voxels than the volume.
+        """
 
     @abstractmethod
     def open_window(self, record: Record) -> Any:
@@ -88,17 +91,21 @@ class MaskWindows:
     """
 
     def __init__(self, reader: MaskReader, regions: Regions, name: str) -> None:
-        self.reader, self.regions, self.name = reader, regions, name
+        self.reader = reader
+        self.regions = regions
+        self.name = name
         self.size = regions.size
 
     def read(self, size: tuple[int, int], window: Window) -> Target:
         """The `window` of the target resized to `size` (H, W)."""
-        rows, columns = (
-            nearest(wanted, have)[slice(*part)] for wanted, have, part in zip(size, self.size, window, strict=True)
-        )
+        height, width = size
+        row_range, column_range = window
+        rows = nearest(height, self.size[0])[slice(*row_range)]
+        columns = nearest(width, self.size[1])[slice(*column_range)]
         part = self.regions.read(rows[0], rows[-1] + 1, columns[0], columns[-1] + 1)
         values = read_mask(part, self.name)
-        return self.reader.of_mask(values[rows - rows[0]][:, columns - columns[0]], self.name)
+        resized = values[rows - rows[0]][:, columns - columns[0]]
+        return self.reader.of_mask(resized, self.name)
 
 
 class MaskReader(TargetReader):
@@ -106,12 +113,16 @@ class MaskReader(TargetReader):
 
     @abstractmethod
     def of_mask(self, values: np.ndarray, name: str) -> Target:
-        """The target of mask values (H, W) or (H, W, 3), as `read_mask` gives them; DataError, with `name`."""
+        """The target of mask values (H, W) or (H, W, 3), as `read_mask` gives them.
+
+        Raises DataError, with `name`, for values that make no target.
+        """
 
     def of_label_volume(self, values: np.ndarray, name: str) -> Target:
         """The target of label values (D, H, W)."""
-        planes = [self.of_mask(plane, name) for plane in values]
-        return self.target(*(np.stack(arrays) for arrays in zip(*(plane.arrays() for plane in planes), strict=True)))
+        planes = [self.of_mask(plane, name).arrays() for plane in values]
+        stacked = [np.stack(arrays) for arrays in zip(*planes, strict=True)]
+        return self.target(*stacked)
 
     def read(self, record: Record, image_size: tuple[int, int], size: tuple[int, ...] | None = None) -> Target:
         name = record["name"]
@@ -122,12 +133,14 @@ class MaskReader(TargetReader):
         return self.of_mask(values, name)
 
     def read_volume(self, record: Record, header: VolumeHeader, size: tuple[int, ...] | None = None) -> Target:
-        name, label = record["name"], record["target"]
+        name = record["name"]
+        label = record["target"]
         assert isinstance(label, VolumeFile)
-        values, of_label = read_label_volume(label, name)
-        if of_label.size != header.size:
-            sizes = [" x ".join(map(str, size)) for size in (header.size, of_label.size)]
-            raise DataError(f"{name}: image is {sizes[0]}, its label {sizes[1]} (depth x height x width)")
+        values, label_header = read_label_volume(label, name)
+        if label_header.size != header.size:
+            image_size = " x ".join(map(str, header.size))
+            label_size = " x ".join(map(str, label_header.size))
+            raise DataError(f"{name}: image is {image_size}, its label {label_size} (depth x height x width)")
         target = self.of_label_volume(values, name)
         if size is None:
             return target

@@ -164,7 +164,9 @@ def function_parameters(root: Path, package: str) -> list[str]:
     found = []
     for path, tree in modules(root).items():
         if path.startswith(f"{package}/"):
-            annotations = [(node.lineno, node.annotation) for node in ast.walk(tree) if isinstance(node, ast.AnnAssign)]
+            classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+            fields = [node for of_class in classes for node in of_class.body if isinstance(node, ast.AnnAssign)]
+            annotations = [(field.lineno, field.annotation) for field in fields]
             for function in functions(tree):
                 arguments = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
                 annotations += [(argument.lineno, argument.annotation) for argument in arguments if argument.annotation]

@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 from data_utils.analysis.inspect import raise_problems
-from data_utils.analysis.looks import inspect_split
+from data_utils.analysis.inspectors import inspect_split
 from data_utils.class_map import show
 from data_utils.image_io.formats import DrawnMask, EmbeddedImage, ImageSource
 from data_utils.sources.load import open_folder

@@ -572,7 +572,12 @@ MUTANTS = [
     ),
     Mutant("unet/config.py", "tuple(map(float, getattr(self, name)))", "getattr(self, name)", "test_model.py"),
     Mutant("unet/axes.py", "is_long and length < 2 * finest", "is_long", "test_volumes_network.py"),
-    Mutant("unet/model.py", "padded_size.append(2 * divisor)", "padded_size.append(divisor)", "test_volumes_network.py test_model.py"),
+    Mutant(
+        "unet/model.py",
+        "padded_size.append(2 * divisor)",
+        "padded_size.append(divisor)",
+        "test_volumes_network.py test_model.py",
+    ),
     Mutant("tasks/step_loss.py", "sum(weight * share", "sum(share", "test_losses.py"),
     Mutant(
         "tasks/step_loss.py",

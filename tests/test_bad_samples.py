@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from conftest import TINY, launch, load_info, losses, write_folder
 from PIL import Image
@@ -75,6 +76,21 @@ def test_a_report_names_twenty_files_of_a_problem(tmp_path):
     report, count = check_data(DataConfig(str(folder)))
     assert count == 25 and "mask cannot be read: 25" in report
     assert report.count(": mask cannot be read (") == 20 and report.splitlines()[-1].strip() == "..."
+
+
+def test_a_split_whose_masks_hold_too_many_colors_together_is_a_line_of_the_report(tmp_path):
+    for split, count in {"train": 2, "val": 1}.items():
+        write_folder(tmp_path / split, count, seed=0)
+        for index in range(count):
+            colors = np.zeros((40, 56, 3), np.uint8)
+            colors[0, :, :2] = np.arange(56)[:, None]
+            if split == "train":
+                colors[1:4, :, :2] = np.arange(168).reshape(3, 56, 1)
+                colors[1:4, :, 2] = index + 1
+            Image.fromarray(colors).save(tmp_path / split / "masks" / f"cell_{index:02}.png")
+    report, count = check_data(DataConfig(str(tmp_path)))
+    assert count == 1 and "too many mask values: 1" in report, report
+    assert "cell_01.png hold more than 255 values" in report, report
 
 
 def test_check_data_ends_with_1_where_there_are_problems(broken, tiny_folder, tmp_path):

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from data_utils.analysis.inspect import raise_problems, total_pixels
-from data_utils.analysis.looks import inspect_split
+from data_utils.analysis.inspectors import inspect_split
 from data_utils.class_map import ClassMap, _table, named_classes, parse_classes, resolve_classes
 from data_utils.image_io.reader import opened, read_header, read_mask
 from data_utils.image_io.regions import open_regions
@@ -242,7 +242,7 @@ def test_progress_sees_every_mask_once(monkeypatch):
             seen.append(total)
             yield item
 
-    monkeypatch.setattr("data_utils.analysis.looks.track", track)
+    monkeypatch.setattr("data_utils.analysis.inspectors.track", track)
     discover([(INDICES, str(i)) for i in range(5)])
     assert seen == [5] * 5
 

@@ -11,8 +11,7 @@ import tifffile
 from conftest import load_info, write_folder
 from PIL import Image
 
-from data_utils.analysis import inspect_windows
-from data_utils.analysis import looks as looks_module
+from data_utils.analysis import inspect_windows, inspectors
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.analysis.inspect import Inspection, Problem, SplitInspection, inspect
 from data_utils.analysis.label_warnings import label_warnings
@@ -34,7 +33,7 @@ def looks(monkeypatch) -> list[str]:
         seen.append(record["name"])
         return inspect(record, **rules)
 
-    monkeypatch.setattr(looks_module, "inspect", noted)
+    monkeypatch.setattr(inspectors, "inspect", noted)
     return seen
 
 
@@ -186,9 +185,9 @@ def test_the_check_reads_in_windows_what_training_reads_in_windows(tmp_path, mon
         rows[name].append(len(pixels))
         return pixels
 
-    for module in (looks_module, inspect_windows):
+    for module in (inspectors, inspect_windows):
         monkeypatch.setattr(module, "inspect", inspect_whole)
-    monkeypatch.setattr(looks_module, "read_image", read_and_note)
+    monkeypatch.setattr(inspectors, "read_image", read_and_note)
     report, problems = check_data(DataConfig(str(tmp_path), **settings))
     assert problems == 0, report
     assert sorted(whole_masks) == sorted({*heights} - in_windows)

@@ -13,7 +13,7 @@ import tifffile
 from PIL import Image, ImageFile
 
 from data_utils.analysis.inspect import raise_problems, total_pixels
-from data_utils.analysis.looks import inspect_split
+from data_utils.analysis.inspectors import inspect_split
 from data_utils.class_map import resolve_classes
 from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_header, read_image, read_mask
@@ -466,7 +466,7 @@ def test_sizes_are_those_of_the_images_in_order(tmp_path, monkeypatch):
     train, _ = loaded(tmp_path, val_fraction=0.0)
     expected = {"1.png": [5, 9], "2.jpg": [7, 3], "3.png": [2, 2]}
     seen = []
-    monkeypatch.setattr("data_utils.analysis.looks.track", lambda items, total, title: seen.append(total) or items)
+    monkeypatch.setattr("data_utils.analysis.inspectors.track", lambda items, total, title: seen.append(total) or items)
     sizes = check_sizes(train)
     assert sizes.tolist() == [expected[name] for name in names(train)]
     assert (sizes.dtype, seen) == (np.int64, [2])

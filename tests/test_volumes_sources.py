@@ -13,7 +13,7 @@ from data_utils.analysis import inspect_volumes
 from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.analysis.inspect import Inspection
 from data_utils.analysis.inspect_volumes import FOREGROUND, LOCATIONS, VolumeSplitInspection, inspect_volume
-from data_utils.analysis.looks import inspect_split
+from data_utils.analysis.inspectors import inspect_split
 from data_utils.analysis.validate import check_data
 from data_utils.analysis.volume_findings import target_spacing
 from data_utils.config import DataConfig

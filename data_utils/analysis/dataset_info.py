@@ -12,8 +12,8 @@ from data_utils.analysis.inspect import (
     total_pixels,
 )
 from data_utils.analysis.inspect_volumes import VolumeSplitInspection
+from data_utils.analysis.inspectors import Inspector, choose_inspector, inspect_split
 from data_utils.analysis.label_warnings import label_warnings
-from data_utils.analysis.looks import Inspector, choose_inspector, inspect_split
 from data_utils.analysis.normalization import STATISTICS_IMAGES, Normalization, measure_normalization
 from data_utils.analysis.volume_findings import target_spacing
 from data_utils.class_map import ClassMap, NamedClasses, as_grey, named_classes

@@ -57,6 +57,8 @@ def _rare_classes(splits: Splits, pixels: dict[MaskValue, int], rare: Sequence[M
 
 def _classes_without_score(splits: Splits, class_map: ClassMap, rare: Sequence[MaskValue]) -> Iterator[str]:
     """Classes, but `rare` ones, that training masks hold and no validation mask does."""
+    if len(splits) < 2:
+        return
     (training, _), (validation, _) = splits
     missing = []
     for value, name in zip(class_map.values, class_map.names, strict=True):

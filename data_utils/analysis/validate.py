@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any
 
 from data_utils.analysis.inspect import Inspection, Problem, SplitInspection, find_unknown, total_pixels
+from data_utils.analysis.inspectors import Inspector, choose_inspector, inspect_split
 from data_utils.analysis.label_warnings import label_warnings
-from data_utils.analysis.looks import Inspector, choose_inspector, inspect_split
 from data_utils.class_map import named_classes, show
 from data_utils.config import DataConfig
 from data_utils.sources.load import load_records

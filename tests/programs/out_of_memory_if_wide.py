@@ -16,16 +16,16 @@ ERRORS = {
     "cpu": RuntimeError("DefaultCPUAllocator: can't allocate memory"),
 }
 
-decode = UNet.decode
+way_down = UNet._way_down
 error = ERRORS[sys.argv[1]]
 
 
-def decode_if_narrow(self: UNet, images: torch.Tensor, levels: int) -> list[torch.Tensor]:
+def way_down_if_narrow(self: UNet, images: torch.Tensor) -> list[torch.Tensor]:
     if images.shape[-1] > WIDEST:
         raise error
-    return decode(self, images, levels)
+    return way_down(self, images)
 
 
-UNet.decode = decode_if_narrow
+UNet._way_down = way_down_if_narrow
 sys.argv = sys.argv[2:]
 runpy.run_path(sys.argv[0], run_name="__main__")

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tifffile
 import torch
+from forked import launch_forked
 from PIL import Image
 
 from data_utils.analysis.dataset_info import DatasetInfo, load_dataset_info
@@ -23,19 +24,36 @@ TINY = ["--plan", "none", "--base-channels", "4", "--depth", "2", "--norm", "gro
 
 
 def launch(
-    *command: str | Path, profile: str | None = None, options: Sequence[str] = (), env: dict[str, str] | None = None
+    *command: str | Path,
+    profile: str | None = None,
+    options: Sequence[str] = (),
+    env: dict[str, str] | None = None,
+    forked: bool = True,
 ) -> subprocess.CompletedProcess:
-    """Run `train.py ...` or `predict.py ...` by python, or by `accelerate launch` with a profile; bounded in time."""
-    start = [sys.executable]
-    if profile is not None:
-        start += ["-m", "accelerate.commands.launch", "--config_file", str(ROOT / f"accelerate_configs/{profile}.yaml")]
-        start += [*(["--main_process_port", "0"] if profile.startswith("multi") else []), *options]
+    """Run `train.py ...` or `predict.py ...` by python, or by `accelerate launch` with a profile; bounded in time.
+
+    Args:
+        options: of `accelerate launch`.
+        env: environment variables.
+        forked: fork a process that has imported the libraries. Not where the interpreter, the launcher's process, the
+            process's memory or variables that libraries read are what matters.
+    """
+    words = list(map(str, command))
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
     environment |= {"ACCELERATE_USE_CPU": "true"} if profile == "multi_cpu" else {}
+    environment |= env or {}
+    flags: list[str] | None = None
+    if profile is not None:
+        flags = ["--config_file", str(ROOT / f"accelerate_configs/{profile}.yaml"), *options]
+        if profile.startswith("multi"):
+            flags += ["--main_process_port", "0"]
+    if forked and words[0].endswith(".py"):
+        return launch_forked(words, flags, environment, ROOT)
+    launcher = [] if flags is None else ["-m", "accelerate.commands.launch", *flags]
     return subprocess.run(
-        [*start, *map(str, command)],
+        [sys.executable, *launcher, *words],
         cwd=ROOT,
-        env=environment | (env or {}),
+        env=environment,
         capture_output=True,
         text=True,
         timeout=240,
@@ -69,8 +87,10 @@ def write_folder(
 
 @pytest.fixture(scope="session", autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What is remembered of data sets stays out of the user's cache."""
+    """What is remembered of data sets stays out of the user's cache; launched scripts inherit the variables."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        patch.setenv("HF_HUB_OFFLINE", "1")
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
 

@@ -3,10 +3,7 @@
 import copy
 import json
 import math
-import os
 import shutil
-import socket
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from unittest import mock
@@ -14,10 +11,9 @@ from unittest import mock
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing
 from accelerate import Accelerator, FullyShardedDataParallelPlugin
 from accelerate.utils import DistributedType
-from conftest import write_folder
+from conftest import PROGRAMS, launch, write_folder
 from encoders import FAMILIES, network_refused, write_encoder
 from in_process import Run, process_state_kept, run_train
 from torch.distributed.device_mesh import init_device_mesh
@@ -174,29 +170,16 @@ def test_an_encoder_computes_in_bf16_and_is_kept_in_float32(folder, tmp_path, fa
     assert any(not torch.equal(found.weights(0)[name], found.weights(2)[name]) for name in of_encoder)
 
 
-def train_in_float64(rank: int, processes: int, encoder: Path, port: int, flags: list[str]) -> None:
-    """One process of a run of train.py."""
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes), "OMP_NUM_THREADS": "1"}
-    os.environ |= {"LOCAL_WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    os.environ["ACCELERATE_USE_CPU"] = "true"
-    torch.set_num_threads(1)
-    torch.set_default_dtype(torch.float64)
-    output = encoder.parent / f"run-{processes}"
-    sys.argv = ["train.py", "--dataset", str(encoder.parent / "data"), "--output-dir", str(output), *flags]
-    train.main()
-
-
 @pytest.mark.parametrize(("family", "flag"), [("resnet", ()), ("hgnet_v2", ("--freeze-encoder",))])
-def test_two_processes_make_the_steps_of_one(folder, tmp_path, family, flag, monkeypatch):
+def test_two_processes_make_the_steps_of_one(folder, tmp_path, family, flag):
     encoder = shutil.copytree(folder / family, tmp_path / family)
     settings = json.loads((encoder / "config.json").read_text())
     (encoder / "config.json").write_text(json.dumps(settings | {"drop_path_rate": 0.0}))
     shutil.copytree(folder / "data", tmp_path / "data")
     flags = [*FLAGS, "--encoder", str(encoder), "--max-steps", "4", *flag]
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
-    torch.multiprocessing.spawn(train_in_float64, (2, encoder, port, flags), nprocs=2)
+    arguments = ["train.py", "--dataset", tmp_path / "data", "--output-dir", tmp_path / "run-2", *flags]
+    result = launch(PROGRAMS / "in_float64.py", *arguments, profile="multi_cpu")
+    assert result.returncode == 0, result.stderr
     torch.set_default_dtype(torch.float64)
     try:
         one = run(tmp_path / "run-1", encoder, "--max-steps", "4", *flag)

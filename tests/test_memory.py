@@ -315,7 +315,9 @@ def test_memory_that_runs_out_later_is_recorded_and_the_restart_goes_on_in_small
     program, output = PROGRAMS / "out_of_memory_later.py", tmp_path / "run"
     flags = ["--max-steps", "10", "--log-every", "1", "--checkpoint-every", "2", "--tracker", "none"]
     arguments = ["train.py", "--dataset", tiny_folder, "--output-dir", output, *TINY, *flags, "--batch-size", "8"]
-    result = launch(program, *arguments, "--resume", "auto", profile="multi_cpu", options=["--max_restarts", "1"])
+    result = launch(
+        program, *arguments, "--resume", "auto", profile="multi_cpu", options=["--max_restarts", "1"], forked=False
+    )
     assert result.returncode == 0, result.stderr
     shortage = "process 1: out of memory in step 7 with micro-batches of 4; run the same command with --output-dir"
     assert len([line for line in result.stderr.splitlines() if shortage in line]) == 1, result.stderr

@@ -16,6 +16,7 @@ from accelerate.commands.config.config_args import ClusterConfig, load_config_fr
 from accelerate.commands.launch import launch_command_parser
 from accelerate.utils import DistributedType, DynamoBackend, TorchDynamoPlugin
 from conftest import PROGRAMS, ROOT
+from forked import launch_forked
 from in_process import process_state_kept
 
 from data_utils.loading.batch_sampler import MAX_SHAPES
@@ -430,7 +431,8 @@ def test_the_profile_is_described_with_what_it_decides(launched, variable, deeps
 def launch(tmp_path):
     """Launch tests/programs/describe_launch.py.
 
-    `launch("cpu", *options, **variables)` with a profile, `launch(None, ...)` by torchrun.
+    `launch("cpu", *options, **variables)` with a profile, `launch(None, ...)` by torchrun; with "--forked" the profile
+    is resolved in this process and the launcher's own is spared.
     """
     script = shutil.copy(PROGRAMS / "describe_launch.py", tmp_path / "train.py")  # the name that messages repeat
     clean = {name: value for name, value in os.environ.items() if not is_launch_variable(name)}
@@ -443,8 +445,11 @@ def launch(tmp_path):
         else:
             config = str(ROOT / "accelerate_configs" / f"{profile}.yaml")
             launcher = ["accelerate.commands.launch", "--config_file", config, "--main_process_port", "0"]
-        options = [arg for arg in args if arg != "--unguarded"]
-        command = [sys.executable, "-m", *launcher, *options, script.name, *(set(args) - set(options))]
+        options = [arg for arg in args if arg not in ("--unguarded", "--forked")]
+        flags = ["--unguarded"] if "--unguarded" in args else []
+        if "--forked" in args:
+            return launch_forked([script.name, *flags], [*launcher[1:], *options], clean | variables, tmp_path)
+        command = [sys.executable, "-m", *launcher, *options, script.name, *flags]
         return subprocess.run(command, cwd=tmp_path, env=clean | variables, capture_output=True, text=True, timeout=180)
 
     return launch
@@ -470,7 +475,7 @@ def test_the_cpu_profile_runs_on_the_cpu_everywhere(launch):
 
 
 def test_the_cpu_profile_takes_bf16_from_the_command_line(launch):
-    assert description(launch("cpu", "--mixed_precision", "bf16")) == on_cpu(1, "bf16")
+    assert description(launch("cpu", "--forked", "--mixed_precision", "bf16")) == on_cpu(1, "bf16")
 
 
 def test_the_multi_cpu_profile_runs_two_processes_that_know_each_other(launch):
@@ -485,7 +490,7 @@ def test_torchrun_runs_two_cpu_processes_that_know_each_other(launch):
 @pytest.mark.skipif(HAS_GPU, reason="has a GPU")
 @pytest.mark.parametrize("profile", ["single_gpu", "fp16", "bf16"])
 def test_a_one_gpu_profile_without_a_gpu_ends_in_the_cpu_line(launch, profile):
-    done = launch(profile)
+    done = launch(profile, "--forked")
     assert done.returncode == 1
     lines = [line for line in done.stderr.splitlines() if line.startswith("LaunchError: ")]
     assert len(lines) == 1
@@ -495,7 +500,7 @@ def test_a_one_gpu_profile_without_a_gpu_ends_in_the_cpu_line(launch, profile):
 @pytest.mark.skipif(HAS_GPU, reason="has a GPU")
 @pytest.mark.parametrize("profile", ["multi_gpu", "multi_cpu"])
 def test_gpu_processes_without_a_gpu_end_in_the_cpu_line(launch, profile):
-    done = launch(profile)
+    done = launch(profile, "--forked")
     assert done.returncode == 1
     lines = [line for line in done.stderr.splitlines() if line.startswith("LaunchError: 2 processes were started")]
     assert lines and all(line.endswith(MULTI_CPU_LINE) for line in lines)
@@ -503,7 +508,7 @@ def test_gpu_processes_without_a_gpu_end_in_the_cpu_line(launch, profile):
 
 @pytest.mark.skipif(HAS_GPU, reason="has a GPU")
 def test_separate_runs_are_found_even_without_the_first_guard(launch):
-    done = launch("multi_gpu", "--unguarded")
+    done = launch("multi_gpu", "--forked", "--unguarded")
     assert done.returncode == 1
     assert "LaunchError: 2 processes were started, but accelerate connected only 1;" in done.stderr
 

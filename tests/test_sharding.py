@@ -129,7 +129,7 @@ def test_zero_gives_the_same_losses_and_resumes_on_as_many_processes_only(tiny_f
         options = ["--main_process_port", "29517", *options]
         env = {"DS_ACCELERATOR": "cpu", "ACCELERATE_USE_CPU": "false"}
         arguments = [PROGRAMS / "deepspeed_on_cpu.py", *common, "--output-dir", output, *flags]
-        return launch(*arguments, profile="deepspeed_zero2", options=options, env=env)
+        return launch(*arguments, profile="deepspeed_zero2", options=options, env=env, forked=False)
 
     plain, sharded = tmp_path / "plain", tmp_path / "sharded"
     assert launch(*common, "--output-dir", plain, "--optimizer", "sgd").returncode == 0

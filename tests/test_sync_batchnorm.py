@@ -2,10 +2,6 @@
 
 import copy
 import json
-import os
-import socket
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,13 +9,12 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing
 from class_loss import ClassLoss
-from conftest import launch, records, write_folder
+from conftest import PROGRAMS, launch, records, write_folder
+from forked import call_in_processes
 from PIL import Image
 from torch import Tensor, nn
 
-import train
 from data_utils.loading.batch_sampler import BatchSplit
 from train_utils.sync_batchnorm import SynchronizedBatchNorm, synchronize_batchnorm
 from unet import UNet, UNetConfig
@@ -39,11 +34,6 @@ FLAGS += [
     "--ema-decay",
     "0.9",
 ]
-
-
-def start(function: Callable, processes: int, *arguments: object) -> None:
-    """Call function(rank, processes, *arguments) in so many new processes."""
-    torch.multiprocessing.spawn(function, (processes, *arguments), nprocs=processes)
 
 
 def layer_in_one_of_several(rank: int, processes: int, folder: Path) -> None:
@@ -80,7 +70,7 @@ def test_the_layer_equals_batch_norm_on_the_joined_batch(tmp_path, processes):
             x, grad = (torch.randn(8, 5, *size, generator=generator, dtype=torch.float64) for _ in range(2))
             given[f"{dtype} {len(size)}"] = norm, (3 * x + 10).to(dtype), grad.to(dtype)
     torch.save(given, tmp_path / "input")
-    start(layer_in_one_of_several, processes, tmp_path)
+    call_in_processes(layer_in_one_of_several, processes, tmp_path)
     found = [torch.load(tmp_path / f"output-{rank}", weights_only=False) for rank in range(processes)]
     for name, (norm, x, grad) in given.items():
         exact = norm.weight.dtype
@@ -101,28 +91,14 @@ def test_the_layer_equals_batch_norm_on_the_joined_batch(tmp_path, processes):
             torch.testing.assert_close(ours[0][key], wanted[key])
 
 
-def train_in_float64(rank: int, processes: int, data: Path, port: int) -> None:
-    """One process of a run of train.py."""
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes), "OMP_NUM_THREADS": "1"}
-    os.environ |= {"LOCAL_WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    os.environ["ACCELERATE_USE_CPU"] = "true"
-    torch.set_num_threads(1)
-    torch.set_default_dtype(torch.float64)
-    sys.argv = ["train.py", "--dataset", str(data), "--output-dir", str(data / f"run-{processes}"), *FLAGS]
-    train.main()
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
 def test_a_run_with_batch_norm_is_the_same_on_four_processes(tmp_path):
     write_folder(tmp_path / "train", 24, seed=0, size=(16, 24))
     write_folder(tmp_path / "val", 3, seed=1, size=(16, 24))
     for processes in (1, 4):
-        start(train_in_float64, processes, tmp_path, free_port())
+        arguments = ["train.py", "--dataset", tmp_path, "--output-dir", tmp_path / f"run-{processes}", *FLAGS]
+        options = ["--num_processes", str(processes)]
+        result = launch(PROGRAMS / "in_float64.py", *arguments, profile="multi_cpu", options=options)
+        assert result.returncode == 0, result.stderr
     runs = [(tmp_path / f"run-{n}" / "metrics.jsonl").read_text().splitlines() for n in (1, 4)]
     for both in zip(*[map(json.loads, lines) for lines in runs], strict=True):
         for key in ("train/loss", "train/grad_norm", "eval/loss", "eval/mean_iou"):

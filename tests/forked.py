@@ -1,0 +1,169 @@
+"""Launch a script without the seconds that importing torch takes: a process forked from one that has imported it.
+
+What is forked has imported libraries only, never our own modules, and runs the script as `__main__` with an
+environment, arguments and outputs of its own. `accelerate launch` itself says what a profile means: its functions make
+the environment; what it would start is forked.
+"""
+
+import atexit
+import multiprocessing
+import os
+import runpy
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from unittest.mock import patch
+
+import torch.multiprocessing
+from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+from accelerate.utils.launch import prepare_multi_gpu_env, prepare_simple_launcher_cmd_env
+
+SECONDS = 240  # for a script
+SECONDS_TO_STOP = 20  # for the other processes when one has failed
+LIBRARIES = [
+    "accelerate.commands.launch",
+    "datasets",
+    "matplotlib.pyplot",  # of tensorboard
+    "nibabel",
+    "PIL.BmpImagePlugin",
+    "PIL.GifImagePlugin",
+    "PIL.ImageDraw",
+    "PIL.PngImagePlugin",
+    "PIL.PpmImagePlugin",
+    "psutil",
+    "safetensors.torch",
+    "scipy.ndimage",
+    "tensorboard",
+    "tifffile",
+    "torch._dynamo",
+    "torch.distributed.fsdp",
+    "torch.multiprocessing",
+    "torch.utils.flop_counter",
+    "torch.utils.tensorboard",
+    "torch.utils.tensorboard._pytorch_graph",
+    "transformers",
+]
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(LIBRARIES)
+
+
+def launch_forked(
+    command: Sequence[str], profile: Sequence[str] | None, environment: dict[str, str], folder: Path
+) -> subprocess.CompletedProcess:
+    """Run a script in `folder`; TimeoutExpired after SECONDS.
+
+    Args:
+        command: the script and its arguments.
+        profile: the options of `accelerate launch`, as --config_file and a profile. None: started by Python itself.
+    """
+    with TemporaryDirectory() as outputs:
+        paths = Path(outputs, "stdout"), Path(outputs, "stderr")
+        for path in paths:
+            path.touch()
+        processes = []
+        for variables in environments(command, profile, environment):
+            processes.append(CONTEXT.Process(target=run_script, args=(command, variables, folder, *paths)))
+        for process in processes:
+            process.start()
+        try:
+            code = wait(processes)
+        finally:
+            for process in processes:
+                process.kill()
+                process.join()
+        output, errors = (path.read_text(encoding="utf-8") for path in paths)
+    if code is None:
+        raise subprocess.TimeoutExpired(command, SECONDS, output, errors)
+    return subprocess.CompletedProcess(command, code, output, errors)
+
+
+def call_in_processes(function: Callable, processes: int, *arguments: object) -> None:
+    """Call function(rank, processes, *arguments) in so many new processes; an error in one of them is raised here."""
+    start = torch.multiprocessing.start_processes
+    context = start(function, (processes, *arguments), nprocs=processes, join=False, start_method="forkserver")
+    deadline = time.monotonic() + SECONDS
+    try:
+        while not context.join(timeout=1):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{function.__name__} takes more than {SECONDS} s")
+    finally:
+        for process in context.processes:
+            process.kill()
+
+
+def environments(
+    command: Sequence[str], profile: Sequence[str] | None, environment: dict[str, str]
+) -> list[dict[str, str]]:
+    """The environment of each process."""
+    if profile is None:
+        return [environment]
+    with patch.dict(os.environ, environment, clear=True):
+        arguments = launch_command_parser().parse_args([*profile, *command])
+        arguments, _, _ = _validate_launch_command(arguments)
+        if arguments.num_processes == 1:
+            return [prepare_simple_launcher_cmd_env(arguments)[1]]
+        common = prepare_multi_gpu_env(arguments)
+    count = arguments.num_processes
+    common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(arguments.main_process_port)}
+    common |= {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count), "TORCHELASTIC_RUN_ID": "none"}
+    return [common | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
+
+
+def wait(processes: Sequence[BaseProcess]) -> int | None:
+    """The exit code of the one process, or as torchrun's 0 or 1 of several. None where it takes too long."""
+    deadline = time.monotonic() + SECONDS
+    running = list(processes)
+    while running:
+        if time.monotonic() > deadline:
+            return None
+        running[0].join(0.02)
+        failed = any(process.exitcode for process in processes)
+        if failed and deadline > time.monotonic() + SECONDS_TO_STOP:
+            deadline = time.monotonic() + SECONDS_TO_STOP
+            for process in running:
+                process.terminate()
+        running = [process for process in processes if process.exitcode is None]
+    codes = [process.exitcode for process in processes]
+    return codes[0] if len(codes) == 1 else int(any(codes))
+
+
+def run_script(command: Sequence[str], environment: dict[str, str], folder: Path, output: Path, errors: Path) -> None:
+    """Become the process that runs a script."""
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    for descriptor, path in ((1, output), (2, errors)):
+        file = os.open(path, os.O_WRONLY | os.O_APPEND)
+        os.dup2(file, descriptor)
+        os.close(file)
+    sys.stdout = sys.__stdout__ = os.fdopen(1, "w", encoding="utf-8", closefd=False)
+    sys.stderr = sys.__stderr__ = os.fdopen(2, "w", encoding="utf-8", closefd=False, buffering=1)
+    sys.argv = list(command)
+    sys.path.insert(0, str(Path(command[0]).resolve().parent))
+    end_as_python_does(partial(runpy.run_path, command[0], run_name="__main__"))
+
+
+def end_as_python_does(script: Callable[[], object]) -> None:
+    """Call a script, then end the process: the hook for errors, threads, exit handlers, outputs, exit code."""
+    code = 0
+    try:
+        script()
+    except SystemExit as ended:
+        code = ended.code or 0
+        if isinstance(code, str):
+            print(code, file=sys.stderr)
+            code = 1
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        code = 1
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -908,16 +908,13 @@ def change(folder: Path, mutant: Mutant) -> None:
 
 
 def fails(folder: Path, tests: list[str]) -> bool:
-    """Whether some of these tests, or any where none are named, fail in the copy."""
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-x",
-        "-q",
-        *(["-n", "0"] if tests else []),
-        *(f"tests/{test}" for test in tests),
-    ]
+    """Whether some of these test files, or any where none are named, fail in the copy."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q"]
+    if tests:
+        command += ["-n", "0"]
+    for test in tests:
+        (path,) = (folder / "tests").rglob(test)
+        command.append(str(path.relative_to(folder)))
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, timeout=SECONDS)

@@ -159,6 +159,21 @@ def imports_of_tests(folder: Path) -> list[str]:
     return sorted(problems)
 
 
+def modules_without_tests(root: Path) -> list[str]:
+    """Modules of the packages that no file of tests is named after, and none names in its docstring."""
+    named: set[str] = set()
+    for path in (root / "tests").rglob("test_*.py"):
+        documentation = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        named |= {word.rstrip(".,") for word in documentation.split()}
+        named.add(path.name.removeprefix("test_"))
+    missing = []
+    for path in modules(root):
+        name = Path(path).name
+        if "/" in path and name != "__init__.py" and not {name, path} & named:
+            missing.append(path)
+    return missing
+
+
 def function_parameters(root: Path, package: str) -> list[str]:
     """Parameters and fields of a package that are functions."""
     found = []
@@ -201,6 +216,10 @@ def test_no_module_imports_itself_along_any_way():
 
 def test_no_test_imports_a_test():
     assert imports_of_tests(ROOT / "tests") == []
+
+
+def test_every_module_has_tests_that_are_found_by_its_name():
+    assert modules_without_tests(ROOT) == []
 
 
 def test_functions_are_handed_to_data_utils_only_where_the_caller_chooses():
@@ -265,6 +284,12 @@ def test_an_import_cycle_is_found(tmp_path):
         "unet/e.py": "import unet.d",
     }
     assert import_cycles(write(tmp_path, files)) == ["unet.a <-> unet.b <-> unet.c"]
+
+
+def test_a_module_without_tests_is_found(tmp_path):
+    files = {name: "" for name in ("unet/a.py", "unet/b.py", "unet/__init__.py", "runtime/c.py", "train.py")}
+    tests = {"tests/unet/test_a.py": "", "tests/test_more.py": '"""More.\n\nModules: unet/d.py, runtime/c.py.\n"""'}
+    assert modules_without_tests(write(tmp_path, files | tests)) == ["unet/b.py"]
 
 
 def test_a_test_that_imports_a_test_is_found(tmp_path):

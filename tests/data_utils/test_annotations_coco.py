@@ -1,0 +1,447 @@
+"""COCO files: masks equal to pycocotools', classes by category id, every mistake named by file and annotation.
+
+Modules: data_utils/sources/annotations/coco.py, data_utils/sources/annotations/coco_mask.py,
+data_utils/sources/annotations/find.py, data_utils/sources/annotations/layout.py.
+"""
+
+import json
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from annotations import error_of, loaded, masks
+from in_process import run_train
+from PIL import Image
+from pycocotools import mask as rle_masks
+from pycocotools.coco import COCO
+
+from data_utils import pack
+from data_utils.analysis.dataset_info import load_dataset_info
+from data_utils.analysis.validate import check_data
+from data_utils.config import DataConfig
+from data_utils.image_io.reader import read_image, read_mask
+
+SIZE = (24, 40)  # (H, W)
+CATEGORIES = [{"id": 7, "name": "cat"}, {"id": 3, "name": "ant"}, {"id": 90, "name": "bee"}]
+VALUES = {3: 1, 7: 2, 90: 3}  # by id, dense
+
+
+def box(x: float, y: float, w: float, h: float) -> list[float]:
+    return [x, y, x + w, y, x + w, y + h, x, y + h]
+
+
+def runs(mask: np.ndarray) -> list[int]:
+    """Uncompressed RLE: lengths of alternating runs, zeros first, column by column."""
+    flat = mask.ravel(order="F").astype(int)
+    edges = np.flatnonzero(np.diff(flat)) + 1
+    lengths = np.diff(np.concatenate([[0], edges, [flat.size]])).tolist()
+    return lengths if flat[0] == 0 else [0, *lengths]
+
+
+def disc(row: int, column: int, radius: int) -> np.ndarray:
+    y, x = np.ogrid[: SIZE[0], : SIZE[1]]
+    return ((y - row) ** 2 + (x - column) ** 2 <= radius**2).astype(np.uint8)
+
+
+def entry(number: int, image: int, category: int, segmentation, **more) -> dict:
+    return {"id": number, "image_id": image, "category_id": category, "segmentation": segmentation, "iscrowd": 0} | more
+
+
+def write(
+    file: Path,
+    annotations: list[dict] | None,
+    images: Path | None = None,
+    count: int = 3,
+    categories: list[dict] = CATEGORIES,
+    **image_fields,
+) -> Path:
+    """A file of `count` images 1, 2, ... called <number>.png, and the pictures in `images`."""
+    entries = [{"id": i, "file_name": f"{i}.png", "height": SIZE[0], "width": SIZE[1]} for i in range(1, count + 1)]
+    content = {"images": [image | image_fields for image in entries], "categories": categories}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(content if annotations is None else content | {"annotations": annotations}))
+    if images is not None:
+        images.mkdir(parents=True, exist_ok=True)
+        for image in entries:
+            pixels = np.random.default_rng(image["id"]).integers(0, 256, (*SIZE, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(images / image["file_name"])
+    return file
+
+
+OBJECTS = [
+    entry(11, 1, 3, [box(2, 2, 20, 15)]),
+    entry(12, 1, 90, [[4.3, 3.1, 12.9, 5.2, 6.6, 11.4], box(15.5, 8.25, 9, 6)]),  # two parts, one object
+    entry(13, 2, 7, {"size": [*SIZE], "counts": runs(disc(10, 15, 7))}),
+    entry(
+        14, 2, 3, {"size": [*SIZE], "counts": rle_masks.encode(np.asfortranarray(disc(12, 22, 5)))["counts"].decode()}
+    ),
+    entry(15, 2, 90, [box(-10, 18, 100, 30)]),  # reaches out of the image
+]
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """instances_train2017.json of three images, the last without objects, and instances_val2017.json of two."""
+    write(tmp_path / "annotations/instances_train2017.json", OBJECTS, tmp_path / "train2017")
+    write(tmp_path / "annotations/instances_val2017.json", [entry(1, 2, 7, [box(1, 1, 9, 9)])], tmp_path / "val2017", 2)
+    (tmp_path / "annotations/captions_train2017.json").write_text("{}")
+    return tmp_path
+
+
+def test_masks_are_those_of_pycocotools_pixel_for_pixel(folder):
+    train, val = loaded(folder)
+    official = COCO(folder / "annotations/instances_train2017.json")
+    drawn = masks(train)
+    assert [*drawn] == ["1.png", "2.png", "3.png"] and [*masks(val)] == ["1.png", "2.png"]
+    for number in (1, 2, 3):
+        expected = np.zeros(SIZE, np.uint8)
+        objects = official.loadAnns(official.getAnnIds(number))
+        for found in sorted(objects, key=lambda found: -int(official.annToMask(found).sum())):
+            expected[official.annToMask(found) == 1] = VALUES[found["category_id"]]
+        np.testing.assert_array_equal(drawn[f"{number}.png"], expected)
+    assert set(np.unique(drawn["2.png"])) == {0, 1, 2, 3}
+    assert not drawn["3.png"].any()
+
+
+def test_random_run_lengths_are_decoded_as_pycocotools_does(tmp_path):
+    rng = np.random.default_rng(0)
+    objects, expected = [], []
+    for number in range(1, 31):
+        mask = (rng.random(SIZE) < rng.random()).astype(np.uint8)
+        counts = rle_masks.encode(np.asfortranarray(mask))["counts"].decode()
+        objects.append(entry(number, number, 3, {"size": [*SIZE], "counts": counts if number % 2 else runs(mask)}))
+        expected.append(mask)
+    write(tmp_path / "annotations.json", objects, tmp_path, 30)
+    (tmp_path / "val").mkdir()
+    write(tmp_path / "val" / "annotations.json", [], tmp_path / "val", 1)
+    drawn = masks(loaded(tmp_path)[0])
+    for number, mask in enumerate(expected, 1):
+        np.testing.assert_array_equal(drawn[f"{number}.png"], mask)
+
+
+def test_classes_are_numbered_by_category_id_in_all_splits(folder):
+    train, val = loaded(folder)
+    assert train.classes == val.classes == ((0, "background"), (1, "ant"), (2, "cat"), (3, "bee"))
+    info = load_dataset_info(DataConfig(str(folder)))
+    assert info.reader.class_map.names == ("background", "ant", "cat", "bee")
+    assert info.reader.class_pixels[2] == (masks(train)["2.png"] == 2).sum() + (masks(val)["2.png"] == 2).sum()
+    other = load_dataset_info(DataConfig(str(folder), classes="0=nothing,1=a,2=b,3=c"))
+    assert other.reader.class_map.names == ("nothing", "a", "b", "c")
+    assert "belong to no class" in error_of(folder, classes="0=nothing,1=a")
+
+
+def test_crowds_are_ignored_where_no_object_lies_on_them(tmp_path):
+    crowd = {"size": [*SIZE], "counts": runs(disc(10, 15, 8))}
+    objects = [entry(1, 1, 3, [box(10, 8, 4, 4)]), entry(2, 1, 7, crowd, iscrowd=1)]
+    write(tmp_path / "train/annotations.json", objects, tmp_path / "train", 2)
+    write(tmp_path / "val/annotations.json", objects, tmp_path / "val", 2)
+    mask = masks(loaded(tmp_path)[0])["1.png"]
+    assert (mask[8:12, 10:14] == 1).all()
+    assert ((mask == 255) == (disc(10, 15, 8) == 1) & (mask != 1)).all() and (mask == 255).any()
+    info = load_dataset_info(DataConfig(str(tmp_path)))
+    assert info.reader.class_map.ignore_value == 255 and info.reader.class_map.names == (
+        "background",
+        "ant",
+        "cat",
+        "bee",
+    )
+    assert any(line.startswith("2 of 4 annotated objects are crowds (iscrowd 1), and their") for line in info.warnings)
+    assert "         2  ant\n         0  cat" in check_data(DataConfig(str(tmp_path)))[0]  # a crowd is no object
+
+
+def test_a_data_set_of_nothing_but_crowds_is_refused(tmp_path):
+    write(tmp_path / "annotations.json", [entry(1, 1, 3, [box(1, 1, 9, 9)], iscrowd=1)], tmp_path)
+    assert f"{tmp_path / 'annotations.json'}: every object has iscrowd 1 and would be ignored" in error_of(tmp_path)
+
+
+def test_smaller_objects_lie_on_top_whatever_area_the_file_says(tmp_path):
+    objects = [entry(1, 1, 3, [box(10, 10, 3, 3)], area=5000), entry(2, 1, 7, [box(5, 5, 15, 12)], area=1)]
+    write(tmp_path / "annotations.json", objects, tmp_path / "images")
+    train, val = loaded(tmp_path)
+    mask = (masks(train) | masks(val))["1.png"]
+    assert mask[11, 11] == 1 and mask[6, 6] == 2
+
+
+ROOTS = {  # JSON file -> folder of the images
+    "coco": ("annotations/instances_train2017.json", "train2017"),
+    "coco in images": ("annotations/instances_train2017.json", "images/train2017"),
+    "cvat": ("annotations/instances_default.json", "images"),
+    "cvat subset": ("annotations/instances_default.json", "images/default"),
+    "beside": ("annotations.json", ""),
+    "above": ("annotations.json", "images"),
+    "label studio": ("result.json", "images"),
+    "fiftyone": ("labels.json", "data"),
+    "roboflow": ("train/_annotations.coco.json", "train"),
+}
+
+
+@pytest.mark.parametrize(("file", "images"), ROOTS.values(), ids=ROOTS)
+def test_images_are_found_where_tools_put_them(tmp_path, file, images):
+    write(tmp_path / file, [entry(1, 1, 3, [box(1, 1, 9, 9)])], tmp_path / images)
+    train, val = loaded(tmp_path)
+    found = masks(train) | masks(val)
+    assert [*sorted(found)] == ["1.png", "2.png", "3.png"] and found["1.png"].sum() == 81
+    assert all(read_image(record["image"]).shape == (*SIZE, 3) for record in [*train, *val])
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "images/{}.png",
+        "images\\{}.png",
+        "C:\\me\\images\\{}.png",
+        "/data/upload/1/{}.png",
+        "./sub/../{}.png",
+        "{}%2Epng",
+    ],
+)
+def test_file_names_of_other_machines_are_understood(tmp_path, name):
+    file = write(tmp_path / "annotations.json", [], tmp_path / "images")
+    content = json.loads(file.read_text())
+    for image in content["images"]:
+        image["file_name"] = name.format(image["id"])
+    file.write_text(json.dumps(content))
+    train, val = loaded(tmp_path)
+    assert sorted([*masks(train), *masks(val)]) == ["1.png", "2.png", "3.png"]
+
+
+def test_roboflow_splits_and_its_project_category(tmp_path):
+    categories = [
+        {"id": 0, "name": "cells", "supercategory": "none"},
+        {"id": 1, "name": "cell", "supercategory": "cells"},
+    ]
+    for split in ("train", "valid", "test"):
+        file = tmp_path / split / "_annotations.coco.json"
+        write(file, [entry(0, 1, 1, [box(1, 1, 9, 9)])], tmp_path / split, 2, categories)
+    train, val = loaded(tmp_path)
+    assert train.classes == ((0, "background"), (1, "cell")) and (len(train), len(val)) == (2, 2)
+    assert Path(val[0]["image"]).parent.name == "valid"
+    assert Path(loaded(tmp_path, val_split="test")[1][0]["image"]).parent.name == "test"
+    file = tmp_path / "valid" / "_annotations.coco.json"
+    write(file, [entry(0, 1, 0, [box(1, 1, 9, 9)])], None, 2, categories)  # now it is used
+    assert loaded(tmp_path)[0].classes == ((0, "background"), (1, "cells"), (2, "cell"))
+
+
+def test_a_category_called_background_is_the_background(tmp_path):
+    categories = [{"id": 1, "name": "Background"}, {"id": 2, "name": "cell"}]
+    objects = [entry(1, 1, 2, [box(1, 1, 20, 20)]), entry(2, 1, 1, [box(5, 5, 3, 3)])]
+    write(tmp_path / "annotations.json", objects, tmp_path, categories=categories)
+    train, val = loaded(tmp_path)
+    assert train.classes == ((0, "background"), (1, "cell"))
+    mask = (masks(train) | masks(val))["1.png"]
+    assert mask[2, 2] == 1 and mask[6, 6] == 0
+
+
+def test_images_of_16_bits_and_sizes_that_the_file_leaves_out(tmp_path):
+    write(tmp_path / "annotations.json", [entry(1, 1, 3, [box(1, 1, 9, 9)])], tmp_path, height=None, width=None)
+    for number in (1, 2, 3):
+        Image.fromarray(np.full(SIZE, 1000 * number, np.uint16)).save(tmp_path / f"{number}.png")
+    train, val = loaded(tmp_path)
+    found = masks(train) | masks(val)
+    assert found["1.png"].shape == SIZE and found["1.png"].sum() == 81
+    assert load_dataset_info(DataConfig(str(tmp_path))).normalization.pixel_types == ("uint16",)
+
+
+BAD_OBJECTS = {
+    "two points": (entry(17, 1, 3, [[1, 1, 5, 5]]), "annotation 17 of 1.png: polygon 1 has 2 points, at least 3"),
+    "odd": (entry(17, 1, 3, [[1, 1, 5, 5, 6]]), "annotation 17 of 1.png: polygon 1 has 5 coordinates, an odd number"),
+    "second part": (entry(17, 1, 3, [box(1, 1, 5, 5), [1, 1]]), "annotation 17 of 1.png: polygon 2 has 1 points"),
+    "text": (entry(17, 1, 3, [["a", "b"] * 3]), "annotation 17 of 1.png: polygon 1 has points that are not"),
+    "NaN": (entry(17, 1, 3, [[1, 1, 5, float("nan"), 9, 9]]), "polygon 1 has a coordinate that is NaN"),
+    "far": (entry(17, 1, 3, [[1, 1, 5, 1e12, 9, 9]]), "polygon 1 has a coordinate that is NaN, infinite or far"),
+    "box only": (entry(17, 1, 3, []), "annotation 17 of 1.png has a box but no segmentation"),
+    "null": (entry(17, 1, 3, None), "annotation 17 of 1.png has a box but no segmentation"),
+    "category": (
+        entry(17, 1, 4, [box(1, 1, 5, 5)]),
+        "annotation 17 of 1.png is of category 4, which the file does not",
+    ),
+    "category as text": (
+        entry(17, 1, "3", [box(1, 1, 5, 5)]),
+        "annotation 17 of 1.png is of category '3', which the file does not list",
+    ),
+    "size": (entry(17, 1, 3, {"size": [9, 9], "counts": [81]}), "annotation 17 of 1.png is no RLE of 24 x 40"),
+    "short": (entry(17, 1, 3, {"size": [*SIZE], "counts": [3, 5]}), "run lengths that do not add up to 24 x 40"),
+    "long": (entry(17, 1, 3, {"size": [*SIZE], "counts": [3, 5000]}), "run lengths that do not add up to 24 x 40"),
+    "negative": (entry(17, 1, 3, {"size": [*SIZE], "counts": [-40, 1000]}), "run lengths that do not add up"),
+    "short text": (entry(17, 1, 3, {"size": [*SIZE], "counts": "35"}), "run lengths that do not add up"),
+    "no text": (entry(17, 1, 3, {"size": [*SIZE], "counts": "\u00e9~"}), "run lengths that do not add up"),
+    "a number": (entry(17, 1, 3, 5), "annotation 17 of 1.png is no RLE of 24 x 40"),
+}
+
+
+@pytest.mark.parametrize(("wrong", "message"), BAD_OBJECTS.values(), ids=BAD_OBJECTS)
+def test_a_bad_object_is_named_and_its_image_can_be_skipped(folder, wrong, message):
+    file = write(folder / "annotations/instances_train2017.json", [*OBJECTS[2:], wrong])
+    assert f"1 of 3 pairs cannot be used: {file}: " in error_of(folder) and message in error_of(folder)
+    report, count = check_data(DataConfig(str(folder)))
+    assert count == 1 and message in report
+    assert [*load_dataset_info(DataConfig(str(folder), on_bad_sample="skip")).train.bad] == [0]
+
+
+def test_what_is_wrong_with_a_file_is_one_line(folder):
+    train, val = (folder / f"annotations/instances_{split}2017.json" for split in ("train", "val"))
+    good = train.read_text()
+    for content, message in (
+        ("{", "cannot be read as JSON (Expecting property name"),
+        ("[]", "is no COCO file of objects: it has no list 'categories'"),
+        ('{"images": []}', ": no images with annotations"),
+        ('{"images": 3}', "is no COCO file of objects: it has no list 'images'"),
+        ('{"images": [{"id": 1}]}', ": entry 0 of 'images' lacks file_name"),
+        ('{"images": [], "categories": ["a"]}', ": entry 0 of 'categories' lacks id, name"),
+    ):
+        train.write_text(content)
+        assert f"{train}{'' if message[0] == ':' else ' '}{message}" in error_of(folder), content
+    strays = [entry(number, 99, 3, [box(1, 1, 2, 2)]) for number in range(20, 25)]
+    write(train, strays)
+    message = (
+        "annotation 20 is of image 99, which it does not list; annotation 21 is of image 99, which it does not list"
+    )
+    assert message in error_of(folder) and "23" not in error_of(folder).partition(";")[2] and "..." in error_of(folder)
+    content = json.loads(train.read_text())
+    train.write_text(json.dumps(content | {"images": [*content["images"], content["images"][0]], "annotations": []}))
+    assert f"{train}: 4 images have only 3 different ids" in error_of(folder)
+    write(train, [], categories=[{"id": 7, "name": "dog"}])
+    assert f"category 7 is 'dog' in {train}, 'cat' in {val}; they must agree" in error_of(folder)
+    write(train, [], categories=[*CATEGORIES, {"id": 91, "name": "cat"}])
+    assert "two classes are called cat" in error_of(folder)
+    write(train, [], categories=[{"id": i, "name": f"c{i}"} for i in range(300) if i not in VALUES] + CATEGORIES)
+    assert "300 classes; a mask has room for 254" in error_of(folder)
+    train.write_text(good)
+    (folder / "annotations/instances_train2014.json").write_text(good)
+    assert "are both the split train; keep one" in error_of(folder)
+
+
+BAD_FIELDS = {  # list, field, value -> the message
+    "image id": ("images", "id", [1], "has id [1], expected a number or text"),
+    "file name": ("images", "file_name", None, "has file_name None, expected text"),
+    "height in words": ("images", "height", "forty", "has height 'forty', expected 0 to 1,000,000 pixels"),
+    "negative height": ("images", "height", -40, "has height -40, expected 0 to 1,000,000 pixels"),
+    "vast width": ("images", "width", 10**12, "has width 1000000000000, expected 0 to 1,000,000 pixels"),
+    "image of an object": ("annotations", "image_id", [1], "has image_id [1], expected a number or text"),
+    "category of an object": ("annotations", "category_id", {}, "has category_id {}, expected a number or text"),
+    "category id": ("categories", "id", "a", "has id 'a', expected a number"),
+    "category name": ("categories", "name", None, "has name None, expected a number or text"),
+}
+
+
+@pytest.mark.parametrize(("key", "field", "value", "message"), BAD_FIELDS.values(), ids=BAD_FIELDS)
+def test_a_field_of_another_type_is_named(folder, key, field, value, message):
+    file = folder / "annotations/instances_train2017.json"
+    content = json.loads(file.read_text())
+    content[key][1][field] = value
+    file.write_text(json.dumps(content))
+    assert error_of(folder) == f"{file}: entry 1 of {key!r} {message}"
+
+
+def test_a_category_may_be_called_by_a_number(tmp_path):
+    objects = [entry(1, 1, 1, [box(1, 1, 9, 9)])]
+    write(tmp_path / "annotations.json", objects, tmp_path, categories=[{"id": 1, "name": 5, "supercategory": ["x"]}])
+    assert loaded(tmp_path)[0].classes == ((0, "background"), (1, "5"))
+
+
+def test_images_that_are_not_there_are_named_or_left_out(folder):
+    (folder / "train2017/2.png").unlink()
+    assert (
+        "instances_train2017.json: 1 files without partner: 2.png: listed, but the file is missing; --allow-un"
+        in error_of(folder)
+    )
+    train, _ = loaded(folder, allow_unpaired=True)
+    assert [*masks(train)] == ["1.png", "3.png"] and len(train.unpaired) == 1
+    report, count = check_data(DataConfig(str(folder)))
+    assert count == 1 and "2.png: listed, but the file is missing" in report
+
+
+def test_one_image_listed_twice_is_refused(folder):
+    file = folder / "annotations/instances_train2017.json"
+    content = json.loads(file.read_text())
+    content["images"][2]["file_name"] = "2.png"
+    file.write_text(json.dumps(content))
+    assert "1 images are listed more than once" in error_of(folder) and "2.png" in error_of(folder)
+
+
+def test_a_split_may_have_no_annotations(tmp_path):
+    write(tmp_path / "train/annotations.json", [entry(1, 1, 3, [box(1, 1, 9, 9)])], tmp_path / "train")
+    write(tmp_path / "val/annotations.json", None, tmp_path / "val", 2)
+    assert not any(mask.any() for mask in masks(loaded(tmp_path)[1]).values())
+
+
+def test_records_are_small_and_reach_loader_processes(folder):
+    train, _ = loaded(folder)
+    copy = pickle.loads(pickle.dumps(train))
+    np.testing.assert_array_equal(masks(copy)["2.png"], masks(train)["2.png"])
+    assert len(pickle.dumps(train[2]["target"])) < 600
+    assert not any(isinstance(value, list | dict) and len(value) > 3 for value in vars(train).values())
+
+
+def test_a_changed_file_is_noticed(folder):
+    before = load_dataset_info(DataConfig(str(folder))).reader.class_pixels
+    digest = loaded(folder)[0].digest
+    write(folder / "annotations/instances_train2017.json", [*OBJECTS, entry(16, 3, 7, [box(0, 0, 8, 8)])])
+    assert loaded(folder)[0].digest != digest
+    assert load_dataset_info(DataConfig(str(folder))).reader.class_pixels[2] == before[2] + 64
+    digest = loaded(folder)[0].digest
+    one_more = [*CATEGORIES, {"id": 1, "name": "first"}]  # of the other split, which moves all values by one
+    write(folder / "annotations/instances_val2017.json", [], None, 2, one_more)
+    assert loaded(folder)[0].digest != digest
+    assert load_dataset_info(DataConfig(str(folder))).reader.class_pixels[3] > 0
+
+
+def test_the_report_shows_what_was_found(folder):
+    report, count = check_data(DataConfig(str(folder)))
+    assert count == 0
+    assert "annotations: COCO; 3 images with objects, 2 without\nobjects of each class\n" in report
+    for line in ("         2  ant", "         2  cat", "         2  bee"):
+        assert line in report.splitlines()
+    held_out = folder / "flat"  # one split, of which a part is held out: counted once
+    write(held_out / "annotations.json", OBJECTS, held_out / "images")
+    report, _ = check_data(DataConfig(str(held_out)))
+    assert "annotations: COCO; 2 images with objects, 1 without" in report and "         2  ant" in report.splitlines()
+
+
+def test_packed_it_is_the_same_data_set(folder, tmp_path, monkeypatch, capsys):
+    out = tmp_path / "out"
+    monkeypatch.setattr("sys.argv", ["pack", str(folder), str(out)])
+    pack.main()
+    assert f"4 classes; train with --classes {out / 'classes.json'}" in capsys.readouterr().out
+    train, val = loaded(folder)
+    for ours, packed in zip((train, val), loaded(out), strict=True):
+        for record, stored in zip(ours, packed, strict=True):
+            assert stored["name"] == record["name"]
+            np.testing.assert_array_equal(read_mask(stored["target"], ""), read_mask(record["target"], ""))
+            np.testing.assert_array_equal(read_image(stored["image"]), read_image(record["image"]))
+    info = load_dataset_info(DataConfig(str(out), classes=str(out / "classes.json")))
+    assert info.reader.class_map.names == ("background", "ant", "cat", "bee")
+
+
+def test_training_keeps_the_names_of_the_classes(folder, tmp_path):
+    flags = ["--base-channels", "4", "--depth", "2", "--norm", "group", "--num-workers", "0", "--tracker", "none"]
+    flags += ["--plan", "none"]
+    run = run_train(tmp_path / "run", "--dataset", folder, *flags, "--max-steps", "2", "--batch-size", "2")
+    assert run.exit_code == 0, run.output
+    assert run.config["preprocess"]["class_names"] == ["background", "ant", "cat", "bee"]
+    assert run.config["preprocess"]["class_values"] == [0, 1, 2, 3]
+    assert "eval/iou/cat" in run.records[-1] or any("eval/iou/cat" in record for record in run.records)
+
+
+def test_masks_beside_the_images_stay_masks(tmp_path):
+    write(tmp_path / "annotations.json", OBJECTS, tmp_path / "images")
+    (tmp_path / "masks").mkdir()
+    for number in (1, 2, 3):
+        Image.fromarray(np.full(SIZE, number % 2, np.uint8)).save(tmp_path / "masks" / f"{number}.png")
+    train, val = loaded(tmp_path)
+    assert isinstance(train[0]["target"], str) and train.classes == () and train.annotations is None
+    assert len(train) + len(val) == 3
+
+
+def test_a_large_image_is_read_in_windows_with_its_drawn_mask(tmp_path, monkeypatch):
+    write(tmp_path / "annotations.json", [entry(1, 1, 3, [box(20, 4, 9, 9)])], count=2)
+    content = json.loads((tmp_path / "annotations.json").read_text())
+    for image in content["images"]:
+        image["file_name"] = f"{image['id']}.npy"
+        np.save(tmp_path / image["file_name"], np.zeros((*SIZE, 3), np.uint8))
+    (tmp_path / "annotations.json").write_text(json.dumps(content))
+    monkeypatch.setattr("data_utils.image_io.regions.LARGE", 100)
+    info = load_dataset_info(DataConfig(str(tmp_path), crop_size=(8, 8)))
+    found = [*info.train.class_locations.values()]
+    assert found and info.reader.class_map.names[1] == "ant"

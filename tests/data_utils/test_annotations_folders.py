@@ -1,0 +1,222 @@
+"""Cityscapes and VOC, whose masks are files in folders of their own; and what is said of folders that hold nothing.
+
+Modules: data_utils/sources/annotations/cityscapes.py, data_utils/sources/annotations/voc.py.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from annotations import error_of, loaded, masks
+from PIL import Image
+
+from data_utils import pack
+from data_utils.analysis.dataset_info import load_dataset_info
+from data_utils.analysis.validate import check_data
+from data_utils.config import DataConfig
+
+SIZE = (12, 20)
+
+
+def save(path: Path, pixels: np.ndarray, palette: bool = False) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    picture = Image.fromarray(pixels)
+    if palette:
+        picture.putpalette([value % 256 for value in range(7, 775)])
+    picture.save(path)
+
+
+def rows(*values: int) -> np.ndarray:
+    """(H, W) uint8 with the values in rows, one after the other."""
+    return np.resize(np.repeat(np.array(values, np.uint8), SIZE[1]), SIZE)
+
+
+IDS = rows(0, 1, 7, 8, 26, 33, 34, 255)
+
+
+def cityscapes(root: Path, *splits: str, nested: bool = True, train_ids: bool = False) -> Path:
+    """Two images of each split, in two cities, as the benchmark's archives hold them."""
+    for split in splits:
+        for city in ("aachen", "zurich"):
+            images = root / "leftImg8bit" / split / city if nested else root / split
+            ids = root / "gtFine" / split / city if nested else root / split
+            name = f"{city}_000000_000019"
+            save(images / f"{name}_leftImg8bit.png", np.zeros((*SIZE, 3), np.uint8))
+            save(ids / f"{name}_gtFine_labelIds.png", IDS)
+            save(ids / f"{name}_gtFine_color.png", np.zeros((*SIZE, 3), np.uint8))
+            (ids / f"{name}_gtFine_polygons.json").write_text('{"imgHeight": 12, "imgWidth": 20, "objects": []}')
+            if train_ids:
+                save(ids / f"{name}_gtFine_labelTrainIds.png", rows(0, 1, 13, 18, 255))
+    return root
+
+
+@pytest.mark.parametrize("nested", [True, False])
+def test_cityscapes_ids_that_are_not_evaluated_are_ignored(tmp_path, nested):
+    cityscapes(tmp_path, "train", "val", "test", nested=nested)
+    train, val = loaded(tmp_path)
+    prefix = "aachen/" if nested else ""
+    name = f"{prefix}aachen_000000_000019_leftImg8bit.png"
+    assert (len(train), len(val)) == (2, 2) and train[0]["name"] == name
+    np.testing.assert_array_equal(masks(train)[name], rows(255, 255, 7, 8, 26, 33, 255, 255))
+    info = load_dataset_info(DataConfig(str(tmp_path)))
+    assert len(info.reader.class_map) == 19 and info.reader.class_map.ignore_value == 255
+    named = dict(zip(info.reader.class_map.values, info.reader.class_map.names, strict=True))
+    assert (named[7], named[8], named[26], named[33]) == ("road", "sidewalk", "car", "bicycle")
+    assert "annotations: Cityscapes; 4 images" in check_data(DataConfig(str(tmp_path)))[0]
+
+
+def test_cityscapes_training_ids_are_taken_where_all_masks_have_them(tmp_path):
+    cityscapes(tmp_path, "train", "val", train_ids=True)
+    train, _ = loaded(tmp_path)
+    assert isinstance(train[0]["target"], str) and train[0]["target"].endswith("_labelTrainIds.png")
+    info = load_dataset_info(DataConfig(str(tmp_path)))
+    named = dict(zip(info.reader.class_map.values, info.reader.class_map.names, strict=True))
+    assert (named[0], named[13], named[18], info.reader.class_map.ignore_value) == ("road", "car", "bicycle", 255)
+    next(tmp_path.glob("gtFine/val/*/*_labelTrainIds.png")).unlink()
+    assert load_dataset_info(DataConfig(str(tmp_path))).reader.class_map.values[0] == 7
+
+
+def test_cityscapes_training_ids_alone_are_enough(tmp_path):
+    cityscapes(tmp_path, "train", "val", train_ids=True)
+    for ids in tmp_path.glob("gtFine/*/*/*_labelIds.png"):
+        ids.unlink()
+    info = load_dataset_info(DataConfig(str(tmp_path)))
+    assert (len(info.train), len(info.val), info.reader.class_map.values) == (2, 2, tuple(range(19)))
+
+
+def test_cityscapes_images_without_mask_are_named(tmp_path):
+    cityscapes(tmp_path, "train", "val")
+    next(tmp_path.glob("gtFine/train/zurich/*_labelIds.png")).unlink()
+    assert "zurich_000000_000019_leftImg8bit.png: image without mask; --allow-unpaired" in error_of(tmp_path)
+    assert len(loaded(tmp_path, allow_unpaired=True)[0]) == 1
+
+
+def test_cityscapes_packed_holds_only_what_is_evaluated(tmp_path, monkeypatch):
+    folder, out = cityscapes(tmp_path / "data", "train", "val"), tmp_path / "out"
+    monkeypatch.setattr("sys.argv", ["pack", str(folder), str(out)])
+    pack.main()
+    for split in loaded(out):
+        assert all((mask == rows(255, 255, 7, 8, 26, 33, 255, 255)).all() for mask in masks(split).values())
+    info = load_dataset_info(DataConfig(str(out), classes=str(out / "classes.json")))
+    assert info.reader.class_map.names[0] == "road" and info.reader.class_map.ignore_value == 255
+
+
+VOC = rows(0, 1, 15, 255)
+
+
+def voc(
+    root: Path, names: list[str], lists: dict[str, list[str]], mask: np.ndarray = VOC, palette: bool = True
+) -> Path:
+    for name in names:
+        save(root / "JPEGImages" / f"{name}.jpg", np.zeros((*SIZE, 3), np.uint8))
+        save(root / "SegmentationClass" / f"{name}.png", mask, palette)
+    (root / "Annotations").mkdir()
+    for name, listed in lists.items():
+        file = root / "ImageSets/Segmentation" / f"{name}.txt"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("".join(f"{line}\n" for line in listed))
+    return root
+
+
+OWN = ["2007_000032", "2007_000039", "2011_003276"]
+
+
+def test_voc_takes_its_lists_and_its_own_names_for_its_own_files(tmp_path):
+    root = voc(tmp_path, OWN, {"train": OWN[:1], "val": OWN[2:], "trainval": [OWN[0], OWN[2]]})
+    save(root / "JPEGImages" / "2008_000001.jpg", np.zeros((*SIZE, 3), np.uint8))  # in no list
+    train, val = loaded(root)
+    assert [*masks(train)] == ["2007_000032.jpg"] and [*masks(val)] == ["2011_003276.jpg"]
+    np.testing.assert_array_equal(masks(train)["2007_000032.jpg"], VOC)
+    info = load_dataset_info(DataConfig(str(root)))
+    assert len(info.reader.class_map) == 21 and info.reader.class_map.ignore_value == 255
+    assert (info.reader.class_map.names[1], info.reader.class_map.names[15]) == ("aeroplane", "person")
+    assert "annotations: VOC; 2 images with objects, 0 without" in check_data(DataConfig(str(root)))[0]
+
+
+def test_images_of_voc_2007_are_known_by_their_annotations(tmp_path):
+    root = voc(tmp_path, ["000032", "000033"], {"train": ["000032"], "val": ["000033"]})
+    assert loaded(root)[0].classes == ()
+    page = "<annotation><source><database>The VOC2007 Database</database></source></annotation>"
+    (root / "Annotations" / "000032.xml").write_text(page)
+    assert loaded(root)[0].classes[15] == (15, "person")
+
+
+@pytest.mark.parametrize("lists", [{}, {"default": ["a", "b"]}, {"trainval": ["a", "b"]}])
+def test_one_list_or_none_is_split_by_the_seed(tmp_path, lists):
+    train, val = loaded(voc(tmp_path, ["a", "b"], lists))
+    assert sorted([*masks(train), *masks(val)]) == ["a.jpg", "b.jpg"]
+    assert train.classes == ()  # files of somebody else: the values are the classes
+
+
+def test_no_image_is_trained_and_validated_on(tmp_path):
+    root = voc(tmp_path / "a", ["a", "b", "c"], {"trainval": ["a", "b", "c"], "val": ["c"], "test": ["b"]})
+    train, val = loaded(root)
+    assert len(train) + len(val) == 3 and not {*masks(train)} & {*masks(val)}
+    assert "has no split train, only val" in error_of(voc(tmp_path / "b", ["a", "b"], {"val": ["a", "b"]}))
+    assert "has no split train, only one, two" in error_of(
+        voc(tmp_path / "c", ["a", "b"], {"one": ["a"], "two": ["b"]})
+    )
+
+
+def test_cvat_names_the_colours(tmp_path):
+    mask = np.zeros((*SIZE, 3), np.uint8)
+    mask[:5] = (128, 0, 64)
+    root = voc(tmp_path, ["a", "b", "c d"], {"train": ["a", '"c d"'], "val": ["b"]}, mask, palette=False)
+    label_map = root / "labelmap.txt"
+    label_map.write_text("# label:color_rgb:parts:actions\nbackground:0,0,0::\ncell:128,0,64::\n")
+    info = load_dataset_info(DataConfig(str(root)))
+    assert info.reader.class_map.names == ("background", "cell")
+    assert info.reader.class_map.values == ((0, 0, 0), (128, 0, 64)) and len(info.train) == 2
+    assert info.reader.class_pixels[1] == 3 * 5 * SIZE[1]
+    label_map.write_text("background:0,0,0::\ncell\n")
+    assert f"{label_map}: line 2 is 'cell', expected name:red,green,blue" in error_of(root)
+    for file in (root / "SegmentationClass").iterdir():
+        save(file, rows(0, 1))
+    label_map.write_text("background:0,0,0::\ncell:128,0,64::\n")
+    assert load_dataset_info(DataConfig(str(root))).reader.class_map.values == (0, 1)
+
+
+def test_colours_that_are_packed_can_be_streamed(tmp_path, monkeypatch):
+    mask = np.zeros((*SIZE, 3), np.uint8)
+    mask[:5] = (128, 0, 64)
+    lists = {"train": ["a", "b"], "val": ["c"]}
+    root, out = voc(tmp_path / "data", ["a", "b", "c"], lists, mask, palette=False), tmp_path / "out"
+    (root / "labelmap.txt").write_text("background:0,0,0::\ncell:128,0,64::\n")
+    monkeypatch.setattr("sys.argv", ["pack", str(root), str(out)])
+    pack.main()
+    settings = DataConfig(str(out), classes=str(out / "classes.json"), streaming=True, image_size=SIZE)
+    info = load_dataset_info(settings)
+    assert info.reader.class_map.values == ((0, 0, 0), (128, 0, 64)) and info.reader.class_map.ignore_value is None
+    assert info.reader.class_pixels[1] == 2 * 5 * SIZE[1]
+
+
+def test_class_names_txt_names_the_values(tmp_path):
+    root = voc(tmp_path, ["a", "b"], {}, rows(0, 1, 2, 255))
+    (root / "class_names.txt").write_text("__ignore__\n_background_\ncat\ndog\n")
+    info = load_dataset_info(DataConfig(str(root)))
+    assert info.reader.class_map.names == ("background", "cat", "dog") and info.reader.class_map.ignore_value == 255
+
+
+def test_voc_files_that_are_missing_are_named(tmp_path):
+    root = voc(tmp_path, OWN, {"train": [*OWN, "2009_000001"], "val": OWN[:1]})
+    (root / "SegmentationClass" / f"{OWN[1]}.png").unlink()
+    assert f"2 files without partner: 2009_000001: no image; {OWN[1]}: no mask; --allow-unpaired" in error_of(root)
+    assert len(loaded(root, allow_unpaired=True)[0]) == 2
+
+
+def test_two_formats_in_one_folder_are_both_named(tmp_path):
+    root = voc(tmp_path, ["a", "b"], {})
+    (root / "annotations.json").write_text("{}")
+    assert f"holds annotations of 2 formats: COCO ({root / 'annotations.json'}), VOC (" in error_of(root)
+
+
+def test_a_folder_of_nothing_says_that_annotations_are_looked_for(tmp_path):
+    (tmp_path / "images").mkdir()
+    (tmp_path / "notes.json").write_text("{}")
+    assert "for annotations of COCO, labelme, YOLO, VOC or Cityscapes, and for volumes in imagesTr" in error_of(
+        tmp_path
+    )
+    save(tmp_path / "images/a.png", rows(0))
+    (tmp_path / "annotations").mkdir()
+    (tmp_path / "annotations/a.xml").write_text("<annotation/>")
+    assert "found only .xml, looked for .bmp" in error_of(tmp_path) and "(or annotations of COCO" in error_of(tmp_path)

@@ -1,0 +1,330 @@
+"""labelme files: shapes filled as its own export fills them, classes by name, images beside, apart or in the file.
+
+Modules: data_utils/sources/annotations/labelme.py, data_utils/sources/annotations/labelme_mask.py,
+data_utils/sources/annotations/polygons.py.
+"""
+
+import io
+import json
+import math
+import pickle
+from base64 import b64encode
+from pathlib import Path
+
+import numpy as np
+import pytest
+from annotations import error_of, loaded
+from PIL import Image, ImageDraw
+
+from data_utils import pack
+from data_utils.analysis.dataset_info import load_dataset_info
+from data_utils.analysis.validate import check_data
+from data_utils.config import DataConfig
+from data_utils.image_io.reader import read_image, read_mask
+
+SIZE = (60, 80)  # (H, W)
+
+
+def shape(label: str, points: list, kind: str | None = "polygon", **more) -> dict:
+    return {"label": label, "points": points, "group_id": None, "shape_type": kind, "flags": {}} | more
+
+
+def png(pixels: np.ndarray) -> str:
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return b64encode(file.getvalue()).decode()
+
+
+def write(folder: Path, stem: str, shapes: list[dict], images: Path | None = None, **fields) -> Path:
+    """<stem>.json in `folder`, as labelme writes it, and <stem>.png in `images`, by default beside it."""
+    images = folder if images is None else images
+    for path in (folder, images):
+        path.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(sum(map(ord, stem)))
+    Image.fromarray(rng.integers(0, 256, (*SIZE, 3), dtype=np.uint8)).save(images / f"{stem}.png")
+    content = {"version": "5.5.0", "flags": {}, "shapes": shapes, "imagePath": f"{stem}.png", "imageData": None}
+    content |= {"imageHeight": SIZE[0], "imageWidth": SIZE[1]} | fields
+    (folder / f"{stem}.json").write_text(json.dumps(content, indent=2))
+    return folder / f"{stem}.json"
+
+
+def masks(root: Path, **settings) -> dict[str, np.ndarray]:
+    records = [record for split in loaded(root, **settings) for record in split]
+    return {record["name"]: read_mask(record["target"], record["name"]) for record in records}
+
+
+def drawn(tmp_path: Path, *shapes: dict) -> np.ndarray:
+    """The mask of an image with these shapes, called a, b, c, ...: values 1, 2, 3."""
+    write(tmp_path, "x", [*shapes])
+    write(tmp_path, "y", [shape(label, [[0, 0], [1, 1], [1, 0]]) for label in "abc"])
+    return masks(tmp_path)["x.png"]
+
+
+def pillow(draw) -> np.ndarray:
+    picture = Image.new("L", SIZE[::-1])
+    draw(ImageDraw.Draw(picture))
+    return np.asarray(picture)
+
+
+POLYGON = [[10.4, 5.2], [50.7, 8.9], [40.1, 50.3], [12.6, 44.0]]
+SHAPES = {  # shape -> what Pillow draws for it
+    "polygon": (shape("a", POLYGON), lambda pen: pen.polygon(list(map(tuple, POLYGON)), fill=1, outline=1)),
+    "no type": (shape("a", POLYGON, None), lambda pen: pen.polygon(list(map(tuple, POLYGON)), fill=1, outline=1)),
+    "rectangle": (
+        shape("a", [[40.2, 30.8], [10.9, 12.1]], "rectangle"),  # from the lower right corner
+        lambda pen: pen.rectangle([10.9, 12.1, 40.2, 30.8], fill=1, outline=1),
+    ),
+    "turned rectangle": (
+        shape("a", [[30, 10], [50, 30], [30, 50], [10, 30]], "rectangle"),
+        lambda pen: pen.polygon([(30, 10), (50, 30), (30, 50), (10, 30)], fill=1, outline=1),
+    ),
+    "circle": (
+        shape("a", [[40, 30], [49, 42]], "circle"),
+        lambda pen: pen.ellipse([25, 15, 55, 45], fill=1, outline=1),  # 9, 12, 15
+    ),
+    "line": (shape("a", [[5, 5], [60, 40]], "line"), lambda pen: pen.line([5, 5, 60, 40], fill=1, width=10)),
+    "linestrip": (
+        shape("a", [[5, 5], [60, 40], [10, 50]], "linestrip"),
+        lambda pen: pen.line([5, 5, 60, 40, 10, 50], fill=1, width=10, joint="curve"),
+    ),
+    "point": (shape("a", [[30.5, 20]], "point"), lambda pen: pen.ellipse([25.5, 15, 35.5, 25], fill=1, outline=1)),
+}
+
+
+@pytest.mark.parametrize(("found", "expected"), SHAPES.values(), ids=SHAPES)
+def test_shapes_are_filled_as_labelme_fills_them(tmp_path, found, expected):
+    mask = drawn(tmp_path, found)
+    np.testing.assert_array_equal(mask, pillow(expected))
+    assert 50 < mask.sum() < 3000
+
+
+def test_a_circle_holds_the_pixels_within_its_radius(tmp_path):
+    mask = drawn(tmp_path, shape("a", [[40, 30], [49, 42]], "circle"))
+    distance = np.array([[math.hypot(x - 40, y - 30) for x in range(SIZE[1])] for y in range(SIZE[0])])
+    assert (mask[distance < 14.5] == 1).all() and not mask[distance > 15.5].any()
+
+
+def test_a_mask_shape_is_stamped_at_its_corner_and_cut_at_the_border(tmp_path):
+    stamp = np.zeros((10, 12), bool)
+    stamp[2:, 3:] = True
+    inside = shape("b", [[20, 30], [31, 39]], "mask", mask=png(stamp))
+    beyond = shape("c", [[75, 55], [86, 64]], "mask", mask=png(stamp))
+    expected = np.zeros(SIZE, np.uint8)
+    expected[32:40, 23:32] = 2
+    expected[57:, 78:] = 3
+    np.testing.assert_array_equal(drawn(tmp_path, inside, beyond), expected)
+
+
+def test_later_shapes_lie_on_earlier_ones(tmp_path):
+    big, small = shape("a", [[0, 0], [60, 50]], "rectangle"), shape("b", [[10, 10], [20, 20]], "rectangle")
+    assert drawn(tmp_path, big, small)[15, 15] == 2
+    assert (drawn(tmp_path, small, big)[0:50, 0:60] == 1).all()
+
+
+def test_ignored_regions_and_background_keep_their_meaning(tmp_path):
+    mask = drawn(
+        tmp_path,
+        shape("b", [[0, 0], [60, 50]], "rectangle"),
+        shape("__ignore__", [[10, 10], [20, 20]], "rectangle"),
+        shape("_background_", [[30, 10], [40, 20]], "rectangle"),
+    )
+    assert (mask[15, 15], mask[15, 35], mask[5, 5]) == (255, 0, 2)
+    info = load_dataset_info(DataConfig(str(tmp_path)))
+    assert info.reader.class_map.names == ("background", "a", "b", "c") and info.reader.class_map.ignore_value == 255
+
+
+BOX = [[5, 5], [40, 40]]
+
+
+def test_classes_are_the_names_in_their_order_or_in_that_of_labels_txt(tmp_path):
+    for split, labels in (("train", "zb"), ("val", "ay")):
+        for stem in "12":
+            write(tmp_path / split, stem, [shape(label, BOX, "rectangle") for label in labels])
+    train, val = loaded(tmp_path)
+    assert train.classes == val.classes == ((0, "background"), (1, "a"), (2, "b"), (3, "y"), (4, "z"))
+    (tmp_path / "labels.txt").write_text("__ignore__\n_background_\nz\ny\nb\n\na\n")
+    train, val = loaded(tmp_path)
+    assert train.classes == val.classes == ((0, "background"), (1, "z"), (2, "y"), (3, "b"), (4, "a"))
+    assert read_mask(train[0]["target"], "")[20, 20] == 3
+    (tmp_path / "labels.txt").write_text("z\ny\nb\n")
+    message = f"{tmp_path / 'val' / '1.json'}: shape 1 is called 'a', which labels.txt does not list"
+    assert message in error_of(tmp_path)
+
+
+SPLITS = ("train", "val")
+PLACES = {  # JSON files -> images
+    "beside": ("", ""),
+    "beside in images": ("images", "images"),
+    "apart": ("labels", "images"),
+    "annotations": ("annotations", "imgs"),
+    "json": ("json", "images"),
+    "images above": ("json", ""),
+}
+
+
+@pytest.mark.parametrize(("files", "images"), PLACES.values(), ids=PLACES)
+@pytest.mark.parametrize("split", ["", "above", "below"])
+def test_files_are_found_beside_the_images_and_apart(tmp_path, files, images, split):
+    if split == "below":
+        parts = [(tmp_path / (files or "images") / part, tmp_path / (images or "images") / part) for part in SPLITS]
+    else:
+        parts = [(tmp_path / part / files, tmp_path / part / images) for part in (SPLITS if split else [""])]
+    for folder, pictures in parts:
+        for stem in "ab":
+            write(folder, stem, [shape("cell", BOX, "rectangle")], pictures)
+    splits = loaded(tmp_path)
+    assert [len(part) for part in splits] == ([2, 2] if split else [1, 1])
+    for part in splits:
+        for record in part:
+            assert read_mask(record["target"], "").sum() == 36 * 36
+            assert read_image(record["image"]).shape == (*SIZE, 3)
+
+
+def test_the_image_may_have_another_name_or_be_in_the_file(tmp_path):
+    write(tmp_path / "json", "a", [shape("cell", BOX, "rectangle")], tmp_path / "images", imagePath="..\\images\\p.png")
+    (tmp_path / "images" / "a.png").rename(tmp_path / "images" / "p.png")
+    pixels = np.full((*SIZE, 3), 7, np.uint8)
+    write(tmp_path / "json", "b", [shape("cell", BOX, "rectangle")], tmp_path / "images", imageData=png(pixels))
+    (tmp_path / "images" / "b.png").unlink()
+    records = {record["name"]: record for split in loaded(tmp_path) for record in split}
+    assert [*sorted(records)] == ["b.json", "p.png"]
+    np.testing.assert_array_equal(read_image(records["b.json"]["image"]), pixels)
+    assert all(read_mask(record["target"], "").any() for record in records.values())
+    write(tmp_path / "json", "c", [], tmp_path / "elsewhere")
+    assert "1 files without partner: c.json: no image of its name; --allow-unpaired" in error_of(tmp_path)
+
+
+def test_a_file_whose_shapes_stand_behind_a_large_image_is_recognised(tmp_path):
+    noise = np.random.default_rng(0).integers(0, 256, (600, 800, 3), dtype=np.uint8)
+    for stem in "ab":
+        file = write(tmp_path, stem, [shape("cell", BOX, "rectangle")], imageData=png(noise))
+        file.write_text(json.dumps(json.loads(file.read_text()), sort_keys=True))
+    assert file.stat().st_size > 2**20
+    assert sorted(masks(tmp_path)) == ["a.png", "b.png"]
+
+
+def test_several_files_for_one_image_are_refused(tmp_path):
+    for stem in "abcd":
+        write(tmp_path, stem, [shape("cell", BOX, "rectangle")], imagePath="a.png")
+    for stem in "bc":
+        (tmp_path / f"{stem}.png").unlink()
+    message = f"{tmp_path}: 1 images have several labelme files: a.png (a.json; b.json; c.json); keep one of each"
+    assert message in error_of(tmp_path, allow_unpaired=True)
+
+
+def test_images_without_a_file_are_named_or_left_out(tmp_path):
+    for stem in "abc":
+        write(tmp_path, stem, [shape("cell", BOX, "rectangle")])
+    (tmp_path / "b.json").unlink()
+    assert "1 files without partner: b.png: image without labelme file; --allow-unpaired" in error_of(tmp_path)
+    assert sorted(masks(tmp_path, allow_unpaired=True)) == ["a.png", "c.png"]
+
+
+def test_the_size_may_be_left_out(tmp_path):
+    write(tmp_path, "a", [shape("cell", BOX, "rectangle")], imageHeight=None, imageWidth=None)
+    write(tmp_path, "b", [])
+    assert masks(tmp_path)["a.png"].shape == SIZE
+
+
+BAD_SHAPES = {
+    "two points": (shape("cell", BOX), "shape 2 (cell): polygon has 2 points, at least 3 are needed"),
+    "circle": (shape("cell", [[1, 1]], "circle"), "shape 2 (cell): circle has 1 points, at least 2 are needed"),
+    "unknown": (shape("cell", BOX, "spline"), "shape 2 (cell) is a spline; supported are polygon, rectangle"),
+    "NaN": (shape("cell", [[1, 1], [5, math.nan], [9, 9]]), "shape 2 (cell): polygon has a coordinate that is NaN"),
+    "no points": (shape("cell", None), "shape 2 (cell): polygon has"),
+    "no mask": (shape("cell", BOX, "mask"), "shape 2 (cell) cannot be read"),
+    "bad mask": (shape("cell", BOX, "mask", mask="AAAA"), "shape 2 (cell) cannot be read"),
+}
+
+
+@pytest.mark.parametrize(("wrong", "message"), BAD_SHAPES.values(), ids=BAD_SHAPES)
+def test_a_bad_shape_is_named_and_its_image_can_be_skipped(tmp_path, wrong, message):
+    good = shape("cell", BOX, "rectangle")
+    for split in ("train", "val"):
+        for stem in "abc":
+            write(tmp_path / split, stem, [good])
+    file = write(tmp_path / "train", "b", [good, wrong])
+    assert f"1 of 3 pairs cannot be used: {file}: {message}" in error_of(tmp_path)
+    report, count = check_data(DataConfig(str(tmp_path)))
+    assert count == 1 and message in report
+    assert [*load_dataset_info(DataConfig(str(tmp_path), on_bad_sample="skip")).train.bad] == [1]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("{", "cannot be read as JSON"), ('{"a": 1}', "is no labelme file"), ("[]", "is no labelme")],
+)
+def test_a_damaged_file_is_that_images_problem(tmp_path, content, message):
+    for stem in "abcd":
+        write(tmp_path, stem, [shape("cell", BOX, "rectangle")])
+    (tmp_path / "c.json").write_text(content)
+    assert f"{tmp_path / 'c.json'} {message}" in error_of(tmp_path)
+
+
+DAMAGED_IMAGES = {
+    "no picture": ({"imageData": "AAAA"}, "c.json: image cannot be read (empty, not an image"),
+    "no base64": ({"imageData": "A"}, "c.json: imageData cannot be read (Invalid base64"),
+    "a number": ({"imageData": 5}, "c.json: imageData cannot be read (argument should be"),
+    "cut off": (None, "c.json cannot be read as JSON (Unterminated string"),
+}
+
+
+@pytest.mark.parametrize(("fields", "message"), DAMAGED_IMAGES.values(), ids=DAMAGED_IMAGES)
+def test_a_damaged_embedded_image_is_that_images_problem(tmp_path, fields, message):
+    image = {"imageData": png(np.full((*SIZE, 3), 7, np.uint8))}
+    for split in ("train", "val"):
+        for stem in "abc":
+            file = write(tmp_path / split, stem, [shape("cell", BOX, "rectangle")], **image)
+            file.with_suffix(".png").unlink()
+    file = write(tmp_path / "train", "c", [shape("cell", BOX, "rectangle")], **(fields or image))
+    file.with_suffix(".png").unlink()
+    if fields is None:
+        text = file.read_text()
+        file.write_text(text[: text.index("imageData") + 40])
+    assert "1 of 3 pairs cannot be used: " in error_of(tmp_path) and message in error_of(tmp_path)
+    report, count = check_data(DataConfig(str(tmp_path)))
+    assert count == 1 and message in report
+    info = load_dataset_info(DataConfig(str(tmp_path), on_bad_sample="skip"))
+    assert [*info.train.bad] == [2]
+    assert pickle.loads(pickle.dumps(info.train.records))[0] == info.train.records[0]
+
+
+def test_the_report_counts_objects_once_for_each_group(tmp_path):
+    box = [shape("cell", BOX, "rectangle"), shape("cell", [[1, 1], [3, 3]], "rectangle")]
+    write(tmp_path, "a", box)
+    write(tmp_path, "b", [part | {"group_id": 0} for part in box] + [shape("dot", [[9, 9]], "point")])
+    write(tmp_path, "c", [])
+    report, count = check_data(DataConfig(str(tmp_path)))
+    assert count == 0 and "annotations: labelme; 2 images with objects, 1 without" in report
+    assert {"         3  cell", "         1  dot"} <= {*report.splitlines()}
+
+
+def test_changed_files_are_noticed_and_records_are_small(tmp_path):
+    for stem in "abcd":
+        file = write(tmp_path, stem, [shape("cell", BOX, "rectangle")])
+    train, _ = loaded(tmp_path)
+    assert len(pickle.dumps(train[0]["target"])) < 500 and pickle.loads(pickle.dumps(train))[0] == train[0]
+    before = load_dataset_info(DataConfig(str(tmp_path)))
+    write(tmp_path, file.stem, [shape("nucleus", BOX, "rectangle")])
+    after = load_dataset_info(DataConfig(str(tmp_path)))
+    assert (before.reader.class_map.names, after.reader.class_map.names) == (
+        ("background", "cell"),
+        ("background", "cell", "nucleus"),
+    )
+    assert after.reader.class_pixels[2] == 36 * 36
+
+
+def test_packed_it_is_the_same_data_set(tmp_path, monkeypatch):
+    folder, out = tmp_path / "data", tmp_path / "out"
+    for split in ("train", "val"):
+        for stem in "ab":
+            write(
+                folder / split, stem, [shape("cell", BOX, "rectangle")], imageData=png(np.full((*SIZE, 3), 9, np.uint8))
+            )
+        (folder / split / "b.png").unlink()
+    monkeypatch.setattr("sys.argv", ["pack", str(folder), str(out)])
+    pack.main()
+    for ours, packed in zip(loaded(folder), loaded(out), strict=True):
+        for record, stored in zip(ours, packed, strict=True):
+            np.testing.assert_array_equal(read_mask(stored["target"], ""), read_mask(record["target"], ""))
+            np.testing.assert_array_equal(read_image(stored["image"]), read_image(record["image"]))

@@ -1,0 +1,196 @@
+"""YOLO segmentation: polygons in shares of the image's size, names from data.yaml; no text file means background.
+
+Modules: data_utils/sources/annotations/yolo.py, data_utils/sources/annotations/paired.py.
+"""
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from annotations import error_of, loaded, masks
+from PIL import Image, ImageDraw
+
+from data_utils.analysis.dataset_info import load_dataset_info
+from data_utils.analysis.validate import check_data
+from data_utils.config import DataConfig
+from data_utils.image_io.reader import read_mask
+
+SIZE = (40, 64)  # (H, W): shares of 1/64 and 1/40 are whole pixels
+LIST = "names: [car, dog]\n"
+TREE = "0 0.25 0.25 0.5 0.25 0.5 0.75 0.25 0.75\n"  # pixels 16 to 32 across, 10 to 30 down
+
+
+def write(root: Path, images: str, labels: str, texts: dict[str, str | None], size: tuple[int, int] = SIZE) -> None:
+    """An image for each stem, and its text file where there is a text."""
+    for stem, text in texts.items():
+        for folder in (images, labels):
+            (root / folder).mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", size[::-1], (9, 8, 7)).save(root / images / f"{stem}.jpg")
+        if text is not None:
+            (root / labels / f"{stem}.txt").write_text(text)
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """Three training images, one of them without objects and one without a file, and one to validate on."""
+    write(tmp_path, "images/train", "labels/train", {"a": TREE, "b": None, "c": ""})
+    write(tmp_path, "images/val", "labels/val", {"d": TREE.replace("0 ", "1 ", 1)})
+    (tmp_path / "data.yaml").write_text("path: .\ntrain: images/train\nval: images/val\n" + LIST)
+    return tmp_path
+
+
+def test_polygons_are_scaled_to_the_image_and_filled(folder):
+    train, val = loaded(folder)
+    drawn = masks(train)
+    expected = np.zeros(SIZE, np.uint8)
+    expected[10:31, 16:33] = 1  # with their outline
+    np.testing.assert_array_equal(drawn["a.jpg"], expected)
+    assert drawn["b.jpg"].shape == SIZE and not drawn["b.jpg"].any() and not drawn["c.jpg"].any()
+    np.testing.assert_array_equal(masks(val)["d.jpg"], 2 * expected)
+    info = load_dataset_info(DataConfig(str(folder)))
+    assert info.reader.class_map.names == ("background", "car", "dog") and info.reader.class_map.values == (0, 1, 2)
+
+
+def test_any_polygon_is_filled_as_pillow_fills_it(folder):
+    rng = np.random.default_rng(0)
+    shares = rng.uniform(-0.1, 1.1, 14).round(6)  # some outside the image
+    (folder / "labels/train/a.txt").write_text(f"1 {' '.join(map(str, shares))}\n\n")
+    picture = Image.new("L", SIZE[::-1])
+    points = (shares.reshape(-1, 2) * SIZE[::-1]).ravel().tolist()
+    ImageDraw.Draw(picture).polygon(points, fill=2, outline=2)
+    np.testing.assert_array_equal(masks(loaded(folder)[0])["a.jpg"], np.asarray(picture))
+
+
+def test_smaller_objects_lie_on_larger_ones(folder):
+    large, small = "0 0 0 1 0 1 1 0 1\n", TREE.replace("0 ", "1 ", 1)
+    for text in (large + small, small + large):
+        (folder / "labels/train/a.txt").write_text(text)
+        mask = masks(loaded(folder)[0])["a.jpg"]
+        assert mask[20, 20] == 2 and mask[5, 5] == 1
+
+
+def test_an_image_that_is_turned_by_its_header_is_drawn_as_it_is_seen(folder):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.new("RGB", (SIZE[0], SIZE[1])).save(folder / "images/train/a.jpg", exif=exif)
+    assert masks(loaded(folder)[0])["a.jpg"].shape == SIZE
+
+
+SETTINGS = {  # data.yaml -> images and labels of both splits
+    "list": ("path: ../datasets/x\ntrain: images/train\nval: images/val\n" + LIST, "images/{}", "labels/{}", "val"),
+    "dict": ("train: images/train\nval: images/val\nnames:\n  1: dog\n  0: car\n", "images/{}", "labels/{}", "val"),
+    "roboflow": ("train: ../train/images\nval: ../valid/images\nnc: 2\n" + LIST, "{}/images", "{}/labels", "valid"),
+    "no paths": (LIST, "images/{}", "labels/{}", "valid"),
+    "beside": ("train: train\nval: val\n" + LIST, "{}", "{}", "val"),
+    "list files": ("train: train.txt\nval: val.txt\n" + LIST, "images/{}", "labels/{}", "val"),
+}
+
+
+@pytest.mark.parametrize(("settings", "images", "labels", "val"), SETTINGS.values(), ids=SETTINGS)
+def test_splits_are_found_as_tools_lay_them_out(tmp_path, settings, images, labels, val):
+    write(tmp_path, images.format("train"), labels.format("train"), {"a": TREE, "b": TREE})
+    write(tmp_path, images.format(val), labels.format(val), {"c": TREE})
+    (tmp_path / "data.yaml").write_text(settings)
+    for split, stems in (("train", "ab"), ("val", "c")):  # as CVAT writes them
+        lines = [f"data/images/{split}/{stem}.jpg\n" for stem in stems]
+        (tmp_path / f"{split}.txt").write_text("".join(lines))
+    found = loaded(tmp_path)
+    assert [[*masks(split)] for split in found] == [["a.jpg", "b.jpg"], ["c.jpg"]]
+    assert all(mask.any() for split in found for mask in masks(split).values())
+    assert found[0].classes == ((0, "background"), (1, "car"), (2, "dog"))
+
+
+def test_images_of_training_are_not_validated_on(folder):
+    (folder / "data.yaml").write_text("train: images/train\nval: images/train\n" + LIST)
+    train, val = loaded(folder)
+    assert len(train) + len(val) == 3 and not {*masks(train)} & {*masks(val)}
+
+
+def test_label_studio_lists_the_classes_in_a_text_file(tmp_path):
+    write(tmp_path, "images", "labels", {"a": TREE, "b": TREE})
+    (tmp_path / "classes.txt").write_text("car\ndog\n")
+    train, val = loaded(tmp_path)
+    assert val.classes == ((0, "background"), (1, "car"), (2, "dog"))
+    assert all(mask.any() for split in (train, val) for mask in masks(split).values()) and len(train) == len(val) == 1
+
+
+BAD_LINES = {
+    "box": ("0 0.5 0.5 0.2 0.2", "line 2 is a box (5 numbers): the data set is for detection"),
+    "class": ("2 0 0 1 0 1 1", "line 2 is of class 2, classes are 0 to 1"),
+    "name": ("car 0 0 1 0 1 1", "line 2 is of class car, classes are 0 to 1"),
+    "two points": ("0 0.1 0.1", "line 2: polygon has 1 points, at least 3 are needed"),
+    "odd": ("0 0 0 1 0 1 1 0", "line 2: polygon has 7 coordinates, an odd number"),
+    "text": ("0 0 0 1 0 1 x", "line 2: polygon has points that are not pairs of numbers"),
+    "pixels": ("0 0 0 31 0 31 12", "line 2: polygon has a coordinate of 31; they are shares of the size"),
+    "NaN": ("0 0 0 1 0 1 nan", "line 2: polygon has a coordinate that is NaN"),
+}
+
+
+@pytest.mark.parametrize(("line", "message"), BAD_LINES.values(), ids=BAD_LINES)
+def test_a_bad_line_is_named_and_its_image_can_be_skipped(folder, line, message):
+    file = folder / "labels/train/a.txt"
+    file.write_text(TREE + line + "\n")
+    assert f"1 of 3 pairs cannot be used: {file}: {message}" in error_of(folder)
+    assert message in check_data(DataConfig(str(folder)))[0]
+    assert [*load_dataset_info(DataConfig(str(folder), on_bad_sample="skip")).train.bad] == [0]
+
+
+def test_what_is_wrong_with_the_settings_is_one_line(folder):
+    settings = folder / "data.yaml"
+    for content, message in (
+        ("names: [", f"{settings} cannot be read as YAML (while parsing"),
+        ("names: 3", f"{settings} has no `names`"),
+        ("train: x", "no masks in"),  # it is not YOLO's
+        ("names: {0: car, 2: dog}", f"{settings} has no `names`: expected a list of the classes"),
+        ("names: [car, car]", "two classes are called car"),
+        ("train: [images/train, images/val]\n" + LIST, "gives a list for train"),
+    ):
+        settings.write_text(content)
+        assert message in error_of(folder)
+    (folder / "images/train").rename(folder / "images/other")
+    settings.write_text("train: images/train\n" + LIST)
+    assert "says train: images/train, which is not there" in error_of(folder)
+
+
+def test_label_files_without_image_are_named(folder):
+    (folder / "labels/train/x.txt").write_text(TREE)
+    (folder / "labels/train/classes.txt").write_text("car\ndog\n")  # LabelImg leaves it there
+    assert "1 files without partner: x.txt: label file without image; --allow-unpaired" in error_of(folder)
+    assert [*masks(loaded(folder, allow_unpaired=True)[0])] == ["a.jpg", "b.jpg", "c.jpg"]
+
+
+def test_the_report_shows_what_was_found(folder):
+    report, count = check_data(DataConfig(str(folder)))
+    assert count == 0 and "annotations: YOLO; 2 images with objects, 2 without" in report
+    assert {"         1  car", "         1  dog"} <= {*report.splitlines()}
+
+
+def test_changed_files_are_noticed_and_records_are_small(folder):
+    train, _ = loaded(folder)
+    assert len(pickle.dumps(train[0]["target"])) < 500 and pickle.loads(pickle.dumps(train))[0] == train[0]
+    before = load_dataset_info(DataConfig(str(folder))).reader.class_pixels
+    (folder / "labels/train/b.txt").write_text(TREE)  # until now it had none
+    assert load_dataset_info(DataConfig(str(folder))).reader.class_pixels[1] == 2 * before[1]
+
+
+def test_names_that_change_places_are_noticed(tmp_path):
+    write(tmp_path, "images", "labels", {"a": TREE, "b": TREE})
+    digests = []
+    for names, value in (("background\ncar\n", 0), ("car\nbackground\n", 1)):
+        (tmp_path / "classes.txt").write_text(names)
+        train, _ = loaded(tmp_path)
+        assert train.classes == ((0, "background"), (1, "car")) and read_mask(train[0]["target"], "").max() == value
+        digests.append(train.digest)
+    assert digests[0] != digests[1]
+
+
+def test_masks_beside_the_images_stay_masks(folder):
+    for split in ("train", "val"):
+        (folder / "masks" / split).mkdir(parents=True)
+        (folder / "labels" / split).rename(folder / f"texts_{split}")
+        for image in (folder / "images" / split).iterdir():
+            Image.new("L", SIZE[::-1]).save(folder / "masks" / split / f"{image.stem}.png")
+    (folder / "labels").rmdir()
+    train, _ = loaded(folder)
+    assert isinstance(train[0]["target"], str) and train.annotations is None

@@ -1,0 +1,341 @@
+"""Augmentation: images and masks are changed alike, by random numbers that name the sample.
+
+Modules: data_utils/loading/augment.py, data_utils/loading/draws.py.
+"""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+from data_utils.loading.augment import augment
+from data_utils.loading.draws import STRENGTHS, Draw, draw, pack_draws
+from tasks.classes import ClassTarget
+
+KEYS = [(0, 3), (0, 4), (1, 3), (2, 9), (2, 10), (7, 0), (7, 1), (9, 123456)]
+
+
+def batch(size=(24, 32), channels=3, count=8, dtype=torch.uint8, high=256):
+    """Random images, and masks of the classes 0, 3 and 5 with some ignored pixels."""
+    generator = torch.Generator().manual_seed(1)
+    images = (torch.rand(count, channels, *size, generator=generator) * high).to(dtype)
+    choice = torch.randint(4, (count, *size), generator=generator)
+    return images, torch.tensor([0, 3, 5, 255], dtype=torch.uint8)[choice]
+
+
+def apply(images, masks, draws, fill, std):
+    """Given draws, as precise as the images are."""
+    numbers = pack_draws(draws, images.shape[1], torch.promote_types(images.dtype, torch.float32))
+    new_images, targets = augment(images, ClassTarget(masks), draws, numbers.to(images.device), fill=fill, std=std)
+    return new_images, targets.mask
+
+
+def run(images, masks, keys=KEYS, strength="strong", seed=0, scale=1.0):
+    size, channels = tuple(images.shape[2:]), images.shape[1]
+    draws = [draw(key, strength=strength, seed=seed, size=size, channels=channels) for key in keys]
+    fill, std = scale * (100 + 5 * torch.arange(channels)), scale * torch.full((channels,), 40.0)
+    return apply(images, masks, draws, fill.to(images.device), std.to(images.device))
+
+
+def warp(images, masks, angle=0.0, zoom=1.0, **draw_args):
+    cos, sin = math.cos(math.radians(angle)) / zoom, math.sin(math.radians(angle)) / zoom
+    draws = [Draw(np.array([[cos, sin], [-sin, cos]]), **draw_args)] * len(images)
+    zero = torch.zeros(images.shape[1])
+    return apply(images, masks, draws, zero, zero + 1)
+
+
+@pytest.mark.parametrize("strength", STRENGTHS)
+@pytest.mark.parametrize("size", [(32, 32), (24, 40)])
+def test_a_sample_does_not_depend_on_its_batch(strength, size):
+    images, masks = batch(size)
+    together = run(images, masks, strength=strength)
+    for i, key in enumerate(KEYS):
+        alone = run(images[i : i + 1], masks[i : i + 1], [key], strength)
+        assert torch.equal(alone[0][0], together[0][i])
+        assert torch.equal(alone[1][0], together[1][i])
+
+
+@pytest.mark.parametrize("strength", ["basic", "strong"])
+def test_the_key_decides_and_the_global_generators_do_not(strength):
+    images, masks = batch(count=1)
+    torch.manual_seed(1)
+    state = torch.get_rng_state()
+    first = run(images, masks, [(4, 2)], strength)
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.manual_seed(2)
+    assert torch.equal(run(images, masks, [(4, 2)], strength)[0], first[0])
+    for other in (
+        run(images, masks, [(5, 2)], strength),
+        run(images, masks, [(4, 3)], strength),
+        run(images, masks, [(4, 2)], strength, seed=1),
+    ):
+        assert not torch.equal(other[0], first[0])
+
+
+@pytest.mark.parametrize("strength", STRENGTHS)
+def test_arguments_are_left_as_they_are(strength):
+    images, masks = batch(dtype=torch.float32)
+    masks = masks.long()
+    before = images.clone(), masks.clone()
+    run(images, masks, strength=strength)
+    assert torch.equal(images, before[0]) and torch.equal(masks, before[1])
+
+
+@pytest.mark.parametrize("strength", STRENGTHS)
+@pytest.mark.parametrize("channels", [1, 5])
+@pytest.mark.parametrize(
+    ("dtype", "high", "result"),
+    [
+        (torch.uint8, 256, torch.float32),
+        (torch.uint16, 65536, torch.float32),
+        (torch.float16, 1, torch.float32),
+        (torch.float32, 4096, torch.float32),
+        (torch.float64, 1, torch.float64),
+    ],
+)
+def test_types_ranges_and_channels(strength, channels, dtype, high, result):
+    images, masks = batch(channels=channels, dtype=dtype, high=high)
+    new_images, new_masks = run(images, masks, strength=strength, scale=high / 256)
+    assert new_images.dtype == result and new_images.shape == images.shape
+    assert new_masks.dtype == torch.int64 and new_masks.shape == masks.shape
+    assert new_images.isfinite().all()
+    # brightness and contrast go a little beyond the range: measured 1.09 of it; and it is still a picture
+    assert new_images.abs().max() < 1.5 * high and new_images.std() > 0.1 * high
+
+
+def test_the_change_scales_with_the_data():
+    """Units do not matter: the same scene in other units gives the same picture in those units."""
+    images, masks = batch(dtype=torch.float64)
+    small, large = run(images, masks)[0], run(images * 16, masks, scale=16.0)[0]
+    assert torch.equal(small * 16, large)  # a power of two changes the exponents only
+
+
+def test_none_only_converts():
+    images, masks = batch()
+    new_images, new_masks = run(images, masks, strength="none")
+    assert torch.equal(new_images, images.float()) and torch.equal(new_masks, masks.long())
+
+
+def test_an_unknown_strength_is_refused():
+    with pytest.raises(ValueError, match="'medium' is none of none, mirror, basic, strong"):
+        run(*batch(), strength="medium")
+
+
+def test_a_sample_that_draws_the_identity_comes_back_exactly():
+    images, masks = batch(count=2, dtype=torch.float32, high=65535)
+    masks = masks.long()
+    turned = Draw(np.array([[0.0, -1.0], [1.0, 0.0]]), gain=1.3, shift=2.0, blur=1.0, noise=1.0)
+    statistic = torch.full((3,), 777.7)
+    new_images, new_masks = apply(images, masks, [Draw(), turned], statistic, statistic)
+    assert torch.equal(new_images[0], images[0]) and torch.equal(new_masks[0], masks[0])
+    assert not torch.equal(new_images[1], images[1])
+
+
+def test_flips_and_quarter_turns_move_pixels_without_mixing_them():
+    images, masks = batch((20, 20), dtype=torch.float64)
+    masks = masks.long()
+    expected = {
+        (-1, 0, 0, 1): lambda x: x.flip(-1),
+        (1, 0, 0, -1): lambda x: x.flip(-2),
+        (0, 1, -1, 0): lambda x: x.rot90(-1, (-2, -1)),
+    }
+    for matrix, move in expected.items():
+        draws = [Draw(np.array(matrix, dtype=float).reshape(2, 2))] * len(images)
+        new_images, new_masks = apply(images, masks, draws, torch.zeros(3), torch.ones(3))
+        # float64 rounding of the coordinates, times differences of up to 256 between neighbours: measured 4e-13
+        assert torch.allclose(new_images, move(images), rtol=0, atol=1e-11)
+        assert torch.equal(new_masks, move(masks))
+
+
+@pytest.mark.parametrize("angle", [30, 90, 135])
+def test_a_rotation_does_not_shear_an_image_that_is_not_square(angle):
+    y, x = torch.meshgrid(torch.arange(80.0) - 39.5, torch.arange(200.0) - 99.5, indexing="ij")
+    disk = (x**2 + y**2 < 30**2).long()
+    bar = ((x.abs() < 30) & (y.abs() < 3)).long()
+    _, (new_disk, new_bar) = warp(torch.zeros(2, 1, 80, 200), torch.stack([disk, bar]), angle)
+    ignored = new_disk == 255
+    assert not ignored[disk == 1].any()  # it lies inside at every angle
+    # the pixels on its rim, 190 long, may fall either way: measured 56
+    assert ((new_disk != disk) & ~ignored).sum() < 80
+    # Clockwise on the screen, where y points down.
+    along = x * math.cos(math.radians(angle)) + y * math.sin(math.radians(angle))
+    across = y * math.cos(math.radians(angle)) - x * math.sin(math.radians(angle))
+    turned = ((along.abs() < 30) & (across.abs() < 3)).long()
+    assert turned[~ignored].sum() > 300 and torch.equal(new_bar[~ignored], turned[~ignored])
+
+
+def test_zoom_changes_size_about_the_centre():
+    mask = torch.zeros(1, 40, 60, dtype=torch.int64)
+    mask[:, 15:25, 25:35] = 1
+    _, larger = warp(torch.zeros(1, 1, 40, 60), mask, zoom=2.0)
+    expected = torch.zeros_like(mask)
+    expected[:, 10:30, 20:40] = 1
+    assert torch.equal(larger, expected)
+    _, smaller = warp(torch.zeros(1, 1, 40, 60), mask, zoom=0.5)
+    assert (smaller == 1).sum() == 25
+    assert (smaller == 255).sum() == 40 * 60 - 20 * 30
+
+
+@pytest.mark.parametrize("size", [(64, 64), (48, 80)])
+def test_image_and_mask_stay_aligned(size):
+    """The image shows the mask, in blocks; after the warp it still does, away from the blocks' edges."""
+    blocks = torch.randint(2, (8, 1, 4, 4), generator=torch.Generator().manual_seed(0)).float()
+    masks = torch.nn.functional.interpolate(blocks, size)[:, 0].long()
+    images = masks[:, None].double()
+    for i in range(8):
+        d = draw((1, i), strength="strong", seed=0, size=size, channels=1)
+        d = Draw(d.matrix, d.elastic)
+        new_images, new_masks = apply(images[i : i + 1], masks[i : i + 1], [d], torch.full((1,), 9.0), torch.ones(1))
+        inside = new_masks != 255
+        assert torch.equal(new_images[:, 0][~inside], torch.full_like(new_images[:, 0][~inside], 9.0))
+        # Bilinear and nearest sampling agree on which of two values is closer, but at corners: measured 0.9995.
+        assert ((new_images[:, 0] > 0.5) == (new_masks == 1))[inside].float().mean() > 0.999
+        assert inside.float().mean() > 0.3 and 0.1 < (new_masks == 1)[inside].float().mean() < 0.9
+
+
+@pytest.mark.parametrize("strength", ["basic", "strong"])
+def test_no_class_is_invented(strength):
+    images, masks = batch((33, 47))
+    for epoch in range(4):
+        _, new_masks = run(images, masks, [(epoch, i) for i in range(len(images))], strength)
+        assert set(new_masks.unique().tolist()) <= {0, 3, 5, 255}
+
+
+@pytest.mark.parametrize("strength", ["basic", "strong"])
+def test_what_was_ignored_stays_ignored(strength):
+    images, masks = batch((32, 32))
+    _, new_masks = run(images, torch.full_like(masks, 255), strength=strength)
+    assert (new_masks == 255).all()
+
+
+@pytest.mark.parametrize("strength", ["basic", "strong"])
+def test_outside_is_exactly_the_fill_and_ignored(strength):
+    images, masks = torch.full((8, 3, 40, 50), 200.0), torch.ones(8, 40, 50, dtype=torch.int64)
+    new_images, new_masks = run(images, masks, strength=strength)
+    outside = new_masks == 255
+    fill = torch.tensor([100.0, 105.0, 110.0])
+    assert outside.any() and not outside.all()
+    assert (new_images.permute(0, 2, 3, 1)[outside] == fill).all()
+    assert (new_images.permute(0, 2, 3, 1)[~outside] != fill).any(dim=1).all()
+
+
+@pytest.mark.parametrize("strength", ["basic", "strong"])
+@pytest.mark.parametrize("size", [(1, 40), (40, 1), (1, 1), (3, 2)])
+def test_tiny_images_pass(strength, size):
+    images, masks = batch(size)
+    new_images, new_masks = run(images, masks, strength=strength)
+    assert new_images.shape == images.shape and new_images.isfinite().all()
+    assert new_masks.shape == masks.shape
+
+
+def test_mirror_does_nothing_but_mirror_left_and_right():
+    images, masks = batch(count=1)
+    found = [run(images, masks, [(0, i)], "mirror") for i in range(40)]
+    flipped = images.float().flip(-1)
+    mirrored = [
+        torch.allclose(image, flipped, atol=1e-2) and torch.equal(mask, masks.flip(-1)) for image, mask in found
+    ]
+    same = [torch.equal(image, images.float()) and torch.equal(mask, masks) for image, mask in found]
+    assert all(a != b for a, b in zip(mirrored, same, strict=True)) and 10 <= sum(mirrored) <= 30
+
+
+def test_basic_stays_in_its_ranges():
+    draws = [draw((0, i), strength="basic", seed=0, size=(64, 64), channels=3) for i in range(400)]
+    scales = [abs(np.linalg.det(d.matrix)) ** -0.5 for d in draws]
+    assert 0.8 <= min(scales) < 0.82 and 1.22 < max(scales) <= 1.25
+    angles = [math.degrees(math.atan2(d.matrix[1, 0], d.matrix[1, 1])) for d in draws]
+    assert -15 <= min(angles) < -14 and 14 < max(angles) <= 15
+    flipped = np.mean([np.linalg.det(d.matrix) < 0 for d in draws])
+    assert 0.4 < flipped < 0.6  # one in two: four standard deviations of 400 draws
+    gains, shifts = np.array([d.gain for d in draws]), np.array([d.shift for d in draws])
+    assert 0.8 <= gains.min() < 0.82 and 1.18 < gains.max() <= 1.2
+    assert -0.2 <= shifts.min() < -0.18 and 0.18 < shifts.max() <= 0.2
+    assert not any(d.blur or d.noise or d.elastic is not None for d in draws)
+
+
+def test_strong_uses_every_effect_at_its_rate():
+    draws = [draw((0, i), strength="strong", seed=0, size=(64, 96), channels=3) for i in range(400)]
+    # rates of 1/2, 0.2 and 0.3, give or take four standard deviations of 400 draws (3.5 for the last two)
+    assert 0.4 < np.mean([d.elastic is not None for d in draws]) < 0.6
+    assert 0.13 < np.mean([d.blur > 0 for d in draws]) < 0.27
+    assert 0.22 < np.mean([d.noise > 0 for d in draws]) < 0.38
+    assert np.ptp([d.gain for d in draws], axis=1).min() > 0
+    upright = [abs(d.matrix[0, 1]) < 1e-12 for d in draws]  # no quarter turns: the image is not square
+    assert 0.4 < np.mean(upright) < 0.6
+    assert any(d.matrix[0, 0] > 0 > d.matrix[1, 1] for d, flag in zip(draws, upright, strict=True) if flag)
+    square = [draw((0, i), strength="strong", seed=0, size=(64, 64), channels=3) for i in range(400)]
+    assert any(abs(d.matrix[0, 0]) < 1e-12 for d in square)
+
+
+def test_elastic_deformation_moves_as_far_as_drawn():
+    """One displaced corner of the coarse grid moves the picture there by that much, and nothing far away."""
+    elastic = np.zeros((2, 3, 3))
+    elastic[0, 0, 0] = 4.0
+    x = torch.arange(64.0, dtype=torch.float64).expand(1, 1, 64, 64)
+    moved, _ = apply(x, torch.zeros(1, 64, 64).long(), [Draw(elastic=elastic)], torch.zeros(1), torch.ones(1))
+    assert moved[0, 0, 0, 0].item() == pytest.approx(4.0, abs=1e-12)  # float64
+    # the bicubic kernel's negative lobe reaches there: 0.12 x 0.12 x 4 at most, measured 0.0494
+    assert torch.allclose(moved[0, 0, 40:, 40:], x[0, 0, 40:, 40:], rtol=0, atol=0.06)
+
+
+def test_contrast_is_about_the_mean_and_brightness_in_standard_deviations():
+    images = torch.tensor([90.0, 100.0, 120.0]).view(1, 1, 1, 3)
+    draws = [Draw(gain=np.array([1.5]), shift=np.array([0.1]))]
+    changed, _ = apply(images, torch.zeros(1, 1, 3).long(), draws, torch.tensor([100.0]), torch.tensor([40.0]))
+    assert changed.flatten().tolist() == [89.0, 104.0, 134.0]
+
+
+def test_blur_is_gaussian_and_keeps_flat_areas():
+    image = torch.zeros(1, 1, 21, 31, dtype=torch.float64)
+    image[..., 10, 15] = 1.0
+    blurred, _ = warp(image, torch.zeros(1, 21, 31).long(), blur=1.2)
+    assert blurred.sum().item() == pytest.approx(1.0, rel=1e-12)  # float64
+    spread = (blurred[0, 0].sum(dim=0) * (torch.arange(31) - 15) ** 2).sum().item()
+    assert spread == pytest.approx(1.2**2, rel=0.01)  # the kernel is cut off: measured 0.2%
+    flat, _ = warp(torch.full((1, 1, 9, 2), 7.0), torch.zeros(1, 9, 2).long(), blur=1.5)
+    assert torch.allclose(flat, torch.full_like(flat, 7.0), rtol=1e-6, atol=0)  # float32: measured 1.4e-7
+
+
+def test_noise_has_the_drawn_size_and_its_own_seed():
+    images, masks = torch.zeros(2, 1, 64, 64), torch.zeros(2, 64, 64).long()
+    draws = [Draw(noise=0.5, noise_seed=1), Draw(noise=0.5, noise_seed=2)]
+    noisy, _ = apply(images, masks, draws, torch.zeros(1), torch.full((1,), 10.0))
+    assert noisy.std().item() == pytest.approx(5.0, rel=0.03)  # four standard deviations of 8192 draws
+    assert not torch.equal(noisy[0], noisy[1])
+
+
+class OnMetaDeviceOnly(TorchFunctionMode):
+    """Raises where a tensor is made from the host's values or is elsewhere; those on the meta device have no values."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        tensors = [x for x in tree_leaves((args, kwargs, result)) if isinstance(x, torch.Tensor)]
+        if func in (torch.tensor, torch.as_tensor, torch.asarray) or not all(x.is_meta for x in tensors):
+            raise AssertionError(f"{func} copies from the host")
+        return result
+
+
+@pytest.mark.parametrize(("size", "spacing"), [((64, 96), None), ((16, 24, 32), (1.0, 1.0, 1.0))])
+def test_the_host_reads_no_value_and_copies_none(size, spacing):
+    images, masks = batch(size)
+    how = {"strength": "strong", "seed": 0, "size": size, "channels": 3, "spacing": spacing}
+    draws = [draw((0, i), **how) for i in range(7)] + [Draw(np.eye(len(size)))]
+    assert any(d.blur for d in draws) and any(d.noise for d in draws)
+    assert any(d.resolution if spacing else d.elastic is not None for d in draws)
+    numbers, statistic = pack_draws(draws, 3).to("meta"), torch.ones(3, device="meta")
+    images, masks = images.to("meta"), masks.to("meta")
+    with OnMetaDeviceOnly():
+        new_images, targets = augment(images, ClassTarget(masks), draws, numbers, fill=statistic, std=statistic)
+    assert new_images.shape == images.shape and targets.shape == masks.shape
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_the_device_does_not_change_the_result():
+    images, masks = batch((64, 96))
+    expected = run(images, masks)
+    images_gpu, masks_gpu = run(images.cuda(), masks.cuda())
+    assert torch.allclose(images_gpu.cpu(), expected[0], atol=0.02)
+    assert (masks_gpu.cpu() == expected[1]).float().mean() > 0.9999

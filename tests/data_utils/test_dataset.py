@@ -1,0 +1,153 @@
+"""From a record to what the network gets: padding, fillers, crops and masks that follow their images.
+
+Modules: data_utils/loading/loaders.py.
+"""
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import load_info, write_folder
+from PIL import Image
+
+from data_utils.image_io.resize import resize_mask
+from data_utils.loading.augment import augment
+from data_utils.loading.batch_sampler import BatchSplit, Slot
+from data_utils.loading.dataset import EvaluationDataset, TrainingDataset
+from data_utils.loading.draws import draw, pack_draws
+from data_utils.loading.loaders import NetworkShapes, build_loaders, network_shapes
+from unet import Preprocess, UNetConfig
+
+IGNORED = 255
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder(tmp_path_factory.mktemp("data"), 6, seed=0, size=(16, 24))
+
+
+def training(folder: Path, preprocess: Preprocess | None = None, **settings) -> TrainingDataset:
+    info = load_info(folder, **settings)
+    return TrainingDataset(info.train, info, preprocess or Preprocess())
+
+
+def stored(dataset: TrainingDataset, index: int) -> tuple[np.ndarray, np.ndarray]:
+    """Image (C, H, W) and class indices (H, W) of a record's files."""
+    record = dataset.split.records[index]
+    image = np.asarray(Image.open(record["image"])).transpose(2, 0, 1)
+    return image, np.asarray(Image.open(record["target"])) // 255
+
+
+def test_padding_shows_the_mean_and_counts_nowhere(folder):
+    dataset = training(folder)
+    image, target, _, key, problem = dataset[Slot(1, 3, (20, 32))]
+    mask = target.mask
+    pixels, classes = stored(dataset, 1)
+    assert (image.shape, mask.shape) == ((3, 20, 32), (20, 32))
+    assert (image[:, :16, :24].numpy() == pixels).all() and (mask[:16, :24].numpy() == classes).all()
+    assert (mask[16:] == IGNORED).all() and (mask[:, 24:] == IGNORED).all()
+    mean = torch.tensor(dataset.fill).round().to(torch.uint8)[:, None]
+    assert (image[:, 16:].flatten(1) == mean).all() and (image[:, :, 24:].flatten(1) == mean).all()
+    assert key == (3, 1) and problem is None
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_batch_brings_what_augmentation_needs_of_it(folder, workers):
+    """Drawn by each image's key for the padded size, and by nothing else."""
+    info = load_info(folder, augment="strong", seed=3, val_fraction=0.2)
+    shapes = NetworkShapes(np.tile((20, 32), (len(info.train), 1)), info.val.sizes)
+    split = BatchSplit(4, processes=1, micro_batch_size=2, accumulation=2)
+    loader, _ = build_loaders(info, UNetConfig(), shapes, split, range(4), workers, torch.device("cpu"))
+    statistic, seen = torch.full((3,), 50.0), Counter()
+    for batch in loader:
+        settings = {"strength": "strong", "seed": 3, "size": (20, 32), "channels": 3}
+        expected = [draw(key, **settings) for key in batch["keys"]]
+        numbers = pack_draws(expected, 3)
+        assert torch.equal(batch["numbers"], numbers) and batch["numbers"].dtype == torch.float32
+        given = (batch["images"], batch["targets"])
+        images, targets = augment(*given, batch["draws"], batch["numbers"], fill=statistic, std=statistic)
+        wanted_images, wanted_targets = augment(*given, expected, numbers, fill=statistic, std=statistic)
+        assert torch.equal(images, wanted_images) and torch.equal(targets.mask, wanted_targets.mask)
+        assert not any(drawn.is_identity for drawn in batch["draws"])
+        seen.update(batch["keys"])
+    assert len(seen) == 2 * len(info.train)  # epochs
+
+
+def test_without_augmentation_nothing_is_drawn(folder):
+    dataset = training(folder, augment="none")
+    assert dataset[Slot(1, 3, (20, 32))][2].is_identity
+
+
+@pytest.mark.parametrize(("device", "pinned"), [("cpu", False), ("cuda", True), ("mps", False)])
+def test_batches_are_pinned_for_a_gpu_that_the_run_uses_not_for_one_that_is_there(folder, monkeypatch, device, pinned):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    info = load_info(folder)
+    shapes, split = network_shapes(info, UNetConfig()), BatchSplit(2, 1, 2, 1)
+    loaders = build_loaders(info, UNetConfig(), shapes, split, range(1), 0, torch.device(device))
+    assert [loader.pin_memory for loader in loaders] == [pinned, pinned]
+
+
+def test_a_filler_is_a_real_image_that_counts_nowhere(folder):
+    dataset = training(folder)
+    image, target, *_ = dataset[Slot(2, 0, (16, 24), filler=True)]
+    assert (image.numpy() == stored(dataset, 2)[0]).all()
+    assert (target.mask == IGNORED).all()
+    info = load_info(folder)
+    _, target, index, _ = EvaluationDataset(info.val, info, Preprocess())[Slot(0, 0, (16, 24), filler=True)]
+    assert (target.mask == IGNORED).all() and index == 0
+
+
+def test_a_crop_is_a_part_of_the_image_with_its_mask_and_another_in_each_epoch(folder):
+    dataset = training(folder, crop_size=(8, 12))
+    pixels, classes = stored(dataset, 0)
+    whole = np.concatenate([pixels, classes[None]])
+    seen = set()
+    for epoch in range(12):
+        image, target, *_ = dataset[Slot(0, epoch, (8, 12))]
+        again = dataset[Slot(0, epoch, (8, 12))]
+        assert torch.equal(image, again[0]) and torch.equal(target.mask, again[1].mask)
+        both = np.concatenate([image.numpy(), target.mask[None].numpy()])
+        places = [(y, x) for y in range(9) for x in range(13) if (whole[:, y : y + 8, x : x + 12] == both).all()]
+        assert len(places) == 1
+        seen.update(places)
+    assert len(seen) > 6
+    other = training(folder, crop_size=(8, 12), seed=1)  # the same records: the validation part is apart
+    assert not torch.equal(other[Slot(0, 0, (8, 12))][0], dataset[Slot(0, 0, (8, 12))][0])
+
+
+def test_crops_around_a_rare_class_find_it(tmp_path):
+    write_folder(tmp_path, 3, seed=0, size=(64, 64))
+    for file in (tmp_path / "masks").iterdir():
+        mask = np.zeros((64, 64), np.uint8)
+        mask[5, 60] = 255
+        Image.fromarray(mask).save(file)
+    dataset = training(tmp_path, crop_size=(8, 8), classes="0=background,255=speck")
+    found = sum(bool((dataset[Slot(0, epoch, (8, 8))][1].mask == 1).any()) for epoch in range(90))
+    # one crop in three looks for a class, one of the two in the mask: a sixth of 90, by chance alone one or two
+    assert 7 <= found <= 25
+
+
+@pytest.mark.parametrize(
+    ("size", "target"), [((16, 24), (8, 12)), ((16, 24), (5, 7)), ((5, 7), (16, 24)), ((9, 9), (9, 4))]
+)
+def test_a_resized_mask_has_the_value_under_each_pixels_centre(size, target):
+    mask = np.arange(size[0] * size[1]).reshape(size)
+    rows, columns = (
+        [min(int((i + 0.5) * have / want), have - 1) for i in range(want)]
+        for have, want in zip(size, target, strict=True)
+    )
+    assert (resize_mask(mask, target) == mask[np.ix_(rows, columns)]).all()
+
+
+def test_a_resized_mask_lies_where_its_resized_image_does(tmp_path):
+    (tmp_path / "images").mkdir()
+    (tmp_path / "masks").mkdir()
+    bright = np.zeros((40, 40), bool)
+    bright[10:30, 4:24] = True  # on the edges of target pixels
+    for name in "ab":
+        Image.fromarray((bright * 255).astype(np.uint8)).save(tmp_path / "images" / f"{name}.png")
+        Image.fromarray(bright.astype(np.uint8)).save(tmp_path / "masks" / f"{name}.png")
+    image, target, *_ = training(tmp_path, Preprocess(scale=0.5), scale=0.5)[Slot(0, 0, (20, 20))]
+    assert ((image[0] > 127).numpy() == target.mask.numpy()).all()

@@ -1,0 +1,279 @@
+"""What is known of a data set before the first step: looked at once, remembered until a file changes.
+
+Modules: data_utils/analysis/inspect.py, data_utils/analysis/inspectors.py, data_utils/analysis/inspect_windows.py,
+data_utils/analysis/label_warnings.py, data_utils/analysis/normalization.py, data_utils/config.py.
+"""
+
+import json
+import os
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tifffile
+from conftest import load_info, write_folder
+from PIL import Image
+
+from data_utils.analysis import inspect_windows, inspectors
+from data_utils.analysis.dataset_info import DatasetInfo
+from data_utils.analysis.inspect import Inspection, Problem, SplitInspection, inspect
+from data_utils.analysis.label_warnings import label_warnings
+from data_utils.analysis.validate import check_data
+from data_utils.class_map import ClassMap
+from data_utils.config import DataConfig
+from data_utils.image_io.reader import read_image
+from data_utils.sources.records import ListRecords, Record
+from runtime.cache import cache_folder
+from runtime.errors import DataError
+
+
+@pytest.fixture
+def looks(monkeypatch) -> list[str]:
+    """Names of the records that have been looked at, in any thread."""
+    seen: list[str] = []
+
+    def noted(record: Record, **rules: bool) -> Inspection | Problem:
+        seen.append(record["name"])
+        return inspect(record, **rules)
+
+    monkeypatch.setattr(inspectors, "inspect", noted)
+    return seen
+
+
+def same(a: DatasetInfo, b: DatasetInfo) -> bool:
+    arrays = np.array_equal(a.train.sizes, b.train.sizes) and np.array_equal(a.val.sizes, b.val.sizes)
+    return arrays and (a.reader, a.normalization) == (b.reader, b.normalization)
+
+
+def test_a_second_start_looks_at_no_file_and_knows_the_same(tmp_path, looks):
+    folder = write_folder(tmp_path / "data", 20, seed=0)
+    first = load_info(folder)
+    assert sorted(looks) == sorted(path.name for path in (folder / "images").iterdir())  # each once
+    looks.clear()
+    assert same(load_info(folder), first) and looks == []
+    assert first.reader.class_pixels == tuple(
+        sum(int((np.array(Image.open(path)) == value).sum()) for path in (folder / "masks").iterdir())
+        for value in (0, 255)
+    )
+    assert all(path.parent.name in ("images", "masks") for path in folder.rglob("*.*"))
+
+
+@pytest.mark.parametrize("change", ["mask", "added", "renamed", "image", "time"])
+def test_a_changed_folder_is_looked_at_again(tmp_path, looks, change):
+    folder = write_folder(tmp_path / "data", 20, seed=0)
+    load_info(folder)
+    looks.clear()
+    mask, image = folder / "masks" / "cell_03.png", folder / "images" / "cell_03.png"
+    if change == "mask":
+        Image.fromarray(np.full((40, 56), 9, np.uint8)).save(mask)
+    elif change == "added":
+        for file in (mask, image):
+            file.with_name("new.png").write_bytes(file.read_bytes())
+    elif change == "renamed":
+        for file in (mask, image):
+            file.rename(file.with_name("cell_03a.png"))  # still in the same place of the order
+    elif change == "time":
+        stat = mask.stat()
+        os.utime(mask, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
+    else:
+        Image.new("RGB", (56, 40)).save(image)
+    assert (9 in load_info(folder).reader.class_map.values) == (change == "mask")
+    assert len(looks) == 20 + (change == "added")
+
+
+def test_a_moved_folder_is_known(tmp_path, looks):
+    load_info(write_folder(tmp_path / "data", 12, seed=0))
+    looks.clear()
+    (tmp_path / "data").rename(tmp_path / "elsewhere")
+    load_info(tmp_path / "elsewhere")
+    assert looks == []
+
+
+def test_a_damaged_or_impossible_cache_only_costs_time(tmp_path, looks, monkeypatch):
+    folder = write_folder(tmp_path / "data", 12, seed=0)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    first = load_info(folder)
+    files = list(cache_folder().glob("*.json"))
+    assert len(files) == 3  # both splits and the brightness
+    for file in files:
+        file.write_text(file.read_text()[:-5])
+    assert same(load_info(folder), first) and len(looks) == 24
+    assert json.loads(files[0].read_text())
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert same(load_info(folder), first) and len(looks) == 36
+
+
+def test_what_looks_like_a_mistake_is_said_at_the_start(tmp_path):
+    folder = write_folder(tmp_path / "data", 12, seed=0, values=(0, 1))
+    assert load_info(folder).warnings == ()
+    stray = np.array(Image.open(folder / "masks" / "cell_03.png"))
+    stray[0, 0] = 37
+    Image.fromarray(stray).save(folder / "masks" / "cell_03.png")
+    (line,) = load_info(folder).warnings
+    assert "0.01% of all mask pixels, became classes: 37 (pixels: 1; masks: 1, the first is cell_03.png);" in line
+    assert "to check: rare mask values, each less than 0.01%" in check_data(DataConfig(str(folder)))[0]
+    (line,) = load_info(folder, classes="0=a,1=b,37=c").warnings
+    assert line.startswith("no validation mask holds c, which cannot be scored; choose the validation images")
+    assert load_info(folder, ignore_index="37").warnings == ()
+
+
+def test_a_grey_validation_mask_holds_the_grey_classes_of_coloured_ones():
+    def split(kind: str, *values):
+        contents = {(kind, values): Counter()}
+        return SplitInspection(np.zeros((1, 2), int), np.zeros(1, int), contents=contents), ListRecords([])
+
+    splits = [split("colours", (0, 0, 0), (255, 0, 0)), split("greys", 0)]
+    class_map = ClassMap(("ground", "car"), ((0, 0, 0), (255, 0, 0)), None)
+    (line,) = label_warnings(splits, {}, class_map, named=True, ignored=True)
+    assert line.startswith("no validation mask holds car, which")
+
+
+def test_one_class_stored_in_two_ways_is_said_at_the_start(tmp_path):
+    folder = write_folder(tmp_path / "data", 8, seed=0, values=(0, 1))
+    mask = np.array(Image.open(folder / "masks" / "cell_05.png")) * 255
+    Image.fromarray(mask).save(folder / "masks" / "cell_05.png")
+    (line,) = load_info(folder).warnings
+    assert line.startswith("some masks hold 1 (masks: 7, the first is cell_00.png), others 255 (masks: 1, the first")
+    both = np.where(np.array(Image.open(folder / "masks" / "cell_04.png")), 255, 1).astype(np.uint8)
+    Image.fromarray(both).save(folder / "masks" / "cell_04.png")  # so 255 is a border
+    assert load_info(folder).warnings == ()
+
+
+def test_images_of_another_depth_than_the_others_are_said_at_the_start(tmp_path):
+    folder = write_folder(tmp_path / "data", 6, seed=0)
+    Image.fromarray(np.full((40, 56), 4000, np.uint16)).save(folder / "images" / "cell_02.png")
+    info = load_info(folder)
+    (line,) = info.warnings
+    assert "(RGB: 5, I;16: 1)" in line
+    assert info.normalization.pixel_types == ("uint16", "uint8")
+
+
+def write_tiffs(folder: Path, sizes: dict[str, tuple[int, int]]) -> None:
+    """Pairs of tiled TIFFs, which can be read in windows; the right half of each mask is 1."""
+    for kind in ("images", "masks"):
+        (folder / kind).mkdir(parents=True)
+    for stem, (height, width) in sizes.items():
+        mask = np.zeros((height, width), np.uint8)
+        mask[:, width // 2 :] = 1
+        image = np.stack([mask * 40, mask * 90, mask * 200], axis=2)
+        tifffile.imwrite(folder / "images" / f"{stem}.tif", image, photometric="rgb", tile=(32, 32))
+        tifffile.imwrite(folder / "masks" / f"{stem}.tif", mask, photometric="minisblack", tile=(32, 32))
+
+
+@pytest.mark.parametrize(
+    ("settings", "in_windows"),
+    [({"crop_size": (64, 64)}, {"a.tif", "b.tif"}), ({"plan": "auto"}, {"a.tif", "b.tif"}), ({}, set())],
+    ids=["crops", "plan", "neither"],
+)
+def test_the_check_reads_in_windows_what_training_reads_in_windows(tmp_path, monkeypatch, settings, in_windows):
+    """With a plan too, which may choose crops: what training never holds whole need not fit into memory here."""
+    heights = {"a.tif": 120, "b.tif": 200, "small.tif": 60, "c.tif": 120}
+    write_tiffs(tmp_path / "train", {"a": (120, 160), "b": (200, 100), "small": (60, 80)})
+    write_tiffs(tmp_path / "val", {"c": (120, 160)})  # validation images are computed whole
+    monkeypatch.setattr("data_utils.image_io.regions.LARGE", 120 * 160)
+    monkeypatch.setattr("data_utils.image_io.regions.BAND", 160 * 32)
+    info = load_info(tmp_path, **settings)
+    assert {info.train.records[index]["name"] for index in info.train.class_locations} == in_windows
+    assert not info.val.class_locations
+    whole_masks: list[str] = []
+    rows: dict[str, list[int]] = defaultdict(list)
+
+    def inspect_whole(record: Record, **rules: bool) -> Inspection | Problem:
+        whole_masks.append(record["name"])
+        return inspect(record, **rules)
+
+    def read_and_note(source: object, name: str) -> np.ndarray:
+        pixels = read_image(source, name)
+        rows[name].append(len(pixels))
+        return pixels
+
+    for module in (inspectors, inspect_windows):
+        monkeypatch.setattr(module, "inspect", inspect_whole)
+    monkeypatch.setattr(inspectors, "read_image", read_and_note)
+    report, problems = check_data(DataConfig(str(tmp_path), **settings))
+    assert problems == 0, report
+    assert sorted(whole_masks) == sorted({*heights} - in_windows)
+    assert {name: sum(read) for name, read in rows.items()} == heights  # all of each image
+    assert {name for name, read in rows.items() if len(read) > 1} == in_windows
+
+
+def test_problems_are_not_remembered(tmp_path):
+    folder = write_folder(tmp_path / "data", 12, seed=0)
+    file, content = folder / "masks" / "cell_03.png", (folder / "masks" / "cell_03.png").read_bytes()
+    stamp = file.stat().st_mtime_ns
+    file.write_bytes(b"x" * len(content))
+    for _ in range(2):
+        with pytest.raises(DataError, match=r"cell_03\.png: mask cannot be read"):
+            load_info(folder)
+    file.write_bytes(content)
+    os.utime(file, ns=(stamp, stamp))
+    assert len(load_info(folder).train) == 11
+
+
+def test_swapped_folders_are_guessed(tmp_path):
+    folder = write_folder(tmp_path, 12, seed=0)
+    (folder / "images").rename(folder / "x")
+    (folder / "masks").rename(folder / "images")
+    (folder / "x").rename(folder / "masks")
+    with pytest.raises(DataError, match="are images and masks swapped"):
+        load_info(folder)
+    assert "swapped" in check_data(DataConfig(str(folder)))[0]
+
+
+@pytest.mark.parametrize("group", [r"^(\w+)_", r"^[a-z]+"])
+def test_groups_are_held_out_whole(tmp_path, group):
+    for kind in ("images", "masks"):
+        (tmp_path / kind).mkdir()
+        for volume, slices in (("a", 2), ("bb", 9), ("c", 4), ("d", 5)):
+            for i in range(slices):
+                Image.new("L", (8, 8), i % 2).save(tmp_path / kind / f"{volume}_{i}.png")
+    for seed in range(4):
+        info = load_info(tmp_path, val_group=group, seed=seed, val_fraction=0.2)
+        train, val = ({record["name"].split("_")[0] for record in split.records} for split in (info.train, info.val))
+        assert train and val and not train & val
+        assert len(info.train) + len(info.val) == 20 and len(info.val) >= 4
+
+
+@pytest.mark.parametrize(
+    ("group", "message"),
+    [("(", "is no regular expression"), ("z", "matches nothing in the name cell_00.png"), ("cell", "into one group")],
+)
+def test_a_group_that_cannot_split_is_one_line(tmp_path, group, message):
+    with pytest.raises(DataError, match=message):
+        load_info(write_folder(tmp_path, 5, seed=0), val_group=group)
+
+
+@pytest.mark.parametrize(("group", "folds", "most"), [(None, 5, 4), (r"^([a-z]+)_", 5, 9), (r"^([a-z]+)_", 2, 11)])
+def test_folds_are_disjoint_hold_all_images_and_about_as_many_each(tmp_path, group, folds, most):
+    for kind in ("images", "masks"):
+        (tmp_path / kind).mkdir()
+        for volume, slices in (("a", 2), ("bb", 9), ("c", 4), ("d", 3), ("e", 2)):
+            for i in range(slices):
+                Image.new("L", (8, 8), i % 2).save(tmp_path / kind / f"{volume}_{i}.png")
+    for seed in range(3):
+        infos = [load_info(tmp_path, val_group=group, seed=seed, fold=(k, folds)) for k in range(1, folds + 1)]
+        parts = [[record["name"] for record in info.val.records] for info in infos]
+        assert sorted(name for part in parts for name in part) == sorted(
+            file.name for file in (tmp_path / "images").iterdir()
+        )
+        assert all(1 <= len(part) <= most for part in parts)
+        for info, part in zip(infos, parts, strict=True):
+            train = [record["name"] for record in info.train.records]
+            assert len(train) + len(part) == 20 and not {*train} & {*part}
+            if group:
+                assert not {name.split("_")[0] for name in train} & {name.split("_")[0] for name in part}
+
+
+def test_folds_that_cannot_be_are_one_line(tmp_path):
+    folder = write_folder(tmp_path / "data", 4, seed=0)
+    for settings, message in (
+        ({"fold": (1, 5)}, "there are only 4 images"),
+        ({"fold": (1, 3), "val_group": r"_(\d)"}, "into one group"),
+        ({"fold": (1, 3), "streaming": True}, "is a stream"),
+    ):
+        with pytest.raises(DataError, match=message):
+            load_info(folder, **settings)
+    with pytest.raises(DataError, match="shapes has its own validation images"):
+        load_info("shapes", fold=(1, 5))

@@ -1,0 +1,145 @@
+"""Masks stored at another size than their images: usable where the proportions agree, scored at their own size.
+
+Modules: data_utils/image_io/resize.py, inference/scoring/truth.py, inference/true_masks.py.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import load_info, predict, write_folder
+from in_process import run_train
+from PIL import Image
+
+from data_utils.analysis.validate import check_data
+from data_utils.config import DataConfig
+from data_utils.image_io.resize import same_proportions
+from data_utils.loading.batch_sampler import Slot
+from data_utils.loading.dataset import EvaluationDataset, TrainingDataset
+from runtime.errors import DataError
+from unet import Preprocess, UNet
+
+TINY = ["--base-channels", "4", "--depth", "2", "--norm", "group", "--num-workers", "0", "--tracker", "none"]
+TINY += ["--plan", "none"]
+
+
+@pytest.mark.parametrize(
+    ("image", "mask", "fits"),
+    [
+        ((734, 1100), (734, 1100), True),
+        ((734, 1100), (408, 612), True),  # a real pair: 408.36 x 612
+        ((408, 612), (734, 1100), True),
+        ((100, 150), (33, 50), True),
+        ((100, 150), (34, 50), True),  # rounded up, and down
+        ((100, 151), (33, 50), True),
+        ((100, 150), (34, 49), False),
+        ((100, 150), (35, 50), False),
+        ((100, 3000), (13, 375), True),
+        ((100, 100), (101, 100), True),
+        ((512, 512), (514, 512), False),
+        ((40, 2000), (40, 2040), False),
+        ((512, 512), (514, 514), True),
+        ((100, 100), (103, 100), False),
+        ((10, 20), (20, 10), False),
+        ((1000, 1500), (3, 5), True),
+        ((1000, 1500), (3, 8), False),
+    ],
+)
+def test_proportions_agree_to_one_rounded_pixel(image, mask, fits):
+    assert same_proportions(image, mask) == same_proportions(mask, image) == fits
+
+
+def resize_masks(folder: Path, files: list[str], size: tuple[int, int]) -> None:
+    """Store masks at another `size` (H, W)."""
+    for name in files:
+        file = folder / "masks" / name
+        Image.open(file).resize(size[::-1], Image.Resampling.NEAREST).save(file)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """8 and 4 pairs of 40 x 56; in each split two masks of half the size, in `val` one of twice the size too."""
+    for split, count in (("train", 8), ("val", 4)):
+        write_folder(tmp_path / split, count, seed=count)
+        resize_masks(tmp_path / split, ["cell_01.png", "cell_03.png"], (20, 28))
+    resize_masks(tmp_path / "val", ["cell_02.png"], (80, 112))
+    return tmp_path
+
+
+def test_training_sees_such_masks_at_the_size_of_the_network_and_evaluation_at_their_own(data):
+    info = load_info(data, scale=0.5)
+    shown, target, *_ = TrainingDataset(info.train, info, Preprocess(scale=0.5))[Slot(1, 0, (20, 28))]
+    stored = np.array(Image.open(data / "train" / "masks" / "cell_01.png"))
+    assert shown.shape[1:] == (20, 28)
+    np.testing.assert_array_equal(target.mask.numpy(), stored // 255)
+    whole = load_info(data)
+    _, target, *_ = TrainingDataset(whole.train, whole, Preprocess())[Slot(1, 0, (40, 56))]
+    np.testing.assert_array_equal(target.mask.numpy(), np.kron(stored // 255, np.ones((2, 2), np.uint8)))
+    evaluated = EvaluationDataset(whole.val, whole, Preprocess())
+    assert [tuple(evaluated[Slot(i, 0, (40, 56))][1].shape) for i in range(4)] == [
+        (40, 56),
+        (20, 28),
+        (80, 112),
+        (20, 28),
+    ]
+
+
+def test_one_line_says_how_many_masks_are_so_the_second_time_too(data, capsys):
+    line = "5 of 12 masks have another size than their images but the same proportions"
+    for _ in range(2):  # the second time from what was remembered
+        (warning,) = load_info(data).warnings
+        assert warning.startswith(line)
+    report, problems = check_data(DataConfig(str(data)))
+    assert problems == 0 and f"to check: {line}" in report
+    assert load_info(write_folder(data / "plain", 4, seed=0)).warnings == ()
+
+
+def test_masks_of_other_proportions_are_refused_by_name_and_sizes(data):
+    resize_masks(data / "train", ["cell_05.png"], (20, 36))
+    line = r"cell_05.png: image is 40 x 56, its mask 20 x 36 \(height x width\); they differ in proportions"
+    with pytest.raises(DataError, match=f"1 of 8 pairs cannot be used: {line}"):
+        load_info(data)
+    report, problems = check_data(DataConfig(str(data)))
+    assert problems == 1 and "mask and image differ in proportions: 1" in report
+
+
+def test_scores_of_a_run_count_the_pixels_of_the_masks_themselves(data, tmp_path):
+    run = run_train(tmp_path / "run", "--dataset", data, *TINY, "--max-steps", "4", "--eval-every", "4")
+    assert run.exit_code == 0, run.output
+    model = UNet.from_pretrained(run.folder / "model")
+    matrix = np.zeros((2, 2), int)
+    for file in sorted((data / "val" / "images").iterdir()):
+        truth = np.array(Image.open(data / "val" / "masks" / file.name)) // 255
+        with torch.no_grad():
+            logits = model(torch.tensor(np.array(Image.open(file))).permute(2, 0, 1)[None])
+        resized = F.interpolate(logits, truth.shape, mode="bilinear", align_corners=False)
+        np.add.at(matrix, (truth, resized.argmax(dim=1)[0].numpy()), 1)
+    hits = matrix.diagonal()
+    expected = (hits / (matrix.sum(axis=0) + matrix.sum(axis=1) - hits)).mean()
+    assert matrix.sum() == 40 * 56 + 2 * 20 * 28 + 80 * 112
+    assert run.values("eval/mean_iou")[-1] == pytest.approx(expected, rel=1e-12)
+    assert (run.folder / "report.html").exists()  # whose pictures show masks over images
+
+
+@pytest.mark.parametrize("size", [(10, 15), (20, 30), (41, 62)])
+def test_predictions_are_scored_at_the_size_of_the_true_masks(model, tmp_path, size):
+    """Each true pixel against the predicted one under its centre, whether the mask is written now or was before."""
+    rng = np.random.default_rng(0)
+    Image.fromarray(rng.integers(0, 256, (20, 30, 3), dtype=np.uint8)).save(tmp_path / "image.png")
+    (tmp_path / "truth").mkdir()
+    values = np.array((10, 200, 255), np.uint8)
+    truth = rng.integers(0, 3, size)
+    Image.fromarray(values[truth]).save(tmp_path / "truth" / "image.png")
+    found = []
+    for _ in range(2):
+        result = predict(model, [tmp_path / "image.png"], tmp_path / "out", "--truth", tmp_path / "truth")
+        assert result.returncode == 0, result.stderr
+        found.append(json.loads((tmp_path / "out" / "metrics.json").read_text())["confusion_matrix"])
+    written = np.searchsorted(values, np.array(Image.open(tmp_path / "out" / "image.png")))
+    under = [((np.arange(want) + 0.5) * have / want).astype(int) for want, have in zip(size, (20, 30), strict=True)]
+    expected = np.zeros((3, 3), int)
+    np.add.at(expected, (truth, written[np.ix_(*under)]), 1)
+    assert found == [expected.tolist()] * 2

@@ -1,0 +1,206 @@
+"""Reading images: every common format in its own value range, one rule for resizing, clear errors.
+
+Modules: data_utils/image_io/reader.py, data_utils/image_io/formats.py, data_utils/loading/image_input.py.
+"""
+
+import io
+import warnings
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from data_utils.class_map import ClassMap
+from data_utils.image_io.reader import decode_image, read_image
+from data_utils.image_io.resize import resize_image
+from data_utils.loading.image_input import ImageInput, PixelTypeWarning, fit_channels
+from runtime.errors import ImageError
+from unet.config import Preprocess
+
+GREY = np.arange(6 * 5, dtype=np.uint8).reshape(6, 5) * 8
+RGB = np.stack([GREY, GREY[::-1], 255 - GREY], axis=2)
+
+
+def formats() -> dict[str, tuple[Image.Image, np.ndarray]]:
+    rgba = Image.fromarray(RGB).convert("RGBA")
+    rgba.putalpha(100)
+    return {
+        "L.png": (Image.fromarray(GREY), GREY[:, :, None]),
+        "LA.png": (Image.merge("LA", [Image.fromarray(GREY), Image.fromarray(GREY)]), GREY[:, :, None]),
+        "1.png": (Image.fromarray(GREY > 100), np.where(GREY > 100, 255, 0)[:, :, None]),
+        "RGB.png": (Image.fromarray(RGB), RGB),
+        "RGBA.png": (rgba, RGB),
+        "P.png": (Image.fromarray(GREY).convert("RGB").quantize(64), np.repeat(GREY[:, :, None], 3, axis=2)),
+        "16.png": (Image.fromarray(GREY.astype(np.uint16) * 200), GREY[:, :, None].astype(np.uint16) * 200),
+        "16.tif": (Image.fromarray(GREY.astype(np.uint16) * 200), GREY[:, :, None].astype(np.uint16) * 200),
+        "F.tif": (Image.fromarray(GREY.astype(np.float32) / 7), GREY[:, :, None].astype(np.float32) / 7),
+        "CMYK.tif": (Image.fromarray(RGB).convert("CMYK"), RGB),
+    }
+
+
+@pytest.mark.parametrize("name", formats())
+def test_every_format_is_read_in_its_own_value_range(name, tmp_path):
+    image, expected = formats()[name]
+    image.save(tmp_path / name)
+    pixels = read_image(tmp_path / name)
+    np.testing.assert_array_equal(pixels, expected)
+    assert pixels.dtype == (expected.dtype if expected.dtype != np.int64 else np.uint8)
+    data = (tmp_path / name).read_bytes()
+    for source in (data, {"bytes": data, "path": None}, {"bytes": None, "path": str(tmp_path / name)}, image):
+        np.testing.assert_array_equal(read_image(source), expected)
+
+
+def test_arrays_of_any_channels_are_read(tmp_path):
+    array = np.random.default_rng(0).normal(size=(4, 5, 7)).astype(np.float32)
+    np.save(tmp_path / "a.npy", array)
+    for source in (tmp_path / "a.npy", str(tmp_path / "a.npy"), (tmp_path / "a.npy").read_bytes(), array):
+        np.testing.assert_array_equal(read_image(source), array)
+
+
+def test_orientation_of_a_photograph_is_applied(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned a quarter clockwise
+    Image.fromarray(RGB).save(tmp_path / "a.png", exif=exif)
+    np.testing.assert_array_equal(read_image(tmp_path / "a.png"), np.rot90(RGB, -1))
+
+
+@pytest.mark.parametrize("content", [b"", b"not an image", "truncated", "npy of objects", "npy of five dimensions"])
+def test_what_cannot_be_read_names_the_file(content, tmp_path):
+    buffer = io.BytesIO()
+    if content == "truncated":
+        noise = np.random.default_rng(0).integers(0, 255, (64, 64), dtype=np.uint8)
+        Image.fromarray(noise).save(buffer, "PNG")
+        content = buffer.getvalue()[:2000]
+    elif content == "npy of objects":
+        np.save(buffer, np.array([{}]), allow_pickle=True)
+        content = buffer.getvalue()
+    elif content == "npy of five dimensions":
+        np.save(buffer, np.zeros((1, 2, 3, 4, 5)))
+        content = buffer.getvalue()
+    for source in (content, tmp_path / "bad.png"):
+        (tmp_path / "bad.png").write_bytes(content)
+        with pytest.raises(ImageError, match=r"^bad\.png: ") as error:
+            read_image(source, "bad.png")
+        assert "\n" not in str(error.value)
+
+
+def test_missing_file_names_itself():
+    with pytest.raises(ImageError, match=r"^a/b\.png: image cannot be read"):
+        read_image("a/b.png", "a/b.png")
+
+
+def test_channels_are_fitted_only_where_nothing_is_lost():
+    grey = GREY[:, :, None]
+    np.testing.assert_array_equal(fit_channels(grey, 3), np.repeat(grey, 3, axis=2))
+    np.testing.assert_array_equal(fit_channels(np.repeat(grey, 3, axis=2), 1), grey)
+    with pytest.raises(ImageError, match="has 3 channels, the model takes 1"):
+        fit_channels(RGB, 1)
+    with pytest.raises(ImageError, match="has 3 channels, the model takes 4"):
+        fit_channels(RGB, 4)
+
+
+def test_resizing_keeps_type_range_and_brightness():
+    noise = np.random.default_rng(0).integers(0, 256, (64, 80, 3), dtype=np.uint8)
+    small = resize_image(noise, (32, 40))
+    assert small.dtype == np.uint8
+    assert abs(float(small.mean()) - float(noise.mean())) < 0.1  # rounding, and clipping on both sides: measured 0.02
+    blocks = noise.reshape(32, 2, 40, 2, 3).mean(axis=(1, 3))
+    assert np.abs(blocks - small).mean() < 15  # bicubic is sharper: measured 11; without antialiasing 50
+    deep = resize_image(noise.astype(np.uint16) * 16, (32, 40))
+    assert deep.dtype == np.float32
+    # 8 bits are rounded twice, after the rows and after the columns: measured 1.5 grey levels
+    np.testing.assert_allclose(deep, small.astype(np.float32) * 16, rtol=0, atol=2 * 16)
+    assert np.abs(deep - small.astype(np.float32) * 16).mean() < 0.5 * 16
+    five = resize_image(np.repeat(noise[:, :, :1], 5, axis=2), (32, 40))
+    assert five.shape == (32, 40, 5)
+    assert five.dtype == np.uint8
+
+
+def test_target_size_rounds_down_and_is_never_empty():
+    assert Preprocess(scale=0.5).target_size(101, 7) == (50, 3)
+    assert Preprocess(scale=0.1).target_size(5, 5) == (1, 1)
+    assert Preprocess(image_size=(3, 4)).target_size(100, 100) == (3, 4)
+
+
+def test_image_is_channels_first_and_raw():
+    pixels = ImageInput.read(GREY, Preprocess(scale=0.5, mean=(5.0,), std=(2.0,)), 1).whole()
+    assert pixels.shape == (1, 3, 2)
+    assert pixels.dtype == np.uint8
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ((0, 255), np.array([[0, 255]], np.uint8)),
+        ((7, 1000), np.array([[7, 1000]], np.uint16)),
+        (((1, 2, 3), (4, 5, 6)), np.array([[[1, 2, 3], [4, 5, 6]]], np.uint8)),
+    ],
+)
+def test_masks_come_back_in_their_original_values(values, expected):
+    class_map = ClassMap.of_model(Preprocess(class_values=values, class_names=("a", "b")), 2)
+    mask = class_map.decode(np.array([[0, 1]]))
+    np.testing.assert_array_equal(mask, expected)
+    assert mask.dtype == expected.dtype
+
+
+def test_nonsense_is_refused_with_its_value():
+    with pytest.raises(ValueError, match="scale is 0"):
+        Preprocess(scale=0)
+    with pytest.raises(ValueError, match="std is"):
+        Preprocess(std=(1.0, 0.0))
+
+
+def jpeg(size: tuple[int, int], orientation: int = 1, mode: str = "RGB") -> bytes:
+    """A smooth picture (H, W) with a bright box, as a JPEG file."""
+    y, x = np.mgrid[: size[0], : size[1]]
+    bands = [128 + 60 * np.sin(x / (40 + 9 * k)) + 40 * np.cos(y / (30 + 7 * k)) for k in range(3)]
+    pixels = np.stack(bands, axis=2).clip(0, 255).astype(np.uint8)
+    pixels[size[0] // 3 : size[0] // 2, size[1] // 4 : size[1] // 2] = 250
+    exif, buffer = Image.Exif(), io.BytesIO()
+    exif[0x0112] = orientation
+    Image.fromarray(pixels).convert(mode).save(buffer, "JPEG", quality=95, exif=exif)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("size", [(320, 400), (321, 407), (640, 203)])
+@pytest.mark.parametrize("scale", [0.5, 0.3, 0.11])
+def test_less_of_a_jpeg_file_is_decoded_and_nothing_moves(size, orientation, scale):
+    file = jpeg(size, orientation)
+    whole = read_image(file)
+    preprocess = Preprocess(scale=scale)
+    pixels, own_size, _ = decode_image(file, draft_for=preprocess)
+    assert own_size == whole.shape[:2]
+    exact = orientation == 1 or size == (320, 400)  # no pixel of less detail lies partly beyond the border
+    assert (pixels.size < 0.3 * whole.size) == exact
+    drafted, plain = (ImageInput.read(source, preprocess, 3).whole() for source in (file, whole))
+    assert drafted.shape == plain.shape
+    difference = np.abs(drafted.astype(int) - plain)
+    assert difference.mean() < 1  # grey level: measured at most 0.75
+    # a picture moved by half a pixel of the network's would differ by tens of grey levels along the box
+    moved = np.abs(plain[:, :, 1:].astype(int) - plain[:, :, :-1]).mean()
+    assert difference.mean() < 0.3 * moved
+    np.testing.assert_array_equal(ImageInput.read(file, Preprocess(scale=scale, draft=False), 3).whole(), plain)
+
+
+@pytest.mark.parametrize("mode", ["L", "CMYK"])
+def test_any_jpeg_file_is_read_with_less_detail(mode, tmp_path):
+    (tmp_path / "a.jpg").write_bytes(jpeg((320, 400), mode=mode))
+    preprocess, sources = Preprocess(image_size=(100, 130)), [tmp_path / "a.jpg", {"path": tmp_path / "a.jpg"}]
+    sources.append((tmp_path / "a.jpg").read_bytes())
+    images = [ImageInput.read(source, preprocess, 3).whole() for source in sources]
+    for image in images:
+        np.testing.assert_array_equal(image, images[0])
+    given = Image.open(tmp_path / "a.jpg")
+    assert ImageInput.read(given, preprocess, 3).whole().shape == (3, 100, 130)
+    assert given.size == (400, 320)  # an image that was handed in stays as it is
+
+
+def test_pixels_of_another_type_than_the_model_was_trained_on_get_a_warning():
+    preprocess = Preprocess(pixel_types=("uint8",))
+    with pytest.warns(PixelTypeWarning, match="images hold uint16 pixels, but the model was trained on uint8"):
+        ImageInput.read(GREY.astype(np.uint16), preprocess, 1).whole()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ImageInput.read(GREY, preprocess, 1).whole()
+        ImageInput.read(GREY.astype(np.uint16), Preprocess(), 1).whole()

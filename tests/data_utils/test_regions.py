@@ -1,0 +1,187 @@
+"""Windows of an image give what the whole image gives, to the last bit, whatever file it lies in.
+
+Modules: data_utils/image_io/tiff.py.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tifffile
+from PIL import Image
+
+from data_utils.image_io.reader import read_image
+from data_utils.image_io.regions import ArrayRegions, TiffRegions, open_regions
+from data_utils.image_io.tiff import tiff_pages
+from data_utils.loading.image_input import ImageInput
+from inference import Predictor
+from runtime.errors import ImageError
+from unet import Preprocess, UNet, UNetConfig
+
+
+@pytest.mark.parametrize(
+    ("size", "target", "kind", "channels"),
+    [
+        ((300, 200), (150, 100), "u1", 3),
+        ((301, 205), (97, 333), "u1", 3),
+        ((301, 205), (97, 205), "u1", 1),
+        ((301, 205), (301, 99), "u1", 3),
+        ((301, 205), (600, 99), "u1", 3),
+        ((300, 200), (17, 11), "u2", 1),
+        ((300, 200), (170, 311), "f4", 1),
+        ((120, 130), (77, 99), "u1", 4),
+        ((2000, 30), (3, 7), "u1", 3),
+    ],
+)
+def test_rows_are_resized_as_the_whole_image_is_to_the_last_bit(size, target, kind, channels):
+    image = (np.random.default_rng(0).random((*size, channels)) * 255).astype(kind)
+    preprocess = Preprocess(image_size=target)
+    whole = ImageInput.read(image, preprocess, channels).whole()
+    for start, stop in ((0, target[0]), (target[0] // 3, target[0] // 3 + 1), (target[0] - 1, target[0])):
+        rows = ImageInput(ArrayRegions(image), preprocess, channels).slab(start, stop)
+        np.testing.assert_array_equal(rows, whole[:, start:stop])
+        assert rows.dtype == whole.dtype
+
+
+PICTURES = {
+    "rgb": np.random.default_rng(0).integers(0, 256, (301, 333, 3), dtype=np.uint8),
+    "rgba": np.random.default_rng(1).integers(0, 256, (301, 333, 4), dtype=np.uint8),
+    "grey": np.random.default_rng(2).integers(0, 256, (301, 333), dtype=np.uint8),
+    "grey16": np.random.default_rng(3).integers(0, 65536, (301, 333), dtype=np.uint16),
+    "float": np.random.default_rng(4).random((301, 333), dtype=np.float32),
+}
+
+
+@pytest.mark.parametrize("kind", PICTURES)
+@pytest.mark.parametrize(
+    "layout",
+    [
+        {},
+        {"rowsperstrip": 7},
+        {"tile": (64, 48)},
+        {"compression": "zlib", "rowsperstrip": 7},
+        {"compression": "zlib", "tile": (64, 48)},
+        {"byteorder": ">"},
+        {"bigtiff": True, "tile": (64, 64)},
+    ],
+)
+def test_windows_of_a_tiff_are_what_the_whole_file_holds(kind, layout, tmp_path):
+    path = tmp_path / "a.tif"
+    tifffile.imwrite(path, PICTURES[kind], photometric="rgb" if kind.startswith("rgb") else "minisblack", **layout)
+    whole = read_image(path)
+    with open_regions(path) as regions:
+        assert isinstance(regions, TiffRegions)
+        assert regions.size == (301, 333)
+        for start, stop in ((0, 301), (0, 1), (300, 301), (60, 130), (63, 65)):
+            np.testing.assert_array_equal(read_image(regions.read(start, stop)), whole[start:stop])
+
+
+def turned(path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(PICTURES["rgb"]).save(path, exif=exif)
+
+
+def veiled(path: Path) -> None:
+    """Colours that are multiplied by an opacity, as the file says."""
+    half = np.full((*PICTURES["rgb"].shape[:2], 1), 128, np.uint8)
+    pixels = np.concatenate([PICTURES["rgb"] // 2, half], axis=2)
+    tifffile.imwrite(path, pixels, photometric="rgb", extrasamples=["assocalpha"])
+
+
+@pytest.mark.parametrize("array", [np.zeros(7), np.zeros((4, 4, 0)), np.zeros((2, 3, 4, 5))], ids=["1", "none", "4"])
+def test_an_array_that_is_no_picture_is_an_image_error(array, tmp_path):
+    np.save(tmp_path / "a.npy", array)
+    with pytest.raises(ImageError, match=r"a\.npy cannot be read \(its shape is \("), open_regions(tmp_path / "a.npy"):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [
+        ("a.png", lambda path: Image.fromarray(PICTURES["rgb"]).save(path)),
+        ("turned.jpg", turned),
+        ("turned.tif", turned),
+        ("palette.tif", lambda path: Image.fromarray(PICTURES["rgb"]).quantize(30).save(path)),
+        ("lzw.tif", lambda path: Image.fromarray(PICTURES["rgb"]).save(path, compression="tiff_lzw")),
+        ("jpeg.tif", lambda path: Image.fromarray(PICTURES["rgb"]).save(path, compression="jpeg")),
+        ("white.tif", lambda path: tifffile.imwrite(path, PICTURES["grey"], photometric="miniswhite")),
+        ("planes.tif", lambda path: tifffile.imwrite(path, PICTURES["rgb"].transpose(2, 0, 1), photometric="rgb")),
+        ("veiled.tif", veiled),
+        ("a.npy", lambda path: np.save(path, PICTURES["float"])),
+    ],
+)
+def test_what_has_no_windows_is_read_all_the_same(name, write, tmp_path):
+    write(tmp_path / name)
+    whole = read_image(tmp_path / name)
+    with open_regions(tmp_path / name) as regions:
+        assert regions.size == whole.shape[:2]
+        assert not isinstance(regions, TiffRegions)
+        np.testing.assert_array_equal(read_image(regions.read(10, 50)), whole[10:50])
+
+
+def test_pages_of_a_tiff_are_found_and_their_thumbnails_left_out(tmp_path):
+    path = tmp_path / "stack.tif"
+    with tifffile.TiffWriter(path) as tiff:
+        for number in range(3):
+            tiff.write(PICTURES["grey"][number:], photometric="minisblack")
+            tiff.write(PICTURES["grey"][::4, ::4], photometric="minisblack", subfiletype=1)
+    pages = tiff_pages(path)
+    assert pages == [(0, (301, 333)), (2, (300, 333)), (4, (299, 333))]
+    with open_regions(path, 2) as regions:
+        np.testing.assert_array_equal(regions.read(0, 300)[:, :, 0], PICTURES["grey"][1:])
+    np.testing.assert_array_equal(read_image(path, page=2)[:, :, 0], PICTURES["grey"][1:])
+
+
+def test_a_tiff_that_is_cut_off_is_an_image_error(tmp_path):
+    path = tmp_path / "a.tif"
+    for layout in ({}, {"compression": "zlib", "tile": (64, 64)}):
+        tifffile.imwrite(path, PICTURES["grey"], photometric="minisblack", **layout)
+        path.write_bytes(path.read_bytes()[:60_000])
+        with pytest.raises(ImageError, match=r"a\.tif cannot be read"), open_regions(path) as regions:
+            regions.read(250, 301)
+
+
+@pytest.mark.parametrize("orientation", [1, 6])
+@pytest.mark.parametrize("target", [(160, 200), (97, 120), (33, 350), (320, 407)])
+@pytest.mark.parametrize("size", [(320, 400), (321, 407)])
+def test_training_prediction_and_tiles_read_the_same_of_a_jpeg_file(size, target, orientation, tmp_path):
+    exif, path = Image.Exif(), tmp_path / "a.jpg"
+    exif[0x0112] = orientation
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)).save(path, exif=exif)
+    preprocess = Preprocess(image_size=target)
+    whole = ImageInput.read(path, preprocess, 3).whole()
+    predictor = Predictor(UNet(UNetConfig(3, 2, base_channels=2, depth=1, preprocess=preprocess)))
+    inputs = predictor.inputs(path)
+    (shown,) = inputs.tensors
+    np.testing.assert_array_equal(shown, whole)
+    with open_regions(path) as regions:
+        assert regions.size == inputs.size == read_image(path).shape[:2]
+        less = regions.draft_for(preprocess)
+        for start, stop in ((0, target[0]), (5, 6), (target[0] - 9, target[0])):
+            np.testing.assert_array_equal(ImageInput(less, preprocess, 3).slab(start, stop), whole[:, start:stop])
+        np.testing.assert_array_equal(read_image(regions.read(10, 50)), read_image(path)[10:50])
+
+
+@pytest.mark.parametrize("kind", PICTURES)
+@pytest.mark.parametrize("target", [(301, 333), (150, 166), (97, 500), (400, 50)])
+def test_a_window_is_resized_as_the_whole_image_is(kind, target, tmp_path):
+    path, channels = tmp_path / "a.tif", 3 if kind.startswith("rgb") else 1
+    photometric = "rgb" if channels == 3 else "minisblack"
+    tifffile.imwrite(path, PICTURES[kind], photometric=photometric, tile=(64, 48), compression="zlib")
+    preprocess = Preprocess(image_size=target)
+    whole = ImageInput.read(path, preprocess, channels).whole()
+    with open_regions(path) as regions:
+        for height, width in ((1, 1), (40, 30), target):
+            top, left = (target[0] - height) // 2, target[1] - width
+            window = ((top, top + height), (left, left + width))
+            crop = ImageInput(regions, preprocess, channels).window(window)
+            assert crop.dtype == whole.dtype
+            expected = whole[:, top : top + height, left : left + width]
+            if target in ((301, 333), (height, width)):
+                np.testing.assert_array_equal(crop, expected)
+            elif crop.dtype == np.uint8:  # the weights' last bit is another, and so a value now and then
+                assert np.abs(crop.astype(int) - expected).max() <= 1
+                assert (crop != expected).mean() < 0.01
+            else:  # float32: measured 1.4e-6 of the range
+                np.testing.assert_allclose(crop, expected, rtol=0, atol=5e-6 * PICTURES[kind].max())

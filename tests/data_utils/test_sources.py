@@ -1,0 +1,539 @@
+"""Folders, tables and shapes become two splits of records; every mistake in them a clear line.
+
+Modules: data_utils/sources/folder.py, data_utils/sources/hf_datasets.py, data_utils/sources/holdout.py,
+data_utils/sources/load.py, data_utils/sources/records.py, data_utils/sources/tiff_stacks.py.
+"""
+
+import io
+import re
+from functools import partialmethod
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import numpy as np
+import pytest
+import tifffile
+from conftest import ROOT
+from PIL import Image, ImageFile
+
+from data_utils.analysis.inspect import raise_problems, total_pixels
+from data_utils.analysis.inspectors import inspect_split
+from data_utils.class_map import resolve_classes
+from data_utils.config import DataConfig
+from data_utils.image_io.reader import read_header, read_image, read_mask
+from data_utils.pack import pack
+from data_utils.sources.load import load_records
+from data_utils.sources.records import ListRecords
+from data_utils.sources.shapes import Shapes
+from data_utils.sources.streams.parquet import ParquetRecords
+from runtime.errors import DataError
+
+DATA = ROOT.parent / "shared" / "data"
+
+
+def size_of(source, name):
+    return read_header(source, name)[0]
+
+
+def check_sizes(records):
+    inspection = inspect_split(records, "reading files")
+    raise_problems(inspection, len(records))
+    return inspection.sizes
+
+
+def discover(records):
+    return total_pixels([(inspect_split(records, "reading files"), records)])
+
+
+def write(root: Path, *names: str, size: tuple[int, int] = (4, 6)) -> Path:
+    """Black pictures of (H, W) `size` below `root`."""
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", size[::-1]).save(root / name)
+    return root
+
+
+def loaded(root: Path | str, *, val_fraction: float = 0.25, **settings):
+    return load_records(DataConfig(str(root), val_fraction=val_fraction, **settings))
+
+
+def names(split) -> list[str]:
+    return [split[i]["name"] for i in range(len(split))]
+
+
+def paired(split) -> list[tuple[str, str]]:
+    return [(Path(split[i]["image"]).name, Path(split[i]["target"]).name) for i in range(len(split))]
+
+
+def flat(root: Path, count: int = 12) -> Path:
+    return write(root, *(f"{folder}/{i}.png" for folder in ("images", "masks") for i in range(count)))
+
+
+def error_of(root: Path | str, **settings) -> str:
+    with pytest.raises(DataError) as error:
+        loaded(root, **settings)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_a_flat_folder_is_split_by_the_seed(tmp_path):
+    train, val = loaded(flat(tmp_path))
+    assert (len(train), len(val)) == (9, 3)
+    assert sorted(names(train) + names(val)) == sorted(f"{i}.png" for i in range(12))
+    assert all(image == mask for image, mask in paired(train) + paired(val))
+    assert names(loaded(tmp_path)[1]) == names(val)
+    assert any(names(loaded(tmp_path, seed=seed)[1]) != names(val) for seed in range(1, 5))
+
+
+def test_the_split_does_not_depend_on_the_file_system(tmp_path, monkeypatch):
+    import os
+
+    expected = [names(split) for split in loaded(flat(tmp_path))]
+    walk = os.walk
+    monkeypatch.setattr(
+        os, "walk", lambda *args, **kw: ((top, dirs, files[::-1]) for top, dirs, files in walk(*args, **kw))
+    )
+    assert [names(split) for split in loaded(tmp_path)] == expected
+
+
+def test_names_are_in_natural_order(tmp_path):
+    train, _ = loaded(flat(tmp_path), val_fraction=0.0)
+    assert names(train) == [f"{i}.png" for i in range(12) if f"{i}.png" in names(train)]
+
+
+@pytest.mark.parametrize(("fraction", "expected"), [(0.0, 1), (0.01, 1), (0.5, 2), (1.0, 3)])
+def test_each_part_of_a_split_holds_an_image(tmp_path, fraction, expected):
+    train, val = loaded(flat(tmp_path, 4), val_fraction=fraction)
+    assert (len(train), len(val)) == (4 - expected, expected)
+
+
+def test_one_image_cannot_be_split(tmp_path):
+    assert "at least 2 samples are needed" in error_of(flat(tmp_path, 1))
+
+
+@pytest.mark.parametrize("train", ["train", "Training"])
+@pytest.mark.parametrize("val", ["val", "validation", "VALID"])
+def test_splits_may_be_folders_above_or_below(tmp_path, train, val):
+    above = write(tmp_path / "above", *(f"{s}/{f}/{s}.png" for s in (train, val) for f in ("imgs", "Labels")))
+    below = write(tmp_path / "below", *(f"{f}/{s}/{s}.png" for s in (train, val) for f in ("Image", "annotations")))
+    for root in (above, below):
+        splits = loaded(root)
+        assert [names(split) for split in splits] == [[f"{train}.png"], [f"{val}.png"]]
+        assert all(image == mask for split in splits for image, mask in paired(split))
+
+
+def test_a_test_folder_counts_only_when_named(tmp_path):
+    flat(tmp_path / "train", 4)
+    write(tmp_path, "test/images/only_images.png")
+    assert [len(split) for split in loaded(tmp_path)] == [3, 1]
+    write(tmp_path, "test/masks/only_images.png")
+    train, val = loaded(tmp_path, val_split="test")
+    assert (len(train), names(val)) == (4, ["only_images.png"])
+
+
+def test_splits_of_any_name_are_found_when_named(tmp_path):
+    flat(tmp_path / "Fold1", 3)
+    flat(tmp_path / "Fold2", 2)
+    assert [len(split) for split in loaded(tmp_path, train_split="Fold1", val_split="Fold2")] == [3, 2]
+    assert [len(split) for split in loaded(tmp_path, train_split="Fold1")] == [2, 1]
+    assert "has no split fold3, only fold1" in error_of(tmp_path, train_split="Fold1", val_split="fold3")
+
+
+def test_a_validation_folder_stands_beside_a_flat_folder(tmp_path):
+    flat(tmp_path, 4)
+    flat(tmp_path / "val", 2)
+    assert [len(split) for split in loaded(tmp_path)] == [4, 2]
+
+
+def test_the_training_split_is_not_validated_on_unasked(tmp_path):
+    flat(tmp_path / "val", 4)
+    train, val = loaded(tmp_path, train_split="val")
+    assert not set(names(train)) & set(names(val)) and len(val) == 1
+
+
+@pytest.mark.parametrize("suffix", ["_mask", "-gt", ".seg", "0", ""])
+def test_the_suffix_of_masks_is_detected(tmp_path, suffix):
+    for stem in ("1", "10", "11", "a_mask"):
+        write(tmp_path, f"images/{stem}.jpg", f"masks/{stem}{suffix}.gif")
+    train, val = loaded(tmp_path)
+    assert sorted(paired(train) + paired(val)) == sorted(
+        (f"{s}.jpg", f"{s}{suffix}.gif") for s in ("1", "10", "11", "a_mask")
+    )
+    assert loaded(tmp_path, mask_suffix=suffix)[0][0] == train[0]
+
+
+def test_the_suffix_of_masks_may_be_given(tmp_path):
+    write(tmp_path, *(f"images/{i}.png" for i in "ab"), *(f"masks/{i}{s}.png" for i in "ab" for s in ("_x", "_y")))
+    assert "--mask-suffix" in error_of(tmp_path)
+    assert "2 of 4 masks" in error_of(tmp_path, mask_suffix="_y")
+    train, val = loaded(tmp_path, mask_suffix="_y", allow_unpaired=True)
+    assert sorted(paired(train) + paired(val)) == [("a.png", "a_y.png"), ("b.png", "b_y.png")]
+
+
+def test_subfolders_pair_by_relative_stem(tmp_path):
+    write(tmp_path, *(f"images/{p}/1.png" for p in ("a", "b/c")), *(f"masks/{p}/1_mask.png" for p in ("a", "b/c")))
+    train, val = loaded(tmp_path)
+    assert sorted(names(train) + names(val)) == ["a/1.png", "b/c/1.png"]
+    assert all(r["target"] == str(tmp_path / "masks" / r["name"].replace("1.", "1_mask.")) for r in (train[0], val[0]))
+
+
+def stacks(root: Path, images: list[int], masks: list[int], suffix: str = "") -> Path:
+    """A TIFF pair for each number of pages; page p of file f has the pixels 10 f + p, its mask p % 2."""
+    for folder, counts in (("images", images), ("masks", masks)):
+        (root / folder).mkdir(parents=True)
+        for f, count in enumerate(counts):
+            with tifffile.TiffWriter(root / folder / f"{f}{suffix if folder == 'masks' else ''}.tif") as tiff:
+                for page in range(count):
+                    value = 10 * f + page if folder == "images" else page % 2
+                    tiff.write(np.full((6 + page, 9), value, np.uint8), photometric="minisblack")
+                    if folder == "images":  # a small copy, as pyramids have
+                        tiff.write(np.zeros((3, 4), np.uint8), photometric="minisblack", subfiletype=1)
+    return root
+
+
+def test_pages_of_tiffs_pair_one_by_one(tmp_path):
+    stacks(tmp_path, [3, 1, 2], [3, 1, 2], suffix="_mask")
+    train, val = loaded(tmp_path)
+    records = ListRecords(sorted([*train, *val], key=lambda record: record["name"]))
+    assert [r["name"] for r in records] == [
+        "0_0001.tif",
+        "0_0002.tif",
+        "0_0003.tif",
+        "1.tif",
+        "2_0001.tif",
+        "2_0002.tif",
+    ]
+    assert [read_image(r["image"])[0, 0, 0] for r in records] == [0, 1, 2, 10, 20, 21]
+    assert [read_mask(r["target"], "")[0, 0] for r in records] == [0, 1, 0, 0, 0, 1]
+    inspection = inspect_split(records, "reading files")
+    assert not inspection.problems and inspection.sizes[:, 0].tolist() == [6, 7, 8, 6, 6, 7]
+    rows = ParquetRecords.open([str(file) for file in pack(records, tmp_path / "out", "train")], None, None)
+    assert [row["name"] for row in rows] == [record["name"] for record in records]
+    for row, record in zip(rows, records, strict=True):
+        for kind in ("image", "target"):
+            np.testing.assert_array_equal(read_image(row[kind]), read_image(record[kind]))
+    before = train.digest
+    with tifffile.TiffWriter(tmp_path / "images" / "1.tif", append=True) as tiff:
+        tiff.write(np.zeros((6, 9), np.uint8), photometric="minisblack")
+    message = error_of(tmp_path)
+    assert re.search(
+        r"images/1\.tif has 2 pages, its mask .*masks/1_mask\.tif has 1; both need the same number of pages", message
+    )
+    (tmp_path / "images" / "1.tif").write_bytes(b"II*\0" + bytes(40))  # damaged: named when it is read
+    train, val = loaded(tmp_path)
+    assert len(train) + len(val) == 6 and train.digest != before
+    inspection = inspect_split(ListRecords([*train, *val]), "reading files")
+    assert [problem.kind for problem in inspection.problems.values()] == ["image cannot be read"]
+
+
+def test_other_files_are_left_alone(tmp_path):
+    flat(tmp_path, 3)
+    for name in ("images/Thumbs.db", "masks/notes.txt", "images/.DS_Store", ".hidden/x"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x")
+    write(tmp_path, "masks/._1.png", "masks/.trash/9.png")
+    assert [len(split) for split in loaded(tmp_path)] == [2, 1]
+
+
+def test_partners_that_are_missing_are_counted_and_named(tmp_path):
+    write(flat(tmp_path, 3), *(f"images/x{i}.png" for i in range(7)), "masks/y.png")
+    message = error_of(tmp_path)
+    assert "7 of 10 images" in message and "(x0.png, x1.png, x2.png, x3.png, x4.png, ...)" in message
+    assert "1 of 4 masks" in message and "(y.png)" in message and "--allow-unpaired" in message
+    assert [len(split) for split in loaded(tmp_path, allow_unpaired=True)] == [2, 1]
+
+
+def test_nothing_paired_is_an_error_whatever_is_allowed(tmp_path):
+    write(tmp_path, "images/a.png", "images/c.png", "masks/b.png")
+    assert "2 of 2 images" in error_of(tmp_path, allow_unpaired=True)
+
+
+FOLDER_MISTAKES = {
+    "empty": ([], "no folder of images or masks; looked for images|imgs|image beside masks|labels"),
+    "pictures loose": (["a.png", "a_mask.png"], "found a.png, a_mask.png"),
+    "no masks": (["images/a.png", "other/a.png"], "no folder of masks"),
+    "no images": (["masks/a.png"], "no folder of images"),
+    "no masks in val": (["train/images/a.png", "train/masks/a.png", "val/images/a.png"], "val has no folder of masks"),
+    "no training": (["val/images/a.png", "val/masks/a.png"], "has no split train, only val"),
+    "no pictures": (["images/", "masks/a.png"], "no images in"),
+    "two of a stem": (["images/a.png", "masks/a.png", "masks/a.gif"], "two masks with the same name"),
+    "two image stems": (["images/a.png", "images/a.jpg", "masks/a.png"], "two images with the same name"),
+    "two image folders": (["images/a.png", "imgs/a.png", "masks/a.png"], "images/ and imgs/; keep one"),
+    "two cases": (["images/a.png", "Images/a.png", "masks/a.png"], "holds Images/ and images/; keep one"),
+    "both layouts": (["images/a.png", "masks/a.png", "train/images/a.png", "train/masks/a.png"], "both images/ and"),
+    "two val": (
+        [f"{s}/{f}/a.png" for s in ("train", "val", "valid") for f in ("images", "masks")],
+        "has the splits val and valid; choose one with --val-split",
+    ),
+}
+
+
+@pytest.mark.parametrize(("files", "message"), FOLDER_MISTAKES.values(), ids=FOLDER_MISTAKES)
+def test_a_mistake_in_a_folder_is_one_clear_line(tmp_path, files, message):
+    for file in files:
+        (tmp_path / file).mkdir(parents=True) if file.endswith("/") else write(tmp_path, file)
+    if len(list(tmp_path.iterdir())) < len({file.partition("/")[0] for file in files}):
+        pytest.skip("this file system does not tell upper from lower case")
+    assert message in error_of(tmp_path)
+
+
+def test_a_folder_without_pictures_says_what_it_holds(tmp_path):
+    write(tmp_path, "masks/a.png")
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "scan.dcm").write_text("x")
+    assert "found only .dcm" in error_of(tmp_path)
+
+
+def test_images_that_are_their_own_masks_are_refused(tmp_path):
+    write(tmp_path, "images/a.png")
+    (tmp_path / "masks").symlink_to(tmp_path / "images")
+    assert "are the same folder" in error_of(tmp_path)
+
+
+def test_a_mistyped_data_set_says_what_was_expected_without_asking_the_hub(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    flat(tmp_path / "data" / "cells", 3)
+    (tmp_path / "file.txt").write_text("x")
+    for dataset in ("shape", "data/cell", str(tmp_path / "nowhere"), "../data/x", "a/b/c"):
+        assert re.search("is not there; expected `shapes`, a folder", error_of(dataset))
+    assert "is a file, not .parquet" in error_of("file.txt")
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """A Hub on this machine that has no data set; the paths that it was asked for."""
+    import huggingface_hub
+    from huggingface_hub import constants
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append(self.path)
+            self.send_response(404)
+            self.send_header("X-Error-Code", "RepoNotFound")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *values):
+            pass
+
+    asked, server = [], ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    Thread(target=server.serve_forever, daemon=True).start()
+    address = f"http://127.0.0.1:{server.server_port}"
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(
+        huggingface_hub.HfApi, "__init__", partialmethod(huggingface_hub.HfApi.__init__, endpoint=address)
+    )
+    yield asked
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_path_that_looks_like_a_hub_id_is_asked_for_once(hub, streaming):
+    assert "is no folder here, and the Hub has no data set of that name" in error_of("my/cells", streaming=streaming)
+    assert sum(path.startswith("/api/datasets/my/cells") for path in hub) == 1
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_without_a_network_a_hub_id_is_one_line(monkeypatch, streaming):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    message = error_of("my/cells", streaming=streaming)
+    assert "is no folder here, and the Hub cannot be reached (Cannot reach" in message
+
+
+def test_a_copy_of_a_hub_data_set_is_loaded_without_the_hub(monkeypatch, tmp_path):
+    import datasets
+
+    def fail(dataset, config):
+        raise ConnectionError(f"Couldn't reach {dataset!r}\non the Hub, {config}")
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path))
+    monkeypatch.setattr(datasets, "load_dataset", fail)
+    (tmp_path / "nobody___small_things").mkdir()
+    message = error_of("nobody/SmallThings", dataset_config="small")
+    assert "as a Hub id it cannot be loaded (Couldn't reach 'nobody/SmallThings' on the Hub, small)" in message
+
+
+def png(value: int, size=(4, 6)) -> bytes:
+    file = io.BytesIO()
+    Image.new("L", size[::-1], value).save(file, "png")
+    return file.getvalue()
+
+
+@pytest.fixture
+def tables(tmp_path, monkeypatch):
+    """`datasets`, with its cache below tmp_path and quiet; table(count, **columns) makes one with pictures."""
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    datasets.disable_progress_bars()
+    yield datasets
+    datasets.enable_progress_bars()
+
+
+def table(datasets, count: int = 4, image: str = "image", mask: str = "mask"):
+    rows = {
+        image: [{"bytes": png(i), "path": f"some/{i}.jpg"} for i in range(count)],
+        mask: [{"bytes": png(i % 2), "path": None} for i in range(count)],
+        "id": list(range(count)),
+    }
+    features = {image: datasets.Image(), mask: datasets.Image(), "id": datasets.Value("int64")}
+    return datasets.Dataset.from_dict(rows, features=datasets.Features(features))
+
+
+def test_saved_data_sets_are_read(tmp_path, tables):
+    table(tables).save_to_disk(tmp_path / "one")
+    splits = {"train": table(tables, 3), "validation": table(tables, 2), "test": table(tables, 5)}
+    tables.DatasetDict(splits).save_to_disk(tmp_path / "dict")
+    assert [len(split) for split in loaded(tmp_path / "one")] == [3, 1]
+    assert [len(split) for split in loaded(tmp_path / "dict")] == [3, 2]
+    train, val = loaded(tmp_path / "dict", train_split="validation", val_split="test")
+    assert (len(train), names(val)) == (2, [f"{i}.jpg" for i in range(5)])
+    assert "has no split dev, only train, validation, test" in error_of(tmp_path / "dict", val_split="dev")
+    record = val[3]
+    assert size_of(record["image"], "i") == (4, 6) and (read_mask(record["target"], "m") == 1).all()
+    assert check_sizes(train).tolist() == [[4, 6]] * 2
+
+
+@pytest.mark.parametrize("mask", ["mask", "label", "annotation"])
+def test_parquet_files_are_read(tmp_path, tables, mask):
+    table(tables, mask=mask).to_parquet(tmp_path / "cells.parquet")
+    (tmp_path / "folder" / "data").mkdir(parents=True)
+    for split, count in (("train", 3), ("validation", 2)):
+        table(tables, count, mask=mask).to_parquet(tmp_path / "folder" / "data" / f"{split}-00000-of-00001.parquet")
+    assert [len(split) for split in loaded(tmp_path / "cells.parquet")] == [3, 1]
+    train, val = loaded(tmp_path / "folder")
+    assert (len(train), len(val)) == (3, 2)
+    assert discover(train) == {0: 48, 1: 24}
+
+
+def test_columns_may_be_bytes_or_paths(tmp_path, tables):
+    flat(tmp_path / "files", 3)
+    columns = {
+        "image": [str(tmp_path / "files" / "images" / f"{i}.png") for i in range(3)],
+        "mask": [png(i) for i in range(3)],
+    }
+    tables.Dataset.from_dict(columns).to_parquet(tmp_path / "a.parquet")
+    train, val = loaded(tmp_path / "a.parquet")
+    assert check_sizes(train).tolist() == [[4, 6]] * 2 and len(val) == 1
+    tables.Dataset.from_dict({"image": [png(0)] * 3, "mask": [png(0)] * 3}).to_parquet(tmp_path / "b.parquet")
+    assert names(loaded(tmp_path / "b.parquet", val_fraction=0.0)[1]) in (["row 0"], ["row 1"], ["row 2"])
+
+
+def test_columns_are_named_or_found(tmp_path, tables):
+    table(tables, image="scan", mask="cells").save_to_disk(tmp_path / "data")
+    assert len(loaded(tmp_path / "data", image_column="scan", mask_column="cells")[0]) == 3
+    message = error_of(tmp_path / "data")
+    assert "no column image with pictures, only scan" in message and "--image-column" in message
+    message = error_of(tmp_path / "data", image_column="scan", mask_column="id")
+    assert "no column id with pictures" in message and "id (int64)" in message
+
+
+def test_a_class_label_is_no_mask(tmp_path, tables):
+    data = table(tables, mask="annotation").rename_column("id", "label")
+    data.save_to_disk(tmp_path / "data")
+    assert read_mask(loaded(tmp_path / "data")[0][0]["target"], "m").shape == (4, 6)
+
+
+def test_damaged_tables_are_one_line(tmp_path, tables):
+    (tmp_path / "bad.parquet").write_bytes(b"PAR1 no more")
+    assert "bad.parquet cannot be loaded (" in error_of(tmp_path / "bad.parquet")
+    table(tables).save_to_disk(tmp_path / "data")
+    (tmp_path / "data" / "state.json").unlink()
+    assert "cannot be loaded" in error_of(tmp_path / "data")
+
+
+def test_a_row_without_mask_is_named(tmp_path, tables):
+    data = table(tables, 3)
+    rows = {"image": data.cast_column("image", tables.Image(decode=False))["image"], "mask": [None, png(0), png(0)]}
+    tables.Dataset.from_dict(
+        rows, features=tables.Features({"image": tables.Image(), "mask": tables.Image()})
+    ).save_to_disk(tmp_path / "data")
+    splits = loaded(tmp_path / "data")
+    with pytest.raises(DataError, match=r"1 of \d pairs cannot be used: 0\.jpg: mask is missing"):
+        for split in splits:
+            check_sizes(split)
+
+
+def test_shapes_need_no_files():
+    train, val = loaded("shapes", seed=7)
+    assert (len(train), len(val)) == (240, 48)
+    assert check_sizes(val).tolist() == [list(val[i]["target"].shape) for i in range(48)]
+    assert isinstance(train, Shapes) and not {*names(train)} & {*names(val)}
+
+
+def test_sizes_are_those_of_the_images_in_order(tmp_path, monkeypatch):
+    write(tmp_path, "images/1.png", "masks/1.png", size=(5, 9))
+    write(tmp_path, "images/2.jpg", "masks/2.png", size=(7, 3))
+    write(tmp_path, "images/3.png", "masks/3.png", size=(2, 2))
+    train, _ = loaded(tmp_path, val_fraction=0.0)
+    expected = {"1.png": [5, 9], "2.jpg": [7, 3], "3.png": [2, 2]}
+    seen = []
+    monkeypatch.setattr("data_utils.analysis.inspectors.track", lambda items, total, title: seen.append(total) or items)
+    sizes = check_sizes(train)
+    assert sizes.tolist() == [expected[name] for name in names(train)]
+    assert (sizes.dtype, seen) == (np.int64, [2])
+
+
+def test_files_that_cannot_be_used_are_named_together(tmp_path):
+    flat(tmp_path / "train", 8)
+    write(tmp_path / "train", "masks/2.png", size=(6, 4))
+    (tmp_path / "train" / "images" / "4.png").write_bytes(b"")
+    (tmp_path / "train" / "masks" / "5.png").write_text("no picture")
+    (tmp_path / "train" / "masks" / "7.png").unlink()
+    (tmp_path / "train" / "masks" / "7.png").symlink_to("nowhere")
+    flat(tmp_path / "val", 1)
+    train, _ = loaded(tmp_path)
+    with pytest.raises(DataError) as error:
+        check_sizes(train)
+    message = str(error.value)
+    sizes = "image is 4 x 6, its mask 6 x 4 (height x width); they differ in proportions"
+    assert message.startswith(f"4 of 8 pairs cannot be used: 2.png: {sizes}; ")
+    assert "4.png: image cannot be read" in message and "5.png: mask cannot be read" in message
+    assert message.endswith("...") and "\n" not in message
+
+
+@pytest.mark.parametrize(
+    "source", [np.zeros((4, 6, 3)), png(0), {"bytes": png(0), "path": None}, Image.new("L", (6, 4))]
+)
+def test_the_size_of_any_source_is_height_and_width(source):
+    assert size_of(source, "x") == (4, 6)
+
+
+def test_the_size_of_an_array_file_is_in_its_header(tmp_path):
+    np.save(tmp_path / "a.npy", np.zeros((4, 6, 3), np.float32))
+    assert size_of(str(tmp_path / "a.npy"), "a") == (4, 6)
+    np.save(tmp_path / "b.npy", np.zeros(4))
+    with pytest.raises(DataError, match=r"b is an array of shape \(4,\)"):
+        size_of(tmp_path / "b.npy", "b")
+
+
+@pytest.mark.parametrize("kind", ["png", "jpeg", "tiff"])
+def test_the_size_is_read_without_the_pixels(monkeypatch, kind):
+    def decode(self):
+        raise AssertionError("decodes the pixels")
+
+    file = io.BytesIO()
+    Image.new("L", (6, 4)).save(file, kind)
+    monkeypatch.setattr(ImageFile.ImageFile, "load", decode)
+    assert size_of(file.getvalue(), "x") == (4, 6)
+
+
+@pytest.mark.skipif(not (DATA / "isbi2012").is_dir(), reason="needs ../shared/data")
+def test_isbi_is_a_flat_binary_data_set():
+    train, val = loaded(DATA / "isbi2012", val_fraction=0.1)
+    assert (len(train), len(val)) == (27, 3)
+    assert (check_sizes(train) == 512).all()
+    class_map = resolve_classes(discover(ListRecords([train[i] for i in range(5)])), (), None)
+    assert (class_map.names, class_map.values, class_map.ignore_value) == (("background", "foreground"), (0, 255), None)
+
+
+@pytest.mark.skipif(not (DATA / "camvid").is_dir(), reason="needs ../shared/data")
+def test_camvid_has_both_splits_and_a_void_class():
+    train, val = loaded(DATA / "camvid")
+    assert (len(train), len(val)) == (367, 101)
+    assert (check_sizes(val) == (360, 480)).all()
+    class_map = resolve_classes(discover(train), (), "11")
+    assert (class_map.values, class_map.ignore_value) == (tuple(range(11)), 11)

@@ -1,0 +1,366 @@
+"""Packed and streamed data sets; and that every image is seen exactly once however the work is shared.
+
+Modules: data_utils/pack.py, data_utils/sources/streams/parquet.py, data_utils/sources/streams/remote.py,
+data_utils/sources/streams/webdataset.py.
+"""
+
+import io
+import pickle
+import socket
+import subprocess
+import sys
+import tarfile
+import time
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from accelerate.data_loader import BatchSamplerShard
+from conftest import ROOT, TINY, launch, load_info, losses, write_folder
+from in_process import run_train
+from torch.utils.data import DataLoader
+
+from data_utils.analysis.dataset_info import DatasetInfo
+from data_utils.class_map import ClassMap
+from data_utils.image_io.reader import read_image
+from data_utils.loading.batch_sampler import SIDE_BY_SIDE, BatchSplit, stream_batches
+from data_utils.loading.loaders import NetworkShapes, build_loaders
+from data_utils.pack import pack
+from data_utils.sources.streams import webdataset
+from data_utils.sources.streams.parquet import ParquetRecords
+from data_utils.sources.streams.remote import find_files
+from data_utils.sources.streams.webdataset import TarRecords
+from runtime.errors import DataError
+from unet.config import UNetConfig
+
+CLASSES = "0=background,255=cell"
+STREAM = {"classes": CLASSES, "image_size": (40, 56)}
+SIZE = (40, 56)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """47 pairs to train on, a number that nothing divides, and 5 to validate on."""
+    folder = tmp_path_factory.mktemp("folder")
+    write_folder(folder / "train", 47, seed=0)
+    write_folder(folder / "val", 5, seed=1)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def packed(folder, tmp_path_factory) -> Path:
+    """The same, in parquet files of uneven length with small row groups."""
+    out = tmp_path_factory.mktemp("packed")
+    info = load_info(folder)
+    for split, records, shards in (("train", info.train.records, 3), ("val", info.val.records, 1)):
+        megabytes = sum(Path(r[k]).stat().st_size for r in records for k in ("image", "target")) / 2**20 / shards
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("data_utils.pack.GROUP_ROWS", 4)
+            pack(records, out, split, megabytes)
+    return out
+
+
+def write_tars(folder: Path, records: list[dict], out: Path, split: str, shards: int) -> Path:
+    out.mkdir(exist_ok=True)
+    for shard in range(shards):
+        with tarfile.open(out / f"{split}-{shard:03}.tar", "w") as tar:
+            for record in records[shard::shards]:
+                stem = Path(record["name"]).stem
+                tar.add(record["image"], f"{stem}.png")
+                tar.add(record["target"], f"{stem}.mask.png")
+                info = tarfile.TarInfo(f"{stem}.json")
+                tar.addfile(info, io.BytesIO())
+    return out
+
+
+def seen(info: DatasetInfo, world: int, workers: int, steps: range, batch_size: int, micro: int) -> list[list]:
+    """For each process, (epoch, index) and the pixels' sum of the real images of its batches, dealt by accelerate."""
+    info = replace(info, config=replace(info.config, seed=3))
+    shapes = NetworkShapes(np.tile(SIZE, (len(info.train), 1)), np.tile(SIZE, (1, 1)))
+    split = BatchSplit(batch_size, world, micro, -(-batch_size // (micro * world)))
+    found = []
+    for rank in range(world):
+        loader, _ = build_loaders(info, UNetConfig(), shapes, split, steps, workers, torch.device("cpu"))
+        shard = BatchSamplerShard(loader.batch_sampler, world, rank, split_batches=False, even_batches=False)
+        dealt = DataLoader(loader.dataset, batch_sampler=shard, collate_fn=loader.collate_fn, num_workers=workers)
+        found.append(
+            [
+                (*key, int(image.long().sum()))
+                for batch in dealt
+                for key, image, mask in zip(batch["keys"], batch["images"], batch["targets"].mask, strict=True)
+                if (mask != 255).any()
+            ]
+        )
+    return found
+
+
+@pytest.mark.parametrize("streaming", [False, True], ids=["map-style", "stream"])
+@pytest.mark.parametrize(("world", "workers", "micro"), [(1, 0, 8), (1, 2, 3), (2, 2, 4), (3, 1, 2), (3, 2, 3)])
+def test_every_image_is_seen_once_an_epoch_and_a_resumed_run_continues(
+    folder, packed, streaming, world, workers, micro
+):
+    # cells are 255 in these masks, so masks of classes 0 and 1 are never all ignored
+    info = load_info(packed, streaming=True, **STREAM) if streaming else load_info(folder)
+    batch, epochs = 8, 2
+    steps = -(-47 // batch) * epochs
+    alone = seen(info, 1, 0, range(steps), batch, batch)[0]
+    assert Counter(key[:2] for key in alone) == Counter((e, i) for e in range(epochs) for i in range(47))
+    together = [item for rank in seen(info, world, workers, range(steps), batch, micro) for item in rank]
+    assert Counter(together) == Counter(alone)
+    # the first 4 steps on one process, the rest on `world`
+    resumed = seen(info, 1, 0, range(4), batch, batch)[0]
+    resumed += [item for rank in seen(info, world, workers, range(4, steps), batch, micro) for item in rank]
+    assert Counter(resumed) == Counter(alone)
+
+
+def test_a_stream_and_its_folder_hold_the_same_pictures(folder, packed):
+    def sums(info: DatasetInfo, split: str) -> dict[str, tuple]:
+        records = getattr(info, split).records
+        return {r["name"]: (read_image(r["image"]).sum(), read_image(r["target"]).sum()) for r in records}
+
+    files, stream, table = load_info(folder), load_info(packed, streaming=True, **STREAM), load_info(packed)
+    for split in ("train", "val"):
+        assert sums(files, split) == sums(stream, split) == sums(table, split)
+    assert table.reader.class_pixels == files.reader.class_pixels
+    assert stream.reader.class_map == ClassMap(("background", "cell"), (0, 255), None)
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 8, 60])
+@pytest.mark.parametrize("lengths", [[5, 1, 9, 32], [47], [1] * 20], ids=str)
+def test_lanes_hold_every_record_once_and_are_equal_to_one(lengths, batch_size):
+    lengths = np.array(lengths)
+    shapes = np.tile(SIZE, (lengths.sum(), 1))
+    epochs = [stream_batches(lengths, shapes, batch_size, seed=1, epoch=e) for e in range(2)]
+    for batches in epochs:
+        assert sorted(np.concatenate([batch.indices for batch in batches])) == list(range(lengths.sum()))
+        assert [len(batch.indices) for batch in batches[:-1]] == [batch_size] * (len(batches) - 1)
+    if lengths.sum() > 1:
+        assert [b.indices.tolist() for b in epochs[0]] != [b.indices.tolist() for b in epochs[1]]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_no_group_is_read_by_more_processes_than_its_pieces_need(workers):
+    lengths = np.full(200, 16)
+    batches = stream_batches(lengths, np.tile(SIZE, (3200, 1)), 4, seed=0, epoch=0)
+    readers = {(int(i) // 16, step % workers) for step, batch in enumerate(batches) for i in batch.indices}
+    # a group lies in one piece of one lane, but for those that a piece's border cuts
+    assert len(readers) <= 200 + 4 * SIDE_BY_SIDE
+
+
+def test_each_process_reads_a_row_group_once(packed, monkeypatch):
+    info = load_info(packed, streaming=True, **STREAM)
+    # without what the sample has read
+    info = replace(info, train=replace(info.train, records=pickle.loads(pickle.dumps(info.train.records))))
+    reads, group_of = Counter(), ParquetRecords._group
+    monkeypatch.setattr(
+        ParquetRecords,
+        "_group",
+        lambda self, g: (reads.update([g] if g not in self._read else []), group_of(self, g))[1],
+    )
+    seen(info, 1, 0, range(6), 8, 8)
+    assert set(reads.values()) == {1} and len(reads) == len(info.train.records.group_sizes)
+
+
+def test_a_stream_travels_to_other_processes_without_what_it_has_read(packed):
+    records = load_info(packed, streaming=True, **STREAM).train.records
+    first = records[0]
+    copy = pickle.loads(pickle.dumps(records))
+    assert copy[0] == first and len(copy) == 47 and len(pickle.dumps(records)) < 5000
+    with pytest.raises(IndexError):
+        records[47]
+
+
+def test_whole_shards_are_held_out_where_there_is_no_validation_split(packed, tmp_path):
+    for file in packed.rglob("train*"):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    info = load_info(tmp_path, streaming=True, **STREAM)
+    train, val = ({record["name"] for record in split.records} for split in (info.train, info.val))
+    assert len(train) + len(val) == 47 and not train & val
+    files = {record["name"] for record in ParquetRecords.open([str(sorted(tmp_path.iterdir())[0])], None, None)}
+    assert files <= train or files <= val
+    for file in sorted(tmp_path.iterdir())[1:]:
+        file.unlink()
+    with pytest.raises(DataError, match="a stream of 1 file has no file to validate on"):
+        load_info(tmp_path, streaming=True, **STREAM)
+
+
+def test_webdataset_files_are_read_in_any_order(folder, tmp_path):
+    files = load_info(folder)
+    for split in ("train", "val"):
+        write_tars(folder, list(getattr(files, split).records), tmp_path / "tars", split, 3)
+    info = load_info(tmp_path / "tars", **STREAM)
+    assert isinstance(info.train.records, TarRecords) and (len(info.train), len(info.val)) == (47, 5)
+    pixels = {Path(r["name"]).stem: read_image(r["image"]).sum() for r in files.train.records}
+    assert {r["name"]: read_image(r["image"]).sum() for r in info.train.records} == pixels
+    alone = seen(info, 1, 0, range(6), 8, 8)[0]
+    assert Counter(item for rank in seen(info, 3, 1, range(6), 8, 2) for item in rank) == Counter(alone)
+    assert len({key[:2] for key in alone}) == 47
+    for file in (tmp_path / "tars").glob("val*"):
+        file.unlink()
+    held_out = load_info(tmp_path / "tars", **STREAM).val.records
+    shards = [{Path(record["name"]).stem for record in list(files.train.records)[shard::3]} for shard in range(3)]
+    assert {record["name"] for record in held_out} in shards
+
+
+def test_a_step_reads_each_picture_of_a_tar_once(folder, tmp_path, monkeypatch):
+    files = load_info(folder)
+    for split, count in (("train", 12), ("val", 3)):
+        write_tars(folder, list(getattr(files, split).records)[:count], tmp_path / "tars", split, 1)
+    read, sizes = webdataset._read, []
+    monkeypatch.setattr(webdataset, "_read", lambda *place: (sizes.append(place[2]), read(*place))[1])
+
+    def reads(steps: int) -> int:
+        """Of a run of so many steps, with all that it does before and after them."""
+        sizes.clear()
+        flags = ["--classes", CLASSES, "--image-size", "40", "56", "--batch-size", "4", "--max-steps", str(steps)]
+        run = run_train(tmp_path / f"run_{steps}", "--dataset", tmp_path / "tars", *TINY, *flags, "--tracker", "none")
+        assert run.exit_code == 0, run.output
+        return len(sizes)
+
+    assert reads(3) - reads(1) == (3 - 1) * 4 * 2
+
+
+def test_pictures_of_a_tar_are_named_or_found(tmp_path):
+    def tar(*extensions: str) -> str:
+        with tarfile.open(tmp_path / "a.tar", "w") as file:
+            for extension in extensions:
+                file.addfile(tarfile.TarInfo(f"x/0001.{extension}"), io.BytesIO())
+        return str(tmp_path / "a.tar")
+
+    for extensions in (("jpg", "png"), ("jpg", "seg.png"), ("image.png", "mask.png"), ("JPG", "label.png", "txt")):
+        assert len(TarRecords.open([tar(*extensions)], None, None)) == 1
+    with pytest.raises(DataError, match=r"which of a\.png, b\.png are image and mask"):
+        TarRecords.open([tar("a.png", "b.png")], None, None)
+    assert len(TarRecords.open([tar("a.png", "b.png")], "b.png", "a.png")) == 1
+    with pytest.raises(DataError, match="holds no pictures"):
+        TarRecords.open([tar("txt")], None, None)
+    (tmp_path / "a.tar").write_bytes(b"no tar" * 200)
+    with pytest.raises(DataError, match=r"a\.tar cannot be read"):
+        TarRecords.open([str(tmp_path / "a.tar")], None, None)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "give --classes, and --image-size or --crop-size"),
+        ({"classes": CLASSES}, "give --classes, and --image-size or --crop-size"),
+        ({"crop_size": (8, 8)}, "give --classes, and --image-size or --crop-size"),
+        (STREAM | {"classes": "1=a,9=b"}, "classes are 1, 9"),
+        (STREAM | {"image_column": "scan"}, "no column scan with pictures"),
+        (STREAM | {"train_split": "fold1"}, "has no split fold1"),
+    ],
+)
+def test_what_a_stream_needs_is_said_in_one_line(packed, options, message):
+    with pytest.raises(DataError, match=message) as error:
+        load_info(packed, streaming=True, **options)
+    assert "\n" not in str(error.value)
+
+
+def test_a_damaged_shard_is_named(packed, tmp_path):
+    for file in packed.rglob("*.parquet"):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    bad = next(tmp_path.glob("train*"))
+    content = bytearray(bad.read_bytes())
+    bad.write_bytes(content[: len(content) // 2])
+    with pytest.raises(DataError, match=f"{bad.name} cannot be read"):
+        load_info(tmp_path, streaming=True, **STREAM)
+
+
+def test_folders_that_hold_nothing_to_stream_say_what_they_hold(folder, tmp_path):
+    with pytest.raises(DataError, match=r"no \.parquet or \.tar files; found cell_00\.png"):
+        find_files(str(folder), [])
+    with pytest.raises(DataError, match="nowhere"):
+        load_info(tmp_path / "nowhere", streaming=True, **STREAM)
+    with pytest.raises(DataError, match="cannot be read"):
+        load_info("nosuchprotocol://bucket", **STREAM)
+
+
+def test_packing_says_what_is_wrong_before_it_writes(folder, tmp_path):
+    def run(*arguments: object) -> subprocess.CompletedProcess:
+        command = [sys.executable, "-m", "data_utils.pack", *map(str, arguments)]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+
+    result = run(folder, tmp_path / "out", "--shard-mb", "0.1")
+    assert result.returncode == 0 and "train: 47 pairs in" in result.stdout, result.stderr
+    assert len(list((tmp_path / "out" / "data").glob("train-*-of-*.parquet"))) > 1
+    assert run(folder, tmp_path / "out").returncode == 2
+    bad = write_folder(tmp_path / "bad", 3, seed=0)
+    (bad / "masks" / "cell_01.png").write_bytes(b"")
+    result = run(bad, tmp_path / "other")
+    assert result.returncode == 1 and "cell_01.png: mask cannot be read" in result.stderr
+    assert "Traceback" not in result.stderr and not (tmp_path / "other").exists()
+
+
+def test_a_stream_trains_alike_on_one_and_two_processes(packed, tmp_path):
+    options = [
+        "--streaming",
+        "--classes",
+        CLASSES,
+        "--crop-size",
+        "32",
+        "32",
+        "--optimizer",
+        "sgd",
+        "--tracker",
+        "none",
+    ]
+    options += [*TINY, "--max-steps", "8", "--log-every", "1", "--batch-size", "5"]
+    for profile in ("cpu", "multi_cpu"):
+        command = ["train.py", "--dataset", packed, *options, "--output-dir", tmp_path / profile]
+        result = launch(*command, profile=profile)
+        assert result.returncode == 0, result.stderr
+    assert len(losses(tmp_path / "cpu")) == 8
+    assert losses(tmp_path / "cpu") == pytest.approx(
+        losses(tmp_path / "multi_cpu"), abs=1e-5
+    )  # the documented promise, of SGD in fp32
+
+
+@pytest.fixture
+def s3(tmp_path, monkeypatch):
+    """The address of an S3 server on loopback, in the variables that its clients read."""
+    pytest.importorskip("moto")
+    pytest.importorskip("s3fs")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    with (tmp_path / "server.log").open("w") as log:
+        server = subprocess.Popen(command, stdout=log, stderr=log)
+    variables = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}", "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
+    variables |= {"AWS_DEFAULT_REGION": "us-east-1"}
+    try:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        for _ in range(300):
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.1)
+        else:
+            pytest.fail((tmp_path / "server.log").read_text())
+        yield variables
+    finally:
+        server.terminate()
+        server.wait(10)
+
+
+@pytest.mark.slow
+def test_training_streams_from_an_object_store(packed, tmp_path, s3, fails_with):
+    import fsspec
+
+    system = fsspec.filesystem("s3")
+    system.mkdir("cells")
+    for file in packed.rglob("*.parquet"):
+        system.put(str(file), f"cells/v1/{file.name}")
+    options = ["--classes", CLASSES, "--image-size", "32", "48", "--optimizer", "sgd", "--tracker", "none", *TINY]
+    options += ["--max-steps", "6", "--log-every", "1", "--num-workers", "2"]
+    result = launch("train.py", "--dataset", "s3://cells/v1", *options, "--output-dir", tmp_path / "remote", env=s3)
+    assert result.returncode == 0, result.stderr
+    result = launch("train.py", "--dataset", packed, "--streaming", *options, "--output-dir", tmp_path / "local")
+    assert result.returncode == 0, result.stderr
+    assert len(losses(tmp_path / "local")) == 6 and losses(tmp_path / "remote") == losses(tmp_path / "local")
+    result = launch("train.py", "--dataset", "s3://nothing/here", *options, "--output-dir", tmp_path / "none", env=s3)
+    fails_with(result, "s3://nothing/here", 1)

@@ -1,0 +1,119 @@
+"""Masks as colors, outlines and legends, of images and of volumes.
+
+Modules: data_utils/visualize.py, data_utils/visualize_volumes.py.
+"""
+
+import numpy as np
+import pytest
+
+from data_utils.visualize import GREY, RED, colorize, legend, overlay, palette, panel, to_rgb
+from data_utils.visualize_volumes import busiest_voxel, orthogonal_slices
+
+
+def test_palette_colours_are_distinct_and_stable():
+    colors = palette(256)
+    assert colors.shape == (256, 3) and colors.dtype == np.uint8
+    assert colors[0].tolist() == [0, 0, 0]
+    assert len({tuple(color) for color in colors.tolist()}) == 256
+    assert tuple(GREY) not in {tuple(color) for color in colors.tolist()}
+    assert np.array_equal(palette(7), colors[:7])
+    twelve = colors[:12].astype(int)
+    apart = np.abs(twelve[:, None] - twelve).sum(axis=2) + 1000 * np.eye(12, dtype=int)
+    assert apart.min() > 60
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int64])
+def test_colorize_paints_classes_and_greys_what_has_no_colour(dtype):
+    colors = palette(3)
+    picture = colorize(np.array([[0, 1], [2, 255]], dtype=dtype), colors)
+    assert picture.dtype == np.uint8
+    assert picture.tolist() == [[[0, 0, 0], colors[1].tolist()], [colors[2].tolist(), list(GREY)]]
+    assert colorize(np.array([[7]]), colors, ignore_color=(1, 2, 3)).tolist() == [[[1, 2, 3]]]
+    assert colorize(np.array([[-2]]), colors).tolist() == [[list(GREY)]]
+
+
+def test_colorize_keeps_255_when_it_is_a_class():
+    assert colorize(np.array([[255]], np.uint8), palette(256)).tolist() == [[palette(256)[255].tolist()]]
+
+
+@pytest.mark.parametrize("shape", [(4, 6), (4, 6, 1), (4, 6, 2), (4, 6, 3), (4, 6, 4), (4, 6, 7), (1, 1)])
+@pytest.mark.parametrize("dtype", [bool, np.uint8, np.uint16, np.int32, np.float32, np.float64])
+def test_to_rgb_takes_any_picture(shape, dtype):
+    image = (np.random.default_rng(0).random(shape) * 200).astype(dtype)
+    picture = to_rgb(image)
+    assert picture.shape == (*shape[:2], 3) and picture.dtype == np.uint8
+
+
+def test_to_rgb_leaves_uint8_and_stretches_other_ranges():
+    image = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
+    assert np.array_equal(to_rgb(image), image)
+    ramp = to_rgb(np.linspace(1000, 4000, 400, dtype=np.float32).reshape(20, 20))
+    assert (ramp.min(), ramp.max()) == (0, 255)
+    assert (np.diff(ramp[:, :, 0].ravel().astype(int)) >= 0).all()
+
+
+def test_to_rgb_shows_the_rest_of_a_picture_with_outliers_or_gaps():
+    image = np.linspace(0, 1, 400).reshape(20, 20)
+    image[0, :3] = (np.nan, np.inf, 1e30)
+    picture = to_rgb(image)
+    assert picture[0, :3, 0].tolist() == [0, 255, 255]
+    assert picture[1:].std() > 50
+    sparse = np.zeros((20, 20))
+    sparse[3, 3] = 5
+    assert to_rgb(sparse)[3, 3].tolist() == [255, 255, 255]
+    for value in (3.5, np.nan):
+        assert not to_rgb(np.full((2, 2), value)).any()
+
+
+def test_overlay_tints_all_but_the_background():
+    image, mask = np.full((1, 3, 3), 100, np.uint8), np.array([[0, 1, 255]])
+    colors = np.array([[0, 0, 0], [200, 0, 50]], np.uint8)
+    assert overlay(image, mask, colors).tolist() == [[[100, 100, 100], [150, 50, 75], [114, 114, 114]]]
+    assert (image == 100).all()
+
+
+def test_panel_is_four_pictures_in_a_row():
+    image = np.full((2, 5), 200, np.uint8)
+    truth = np.array([[0, 1, 1, 255, 0], [0, 0, 0, 0, 0]])
+    pred = np.array([[0, 1, 0, 1, 0], [1, 0, 0, 0, 0]])
+    colors = palette(2)
+    row = panel(image, truth, pred, colors)
+    assert row.shape == (2, 4 * 5 + 3 * 2, 3) and row.dtype == np.uint8
+    pictures = [row[:, start : start + 5] for start in (0, 7, 14, 21)]
+    assert (pictures[0] == 200).all()
+    assert np.array_equal(pictures[1], colorize(truth, colors))
+    assert np.array_equal(pictures[2], colorize(pred, colors))
+    assert (row[:, 5:7] == 255).all() and (row[:, 12:14] == 255).all() and (row[:, 19:21] == 255).all()
+    errors = [[tuple(pixel) for pixel in line] for line in pictures[3].tolist()]
+    right = (70, 70, 70)
+    assert errors == [[right, right, RED, GREY, right], [RED, right, right, right, right]]
+
+
+def test_slices_of_a_volume_lie_as_a_radiologist_expects_them():
+    volume = np.zeros((3, 4, 5), np.uint8)  # (z, y, x) in RAS orientation
+    volume[2, 1, 2], volume[1, 3, 2], volume[1, 1, 4] = 10, 20, 30  # above, before and to the right of (1, 1, 2)
+    volume[1, 1, 2] = 40
+    picture = orthogonal_slices(volume, (1, 1, 2), (2.0, 1.0, 1.0), fill=255)
+    assert picture.shape == (4 + 6, 5 + 6)
+    axial, sagittal, coronal, corner = picture[:4, :5], picture[:4, 5:], picture[4:, :5], picture[4:, 5:]
+    assert (axial[2, 2], axial[0, 2], axial[2, 0]) == (40, 20, 30)
+    assert (sagittal[2, 2], sagittal[0, 3], sagittal[2, 5]) == (40, 20, 10)
+    assert (coronal[3, 2], coronal[0, 2], coronal[3, 0]) == (40, 10, 30)
+    assert (corner == 255).all()
+
+
+def test_the_slices_shown_are_those_with_most_of_the_classes():
+    mask = np.zeros((6, 7, 8), np.uint8)
+    mask[2, 3:6, 1:4] = 1
+    mask[2:5, 4, 2] = 2
+    assert busiest_voxel(mask) == (2, 4, 2)
+    assert busiest_voxel(np.full((6, 7, 8), 255, np.uint8)) == (3, 3, 4)
+
+
+def test_a_legend_shows_each_class_but_the_first_in_its_colour():
+    colors = palette(3)
+    picture = np.asarray(legend(("ground", "cell", "wall"), colors))
+    found = {tuple(pixel) for pixel in picture.reshape(-1, 3).tolist()}
+    assert {tuple(colors[1].tolist()), tuple(colors[2].tolist())} <= found and len(picture) == 60
+    squares = picture[:20, 4:15].reshape(-1, 3)
+    assert (squares == 255).all()  # the first class is not tinted

@@ -1,0 +1,406 @@
+"""Volume files: every voxel at its place in the world, masks back in the input's own header, mistakes in one line.
+
+Modules: data_utils/image_io/volumes.py, data_utils/image_io/volume_formats.py, data_utils/image_io/meta_image.py,
+data_utils/image_io/writers.py.
+"""
+
+import gzip
+import io
+import sys
+import tracemalloc
+from contextlib import suppress
+from pathlib import Path
+
+import nibabel
+import numpy as np
+import pytest
+import tifffile
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from volumes import AFFINES, ANISOTROPIC, LPS, RAS, case, write_nifti
+
+from data_utils.analysis.inspect import Inspection, Problem
+from data_utils.analysis.inspect_volumes import inspect_volume
+from data_utils.image_io.formats import VolumeFile
+from data_utils.image_io.resize import nearest, resize_image, resize_mask
+from data_utils.image_io.volumes import (
+    is_volume,
+    read_label_volume,
+    read_volume,
+    read_volume_header,
+    volume_stem,
+    write_volume,
+)
+from data_utils.loading.volume_input import VolumeInput
+from runtime.errors import DataError
+from unet.config import Preprocess
+
+RESAMPLED = {"finer": (0.6, 0.7, 0.4), "coarser": (5.0, 1.3, 2.1), "mixed": (1.0, 3.0, 0.5), "as it is": None}
+
+
+def source(*paths: Path, spacing: tuple[float, float, float] | None = None) -> VolumeFile:
+    return VolumeFile(tuple(map(str, paths)), spacing)
+
+
+def raw_header(path: Path) -> nibabel.Nifti1Header:
+    """As it stands in the file: an image's header forgets the scale."""
+    with gzip.open(path) as file:
+        return nibabel.Nifti1Header.from_fileobj(file, check=False)
+
+
+def written(voxels: np.ndarray, like: VolumeFile, path: Path) -> nibabel.Nifti1Image:
+    with path.open("wb") as file:
+        write_volume(file, voxels, like)
+    return nibabel.load(path)
+
+
+@pytest.mark.parametrize("affine", AFFINES.values(), ids=AFFINES)
+def test_voxels_are_read_at_their_places_in_the_world(tmp_path, affine):
+    image, _ = case(0)
+    path = write_nifti(tmp_path / "a.nii.gz", image, affine)
+    voxels, header = read_volume(source(path), "a")
+    assert (voxels.shape, header.dtype) == ((*header.size, 1), "int16")
+    assert np.diag(header.affine)[:3] == pytest.approx(np.abs(np.diag(header.affine)[:3]))  # right, anterior, superior
+    to_file = np.linalg.inv(affine)
+    for z, y, x in [(0, 0, 0), (1, 2, 3), (5, 4, 6)]:
+        i, j, k = (to_file @ header.affine @ [x, y, z, 1])[:3].round().astype(int)
+        assert voxels[z, y, x, 0] == image[i, j, k]
+    canonical = nibabel.as_closest_canonical(nibabel.load(path))
+    assert np.array_equal(voxels[..., 0], np.asarray(canonical.dataobj).T)
+    assert header.affine == pytest.approx(canonical.affine)
+    assert header.spacing == pytest.approx(canonical.header.get_zooms()[::-1])
+    again = read_volume_header(source(path), "a")
+    assert again._replace(affine=0) == header._replace(affine=0)
+
+
+@pytest.mark.parametrize("affine", AFFINES.values(), ids=AFFINES)
+def test_a_mask_is_written_in_the_axes_and_header_of_its_image(tmp_path, affine):
+    image, label = case(1)
+    path = write_nifti(tmp_path / "a.nii.gz", image.astype(np.float32), affine)
+    like, expected = source(path), nibabel.load(path)
+    mask, _ = read_label_volume(source(write_nifti(tmp_path / "l.nii.gz", label, affine)), "l")
+    back = written(mask.astype(np.int64), like, tmp_path / "out.nii.gz")
+    assert np.array_equal(back.dataobj, label)
+    assert np.array_equal(back.affine, expected.affine)
+    for form in ("sform", "qform"):
+        found, wanted = (getattr(of, f"get_{form}")(coded=True) for of in (back, expected))
+        assert np.array_equal(found[0], wanted[0]) and found[1] == wanted[1]
+    assert back.header.get_zooms() == expected.header.get_zooms()
+    assert back.header.get_xyzt_units() == expected.header.get_xyzt_units()
+    assert back.get_data_dtype() == np.uint8
+    assert (raw_header(tmp_path / "out.nii.gz")["scl_slope"], raw_header(tmp_path / "out.nii.gz")["scl_inter"]) == (
+        1,
+        0,
+    )
+
+
+@pytest.mark.parametrize(("highest", "kind"), [(255, "uint8"), (256, "int16"), (40_000, "uint16"), (70_000, "int32")])
+def test_mask_values_take_the_smallest_type_that_holds_them(tmp_path, highest, kind):
+    path = write_nifti(tmp_path / "a.nii.gz", case(0)[0])
+    mask = np.zeros((8, 10, 12), np.int64)
+    mask[1, 2, 3] = highest
+    back = written(mask, source(path), tmp_path / "out.nii.gz")
+    assert back.get_data_dtype() == kind and back.dataobj[3, 2, 1] == highest
+
+
+def test_probabilities_are_written_with_the_channels_last(tmp_path):
+    path = write_nifti(tmp_path / "a.nii.gz", case(0)[0], LPS)
+    probabilities = np.random.default_rng(0).random((3, 8, 10, 12))
+    back = written(probabilities, source(path), tmp_path / "out.nii.gz")
+    assert back.shape == (12, 10, 8, 3) and back.get_data_dtype() == np.float32
+    again, _ = read_volume(source(tmp_path / "out.nii.gz"), "out")
+    assert np.array_equal(np.moveaxis(again, 3, 0), probabilities.astype(np.float32))
+
+
+def test_a_mask_of_an_image_of_channels_with_extensions_has_three_axes(tmp_path):
+    image = nibabel.Nifti1Image(np.stack([IMAGE, IMAGE], axis=3), LPS)
+    image.header.extensions.append(nibabel.nifti1.Nifti1Extension("comment", b"who, where and when " * 40))
+    nibabel.save(image, tmp_path / "a.nii.gz")
+    mask = LABEL[::-1, ::-1].T
+    back = written(mask, source(tmp_path / "a.nii.gz"), tmp_path / "out.nii.gz")
+    assert back.shape == LABEL.shape and np.array_equal(back.dataobj, LABEL)
+
+
+def test_scaled_values_are_read_and_the_scale_stays_out_of_the_mask(tmp_path):
+    image = nibabel.Nifti1Image(np.arange(24, dtype=np.int16).reshape(2, 3, 4), RAS)
+    image.header.set_slope_inter(2, -1024)
+    nibabel.save(image, tmp_path / "a.nii.gz")
+    voxels, header = read_volume(source(tmp_path / "a.nii.gz"), "a")
+    assert header.dtype == "float32"
+    assert np.array_equal(voxels[..., 0].T, nibabel.load(tmp_path / "a.nii.gz").get_fdata())
+    written(np.ones((4, 3, 2), np.uint8), source(tmp_path / "a.nii.gz"), tmp_path / "out.nii.gz")
+    assert raw_header(tmp_path / "out.nii.gz")["scl_inter"] == 0
+
+
+@pytest.mark.parametrize(("unit", "factor"), [("micron", 1e-3), ("meter", 1e3), ("unknown", 1)])
+def test_units_become_mm_and_stay_in_the_file(tmp_path, unit, factor):
+    path = write_nifti(tmp_path / "a.nii", case(0)[0], ANISOTROPIC)
+    image = nibabel.load(path)
+    image.header.set_xyzt_units(unit)
+    nibabel.save(image, tmp_path / "b.nii.gz")
+    assert read_volume_header(source(tmp_path / "b.nii.gz"), "b").spacing == pytest.approx(
+        [4 * factor, 0.75 * factor, 0.5 * factor]
+    )
+    back = written(np.zeros((8, 10, 12), np.uint8), source(tmp_path / "b.nii.gz"), tmp_path / "out.nii.gz")
+    assert back.header.get_xyzt_units()[0] == unit and np.array_equal(back.affine, image.affine)
+
+
+def test_channels_are_the_fourth_axis_or_files_of_their_own(tmp_path):
+    images = [case(seed)[0] for seed in range(3)]
+    whole = write_nifti(tmp_path / "whole.nii.gz", np.stack(images, axis=3), LPS)
+    parts = [write_nifti(tmp_path / f"a_{i:04}.nii.gz", image, LPS) for i, image in enumerate(images)]
+    first, header = read_volume(source(whole), "a")
+    second, of_parts = read_volume(source(*parts), "a")
+    assert np.array_equal(first, second) and first.shape == (8, 10, 12, 3)
+    assert header._replace(affine=0) == of_parts._replace(affine=0)
+    write_nifti(parts[1], images[1], RAS)
+    with pytest.raises(DataError, match="a: its channels have different shapes or affines"):
+        read_volume(source(*parts), "a")
+
+
+def test_stacks_are_volumes_of_the_spacing_that_is_given(tmp_path):
+    stack = np.random.default_rng(0).integers(0, 255, (5, 6, 7), dtype=np.uint8)
+    np.save(tmp_path / "a.npy", stack)
+    tifffile.imwrite(tmp_path / "a.tif", stack, photometric="minisblack")
+    for name in ("a.npy", "a.tif"):
+        like = source(tmp_path / name, spacing=(3.0, 2.0, 1.5))
+        voxels, header = read_volume(like, name)
+        assert np.array_equal(voxels[..., 0], stack)
+        assert (header.size, header.spacing, header.dtype) == ((5, 6, 7), (3.0, 2.0, 1.5), "uint8")
+        back = written(voxels[..., 0], like, tmp_path / "out.nii.gz")
+        assert np.array_equal(back.dataobj, stack.T) and back.header.get_zooms() == (1.5, 2.0, 3.0)
+
+
+def test_reading_holds_the_voxels_once(tmp_path):
+    voxels = np.random.default_rng(0).integers(0, 9, (64, 64, 128)).astype(np.float32)
+    path = write_nifti(tmp_path / "a.nii.gz", voxels, LPS)
+    read_volume_header(source(path), "a")  # imports
+    tracemalloc.start()
+    read_volume(source(path), "a")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < path.stat().st_size + 1.2 * voxels.nbytes + 2**23
+
+
+def test_names_of_volumes():
+    assert [volume_stem(name) for name in ("a.nii.gz", "a.b.NII", "c.nrrd", "d.npy")] == ["a", "a.b", "c", "d"]
+    assert is_volume("x/a.nii.gz") and not is_volume("a.npy") and not is_volume("a.gz")
+
+
+def test_a_format_of_simpleitk_names_the_package_where_it_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "SimpleITK", None)
+    (tmp_path / "a.nrrd").write_bytes(b"NRRD0004\n")
+    with pytest.raises(DataError, match="needs SimpleITK to be read: pip install SimpleITK"):
+        read_volume(source(tmp_path / "a.nrrd"), "a")
+
+
+@pytest.mark.parametrize("affine", AFFINES.values(), ids=AFFINES)
+def test_nrrd_and_mha_are_the_same_volumes(tmp_path, affine):
+    itk = pytest.importorskip("SimpleITK")
+    image, _ = case(3)
+    path = write_nifti(tmp_path / "a.nii.gz", image, affine)
+    expected, header = read_volume(source(path), "a")
+    for name in ("a.nrrd", "a.mha"):
+        itk.WriteImage(itk.ReadImage(str(path)), str(tmp_path / name))
+        voxels, found = read_volume(source(tmp_path / name), "a")
+        assert np.array_equal(voxels, expected) and found.affine == pytest.approx(header.affine, abs=1e-4)
+        back = written(voxels[..., 0], source(tmp_path / name), tmp_path / "out.nii.gz")
+        assert np.array_equal(back.dataobj, image) and back.affine == pytest.approx(affine, abs=1e-4)
+
+
+def nonsense(image: np.ndarray, field: str, value: float) -> bytes:
+    """A file whose header holds a number that makes no sense."""
+    header = nibabel.Nifti1Image(image, RAS).header
+    header[field] = value
+    return header.binaryblock + bytes(4) + image.tobytes("F")
+
+
+IMAGE, LABEL = case(0)
+RGB = np.zeros((3, 4, 5), [("R", "u1"), ("G", "u1"), ("B", "u1")])
+BROKEN_IMAGES = {
+    "not NIfTI": (b"x" * 400, "cannot be read"),
+    "empty file": (b"", "cannot be read"),
+    "cut": (nibabel.Nifti1Image(IMAGE, RAS).to_bytes()[:900], "the file ends before its voxels do"),
+    "huge": (nonsense(IMAGE, "dim", [3, 32767, 32767, 32767, 1, 1, 1, 1]), "cannot be read"),
+    "two axes": (nonsense(IMAGE, "dim", [2, 12, 10, 1, 1, 1, 1, 1]), "it has 2 axes, 12 x 10; a volume has 3"),
+    "no slices": (nonsense(IMAGE, "dim", [3, 12, 10, 0, 1, 1, 1, 1]), "is empty, 12 x 10 x 0 voxels"),
+    "unknown type": (nonsense(IMAGE, "datatype", 77), "cannot be read"),
+    "NaN": (nibabel.Nifti1Image(np.full((3, 4, 5), np.nan, "f4"), RAS).to_bytes(), "not numbers (NaN or infinite)"),
+    "infinite": (nibabel.Nifti1Image(np.full((3, 4, 5), np.inf, "f4"), RAS).to_bytes(), "not numbers"),
+    "complex": (nibabel.Nifti1Image(np.ones((3, 4, 5), "c8"), RAS).to_bytes(), "voxels of type complex64"),
+    "RGB": (nibabel.Nifti1Image(RGB, RAS).to_bytes(), "expected one real number for each channel"),
+    "five axes": (nibabel.Nifti1Image(np.ones((2, 2, 2, 2, 2), "u1"), RAS).to_bytes(), "it has 5 axes"),
+    "flat affine": (nonsense(IMAGE, "srow_x", [0, 0, 0, 0]), "is no grid in space"),
+    "NaN affine": (nonsense(IMAGE, "srow_x", [np.nan, 0, 0, 0]), "is no grid in space"),
+}
+BROKEN_LABELS = {
+    "fractions": (np.full((12, 10, 8), 0.5, np.float32), "label holds 0.5, expected whole numbers"),
+    "negative": (np.full((12, 10, 8), -1, np.int16), "label holds -1, expected 0 and above"),
+    "NaN": (np.full((12, 10, 8), np.nan, np.float32), "label holds nan"),
+    "channels": (np.zeros((12, 10, 8, 2), np.uint8), "label has 2 channels"),
+    "another shape": (np.zeros((12, 10, 7), np.uint8), "image is 8 x 10 x 12, its label 7 x 10 x 12"),
+}
+
+
+def test_whole_numbers_stored_as_float_are_labels(tmp_path):
+    path = write_nifti(tmp_path / "a.nii.gz", LABEL.astype(np.float64), LPS)
+    mask, _ = read_label_volume(source(path), "a")
+    assert mask.dtype == np.uint8 and np.array_equal(mask[:, ::-1, ::-1].T, LABEL)
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize(("content", "message"), BROKEN_IMAGES.values(), ids=BROKEN_IMAGES)
+def test_a_broken_image_is_one_line_that_names_it(tmp_path, content, message, compressed):
+    path = tmp_path / ("a.nii.gz" if compressed else "a.nii")
+    path.write_bytes(gzip.compress(content) if compressed else content)
+    with pytest.raises(DataError, match=r"^a") as error:
+        read_volume(source(path), "a")
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_truncated_or_missing_file_is_one_line(tmp_path):
+    path = write_nifti(tmp_path / "a.nii.gz", IMAGE)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    for broken in (path, tmp_path / "none.nii.gz"):
+        with pytest.raises(DataError, match=r"^a cannot be read \("):
+            read_volume(source(broken), "a")
+
+
+@pytest.mark.parametrize(("label", "message"), BROKEN_LABELS.values(), ids=BROKEN_LABELS)
+def test_a_label_that_is_none_is_one_line(tmp_path, label, message):
+    image, mask = write_nifti(tmp_path / "a.nii.gz", IMAGE), write_nifti(tmp_path / "l.nii.gz", label)
+    problem = inspect_volume({"image": source(image), "target": source(mask), "name": "a"})
+    assert isinstance(problem, Problem) and message in problem.text and problem.text.startswith("a: ")
+
+
+def test_label_and_image_may_be_stored_in_other_axes_but_not_lie_elsewhere(tmp_path):
+    image = write_nifti(tmp_path / "a.nii.gz", IMAGE)
+    to_lps = np.eye(4)
+    to_lps[:2, :2], to_lps[:2, 3] = -np.eye(2), [11, 9]
+    turned = write_nifti(tmp_path / "t.nii.gz", LABEL[::-1, ::-1], RAS @ to_lps)
+    found = inspect_volume({"image": source(image), "target": source(turned), "name": "a"})
+    assert isinstance(found, Inspection) and found.pixels[0] == (LABEL == 0).sum()
+    moved = write_nifti(tmp_path / "m.nii.gz", LABEL, RAS + np.diag([0, 0, 0.01, 0]))
+    problem = inspect_volume({"image": source(image), "target": source(moved), "name": "a"})
+    assert isinstance(problem, Problem) and "differ by up to 0.01 mm" in problem.text
+
+
+@pytest.mark.parametrize("affine", [RAS, LPS, ANISOTROPIC], ids=["RAS", "LPS", "anisotropic"])
+@pytest.mark.parametrize("spacing", RESAMPLED.values(), ids=RESAMPLED)
+def test_slabs_are_the_whole_to_the_last_bit(tmp_path, affine, spacing):
+    voxels = np.stack([case(seed, (11, 14, 19), np.float32)[0] for seed in range(2)], axis=3)
+    path = write_nifti(tmp_path / "a.nii.gz", voxels, affine)
+    preprocess = Preprocess(spacing=spacing, clip=(5.0, 350.0), standardize=True)
+    volume = VolumeInput.read(source(path), preprocess, 2, "a")
+    whole = volume.whole()
+    assert whole.shape == (2, *volume.size) and whole.dtype == np.float32
+    for thickness in (1, 3, 8, 13):
+        slabs = [volume.slab(z, min(z + thickness, volume.size[0])) for z in range(0, volume.size[0], thickness)]
+        assert np.array_equal(np.concatenate(slabs, axis=1), whole)
+
+
+def test_a_volume_of_the_networks_spacing_is_not_resampled(tmp_path):
+    path = write_nifti(tmp_path / "a.nii.gz", IMAGE, ANISOTROPIC)
+    volume = VolumeInput.read(source(path), Preprocess(spacing=(4.0, 0.75, 0.5)), 1)
+    assert np.array_equal(volume.whole()[0], IMAGE.T.astype(np.float32))
+
+
+def test_standardising_sees_the_clipped_volume_and_leaves_a_constant_channel_finite(tmp_path):
+    voxels = np.stack([IMAGE, np.full_like(IMAGE, 7)], axis=3)
+    path = write_nifti(tmp_path / "a.nii.gz", voxels)
+    whole = VolumeInput.read(source(path), Preprocess(clip=(20.0, 300.0), standardize=True), 2).whole()
+    clipped = IMAGE.T.clip(20, 300).astype(np.float64)
+    assert np.abs(whole[0] - (clipped - clipped.mean()) / clipped.std()).max() < 1e-6
+    assert (whole[1] == 0).all()
+
+
+def test_a_ramp_stays_at_its_place_in_the_world(tmp_path):
+    x, y, z = np.meshgrid(*map(np.arange, (24, 20, 16)), indexing="ij")
+    path = write_nifti(tmp_path / "a.nii.gz", (x + 10.0 * y + 100.0 * z).astype(np.float32), np.eye(4))
+    whole = VolumeInput.read(source(path), Preprocess(spacing=(0.5, 2.0, 0.8)), 1).whole()[0]
+    size = whole.shape
+    assert size == (32, 10, 30)
+    at_z, at_y, at_x = ((np.arange(n) + 0.5) * have / n - 0.5 for n, have in zip(size, (16, 20, 24), strict=True))
+    expected = at_x + 10 * at_y[:, None] + 100 * at_z[:, None, None]
+    inner = np.s_[4:-4, 2:-2, 4:-4]
+    assert np.abs(whole - expected)[inner].max() < 0.01 * 100
+
+
+def test_coarse_axes_are_resampled_without_overshoot_and_others_as_images_are(tmp_path):
+    step = np.zeros((12, 12, 6), np.float32)
+    step[6:, :, :] = 100
+    step[:, :, 3:] += 100
+    path = write_nifti(tmp_path / "a.nii.gz", step, np.diag([1.0, 1.0, 5.0, 1.0]))
+    whole = VolumeInput.read(source(path), Preprocess(spacing=(1.25, 0.5, 0.5)), 1).whole()[0]
+    assert np.array_equal(whole[0], resize_image(step[:, :, 0].T[..., None], (24, 24))[..., 0])
+    along_z = whole[:, 0, 0]
+    assert len(along_z) == 24 and (along_z.min(), along_z.max()) == (whole[0, 0, 0], whole[-1, 0, 0])
+    coarse_x = write_nifti(tmp_path / "b.nii.gz", np.moveaxis(step, 2, 0), np.diag([5.0, 1.0, 1.0, 1.0]))
+    turned = VolumeInput.read(source(coarse_x), Preprocess(spacing=(0.5, 0.5, 1.25)), 1).whole()[0]
+    assert np.abs(turned[0, 0] - (along_z - along_z[0] + turned[0, 0, 0])).max() < 1e-3
+
+
+def test_grey_is_repeated_and_other_channels_are_refused(tmp_path):
+    path = write_nifti(tmp_path / "a.nii.gz", np.stack([IMAGE, IMAGE], axis=3))
+    with pytest.raises(DataError, match="a: has 2 channels, the model takes 3"):
+        VolumeInput.read(source(path), Preprocess(), 3, "a")
+    grey = VolumeInput.read(source(write_nifti(path, IMAGE)), Preprocess(), 3, "a").whole()
+    assert grey.shape == (3, 8, 10, 12) and np.array_equal(grey[0], grey[2])
+
+
+def test_masks_of_any_number_of_axes_take_the_nearest_value():
+    rng = np.random.default_rng(0)
+    for shape, size in [((9, 7), (4, 15)), ((9, 7, 3), (9, 5)), ((5, 9, 7), (10, 4, 7))]:
+        mask = rng.integers(0, 9, shape, dtype=np.uint8)
+        places = np.ix_(*(nearest(want, have) for want, have in zip(size, shape, strict=False)))
+        assert np.array_equal(resize_mask(mask, size), mask[places])
+
+
+STORED = {
+    "int16": nibabel.Nifti1Image(IMAGE, ANISOTROPIC).to_bytes(),
+    "float32": nibabel.Nifti1Image(IMAGE.astype(np.float32), LPS).to_bytes(),
+    "channels": nibabel.Nifti1Image(np.stack([LABEL, LABEL], axis=3), RAS).to_bytes(),
+    "big-endian": nibabel.Nifti1Image(LABEL, RAS, nibabel.Nifti1Header(endianness=">")).to_bytes(),
+    "NIfTI-2": nibabel.Nifti2Image(LABEL, RAS).to_bytes(),
+}
+
+
+@st.composite
+def damaged(draw) -> tuple[str, bytes]:
+    """The name and content of a file with bytes changed, cut off or put in, before or after its compression."""
+    content = bytearray(draw(st.sampled_from(list(STORED.values()))))
+    name = draw(st.sampled_from(["a.nii", "a.nii.gz", "a.nii.gz damaged"]))
+    if name.endswith("damaged"):
+        content = bytearray(gzip.compress(content, mtime=0))
+    for _ in range(draw(st.integers(1, 4))):
+        at = draw(st.one_of(st.integers(0, min(352, len(content))), st.integers(0, len(content))))
+        kind = draw(st.sampled_from(["byte", "long", "cut", "insert"]))
+        if kind == "byte":
+            content[at : at + 1] = draw(st.binary(min_size=1, max_size=1))
+        elif kind == "long":
+            content[at : at + 4] = draw(
+                st.sampled_from([b"\xff" * 4, bytes(4), b"\x7f\xff\xff\xff", b"\xff\xff\xff\x7f"])
+            )
+        elif kind == "cut":
+            del content[at:]
+        else:
+            content[at:at] = draw(st.binary(max_size=16))
+    return name.split()[0], gzip.compress(content) if name == "a.nii.gz" else bytes(content)
+
+
+@settings(max_examples=400, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(damaged())
+@pytest.mark.filterwarnings("ignore::UserWarning", "error::RuntimeWarning")
+def test_damaged_volumes_end_in_an_error_of_ours(tmp_path_factory, file):
+    name, content = file
+    path = tmp_path_factory.getbasetemp() / name
+    path.write_bytes(content)
+    record = {"image": source(path), "target": source(path), "name": "a"}
+    assert isinstance(inspect_volume(record), Inspection | Problem)
+    with suppress(DataError):
+        assert len(read_volume_header(source(path), "a").size) == 3
+        voxels, header = read_volume(source(path), "a")
+        out = io.BytesIO()
+        write_volume(out, np.zeros(header.size, np.uint8), source(path))
+        assert VolumeInput(voxels, header, Preprocess(), header.channels).slab(0, 1).shape[0] == header.channels

@@ -1,0 +1,336 @@
+"""Folders of volumes become records, the same in every layout, and one reading finds all that is known of them.
+
+Modules: data_utils/sources/volumes.py, data_utils/sources/volume_slices.py, data_utils/analysis/inspect_volumes.py,
+data_utils/analysis/volume_findings.py.
+"""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tifffile
+from conftest import ROOT
+from volumes import ANISOTROPIC, LPS, RAS, case, write_nifti
+
+from data_utils.analysis import inspect_volumes
+from data_utils.analysis.dataset_info import load_dataset_info
+from data_utils.analysis.inspect import Inspection
+from data_utils.analysis.inspect_volumes import FOREGROUND, LOCATIONS, VolumeSplitInspection, inspect_volume
+from data_utils.analysis.inspectors import inspect_split
+from data_utils.analysis.validate import check_data
+from data_utils.analysis.volume_findings import target_spacing
+from data_utils.config import DataConfig
+from data_utils.image_io.formats import VolumeFile
+from data_utils.image_io.reader import read_image, read_mask
+from data_utils.image_io.volumes import read_label_volume, read_volume
+from data_utils.sources.load import load_records
+from data_utils.sources.records import Records, Subset
+from runtime.errors import DataError
+
+HIPPOCAMPUS = ROOT.parent / "shared" / "data" / "hippocampus"
+NAMES = [f"brain_{number:03}" for number in (1, 2, 4, 10)]
+MSD = {"modality": {"0": "CT"}, "labels": {"0": "background", "1": "liver", "2": "tumour"}}
+NNUNET = {"channel_names": {"0": "CT"}, "labels": {"background": 0, "liver": 1, "tumour": 2}, "file_ending": ".nii.gz"}
+
+
+def decathlon(root: Path, channels: int = 1, affine: np.ndarray = LPS, description: dict | None = None) -> Path:
+    """Four cases with their list; the channels lie in one file."""
+    for seed, name in enumerate(NAMES):
+        images = [case(seed + 10 * channel)[0] for channel in range(channels)]
+        image = images[0] if channels == 1 else np.stack(images, axis=3)
+        write_nifti(root / "imagesTr" / f"{name}.nii.gz", image, affine)
+        write_nifti(root / "labelsTr" / f"{name}.nii.gz", case(seed)[1], affine)
+    (root / "imagesTr" / f"._{NAMES[0]}.nii.gz").write_bytes(b"macOS")
+    files = [{"image": f"./imagesTr/{name}.nii.gz", "label": f"./labelsTr/{name}.nii.gz"} for name in NAMES]
+    content = (description or MSD) | {"training": files}
+    if channels > 1:
+        content["modality"] = {str(channel): f"T{channel}" for channel in range(channels)}
+    (root / "dataset.json").write_text(json.dumps(content))
+    return root
+
+
+def nnunet(root: Path, channels: int = 1, affine: np.ndarray = LPS) -> Path:
+    """The same cases with a file for each channel."""
+    for seed, name in enumerate(NAMES):
+        for channel in range(channels):
+            image = case(seed + 10 * channel)[0]
+            write_nifti(root / "imagesTr" / f"{name}_{channel:04}.nii.gz", image, affine)
+        write_nifti(root / "labelsTr" / f"{name}.nii.gz", case(seed)[1], affine)
+    content = dict(NNUNET)
+    if channels > 1:
+        content["channel_names"] = {str(channel): f"T{channel}" for channel in range(channels)}
+    (root / "dataset.json").write_text(json.dumps(content))
+    return root
+
+
+def plain(root: Path, affine: np.ndarray = LPS) -> Path:
+    for seed, name in enumerate(NAMES):
+        image, label = case(seed)
+        write_nifti(root / "images" / f"{name}.nii.gz", image, affine)
+        write_nifti(root / "masks" / f"{name}.nii.gz", label, affine)
+    return root
+
+
+def config(root: Path, **settings) -> DataConfig:
+    return DataConfig(str(root), **({"val_fraction": 0.25} | settings))
+
+
+def samples(records: Records) -> list[tuple]:
+    """(name, voxels, affine, mask) of all records."""
+    found = []
+    for record in records:
+        voxels, header = read_volume(record["image"], record["name"])
+        mask, _ = read_label_volume(record["target"], record["name"])
+        found.append((record["name"], voxels.tolist(), header.affine.tolist(), mask.tolist()))
+    return found
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_decathlon_and_nnunet_layouts_hold_the_same_samples(tmp_path, channels):
+    first = load_records(config(decathlon(tmp_path / "msd", channels)))
+    second = load_records(config(nnunet(tmp_path / "nnunet", channels)))
+    for ours, theirs in zip(first, second, strict=True):
+        assert samples(ours) == samples(theirs)
+        assert (ours.dims, ours.classes, ours.modality) == (theirs.dims, theirs.classes, theirs.modality)
+    train, val = first
+    assert sorted(record["name"] for part in first for record in part) == NAMES
+    assert (len(train), len(val), train.dims) == (3, 1, 3)
+    assert train.classes == ((0, "background"), (1, "liver"), (2, "tumour"))
+    assert train.modality == ("CT" if channels == 1 else "T0, T1, T2")
+
+
+def test_images_beside_masks_are_the_same_samples_flat_and_below_splits(tmp_path):
+    expected = [samples(part) for part in load_records(config(decathlon(tmp_path / "msd")))]
+    assert [samples(part) for part in load_records(config(plain(tmp_path / "flat")))] == expected
+    plain(tmp_path / "splits" / "train")
+    plain(tmp_path / "splits" / "val")
+    train, val = load_records(config(tmp_path / "splits"))
+    assert samples(train) == samples(val) == sorted(expected[0] + expected[1])
+
+
+def test_folds_hold_out_each_case_once(tmp_path):
+    root = decathlon(tmp_path)
+    held_out = [load_records(config(root, fold=(k, 4)))[1][0]["name"] for k in range(1, 5)]
+    assert sorted(held_out) == NAMES
+
+
+def test_the_key_of_the_content_changes_with_a_file(tmp_path):
+    root = decathlon(tmp_path)
+    before = load_records(config(root))[0].digest
+    assert load_records(config(root))[0].digest == before
+    write_nifti(root / "labelsTr" / f"{NAMES[0]}.nii.gz", case(7, (12, 10, 9))[1])
+    write_nifti(root / "labelsTr" / f"{NAMES[1]}.nii.gz", case(7, (12, 10, 9))[1])
+    assert load_records(config(root))[0].digest != before
+
+
+@pytest.mark.parametrize("kind", ["npy", "tif"])
+def test_stacks_are_volumes_where_a_spacing_is_given(tmp_path, kind):
+    for seed, name in enumerate(NAMES):
+        image, label = (array.T for array in case(seed, kind=np.uint8))
+        for folder, array in (("images", image), ("masks", label)):
+            (tmp_path / folder).mkdir(exist_ok=True)
+            path = tmp_path / folder / f"{name}.{kind}"
+            np.save(path, array) if kind == "npy" else tifffile.imwrite(path, array, photometric="minisblack")
+    assert load_records(config(tmp_path))[0].dims == 2
+    train, _ = load_records(config(tmp_path, spacing=(4.0, 1.0, 1.0)))
+    assert train.dims == 3 and read_volume(train[0]["image"], "a")[1].spacing == (4.0, 1.0, 1.0)
+    assert read_volume(load_records(config(tmp_path, dims=3))[0][0]["image"], "a")[1].spacing == (1.0, 1.0, 1.0)
+    (tmp_path / "spacing.json").write_text("[50, 4, 4]")
+    train, _ = load_records(config(tmp_path))
+    _, header = read_volume(train[0]["image"], "a")
+    assert header.spacing == (50.0, 4.0, 4.0) and header.size == (8, 10, 12)
+    assert load_dataset_info(config(tmp_path)).train.spacings.tolist() == [[50, 4, 4]] * 3
+    (tmp_path / "spacing.json").write_text("[50, 4]")
+    with pytest.raises(DataError, match=r"spacing.json holds \[50, 4\], expected \[z, y, x\] in mm"):
+        load_records(config(tmp_path))
+
+
+def mistake(root: Path, kind: str) -> None:
+    """One thing wrong with a Decathlon folder."""
+    description = json.loads((root / "dataset.json").read_text())
+    if kind == "missing":
+        (root / "imagesTr" / f"{NAMES[1]}.nii.gz").unlink()
+        (root / "labelsTr" / f"{NAMES[2]}.nii.gz").unlink()
+    elif kind == "regions":
+        description["labels"] = {"background": 0, "liver": [1, 2], "tumour": 2}
+    elif kind == "no labels":
+        del description["labels"]
+    elif kind == "odd label":
+        description["labels"] = {"background": 0, "liver": 1.5}
+    elif kind == "doubles":
+        write_nifti(root / "imagesTr" / f"{NAMES[0]}.nii", case(0)[0])
+    elif kind == "odd list":
+        description["training"] = ["a.nii.gz"]
+    elif kind == "channels":
+        description = dict(NNUNET)
+    (root / "dataset.json").write_text("{" if kind == "damaged" else json.dumps(description))
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("missing", "2 volumes have no partner: .*no image brain_002, .*no label brain_004, which dataset.json lists"),
+        ("regions", "the label liver is a region"),
+        ("no labels", 'has no "labels"'),
+        ("odd label", "the label liver is 1.5, expected a whole number"),
+        ("doubles", "two images with the same name .* brain_001.nii.* keep one"),
+        ("odd list", '"training" lists something else'),
+        ("channels", "its name does not end in a channel number such as _0000"),
+        ("damaged", "dataset.json cannot be read"),
+    ],
+)
+def test_a_mistake_in_a_folder_of_volumes_is_one_line(tmp_path, kind, message):
+    mistake(decathlon(tmp_path), kind)
+    with pytest.raises(DataError, match=message) as error:
+        load_records(config(tmp_path))
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_channel_is_named(tmp_path):
+    nnunet(tmp_path, channels=2)
+    (tmp_path / "imagesTr" / f"{NAMES[2]}_0001.nii.gz").unlink()
+    with pytest.raises(
+        DataError, match=r"brain_004_0000.nii.gz: its case has the channels 0000, but needs 2, from 0000 on"
+    ):
+        load_records(config(tmp_path))
+
+
+def test_what_has_no_partner_is_named_or_left_out(tmp_path):
+    plain(tmp_path)
+    (tmp_path / "masks" / f"{NAMES[0]}.nii.gz").unlink()
+    with pytest.raises(DataError, match=r"1 volumes have no partner: .*brain_001.nii.gz: image without mask"):
+        load_records(config(tmp_path))
+    train, val = load_records(config(tmp_path, allow_unpaired=True))
+    assert len(train) + len(val) == 3 and len(train.unpaired) == 1
+
+
+def test_dims_that_do_not_fit_the_data_are_refused(tiny_folder):
+    with pytest.raises(DataError, match=r"--dims 3: .* holds images"):
+        load_records(DataConfig(str(tiny_folder), dims=3))
+
+
+def test_settings_that_do_not_fit_the_data_are_refused(tiny_folder, tmp_path):
+    with pytest.raises(DataError, match="--normalization ct is for volumes"):
+        load_dataset_info(DataConfig(str(tiny_folder), normalization="ct"))
+    with pytest.raises(DataError, match="--image-size and --scale are for images"):
+        load_dataset_info(config(decathlon(tmp_path), scale=0.5))
+
+
+def test_slices_of_volumes_are_images_and_all_of_a_volume_are_in_one_split(tmp_path):
+    root = decathlon(tmp_path)
+    train, val = load_records(config(root, dims=2))
+    volumes, _ = load_records(config(root))
+    assert (len(train), len(val), train.dims, train.classes) == (24, 8, 2, volumes.classes)
+    assert train[8]["name"] == f"{volumes[1]['name']}_0001"
+    voxels, _ = read_volume(volumes[1]["image"], "a")
+    mask, _ = read_label_volume(volumes[1]["target"], "a")
+    assert np.array_equal(read_image(train[10]["image"], "a"), voxels[2])
+    assert np.array_equal(read_mask(train[10]["target"], "a"), mask[2])
+    info = load_dataset_info(config(root, dims=2))
+    assert info.train.sizes.tolist() == [[10, 12]] * 24 and info.preprocess().spacing is None
+
+
+def test_one_reading_finds_all_that_is_known_of_a_volume(tmp_path):
+    image, label = case(3, (40, 36, 30))
+    files = [write_nifti(tmp_path / f"{i}.nii.gz", array, RAS) for i, array in enumerate((image, label))]
+    image_file, label_file = (VolumeFile((str(path),)) for path in files)
+    record = {"image": image_file, "target": label_file, "name": "a"}
+    found = inspect_volume(record)
+    assert isinstance(found, Inspection) and found.size == (30, 36, 40)
+    assert found.pixels == {value: (label == value).sum() for value in range(3)}
+    for value, places in found.class_locations.items():
+        assert len(np.unique(places, axis=0)) == min(LOCATIONS, (label == value).sum())
+        assert (label.T[tuple(places.T)] == value).all()
+    assert len(found.foreground) == min(FOREGROUND, (label > 0).sum())
+    assert set(found.foreground[:, 0]) <= set(image[label > 0].tolist())
+    again = inspect_volume(record)
+    assert all(np.array_equal(found.class_locations[value], again.class_locations[value]) for value in range(3))
+
+
+def test_an_inspection_of_volumes_is_kept_as_it_was(tmp_path):
+    train, _ = load_records(config(decathlon(tmp_path, channels=2)))
+    found = inspect_split(train, "reading")
+    kept = VolumeSplitInspection.from_json(json.loads(json.dumps(found.to_json())))
+    assert np.array_equal(found.sizes, kept.sizes) and np.array_equal(found.volumes.spacings, kept.volumes.spacings)
+    assert found.volumes.foreground == kept.volumes.foreground
+    for i, locations in found.class_locations.items():
+        assert all(np.array_equal(places, kept.class_locations[i][value]) for value, places in locations.items())
+    assert [found.volumes.normalization(None, config(tmp_path, normalization=kind)) for kind in ("z-score", "ct")] == [
+        kept.volumes.normalization(None, config(tmp_path, normalization=kind)) for kind in ("z-score", "ct")
+    ]
+
+
+def test_normalization_is_by_the_modality_or_as_asked_for(tmp_path):
+    root = decathlon(tmp_path / "ct", affine=ANISOTROPIC)
+    train, _ = load_records(config(root))
+    pairs = [(read_volume(r["image"], "a")[0], read_label_volume(r["target"], "a")[0]) for r in train]
+    labelled = np.concatenate([voxels[mask > 0] for voxels, mask in pairs]).astype(np.float64)
+    seen = load_dataset_info(config(root)).preprocess()
+    assert seen.clip == pytest.approx(np.percentile(labelled, [0.5, 99.5]))
+    assert (seen.mean[0], seen.std[0]) == (pytest.approx(labelled.mean()), pytest.approx(labelled.std()))
+    assert seen.spacing == (4.0, 0.75, 0.5) and not seen.standardize and seen.class_names[1] == "liver"
+    assert load_dataset_info(config(root, normalization="z-score")).preprocess().standardize
+    mri = decathlon(tmp_path / "mri", channels=2)
+    alone = load_dataset_info(config(mri)).preprocess()
+    assert (alone.mean, alone.std, alone.standardize, alone.clip) == ((0.0, 0.0), (1.0, 1.0), True, None)
+    pretrained = replace(alone, spacing=(3.0, 2.0, 1.0))
+    assert load_dataset_info(config(mri)).preprocess(pretrained).spacing == (3.0, 2.0, 1.0)
+
+
+def test_volumes_are_resampled_to_the_median_and_coarse_axes_finer():
+    assert target_spacing(np.array([[1.0, 1.0, 1.0], [2.0, 0.5, 0.8], [3.0, 0.8, 0.8]])) == (2.0, 0.8, 0.8)
+    coarse = np.array([[float(z), 0.7, 0.7] for z in (1, 2, 3, 4, 5, 5, 5, 5, 5, 5, 5)])
+    assert target_spacing(coarse) == (2.0, 0.7, 0.7)
+    assert target_spacing(np.array([[0.1, 0.7, 0.7], *[[5.0, 0.7, 0.7]] * 3])) == (pytest.approx(1.57), 0.7, 0.7)
+    assert target_spacing(np.array([[0.1, 0.7, 0.7], [0.1, 0.7, 0.7], *[[5.0, 0.7, 0.7]] * 3]))[0] == 0.7
+
+
+def test_check_data_names_all_problems_of_volumes_at_once(tmp_path):
+    decathlon(tmp_path)
+    images, labels = tmp_path / "imagesTr", tmp_path / "labelsTr"
+    (images / f"{NAMES[0]}.nii.gz").write_bytes(b"\x1f\x8b")
+    write_nifti(labels / f"{NAMES[1]}.nii.gz", case(1)[1] * 0.5, LPS)
+    write_nifti(labels / f"{NAMES[2]}.nii.gz", case(2)[1], RAS)
+    write_nifti(images / f"{NAMES[3]}.nii.gz", np.full((12, 10, 8), np.nan, np.float32), LPS)
+    report, count = check_data(config(tmp_path))
+    assert count >= 4
+    for name in NAMES:
+        assert f"    {name}" in report
+    assert "label holds 0.5" in report and "the affines of image and label differ" in report
+    assert "(NaN or infinite)" in report
+    decathlon(tmp_path)
+    write_nifti(images / f"{NAMES[3]}.nii.gz", case(3)[0].astype(np.float32), LPS)
+    report, count = check_data(config(tmp_path))
+    assert count == 0 and "no problems" in report
+    assert "3 training volumes, 1 validation volumes" in report
+    assert "sizes (depth x height x width): 8 x 10 x 12: 4" in report
+    assert "spacings in mm along z, y, x: 1 x 1 x 1: 4" in report
+
+
+def test_volumes_with_other_channels_are_named(tmp_path):
+    decathlon(tmp_path, channels=3)
+    two = np.stack([case(0)[0]] * 2, axis=3)
+    write_nifti(tmp_path / "imagesTr" / f"{NAMES[1]}.nii.gz", two, LPS)
+    assert "brain_002: has 2 channels, most others have 3" in check_data(config(tmp_path))[0]
+
+
+@pytest.mark.skipif(not HIPPOCAMPUS.is_dir(), reason="no real data in shared/data beside this folder")
+def test_the_hippocampus_is_read_once(monkeypatch):
+    settings = DataConfig(str(HIPPOCAMPUS))
+    info = load_dataset_info(settings)
+    monkeypatch.delattr(inspect_volumes, "read_volume")
+    again = load_dataset_info(settings)
+    assert len(info.train) + len(info.val) == 208 and info.reader.class_map.names == (
+        "background",
+        "anterior",
+        "posterior",
+    )
+    assert np.array_equal(info.train.sizes, again.train.sizes) and info.preprocess() == again.preprocess()
+    assert info.preprocess().spacing == (1.0, 1.0, 1.0) and info.preprocess().standardize
+    assert info.warnings == ()
+    places = info.train.class_locations[0]
+    assert [part.shape[1] for part in places] == [3, 3]
+    mask, _ = read_label_volume(Subset(info.train.records, np.array([0]))[0]["target"], "a")
+    assert all((mask[tuple(part.T)] == value).all() for value, part in enumerate(places, 1))

@@ -1,0 +1,266 @@
+"""app.py: the page's parts without Gradio; and, slow, the page itself in the environment that it needs.
+
+Modules: inference/page.py.
+"""
+
+import base64
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tifffile
+from conftest import PROGRAMS, ROOT, predict
+from PIL import Image
+
+import app
+from data_utils.image_io.writers import PngWriter
+from data_utils.visualize import class_colors, colorize, overlay
+from inference import Predictor
+from inference.page import MAX_BYTES, SHOWN_SIDE, PagePredictor
+from runtime.errors import ModelError, SettingsError, UsageError
+from unet import Preprocess, UNet, UNetConfig
+
+IN_A_SPACE = ("app.py", "runtime", "unet", "tasks", "data_utils", "inference")  # beside requirements.txt and model/
+
+
+@pytest.fixture(scope="module")
+def page(model) -> PagePredictor:
+    return PagePredictor(model)
+
+
+@pytest.fixture
+def images(photos, tmp_path) -> Path:
+    """A copy of `photos`, since masks are written beside."""
+    return shutil.copytree(photos, tmp_path / "images")
+
+
+def pictures(html: str) -> list[Image.Image]:
+    """The mask, the image and the tint of the overlay, as the browser gets them."""
+    found = re.findall(r'src="data:image/png;base64,([^"]+)"', html)
+    return [Image.open(BytesIO(base64.b64decode(text))) for text in found]
+
+
+def large_png(path: Path) -> Path:
+    """A few bytes that call themselves 12,000 x 9,000 pixels."""
+    with path.open("wb") as file, PngWriter(file, (9000, 12000)) as png:
+        png.write(np.zeros((1, 12000), np.uint8))
+    return path
+
+
+def test_the_mask_is_the_predictors_in_the_original_values(page, model, images):
+    for file in (images / "b.jpg", images / "sub" / "c.tif", images / "sub" / "d.npy"):
+        _, mask = page(str(file))
+        expected = np.array([10, 200, 255])[Predictor(model).mask(file)]
+        assert Path(mask).name == f"{file.stem}.png"
+        np.testing.assert_array_equal(np.asarray(Image.open(mask)), expected)
+
+
+def test_the_first_page_of_a_tiff_of_16_bits_is_predicted(page, model, tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 2**16, (3, 40, 30), dtype=np.uint16)
+    tifffile.imwrite(tmp_path / "deep.tif", pixels, photometric="minisblack")
+    html, mask = page(str(tmp_path / "deep.tif"))
+    assert Path(mask).name == "deep_0001.png"  # as predict.py calls it
+    expected = np.array([10, 200, 255])[Predictor(model).mask(pixels[0])]
+    np.testing.assert_array_equal(np.asarray(Image.open(mask)), expected)
+    assert pictures(html)[1].size == (30, 40)
+
+
+def test_the_browser_is_given_what_blends_to_the_overlay(page, model, images):
+    html, _ = page(str(images / "a.png"))
+    mask, image, tint = pictures(html)
+    indices, colors = Predictor(model).mask(images / "a.png"), class_colors((10, 200, 255))
+    np.testing.assert_array_equal(mask.convert("RGB"), colorize(indices, colors))
+    np.testing.assert_array_equal(image, Image.open(images / "a.png"))
+    tint = tint.convert("RGBA")
+    tint.putalpha(tint.getchannel("A").point(lambda alpha: (alpha + 1) // 2))
+    blended = Image.alpha_composite(image.convert("RGBA"), tint).convert("RGB")
+    difference = np.asarray(blended, int) - overlay(np.asarray(image), indices, colors)
+    assert np.abs(difference).max() <= 1  # each rounds in its own way
+
+
+def test_the_legend_has_each_class_and_its_share(page, model, images):
+    html, _ = page(str(images / "a.png"))
+    indices = Predictor(model).mask(images / "a.png")
+    legend = re.findall(r"</span>(\w+) ([\d.]+)%</li>", html)
+    assert [name for name, _ in legend] == ["sky", "land", "sea"]
+    shares = [100 * (indices == index).mean() for index in range(3)]
+    np.testing.assert_allclose([float(share) for _, share in legend], shares, rtol=0, atol=0.051)
+
+
+def test_names_of_files_and_classes_are_no_html(tmp_path):
+    preprocess = Preprocess(class_names=("<b>sky</b>", "sea & land"), class_values=((1, 2, 3), (4, 5, 6)))
+    UNet(UNetConfig(3, 2, base_channels=4, depth=2, preprocess=preprocess)).save_pretrained(tmp_path / "model")
+    page = PagePredictor(tmp_path / "model")
+    Image.new("RGB", (20, 20)).save(tmp_path / "a.png")
+    html, _ = page(str(tmp_path / "a.png"))
+    assert "&lt;b&gt;sky&lt;/b&gt;" in html and "sea &amp; land" in html and "background: rgb(4, 5, 6)" in html
+    (tmp_path / "<i>.png").write_text("no picture")
+    assert page(str(tmp_path / "<i>.png"))[0].startswith('<p role="alert">&lt;i&gt;.png: image cannot be read')
+
+
+def test_a_large_image_is_shown_with_less_detail_and_its_mask_written_with_all(page, tmp_path):
+    Image.new("RGB", (3 * SHOWN_SIDE, 50)).save(tmp_path / "wide.png")
+    html, mask = page(str(tmp_path / "wide.png"))
+    assert {picture.size for picture in pictures(html)} == {(SHOWN_SIDE, 17)}
+    assert Image.open(mask).size == (3 * SHOWN_SIDE, 50)
+
+
+def test_a_bad_file_is_one_line_that_names_it_but_not_where_it_lies(page, images, tmp_path):
+    bad = tmp_path / "bad"
+    bad.mkdir()
+    (bad / "cut.png").write_bytes((images / "a.png").read_bytes()[:500])
+    (bad / "empty.tif").touch()
+    np.save(bad / "five.npy", np.ones((6, 6, 5), np.uint8))
+    for file in sorted(bad.iterdir()):
+        html, mask = page(str(file))
+        assert re.fullmatch(rf'<p role="alert">{file.name}: [^\n]+</p>', html)
+        assert str(tmp_path) not in html and mask is None
+
+
+def test_what_is_too_large_is_refused_by_size_and_header_and_sent_to_predict_py(page, tmp_path):
+    large_png(tmp_path / "large.png")
+    rows = np.broadcast_to(np.uint8(0), (9000, 12000))
+    tifffile.imwrite(tmp_path / "large.tif", rows, compression="zlib", rowsperstrip=1000)
+    np.lib.format.open_memmap(tmp_path / "large.npy", mode="w+", dtype=bool, shape=(6400, 6400, 1))
+    with (tmp_path / "heavy.tif").open("wb") as file:
+        file.truncate(MAX_BYTES + 1)
+    sizes = {"large.png": "12,000 x 9,000 pixels", "large.tif": "12,000 x 9,000 pixels"}
+    for name, size in (sizes | {"large.npy": "6,400 x 6,400 pixels", "heavy.tif": "100.0 MB"}).items():
+        html, mask = page(str(tmp_path / name))
+        assert html.startswith(f'<p role="alert">{name}: has {size}, this page takes up to 40 megapixels and 100 MB')
+        assert "predict.py" in html and mask is None
+    assert not (tmp_path / "mask").exists()
+
+
+def test_without_a_file_nothing_is_shown(page):
+    assert page(None) == ("", None)
+
+
+def test_the_model_is_the_flags_or_the_environments_or_lies_beside(monkeypatch, tmp_path):
+    monkeypatch.setattr(app, "__file__", str(tmp_path / "app.py"))
+    monkeypatch.setattr(sys, "argv", ["app.py"])
+    for name in ("MODEL", "GRADIO_SERVER_NAME"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(UsageError, match=r"--model .*model/ beside app\.py"):
+        app.parse_args("")
+    (tmp_path / "model").mkdir()
+    assert app.parse_args("").model == str(tmp_path / "model")
+    assert app.parse_args("").host == "127.0.0.1"
+    monkeypatch.setenv("MODEL", "me/cells")
+    assert app.parse_args("").model == "me/cells"
+    monkeypatch.setattr(sys, "argv", ["app.py", "--model", "runs/x/model"])
+    assert app.parse_args("").model == "runs/x/model"
+
+
+def test_a_model_that_cannot_be_loaded_is_the_predictors_line(tmp_path):
+    with pytest.raises(ModelError, match=r"has no config\.json"):
+        PagePredictor(tmp_path)
+
+
+def test_without_gradio_a_line_says_what_to_install(page, monkeypatch):
+    monkeypatch.setitem(sys.modules, "gradio", None)
+    monkeypatch.delenv("GRADIO_ANALYTICS_ENABLED", raising=False)
+    with pytest.raises(SettingsError, match=r"gradio.*pip install -r requirements-app\.txt"):
+        app.serve(page, "127.0.0.1", None)
+
+
+def test_both_requirements_pin_the_same_versions_save_pillow():
+    training, page = (
+        {line for line in (ROOT / name).read_text().splitlines() if "==" in line}
+        for name in ("requirements.txt", "requirements-app.txt")
+    )
+    own = {re.split("==", line)[0] for line in page - training}
+    assert own == {"gradio", "pillow", "psutil"}  # psutil comes with accelerate, which the page does without
+
+
+def test_the_documentation_says_what_a_space_needs():
+    text = (ROOT / "docs" / "faq.md").read_text().split("### How do I publish the page")[1].split("\n### ")[0]
+    assert all(name in text for name in IN_A_SPACE)
+    pinned = re.search(r"gradio==(\S+)", (ROOT / "requirements-app.txt").read_text())[1]
+    assert f"sdk_version: {pinned}\n" in text
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory) -> Path:
+    """The interpreter of an environment of requirements-app.txt alone."""
+    folder = tmp_path_factory.mktemp("environment")
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    python = folder / "bin" / "python"
+    install = [python, "-m", "pip", "install", "--quiet", "--requirement", ROOT / "requirements-app.txt"]
+    subprocess.run(install, check=True, timeout=1800)
+    return python
+
+
+@pytest.fixture(scope="module")
+def space(tmp_path_factory, model) -> Path:
+    """What the README says to copy, and a folder for temporary files."""
+    folder = tmp_path_factory.mktemp("space")
+    shutil.copy(ROOT / "requirements-app.txt", folder / "requirements.txt")
+    for name in IN_A_SPACE:
+        (shutil.copy if name.endswith(".py") else shutil.copytree)(ROOT / name, folder / name)
+    shutil.copytree(model, folder / "model")
+    (folder / "tmp").mkdir()
+    return folder
+
+
+def start(python: Path, space: Path, *flags: str) -> subprocess.Popen:
+    """`python app.py` in the Space's folder."""
+    environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "MODEL")}
+    environment |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TMPDIR": str(space / "tmp")}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([python, "app.py", *flags], cwd=space, env=environment, **pipes)
+
+
+@pytest.mark.slow
+def test_a_space_serves_the_masks_of_predict_py_and_keeps_nothing(python, space, model, images, tmp_path):
+    deep = np.random.default_rng(0).integers(0, 2**16, (60, 40, 3), dtype=np.uint16)
+    tifffile.imwrite(images / "deep.tif", deep, photometric="rgb")
+    Image.fromarray(deep[:, :, 0]).save(images / "grey.png")
+    good = sorted(file for file in images.rglob("*") if file.is_file())
+    assert predict(model, [images], tmp_path / "masks").returncode == 0
+    (tmp_path / "cut.png").write_bytes((images / "a.png").read_bytes()[:500])
+    bad = [tmp_path / "cut.png", large_png(tmp_path / "large.png")]
+
+    server = start(python, space)
+    try:
+        url = re.search(r"http://127\.0\.0\.1:\d+/", server.stdout.readline())[0]
+        command = [python, PROGRAMS / "drive_page.py", url, tmp_path / "downloads", *good, *bad]
+        driven = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    finally:
+        server.send_signal(signal.SIGTERM)
+        errors = server.communicate(timeout=60)[1]
+    assert driven.returncode == 0, driven.stderr + errors
+    answers = json.loads(driven.stdout)
+    for file, (html, mask) in zip(good, answers, strict=False):
+        expected = (tmp_path / "masks" / file.relative_to(images)).with_suffix(".png")
+        assert Path(mask).name == expected.name
+        assert Path(mask).read_bytes() == expected.read_bytes()
+        assert len(pictures(html)) == 3
+    (cut, none), (large, nothing) = answers[len(good) :]
+    assert cut.startswith('<p role="alert">cut.png: image cannot be read') and none is None
+    assert large.startswith('<p role="alert">large.png: has 12,000 x 9,000 pixels') and nothing is None
+    assert "Traceback" not in errors
+    assert not any((space / "tmp").iterdir())
+
+
+@pytest.mark.slow
+def test_a_port_in_use_is_one_line(python, space):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        server = start(python, space, "--port", str(port))
+        _, errors = server.communicate(timeout=120)
+    assert server.returncode == 1
+    assert errors.strip() == (
+        f"app.py: error: --host 127.0.0.1 --port {port}: is in use, or not an address of this machine; choose another"
+    )

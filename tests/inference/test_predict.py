@@ -1,0 +1,237 @@
+"""predict.py, launched as a user would, and the Predictor behind it.
+
+Modules: inference/args.py, inference/predictor.py, inference/models.py, inference/decoding/views.py.
+"""
+
+import dataclasses
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tifffile
+import torch
+from accelerate.utils import DynamoBackend
+from conftest import PROGRAMS, launch, load_info, predict
+from PIL import Image
+
+from inference import Predictor
+from runtime.launch import compile_networks
+from unet import Preprocess, UNet, UNetConfig
+
+
+def test_masks_have_original_values_and_sizes_and_folders_keep_their_structure(model, photos, tmp_path):
+    result = predict(model, [photos], tmp_path / "out", "--overlay", "--probabilities")
+    assert result.returncode == 0, result.stderr
+    assert "5 of 5 masks" in result.stdout
+    sizes = {"a": (20, 30), "b": (33, 17), "sub/a": (1, 1), "sub/c": (64, 9), "sub/d": (12, 14)}
+    for stem, size in sizes.items():
+        mask = np.asarray(Image.open(tmp_path / "out" / f"{stem}.png"))
+        assert mask.shape == size
+        assert set(np.unique(mask)) <= {10, 200, 255}
+        assert Image.open(tmp_path / "out" / f"{stem}.overlay.png").size == size[::-1]
+        probabilities = np.load(tmp_path / "out" / f"{stem}.npy")
+        assert probabilities.shape == (3, *size)
+        # float32: measured 1.2e-7, one unit in the last place
+        np.testing.assert_allclose(probabilities.sum(axis=0), 1, rtol=0, atol=1e-6)
+        np.testing.assert_array_equal(np.array([10, 200, 255])[probabilities.argmax(axis=0)], mask)
+    assert len(list((tmp_path / "out").rglob("*.*"))) == 17  # predict.json, the legend, and nothing temporary
+
+
+def test_two_processes_write_what_one_writes(model, photos, tmp_path):
+    one = predict(model, [photos], tmp_path / "one", "--tile-size", "12")
+    two = predict(model, [photos], tmp_path / "two", "--tile-size", "12", profile="multi_cpu")
+    assert (one.returncode, two.returncode) == (0, 0), two.stderr
+    files = sorted(path.relative_to(tmp_path / "one") for path in (tmp_path / "one").rglob("*.png"))
+    assert len(files) == 5
+    assert files == sorted(path.relative_to(tmp_path / "two") for path in (tmp_path / "two").rglob("*.png"))
+    for file in files:
+        assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
+
+
+def test_broken_files_are_named_at_the_end_and_the_others_written(model, photos, tmp_path):
+    bad = tmp_path / "bad"
+    bad.mkdir()
+    (bad / "empty.png").write_bytes(b"")
+    (bad / "text.jpg").write_text("no picture")
+    (bad / "header.tif").write_bytes(b"II*\0\0\0\0\0")
+    np.save(bad / "zero.npy", np.zeros((0, 5, 3), np.uint8))
+    (bad / "cut.png").write_bytes((photos / "a.png").read_bytes()[:500])
+    Image.fromarray(np.zeros((5, 5, 3), np.uint8)).save(bad / "fine.png")
+    np.save(bad / "five.npy", np.ones((6, 6, 5), np.uint8))
+    result = predict(model, [bad, photos / "a.png"], tmp_path / "out")
+    assert result.returncode == 1
+    assert "2 of 8 masks" in result.stdout
+    failures = [line for line in result.stderr.splitlines() if "failed" in line]
+    assert len(failures) == 6
+    for name in (
+        "empty.png",
+        "text.jpg",
+        "header.tif",
+        "zero.npy",
+        "cut.png",
+        "five.npy: has 5 channels, the model takes 3",
+    ):
+        assert any(name in line for line in failures), failures
+    assert "Traceback" not in result.stderr
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["a.png", "fine.png", "predict.json"]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "flags", "line", "code"),
+    [
+        (["nowhere/*.png"], [], "--input nowhere/*.png: no image or volume found", 1),
+        ([""], [], "--input: is empty", 1),
+        (["a" * 300], [], "File name too long", 1),
+        (["PHOTOS"], ["--output", ""], "argument --output: it is empty", 2),
+        (["PHOTOS/a.png", "PHOTOS/sub/a.png"], [], "would both write", 1),
+        (["PHOTOS"], ["--truth", "nowhere"], "--truth nowhere: is not a folder", 1),
+        (["PHOTOS"], ["--truth", "PHOTOS/sub"], "has no mask for 4 inputs", 1),
+        (["PHOTOS"], ["--model", "PHOTOS"], "has no config.json", 1),
+        (["PHOTOS"], ["--tile-size", "8", "--overlap", "8"], "overlap 8 must be less than the tile size 8", 1),
+        (["PHOTOS"], ["--ensemble", "PHOTOS"], "has no config.json", 1),
+        (["PHOTOS"], ["--output", "PHOTOS/a.png/out"], "a.png is not a folder", 1),
+        (["PHOTOS"], ["--tile-size", "some"], "argument --tile-size", 2),
+        (["PHOTOS"], ["--overlais"], "did you mean --overlay?", 2),
+    ],
+)
+def test_mistakes_end_in_one_line(model, photos, tmp_path, fails_with, inputs, flags, line, code):
+    inputs, flags = ([text.replace("PHOTOS", str(photos)) for text in texts] for texts in (inputs, flags))
+    fails_with(predict(model, inputs, tmp_path / "out", *flags), line, code)
+    assert not (tmp_path / "out").exists()
+
+
+def test_predictor_gives_python_users_what_the_script_writes(model, photos, tmp_path):
+    predict(model, [photos / "b.jpg"], tmp_path)
+    predictor = Predictor.from_pretrained(model)
+    written = np.asarray(Image.open(tmp_path / "b.png"))
+    image = Image.open(photos / "b.jpg")
+    for source in (photos / "b.jpg", image, np.asarray(image)):
+        mask, probabilities = predictor(source)
+        np.testing.assert_array_equal(np.array([10, 200, 255])[mask], written)
+        assert probabilities.shape == (3, 33, 17)
+
+
+def test_tiles_write_what_the_whole_image_writes_and_say_whether_they_are_exact(model, tall, tmp_path):
+    flags = ["--overlay", "--probabilities"]
+    whole = predict(model, [tall], tmp_path / "whole", *flags)
+    tiles = predict(model, [tall], tmp_path / "tiles", *flags, "--tile-size", "96")
+    blended = predict(model, [tall], tmp_path / "blended", *flags, "--tile-size", "96", "--overlap", "16")
+    assert "tiles of" not in whole.stdout
+    assert "tiles of 96 x 96 overlapping by 48 (equal to the whole image's result)" in tiles.stdout
+    assert "tiles of 96 x 96 overlapping by 16 (blended, not exactly" in blended.stdout
+    for name in ("tall.png", "tall.overlay.png"):
+        one, other = (np.asarray(Image.open(tmp_path / output / name)) for output in ("whole", "tiles"))
+        assert (one != other).mean() < 1e-4  # a tie may be rounded either way
+    probabilities = {name: np.load(tmp_path / name / "tall.npy") for name in ("whole", "tiles", "blended")}
+    np.testing.assert_allclose(probabilities["tiles"], probabilities["whole"], atol=1e-6)
+    # with a third of the overlap that exact tiles have
+    assert 1e-6 < np.abs(probabilities["blended"] - probabilities["whole"]).max() < 0.1
+
+
+def test_tta_is_the_mean_over_the_eight_flips_and_turns():
+    torch.manual_seed(0)
+    network = UNet(UNetConfig(3, 3, base_channels=4, depth=2, norm="group", preprocess=Preprocess(std=(50.0,) * 3)))
+    image = np.random.default_rng(0).integers(0, 256, (48, 65, 3), dtype=np.uint8)
+    plain = Predictor(network)
+    views = []
+    for turns in range(4):
+        turned = np.rot90(image, turns)
+        views.append(np.rot90(plain(turned).probabilities, -turns, (1, 2)))
+        flipped = plain(turned[:, ::-1]).probabilities[:, :, ::-1]
+        views.append(np.rot90(flipped, -turns, (1, 2)))
+    got = Predictor(network, tta=True)(image)
+    np.testing.assert_allclose(got.probabilities, np.mean(views, axis=0), rtol=0, atol=1e-6)  # float32
+    np.testing.assert_array_equal(got.mask, got.probabilities.argmax(axis=0))
+    assert all(np.abs(view - got.probabilities).max() > 1e-3 for view in views)
+    assert not Predictor(network, tta=True, tile_size=48).tilings((300, 300))[0].exact
+
+
+def test_tta_of_a_model_that_was_trained_without_turns_is_the_mean_of_an_image_and_its_mirroring(tiny_folder):
+    assert load_info(tiny_folder, augment="strong").preprocess().turned
+    seen = dataclasses.replace(load_info(tiny_folder).preprocess(), mean=(0.0,) * 3, std=(50.0,) * 3)
+    assert not seen.turned
+    network = UNet(UNetConfig(3, 2, base_channels=4, depth=2, norm="group", preprocess=seen))
+    image = np.random.default_rng(0).integers(0, 256, (48, 65, 3), dtype=np.uint8)
+    views = [Predictor(network)(image).probabilities, Predictor(network)(image[:, ::-1]).probabilities[:, :, ::-1]]
+    found = Predictor(network, tta=True)(image).probabilities
+    np.testing.assert_allclose(found, np.mean(views, axis=0), rtol=0, atol=1e-6)
+
+
+def test_an_ensemble_is_the_mean_of_its_models_whatever_their_preprocessing(model, photos, tmp_path):
+    networks = [UNet.from_pretrained(model)]
+    for seed, scale in ((1, 1.0), (2, 0.3)):
+        torch.manual_seed(seed)
+        preprocess = dataclasses.replace(networks[0].config.preprocess, scale=scale)
+        networks.append(UNet(UNetConfig(3, 3, base_channels=8, depth=3, norm="group", preprocess=preprocess)))
+        networks[-1].save_pretrained(tmp_path / str(seed))
+    expected = {
+        output: np.mean([Predictor(one, **tiles)(photos / "b.jpg").probabilities for one in networks], axis=0)
+        for output, tiles in (("whole", {}), ("tiles", {"tile_size": 16, "overlap": 0}))
+    }
+    # the third model sees the image in one tile, the others in several
+    assert np.abs(expected["tiles"] - expected["whole"]).max() > 1e-3
+    flags = ["--ensemble", tmp_path / "1", tmp_path / "2", "--probabilities"]
+    for output, more in (("whole", []), ("tiles", ["--tile-size", "16", "--overlap", "0"])):
+        result = predict(model, [photos / "b.jpg"], tmp_path / output, *flags, *more)
+        assert result.returncode == 0, result.stderr
+        np.testing.assert_allclose(np.load(tmp_path / output / "b.npy"), expected[output], rtol=0, atol=1e-6)  # float32
+
+
+def test_an_ensemble_of_other_classes_is_refused(model, photos, tmp_path, fails_with):
+    UNet(UNetConfig(3, 2, base_channels=4, depth=2)).save_pretrained(tmp_path / "two")
+    result = predict(model, [photos], tmp_path / "out", "--ensemble", tmp_path / "two")
+    fails_with(result, "an ensemble needs models of the same classes", 1)
+
+
+def test_a_profile_that_asks_for_it_has_the_networks_compiled(trained, tiny_folder):
+    compiled = []
+
+    def backend(graph, inputs):
+        compiled.append(graph)
+        return graph.forward
+
+    image = next((tiny_folder / "val" / "images").iterdir())
+    expected = Predictor.from_pretrained(trained / "model")(image).probabilities
+    for asked in (DynamoBackend.NO, DynamoBackend.INDUCTOR):
+        plugin = SimpleNamespace(backend=asked, to_kwargs=lambda: {"backend": backend})
+        predictor = Predictor.from_pretrained(trained / "model")
+        compile_networks(SimpleNamespace(state=SimpleNamespace(dynamo_plugin=plugin)), predictor.networks)
+        assert np.array_equal(predictor(image).probabilities, expected)
+        assert bool(compiled) == (asked == DynamoBackend.INDUCTOR)
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="measures memory as Linux tells it")
+def test_memory_does_not_grow_with_the_height_of_an_image(model, tmp_path):
+    """Peak memory on 2,000 and on 20,000 rows of 2,000 pixels: 108 MB more of pixels, 432 MB of probabilities."""
+
+    def peak(height: int) -> int:
+        path = tmp_path / f"{height}.tif"
+        blocks = (np.full((256, 256, 3), index % 251, np.uint8) for index in range(-(-height // 256) * 8))
+        tifffile.imwrite(path, blocks, shape=(height, 2000, 3), dtype=np.uint8, tile=(256, 256), photometric="rgb")
+        flags = ["--input", path, "--output", tmp_path / "out", "--probabilities", "--tile-size", "512"]
+        result = launch(PROGRAMS / "print_peak_memory.py", "predict.py", "--model", model, *flags)
+        assert result.returncode == 0, result.stderr
+        assert Image.open(tmp_path / "out" / f"{height}.png").size == (2000, height)
+        return int(result.stdout.partition("VmHWM:")[2].split()[0]) * 1024
+
+    small, large = peak(2000), peak(20_000)
+    assert large - small < 40e6
+
+
+@pytest.mark.parametrize("kind", ["gpu", "cpu"])
+def test_what_does_not_fit_into_memory_is_named_with_what_to_do_and_the_others_written(model, tmp_path, kind):
+    images = tmp_path / "images"
+    images.mkdir()
+    for side in (40, 100):
+        Image.new("RGB", (side, side)).save(images / f"{side}.png")
+    flags = ["--model", model, "--input", images, "--output", tmp_path / "out"]
+    command = [PROGRAMS / "out_of_memory_if_wide.py", kind, "predict.py", *flags]
+    result = launch(*command)
+    assert result.returncode == 1
+    assert "Traceback" not in result.stderr
+    assert result.stderr.count(f"{images / '100.png'}: does not fit into memory; give --tile-size 512") == 1
+    assert "1 of 2 masks" in result.stdout
+    result = launch(*command, "--tile-size", "32")
+    assert result.returncode == 0, result.stderr
+    assert len(list((tmp_path / "out").glob("*.png"))) == 2

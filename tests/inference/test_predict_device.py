@@ -1,0 +1,148 @@
+"""Prediction on a device: work is queued without waiting, and results are fetched once for an image or a written band.
+
+Proved on torch's meta device, whose tensors have shapes but no values: reading one raises, and so does mixing devices.
+
+Modules: inference/pipeline.py, inference/batches.py, inference/outputs/jobs.py.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+import inference.decoding.decoder
+import inference.predictor
+from data_utils.image_io.regions import ArrayRegions
+from inference import Predictor
+from inference.outputs import new_encoder
+from inference.outputs.jobs import MASK, OVERLAY, PROBABILITIES, ImageJob
+from inference.outputs.writer import PredictionWriter
+from inference.pipeline import PredictionPipeline
+from unet import Preprocess, UNet, UNetConfig
+
+
+def network(scale: float = 1.0, device: str = "meta") -> UNet:
+    preprocess = Preprocess(scale=scale, class_names=("sky", "land", "sea"), class_values=(10, 200, 255))
+    return UNet(UNetConfig(3, 3, base_channels=2, depth=1, preprocess=preprocess)).to(device)
+
+
+class Uploads(TorchDispatchMode):
+    """Notes each operation that takes CPU tensors and gives meta tensors, and those that would make the host wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.all: list[str] = []
+        self.waits: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        has_cpu = any(leaf.is_cpu for leaf in tree_leaves(args) if isinstance(leaf, Tensor))
+        if has_cpu and any(leaf.is_meta for leaf in tree_leaves(out) if isinstance(leaf, Tensor)):
+            self.all.append(str(func))
+            if not (kwargs or {}).get("non_blocking"):  # a pageable copy, or an index on the CPU
+                self.waits.append(str(func))
+        return out
+
+
+@pytest.fixture
+def downloads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many tensors the host gets each time it waits; they are zeros, since meta tensors have no values."""
+    counts = []
+
+    def zeros(tensors: Sequence[Tensor]) -> list[Tensor]:
+        counts.append(len(tensors))
+        return [torch.zeros(tensor.shape, dtype=tensor.dtype) for tensor in tensors]
+
+    monkeypatch.setattr(inference.decoding.decoder, "download", zeros)
+    return counts
+
+
+SHAPES = [(100, 80), (90, 60)]
+IMAGES = [np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8) for shape in SHAPES]
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.5, 1.3])
+@pytest.mark.parametrize(
+    "options", [{}, {"tta": True}, {"tile_size": 48}, {"tile_size": 48, "overlap": 8}, {"tile_size": 48, "tta": True}]
+)
+def test_no_upload_makes_the_host_wait_and_tiles_need_few(options, scale):
+    model, passes = network(scale), []
+    model.register_forward_hook(lambda *_: passes.append(1))
+    predictor = Predictor(model, **options)
+    views = 8 if predictor.tta else 1
+
+    with Uploads() as uploads:
+        logits = predictor.in_batch([predictor.inputs(image).tensors for image in IMAGES], SHAPES)
+    assert [tuple(of_image.shape) for of_image in logits] == [(3, *shape) for shape in SHAPES]
+    assert uploads.waits == []
+    # the tiles of a forward pass, and once for each image what their pixels count for
+    assert len(uploads.all) == len(passes) // views + len(IMAGES)
+
+    passes.clear()
+    with Uploads() as uploads:
+        bands = list(predictor.bands(ArrayRegions(IMAGES[0])))
+    assert uploads.waits == []
+    tiled, resized = predictor.tilings(SHAPES[0])[0] is not None, scale != 1
+    assert len(uploads.all) == len(passes) // views + tiled + resized * len(bands)
+
+
+@pytest.mark.parametrize("device", ["meta", "cpu"])  # an ONNX file computes on the CPU
+def test_an_ensemble_is_averaged_on_the_device_and_does_not_wait_either(device):
+    for networks in ([network(), network(0.5, device)], [network(0.5, device), network()]):
+        predictor = Predictor(networks[0], ensemble=networks[1:], tile_size=48)
+        with Uploads() as uploads:
+            (logits,) = predictor.in_batch([predictor.inputs(IMAGES[0]).tensors], SHAPES[:1])
+            bands = list(predictor.bands(ArrayRegions(IMAGES[0])))
+        assert uploads.waits == []
+        assert logits.is_meta and all(band.is_meta for band in bands)
+
+
+def test_mask_and_probabilities_take_one_wait(downloads):
+    predictor = Predictor(network())
+    mask, probabilities = predictor(IMAGES[0])
+    assert (mask.dtype, mask.shape) == (np.uint8, SHAPES[0])
+    assert (probabilities.dtype, probabilities.shape) == (np.float32, (3, *SHAPES[0]))
+    assert downloads == [2]
+    assert predictor.mask(IMAGES[0]).shape == SHAPES[0]
+    assert downloads == [2, 1]
+
+
+def jobs(folder: Path, count: int) -> list[ImageJob]:
+    """Images with true masks."""
+    for index in range(count):
+        Image.fromarray(IMAGES[0]).save(folder / f"{index}.png")
+        Image.fromarray(np.full(SHAPES[0], 10, np.uint8)).save(folder / f"{index}.truth.png")
+    return [
+        ImageJob(
+            image=folder / f"{i}.png",
+            size=SHAPES[0],
+            output=folder / "out" / f"{i}",
+            truth=(folder / f"{i}.truth.png", 0),
+        )
+        for i in range(count)
+    ]
+
+
+@pytest.mark.parametrize(("extensions", "tensors"), [((MASK,), 1), ((MASK, OVERLAY, PROBABILITIES), 2)])
+@pytest.mark.parametrize("in_windows", [False, True])
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_host_waits_once_for_each_image_or_written_band(
+    downloads, monkeypatch, tmp_path, extensions, tensors, in_windows, count
+):
+    if in_windows:
+        monkeypatch.setattr(inference.predictor, "WINDOW_MEMORY", 0)
+    predictor = Predictor(network(0.5), ensemble=[network()], tile_size=48, tta=True)
+    writer = PredictionWriter(new_encoder(predictor.config), predictor.task, extensions)
+    pipeline = PredictionPipeline(predictor, writer, set())
+    todo = jobs(tmp_path, count)
+    results = list(pipeline.run([[job] for job in todo] if in_windows else [todo]))
+    bands = 2 if in_windows else 1  # of 64 rows
+    assert downloads == [tensors] * bands * count
+    assert [int(score.scores.sums[0, 0]) for _, score in results] == [100 * 80] * count  # scored from what was fetched
+    assert all(job.file(extension).stat().st_size for job in todo for extension in extensions)

@@ -1,0 +1,163 @@
+"""What predict.py writes and keeps: one model's files in a folder, whole ones only, on a disk that takes them.
+
+Modules: inference/outputs/writer.py, inference/outputs/disk.py, inference/outputs/images.py,
+inference/outputs/encoder.py, inference/outputs/classes.py, inference/provenance.py.
+"""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from argparse import Namespace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tifffile
+from conftest import ROOT, predict
+from PIL import Image
+
+from inference.outputs import disk
+from inference.outputs.disk import check_disk
+from inference.provenance import complete_provenance, provenance_of, record_provenance
+from runtime.errors import DataError
+from unet import UNet
+
+
+def test_finished_outputs_are_kept_unless_overwriting_is_asked_for(model, photos, tmp_path):
+    predict(model, [photos / "a.png"], tmp_path)
+    before = os.stat(tmp_path / "a.png").st_mtime_ns
+    predict(model, [photos], tmp_path)
+    assert os.stat(tmp_path / "a.png").st_mtime_ns == before
+    assert (tmp_path / "b.png").exists()
+    predict(model, [photos], tmp_path, "--overwrite")
+    assert os.stat(tmp_path / "a.png").st_mtime_ns > before
+
+
+def test_what_is_empty_or_older_than_its_image_is_predicted_again(model, photos, tmp_path):
+    image, out = tmp_path / "a.png", tmp_path / "out"
+    image.write_bytes((photos / "a.png").read_bytes())
+    predict(model, [image, photos / "b.jpg"], out)
+    expected = (out / "b.png").read_bytes()
+    Image.new("RGB", (9, 8)).save(image)
+    os.utime(image, (time.time() + 5, time.time() + 5))
+    (out / "b.png").write_bytes(b"")
+    assert predict(model, [image, photos / "b.jpg"], out).returncode == 0
+    assert Image.open(out / "a.png").size == (9, 8)
+    assert (out / "b.png").read_bytes() == expected
+
+
+def test_a_folder_never_holds_masks_of_two_models_or_settings(model, photos, tmp_path, fails_with):
+    other, out = tmp_path / "other", tmp_path / "out"
+    UNet.from_pretrained(model).save_pretrained(other)
+    predict(model, [photos / "a.png"], out)
+    result = predict(other, [photos / "a.png"], out)  # the same weights under another name
+    assert "1 of 1 masks are there already; --overwrite predicts them again" in result.stdout, result.stderr
+    network = UNet.from_pretrained(model)
+    network.head.conv.bias.data += 1
+    network.save_pretrained(other)
+    result = predict(other, [photos], out)
+    fails_with(result, "holds masks of another model or other settings (see predict.json)", 1)
+    assert not (out / "b.png").exists()
+    (tmp_path / "broken.png").touch()
+    (out / "broken.png").touch()  # as if it were from before, and it stays
+    for files, expected in (([photos / "a.png", tmp_path / "broken.png"], False), ([photos / "a.png"], True)):
+        predict(other, files, out, "--overwrite")
+        assert json.loads((out / "predict.json").read_text())["complete"] == expected
+
+
+def test_an_output_folder_is_claimed_by_what_made_its_masks(model, tmp_path):
+    def provenance(tta: bool = False, ensemble: tuple = ()) -> dict:
+        return provenance_of(Namespace(model=str(model), ensemble=[*ensemble], scale=None, tta=tta))
+
+    def refused(**settings) -> None:
+        with pytest.raises(DataError, match="--overwrite"):
+            record_provenance(tmp_path, provenance(**settings), False)
+
+    (tmp_path / "predict.json").write_text("[]")  # not ours
+    record_provenance(tmp_path, provenance(), False)
+    record_provenance(tmp_path, provenance(), False)
+    refused(tta=True)
+    refused(ensemble=("owner/model",))
+    record_provenance(tmp_path, provenance(tta=True), True)
+    refused(tta=True)  # what is half overwritten is not taken for finished
+    refused()
+    complete_provenance(tmp_path)
+    record_provenance(tmp_path, provenance(tta=True), False)
+
+
+def test_too_small_a_disk_is_found_before_the_first_image(model, photos, tmp_path, fails_with):
+    array = np.lib.format.open_memmap(tmp_path / "vast.npy", mode="w+", dtype=np.uint8, shape=(1 << 21, 1 << 21))
+    del array  # a file of 4 TB that occupies nothing
+    result = predict(model, [tmp_path / "vast.npy", photos], tmp_path / "out", "--probabilities")
+    fails_with(result, "MB are free", 1)
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_output_folder_that_takes_no_files_is_found_before_the_first_image(monkeypatch, tmp_path):
+    def refuse(dir: Path) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(disk, "TemporaryFile", refuse)
+    with pytest.raises(DataError, match=r"out: cannot be written \(Read-only file system\)"):
+        check_disk(tmp_path / "out", 0)
+
+
+def test_an_overlay_of_a_large_image_of_16_bits_is_equally_bright_all_over(model, tmp_path):
+    """8,501 x 333 in windows: the shades of all rows are chosen by rows from the whole image."""
+    steps = np.linspace(1000, 21000, 8501)
+    rows = np.repeat(steps[:, None], 333, 1).astype(np.uint16)
+    tifffile.imwrite(tmp_path / "steps.tif", rows, photometric="minisblack")
+    result = predict(model, [tmp_path / "steps.tif"], tmp_path / "out", "--overlay", "--tile-size", "256")
+    assert result.returncode == 0, result.stderr
+    shown = np.asarray(Image.open(tmp_path / "out" / "steps.overlay.png"))
+    mask = np.asarray(Image.open(tmp_path / "out" / "steps.png"))
+    expected = np.clip((steps - steps[85]) / (steps[-86] - steps[85]) * 255, 0, 255)
+    seen = 0
+    for row in range(0, 8501, 500):
+        untinted = shown[row][mask[row] == 10]
+        seen += len(untinted) > 0
+        # the lowest and highest shade are estimated from some of the rows: measured 2.3 of 255
+        assert np.abs(untinted.astype(float) - expected[row]).max(initial=0) < 3
+    assert seen == 18  # class 0 is in every one of these rows, and not tinted
+
+
+def test_a_run_that_is_asked_to_stop_leaves_nothing_half_written(model, tall, tmp_path):
+    out = tmp_path / "out"
+    flags = ["--model", model, "--input", tall, "--output", out, "--probabilities", "--tta", "--tile-size", "96"]
+    run = subprocess.Popen([sys.executable, "predict.py", *map(str, flags)], cwd=ROOT, stderr=subprocess.DEVNULL)
+    end = time.monotonic() + 60
+    while not list(out.glob(".tall.*.tmp")) and time.monotonic() < end:  # predict.json is there before them
+        time.sleep(0.01)
+    run.send_signal(signal.SIGTERM)
+    assert run.wait(60) == 128 + signal.SIGTERM
+    assert [path.name for path in out.iterdir()] == ["predict.json"]
+
+
+def test_a_killed_run_leaves_whole_files_only_and_is_taken_up_again(model, tmp_path):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    for number in range(40):
+        Image.fromarray(rng.integers(0, 256, (301, 400, 3), dtype=np.uint8)).save(folder / f"{number:02}.png")
+    out = tmp_path / "out"
+    command = [sys.executable, "predict.py", "--model", model, "--input", folder, "--output", out, "--probabilities"]
+    run = subprocess.Popen(list(map(str, command)), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    end = time.monotonic() + 120
+    while len(list(out.glob("*.png"))) < 3 and time.monotonic() < end:
+        time.sleep(0.005)
+    run.send_signal(signal.SIGKILL)
+    run.wait()
+    finished = sorted(path for path in out.glob("*.png") if not path.name.startswith("."))
+    assert 3 <= len(finished) < 40
+    for path in finished:
+        assert np.asarray(Image.open(path)).shape == (301, 400)
+        assert np.load(path.with_suffix(".npy")).shape == (3, 301, 400)
+    before = {path: path.stat().st_mtime_ns for path in finished}
+    result = predict(model, [folder], out, "--probabilities")
+    assert "40 of 40 masks" in result.stdout, result.stderr
+    assert {path: path.stat().st_mtime_ns for path in finished} == before
+    assert len(list(out.iterdir())) == 81  # predict.json, and nothing temporary

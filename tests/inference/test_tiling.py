@@ -1,0 +1,224 @@
+"""Tiles give what the whole image gives, proved in float64, or are blended and say so.
+
+Modules: inference/tiling/cuts.py, inference/tiling/receptive_field.py, inference/tiling/resizing.py,
+inference/tiling/stream.py, inference/tiling/planning.py, inference/decoding/classes.py.
+"""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data_utils.image_io.regions import ArrayRegions
+from data_utils.loading.batch_sampler import images_per_batch
+from inference import Predictor
+from inference.decoding.classes import most_likely
+from inference.tiling import LARGE_TILE_MEMORY, Tiling, batch_logits, plan, stream_logits
+from inference.tiling.receptive_field import reach
+from inference.tiling.resizing import resize_bands, resize_logits
+from runtime.errors import SettingsError
+from unet import Preprocess, UNet, UNetConfig
+from unet.blocks import fold_batch_norm
+
+
+def network(depth: int, upsample: str = "transpose", norm: str = "batch", **preprocess) -> UNet:
+    """A small float64 network whose batch norms have something to do."""
+    torch.manual_seed(0)
+    model = UNet(UNetConfig(3, 3, 4, depth, norm, upsample, preprocess=Preprocess(**preprocess))).double().eval()
+    for module in model.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.running_mean.normal_(0, 0.1)
+            module.running_var.uniform_(0.5, 2)
+    return model
+
+
+def tiled(model: UNet, image: torch.Tensor, tiling: Tiling) -> torch.Tensor:
+    pixels = 2 * math.prod(tiling.size)  # two tiles at a time
+    bands = stream_logits(model, lambda start, stop: image[:, start:stop], image.shape[1:], tiling, pixels)
+    return torch.cat(list(bands), dim=1)
+
+
+@pytest.mark.parametrize("upsample", ["transpose", "bilinear"])
+@pytest.mark.parametrize("depth", [1, 2, 3, 4])
+def test_exact_tiles_equal_the_whole_image_and_with_less_overlap_they_would_not(depth, upsample):
+    model, grid = network(depth, upsample), 2**depth
+    halo = reach(model.config)[0]
+    height, width = 3 * halo + 3 * grid + 3, 2 * halo + 6 * grid + grid - 1  # odd sizes, off the grid
+    image = torch.rand(3, height, width, dtype=torch.float64)
+    tiling = plan(model.config, (height, width), tile_size=2 * halo + 4 * grid)
+    assert tiling.exact
+    with torch.inference_mode():
+        whole = model(image[None])[0]
+        # float64, logits of about 0.5: measured 2e-16; 4e-11 and more with less overlap
+        assert (tiled(model, image, tiling) - whole).abs().max() < 1e-13
+        too_little = tiling._replace(overlap=(tiling.overlap[0] - 2 * grid,) * 2)
+        assert (tiled(model, image, too_little) - whole).abs().max() > 1e-12
+
+
+@pytest.mark.parametrize(("depth", "pixels"), [(1, 8), (2, 24), (3, 48), (4, 96)])
+def test_the_reach_is_what_was_measured_for_transposed_convolutions(depth, pixels):
+    assert reach(UNetConfig(depth=depth)) == (pixels, pixels)
+
+
+@pytest.mark.parametrize("config", [{"norm": "group"}, {"norm": "instance"}, {"upsample": "bilinear_aligned"}])
+def test_networks_that_look_at_the_whole_image_are_blended_and_say_so(config):
+    model = network(2, **config)
+    tiling = plan(model.config, (150, 170), tile_size=64)
+    assert not tiling.exact
+    assert tiling.overlap == (32, 32)
+    assert "blended, not exactly" in str(tiling)
+    with torch.inference_mode():
+        image = torch.rand(3, 150, 170, dtype=torch.float64)
+        logits, whole = tiled(model, image, tiling), model(image[None])[0]
+    assert logits.shape == (3, 150, 170)
+    # group and instance norm see other statistics in a tile: measured 0.03 on average, of logits with a spread of 0.4
+    difference = (logits - whole).abs()
+    assert difference.max() > 1e-6 and difference.mean() < 0.1 * whole.std()
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    height=st.integers(1, 90),
+    width=st.integers(1, 90),
+    tile=st.tuples(st.integers(1, 6), st.integers(1, 6)),
+    overlap=st.integers(0, 5),
+    exact=st.booleans(),
+)
+def test_every_pixel_is_covered_whatever_the_sizes(height, width, tile, overlap, exact):
+    """The tiles of a network that changes nothing put the image together again."""
+    grid = 4
+    tile_height, tile_width = (2 * grid * (overlap + side) for side in tile)
+    tiling = Tiling((tile_height, tile_width), (2 * grid * overlap,) * 2, (grid, grid), exact)
+    image = torch.rand(2, height, width, dtype=torch.float64)
+    starts = []
+
+    def forward(batch: torch.Tensor) -> torch.Tensor:
+        starts.append(batch.shape)
+        return batch
+
+    pixels = 3 * tile_height * tile_width
+    bands = stream_logits(forward, lambda start, stop: image[:, start:stop], (height, width), tiling, pixels)
+    # float64, blended with weights that add up to one: measured 4e-16
+    torch.testing.assert_close(torch.cat(list(bands), dim=1), image, rtol=0, atol=1e-13)
+    assert all(shape[2] <= tile_height + grid and shape[3] <= tile_width + grid for shape in starts)
+
+
+def test_images_are_computed_whole_while_they_fit_and_in_bounded_tiles_beyond():
+    for base_channels, norm in itertools.product((4, 16, 64), ("batch", "group")):
+        config = UNetConfig(base_channels=base_channels, norm=norm)
+        assert plan(config, (1080, 1440)) is None
+        # exact tiles of 960 fit for 16 channels and cost little; those of 64 channels would be mostly overlap
+        assert (plan(config, (1080, 1920)) is None) == (norm == "group" or base_channels != 16)
+        tiling = plan(config, (20_000, 30_000))
+        assert tiling.exact == (norm == "batch")
+        assert math.prod(tiling.size) * 32 * base_channels < 1.1 * LARGE_TILE_MEMORY
+    many = plan(UNetConfig(num_classes=150, base_channels=8), (20_000, 20_000))
+    assert many.size[0] < plan(UNetConfig(num_classes=2, base_channels=8), (20_000, 20_000)).size[0]
+
+
+def test_sizes_are_rounded_to_the_pooling_grid_and_impossible_ones_refused():
+    config = UNetConfig(depth=4)
+    assert plan(config, (999, 999), tile_size=500) == Tiling((512, 512), (192, 192), (16, 16), True)
+    assert plan(config, (999, 999), tile_size=500, overlap=10) == Tiling((512, 512), (32, 32), (16, 16), False)
+    assert plan(config, (999, 999), tile_size=500, overlap=193) == Tiling((512, 512), (224, 224), (16, 16), True)
+    assert plan(config, (999, 999), tile_size=100) == Tiling((112, 112), (32, 32), (16, 16), False)
+    assert plan(config, (999, 999), tile_size=1000) is None
+    with pytest.raises(SettingsError, match="overlap 512 must be less than the tile size 512"):
+        plan(config, (999, 999), tile_size=500, overlap=500)
+    with pytest.raises(SettingsError, match="overlap 32 must be less than the tile size 16"):
+        plan(config, (999, 999), tile_size=3, overlap=1)
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.5, 0.73, 1.3])
+@pytest.mark.parametrize("shape", [(233, 191), (8, 400), (400, 9), (1, 300), (130, 401)])
+def test_tiles_and_bands_of_a_predictor_equal_the_whole_image_at_any_scale(scale, shape):
+    model = network(2, scale=scale, mean=(100.0,) * 3, std=(50.0,) * 3)
+    image = np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8)
+    whole, tiles = Predictor(model), Predictor(model, tile_size=64)
+    (expected,) = whole.in_batch([whole.inputs(image).tensors], [shape])
+    for predictor in (whole, tiles):
+        logits = torch.cat(list(predictor.bands(ArrayRegions(image))), dim=1)
+        assert (logits - expected).abs().max() < 1e-13  # float64: measured 2e-16
+
+
+@pytest.mark.parametrize("rows", [1, 16, 64, 2000])
+@pytest.mark.parametrize(("size", "target"), [(1000, 300), (2000, 200), (300, 100), (640, 310), (90, 200), (70, 70)])
+def test_rows_of_logits_are_resized_as_all_of_them_are(size, target, rows):
+    logits = torch.rand(2, size, 9, dtype=torch.float64)
+    (expected,) = resize_logits(logits[None], (target, 5))
+    bands = list(resize_bands(iter(logits.split(rows, dim=1)), (size, 9), (target, 5)))
+    assert (torch.cat(bands, dim=1) - expected).abs().max() < 1e-13  # float64, of 0 to 1: measured 3e-15
+
+
+def test_float32_tiles_are_within_the_promised_rounding():
+    model = network(3, mean=(100.0,) * 3, std=(50.0,) * 3).float()
+    image = np.random.default_rng(0).integers(0, 256, (301, 333, 3), dtype=np.uint8)
+    whole, tiles = Predictor(model), Predictor(model, tile_size=144)
+    assert tiles.tilings(image.shape[:2])[0].exact
+    (expected,) = whole.in_batch([whole.inputs(image).tensors], [image.shape[:2]])
+    # docs/performance.md promises 1e-5; measured 3e-8. With half the overlap, blended, it would be 2.5e-5.
+    assert (torch.cat(list(tiles.bands(ArrayRegions(image))), dim=1) - expected).abs().max() < 1e-6
+
+
+def test_the_most_likely_class_is_the_first_of_equals_as_argmax_has_it():
+    logits = torch.randint(0, 3, (7, 40, 50)).float()
+    assert torch.equal(most_likely(logits), torch.from_numpy(logits.numpy().argmax(0)))
+    assert torch.equal(most_likely(logits[None], dim=1)[0], most_likely(logits))
+
+
+def test_folding_batch_norm_changes_nothing_but_rounding():
+    model = network(3)
+    image = torch.rand(2, 3, 50, 70, dtype=torch.float64)
+    with torch.inference_mode():
+        expected = model(image)
+        folded = fold_batch_norm(model)
+        assert not any(isinstance(module, torch.nn.BatchNorm2d) for module in folded.modules())
+        assert (folded(image) - expected).abs().max() < 1e-13  # float64: measured 6e-17
+
+
+@pytest.mark.parametrize("config", [{}, {"norm": "group"}])
+def test_tiles_of_several_images_share_batches_and_give_what_each_image_gives_alone(config):
+    model, shapes = network(2, **config), [(150, 170), (64, 200), (131, 90), (150, 170)]
+    images = [torch.rand(3, *shape, dtype=torch.float64) for shape in shapes]
+    tilings = [plan(model.config, shape, tile_size=64) for shape in shapes]
+    batches, pixels = [], 5 * 64 * 64
+
+    def forward(batch: torch.Tensor) -> torch.Tensor:
+        batches.append(batch.shape)
+        return model(batch)
+
+    with torch.inference_mode():
+        found = batch_logits(forward, images, tilings, pixels)
+        for image, tiling, logits in zip(images, tilings, found, strict=True):
+            assert (logits - tiled(model, image, tiling)).abs().max() < 1e-13 * max(1, logits.abs().max())  # float64
+    for seen in {shape[2:] for shape in batches}:
+        full = images_per_batch(pixels, seen)
+        assert sum(shape[2:] == seen and shape[0] < full for shape in batches) <= 1
+
+
+def test_a_predictor_takes_images_of_other_sizes_together_where_their_tiles_are_alike():
+    model = network(2, mean=(100.0,) * 3, std=(50.0,) * 3)
+    whole, tiles = Predictor(model), Predictor(model, tile_size=64)
+    shapes = [(150, 170), (140, 210)]
+    assert tiles.batch_of(shapes[0])[0] == tiles.batch_of(shapes[1])[0]
+    assert whole.batch_of(shapes[0])[0] != whole.batch_of(shapes[1])[0]
+    images = [np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8) for shape in shapes]
+    together = tiles.in_batch([tiles.inputs(image).tensors for image in images], shapes)
+    for image, shape, logits in zip(images, shapes, together, strict=True):
+        (alone,) = whole.in_batch([whole.inputs(image).tensors], [shape])
+        assert (logits - alone).abs().max() < 1e-13  # float64: measured 0
+
+
+def test_pixels_from_0_to_1_are_found_in_windows_as_in_the_whole_image():
+    model = network(2, std=(255.0,) * 3, detect_unit_range=True)
+    for brightest in (1, 2):
+        image = np.zeros((300, 90, 3), np.uint8)
+        image[280:, 30:] = brightest
+        predictor = Predictor(model, tile_size=64)
+        (expected,) = predictor.in_batch([predictor.inputs(image).tensors], [image.shape[:2]])
+        logits = torch.cat(list(predictor.bands(ArrayRegions(image))), dim=1)
+        assert (logits - expected).abs().max() < 1e-13  # float64: measured 0

@@ -1,0 +1,460 @@
+"""Volumes through prediction: tiles, slabs, masks on their own grid, names of files, scores.
+
+Modules: inference/outputs/volumes.py, inference/scoring/volume.py.
+"""
+
+import json
+from argparse import Namespace
+from itertools import compress, product
+from pathlib import Path
+
+import nibabel
+import numpy as np
+import pytest
+import torch
+from conftest import launch
+from PIL import Image
+
+import inference.tiling.cuts
+import inference.tiling.planning
+from data_utils.image_io.formats import VolumeFile
+from data_utils.image_io.volumes import read_volume
+from data_utils.visualize_volumes import contours, volume_page
+from inference import Predictor
+from inference.inputs import find_jobs
+from inference.outputs import new_encoder
+from inference.outputs.jobs import MASK, OVERLAY, PROBABILITIES
+from inference.outputs.writer import PredictionWriter
+from inference.pipeline import PredictionPipeline, plan_work
+from inference.scoring.volume import TOLERANCES, case_report, case_table, surface_scores
+from inference.tiling import Tiling, batch_logits, plan, stream_logits, volume_logits
+from inference.tiling.planning import SLAB_MEMORY, TILE_VOXELS, WHOLE_VOLUME_MEMORY
+from inference.tiling.receptive_field import reach
+from inference.tiling.resizing import resize_bands, resize_logits
+from runtime.errors import ImageError, ModelError, SettingsError
+from unet import Preprocess, UNet, UNetConfig
+
+IGNORED = 255
+FLAT = {"kernels": ((1, 3, 3), (3, 3, 3)), "strides": ((1, 2, 2),)}  # of planes that are far apart
+
+
+def network(channels: int = 1, classes: int = 2, *, dims: int = 3, preprocess: Preprocess | None = None, **options):
+    """A small float64 network whose batch norms have something to do."""
+    torch.manual_seed(0)
+    settings = {"base_channels": 4, "depth": 1, **options}
+    model = UNet(UNetConfig(channels, classes, dims=dims, preprocess=preprocess or Preprocess(), **settings))
+    for module in model.modules():
+        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
+            module.running_mean.normal_(0, 0.1)
+            module.running_var.uniform_(0.5, 2)
+    model = model.double().eval()
+    with torch.no_grad():  # each class occurs
+        logits = model(torch.randn(1, channels, *[16] * dims, dtype=torch.float64))
+        model.head.conv.bias -= logits.transpose(0, 1).flatten(1).mean(1)
+    return model
+
+
+def tiled(model: UNet, image: torch.Tensor, tiling: Tiling) -> torch.Tensor:
+    bands = stream_logits(model, lambda start, stop: image[:, start:stop], image.shape[1:], tiling, 10**5)
+    return torch.cat(list(bands), dim=1)
+
+
+def affine(axes: str, spacing: tuple[float, ...], tilt: float = 0.0) -> np.ndarray:
+    """From a voxel of a file whose axes run as `axes` say to mm, turned by `tilt` about z."""
+    result = np.eye(4)
+    start = nibabel.orientations.axcodes2ornt(axes)
+    for axis, (of_ras, step) in enumerate(start.astype(int)):
+        result[:3, axis] = 0
+        result[of_ras, axis] = step * spacing[axis]
+    turn = np.eye(4)
+    turn[:2, :2] = [[np.cos(tilt), -np.sin(tilt)], [np.sin(tilt), np.cos(tilt)]]
+    turn[:3, 3] = (-20.5, 13, 7)
+    return turn @ result
+
+
+def voxels(shape: tuple[int, ...] = (20, 18, 12), seed: int = 0) -> np.ndarray:
+    """Noise with a bright box, in the file's axes."""
+    found = np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+    found[3:-5, 4:-6, 2:-4] += 2
+    return found
+
+
+def save(path: Path, values: np.ndarray, grid: np.ndarray | None = None) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    nibabel.save(nibabel.Nifti1Image(values, np.eye(4) if grid is None else grid), path)
+    return path
+
+
+def predict(predictor: Predictor, inputs: list[Path], output: Path, *, truth: Path | None = None, **options):
+    """Each job of what predict.py would do, with its score or the error that stopped it."""
+    flags = {"overlay": False, "probabilities": False, "boundary": False, "overwrite": False} | options
+    args = Namespace(input=list(map(str, inputs)), output=output, truth=truth, mask_suffix=None)
+    vars(args).update(flags, model="m", ensemble=[], scale=None, tta=False)
+    extensions = (MASK, *[OVERLAY] * args.overlay, *[PROBABILITIES] * args.probabilities)
+    encoder = new_encoder(predictor.config)
+    writer = PredictionWriter(encoder, predictor.task, extensions, args.overwrite, args.boundary)
+    work = plan_work(args, predictor, writer)
+    return list(PredictionPipeline(predictor, writer, work.finished).run(work.batches))
+
+
+@pytest.mark.parametrize("options", [{}, FLAT, {"upsample": "bilinear", "block": "residual"}])
+def test_exact_tiles_equal_the_whole_volume_and_with_less_overlap_they_would_not(options):
+    model = network(**options)
+    needed, grid = reach(model.config), model.config.divisors
+    assert needed[1:] == ((8, 8) if "upsample" not in options else (10, 10)) and grid[1:] == (2, 2)
+    tile = tuple(2 * halo + 2 * step for halo, step in zip(needed, grid, strict=True))
+    size = tuple(side + 3 * step + odd for side, step, odd in zip(tile, grid, (1, 2, 3), strict=True))
+    image = torch.rand(1, *size, dtype=torch.float64)
+    tiling = Tiling(tile, tuple(2 * halo for halo in needed), grid, exact=True)
+    with torch.inference_mode():
+        whole = model(image[None])[0]
+        assert (tiled(model, image, tiling) - whole).abs().max() < 1e-9
+        for axis in range(3 if options == FLAT else 1):
+            less = [side - 2 * grid[axis] * (axis == other) for other, side in enumerate(tiling.overlap)]
+            assert (tiled(model, image, tiling._replace(overlap=tuple(less))) - whole).abs().max() > 1e-9
+
+
+def test_a_network_that_looks_at_the_whole_volume_is_blended_from_half_overlapping_tiles():
+    model = network(norm="group")
+    tiling = plan(model.config, (40, 50, 60), tile_size=32)
+    assert tiling == Tiling((32, 32, 32), (16, 16, 16), (2, 2, 2), exact=False)
+    assert str(tiling) == "tiles of 32 x 32 x 32 overlapping by 16 (blended, not exactly the whole image's result)"
+    image = torch.rand(1, 40, 50, 60, dtype=torch.float64)
+    with torch.inference_mode():
+        difference = (tiled(model, image, tiling) - model(image[None])[0]).abs()
+    assert difference.max() > 1e-6 and difference.mean() < 0.05  # other statistics in each tile: measured 0.004
+    same = tiled(lambda batch: batch, image, tiling)
+    assert (same - image).abs().max() < 1e-13  # the weights add up to one
+
+
+def test_the_tile_is_as_large_as_training_patches_or_exact_within_a_budget():
+    def tile(size: tuple[int, ...], **options) -> Tiling | None:
+        return plan(UNetConfig(1, options.pop("num_classes", 2), dims=3, **options), size)
+
+    assert tile((36, 50, 35), base_channels=32, norm="instance") is None
+    assert tile((128, 512, 512), base_channels=8, depth=2) == Tiling((96,) * 3, (48,) * 3, (4,) * 3, exact=True)
+    # 4 times as far as it looks would be 384 voxels
+    blended = tile((128, 512, 512), base_channels=8, depth=4)
+    assert blended == Tiling((128,) * 3, (64,) * 3, (16,) * 3, exact=False)
+    planes = {"kernels": ((1, 3, 3), (1, 3, 3), *((3, 3, 3),) * 3), "strides": ((1, 2, 2), (1, 2, 2), *((2,) * 3,) * 2)}
+    flat = tile((60, 1024, 1024), base_channels=32, norm="instance", **planes)
+    assert flat.grid == (4, 16, 16) and flat.size[0] * 4 == flat.size[1] == flat.size[2]
+    many = tile((400, 512, 512), base_channels=32, norm="instance", num_classes=14)
+    assert many.size[0] < 128 and 4 * 14 * many.size[0] * 512 * 512 <= SLAB_MEMORY
+    for tiling in (blended, flat, many):
+        assert np.prod(tiling.size) <= TILE_VOXELS
+        assert np.prod(tiling.size) * 32 * 32 <= WHOLE_VOLUME_MEMORY
+    with pytest.raises(SettingsError, match="overlap 16 must be less than the tile size 16"):
+        plan(UNetConfig(1, 2, dims=3), (40, 40, 40), tile_size=16, overlap=10)
+
+
+@pytest.mark.parametrize("options", [{}, {"norm": "group"}])
+def test_slabs_equal_the_tiles_of_all_at_once_however_few_slices_are_handed_on(monkeypatch, options):
+    model, image = network(**options), torch.rand(1, 43, 30, 41, dtype=torch.float64)
+    tiling = plan(model.config, image.shape[1:], tile_size=32)
+    with torch.inference_mode():
+        (expected,) = batch_logits(model, [image], [tiling], 10**5)
+        monkeypatch.setattr(inference.tiling.cuts, "BAND_BYTES", 3 * 4 * 2 * 30 * 41)
+        bands = list(stream_logits(model, lambda a, b: image[:, a:b], image.shape[1:], tiling, 10**5))
+        assert max(band.shape[1] for band in bands) == 3
+        assert (torch.cat(bands, dim=1) - expected).abs().max() < 1e-13
+
+
+def test_evaluation_computes_a_volume_whole_or_in_the_tiles_of_prediction(monkeypatch):
+    model, image = network(norm="group"), torch.rand(1, 40, 30, 36, dtype=torch.float64)
+    with torch.inference_mode():
+        assert torch.equal(volume_logits(model, image, model.config), model(image[None])[0])
+        monkeypatch.setattr(inference.tiling.planning, "WHOLE_VOLUME_MEMORY", 20**3 * 32 * 4)
+        tiling = plan(model.config, image.shape[1:])
+        assert tiling.size == (20, 20, 20)
+        assert torch.equal(volume_logits(model, image, model.config), tiled(model, image, tiling))
+
+
+@pytest.mark.parametrize("slices", [1, 7, 100])
+@pytest.mark.parametrize(
+    ("size", "target"),
+    [
+        ((20, 9, 8), (31, 9, 8)),
+        ((31, 9, 8), (20, 12, 5)),
+        ((7, 9, 8), (7, 18, 3)),
+        ((50, 6, 7), (9, 7, 6)),
+        ((1, 4, 4), (3, 5, 5)),
+    ],
+)
+def test_slices_of_logits_are_resized_as_all_of_them_are(monkeypatch, size, target, slices):
+    logits = torch.rand(2, *size, dtype=torch.float64)
+    (expected,) = resize_logits(logits[None], target)
+    monkeypatch.setattr(inference.tiling.cuts, "BAND_BYTES", 4 * 4 * 2 * target[1] * target[2])
+    bands = list(resize_bands(iter(logits.split(slices, dim=1)), size, target))
+    assert max(band.shape[1] for band in bands) <= 4
+    assert (torch.cat(bands, dim=1) - expected).abs().max() < 1e-13
+
+
+GRIDS = {
+    "RAS": affine("RAS", (1, 1, 1)),
+    "LPS": affine("LPS", (1, 1, 1)),
+    "PIR": affine("PIR", (1, 1, 1)),
+    "anisotropic": affine("LAS", (0.7, 0.7, 3.0)),
+    "oblique": affine("LPS", (0.8, 0.9, 1.5), tilt=0.4),
+}
+
+
+@pytest.mark.parametrize("grid", GRIDS)
+def test_a_mask_has_the_grid_and_the_header_of_its_volume(tmp_path, grid):
+    preprocess = Preprocess(spacing=(1.5, 1.2, 1.0), standardize=True, class_values=(0, 3, 300))
+    predictor = Predictor(network(1, 3, preprocess=preprocess).float())
+    image = nibabel.Nifti1Image(voxels(), GRIDS[grid])
+    image.header["descrip"] = b"of a phantom"
+    (tmp_path / "in").mkdir()
+    nibabel.save(image, tmp_path / "in" / "case.nii.gz")
+    ((job, score),) = predict(predictor, [tmp_path / "in"], tmp_path / "out", probabilities=True, overlay=True)
+    assert score is None and job.file(MASK) == tmp_path / "out" / "case.nii.gz"
+    written = nibabel.load(job.file(MASK))
+    stored = np.asarray(written.dataobj)
+    assert written.shape == image.shape and stored.dtype.kind in "iu"
+    np.testing.assert_array_equal(written.affine, nibabel.load(job.image).affine)
+    assert (
+        written.header["descrip"] == b"of a phantom"
+        and written.header.get_xyzt_units() == image.header.get_xyzt_units()
+    )
+    assert set(np.unique(stored)) <= {0, 3, 300} and len(np.unique(stored)) > 1
+    # what the predictor says in RAS orientation is what the file holds there
+    mask = predictor.mask(job.image)
+    upright = np.asarray(nibabel.as_closest_canonical(written).dataobj).transpose(2, 1, 0)
+    np.testing.assert_array_equal(upright, np.array([0, 3, 300])[mask])
+    probabilities = nibabel.load(job.file(PROBABILITIES))
+    assert probabilities.shape == (*image.shape, 3) and probabilities.get_data_dtype() == np.float32
+    np.testing.assert_array_equal(np.array([0, 3, 300])[np.asarray(probabilities.dataobj).argmax(3)], stored)
+    assert Image.open(tmp_path / "out" / "case.overlay.png").mode == "RGB"
+    assert sorted(file.name for file in (tmp_path / "out").iterdir()) == [
+        "case.nii.gz",
+        "case.overlay.png",
+        "case.probabilities.nii.gz",
+        "predict.json",
+    ]
+
+
+def test_the_same_volume_in_other_axes_has_the_same_mask_at_the_same_places(tmp_path):
+    predictor = Predictor(network(preprocess=Preprocess(spacing=(1.0, 1.0, 1.0))).float())
+    original = nibabel.Nifti1Image(voxels(), affine("RAS", (1, 1.5, 2)))
+    nibabel.save(original, tmp_path / "RAS.nii.gz")
+    expected = predictor.mask(tmp_path / "RAS.nii.gz")
+    for axes in ("LPS", "SRA", "AIL"):
+        way = nibabel.orientations.ornt_transform(
+            nibabel.orientations.axcodes2ornt("RAS"), nibabel.orientations.axcodes2ornt(axes)
+        )
+        nibabel.save(original.as_reoriented(way), tmp_path / f"{axes}.nii.gz")
+        np.testing.assert_array_equal(predictor.mask(tmp_path / f"{axes}.nii.gz"), expected)
+
+
+def test_a_model_of_images_predicts_a_volume_slice_by_slice(tmp_path):
+    model = network(dims=2, preprocess=Preprocess(scale=0.5))
+    save(tmp_path / "case.nii.gz", voxels((20, 31, 12)))
+    content, _ = read_volume(VolumeFile((str(tmp_path / "case.nii.gz"),)), "case")
+    for options in ({}, {"tile_size": 8}, {"tta": True}):
+        predictor = Predictor(model, **options)
+        mask, probabilities = predictor(tmp_path / "case.nii.gz")
+        assert mask.shape == (12, 31, 20) and probabilities.shape == (2, 12, 31, 20)
+        for index, plane in enumerate(content):
+            np.testing.assert_allclose(probabilities[:, index], predictor(plane).probabilities, atol=1e-12)
+
+
+def test_views_of_a_volume_are_its_eight_mirrorings(tmp_path):
+    model = network()
+    save(tmp_path / "case.nii.gz", voxels())
+    image = torch.from_numpy(voxels().transpose(2, 1, 0)[None, None].copy())
+    with torch.inference_mode():
+        chosen = [list(compress((2, 3, 4), which)) for which in product((0, 1), repeat=3)]
+        views = [model(image.flip(axes)).flip(axes).softmax(1) for axes in chosen]
+    expected = (sum(views) / 8)[0].numpy()
+    np.testing.assert_allclose(Predictor(model, tta=True)(tmp_path / "case.nii.gz").probabilities, expected, atol=1e-12)
+
+
+def test_an_ensemble_averages_networks_with_other_spacings(tmp_path):
+    save(tmp_path / "case.nii.gz", voxels())
+    models = [network(preprocess=Preprocess(spacing=(side,) * 3)) for side in (1.0, 1.4)]
+    single = [Predictor(model)(tmp_path / "case.nii.gz").probabilities for model in models]
+    both = Predictor(models[0], ensemble=models[1:])(tmp_path / "case.nii.gz").probabilities
+    np.testing.assert_allclose(both, (single[0] + single[1]) / 2, atol=1e-12)
+
+
+def test_what_does_not_fit_a_model_is_one_line(tmp_path):
+    with pytest.raises(ModelError, match="cannot mix a 3-D and a 2-D model"):
+        Predictor(network(), ensemble=[network(dims=2)])
+    Image.fromarray(np.zeros((8, 8), np.uint8)).save(tmp_path / "a.png")
+    save(tmp_path / "b.nii.gz", np.zeros((8, 9, 7, 3), np.float32))
+    (tmp_path / "c.nii.gz").write_bytes(b"no volume")
+    save(tmp_path / "d.nii.gz", voxels((9, 8, 7)))
+    with pytest.raises(ImageError, match=r"a\.png: is an image, but the model takes volumes \(\.nii, \.nii\.gz"):
+        Predictor(network())(tmp_path / "a.png", str(tmp_path / "a.png"))
+    found = dict(predict(Predictor(network()), [tmp_path], tmp_path / "out"))
+    lines = {job.image.name: str(error) for job, error in found.items()}
+    assert "a.png: is an image, but the model takes volumes" in lines["a.png"]
+    assert "has 3 channels, the model takes 1" in lines["b.nii.gz"]
+    assert "c.nii.gz" in lines["c.nii.gz"] and "cannot be read" in lines["c.nii.gz"]
+    assert lines["d.nii.gz"] == "None"
+    assert all("\n" not in line for line in lines.values())
+    assert [file.name for file in (tmp_path / "out").glob("*.nii.gz")] == ["d.nii.gz"]
+    coloured = Preprocess(class_values=((0, 0, 0), (9, 8, 7)))
+    ((_, error),) = predict(Predictor(network(preprocess=coloured)), [tmp_path / "d.nii.gz"], tmp_path / "colours")
+    assert "classes are colours" in str(error)
+
+
+def test_finished_volumes_are_skipped(tmp_path):
+    save(tmp_path / "in" / "case.nii.gz", voxels())
+    predictor = Predictor(network())
+    assert len(predict(predictor, [tmp_path / "in"], tmp_path / "out")) == 1
+    assert predict(predictor, [tmp_path / "in"], tmp_path / "out") == []
+    assert len(predict(predictor, [tmp_path / "in"], tmp_path / "out", overlay=True)) == 1
+    assert len(predict(predictor, [tmp_path / "in"], tmp_path / "out", overwrite=True)) == 1
+
+
+def test_files_of_channels_are_one_case_where_the_model_takes_several(tmp_path):
+    for case, channel in product("ab", range(2)):
+        save(tmp_path / "in" / f"{case}_{channel:04}.nii.gz", voxels(seed=channel))
+    jobs = find_jobs([str(tmp_path / "in")], tmp_path / "out", [MASK], channels=2)
+    assert [job.file(MASK).name for job in jobs] == ["a.nii.gz", "b.nii.gz"]
+    assert [Path(path).name for path in jobs[0].volume.paths] == ["a_0000.nii.gz", "a_0001.nii.gz"]
+    assert jobs[0].size == (12, 18, 20) and jobs[0].spacing == (1, 1, 1)
+    ((_, score), _) = predict(Predictor(network(2)), [tmp_path / "in"], tmp_path / "out")
+    assert score is None
+    together = np.stack([voxels(seed=0), voxels(seed=1)], axis=3)
+    mask = Predictor(network(2)).mask(save(tmp_path / "together.nii.gz", together))
+    np.testing.assert_array_equal(
+        np.asarray(nibabel.load(tmp_path / "out" / "a.nii.gz").dataobj), mask.transpose(2, 1, 0)
+    )
+    # with one channel the number is a part of the name, unless it is 0000 everywhere
+    names = [job.output.name for job in find_jobs([str(tmp_path / "in")], tmp_path / "out", [MASK])]
+    assert names == ["a_0000", "a_0001", "b_0000", "b_0001"]
+    jobs = find_jobs([f"{tmp_path}/in/*_0000.nii.gz"], tmp_path / "out", [MASK])
+    assert [job.output.name for job in jobs] == ["a", "b"]
+
+
+def test_true_masks_are_found_and_unusable_ones_cost_nobody_the_prediction(tmp_path):
+    predictor = Predictor(network())
+    for case in ("a", "b", "c"):
+        save(tmp_path / "in" / f"{case}_0000.nii.gz", voxels(), GRIDS["LPS"])
+    predict(predictor, [tmp_path / "in"], tmp_path / "truth")
+    for name, shape, grid in (("b", (20, 18, 11), GRIDS["LPS"]), ("c", (20, 18, 12), GRIDS["RAS"])):
+        save(tmp_path / "truth" / f"{name}.nii.gz", np.zeros(shape, np.uint8), grid)
+    (tmp_path / "truth" / "predict.json").unlink()
+    for _ in range(2):  # the second time scores what is there
+        found = dict(predict(predictor, [tmp_path / "in"], tmp_path / "out", truth=tmp_path / "truth", boundary=True))
+        results = {job.output.name: result for job, result in found.items()}
+        assert results["a"].to_json("a")["dice"] == [1, 1]
+        assert results["a"].to_json("a")["hd95_mm"] == [None, 0]
+        assert "is 11 x 18 x 20, but the volume 12 x 18 x 20 (z, y, x)" in str(results["b"])
+        assert "c.nii.gz: its affine differs from the volume's" in str(results["c"])
+    assert len(list((tmp_path / "out").glob("*.nii.gz"))) == 3
+
+
+def surface(mask: np.ndarray) -> np.ndarray:
+    """(n, 3) voxels of a mask one of whose six neighbours is not in it."""
+    padded = np.pad(mask, 1)
+    inner = np.ones_like(mask)
+    for axis, step in product(range(3), (-1, 1)):
+        inner &= np.roll(padded, step, axis)[1:-1, 1:-1, 1:-1]
+    return np.argwhere(mask & ~inner)
+
+
+@pytest.mark.parametrize(("seed", "spacing"), [(0, (1.0, 1.0, 1.0)), (1, (3.0, 0.6, 0.7)), (2, (0.5, 2.0, 1.0))])
+def test_surfaces_are_scored_as_by_comparing_every_voxel(seed, spacing):
+    rng = np.random.default_rng(seed)
+    truth, pred = np.zeros((2, 9, 17, 14), np.uint8)
+    for index in (1, 2, 1, 2, 3):
+        start = [int(rng.integers(side - 4)) for side in truth.shape]
+        for mask in (truth, pred):
+            low = [place + int(rng.integers(3)) for place in start]
+            mask[tuple(slice(a, a + int(rng.integers(2, 7))) for a in low)] = index
+    truth[:2, :5] = IGNORED
+    found = surface_scores(pred, truth, 5, spacing)
+    for index in range(1, 5):
+        true, predicted = truth == index, (pred == index) & (truth != IGNORED)
+        assert found.missed[index] == (true.any() != predicted.any())
+        if not (true.any() and predicted.any()):
+            assert np.isnan(found.hd95[index])
+            continue
+        places = [surface(mask) * np.array(spacing) for mask in (true, predicted)]
+        apart = np.sqrt(((places[0][:, None] - places[1][None]) ** 2).sum(axis=2))
+        ways = apart.min(axis=1), apart.min(axis=0)
+        assert found.hd95[index] == pytest.approx(max(np.percentile(way, 95) for way in ways), abs=1e-9)
+        for mm, dice in zip(TOLERANCES, found.dice[index], strict=True):
+            near = sum((way <= mm + 1e-9).sum() for way in ways)
+            assert dice == pytest.approx(near / sum(map(len, ways)), abs=1e-12)
+
+
+def test_a_class_absent_in_both_counts_nowhere_and_in_one_it_has_dice_0_and_no_distance():
+    truth, pred = np.zeros((2, 6, 8, 8), np.uint8)
+    truth[1:4, 2:6, 2:6] = 1
+    pred[1:4, 2:6, 2:6] = 2
+    found = surface_scores(pred, truth, 4, (1, 1, 1))
+    assert found.missed.tolist() == [False, True, True, False]
+    assert np.isnan(found.hd95).all() and found.dice[1:3].tolist() == [[0, 0], [0, 0]] and np.isnan(found.dice[3]).all()
+    cases = [
+        {
+            "dice": [0.9, 0.0, 0.0, None],
+            "iou": [0.8, 0.0, 0.0, None],
+            "hd95_mm": [None] * 4,
+            "missed": [False, True, True, False],
+        },
+        {
+            "dice": [0.9, 0.8, None, None],
+            "iou": [0.8, 0.7, None, None],
+            "hd95_mm": [None, 2.0, None, None],
+            "missed": [False] * 4,
+        },
+    ]
+    report = case_report(cases, ["none", "left", "right", "nowhere"])
+    assert report["dice"] == [0.4, 0.0, None] and report["mean_dice"] == 0.2  # without the background
+    assert report["dice_cases"] == [2, 1, 0] and report["hd95_missed"] == [1, 1, 0]
+    assert report["hd95_mm"] == [2.0, None, None] and report["mean_hd95_mm"] == 2.0
+    assert "left: no distance in 1 of 2 cases: only one of truth and prediction has it" in case_table(report)
+
+
+def test_a_page_shows_slices_in_three_planes_in_proportion():
+    image, mask = voxels((20, 30, 40))[..., None], np.zeros((20, 30, 40), np.uint8)
+    mask[5:9, 10:20, 10:20] = 2
+    colors = np.array([(0, 0, 0), (255, 0, 0), (0, 255, 0)], np.uint8)
+    page = volume_page(image, mask, colors, (4.0, 2.0, 1.0))  # 80 x 60 x 40 mm: 320 x 240 x 160 pixels
+    assert page.shape == (240 + 320 + 320 + 6, 4 * 240, 3)
+    green = (page == (0, 255, 0)).all(axis=2)
+    assert green[:240].any() and green[242:562, : 4 * 160].any() and green[564:884].any()
+    assert volume_page(image, np.zeros_like(mask), colors, (4.0, 2.0, 1.0)).shape == page.shape
+    square = np.zeros((6, 6), np.uint8)
+    square[1:5, 1:5] = 1
+    assert contours(square).sum() == 12
+
+
+def test_predict_py_writes_and_scores_volumes(tmp_path):
+    preprocess = Preprocess(
+        spacing=(1.0, 1.0, 1.0), standardize=True, class_names=("none", "some"), class_values=(0, 7)
+    )
+    network(preprocess=preprocess).float().save_pretrained(tmp_path / "model")
+    for case in "ab":
+        save(tmp_path / "in" / f"{case}.nii.gz", voxels(seed=ord(case)), GRIDS["oblique"])
+        save(tmp_path / "truth" / f"{case}.nii.gz", (voxels() > 1).astype(np.uint8) * 7, GRIDS["oblique"])
+    paths = "--input", tmp_path / "in", "--output", tmp_path / "out", "--truth", tmp_path / "truth"
+    result = launch("predict.py", "--model", tmp_path / "model", *paths, "--boundary", "--overlay")
+    assert result.returncode == 0, result.stderr
+    assert "2 of 2 masks" in result.stdout and "HD95 (mm)" in result.stdout and "surface Dice 1 mm" in result.stdout
+    metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    of_cases = metrics["by_case"]
+    assert of_cases["classes"] == ["some"] and of_cases["cases"] == 2
+    assert of_cases["dice"][0] == pytest.approx(np.mean([case["dice"][1] for case in metrics["by_image"]]))
+    assert {"hd95_mm", "surface_dice_1mm", "surface_dice_2mm"} <= metrics["by_image"][0].keys()
+
+
+def test_stacks_are_predicted_and_scored_with_their_spacing(tmp_path):
+    model = network(preprocess=Preprocess(spacing=(2.0, 1.0, 1.0)))
+    for kind in ("images", "masks"):
+        (tmp_path / kind).mkdir()
+    np.save(tmp_path / "images" / "a.npy", voxels((6, 20, 24)))
+    np.save(tmp_path / "masks" / "a.npy", np.ones((6, 20, 24), np.uint8))
+    inputs, output = [tmp_path / "images"], tmp_path / "out"
+    ((_, score),) = predict(Predictor(model), inputs, output, truth=tmp_path / "masks", overwrite=True)
+    assert int(score.scores.sums.sum()) == 6 * 20 * 24
+    mask = nibabel.load(output / "a.nii.gz")
+    assert mask.shape == (24, 20, 6) and mask.header.get_zooms() == (1, 1, 2)
+    (tmp_path / "spacing.json").write_text("[4, 1, 1]")
+    predict(Predictor(model), inputs, output, overwrite=True)
+    assert nibabel.load(output / "a.nii.gz").header.get_zooms() == (1, 1, 4)

@@ -1,0 +1,114 @@
+"""When a process dies, hangs or never comes, the others end soon, with a line that says so.
+
+Modules: runtime/distributed.py, runtime/errors.py.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import PROGRAMS, ROOT, TINY
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def start(launcher: list, output: Path, folder: Path, script: tuple = ("train.py",)) -> subprocess.Popen:
+    """A launcher of a run that goes on until something ends it."""
+    flags = ["--max-steps", "1000000", "--eval-every", "1000000", "--log-every", "1", "--tracker", "none"]
+    flags += ["--dataset", folder, "--output-dir", output, *TINY]
+    return subprocess.Popen(
+        [sys.executable, "-m", *map(str, [*launcher, *script, *flags])],
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true", "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def node(rank: int, port: int, *options: str) -> list:
+    """`accelerate launch` of one of two machines on loopback, with one process each."""
+    profile = ["accelerate.commands.launch", "--config_file", "accelerate_configs/multi_node.yaml", *options]
+    address = ["--num_processes", "2", "--main_process_ip", "127.0.0.1", "--main_process_port", str(port)]
+    return [*profile, *address, "--machine_rank", str(rank)]
+
+
+def torchrun(port: int) -> list:
+    """`torchrun` of one of two machines on loopback; which is which is found out at the rendezvous."""
+    rendezvous = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "test"]
+    return ["torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1", *rendezvous]
+
+
+def wait_for_steps(*runs: subprocess.Popen, output: Path) -> None:
+    log = output / "metrics.jsonl"
+    for _ in range(600):
+        if log.exists() and '"step": 3,' in log.read_text():
+            return
+        assert all(run.poll() is None for run in runs), [run.communicate() for run in runs if run.poll() is not None]
+        time.sleep(0.1)
+    raise AssertionError("no step was made in a minute")
+
+
+def worker_of(launcher: subprocess.Popen) -> int:
+    found = subprocess.run(["pgrep", "-P", str(launcher.pid)], capture_output=True, text=True, check=True)
+    return int(found.stdout.split()[-1])
+
+
+def errors(run: subprocess.Popen, timeout: float) -> list[str]:
+    """The lines of train.py's own that a run ended with."""
+    try:
+        stderr = run.communicate(timeout=timeout)[1]
+    finally:
+        run.kill()
+    assert run.returncode != 0
+    return [line for line in stderr.splitlines() if line.startswith("train.py: error: ")]
+
+
+@pytest.mark.parametrize("how", ["accelerate", pytest.param("torchrun", marks=pytest.mark.slow)])
+def test_machines_wait_for_a_late_one_and_end_when_a_process_of_another_is_killed(tiny_folder, tmp_path, how):
+    port = free_port()
+    launchers = [torchrun(port)] * 2 if how == "torchrun" else [node(0, port), node(1, port)]
+    first = start(launchers[0], tmp_path / "run", tiny_folder)
+    time.sleep(3)
+    late = start(launchers[1], tmp_path / "run", tiny_folder)
+    try:
+        wait_for_steps(first, late, output=tmp_path / "run")
+        os.kill(worker_of(late), signal.SIGKILL)
+        (line,) = errors(first, timeout=30)
+        assert "lost another process, which has ended" in line
+        assert "--resume auto" in line
+        assert errors(late, timeout=30) == []
+    finally:
+        first.kill()
+        late.kill()
+
+
+@pytest.mark.slow
+def test_a_machine_waits_in_bounds_for_one_that_never_comes(tiny_folder, tmp_path):
+    options = ["--rdzv_conf", "timeout=5"]
+    for rank, last_words in ((0, "1/2 clients joined"), (1, "timed out after 5000ms while trying to connect")):
+        run = start(node(rank, free_port(), *options), tmp_path / "run", tiny_folder)
+        stderr = run.communicate(timeout=40)[1]
+        assert run.returncode != 0
+        assert last_words in stderr.splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_a_process_that_hangs_is_waited_for_in_bounds(tiny_folder, tmp_path):
+    launcher = ["accelerate.commands.launch", "--config_file", "accelerate_configs/multi_cpu.yaml"]
+    launcher += ["--main_process_port", "0"]
+    run = start(launcher, tmp_path / "run", tiny_folder, (PROGRAMS / "short_timeout.py", "train.py"))
+    wait_for_steps(run, output=tmp_path / "run")
+    hanging = worker_of(run)
+    os.kill(hanging, signal.SIGSTOP)
+    (line,) = errors(run, timeout=100)
+    assert "process 0 waited too long for another one, which hangs or has ended" in line

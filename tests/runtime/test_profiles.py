@@ -1,0 +1,525 @@
+"""The launch profiles as accelerate reads them, and the guards around launches that do not fit the machine.
+
+Modules: runtime/launch.py.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+import yaml
+from accelerate import Accelerator
+from accelerate.commands.config.config_args import ClusterConfig, load_config_from_file
+from accelerate.commands.launch import launch_command_parser
+from accelerate.utils import DistributedType, DynamoBackend, TorchDynamoPlugin
+from conftest import PROGRAMS, ROOT
+from forked import launch_forked
+from in_process import process_state_kept
+
+from data_utils.loading.batch_sampler import MAX_SHAPES
+from runtime.errors import LaunchError
+from runtime.launch import (
+    check_launch,
+    check_processes,
+    compile_networks,
+    describe_profile,
+    say_profile,
+    start_process,
+    tune_kernels,
+)
+
+PROFILES = sorted((ROOT / "accelerate_configs").glob("*.yaml"))
+HAS_GPU = torch.accelerator.is_available()
+LAUNCH_VARIABLES = ("ACCELERATE_", "CUDA_VISIBLE_DEVICES", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID")
+
+SET_HERE = ("ACCELERATE_USE_CPU", "ACCELERATE_BYPASS_DEVICE_MAP", "CUBLAS_WORKSPACE_CONFIG")
+
+MULTI_CPU_LINE = (
+    "CPU: ACCELERATE_USE_CPU=true accelerate launch --config_file accelerate_configs/multi_cpu.yaml train.py"
+)
+CPU_LINE = "CPU: accelerate launch --config_file accelerate_configs/cpu.yaml train.py"
+
+
+def unknown_keys(path: Path) -> list[str]:
+    """Keys that accelerate would reject, and the nested ones that it would silently ignore."""
+    options = {action.dest for action in launch_command_parser()._actions}
+    unknown = []
+    for key, value in yaml.safe_load(path.read_text(encoding="utf-8")).items():
+        if key not in ClusterConfig.__dataclass_fields__:
+            unknown.append(key)
+        elif isinstance(value, dict):
+            prefix = {"fsdp_config": "fsdp_", "fp8_config": "fp8_", "dynamo_config": "dynamo_"}.get(key, "")
+            unknown += [f"{key}.{name}" for name in value if not {name, prefix + name} & options]
+    return unknown
+
+
+def is_launch_variable(name: str) -> bool:
+    return name.startswith(LAUNCH_VARIABLES)
+
+
+# Profiles
+
+
+def test_every_promised_profile_is_there():
+    promised = {"cpu", "multi_cpu", "single_gpu", "multi_gpu", "multi_node", "fp16", "bf16", "fsdp", "deepspeed_zero2"}
+    assert promised <= {path.stem for path in PROFILES}
+
+
+@pytest.mark.parametrize("path", PROFILES, ids=lambda path: path.stem)
+def test_a_profile_is_short_and_accelerate_knows_every_key(path):
+    load_config_from_file(str(path))
+    assert unknown_keys(path) == []
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 20
+
+
+def test_an_unknown_key_is_found_at_any_level(tmp_path):
+    path = tmp_path / "profile.yaml"
+    path.write_text(
+        "distributed_type: DEEPSPEED\nbatch_size: 3\ndeepspeed_config: {zero_stage: 2, zero_stages: 2}\n"
+        "fsdp_config: {fsdp_version: 2, version: 2, fsdp_versoin: 2}\ndynamo_config: {dynamo_backend: INDUCTOR}\n"
+    )
+    assert unknown_keys(path) == ["batch_size", "deepspeed_config.zero_stages", "fsdp_config.fsdp_versoin"]
+
+
+@pytest.mark.parametrize("path", PROFILES, ids=lambda path: path.stem)
+def test_a_profile_states_its_precision(path):
+    precision = load_config_from_file(str(path)).mixed_precision
+    assert precision == (path.stem if path.stem in ("fp16", "bf16") else "no")
+
+
+# check_launch, check_processes, describe_profile
+
+
+@pytest.fixture
+def launched(monkeypatch):
+    """Set what a launcher sets: `launched(gpus, VARIABLE=value, ...)`."""
+    for name in filter(is_launch_variable, list(os.environ)):
+        monkeypatch.delenv(name)
+    for name in SET_HERE:
+        monkeypatch.setenv(name, "")  # so that what is set by the tested code is taken back
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(sys, "argv", ["train.py"])
+
+    def launched(gpus: int, **variables: str) -> None:
+        monkeypatch.setattr(torch.accelerator, "device_count", lambda: gpus)
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+
+    return launched
+
+
+def launch_error() -> str:
+    with pytest.raises(LaunchError) as caught:
+        check_launch()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_gpu_processes_without_a_gpu_are_told_the_cpu_line(launched):
+    launched(gpus=0, WORLD_SIZE="3", ACCELERATE_MIXED_PRECISION="no")
+    message = launch_error()
+    assert message.startswith("3 processes") and message.endswith(MULTI_CPU_LINE)
+
+
+@pytest.mark.parametrize("flag", ["true", "True", "1"])
+def test_cpu_processes_pass(launched, flag):
+    launched(gpus=0, WORLD_SIZE="3", ACCELERATE_MIXED_PRECISION="bf16", ACCELERATE_USE_CPU=flag)
+    check_launch()
+
+
+@pytest.mark.parametrize("visible", ["", "0,1"])
+def test_torchrun_without_a_gpu_uses_the_cpu(launched, visible):
+    launched(gpus=0, WORLD_SIZE="2", CUDA_VISIBLE_DEVICES=visible)
+    check_launch()
+    assert os.environ["ACCELERATE_USE_CPU"] == "true"
+
+
+def test_torchrun_with_gpus_uses_them(launched):
+    launched(gpus=2, WORLD_SIZE="2", LOCAL_WORLD_SIZE="2", TORCHELASTIC_RUN_ID="none")
+    check_launch()
+    assert "ACCELERATE_USE_CPU" not in os.environ
+
+
+@pytest.mark.parametrize("visible", ["0", "3,1", " 0", "GPU-8f2e", "MIG-1a"])
+def test_one_gpu_that_is_not_there_is_told_the_cpu_line(launched, visible):
+    launched(gpus=0, CUDA_VISIBLE_DEVICES=visible)
+    message = launch_error()
+    assert visible in message and message.endswith(CPU_LINE)
+
+
+@pytest.mark.parametrize("visible", ["", "-1", "NoDevFiles"])
+def test_one_process_that_asks_for_no_gpu_runs_on_the_cpu(launched, visible):
+    launched(gpus=0, CUDA_VISIBLE_DEVICES=visible, ACCELERATE_MIXED_PRECISION="no")
+    check_launch()
+
+
+def test_the_cpu_profile_passes_where_a_gpu_is_named(launched):
+    launched(gpus=0, CUDA_VISIBLE_DEVICES="0", ACCELERATE_USE_CPU="True", ACCELERATE_MIXED_PRECISION="no")
+    check_launch()
+
+
+@pytest.mark.parametrize("precision", ["fp16", "fp8"])
+@pytest.mark.parametrize(("gpus", "use_cpu"), [(0, "false"), (1, "true")])
+def test_a_precision_that_the_cpu_lacks_is_refused(launched, precision, gpus, use_cpu):
+    launched(gpus, ACCELERATE_MIXED_PRECISION=precision, ACCELERATE_USE_CPU=use_cpu)
+    assert launch_error().startswith(f"mixed precision {precision} needs a GPU")
+
+
+def test_fp16_on_a_gpu_passes(launched):
+    launched(gpus=1, ACCELERATE_MIXED_PRECISION="fp16", CUDA_VISIBLE_DEVICES="0")
+    check_launch()
+
+
+@pytest.mark.parametrize(("gpus", "remedy"), [(1, "single_gpu.yaml"), (3, "--num_processes 3")])
+def test_more_processes_than_gpus_are_refused(launched, gpus, remedy):
+    launched(gpus, WORLD_SIZE="8", LOCAL_WORLD_SIZE="4", TORCHELASTIC_RUN_ID="none")
+    message = launch_error()
+    assert message.startswith(f"4 processes were started on a machine with {gpus} GPU(s)") and remedy in message
+
+
+def test_processes_that_see_one_gpu_each_pass(launched):
+    launched(gpus=1, WORLD_SIZE="8", LOCAL_WORLD_SIZE="4")  # as a batch system may start them, without torchrun
+    check_launch()
+
+
+def test_processes_that_did_not_find_each_other_are_refused(launched):
+    launched(gpus=0, WORLD_SIZE="2")
+    with pytest.raises(LaunchError, match=r"^2 processes were started, but accelerate connected only 1;"):
+        check_processes(SimpleNamespace(num_processes=1))
+    check_processes(SimpleNamespace(num_processes=2))
+    launched(gpus=0, WORLD_SIZE="2", ACCELERATE_USE_FSDP="true")
+    check_processes(SimpleNamespace(num_processes=2, distributed_type=DistributedType.FSDP))
+    with pytest.raises(
+        LaunchError, match=r"^the launch profile asks for FSDP, which accelerate silently ignores on the CPU"
+    ):
+        check_processes(SimpleNamespace(num_processes=2, distributed_type=DistributedType.MULTI_CPU))
+
+
+def test_compressed_gradients_are_refused_where_nothing_would_compress_them(launched):
+    launched(gpus=0, WORLD_SIZE="2")
+    with pytest.raises(LaunchError, match=r"the launch profile asks for .*FSDP"):
+        check_processes(SimpleNamespace(num_processes=2, distributed_type=DistributedType.FSDP), "fp16")
+    on_cpu = SimpleNamespace(num_processes=2, distributed_type=DistributedType.MULTI_CPU)
+    with pytest.raises(LaunchError, match="bf16 needs GPUs"):
+        check_processes(on_cpu, "bf16")
+    check_processes(on_cpu, "fp16")
+
+
+class NoWrapper(torch.nn.Module):
+    """In place of DistributedDataParallel: keeps the options that it is made with."""
+
+    def __init__(self, module: torch.nn.Module, **options) -> None:
+        super().__init__()
+        self.options = options
+
+
+def test_a_process_that_sees_only_its_own_gpu_does_not_name_it_by_its_rank(launched, monkeypatch):
+    """accelerate's own `prepare_model` for process 1 of several GPUs, whose own GPU is number 0."""
+    monkeypatch.setattr(torch.nn.parallel, "DistributedDataParallel", NoWrapper)
+    with process_state_kept():
+        accelerator = Accelerator(cpu=True)
+        monkeypatch.setattr(Accelerator, "multi_device", True)
+        monkeypatch.setattr(Accelerator, "local_process_index", 1)
+        launched(gpus=1, WORLD_SIZE="2", LOCAL_RANK="1", CUDA_VISIBLE_DEVICES="1")
+        assert prepared_options(accelerator) == {"device_ids": [1], "output_device": 1}  # there is no GPU 1
+        check_launch()
+        assert prepared_options(accelerator) == {"device_ids": None, "output_device": None}
+
+
+def prepared_options(accelerator: Accelerator) -> dict:
+    return accelerator.prepare_model(torch.nn.Linear(1, 1)).options
+
+
+def accelerator_like(device: str, precision: str = "no", dynamo: DynamoBackend = DynamoBackend.NO) -> SimpleNamespace:
+    """What is asked of an Accelerator of one process; no GPU in the test machine."""
+    plugin = TorchDynamoPlugin(backend=dynamo.value, dynamic=False)  # as every `accelerate launch` asks for
+    return SimpleNamespace(
+        num_processes=1,
+        distributed_type=DistributedType.NO,
+        device=torch.device(device),
+        mixed_precision=precision,
+        state=SimpleNamespace(deepspeed_plugin=None, dynamo_plugin=plugin),
+    )
+
+
+@pytest.mark.parametrize(
+    ("device", "precision", "native", "warned"),
+    [
+        ("cuda", "bf16", False, True),
+        ("cuda", "bf16", True, False),
+        ("cuda", "fp16", False, False),
+        ("cpu", "bf16", False, False),
+    ],
+)
+def test_a_gpu_that_only_emulates_bf16_is_said_to(launched, monkeypatch, capsys, device, precision, native, warned):
+    launched(gpus=1)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation or native)
+    start_process(accelerator_like(device, precision))
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == warned
+    assert all("only emulates bf16" in line and "--mixed_precision fp16" in line for line in said)
+
+
+@pytest.mark.parametrize(
+    ("device", "precision", "capabilities", "advised"),
+    [
+        ("cpu", "no", {"architecture": "x86_64", "avx512_bf16": True}, True),
+        ("cpu", "no", {"architecture": "x86_64", "avx512_bf16": False, "amx_bf16": True}, True),
+        ("cpu", "no", {"architecture": "aarch64", "bf16": True}, True),
+        ("cpu", "no", {"architecture": "x86_64", "avx512_bf16": False, "avx512_fp16": True}, False),
+        ("cpu", "bf16", {"avx512_bf16": True}, False),
+        ("cuda", "no", {"avx512_bf16": True}, False),
+    ],
+)
+def test_who_trains_in_float32_on_a_cpu_that_knows_bf16_is_told(
+    monkeypatch, capsys, device, precision, capabilities, advised
+):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
+    say_profile({"processes": 2, "device": device, "mixed_precision": precision})
+    profile, *advice = capsys.readouterr().out.splitlines()
+    assert profile == f"profile: processes 2, device {device}, mixed_precision {precision}"
+    assert len(advice) == advised
+    assert all("--mixed_precision bf16" in line for line in advice)
+
+
+def test_only_the_first_process_gives_advice(monkeypatch, capsys):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True})
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    say_profile({"device": "cpu", "mixed_precision": "no"})
+    assert capsys.readouterr().out == ""
+
+
+def test_a_start_without_advice_says_nothing(launched, capsys):
+    launched(gpus=0)
+    start_process(accelerator_like("cpu"))  # as predict.py and --check-data do
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("device", "precision", "variable", "supported", "set_to", "said"),
+    [
+        ("cuda", "no", None, True, "tf32", "TF32"),
+        ("cuda", "no", "0", True, "tf32", "float32"),
+        ("cuda", "no", "1", True, "tf32", "TF32"),
+        ("cuda", "no", None, False, "tf32", "float32"),  # before Ampere
+        ("cuda", "no", None, True, "ieee", "float32"),
+        ("cuda", "bf16", None, True, "tf32", None),
+        ("cpu", "no", None, True, "tf32", None),
+    ],
+)
+def test_the_profile_says_in_what_a_gpu_convolves(
+    launched, monkeypatch, device, precision, variable, supported, set_to, said
+):
+    launched(gpus=1, **({} if variable is None else {"NVIDIA_TF32_OVERRIDE": variable}))
+    monkeypatch.setattr(torch.cuda, "is_tf32_supported", lambda: supported)
+    before = torch.backends.cudnn.conv.fp32_precision
+    torch.backends.cudnn.conv.fp32_precision = set_to
+    try:
+        assert describe_profile(accelerator_like(device, precision)).get("float32_convolutions") == said
+    finally:
+        torch.backends.cudnn.conv.fp32_precision = before
+
+
+@pytest.mark.parametrize("given", [None, ":16:8"])
+def test_deterministic_kernels_tell_cublas_unless_the_user_has(launched, given):
+    launched(gpus=1, **({"CUBLAS_WORKSPACE_CONFIG": given} if given else {}))
+    check_launch(False)
+    assert os.environ.get("CUBLAS_WORKSPACE_CONFIG") == given
+    check_launch(True)
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == (given or ":4096:8")
+
+
+@pytest.mark.parametrize(
+    ("device", "enabled", "tuned"), [("cuda", True, True), ("cuda", False, False), ("cpu", True, False)]
+)
+def test_kernels_are_tuned_on_cuda_alone_and_not_beyond(device, enabled, tuned):
+    for before in (False, True):
+        with torch.backends.cudnn.flags(benchmark=before):
+            with tune_kernels(torch.device(device), enabled):
+                assert torch.backends.cudnn.benchmark == tuned
+            assert torch.backends.cudnn.benchmark == before
+            with pytest.raises(KeyError), tune_kernels(torch.device(device), enabled):
+                raise KeyError
+            assert torch.backends.cudnn.benchmark == before
+
+
+class Scaled(torch.nn.Module):
+    """In place of a network: something to compile."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return images * 2 if self.training else images * 3
+
+
+@pytest.mark.parametrize("raised", [True, False])
+def test_a_network_is_compiled_for_every_shape_of_training_and_as_many_of_evaluation(launched, monkeypatch, raised):
+    """Without the raised limit torch stops at 8 shapes, and the network stays as it is for all others."""
+    from torch._dynamo import config, reset  # takes seconds
+
+    launched(gpus=0)
+    accelerator, compiled = accelerator_like("cpu", dynamo=DynamoBackend.EAGER), []
+
+    def backend(graph, inputs):
+        compiled.append(inputs)
+        return graph.forward
+
+    monkeypatch.setattr(TorchDynamoPlugin, "to_kwargs", lambda plugin: {"backend": backend, "dynamic": plugin.dynamic})
+    network = Scaled()
+    reset()
+    with config.patch(recompile_limit=8):
+        if raised:
+            start_process(accelerator)
+        compile_networks(accelerator, [network])
+        for is_training in (True, False):
+            network.train(is_training)
+            for width in range(1, MAX_SHAPES + 1):
+                assert network(torch.ones(1, 3, 8, width)).sum() == 24 * width * (2 if is_training else 3)
+    reset()
+    assert len(compiled) == (2 * MAX_SHAPES if raised else 8)
+
+
+def test_the_compiler_is_not_imported_where_nobody_asks_for_it():
+    code = (
+        "import sys, runtime.launch as launch; from accelerate import Accelerator; "
+        "launch.check_launch(); accelerator = Accelerator(cpu=True); launch.start_process(accelerator); "
+        "sys.exit('torch._dynamo' in sys.modules)"
+    )
+    clean = {name: value for name, value in os.environ.items() if not is_launch_variable(name)}
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=clean, timeout=60).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("variable", "deepspeed", "dynamo", "extra"),
+    [
+        (None, None, DynamoBackend.NO, {}),
+        ("4", None, DynamoBackend.INDUCTOR, {"gradient_accumulation_steps": 4, "dynamo_backend": "inductor"}),
+        ("1", {"gradient_accumulation_steps": 8}, DynamoBackend.NO, {"gradient_accumulation_steps": 8}),
+        ("1", {"gradient_accumulation_steps": "auto"}, DynamoBackend.NO, {}),
+    ],
+)
+def test_the_profile_is_described_with_what_it_decides(launched, variable, deepspeed, dynamo, extra):
+    launched(gpus=2, GROUP_WORLD_SIZE="2")
+    if variable is not None:
+        launched(gpus=2, ACCELERATE_GRADIENT_ACCUMULATION_STEPS=variable)
+    accelerator = SimpleNamespace(
+        num_processes=4,
+        distributed_type=DistributedType.MULTI_GPU,
+        device=torch.device("cuda", 1),
+        mixed_precision="bf16",
+        state=SimpleNamespace(
+            deepspeed_plugin=deepspeed and SimpleNamespace(deepspeed_config=deepspeed),
+            dynamo_plugin=SimpleNamespace(backend=dynamo),
+        ),
+    )
+    assert describe_profile(accelerator) == {
+        "processes": 4,
+        "machines": 2,
+        "distributed_type": "MULTI_GPU",
+        "device": "cuda",
+        "mixed_precision": "bf16",
+        **extra,
+    }
+
+
+# Real launches
+
+
+@pytest.fixture
+def launch(tmp_path):
+    """Launch tests/programs/describe_launch.py.
+
+    `launch("cpu", *options, **variables)` with a profile, `launch(None, ...)` by torchrun; with "--forked" the profile
+    is resolved in this process and the launcher's own is spared.
+    """
+    script = shutil.copy(PROGRAMS / "describe_launch.py", tmp_path / "train.py")  # the name that messages repeat
+    clean = {name: value for name, value in os.environ.items() if not is_launch_variable(name)}
+    # HF_HOME: no default profile of the user's; PYTHONPATH: the copy lies outside the repository.
+    clean |= {"OMP_NUM_THREADS": "1", "HF_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+
+    def launch(profile: str | None, *args: str, **variables: str) -> subprocess.CompletedProcess:
+        if profile is None:
+            launcher = ["torch.distributed.run", "--standalone"]
+        else:
+            config = str(ROOT / "accelerate_configs" / f"{profile}.yaml")
+            launcher = ["accelerate.commands.launch", "--config_file", config, "--main_process_port", "0"]
+        options = [arg for arg in args if arg not in ("--unguarded", "--forked")]
+        flags = ["--unguarded"] if "--unguarded" in args else []
+        if "--forked" in args:
+            return launch_forked([script.name, *flags], [*launcher[1:], *options], clean | variables, tmp_path)
+        command = [sys.executable, "-m", *launcher, *options, script.name, *flags]
+        return subprocess.run(command, cwd=tmp_path, env=clean | variables, capture_output=True, text=True, timeout=180)
+
+    return launch
+
+
+def description(done: subprocess.CompletedProcess) -> dict:
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)  # so there is exactly one
+
+
+def on_cpu(processes: int, precision: str = "no") -> dict:
+    return {
+        "processes": processes,
+        "machines": 1,
+        "distributed_type": "MULTI_CPU" if processes > 1 else "NO",
+        "device": "cpu",
+        "mixed_precision": precision,
+    }
+
+
+def test_the_cpu_profile_runs_on_the_cpu_everywhere(launch):
+    assert description(launch("cpu", CUDA_VISIBLE_DEVICES="0")) == on_cpu(1)
+
+
+def test_the_cpu_profile_takes_bf16_from_the_command_line(launch):
+    assert description(launch("cpu", "--forked", "--mixed_precision", "bf16")) == on_cpu(1, "bf16")
+
+
+def test_the_multi_cpu_profile_runs_two_processes_that_know_each_other(launch):
+    assert description(launch("multi_cpu", ACCELERATE_USE_CPU="true")) == on_cpu(2)
+
+
+@pytest.mark.skipif(HAS_GPU, reason="has a GPU")
+def test_torchrun_runs_two_cpu_processes_that_know_each_other(launch):
+    assert description(launch(None, "--nproc-per-node", "2")) == on_cpu(2)
+
+
+@pytest.mark.skipif(HAS_GPU, reason="has a GPU")
+@pytest.mark.parametrize("profile", ["single_gpu", "fp16", "bf16"])
+def test_a_one_gpu_profile_without_a_gpu_ends_in_the_cpu_line(launch, profile):
+    done = launch(profile, "--forked")
+    assert done.returncode == 1
+    lines = [line for line in done.stderr.splitlines() if line.startswith("LaunchError: ")]
+    assert len(lines) == 1
+    assert lines[0].startswith("LaunchError: the launch asks for GPU 0") and lines[0].endswith(CPU_LINE)
+
+
+@pytest.mark.skipif(HAS_GPU, reason="has a GPU")
+@pytest.mark.parametrize("profile", ["multi_gpu", "multi_cpu"])
+def test_gpu_processes_without_a_gpu_end_in_the_cpu_line(launch, profile):
+    done = launch(profile, "--forked")
+    assert done.returncode == 1
+    lines = [line for line in done.stderr.splitlines() if line.startswith("LaunchError: 2 processes were started")]
+    assert lines and all(line.endswith(MULTI_CPU_LINE) for line in lines)
+
+
+@pytest.mark.skipif(HAS_GPU, reason="has a GPU")
+def test_separate_runs_are_found_even_without_the_first_guard(launch):
+    done = launch("multi_gpu", "--forked", "--unguarded")
+    assert done.returncode == 1
+    assert "LaunchError: 2 processes were started, but accelerate connected only 1;" in done.stderr
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+@pytest.mark.parametrize(("profile", "precision"), [("single_gpu", "no"), ("fp16", "fp16"), ("bf16", "bf16")])
+def test_a_one_gpu_profile_runs_on_the_gpu(launch, profile, precision):
+    described = description(launch(profile))
+    convolutions = described.pop("float32_convolutions", None)
+    assert described == on_cpu(1, precision) | {"device": "cuda"}
+    assert (convolutions in ("TF32", "float32")) == (precision == "no")

@@ -1,0 +1,313 @@
+"""User, password and query of a URL: a run reads with them, and neither writes nor prints them.
+
+Modules: runtime/console.py.
+"""
+
+import base64
+import io
+import json
+import shutil
+import subprocess
+import sys
+import tarfile
+import threading
+from argparse import Namespace
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import ROOT, TINY, write_folder
+from in_process import Run, parsed, run_train
+
+from data_utils.sources.streams.parquet import ParquetRecords
+from data_utils.sources.streams.remote import find_files, kind_of
+from inference.provenance import provenance_of
+from runtime.cli import print_error
+from runtime.console import say, say_error
+from runtime.errors import DataError, UserError, one_line
+from runtime.redact import redact, redact_all
+from train_utils.run_dir import open_run
+from train_utils.settings.flags import parse_args
+from train_utils.settings.record import describe_run, flags_as_json
+
+USER, PASSWORD, TOKENS = "alice-in", "hunter-2", ("open-sesame", "shazam-42")
+OF_ENVIRONMENT = "from-the-environment"
+SECRETS = (USER, PASSWORD, *TOKENS, OF_ENVIRONMENT)
+FLAGS = [
+    *TINY,
+    "--classes",
+    "0=background,255=cell",
+    "--image-size",
+    "16",
+    "24",
+    "--batch-size",
+    "4",
+    "--log-every",
+    "1",
+]
+
+
+class Store(ThreadingHTTPServer):
+    """A server that lists and sends files below `/cells?token=...&path=`, to who has password and token."""
+
+    def __init__(self, files: dict[str, bytes]) -> None:
+        super().__init__(("127.0.0.1", 0), Requests)
+        self.files = files
+        self.place = f"127.0.0.1:{self.server_address[1]}/cells"
+
+    def url(self, token: str = TOKENS[0], password: str = PASSWORD) -> str:
+        return f"http://{USER}:{password}@{self.place}?token={token}&path="
+
+
+class Requests(BaseHTTPRequestHandler):
+    server: Store
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        expected = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+        folder, _, name = self.path.partition("&path=/")
+        if self.headers["Authorization"] != f"Basic {expected}" or not folder.removesuffix("&path=").endswith(TOKENS):
+            return self._answer(401, b"")
+        if not name:
+            links = "".join(f'<a href="{folder}/{file}">' for file in self.server.files)
+            return self._answer(200, links.encode(), type="text/html")
+        content = self.server.files[name]
+        if "Range" not in self.headers:
+            return self._answer(200, content)
+        first, last = self.headers["Range"].removeprefix("bytes=").split("-")
+        last = min(int(last or len(content)), len(content) - 1)
+        of_all = f"bytes {first}-{last}/{len(content)}"
+        return self._answer(206, content[int(first) : last + 1], range=of_all)
+
+    def _answer(self, status: int, content: bytes, type: str = "application/x-tar", range: str | None = None) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", type)
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("Accept-Ranges", "bytes")
+        if range:
+            self.send_header("Content-Range", range)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(content)
+
+    def log_message(self, *_) -> None:
+        pass
+
+
+def tar_of(folder: Path) -> bytes:
+    """The pictures and masks of a folder as a tar file of samples."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for image in sorted((folder / "images").iterdir()):
+            tar.add(image, image.name)
+            tar.add(folder / "masks" / image.name, f"{image.stem}.mask.png")
+    return buffer.getvalue()
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    folder = tmp_path_factory.mktemp("folder")
+    splits = {"train": 8, "val": 3}
+    files = {}
+    for seed, (split, count) in enumerate(splits.items()):
+        files[f"{split}.tar"] = tar_of(write_folder(folder / split, count, seed, size=(16, 24)))
+    server = Store(files)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def done(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run of two steps on the server's files, with credentials in the environment too."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "HF_TOKEN"):
+            patch.setenv(name, OF_ENVIRONMENT)
+        return run_train(tmp_path_factory.mktemp("runs") / "done", "--dataset", store.url(), *FLAGS, "--max-steps", "2")
+
+
+def leaks(run: Run) -> list[str]:
+    """Where a secret stands: files of the run, or `output`."""
+    texts = {str(path): path.read_bytes() for path in run.folder.rglob("*") if path.is_file()}
+    texts["output"] = run.output.encode()
+    return [f"{name}: {secret}" for name, text in texts.items() for secret in SECRETS if secret.encode() in text]
+
+
+def test_no_file_and_no_line_of_a_run_holds_what_gives_access_to_its_data(done, store):
+    names = {path.name.partition(".tfevents")[0] for path in done.folder.rglob("*")}
+    assert {"run.json", "finished.json", "report.html", "README.md", "state.json", "events.out"} <= names
+    assert leaks(done) == []
+    assert done.settings["flags"]["dataset"] == f"http://{store.place}"
+    assert f"--dataset http://{store.place} --plan none" in done.settings["run"]["command"]
+    assert done.settings["credentials_left_out"] == ["dataset"]
+    assert f"U-Net on http://{store.place}" in (done.folder / "model" / "README.md").read_text()
+
+
+def test_a_run_goes_on_with_the_new_query_of_the_same_data(done, store, tmp_path):
+    folder = Path(shutil.copytree(done.folder, tmp_path / "run"))
+    command = ["--dataset", store.url(TOKENS[1]), *FLAGS, "--resume", "auto"]
+    again = run_train(folder, *command, "--max-steps", "2")
+    assert "the run has finished" in again.output
+    longer = run_train(folder, *command, "--max-steps", "3")
+    assert "resumed from" in longer.output and longer.steps("train/loss") == [1, 2, 3]
+    line = "--dataset: user, password and query of the URL are those of this command; a run does not record them\n"
+    assert longer.output.count(line) == 1 and "dataset was" not in longer.output
+    assert leaks(again) == leaks(longer) == []
+
+
+def test_a_run_that_goes_on_without_its_password_says_what_it_lacks(done, store, capsys):
+    flags = ["--output-dir", done.folder, "--dataset", f"http://{store.place}", *FLAGS, "--resume", "auto"]
+    open_run(parsed(*flags, "--max-steps", "9"))
+    assert "--dataset: the run began with a user, password or query in the URL" in capsys.readouterr().out
+
+
+def test_the_secrets_of_a_recorded_run_must_be_given_again(done, store, tmp_path, capsys):
+    with pytest.raises(SystemExit) as ended:
+        parsed("--like", done.folder)
+    error = capsys.readouterr().err
+    assert ended.value.code == 2 and error.count("\n") == 1
+    assert f"the URL of --dataset http://{store.place} had a user, password or query" in error
+    assert "give --dataset again, with them" in error
+    again = run_train(tmp_path / "again", "--like", done.folder, "--dataset", store.url(TOKENS[1]))
+    assert "without a change\n--dataset: user, password and query of the URL are those of this command" in again.output
+    assert again.exit_code == 0 and again.values("train/loss") == done.values("train/loss")
+    assert leaks(again) == []
+    capsys.readouterr()
+    assert parsed("--like", done.folder, "--dataset", "shapes").dataset == "shapes"
+    assert "password" not in capsys.readouterr().out
+
+
+def test_a_record_that_holds_a_password_is_read_as_if_it_did_not(done, store, tmp_path, capsys):
+    record = done.settings | {"flags": done.settings["flags"] | {"dataset": store.url()}}
+    del record["credentials_left_out"]
+    (tmp_path / "run.json").write_text(json.dumps(record))
+    assert parsed("--like", tmp_path).dataset == store.url()
+    assert "without a change" in capsys.readouterr().out
+
+
+def test_what_cannot_be_read_is_one_line_without_the_secrets(store, monkeypatch, capsys):
+    monkeypatch.setattr(store, "files", {"notes.txt": b""})
+    for url, reason in ((store.url(password="no-" + PASSWORD), "401"), (store.url(), "holds no .parquet or .tar")):
+        with pytest.raises(DataError) as failed:
+            find_files(url, [])
+        assert print_error(failed.value) == 1
+        line = capsys.readouterr().err
+        assert line.count("\n") == 1 and f"--dataset http://{store.place} " in line and reason in line
+        assert not [secret for secret in SECRETS if secret in line]
+
+
+def test_trackers_that_send_the_command_line_find_no_secret_in_it(store, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["train.py", f"--dataset={store.url()}"])
+    args = parse_args("")
+    assert args.dataset == store.url() and flags_as_json(args)["dataset"] == f"http://{store.place}"
+    assert sys.argv == ["train.py", f"--dataset=http://{store.place}"]
+
+
+def test_the_recorded_command_has_no_secret(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["train.py", "--dataset", "s3://key:secret@bucket/x", "--val-group", "a?b=c"])
+    assert describe_run()["command"] == "train.py --dataset s3://bucket/x --val-group a?b=c"
+
+
+def test_warnings_and_the_traceback_of_a_bug_show_no_secret():
+    program = (
+        "import warnings\n"
+        "from runtime.cli import run_script\n"
+        "def main():\n"
+        "    warnings.warn('slow: https://host/z.tar?secret')\n"
+        "    try:\n"
+        "        raise FileNotFoundError('https://me:secret@host/x.tar?token=secret')\n"
+        "    except OSError as error:\n"
+        "        raise LookupError('https://host/y.tar?secret') from error\n"
+        "run_script(main)\n"
+    )
+    command = [sys.executable, "-c", program]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 1 and "secret" not in result.stdout + result.stderr
+    assert "UserWarning: slow: https://host/z.tar\n" in result.stderr
+    assert "FileNotFoundError: https://host/x.tar\n" in result.stderr
+    assert result.stderr.endswith("LookupError: https://host/y.tar\n")
+
+
+def test_messages_of_errors_show_no_secret():
+    error = UserError("https://me:secret@host/x: bad")
+    assert str(error) == one_line(error) == "https://host/x: bad"
+    long = "a" * 280 + " https://host/x?token=" + "secret" * 9
+    assert one_line(ValueError(long)).endswith(" https://host/x")  # not cut in the middle of what is removed
+
+
+def test_the_query_of_a_signed_file_is_not_part_of_its_kind_split_or_name():
+    assert kind_of("https://host/x.tar?token=a.parquet") == ".tar"
+    assert kind_of("https://host/download?path=/x.parquet") == ".parquet"
+    assert kind_of("s3://bucket/x?.zip") is None
+    groups = np.array([[0, 0, 0, 2]])
+    for token in TOKENS:
+        records = ParquetRecords([f"https://me:pw@host/a.parquet?token={token}"], groups, {"image": "i", "mask": "m"})
+        records._read[0] = [b"1", b"2"], [b"3", b"4"]
+        assert [record["name"] for record in records] == ["a.parquet row 0", "a.parquet row 1"]
+
+
+def test_the_record_of_predictions_names_models_without_secrets():
+    args = Namespace(model="https://me:secret@host/m?token=secret", ensemble=["o/n@v1"], scale=None, tta=False)
+    assert provenance_of(args)["models"] == {"https://host/m": None, "o/n@v1": None}
+
+
+@pytest.mark.parametrize(
+    ("text", "redacted"),
+    [
+        ("https://user:secret@host:80/a@b/x.tar?token=secret", "https://host:80/a@b/x.tar"),
+        ("https://secret@host", "https://host"),
+        ("https://user:se@cret@host/x", "https://host/x"),
+        ("https://user:se%40cret@host/x", "https://host/x"),
+        ("https://user:se/cr?e#t@host/x", "https://host/x"),
+        ("https://user:sec ret@host/a b/x?t=secret", "https://host/a b/x"),
+        ("s3://key:secret@bucket/x-{000..099}.tar", "s3://bucket/x-{000..099}.tar"),
+        ("s3://bucket/x-{0..9}.tar?X-Amz-Signature=secret", "s3://bucket/x-{0..9}.tar"),
+        ("hf://user:secret@datasets/owner/name@v1/x", "hf://datasets/owner/name@v1/x"),
+        ("abfs://user:secret@account/x", "abfs://account/x"),
+        ("zip://*.tar::https://u:secret@host/x.zip?secret", "zip://*.tar::https://host/x.zip"),
+        ("https://a/x?t=secret, https://b/y?secret; sftp://u:secret@c/z", "https://a/x, https://b/y; sftp://c/z"),
+        ("--dataset=HTTPS://u:secret@host/x", "--dataset=HTTPS://host/x"),
+        ("404, message='Not Found', url='https://host/x?t=secret'", "404, message='Not Found', url='https://host/x'"),
+        ("(see https://host/x?t=secret).", "(see https://host/x)."),
+        ("retries exceeded with url: /x?t=secret (Caused by", "retries exceeded with url: /x (Caused by"),
+        (str(Path("s3://key:secret@bucket/x?t=secret")), "s3:/bucket/x"),
+    ],
+)
+def test_user_password_and_query_of_each_url_are_removed(text, redacted):
+    assert redact(text) == redacted == redact(redacted)
+    assert redact_all({"a": [text, 1, None], "b": {"c": text}}) == {"a": [redacted, 1, None], "b": {"c": redacted}}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "hf://datasets/owner/name@v1/data/*.parquet",
+        "hf://name@v1/x",
+        "owner/name@v1",
+        "abfs://container@account.dfs.core.windows.net/x",
+        "s3://bucket/x-??-*.tar",
+        "s3://bucket/part-?/year=2020/x.tar",
+        "s3://bucket/x#1@2.tar",
+        "https://host:8080/a@b/x.tar",
+        "https://[::1]:8080/a@b/x.tar",
+        "https://host/x.tar: which of a, b are image and mask? Give them",
+        "file:///data/me@work/x.tar",
+        "C:/data/me@work/x.tar",
+        r"C:\data\me@work\x.tar",
+        "data/me@work/what?a=b.tar",
+        "open http://127.0.0.1:7860 in a browser; Ctrl-C ends the page",
+    ],
+)
+def test_all_else_stays_as_it_is(text):
+    assert redact(text) == text
+
+
+def test_every_line_that_is_printed_is_redacted(capsys):
+    say("read https://me:secret@host/x")
+    say_error("lost https://host/x?secret")
+    assert capsys.readouterr() == ("read https://host/x\n", "lost https://host/x\n")

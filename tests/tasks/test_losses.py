@@ -1,0 +1,261 @@
+"""The loss: against written-out formulas, independent of how a step is split, blind to ignored pixels.
+
+Modules: tasks/classes.py, tasks/task.py, tasks/step_loss.py.
+"""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from class_loss import ClassLoss
+
+from tasks.classes import LOSSES
+
+FLOAT64 = {"rtol": 1e-12, "atol": 0}  # sums over a few hundred pixels in another order: measured at most 2e-16
+
+
+def sample(batch: int = 4, classes: int = 3, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(batch, classes, 9, 7, generator=generator, dtype=torch.float64) * 3
+    masks = torch.randint(0, classes, (batch, 9, 7), generator=generator)
+    masks[0] = masks[0].clamp(max=1)  # the last class is absent from the first image
+    masks[torch.rand(masks.shape, generator=generator) < 0.2] = 255
+    return logits, masks
+
+
+def whole(criterion: ClassLoss, logits: torch.Tensor, masks: torch.Tensor) -> torch.Tensor:
+    return criterion(logits, masks, criterion.counts(masks))
+
+
+def written_out(logits, masks, kind, weights) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sums and counts of the loss from a copy of the logits for each of its factors."""
+    truth = masks.unsqueeze(1) == torch.arange(logits.shape[1]).view(1, -1, 1, 1)
+    pixels = regions = logits.new_zeros(())
+    if kind in ("ce", "ce+dice", "ce+logdice"):
+        pixels = F.cross_entropy(logits, masks, weights, ignore_index=255, reduction="sum")
+    if kind == "focal+dice":
+        losses = F.cross_entropy(logits, masks, ignore_index=255, reduction="none")
+        pixels = ((truth * weights.view(-1, 1, 1)).sum(dim=1) * (1 - torch.exp(-losses)) ** 2 * losses).sum()
+    if kind != "ce":
+        probs = logits.softmax(dim=1) * (masks != 255).unsqueeze(1)
+        overlap, size = (probs * truth).sum(dim=(2, 3)), truth.sum(dim=(2, 3))
+        dice = 2 * overlap / (probs.sum(dim=(2, 3)) + size).clamp_min(1e-300)
+        if kind == "ce+logdice":
+            smoothed = (2 * overlap + 1e-3) / (probs.sum(dim=(2, 3)) + size + 1e-3)
+            regions = -(smoothed.log() * (size > 0)).sum()
+        else:
+            regions = ((1 - dice) * (size > 0)).sum()
+    counts = [(truth.sum(dim=(0, 2, 3)) * weights).sum(), truth.flatten(2).any(dim=2).sum()]
+    return torch.stack([pixels, regions]), torch.stack(counts)
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+@pytest.mark.parametrize("weights", [(1.0, 1.0, 1.0), (0.5, 1.0, 2.0)])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_sums_counts_and_gradient_equal_the_formula_written_out(kind, weights, layout):
+    logits, masks = sample()
+    masks[3] = 255  # an image of which nothing counts
+    criterion = ClassLoss(3, kind, torch.tensor(weights))
+    leaves = [logits.clone(memory_format=layout).requires_grad_() for _ in range(2)]
+    expected, counts = written_out(leaves[0], masks, kind, torch.tensor(weights, dtype=torch.float64))
+    torch.testing.assert_close(criterion.counts(masks), counts.double(), **FLOAT64)
+    sums = criterion.sums(leaves[1], masks)
+    torch.testing.assert_close(sums, expected, **FLOAT64)
+    for terms in (expected, sums):
+        (terms * torch.tensor([0.3, 0.7])).sum().backward()
+    torch.testing.assert_close(leaves[1].grad, leaves[0].grad, rtol=1e-12, atol=1e-15)  # of up to 0.6
+
+
+def test_cross_entropy_is_the_mean_over_valid_pixels():
+    logits, masks = sample()
+    expected = F.cross_entropy(logits, masks, ignore_index=255)
+    assert torch.isclose(whole(ClassLoss(3, "ce"), logits, masks), expected, **FLOAT64)
+
+
+def test_weighted_cross_entropy_is_the_weighted_mean():
+    logits, masks = sample()
+    weights = torch.tensor([0.2, 1.0, 1.8])
+    expected = F.cross_entropy(logits, masks, weights.double(), ignore_index=255)
+    assert torch.isclose(whole(ClassLoss(3, "ce", weights), logits, masks), expected, **FLOAT64)
+
+
+def test_dice_is_the_mean_over_images_and_classes_present():
+    logits, masks = sample()
+    values = []
+    for probs, mask in zip(logits.softmax(dim=1), masks, strict=True):
+        for c in range(3):
+            truth, valid = (mask == c).double(), (mask != 255).double()
+            if truth.sum() > 0:
+                overlap, size = (probs[c] * truth).sum(), (probs[c] * valid).sum() + truth.sum()
+                values.append(1 - 2 * overlap / size)
+    assert len(values) == 11  # of 12: one class is absent from one image
+    assert torch.isclose(whole(ClassLoss(3, "dice"), logits, masks), torch.stack(values).mean(), **FLOAT64)
+
+
+def test_focal_is_cross_entropy_scaled_by_the_squared_error():
+    logits, masks = sample()
+    valid = masks != 255
+    p = logits.softmax(dim=1).gather(1, (masks * valid)[:, None])[:, 0][valid]
+    expected = (-((1 - p) ** 2) * p.log()).mean() + whole(ClassLoss(3, "dice"), logits, masks)
+    assert torch.isclose(whole(ClassLoss(3, "focal+dice"), logits, masks), expected, **FLOAT64)
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+@pytest.mark.parametrize("weights", [None, torch.tensor([0.5, 1.0, 2.0])])
+def test_shares_of_any_split_add_up_to_the_whole_with_the_same_gradient(kind, weights):
+    logits, masks = sample()
+    criterion = ClassLoss(3, kind, weights)
+    gradients, losses = [], []
+    for splits in ([4], [1, 3], [2, 1, 1]):
+        leaf = logits.clone().requires_grad_()
+        counts = sum(criterion.counts(part) for part in masks.split(splits))
+        shares = [criterion(a, b, counts) for a, b in zip(leaf.split(splits), masks.split(splits), strict=True)]
+        sum(shares).backward()
+        gradients.append(leaf.grad)
+        losses.append(sum(shares).detach())
+    for gradient, loss in zip(gradients[1:], losses[1:], strict=True):
+        torch.testing.assert_close(gradient, gradients[0], rtol=1e-12, atol=1e-15)  # of up to 0.01
+        torch.testing.assert_close(loss, losses[0], **FLOAT64)
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+def test_logits_under_ignored_pixels_change_nothing(kind):
+    logits, masks = sample()
+    changed = torch.where((masks == 255).unsqueeze(1), torch.full_like(logits, 1e3), logits)
+    criterion = ClassLoss(3, kind)
+    assert torch.equal(whole(criterion, logits, masks), whole(criterion, changed, masks))
+    changed.requires_grad_()
+    whole(criterion, changed, masks).backward()
+    assert (changed.grad * (masks == 255).unsqueeze(1)).abs().max() == 0
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+def test_a_filler_adds_nothing_and_an_empty_step_is_zero(kind):
+    logits, masks = sample()
+    criterion = ClassLoss(3, kind)
+    filled = torch.cat([masks, torch.full_like(masks[:1], 255)])
+    with_filler = whole(criterion, torch.cat([logits, logits[:1]]), filled)
+    torch.testing.assert_close(with_filler, whole(criterion, logits, masks), **FLOAT64)
+    empty = logits.clone().requires_grad_()
+    loss = whole(criterion, empty, torch.full_like(masks, 255))
+    loss.backward()
+    assert loss == 0
+    assert (empty.grad == 0).all()
+
+
+def test_half_precision_logits_are_summed_in_float32():
+    logits, masks = sample()
+    rounded = logits.bfloat16()
+    loss = whole(ClassLoss(3), rounded, masks)
+    assert loss.dtype == torch.float32
+    # float32 rounding; sums in bfloat16 would be off by 1e-3 or more
+    torch.testing.assert_close(loss.double(), whole(ClassLoss(3), rounded.double(), masks), rtol=1e-6, atol=0)
+
+
+def test_sums_over_many_pixels_lose_nothing_to_float32():
+    # added one after the other, four million terms of 0.1 are off by several percent
+    logits = torch.tensor([0.1, 0.9]).log().view(1, 2, 1, 1).expand(1, 2, 2048, 2048)
+    masks = torch.zeros(1, 2048, 2048, dtype=torch.int64)
+    criterion = ClassLoss(2)
+    dice = 2 * 0.1 / (0.1 + 1)
+    expected = torch.tensor([-math.log(0.1) * 2048**2, 1 - dice], dtype=torch.float64)
+    torch.testing.assert_close(criterion.sums(logits, masks).double(), expected, rtol=1e-5, atol=0)  # measured 4e-6
+    assert criterion.counts(masks).tolist() == [2048**2, 1]
+
+
+def test_with_many_classes_two_numbers_are_kept_for_each_class_and_pixel():
+    logits, kept = torch.randn(2, 150, 16, 16, requires_grad=True), {}
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor  # alive, so that no two share an address
+        return tensor
+
+    masks = torch.randint(0, 150, (2, 16, 16))
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        ClassLoss(150).sums(logits, masks)
+    in_logits = sum(tensor.untyped_storage().nbytes() for tensor in kept.values()) / (logits.numel() * 4)
+    assert in_logits < 2.2  # log-probabilities, probabilities, and what there is once for a pixel
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+def test_the_host_reads_nothing_of_a_device_for_the_loss(kind):
+    # the meta device has no values: reading one raises
+    logits = torch.zeros(2, 3, 9, 7, device="meta", requires_grad=True)
+    masks = torch.zeros(2, 9, 7, dtype=torch.int64, device="meta")
+    criterion = ClassLoss(3, kind).to("meta")
+    criterion(logits, masks, criterion.counts(masks)).backward()
+    assert logits.grad.shape == logits.shape
+    with pytest.raises(RuntimeError):
+        bool((masks != 255).all())
+
+
+def test_log_dice_of_a_class_that_is_not_found_is_finite_and_its_gradient_is_not_small():
+    """Of 1 - Dice it is as small as the probability that the class is given."""
+    masks = torch.zeros(1, 32, 32, dtype=torch.int64)
+    masks[0, 5, 5:9] = 1
+    gradients = {}
+    for kind in ("dice", "ce+logdice"):
+        logits = torch.zeros(1, 2, 32, 32, dtype=torch.float64)
+        logits[:, 0] = 12  # a probability of 6e-6
+        logits.requires_grad_()
+        regions = ClassLoss(2, kind).sums(logits, masks)[1]
+        regions.backward()
+        assert regions.isfinite()
+        gradients[kind] = -logits.grad[0, 1, masks[0] == 1].sum().item()
+    assert gradients["dice"] < 1e-4
+    assert 0.01 < gradients["ce+logdice"] < 1
+
+
+@pytest.mark.parametrize("far", [1e3, 1e30])
+def test_log_dice_stays_finite_however_sure_the_network_is(far):
+    masks = torch.randint(0, 2, (2, 8, 8))
+    logits = (masks * 2 - 1)[:, None] * torch.tensor([far, -far]).view(1, 2, 1, 1)
+    for sign in (1, -1):
+        leaf = (sign * logits).requires_grad_()
+        criterion = ClassLoss(2, "ce+logdice")
+        sums = criterion.sums(leaf, masks)
+        sums[1].backward()
+        assert sums[1].isfinite() and leaf.grad.isfinite().all()
+
+
+# deep supervision
+
+
+def level_of(masks: torch.Tensor, level: int) -> torch.Tensor:
+    """The pixel right below and right of the middle of each 2^level x 2^level pixels, found one by one."""
+    step, (height, width) = 2**level, masks.shape[1:]
+    for _ in range(level):
+        height, width = height // 2, width // 2
+    rows = [[masks[:, step * y + step // 2, step * x + step // 2] for x in range(width)] for y in range(height)]
+    return torch.stack([torch.stack(row, dim=1) for row in rows], dim=1)
+
+
+def test_the_loss_of_several_levels_is_their_weighted_sum():
+    logits, masks = sample()
+    every = [logits, torch.randn(4, 3, 4, 3, dtype=torch.float64), torch.randn(4, 3, 2, 1, dtype=torch.float64)]
+    criterion = ClassLoss(3, "ce+logdice", strides=((2, 2), (2, 2)))
+    expected = sum(
+        weight * whole(ClassLoss(3, "ce+logdice"), scores, level_of(masks, level))
+        for level, (scores, weight) in enumerate(zip(every, (4 / 7, 2 / 7, 1 / 7), strict=True))
+    )
+    assert torch.isclose(criterion(every, masks, criterion.step_counts(masks)), expected, **FLOAT64)
+
+
+def test_what_an_encoder_has_padded_counts_at_no_level():
+    logits, masks = sample()
+    small = torch.randn(4, 3, 4, 3, dtype=torch.float64)
+    criterion = ClassLoss(3, strides=((2, 2),))
+    counts = criterion.step_counts(masks)
+    padded = F.pad(small, (0, 5, 0, 2), value=9.0)
+    assert criterion([logits, padded], masks, counts) == criterion([logits, small], masks, counts)
+
+
+def test_shares_of_several_levels_add_up_to_the_loss_of_the_whole_step():
+    logits, masks = sample()
+    every = [logits, torch.randn(4, 3, 4, 3, dtype=torch.float64)]
+    criterion = ClassLoss(3, "ce+logdice", strides=((2, 2),))
+    counts = criterion.step_counts(masks)
+    assert torch.equal(counts, sum(criterion.step_counts(masks[i : i + 1]) for i in range(4)))
+    shares = sum(criterion([x[i : i + 1] for x in every], masks[i : i + 1], counts) for i in range(4))
+    assert torch.isclose(shares, criterion(every, masks, counts), **FLOAT64)

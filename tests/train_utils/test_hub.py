@@ -1,0 +1,139 @@
+"""--push-to-hub against a stand-in for the Hub: whatever fails there costs no run.
+
+Modules: runtime/cli.py.
+"""
+
+import argparse
+import base64
+import hashlib
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import huggingface_hub
+import pytest
+from conftest import TINY, launch
+
+from runtime.cli import hub_id
+from runtime.errors import SettingsError
+from train_utils.reporting.hub import check_token, push_to_hub
+from unet import UNet
+
+
+class Hub(ThreadingHTTPServer):
+    """What the Hub's interface does for an upload; `files` holds what a commit brought."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Requests)
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+        self.created: list[str] = []
+        self.files: dict[str, bytes] = {}
+        self.large: dict[str, bytes] = {}  # by checksum
+
+
+class Requests(BaseHTTPRequestHandler):
+    server: Hub
+
+    def do_GET(self) -> None:
+        self._answer({"id": "me/cells", "sha": "0" * 40})
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        assert self.headers["Authorization"] == "Bearer secret"
+        if self.path == "/api/repos/create":
+            asked = json.loads(body)
+            self.server.created.append(f"{asked['organization']}/{asked['name']}")
+            self._answer({"url": f"{self.server.url}/me/cells", "name": "me/cells", "id": "1"})
+        elif self.path.endswith("/preupload/main"):
+            answers = [
+                {"path": file["path"], "uploadMode": "lfs" if file["path"].endswith(".safetensors") else "regular"}
+                for file in json.loads(body)["files"]
+            ]
+            self._answer({"files": [answer | {"shouldIgnore": False} for answer in answers]})
+        elif self.path.endswith("/objects/batch"):
+            objects = [
+                {**file, "actions": {"upload": {"href": f"{self.server.url}/large/{file['oid']}"}}}
+                for file in json.loads(body)["objects"]
+            ]
+            self._answer({"transfer": "basic", "objects": objects})
+        elif self.path.endswith("/commit/main"):
+            for line in map(json.loads, body.splitlines()):
+                value = line["value"]
+                if line["key"] == "file":
+                    self.server.files[value["path"]] = base64.b64decode(value["content"])
+                elif line["key"] == "lfsFile":
+                    self.server.files[value["path"]] = self.server.large[value["oid"]]
+            self._answer({"commitUrl": f"{self.server.url}/me/cells/commit/1", "commitOid": "1" * 40})
+        else:
+            self._answer({})
+
+    def do_PUT(self) -> None:
+        content = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.large[hashlib.sha256(content).hexdigest()] = content
+        self._answer({})
+
+    def _answer(self, answer: dict) -> None:
+        content = json.dumps(answer).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_) -> None:
+        pass
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    server = Hub()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_run_whose_tracker_cannot_start_goes_on_and_publishes_its_model(hub, tiny_folder, tmp_path):
+    output = tmp_path / "run"
+    output.mkdir()
+    (output / "tensorboard").write_text("a file where the tracker wants its folder")
+    flags = ["--max-steps", "2", "--push-to-hub", "me/cells", "--resume", "auto", "--output-dir", output]
+    environment = {"HF_ENDPOINT": hub.url, "HF_HUB_OFFLINE": "0", "HF_TOKEN": "secret", "HF_HUB_DISABLE_XET": "1"}
+    result = launch(
+        "train.py", "--dataset", tiny_folder, *TINY, *flags, env=environment, profile="multi_cpu", forked=False
+    )
+    assert result.returncode == 0, result.stderr
+    assert len([line for line in result.stdout.splitlines() if line.startswith("tracker tensorboard failed")]) == 1
+    assert "training goes on without it" in result.stdout
+    assert (output / "report.html").exists()
+    assert hub.created == ["me/cells"]
+    assert "model published: " in result.stdout
+    for path in (output / "model").iterdir():
+        assert hub.files[path.name] == path.read_bytes()
+    (tmp_path / "copy").mkdir()
+    for name, content in hub.files.items():
+        (tmp_path / "copy" / name).write_bytes(content)
+    assert UNet.from_pretrained(tmp_path / "copy").config.preprocess.class_values == (0, 255)
+
+
+def test_an_upload_that_fails_costs_one_line_with_the_command_to_repeat(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    push_to_hub(tmp_path, "me/cells")
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("could not upload to me/cells (OfflineModeIsEnabled: ")
+    assert line.endswith(f"to try again: hf upload me/cells {tmp_path}")
+
+
+def test_nobody_trains_for_a_hub_without_a_token(monkeypatch):
+    monkeypatch.setattr(huggingface_hub, "get_token", lambda: None)
+    with pytest.raises(SettingsError, match="needs a token: run `hf auth login`, or set HF_TOKEN"):
+        check_token("me/cells")
+    check_token(None)
+
+
+@pytest.mark.parametrize("name", ["a b", "a/b/c", "--", "me/cells.git"])
+def test_an_id_that_the_hub_refuses_is_refused_before_training(name):
+    with pytest.raises(argparse.ArgumentTypeError, match="epo"):
+        hub_id(name)
+    assert hub_id("me/cells") == "me/cells"

@@ -1,0 +1,363 @@
+"""Micro-batches that fit, on every process alike, without changing the training; activation checkpointing.
+
+Modules: train_utils/preflight.py, train_utils/microbatch.py.
+"""
+
+import json
+import subprocess
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from accelerate.utils import DistributedType
+from class_loss import classes
+from conftest import PROGRAMS, TINY, launch, losses
+
+import train_utils.preflight
+from data_utils.loading.augment import augment
+from data_utils.loading.batch_sampler import BatchSplit
+from data_utils.loading.draws import Draw, pack_draws
+from runtime.errors import MemoryShortage, SettingsError, one_line
+from runtime.memory import is_out_of_memory, memory_shortage
+from tasks.classes import ClassTarget
+from tasks.step_loss import StepLoss
+from train_utils.microbatch import memory_limit, out_of_memory_recorded, split_batch
+from train_utils.preflight import CPU_SHARE, Copies, _attempt_fits, _bytes_left, input_bytes, preflight, step_bytes
+from unet import UNet, UNetConfig
+
+SHORTAGES = [  # as they were reported
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 15.77 GiB"),
+    torch.OutOfMemoryError(),
+    torch.AcceleratorError("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported"),
+    RuntimeError("GET was unable to find an engine to execute this computation"),
+    RuntimeError("FIND was unable to find an engine to execute this computation"),
+    RuntimeError("Unable to find a valid cuDNN algorithm to run convolution"),
+    RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+    RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    RuntimeError("MPS backend out of memory (MPS allocated: 17.50 GB, max allowed: 18.13 GB)."),
+    torch.distributed.DistBackendError("NCCL error: unhandled cuda error\nLast error:\nCuda failure 2 'out of memory'"),
+    torch.distributed.DistBackendError("NCCL error: unhandled cuda error\nFailed to CUDA calloc 6291456 bytes"),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: Error code 12"),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: not enough memory: you tried to allocate"),
+    RuntimeError("std::bad_alloc"),
+    MemoryError(),
+]
+OTHERS = [
+    RuntimeError("a bug"),
+    RuntimeError("CUDA error: device-side assert triggered"),
+    RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"),
+    RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. "),
+    torch.distributed.DistBackendError("NCCL error: remote process exited or there was a network error"),
+    ValueError("out of memory"),
+]
+
+
+def name_of(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:60]
+
+
+def raised_within(kind: type[Exception], guard: AbstractContextManager, error: Exception) -> Exception:
+    """What comes out where `error` is raised within `guard`: an error of that kind."""
+    with pytest.raises(kind) as caught, guard:
+        raise error
+    return caught.value
+
+
+def training(folder: Path) -> AbstractContextManager:
+    """As around a step of training in micro-batches of 4."""
+    return out_of_memory_recorded(folder, UNet(UNetConfig(base_channels=4, depth=2)), BatchSplit(8, 1, 4, 2), 3)
+
+
+@pytest.mark.parametrize("error", SHORTAGES, ids=name_of)
+def test_running_out_of_memory_has_many_faces(tmp_path, error):
+    assert is_out_of_memory(error)
+    predicting = memory_shortage("a.png", "use tiles")
+    for guard, line in ((predicting, "fit into memory; use tiles ("), (training(tmp_path), "micro-batches of 2 (")):
+        said = str(raised_within(MemoryShortage, guard, error))
+        assert line in said and "\n" not in said
+        assert one_line(error, 60) in said
+    assert memory_limit(tmp_path) == (2, False)
+
+
+@pytest.mark.parametrize("error", OTHERS, ids=name_of)
+def test_another_error_is_left_as_it_is(tmp_path, error):
+    assert not is_out_of_memory(error)
+    for guard in (memory_shortage("a.png", "use tiles"), training(tmp_path)):
+        assert raised_within(type(error), guard, error) is error
+    assert memory_limit(tmp_path) == (None, False)
+
+
+def test_what_the_cpu_says_when_memory_runs_out_is_known():
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(2**60)
+    assert is_out_of_memory(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("batch", "world", "micro", "profile", "saved", "expected"),
+    [
+        (16, 1, None, None, None, (16, 1)),
+        (16, 4, None, None, None, (4, 1)),
+        (16, 4, 2, None, None, (2, 2)),
+        (16, 4, None, 4, None, (1, 4)),
+        (16, 4, None, 2, None, (2, 2)),
+        (16, 1, None, None, 4, (4, 4)),
+        (5, 3, None, None, None, (2, 1)),
+        (2, 3, None, None, None, (1, 1)),
+        (4, 1, None, 3, None, (2, 3)),  # the third micro-batch is filled
+        (4, 1, None, 3, 1, (2, 3)),
+    ],
+)
+def test_the_batch_is_split_over_processes_and_accumulation(batch, world, micro, profile, saved, expected):
+    split = split_batch(batch, world, micro, profile, saved)
+    assert split == (batch, world, *expected, any((micro, profile)))
+    assert split.micro_batch_size * split.accumulation * world >= batch
+
+
+@pytest.mark.parametrize(("micro", "steps"), [(4, 1), (1, 4)])
+def test_a_flag_and_a_profile_that_disagree_are_refused(micro, steps):
+    with pytest.raises(SettingsError, match=f"size {micro} makes {steps} accumulation steps .* launch profile sets 2"):
+        split_batch(16, 4, micro, accumulation=2)
+
+
+@pytest.mark.parametrize("norm", ["batch", "group"])
+def test_activation_checkpointing_keeps_gradients_and_running_statistics(norm):
+    results = []
+    for checkpointing in (False, True):
+        torch.manual_seed(0)
+        network = UNet(UNetConfig(base_channels=4, depth=3, norm=norm, dropout=0.2)).double().train()
+        network.activation_checkpointing = checkpointing
+        for _ in range(2):
+            images = torch.rand(2, 3, 40, 48, dtype=torch.float64)
+            network(images).square().mean().backward()
+        results.append((network, [parameter.grad for parameter in network.parameters()]))
+    (plain, gradients), (recomputing, recomputed) = results
+    for ours, theirs in zip(recomputed, gradients, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)  # float64: measured 0
+    for name, value in plain.state_dict().items():
+        assert torch.equal(value, recomputing.state_dict()[name]), name
+
+
+def test_the_estimate_is_what_autograd_keeps_and_checkpointing_needs_far_less():
+    network = UNet(UNetConfig(base_channels=8, depth=3))
+    shape, kept = (2, 3, 64, 96), {}
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    held = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: held.append(tensor) or note(tensor), lambda t: t):
+        network.train()(torch.rand(shape))
+    weights = sum(parameter.numel() * 4 for parameter in network.parameters())
+    estimate = step_bytes(network, shape, Copies(3))
+    assert estimate == sum(kept.values()) + 4 * weights
+    assert step_bytes(network, (4, *shape[1:]), Copies(3)) - 4 * weights == pytest.approx(
+        2 * (estimate - 4 * weights),
+        rel=0.05,  # but for what does not grow with the batch, its statistics: measured 3%
+    )
+    network.activation_checkpointing = True
+    assert step_bytes(network, shape, Copies(3)) - 4 * weights < 0.6 * (estimate - 4 * weights)  # 0.59
+
+
+def accelerator_like(device: str, processes: int = 1, kind: DistributedType = DistributedType.NO) -> SimpleNamespace:
+    """What a trial asks of an Accelerator; no GPU in the test machine."""
+    names = {"num_processes": processes, "distributed_type": kind, "autocast": nullcontext}
+    return SimpleNamespace(device=torch.device(device), gather=lambda values: values, **names)
+
+
+@pytest.mark.parametrize(("kind", "shards"), [(DistributedType.MULTI_GPU, 1), (DistributedType.FSDP, 4)])
+def test_the_trial_reserves_optimizer_state_the_images_of_two_steps_and_what_others_need(monkeypatch, kind, shards):
+    reserved, empty = [], torch.empty
+
+    def note(size, **options):
+        if options.get("dtype") == torch.uint8:
+            reserved.append(size)
+        return empty(size, **options)
+
+    monkeypatch.setattr(torch, "empty", note)
+    monkeypatch.setattr(train_utils.preflight, "_bytes_left", lambda accelerator: 77)
+    network = UNet(UNetConfig(base_channels=4, depth=2))
+    split = BatchSplit(24, 4, 2, 3)
+    assert _attempt_fits(
+        accelerator_like("cpu", 4, kind), network, StepLoss(classes(2, "ce")), (3, 32, 40), split, Copies(3)
+    )
+    weights = sum(parameter.numel() * 4 for parameter in network.parameters())
+    images = 2 * 3 * 2  # of two steps of three micro-batches of two
+    assert reserved == [2 * weights // shards + images * 32 * 40 * 24 + 77]
+
+
+@pytest.mark.parametrize(("channels", "per_pixel"), [(3, 24), (1, 14)])
+def test_the_images_of_two_steps_are_counted_by_what_they_are_made_of(channels, per_pixel):
+    raw = torch.zeros(channels, 6, 8, dtype=torch.uint8), torch.zeros(6, 8, dtype=torch.uint8)
+    draws = [Draw()]
+    given = raw[0][None], ClassTarget(raw[1][None]), draws, pack_draws(draws, channels)
+    images, targets = augment(*given, fill=torch.zeros(channels), std=torch.ones(channels))
+    assert per_pixel * 48 == sum(tensor.nbytes for tensor in (*raw, images, *targets.arrays()))
+    assert input_bytes((channels, 6, 8), BatchSplit(40, 1, 4, 10)) == 2 * 40 * 48 * per_pixel
+
+
+@pytest.mark.parametrize(
+    ("device", "processes", "total", "left"),
+    [
+        ("cuda", 1, 16 * 10**9, 8 * 10**8),
+        ("cuda", 8, 16 * 10**9, 10**9),
+        ("cuda", 8, 80 * 10**9, 4 * 10**9),
+        ("mps", 1, None, 0),
+    ],
+)
+def test_a_trial_leaves_room_for_what_is_not_torchs(monkeypatch, device, processes, total, left):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (0, total))
+    assert _bytes_left(accelerator_like(device, processes)) == left
+
+
+def test_a_trial_trains_and_leaves_the_network_as_it_was():
+    seen = []
+    network = UNet(UNetConfig(base_channels=4, depth=2)).eval()
+    network.stem.register_forward_hook(lambda module, inputs, output: seen.append(module.training))
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    split = BatchSplit(2, 1, 2, 1)
+    assert _attempt_fits(accelerator_like("cpu"), network, StepLoss(classes(2, "ce")), (3, 32, 32), split, Copies(3))
+    assert seen == [True]
+    assert not network.training and all(parameter.grad is None for parameter in network.parameters())
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+
+
+@pytest.mark.parametrize("error", SHORTAGES, ids=name_of)
+def test_a_trial_that_runs_out_of_memory_in_any_way_takes_fewer_images(monkeypatch, capsys, error):
+    network, forward = UNet(UNetConfig(base_channels=4, depth=2)), UNet.forward
+
+    def forward_if_few(self: UNet, images: torch.Tensor) -> torch.Tensor:
+        if len(images) > 2:
+            raise error
+        return forward(self, images)
+
+    monkeypatch.setattr(UNet, "forward", forward_if_few)
+    monkeypatch.setattr(train_utils.preflight, "_estimate_fits", _attempt_fits)  # on the CPU as on a GPU
+    split = preflight(
+        accelerator_like("cpu"),
+        network,
+        StepLoss(classes(2, "ce")),
+        (3, 32, 32),
+        BatchSplit(8, 1, 8, 1),
+        "adamw",
+        False,
+    )
+    assert (split.micro_batch_size, split.accumulation) == (2, 4)
+    is_torchs = isinstance(error, torch.OutOfMemoryError)
+    assert capsys.readouterr().out.count("no room for micro-batches of 4 images: ") == (not is_torchs)
+
+
+@pytest.mark.parametrize("error", [error for error in OTHERS if isinstance(error, RuntimeError)], ids=name_of)
+def test_a_trial_that_fails_in_another_way_is_not_tried_again(monkeypatch, error):
+    def fail(self: UNet, images: torch.Tensor) -> torch.Tensor:
+        raise error
+
+    monkeypatch.setattr(UNet, "forward", fail)
+    network, split = UNet(UNetConfig(base_channels=4, depth=2)), BatchSplit(8, 1, 8, 1)
+    with pytest.raises(type(error)) as caught:
+        _attempt_fits(accelerator_like("cpu"), network, StepLoss(classes(2, "ce")), (3, 32, 32), split, Copies(3))
+    assert caught.value is error
+
+
+def test_the_estimate_counts_the_images_that_accumulation_holds(monkeypatch):
+    network, criterion, shape = UNet(UNetConfig(base_channels=4, depth=2)), StepLoss(classes(2, "ce")), (3, 32, 32)
+
+    def found(split: BatchSplit, room: int) -> tuple[int, int, bool]:
+        monkeypatch.setattr(train_utils.preflight, "available_bytes", lambda: room / CPU_SHARE)
+        network.activation_checkpointing = False
+        split = preflight(accelerator_like("cpu"), network, criterion, shape, split, "adamw", False)
+        return split.micro_batch_size, split.accumulation, network.activation_checkpointing
+
+    for wanted, accumulation, less in [
+        (BatchSplit(64, 1, 64, 1), 32, (1, 64, False)),  # smaller micro-batches, and more of them
+        (BatchSplit(64, 1, 2, 40, fixed=True), 40, (2, 40, True)),  # as was asked, but recomputed
+    ]:
+        room = step_bytes(network, (2, *shape), Copies(3)) + 2 * accumulation * 2 * 32 * 32 * 24
+        assert found(wanted, room + 10) == (2, accumulation, False)
+        assert found(wanted, room - 10) == less
+
+
+def run_with_room(tmp_path, name: str, room: float, dataset, rank: int, *flags: str) -> subprocess.CompletedProcess:
+    """train.py on two processes, one of which believes that its machine has `room` bytes free."""
+    arguments = ["train.py", "--dataset", dataset, "--output-dir", tmp_path / name, *TINY, "--max-steps", "5"]
+    arguments += ["--log-every", "1", "--tracker", "none", "--optimizer", "sgd", "--batch-size", "8", *flags]
+    return launch(PROGRAMS / "little_memory.py", rank, room, *arguments, profile="multi_cpu")
+
+
+def test_a_process_without_room_lowers_the_micro_batch_of_all_and_changes_no_loss(tiny_folder, tmp_path):
+    network = UNet(UNetConfig(base_channels=4, depth=2, norm="group"))
+    needed = step_bytes(network, (2, 3, 40, 56), Copies(2)) + input_bytes((3, 40, 56), BatchSplit(8, 2, 2, 2))
+    room = int(needed / CPU_SHARE) + 1000  # for two images, of four wanted
+    roomy = run_with_room(tmp_path, "roomy", 1e12, tiny_folder, 0)
+    tight = run_with_room(tmp_path, "tight", room, tiny_folder, 1)
+    assert (roomy.returncode, tight.returncode) == (0, 0), tight.stderr
+    assert "8 in a step = 4 in a micro-batch x 2 processes x 1 accumulation steps" in roomy.stdout
+    assert "micro-batches of 2 images of 40 x 56 fit, 4 were wanted" in tight.stdout
+    assert "8 in a step = 2 in a micro-batch x 2 processes x 2 accumulation steps" in tight.stdout
+    # the documented promise, of SGD in fp32; measured 4e-7
+    assert losses(tmp_path / "tight") == pytest.approx(losses(tmp_path / "roomy"), abs=1e-5)
+
+
+def test_no_room_for_one_image_is_one_clear_line_on_all_processes(tiny_folder, tmp_path):
+    result = run_with_room(tmp_path, "none", 1000, tiny_folder, 1)
+    assert result.returncode == 1
+    errors = [line for line in result.stderr.splitlines() if "error: no memory for a micro-batch of 1 images" in line]
+    assert len(errors) == 1, result.stderr
+    result = run_with_room(tmp_path, "fixed", 1000, tiny_folder, 0, "--micro-batch-size", "3")
+    assert result.returncode == 1
+    errors = [line for line in result.stderr.splitlines() if "error: no memory for a micro-batch of 3 images" in line]
+    assert len(errors) == 1, result.stderr
+
+
+def test_memory_that_runs_out_later_is_recorded_and_the_restart_goes_on_in_smaller_micro_batches(tiny_folder, tmp_path):
+    program, output = PROGRAMS / "out_of_memory_later.py", tmp_path / "run"
+    flags = ["--max-steps", "10", "--log-every", "1", "--checkpoint-every", "2", "--tracker", "none"]
+    arguments = ["train.py", "--dataset", tiny_folder, "--output-dir", output, *TINY, *flags, "--batch-size", "8"]
+    result = launch(
+        program, *arguments, "--resume", "auto", profile="multi_cpu", options=["--max_restarts", "1"], forked=False
+    )
+    assert result.returncode == 0, result.stderr
+    shortage = "process 1: out of memory in step 7 with micro-batches of 4; run the same command with --output-dir"
+    assert len([line for line in result.stderr.splitlines() if shortage in line]) == 1, result.stderr
+    assert "8 in a step = 4 in a micro-batch x 2 processes x 1 accumulation steps" in result.stdout
+    assert "8 in a step = 2 in a micro-batch x 2 processes x 2 accumulation steps" in result.stdout
+    assert "resumed from" in result.stdout
+    assert len(losses(output)) == 10
+    assert json.loads((output / "memory.json").read_text())["micro_batch_size"] == 2
+
+
+def test_what_is_recorded_of_a_shortage_and_what_to_do_where_nothing_smaller_is_left(tmp_path):
+    network = UNet(UNetConfig(base_channels=4, depth=2))
+
+    def shortage(size: int, fixed: bool = False) -> str:
+        with (
+            pytest.raises(MemoryShortage) as caught,
+            out_of_memory_recorded(tmp_path, network, BatchSplit(8, 1, size, 1, fixed), 3),
+        ):
+            raise torch.OutOfMemoryError
+        return str(caught.value)
+
+    assert memory_limit(tmp_path) == (None, False)
+    assert "lower --micro-batch-size" in shortage(4, fixed=True)
+    assert memory_limit(tmp_path) == (None, False)
+    assert "to continue with micro-batches of 2" in shortage(3)
+    assert memory_limit(tmp_path) == (2, False)
+    assert "to continue with activation checkpointing" in shortage(1)
+    assert memory_limit(tmp_path) == (1, True)
+    network.activation_checkpointing = True
+    assert "lower --crop-size" in shortage(1)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it is glibc that is told")
+def test_where_a_cpu_computes_freed_memory_is_kept_for_the_next_tensor():
+    cleared = {}
+    for device in ("cpu", "cuda"):
+        result = launch(PROGRAMS / "count_page_faults.py", device)
+        assert result.returncode == 0, result.stderr
+        cleared[device] = int(result.stdout)
+    assert cleared["cpu"] < cleared["cuda"] / 10

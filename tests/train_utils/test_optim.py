@@ -1,0 +1,52 @@
+"""Learning rate, optimizer groups and class weights.
+
+Modules: train_utils/schedule.py, train_utils/ema.py, data_utils/targets/classes.py.
+"""
+
+import pytest
+import torch
+
+from data_utils.targets.classes import class_weight_tensor
+from runtime.errors import SettingsError
+from train_utils.optim import build_optimizer
+from train_utils.schedule import learning_rate
+from train_utils.settings.train_settings import SCHEDULES
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_learning_rate_warms_up_to_its_peak_and_ends_low(schedule):
+    rates = [learning_rate(step, 100, peak=0.5, warmup_steps=10, schedule=schedule) for step in range(100)]
+    assert rates[:10] == pytest.approx([0.05 * step for step in range(1, 11)], rel=1e-12)  # float64
+    assert max(rates) == rates[10] == 0.5
+    assert rates[10:] == sorted(rates[10:], reverse=True)
+    assert rates[-1] == 0.5 if schedule == "constant" else 0 < rates[-1] < 0.02
+
+
+def test_weight_decay_spares_norms_and_biases():
+    model = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2))
+    for name in ("adamw", "sgd"):
+        decayed, others = build_optimizer(model, name, 0.1, 0.01).param_groups
+        assert [parameter.ndim for parameter in decayed["params"]] == [4]
+        assert len(others["params"]) == 3
+        assert (decayed["weight_decay"], others["weight_decay"]) == (0.01, 0)
+
+
+def test_automatic_class_weights_are_the_root_of_the_inverse_frequencies():
+    weights = class_weight_tensor(["auto"], [900, 90, 10])
+    # float32: measured 9e-8
+    torch.testing.assert_close(weights**2 * torch.tensor([900, 90, 10]), torch.full((3,), 1000 / 3), rtol=5e-7, atol=0)
+
+
+def test_a_class_without_pixels_weighs_1():
+    assert class_weight_tensor(["auto"], [30, 0, 10])[1] == 1
+    assert class_weight_tensor(["auto"], [0, 0]).tolist() == [1, 1]
+
+
+def test_class_weights_must_be_one_for_each_class():
+    assert class_weight_tensor([1.0, 2.0], [10, 10]).tolist() == [1.0, 2.0]
+    assert class_weight_tensor(["none"], [10, 10]) is None
+    with pytest.raises(SettingsError, match="3 values for 2 classes"):
+        class_weight_tensor([1.0, 2.0, 3.0], [10, 10])
+    for word in ("auto", "none"):
+        with pytest.raises(SettingsError, match="2 values for 2 classes"):
+            class_weight_tensor([word, 1.0], [10, 10])

@@ -1,0 +1,236 @@
+"""Runs that are asked for again: one that has finished, and one that is repeated from its record.
+
+Modules: train_utils/settings/like.py.
+"""
+
+import json
+import shutil
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import torch
+from conftest import TINY, launch, write_folder
+from in_process import Run, parsed, run_train
+
+import train
+from runtime.errors import CheckpointError
+from train_utils import results
+
+FLAGS = [*TINY, "--epochs", "2", "--batch-size", "4", "--log-every", "1", "--tracker", "none", "--seed", "3"]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    write_folder(folder / "train", 8, seed=0, size=(16, 24))
+    write_folder(folder / "val", 3, seed=1, size=(16, 24))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def done(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return run_train(tmp_path_factory.mktemp("runs") / "done", "--dataset", data, *FLAGS)
+
+
+@pytest.fixture
+def copied(done: Run, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(done.folder, tmp_path / "run"))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+# --resume auto
+
+
+def test_a_finished_run_says_so_and_loads_no_data(data, copied):
+    before = contents(copied)
+    with mock.patch.object(train, "load_dataset_info", side_effect=AssertionError):
+        for flags in ([], ["--epochs", "1"], ["--max-steps", "4"]):
+            run = run_train(copied, "--dataset", data, *FLAGS, "--resume", "auto", *flags)
+            assert run.exit_code == 0
+            line = f"{copied}: the run has finished, at step 4 of 4; to continue it, give more --epochs or --max-steps"
+            assert next(text for text in run.output.splitlines() if text.startswith(str(copied))).startswith(line)
+    assert contents(copied) == before
+
+
+def test_two_processes_leave_a_finished_run_together(data, copied):
+    command = ["train.py", "--dataset", data, "--output-dir", copied, *FLAGS, "--resume", "auto"]
+    result = launch(*command, profile="multi_cpu")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("the run has finished") == 1 and "Traceback" not in result.stderr
+
+
+def test_a_run_killed_before_the_marker_does_the_finish_again(data, done, copied):
+    (copied / "finished.json").unlink()
+    (copied / "report.html").unlink()
+    run = run_train(copied, "--dataset", data, *FLAGS, "--resume", "auto")
+    assert run.exit_code == 0 and (copied / "report.html").exists() and (copied / "finished.json").exists()
+    assert run.records == done.records
+    assert all(torch.equal(value, done.weights(4)[key]) for key, value in run.weights(4).items())
+
+
+def test_a_run_whose_last_checkpoint_was_removed_goes_on_from_the_one_before(data, done, copied):
+    shutil.rmtree(copied / "checkpoints" / "step-00000004")
+    run = run_train(copied, "--dataset", data, *FLAGS, "--resume", "auto")
+    assert "step-00000002, at step 2 of 4" in run.output
+    assert run.values("train/loss") == done.values("train/loss")
+
+
+def test_more_epochs_go_on_and_end_with_a_marker_of_their_own(data, copied):
+    run = run_train(copied, "--dataset", data, *FLAGS, "--resume", "auto", "--epochs", "3")
+    assert run.exit_code == 0 and run.steps("train/loss") == [1, 2, 3, 4, 5, 6]
+    assert json.loads((copied / "finished.json").read_text())["total_steps"] == 6
+
+
+def test_a_run_that_goes_on_is_not_finished_until_it_ends_again(data, copied):
+    with mock.patch.object(train, "write_results", side_effect=InterruptedError), pytest.raises(InterruptedError):
+        run_train(copied, "--dataset", data, *FLAGS, "--resume", "auto", "--epochs", "3")
+    assert not (copied / "finished.json").exists()
+
+
+def test_a_run_that_ran_out_of_patience_has_finished_whatever_its_length(data, tmp_path):
+    flags = [*FLAGS, "--patience", "1", "--learning-rate", "1e-9", "--epochs", "20", "--checkpoint-every", "100"]
+    run = run_train(tmp_path / "run", "--dataset", data, *flags)
+    assert "no better mean IoU in 1 evaluations" in run.output
+    for epochs in ("20", "40"):
+        with mock.patch.object(train, "load_dataset_info", side_effect=AssertionError):
+            again = run_train(tmp_path / "run", "--dataset", data, *flags, "--resume", "auto", "--epochs", epochs)
+        assert again.exit_code == 0 and "to continue it, give a larger --patience" in again.output
+
+
+@pytest.mark.parametrize("content", ["{}", "{", "[]", '{"step": 4}'])
+def test_a_damaged_marker_does_not_count(data, copied, content):
+    (copied / "finished.json").write_text(content)
+    run = run_train(copied, "--dataset", data, *FLAGS, "--resume", "auto")
+    assert run.exit_code == 0 and "resumed from" in run.output
+    assert json.loads((copied / "finished.json").read_text())["step"] == 4
+
+
+def test_other_flags_are_not_taken_for_the_finished_run(data, copied):
+    run = run_train(copied, "--dataset", data, *FLAGS, "--resume", "auto", "--keep-checkpoints", "1")
+    assert "keep_checkpoints was 2 and is now 1" in run.output
+    with pytest.raises(CheckpointError, match="batch size is 4, this run's is 2"):
+        run_train(copied, "--dataset", data, *FLAGS, "--resume", "auto", "--batch-size", "2")
+    assert (copied / "finished.json").exists()  # a mistake costs nothing
+
+
+def test_a_run_whose_upload_failed_or_that_was_stopped_is_not_finished(data, tmp_path):
+    def end(uploaded: bool, folder: str, *flags: str) -> bool:
+        upload = mock.patch.object(results, "push_to_hub", return_value=uploaded)
+        with upload, mock.patch("train.check_token"):
+            run_train(tmp_path / folder, "--dataset", data, *FLAGS, "--push-to-hub", "me/cells", *flags)
+        return (tmp_path / folder / "finished.json").exists()
+
+    assert not end(False, "failed")
+    assert end(True, "failed", "--resume", "auto")
+    state, schedule = mock.Mock(step=3), mock.Mock(total_steps=4)
+    schedule.is_over.return_value = False
+    results.finish_run(parsed(*FLAGS), tmp_path, schedule, state, mock.Mock(), True)
+    assert not (tmp_path / "finished.json").exists()
+
+
+# --like
+
+
+def test_a_run_is_repeated_from_its_record_bit_for_bit(done, tmp_path):
+    again = run_train(tmp_path / "again", "--like", done.folder / "run.json")
+    assert again.exit_code == 0 and f"like {done.folder}/run.json, without a change\n" in again.output
+    assert all(torch.equal(value, done.weights(4)[key]) for key, value in again.weights(4).items())
+    assert again.values("train/loss") == done.values("train/loss")
+    third = run_train(tmp_path / "third", "--like", again.folder, "--batch-size", "2")
+    assert "but batch_size 2 (was 4)\n" in third.output
+    assert third.steps("train/loss")[-1] == 8 and third.settings["flags"]["seed"] == 3
+
+
+@pytest.fixture
+def like(tmp_path: Path):
+    """Arguments of train.py for a record whose flags are changed."""
+
+    def arguments(changed: dict, *flags: str, **record):
+        flags_of_run = json.loads(json.dumps(vars(parsed(*FLAGS)), default=str)) | changed
+        (tmp_path / "run.json").write_text(json.dumps({"flags": flags_of_run, "total_steps": 70} | record))
+        return parsed("--like", str(tmp_path / "run.json"), *flags)
+
+    return arguments
+
+
+def test_what_belongs_to_one_run_alone_is_not_repeated(like):
+    own = {"output_dir": "/x", "resume": "auto", "push_to_hub": "me/cells", "check_data": True}
+    args = like(own | {"scale": 0.5, "class_weights": [1.0, 2.0], "image_size": None})
+    assert (args.output_dir, args.resume, args.push_to_hub, args.check_data) == (None, None, None, False)
+    assert (args.scale, args.class_weights, args.epochs, args.seed) == (0.5, [1.0, 2.0], 2, 3)
+
+
+def test_measured_minutes_become_the_steps_that_they_were(like):
+    args = like({"max_minutes": 3.0})
+    assert (args.max_steps, args.max_minutes) == (70, None)
+    assert like({"max_minutes": 3.0}, "--max-minutes", "5").max_steps is None
+    args = like({"max_minutes": 3.0}, "--epochs=5")
+    assert (args.epochs, args.max_steps, args.max_minutes) == (5, None, None)
+
+
+def test_a_given_size_replaces_the_recorded_one(like):
+    args = like({"scale": 0.5}, "--image-size", "40", "56")
+    assert (args.scale, args.image_size) == (1.0, [40, 56])
+    args = like({"image_size": [40, 56]}, "--scale", "0.5")
+    assert (args.scale, args.image_size) == (0.5, None)
+
+
+def test_other_versions_are_said(like, capsys):
+    like({}, run={"torch": "1.0", "numpy": None})
+    assert "it was recorded with torch 1.0 (here 2." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (None, "cannot be read (No such file or directory)"),
+        ("{", "cannot be read as JSON"),
+        ("[]", "is no record of a run: it holds no flags"),
+        ('{"flags": 3}', "is no record of a run: it holds no flags"),
+        ('{"flags": {"wings": 2}}', "holds flags that are not known here: wings"),
+    ],
+)
+def test_a_record_that_cannot_be_used_is_one_line(tmp_path, capsys, content, line):
+    file = tmp_path / "run.json"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(SystemExit) as ended:
+        parsed("--like", str(file))
+    error = capsys.readouterr().err
+    assert ended.value.code == 2 and f"--like {file} {line}" in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"epochs": 2.5},
+        {"optimizer": "adam"},
+        {"norm": "foo"},
+        {"augment": "none?"},
+        {"image_size": [40]},
+        {"fold": [2, 5]},
+        {"seed": -1},
+        {"batch_size": 0},
+    ],
+)
+def test_a_recorded_flag_is_checked_as_a_given_one(like, capsys, wrong):
+    with pytest.raises(SystemExit) as ended:
+        like(wrong)
+    error = capsys.readouterr().err
+    assert ended.value.code == 2 and next(iter(wrong)).replace("_", "-") in error and error.count("\n") == 1
+    assert vars(like({"epochs": None, "dataset": None}, run=None))["epochs"] == 10
+
+
+def test_like_without_a_record_is_one_line(capsys):
+    with pytest.raises(SystemExit):
+        parsed("--like")
+    assert capsys.readouterr().err == "train.py: error: argument --like: expected one argument\n"
+
+
+def test_the_recorded_architecture_gives_way_to_that_of_other_weights(like):
+    args = like({"base_channels": 4, "depth": 2, "val_split": "val"}, "--init-from", "x", "--fold", "1/3")
+    assert (args.base_channels, args.depth, args.init_from, args.val_split, args.fold) == (None, None, "x", None, "1/3")

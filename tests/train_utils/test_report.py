@@ -1,0 +1,518 @@
+"""report.html and the model card: what they say is what was measured, and the page needs nothing but itself.
+
+Modules: train_utils/reporting/charts.py, train_utils/reporting/classes.py, train_utils/reporting/data_report.py,
+train_utils/reporting/embedding.py, train_utils/reporting/model_card.py, train_utils/reporting/rendering.py.
+"""
+
+import base64
+import io
+import json
+import math
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from conftest import launch, records
+from huggingface_hub import ModelCard
+from PIL import Image
+
+from data_utils.class_map import ClassMap
+from data_utils.targets.classes import ClassReader
+from inference import Predictor
+from tasks.classes import Classes, ClassScores
+from tasks.confusion import confusion_matrix, scores
+from train_utils.evaluation import Evaluation
+from train_utils.reporting.charts import LABELLED_CLASSES, LEAST, MAX_POINTS, MOST, Curve, curve, matrix_picture
+from train_utils.reporting.classes import ClassSection
+from train_utils.reporting.embedding import MAX_SIDE, Embedded, embed_all
+from train_utils.reporting.model_card import model_card
+from train_utils.reporting.report import CURVES, LOSS_CURVES, MAX_PAGE, write_report
+from train_utils.settings.record import RunSettings
+
+NAMES = ("<script>alert(1)</script>", 'a|b & "c"', "c: #d")
+MATRIX = torch.tensor([[90, 10, 0], [5, 15, 0], [0, 0, 0]])
+SETTINGS = {
+    "flags": {"dataset": "shapes<i>", "epochs": 3, "image_size": [32, 48], "crop_size": None, "loss": "ce+dice"},
+    "profile": {"processes": 2, "mixed_precision": "bf16"},
+    "total_steps": 40,
+    "identity": {"dims": 2},
+    "run": {"started": "2026-01-02T03:04:05+0000", "torch": "2.13.0", "accelerate": "1.15.0", "command": "train.py"},
+}
+
+
+class Page(HTMLParser):
+    """Tags with their attributes, and the text, of a page."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict]] = []
+        self.text = ""
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        self.text += f"{data}\n"
+
+    def attributes(self, tag: str, name: str) -> list[str]:
+        return [attributes[name] for found, attributes in self.tags if found == tag and name in attributes]
+
+
+def evaluation(names=NAMES, matrix=MATRIX) -> Evaluation:
+    return Evaluation(30, 0.5, ClassScores(names, matrix, torch.zeros(0, 1)))
+
+
+def section(names=NAMES) -> ClassSection:
+    return ClassSection(ClassReader(ClassMap(tuple(names), tuple(range(len(names))), None)))
+
+
+def report(folder: Path, *, names=NAMES, matrix=MATRIX, settings=SETTINGS, pictures=None, bottleneck=None) -> str:
+    records = [{"step": step, "train/loss": 4 / step, "train/lr": 1e-3} for step in range(1, 41)]
+    records += [{"step": 40, "eval/loss": 0.5, "eval/mean_iou": 0.6, "eval/mean_dice": None}]
+    folder.mkdir(exist_ok=True)
+    (folder / "run.json").write_text(json.dumps(settings))
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    if pictures is None:
+        pixels = np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8)
+        pictures = {"<b>bad</b>: IoU 0.1000": {"image": pixels, "errors": pixels}}
+    write_report(folder, evaluation(names, matrix), section(names), Classes.compared_by, pictures, bottleneck)
+    return (folder / "report.html").read_text()
+
+
+def opened(source: str) -> Image.Image:
+    return Image.open(io.BytesIO(base64.b64decode(re.sub(r"^data:image/(png|jpeg);base64,", "", source))))
+
+
+def noise(*shape: int) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8)
+
+
+def foreign(html: str) -> list[str]:
+    """What a browser would fetch for a page, or run in it."""
+    page = Page(html)
+    found = [
+        tag for tag, _ in page.tags if tag in ("script", "link", "iframe", "object", "embed", "base", "foreignobject")
+    ]
+    for tag, attributes in page.tags:
+        for name, value in attributes.items():
+            value = value or ""
+            local = value.startswith("#") or re.match(r"data:image/(png|jpeg);base64,[A-Za-z0-9+/=]+$", value)
+            fetches = name in ("src", "href", "xlink:href", "srcset", "data", "action", "poster", "background")
+            if (fetches and not local) or name.startswith("on"):
+                found.append(f"{tag} {name}={value[:60]}")
+    markup = re.sub(r"base64,[A-Za-z0-9+/=]+", "", html)
+    return found + re.findall(r"https?:|//[a-z]|url\((?!#)|@import|<!ENTITY|<!DOCTYPE svg|<\?xml", markup)
+
+
+def test_the_page_needs_nothing_but_itself(tmp_path):
+    html = report(tmp_path)
+    used = {tag for tag, _ in Page(html).tags}
+    assert {"svg", "table", "img", "figure"} <= used
+    assert "i" not in used
+    assert foreign(html) == []
+    assert [path.name for path in tmp_path.glob("*.tmp")] == []
+
+
+@pytest.mark.parametrize(
+    "markup",
+    [
+        "<script>1</script>",
+        '<img src="https://example.org/a.png">',
+        '<img src="a.png">',
+        '<svg><use href="other.svg#a"/></svg>',
+        "<style>@import 'a.css'</style>",
+        '<p style="background:url(a.png)">',
+        '<p style="background:url(//example.org/a.png)">',
+        '<p onclick="run()">',
+    ],
+)
+def test_anything_that_the_page_fetched_or_ran_would_be_found(tmp_path, markup):
+    assert foreign(report(tmp_path) + markup)
+
+
+def test_ids_in_the_page_are_unique_and_references_lead_to_one(tmp_path):
+    page = Page(report(tmp_path))
+    ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
+    assert len(set(ids)) == len(ids) > 0
+    assert {reference.removeprefix("#") for reference in page.attributes("use", "href")} <= set(ids)
+    curves = [*LOSS_CURVES, *ClassSection.curves, *CURVES]
+    assert len({re.sub(r"\W+", "-", title.lower()) for title in curves}) == len(curves)
+
+
+@pytest.mark.parametrize("classes", [3, 150])
+@pytest.mark.parametrize("size", [(1000, 1500), (360, 480), (420, 420)])
+def test_a_page_of_noisy_pictures_stays_below_four_megabytes(tmp_path, size, classes):
+    labels = ("image", "truth", "prediction", "errors")
+    views = {f"image {number}": dict.fromkeys(labels, noise(*size)) for number in range(8)}
+    matrix = torch.from_numpy(np.random.default_rng(0).integers(0, 9, (classes, classes)))
+    html = report(tmp_path, names=[f"class {index}" for index in range(classes)], matrix=matrix, pictures=views)
+    assert 2_000_000 < len(html.encode()) == (tmp_path / "report.html").stat().st_size < 4_000_000 == MAX_PAGE
+    sources = Page(html).attributes("img", "src")[-32:]
+    sides = {max(opened(source).size) for source in sources}
+    assert len(sources) == 32 and len(sides) == 1 and 200 <= sides.pop() <= MAX_SIDE
+
+
+def test_the_page_is_made_for_phones_and_for_dark_rooms(tmp_path):
+    html = report(tmp_path)
+    assert "width=device-width" in Page(html).attributes("meta", "content")[0]
+    assert "prefers-color-scheme: dark" in html
+
+
+def test_names_titles_and_settings_are_shown_as_text(tmp_path):
+    text = Page(report(tmp_path)).text
+    for wanted in (*NAMES, "<b>bad</b>: IoU 0.1000", "U-Net on shapes<i>", "32 48", "bf16"):
+        assert wanted in text
+
+
+def test_the_scores_shown_are_those_of_the_confusion_matrix(tmp_path):
+    html = report(tmp_path)
+    text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", html.split("</style>")[1]))
+    # IoU of the two classes present: 90/105 and 15/30
+    assert f"{(90 / 105 + 15 / 30) / 2:.4f} mean IoU" in text
+    assert f"{105 / 120:.4f} pixel accuracy" in text
+    assert "30 best step, of 40" in text
+    assert f"{90 / 105:.4f} {180 / 195:.4f} {90 / 95:.4f} 0.9000 100" in text
+    assert "c: #d n/a n/a n/a n/a 0" in text
+    assert "90.0 10.0 0.0" in text
+    assert "25.0 75.0 0.0" in text
+    pairs = text.split("Most frequent confusions")[1]
+    assert pairs.index(" 10 ") < pairs.index(" 5 ")
+
+
+def test_a_run_that_ended_before_its_first_evaluation_has_a_report(tmp_path):
+    (tmp_path / "run.json").write_text(json.dumps(SETTINGS))
+    for lines in ("", json.dumps({"step": 1, "train/loss": 4.0, "perf/compute_percent": 90.0}) + "\n"):
+        (tmp_path / "metrics.jsonl").write_text(lines)
+        write_report(tmp_path, None, section(), Classes.compared_by, {}, None)
+        text = Page((tmp_path / "report.html").read_text()).text
+        assert "None yet: the run ended before its first evaluation." in text
+        assert "Confusion matrix" not in text
+        assert "bf16" in text
+
+
+def test_the_report_says_what_limited_the_run(tmp_path):
+    html = report(tmp_path, bottleneck="waiting for <data> 43% of the time")
+    assert "Waiting for <data> 43% of the time." in Page(html).text
+
+
+def points_of(chart: Curve) -> list[list[tuple[float, float]]]:
+    lines = re.findall(r'<g id="[\w-]+-series-\d">\s*<path d="([^"]+)"', chart.svg)
+    return [[(float(x), float(y)) for x, y in re.findall(r"[ML] (\S+) (\S+)", line)] for line in lines]
+
+
+def test_a_curve_goes_through_its_points():
+    (line,) = points_of(curve("Loss", {"training": [(10, 4.0), (20, 2.0), (30, 3.0), (40, 1.0)]}))
+    x, y = np.array(line).T
+    np.testing.assert_allclose(np.diff(x), np.diff(x)[0], rtol=0, atol=1e-5)  # six decimals
+    assert y[3] > y[0]  # down the page, where its coordinates grow
+    np.testing.assert_allclose((y - y[0]) / (y[3] - y[0]), [0, 2 / 3, 1 / 3, 1], rtol=0, atol=1e-6)
+    assert x.min() >= 0 and x.max() <= 480 and y.min() >= 0 and y.max() <= 240
+
+
+def test_long_curves_are_thinned_and_the_legend_says_the_last_value():
+    chart = curve("Loss", {"training": [(step, math.sin(step / 9e3)) for step in range(100_001)]})
+    (line,) = points_of(chart)
+    assert MAX_POINTS / 2 < len(line) <= MAX_POINTS
+    assert chart.last == {"training": math.sin(100_000 / 9e3)}
+
+
+def test_the_legend_of_the_page_says_the_last_value(tmp_path):
+    text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", report(tmp_path).split("</style>")[1]))
+    assert "Loss training 0.1 validation 0.5" in text
+
+
+def test_values_that_are_no_numbers_are_left_out_of_a_curve():
+    chart = curve("Loss", {"a": [(1, math.nan), (2, 1.0), (3, math.inf)], "b": [(1, math.nan)], "c": []})
+    assert [len(line) for line in points_of(chart)] == [1]
+    assert "nan" not in chart.svg
+    assert chart.last == {"a": 1.0}
+    assert curve("Loss", {"b": [(1, math.nan)]}) is curve("Loss", {}) is None
+
+
+def test_a_curve_has_the_colours_of_the_page_only():
+    svg = curve("Loss", {"a": [(1, 1.0), (2, 2.0)], "b": [(1, 3.0), (2, 1.0)]}).svg
+    colors = re.findall(r"(?:fill|stroke): ([^;\"]+)", svg)
+    assert set(colors) == {"none", "var(--faint)", "var(--line)", "var(--series-0)", "var(--series-1)"}
+    assert re.findall(r"<text (?![^>]*var\(--faint\))", svg) == []
+
+
+@pytest.mark.parametrize("values", [(0, 0), (0.3, 0.3), (-2, -2), (1e-7, 3e-7), (-5, 1e6), (0.9999, 1)])
+def test_an_axis_has_a_few_ticks_around_all_values(values):
+    chart = curve("Loss", {"a": list(enumerate(values, start=1))})
+    (line,) = points_of(chart)
+    axis = chart.svg.split("matplotlib.axis_2")[1].split("series-0")[0]
+    texts = [text.replace("\N{MINUS SIGN}", "-") for text in re.findall(r">([^<>\s]+)</text>", axis)]
+    power = [float(text) for text in texts if text.startswith("1e")] or [1.0]  # above the axis
+    ticks = [float(text) * power[0] for text in texts if not text.startswith("1e")]
+    assert 3 <= len(ticks) <= 8
+    assert len(set(ticks)) == len(ticks)
+    assert ticks[0] <= values[0] * (1 + 1e-9) + 1e-12 and ticks[-1] >= values[1] * (1 - 1e-3)
+    assert all(0 <= y <= 240 for _, y in line)
+
+
+def places_of(pixels: np.ndarray, color: np.ndarray | tuple[int, int, int]) -> np.ndarray:
+    """(n, 2) rows and columns of the pixels of a colour, which matplotlib rounds."""
+    return np.argwhere((np.abs(pixels.astype(int) - color) <= 1).all(axis=2))
+
+
+def test_a_confusion_matrix_of_many_classes_is_a_picture(tmp_path):
+    matrix = torch.zeros(150, 150, dtype=torch.int64)
+    matrix[30, 70] = 5
+    html = report(tmp_path, names=[str(index) for index in range(150)], matrix=matrix, pictures={})
+    (source,) = Page(html).attributes("img", "src")
+    pixels = np.asarray(opened(source).convert("RGB"))
+    assert "heat" not in {attributes.get("class") for _, attributes in Page(html).tags}
+    low = places_of(pixels, LEAST)
+    top, left = low.min(axis=0)
+    right = low[low[:, 0] == top][:, 1].max()
+    rows = low[low[:, 1] == left][:, 0]
+    bottom = rows[np.flatnonzero(np.diff(rows) > 1)[0]]  # the colour bar is below a gap
+    cells = places_of(pixels[: bottom + 1], MOST).mean(axis=0) + 0.5
+    row, column = (cells - (top, left)) / (bottom + 1 - top, right + 1 - left) * 150
+    assert (int(row), int(column)) == (30, 70)
+
+
+def test_the_confusion_matrix_of_trackers_is_coloured_by_shares_and_has_the_columns_in_order():
+    matrix = np.array([[4, 0, 0], [0, 2, 2], [0, 0, 0]])
+    pixels = matrix_picture(matrix, NAMES)
+    assert pixels.dtype == np.uint8
+    full, half, none = (places_of(pixels, color) for color in (MOST, np.add(LEAST, MOST) / 2, LEAST))
+    top, left = full.min(axis=0)
+    assert (top, left) == (none[:, 0].min(), none[:, 1].min())  # the first row and column
+    height, width = full.max(axis=0) - (top, left) + 1
+    row, columns = (half[:, 0] - top) / height, (half[:, 1] - left) / width
+    assert 1 <= row.min() < row.max() < 2.1  # second row
+    assert 1 <= columns.min() < 1.1 and 2.9 < columns.max() < 3.1  # second and third column
+    # the numbers cover some of it: measured 0.7% and 5.4%
+    assert len(half) == pytest.approx(2 * len(full), rel=0.03)
+    assert len(none) == pytest.approx(6 * len(full), rel=0.08)
+    ink = (pixels[:top] < 128).all(axis=2)  # the columns' names
+    first, last = ink[:, left : left + width].sum(), ink[:, left + 2 * width :].sum()
+    assert first > 0 and last > 0
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 11, LABELLED_CLASSES, LABELLED_CLASSES + 1, 150])
+def test_the_matrix_of_trackers_grows_with_its_classes_up_to_a_bound(count):
+    names = [f"a long class name of number {index}" for index in range(count)]
+    height, width, _ = matrix_picture(np.eye(count, dtype=int), names).shape
+    assert 40 * min(count, 20) < height < 1700 and 40 * min(count, 20) < width < 1700
+
+
+def test_a_class_name_is_no_formula_and_any_script_is_taken(recwarn):
+    pixels = matrix_picture(np.eye(3, dtype=int), ["$\\frac$", "a$b$c", "\N{CJK UNIFIED IDEOGRAPH-732B}"])
+    assert pixels.ndim == 3
+    assert [str(warning.message) for warning in recwarn] == []
+
+
+def test_pictures_are_embedded_as_they_are_and_large_ones_reduced():
+    small = noise(20, 30)
+    (picture,) = embed_all([small], 10**6)
+    np.testing.assert_array_equal(np.asarray(opened(picture.source)), small)
+    assert (picture.width, picture.height) == (30, 20)
+    (picture,) = embed_all([np.zeros((1000, 2000, 3), np.uint8)], 10**6)
+    assert opened(picture.source).size == (picture.width, picture.height) == (MAX_SIDE, MAX_SIDE // 2)
+
+
+def test_photographs_are_jpegs_close_to_the_original_and_flat_pictures_stay_exact():
+    across, down = np.meshgrid(np.linspace(0, 6, 300), np.linspace(0, 4, 200))
+    photo = np.stack([127 + 90 * np.sin(across + shift) * np.cos(down) for shift in (0, 1, 2)], axis=2)
+    photo = (photo + np.random.default_rng(0).normal(0, 3, photo.shape)).clip(0, 255).astype(np.uint8)
+    flat = np.zeros((200, 300, 3), np.uint8)
+    flat[50:100, 80:200] = (230, 30, 40)
+    one, other = embed_all([photo, flat], 10**6)
+    assert one.source.startswith("data:image/jpeg;") and other.source.startswith("data:image/png;")
+    assert np.abs(np.asarray(opened(one.source)).astype(int) - photo).mean() < 3  # the noise alone is 2.4, as measured
+    np.testing.assert_array_equal(np.asarray(opened(other.source)), flat)
+
+
+def test_pictures_share_what_room_there_is():
+    def size(pictures: list[Embedded]) -> int:
+        return sum(len(picture.source) for picture in pictures)
+
+    pictures = [noise(400, 400)] * 3
+    wide, narrow = embed_all(pictures, 2 * 10**6), embed_all(pictures, 10**5)
+    assert 10**6 < size(wide) <= 2 * 10**6 and 4 * 10**4 < size(narrow) <= 10**5
+    assert wide[0].width == 400 > narrow[0].width
+    assert embed_all([], 10**5) == []
+
+
+def card(flags: dict | None = None, *, names=NAMES, matrix=MATRIX) -> str:
+    settings = RunSettings.from_json(SETTINGS | {"flags": SETTINGS["flags"] | (flags or {})})
+    return model_card(settings, evaluation(names, matrix), section(names))
+
+
+def test_the_card_says_what_was_measured_in_the_form_the_hub_reads():
+    data = ModelCard(card()).data
+    assert (data.library_name, data.pipeline_tag) == ("unet-accelerate", "image-segmentation")
+    measured = {result.metric_type: result.metric_value for result in data.eval_results}
+    assert measured == {
+        "mean_iou": round((90 / 105 + 15 / 30) / 2, 6),
+        "mean_dice": round((180 / 195 + 30 / 45) / 2, 6),
+        "pixel_accuracy": 105 / 120,
+    }
+    assert {result.dataset_name for result in data.eval_results} == {"shapes<i>"}
+
+
+def test_the_card_of_a_model_of_volumes_shows_how_a_scan_is_predicted():
+    assert 'predictor.mask("image.png")  # (H, W) class indices' in card()
+    of_volumes = model_card(RunSettings.from_json(SETTINGS | {"identity": {"dims": 3}}), evaluation(), section())
+    assert 'predictor.mask("scan.nii.gz")  # (D, H, W) class indices' in of_volumes and "image.png" not in of_volumes
+
+
+def test_the_card_survives_names_that_mean_something_in_yaml_and_markdown():
+    text = card(flags={"dataset": 'a: "b" # {c}\\'})
+    front = yaml.safe_load(text.split("---\n")[1])
+    assert front["model-index"][0]["results"][0]["dataset"]["name"] == 'a: "b" # {c}\\'
+    assert "<script>" not in text
+    rows = [line for line in text.splitlines() if line.startswith("| ") and "\\|" in line]
+    assert len(rows) == 1
+    assert len(re.findall(r"(?<!\\)\|", rows[0])) == 7
+    assert "| c: #d | n/a | n/a | n/a | n/a | 0 |" in text
+
+
+@pytest.mark.parametrize(
+    "name", ["a|b", "a\\|b", "a\n| b", "`a|b`", "**a**", "[a](b)", "<img>", "_a_", "&lt;", "~~a~~"]
+)
+def test_a_class_name_stays_one_cell_of_plain_text(name):
+    (row,) = [line for line in card(names=(name, "b", "c")).splitlines() if line.endswith("| 100 |")]
+    cells = re.split(r"(?<!\\)(?:\\\\)*\|", row)
+    assert len(cells) == 8
+    text = cells[1].strip()
+    assert not re.search(r"(?<!\\)[`*<~\[\]]|&(?!amp;|lt;)", text.replace("\\\\", ""))
+    shown = re.sub(r"\\(.)", r"\1", text).replace("&lt;", "<").replace("&amp;", "&")
+    assert shown == re.sub(r"\s+", " ", name)
+
+
+def test_an_underscore_within_a_word_is_left_alone():
+    assert "| cell_wall |" in card(names=("cell_wall", "b", "c"))
+
+
+def test_the_card_does_not_tell_where_files_lay(tmp_path):
+    folder = tmp_path / "secret" / "cells"
+    folder.mkdir(parents=True)
+    text = card(flags={"dataset": str(folder), "init_from": str(folder)})
+    assert "cells" in text
+    assert "secret" not in text
+    assert "owner/cells" in card(flags={"dataset": "owner/cells"})
+
+
+@pytest.mark.parametrize("form", ["{}", "file://{}", "{}/shards-{{000..012}}.tar", "{}/gone/*.parquet", "/gone{}"])
+def test_no_form_of_a_local_path_is_told(tmp_path, form):
+    folder = tmp_path / "secret" / "cells"
+    folder.mkdir(parents=True)
+    path = form.format(folder)
+    text = card(flags={"dataset": path, "init_from": path, "image_size": [path, "x"]})
+    assert "secret" not in text and str(tmp_path) not in text
+    assert Path(path).name.split("{")[0].rstrip("*") in text.replace("\\", "")
+
+
+def test_a_local_path_is_not_told_from_within_its_folder(tmp_path, monkeypatch):
+    (tmp_path / "secret" / "cells").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "secret" / "cells")
+    for path in ("../../secret/cells", "../../secret/other/*.tar"):
+        assert "secret" not in card(flags={"dataset": path})
+
+
+def test_the_card_names_steps_or_epochs_whichever_ended_the_training():
+    assert "| epochs | 10 |" in card(flags={"epochs": 10, "max_steps": None})
+    assert "| epochs |" not in card(flags={"epochs": 10, "max_steps": 40})
+
+
+def test_a_card_without_any_score_is_still_a_card():
+    empty = torch.zeros(3, 3, dtype=torch.int64)
+    text = card(matrix=empty)
+    assert "n/a" in text
+    front = yaml.safe_load(text.split("---\n")[1])
+    assert front["library_name"] == "unet-accelerate"
+    assert "model-index" not in front  # the Hub refuses one without results
+
+
+def test_a_run_ends_with_a_card_and_a_report_of_its_best_model(trained, tiny_folder):
+    best = max((r for r in records(trained) if "eval/mean_iou" in r), key=lambda record: record["eval/mean_iou"])
+    text = (trained / "model" / "README.md").read_text()
+    measured = {result.metric_type: result.metric_value for result in ModelCard(text).data.eval_results}
+    assert measured["mean_iou"] == round(best["eval/mean_iou"], 6)
+    assert measured["mean_dice"] == round(best["eval/mean_dice"], 6)
+    assert f"Weights of optimizer step {best['step']} of" in text
+    assert str(tiny_folder.parent) not in text
+    page = Page((trained / "report.html").read_text())
+    assert f"{best['eval/mean_iou']:.4f}" in page.text
+    lines = [attributes["id"] for tag, attributes in page.tags if tag == "g" and "-series-" in attributes.get("id", "")]
+    assert len(lines) >= 4
+    assert len(page.attributes("img", "src")) == 4 * 5
+
+
+def test_the_worst_and_best_images_have_the_iou_of_their_own_masks(trained, tiny_folder):
+    shown = re.findall(r"(\S+): IoU (\d\.\d+)", Page((trained / "report.html").read_text()).text)
+    predictor, expected = Predictor.from_pretrained(trained / "model"), {}
+    for image in (tiny_folder / "val" / "images").iterdir():
+        truth = torch.from_numpy(np.asarray(Image.open(tiny_folder / "val" / "masks" / image.name)) // 255).long()
+        matrix = confusion_matrix(torch.from_numpy(predictor.mask(image)).long(), truth, 2)
+        expected[image.stem] = scores(matrix)["mean_iou"]
+    assert len(set(expected.values())) > 2
+    assert {Path(name).stem: float(iou) for name, iou in shown} == pytest.approx(
+        expected, abs=6e-5
+    )  # four digits, divided in float32
+    assert [iou for _, iou in shown] == sorted(iou for _, iou in shown)
+
+
+def test_the_code_in_the_card_runs(trained, tiny_folder):
+    code = re.search(r"```python\n(.+?)```", (trained / "model" / "README.md").read_text(), re.DOTALL)[1]
+    code = code.replace("path or Hub id of this model", str(trained / "model"))
+    image = next((tiny_folder / "val" / "images").iterdir())
+    variables: dict = {}
+    exec(code.replace("image.png", str(image)), variables)
+    assert variables["mask"].shape == (40, 56)
+
+
+def test_two_processes_find_the_same_worst_and_best_images(trained, tiny_folder, tmp_path):
+    """One step too small to change a weight, and then the evaluation and the report."""
+    titles = {}
+    command = ["train.py", "--dataset", tiny_folder, "--init-from", trained / "model", "--learning-rate", "1e-30"]
+    command += ["--max-steps", "1", "--num-workers", "0", "--tracker", "none", "--output-dir"]
+    for name, profile in (("one", "cpu"), ("two", "multi_cpu")):
+        result = launch(*command, tmp_path / name, profile=profile)
+        assert result.returncode == 0, result.stderr
+        titles[name] = re.findall(r"(\S+): IoU (\d\.\d+)", Page((tmp_path / name / "report.html").read_text()).text)
+    assert titles["one"] == titles["two"] and len(titles["one"]) == 5
+    assert len({iou for _, iou in titles["one"]}) > 1
+
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here (Debian: apt-get install chromium)")
+@pytest.mark.parametrize("width", [500, 1280])  # headless Chromium makes no window narrower than 500
+def test_a_browser_shows_the_whole_page_without_scrolling_sideways(tmp_path, width):
+    many = tuple(f"a rather long class name {index}" for index in range(15))
+    html = report(tmp_path / "run", names=many, matrix=torch.eye(15, dtype=torch.int64) * 10**7 + 1)
+    probe = """<script>addEventListener("load", () => { const root = document.documentElement;
+        const broken = [...document.images].filter(image => !image.naturalWidth).length;
+        const lines = [...document.querySelectorAll("g[id*='-series-'] > path")];
+        const curves = lines.filter(line => line.getTotalLength() > 50).length;
+        document.title = [root.scrollWidth, root.clientWidth, broken, document.images.length, curves].join();
+        })</script>"""
+    (tmp_path / "probe.html").write_text(html + probe)
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+    options += ["--disable-component-update", "--disable-sync", f"--user-data-dir={tmp_path / 'profile'}"]
+    options += ["--host-resolver-rules=MAP * ~NOTFOUND", f"--window-size={width},900", "--dump-dom"]
+    shown = subprocess.run(
+        [CHROMIUM, *options, (tmp_path / "probe.html").as_uri()],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    ).stdout
+    scroll, client, broken, images, curves = map(int, re.search(r"<title>([\d,]+)</title>", shown)[1].split(","))
+    assert scroll <= client <= width
+    assert client > width - 40
+    assert (broken, images) == (0, 2)
+    assert curves == 2  # training loss and learning rate; the evaluation's single points have no length

@@ -1,0 +1,347 @@
+"""Checkpoints are complete or absent, and a resumed run cannot be told from one that was never interrupted.
+
+Modules: train_utils/checkpoints/checkpoint_state.py.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import ROOT, TINY, launch
+from safetensors.torch import load_file
+
+from train_utils.checkpoints.checkpoint_state import CheckpointState
+from train_utils.checkpoints.find import find_checkpoint
+from train_utils.run_state import RunState
+from train_utils.settings.record import RunSettings
+from unet import UNetConfig
+
+FLAGS = ["--max-steps", "40", "--log-every", "1", "--checkpoint-every", "3", "--eval-every", "10"]
+FLAGS += [
+    "--keep-checkpoints",
+    "3",
+    "--batch-size",
+    "4",
+    "--micro-batch-size",
+    "2",
+    "--dropout",
+    "0.1",
+    "--ema-decay",
+    "0.9",
+    "--augment",
+    "strong",
+]
+
+
+def command(folder: Path, output: Path, *flags: str) -> list:
+    return ["train.py", "--dataset", folder, "--output-dir", output, *TINY, *FLAGS, *flags]
+
+
+def start(arguments: list, launcher: list[str] = ()) -> subprocess.Popen:
+    """train.py in the background, with one loader worker, in a process group of its own."""
+    return subprocess.Popen(
+        [sys.executable, *launcher, *map(str, arguments)],
+        cwd=ROOT,
+        env=os.environ
+        | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "ACCELERATE_USE_CPU": "true"}
+        | {"PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def wait_for_step(process: subprocess.Popen, output: Path, step: int) -> None:
+    """Until the run has logged `step`, at most a minute."""
+    for _ in range(6000):
+        log = output / "metrics.jsonl"
+        if log.exists() and f'"step": {step},' in log.read_text():
+            return
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.01)
+    raise AssertionError(f"step {step} was never logged")
+
+
+def workers_of(launcher: subprocess.Popen) -> list[int]:
+    """Process ids, by rank."""
+    found = subprocess.run(["pgrep", "-P", str(launcher.pid)], capture_output=True, text=True, check=True)
+    return [int(pid) for pid in found.stdout.split()]
+
+
+def records(output: Path) -> list[dict]:
+    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if not key.startswith("perf/")} for line in lines]
+
+
+def losses(output: Path) -> list[float]:
+    """One of every step."""
+    found = {record["step"]: record["train/loss"] for record in records(output) if "train/loss" in record}
+    assert list(found) == list(range(1, 41))
+    return list(found.values())
+
+
+def copy_until(step: int, whole: Path, copy: Path) -> None:
+    """A copy of a run without the checkpoints after `step`."""
+    shutil.copytree(whole, copy)
+    for checkpoint in (copy / "checkpoints").glob("step-*"):
+        if int(checkpoint.name[5:]) > step:
+            shutil.rmtree(checkpoint)
+
+
+def last_checkpoint(output: Path) -> Path:
+    return sorted((output / "checkpoints").glob("step-*"))[-1]
+
+
+def same_weights(one: Path, other: Path) -> None:
+    for file in ("model.safetensors", "optimizer.safetensors", "average.safetensors"):
+        ours, theirs = load_file(one / file), load_file(other / file)
+        assert ours.keys() == theirs.keys()
+        assert all(torch.equal(ours[key], theirs[key]) for key in ours), file
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tiny_folder, tmp_path_factory) -> Path:
+    output = tmp_path_factory.mktemp("resume") / "whole"
+    result = launch(*command(tiny_folder, output))
+    assert result.returncode == 0, result.stderr
+    return output
+
+
+def interrupted(tiny_folder: Path, output: Path, number: int, launcher: list[str] = ()) -> subprocess.Popen:
+    """A run that has been sent a signal at step 14 or a little later, in the middle of the fourth epoch."""
+    process = start([*command(tiny_folder, output), "--num-workers", "1"], launcher)
+    wait_for_step(process, output, 14)
+    process.send_signal(number)
+    if number == signal.SIGINT:  # as `timeout -s INT` does: the process, then its group
+        os.killpg(process.pid, number)
+    process.wait(timeout=60)
+    return process
+
+
+def test_run_killed_in_an_epoch_resumes_to_the_same_losses_scores_and_weights(tiny_folder, uninterrupted, tmp_path):
+    output = tmp_path / "run"
+    interrupted(tiny_folder, output, signal.SIGKILL)
+    assert last_checkpoint(output).name < "step-00000040"
+    result = launch(*command(tiny_folder, output, "--resume", "auto"))
+    assert result.returncode == 0, result.stderr
+    assert "resumed from" in result.stdout
+    assert records(output) == records(uninterrupted)
+    same_weights(last_checkpoint(output), last_checkpoint(uninterrupted))
+    for file in ("config.json", "model.safetensors"):
+        assert (output / "model" / file).read_bytes() == (uninterrupted / "model" / file).read_bytes()
+
+
+@pytest.mark.parametrize("launcher", [[], ["-m", "accelerate.commands.launch", "--cpu"]])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
+def test_run_asked_to_stop_saves_and_resumes_as_if_nothing_had_been(
+    tiny_folder, uninterrupted, tmp_path, number, launcher
+):
+    if launcher and number != signal.SIGTERM:
+        pytest.skip("the launcher itself takes no notice of other signals")
+    output = tmp_path / "run"
+    process = interrupted(tiny_folder, output, number, launcher)
+    if not launcher:
+        stdout, stderr = process.communicate()
+        assert process.returncode == 0, stderr
+        assert "all is saved; continue with --resume auto" in stdout
+        assert "Traceback" not in stderr
+    for _ in range(600):  # the launcher may end before its child
+        steps = [record["step"] for record in records(output)]
+        if int(last_checkpoint(output).name[5:]) == steps[-1] > 13:
+            break
+        time.sleep(0.1)
+    assert steps[-1] < 40
+    assert int(last_checkpoint(output).name[5:]) == steps[-1]
+    result = launch(*command(tiny_folder, output, "--resume", "auto"))
+    assert result.returncode == 0, result.stderr
+    assert records(output) == records(uninterrupted)
+    same_weights(last_checkpoint(output), last_checkpoint(uninterrupted))
+
+
+def test_two_processes_stop_together_and_other_numbers_go_on_with_the_same_images(tiny_folder, tmp_path):
+    """Without dropout, which draws for each process, and with SGD, the losses agree to rounding (DESIGN)."""
+    flags = ["--dropout", "0", "--optimizer", "sgd", "--keep-checkpoints", "20"]
+    whole, two, output = tmp_path / "whole", tmp_path / "two", tmp_path / "run"
+    assert launch(*command(tiny_folder, whole, *flags)).returncode == 0
+    launcher = ["-m", "accelerate.commands.launch", "--config_file", "accelerate_configs/multi_cpu.yaml"]
+    process = start([*command(tiny_folder, output, *flags)], [*launcher, "--main_process_port", "0"])
+    wait_for_step(process, output, 14)
+    os.kill(workers_of(process)[-1], signal.SIGUSR1)  # one of the two is asked, both must stop
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 0, stderr
+    assert "all is saved" in stdout
+    stopped_at = records(output)[-1]["step"]
+    assert int(last_checkpoint(output).name[5:]) == stopped_at < 40
+    copy_until(18, whole, two)
+    for folder, processes in ((two, "2"), (output, "3")):
+        arguments = command(tiny_folder, folder, *flags, "--resume", "auto")
+        result = launch(*arguments, profile="multi_cpu", options=["--num_processes", processes])
+        assert result.returncode == 0, result.stderr
+        assert losses(folder) == pytest.approx(losses(whole), abs=1e-5)  # the documented promise, of SGD in fp32
+
+
+@pytest.fixture(scope="module")
+def streamed(tiny_folder, tmp_path_factory) -> list:
+    """Flags to train on the tiny folder as a stream of small parquet files."""
+    out = tmp_path_factory.mktemp("packed") / "out"
+    pack = [sys.executable, "-m", "data_utils.pack", tiny_folder, out, "--shard-mb", "0.02"]
+    subprocess.run(pack, cwd=ROOT, check=True, timeout=60)
+    flags = ["--streaming", "--classes", "0=background,255=cell", "--image-size", "40", "56", "--num-workers", "1"]
+    return ["--dataset", out, *flags]
+
+
+def test_killed_processes_are_started_again_and_a_stream_goes_on_as_if_nothing_had_been(streamed, tmp_path):
+    """By the launcher, in the middle of an epoch; then also on another number of processes, to rounding."""
+    whole, output, one = tmp_path / "whole", tmp_path / "run", tmp_path / "one"
+    flags = [*streamed, "--dropout", "0", "--optimizer", "sgd", "--keep-checkpoints", "20"]
+    result = launch(*command("", whole, *flags), profile="multi_cpu")
+    assert result.returncode == 0, result.stderr
+    launcher = ["-m", "accelerate.commands.launch", "--config_file", "accelerate_configs/multi_cpu.yaml"]
+    launcher += ["--main_process_port", "0", "--max_restarts", "1"]
+    process = start([*command("", output, *flags), "--resume", "auto"], launcher)
+    wait_for_step(process, output, 14)
+    os.kill(workers_of(process)[0], signal.SIGKILL)
+    stdout, stderr = process.communicate(timeout=120)
+    assert process.returncode == 0, stderr
+    assert "resumed from" in stdout
+    assert records(output) == records(whole)
+    same_weights(last_checkpoint(output), last_checkpoint(whole))
+    copy_until(18, whole, one)
+    result = launch(*command("", one, *flags, "--resume", "auto"))
+    assert result.returncode == 0, result.stderr
+    assert "step-00000018, at step 18 of 40" in result.stdout
+    assert losses(one) == pytest.approx(losses(whole), abs=1e-5)  # the documented promise, of SGD in fp32
+
+
+def test_another_length_is_said_with_what_becomes_of_the_schedule(tiny_folder, uninterrupted, tmp_path):
+    arguments = command(tiny_folder, tmp_path, "--resume", str(last_checkpoint(uninterrupted)), "--max-steps", "42")
+    result = launch(*arguments)
+    assert result.returncode == 0, result.stderr
+    assert "the run is now 42 steps long instead of 40: the learning rate follows" in result.stdout
+    assert records(tmp_path)[-1]["step"] == 42
+
+
+def test_damaged_checkpoints_are_passed_over_and_named(tiny_folder, uninterrupted, tmp_path, fails_with):
+    output = tmp_path / "run"
+    subprocess.run(["cp", "-r", uninterrupted, output], check=True)
+    folders = sorted((output / "checkpoints").glob("step-*"), reverse=True)
+    assert [folder.name for folder in folders[:3]] == ["step-00000040", "step-00000039", "step-00000036"]
+    weights = folders[0] / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[len(data) // 2] ^= 1
+    weights.write_bytes(data)
+    os.truncate(folders[1] / "optimizer.safetensors", 100)
+    (output / "finished.json").unlink()
+    result = launch(*command(tiny_folder, output, "--resume", "auto"))
+    assert result.returncode == 0, result.stderr
+    assert f"{folders[0]}: model.safetensors is damaged" in result.stdout
+    assert f"{folders[1]}: optimizer.safetensors is damaged" in result.stdout
+    assert f"resumed from {folders[2]}" in result.stdout
+    assert "it is renamed to set-aside-step-00000040" in result.stdout
+    assert records(output) == records(uninterrupted)
+    for folder in (output / "checkpoints").glob("step-*"):
+        (folder / "state.json").unlink()
+    (output / "finished.json").unlink()
+    result = launch(*command(tiny_folder, output, "--resume", "auto"))
+    fails_with(result, "state.json is missing", 1)
+
+
+def test_what_gives_the_state_its_meaning_may_not_change(tiny_folder, uninterrupted, tmp_path, fails_with):
+    arguments = command(tiny_folder, tmp_path, "--resume", str(last_checkpoint(uninterrupted)))
+    fails_with(launch(*arguments, "--batch-size", "5"), "batch size is 4, this run's is 5", 1)
+    fails_with(launch(*arguments, "--base-channels", "8"), "base_channels is 4, this run's is 8", 1)
+    fails_with(launch("train.py", "--resume", "auto"), "--resume auto needs --output-dir", 2)
+    fails_with(
+        launch(*command(tiny_folder, tmp_path, "--resume", "nowhere")), "--resume nowhere is not a checkpoint", 1
+    )
+
+
+def test_a_run_that_goes_back_keeps_its_own_checkpoints_and_sets_the_newer_aside(tiny_folder, tmp_path):
+    output = tmp_path / "run"
+    flags = ["--max-steps", "8", "--tracker", "none"]
+    assert launch(*command(tiny_folder, output), *flags, "--checkpoint-every", "2").returncode == 0
+    back = output / "checkpoints" / "step-00000004"
+    result = launch(*command(tiny_folder, output, "--resume", str(back)), *flags, "--max-steps", "7")
+    assert result.returncode == 0, result.stderr
+    names = sorted(path.name for path in (output / "checkpoints").iterdir())
+    assert names[-1] == "step-00000007"
+    assert {"set-aside-step-00000006", "set-aside-step-00000008"} <= set(names)
+    assert [record["step"] for record in records(output) if "train/loss" in record] == list(range(1, 8))
+
+
+@pytest.mark.parametrize(("best_step", "expected"), [(8, -1.0), (3, 0.5)])
+def test_going_back_behind_the_best_model_forgets_its_score(tmp_path, best_step, expected):
+    """model/ is then not the one that the older checkpoint calls the best."""
+    for step, best in ((4, 3), (8, best_step)):
+        checkpoint = tmp_path / f"step-{step:08}"
+        checkpoint.mkdir()
+        run = RunState(step=step, best=0.5, best_step=best)
+        state = CheckpointState(RunSettings(), UNetConfig(), run, score=None, scaler=None)
+        (checkpoint / "state.json").write_text(json.dumps(state.to_json()))
+        (checkpoint / "manifest.json").write_text("{}")
+    found = find_checkpoint(str(tmp_path / "step-00000004"), tmp_path)
+    assert found.run_state().best == expected
+
+
+def test_resume_auto_starts_fresh_where_there_is_nothing_yet(tiny_folder, tmp_path):
+    result = launch(*command(tiny_folder, tmp_path / "run", "--resume", "auto"), "--max-steps", "2")
+    assert result.returncode == 0, result.stderr
+    assert records(tmp_path / "run")[0]["step"] == 1
+
+
+def test_full_disk_ends_no_training_and_leaves_no_half_checkpoint(tiny_folder, tmp_path, fails_with):
+    """A limit on the size of files, which the optimizer's state goes beyond after the first step."""
+    arguments = [*map(str, command(tiny_folder, tmp_path / "run")), "--max-steps", "7", "--tracker", "none"]
+    weights = 4 * 10_000
+    result = subprocess.run(
+        ["bash", "-c", f'ulimit -f {weights // 1024}; exec "$@"', "-", sys.executable, *arguments],
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    fails_with(result, "is incomplete: files could not be written", 1)
+    assert "checkpoint step-00000003 could not be written" in result.stdout
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-00000000"]
+    assert "report.html could not be written" in result.stdout
+    assert (tmp_path / "run" / "model" / "model.safetensors").exists()
+
+
+def test_a_folder_that_was_away_for_a_while_misses_nothing_in_the_end(tiny_folder, uninterrupted, tmp_path):
+    output, away = tmp_path / "run", tmp_path / "away"
+    process = start([*command(tiny_folder, output), "--tracker", "none"])
+    wait_for_step(process, output, 8)
+    output.rename(away)
+    accepted = {"checkpoint step", "metrics.jsonl could not", "model could not"}
+    while accepted and (line := process.stdout.readline()):
+        accepted = {what for what in accepted if what not in line}
+    assert not accepted
+    assert not output.exists(), "it might have been a mount point"
+    away.rename(output)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 0, stderr
+    assert records(output) == records(uninterrupted)
+    same_weights(last_checkpoint(output), last_checkpoint(uninterrupted))
+    for file in ("config.json", "model.safetensors"):
+        assert (output / "model" / file).read_bytes() == (uninterrupted / "model" / file).read_bytes()
+
+
+def test_tensorboard_shows_one_continuous_curve_after_a_kill(tiny_folder, tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    output = tmp_path / "run"
+    interrupted(tiny_folder, output, signal.SIGKILL)
+    assert launch(*command(tiny_folder, output, "--resume", "auto")).returncode == 0
+    events = EventAccumulator(str(output / "tensorboard"))
+    events.Reload()
+    assert [event.step for event in events.Scalars("train/loss")] == list(range(1, 41))

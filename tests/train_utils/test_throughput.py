@@ -1,0 +1,146 @@
+"""Where the time of a step goes, and how many operations the model has.
+
+Modules: train_utils/monitoring/flops.py.
+"""
+
+import time
+from types import SimpleNamespace
+
+import pytest
+import torch
+from accelerate import Accelerator
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from train_utils.monitoring.flops import peak_of, training_flops
+from train_utils.monitoring.throughput import ENOUGH_STEPS, WARMUP_STEPS, Meter
+from unet import UNet, UNetConfig
+
+
+def measured(monkeypatch, *, steps: int, data: float = 0.0, compute: float = 1.0, flops=3e12, peak=None) -> Meter:
+    """A meter that has seen `steps` steps of 4 images after the warm-up, by a clock that we turn."""
+    now = 0.0
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
+    monkeypatch.setattr("train_utils.monitoring.throughput.peak_teraflops", lambda accelerator, precision: peak)
+    meter = Meter(Accelerator(cpu=True), nn.Linear(1, 1), flops, "no")
+    for step in range(WARMUP_STEPS + steps):
+        now += data if step >= WARMUP_STEPS else 100
+        meter.data_ready()
+        with meter.paused():
+            now += 50  # evaluation, checkpoints: the next step's data are here already
+        with meter.communicating():
+            now += 0
+        now += compute if step >= WARMUP_STEPS else 100
+        meter.end_step(4)
+    return meter
+
+
+def test_throughput_counts_neither_warm_up_nor_evaluation_and_checkpoints(monkeypatch):
+    values = measured(monkeypatch, steps=5, data=1.0, compute=3.0, peak=12).summary()
+    assert values == {
+        "perf/images_per_second": 1.0,
+        "perf/teraflops_per_device": 3.0,
+        "perf/peak_flops_percent": 25.0,
+        "perf/data_wait_percent": 25.0,
+        "perf/compute_percent": 75.0,
+    }
+
+
+def test_what_lies_between_two_steps_counts(monkeypatch):
+    now = 0.0
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
+    meter = Meter(Accelerator(cpu=True), nn.Linear(1, 1), 1.0, "no")
+    for _ in range(WARMUP_STEPS + 4):
+        meter.data_ready()
+        with meter.communicating():
+            now += 1
+        meter.end_step(8)
+        now += 3  # a log line, the next step's augmentation
+    assert meter.summary()["perf/images_per_second"] == 2
+
+
+def test_on_a_gpu_times_are_those_of_events_that_are_over(monkeypatch):
+    # no GPU in the test machine: a stand-in whose clock is a step behind the host's
+    clock = SimpleNamespace(now=0.0, over=0.0)
+
+    class Event:
+        def __init__(self, enable_timing: bool) -> None:
+            assert enable_timing
+
+        def record(self) -> None:
+            self.at = clock.now
+
+        def query(self) -> bool:
+            return self.at <= clock.over
+
+        def elapsed_time(self, end: "Event") -> float:
+            assert end.query(), "read before the device got there"
+            return 1e3 * (end.at - self.at)
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 3e9)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU of unknown peak")
+    monkeypatch.setattr("train_utils.monitoring.throughput.gather_object", lambda found: found)
+    accelerator = SimpleNamespace(device=torch.device("cuda"), num_processes=1)
+    meter = Meter(accelerator, nn.Linear(1, 1), 3e12, "no")
+    for _ in range(WARMUP_STEPS + 4):
+        clock.now += 1
+        meter.data_ready()
+        with meter.communicating():
+            clock.now += 1
+        clock.now += 2
+        meter.end_step(8)
+        clock.over = clock.now - 4  # the result of the step before was read
+    clock.over = clock.now  # a log line: all results are read
+    values = meter.summary()
+    assert values["perf/images_per_second"] == 2
+    assert values["perf/data_wait_percent"] == 25
+    assert values["perf/peak_memory_gb"] == 3
+
+
+def test_without_measured_steps_there_is_no_throughput(monkeypatch):
+    assert measured(monkeypatch, steps=0).summary() == {}
+
+
+def test_a_bottleneck_is_named_with_its_remedy(monkeypatch):
+    def sentence(cached: bool = False, **times) -> str | None:
+        meter = measured(monkeypatch, **times)
+        meter.summary()
+        return meter.bottleneck(2, cached)
+
+    wanted = "training waited for data 43% of the time: raise --num-workers from 2, or give --cache"
+    assert sentence(steps=ENOUGH_STEPS, data=0.43, compute=0.57) == wanted
+    assert sentence(steps=ENOUGH_STEPS, data=0.43, compute=0.57, cached=True) == wanted.removesuffix(
+        ", or give --cache"
+    )
+    assert sentence(steps=ENOUGH_STEPS, data=0.05, compute=0.95) is None
+    assert sentence(steps=ENOUGH_STEPS - 1, data=0.9, compute=0.1) is None
+
+
+@pytest.mark.parametrize("upsample", ["transpose", "bilinear"])
+def test_flops_are_those_of_a_real_forward_and_backward_pass(upsample):
+    network = UNet(UNetConfig(in_channels=1, base_channels=4, depth=3, upsample=upsample))
+    with FlopCounterMode(display=False) as counter:
+        network(torch.rand(1, 1, 48, 64)).sum().backward()
+    assert training_flops(network, 1) == counter.get_total_flops() / (48 * 64)
+    # the head alone: a multiply-add for each of 4 x 2 weights, once forward and twice backward
+    assert training_flops(network, 1) > 3 * 2 * 4 * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "half", "single"),
+    [
+        ("NVIDIA A100-SXM4-80GB", 312, 156),
+        ("NVIDIA H100 80GB HBM3", 989, 495),
+        ("NVIDIA H100 PCIe", 756, 378),
+        ("NVIDIA H200", 989, 495),
+        ("NVIDIA H200 NVL", None, None),
+        ("NVIDIA L4", 121, 60),
+        ("NVIDIA L40S", 362, 183),
+        ("Tesla T4", 65, 8.1),
+        ("NVIDIA A10G", None, None),
+        ("AMD Instinct MI300X", None, None),
+    ],
+)
+def test_the_peak_is_that_of_the_device_or_unknown(name, half, single):
+    assert (peak_of(name, half=True), peak_of(name, half=False)) == (half, single)

@@ -1,0 +1,95 @@
+"""metrics.jsonl, TensorBoard's one run with its hyper-parameters, and trackers that fail, which costs no run.
+
+Modules: train_utils/monitoring/monitor.py.
+"""
+
+from pathlib import Path
+
+import pytest
+from accelerate import Accelerator
+from conftest import records
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams import metadata
+
+from runtime.errors import SettingsError, WriteError
+from train_utils.monitoring.tracking import RunLog, available_tracker
+from train_utils.reporting.classes import ClassSection
+from train_utils.settings.record import RunSettings
+
+SETTINGS = RunSettings(
+    flags={"learning_rate": 0.01, "loss": "ce", "crop_size": [32, 32], "cache": False}, total_steps=40
+)
+
+
+def log_run(folder: Path, steps: range, start: int = 0) -> None:
+    accelerator = Accelerator(cpu=True, log_with="tensorboard", project_dir=str(folder))
+    log = RunLog(accelerator, folder, "tensorboard", SETTINGS, ClassSection.compared, start)
+    for step in steps:
+        log.scalars(step, step / 10, {"eval/mean_iou": step / 10, "eval/loss": 1 / step})
+    log.finish()
+
+
+def read(folder: Path) -> EventAccumulator:
+    return EventAccumulator(str(folder)).Reload()
+
+
+def test_tensorboard_has_one_run_which_holds_its_hyper_parameters(tmp_path):
+    log_run(tmp_path, range(1, 4))
+    files = [path for path in tmp_path.rglob("*") if path.is_file() and "tensorboard" in path.parts]
+    assert {path.parent for path in files} == {tmp_path / "tensorboard"}
+    assert all(path.name.startswith("events.out.tfevents") for path in files)
+    events = read(tmp_path / "tensorboard")
+    assert [event.step for event in events.Scalars("eval/mean_iou")] == [1, 2, 3]
+    content = events.PluginTagToContent(metadata.PLUGIN_NAME)
+    start = metadata.parse_session_start_info_plugin_data(content[metadata.SESSION_START_INFO_TAG]).hparams
+    assert start["flags.learning_rate"].number_value == 0.01
+    assert start["flags.loss"].string_value == "ce"
+    assert start["flags.crop_size"].string_value == "[32, 32]"
+    assert start["flags.cache"].number_value == 0 and start["total_steps"].number_value == 40
+    experiment = metadata.parse_experiment_plugin_data(content[metadata.EXPERIMENT_TAG])
+    compared = {info.name.tag for info in experiment.metric_infos}
+    assert compared == {"eval/mean_iou", "eval/mean_dice", "eval/loss"}
+    assert compared - set(events.Tags()["scalars"]) == {"eval/mean_dice"}  # which this run did not log
+    assert metadata.SESSION_END_INFO_TAG in content
+
+
+def test_a_resumed_run_stays_one_run_without_repeated_steps(tmp_path):
+    log_run(tmp_path, range(1, 6))
+    log_run(tmp_path, range(4, 8), start=3)
+    assert [path.name for path in (tmp_path / "tensorboard").iterdir() if path.is_dir()] == []
+    events = read(tmp_path / "tensorboard")
+    assert [event.step for event in events.Scalars("eval/mean_iou")] == [1, 2, 3, 4, 5, 6, 7]
+    assert metadata.SESSION_START_INFO_TAG in events.PluginTagToContent(metadata.PLUGIN_NAME)
+
+
+def test_a_folder_that_takes_no_files_is_said_in_one_line(tmp_path):
+    accelerator = Accelerator(cpu=True)
+    with pytest.raises(WriteError, match=r"cannot be written to: .*No such file or directory"):
+        RunLog(accelerator, tmp_path / "gone", "none", SETTINGS, ClassSection.compared, 0)
+
+
+def test_a_tracker_that_is_not_installed_is_said_and_left_out(capsys, monkeypatch):
+    monkeypatch.setattr("train_utils.monitoring.tracking.get_available_trackers", lambda: [])
+    assert available_tracker("wandb") == "none"
+    assert capsys.readouterr().err.startswith("tracker wandb is not installed; training goes on without it")
+    assert available_tracker("none") == "none"
+    with pytest.raises(SettingsError, match=r"--tracker wandy is unknown; expected none or one of .*wandb"):
+        available_tracker("wandy")
+
+
+def test_a_tracker_that_fails_later_is_left_out_and_metrics_jsonl_goes_on(tmp_path, monkeypatch, capsys):
+    accelerator = Accelerator(cpu=True, log_with="tensorboard", project_dir=str(tmp_path))
+    log = RunLog(accelerator, tmp_path, "tensorboard", RunSettings(), ClassSection.compared, 0)
+    log.scalars(1, 0.1, {"train/loss": 1.0})
+
+    def refuse(*_, **__) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(accelerator.get_tracker("tensorboard").writer, "add_scalar", refuse)
+    for step in (2, 3, 4):
+        log.scalars(step, 0.1, {"train/loss": 1.0})
+        log.pictures(step, {})
+    log.finish()
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 1 and "No space left on device" in lines[0]
+    assert [record["step"] for record in records(tmp_path)] == [1, 2, 3, 4]

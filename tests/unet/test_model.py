@@ -1,0 +1,264 @@
+"""The network: sizes, parameters, equality with a written-out reference and with Pytorch-UNet, saving and loading.
+
+Modules: unet/model.py, unet/blocks.py, unet/config.py, unet/recompute.py.
+"""
+
+import json
+import math
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from inference import Predictor
+from runtime.errors import ModelError
+from unet import Preprocess, UNet, UNetConfig
+from unet.blocks import DoubleConv
+
+
+def randomized(model: UNet, seed: int = 0) -> UNet:
+    """Random weights and running statistics, so that no layer is a no-op, in float64 and evaluation mode."""
+    generator = torch.Generator().manual_seed(seed)
+    for tensor in model.state_dict().values():
+        if tensor.is_floating_point():
+            tensor.copy_(torch.rand(tensor.shape, generator=generator) * 0.2 + (0.9 if tensor.ndim == 1 else -0.1))
+    return model.double().eval()
+
+
+def reference(weights: list[torch.Tensor], x: torch.Tensor, depth: int) -> torch.Tensor:
+    """Pytorch-UNet's forward written out with functions, taking the tensors of its state dict in order."""
+    queue = iter(weights)
+
+    def double_conv(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(2):
+            x = F.conv2d(x, next(queue), padding=1)
+            scale, shift, mean, variance, _ = (next(queue) for _ in range(5))
+            x = F.relu(
+                (x - mean.view(-1, 1, 1)) / (variance.view(-1, 1, 1) + 1e-5).sqrt() * scale.view(-1, 1, 1)
+                + shift.view(-1, 1, 1)
+            )
+        return x
+
+    skips = [double_conv(x)]
+    for _ in range(depth):
+        skips.append(double_conv(F.max_pool2d(skips[-1], 2)))
+    x = skips.pop()
+    for skip in reversed(skips):
+        x = F.conv_transpose2d(x, next(queue), next(queue), stride=2)
+        dy, dx = skip.shape[2] - x.shape[2], skip.shape[3] - x.shape[3]
+        x = double_conv(torch.cat([skip, F.pad(x, [dx // 2, dx - dx // 2, dy // 2, dy - dy // 2])], dim=1))
+    return F.conv2d(x, next(queue), next(queue))
+
+
+@pytest.mark.parametrize(("upsample", "parameters"), [("transpose", 31_037_698), ("bilinear", 17_263_042)])
+def test_default_has_the_published_number_of_parameters(upsample, parameters):
+    with torch.device("meta"):
+        model = UNet(UNetConfig(upsample=upsample))
+    assert sum(parameter.numel() for parameter in model.parameters()) == parameters
+
+
+@pytest.mark.parametrize("size", [(16, 16), (17, 23), (31, 64), (33, 100)])
+def test_network_equals_the_reference_on_every_size_from_two_to_the_depth(size):
+    model = randomized(UNet(UNetConfig(base_channels=4, depth=4)))
+    x = torch.randn(2, 3, *size, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    expected = reference(list(model.state_dict().values()), x, depth=4)
+    assert expected.std(dim=(2, 3)).min() > 1e-3  # the logits differ from pixel to pixel
+    with torch.no_grad():
+        torch.testing.assert_close(model(x), expected, rtol=0, atol=1e-13)  # float64: measured 4e-16
+
+
+@pytest.mark.skipif("PYTORCH_UNET" not in os.environ, reason="set PYTORCH_UNET to a checkout of milesial/Pytorch-UNet")
+@pytest.mark.parametrize("bilinear", [False, True])
+def test_network_equals_pytorch_unet(bilinear, monkeypatch):
+    monkeypatch.syspath_prepend(os.environ["PYTORCH_UNET"])
+    ours_in_memory = {name: sys.modules.pop(name) for name in list(sys.modules) if name.split(".")[0] == "unet"}
+    try:
+        from unet.unet_model import UNet as Theirs
+    finally:
+        for name in [name for name in sys.modules if name.split(".")[0] == "unet"]:
+            del sys.modules[name]
+        sys.modules.update(ours_in_memory)
+    theirs = Theirs(3, 2, bilinear=bilinear).eval()
+    ours = UNet(UNetConfig(upsample="bilinear_aligned" if bilinear else "transpose")).eval()
+    ours.load_state_dict(dict(zip(ours.state_dict(), theirs.state_dict().values(), strict=True)))
+    for size in [(16, 16), (17, 31), (96, 65), (130, 127)]:
+        x = torch.rand(1, 3, *size)
+        with torch.no_grad():
+            torch.testing.assert_close(ours(x), theirs(x), rtol=0, atol=1e-5)  # float32, sums in another order
+
+
+@pytest.mark.parametrize("norm", ["batch", "group", "instance"])
+@pytest.mark.parametrize("upsample", ["transpose", "bilinear"])
+@pytest.mark.parametrize("size", [(1, 1), (1, 40), (15, 16), (16, 16), (31, 7), (33, 47)])
+def test_any_size_comes_back_at_its_own_size(norm, upsample, size):
+    model = UNet(UNetConfig(in_channels=1, num_classes=3, base_channels=4, norm=norm, upsample=upsample)).eval()
+    with torch.no_grad():
+        logits = model(torch.randint(0, 256, (1, 1, *size), dtype=torch.uint8))
+    assert logits.shape == (1, 3, *size)
+    assert logits.isfinite().all()
+
+
+@pytest.mark.parametrize("outputs", [4, 6])
+def test_a_residual_block_adds_its_input_before_the_last_relu(outputs):
+    block = DoubleConv(4, outputs, "batch", "residual").double().eval()
+    x = torch.randn(2, 4, 9, 7, dtype=torch.float64)
+    y = block.norm2(block.conv2(F.relu(block.norm1(block.conv1(x)))))
+    shortcut = x if outputs == 4 else F.conv2d(x, block.shortcut.weight)
+    torch.testing.assert_close(block(x), F.relu(y + shortcut), rtol=0, atol=1e-12)
+
+
+def test_small_input_is_padded_with_its_border_and_cropped_back():
+    model = randomized(UNet(UNetConfig(base_channels=4, depth=3)))
+    x = torch.randn(1, 3, 5, 20, dtype=torch.float64)
+    with torch.no_grad():
+        logits, zeros = model(x), model(F.pad(x, (0, 0, 0, 11)))[:, :, :5]
+        expected = model(F.pad(x, (0, 0, 0, 11), mode="replicate"))[:, :, :5]
+    torch.testing.assert_close(logits, expected, rtol=0, atol=1e-13)  # float64: measured 0
+    assert (logits - zeros).abs().max() > 1e-5  # and what is padded with is seen: measured 2e-4
+
+
+def test_model_normalises_raw_pixels_itself():
+    preprocess = Preprocess(mean=(100.0, 50.0, 7.0), std=(10.0, 20.0, 3.0))
+    plain = randomized(UNet(UNetConfig(base_channels=4)))
+    normalising = UNet(UNetConfig(base_channels=4, preprocess=preprocess)).double().eval()
+    normalising.load_state_dict(plain.state_dict())
+    x = torch.randint(0, 256, (1, 3, 32, 32), dtype=torch.uint8)
+    by_hand = (x.double() - torch.tensor([100.0, 50.0, 7.0]).view(3, 1, 1)) / torch.tensor([10.0, 20.0, 3.0]).view(
+        3, 1, 1
+    )
+    with torch.no_grad():
+        torch.testing.assert_close(normalising(x), plain(by_hand), rtol=0, atol=1e-13)  # float64: measured 0
+        assert (normalising(x) - plain(x.double())).abs().max() > 1e-2  # unnormalised pixels: measured 0.05
+
+
+@pytest.mark.parametrize("norm", ["batch", "group", "instance"])
+def test_saved_model_comes_back_with_weights_config_and_logits(tmp_path, norm):
+    preprocess = Preprocess(
+        scale=0.5,
+        mean=(1.5, 2.5),
+        std=(3.0, 4.0),
+        class_names=("road", "car"),
+        class_values=((0, 0, 0), (128, 64, 128)),
+        ignore_value=(255, 255, 255),
+    )
+    config = UNetConfig(2, 2, base_channels=4, depth=2, norm=norm, dropout=0.1, preprocess=preprocess)
+    model = UNet(config).to(memory_format=torch.channels_last).eval()
+    model.save_pretrained(tmp_path)
+    loaded = UNet.from_pretrained(tmp_path)
+    assert loaded.config == config
+    assert not loaded.training
+    x = torch.rand(1, 2, 20, 24)
+    with torch.no_grad():
+        torch.testing.assert_close(loaded(x), model(x), rtol=0, atol=1e-5)  # channels-last rounds differently: 2e-6
+    assert all(torch.equal(value, loaded.state_dict()[key]) for key, value in model.state_dict().items())
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["README.md", "config.json", "model.safetensors"]
+    assert len({file.stat().st_mode for file in tmp_path.iterdir()}) == 1  # who may read one may read all
+    assert json.loads((tmp_path / "config.json").read_text())["preprocess"]["class_names"] == ["road", "car"]
+
+
+def test_whole_numbers_in_config_json_are_as_good_as_others(model, photos, tmp_path):
+    folder = Path(shutil.copytree(model, tmp_path / "model"))
+    config = json.loads((folder / "config.json").read_text())
+    config["preprocess"] |= {"mean": [90, 90, 90], "std": [50, 50, 50]}
+    (folder / "config.json").write_text(json.dumps(config))
+    whole, exact = (Predictor.from_pretrained(path)(photos / "a.png") for path in (folder, model))
+    np.testing.assert_array_equal(whole.probabilities, exact.probabilities)
+
+
+def test_the_numbers_of_preprocessing_are_floats():
+    preprocess = Preprocess(scale=1, mean=[1], std=[2], spacing=[3, 1, 1], clip=[-1000, 400])
+    numbers = [preprocess.scale, *preprocess.mean, *preprocess.std, *preprocess.spacing, *preprocess.clip]
+    assert all(type(number) is float for number in numbers)
+
+
+def test_damaged_model_folder_says_which_file(tmp_path):
+    UNet(UNetConfig(base_channels=2, depth=1)).save_pretrained(tmp_path)
+    weights, config = tmp_path / "model.safetensors", tmp_path / "config.json"
+    whole, settings = weights.read_bytes(), json.loads(config.read_text())
+
+    def refused(reason: str) -> None:
+        with pytest.raises(ModelError, match=reason) as error:
+            UNet.from_pretrained(tmp_path)
+        assert str(error.value).startswith(str(tmp_path))
+        assert "\n" not in str(error.value)
+
+    weights.write_bytes(whole[: len(whole) // 2])
+    refused("model.safetensors is damaged")
+    weights.unlink()
+    refused("has no model.safetensors")
+    weights.write_bytes(whole)
+    config.write_text(json.dumps(settings | {"base_channels": 4}))
+    refused("size mismatch")
+    config.write_text(json.dumps(settings | {"norm": "layer"}))
+    refused("norm is 'layer'")
+    for damaged in ("{", "[]"):
+        config.write_text(damaged)
+        refused("config.json is damaged")
+    config.unlink()
+    refused("has no config.json$")
+    (tmp_path / "model").mkdir()  # as a run's folder has one
+    (tmp_path / "model" / "config.json").touch()
+    refused("has no config.json; .*/model has$")
+
+
+def test_mistyped_model_folder_is_told_apart_from_a_hub_id(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    for name in ("runs/modle", "modle", str(tmp_path / "modle"), "runs/a/b"):
+        with pytest.raises(ModelError, match=r"is not a folder with config\.json"):
+            UNet.from_pretrained(name)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"depth": 0}, {"norm": "layer"}, {"upsample": "nearest"}, {"dropout": 1.0}, {"in_channels": 0}]
+)
+def test_wrong_configuration_names_the_value(wrong):
+    with pytest.raises(ValueError, match=str(next(iter(wrong)))):
+        UNetConfig(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "line"),
+    [
+        ("num_classes", "5", "num_classes is '5', expected a whole number of 1 or more"),
+        ("num_classes", True, "num_classes is True, expected a whole number of 1 or more"),
+        ("depth", 1.5, "depth is 1.5, expected a whole number of 1 or more"),
+        ("dropout", None, "dropout is None, expected a number of 0 or more and less than 1"),
+        ("norm", ["batch"], r"norm is \['batch'\], expected one of batch, group, instance"),
+        ("task", "classes", "task is 'classes', expected null, or an object with a name"),
+        ("task", {"name": 1}, "task is {'name': 1}, expected null, or an object with a name"),
+        ("preprocess", [1], r"preprocess is \[1\], expected an object"),
+        ("preprocess.mean", [90.0, math.nan, 90.0], r"mean is \(90.0, nan, 90.0\), expected finite numbers"),
+        ("preprocess.mean", "90", "mean is '90', expected finite numbers"),
+        ("preprocess.mean", [90.0], "mean has 1 values, expected one for each of 3 channels"),
+        ("preprocess.std", [50.0, 0, 50.0], r"std is \(50.0, 0, 50.0\), expected finite numbers above 0"),
+        ("preprocess.std", [50.0, math.inf, 50.0], r"std is \(50.0, inf, 50.0\), expected finite numbers above 0"),
+        ("preprocess.scale", "0.5", "scale is '0.5', expected a number above 0"),
+        ("preprocess.image_size", [40], r"image_size is \(40,\), expected null, or height and width"),
+        ("preprocess.image_size", [40, 0.5], r"image_size is \(40, 0.5\), expected null, or height and width"),
+        ("preprocess.class_names", ["sky", "land"], "class_names has 2 values, expected one for each of 3 classes"),
+        ("preprocess.class_names", ["sky", "land", 3], r"class_names is \('sky', 'land', 3\), expected texts"),
+        ("preprocess.class_values", 10, "class_values is 10, expected a list"),
+        ("preprocess.class_values", [1, 2, [0, 0, 0]], "class_values is .*, expected different ones, all of one"),
+        ("preprocess.class_values", [1, 2, 2], "class_values is .*, expected different ones, all of one kind"),
+        ("preprocess.std", [1.0, 10**400, 1.0], r"std is \(1.0, 1000"),
+        ("preprocess.class_values", [1, 2, [0, 0, 300]], "class_values is .*, expected grey levels, or colours of"),
+        ("preprocess.ignore_value", "255", "ignore_value is '255', expected null, or one of grey levels"),
+        ("preprocess.draft", 1, "draft is 1, expected true or false"),
+        ("preprocess.wings", 2, "preprocess holds wings, which this version does not know"),
+    ],
+)
+def test_what_config_json_holds_is_checked_in_our_words(model, tmp_path, key, value, line):
+    folder = Path(shutil.copytree(model, tmp_path / "model"))
+    config = json.loads((folder / "config.json").read_text())
+    *within, name = key.split(".")
+    (config[within[0]] if within else config)[name] = value
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match=f"^{re.escape(str(folder))}: cannot be loaded: {line}"):
+        UNet.from_pretrained(folder)

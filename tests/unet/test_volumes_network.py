@@ -1,0 +1,349 @@
+"""The network and its loss on volumes (B, C, D, H, W): the code of images with a third axis.
+
+Modules: unet/axes.py.
+"""
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from class_loss import ClassLoss, classes
+from starting import start_from
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from data_utils.loading.batch_sampler import BatchSplit
+from inference.export.onnx import export
+from inference.onnx_network import OnnxNetwork
+from runtime.errors import ModelError
+from tasks.classes import LOSSES
+from train_utils.monitoring.flops import training_flops
+from train_utils.preflight import Copies, input_bytes, step_bytes
+from unet import Preprocess, UNet, UNetConfig
+from unet.axes import level_axes
+from unet.blocks import BLOCKS, NORMS, channels_last, fold_batch_norm
+from unet.model import DeeplySupervisedUNet
+from unet.norms import group_norm
+
+ISOTROPIC = {"dims": 3}
+FLAT = {"dims": 3, "kernels": ((1, 3, 3), (1, 3, 3), (3, 3, 3)), "strides": ((1, 2, 2), (2, 2, 2))}
+SLICED = {"dims": 3, "kernels": ((1, 3, 3),) * 3, "strides": ((1, 2, 2),) * 2}
+
+
+def network(kind: type[UNet] = UNet, **settings) -> UNet:
+    torch.manual_seed(0)
+    return kind(UNetConfig(1, 3, **({"base_channels": 4, "depth": 2} | settings)))
+
+
+def randomized(model: UNet) -> UNet:
+    """Random weights and running statistics, in float64 and evaluation mode."""
+    generator = torch.Generator().manual_seed(0)
+    for tensor in model.state_dict().values():
+        if tensor.is_floating_point():
+            tensor.copy_(torch.rand(tensor.shape, generator=generator) * 0.2 + (0.9 if tensor.ndim == 1 else -0.1))
+    return model.double().eval()
+
+
+def reference(weights: list[Tensor], x: Tensor, kernels: tuple, strides: tuple) -> Tensor:
+    """The network with batch norm and transposed convolutions as functions, of the tensors of its state_dict."""
+    queue = iter(weights)
+
+    def double_conv(x: Tensor, kernel: tuple[int, ...]) -> Tensor:
+        for _ in range(2):
+            x = F.conv3d(x, next(queue), padding=tuple(size // 2 for size in kernel))
+            scale, shift, mean, variance, _ = (next(queue) for _ in range(5))
+            x = F.relu(F.batch_norm(x, mean, variance, scale, shift))
+        return x
+
+    skips = [double_conv(x, kernels[0])]
+    for kernel, stride in zip(kernels[1:], strides, strict=True):
+        skips.append(double_conv(F.max_pool3d(skips[-1], stride), kernel))
+    x = skips.pop()
+    for kernel, stride in zip(kernels[-2::-1], strides[::-1], strict=True):
+        x, skip = F.conv_transpose3d(x, next(queue), next(queue), stride=stride), skips.pop()
+        (d, h, w) = (wanted - side for wanted, side in zip(skip.shape[2:], x.shape[2:], strict=True))
+        x = F.pad(x, (w // 2, w - w // 2, h // 2, h - h // 2, d // 2, d - d // 2))
+        x = double_conv(torch.cat([skip, x], dim=1), kernel)
+    return F.conv3d(x, next(queue), next(queue))
+
+
+@pytest.mark.parametrize("axes", [ISOTROPIC, FLAT])
+@pytest.mark.parametrize("size", [(7, 35, 50), (4, 8, 9)])
+def test_network_equals_the_reference(axes, size):
+    model = randomized(network(**axes))
+    x = torch.randn(2, 1, *size, dtype=torch.float64)
+    config = model.config
+    expected = reference(list(model.state_dict().values()), x, config.level_kernels, config.level_strides)
+    assert expected.std(dim=(2, 3, 4)).min() > 1e-4  # the logits differ from voxel to voxel
+    with torch.no_grad():
+        torch.testing.assert_close(model(x), expected, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("upsample", ["transpose", "bilinear"])
+@pytest.mark.parametrize("block", BLOCKS)
+def test_a_network_that_never_looks_along_an_axis_sees_slices_as_a_network_of_images(upsample, block):
+    flat = randomized(network(upsample=upsample, block=block))
+    volumes = network(upsample=upsample, block=block, **SLICED).double().eval()
+    state = volumes.state_dict()
+    volumes.load_state_dict({name: value.view(state[name].shape) for name, value in flat.state_dict().items()})
+    x = torch.rand(2, 1, 3, 21, 18, dtype=torch.float64)
+    with torch.no_grad():
+        expected = torch.stack([flat(plane) for plane in x.unbind(dim=2)], dim=2)
+        torch.testing.assert_close(volumes(x), expected, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("block", BLOCKS)
+@pytest.mark.parametrize("upsample", ["transpose", "bilinear"])
+@pytest.mark.parametrize("axes", [ISOTROPIC, FLAT])
+def test_any_size_comes_back_at_its_own_size(norm, block, upsample, axes):
+    model = network(norm=norm, block=block, upsample=upsample, **axes)
+    model = model.to(memory_format=model.memory_format).eval()
+    for size in ((7, 35, 50), (1, 1, 1), (1, 30, 3), (3, 4, 5)):
+        with torch.no_grad():
+            logits = model(torch.randint(0, 256, (1, 1, *size), dtype=torch.uint8))
+        assert logits.shape == (1, 3, *size)
+        assert logits.isfinite().all()
+
+
+def test_a_side_shorter_than_its_own_divisor_is_padded_with_its_border():
+    model = randomized(network(**FLAT))  # divisors 2, 4, 4
+    x = torch.randn(1, 1, 1, 9, 3, dtype=torch.float64)
+    padded = F.pad(x, (0, 5, 0, 0, 0, 3), mode="replicate")
+    with torch.no_grad():
+        torch.testing.assert_close(model(x), model(padded)[:, :, :1, :, :3], rtol=0, atol=1e-13)
+        long_enough = torch.randn(1, 1, 2, 4, 4, dtype=torch.float64)
+        assert torch.equal(model._pad(long_enough), long_enough)
+
+
+@pytest.mark.parametrize("norm", ["batch", "group"])  # torch's instance norm on a CPU has a format of its own
+def test_every_block_computes_in_channels_last(norm):
+    model, layouts = network(norm=norm, **FLAT), []
+    model.to(memory_format=model.memory_format)
+    for block in model.blocks:
+        block.register_forward_hook(lambda block, given, output: layouts.append(output.stride(1)))
+    model(channels_last(torch.rand(2, 1, 6, 16, 20)))
+    assert layouts == [1] * 5
+
+
+DEEP = {"dims": 3, "depth": 3}
+DEEP_FLAT = DEEP | {"kernels": ((1, 3, 3), *FLAT["kernels"]), "strides": ((1, 2, 2), *FLAT["strides"])}
+
+
+@pytest.mark.parametrize(
+    ("axes", "size", "coarser"),
+    [
+        (DEEP, (9, 35, 50), (4, 17, 25)),
+        (DEEP, (7, 35, 50), (8, 17, 25)),  # padded to 16
+        (DEEP_FLAT, (7, 35, 50), (7, 17, 25)),
+    ],
+)
+def test_coarser_levels_predict_in_training_and_all_is_trained(axes, size, coarser):
+    model = network(DeeplySupervisedUNet, norm="group", **axes).train()
+    logits = model(torch.rand(2, 1, *size))
+    assert [tuple(x.shape) for x in logits] == [(2, 3, *size), (2, 3, *coarser)]
+    masks = torch.randint(0, 3, (2, *size))
+    criterion = ClassLoss(3, "ce+logdice", strides=model.head_strides)
+    criterion(logits, masks, criterion.step_counts(masks)).backward()
+    assert all(parameter.grad.abs().sum() > 0 for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_a_saved_model_comes_back_with_its_axes_and_logits(norm, tmp_path):
+    preprocess = Preprocess(spacing=(5.0, 0.7, 0.7), clip=(-100.0, 240.0), standardize=True)
+    model = network(DeeplySupervisedUNet, norm=norm, block="residual", preprocess=preprocess, **FLAT)
+    model = model.to(memory_format=model.memory_format).eval()
+    model.save_pretrained(tmp_path)
+    loaded = UNet.from_pretrained(tmp_path)
+    assert loaded.config == model.config
+    loaded.to(memory_format=loaded.memory_format)
+    x = torch.rand(1, 1, 7, 35, 50)
+    with torch.no_grad():
+        assert torch.equal(loaded(x), model(x))
+
+
+def test_batch_norm_is_folded_into_convolutions():
+    model = randomized(network(block="residual", **FLAT))
+    x = torch.rand(1, 1, 7, 18, 21, dtype=torch.float64)
+    with torch.no_grad():
+        expected = model(x)
+        torch.testing.assert_close(fold_batch_norm(model)(x), expected, rtol=1e-12, atol=1e-12)
+    assert not any(isinstance(module, nn.BatchNorm3d) for module in model.modules())
+
+
+@pytest.mark.parametrize("groups", [1, 4, 12])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last_3d])
+def test_the_norm_of_cuda_has_torchs_values_and_gradients(groups, layout):
+    results = []
+    for norm in (group_norm, F.group_norm):
+        generator = torch.Generator().manual_seed(0)
+        x, grad = torch.randn(2, 2, 12, 3, 9, 7, generator=generator, dtype=torch.float64)
+        weight, bias = torch.randn(2, 12, generator=generator, dtype=torch.float64)
+        leaves = [tensor.clone().requires_grad_() for tensor in (x.contiguous(memory_format=layout), weight, bias)]
+        output = norm(leaves[0], groups, *leaves[1:], 1e-5)
+        output.backward(grad)
+        results.append([output.detach(), *(leaf.grad for leaf in leaves)])
+    torch.testing.assert_close(*results, rtol=1e-12, atol=1e-12)
+
+
+# the loss
+
+
+def sample(size: tuple[int, ...] = (5, 9, 7)) -> tuple[Tensor, Tensor]:
+    """Logits (4, 3, *size) in float64 and masks (4, *size), of which some is ignored."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(4, 3, *size, generator=generator, dtype=torch.float64) * 3
+    masks = torch.randint(0, 3, (4, *size), generator=generator)
+    masks[0] = masks[0].clamp(max=1)  # the last class is absent from the first volume
+    masks[torch.rand(masks.shape, generator=generator) < 0.2] = 255
+    return logits, masks
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+def test_the_loss_is_that_of_an_image_of_the_same_pixels(kind):
+    logits, masks = sample()
+    weights = torch.tensor([0.5, 1.0, 2.0])
+    criterion, leaves, losses = ClassLoss(3, kind, weights), [], []
+    for shape in ((5, 9, 7), (45, 7), (5, 63)):
+        leaves.append(logits.view(4, 3, *shape).clone().requires_grad_())
+        flat = masks.view(4, *shape)
+        losses.append(criterion(leaves[-1], flat, criterion.step_counts(flat)))
+        losses[-1].backward()
+    for leaf, loss in zip(leaves[1:], losses[1:], strict=True):
+        torch.testing.assert_close(losses[0], loss, rtol=1e-12, atol=0)
+        torch.testing.assert_close(leaves[0].grad, leaf.grad.view(logits.shape), rtol=1e-12, atol=1e-15)
+
+
+def test_the_loss_equals_the_formula_written_out():
+    logits, masks = sample()
+    truth = (masks.unsqueeze(1) == torch.arange(3).view(1, 3, 1, 1, 1)).double()
+    probs = logits.softmax(dim=1) * (masks != 255).unsqueeze(1)
+    size = truth.sum(dim=(2, 3, 4))
+    dice = 2 * (probs * truth).sum(dim=(2, 3, 4)) / (probs.sum(dim=(2, 3, 4)) + size)
+    expected = F.cross_entropy(logits, masks, ignore_index=255) + (1 - dice)[size > 0].mean()
+    criterion = ClassLoss(3, "ce+dice")
+    loss = criterion(logits, masks, criterion.counts(masks))
+    torch.testing.assert_close(loss, expected, rtol=1e-12, atol=0)
+
+
+def test_masks_of_coarser_levels_keep_an_axis_that_is_not_pooled():
+    masks = sample((6, 9, 7))[1]
+    levels = ClassLoss(3, strides=((1, 2, 2), (2, 2, 1))).levels(masks)
+    assert [tuple(level.shape[1:]) for level in levels] == [(6, 9, 7), (6, 4, 3), (3, 2, 3)]
+    for z in range(3):
+        for y in range(2):
+            for x in range(3):
+                assert torch.equal(levels[2][:, z, y, x], masks[:, 2 * z + 1, 4 * y + 2, 2 * x + 1])
+    assert torch.equal(levels[1], masks[:, :, 1:8:2, 1:6:2])
+
+
+def test_micro_batches_add_up_to_the_loss_and_gradient_of_a_step():
+    _, masks = sample((7, 18, 12))
+    images, gradients, losses = torch.rand(4, 1, 7, 18, 12, dtype=torch.float64), [], []
+    model = network(DeeplySupervisedUNet, norm="group", **DEEP_FLAT).double().train()
+    criterion = ClassLoss(3, "ce+logdice", strides=model.head_strides)
+    for sizes, recomputes in (([4], False), ([1, 3], False), ([2, 1, 1], True)):
+        model.zero_grad()
+        model.activation_checkpointing = recomputes
+        counts = sum(criterion.step_counts(part) for part in masks.split(sizes))
+        parts = zip(images.split(sizes), masks.split(sizes), strict=True)
+        shares = [criterion(model(x), truth, counts) for x, truth in parts]
+        sum(shares).backward()
+        losses.append(sum(shares).detach())
+        gradients.append(torch.cat([parameter.grad.flatten() for parameter in model.parameters()]))
+    for (before, after), (loss, other) in zip(pairwise(gradients), pairwise(losses), strict=True):
+        torch.testing.assert_close(loss, other, rtol=1e-12, atol=0)
+        torch.testing.assert_close(before, after, rtol=1e-10, atol=1e-12)
+
+
+# kernels and strides from the data
+
+
+@pytest.mark.parametrize(
+    ("spacing", "patch", "kernels", "strides"),
+    [
+        ((1, 1, 1), (40, 56, 40), [(3, 3, 3)] * 4, [(2, 2, 2)] * 3),
+        ((50, 4, 4), (16, 192, 192), [(1, 3, 3)] * 3 + [(3, 3, 3)] * 3, [(1, 2, 2)] * 3 + [(2, 2, 2)] * 2),
+        (
+            (5, 0.7, 0.7),
+            (20, 256, 224),
+            [(1, 3, 3)] * 2 + [(3, 3, 3)] * 4,
+            [(1, 2, 2)] * 2 + [(2, 2, 2)] * 2 + [(1, 2, 2)],
+        ),
+        ((1, 1), (256, 256), [(3, 3)] * 6, [(2, 2)] * 5),
+        ((0.5, 1, 1), (8, 64, 64), [(3, 1, 1)] + [(3, 3, 3)] * 5, [(2, 1, 1)] + [(1, 2, 2)] * 4),
+        ((1, 1, 1), (6, 7, 5), [(3, 3, 3)] * 2, [(2, 2, 2)]),
+    ],
+    ids=["isotropic", "electron microscopy", "thick slices", "images", "a short finest axis", "too small"],
+)
+def test_axes_are_pooled_until_they_are_alike_or_short(spacing, patch, kernels, strides):
+    assert level_axes(spacing, patch) == (tuple(kernels), tuple(strides))
+    UNetConfig(dims=len(patch), depth=len(strides), kernels=tuple(kernels), strides=tuple(strides))
+    assert level_axes(spacing, patch, depth=1) == (tuple(kernels[:2]), tuple(strides[:1]))
+
+
+def asked(**values: object) -> dict[str, object]:
+    kernels, strides = level_axes((5, 1, 1), (8, 64, 64))
+    return {"dims": 3, "kernels": kernels, "strides": strides, "base_channels": 2} | values
+
+
+def test_training_starts_with_the_axes_of_the_data():
+    model = start_from(None, asked()).build(1, classes(2), Preprocess())
+    kernels, strides = level_axes((5, 1, 1), (8, 64, 64))
+    assert (model.config.kernels, model.config.strides, model.config.depth) == (kernels, strides, 4)
+    assert start_from(None, {}).architecture == UNetConfig()
+    with pytest.raises(ModelError, match="--depth 6: patches of this size and spacing allow a depth of 4; leave"):
+        start_from(None, asked(depth=6))
+    with pytest.raises(ModelError, match="--upsample bilinear_aligned works for images only"):
+        start_from(None, asked(upsample="bilinear_aligned"))
+    with pytest.raises(ValueError, match="upsample is 'bilinear_aligned', expected transpose or bilinear"):
+        UNetConfig(dims=3, upsample="bilinear_aligned")
+
+
+def test_training_that_starts_from_a_model_keeps_its_axes(tmp_path, model: Path):
+    source = network(**FLAT)
+    source.save_pretrained(tmp_path)
+    start = start_from(str(tmp_path), asked(base_channels=None))
+    assert start.architecture.strides == FLAT["strides"]
+    built = start.build(1, classes(3), Preprocess())
+    assert all(torch.equal(value, built.state_dict()[name]) for name, value in source.state_dict().items())
+    assert start_from(None, asked(base_channels=None), source.config).architecture.kernels == FLAT["kernels"]
+    with pytest.raises(ModelError, match=f"^{tmp_path}: takes volumes, but the data are images; start from another"):
+        start_from(str(tmp_path), {"dims": 2})
+    with pytest.raises(ModelError, match=f"^{model}: takes images, but the data are volumes; .* or give --dims 2$"):
+        start_from(str(model), asked(base_channels=None))
+
+
+# what else knows of shapes
+
+
+@pytest.mark.parametrize("axes", [ISOTROPIC, FLAT])
+def test_flops_are_those_of_a_real_forward_and_backward_pass(axes):
+    model = network(**axes)
+    with FlopCounterMode(display=False) as counter:
+        model(torch.rand(1, 1, 8, 16, 12)).sum().backward()
+    assert training_flops(model, 1) == counter.get_total_flops() / (8 * 16 * 12)
+
+
+def test_the_memory_of_a_step_grows_with_the_voxels():
+    model = network(norm="group", **FLAT)
+    weights = Copies(3).bytes_for(model)
+    small, large = (step_bytes(model, (2, 1, depth, 32, 32), Copies(3)) - weights for depth in (8, 16))
+    own = sum(parameter.nbytes for parameter in model.parameters())
+    assert 1.98 < (large - own) / (small - own) < 2.02  # norms keep some of each volume
+    voxels = input_bytes((1, 8, 32, 32), BatchSplit(2, 1, 2, 1)) / (2 * 2 * 8 * 32 * 32)
+    assert voxels == 4 + 1 + 4 + 8
+
+
+@pytest.mark.parametrize(("norm", "upsample", "axes"), [("instance", "transpose", FLAT), ("batch", "bilinear", SLICED)])
+def test_an_exported_network_has_torchs_logits(norm, upsample, axes, tmp_path):
+    model = network(norm=norm, upsample=upsample, **axes).eval()
+    export(model, tmp_path / "model.onnx")
+    exported = OnnxNetwork(tmp_path / "model.onnx")
+    assert exported.config == model.config
+    for shape in ((1, 7, 35, 50), (2, 1, 3, 40), (1, 2, 2, 2)):
+        images = torch.rand(shape[0], 1, *shape[1:])
+        with torch.inference_mode():
+            torch.testing.assert_close(exported(images), model(images), rtol=1e-4, atol=5e-5)

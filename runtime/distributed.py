@@ -21,6 +21,18 @@ Result = TypeVar("Result")
 
 GONE = ("connection closed", "connection reset", "broken pipe", "process exited", "connection was likely closed")
 LATE = ("timed out", "timeout")
+_kept_groups: list[dist.ProcessGroup] = []
+
+
+def keep_process_group() -> None:
+    """Keep the group of all processes until this one ends, also after accelerate has destroyed it.
+
+    Where the last owner of gloo's group lets go of it, usually DDP when `main` returns, the group's threads are joined
+    while Python's lock is held; a thread that needs this lock to let go of a tensor then never ends (torch 2.13): a run
+    would hang after its last line.
+    """
+    if dist.is_initialized():
+        _kept_groups.append(dist.group.WORLD)
 
 
 def on_main(accelerator: Accelerator, function: Callable[[], Result]) -> Result:

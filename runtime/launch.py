@@ -22,6 +22,7 @@ from torch import nn
 from torch.distributed import PrefixStore, Store, register_rendezvous_handler, rendezvous
 
 from runtime.console import say
+from runtime.distributed import keep_process_group
 from runtime.errors import LaunchError
 from runtime.memory import keep_freed_memory
 
@@ -92,6 +93,7 @@ def start_process(accelerator: Accelerator, comm_hook: str = "none") -> dict[str
     Raises LaunchError as `check_processes` does.
     """
     check_processes(accelerator, comm_hook)
+    keep_process_group()
     keep_freed_memory(accelerator.device)
     if accelerator.state.dynamo_plugin.backend != DynamoBackend.NO:
         from torch._dynamo import config  # takes a second

@@ -583,6 +583,7 @@ MUTANTS = [
         "test_predict_outputs.py",
     ),
     # launch, memory
+    Mutant("runtime/launch.py", "start_process", "keep_process_group()", "pass", "test_failures.py"),
     Mutant("runtime/distributed.py", "on_main", "raise problem", "return None", "test_failures.py test_train.py"),
     Mutant(
         "train_utils/preflight.py",

@@ -3,16 +3,57 @@
 Modules: runtime/distributed.py, runtime/errors.py.
 """
 
+import gc
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
+import weakref
 from pathlib import Path
 
 import pytest
-from conftest import PROGRAMS, ROOT, TINY
+import torch.distributed as dist
+from conftest import PROGRAMS, ROOT, TINY, launch
+
+from runtime import distributed
+
+
+def test_the_group_of_all_processes_outlasts_its_last_user(monkeypatch):
+    monkeypatch.setattr(distributed, "_kept_groups", kept := [])
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        group = weakref.ref(dist.group.WORLD)
+        distributed.keep_process_group()
+    finally:
+        dist.destroy_process_group()
+    gc.collect()
+    assert group() is not None
+    kept.clear()
+    gc.collect()
+    assert group() is None  # so nothing else has kept it
+
+
+SCRIPT = """
+import gc, weakref
+import torch.distributed as dist
+from accelerate import Accelerator
+from runtime.launch import start_process
+
+accelerator = Accelerator()
+start_process(accelerator)
+group = weakref.ref(dist.group.WORLD)
+accelerator.end_training()
+gc.collect()
+print(dist.is_initialized(), group() is not None)
+"""
+
+
+def test_a_script_of_several_processes_keeps_their_group(tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    result = launch(tmp_path / "train.py", profile="multi_cpu")
+    assert result.stdout.splitlines() == ["False True"] * 2, result.stderr
 
 
 def free_port() -> int:

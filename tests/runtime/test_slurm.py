@@ -30,6 +30,7 @@ if [ "$1" = show ]; then printf '127.0.0.1\\n127.0.0.2\\n'; else echo "scontrol 
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 def test_two_nodes_find_each_other_stop_when_asked_and_are_requeued(tiny_folder, tmp_path):
     for name, text in {"srun": SRUN, "scontrol": SCONTROL}.items():

@@ -314,6 +314,7 @@ def test_no_room_for_one_image_is_one_clear_line_on_all_processes(tiny_folder, t
     assert len(errors) == 1, result.stderr
 
 
+@pytest.mark.slow
 def test_memory_that_runs_out_later_is_recorded_and_the_restart_goes_on_in_smaller_micro_batches(tiny_folder, tmp_path):
     program, output = PROGRAMS / "out_of_memory_later.py", tmp_path / "run"
     flags = ["--max-steps", "10", "--log-every", "1", "--checkpoint-every", "2", "--tracker", "none"]

@@ -47,7 +47,7 @@ def launch(
         flags = ["--config_file", str(ROOT / f"accelerate_configs/{profile}.yaml"), *options]
         if profile.startswith("multi"):
             flags += ["--main_process_port", "0"]
-    if forked and words[0].endswith(".py"):
+    if forked and (words[0].endswith(".py") or words[0] == "-m"):
         return launch_forked(words, flags, environment, ROOT)
     launcher = [] if flags is None else ["-m", "accelerate.commands.launch", *flags]
     return subprocess.run(

@@ -25,6 +25,7 @@ from accelerate.commands.launch import _validate_launch_command, launch_command_
 from accelerate.utils.launch import prepare_multi_gpu_env, prepare_simple_launcher_cmd_env
 
 SECONDS = 240  # for a script
+OUTPUTS = ("stdout", "stderr")
 SECONDS_TO_STOP = 20  # for the other processes when one has failed
 LIBRARIES = [
     "accelerate.commands.launch",
@@ -59,28 +60,70 @@ def launch_forked(
     """Run a script in `folder`; TimeoutExpired after SECONDS.
 
     Args:
-        command: the script and its arguments.
+        command: the script, or -m and a module, and its arguments.
         profile: the options of `accelerate launch`, as --config_file and a profile. None: started by Python itself.
     """
     with TemporaryDirectory() as outputs:
-        paths = Path(outputs, "stdout"), Path(outputs, "stderr")
-        for path in paths:
-            path.touch()
         processes = []
         for variables in environments(command, profile, environment):
-            processes.append(CONTEXT.Process(target=run_script, args=(command, variables, folder, *paths)))
-        for process in processes:
-            process.start()
+            processes.append(fork(command, variables, folder, Path(outputs)))
         try:
             code = wait(processes)
         finally:
             for process in processes:
                 process.kill()
                 process.join()
-        output, errors = (path.read_text(encoding="utf-8") for path in paths)
+        output, errors = read_outputs(Path(outputs))
     if code is None:
         raise subprocess.TimeoutExpired(command, SECONDS, output, errors)
     return subprocess.CompletedProcess(command, code, output, errors)
+
+
+class ForkedRun:
+    """A script in the background, in a process group of its own, with the methods of `subprocess.Popen`."""
+
+    def __init__(self, command: Sequence[str], environment: dict[str, str], folder: Path, outputs: Path) -> None:
+        self._outputs = outputs
+        self._process = fork(command, environment, folder, outputs)
+        self.pid = self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    @property
+    def output(self) -> str:
+        """What it has written to stdout so far."""
+        return read_outputs(self._outputs)[0]
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def wait(self, timeout: float) -> None:
+        self._process.join(timeout)
+        assert self.returncode is not None, f"process {self.pid} goes on after {timeout} s"
+
+    def communicate(self, timeout: float = SECONDS) -> tuple[str, str]:
+        self.wait(timeout)
+        return read_outputs(self._outputs)
+
+
+def fork(command: Sequence[str], environment: dict[str, str], folder: Path, outputs: Path) -> BaseProcess:
+    """A process that runs a script and appends to the files stdout and stderr of the folder `outputs`."""
+    for name in OUTPUTS:
+        (outputs / name).touch()
+    process = CONTEXT.Process(target=run_script, args=(command, environment, folder, outputs))
+    process.start()
+    return process
+
+
+def read_outputs(outputs: Path) -> tuple[str, str]:
+    """What the processes have written to stdout and stderr."""
+    output, errors = ((outputs / name).read_text(encoding="utf-8") for name in OUTPUTS)
+    return output, errors
 
 
 def call_in_processes(function: Callable, processes: int, *arguments: object) -> None:
@@ -133,20 +176,28 @@ def wait(processes: Sequence[BaseProcess]) -> int | None:
     return codes[0] if len(codes) == 1 else int(any(codes))
 
 
-def run_script(command: Sequence[str], environment: dict[str, str], folder: Path, output: Path, errors: Path) -> None:
+def run_script(command: Sequence[str], environment: dict[str, str], folder: Path, outputs: Path) -> None:
     """Become the process that runs a script."""
+    os.setsid()
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
-    for descriptor, path in ((1, output), (2, errors)):
-        file = os.open(path, os.O_WRONLY | os.O_APPEND)
+    for descriptor, name in enumerate(OUTPUTS, start=1):
+        file = os.open(outputs / name, os.O_WRONLY | os.O_APPEND)
         os.dup2(file, descriptor)
         os.close(file)
-    sys.stdout = sys.__stdout__ = os.fdopen(1, "w", encoding="utf-8", closefd=False)
+    # lines go out one by one, so that those of several processes do not mix
+    sys.stdout = sys.__stdout__ = os.fdopen(1, "w", encoding="utf-8", closefd=False, buffering=1)
     sys.stderr = sys.__stderr__ = os.fdopen(2, "w", encoding="utf-8", closefd=False, buffering=1)
-    sys.argv = list(command)
-    sys.path.insert(0, str(Path(command[0]).resolve().parent))
-    end_as_python_does(partial(runpy.run_path, command[0], run_name="__main__"))
+    if command[0] == "-m":
+        sys.argv = list(command[1:])
+        sys.path.insert(0, str(folder))
+        script = partial(runpy.run_module, command[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = list(command)
+        sys.path.insert(0, str(Path(command[0]).resolve().parent))
+        script = partial(runpy.run_path, command[0], run_name="__main__")
+    end_as_python_does(script)
 
 
 def end_as_python_does(script: Callable[[], object]) -> None:

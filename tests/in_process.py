@@ -63,8 +63,15 @@ class Run:
         return self.tensors(step, "model")
 
     def tensors(self, step: int, kind: str) -> dict[str, Tensor]:
-        """A file of a checkpoint: model, optimizer or average."""
-        return load_file(self.folder / "checkpoints" / f"step-{step:08}" / f"{kind}.safetensors")
+        """A file of a checkpoint: model, optimizer or average. It is read once."""
+        file = self.folder / "checkpoints" / f"step-{step:08}" / f"{kind}.safetensors"
+        if file not in self._tensors:
+            self._tensors[file] = load_file(file)
+        return self._tensors[file]
+
+    @cached_property
+    def _tensors(self) -> dict[Path, dict[str, Tensor]]:
+        return {}
 
     def checkpoints(self) -> list[int]:
         """The steps of all checkpoints."""

@@ -97,7 +97,9 @@ class _Normalize(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor, *unused: Any) -> tuple[Tensor, Tensor, Tensor, None]:
         x, weight, mean, var = ctx.saved_tensors
         invstd = (var + ctx.eps).rsqrt()
-        if x.is_cuda:  # torch's SyncBatchNorm does the same
+        if x.is_cuda:
+            # torch's SyncBatchNorm calls the same kernels (read in torch 2.13, nn/modules/_functions.py); they have not
+            # run here: `--trace-steps` on two GPUs would show them beside the formula below
             sum_grad, sum_grad_x, grad_weight, grad_bias = torch.batch_norm_backward_reduce(
                 grad, x, mean, invstd, weight, True, True, True
             )
@@ -123,7 +125,7 @@ class _Normalize(torch.autograd.Function):
 
 def _statistics(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """Mean and variance (C,) of each channel, in at least float32."""
-    if x.is_cuda:  # one pass over half precision, without a copy in float32
+    if x.is_cuda:  # one pass over half precision, without a copy in float32, by torch's source
         mean, invstd = torch.batch_norm_stats(x, eps)
         return mean, invstd.pow(-2) - eps
     values = x if x.dtype == torch.float64 else x.float()

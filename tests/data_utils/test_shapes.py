@@ -4,11 +4,10 @@ Modules: data_utils/shapes.py, data_utils/sources/shapes.py.
 """
 
 import subprocess
-import sys
 
 import numpy as np
 import pytest
-from conftest import ROOT
+from conftest import launch
 from PIL import Image
 
 from data_utils.sources.shapes import CLASS_NAMES, SIZES, VAL_FIRST, Shapes
@@ -19,8 +18,7 @@ def same(a: dict, b: dict) -> bool:
 
 
 def export(*args: object) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "data_utils.shapes", *map(str, args)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return launch("-m", "data_utils.shapes", *args)
 
 
 def test_records_follow_the_protocol():

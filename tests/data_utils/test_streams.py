@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import torch
 from accelerate.data_loader import BatchSamplerShard
-from conftest import ROOT, TINY, launch, load_info, losses, write_folder
+from conftest import TINY, launch, load_info, losses, write_folder
 from in_process import run_train
 from torch.utils.data import DataLoader
 
@@ -280,8 +280,7 @@ def test_folders_that_hold_nothing_to_stream_say_what_they_hold(folder, tmp_path
 
 def test_packing_says_what_is_wrong_before_it_writes(folder, tmp_path):
     def run(*arguments: object) -> subprocess.CompletedProcess:
-        command = [sys.executable, "-m", "data_utils.pack", *map(str, arguments)]
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+        return launch("-m", "data_utils.pack", *arguments)
 
     result = run(folder, tmp_path / "out", "--shard-mb", "0.1")
     assert result.returncode == 0 and "train: 47 pairs in" in result.stdout, result.stderr

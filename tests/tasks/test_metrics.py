@@ -5,7 +5,6 @@ Modules: tasks/confusion.py.
 
 import pytest
 import torch
-from torchmetrics.classification import MulticlassConfusionMatrix, MulticlassF1Score, MulticlassJaccardIndex
 
 from tasks.confusion import REPLICAS, confusion_matrix, count_replicated, format_table, image_iou, scores, summary_line
 
@@ -23,6 +22,9 @@ def sample(seed: int = 0, classes: int = 5) -> tuple[torch.Tensor, torch.Tensor]
 
 
 def test_confusion_matrix_and_scores_equal_torchmetrics():
+    # its import takes five seconds, which each worker of pytest would spend on collecting the tests
+    from torchmetrics.classification import MulticlassConfusionMatrix, MulticlassF1Score, MulticlassJaccardIndex
+
     preds, masks = sample()
     options = {"num_classes": 5, "ignore_index": 255}
     matrix = confusion_matrix(preds, masks, 5)

@@ -58,8 +58,8 @@ def losses_of_a_run(processes: int, micro_batch_size: int, accumulation: int, se
     return losses
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_adamw_in_float64_gives_the_same_losses_for_any_split(seed):
+def test_adamw_in_float64_gives_the_same_losses_for_any_split():
+    seed = 0
     whole = losses_of_a_run(1, 8, 1, seed)
     assert whole[-1] < whole[0]
     for processes, micro_batch_size, accumulation in [(2, 4, 1), (3, 3, 1), (1, 4, 2), (2, 1, 4), (3, 1, 3), (1, 4, 3)]:

@@ -9,12 +9,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
 import torch
 from conftest import ROOT, TINY, launch
+from forked import ForkedRun
 from safetensors.torch import load_file
 
 from train_utils.checkpoints.checkpoint_state import CheckpointState
@@ -44,14 +46,15 @@ def command(folder: Path, output: Path, *flags: str) -> list:
     return ["train.py", "--dataset", folder, "--output-dir", output, *TINY, *FLAGS, *flags]
 
 
-def start(arguments: list, launcher: list[str] = ()) -> subprocess.Popen:
-    """train.py in the background, with one loader worker, in a process group of its own."""
+def start(arguments: list, launcher: list[str] = ()) -> subprocess.Popen | ForkedRun:
+    """train.py in the background, in a process group of its own."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "ACCELERATE_USE_CPU": "true", "PYTHONUNBUFFERED": "1"}
+    if not launcher:
+        return ForkedRun(list(map(str, arguments)), environment, ROOT, Path(tempfile.mkdtemp()))
     return subprocess.Popen(
         [sys.executable, *launcher, *map(str, arguments)],
         cwd=ROOT,
-        env=os.environ
-        | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "ACCELERATE_USE_CPU": "true"}
-        | {"PYTHONUNBUFFERED": "1"},
+        env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -59,7 +62,7 @@ def start(arguments: list, launcher: list[str] = ()) -> subprocess.Popen:
     )
 
 
-def wait_for_step(process: subprocess.Popen, output: Path, step: int) -> None:
+def wait_for_step(process: subprocess.Popen | ForkedRun, output: Path, step: int) -> None:
     """Until the run has logged `step`, at most a minute."""
     for _ in range(6000):
         log = output / "metrics.jsonl"
@@ -115,7 +118,7 @@ def uninterrupted(tiny_folder, tmp_path_factory) -> Path:
     return output
 
 
-def interrupted(tiny_folder: Path, output: Path, number: int, launcher: list[str] = ()) -> subprocess.Popen:
+def interrupted(tiny_folder: Path, output: Path, number: int, launcher: list[str] = ()) -> subprocess.Popen | ForkedRun:
     """A run that has been sent a signal at step 14 or a little later, in the middle of the fourth epoch."""
     process = start([*command(tiny_folder, output), "--num-workers", "1"], launcher)
     wait_for_step(process, output, 14)
@@ -322,10 +325,10 @@ def test_a_folder_that_was_away_for_a_while_misses_nothing_in_the_end(tiny_folde
     process = start([*command(tiny_folder, output), "--tracker", "none"])
     wait_for_step(process, output, 8)
     output.rename(away)
-    accepted = {"checkpoint step", "metrics.jsonl could not", "model could not"}
-    while accepted and (line := process.stdout.readline()):
-        accepted = {what for what in accepted if what not in line}
-    assert not accepted
+    refused = ("checkpoint step", "metrics.jsonl could not", "model could not")
+    while not all(what in process.output for what in refused):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
     assert not output.exists(), "it might have been a mount point"
     away.rename(output)
     _, stderr = process.communicate(timeout=60)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tifffile
-from conftest import ROOT
+from conftest import ROOT, unnoticed
 from volumes import ANISOTROPIC, LPS, RAS, case, write_nifti
 
 from data_utils.analysis import inspect_volumes
@@ -123,6 +123,28 @@ def test_the_key_of_the_content_changes_with_a_file(tmp_path):
     write_nifti(root / "labelsTr" / f"{NAMES[0]}.nii.gz", case(7, (12, 10, 9))[1])
     write_nifti(root / "labelsTr" / f"{NAMES[1]}.nii.gz", case(7, (12, 10, 9))[1])
     assert load_records(config(root))[0].digest != before
+
+
+def test_the_key_of_the_content_changes_with_each_file_and_with_the_spacing(tmp_path):
+    root = nnunet(tmp_path, channels=2)
+    files = [*root.glob("*/*.nii.gz")]
+    assert len(files) == 12 and unnoticed(files, lambda: load_records(config(root))[0].digest) == []
+    keys = [load_records(config(root))[0].digest]
+    keys.append(load_records(config(root, spacing=(2.0, 1.0, 1.0)))[0].digest)
+    for file in root.glob(f"*/{NAMES[1]}*"):
+        file.rename(file.with_name(file.name.replace("002", "003")))  # still in the same place of the order
+    keys.append(load_records(config(root))[0].digest)
+    for file in root.glob(f"*/{NAMES[3]}*"):
+        file.unlink()
+    keys.append(load_records(config(root))[0].digest)
+    assert len(set(keys)) == 4
+
+
+def test_the_numbers_of_labels_may_be_text(tmp_path):
+    root = nnunet(tmp_path)
+    labels = {"background": 0, "liver": "1", "tumour": 2}
+    (root / "dataset.json").write_text(json.dumps(NNUNET | {"labels": labels}))
+    assert load_records(config(root))[0].classes == ((0, "background"), (1, "liver"), (2, "tumour"))
 
 
 @pytest.mark.parametrize("kind", ["npy", "tif"])

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 from accelerate import Accelerator
-from in_process import process_state_kept
+from conftest import TINY
+from in_process import process_state_kept, run_train
 
+import train
 from runtime import files
 from tasks.classes import Classes, ClassScores
 from train_utils.checkpoints import save
@@ -75,6 +77,28 @@ def test_a_resumed_run_keeps_the_best_of_the_run_before(checkpoints):
     assert steps(more) == [2, 5, 6]
     save_all(more, (7, 0.7), (8, 0.1), (9, 0.2))
     assert steps(more) == [7, 8, 9]  # better than all before, also before the run was resumed
+
+
+def test_the_best_models_checkpoint_outlasts_a_worse_end_and_a_resumed_run(tiny_folder, tmp_path, monkeypatch):
+    scores = {2: 0.6, 4: 0.3, 6: 0.1, 8: 0.5}
+    evaluate = train.evaluate
+
+    def evaluate_as(*arguments: object) -> Evaluation:
+        found = evaluate(*arguments)
+        found.scores.sums = evaluation(found.step, scores[found.step]).scores.sums
+        return found
+
+    monkeypatch.setattr(train, "evaluate", evaluate_as)
+    flags = ["--dataset", tiny_folder, *TINY, "--tracker", "none", "--eval-every", "2", "--checkpoint-every", "3"]
+    flags += ["--keep-checkpoints", "1"]
+    first = run_train(tmp_path / "run", *flags, "--max-steps", "6")
+    best = first.model
+    assert first.checkpoints() == [2, 6], first.output
+    again = run_train(tmp_path / "run", *flags, "--max-steps", "8", "--resume", "auto")
+    assert again.checkpoints() == [2, 8], again.output
+    state = find_checkpoint("auto", tmp_path / "run" / "checkpoints").run_state()
+    assert (state.best, state.best_step) == (0.6, 2)
+    assert all(torch.equal(again.model[name], weight) for name, weight in best.items())
 
 
 def test_a_run_that_goes_back_keeps_the_best_of_what_it_goes_on_from(checkpoints):

@@ -1,11 +1,15 @@
 """Files and folders that are there whole or not at all."""
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 
+from inference.provenance import complete_provenance
+from predict import close_output
 from runtime import files
+from runtime.cache import cached
 
 
 def test_a_file_takes_the_place_of_another_only_when_it_is_whole(tmp_path):
@@ -150,3 +154,28 @@ def test_a_write_error_is_said_and_passed_over_but_no_other(capsys):
     assert "report.html could not be written ([Errno 28] No space left on device)" in capsys.readouterr().out
     with pytest.raises(KeyError), files.tolerated("report.html"):
         raise KeyError("a bug")
+
+
+USERS = {
+    "predict.json": lambda folder: complete_provenance(folder),
+    "metrics.json": lambda folder: close_output(folder, {"mean_iou": 1.0}, is_complete=False),
+    "unet-accelerate/key.json": lambda folder: cached("key", lambda: [1, 2]),
+}
+
+
+@pytest.mark.parametrize("name", USERS)
+def test_records_are_written_beside_the_old_ones_and_then_take_their_place(tmp_path, monkeypatch, name):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("{}" if name == "predict.json" else "")
+    before = (tmp_path / name).read_text()
+    replace, seen = Path.replace, []
+
+    def noted(path: Path, target: Path) -> Path:
+        seen.append((Path(target), Path(target).read_text(), json.loads(path.read_text())))
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", noted)
+    USERS[name](tmp_path)
+    ((target, old, new),) = seen
+    assert (target, old) == (tmp_path / name, before) and new == json.loads(target.read_text())

@@ -258,6 +258,19 @@ def test_the_check_reads_in_windows_what_training_reads_in_windows(tmp_path, mon
     assert {name for name, read in rows.items() if len(read) > 1} == in_windows
 
 
+def test_the_pixels_of_a_class_are_counted_in_masks_that_can_be_used(tmp_path):
+    write_folder(tmp_path / "train", 5, seed=0)
+    write_folder(tmp_path / "val", 2, seed=1)
+    masks = {file: np.array(Image.open(file)) for file in tmp_path.glob("*/masks/*")}
+    file = tmp_path / "train" / "masks" / "cell_03.png"
+    stray = masks.pop(file)
+    stray[0, 0] = 37
+    Image.fromarray(stray).save(file)
+    info = load_info(tmp_path, classes="0=ground,255=cell", on_bad_sample="skip")
+    counts = [sum(int((mask == value).sum()) for mask in masks.values()) for value in (0, 255)]
+    assert [*info.reader.class_pixels] == counts
+
+
 def test_problems_are_not_remembered(tmp_path):
     folder = write_folder(tmp_path / "data", 12, seed=0)
     file, content = folder / "masks" / "cell_03.png", (folder / "masks" / "cell_03.png").read_bytes()

@@ -23,6 +23,7 @@ from data_utils.class_map import resolve_classes
 from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_header, read_image, read_mask
 from data_utils.pack import pack
+from data_utils.sources.folder import detect_suffix
 from data_utils.sources.load import load_records
 from data_utils.sources.records import ListRecords
 from data_utils.sources.shapes import Shapes
@@ -283,6 +284,11 @@ def test_a_folder_without_pictures_says_what_it_holds(tmp_path):
     (tmp_path / "images").mkdir()
     (tmp_path / "images" / "scan.dcm").write_text("x")
     assert "found only .dcm" in error_of(tmp_path)
+
+
+def test_the_ending_of_mask_names_is_one_that_all_of_them_have():
+    assert detect_suffix(["1", "20", "30"], ["1_m", "20_m", "30_m"]) == "_m"
+    assert detect_suffix(["1", "20", "30"], ["1_m", "20_mask", "30_mask"]) == ""
 
 
 def test_images_that_are_their_own_masks_are_refused(tmp_path):

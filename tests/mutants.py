@@ -1117,6 +1117,20 @@ MUTANTS = [
         "(self.train,)",
         "test_dataset_info.py",
     ),
+    Mutant(
+        "data_utils/sources/tiff_stacks.py",
+        "pair_pages",
+        "is_tiff(image) or is_tiff(mask)",
+        "is_tiff(image) and is_tiff(mask)",
+        "test_sources.py",
+    ),
+    Mutant(
+        "data_utils/analysis/label_warnings.py",
+        "label_warnings",
+        "class_map is not None and not ignored",
+        "class_map is not None and not ignored and not named",
+        "test_annotations_folders.py",
+    ),
 ]
 
 

@@ -157,6 +157,17 @@ def test_voc_masks_of_0_and_1_mean_background_and_foreground_unless_a_file_names
     assert load_dataset_info(DataConfig(str(root))).reader.class_map.names == ("background", "cat")
 
 
+@pytest.mark.parametrize("is_named", [False, True])
+def test_voc_masks_of_0_and_255_beside_masks_of_0_and_1_are_said_to_be_ignored_in_part(tmp_path, is_named):
+    root = voc(tmp_path, [*"abcd"], {}, rows(0, 1), palette=False)
+    save(root / "SegmentationClass" / "b.png", rows(0, 255))
+    if is_named:
+        (root / "class_names.txt").write_text("_background_\ncat\n")
+    info = load_dataset_info(DataConfig(str(root)))
+    assert info.reader.class_map.values == (0, 1) and info.reader.class_map.ignore_value == 255
+    assert any(line.startswith("some masks hold 1 (masks: 3, the first is ") for line in info.warnings)
+
+
 def test_images_of_voc_2007_are_known_by_their_annotations(tmp_path):
     root = voc(tmp_path, ["000032", "000033"], {"train": ["000032"], "val": ["000033"]})
     assert loaded(root)[0].classes == ()

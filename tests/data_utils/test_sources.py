@@ -286,6 +286,18 @@ def test_a_folder_without_pictures_says_what_it_holds(tmp_path):
     assert "found only .dcm" in error_of(tmp_path)
 
 
+@pytest.mark.parametrize("paged", ["images", "masks"])
+def test_pages_are_counted_where_either_the_image_or_the_mask_is_a_tiff(tmp_path, paged):
+    for kind in ("images", "masks"):
+        (tmp_path / kind).mkdir()
+        for stem in "ab":
+            if kind == paged and stem == "b":
+                tifffile.imwrite(tmp_path / kind / "b.tif", np.zeros((2, 6, 9), np.uint8), photometric="minisblack")
+            else:
+                Image.new("L", (9, 6)).save(tmp_path / kind / f"{stem}.png")
+    assert "both need the same number of pages" in error_of(tmp_path)
+
+
 def test_the_ending_of_mask_names_is_one_that_all_of_them_have():
     assert detect_suffix(["1", "20", "30"], ["1_m", "20_m", "30_m"]) == "_m"
     assert detect_suffix(["1", "20", "30"], ["1_m", "20_mask", "30_mask"]) == ""

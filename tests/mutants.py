@@ -989,7 +989,7 @@ MUTANTS = [
         "_with_its_best",
         "best_step > state.run.step",
         "best_step >= state.run.step",
-        "test_resume.py",
+        "test_checkpoints.py",
     ),
     Mutant(
         "train.py",
@@ -1130,6 +1130,13 @@ MUTANTS = [
         "class_map is not None and not ignored",
         "class_map is not None and not ignored and not named",
         "test_annotations_folders.py",
+    ),
+    Mutant(
+        "data_utils/sources/hf_datasets.py",
+        "HFRecords.__init__",
+        "digest(dataset._fingerprint, self.columns)",
+        "digest(self.columns)",
+        "test_sources.py",
     ),
 ]
 

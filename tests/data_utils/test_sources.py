@@ -24,6 +24,7 @@ from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_header, read_image, read_mask
 from data_utils.pack import pack
 from data_utils.sources.folder import detect_suffix
+from data_utils.sources.hf_datasets import HFRecords
 from data_utils.sources.load import load_records
 from data_utils.sources.records import ListRecords
 from data_utils.sources.shapes import Shapes
@@ -399,6 +400,16 @@ def table(datasets, count: int = 4, image: str = "image", mask: str = "mask"):
     }
     features = {image: datasets.Image(), mask: datasets.Image(), "id": datasets.Value("int64")}
     return datasets.Dataset.from_dict(rows, features=datasets.Features(features))
+
+
+def test_the_key_of_a_table_changes_with_its_rows_and_with_the_columns_that_are_read(tables):
+    rows = {"image": [png(0)] * 3, "mask": [png(1)] * 3, "label": [png(2)] * 3}
+    features = tables.Features({name: tables.Image() for name in rows})
+    first = tables.Dataset.from_dict(rows, features=features)
+    second = tables.Dataset.from_dict(rows | {"mask": [png(1), png(1), png(3)]}, features=features)
+    keys = [HFRecords(first, None, mask_column).digest for mask_column in (None, "label")]
+    keys += [HFRecords(second, None, None).digest, HFRecords(first.select([0, 1]), None, None).digest]
+    assert len(set(keys)) == 4 and HFRecords(first, None, None).digest == keys[0]
 
 
 def test_saved_data_sets_are_read(tmp_path, tables):

@@ -111,6 +111,15 @@ def test_a_run_that_goes_back_keeps_the_best_of_what_it_goes_on_from(checkpoints
     assert steps(more) == [3, 5, 6]
 
 
+@pytest.mark.parametrize(("best_step", "expected"), [(1, 0.6), (2, 0.6), (3, -1)])
+def test_a_run_that_goes_back_forgets_only_a_best_model_of_later_steps(checkpoints, best_step, expected):
+    checkpoints.save(RunState(step=2, best=0.6, best_step=min(best_step, 2)), None)
+    checkpoints.save(RunState(step=3, best=0.6, best_step=best_step), None)
+    checkpoints.wait()
+    found = find_checkpoint(str(checkpoints.folder / "step-00000002"), checkpoints.folder)
+    assert found.run_state().best == expected
+
+
 def test_a_checkpoint_without_evaluation_has_no_score_and_one_of_score_0_has(checkpoints):
     checkpoints.save(RunState(step=1, best=0.9, best_step=1), evaluation(1, 0.0))
     checkpoints.save(RunState(step=2, best=0.9, best_step=1), None)

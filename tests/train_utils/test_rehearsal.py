@@ -117,6 +117,7 @@ def test_a_rehearsal_learns_nothing_so_that_no_learning_rate_is_too_high_for_it(
 
 def test_a_clock_that_is_set_back_does_not_change_the_plan(tiny_folder, tmp_path, monkeypatch):
     monkeypatch.setattr(rehearsal, "STARTED", time.monotonic() - 40)
+    monkeypatch.setattr(rehearsal, "MOST_STEPS", 2)
     begin, clock = time.time(), time.time
     monkeypatch.setattr(time, "time", lambda: 2 * begin - clock() - 86_400)  # a day ago, and running backwards
     with mock.patch.object(rehearsal, "count_steps", return_value=1) as count:

@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -162,6 +162,20 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def load_info(dataset: object, **settings) -> DatasetInfo:
     """What is known of a data set: `settings` as in DataConfig."""
     return load_dataset_info(DataConfig(str(dataset), **settings))
+
+
+def unnoticed(files: Iterable[Path], key: Callable[[], object]) -> list[str]:
+    """The files of which the size alone, or the time alone, may change while `key()` stays the same."""
+    before, found = key(), []
+    for file in files:
+        content, stat = file.read_bytes(), file.stat()
+        for what, added, later in (("size", b"\n", 0), ("time", b"", 1), ("nothing", b"", 0)):
+            file.write_bytes(content + added)
+            os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns + later))
+            if what != "nothing" and key() == before:
+                found.append(f"{what} of {file.name}")
+    assert key() == before
+    return found
 
 
 @pytest.fixture

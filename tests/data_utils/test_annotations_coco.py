@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from annotations import error_of, loaded, masks
+from conftest import unnoticed
 from in_process import run_train
 from PIL import Image
 from pycocotools import mask as rle_masks
@@ -385,6 +386,12 @@ def test_a_changed_file_is_noticed(folder):
     write(folder / "annotations/instances_val2017.json", [], None, 2, one_more)
     assert loaded(folder)[0].digest != digest
     assert load_dataset_info(DataConfig(str(folder))).reader.class_pixels[3] > 0
+
+
+def test_the_key_of_the_content_changes_with_each_file(folder):
+    files = [Path(record["image"]) for split in loaded(folder) for record in split]
+    files += (folder / "annotations").glob("instances_*.json")
+    assert len(files) == 7 and unnoticed(files, lambda: [split.digest for split in loaded(folder)]) == []
 
 
 def test_the_report_shows_what_was_found(folder):

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from annotations import error_of, loaded, masks
+from conftest import unnoticed
 from PIL import Image
 
 from data_utils import pack
@@ -131,6 +132,40 @@ def test_voc_takes_its_lists_and_its_own_names_for_its_own_files(tmp_path):
     assert len(info.reader.class_map) == 21 and info.reader.class_map.ignore_value == 255
     assert (info.reader.class_map.names[1], info.reader.class_map.names[15]) == ("aeroplane", "person")
     assert "annotations: VOC; 2 images with objects, 0 without" in check_data(DataConfig(str(root)))[0]
+
+
+def test_the_key_of_the_content_changes_with_each_file(tmp_path):
+    root = voc(tmp_path / "voc", [*"abcd"], {})
+    files = [*root.glob("JPEGImages/*"), *root.glob("SegmentationClass/*")]
+    assert len(files) == 8 and unnoticed(files, lambda: loaded(root)[0].digest) == []
+    root = cityscapes(tmp_path / "cityscapes", "train", "val")
+    files = [*root.glob("leftImg8bit/*/*/*"), *root.glob("gtFine/*/*/*_labelIds.png")]
+    assert len(files) == 8 and unnoticed(files, lambda: [split.digest for split in loaded(root)]) == []
+
+
+@pytest.mark.parametrize("names", [["2007_000032", "a", "b"], ["a", "b", "2007_000032"]])
+def test_images_of_which_only_some_are_called_like_those_of_voc_are_not_its_own(tmp_path, names):
+    assert loaded(voc(tmp_path, names, {}))[0].classes == ()
+
+
+def test_voc_masks_of_0_and_1_mean_background_and_foreground_unless_a_file_names_them(tmp_path):
+    root = voc(tmp_path, ["a", "b"], {}, rows(0, 1), palette=False)
+    class_map = load_dataset_info(DataConfig(str(root))).reader.class_map
+    assert (class_map.names, class_map.values) == (("background", "foreground"), (0, 1))
+    assert class_map.ignore_value is None
+    (root / "class_names.txt").write_text("__ignore__\n_background_\ncat\n")
+    assert load_dataset_info(DataConfig(str(root))).reader.class_map.names == ("background", "cat")
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+def test_voc_masks_of_0_and_255_beside_masks_of_0_and_1_are_said_to_be_ignored_in_part(tmp_path, is_named):
+    root = voc(tmp_path, [*"abcd"], {}, rows(0, 1), palette=False)
+    save(root / "SegmentationClass" / "b.png", rows(0, 255))
+    if is_named:
+        (root / "class_names.txt").write_text("_background_\ncat\n")
+    info = load_dataset_info(DataConfig(str(root)))
+    assert info.reader.class_map.values == (0, 1) and info.reader.class_map.ignore_value == 255
+    assert any(line.startswith("some masks hold 1 (masks: 3, the first is ") for line in info.warnings)
 
 
 def test_images_of_voc_2007_are_known_by_their_annotations(tmp_path):

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from annotations import error_of, loaded
+from conftest import unnoticed
 from PIL import Image, ImageDraw
 
 from data_utils import pack
@@ -115,6 +116,24 @@ def test_a_mask_shape_is_stamped_at_its_corner_and_cut_at_the_border(tmp_path):
     np.testing.assert_array_equal(drawn(tmp_path, inside, beyond), expected)
 
 
+@pytest.mark.parametrize("level", [1, 2, 127, 128, 255])
+def test_a_mask_shape_is_what_is_not_0_whether_it_is_stored_as_1_or_as_255(tmp_path, level):
+    stamp = np.zeros((10, 12), np.uint8)
+    stamp[2:, 3:] = level
+    mask = drawn(tmp_path, shape("b", [[20, 30], [31, 39]], "mask", mask=png(stamp)))
+    expected = np.zeros(SIZE, np.uint8)
+    expected[32:40, 23:32] = 2
+    np.testing.assert_array_equal(mask, expected)
+
+
+@pytest.mark.parametrize("name", ["background", "_background_", "__background__"])
+def test_a_shape_called_background_is_background_also_where_labels_txt_does_not_list_it(tmp_path, name):
+    (tmp_path / "labels.txt").write_text("a\nb\nc\n")
+    outer = shape("b", [[0, 0], [60, 50]], "rectangle")
+    mask = drawn(tmp_path, outer, shape(name, [[30, 10], [40, 20]], "rectangle"))
+    assert (mask[15, 35], mask[5, 5]) == (0, 2)
+
+
 def test_later_shapes_lie_on_earlier_ones(tmp_path):
     big, small = shape("a", [[0, 0], [60, 50]], "rectangle"), shape("b", [[10, 10], [20, 20]], "rectangle")
     assert drawn(tmp_path, big, small)[15, 15] == 2
@@ -192,6 +211,19 @@ def test_the_image_may_have_another_name_or_be_in_the_file(tmp_path):
     assert all(read_mask(record["target"], "").any() for record in records.values())
     write(tmp_path / "json", "c", [], tmp_path / "elsewhere")
     assert "1 files without partner: c.json: no image of its name; --allow-unpaired" in error_of(tmp_path)
+
+
+@pytest.mark.parametrize("splits", [("",), SPLITS])
+def test_a_file_that_is_not_labelmes_does_not_hide_the_others(tmp_path, splits):
+    for split in splits:
+        for stem in "bc":
+            write(tmp_path / split, stem, [shape("cell", BOX, "rectangle")])
+    other = write(tmp_path / splits[-1], "a", [])
+    other.write_text("{}")
+    if len(splits) > 1:  # nothing else in this split
+        for file in (tmp_path / "val").glob("[bc].*"):
+            file.unlink()
+    assert f"{other} is no labelme file: it has no list of shapes" in error_of(tmp_path)
 
 
 def test_a_file_whose_shapes_stand_behind_a_large_image_is_recognised(tmp_path):
@@ -312,6 +344,13 @@ def test_changed_files_are_noticed_and_records_are_small(tmp_path):
         ("background", "cell", "nucleus"),
     )
     assert after.reader.class_pixels[2] == 36 * 36
+
+
+def test_the_key_of_the_content_changes_with_each_file(tmp_path):
+    for stem in "abcd":
+        write(tmp_path, stem, [shape("cell", BOX, "rectangle")])
+    files = [*tmp_path.iterdir()]
+    assert len(files) == 8 and unnoticed(files, lambda: loaded(tmp_path)[0].digest) == []
 
 
 def test_packed_it_is_the_same_data_set(tmp_path, monkeypatch):

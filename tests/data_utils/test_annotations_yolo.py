@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from annotations import error_of, loaded, masks
+from conftest import unnoticed
 from PIL import Image, ImageDraw
 
 from data_utils.analysis.dataset_info import load_dataset_info
@@ -172,6 +173,20 @@ def test_changed_files_are_noticed_and_records_are_small(folder):
     before = load_dataset_info(DataConfig(str(folder))).reader.class_pixels
     (folder / "labels/train/b.txt").write_text(TREE)  # until now it had none
     assert load_dataset_info(DataConfig(str(folder))).reader.class_pixels[1] == 2 * before[1]
+
+
+def test_the_key_of_the_content_changes_with_each_file_and_each_name(folder):
+    def key() -> list:
+        return [split.digest for split in loaded(folder)]
+
+    files = [*folder.glob("images/*/*"), *folder.glob("labels/*/*")]
+    assert len(files) == 7 and unnoticed(files, key) == []
+    before = key()
+    for kind, ending in (("images", "jpg"), ("labels", "txt")):
+        file = folder / kind / "train" / f"a.{ending}"
+        file.rename(file.with_stem("a1"))  # still in the same place of the order
+    after = key()
+    assert after[0] != before[0] and after[1] == before[1]
 
 
 def test_names_that_change_places_are_noticed(tmp_path):

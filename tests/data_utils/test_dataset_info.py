@@ -7,12 +7,13 @@ data_utils/analysis/label_warnings.py, data_utils/analysis/normalization.py, dat
 import json
 import os
 from collections import Counter, defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tifffile
-from conftest import load_info, write_folder
+from conftest import load_info, unnoticed, write_folder
 from PIL import Image
 
 from data_utils.analysis import inspect_windows, inspectors
@@ -23,7 +24,8 @@ from data_utils.analysis.validate import check_data
 from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_image
-from data_utils.sources.records import ListRecords, Record
+from data_utils.sources.load import load_records
+from data_utils.sources.records import ListRecords, Record, Subset
 from runtime.cache import cache_folder
 from runtime.errors import DataError
 
@@ -59,7 +61,7 @@ def test_a_second_start_looks_at_no_file_and_knows_the_same(tmp_path, looks):
     assert all(path.parent.name in ("images", "masks") for path in folder.rglob("*.*"))
 
 
-@pytest.mark.parametrize("change", ["mask", "added", "renamed", "image", "time"])
+@pytest.mark.parametrize("change", ["mask", "added", "removed", "renamed", "image", "time"])
 def test_a_changed_folder_is_looked_at_again(tmp_path, looks, change):
     folder = write_folder(tmp_path / "data", 20, seed=0)
     load_info(folder)
@@ -70,6 +72,9 @@ def test_a_changed_folder_is_looked_at_again(tmp_path, looks, change):
     elif change == "added":
         for file in (mask, image):
             file.with_name("new.png").write_bytes(file.read_bytes())
+    elif change == "removed":
+        mask.unlink()
+        image.unlink()
     elif change == "renamed":
         for file in (mask, image):
             file.rename(file.with_name("cell_03a.png"))  # still in the same place of the order
@@ -79,7 +84,37 @@ def test_a_changed_folder_is_looked_at_again(tmp_path, looks, change):
     else:
         Image.new("RGB", (56, 40)).save(image)
     assert (9 in load_info(folder).reader.class_map.values) == (change == "mask")
-    assert len(looks) == 20 + (change == "added")
+    assert len(looks) == 20 + (change == "added") - (change == "removed")
+
+
+def test_the_key_of_the_content_changes_with_each_file(tmp_path):
+    folder = write_folder(tmp_path / "data", 5, seed=0)
+    assert unnoticed(folder.rglob("*.png"), lambda: load_records(DataConfig(str(folder)))[0].digest) == []
+
+
+def test_the_fingerprint_of_a_data_set_changes_with_sizes_names_and_number_of_either_split(tmp_path):
+    write_folder(tmp_path / "data" / "train", 5, seed=0)
+    write_folder(tmp_path / "data" / "val", 3, seed=0)
+    info = load_info(tmp_path / "data")
+    prints = [info.fingerprint()]
+    for name in ("train", "val"):
+        split = getattr(info, name)
+        count = len(split)
+        for index in range(count):
+            sizes = split.sizes.copy()
+            sizes[index, 1] += 1
+            renamed = [*split.records]
+            renamed[index] = renamed[index] | {"name": "other.png"}
+            fewer = Subset(split.records, np.delete(np.arange(count), index))
+            for changed in (
+                replace(split, sizes=sizes),
+                replace(split, records=ListRecords(renamed)),
+                replace(split, records=fewer, sizes=np.delete(split.sizes, index, axis=0)),
+            ):
+                prints.append(replace(info, **{name: changed}).fingerprint())
+    assert len(set(prints)) == 1 + 3 * 5 + 3 * 3
+    (tmp_path / "data").rename(tmp_path / "elsewhere")
+    assert load_info(tmp_path / "elsewhere").fingerprint() == prints[0]
 
 
 def test_a_moved_folder_is_known(tmp_path, looks):
@@ -141,6 +176,30 @@ def test_one_class_stored_in_two_ways_is_said_at_the_start(tmp_path):
     assert load_info(folder).warnings == ()
 
 
+@pytest.mark.parametrize(
+    ("masks", "settings", "count"),
+    [
+        ([(0, 1), (0, 255)], {}, 1),
+        ([(0, 1), (0, 255), (1,), (255,)], {}, 1),
+        ([(0, 1), (0, 255)], {"classes": "0=ground,1=cell"}, 1),  # 255 is ignored then, too
+        ([(0, 1), (0, 255)], {"ignore_index": "255"}, 0),  # somebody has said what it means
+        ([(0, 1, 2), (0, 255)], {}, 0),  # several classes, and masks that are ignored in part
+        ([(0, 1), (0, 1, 255)], {}, 0),
+        ([(0, 1)], {}, 0),
+        ([(0, 255)], {}, 0),
+    ],
+)
+def test_masks_of_0_and_1_beside_masks_of_0_and_255_are_told_from_masks_with_ignored_pixels(
+    tmp_path, masks, settings, count
+):
+    folder = write_folder(tmp_path / "data", 12, seed=0)
+    for index in range(12):
+        mask = np.resize(np.repeat(np.array(masks[index % len(masks)], np.uint8), 56), (40, 56))
+        Image.fromarray(mask).save(folder / "masks" / f"cell_{index:02}.png")
+    lines = load_info(folder, **settings).warnings
+    assert sum(line.startswith("some masks hold 1 (masks: ") for line in lines) == count
+
+
 def test_images_of_another_depth_than_the_others_are_said_at_the_start(tmp_path):
     folder = write_folder(tmp_path / "data", 6, seed=0)
     Image.fromarray(np.full((40, 56), 4000, np.uint16)).save(folder / "images" / "cell_02.png")
@@ -197,6 +256,19 @@ def test_the_check_reads_in_windows_what_training_reads_in_windows(tmp_path, mon
     assert sorted(whole_masks) == sorted({*heights} - in_windows)
     assert {name: sum(read) for name, read in rows.items()} == heights  # all of each image
     assert {name for name, read in rows.items() if len(read) > 1} == in_windows
+
+
+def test_the_pixels_of_a_class_are_counted_in_masks_that_can_be_used(tmp_path):
+    write_folder(tmp_path / "train", 5, seed=0)
+    write_folder(tmp_path / "val", 2, seed=1)
+    masks = {file: np.array(Image.open(file)) for file in tmp_path.glob("*/masks/*")}
+    file = tmp_path / "train" / "masks" / "cell_03.png"
+    stray = masks.pop(file)
+    stray[0, 0] = 37
+    Image.fromarray(stray).save(file)
+    info = load_info(tmp_path, classes="0=ground,255=cell", on_bad_sample="skip")
+    counts = [sum(int((mask == value).sum()) for mask in masks.values()) for value in (0, 255)]
+    assert [*info.reader.class_pixels] == counts
 
 
 def test_problems_are_not_remembered(tmp_path):

@@ -23,6 +23,8 @@ from data_utils.class_map import resolve_classes
 from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_header, read_image, read_mask
 from data_utils.pack import pack
+from data_utils.sources.folder import detect_suffix
+from data_utils.sources.hf_datasets import HFRecords
 from data_utils.sources.load import load_records
 from data_utils.sources.records import ListRecords
 from data_utils.sources.shapes import Shapes
@@ -285,6 +287,23 @@ def test_a_folder_without_pictures_says_what_it_holds(tmp_path):
     assert "found only .dcm" in error_of(tmp_path)
 
 
+@pytest.mark.parametrize("paged", ["images", "masks"])
+def test_pages_are_counted_where_either_the_image_or_the_mask_is_a_tiff(tmp_path, paged):
+    for kind in ("images", "masks"):
+        (tmp_path / kind).mkdir()
+        for stem in "ab":
+            if kind == paged and stem == "b":
+                tifffile.imwrite(tmp_path / kind / "b.tif", np.zeros((2, 6, 9), np.uint8), photometric="minisblack")
+            else:
+                Image.new("L", (9, 6)).save(tmp_path / kind / f"{stem}.png")
+    assert "both need the same number of pages" in error_of(tmp_path)
+
+
+def test_the_ending_of_mask_names_is_one_that_all_of_them_have():
+    assert detect_suffix(["1", "20", "30"], ["1_m", "20_m", "30_m"]) == "_m"
+    assert detect_suffix(["1", "20", "30"], ["1_m", "20_mask", "30_mask"]) == ""
+
+
 def test_images_that_are_their_own_masks_are_refused(tmp_path):
     write(tmp_path, "images/a.png")
     (tmp_path / "masks").symlink_to(tmp_path / "images")
@@ -381,6 +400,16 @@ def table(datasets, count: int = 4, image: str = "image", mask: str = "mask"):
     }
     features = {image: datasets.Image(), mask: datasets.Image(), "id": datasets.Value("int64")}
     return datasets.Dataset.from_dict(rows, features=datasets.Features(features))
+
+
+def test_the_key_of_a_table_changes_with_its_rows_and_with_the_columns_that_are_read(tables):
+    rows = {"image": [png(0)] * 3, "mask": [png(1)] * 3, "label": [png(2)] * 3}
+    features = tables.Features({name: tables.Image() for name in rows})
+    first = tables.Dataset.from_dict(rows, features=features)
+    second = tables.Dataset.from_dict(rows | {"mask": [png(1), png(1), png(3)]}, features=features)
+    keys = [HFRecords(first, None, mask_column).digest for mask_column in (None, "label")]
+    keys += [HFRecords(second, None, None).digest, HFRecords(first.select([0, 1]), None, None).digest]
+    assert len(set(keys)) == 4 and HFRecords(first, None, None).digest == keys[0]
 
 
 def test_saved_data_sets_are_read(tmp_path, tables):

@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.class_map import ClassMap
 from data_utils.image_io.reader import read_image
-from data_utils.loading.batch_sampler import SIDE_BY_SIDE, BatchSplit, stream_batches
+from data_utils.loading.batch_sampler import BatchSplit, stream_batches
 from data_utils.loading.loaders import NetworkShapes, build_loaders
 from data_utils.pack import pack
 from data_utils.sources.streams import webdataset
@@ -146,8 +146,8 @@ def test_no_group_is_read_by_more_processes_than_its_pieces_need(workers):
     lengths = np.full(200, 16)
     batches = stream_batches(lengths, np.tile(SIZE, (3200, 1)), 4, seed=0, epoch=0)
     readers = {(int(i) // 16, step % workers) for step, batch in enumerate(batches) for i in batch.indices}
-    # a group lies in one piece of one lane, but for those that a piece's border cuts
-    assert len(readers) <= 200 + 4 * SIDE_BY_SIDE
+    # a group lies in one of the four pieces of one of four lanes, but for those that a piece's border cuts
+    assert len(readers) <= 200 + 4 * 4
 
 
 def test_each_process_reads_a_row_group_once(packed, monkeypatch):

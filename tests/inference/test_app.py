@@ -25,7 +25,7 @@ import app
 from data_utils.image_io.writers import PngWriter
 from data_utils.visualize import class_colors, colorize, overlay
 from inference import Predictor
-from inference.page import MAX_BYTES, SHOWN_SIDE, PagePredictor
+from inference.page import PagePredictor
 from runtime.errors import ModelError, SettingsError, UsageError
 from unet import Preprocess, UNet, UNetConfig
 
@@ -108,10 +108,10 @@ def test_names_of_files_and_classes_are_no_html(tmp_path):
 
 
 def test_a_large_image_is_shown_with_less_detail_and_its_mask_written_with_all(page, tmp_path):
-    Image.new("RGB", (3 * SHOWN_SIDE, 50)).save(tmp_path / "wide.png")
+    Image.new("RGB", (3000, 50)).save(tmp_path / "wide.png")
     html, mask = page(str(tmp_path / "wide.png"))
-    assert {picture.size for picture in pictures(html)} == {(SHOWN_SIDE, 17)}
-    assert Image.open(mask).size == (3 * SHOWN_SIDE, 50)
+    assert {picture.size for picture in pictures(html)} == {(1000, 17)}
+    assert Image.open(mask).size == (3000, 50)
 
 
 def test_a_bad_file_is_one_line_that_names_it_but_not_where_it_lies(page, images, tmp_path):
@@ -132,7 +132,7 @@ def test_what_is_too_large_is_refused_by_size_and_header_and_sent_to_predict_py(
     tifffile.imwrite(tmp_path / "large.tif", rows, compression="zlib", rowsperstrip=1000)
     np.lib.format.open_memmap(tmp_path / "large.npy", mode="w+", dtype=bool, shape=(6400, 6400, 1))
     with (tmp_path / "heavy.tif").open("wb") as file:
-        file.truncate(MAX_BYTES + 1)
+        file.truncate(100_000_001)
     sizes = {"large.png": "12,000 x 9,000 pixels", "large.tif": "12,000 x 9,000 pixels"}
     for name, size in (sizes | {"large.npy": "6,400 x 6,400 pixels", "heavy.tif": "100.0 MB"}).items():
         html, mask = page(str(tmp_path / name))

@@ -8,7 +8,7 @@ import pytest
 from conftest import launch, predict
 from PIL import Image
 
-from inference.scoring.boundary import DILATION_RATIO, boundary_report, boundary_scores
+from inference.scoring.boundary import boundary_report, boundary_scores
 
 IGNORED = 255
 
@@ -60,7 +60,7 @@ def masks(seed: int, size: tuple[int, int], classes: int) -> tuple[np.ndarray, n
 def test_boundaries_are_scored_as_by_comparing_every_pixel(seed, size, classes):
     truth, pred = masks(seed, size, classes)
     found = boundary_scores(pred, truth, classes)
-    valid, width = truth != IGNORED, max(1, round(DILATION_RATIO * (size[0] ** 2 + size[1] ** 2) ** 0.5))
+    valid, width = truth != IGNORED, max(1, round(0.02 * (size[0] ** 2 + size[1] ** 2) ** 0.5))
     for index in range(classes):
         true, predicted = truth == index, (pred == index) & valid
         of_true, of_pred = boundary(true, width), boundary(predicted, width)
@@ -73,6 +73,14 @@ def test_boundaries_are_scored_as_by_comparing_every_pixel(seed, size, classes):
             assert found.distances[index] == pytest.approx(expected, abs=1e-12)
         else:
             assert np.isnan(found.distances[index])
+
+
+@pytest.mark.parametrize(("size", "width"), [((300, 400), 10), ((30, 40), 1), ((120, 160), 4), ((10, 10), 1)])
+def test_a_boundary_is_as_wide_as_two_percent_of_the_diagonal(size, width):
+    """As in Boundary IoU by Cheng et al. (CVPR 2021); at least a pixel."""
+    height, columns = size
+    of_all = boundary_scores(np.zeros(size, np.uint8), np.zeros(size, np.uint8), 1)
+    assert of_all.hits[0] == of_all.union[0] == height * columns - (height - 2 * width) * (columns - 2 * width)
 
 
 def test_a_class_that_is_nowhere_or_in_one_mask_only_has_no_distance():

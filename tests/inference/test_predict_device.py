@@ -21,6 +21,7 @@ import inference.predictor
 from data_utils.image_io.regions import ArrayRegions
 from inference import Predictor
 from inference.outputs import new_encoder
+from inference.outputs.images import OutputFiles
 from inference.outputs.jobs import MASK, OVERLAY, PROBABILITIES, ImageJob
 from inference.outputs.writer import PredictionWriter
 from inference.pipeline import PredictionPipeline
@@ -146,3 +147,39 @@ def test_the_host_waits_once_for_each_image_or_written_band(
     assert downloads == [tensors] * bands * count
     assert [int(score.scores.sums[0, 0]) for _, score in results] == [100 * 80] * count  # scored from what was fetched
     assert all(job.file(extension).stat().st_size for job in todo for extension in extensions)
+
+
+def test_the_files_of_an_image_come_into_being_when_they_are_whole_and_its_mask_last(monkeypatch, tmp_path):
+    predictor, extensions = Predictor(network(device="cpu")), (MASK, OVERLAY, PROBABILITIES)
+    writer = PredictionWriter(new_encoder(predictor.config), predictor.task, extensions)
+    (job,) = jobs(tmp_path, 1)
+    replace, renamed, sizes = Path.replace, [], []
+
+    def noted(path: Path, target: Path) -> Path:
+        renamed.append(Path(target))
+        sizes.append(path.stat().st_size)
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", noted)
+    assert len(list(PredictionPipeline(predictor, writer, set()).run([[job]]))) == 1
+    assert sorted(renamed) == sorted(map(job.file, extensions)) and renamed[-1] == job.file(MASK)
+    assert sizes == [file.stat().st_size for file in renamed]
+
+
+@pytest.mark.parametrize("extensions", [(MASK,), (MASK, OVERLAY, PROBABILITIES)])
+def test_an_image_that_cannot_be_written_leaves_all_its_older_files(monkeypatch, tmp_path, extensions):
+    predictor = Predictor(network(device="cpu"))
+    writer = PredictionWriter(new_encoder(predictor.config), predictor.task, extensions)
+    (job,) = jobs(tmp_path, 1)
+    job.output.parent.mkdir()
+    for extension in extensions:
+        job.file(extension).write_text("old")
+
+    def refuse(files: OutputFiles) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(OutputFiles, "finish", refuse)
+    ((_, error),) = PredictionPipeline(predictor, writer, set()).run([[job]])
+    assert "No space left on device" in str(error)
+    assert {path.read_text() for path in job.output.parent.iterdir()} == {"old"}
+    assert len(list(job.output.parent.iterdir())) == len(extensions)

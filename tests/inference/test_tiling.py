@@ -17,7 +17,7 @@ from data_utils.image_io.regions import ArrayRegions
 from data_utils.loading.batch_sampler import images_per_batch
 from inference import Predictor
 from inference.decoding.classes import most_likely
-from inference.tiling import LARGE_TILE_MEMORY, Tiling, batch_logits, plan, stream_logits
+from inference.tiling import Tiling, batch_logits, plan, stream_logits
 from inference.tiling.receptive_field import reach
 from inference.tiling.resizing import resize_bands, resize_logits
 from runtime.errors import SettingsError
@@ -115,7 +115,7 @@ def test_images_are_computed_whole_while_they_fit_and_in_bounded_tiles_beyond():
         assert (plan(config, (1080, 1920)) is None) == (norm == "group" or base_channels != 16)
         tiling = plan(config, (20_000, 30_000))
         assert tiling.exact == (norm == "batch")
-        assert math.prod(tiling.size) * 32 * base_channels < 1.1 * LARGE_TILE_MEMORY
+        assert math.prod(tiling.size) * 32 * base_channels < 1.1 * 3 * 2**28
     many = plan(UNetConfig(num_classes=150, base_channels=8), (20_000, 20_000))
     assert many.size[0] < plan(UNetConfig(num_classes=2, base_channels=8), (20_000, 20_000)).size[0]
 

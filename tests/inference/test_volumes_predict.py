@@ -26,9 +26,8 @@ from inference.outputs import new_encoder
 from inference.outputs.jobs import MASK, OVERLAY, PROBABILITIES
 from inference.outputs.writer import PredictionWriter
 from inference.pipeline import PredictionPipeline, plan_work
-from inference.scoring.volume import TOLERANCES, case_report, case_table, surface_scores
+from inference.scoring.volume import case_report, case_table, surface_scores
 from inference.tiling import Tiling, batch_logits, plan, stream_logits, volume_logits
-from inference.tiling.planning import SLAB_MEMORY, TILE_VOXELS, WHOLE_VOLUME_MEMORY
 from inference.tiling.receptive_field import reach
 from inference.tiling.resizing import resize_bands, resize_logits
 from runtime.errors import ImageError, ModelError, SettingsError
@@ -140,10 +139,10 @@ def test_the_tile_is_as_large_as_training_patches_or_exact_within_a_budget():
     flat = tile((60, 1024, 1024), base_channels=32, norm="instance", **planes)
     assert flat.grid == (4, 16, 16) and flat.size[0] * 4 == flat.size[1] == flat.size[2]
     many = tile((400, 512, 512), base_channels=32, norm="instance", num_classes=14)
-    assert many.size[0] < 128 and 4 * 14 * many.size[0] * 512 * 512 <= SLAB_MEMORY
+    assert many.size[0] < 128 and 4 * 14 * many.size[0] * 512 * 512 <= 3 * 2**28
     for tiling in (blended, flat, many):
-        assert np.prod(tiling.size) <= TILE_VOXELS
-        assert np.prod(tiling.size) * 32 * 32 <= WHOLE_VOLUME_MEMORY
+        assert np.prod(tiling.size) <= 128**3
+        assert np.prod(tiling.size) * 32 * 32 <= 2**31
     with pytest.raises(SettingsError, match="overlap 16 must be less than the tile size 16"):
         plan(UNetConfig(1, 2, dims=3), (40, 40, 40), tile_size=16, overlap=10)
 
@@ -378,7 +377,7 @@ def test_surfaces_are_scored_as_by_comparing_every_voxel(seed, spacing):
         apart = np.sqrt(((places[0][:, None] - places[1][None]) ** 2).sum(axis=2))
         ways = apart.min(axis=1), apart.min(axis=0)
         assert found.hd95[index] == pytest.approx(max(np.percentile(way, 95) for way in ways), abs=1e-9)
-        for mm, dice in zip(TOLERANCES, found.dice[index], strict=True):
+        for mm, dice in zip((1, 2), found.dice[index], strict=True):
             near = sum((way <= mm + 1e-9).sum() for way in ways)
             assert dice == pytest.approx(near / sum(map(len, ways)), abs=1e-12)
 

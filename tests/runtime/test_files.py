@@ -1,11 +1,15 @@
 """Files and folders that are there whole or not at all."""
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 
+from inference.provenance import complete_provenance
+from predict import close_output
 from runtime import files
+from runtime.cache import cached
 
 
 def test_a_file_takes_the_place_of_another_only_when_it_is_whole(tmp_path):
@@ -65,9 +69,113 @@ def test_files_of_a_folder_are_replaced_and_others_stay(tmp_path):
     assert os.listdir(tmp_path) == ["model"]
 
 
+@pytest.fixture
+def events(monkeypatch) -> list[tuple[str, int]]:
+    """What is synced to the disk and what is renamed, in order; files and folders by their numbers (inodes)."""
+    found = []
+    fsync, replace, rename = os.fsync, Path.replace, Path.rename
+
+    def note_sync(descriptor: int) -> None:
+        found.append(("sync", os.fstat(descriptor).st_ino))
+        fsync(descriptor)
+
+    def note_replace(path: Path, target: Path) -> Path:
+        found.append(("rename", path.stat().st_ino))
+        return replace(path, target)
+
+    def note_rename(path: Path, target: Path) -> Path:
+        found.append(("rename", path.stat().st_ino))
+        return rename(path, target)
+
+    monkeypatch.setattr(os, "fsync", note_sync)
+    monkeypatch.setattr(Path, "replace", note_replace)
+    monkeypatch.setattr(Path, "rename", note_rename)
+    return found
+
+
+def test_several_files_are_on_disk_before_they_take_the_place_of_others_and_their_folder_after(tmp_path, events):
+    model = tmp_path / "model"
+    model.mkdir()
+    names = ["config.json", "model.safetensors", "README.md"]
+    for name in names:
+        (model / name).write_text("old")
+    before = {(model / name).stat().st_ino for name in names}
+    with files.replaced_files(model) as folder:
+        for name in names:
+            (folder / name).write_text("new")
+            assert (model / name).read_text() == "old"
+    after = {(model / name).stat().st_ino for name in names}
+    assert not before & after  # renamed, not copied over: nobody sees half of one
+    assert {number for kind, number in events if kind == "rename"} == after
+    for number in after:
+        assert events.index(("sync", number)) < events.index(("rename", number))
+    assert events[-1] == ("sync", model.stat().st_ino)
+    assert {(model / name).read_text() for name in names} == {"new"}
+
+
+def test_a_folder_is_on_disk_with_all_its_files_before_it_has_its_name(tmp_path, events):
+    with files.complete_folder(tmp_path / "step") as folder:
+        for name in "abc":
+            (folder / name).write_text("new")
+    step = tmp_path / "step"
+    written = {(step / name).stat().st_ino for name in "abc"}
+    kinds, numbers = zip(*events, strict=True)
+    assert kinds == ("sync",) * 4 + ("rename", "sync")
+    assert set(numbers[:3]) == written
+    assert numbers[3:] == (step.stat().st_ino, step.stat().st_ino, tmp_path.stat().st_ino)
+
+
+def test_a_failure_between_several_files_leaves_all_the_old_ones_and_nothing_else(tmp_path):
+    model = tmp_path / "model"
+    model.mkdir()
+    for name in "ab":
+        (model / name).write_text("old")
+    with pytest.raises(OSError, match="disk full"), files.replaced_files(model) as folder:
+        (folder / "a").write_text("new")
+        (folder / "c").write_text("new")
+        raise OSError("disk full")
+    assert {path.name: path.read_text() for path in model.iterdir()} == {"a": "old", "b": "old"}
+    assert os.listdir(tmp_path) == ["model"]
+
+
+@pytest.mark.parametrize("write", [files.replaced_files, files.complete_folder])
+def test_what_a_killed_process_has_left_is_neither_in_the_way_nor_taken(tmp_path, write):
+    left = tmp_path / ".step.tmp"
+    left.mkdir()
+    (left / "half").write_text("half")
+    with write(tmp_path / "step") as folder:
+        (folder / "a").write_text("new")
+    assert os.listdir(tmp_path) == ["step"] and os.listdir(tmp_path / "step") == ["a"]
+
+
 def test_a_write_error_is_said_and_passed_over_but_no_other(capsys):
     with files.tolerated("report.html"):
         raise OSError(28, "No space left on device")
     assert "report.html could not be written ([Errno 28] No space left on device)" in capsys.readouterr().out
     with pytest.raises(KeyError), files.tolerated("report.html"):
         raise KeyError("a bug")
+
+
+USERS = {
+    "predict.json": lambda folder: complete_provenance(folder),
+    "metrics.json": lambda folder: close_output(folder, {"mean_iou": 1.0}, is_complete=False),
+    "unet-accelerate/key.json": lambda folder: cached("key", lambda: [1, 2]),
+}
+
+
+@pytest.mark.parametrize("name", USERS)
+def test_records_are_written_beside_the_old_ones_and_then_take_their_place(tmp_path, monkeypatch, name):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("{}" if name == "predict.json" else "")
+    before = (tmp_path / name).read_text()
+    replace, seen = Path.replace, []
+
+    def noted(path: Path, target: Path) -> Path:
+        seen.append((Path(target), Path(target).read_text(), json.loads(path.read_text())))
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", noted)
+    USERS[name](tmp_path)
+    ((target, old, new),) = seen
+    assert (target, old) == (tmp_path / name, before) and new == json.loads(target.read_text())

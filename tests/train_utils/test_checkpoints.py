@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 from accelerate import Accelerator
-from in_process import process_state_kept
+from conftest import TINY
+from in_process import process_state_kept, run_train
 
+import train
 from runtime import files
 from tasks.classes import Classes, ClassScores
 from train_utils.checkpoints import save
@@ -40,10 +42,21 @@ def checkpoints(tmp_path):
     (tmp_path / "checkpoints").mkdir()
     network = UNet(UNetConfig(base_channels=2, depth=1))
     with process_state_kept():
-        accelerator = Accelerator(cpu=True)
-        average = WeightAverage(network, 0.0)
-        optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
-        yield Checkpoints(accelerator, tmp_path, 2, network, optimizer, average, SETTINGS)
+        yield new_checkpoints(tmp_path, network)
+
+
+def new_checkpoints(folder: Path, network: UNet) -> Checkpoints:
+    """Those of a run that starts in a folder, or goes on in it; the two newest are kept."""
+    average = WeightAverage(network, 0.0)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    return Checkpoints(Accelerator(cpu=True), folder, 2, network, optimizer, average, SETTINGS)
+
+
+def save_all(checkpoints: Checkpoints, *scores: tuple[int, float | None]) -> None:
+    """A checkpoint of each step, with the score of its evaluation, None where there was none."""
+    for step, score in scores:
+        checkpoints.save(RunState(step=step), None if score is None else evaluation(step, score))
+        assert checkpoints.wait()
 
 
 def steps(checkpoints: Checkpoints) -> list[int]:
@@ -51,10 +64,116 @@ def steps(checkpoints: Checkpoints) -> list[int]:
 
 
 def test_the_newest_and_the_best_are_kept_whatever_comes_later(checkpoints):
-    for step, score in ((1, 0.2), (2, 0.6), (3, None), (4, 0.4), (5, 0.5), (6, 0.1)):
-        checkpoints.save(RunState(step=step), None if score is None else evaluation(step, score))
-        assert checkpoints.wait()
+    save_all(checkpoints, (1, 0.2), (2, 0.6), (3, None), (4, 0.4), (5, 0.5), (6, 0.1))
     assert steps(checkpoints) == [2, 5, 6]
+
+
+def test_a_resumed_run_keeps_the_best_of_the_run_before(checkpoints):
+    save_all(checkpoints, (1, 0.2), (2, 0.6), (3, 0.4))
+    more = new_checkpoints(checkpoints.folder.parent, checkpoints.network)
+    found = find_checkpoint("auto", checkpoints.folder)
+    more.resume(found, found.run_state())
+    save_all(more, (4, 0.5), (5, None), (6, 0.1))
+    assert steps(more) == [2, 5, 6]
+    save_all(more, (7, 0.7), (8, 0.1), (9, 0.2))
+    assert steps(more) == [7, 8, 9]  # better than all before, also before the run was resumed
+
+
+def test_the_best_models_checkpoint_outlasts_a_worse_end_and_a_resumed_run(tiny_folder, tmp_path, monkeypatch):
+    scores = {2: 0.6, 4: 0.3, 6: 0.1, 8: 0.5}
+    evaluate = train.evaluate
+
+    def evaluate_as(*arguments: object) -> Evaluation:
+        found = evaluate(*arguments)
+        found.scores.sums = evaluation(found.step, scores[found.step]).scores.sums
+        return found
+
+    monkeypatch.setattr(train, "evaluate", evaluate_as)
+    flags = ["--dataset", tiny_folder, *TINY, "--tracker", "none", "--eval-every", "2", "--checkpoint-every", "3"]
+    flags += ["--keep-checkpoints", "1"]
+    first = run_train(tmp_path / "run", *flags, "--max-steps", "6")
+    best = first.model
+    assert first.checkpoints() == [2, 6], first.output
+    again = run_train(tmp_path / "run", *flags, "--max-steps", "8", "--resume", "auto")
+    assert again.checkpoints() == [2, 8], again.output
+    state = find_checkpoint("auto", tmp_path / "run" / "checkpoints").run_state()
+    assert (state.best, state.best_step) == (0.6, 2)
+    assert all(torch.equal(again.model[name], weight) for name, weight in best.items())
+
+
+def test_a_run_that_goes_back_keeps_the_best_of_what_it_goes_on_from(checkpoints):
+    save_all(checkpoints, (1, 0.6), (2, 0.2), (3, 0.9))
+    more = new_checkpoints(checkpoints.folder.parent, checkpoints.network)
+    found = find_checkpoint(str(checkpoints.folder / "step-00000002"), checkpoints.folder)
+    more.resume(found, found.run_state())
+    assert steps(more) == [2]  # 1 was pruned, 3 is set aside
+    save_all(more, (3, 0.3), (4, 0.1), (5, 0.1), (6, 0.1))
+    assert steps(more) == [3, 5, 6]
+
+
+@pytest.mark.parametrize(("best_step", "expected"), [(1, 0.6), (2, 0.6), (3, -1)])
+def test_a_run_that_goes_back_forgets_only_a_best_model_of_later_steps(checkpoints, best_step, expected):
+    checkpoints.save(RunState(step=2, best=0.6, best_step=min(best_step, 2)), None)
+    checkpoints.save(RunState(step=3, best=0.6, best_step=best_step), None)
+    checkpoints.wait()
+    found = find_checkpoint(str(checkpoints.folder / "step-00000002"), checkpoints.folder)
+    assert found.run_state().best == expected
+
+
+def test_a_checkpoint_without_evaluation_has_no_score_and_one_of_score_0_has(checkpoints):
+    checkpoints.save(RunState(step=1, best=0.9, best_step=1), evaluation(1, 0.0))
+    checkpoints.save(RunState(step=2, best=0.9, best_step=1), None)
+    checkpoints.wait()
+    found = [
+        find_checkpoint(str(path), checkpoints.folder).state.score for path in sorted(checkpoints.folder.iterdir())
+    ]
+    assert found == [0.0, None]
+    save_all(checkpoints, (3, None), (4, None), (5, None))
+    assert steps(checkpoints) == [1, 4, 5]
+
+
+def test_the_score_of_an_incomplete_checkpoint_does_not_count(checkpoints):
+    half = checkpoints.folder / "step-00000000"
+    half.mkdir()
+    (half / "state.json").write_text(json.dumps({"score": 0.99}))
+    save_all(checkpoints, (1, 0.6), (2, 0.2), (3, 0.2), (4, 0.2))
+    assert set(steps(checkpoints)) >= {1, 3, 4} and 2 not in steps(checkpoints)
+
+
+def test_a_run_that_goes_on_without_its_best_model_forgets_how_good_it_was(checkpoints):
+    save_all(checkpoints, (1, 0.6))
+    found = find_checkpoint("auto", checkpoints.folder)
+    for is_there, expected in ((True, (0.6, 3)), (False, (-1.0, 0))):
+        run = RunState(step=1, best=0.6, best_step=1, evaluations_since_best=3)
+        if is_there:
+            checkpoints.best_model.folder.mkdir()
+        else:
+            checkpoints.best_model.folder.rmdir()
+        checkpoints.resume(found, run)
+        assert (run.best, run.evaluations_since_best) == expected
+
+
+def test_a_best_model_that_is_refused_leaves_the_one_before_and_no_score_that_tells_of_it(checkpoints, monkeypatch):
+    model, folder = checkpoints.best_model, checkpoints.best_model.folder
+    assert model.save(checkpoints.network, "first")
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    write = UNet.save_pretrained
+
+    def refuse(network: UNet, folder: Path) -> None:
+        (folder / "config.json").write_text("half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(UNet, "save_pretrained", refuse)
+    assert not model.save(checkpoints.network, "second")
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    checkpoints.save(RunState(step=1, best=0.6, best_step=1), evaluation(1, 0.6))
+    checkpoints.wait()
+    assert find_checkpoint("auto", checkpoints.folder).run_state().best == -1
+    monkeypatch.setattr(UNet, "save_pretrained", write)
+    checkpoints.save(RunState(step=2, best=0.6, best_step=1), None)  # the disk takes it now
+    checkpoints.wait()
+    assert find_checkpoint("auto", checkpoints.folder).run_state().best == 0.6
+    assert (folder / "README.md").read_text() == "second"
 
 
 def test_nothing_is_removed_before_the_new_checkpoint_is_whole_and_on_disk(checkpoints, monkeypatch):

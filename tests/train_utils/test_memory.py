@@ -25,7 +25,7 @@ from runtime.memory import is_out_of_memory, memory_shortage
 from tasks.classes import ClassTarget
 from tasks.step_loss import StepLoss
 from train_utils.microbatch import memory_limit, out_of_memory_recorded, split_batch
-from train_utils.preflight import CPU_SHARE, Copies, _attempt_fits, _bytes_left, input_bytes, preflight, step_bytes
+from train_utils.preflight import Copies, _attempt_fits, _bytes_left, input_bytes, preflight, step_bytes
 from unet import UNet, UNetConfig
 
 SHORTAGES = [  # as they were reported
@@ -268,7 +268,7 @@ def test_the_estimate_counts_the_images_that_accumulation_holds(monkeypatch):
     network, criterion, shape = UNet(UNetConfig(base_channels=4, depth=2)), StepLoss(classes(2, "ce")), (3, 32, 32)
 
     def found(split: BatchSplit, room: int) -> tuple[int, int, bool]:
-        monkeypatch.setattr(train_utils.preflight, "available_bytes", lambda: room / CPU_SHARE)
+        monkeypatch.setattr(train_utils.preflight, "available_bytes", lambda: room / 0.65)
         network.activation_checkpointing = False
         split = preflight(accelerator_like("cpu"), network, criterion, shape, split, "adamw", False)
         return split.micro_batch_size, split.accumulation, network.activation_checkpointing
@@ -292,7 +292,7 @@ def run_with_room(tmp_path, name: str, room: float, dataset, rank: int, *flags: 
 def test_a_process_without_room_lowers_the_micro_batch_of_all_and_changes_no_loss(tiny_folder, tmp_path):
     network = UNet(UNetConfig(base_channels=4, depth=2, norm="group"))
     needed = step_bytes(network, (2, 3, 40, 56), Copies(2)) + input_bytes((3, 40, 56), BatchSplit(8, 2, 2, 2))
-    room = int(needed / CPU_SHARE) + 1000  # for two images, of four wanted
+    room = int(needed / 0.65) + 1000  # for two images, of four wanted
     roomy = run_with_room(tmp_path, "roomy", 1e12, tiny_folder, 0)
     tight = run_with_room(tmp_path, "tight", room, tiny_folder, 1)
     assert (roomy.returncode, tight.returncode) == (0, 0), tight.stderr

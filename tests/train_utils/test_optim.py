@@ -6,7 +6,8 @@ Modules: train_utils/schedule.py, train_utils/ema.py, data_utils/targets/classes
 import pytest
 import torch
 
-from data_utils.targets.classes import class_weight_tensor
+from data_utils.class_map import ClassMap
+from data_utils.targets.classes import class_weight_tensor, count_classes
 from runtime.errors import SettingsError
 from train_utils.optim import build_optimizer
 from train_utils.schedule import learning_rate
@@ -40,6 +41,11 @@ def test_automatic_class_weights_are_the_root_of_the_inverse_frequencies():
 def test_a_class_without_pixels_weighs_1():
     assert class_weight_tensor(["auto"], [30, 0, 10])[1] == 1
     assert class_weight_tensor(["auto"], [0, 0]).tolist() == [1, 1]
+
+
+def test_black_of_a_mask_without_colors_counts_for_the_class_that_is_black():
+    class_map = ClassMap(("ground", "car", "road"), ((0, 0, 0), (255, 0, 0), (9, 9, 9)), None)
+    assert count_classes({(255, 0, 0): 4, 0: 6, (9, 9, 9): 5}, class_map) == (6, 4, 5)
 
 
 def test_class_weights_must_be_one_for_each_class():

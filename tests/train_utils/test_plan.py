@@ -1,6 +1,6 @@
 """The plan: what the flags leave open follows from the data, is printed, recorded, and gives way to what is known."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -8,8 +8,10 @@ import pytest
 from conftest import load_info, write_folder
 from in_process import parsed, run_train
 from PIL import Image
+from volumes import write_msd
 
-from data_utils.analysis.dataset_info import DatasetInfo
+from data_utils.analysis.dataset_info import DatasetInfo, Split
+from data_utils.sources.records import Subset
 from train_utils.settings import plan
 from train_utils.settings.plan import Plan, as_flags, detail_kept, plan_run
 
@@ -36,6 +38,18 @@ def planned(info: DatasetInfo, *flags: str) -> dict:
     return plan_run(info, settings).decided(settings)
 
 
+def sized(info: DatasetInfo, images: int, size: tuple[int, int]) -> DatasetInfo:
+    """The data set with so many training images, all of this size."""
+    records = Subset(info.train.records, np.arange(images) % len(info.train.records))
+    return replace(info, train=Split(records, np.full((images, 2), size)))
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory: pytest.TempPathFactory) -> DatasetInfo:
+    """Ten small images, of which the plan of others can be made."""
+    return load_info(write_pairs(tmp_path_factory.mktemp("few"), 10, (32, 40)))
+
+
 def test_images_of_moderate_size_stay_as_they_are(tmp_path):
     settings = planned(load_info(write_pairs(tmp_path, 10, (160, 200))))
     assert (settings["scale"], settings["crop_size"]) == (1.0, None)
@@ -51,19 +65,71 @@ def test_large_images_get_smaller_until_they_suit_the_time_there_is(tmp_path):
 
 def test_images_whose_masks_would_lose_detail_are_cropped_instead(tmp_path):
     info = load_info(write_pairs(tmp_path, 10, (384, 512), thin=True))
-    assert detail_kept(info, 0.25) < plan.DETAIL_KEPT
+    assert detail_kept(info, 0.25) < 0.9
     settings = planned(info, "--max-minutes", "10")
     assert settings["scale"] * 2 > 1.0
     height, width = settings["crop_size"]
-    assert height % plan.SIDE_STEP == width % plan.SIDE_STEP == 0
-    assert 0.5 * plan.CROPPED_PIXELS[True] < height * width <= plan.CROPPED_PIXELS[True]
+    assert height % 32 == width % 32 == 0
+    assert 0.5 * 192 * 256 < height * width <= 192 * 256
+
+
+@pytest.mark.parametrize(
+    ("flags", "size"),
+    [
+        (["--max-minutes", "14.9"], (128, 160)),
+        (["--max-minutes", "14.9", "--encoder", "resnet"], (256, 320)),
+        (["--max-minutes", "15"], (192, 256)),
+        (["--max-minutes", "59.9"], (192, 256)),
+        (["--max-minutes", "60"], (512, 512)),
+        ([], (512, 512)),
+    ],
+    ids=["very short", "frozen encoder", "short", "nearly long", "long", "no limit"],
+)
+def test_images_are_resized_to_the_size_that_the_length_of_the_run_allows(few, monkeypatch, flags, size):
+    monkeypatch.setattr(plan, "detail_kept", lambda info, scale: 1.0)
+    height, width = size
+    for times, scale in ((1, 1.0), (2, 0.5), (4, 0.25)):
+        assert planned(sized(few, 10, (times * height, times * width)), *flags)["scale"] == scale
+    for times, scale in ((1, 0.75), (2, 0.33)):  # a row more
+        assert planned(sized(few, 10, (times * height + 1, times * width)), *flags)["scale"] == scale
+
+
+@pytest.mark.parametrize(("kept", "scale"), [(0.9, 0.5), (0.899, 0.75)])
+def test_the_masks_keep_nine_tenths_of_their_detail(few, monkeypatch, kept, scale):
+    monkeypatch.setattr(plan, "detail_kept", lambda info, scale: {0.75: 0.95, 0.5: kept}.get(scale, 0.5))
+    assert planned(sized(few, 10, (600, 800)), "--max-minutes", "14")["scale"] == scale
+
+
+@pytest.mark.parametrize(("minutes", "pixels", "crop"), [("59", 192 * 256, (192, 256)), ("60", 512 * 512, (192, 1344))])
+def test_what_is_half_as_large_again_as_a_crop_is_cropped(few, minutes, pixels, crop):
+    flags = ["--scale", "1", "--max-minutes", minutes]
+    side = 3 * pixels // 2 // 192
+    assert planned(sized(few, 10, (192, side)), *flags)["crop_size"] is None
+    assert planned(sized(few, 10, (192, side + 1)), *flags)["crop_size"] == crop
+
+
+def test_crops_of_large_images_are_squares_of_whole_steps(few):
+    assert planned(sized(few, 10, (3000, 2000)), "--scale", "1", "--max-minutes", "59")["crop_size"] == (192, 192)
+    assert planned(sized(few, 10, (3000, 2000)), "--scale", "1")["crop_size"] == (512, 512)
+
+
+def test_short_runs_have_narrow_networks_and_small_batches(few):
+    for flags, images, width, batch_size in (
+        (["--max-minutes", "59"], 10, 16, 2),
+        (["--max-minutes", "59"], 5000, 16, 2),
+        (["--max-minutes", "60"], 10, 32, 4),
+        ([], 4999, 32, 4),
+        ([], 5000, 64, 4),
+    ):
+        settings = planned(sized(few, images, (32, 40)), *flags)
+        assert (settings["base_channels"], settings["batch_size"]) == (width, batch_size)
 
 
 def test_long_narrow_images_are_cropped_along_their_length(tmp_path):
     info = load_info(write_pairs(tmp_path, 10, (64, 4096), thin=True))
     height, width = planned(info, "--max-minutes", "10")["crop_size"]
     assert height == 64
-    assert 640 <= width <= plan.CROPPED_PIXELS[True] / 64
+    assert 640 <= width <= 192 * 256 / 64
 
 
 def test_masks_at_full_size_keep_all_detail(tmp_path):
@@ -73,16 +139,15 @@ def test_masks_at_full_size_keep_all_detail(tmp_path):
 def test_few_images_are_seen_often_enough(tmp_path):
     info = load_info(write_pairs(tmp_path, 20, (40, 50)))
     settings = planned(info, "--batch-size", "2")
-    assert plan.STEPS <= settings["epochs"] * 9 < plan.STEPS + 9  # 18 for training
+    assert 2000 <= settings["epochs"] * 9 < 2009  # 18 for training
     assert "batch_size" not in settings
 
 
 def test_evaluation_takes_its_share_of_the_time_at_most(tmp_path):
     write_pairs(tmp_path / "train", 8, (64, 64))
     write_pairs(tmp_path / "val", 40, (64, 64))
-    every = planned(load_info(tmp_path))["eval_every"]
-    assert plan.EVALUATION_SHARE * 4 * every >= 40 * (plan.FORWARD_SHARE + plan.SCORING_SHARE)
-    assert every % 2 == 0  # whole epochs
+    # an evaluation takes 40 * (1 / 3 + 1 / 24) as long as an image of a step, so 15; 37.5 steps of 4 are ten times that
+    assert planned(load_info(tmp_path))["eval_every"] == 38  # whole epochs of 2 steps
 
 
 def test_rare_classes_of_more_than_two_are_weighted(tmp_path):
@@ -95,6 +160,31 @@ def test_rare_classes_of_more_than_two_are_weighted(tmp_path):
         settings = planned(load_info(tmp_path))
         assert ("--class-weights auto" in as_flags(settings)) == expected
     assert "class_weights" not in planned(load_info(tmp_path), "--class-weights", "none")
+
+
+@pytest.mark.parametrize(
+    ("pixels", "weights"),
+    [
+        ((4900, 4900, 200), None),  # 2%
+        ((4900, 4901, 199), ("auto",)),
+        ((199, 4901, 4900), ("auto",)),
+        ((4900, 199, 4900, 1), ("auto",)),
+        ((9999, 1), None),  # two classes
+        ((5000, 5000, 0), None),  # nothing of the third
+        ((9950, 50, 0), ("auto",)),
+        ((0, 0, 0), None),
+    ],
+)
+def test_classes_are_weighted_where_one_of_several_has_less_than_two_percent_of_the_pixels(few, pixels, weights):
+    info = replace(few, reader=replace(few.reader, class_pixels=pixels))
+    assert planned(info)["class_weights"] == weights
+
+
+def test_rare_classes_of_volumes_are_not_weighted(tmp_path):
+    info = load_info(write_msd(tmp_path, cases=4, shape=(8, 9, 10)))
+    info = replace(info, reader=replace(info.reader, class_pixels=(9800, 190, 10)))
+    settings = planned(info)
+    assert settings["class_weights"] is None and settings["batch_size"] == 2
 
 
 def test_a_short_run_on_many_images_only_mirrors_them(tmp_path):

@@ -9,7 +9,6 @@ from accelerate import Accelerator
 from conftest import TINY, launch, records
 
 from train_utils.monitoring import profiler
-from train_utils.monitoring.throughput import WARMUP_STEPS
 
 
 def test_every_process_writes_a_trace_and_the_step_is_split(tiny_folder, tmp_path):
@@ -35,7 +34,7 @@ def test_every_process_writes_a_trace_and_the_step_is_split(tiny_folder, tmp_pat
 
 def test_a_run_that_ends_before_its_traced_steps_leaves_no_profiler_running(tmp_path):
     steps = profiler.StepTrace(Accelerator(cpu=True), tmp_path / "traces", 5)
-    for _ in range(WARMUP_STEPS + 2):
+    for _ in range(3 + 2):
         steps.step()
     steps.close()
     steps.close()

@@ -28,11 +28,11 @@ from inference import Predictor
 from tasks.classes import Classes, ClassScores
 from tasks.confusion import confusion_matrix, scores
 from train_utils.evaluation import Evaluation
-from train_utils.reporting.charts import LABELLED_CLASSES, LEAST, MAX_POINTS, MOST, Curve, curve, matrix_picture
+from train_utils.reporting.charts import LEAST, MOST, Curve, curve, matrix_picture
 from train_utils.reporting.classes import ClassSection
-from train_utils.reporting.embedding import MAX_SIDE, Embedded, embed_all
+from train_utils.reporting.embedding import Embedded, embed_all
 from train_utils.reporting.model_card import model_card
-from train_utils.reporting.report import CURVES, LOSS_CURVES, MAX_PAGE, write_report
+from train_utils.reporting.report import CURVES, LOSS_CURVES, write_report
 from train_utils.settings.record import RunSettings
 
 NAMES = ("<script>alert(1)</script>", 'a|b & "c"', "c: #d")
@@ -153,10 +153,10 @@ def test_a_page_of_noisy_pictures_stays_below_four_megabytes(tmp_path, size, cla
     views = {f"image {number}": dict.fromkeys(labels, noise(*size)) for number in range(8)}
     matrix = torch.from_numpy(np.random.default_rng(0).integers(0, 9, (classes, classes)))
     html = report(tmp_path, names=[f"class {index}" for index in range(classes)], matrix=matrix, pictures=views)
-    assert 2_000_000 < len(html.encode()) == (tmp_path / "report.html").stat().st_size < 4_000_000 == MAX_PAGE
+    assert 2_000_000 < len(html.encode()) == (tmp_path / "report.html").stat().st_size < 4_000_000
     sources = Page(html).attributes("img", "src")[-32:]
     sides = {max(opened(source).size) for source in sources}
-    assert len(sources) == 32 and len(sides) == 1 and 200 <= sides.pop() <= MAX_SIDE
+    assert len(sources) == 32 and len(sides) == 1 and 200 <= sides.pop() <= 420
 
 
 def test_the_page_is_made_for_phones_and_for_dark_rooms(tmp_path):
@@ -219,7 +219,7 @@ def test_a_curve_goes_through_its_points():
 def test_long_curves_are_thinned_and_the_legend_says_the_last_value():
     chart = curve("Loss", {"training": [(step, math.sin(step / 9e3)) for step in range(100_001)]})
     (line,) = points_of(chart)
-    assert MAX_POINTS / 2 < len(line) <= MAX_POINTS
+    assert 200 < len(line) <= 400
     assert chart.last == {"training": math.sin(100_000 / 9e3)}
 
 
@@ -298,7 +298,7 @@ def test_the_confusion_matrix_of_trackers_is_coloured_by_shares_and_has_the_colu
     assert first > 0 and last > 0
 
 
-@pytest.mark.parametrize("count", [1, 2, 5, 11, LABELLED_CLASSES, LABELLED_CLASSES + 1, 150])
+@pytest.mark.parametrize("count", [1, 2, 5, 11, 20, 21, 150])
 def test_the_matrix_of_trackers_grows_with_its_classes_up_to_a_bound(count):
     names = [f"a long class name of number {index}" for index in range(count)]
     height, width, _ = matrix_picture(np.eye(count, dtype=int), names).shape
@@ -317,7 +317,7 @@ def test_pictures_are_embedded_as_they_are_and_large_ones_reduced():
     np.testing.assert_array_equal(np.asarray(opened(picture.source)), small)
     assert (picture.width, picture.height) == (30, 20)
     (picture,) = embed_all([np.zeros((1000, 2000, 3), np.uint8)], 10**6)
-    assert opened(picture.source).size == (picture.width, picture.height) == (MAX_SIDE, MAX_SIDE // 2)
+    assert opened(picture.source).size == (picture.width, picture.height) == (420, 210)
 
 
 def test_photographs_are_jpegs_close_to_the_original_and_flat_pictures_stay_exact():

@@ -280,7 +280,7 @@ def test_a_run_that_goes_back_keeps_its_own_checkpoints_and_sets_the_newer_aside
     assert [record["step"] for record in records(output) if "train/loss" in record] == list(range(1, 8))
 
 
-@pytest.mark.parametrize(("best_step", "expected"), [(8, -1.0), (3, 0.5)])
+@pytest.mark.parametrize(("best_step", "expected"), [(8, -1.0), (4, 0.5), (3, 0.5)])
 def test_going_back_behind_the_best_model_forgets_its_score(tmp_path, best_step, expected):
     """model/ is then not the one that the older checkpoint calls the best."""
     for step, best in ((4, 3), (8, best_step)):

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from train_utils.monitoring.flops import peak_of, training_flops
-from train_utils.monitoring.throughput import ENOUGH_STEPS, WARMUP_STEPS, Meter
+from train_utils.monitoring.throughput import Meter
 from unet import UNet, UNetConfig
 
 
@@ -23,14 +23,14 @@ def measured(monkeypatch, *, steps: int, data: float = 0.0, compute: float = 1.0
     monkeypatch.setattr(time, "perf_counter", lambda: now)
     monkeypatch.setattr("train_utils.monitoring.throughput.peak_teraflops", lambda accelerator, precision: peak)
     meter = Meter(Accelerator(cpu=True), nn.Linear(1, 1), flops, "no")
-    for step in range(WARMUP_STEPS + steps):
-        now += data if step >= WARMUP_STEPS else 100
+    for step in range(3 + steps):
+        now += data if step >= 3 else 100
         meter.data_ready()
         with meter.paused():
             now += 50  # evaluation, checkpoints: the next step's data are here already
         with meter.communicating():
             now += 0
-        now += compute if step >= WARMUP_STEPS else 100
+        now += compute if step >= 3 else 100
         meter.end_step(4)
     return meter
 
@@ -50,7 +50,7 @@ def test_what_lies_between_two_steps_counts(monkeypatch):
     now = 0.0
     monkeypatch.setattr(time, "perf_counter", lambda: now)
     meter = Meter(Accelerator(cpu=True), nn.Linear(1, 1), 1.0, "no")
-    for _ in range(WARMUP_STEPS + 4):
+    for _ in range(3 + 4):
         meter.data_ready()
         with meter.communicating():
             now += 1
@@ -83,7 +83,7 @@ def test_on_a_gpu_times_are_those_of_events_that_are_over(monkeypatch):
     monkeypatch.setattr("train_utils.monitoring.throughput.gather_object", lambda found: found)
     accelerator = SimpleNamespace(device=torch.device("cuda"), num_processes=1)
     meter = Meter(accelerator, nn.Linear(1, 1), 3e12, "no")
-    for _ in range(WARMUP_STEPS + 4):
+    for _ in range(3 + 4):
         clock.now += 1
         meter.data_ready()
         with meter.communicating():
@@ -109,12 +109,10 @@ def test_a_bottleneck_is_named_with_its_remedy(monkeypatch):
         return meter.bottleneck(2, cached)
 
     wanted = "training waited for data 43% of the time: raise --num-workers from 2, or give --cache"
-    assert sentence(steps=ENOUGH_STEPS, data=0.43, compute=0.57) == wanted
-    assert sentence(steps=ENOUGH_STEPS, data=0.43, compute=0.57, cached=True) == wanted.removesuffix(
-        ", or give --cache"
-    )
-    assert sentence(steps=ENOUGH_STEPS, data=0.05, compute=0.95) is None
-    assert sentence(steps=ENOUGH_STEPS - 1, data=0.9, compute=0.1) is None
+    assert sentence(steps=20, data=0.43, compute=0.57) == wanted
+    assert sentence(steps=20, data=0.43, compute=0.57, cached=True) == wanted.removesuffix(", or give --cache")
+    assert sentence(steps=20, data=0.05, compute=0.95) is None
+    assert sentence(steps=19, data=0.9, compute=0.1) is None
 
 
 @pytest.mark.parametrize("upsample", ["transpose", "bilinear"])

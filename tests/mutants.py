@@ -272,6 +272,9 @@ MUTANTS = [
     Mutant(
         "runtime/files.py", "replaced_path", "temporary.replace(path)", "shutil.copy(temporary, path)", "test_files.py"
     ),
+    Mutant(
+        "train_utils/checkpoints/save.py", "Checkpoints._prune", "reversed(complete)", "complete", "test_checkpoints.py"
+    ),
     # what is published
     Mutant("tasks/classes.py", "ClassScores.record", "values[metric]", "values['iou']", "test_published_numbers.py"),
     Mutant(

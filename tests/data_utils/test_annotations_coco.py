@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from annotations import error_of, loaded, masks
-from conftest import unnoticed
+from conftest import load_info, unnoticed
 from in_process import run_train
 from PIL import Image
 from pycocotools import mask as rle_masks
@@ -149,6 +149,14 @@ def test_crowds_are_ignored_where_no_object_lies_on_them(tmp_path):
     )
     assert any(line.startswith("2 of 4 annotated objects are crowds (iscrowd 1), and their") for line in info.warnings)
     assert "         2  ant\n         0  cat" in check_data(DataConfig(str(tmp_path)))[0]  # a crowd is no object
+
+
+def test_an_image_of_nothing_but_crowds_beside_others_is_no_other_encoding(tmp_path):
+    objects = [entry(1, 1, 3, [box(10, 8, 4, 4)]), entry(2, 2, 3, [box(1, 1, 9, 9)], iscrowd=1)]
+    write(tmp_path / "annotations.json", objects, tmp_path, categories=[{"id": 3, "name": "ant"}])
+    info = load_info(tmp_path)
+    assert info.class_map.ignore_value == 255
+    assert not any("none holds both" in warning for warning in info.warnings)
 
 
 def test_a_data_set_of_nothing_but_crowds_is_refused(tmp_path):

@@ -176,6 +176,13 @@ def test_a_best_model_that_is_refused_leaves_the_one_before_and_no_score_that_te
     assert (folder / "README.md").read_text() == "second"
 
 
+def test_of_equal_scores_the_first_is_kept_whose_model_is_the_best(checkpoints):
+    for step, score in ((1, 0.2), (2, 0.6), (3, 0.6), (4, 0.1), (5, 0.1), (6, 0.1)):
+        checkpoints.save(RunState(step=step), evaluation(step, score))
+        assert checkpoints.wait()
+    assert steps(checkpoints) == [2, 5, 6]
+
+
 def test_nothing_is_removed_before_the_new_checkpoint_is_whole_and_on_disk(checkpoints, monkeypatch):
     for step in (1, 2):
         checkpoints.save(RunState(step=step), None)

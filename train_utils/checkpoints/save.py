@@ -168,7 +168,7 @@ class Checkpoints:
     def _prune(self) -> None:
         complete = [path for path in newest_first(self.folder) if (path / MANIFEST).exists()]
         scores = {}
-        for path in complete:
+        for path in reversed(complete):  # of equal scores the first is the best, as in `RunState.update`
             score = peek(path).get("score")
             if score is not None:
                 scores[path] = score

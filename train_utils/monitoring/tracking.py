@@ -73,7 +73,8 @@ class RunLog:
                 self._start_tracker(_flat(settings.to_json()), step)
 
     def _begin(self, run_file: Path, settings: RunSettings, step: int) -> None:
-        run_file.write_text(json.dumps(settings.to_json(), indent=2) + "\n")
+        with replaced_file(run_file) as file:
+            file.write((json.dumps(settings.to_json(), indent=2) + "\n").encode())
         lines = self.path.read_text().splitlines(keepends=True) if self.path.exists() else []
         earlier = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= step]
         with replaced_file(self.path) as file:

@@ -174,6 +174,15 @@ def test_changed_files_are_noticed_and_records_are_small(folder):
     assert load_dataset_info(DataConfig(str(folder))).reader.class_pixels[1] == 2 * before[1]
 
 
+def test_the_key_of_the_content_changes_with_an_image_and_with_a_text(folder):
+    digests = [loaded(folder)[0].digest, loaded(folder)[0].digest]
+    Image.new("RGB", SIZE[::-1]).save(folder / "images/train/a.jpg")
+    digests.append(loaded(folder)[0].digest)
+    (folder / "labels/train/a.txt").write_text(TREE * 2)
+    digests.append(loaded(folder)[0].digest)
+    assert digests[0] == digests[1] and len(set(digests)) == 3
+
+
 def test_names_that_change_places_are_noticed(tmp_path):
     write(tmp_path, "images", "labels", {"a": TREE, "b": TREE})
     digests = []

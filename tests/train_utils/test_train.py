@@ -86,6 +86,8 @@ def test_an_evaluation_with_pictures_leaves_training_as_it_was(tmp_path, monkeyp
     assert often.steps("eval/loss") == [1, 2, 3] and once.steps("eval/loss") == [3]
     assert set(modes) == {(True, True), (False, False)}
     assert often.values("train/loss") == once.values("train/loss")
+    floats = {key for key, value in once.weights(3).items() if value.is_floating_point()}
+    assert once.tensors(3, "average").keys() == floats  # running statistics too
     for kind in ("model", "average", "optimizer"):
         ours, theirs = often.tensors(3, kind), once.tensors(3, kind)
         assert all(torch.equal(ours[key], theirs[key]) for key in theirs), kind

@@ -25,6 +25,16 @@ ALLOWED = 3
 SECONDS = 600  # for a mutant's own tests
 IGNORED = shutil.ignore_patterns(".git", ".venv*", "runs", "__pycache__", ".*_cache", ".hypothesis")
 
+EVALUATION = """
+if schedule.evaluates(state.step):
+    with monitor.paused(), average.applied():
+        evaluation = evaluate(accelerator, uncompiled, val_loader, criterion, state.step)
+        improved = state.update(evaluation)
+        publish_evaluation(
+            accelerator, network, evaluation, improved, checkpoints.best_model, monitor, info, section
+        )
+"""  # of `main` in train.py, without its last line
+
 
 class Mutant(NamedTuple):
     """One mistake.
@@ -896,6 +906,333 @@ MUTANTS = [
     ),
     Mutant("train_utils/settings/plan.py", "_has_rare_class", "RARE * sum(pixels)", "0", "test_plan.py"),
     Mutant("train_utils/run_dir.py", "RunStart.plan", "self.checkpoint.state is None", "True", "test_plan.py"),
+    # keys of caches and checksums: what they leave out
+    Mutant(
+        "data_utils/loading/dataset.py",
+        "SegmentationDataset.cache",
+        "digest(*kind, how, resampled, content, *self.reader.key, self.split.bad)",
+        "digest(*kind, how, resampled, content, self.split.bad)",
+        "test_decoded_cache.py",
+    ),
+    Mutant(
+        "data_utils/loading/dataset.py",
+        "SegmentationDataset.cache",
+        "digest(*kind, how, resampled, content, *self.reader.key, self.split.bad)",
+        "digest(*kind, how, resampled, content, *self.reader.key)",
+        "test_decoded_cache.py",
+    ),
+    Mutant(
+        "data_utils/loading/dataset.py",
+        "SegmentationDataset.cache",
+        "(type(self).__name__, self.target.__name__)",
+        "(type(self).__name__,)",
+        "test_decoded_cache.py",
+    ),
+    Mutant(
+        "data_utils/loading/dataset.py",
+        "SegmentationDataset.cache",
+        "preprocess.scale",
+        "None",
+        "test_decoded_cache.py",
+    ),
+    Mutant(
+        "data_utils/loading/dataset.py",
+        "SegmentationDataset.cache",
+        "preprocess.draft",
+        "None",
+        "test_decoded_cache.py",
+    ),
+    Mutant(
+        "data_utils/loading/dataset.py", "SegmentationDataset.cache", "self.channels", "None", "test_decoded_cache.py"
+    ),
+    Mutant(
+        "data_utils/targets/classes.py",
+        "ClassReader.key",
+        "(self.class_map.values, self.class_map.ignore_value)",
+        "(self.class_map.ignore_value,)",
+        "test_decoded_cache.py",
+    ),
+    Mutant(
+        "runtime/cache.py",
+        "_size_and_time",
+        "(stat.st_size, stat.st_mtime_ns)",
+        "(0, stat.st_mtime_ns)",
+        "test_dataset_info.py",
+    ),
+    Mutant(
+        "data_utils/analysis/inspectors.py", "Inspector._key", "(windows, False)", "(windows,)", "test_dataset_info.py"
+    ),
+    Mutant(
+        "data_utils/analysis/normalization.py",
+        "measure_normalization",
+        "digest('normalization', records.digest, windows, sample)",
+        "digest('normalization', records.digest, windows)",
+        "test_dataset_info.py",
+    ),
+    Mutant(
+        "data_utils/analysis/normalization.py",
+        "measure_normalization",
+        "digest('normalization', records.digest, windows, sample)",
+        "digest('normalization', records.digest, sample)",
+        "test_dataset_info.py",
+    ),
+    Mutant(
+        "data_utils/sources/records.py",
+        "Subset.digest",
+        "digest(whole, self.indices.tobytes())",
+        "digest(whole, len(self.indices))",
+        "test_dataset_info.py",
+    ),
+    Mutant(
+        "data_utils/analysis/dataset_info.py",
+        "DatasetInfo.fingerprint",
+        "[len(split), names, split.sizes.tolist()]",
+        "[len(split), names]",
+        "test_dataset_info.py",
+    ),
+    Mutant(
+        "data_utils/analysis/dataset_info.py",
+        "DatasetInfo.fingerprint",
+        "[len(split), names, split.sizes.tolist()]",
+        "[len(split), split.sizes.tolist()]",
+        "test_dataset_info.py",
+    ),
+    Mutant(
+        "data_utils/analysis/dataset_info.py",
+        "DatasetInfo.fingerprint",
+        "(self.train, self.val)",
+        "(self.train,)",
+        "test_dataset_info.py",
+    ),
+    Mutant(
+        "data_utils/sources/volumes.py",
+        "VolumeRecords.digest",
+        "(self.cases, self.spacing)",
+        "(self.cases,)",
+        "test_volumes_sources.py",
+    ),
+    Mutant(
+        "data_utils/sources/volumes.py",
+        "VolumeRecords.digest",
+        "paths += case.images",
+        "pass",
+        "test_volumes_sources.py",
+    ),
+    Mutant(
+        "data_utils/sources/volume_slices.py",
+        "SliceRecords.__init__",
+        "digest('slices', volumes.digest)",
+        "volumes.digest",
+        "test_volumes_sources.py",
+    ),
+    Mutant(
+        "data_utils/sources/annotations/coco.py",
+        "CocoRecords.digest",
+        "paths.append(os.path.join(self.folder, os.fsdecode(name.item())))",
+        "pass",
+        "test_annotations_coco.py",
+    ),
+    Mutant(
+        "data_utils/sources/annotations/paired.py",
+        "PairedRecords.digest",
+        "[path for path in self.paths(i) if path]",
+        "[path for path in self.paths(i)[:1] if path]",
+        "test_annotations_yolo.py",
+    ),
+    Mutant(
+        "inference/provenance.py",
+        "",
+        "('config.json', 'model.safetensors')",
+        "('model.safetensors',)",
+        "test_predict_outputs.py",
+    ),
+    Mutant(
+        "inference/provenance.py",
+        "_checksum",
+        "zlib.crc32(chunk, checksum)",
+        "zlib.crc32(chunk)",
+        "test_predict_outputs.py",
+    ),
+    Mutant("inference/provenance.py", "provenance_of", "args.scale", "None", "test_predict_outputs.py"),
+    Mutant("train_utils/settings/record.py", "resolve_settings", "args.optimizer", "None", "test_resume.py"),
+    Mutant(
+        "train_utils/checkpoints/save.py",
+        "Checkpoints._write",
+        "sorted(folder.iterdir())",
+        "sorted(folder.glob('*.safetensors'))",
+        "test_checkpoints.py",
+    ),
+    # modes, weights and seeds around evaluations and steps
+    Mutant("train.py", "evaluate", "model.eval()", "pass", "test_train.py"),
+    Mutant(
+        "train.py",
+        "main",
+        EVALUATION + "    model.train()",
+        EVALUATION,
+        "test_train.py",
+    ),
+    Mutant(
+        "train_utils/ema.py",
+        "WeightAverage.applied",
+        "for name, value in own_values.items():\n    self._live[name].copy_(value)",
+        "pass",
+        "test_train.py",
+    ),
+    Mutant(
+        "train_utils/ema.py",
+        "WeightAverage.applied",
+        "{name: self._live[name].clone() for name in self.tensors}",
+        "{name: self._live[name] for name in self.tensors}",
+        "test_train.py",
+    ),
+    Mutant(
+        "train_utils/ema.py",
+        "WeightAverage.__init__",
+        "value.is_floating_point()",
+        "value.is_floating_point() and 'running' not in name",
+        "test_train.py",
+    ),
+    Mutant("runtime/distributed.py", "seed_step", "[seed, step, process]", "[step, process]", "test_train.py"),
+    Mutant("runtime/distributed.py", "seed_step", "[seed, step, process]", "[seed, step]", "test_train.py"),
+    Mutant("train.py", "main", "accelerator.process_index", "0", "test_train.py"),
+    # streams, groups and crops
+    Mutant("data_utils/sources/holdout.py", "_groups", "1 if expression.groups else 0", "0", "test_dataset_info.py"),
+    Mutant(
+        "data_utils/sources/holdout.py",
+        "_groups",
+        "1 if expression.groups else 0",
+        "expression.groups",
+        "test_dataset_info.py",
+    ),
+    Mutant(
+        "data_utils/loading/crop.py",
+        "crop_window",
+        "pixels[int(pixel_share * len(pixels))]",
+        "pixels[0]",
+        "test_crops.py",
+    ),
+    Mutant("data_utils/loading/crop.py", "crop_window", "label != unknown", "True", "test_crops.py"),
+    Mutant(
+        "data_utils/loading/crop.py",
+        "crop_around",
+        "locations[int(pixel_share * len(locations))]",
+        "locations[0]",
+        "test_crops.py",
+    ),
+    Mutant("data_utils/loading/crop.py", "_starts_around", "int(share * want)", "want // 2", "test_crops.py"),
+    Mutant(
+        "data_utils/loading/crop.py", "_starts_around", "int(share * want)", "int(share * want) + 1", "test_crops.py"
+    ),
+    Mutant(
+        "data_utils/loading/crop.py", "_starts_around", "int(share * want)", "int(share * (want - 1))", "test_crops.py"
+    ),
+    Mutant(
+        "data_utils/loading/crop.py", "_starts_around", "int(share * want)", "int(shares[0] * want)", "test_crops.py"
+    ),
+    Mutant(
+        "data_utils/loading/crop.py",
+        "_starts_around",
+        "int(np.clip(start, 0, max(have - want, 0)))",
+        "int(np.clip(start, 0, max(have - want - 1, 0)))",
+        "test_crops.py",
+    ),
+    Mutant(
+        "data_utils/loading/crop.py",
+        "_starts_around",
+        "int(np.clip(start, 0, max(have - want, 0)))",
+        "max(start, 0)",
+        "test_crops.py",
+    ),
+    Mutant(
+        "data_utils/loading/crop.py", "_draw", "max(have - want, 0) + 1", "max(have - want, 0) or 1", "test_crops.py"
+    ),
+    Mutant("data_utils/loading/crop.py", "", "1 / 3", "1 / 2", "test_crops.py"),
+    Mutant("data_utils/loading/batch_sampler.py", "stream_batches", "[seed, epoch]", "[0, epoch]", "test_streams.py"),
+    Mutant(
+        "data_utils/loading/batch_sampler.py",
+        "stream_batches",
+        "rng.permutation(len(lengths))",
+        "range(len(lengths))",
+        "test_streams.py",
+    ),
+    Mutant(
+        "data_utils/loading/batch_sampler.py",
+        "TrainingSampler.batches",
+        "stream_batches(self.group_sizes, self.shapes, self.split.batch_size, self.seed, epoch)",
+        "stream_batches(self.group_sizes, self.shapes, self.split.batch_size, 0, epoch)",
+        "test_streams.py",
+    ),
+    Mutant(
+        "data_utils/loading/batch_sampler.py",
+        "TrainingSampler.batches",
+        "stream_batches(self.group_sizes, self.shapes, self.split.batch_size, self.seed, epoch)",
+        "stream_batches(self.group_sizes, self.shapes, self.split.batch_size, self.seed, 0)",
+        "test_streams.py",
+    ),
+    Mutant(
+        "data_utils/sources/holdout.py",
+        "hold_out_shards",
+        "np.random.default_rng(seed)",
+        "np.random.default_rng(0)",
+        "test_streams.py",
+    ),
+    Mutant(
+        "data_utils/analysis/dataset_info.py",
+        "sample_stream",
+        "np.random.default_rng(config.seed)",
+        "np.random.default_rng(0)",
+        "test_streams.py",
+    ),
+    # published numbers
+    Mutant(
+        "train_utils/reporting/report.py", "_middle", "median(values)", "sum(values) / len(values)", "test_report.py"
+    ),
+    Mutant(
+        "train_utils/reporting/report.py",
+        "_speed",
+        "max((value for _, value in memory))",
+        "memory[-1][1]",
+        "test_report.py",
+    ),
+    Mutant("train_utils/reporting/report.py", "_speed", "1000.0 * teraflops", "teraflops", "test_report.py"),
+    Mutant(
+        "train_utils/reporting/classes.py",
+        "ClassSection.markdown",
+        "[values[metric][index] for metric in METRICS]",
+        "[values[metric][index] for metric in ('iou', 'dice', 'recall', 'precision')]",
+        "test_report.py",
+    ),
+    Mutant(
+        "train_utils/reporting/classes.py",
+        "",
+        "('iou', 'dice', 'precision', 'recall')",
+        "('iou', 'dice', 'recall', 'precision')",
+        "test_report.py",
+    ),
+    Mutant("train_utils/monitoring/throughput.py", "", "WARMUP_STEPS = 3", "WARMUP_STEPS = 2", "test_throughput.py"),
+    Mutant("train_utils/monitoring/throughput.py", "", "ENOUGH_STEPS = 20", "ENOUGH_STEPS = 10", "test_throughput.py"),
+    Mutant("train_utils/monitoring/throughput.py", "", "MUCH_WAITING = 20", "MUCH_WAITING = 19", "test_throughput.py"),
+    Mutant(
+        "train_utils/monitoring/throughput.py",
+        "Meter.summary",
+        "max(windows, key=lambda times: times.data)",
+        "windows[0]",
+        "test_throughput.py",
+    ),
+    Mutant(
+        "train_utils/monitoring/throughput.py",
+        "Meter.summary",
+        "self.accelerator.num_processes",
+        "1",
+        "test_throughput.py",
+    ),
+    Mutant(
+        "train_utils/monitoring/throughput.py",
+        "Meter.bottleneck",
+        "self._shares(self._total)",
+        "self._shares(self._window)",
+        "test_throughput.py",
+    ),
 ]
 
 

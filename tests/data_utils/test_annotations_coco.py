@@ -394,6 +394,9 @@ def test_a_changed_file_is_noticed(folder):
     write(folder / "annotations/instances_val2017.json", [], None, 2, one_more)
     assert loaded(folder)[0].digest != digest
     assert load_dataset_info(DataConfig(str(folder))).reader.class_pixels[3] > 0
+    digest = loaded(folder)[0].digest
+    Image.new("RGB", SIZE[::-1], (1, 2, 3)).save(loaded(folder)[0][0]["target"].image)
+    assert loaded(folder)[0].digest != digest
 
 
 def test_the_key_of_the_content_changes_with_each_file(folder):

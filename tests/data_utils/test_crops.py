@@ -3,7 +3,11 @@
 Modules: data_utils/loading/crop.py.
 """
 
+import itertools
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +20,7 @@ from data_utils.config import DataConfig
 from data_utils.image_io import reader
 from data_utils.image_io.reader import DecodedImage, read_mask
 from data_utils.loading.batch_sampler import Slot
-from data_utils.loading.crop import crop_window
+from data_utils.loading.crop import crop_around, crop_window
 from data_utils.loading.dataset import TrainingDataset
 from unet.config import IGNORE_INDEX, Preprocess
 
@@ -38,6 +42,103 @@ def test_crops_of_an_ignored_mask_are_taken_anywhere():
     mask = np.full((40, 56), 255, np.uint8)
     starts = {crop_window(mask, IGNORE_INDEX, (8, 8), np.random.default_rng(seed))[0][0] for seed in range(300)}
     assert starts == set(range(33))
+
+
+def generators(count: int, *, around_class: bool) -> Iterator[np.random.Generator]:
+    """Of crops that are, or are not, taken around a class, as a third of all are."""
+    seeds = (seed for seed in itertools.count() if (first_number(seed) < 1 / 3) == around_class)
+    for seed in itertools.islice(seeds, count):
+        yield np.random.default_rng(seed)
+
+
+@cache
+def first_number(seed: int) -> float:
+    """What a generator draws first."""
+    return np.random.default_rng(seed).random()
+
+
+def is_even(counts: Counter, number: int) -> bool:
+    """Whether each of `number` outcomes came about as often as the others: within four standard deviations."""
+    mean = counts.total() / number
+    return len(counts) == number and all(abs(count - mean) < 4 * mean**0.5 for count in counts.values())
+
+
+AROUND = [
+    ((12, 14), (4, 5), (6, 7)),
+    ((12, 14), (4, 5), (0, 0)),
+    ((12, 14), (4, 5), (11, 13)),
+    ((12, 14), (4, 5), (1, 12)),
+    ((12, 14), (12, 20), (3, 5)),
+    ((9, 10, 8), (3, 4, 2), (4, 5, 4)),
+    ((9, 10, 8), (3, 4, 2), (0, 9, 7)),
+]
+
+
+@pytest.mark.parametrize("from_locations", [False, True], ids=["mask", "locations"])
+@pytest.mark.parametrize(("size", "crop", "pixel"), AROUND, ids=str)
+def test_a_crop_around_a_pixel_has_it_anywhere_inside(size, crop, pixel, from_locations):
+    """At every place of the crop that the borders allow, and where they are far away at each as often."""
+    mask = np.full(size, IGNORE_INDEX, np.uint8)
+    mask[pixel] = 3
+    starts = Counter()
+    for rng in generators(400, around_class=True):
+        if from_locations:
+            window = crop_around([np.array([pixel])], size, size, crop, rng)
+        else:
+            window = crop_window(mask, IGNORE_INDEX, crop, rng)
+        assert all(start <= at < end for (start, end), at in zip(window, pixel, strict=True))
+        assert [end - start for start, end in window] == np.minimum(size, crop).tolist()
+        starts[tuple(start for start, _ in window)] += 1
+    possible = [
+        range(max(0, at - want + 1), min(at, have - min(want, have)) + 1)
+        for at, want, have in zip(pixel, crop, size, strict=True)
+    ]
+    assert set(starts) == set(itertools.product(*possible))
+    if all(len(places) == want for places, want in zip(possible, crop, strict=True)):  # no border is near
+        assert is_even(starts, int(np.prod(crop)))
+
+
+@pytest.mark.parametrize(("size", "crop"), [((9, 10), (4, 7)), ((5, 6, 4), (3, 4, 4))], ids=str)
+def test_other_crops_lie_anywhere_alike(size, crop):
+    mask = np.zeros(size, np.uint8)
+    places = int(np.prod([have - want + 1 for have, want in zip(size, crop, strict=True)]))
+    starts = [Counter(), Counter()]
+    for rng in generators(40 * places, around_class=False):
+        starts[0][tuple(start for start, _ in crop_window(mask, IGNORE_INDEX, crop, rng))] += 1
+    for rng in generators(40 * places, around_class=False):
+        starts[1][tuple(start for start, _ in crop_around([], size, size, crop, rng))] += 1
+    assert is_even(starts[0], places) and starts[0] == starts[1]
+
+
+@pytest.mark.parametrize("from_locations", [False, True], ids=["mask", "locations"])
+def test_each_class_and_each_of_its_pixels_is_chosen_as_often(from_locations):
+    mask = np.full((9, 11), IGNORE_INDEX, np.uint8)
+    mask[2:5, 3:6], mask[8, 9:] = 7, 4
+    chosen = Counter()
+    for rng in generators(900, around_class=True):
+        if from_locations:
+            locations = [np.argwhere(mask == value) for value in (4, 7)]
+            window = crop_around(locations, mask.shape, (27, 22), (1, 1), rng)  # the mask is resized
+            assert window[0][0] % 3 == 0 and window[1][0] % 2 == 0
+            chosen[window[0][0] // 3, window[1][0] // 2] += 1
+        else:
+            window = crop_window(mask, IGNORE_INDEX, (1, 1), rng)
+            chosen[window[0][0], window[1][0]] += 1
+    of_class = {value: Counter({p: n for p, n in chosen.items() if mask[p] == value}) for value in (4, 7)}
+    assert is_even(of_class[4], 2) and is_even(of_class[7], 9)
+    assert is_even(Counter({value: counts.total() for value, counts in of_class.items()}), 2)
+    assert sum(counts.total() for counts in of_class.values()) == 900
+
+
+def test_a_third_of_the_crops_is_taken_around_a_class():
+    mask = np.zeros((200, 200), np.uint8)
+    mask[100, 100] = 1
+    windows = [
+        crop_around([np.array([(100, 100)])], mask.shape, mask.shape, (1, 1), np.random.default_rng(seed))
+        for seed in range(900)
+    ]
+    found = windows.count(((100, 101), (100, 101)))
+    assert 300 - 4 * 200**0.5 < found < 300 + 4 * 200**0.5  # four standard deviations
 
 
 def write_large(folder: Path, *, coloured: bool = False) -> Path:

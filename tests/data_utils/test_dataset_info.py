@@ -61,8 +61,8 @@ def test_a_second_start_looks_at_no_file_and_knows_the_same(tmp_path, looks):
     assert all(path.parent.name in ("images", "masks") for path in folder.rglob("*.*"))
 
 
-@pytest.mark.parametrize("change", ["mask", "added", "removed", "renamed", "image", "time"])
-def test_a_changed_folder_is_looked_at_again(tmp_path, looks, change):
+@pytest.mark.parametrize("change", ["mask", "added", "removed", "renamed", "image", "time", "size"])
+def test_a_changed_folder_is_looked_at_again(tmp_path, looks, monkeypatch, change):
     folder = write_folder(tmp_path / "data", 20, seed=0)
     load_info(folder)
     looks.clear()
@@ -81,10 +81,85 @@ def test_a_changed_folder_is_looked_at_again(tmp_path, looks, change):
     elif change == "time":
         stat = mask.stat()
         os.utime(mask, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
+    elif change == "size":
+        stat = mask.stat()
+        mask.write_bytes(mask.read_bytes() + b" ")
+        os.utime(mask, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     else:
         Image.new("RGB", (56, 40)).save(image)
-    assert (9 in load_info(folder).reader.class_map.values) == (change == "mask")
+    again = load_info(folder)
+    assert (9 in again.reader.class_map.values) == (change == "mask")
     assert len(looks) == 20 + (change == "added") - (change == "removed")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
+    assert same(again, load_info(folder))
+
+
+def test_each_division_of_a_folder_is_looked_at_by_itself(tmp_path):
+    for kind in ("images", "masks"):
+        (tmp_path / kind).mkdir()
+        for height in range(8, 16):
+            Image.new("L", (8, height), height % 2).save(tmp_path / kind / f"{height}.png")
+    held_out = set()
+    for seed in range(4):
+        info = load_info(tmp_path, seed=seed, val_fraction=0.25)
+        for split in (info.train, info.val):
+            assert [f"{height}.png" for height, _ in split.sizes] == [record["name"] for record in split.records]
+        held_out.add(tuple(info.val.sizes[:, 0].tolist()))
+    assert len(held_out) > 1
+
+
+def test_the_normalization_is_that_of_the_images_that_this_run_measures(tmp_path, monkeypatch):
+    """Images drawn by another seed, or no longer left out, or read in windows, are measured anew."""
+    write_tiffs(tmp_path / "train", {f"{width}": (40, width) for width in range(48, 60, 2)})
+    write_tiffs(tmp_path / "val", {"c": (40, 56)})
+    for number, file in enumerate(sorted((tmp_path / "train" / "images").iterdir())):
+        pixels = np.random.default_rng(number).integers(0, 40 * number + 2, (40, 48 + 2 * number, 3), np.uint8)
+        tifffile.imwrite(file, pixels, photometric="rgb", tile=(32, 32))
+    mask = np.zeros((40, 48), np.uint8)
+    mask[3] = 9
+    tifffile.imwrite(tmp_path / "train" / "masks" / "48.tif", mask, photometric="minisblack", tile=(32, 32))
+    monkeypatch.setattr("data_utils.analysis.normalization.STATISTICS_IMAGES", 4)
+    monkeypatch.setattr("data_utils.analysis.normalization.SIDE", 8)
+    monkeypatch.setattr("data_utils.image_io.regions.LARGE", 40 * 48)
+    ways = [
+        {"seed": 0},
+        {"seed": 1},
+        {"seed": 0, "crop_size": (16, 16)},
+        *({"seed": seed, "classes": "0=a,1=b", "on_bad_sample": "skip"} for seed in (0, 1)),
+    ]
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "one"))
+    found = [load_info(tmp_path, **way).normalization for way in ways]
+    for number, way in enumerate(ways):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / f"cache_{number}"))
+        assert load_info(tmp_path, **way).normalization == found[number], way
+    assert len({normalization.mean for normalization in found}) >= 4
+
+
+def test_findings_depend_on_how_records_are_looked_at():
+    """Whether in windows, and whether values are classes: what was found otherwise is not taken for it."""
+    ways = [(windows, has_classes) for windows in (False, True) for has_classes in (False, True)]
+    keys = {inspectors.ImageInspector(windows=windows, has_classes=classes).key for windows, classes in ways}
+    assert len(keys) == 4
+    assert inspectors.VolumeInspector(has_classes=True).key != inspectors.VolumeInspector(has_classes=False).key
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_the_fingerprint_of_a_data_set_changes_with_its_images(tmp_path, split):
+    write_folder(tmp_path / "train", 6, seed=0)
+    write_folder(tmp_path / "val", 3, seed=1)
+    fingerprints = [load_info(tmp_path).fingerprint()]
+    files = [tmp_path / split / kind / "cell_02.png" for kind in ("images", "masks")]
+    for file in files:
+        picture = Image.open(file)
+        picture.crop((0, 0, picture.width - 1, picture.height)).save(file)
+    fingerprints.append(load_info(tmp_path).fingerprint())
+    for file in files:
+        file.rename(file.with_name("cell_02a.png"))
+    fingerprints.append(load_info(tmp_path).fingerprint())
+    for file in files:
+        file.with_name("cell_02a.png").unlink()
+    fingerprints.append(load_info(tmp_path).fingerprint())
+    assert len(set(fingerprints)) == 4 and load_info(tmp_path).fingerprint() == fingerprints[-1]
 
 
 def test_the_key_of_the_content_changes_with_each_file(tmp_path):
@@ -294,7 +369,7 @@ def test_swapped_folders_are_guessed(tmp_path):
     assert "swapped" in check_data(DataConfig(str(folder)))[0]
 
 
-@pytest.mark.parametrize("group", [r"^(\w+)_", r"^[a-z]+"])
+@pytest.mark.parametrize("group", [r"^(\w+)_", r"^[a-z]+", r"^([a-z]+)_\d+", r"([a-z]+)_(\d+)\.png$"])
 def test_groups_are_held_out_whole(tmp_path, group):
     for kind in ("images", "masks"):
         (tmp_path / kind).mkdir()
@@ -317,7 +392,7 @@ def test_a_group_that_cannot_split_is_one_line(tmp_path, group, message):
         load_info(write_folder(tmp_path, 5, seed=0), val_group=group)
 
 
-@pytest.mark.parametrize(("group", "folds", "most"), [(None, 5, 4), (r"^([a-z]+)_", 5, 9), (r"^([a-z]+)_", 2, 11)])
+@pytest.mark.parametrize(("group", "folds", "most"), [(None, 5, 4), (r"^([a-z]+)_", 5, 9), (r"([a-z]+)_\d+", 2, 11)])
 def test_folds_are_disjoint_hold_all_images_and_about_as_many_each(tmp_path, group, folds, most):
     for kind in ("images", "masks"):
         (tmp_path / kind).mkdir()

@@ -1,15 +1,26 @@
 """--cache: a run on decoded images is the same run, and what cannot be kept leaves nothing behind."""
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import TINY, launch
+from conftest import TINY, launch, load_info
 from filelock import FileLock
+from PIL import Image
 
+from data_utils.analysis.dataset_info import DatasetInfo
+from data_utils.analysis.normalization import Normalization
+from data_utils.class_map import ClassMap
+from data_utils.loading.batch_sampler import Slot
+from data_utils.loading.dataset import EvaluationDataset
 from data_utils.loading.decoded_cache import decode_once
+from data_utils.targets.classes import ClassReader
 from runtime.errors import DataError
 from tasks.classes import ClassTarget
+from unet import Preprocess
 
 CLASSES = "0=background,255=cell"
 TARGET = ClassTarget(np.ones((2, 3), np.uint8))
@@ -88,3 +99,89 @@ def test_a_cache_that_could_not_be_finished_leaves_nothing(tmp_path, monkeypatch
 def test_what_cannot_be_cached_says_so(fails_with, tmp_path):
     result = launch("train.py", "--cache", *TINY, "--output-dir", tmp_path / "run")
     fails_with(result, "--cache works with local files only", 1)
+
+
+class Complement(ClassTarget):
+    """Another kind of target with an array of the same name."""
+
+
+class ComplementReader(ClassReader):
+    target = Complement
+
+    def of_mask(self, values: np.ndarray, name: str) -> Complement:
+        return Complement(255 - super().of_mask(values, name).mask)
+
+
+def write_pairs(folder: Path) -> Path:
+    """A small image of values up to 1, and a JPEG of which a reduced size can be decoded; the masks hold 0, 1 and 9."""
+    rng = np.random.default_rng(0)
+    for split in ("train", "val"):
+        for kind in ("images", "masks"):
+            (folder / split / kind).mkdir(parents=True)
+        for name, shape in (("0.png", (48, 64)), ("1.jpg", (480, 640))):
+            grey = Image.fromarray(rng.integers(0, 2, (48, 64), dtype=np.uint8) * (1 if name == "0.png" else 200))
+            grey.resize(shape[::-1]).convert("RGB").save(folder / split / "images" / name)
+            mask = np.zeros(shape, np.uint8)
+            mask[: shape[0] // 2, :20], mask[:, -9:] = 1, 9
+            Image.fromarray(mask).save(folder / split / "masks" / f"{name[0]}.png")
+    return folder
+
+
+def same(info: DatasetInfo) -> DatasetInfo:
+    return info
+
+
+def classes(*values: int, ignored: int | None = None, reader: type[ClassReader] = ClassReader) -> Callable:
+    """The data set with classes of these mask values."""
+    class_map = ClassMap(tuple(map(str, values)), values, ignored)
+    return lambda info: replace(info, reader=reader(class_map, (1,) * len(values)))
+
+
+def grey(info: DatasetInfo) -> DatasetInfo:
+    """The data set with one channel."""
+    return replace(info, normalization=Normalization((0.0,), (1.0,), ("uint8",)))
+
+
+def repainted(info: DatasetInfo) -> DatasetInfo:
+    """The data set after one of its images has become black."""
+    Image.new("RGB", (64, 48)).save(info.train.records[0]["image"])
+    return load_info(info.config.dataset, on_bad_sample="skip")
+
+
+def without_first(info: DatasetInfo) -> DatasetInfo:
+    """The data set whose first image is known to be unusable."""
+    return replace(info, train=replace(info.train, bad={0: "left out"}))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "preprocess"),
+    [
+        (same, same, {"image_size": (20, 30)}),
+        (same, same, {"scale": 0.25}),
+        (same, same, {"detect_unit_range": True}),
+        (same, same, {"draft": False}),
+        (same, grey, {}),
+        (same, repainted, {}),
+        (without_first, same, {}),
+        (same, classes(1, 0, 9), {}),
+        (classes(0, 1, ignored=9), classes(0, 1), {}),
+        (same, classes(0, 1, 9, reader=ComplementReader), {}),
+    ],
+    ids=["size", "scale", "unit range", "draft", "channels", "file", "bad", "class values", "ignored value", "target"],
+)
+def test_what_another_run_has_cached_with_other_settings_is_not_used(tmp_path, monkeypatch, before, after, preprocess):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    info = load_info(write_pairs(tmp_path / "data"), on_bad_sample="skip")
+
+    def samples(info: DatasetInfo, *, cached: bool, **settings) -> list[tuple]:
+        dataset = EvaluationDataset(info.train, info, Preprocess(**{"scale": 0.4, **settings}))
+        if cached:
+            dataset.cache()
+        read = [dataset[Slot(index, 0, (8, 8))] for index in range(2)]
+        return [(image.tolist(), target.mask.tolist(), problem) for image, target, _, problem in read]
+
+    first = samples(before(info), cached=True)
+    changed = after(info)
+    expected = samples(changed, cached=False, **preprocess)
+    assert expected != first
+    assert samples(changed, cached=True, **preprocess) == expected

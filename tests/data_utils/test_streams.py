@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.class_map import ClassMap
 from data_utils.image_io.reader import read_image
-from data_utils.loading.batch_sampler import BatchSplit, stream_batches
+from data_utils.loading.batch_sampler import BatchSplit, TrainingSampler, stream_batches
 from data_utils.loading.loaders import NetworkShapes, build_loaders
 from data_utils.pack import pack
 from data_utils.sources.streams import webdataset
@@ -139,6 +139,40 @@ def test_lanes_hold_every_record_once_and_are_equal_to_one(lengths, batch_size):
         assert [len(batch.indices) for batch in batches[:-1]] == [batch_size] * (len(batches) - 1)
     if lengths.sum() > 1:
         assert [b.indices.tolist() for b in epochs[0]] != [b.indices.tolist() for b in epochs[1]]
+
+
+def test_the_order_of_a_stream_follows_the_seed_and_the_epoch():
+    """The order of its groups, and the order of the records of each."""
+    lengths = np.full(12, 8)
+    shapes = np.tile(SIZE, (96, 1))
+    split = BatchSplit(1, processes=1, micro_batch_size=1, accumulation=1)
+    groups, records = set(), set()
+    for seed in (0, 1):
+        alike = [list(TrainingSampler(shapes, split, seed, range(2 * 96), lengths)) for _ in range(2)]
+        assert alike[0] == alike[1]
+        indices = np.array([slot.index for (slot,) in alike[0]])
+        for epoch in (indices[:96], indices[96:]):
+            assert sorted(epoch) == list(range(96))
+            groups.add(tuple(dict.fromkeys((epoch // 8).tolist())))
+            records.add(tuple(epoch[epoch // 8 == 0].tolist()))
+            assert epoch[epoch // 8 == 0].tolist() != list(range(8))
+    assert len(groups) == len(records) == 4
+    assert tuple(range(12)) not in groups
+
+
+def test_the_sample_of_a_stream_and_the_shards_held_out_follow_the_seed(packed, tmp_path):
+    for file in packed.rglob("train*"):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    held_out, means = [], []
+    for seed in (0, 0, 1, 2, 3):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("data_utils.analysis.dataset_info.SAMPLE_GROUPS", 2)
+            patch.setattr("data_utils.analysis.dataset_info.STATISTICS_IMAGES", 4)
+            info = load_info(tmp_path, streaming=True, seed=seed, **STREAM)
+            means.append(load_info(packed, streaming=True, seed=seed, **STREAM).normalization.mean)
+        held_out.append(tuple(record["name"] for record in info.val.records))
+    assert held_out[0] == held_out[1] and len(set(held_out)) > 1
+    assert means[0] == means[1] and len(set(means)) > 1
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])

@@ -116,13 +116,29 @@ def test_folds_hold_out_each_case_once(tmp_path):
     assert sorted(held_out) == NAMES
 
 
-def test_the_key_of_the_content_changes_with_a_file(tmp_path):
+@pytest.mark.parametrize("dims", [2, 3])
+@pytest.mark.parametrize("kind", [0, 1], ids=["imagesTr", "labelsTr"])
+def test_the_key_of_the_content_changes_with_a_file(tmp_path, kind, dims):
     root = decathlon(tmp_path)
-    before = load_records(config(root))[0].digest
-    assert load_records(config(root))[0].digest == before
-    write_nifti(root / "labelsTr" / f"{NAMES[0]}.nii.gz", case(7, (12, 10, 9))[1])
-    write_nifti(root / "labelsTr" / f"{NAMES[1]}.nii.gz", case(7, (12, 10, 9))[1])
-    assert load_records(config(root))[0].digest != before
+    before = load_records(config(root, dims=dims))[0].digest
+    assert load_records(config(root, dims=dims))[0].digest == before
+    for name in NAMES[:2]:
+        write_nifti(root / ("imagesTr", "labelsTr")[kind] / f"{name}.nii.gz", case(7, (12, 10, 9))[kind])
+    assert load_records(config(root, dims=dims))[0].digest != before
+
+
+def test_volumes_and_their_slices_and_stacks_of_another_spacing_have_keys_of_their_own(tmp_path):
+    root = decathlon(tmp_path / "msd")
+    assert load_records(config(root, dims=2, val_fraction=0.25))[0].digest != load_records(config(root))[0].digest
+    for seed, name in enumerate(NAMES):
+        for kind, voxels in zip(("images", "masks"), case(seed), strict=True):
+            (tmp_path / "stacks" / kind).mkdir(parents=True, exist_ok=True)
+            np.save(tmp_path / "stacks" / kind / f"{name}.npy", voxels)
+    keys = {
+        load_records(config(tmp_path / "stacks", dims=3, spacing=spacing))[0].digest
+        for spacing in ((1.0, 1.0, 1.0), (2.0, 1.0, 1.0))
+    }
+    assert len(keys) == 2
 
 
 def test_the_key_of_the_content_changes_with_each_file_and_with_the_spacing(tmp_path):

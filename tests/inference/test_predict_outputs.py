@@ -7,6 +7,7 @@ inference/outputs/encoder.py, inference/outputs/classes.py, inference/provenance
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -87,6 +88,29 @@ def test_an_output_folder_is_claimed_by_what_made_its_masks(model, tmp_path):
     refused()
     complete_provenance(tmp_path)
     record_provenance(tmp_path, provenance(tta=True), False)
+
+
+@pytest.mark.parametrize("change", ["scale", "weights", "classes", "ensemble"])
+def test_a_folder_of_masks_knows_all_that_made_them(model, tmp_path, monkeypatch, change):
+    """Every byte of the weights, the config and the settings that change masks."""
+    monkeypatch.setattr("inference.provenance.CHUNK", 64)  # the weights are read in several parts
+    folder = shutil.copytree(model, tmp_path / "model")
+    other = shutil.copytree(model, tmp_path / "other")
+    args = Namespace(model=str(folder), ensemble=[str(other)], scale=None, tta=False)
+    record_provenance(tmp_path, provenance_of(args), False)
+    record_provenance(tmp_path, provenance_of(args), False)
+    if change == "scale":
+        args.scale = 0.5
+    elif change == "weights":
+        file = folder / "model.safetensors"
+        content = bytearray(file.read_bytes())
+        content[len(content) // 2] ^= 1
+        file.write_bytes(content)
+    else:
+        file = (folder if change == "classes" else other) / "config.json"
+        file.write_text(file.read_text().replace("200", "201"))
+    with pytest.raises(DataError, match="--overwrite"):
+        record_provenance(tmp_path, provenance_of(args), False)
 
 
 def test_too_small_a_disk_is_found_before_the_first_image(model, photos, tmp_path, fails_with):

@@ -186,6 +186,43 @@ def test_the_scores_shown_are_those_of_the_confusion_matrix(tmp_path):
     assert pairs.index(" 10 ") < pairs.index(" 5 ")
 
 
+def test_the_speed_shown_is_the_median_of_the_log_lines_and_the_memory_their_peak(tmp_path):
+    (tmp_path / "run.json").write_text(json.dumps(SETTINGS))
+    lines = []
+    for step, (rate, operations, data, memory) in enumerate([(70, 0.3, 60, 5), (4, 0.002, 9, 8), (5, 0.004, 3, 6)], 1):
+        speed = {"images_per_second": rate, "teraflops_per_device": operations, "peak_flops_percent": operations * 1e4}
+        shares = {"data_wait_percent": data, "compute_percent": 80 - data, "communication_percent": 20}
+        values = speed | shares | {"peak_memory_gb": memory}
+        record = {"step": step, "train/loss": 4.0} | {f"perf/{name}": value for name, value in values.items()}
+        lines.append(json.dumps(record) + "\n")
+    lines.append(json.dumps({"step": 3, "eval/loss": 0.5}) + "\n")
+    (tmp_path / "metrics.jsonl").write_text("".join(lines))
+    write_report(tmp_path, None, section(), Classes.compared_by, {}, None)
+    text = re.sub(r"\s+", " ", Page((tmp_path / "report.html").read_text()).text)
+    for tile in (
+        "5 images/s",
+        "40% of the device's peak",
+        "8 GB peak GPU memory",
+        "4 GFLOP/s of the model, on each device",
+        "2 processes",
+    ):
+        assert f" {tile} " in text, tile
+    shares = re.findall(r"(computing|waiting for data|communication) (?:[^\d%]*)([\d.]+) ?%", text)
+    assert {name: float(share) for name, share in shares} == {
+        "computing": 71,
+        "waiting for data": 9,
+        "communication": 20,
+    }
+
+
+def test_the_card_shows_the_scores_of_each_class_in_their_columns():
+    text = card(names=("a", "b", "c"))
+    assert "| class | IoU | Dice | precision | recall | pixels |" in text
+    assert f"| a | {90 / 105:.4f} | {180 / 195:.4f} | {90 / 95:.4f} | {90 / 100:.4f} | 100 |" in text
+    assert f"| b | {15 / 30:.4f} | {30 / 45:.4f} | {15 / 25:.4f} | {15 / 20:.4f} | 20 |" in text
+    assert "Weights of optimizer step 30 of 40;" in text
+
+
 def test_a_run_that_ended_before_its_first_evaluation_has_a_report(tmp_path):
     (tmp_path / "run.json").write_text(json.dumps(SETTINGS))
     for lines in ("", json.dumps({"step": 1, "train/loss": 4.0, "perf/compute_percent": 90.0}) + "\n"):

@@ -12,13 +12,17 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
-from conftest import ROOT, TINY, launch
+from conftest import ROOT, TINY, launch, write_folder
 from forked import ForkedRun
+from in_process import run_train
 from safetensors.torch import load_file
 
+import train
+from runtime.errors import CheckpointError
 from train_utils.checkpoints.checkpoint_state import CheckpointState
 from train_utils.checkpoints.find import find_checkpoint
 from train_utils.run_state import RunState
@@ -40,6 +44,9 @@ FLAGS += [
     "--augment",
     "strong",
 ]
+
+SHORT = ["--base-channels", "2", "--depth", "1", "--norm", "group", "--plan", "none", "--no-deep-supervision"]
+SHORT += ["--num-workers", "0", "--batch-size", "4", "--max-steps", "1", "--tracker", "none"]
 
 
 def command(folder: Path, output: Path, *flags: str) -> list:
@@ -265,6 +272,39 @@ def test_what_gives_the_state_its_meaning_may_not_change(tiny_folder, uninterrup
     fails_with(
         launch(*command(tiny_folder, tmp_path, "--resume", "nowhere")), "--resume nowhere is not a checkpoint", 1
     )
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory) -> tuple[Path, Path]:
+    """A data set, and a run of one step on it."""
+    folder = tmp_path_factory.mktemp("short")
+    write_folder(folder / "data" / "train", 4, seed=0, size=(16, 24))
+    write_folder(folder / "data" / "val", 2, seed=1, size=(16, 24))
+    with mock.patch.object(train, "write_results"):
+        assert run_train(folder / "run", "--dataset", folder / "data", *SHORT).exit_code == 0
+    return folder / "data", last_checkpoint(folder / "run")
+
+
+@pytest.mark.parametrize(
+    ("flags", "changed"),
+    [
+        ((), "data set"),
+        (("--seed", "1"), "seed"),
+        (("--optimizer", "sgd"), "optimizer"),
+        (("--norm", "instance"), "norm"),
+        (("--classes", "255=cell,0=background"), "classes"),
+        (("--deep-supervision",), "deep supervision"),
+    ],
+)
+def test_a_checkpoint_of_other_data_or_of_another_identity_is_refused(short, tmp_path, flags, changed):
+    data, checkpoint = short
+    if changed == "data set":
+        data = shutil.copytree(data, tmp_path / "data")
+        for kind in ("images", "masks"):
+            (data / "val" / kind / "cell_01.png").unlink()
+    arguments = ["--dataset", data, *SHORT, "--max-steps", "2", "--resume", checkpoint]
+    with pytest.raises(CheckpointError, match=f"the checkpoint's {changed} is "):
+        run_train(tmp_path / "run", *arguments, *flags)
 
 
 def test_a_run_that_goes_back_keeps_its_own_checkpoints_and_sets_the_newer_aside(tiny_folder, tmp_path):

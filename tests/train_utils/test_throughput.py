@@ -4,6 +4,7 @@ Modules: train_utils/monitoring/flops.py.
 """
 
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -44,6 +45,43 @@ def test_throughput_counts_neither_warm_up_nor_evaluation_and_checkpoints(monkey
         "perf/data_wait_percent": 25.0,
         "perf/compute_percent": 75.0,
     }
+
+
+def test_three_steps_are_the_warm_up(monkeypatch):
+    now = 0.0
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
+    meter = Meter(Accelerator(cpu=True), nn.Linear(1, 1), 1.0, "no")
+    for seconds, expected in ((100, None), (50, None), (20, None), (2, 4.0), (8, 1.0)):
+        meter.data_ready()
+        now += seconds
+        meter.end_step(8)
+        assert meter.summary().get("perf/images_per_second") == expected  # of the steps since the last summary
+
+
+def test_numbers_are_those_of_the_process_that_waits_longest_for_its_data(monkeypatch):
+    meter = measured(monkeypatch, steps=2, data=1.0, compute=3.0)
+
+    def gathered(own: list[tuple]) -> list[tuple]:
+        ((times, memory),) = own
+        waiting = replace(times, data=3.0, images=16.0)
+        return [(times, memory), (waiting, memory), (replace(times, data=0.0), memory)]
+
+    monkeypatch.setattr("train_utils.monitoring.throughput.gather_object", gathered)
+    monkeypatch.setattr(Accelerator, "num_processes", 3)
+    values = meter.summary()
+    assert values["perf/images_per_second"] == 2.0
+    assert values["perf/data_wait_percent"] == 37.5
+    assert values["perf/teraflops_per_device"] == 2.0  # 3 TFLOP an image, on three devices
+
+
+@pytest.mark.parametrize(("steps", "data", "is_named"), [(20, 0.2, True), (20, 0.19, False), (19, 0.9, False)])
+def test_a_bottleneck_takes_a_fifth_of_the_time_over_twenty_steps(monkeypatch, steps, data, is_named):
+    meter = measured(monkeypatch, steps=steps // 2, data=data, compute=1 - data)
+    meter.summary()  # all steps count, not only those since the last log line
+    continued = measured(monkeypatch, steps=steps - steps // 2, data=data, compute=1 - data)
+    continued._total.add(meter._total)
+    continued.summary()
+    assert (continued.bottleneck(2, cached=False) is not None) == is_named
 
 
 def test_what_lies_between_two_steps_counts(monkeypatch):

@@ -3,16 +3,23 @@
 import json
 import shutil
 import sys
+from collections import Counter
 
 import numpy as np
 import pytest
 import tifffile
 import torch
+from accelerate import Accelerator
 from conftest import ROOT, TINY, launch, losses, records, write_folder
 from in_process import run_train
 from PIL import Image
+from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
 
+import train
+from train_utils.monitoring.tracking import RunLog
 from train_utils.reporting.charts import matrix_picture
+from train_utils.reporting.classes import ClassSection
 from train_utils.settings.flags import parse_args
 from unet import UNet
 
@@ -53,6 +60,69 @@ def test_tensorboard_holds_the_scalars_and_pictures_of_metrics_jsonl(trained):
     names = [key.removeprefix("eval/iou/") for key in last if key.startswith("eval/iou/")]
     assert (matrix.step, matrix.height, matrix.width) == (last["step"], *matrix_picture(np.eye(2), names).shape[:2])
     assert {key for key in last if "/" in key} <= set(events.Tags()["scalars"])
+
+
+def test_an_evaluation_with_pictures_leaves_training_as_it_was(tmp_path, monkeypatch):
+    """Modes of layers and of autograd, weights and running statistics are put back; the next steps show it."""
+    write_folder(tmp_path / "data" / "train", 4, seed=0, size=(16, 24))
+    write_folder(tmp_path / "data" / "val", 2, seed=1, size=(16, 24))
+    monkeypatch.setattr(train, "write_results", lambda *arguments: None)
+    modes, pictures = Counter(), []
+    monkeypatch.setattr(RunLog, "takes_pictures", lambda log: log.output_dir.name == "often")
+    monkeypatch.setattr(RunLog, "pictures", lambda log, step, panels: pictures.append(step))
+    monkeypatch.setattr(ClassSection, "pictures", lambda section, scores: {})  # those that no network makes
+
+    def note(layer: nn.Module, inputs: tuple) -> None:
+        if isinstance(layer, nn.BatchNorm2d | nn.Dropout2d | nn.Dropout) and not inputs[0].is_meta:
+            modes[layer.training, torch.is_grad_enabled()] += 1
+
+    flags = ["--base-channels", "2", "--depth", "1", "--norm", "batch", "--dropout", "0.5", "--ema-decay", "0.9"]
+    flags += ["--plan", "none", "--num-workers", "0", "--batch-size", "4", "--max-steps", "3", "--log-every", "1"]
+    flags += ["--tracker", "none", "--dataset", tmp_path / "data", "--eval-every"]
+    with register_module_forward_pre_hook(note):
+        runs = [run_train(tmp_path / name, *flags, every) for name, every in (("often", "1"), ("once", "3"))]
+    often, once = runs
+    assert pictures == [1, 2, 3], often.output
+    assert often.steps("eval/loss") == [1, 2, 3] and once.steps("eval/loss") == [3]
+    assert set(modes) == {(True, True), (False, False)}
+    assert often.values("train/loss") == once.values("train/loss")
+    floats = {key for key, value in once.weights(3).items() if value.is_floating_point()}
+    assert once.tensors(3, "average").keys() == floats  # running statistics too
+    for kind in ("model", "average", "optimizer"):
+        ours, theirs = often.tensors(3, kind), once.tensors(3, kind)
+        assert all(torch.equal(ours[key], theirs[key]) for key in theirs), kind
+
+
+def test_dropout_draws_by_the_seed_the_step_and_the_process(tmp_path, monkeypatch):
+    write_folder(tmp_path / "data", 6, seed=0, size=(16, 24))
+    monkeypatch.setattr(train, "write_results", lambda *arguments: None)
+    seeds: list[int] = []
+    step = train.train_step
+
+    def noted_step(*arguments, **options) -> torch.Tensor:
+        seeds.append(torch.initial_seed())
+        return step(*arguments, **options)
+
+    monkeypatch.setattr(train, "train_step", noted_step)
+    flags = [
+        "--dataset",
+        tmp_path / "data",
+        "--base-channels",
+        "2",
+        "--depth",
+        "1",
+        "--plan",
+        "none",
+        "--tracker",
+        "none",
+    ]
+    flags += ["--num-workers", "0", "--batch-size", "4", "--max-steps", "2", "--dropout", "0.5"]
+    for number, (seed, process) in enumerate([("0", 0), ("0", 0), ("1", 0), ("0", 3)]):
+        with monkeypatch.context() as patch:
+            patch.setattr(Accelerator, "process_index", process)
+            assert run_train(tmp_path / str(number), *flags, "--seed", seed).exit_code == 0
+    assert seeds[:2] == seeds[2:4] and len(seeds) == 8
+    assert len(set(seeds)) == 6  # those of a seed, step or process are no other's
 
 
 def test_predict_reproduces_the_score_that_training_reported(trained, tiny_folder, tmp_path):

@@ -1055,13 +1055,6 @@ MUTANTS = [
     ),
     Mutant("inference/provenance.py", "provenance_of", "args.scale", "None", "test_predict_outputs.py"),
     Mutant("train_utils/settings/record.py", "resolve_settings", "args.optimizer", "None", "test_resume.py"),
-    Mutant(
-        "train_utils/checkpoints/save.py",
-        "Checkpoints._write",
-        "sorted(folder.iterdir())",
-        "sorted(folder.glob('*.safetensors'))",
-        "test_checkpoints.py",
-    ),
     # modes, weights and seeds around evaluations and steps
     Mutant("train.py", "evaluate", "model.eval()", "pass", "test_train.py"),
     Mutant(

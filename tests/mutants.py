@@ -768,9 +768,23 @@ MUTANTS = [
     Mutant(
         "train_utils/monitoring/rehearsal.py",
         "count_steps",
-        "evaluation + times.save + 3 * pictures",
+        "evaluation + times.save + 3 * PICTURES * times.image",
         "evaluation + times.save",
         "test_rehearsal.py",
+    ),
+    Mutant(
+        "train_utils/results.py",
+        "publish_evaluation",
+        "barrier_without_timeout(accelerator)",
+        "pass",
+        "test_failures.py",
+    ),
+    Mutant(
+        "train_utils/checkpoints/save.py",
+        "Checkpoints.save",
+        "barrier_without_timeout(self.accelerator)",
+        "pass",
+        "test_failures.py",
     ),
     Mutant(
         "train_utils/checkpoints/save.py",

@@ -17,7 +17,6 @@ from in_process import parsed, run_train
 
 from train_utils.monitoring import rehearsal
 from train_utils.monitoring.rehearsal import FINISH_SECONDS, PLANNED, Times, count_steps
-from train_utils.reporting.samples import PICTURES
 from train_utils.schedule import Schedule
 
 FLAGS = [*TINY, "--batch-size", "4", "--micro-batch-size", "2", "--dropout", "0.1", "--ema-decay", "0.9"]
@@ -29,15 +28,15 @@ def schedule(*flags: str, images: int = 100) -> Schedule:
 
 
 def test_the_steps_that_fit_leave_time_for_evaluations_saves_and_the_report():
-    assert count_steps(FINISH_SECONDS + 10.1, Times(step=0.5), schedule()) == 20
-    assert count_steps(1, Times(step=0.5), schedule()) < 1
+    assert count_steps(FINISH_SECONDS + 10.1, Times(step=0.5), schedule(), 8) == 20
+    assert count_steps(1, Times(step=0.5), schedule(), 8) < 1
     times = Times(step=0.5, evaluation=4.0, image=0.02, save=3.0)
-    for eval_every, checkpoints_of_the_best in ((20, 0), (21, 1)):
+    for eval_every, checkpoints_of_the_best, pictures in ((20, 0, 8), (21, 1, 8), (20, 0, 2)):
         flags = ["--eval-every", str(eval_every), "--checkpoint-every", "5"]
-        steps = count_steps(600, times, schedule(*flags))
-        evaluation = 4.0 + PICTURES * 0.02 + 3.0 / 3 + checkpoints_of_the_best * 3.0
+        steps = count_steps(600, times, schedule(*flags), pictures)
+        evaluation = 4.0 + pictures * 0.02 + 3.0 / 3 + checkpoints_of_the_best * 3.0
         needed = [
-            n * 0.5 + (n / eval_every + 1) * evaluation + (n / 5 + 1) * 3.0 + 3 * PICTURES * 0.02 + FINISH_SECONDS
+            n * 0.5 + (n / eval_every + 1) * evaluation + (n / 5 + 1) * 3.0 + 3 * 8 * 0.02 + FINISH_SECONDS
             for n in (steps, steps + 1)
         ]
         assert needed[0] <= 600 < needed[1]

@@ -272,6 +272,14 @@ MUTANTS = [
     Mutant(
         "runtime/files.py", "replaced_path", "temporary.replace(path)", "shutil.copy(temporary, path)", "test_files.py"
     ),
+    Mutant(
+        "train_utils/checkpoints/save.py",
+        "Checkpoints.resume",
+        "on_main(self.accelerator, self.best_model.folder.exists)",
+        "self.best_model.folder.exists()",
+        "test_checkpoints.py",
+    ),
+    Mutant("train.py", "main", "check_evaluation(accelerator, model.config, shapes.val)", "pass", "test_sharding.py"),
     # what is published
     Mutant("tasks/classes.py", "ClassScores.record", "values[metric]", "values['iou']", "test_published_numbers.py"),
     Mutant(

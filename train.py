@@ -58,7 +58,7 @@ from train_utils.settings.flags import parse_args
 from train_utils.settings.record import resolve_settings
 from train_utils.settings.starting_point import NetworkSettings, starting_point
 from train_utils.settings.train_settings import TrainSettings
-from train_utils.sharding import full, prepare_sharding, share_statistics
+from train_utils.sharding import check_evaluation, full, prepare_sharding, share_statistics
 from train_utils.sync_batchnorm import synchronize_batchnorm
 
 
@@ -224,6 +224,7 @@ def main() -> None:
 
     # 4. Batch: the same images in every step, cut so that they fit into memory
     shapes = network_shapes(info, model.config)
+    check_evaluation(accelerator, model.config, shapes.val)
     flops = training_flops(model, info.channels) * shapes.mean_pixels
     largest = (info.channels, *shapes.largest)
     keeps_average = args.ema_decay > 0

@@ -44,6 +44,16 @@ class Mutant(NamedTuple):
     tests: str
 
 
+EVALUATION_IN_TRAINING = """
+if schedule.evaluates(state.step):
+    with monitor.paused(), average.applied():
+        evaluation = evaluate(accelerator, uncompiled, val_loader, criterion, state.step)
+        improved = state.update(evaluation)
+        publish_evaluation(
+            accelerator, network, evaluation, improved, checkpoints.best_model, monitor, info, section
+        )
+"""
+
 MUTANTS = [
     # train.py: flags and the step
     Mutant("train.py", "main", "args.class_weights", "None", "test_flags.py"),
@@ -275,6 +285,14 @@ MUTANTS = [
     Mutant(
         "train_utils/checkpoints/save.py", "Checkpoints._prune", "reversed(complete)", "complete", "test_checkpoints.py"
     ),
+    Mutant(
+        "train_utils/checkpoints/save.py",
+        "Checkpoints.resume",
+        "on_main(self.accelerator, self.best_model.folder.exists)",
+        "self.best_model.folder.exists()",
+        "test_checkpoints.py",
+    ),
+    Mutant("train.py", "main", "check_evaluation(accelerator, model.config, shapes.val)", "pass", "test_sharding.py"),
     # what is published
     Mutant("tasks/classes.py", "ClassScores.record", "values[metric]", "values['iou']", "test_published_numbers.py"),
     Mutant(
@@ -771,9 +789,23 @@ MUTANTS = [
     Mutant(
         "train_utils/monitoring/rehearsal.py",
         "count_steps",
-        "evaluation + times.save + 3 * pictures",
+        "evaluation + times.save + 3 * PICTURES * times.image",
         "evaluation + times.save",
         "test_rehearsal.py",
+    ),
+    Mutant(
+        "train_utils/results.py",
+        "publish_evaluation",
+        "barrier_without_timeout(accelerator)",
+        "pass",
+        "test_failures.py",
+    ),
+    Mutant(
+        "train_utils/checkpoints/save.py",
+        "Checkpoints.save",
+        "barrier_without_timeout(self.accelerator)",
+        "pass",
+        "test_failures.py",
     ),
     Mutant(
         "train_utils/checkpoints/save.py",
@@ -1277,13 +1309,7 @@ MUTANTS = [
     Mutant("inference/provenance.py", "provenance_of", "args.scale", "None", "test_predict_outputs.py"),
     Mutant("train_utils/settings/record.py", "resolve_settings", "args.optimizer", "None", "test_resume.py"),
     Mutant("train.py", "evaluate", "model.eval()", "pass", "test_train.py"),
-    Mutant(
-        "train.py",
-        "main",
-        "\nif schedule.evaluates(state.step):\n    with monitor.paused(), average.applied():\n        evaluation = evaluate(accelerator, uncompiled, val_loader, criterion, state.step)\n        improved = state.update(evaluation)\n        publish_evaluation(\n            accelerator, network, evaluation, improved, checkpoints.best_model, monitor, info, section\n        )\n    model.train()",
-        "\nif schedule.evaluates(state.step):\n    with monitor.paused(), average.applied():\n        evaluation = evaluate(accelerator, uncompiled, val_loader, criterion, state.step)\n        improved = state.update(evaluation)\n        publish_evaluation(\n            accelerator, network, evaluation, improved, checkpoints.best_model, monitor, info, section\n        )\n",
-        "test_train.py",
-    ),
+    Mutant("train.py", "main", EVALUATION_IN_TRAINING + "    model.train()", EVALUATION_IN_TRAINING, "test_train.py"),
     Mutant(
         "train_utils/ema.py",
         "WeightAverage.applied",

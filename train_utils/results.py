@@ -7,6 +7,7 @@ from accelerate import Accelerator
 from data_utils.analysis.dataset_info import DatasetInfo
 from inference.predictor import Predictor
 from runtime.console import say
+from runtime.distributed import barrier_without_timeout
 from runtime.files import tolerated
 from tasks.task import Task
 from train_utils.checkpoints.best_model import BestModel
@@ -15,7 +16,12 @@ from train_utils.monitoring.monitor import Monitor
 from train_utils.reporting.hub import push_to_hub
 from train_utils.reporting.model_card import model_card
 from train_utils.reporting.report import write_report
-from train_utils.reporting.samples import sample_panels, save_pictures, worst_and_best
+from train_utils.reporting.samples import (
+    pictures_of_an_evaluation,
+    sample_panels,
+    save_pictures,
+    worst_and_best,
+)
 from train_utils.reporting.section import Section
 from train_utils.run_dir import mark_finished
 from train_utils.run_state import RunState
@@ -41,11 +47,25 @@ def publish_evaluation(
     """
     monitor.log_evaluation(evaluation)
     network = whole_network(accelerator, network)
-    if not accelerator.is_main_process:
-        return
+    if accelerator.is_main_process:
+        _publish(accelerator, network, evaluation, is_best, best_model, monitor, info, section)
+    barrier_without_timeout(accelerator)  # pictures of volumes and a slow disk outlast the limit of a collective
+
+
+def _publish(
+    accelerator: Accelerator,
+    network: UNet,
+    evaluation: Evaluation,
+    is_best: bool,
+    best_model: BestModel,
+    monitor: Monitor,
+    info: DatasetInfo,
+    section: Section,
+) -> None:
+    """What the main process publishes of an evaluation."""
     if monitor.run_log.takes_pictures():
         with accelerator.autocast():
-            panels = sample_panels(info, Predictor(network), section)
+            panels = sample_panels(info, Predictor(network), section, pictures_of_an_evaluation(info))
         pictures = {f"pictures/{name}": picture for name, picture in panels.items()}
         monitor.run_log.pictures(evaluation.step, pictures | section.pictures(evaluation.scores))
     mark = ""

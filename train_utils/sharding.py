@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from types import MethodType
 
+import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType, broadcast, convert_outputs_to_fp32
@@ -10,9 +11,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from data_utils.loading.batch_sampler import BatchSplit
+from inference.tiling.planning import plan
 from runtime.device import wait_for
 from runtime.errors import CheckpointError, LaunchError
 from runtime.launch import SHARDING
+from unet.config import UNetConfig
 from unet.model import UNet
 
 ZERO = "zero/"  # begins the names of what cannot be put on another number of processes
@@ -59,6 +62,26 @@ def prepare_sharding(accelerator: Accelerator, model: UNet, split: BatchSplit, c
     config["gradient_accumulation_steps"] = split.accumulation
     accelerator.gradient_accumulation_steps = split.accumulation
     config["gradient_clipping"] = clip
+
+
+def check_evaluation(accelerator: Accelerator, config: UNetConfig, sizes: np.ndarray) -> None:
+    """LaunchError where FSDP would have to compute a validation volume in tiles.
+
+    In each forward pass all processes gather the weights, so that all must make equally many; volumes of different
+    sizes have different numbers of tiles.
+
+    Args:
+        sizes: (N, n), of the validation images as the network sees them.
+    """
+    if accelerator.distributed_type != DistributedType.FSDP or config.dims == 2:
+        return
+    for size in np.unique(sizes, axis=0)[::-1].tolist():
+        tiling = plan(config, size)
+        if tiling is not None:
+            raise LaunchError(
+                f"a validation volume of {' x '.join(map(str, size))} voxels needs {tiling}, which FSDP cannot compute;"
+                " choose a larger --spacing or a smaller --base-channels, or launch with multi_gpu.yaml"
+            )
 
 
 def _is_spread(value: Tensor) -> bool:

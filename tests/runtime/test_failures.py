@@ -5,17 +5,20 @@ Modules: runtime/distributed.py, runtime/errors.py.
 
 import gc
 import os
+import pydoc
 import signal
 import socket
 import subprocess
 import sys
 import time
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch.distributed as dist
 from conftest import PROGRAMS, ROOT, TINY, launch
+from in_process import run_train
 
 from runtime import distributed
 
@@ -141,6 +144,38 @@ def test_a_machine_waits_in_bounds_for_one_that_never_comes(tiny_folder, tmp_pat
         stderr = run.communicate(timeout=40)[1]
         assert run.returncode != 0
         assert last_words in stderr.splitlines()[-1]
+
+
+def test_processes_wait_for_what_the_main_one_does_before_their_next_collective(tiny_folder, tmp_path, monkeypatch):
+    events = []
+
+    def noted(name: str, function: Callable) -> Callable:
+        return lambda *arguments: events.append(name) or function(*arguments)
+
+    for place, name in (
+        ("train.train_step", "step"),
+        ("train_utils.results.sample_panels", "pictures"),
+        ("train_utils.results.barrier_without_timeout", "barrier"),
+        ("train_utils.checkpoints.save.Checkpoints.wait", "disk"),
+        ("train_utils.checkpoints.save.barrier_without_timeout", "barrier"),
+        ("train_utils.checkpoints.save.share_statistics", "collective"),
+    ):
+        monkeypatch.setattr(place, noted(name, pydoc.locate(place)))
+    flags = ["--max-steps", "3", "--eval-every", "1", "--checkpoint-every", "2", "--learning-rate", "1e-20"]
+    assert run_train(tmp_path / "run", "--dataset", tiny_folder, *TINY, *flags).exit_code == 0
+    evaluation, save = ["pictures", "barrier"], ["disk", "barrier", "collective"]
+    training = [*save, "step", *evaluation, *save, "step", *evaluation, *save, "step", *evaluation, *save]
+    assert events[: len(training)] == training
+
+
+@pytest.mark.slow
+def test_processes_wait_for_pictures_and_checkpoints_longer_than_for_a_collective(tiny_folder, tmp_path):
+    flags = ["--max-steps", "3", "--eval-every", "1", "--checkpoint-every", "3", "--output-dir", tmp_path / "run"]
+    flags += ["--learning-rate", "1e-20"]
+    program = PROGRAMS / "slow_main_process.py"
+    result = launch(program, "train.py", "--dataset", tiny_folder, *TINY, *flags, profile="multi_cpu")
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "run" / "report.html").exists()
 
 
 @pytest.mark.slow

@@ -183,6 +183,21 @@ def test_of_equal_scores_the_first_is_kept_whose_model_is_the_best(checkpoints):
     assert steps(checkpoints) == [2, 5, 6]
 
 
+@pytest.mark.parametrize(("main_has_the_best_model", "best"), [(True, 0.6), (False, -1.0)])
+def test_all_processes_go_on_with_the_best_score_of_the_main_one(
+    checkpoints, monkeypatch, main_has_the_best_model, best
+):
+    checkpoints.save(RunState(step=1, best=0.6), evaluation(1, 0.6))
+    checkpoints.wait()
+    if not main_has_the_best_model:  # this process's machine has it
+        checkpoints.best_model.folder.mkdir()
+    monkeypatch.setattr(save, "on_main", lambda accelerator, function: main_has_the_best_model)
+    found = find_checkpoint("auto", checkpoints.folder)
+    run = found.run_state()
+    checkpoints.resume(found, run)
+    assert run.best == best
+
+
 def test_nothing_is_removed_before_the_new_checkpoint_is_whole_and_on_disk(checkpoints, monkeypatch):
     for step in (1, 2):
         checkpoints.save(RunState(step=step), None)

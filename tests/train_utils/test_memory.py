@@ -68,8 +68,8 @@ def raised_within(kind: type[Exception], guard: AbstractContextManager, error: E
 
 
 def training(folder: Path) -> AbstractContextManager:
-    """As around a step of training in micro-batches of 4."""
-    return out_of_memory_recorded(folder, UNet(UNetConfig(base_channels=4, depth=2)), BatchSplit(8, 1, 4, 2), 3)
+    """As around a step of training in micro-batches of 4, also on a machine that does not have the run's folder."""
+    return out_of_memory_recorded(folder / "run", UNet(UNetConfig(base_channels=4, depth=2)), BatchSplit(8, 1, 4, 2), 3)
 
 
 @pytest.mark.parametrize("error", SHORTAGES, ids=name_of)
@@ -80,7 +80,7 @@ def test_running_out_of_memory_has_many_faces(tmp_path, error):
         said = str(raised_within(MemoryShortage, guard, error))
         assert line in said and "\n" not in said
         assert one_line(error, 60) in said
-    assert memory_limit(tmp_path) == (2, False)
+    assert memory_limit(tmp_path / "run") == (2, False)
 
 
 @pytest.mark.parametrize("error", OTHERS, ids=name_of)
@@ -88,7 +88,7 @@ def test_another_error_is_left_as_it_is(tmp_path, error):
     assert not is_out_of_memory(error)
     for guard in (memory_shortage("a.png", "use tiles"), training(tmp_path)):
         assert raised_within(type(error), guard, error) is error
-    assert memory_limit(tmp_path) == (None, False)
+    assert memory_limit(tmp_path / "run") == (None, False)
 
 
 def test_what_the_cpu_says_when_memory_runs_out_is_known():

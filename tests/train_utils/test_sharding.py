@@ -10,17 +10,19 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator, FullyShardedDataParallelPlugin
 from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import DistributedType
 from conftest import PROGRAMS, TINY, launch, losses
+from in_process import run_train
 from safetensors.torch import load_file
 
 from data_utils.loading.batch_sampler import BatchSplit
 from runtime.errors import LaunchError
-from train_utils.sharding import prepare_sharding
+from train_utils.sharding import check_evaluation, prepare_sharding
 from unet import UNet, UNetConfig
 
 FLAGS = ["--log-every", "1", "--tracker", "none", "--batch-size", "8", "--checkpoint-every", "4", "--ema-decay", "0.9"]
@@ -105,6 +107,26 @@ def test_fsdp_in_bf16_computes_in_bf16_and_returns_float32(in_bf16):
         assert rounded.dtype == torch.float32
         assert 1e-5 < (rounded - exact).abs().max() < 0.1
         assert torch.equal(rounded, rounded.bfloat16().float())
+
+
+def test_fsdp_refuses_validation_volumes_in_tiles_before_the_first_step(in_bf16):
+    config = UNetConfig(1, 2, dims=3, base_channels=32, depth=3)
+    small, large = [64, 64, 64], [256, 512, 512]
+    check_evaluation(in_bf16, config, np.array([small]))
+    check_evaluation(in_bf16, UNetConfig(), np.array([[40_000, 40_000]]))
+    with pytest.raises(LaunchError, match=r"a validation volume of 256 x 512 x 512 voxels needs tiles of .* FSDP"):
+        check_evaluation(in_bf16, config, np.array([small, large, small]))
+    AcceleratorState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
+    check_evaluation(in_bf16, config, np.array([large]))
+
+
+def test_a_run_looks_at_its_validation_images_before_the_first_step(tiny_folder, tmp_path, monkeypatch):
+    def refuse(accelerator: Accelerator, config: UNetConfig, sizes: np.ndarray) -> None:
+        raise LaunchError(f"images: {len(sizes)}")
+
+    monkeypatch.setattr("train.check_evaluation", refuse)
+    with pytest.raises(LaunchError, match="images: 5"):
+        run_train(tmp_path / "run", "--dataset", tiny_folder, *TINY)
 
 
 def test_fsdp_in_fp16_is_refused(in_bf16, monkeypatch):

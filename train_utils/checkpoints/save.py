@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from runtime.console import say
+from runtime.distributed import barrier_without_timeout, on_main
 from runtime.files import WRITE_ERRORS, complete_folder
 from train_utils.checkpoints.best_model import BestModel
 from train_utils.checkpoints.checkpoint_state import CheckpointState
@@ -79,6 +80,7 @@ class Checkpoints:
         # a best model that the disk refused is tried again, before a checkpoint tells of it
         if not self.best_model.is_saved():
             run = replace(run, best=-1.0)
+        barrier_without_timeout(self.accelerator)  # the main process may have waited long for a slow disk
         share_statistics(self.accelerator, self.network)
         tensors: dict[str, Iterable[tuple[str, Tensor]]] = {
             "model": self.network.state_dict().items(),
@@ -108,7 +110,8 @@ class Checkpoints:
         for note in checkpoint.passed_over + changes:
             say(note)
         self.restore(checkpoint.path, checkpoint.state)
-        if not self.best_model.folder.exists():  # the run goes on in another folder
+        # the run goes on in another folder; machines may not share it, and all processes must agree on the best score
+        if not on_main(self.accelerator, self.best_model.folder.exists):
             run.forget_best()
         if self.accelerator.is_main_process:  # a finished run may go on
             (self.folder.parent / FINISHED).unlink(missing_ok=True)

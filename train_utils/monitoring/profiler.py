@@ -28,7 +28,7 @@ class StepTrace:
         if not steps:
             return
         self._left = WARMUP_STEPS + steps
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)  # machines may not share the folder that the main process has made
         schedule = {"wait": WARMUP_STEPS - 1, "warmup": 1, "active": steps, "repeat": 1}
         self._profiler = ProfileKwargs(schedule_option=schedule, on_trace_ready=self._write).build()
         self._profiler.start()

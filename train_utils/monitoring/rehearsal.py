@@ -25,7 +25,7 @@ from runtime.errors import SettingsError
 from runtime.signals import exit_on_sigterm
 from train_utils.checkpoints.save import Checkpoints
 from train_utils.ema import WeightAverage
-from train_utils.reporting.samples import PICTURES
+from train_utils.reporting.samples import PICTURES, pictures_of_an_evaluation
 from train_utils.run_state import RunState
 from train_utils.schedule import Schedule
 from train_utils.settings.record import RunSettings
@@ -188,24 +188,24 @@ class Rehearsal:
 
     def _count(self) -> int:
         left = PLANNED * self.seconds - (time.monotonic() - STARTED)
-        return count_steps(left, self.times, self.schedule)
+        return count_steps(left, self.times, self.schedule, pictures_of_an_evaluation(self.info))
 
     def _slowest(self, seconds: float) -> float:
         measured = torch.tensor([seconds], dtype=torch.float32, device=self.accelerator.device)
         return self.accelerator.gather(measured).max().item()
 
 
-def count_steps(seconds: float, times: Times, schedule: Schedule) -> int:
+def count_steps(seconds: float, times: Times, schedule: Schedule, shown: int) -> int:
     """How many steps fit into the `seconds` that are left, with evaluations, saves and the report; below 1: none do.
 
-    One process makes PICTURES at each evaluation, and three times as many for the report. The weights of a best model
-    are a third of a checkpoint; one that is saved at no step of the schedule's gets a checkpoint too.
+    One process makes `shown` pictures of an evaluation, and three times PICTURES for the report. The weights of a best
+    model are a third of a checkpoint; one that is saved at no step of the schedule's gets a checkpoint too.
     """
-    pictures = PICTURES * times.image
+    pictures = shown * times.image
     best_model = times.save / 3
     if schedule.eval_every % schedule.checkpoint_every:
         best_model += times.save
     evaluation = times.evaluation + pictures + best_model
-    end = evaluation + times.save + 3 * pictures + FINISH_SECONDS
+    end = evaluation + times.save + 3 * PICTURES * times.image + FINISH_SECONDS
     step = times.step + evaluation / schedule.eval_every + times.save / schedule.checkpoint_every
     return int((seconds - end) / step)

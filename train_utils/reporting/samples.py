@@ -14,6 +14,12 @@ from inference.predictor import Predictor
 from train_utils.reporting.section import Section
 
 PICTURES = 8  # validation images shown at each evaluation, and in the report
+VOLUMES = 2  # validation volumes shown at each evaluation: resampling and predicting one may take a minute
+
+
+def pictures_of_an_evaluation(info: DatasetInfo) -> int:
+    """How many validation images or volumes are shown at each evaluation; the other processes wait meanwhile."""
+    return VOLUMES if info.val.records.dims == 3 else PICTURES
 
 
 def sample_panels(

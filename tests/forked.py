@@ -6,14 +6,18 @@ the environment; what it would start is forked.
 """
 
 import atexit
+import faulthandler
 import multiprocessing
 import os
+import random
 import runpy
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -153,9 +157,18 @@ def environments(
             return [prepare_simple_launcher_cmd_env(arguments)[1]]
         common = prepare_multi_gpu_env(arguments)
     count = arguments.num_processes
-    common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(arguments.main_process_port)}
+    common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     common |= {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count), "TORCHELASTIC_RUN_ID": "none"}
     return [common | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
+
+
+def free_port() -> int:
+    """A port that no process listens on, outside those that the system gives to connections."""
+    while True:
+        port = random.randrange(10_000, 30_000)
+        with socket.socket() as listener, suppress(OSError):
+            listener.bind(("", port))
+            return port
 
 
 def wait(processes: Sequence[BaseProcess]) -> int | None:
@@ -186,6 +199,7 @@ def run_script(command: Sequence[str], environment: dict[str, str], folder: Path
         file = os.open(outputs / name, os.O_WRONLY | os.O_APPEND)
         os.dup2(file, descriptor)
         os.close(file)
+    faulthandler.enable()  # a crash says where, in stderr
     # lines go out one by one, so that those of several processes do not mix
     sys.stdout = sys.__stdout__ = os.fdopen(1, "w", encoding="utf-8", closefd=False, buffering=1)
     sys.stderr = sys.__stderr__ = os.fdopen(2, "w", encoding="utf-8", closefd=False, buffering=1)

@@ -155,7 +155,7 @@ def test_an_image_of_nothing_but_crowds_beside_others_is_no_other_encoding(tmp_p
     objects = [entry(1, 1, 3, [box(10, 8, 4, 4)]), entry(2, 2, 3, [box(1, 1, 9, 9)], iscrowd=1)]
     write(tmp_path / "annotations.json", objects, tmp_path, categories=[{"id": 3, "name": "ant"}])
     info = load_info(tmp_path)
-    assert info.class_map.ignore_value == 255
+    assert info.reader.class_map.ignore_value == 255
     assert not any("none holds both" in warning for warning in info.warnings)
 
 

@@ -192,6 +192,7 @@ def wait(processes: Sequence[BaseProcess]) -> int | None:
 def run_script(command: Sequence[str], environment: dict[str, str], folder: Path, outputs: Path) -> None:
     """Become the process that runs a script."""
     os.setsid()
+    multiprocessing.set_start_method(None, force=True)  # Python's own for processes of its own, as in any script
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)

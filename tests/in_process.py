@@ -110,12 +110,15 @@ def _forget_accelerator() -> None:
     GradientState._reset_state()
 
 
+def without_curves() -> contextlib.AbstractContextManager:
+    """Within, no run draws the curves of its report: they take half of a tiny run's time."""
+    return mock.patch("train_utils.reporting.report.curve", return_value=None)
+
+
 def run_train(folder: Path, *flags: str | Path, curves: bool = False) -> Run:
-    """A run with the output folder `folder`; drawing the curves of its report would take half of its time."""
+    """A run with the output folder `folder`; `curves`: its report shows some."""
     output, code = io.StringIO(), 0
-    drawing = (
-        contextlib.nullcontext() if curves else mock.patch("train_utils.reporting.report.curve", return_value=None)
-    )
+    drawing = contextlib.nullcontext() if curves else without_curves()
     with process_state_kept(), drawing, contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
         sys.argv = ["train.py", "--output-dir", str(folder), *map(str, flags)]
         try:

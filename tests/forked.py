@@ -84,16 +84,34 @@ def launch_forked(
 
 
 class ForkedRun:
-    """A script in the background, in a process group of its own, with the methods of `subprocess.Popen`."""
+    """A script in the background, each process in a group of its own, with the methods of `subprocess.Popen`.
 
-    def __init__(self, command: Sequence[str], environment: dict[str, str], folder: Path, outputs: Path) -> None:
+    Args:
+        profile: as of `launch_forked`.
+        outputs: a folder for what the processes write.
+
+    Attributes:
+        pids: of the processes, by rank.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        profile: Sequence[str] | None,
+        environment: dict[str, str],
+        folder: Path,
+        outputs: Path,
+    ) -> None:
         self._outputs = outputs
-        self._process = fork(command, environment, folder, outputs)
-        self.pid = self._process.pid
+        self._processes = []
+        for variables in environments(command, profile, environment):
+            self._processes.append(fork(command, variables, folder, outputs))
+        self.pids = [process.pid for process in self._processes]
+        self.pid = self.pids[0]
 
     @property
     def returncode(self) -> int | None:
-        return self._process.exitcode
+        return self.poll()
 
     @property
     def output(self) -> str:
@@ -101,13 +119,17 @@ class ForkedRun:
         return read_outputs(self._outputs)[0]
 
     def poll(self) -> int | None:
-        return self._process.exitcode
+        codes = [process.exitcode for process in self._processes]
+        if None in codes:
+            return None
+        return codes[0] if len(codes) == 1 else int(any(codes))
 
     def send_signal(self, number: int) -> None:
         os.kill(self.pid, number)
 
     def wait(self, timeout: float) -> None:
-        self._process.join(timeout)
+        for process in self._processes:
+            process.join(timeout)
         assert self.returncode is not None, f"process {self.pid} goes on after {timeout} s"
 
     def communicate(self, timeout: float = SECONDS) -> tuple[str, str]:

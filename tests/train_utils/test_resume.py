@@ -53,11 +53,11 @@ def command(folder: Path, output: Path, *flags: str) -> list:
     return ["train.py", "--dataset", folder, "--output-dir", output, *TINY, *FLAGS, *flags]
 
 
-def start(arguments: list, launcher: list[str] = ()) -> subprocess.Popen | ForkedRun:
-    """train.py in the background, in a process group of its own."""
+def start(arguments: list, launcher: list[str] = (), profile: list[str] | None = None) -> subprocess.Popen | ForkedRun:
+    """train.py in the background, in a process group of its own; without a launcher it is forked."""
     environment = os.environ | {"PYTHONPATH": str(ROOT), "ACCELERATE_USE_CPU": "true", "PYTHONUNBUFFERED": "1"}
     if not launcher:
-        return ForkedRun(list(map(str, arguments)), environment, ROOT, Path(tempfile.mkdtemp()))
+        return ForkedRun(list(map(str, arguments)), profile, environment, ROOT, Path(tempfile.mkdtemp()))
     return subprocess.Popen(
         [sys.executable, *launcher, *map(str, arguments)],
         cwd=ROOT,
@@ -187,10 +187,10 @@ def test_two_processes_stop_together_and_other_numbers_go_on_with_the_same_image
     flags = ["--dropout", "0", "--optimizer", "sgd", "--keep-checkpoints", "20"]
     whole, two, output = tmp_path / "whole", tmp_path / "two", tmp_path / "run"
     assert launch(*command(tiny_folder, whole, *flags)).returncode == 0
-    launcher = ["-m", "accelerate.commands.launch", "--config_file", "accelerate_configs/multi_cpu.yaml"]
-    process = start([*command(tiny_folder, output, *flags)], [*launcher, "--main_process_port", "0"])
+    profile = ["--config_file", str(ROOT / "accelerate_configs" / "multi_cpu.yaml"), "--main_process_port", "0"]
+    process = start(command(tiny_folder, output, *flags), profile=profile)
     wait_for_step(process, output, 14)
-    os.kill(workers_of(process)[-1], signal.SIGUSR1)  # one of the two is asked, both must stop
+    os.kill(process.pids[-1], signal.SIGUSR1)  # one of the two is asked, both must stop
     stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 0, stderr
     assert "all is saved" in stdout
@@ -214,6 +214,7 @@ def streamed(tiny_folder, tmp_path_factory) -> list:
     return ["--dataset", out, *flags]
 
 
+@pytest.mark.slow
 def test_killed_processes_are_started_again_and_a_stream_goes_on_as_if_nothing_had_been(streamed, tmp_path):
     """By the launcher, in the middle of an epoch; then also on another number of processes, to rounding.
 

@@ -18,6 +18,7 @@ from data_utils.analysis.dataset_info import DatasetInfo, load_dataset_info
 from data_utils.config import DataConfig
 from unet import Preprocess, UNet, UNetConfig
 
+torch.set_num_threads(1)  # several tests run at the same time
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = ROOT / "tests" / "programs"
 TINY = ["--plan", "none", "--base-channels", "4", "--depth", "2", "--norm", "group", "--num-workers", "0"]

@@ -127,6 +127,10 @@ class ForkedRun:
     def send_signal(self, number: int) -> None:
         os.kill(self.pid, number)
 
+    def kill(self) -> None:
+        for process in self._processes:
+            process.kill()
+
     def wait(self, timeout: float) -> None:
         for process in self._processes:
             process.join(timeout)

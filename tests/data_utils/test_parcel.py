@@ -1,11 +1,13 @@
 """Batches on their way from loader workers: what a machine's limits refuse ends the run in one line with the remedy."""
 
 import resource
+import subprocess
 from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
 
 import pytest
 import torch
-from conftest import TINY, launch
+from conftest import PROGRAMS, TINY, launch
 from torch.utils.data import DataLoader, TensorDataset
 
 from data_utils.loading.parcel import PackedCollate, Parcel, raise_open_file_limit
@@ -72,13 +74,9 @@ def test_the_limit_of_open_files_is_raised_as_far_as_it_may(monkeypatch):
     assert limits == [(4096, 4096)]
 
 
-def limited(limit: str, size: int, *flags: str | int):
+def limited(limit: str, size: int, *flags: str | Path) -> subprocess.CompletedProcess:
     """train.py with a worker, under a limit of the operating system."""
-    program = (
-        f"import resource, runpy, sys; resource.setrlimit(resource.{limit}, ({size}, {size})); "
-        "sys.argv[0] = 'train.py'; runpy.run_path('train.py', run_name='__main__')"
-    )
-    return launch("-c", program, *flags, *TINY[:-1], "1", "--max-steps", "2")
+    return launch(PROGRAMS / "limited.py", limit, str(size), "train.py", *flags, *TINY[:-1], "1", "--max-steps", "2")
 
 
 def test_a_run_with_few_open_files_ends_in_one_line(tiny_folder, tmp_path, fails_with):

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 from conftest import PROGRAMS, ROOT, TINY, launch
+from forked import ForkedRun
 from in_process import run_train
 
 from runtime import distributed
@@ -65,12 +66,16 @@ def free_port() -> int:
         return free.getsockname()[1]
 
 
-def start(launcher: list, output: Path, folder: Path, script: tuple = ("train.py",)) -> subprocess.Popen:
-    """A launcher of a run that goes on until something ends it."""
+def endless_run(folder: Path, output: Path) -> list[str]:
+    """Flags of a run that goes on until something ends it."""
     flags = ["--max-steps", "1000000", "--eval-every", "1000000", "--log-every", "1", "--tracker", "none"]
-    flags += ["--dataset", folder, "--output-dir", output, *TINY]
+    return [*flags, "--dataset", str(folder), "--output-dir", str(output), *TINY]
+
+
+def start(launcher: list, output: Path, folder: Path, script: tuple = ("train.py",)) -> subprocess.Popen:
+    """A launcher of an endless run."""
     return subprocess.Popen(
-        [sys.executable, "-m", *map(str, [*launcher, *script, *flags])],
+        [sys.executable, "-m", *map(str, [*launcher, *script, *endless_run(folder, output)])],
         cwd=ROOT,
         env=os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true", "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
@@ -92,7 +97,7 @@ def torchrun(port: int) -> list:
     return ["torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1", *rendezvous]
 
 
-def wait_for_steps(*runs: subprocess.Popen, output: Path) -> None:
+def wait_for_steps(*runs: subprocess.Popen | ForkedRun, output: Path) -> None:
     log = output / "metrics.jsonl"
     for _ in range(600):
         if log.exists() and '"step": 3,' in log.read_text():
@@ -107,7 +112,7 @@ def worker_of(launcher: subprocess.Popen) -> int:
     return int(found.stdout.split()[-1])
 
 
-def errors(run: subprocess.Popen, timeout: float) -> list[str]:
+def errors(run: subprocess.Popen | ForkedRun, timeout: float) -> list[str]:
     """The lines of train.py's own that a run ended with."""
     try:
         stderr = run.communicate(timeout=timeout)[1]
@@ -117,7 +122,23 @@ def errors(run: subprocess.Popen, timeout: float) -> list[str]:
     return [line for line in stderr.splitlines() if line.startswith("train.py: error: ")]
 
 
-@pytest.mark.parametrize("how", ["accelerate", pytest.param("torchrun", marks=pytest.mark.slow)])
+def test_a_process_ends_in_one_line_when_another_is_killed(tiny_folder, tmp_path):
+    profile = ["--config_file", str(ROOT / "accelerate_configs" / "multi_cpu.yaml"), "--main_process_port", "0"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true", "PYTHONPATH": str(ROOT)}
+    command = ["train.py", *endless_run(tiny_folder, tmp_path / "run")]
+    run = ForkedRun(command, profile, environment, ROOT, tmp_path)
+    try:
+        wait_for_steps(run, output=tmp_path / "run")
+        os.kill(run.pids[1], signal.SIGKILL)
+        (line,) = errors(run, timeout=30)
+    finally:
+        run.kill()
+    assert "lost another process, which has ended" in line
+    assert "--resume auto" in line
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["accelerate", "torchrun"])
 def test_machines_wait_for_a_late_one_and_end_when_a_process_of_another_is_killed(tiny_folder, tmp_path, how):
     port = free_port()
     launchers = [torchrun(port)] * 2 if how == "torchrun" else [node(0, port), node(1, port)]

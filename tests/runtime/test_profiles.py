@@ -473,7 +473,7 @@ def on_cpu(processes: int, precision: str = "no") -> dict:
 
 
 def test_the_cpu_profile_runs_on_the_cpu_everywhere(launch):
-    assert description(launch("cpu", CUDA_VISIBLE_DEVICES="0")) == on_cpu(1)
+    assert description(launch("cpu", "--forked", CUDA_VISIBLE_DEVICES="0")) == on_cpu(1)
 
 
 def test_the_cpu_profile_takes_bf16_from_the_command_line(launch):

@@ -16,7 +16,7 @@ from unittest import mock
 
 import pytest
 import torch
-from conftest import ROOT, TINY, launch, write_folder
+from conftest import PROGRAMS, ROOT, TINY, launch, write_folder
 from forked import ForkedRun
 from in_process import run_train
 from safetensors.torch import load_file
@@ -155,7 +155,9 @@ def test_run_killed_in_an_epoch_resumes_to_the_same_losses_scores_and_weights(ti
     assert [event.step for event in events.Scalars("train/loss")] == list(range(1, 41)), "one continuous curve"
 
 
-@pytest.mark.parametrize("launcher", [[], ["-m", "accelerate.commands.launch", "--cpu"]])
+@pytest.mark.parametrize(
+    "launcher", [[], pytest.param(["-m", "accelerate.commands.launch", "--cpu"], marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
 def test_run_asked_to_stop_saves_and_resumes_as_if_nothing_had_been(
     tiny_folder, uninterrupted, tmp_path, number, launcher
@@ -352,17 +354,10 @@ def test_resume_auto_starts_fresh_where_there_is_nothing_yet(tiny_folder, tmp_pa
 
 def test_full_disk_ends_no_training_and_leaves_no_half_checkpoint(tiny_folder, tmp_path, fails_with):
     """A limit on the size of files, which the optimizer's state goes beyond after the first step."""
-    arguments = [*map(str, command(tiny_folder, tmp_path / "run")), "--max-steps", "7", "--tracker", "none"]
-    weights = 4 * 10_000
-    result = subprocess.run(
-        ["bash", "-c", f'ulimit -f {weights // 1024}; exec "$@"', "-", sys.executable, *arguments],
-        cwd=ROOT,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    flags = ["--max-steps", "7", "--tracker", "none"]
+    size = 40_000  # bytes: more than the weights have
+    arguments = command(tiny_folder, tmp_path / "run", *flags)
+    result = launch(PROGRAMS / "limited.py", "RLIMIT_FSIZE", str(size), *arguments)
     fails_with(result, "is incomplete: files could not be written", 1)
     assert "checkpoint step-00000003 could not be written" in result.stdout
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-00000000"]

@@ -80,7 +80,7 @@ class TestWithoutEnsurepip:
         assert Path(done.stdout.strip()).is_relative_to(repository / ".venv")
         assert not list((repository / ".venv").rglob("pip"))
 
-    @pytest.mark.parametrize("file", ["requirements.txt", "requirements-dev.txt"])
+    @pytest.mark.parametrize("file", ["requirements.txt", pytest.param("requirements-dev.txt", marks=pytest.mark.slow)])
     def test_changed_requirements_are_installed_into_the_same_environment(self, repository, file):
         bootstrap(repository, "python", "-c", "")
         kept = repository / ".venv" / "kept"
@@ -102,12 +102,14 @@ class TestWithoutEnsurepip:
         requirements.write_text(good)
         assert bootstrap(repository, "python", "-c", "print('ran')").stdout == "ran\n"
 
+    @pytest.mark.slow
     def test_half_an_environment_is_completed(self, repository):
         bootstrap(repository, "python", "-c", "")
         (repository / ".venv" / "bootstrap-stamp").unlink()
         done = bootstrap(repository, "python", "-c", "print('ran')")
         assert done.stdout == "ran\n" and "making" in done.stderr and "installing" in done.stderr
 
+    @pytest.mark.slow
     def test_a_moved_environment_is_made_anew(self, repository):
         bootstrap(repository, "python", "-c", "")
         (repository / ".venv" / "old").touch()

@@ -100,9 +100,7 @@ def test_a_run_whose_tracker_cannot_start_goes_on_and_publishes_its_model(hub, t
     (output / "tensorboard").write_text("a file where the tracker wants its folder")
     flags = ["--max-steps", "2", "--push-to-hub", "me/cells", "--resume", "auto", "--output-dir", output]
     environment = {"HF_ENDPOINT": hub.url, "HF_HUB_OFFLINE": "0", "HF_TOKEN": "secret", "HF_HUB_DISABLE_XET": "1"}
-    result = launch(
-        "train.py", "--dataset", tiny_folder, *TINY, *flags, env=environment, profile="multi_cpu", forked=False
-    )
+    result = launch("train.py", "--dataset", tiny_folder, *TINY, *flags, env=environment, forked=False)
     assert result.returncode == 0, result.stderr
     assert len([line for line in result.stdout.splitlines() if line.startswith("tracker tensorboard failed")]) == 1
     assert "training goes on without it" in result.stdout

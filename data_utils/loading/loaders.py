@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset
 
 from data_utils.analysis.dataset_info import DatasetInfo, Split
+from data_utils.analysis.distinct_rows import distinct_rows
 from data_utils.loading.batch_sampler import (
     SIDE_BY_SIDE,
     BatchSplit,
@@ -58,7 +59,9 @@ def network_shapes(info: DatasetInfo, model: UNetConfig) -> NetworkShapes:
 def _input_sizes(split: Split, preprocess: Preprocess) -> np.ndarray:
     """(N, n) int64, what the samples of a split are resized or resampled to."""
     if split.spacings is None:
-        return np.array([preprocess.target_size(*size) for size in split.sizes.tolist()])
+        sizes = distinct_rows(split.sizes)
+        target_sizes = np.array([preprocess.target_size(*size) for size in sizes.rows.tolist()])
+        return target_sizes[sizes.membership]
     grids = zip(split.sizes.tolist(), split.spacings.tolist(), strict=True)
     return np.array([preprocess.resampled_size(size, spacing) for size, spacing in grids])
 

@@ -63,6 +63,10 @@ class Records(ABC):
     def __iter__(self) -> Iterator[Record]:
         return (self[i] for i in range(len(self)))
 
+    def name(self, i: int) -> str:
+        """The name of a record; its pictures are not read where that can be avoided."""
+        return self[i]["name"]
+
 
 def annotation_summaries(splits: Iterable[Records]) -> list[AnnotationSummary]:
     """What the annotation files of all splits hold; the two parts of one split share their files."""
@@ -111,6 +115,9 @@ class Subset(Records):
 
     def __getitem__(self, i: int) -> Record:
         return self.records[int(self.indices[i])]
+
+    def name(self, i: int) -> str:
+        return self.records.name(int(self.indices[i]))
 
 
 class ListRecords(Records):

@@ -132,8 +132,7 @@ def test_a_stream_and_its_folder_hold_the_same_pictures(folder, packed):
 @pytest.mark.parametrize("lengths", [[5, 1, 9, 32], [47], [1] * 20], ids=str)
 def test_lanes_hold_every_record_once_and_are_equal_to_one(lengths, batch_size):
     lengths = np.array(lengths)
-    shapes = np.tile(SIZE, (lengths.sum(), 1))
-    epochs = [stream_batches(lengths, shapes, batch_size, seed=1, epoch=e) for e in range(2)]
+    epochs = [stream_batches(lengths, SIZE, batch_size, seed=1, epoch=e) for e in range(2)]
     for batches in epochs:
         assert sorted(np.concatenate([batch.indices for batch in batches])) == list(range(lengths.sum()))
         assert [len(batch.indices) for batch in batches[:-1]] == [batch_size] * (len(batches) - 1)
@@ -178,7 +177,7 @@ def test_the_sample_of_a_stream_and_the_shards_held_out_follow_the_seed(packed, 
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_no_group_is_read_by_more_processes_than_its_pieces_need(workers):
     lengths = np.full(200, 16)
-    batches = stream_batches(lengths, np.tile(SIZE, (3200, 1)), 4, seed=0, epoch=0)
+    batches = stream_batches(lengths, SIZE, 4, seed=0, epoch=0)
     readers = {(int(i) // 16, step % workers) for step, batch in enumerate(batches) for i in batch.indices}
     # a group lies in one of the four pieces of one of four lanes, but for those that a piece's border cuts
     assert len(readers) <= 200 + 4 * 4

@@ -24,6 +24,8 @@ from data_utils.sources.records import StreamRecords
 from runtime.parallel import default_workers
 from unet.config import Preprocess, UNetConfig
 
+STREAM_WORKERS = (0, 1, 2, 4)  # numbers of loader processes that share no group of a stream: they divide SIDE_BY_SIDE
+
 
 class NetworkShapes(NamedTuple):
     """(N, n) int64 shapes, (H, W) or (D, H, W), of the images of both splits as a network sees them."""
@@ -80,17 +82,23 @@ def build_loaders(
     With --cache, and always for volumes, all images are decoded now unless an earlier run has done so.
 
     Args:
-        num_workers: None for this process's share of the CPUs.
+        num_workers: None for this process's share of the CPUs. A stream gets as many of STREAM_WORKERS as fit into
+            it, and threads for the others.
     """
     if num_workers is None:
         num_workers = default_workers(device)
-    if num_workers:
-        raise_open_file_limit()
     train = TrainingDataset(info.train, info, model.preprocess)
     val = EvaluationDataset(info.val, info, model.preprocess)
     records = info.train.records
     if isinstance(records, StreamRecords):  # every lane of this process, and each lane's groups side by side
         records.open_groups = split.micro_batch_size * split.accumulation * SIDE_BY_SIDE
+        processes = max(count for count in STREAM_WORKERS if count <= num_workers)
+        train.threads = val.threads = max(1, num_workers // max(1, processes))
+        num_workers = processes
+    if isinstance(info.val.records, StreamRecords):
+        info.val.records.is_scattered = True  # the batches of an evaluation go round among all processes
+    if num_workers:
+        raise_open_file_limit()
     if info.config.cache or train.samples.are_cached:
         train.cache()
         val.cache()

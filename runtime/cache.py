@@ -27,8 +27,9 @@ def digest(*parts: object) -> str:
     """A key computed from bytes, and from values of which different ones have different `repr`."""
     checksum = hashlib.sha256()
     for part in (FORMAT, *parts):
-        content = part if isinstance(part, bytes) else repr(part).encode()
-        checksum.update(b"%d:" % len(content) + content)
+        content = part if isinstance(part, (bytes, bytearray)) else repr(part).encode()
+        checksum.update(b"%d:" % len(content))
+        checksum.update(content)
     return checksum.hexdigest()[:32]
 
 

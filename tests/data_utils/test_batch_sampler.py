@@ -9,6 +9,7 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 
+from data_utils.analysis import distinct_rows as distinct_rows_module
 from data_utils.analysis.distinct_rows import distinct_rows, rows_as_text
 from data_utils.loading import batch_sampler
 from data_utils.loading.batch_sampler import (
@@ -169,9 +170,10 @@ def test_an_epoch_makes_the_batches_of_the_steps_that_are_made_and_no_others(mon
 
 
 @pytest.mark.parametrize("array", [sizes(100, 1), sizes(100, 1, dims=3), np.zeros((5, 2), np.int64), sizes(1)])
-def test_different_rows_are_those_of_numpy(array):
+def test_different_rows_are_those_of_numpy(array, monkeypatch):
     rows, inverse, counts = np.unique(array, axis=0, return_inverse=True, return_counts=True)
     distinct = distinct_rows(array)
     assert (distinct.rows == rows).all() and (distinct.membership == inverse.ravel()).all()
     assert (distinct.counts() == counts).all() and distinct.membership.itemsize == 1
+    monkeypatch.setattr(distinct_rows_module, "TEXT_ROWS", 30)
     assert rows_as_text(array) == repr(array.tolist()).encode()

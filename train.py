@@ -209,7 +209,8 @@ def main() -> None:
     # 2. Data: one process reads, however many train; settings without a flag are chosen from the data
     info = on_main(accelerator, lambda: load_dataset_info(DataConfig.from_args(args)))
     say("\n".join([f"data: {info}", *info.warnings]))
-    args, info = on_main(accelerator, lambda: start.plan(args, info))
+    args = on_main(accelerator, lambda: start.plan(args, info))
+    info = replace(info, config=DataConfig.from_args(args))
     split = split_from_args(args, profile, start.largest_micro_batch)
 
     # 3. Model and task: fresh, from --init-from, or as the checkpoint has it; the model normalizes by itself
@@ -245,8 +246,11 @@ def main() -> None:
     average = WeightAverage(network, args.ema_decay)
 
     # 6. Resume: identity must match -> weights, optimizer, average, scaler -> the log goes on behind that step
-    settings = resolve_settings(
-        args, start.output_dir, profile, info, network.config, split, schedule.total_steps, train_loader.num_workers
+    settings = on_main(
+        accelerator,
+        lambda: resolve_settings(
+            args, start.output_dir, profile, info, network.config, split, schedule.total_steps, train_loader.num_workers
+        ),
     )
     checkpoints = Checkpoints(
         accelerator, start.output_dir, args.keep_checkpoints, network, optimizer, average, settings

@@ -1,12 +1,16 @@
 """A cache on disk for measurements of data sets, keyed by the names, sizes and times of their files."""
 
 import hashlib
+import io
 import json
 import os
+import zipfile
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from runtime.files import replaced_file
 
@@ -55,8 +59,29 @@ def cached(key: str | None, compute: Callable[[], JSON], keep: Callable[[JSON], 
     except (OSError, ValueError):  # the file is not there, or damaged
         value = compute()
     if keep(value):
-        with suppress(OSError):
-            file.parent.mkdir(parents=True, exist_ok=True)
-            with replaced_file(file, shared=True) as stream:  # another run may be reading
-                stream.write(json.dumps(value).encode())
+        _store(file, json.dumps(value).encode())
     return value
+
+
+def cached_arrays(key: str | None, compute: Callable[[], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Do as `cached` does, with arrays by name."""
+    if key is None:
+        return compute()
+    file = cache_folder() / f"{key}.npz"
+    try:
+        with np.load(file, allow_pickle=False) as arrays:
+            return dict(arrays)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile):  # the file is not there, or damaged
+        arrays = compute()
+    content = io.BytesIO()
+    np.savez(content, **arrays)  # type: ignore[arg-type]  # no array is named allow_pickle
+    _store(file, content.getbuffer())
+    return arrays
+
+
+def _store(file: Path, content: bytes | memoryview) -> None:
+    """Write a file of the cache, unless the disk refuses it."""
+    with suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with replaced_file(file, shared=True) as stream:  # another run may be reading
+            stream.write(content)

@@ -1,19 +1,19 @@
 """Several processes: work that one does for all, waiting for each other, and the message when one is lost."""
 
 import os
+import pickle
 import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator
-from accelerate.utils import broadcast_object_list
 
 from runtime.errors import UserError, one_line
 
@@ -40,14 +40,14 @@ def on_main(accelerator: Accelerator, function: Callable[[], Result]) -> Result:
 
     A UserError ends every process: the main one with the message, the others silently, so that nobody waits.
     """
-    outcome: list = [None, None]
+    outcome: tuple[Any, UserError | None] = (None, None)
     if accelerator.is_main_process:
         try:
-            outcome[0] = function()
+            outcome = function(), None
         except UserError as error:
-            outcome[1] = error
-    barrier_without_timeout(accelerator)
-    broadcast_object_list(outcome)
+            outcome = None, error
+    if accelerator.num_processes > 1:
+        outcome = _of_main(outcome)
     result, problem = outcome
     if problem is None:
         return result
@@ -55,6 +55,29 @@ def on_main(accelerator: Accelerator, function: Callable[[], Result]) -> Result:
         raise problem
     time.sleep(5)  # torchrun ends all processes as soon as one has ended: let the main one speak first
     raise SystemExit(1)
+
+
+def _of_main(value: Any) -> Any:
+    """The main process's `value`, for which the others wait without a time limit.
+
+    Its arrays travel one by one, into the memory where they stay: within a pickle each would be held three times.
+    """
+    group = _group_without_timeout()
+    arrays: list[np.ndarray] = []
+    message: list[Any] = [b"", []]
+    if dist.get_rank() == 0:
+        buffers: list[pickle.PickleBuffer] = []
+        pickled = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+        arrays = [np.frombuffer(buffer.raw(), np.uint8) for buffer in buffers]
+        message = [pickled, [len(array) for array in arrays]]
+    dist.broadcast_object_list(message, src=0, group=group)
+    pickled, lengths = message
+    if dist.get_rank() != 0:
+        arrays = [np.empty(length, np.uint8) for length in lengths]
+    for array in arrays:
+        sent = array if array.flags.writeable else array.copy()  # torch takes no read-only arrays
+        dist.broadcast(torch.from_numpy(sent), src=0, group=group)
+    return value if dist.get_rank() == 0 else pickle.loads(pickled, buffers=arrays)
 
 
 @contextmanager

@@ -1141,8 +1141,8 @@ MUTANTS = [
     Mutant(
         "data_utils/analysis/dataset_info.py",
         "DatasetInfo.fingerprint",
-        "[len(split), names, split.sizes.tolist()]",
-        "[len(split), split.sizes.tolist()]",
+        "[len(split), names, rows_as_text(split.sizes)]",
+        "[len(split), rows_as_text(split.sizes)]",
         "test_dataset_info.py",
     ),
     Mutant(
@@ -1253,7 +1253,7 @@ MUTANTS = [
     Mutant(
         "data_utils/analysis/dataset_info.py",
         "DatasetInfo.fingerprint",
-        "[len(split), names, split.sizes.tolist()]",
+        "[len(split), names, rows_as_text(split.sizes)]",
         "[len(split), names]",
         "test_dataset_info.py",
     ),
@@ -1396,15 +1396,15 @@ MUTANTS = [
     Mutant(
         "data_utils/loading/batch_sampler.py",
         "TrainingSampler.batches",
-        "stream_batches(self.group_sizes, self.shapes, self.split.batch_size, self.seed, epoch)",
-        "stream_batches(self.group_sizes, self.shapes, self.split.batch_size, 0, epoch)",
+        "stream_batches(self.group_sizes, shape, self.split.batch_size, self.seed, epoch)",
+        "stream_batches(self.group_sizes, shape, self.split.batch_size, 0, epoch)",
         "test_streams.py",
     ),
     Mutant(
         "data_utils/loading/batch_sampler.py",
         "TrainingSampler.batches",
-        "stream_batches(self.group_sizes, self.shapes, self.split.batch_size, self.seed, epoch)",
-        "stream_batches(self.group_sizes, self.shapes, self.split.batch_size, self.seed, 0)",
+        "stream_batches(self.group_sizes, shape, self.split.batch_size, self.seed, epoch)",
+        "stream_batches(self.group_sizes, shape, self.split.batch_size, self.seed, 0)",
         "test_streams.py",
     ),
     Mutant(

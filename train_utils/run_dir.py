@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from data_utils.analysis.dataset_info import DatasetInfo
-from data_utils.config import DataConfig
 from inference.models import load_model
 from runtime.console import say
 from runtime.errors import CheckpointError, SettingsError
@@ -42,8 +41,8 @@ class RunStart(NamedTuple):
             return args.max_steps
         return None if self.checkpoint.state is None else self.checkpoint.state.settings.total_steps
 
-    def plan(self, args: TrainSettings, info: DatasetInfo) -> tuple[TrainSettings, DatasetInfo]:
-        """The settings, where open with the values of the checkpoint or the plan, and `info` changed accordingly."""
+    def plan(self, args: TrainSettings, info: DatasetInfo) -> TrainSettings:
+        """The settings, where open with the values of the checkpoint or the plan."""
         if args.plan == "auto":
             if self.checkpoint.state is None:
                 plan = plan_run(info, args)
@@ -60,7 +59,7 @@ class RunStart(NamedTuple):
             args = replace(args, crop_size=patch_size(info, args.max_minutes or math.inf, source))
             say(f"patches: --crop-size {' '.join(map(str, args.crop_size or ()))}")
         check_axes(info, args)
-        return args, replace(info, config=DataConfig.from_args(args))
+        return args
 
     @property
     def largest_micro_batch(self) -> int | None:

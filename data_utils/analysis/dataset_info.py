@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from data_utils.analysis.distinct_rows import rows_as_text
 from data_utils.analysis.inspect import (
     ClassLocations,
     SplitInspection,
@@ -106,10 +107,10 @@ class DatasetInfo:
     def fingerprint(self) -> str:
         """Changes with the number or sizes of the images in either split, or with the names of some of them."""
         parts: list[object] = []
-        for split in (self.train, self.val):
+        for split in (self.train, self.val):  # the parts are those of the first version, so that its runs go on
             indices = np.unique(np.linspace(0, len(split) - 1, FINGERPRINT_NAMES).astype(int)).tolist()
-            names = [split.records[index]["name"] for index in indices]
-            parts += [len(split), names, split.sizes.tolist()]
+            names = [split.records.name(index) for index in indices]
+            parts += [len(split), names, rows_as_text(split.sizes)]
         return f"{len(self.train)} + {len(self.val)} images ({digest(*parts)[:12]})"
 
     def __str__(self) -> str:

@@ -1,6 +1,8 @@
 """Records become tensors: images as the network takes them, and their targets."""
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -27,9 +29,11 @@ class SegmentationDataset(Dataset):
 
     Attributes:
         fit_targets: whether targets follow the images to the network's input size.
+        threads: how many threads of a loader process decode the samples of a batch.
     """
 
     fit_targets: bool
+    threads: int = 1
 
     def __init__(self, split: Split, info: DatasetInfo, preprocess: Preprocess) -> None:
         self.split = split
@@ -44,6 +48,17 @@ class SegmentationDataset(Dataset):
 
     def __len__(self) -> int:
         return len(self.split)
+
+    def __getitems__(self, slots: list[Slot]) -> list[tuple[Any, ...]]:
+        """The samples of a batch, which a loader asks for at once."""
+        if self.threads == 1:
+            return [self[slot] for slot in slots]
+        return list(self._pool.map(self.__getitem__, slots))
+
+    @cached_property
+    def _pool(self) -> ThreadPoolExecutor:
+        """Threads of this process, started when they are first needed, which is in a loader process."""
+        return ThreadPoolExecutor(self.threads)
 
     def read(self, slot: Slot) -> tuple[np.ndarray, Target, str | None]:
         """Image (C, *size) at the network's input size, target, and what is wrong where both are filled."""

@@ -168,13 +168,14 @@ def rehearse(
     rehearsal.schedule.set_learning_rate(optimizer, step=0)
     model.train()
     steps = steps_ahead(train_loader, split, rehearsal.data_ready)
-    with tune_kernels(accelerator.device, enabled=not args.deterministic):
+    device = accelerator.device
+    with tune_kernels(device, enabled=not args.deterministic):
         for micro_batches, indices in rehearsal.timed(steps):
             train_step(
                 accelerator, model, optimizer, criterion, micro_batches, args.max_grad_norm, guard, nullcontext()
             )
             guard.end_step(indices)
-            guard.settle(everything=True)
+            guard.settle(everything=device.type == "cpu")  # as a run does
     rehearsal.time_evaluation(lambda batches: evaluate(accelerator, uncompiled, batches, criterion, step=0), val_loader)
     rehearsal.time_save(network, optimizer)
     return rehearsal.count_steps()

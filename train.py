@@ -211,6 +211,8 @@ def main() -> None:
     info = on_main(accelerator, lambda: load_dataset_info(DataConfig.from_args(args)))
     say("\n".join([f"data: {info}", *info.warnings]))
     args, info = on_main(accelerator, lambda: start.plan(args, info))
+    with first_on_each_machine(accelerator):  # one process of a machine loads what `datasets` keeps in a cache there
+        info.open_here()
     split = split_from_args(args, profile, start.largest_micro_batch)
 
     # 3. Model and task: fresh, from --init-from, or as the checkpoint has it; the model normalizes by itself

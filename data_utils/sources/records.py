@@ -63,6 +63,12 @@ class Records(ABC):
     def __iter__(self) -> Iterator[Record]:
         return (self[i] for i in range(len(self)))
 
+    def open_here(self) -> None:  # noqa: B027  # most records need nothing
+        """Make the records readable in this process, which has received them from another, maybe on another machine.
+
+        Most are: their files have the same paths everywhere.
+        """
+
 
 def annotation_summaries(splits: Iterable[Records]) -> list[AnnotationSummary]:
     """What the annotation files of all splits hold; the two parts of one split share their files."""
@@ -111,6 +117,9 @@ class Subset(Records):
 
     def __getitem__(self, i: int) -> Record:
         return self.records[int(self.indices[i])]
+
+    def open_here(self) -> None:
+        self.records.open_here()
 
 
 class ListRecords(Records):

@@ -1469,6 +1469,16 @@ MUTANTS = [
         "self._shares(self._window)",
         "test_throughput.py",
     ),
+    Mutant(
+        "data_utils/loading/batch_sampler.py",
+        "epoch_batches",
+        "[batches[i] for i in rng.permutation(len(batches))]",
+        "batches",
+        "test_batch_sampler.py",
+    ),
+    Mutant("data_utils/loading/draws.py", "draw", "min(size) / 32", "min(size) / 4", "test_augment.py"),
+    Mutant("inference/tiling/cuts.py", "_weights", "8 * position", "4 * position", "test_tiling.py"),
+    Mutant("train_utils/ema.py", "WeightAverage.update", "(1 + step) / (10 + step)", "0.9", "test_optim.py"),
 ]
 
 

@@ -1,5 +1,7 @@
 """Which images form which batch: every image once, the same steps for any split, few shapes."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,7 @@ from data_utils.loading.batch_sampler import (
     EvaluationSampler,
     TrainingSampler,
     epoch_batches,
+    images_per_batch,
     padded_shapes,
 )
 
@@ -61,6 +64,21 @@ def test_all_images_of_a_step_share_one_shape_that_holds_them():
 def test_only_one_batch_of_an_epoch_is_short():
     lengths = [len(batch.indices) for batch in epoch_batches(padded_shapes(sizes()), 8, seed=0, epoch=0)]
     assert sorted(lengths) == [1] + [8] * 7
+
+
+def test_batches_of_different_shapes_take_turns_in_random_order():
+    shapes = np.array([[32, 32]] * 40 + [[48, 48]] * 40)
+    sides = [batch.shape[0] for batch in epoch_batches(shapes, 4, seed=0, epoch=0)]
+    assert sides.count(32) == sides.count(48) == 10
+    changes = sum(before != after for before, after in itertools.pairwise(sides))
+    assert changes > 4  # in the order of the shapes there would be one
+
+
+def test_as_many_images_share_a_batch_as_its_pixels_hold_and_one_at_least():
+    assert images_per_batch(100, (5, 10)) == 2
+    assert images_per_batch(100, (5, 11)) == 1
+    assert images_per_batch(100, (20, 20)) == 1
+    assert images_per_batch(100, (2, 5, 2)) == 5
 
 
 def test_fillers_repeat_an_image_of_the_step_and_are_marked():

@@ -9,6 +9,7 @@ import torch
 from data_utils.class_map import ClassMap
 from data_utils.targets.classes import class_weight_tensor, count_classes
 from runtime.errors import SettingsError
+from train_utils.ema import WeightAverage
 from train_utils.optim import build_optimizer
 from train_utils.schedule import learning_rate
 from train_utils.settings.train_settings import SCHEDULES
@@ -21,6 +22,19 @@ def test_learning_rate_warms_up_to_its_peak_and_ends_low(schedule):
     assert max(rates) == rates[10] == 0.5
     assert rates[10:] == sorted(rates[10:], reverse=True)
     assert rates[-1] == 0.5 if schedule == "constant" else 0 < rates[-1] < 0.02
+
+
+def test_an_average_starts_with_a_low_decay_that_lets_early_weights_fade():
+    model = torch.nn.Linear(1, 1, bias=False).double()
+    average = WeightAverage(model, decay=0.5)
+    expected = model.weight.item()
+    for step in range(1, 13):
+        with torch.no_grad():
+            model.weight.fill_(float(step))
+        average.update(step, torch.tensor(True))
+        decay = min(0.5, (1 + step) / (10 + step))
+        expected = decay * expected + (1 - decay) * step
+        assert average.tensors["weight"].item() == pytest.approx(expected, rel=1e-6)  # the weight of a step is float32
 
 
 def test_weight_decay_spares_norms_and_biases():

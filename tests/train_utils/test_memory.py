@@ -1,6 +1,6 @@
 """Micro-batches that fit, on every process alike, without changing the training; activation checkpointing.
 
-Modules: train_utils/preflight.py, train_utils/microbatch.py.
+Modules: train_utils/preflight.py, train_utils/microbatch.py, train_utils/tuning.py.
 """
 
 import json
@@ -14,13 +14,19 @@ import pytest
 import torch
 from accelerate.utils import DistributedType
 from class_loss import classes
-from conftest import PROGRAMS, TINY, launch, losses
+from conftest import PROGRAMS, TINY, launch, losses, write_folder
+from in_process import run_train
+from PIL import Image
+from torch.nn.modules.module import register_module_forward_pre_hook
 
+import train
 import train_utils.preflight
+import train_utils.tuning
 from data_utils.loading.augment import augment
 from data_utils.loading.batch_sampler import BatchSplit
 from data_utils.loading.draws import Draw, pack_draws
 from runtime.errors import MemoryShortage, SettingsError, one_line
+from runtime.launch import tune_kernels
 from runtime.memory import is_out_of_memory, memory_shortage
 from tasks.classes import ClassTarget
 from tasks.step_loss import StepLoss
@@ -250,6 +256,38 @@ def test_a_trial_that_runs_out_of_memory_in_any_way_takes_fewer_images(monkeypat
     assert (split.micro_batch_size, split.accumulation) == (2, 4)
     is_torchs = isinstance(error, torch.OutOfMemoryError)
     assert capsys.readouterr().out.count("no room for micro-batches of 4 images: ") == (not is_torchs)
+
+
+def test_kernels_are_timed_from_the_first_pass_of_a_shape_on_where_its_steps_pay_for_it(tmp_path, monkeypatch):
+    """The trial of the memory check meets the largest shape first, and what it finds stays."""
+    sizes = [(64, 72)] * 8 + [(24, 32)] * 4 + [(48, 48)] * 2  # 56 steps of batches of 1: 32, 16 and 8 of each
+    for kind in ("train", "val"):
+        write_folder(tmp_path / kind, 14, seed=0, size=(64, 72))
+        for file in (tmp_path / kind).glob("*/*.png"):
+            height, width = sizes[int(file.stem[-2:])]
+            with Image.open(file) as image:
+                cut = image.crop((0, 0, width, height))
+            cut.save(file)
+    first: dict[tuple[int, ...], bool] = {}  # whether kernels are timed in the first pass of a shape
+
+    def note(module: torch.nn.Module, inputs: tuple) -> None:
+        if isinstance(module, UNet) and module.training and inputs[0].device.type == "cpu":
+            first.setdefault(tuple(inputs[0].shape[2:]), torch.backends.cudnn.benchmark)
+
+    on_cuda = torch.device("cuda")
+    monkeypatch.setattr(train_utils.tuning, "tune_kernels", lambda _, enabled: tune_kernels(on_cuda, enabled))
+    monkeypatch.setattr(train_utils.tuning, "ENOUGH_STEPS", 16)
+    monkeypatch.setattr(train_utils.preflight, "_estimate_fits", _attempt_fits)  # on the CPU as on a GPU
+    monkeypatch.setattr(train, "write_results", lambda *arguments: None)
+    flags = ["--dataset", tmp_path, *TINY, "--batch-size", "1", "--epochs", "4", "--tracker", "none"]
+    with register_module_forward_pre_hook(note):
+        run = run_train(tmp_path / "run", *flags, "--eval-every", "99", "--checkpoint-every", "99")
+        assert run.exit_code == 0, run.output
+        assert first == {(64, 72): True, (24, 32): True, (48, 48): False}
+        first.clear()
+        run = run_train(tmp_path / "repeatable", *flags, "--max-steps", "1", "--deterministic")
+        assert run.exit_code == 0, run.output
+    assert set(first.values()) == {False}
 
 
 @pytest.mark.parametrize("error", [error for error in OTHERS if isinstance(error, RuntimeError)], ids=name_of)

@@ -31,7 +31,16 @@ from runtime.memory import is_out_of_memory, memory_shortage
 from tasks.classes import ClassTarget
 from tasks.step_loss import StepLoss
 from train_utils.microbatch import memory_limit, out_of_memory_recorded, split_batch
-from train_utils.preflight import Copies, _attempt_fits, _bytes_left, input_bytes, preflight, step_bytes
+from train_utils.preflight import (
+    Copies,
+    _attempt_fits,
+    _bytes_left,
+    _free_bytes,
+    input_bytes,
+    largest_tensor,
+    preflight,
+    step_bytes,
+)
 from unet import UNet, UNetConfig
 
 SHORTAGES = [  # as they were reported
@@ -231,6 +240,40 @@ def test_a_trial_trains_and_leaves_the_network_as_it_was():
     assert seen == [True]
     assert not network.training and all(parameter.grad is None for parameter in network.parameters())
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+
+
+def test_sizes_that_are_hopeless_are_not_tried(monkeypatch):
+    network = UNet(UNetConfig(base_channels=4, depth=2))
+    tried = []
+    network.stem.register_forward_hook(lambda module, inputs, output: tried.append((output.device.type, len(output))))
+    shape = (3, 32, 32)
+    free = step_bytes(network, (5, *shape), Copies(0)) / train_utils.preflight.HOPELESS
+    monkeypatch.setattr(train_utils.preflight, "_free_bytes", lambda accelerator: free)
+    monkeypatch.setattr(train_utils.preflight, "_estimate_fits", _attempt_fits)  # on the CPU as on a GPU
+    arguments = network, StepLoss(classes(2, "ce")), shape, BatchSplit(16, 1, 16, 1), "adamw", False
+    split = preflight(accelerator_like("cpu"), *arguments)
+    assert split.micro_batch_size == 4  # of 16, 8, 6, 4, ...
+    assert [size for device, size in tried if device == "cpu"] == [4]
+
+
+@pytest.mark.parametrize(("device", "free"), [("cuda", 7), ("mps", None)])
+def test_free_memory_is_known_of_cuda_alone(monkeypatch, device, free):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (7, 9))
+    assert _free_bytes(accelerator_like(device)) == free
+
+
+@pytest.mark.parametrize(("images", "fixed", "size"), [(5.9, False, 4), (0.5, False, 1), (5.9, True, 16)])
+def test_no_tensor_on_an_accelerator_has_more_elements_than_32_bits_count(monkeypatch, capsys, images, fixed, size):
+    network = UNet(UNetConfig(base_channels=4, depth=2))
+    largest = 32 * 40 * 8  # the upper level's feature maps beside their skip connection
+    assert largest_tensor(network, (1, 3, 32, 40)) == largest
+    monkeypatch.setattr(train_utils.preflight, "MOST_ELEMENTS", int(images * largest))
+    monkeypatch.setattr(train_utils.preflight, "_attempt_fits", lambda *arguments: True)
+    monkeypatch.setattr(train_utils.preflight, "upload", lambda tensor, device: tensor)
+    arguments = network, StepLoss(classes(2, "ce")), (3, 32, 40), BatchSplit(16, 1, 16, 1, fixed), "adamw", False
+    split = preflight(accelerator_like("meta"), *arguments)
+    assert split.micro_batch_size == size
+    assert capsys.readouterr().out.startswith("memory: trying how many images of 32 x 40 fit, at most 16\n")
 
 
 @pytest.mark.parametrize("error", SHORTAGES, ids=name_of)

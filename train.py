@@ -13,7 +13,7 @@ from dataclasses import replace
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator, DataLoaderConfiguration
-from accelerate.utils import set_seed
+from accelerate.utils import release_memory, set_seed
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -245,6 +245,7 @@ def main() -> None:
     if total_steps is None and args.max_minutes:
         trial = Rehearsal(accelerator, args, model, info, shapes, split, start.output_dir)
         total_steps = rehearse(accelerator, args, criterion, split, tuning, trial)
+        release_memory()  # autocast makes the model's copy part of a cycle, which only a collection frees
     schedule = Schedule.from_args(args, len(info.train), total_steps)
     with first_on_each_machine(accelerator):  # one process of a machine decodes for --cache
         loaders = build_loaders(info, model.config, shapes, split, schedule.remaining(state), args.num_workers, device)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from unittest import mock
 
 import pytest
@@ -209,3 +210,23 @@ def test_a_device_that_is_slow_at_each_new_shape_is_timed_without_that(tmp_path,
     assert run.exit_code == 0, run.output
     assert len(shapes) == 5
     assert count.call_args.args[1].step < 0.25
+
+
+def test_nothing_of_the_rehearsal_stays_in_memory(tiny_folder, tmp_path, monkeypatch):
+    """In bf16 the network would be in a cycle of references."""
+    copies = []
+    freed = []
+    prepare = train.prepare
+
+    def prepare_noted(accelerator, args, model, split, loaders):
+        freed.extend(copy() is None for copy in copies)
+        copies.append(weakref.ref(model))
+        return prepare(accelerator, args, model, split, loaders)
+
+    monkeypatch.setattr(train, "prepare", prepare_noted)
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    monkeypatch.setattr(rehearsal, "MOST_STEPS", 1)
+    with mock.patch.object(rehearsal, "count_steps", return_value=1):
+        run = run_train(tmp_path / "run", "--dataset", tiny_folder, *FLAGS, "--max-minutes", "1")
+    assert run.exit_code == 0, run.output
+    assert freed == [True]

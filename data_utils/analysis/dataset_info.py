@@ -77,6 +77,11 @@ class DatasetInfo:
         """How many values a pixel has: 1 or 3 in most data sets."""
         return len(self.normalization.mean)
 
+    def open_here(self) -> None:
+        """Make the records readable in this process, which has received them from another, maybe on another machine."""
+        self.train.records.open_here()
+        self.val.records.open_here()
+
     def preprocess(self, source: Preprocess | None = None) -> Preprocess:
         """How a model is to see these images; `source` is that of a pretrained model, whose normalization stays."""
         values = source or Preprocess(**self.normalization._asdict())

@@ -205,12 +205,17 @@ class TrainingSampler:
     Args:
         shapes: (N, n) int64, the shape (H, W) or (D, H, W) that each image is padded to.
         split: how a step's images are cut.
-        steps: the steps of the run that are still to be made.
+        steps: the steps of the run that are to be made, in this order.
         group_sizes: those of a stream's `Records`, None for other records.
     """
 
     def __init__(
-        self, shapes: np.ndarray, split: BatchSplit, seed: int, steps: range, group_sizes: np.ndarray | None = None
+        self,
+        shapes: np.ndarray,
+        split: BatchSplit,
+        seed: int,
+        steps: Sequence[int],
+        group_sizes: np.ndarray | None = None,
     ) -> None:
         self.shapes = distinct_rows(shapes)
         self.split = split

@@ -1,7 +1,7 @@
 """The two loaders of a run. accelerate deals their batches out: batch i to process i mod world size."""
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -73,7 +73,7 @@ def build_loaders(
     model: UNetConfig,
     shapes: NetworkShapes,
     split: BatchSplit,
-    steps: range,
+    steps: Sequence[int],
     num_workers: int | None,
     device: torch.device,
 ) -> tuple[DataLoader, DataLoader]:

@@ -4,9 +4,8 @@ Modules: data_utils/loading/batch_sampler.py, data_utils/analysis/distinct_rows.
 """
 
 import hashlib
-from collections.abc import Iterable
-
 import itertools
+from collections.abc import Iterable
 
 import numpy as np
 import pytest

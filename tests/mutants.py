@@ -224,10 +224,31 @@ MUTANTS = [
     ),
     Mutant(
         "train_utils/sync_batchnorm.py",
-        "_Normalize.forward",
-        "variances + (means - mean).square()",
-        "variances",
+        "_sums",
+        "var.double() + difference.square()",
+        "var.double()",
         "test_sync_batchnorm.py",
+    ),
+    Mutant(
+        "train_utils/sync_batchnorm.py",
+        "leave_out_of_batch_norm",
+        "not is_filler",
+        "True",
+        "test_sync_batchnorm.py",
+    ),
+    Mutant(
+        "train_utils/sync_batchnorm.py",
+        "_means",
+        "sums / count if is_counted else torch.zeros_like(sums)",
+        "sums / count",
+        "test_sync_batchnorm.py",
+    ),
+    Mutant(
+        "data_utils/loading/batch_sampler.py",
+        "BatchSplit.sizes",
+        "min(in_proportion, math.ceil(images / self.processes))",
+        "self.accumulation",
+        "test_batch_sampler.py",
     ),
     Mutant(
         "train_utils/sync_batchnorm.py",
@@ -238,9 +259,9 @@ MUTANTS = [
     ),
     Mutant(
         "train_utils/sync_batchnorm.py",
-        "_Normalize.backward",
-        "sums = torch.stack([grad_weight, grad_bias])\ndist.all_reduce(sums)",
-        "sums = torch.stack([grad_weight, grad_bias])",
+        "_means",
+        "dist.all_reduce(sums, group=_process_group())",
+        "pass",
         "test_sync_batchnorm.py",
     ),
     # checkpoints

@@ -5,7 +5,6 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,33 +56,54 @@ def split_batch(
             f"--micro-batch-size {size} makes {split.accumulation} accumulation steps of --batch-size {batch_size} over"
             f" {processes} processes, but the launch profile sets {accumulation}; leave out one of them"
         )
-    return split._replace(accumulation=accumulation or split.accumulation)
+    if accumulation:  # with an image in each
+        split = split._replace(accumulation=min(accumulation, share))
+    return split
 
 
-def steps_ahead(
-    loader: DataLoader, split: BatchSplit, data_ready: Callable[[list], None]
-) -> Iterator[tuple[list[tuple[Tensor, Target]], list[int]]]:
+class MicroBatch(NamedTuple):
+    """What one forward pass of training takes.
+
+    images: (B, C, *size) float32, channels last.
+    targets: (B, *size) int64.
+    is_filler: whether it counts nowhere, since its process has no image.
+    """
+
+    images: Tensor
+    targets: Target
+    is_filler: bool
+
+
+def steps_ahead(loader: DataLoader, data_ready: Callable[[list], None]) -> Iterator[tuple[list[MicroBatch], list[int]]]:
     """The micro-batches of each optimizer step, augmented on the device, and the indices of this process's records.
 
-    A micro-batch is images (B, C, *size) float32, channels last, and targets (B, *size) int64. `data_ready` is told
-    when they are here.
+    `data_ready` is told when a step's are here.
     """
     fill = upload(torch.from_numpy(loader.dataset.fill), loader.device)
     std = upload(torch.from_numpy(loader.dataset.std), loader.device)
-    batches = iter(loader)
-    while raw := list(islice(batches, split.accumulation)):
+    for raw in _raw_steps(loader):
         data_ready(raw)
         indices: list[int] = []
         for batch in raw:
-            indices.extend(index for _, index in batch["keys"])
+            indices.extend(slot.index for slot in batch["slots"])
         # no variable here holds the micro-batches: their memory is free as soon as the caller lets go of them
         yield [_augmented(batch, fill, std) for batch in raw], indices
 
 
-def _augmented(batch: dict[str, Any], fill: Tensor, std: Tensor) -> tuple[Tensor, Target]:
-    """Images and targets of a raw micro-batch, augmented on the device, the images channels last."""
+def _raw_steps(loader: DataLoader) -> Iterator[list[dict[str, Any]]]:
+    """The batches of the loader that belong to each optimizer step."""
+    raw = []
+    for batch in loader:
+        raw.append(batch)
+        if batch["slots"][0].ends_step:
+            yield raw
+            raw = []
+
+
+def _augmented(batch: dict[str, Any], fill: Tensor, std: Tensor) -> MicroBatch:
+    """A raw micro-batch, augmented on the device."""
     images, targets = augment(batch["images"], batch["targets"], batch["draws"], batch["numbers"], fill=fill, std=std)
-    return channels_last(images), targets
+    return MicroBatch(channels_last(images), targets, is_filler=batch["slots"][0].filler)
 
 
 class MemoryLimit(NamedTuple):

@@ -13,6 +13,7 @@ from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.config import DataConfig
 from inference.models import load_model
 from runtime.console import say
+from runtime.documents import read_json
 from runtime.errors import CheckpointError, SettingsError
 from runtime.files import replaced_file, tolerated
 from runtime.redact import redact_all
@@ -98,10 +99,11 @@ def mark_finished(folder: Path, args: TrainSettings, schedule: Schedule, step: i
 def finished_line(folder: Path, args: TrainSettings) -> str | None:
     """The line that the run in `folder` has finished; None if the flags ask for other settings or more steps."""
     try:
-        done = redact_all(json.loads((folder / FINISHED).read_bytes()))
+        done = redact_all(read_json(folder / FINISHED))
     except (OSError, ValueError):
         return None
-    if not isinstance(done, dict) or not {"step", "total_steps", "steps_per_epoch", "flags"} <= done.keys():
+    steps = [done.get(name) for name in ("step", "total_steps", "steps_per_epoch")]
+    if not all(type(number) is int for number in steps) or not isinstance(done.get("flags"), dict):
         return None
     if not checkpoint_folder(folder / "checkpoints", done["step"]).is_dir():  # removed to go on from an earlier one
         return None

@@ -1,6 +1,5 @@
 """Files and folders that are there whole or not at all."""
 
-import json
 import os
 from pathlib import Path
 
@@ -172,10 +171,23 @@ def test_records_are_written_beside_the_old_ones_and_then_take_their_place(tmp_p
     replace, seen = Path.replace, []
 
     def noted(path: Path, target: Path) -> Path:
-        seen.append((Path(target), Path(target).read_text(), json.loads(path.read_text())))
+        seen.append((Path(target), Path(target).read_text(), path.read_text()))
         return replace(path, target)
 
     monkeypatch.setattr(Path, "replace", noted)
     USERS[name](tmp_path)
     ((target, old, new),) = seen
-    assert (target, old) == (tmp_path / name, before) and new == json.loads(target.read_text())
+    assert (target, old) == (tmp_path / name, before) and new == target.read_text() != before
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "flipped", "another shape"])
+def test_a_damaged_file_of_the_cache_is_made_again(tmp_path, monkeypatch, damage):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cached("key", lambda: [1, 2]) == [1, 2]
+    file = tmp_path / "unet-accelerate" / "key.json"
+    whole = file.read_bytes()
+    assert cached("key", lambda: [3]) == [1, 2]
+    changed = {"cut": whole[:-1], "empty": b"", "flipped": whole.replace(b"1, 2", b"1, 3"), "another shape": b"{}"}
+    file.write_bytes(changed[damage])
+    assert cached("key", lambda: [1, 2]) == [1, 2]
+    assert file.read_bytes() == whole

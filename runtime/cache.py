@@ -58,7 +58,7 @@ def cached(key: str | None, compute: Callable[[], JSON], keep: Callable[[JSON], 
     if keep(value):
         with suppress(OSError):
             file.parent.mkdir(parents=True, exist_ok=True)
-            with replaced_file(file, shared=True) as stream:  # another run may be reading
+            with replaced_file(file) as stream:  # another run may be reading
                 stream.write(_with_checksum(value))
     return value
 

@@ -139,7 +139,7 @@ def out_of_memory_recorded(folder: Path, network: nn.Module, split: BatchSplit, 
             raise MemoryShortage(f"{line}; lower --crop-size, --scale or --base-channels ({reason})") from error
         limit = MemoryLimit(math.ceil(size / 2), activation_checkpointing=size == 1)
         folder.mkdir(parents=True, exist_ok=True)  # machines may not share the folder that the main process has made
-        with replaced_file(folder / FILE, shared=True) as file:  # several processes may run out at once
+        with replaced_file(folder / FILE) as file:  # several processes may run out at once
             file.write(json.dumps(limit._asdict()).encode())
         remedy = "activation checkpointing" if size == 1 else f"micro-batches of {limit.micro_batch_size}"
         raise MemoryShortage(

@@ -71,10 +71,10 @@ def write_report(
         "machine": _machine(),
         "run": _readable(settings.run),
     }
-    rest = len(render("report.html.jinja", **content, views={}).encode())
+    rest = len(render("report.html.jinja", **content, views={}).encode(errors="backslashreplace"))
     page = render("report.html.jinja", **content, views=_embedded(views, MAX_PAGE - rest))
     with replaced_file(folder / "report.html") as file:
-        file.write(page.encode())
+        file.write(page.encode(errors="backslashreplace"))  # half a character in a name
 
 
 def _embedded(views: dict[str, dict[str, np.ndarray]], room: int) -> dict[str, dict[str, Embedded]]:

@@ -302,7 +302,7 @@ MUTANTS = [
         "test_checkpoints.py",
     ),
     Mutant(
-        "runtime/files.py", "replaced_path", "temporary.replace(path)", "shutil.copy(temporary, path)", "test_files.py"
+        "runtime/files.py", "replaced_file", "temporary.replace(path)", "shutil.copy(temporary, path)", "test_files.py"
     ),
     Mutant(
         "train_utils/checkpoints/save.py", "Checkpoints._prune", "reversed(complete)", "complete", "test_checkpoints.py"
@@ -1003,12 +1003,15 @@ MUTANTS = [
     Mutant("runtime/files.py", "replaced_files", "sync(folder)", "pass", "test_files.py"),
     Mutant(
         "runtime/files.py",
-        "replaced_files",
-        "temporary = folder.with_name(f'.{folder.name}.tmp')\nshutil.rmtree(temporary, ignore_errors=True)",
-        "temporary = folder.with_name(f'.{folder.name}.tmp')",
+        "_private_folder",
+        "if _is_temporary(entry.name, path):\n    shutil.rmtree(entry, ignore_errors=True)",
+        "pass",
         "test_files.py",
     ),
     Mutant("runtime/files.py", "sync", "os.fsync(descriptor)", "pass", "test_files.py"),
+    Mutant("runtime/files.py", "replaced_file", "os.fsync(descriptor)", "pass", "test_files.py"),
+    Mutant("runtime/files.py", "replaced_path", "sync(temporary)", "pass", "test_files.py"),
+    Mutant("runtime/files.py", "_temporary_path", "secrets.token_hex(4)", "'0123abcd'", "test_files.py"),
     Mutant(
         "train_utils/checkpoints/best_model.py",
         "BestModel._write",

@@ -106,8 +106,8 @@ class HFRecords(Records):
 
     def _differs(self) -> DataError:
         return DataError(
-            f"--dataset {self.table_name.dataset} is another version on machine {platform.node()} than where the run started;"
-            " copy it, or share HF_HOME"
+            f"--dataset {self.table_name.dataset} is another version on machine {platform.node()}"
+            " than where the run started; copy it, or share HF_HOME"
         )
 
 

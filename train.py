@@ -35,6 +35,8 @@ from runtime.launch import (
     start_process,
     tune_kernels,
 )
+from runtime.lock import locks_released
+from runtime.parallel import workers_ended
 from tasks.step_loss import StepLoss
 from tasks.target import Target
 from train_utils.checkpoints.save import Checkpoints
@@ -180,6 +182,8 @@ def rehearse(
     return rehearsal.count_steps()
 
 
+@locks_released()
+@workers_ended()
 def main() -> None:
     args = parse_args(__doc__)
     args = replace(args, tracker=available_tracker(args.tracker))

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from runtime.errors import CheckpointError
 from train_utils.checkpoints.checkpoint_state import CheckpointState
 from train_utils.run_state import RunState
-from train_utils.settings.record import RunSettings
+from train_utils.settings.record import CONTENT, RunSettings
 from unet.config import UNetConfig
 
 MANIFEST = "manifest.json"  # sizes and checksums; without it a checkpoint is not complete
@@ -61,6 +61,8 @@ def compare_settings(saved: RunSettings, now: RunSettings) -> list[str]:
     """A line for each setting changed since the checkpoint; CheckpointError if its `identity` is another run's."""
     for key, value in now.identity.items():
         before = saved.identity.get(key)
+        if key == CONTENT and before is None:
+            continue
         if before != value:
             raise CheckpointError(
                 f"--resume: the checkpoint's {key} is {before}, this run's is {value}; give the same flags and data,"

@@ -39,6 +39,7 @@ from runtime.lock import locks_released
 from runtime.parallel import workers_ended
 from tasks.step_loss import StepLoss
 from tasks.target import Target
+from train_utils.buckets import rebuild_buckets
 from train_utils.checkpoints.save import Checkpoints
 from train_utils.ema import WeightAverage
 from train_utils.evaluation import Evaluation
@@ -263,6 +264,8 @@ def main() -> None:
     guard = StepGuard(accelerator, network, optimizer, state, info.train.records)
     monitor = Monitor(accelerator, uncompiled, flops, task, schedule, state, run_log)
     model.train()
+    if state.step > 0:
+        rebuild_buckets(uncompiled, network)
     steps = steps_ahead(train_loader, split, monitor.data_ready)
     micro_batches, indices = next(steps, ([], []))
     while not (guard.stopping or schedule.is_over(state)):

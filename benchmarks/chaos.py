@@ -37,9 +37,11 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from runtime.signals import exit_on_sigterm
+
+ROOT = Path(__file__).resolve().parent.parent
 STEPS = 40
 SAVE_EVERY = 4
 FLAGS = ["--plan", "none", "--base-channels", "4", "--depth", "2", "--norm", "group", "--optimizer", "sgd"]
@@ -448,12 +450,12 @@ def stop_for_long(scene: Scene) -> None:
 
 
 def raise_error(scene: Scene) -> None:
-    scene.ends()
+    scene.ends(LIMIT)
     scene.must_say("RuntimeError: a bug in the step")
 
 
 def interrupt_save(scene: Scene) -> None:
-    scene.ends()
+    scene.ends(LIMIT)
 
 
 def cut_network(scene: Scene) -> None:
@@ -713,8 +715,7 @@ class Workplace:
             result["problems"].append(str(problem))
             self.keep(scene, number)
         finally:
-            for launch in (scene.launch,):
-                launch.kill()
+            scene.launch.kill()
             self.network.repair()
             self.disk.repair()
         return result
@@ -924,6 +925,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", nargs="+", choices=FAULTS, default=None)
     args = parser.parse_args()
+    exit_on_sigterm()  # the machines and the disk are removed
     folder = args.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "faults.jsonl"

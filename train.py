@@ -34,7 +34,10 @@ from runtime.launch import (
     say_profile,
     start_process,
 )
+from runtime.lock import locks_released
+from runtime.parallel import workers_ended
 from tasks.step_loss import StepLoss
+from train_utils.buckets import rebuild_buckets
 from train_utils.checkpoints.save import Checkpoints
 from train_utils.ema import WeightAverage
 from train_utils.evaluation import Evaluation
@@ -185,6 +188,8 @@ def rehearse(
     return rehearsal.count_steps()
 
 
+@locks_released()
+@workers_ended()
 def main() -> None:
     args = parse_args(__doc__)
     args = replace(args, tracker=available_tracker(args.tracker))
@@ -273,6 +278,8 @@ def main() -> None:
     guard = StepGuard(accelerator, network, optimizer, state, info.train.records)
     monitor = Monitor(accelerator, uncompiled, flops, task, schedule, state, run_log)
     model.train()
+    if state.step > 0:
+        rebuild_buckets(uncompiled, network)
     steps = steps_ahead(train_loader, monitor.data_ready)
     micro_batches, indices = next(steps, ([], []))
     while not (guard.stopping or schedule.is_over(state)):

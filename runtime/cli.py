@@ -3,7 +3,6 @@
 import argparse
 import atexit
 import difflib
-import multiprocessing
 import os
 import re
 import signal
@@ -182,17 +181,12 @@ def run_script(main: Callable[[], None]) -> None:
         code = 128 + signal.SIGPIPE
     except RuntimeError as error:
         from runtime.distributed import describe_lost_process  # torch and accelerate, which not every script needs
+        from runtime.parallel import describe_lost_worker
 
-        line = describe_lost_process(error)
+        line = describe_lost_process(error) or describe_lost_worker(error)
         if line is None:
             raise
         code = print_error(UserError(line))
-    finally:
-        # a loader's workers outlast signals after which the main process still works, so they must be ended here
-        if hasattr(signal, "SIGCHLD"):  # torch's handler would report their end as an error
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        for worker in multiprocessing.active_children():
-            worker.kill()
     _leave(code)
 
 

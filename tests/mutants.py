@@ -119,6 +119,24 @@ MUTANTS = [
     ),
     Mutant("tasks/classes.py", "ClassScores.add", "(index, 0)", "(0, 0)", "test_published_numbers.py"),
     Mutant("train.py", "train_step", "not micro_batches", "True", "test_equality.py test_train.py"),
+    Mutant("train_utils/buckets.py", "rebuild_buckets", "model.zero_grad()", "pass", "test_buckets.py"),
+    Mutant("train_utils/buckets.py", "rebuild_buckets", "buffer.copy_(buffers[name])", "pass", "test_buckets.py"),
+    Mutant(
+        "train_utils/buckets.py",
+        "rebuild_buckets",
+        "torch.stack([level.sum() for level in levels]).sum().backward()",
+        "pass",
+        "test_buckets.py",
+    ),
+    # what a cluster does
+    Mutant("runtime/lock.py", "lock_folder", "lock.acquire(timeout=0)", "pass", "test_lock.py"),
+    Mutant("runtime/lock.py", "locks_released", "lock.release()", "pass", "test_lock.py"),
+    Mutant("runtime/parallel.py", "workers_ended", "_kill(workers)", "pass", "test_failures.py"),
+    Mutant("runtime/signals.py", "StopRequest._remember", "self._leave_terminal()", "pass", "test_signals.py"),
+    Mutant("runtime/signals.py", "_outlasts_terminal", "number == HANG_UP", "False", "test_signals.py"),
+    Mutant("data_utils/analysis/content.py", "_file_size", "os.stat(path).st_size", "0", "test_content.py"),
+    Mutant("data_utils/analysis/content.py", "_file_checksum", "checksum.update", "bytes", "test_content.py"),
+    # schedule, optimizer, average, guard
     # schedule, optimizer, average, guard
     Mutant("train_utils/schedule.py", "Schedule.set_learning_rate", "self.kind", "'cosine'", "test_flags.py"),
     Mutant(

@@ -15,6 +15,7 @@ from runtime.console import say
 from runtime.documents import read_json
 from runtime.errors import CheckpointError, SettingsError
 from runtime.files import remove_leftovers, replaced_file, tolerated
+from runtime.lock import lock_folder
 from runtime.redact import redact_all
 from train_utils.checkpoints.find import FINISHED, LENGTH_AND_PLACE, FoundCheckpoint, checkpoint_folder, find_checkpoint
 from train_utils.microbatch import MemoryLimit, memory_limit
@@ -72,8 +73,9 @@ class RunStart(NamedTuple):
 
 
 def open_run(args: TrainSettings) -> RunStart:
-    """Make or find the folder of a run, and what is in it already; for one process."""
+    """Make or find the folder of a run, lock it, and find what is in it already; for one process."""
     folder = make_run_dir(args.output_dir, args.resume)
+    lock_folder(folder)
     remove_leftovers(folder)
     finished = finished_line(folder, args) if args.resume == "auto" else None
     resume = None if finished else args.resume

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from data_utils.analysis.content import content_key, sampled_indices
 from data_utils.analysis.distinct_rows import rows_as_text
 from data_utils.analysis.inspect import (
     ClassLocations,
@@ -31,7 +32,6 @@ from unet.config import IGNORE_INDEX, MaskValue, Preprocess
 
 SAMPLE_GROUPS = 8  # groups of a stream that the sampled images come from
 LISTED = 20  # skipped samples that are named
-FINGERPRINT_NAMES = 16  # images of a split whose names make its fingerprint
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,7 @@ class DatasetInfo:
     Args:
         reader: reads the targets, and knows what they mean.
         warnings: lines on what looks like a mistake.
+        content: the `content_key` of both splits.
     """
 
     config: DataConfig
@@ -71,6 +72,7 @@ class DatasetInfo:
     reader: TargetReader
     normalization: Normalization
     warnings: tuple[str, ...] = ()
+    content: str = ""
 
     @property
     def channels(self) -> int:
@@ -113,8 +115,7 @@ class DatasetInfo:
         """Changes with the number or sizes of the images in either split, or with the names of some of them."""
         parts: list[object] = []
         for split in (self.train, self.val):  # the parts are those of the first version, so that its runs go on
-            indices = np.unique(np.linspace(0, len(split) - 1, FINGERPRINT_NAMES).astype(int)).tolist()
-            names = [split.records.name(index) for index in indices]
+            names = [split.records.name(index) for index in sampled_indices(len(split))]
             parts += [len(split), names, rows_as_text(split.sizes)]
         return f"{len(self.train)} + {len(self.val)} images ({digest(*parts)[:12]})"
 
@@ -143,11 +144,13 @@ def load_dataset_info(config: DataConfig) -> DatasetInfo:
     train, val = load_records(config)
     classes = named_classes(config.classes, train.classes)
     if train.group_sizes is None:
-        return inspect_files(train, val, config, classes)
+        info = inspect_files(train, val, config, classes)
+        return replace(info, content=content_key([train, val]))
     lacks_classes = TARGETS[config.task].has_classes and not classes
     if lacks_classes or not (config.image_size or config.crop_size):
         raise DataError("a stream is not read before training: give --classes, and --image-size or --crop-size")
-    return sample_stream(train, val, config, classes)
+    info = sample_stream(train, val, config, classes)
+    return replace(info, content=content_key([train, val]))
 
 
 def inspect_files(train: Records, val: Records, config: DataConfig, classes: NamedClasses) -> DatasetInfo:

@@ -8,7 +8,7 @@ from runtime.documents import MOST_BYTES_OF_DATA, read_json
 from runtime.errors import CheckpointError
 from train_utils.checkpoints.checkpoint_state import CheckpointState
 from train_utils.run_state import RunState
-from train_utils.settings.record import RunSettings
+from train_utils.settings.record import CONTENT, RunSettings
 from unet.config import UNetConfig
 
 MANIFEST = "manifest.json"  # sizes and checksums; without it a checkpoint is not complete
@@ -62,6 +62,8 @@ def compare_settings(saved: RunSettings, now: RunSettings) -> list[str]:
     """A line for each setting changed since the checkpoint; CheckpointError if its `identity` is another run's."""
     for key, value in now.identity.items():
         before = saved.identity.get(key)
+        if key == CONTENT and before is None:
+            continue
         if before != value:
             raise CheckpointError(
                 f"--resume: the checkpoint's {key} is {before}, this run's is {value}; give the same flags and data,"

@@ -24,6 +24,7 @@ from unet.config import UNetConfig
 
 CREDENTIALS = "credentials_left_out"  # an entry of run.json and checkpoints: the flags whose URL was redacted
 PACKAGES = ("torch", "accelerate", "datasets", "safetensors", "huggingface_hub", "pillow", "numpy")
+CONTENT = "content of the data set"  # an entry of the identity, which runs of earlier versions do not have
 UNRECORDED = {"task": Classes.name}  # flags and identity that runs of earlier versions did not record, and had
 
 
@@ -92,6 +93,7 @@ def resolve_settings(
         "freeze_encoder": bool(args.freeze_encoder),
         "deep supervision": args.deep_supervision,
         "data set": info.fingerprint(),
+        CONTENT: info.content,
         "batch size": args.batch_size,
         "seed": args.seed,
         "optimizer": args.optimizer,  # its state is of no use to another

@@ -3,7 +3,7 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -20,6 +20,11 @@ NamedClasses = Sequence[tuple[MaskValue, str]]
 MAX_VALUES = 255
 MAX_SCATTERED = 32  # grey values that are not 0, 1, 2, ...: more of them are no classes
 SHOWN = 8  # values in a message
+REPAIR = (
+    "Export the masks again without smoothing (re-saving them keeps the invented values),"
+    " see docs/preparing-masks.md#no-smoothed-edges"
+)
+MOST = 0.6  # where few values hold such a share of the pixels, the others may be invented
 
 
 def pack(mask: np.ndarray) -> np.ndarray:
@@ -48,6 +53,39 @@ def _value_text(value: MaskValue) -> str:
         return str(value)
     red, green, blue = value
     return f"#{red:02x}{green:02x}{blue:02x}"
+
+
+def is_run(values: Iterable[MaskValue]) -> bool:
+    """Whether the values are 0, 1, ..., n, perhaps with the usual ignored value, 255."""
+    numbers = set(values) - {IGNORE_INDEX}
+    return numbers == set(range(len(numbers)))
+
+
+def as_classes(values: Sequence[MaskValue]) -> str:
+    """An example of --classes for these values."""
+    if len(values) == 2:
+        return f"{_value_text(values[0])}=background,{_value_text(values[1])}=foreground"
+    texts = []
+    for number, value in enumerate(values):
+        name = f"class{number}" if number else "background"
+        texts.append(f"{_value_text(value)}={name}")
+    return ",".join(texts)
+
+
+def describe_invented(pixels: Mapping[MaskValue, int]) -> str | None:
+    """What to say of masks with very many values, where few of these hold most of the pixels; else None."""
+    total = sum(pixels.values())
+    ordered = sorted(pixels, key=lambda value: -pixels[value])
+    share = 0.0
+    for count, value in enumerate(ordered[:SHOWN], 1):
+        share += pixels[value] / total
+        if count >= 2 and share >= MOST:
+            classes: list[Any] = sorted(ordered[:count])
+            return (
+                f"{share:.1%} of the pixels hold {show(classes)}; the others look like smoothed edges (JPEG,"
+                f" interpolation). {REPAIR}; if there are more classes, name all of them with --classes"
+            )
+    return None
 
 
 def as_color(value: MaskValue) -> MaskValue:
@@ -235,23 +273,23 @@ def resolve_classes(pixels: dict[MaskValue, int], classes: NamedClasses, ignore:
     else:
         if ignored is not None and ignored not in pixels:
             raise DataError(f"--ignore-index {ignore} is in no mask; the masks hold {show(mask_values)}")
-        class_map = _map_unnamed(mask_values, ignored)
+        class_map = _map_unnamed(pixels, ignored)
     if not 2 <= len(class_map) <= MAX_VALUES:
         raise DataError(f"{len(class_map)} classes, expected 2 to {MAX_VALUES}; the masks hold {show(mask_values)}")
     return class_map
 
 
-def _map_unnamed(mask_values: list[Any], ignored: MaskValue | None) -> ClassMap:
-    """The class map of masks whose values, all that there are in order, nobody has named."""
+def _map_unnamed(pixels: dict[MaskValue, int], ignored: MaskValue | None) -> ClassMap:
+    """The class map of masks whose values nobody has named."""
+    mask_values: list[Any] = sorted(pixels)
     consecutive = list(range(len(mask_values) - 1))
     if ignored is None and len(mask_values) > 2 and mask_values == [*consecutive, IGNORE_INDEX]:
         ignored = IGNORE_INDEX
     values = [value for value in mask_values if value != ignored]
     if len(values) > MAX_SCATTERED and isinstance(values[0], int) and values[-1] - values[0] >= len(values):
-        raise DataError(
-            f"the masks hold {len(values)} grey values, {show(values)}: smoothed edges or lossy compression?"
-            " Save masks as they were drawn, or name the classes with --classes"
-        )
+        origin = describe_invented(pixels)
+        guess = origin or f"smoothed edges or lossy compression? {REPAIR}, or name all classes with --classes"
+        raise DataError(f"the masks hold {len(values)} grey values, {show(values)}: {guess}")
     names = [show([value]) for value in values]
     if len(values) == 2 and values[0] in (0, (0, 0, 0)):
         names = ["background", "foreground"]

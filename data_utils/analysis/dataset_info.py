@@ -15,6 +15,7 @@ from data_utils.analysis.inspect_volumes import VolumeSplitInspection
 from data_utils.analysis.inspectors import Inspector, choose_inspector, inspect_split
 from data_utils.analysis.label_warnings import label_warnings
 from data_utils.analysis.normalization import STATISTICS_IMAGES, Normalization, measure_normalization
+from data_utils.analysis.spoiled_masks import check_borders
 from data_utils.analysis.volume_findings import target_spacing
 from data_utils.class_map import ClassMap, NamedClasses, as_grey, named_classes
 from data_utils.config import DataConfig
@@ -156,6 +157,8 @@ def inspect_files(train: Records, val: Records, config: DataConfig, classes: Nam
     for inspection, records in inspected:
         _check(inspection, records, config)
     pixels = total_pixels(inspected)
+    if reader_type.has_classes and not classes:
+        check_borders(inspected, pixels)
     reader = reader_type.of_values(pixels, classes, config)
     for inspection, records in inspected:
         find_unknown(inspection, records, reader.class_map)

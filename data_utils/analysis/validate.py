@@ -9,6 +9,7 @@ from typing import Any
 from data_utils.analysis.inspect import Inspection, Problem, SplitInspection, find_unknown, total_pixels
 from data_utils.analysis.inspectors import Inspector, choose_inspector, inspect_split
 from data_utils.analysis.label_warnings import label_warnings
+from data_utils.analysis.spoiled_masks import check_borders
 from data_utils.class_map import named_classes, show
 from data_utils.config import DataConfig
 from data_utils.sources.load import load_records
@@ -55,6 +56,8 @@ def check_data(config: DataConfig) -> tuple[str, int]:
     try:
         pixels = total_pixels(inspected)
         classes = named_classes(config.classes, train.classes)
+        if reader_type.has_classes and not classes:
+            check_borders(inspected, pixels)
         class_map = reader_type.of_values(pixels, classes, config).class_map
         is_ignored = bool(config.ignore_index)
         warnings = label_warnings(inspected, pixels, class_map, named=bool(classes), ignored=is_ignored)

@@ -252,17 +252,15 @@ def find_unknown(inspection: SplitInspection, records: Records, class_map: Class
     """Add to the inspection's problems the records whose masks hold values without a class, where there are classes."""
     if class_map is None:
         return
-    has_colors = isinstance(class_map.values[0], tuple)
-    known_values = {*class_map.values, class_map.ignore_value}
     for number, (kind, values) in enumerate(inspection.contents):
-        if has_colors and kind == "greys":
+        if class_map.has_colors and kind == "greys":
             values = tuple(as_color(value) for value in values)
-        unknown = [value for value in values if value not in known_values]
+        unknown = [value for value in values if class_map.index_of(value) is None]
         if not unknown:
             continue
         for i in np.flatnonzero(inspection.members == number).tolist():
             text = f"{records[i]['name']}: mask values {show(unknown)} belong to no class; classes are"
-            remedy = "name them in --classes, give one as --ignore-index, or is it a lossy (JPEG) mask?"
+            remedy = "name them in --classes, --outside ignore leaves them out, or is it a lossy (JPEG) mask?"
             inspection.problems[i] = Problem("unknown mask value", f"{text} {show(class_map.values)}; {remedy}")
             inspection.members[i] = -1
 

@@ -181,5 +181,6 @@ def _describe(splits: Splits, pixels: dict[MaskValue, int], classes: list[MaskVa
         f"the masks look spoiled: {share:.1%} of their pixels hold {show(classes)}; the other values, {show(invented)},"
         f" lie on the borders between them, at most two pixels thick, as smoothing, resizing and JPEG leave them, in"
         f" {masks} of {total} masks: {', '.join(first_few(names, LISTED))}. {REPAIR}; --check-data --classes"
-        f" {as_classes(classes)} lists these files. If all values are classes, name all of them with --classes"
+        f" {as_classes(classes)} lists these files, and --outside ignore after it trains without the other values."
+        " If all values are classes, name all of them with --classes"
     )

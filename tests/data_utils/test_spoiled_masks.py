@@ -165,6 +165,18 @@ def test_a_value_that_is_named_or_ignored_is_no_mistake(tmp_path):
     load_info(folder, classes="0=a,64=b,128=c,191=d,192=e,255=f")
 
 
+@pytest.mark.parametrize("spoil", ["blurred", "JPEG 75"])
+def test_the_line_that_the_message_gives_lists_the_files_or_trains(tmp_path, spoil):
+    values, spoils = SPOILED[spoil]
+    folder = write(tmp_path, [spoils(shapes(seed, values)) for seed in range(4)] + [shapes(9)])
+    report, problems = check_data(DataConfig(str(folder), classes="0=background,255=cell"))
+    assert problems == 4 and "unknown mask value: 4" in report
+    info = load_info(folder, classes="0=background,255=cell", outside="ignore")
+    soft = Image.open(folder / "masks" / "00.png")
+    indices = info.reader.class_map.encode(np.array(soft), "soft")
+    assert set(np.unique(indices)) == {0, 1, 255}
+
+
 @pytest.mark.skipif(not (DATA / "camvid").is_dir(), reason="needs ../shared/data")
 @pytest.mark.parametrize("step", [1, 2, 4, 8])
 def test_street_scenes_pass_whatever_their_numbers(step):

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from runtime.documents import MOST_BYTES_OF_DATA, read_bytes
 from runtime.files import replaced_file
 
 JSON = Any  # what json takes and gives
@@ -50,17 +51,17 @@ def _size_and_time(path: str | Path) -> tuple[int, int] | None:
 def cached(key: str | None, compute: Callable[[], JSON], keep: Callable[[JSON], bool] = lambda value: True) -> JSON:
     """`compute()`, or its stored result of an earlier call with this key; with the key None nothing is stored.
 
-    A cache that cannot be read or written only costs the time of computing again.
+    A cache that cannot be read or written, or is damaged, only costs the time of computing again.
     """
     if key is None:
         return compute()
     file = cache_folder() / f"{key}.json"
     try:
-        return json.loads(file.read_bytes())
+        return _without_checksum(read_bytes(file, MOST_BYTES_OF_DATA))
     except (OSError, ValueError):  # the file is not there, or damaged
         value = compute()
     if keep(value):
-        _store(file, json.dumps(value).encode())
+        _store(file, _with_checksum(value))
     return value
 
 
@@ -84,5 +85,19 @@ def _store(file: Path, content: bytes | memoryview) -> None:
     """Write a file of the cache, unless the disk refuses it."""
     with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
-        with replaced_file(file, shared=True) as stream:  # another run may be reading
+        with replaced_file(file) as stream:  # another run may be reading
             stream.write(content)
+
+
+def _with_checksum(value: JSON) -> bytes:
+    """What a file of the cache holds: a line with the checksum of the next one, which is the value."""
+    content = json.dumps(value).encode()
+    return hashlib.sha256(content).hexdigest().encode() + b"\n" + content
+
+
+def _without_checksum(stored: bytes) -> JSON:
+    """The value that `_with_checksum` has stored; ValueError where one byte is another."""
+    checksum, _, content = stored.partition(b"\n")
+    if hashlib.sha256(content).hexdigest().encode() != checksum:
+        raise ValueError("its checksum differs")
+    return json.loads(content)

@@ -20,6 +20,7 @@ from runtime.errors import UserError, one_line
 Result = TypeVar("Result")
 
 GONE = ("connection closed", "connection reset", "broken pipe", "process exited", "connection was likely closed")
+LOADER = "DataLoader worker"  # how torch begins
 LATE = ("timed out", "timeout")
 _kept_groups: list[dist.ProcessGroup] = []
 
@@ -111,6 +112,12 @@ def seed_step(seed: int, step: int, process: int) -> None:
 def describe_lost_process(error: Exception) -> str | None:
     """The line to print for an error caused by another process that ended, hangs or never started; None for others."""
     text = one_line(error, limit=10_000)
+    if text.startswith(LOADER):
+        reason = text.removeprefix(LOADER).strip()[:100]
+        return (
+            f"a process that loads images has ended ({reason}), perhaps for lack of memory; start again with"
+            " --resume auto to continue from the last checkpoint, with fewer --num-workers"
+        )
     if not isinstance(error, dist.DistError) and "gloo" not in text:
         return None
     rank = os.environ.get("RANK", "0")

@@ -20,16 +20,21 @@ SIDE_BY_SIDE = 4  # row groups of a lane: with 1, 2 or 4 loader processes, each 
 
 
 class Slot(NamedTuple):
-    """One slot of a micro-batch: an image, the shape it is padded to, and whether it is only a filler."""
+    """One slot of a micro-batch: an image, and the shape it is padded to.
+
+    filler: whether it counts nowhere, since its process would otherwise have no image.
+    ends_step: whether it is in the last micro-batch that its process has of a step.
+    """
 
     index: int  # type: ignore[assignment]  # hides tuple.index
     epoch: int
     shape: tuple[int, ...]  # (H, W), or (D, H, W) for volumes
     filler: bool = False
+    ends_step: bool = False
 
 
 class BatchSplit(NamedTuple):
-    """How a global batch is cut into micro-batch x processes x accumulation slots; the extra ones are fillers."""
+    """How a global batch is cut into micro-batches, `accumulation` for each process, of at most `micro_batch_size`."""
 
     batch_size: int
     processes: int
@@ -37,19 +42,31 @@ class BatchSplit(NamedTuple):
     accumulation: int
     fixed: bool = False  # the user asks for it: where it does not fit into memory it is not changed
 
-    @property
-    def slots(self) -> int:
-        """Images and fillers of a step."""
-        return self.accumulation * self.processes * self.micro_batch_size
-
     def with_micro_batches(self, size: int) -> "BatchSplit":
         """The same batch in micro-batches of `size`."""
         needed = math.ceil(self.batch_size / self.processes / size)
         return self._replace(micro_batch_size=size, accumulation=needed)
 
+    def sizes(self, images: int) -> list[int]:
+        """How many images of a step each micro-batch has, in the order in which the processes take turns.
+
+        They differ by one at most. A step of fewer images than others has fewer micro-batches for each process, so that
+        a micro-batch is empty only where there are fewer images than processes.
+        """
+        in_proportion = math.ceil(images * self.accumulation / self.batch_size)
+        rounds = min(in_proportion, math.ceil(images / self.processes))
+        smaller, larger_ones = divmod(images, rounds * self.processes)
+        return [smaller + int(number < larger_ones) for number in range(rounds * self.processes)]
+
+    @property
+    def idle(self) -> int:
+        """Processes that have no image in the last micro-batch of a step."""
+        return self.sizes(self.batch_size).count(0)
+
     def __str__(self) -> str:
+        sizes = sorted(set(self.sizes(self.batch_size)))
         return (
-            f"{self.batch_size} in a step = {self.micro_batch_size} in a micro-batch"
+            f"{self.batch_size} in a step = {' or '.join(map(str, sizes))} in a micro-batch"
             f" x {self.processes} processes x {self.accumulation} accumulation steps"
         )
 
@@ -209,21 +226,26 @@ def stream_batches(
 
 
 class TrainingSampler:
-    """Batch sampler over the steps of a whole run: for each step, `accumulation` rounds of one micro-batch per process.
+    """Batch sampler over the steps of a whole run: for each step, rounds of one micro-batch per process.
 
-    The loader deals micro-batch i to process i mod `world_size`. Slots beyond the step's images repeat one of them,
-    marked as filler: its mask is to be ignored as a whole. Step s belongs to epoch s // steps_per_epoch, so a run
+    The loader deals micro-batch i to process i mod `world_size`. A micro-batch that would be empty has one image of the
+    step, marked as filler: its mask is to be ignored as a whole. Step s belongs to epoch s // steps_per_epoch, so a run
     resumes by starting at its step.
 
     Args:
         shapes: (N, n) int32, the shape (H, W) or (D, H, W) that each image is padded to.
         split: how a step's images are cut.
-        steps: the steps of the run that are still to be made.
+        steps: the steps of the run that are to be made, in this order.
         group_sizes: those of a stream's `Records`, None for other records.
     """
 
     def __init__(
-        self, shapes: np.ndarray, split: BatchSplit, seed: int, steps: range, group_sizes: np.ndarray | None = None
+        self,
+        shapes: np.ndarray,
+        split: BatchSplit,
+        seed: int,
+        steps: Sequence[int],
+        group_sizes: np.ndarray | None = None,
     ) -> None:
         self.shapes = distinct_rows(shapes)
         self.split = split
@@ -231,9 +253,6 @@ class TrainingSampler:
         self.steps = steps
         self.group_sizes = group_sizes
         self.steps_per_epoch = math.ceil(len(shapes) / split.batch_size)
-
-    def __len__(self) -> int:
-        return len(self.steps) * self.split.accumulation * self.split.processes
 
     def batches(self, epoch: int) -> Sequence[Batch]:
         """The batches of one epoch, one for each of its steps."""
@@ -250,9 +269,18 @@ class TrainingSampler:
                 epoch = step // self.steps_per_epoch
                 batches = self.batches(epoch)
             batch = batches[step % self.steps_per_epoch]
-            slots = [Slot(int(index), epoch, batch.shape) for index in batch.indices]
-            slots += [slots[0]._replace(filler=True)] * (self.split.slots - len(slots))
-            yield from _chunks(slots, self.split.micro_batch_size)
+            yield from self._micro_batches([Slot(int(index), epoch, batch.shape) for index in batch.indices])
+
+    def _micro_batches(self, slots: list[Slot]) -> Iterator[list[Slot]]:
+        """The micro-batches of a step with these images."""
+        filler = slots[0]._replace(filler=True)
+        sizes = self.split.sizes(len(slots))
+        last_round = len(sizes) - self.split.processes
+        start = 0
+        for number, size in enumerate(sizes):
+            micro_batch = slots[start : start + size] or [filler]
+            yield [slot._replace(ends_step=number >= last_round) for slot in micro_batch]
+            start += size
 
 
 class EvaluationSampler:

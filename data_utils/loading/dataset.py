@@ -122,7 +122,7 @@ class TrainingDataset(SegmentationDataset):
         part = tuple(slice(*side) for side in window)
         return image[(slice(None), *part)], target.at(part)
 
-    def __getitem__(self, slot: Slot) -> tuple[Tensor, Target, Draw, tuple[int, int], str | None]:
+    def __getitem__(self, slot: Slot) -> tuple[Tensor, Target, Draw, Slot, str | None]:
         image, target, problem = self.read(slot)
         if target.shape != slot.shape:
             image, target = self._pad(image, target, slot.shape)
@@ -134,7 +134,7 @@ class TrainingDataset(SegmentationDataset):
             channels=self.channels,
             spacing=self.samples.spacing(slot.index),
         )
-        return _tensor(image), target.map(_tensor), drawn, (slot.epoch, slot.index), problem
+        return _tensor(image), target.map(_tensor), drawn, slot, problem
 
     def _pad(self, image: np.ndarray, target: Target, shape: tuple[int, ...]) -> Sample:
         fill = self.fill.round() if image.dtype == np.uint8 else self.fill
@@ -171,17 +171,17 @@ def _tensor(array: np.ndarray) -> Tensor:
 def collate_training(samples: list[tuple]) -> dict[str, Any]:
     """A batch for `augment`.
 
-    images (B, C, *size), targets (B, *size), draws: [Draw, ...], numbers: `pack_draws` of them, keys:
-    [(epoch, index), ...], problems: what is wrong with the samples left out.
+    images (B, C, *size), targets (B, *size), draws: [Draw, ...], numbers: `pack_draws` of them, slots: [Slot, ...],
+    problems: what is wrong with the samples left out.
     """
-    images, targets, draws, keys, problems = zip(*samples, strict=True)
+    images, targets, draws, slots, problems = zip(*samples, strict=True)
     stacked_targets = type(targets[0]).stack(targets)
     return {
         "images": torch.stack(images),
         "targets": stacked_targets,
         "draws": list(draws),
         "numbers": pack_draws(draws, len(images[0])),
-        "keys": list(keys),
+        "slots": list(slots),
         "problems": [problem for problem in problems if problem is not None],
     }
 

@@ -1,7 +1,6 @@
 """The two loaders of a run. accelerate deals their batches out: batch i to process i mod world size."""
 
-import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +21,7 @@ from data_utils.loading.dataset import EvaluationDataset, TrainingDataset, colla
 from data_utils.loading.parcel import PackedCollate, raise_open_file_limit
 from data_utils.sources.records import StreamRecords
 from runtime.parallel import default_workers
+from runtime.signals import outlast_stop_signals
 from unet.config import Preprocess, UNetConfig
 
 STREAM_WORKERS = (0, 1, 2, 4)  # numbers of loader processes that share no group of a stream: they divide SIDE_BY_SIDE
@@ -75,7 +75,7 @@ def build_loaders(
     model: UNetConfig,
     shapes: NetworkShapes,
     split: BatchSplit,
-    steps: range,
+    steps: Sequence[int],
     num_workers: int | None,
     device: torch.device,
 ) -> tuple[DataLoader, DataLoader]:
@@ -122,11 +122,10 @@ def _loader(
         num_workers=num_workers,
         pin_memory=device.type == "cuda",  # not wherever there is a GPU: a CPU run leaves it alone
         persistent_workers=num_workers > 0,
-        worker_init_fn=_outlast_signals,
+        worker_init_fn=_start_worker,
     )
 
 
-def _outlast_signals(worker: int) -> None:
-    """Have loader workers ignore signals to stop: the main process still needs them to finish its step."""
-    for number in (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGUSR1", signal.SIGTERM)):
-        signal.signal(number, signal.SIG_IGN)
+def _start_worker(worker: int) -> None:
+    """Have a loader worker outlast signals to stop: the main process still needs it to finish its step."""
+    outlast_stop_signals()

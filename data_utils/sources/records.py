@@ -72,6 +72,12 @@ class Records(ABC):
         """The name of a record; its pictures are not read where that can be avoided."""
         return self[i]["name"]
 
+    def open_here(self) -> None:  # noqa: B027  # most records need nothing
+        """Make the records readable in this process, which has received them from another, maybe on another machine.
+
+        Most are: their files have the same paths everywhere.
+        """
+
 
 def annotation_summaries(splits: Iterable[Records]) -> list[AnnotationSummary]:
     """What the annotation files of all splits hold; the two parts of one split share their files."""
@@ -178,6 +184,9 @@ class Subset(Records):
 
     def name(self, i: int) -> str:
         return self.records.name(int(self.indices[i]))
+
+    def open_here(self) -> None:
+        self.records.open_here()
 
 
 class ListRecords(Records):

@@ -4,6 +4,7 @@ Modules: data_utils/loading/batch_sampler.py, data_utils/analysis/distinct_rows.
 """
 
 import hashlib
+import itertools
 from collections.abc import Iterable
 
 import numpy as np
@@ -16,8 +17,10 @@ from data_utils.loading.batch_sampler import (
     Batch,
     BatchSplit,
     EvaluationSampler,
+    Slot,
     TrainingSampler,
     epoch_batches,
+    images_per_batch,
     padded_shapes,
     stream_batches,
 )
@@ -43,14 +46,24 @@ def images_of_steps(
     accumulation = -(-batch_size // (micro_batch_size * world_size))
     split = BatchSplit(batch_size, world_size, micro_batch_size, accumulation)
     sampler = TrainingSampler(shapes, split, seed, steps)
-    micro_batches = list(sampler)
-    assert len(micro_batches) == len(sampler)
-    per_step = accumulation * world_size
-    assert all(len(batch) == micro_batch_size for batch in micro_batches)
-    return [
-        [slot[:3] for batch in micro_batches[start : start + per_step] for slot in batch if not slot.filler]
-        for start in range(0, len(micro_batches), per_step)
-    ]
+    return [[slot[:3] for batch in step for slot in batch if not slot.filler] for step in steps_of(sampler)]
+
+
+def steps_of(sampler: TrainingSampler) -> list[list[list[Slot]]]:
+    """The micro-batches of each step: equally many on each process, none larger than allowed or without an image."""
+    split = sampler.split
+    steps: list[list[list[Slot]]] = [[]]
+    for number, batch in enumerate(sampler):
+        if number % split.processes == 0 and steps[-1] and steps[-1][-1][0].ends_step:
+            steps.append([])
+        steps[-1].append(batch)
+        assert 1 <= len(batch) <= split.micro_batch_size
+        assert len({(slot.filler, slot.ends_step) for slot in batch}) == 1
+    for step in steps:
+        ends = [batch[0].ends_step for batch in step]
+        assert ends == [False] * (len(step) - split.processes) + [True] * split.processes
+        assert not step[-split.processes][0].filler  # the first process has an image in each round
+    return steps
 
 
 @pytest.mark.parametrize(("micro_batch_size", "world_size"), [(4, 2), (3, 3), (2, 4), (1, 1), (2, 1), (5, 2)])
@@ -83,12 +96,49 @@ def test_only_one_batch_of_an_epoch_is_short():
     assert sorted(lengths) == [1] + [8] * 7
 
 
-def test_fillers_repeat_an_image_of_the_step_and_are_marked():
-    batches = list(TrainingSampler(np.full((5, 2), 32), BatchSplit(5, 2, 2, 2), 0, range(1)))
-    assert len(batches) == 4  # 5 images on 2 processes in micro-batches of 2: two rounds, 8 places
-    slots = [slot for batch in batches for slot in batch]
-    assert sum(slot.filler for slot in slots) == 3
-    assert {slot.index for slot in slots if slot.filler} <= {slot.index for slot in slots if not slot.filler}
+def test_batches_of_different_shapes_take_turns_in_random_order():
+    shapes = np.array([[32, 32]] * 40 + [[48, 48]] * 40)
+    sides = [batch.shape[0] for batch in epoch_batches(shapes, 4, seed=0, epoch=0)]
+    assert sides.count(32) == sides.count(48) == 10
+    changes = sum(before != after for before, after in itertools.pairwise(sides))
+    assert changes > 4  # in the order of the shapes there would be one
+
+
+def test_as_many_images_share_a_batch_as_its_pixels_hold_and_one_at_least():
+    assert images_per_batch(100, (5, 10)) == 2
+    assert images_per_batch(100, (5, 11)) == 1
+    assert images_per_batch(100, (20, 20)) == 1
+    assert images_per_batch(100, (2, 5, 2)) == 5
+
+
+@pytest.mark.parametrize(
+    ("batch", "processes", "micro_batch", "accumulation", "sizes", "line"),
+    [
+        (16, 2, 4, 2, [4, 4, 4, 4], "16 in a step = 4 in a micro-batch x 2 processes x 2 accumulation steps"),
+        (13, 2, 4, 2, [4, 3, 3, 3], "13 in a step = 3 or 4 in a micro-batch x 2 processes x 2 accumulation steps"),
+        (9, 8, 2, 1, [2, *7 * [1]], "9 in a step = 1 or 2 in a micro-batch x 8 processes x 1 accumulation steps"),
+        (4, 8, 1, 1, 4 * [1], "4 in a step = 0 or 1 in a micro-batch x 8 processes x 1 accumulation steps"),
+        (5, 4, 1, 2, 5 * [1], "5 in a step = 0 or 1 in a micro-batch x 4 processes x 2 accumulation steps"),
+        (8, 1, 3, 4, [2, 2, 2, 2], "8 in a step = 2 in a micro-batch x 1 processes x 4 accumulation steps"),
+    ],
+)
+def test_a_process_without_an_image_repeats_one_and_all_others_have_equally_many(
+    batch, processes, micro_batch, accumulation, sizes, line
+):
+    split = BatchSplit(batch, processes, micro_batch, accumulation)
+    assert str(split) == line
+    (step,) = steps_of(TrainingSampler(np.full((batch, 2), 32), split, 0, range(1)))
+    assert len(step) == processes * accumulation
+    real = [slots for slots in step if not slots[0].filler]
+    assert [len(slots) for slots in real] == sizes
+    fillers = step[len(real) :]
+    assert [len(slots) for slots in fillers] == [1] * split.idle
+    assert all(slots[0].index == step[0][0].index and slots[0].filler for slots in fillers)
+
+
+@pytest.mark.parametrize(("images", "sizes"), [(1, [1, 0]), (3, [2, 1]), (4, [2, 2]), (5, [2, 1, 1, 1])])
+def test_a_step_of_few_images_has_few_micro_batches(images, sizes):
+    assert BatchSplit(8, 2, 2, 2).sizes(images) == sizes
 
 
 def test_few_sizes_are_never_padded_and_many_become_few_shapes():

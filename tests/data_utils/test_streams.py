@@ -91,9 +91,9 @@ def seen(info: DatasetInfo, world: int, workers: int, steps: range, batch_size: 
         dealt = DataLoader(loader.dataset, batch_sampler=shard, collate_fn=loader.collate_fn, num_workers=workers)
         found.append(
             [
-                (*key, int(image.long().sum()))
+                (slot.epoch, slot.index, int(image.long().sum()))
                 for batch in dealt
-                for key, image, mask in zip(batch["keys"], batch["images"], batch["targets"].mask, strict=True)
+                for slot, image, mask in zip(batch["slots"], batch["images"], batch["targets"].mask, strict=True)
                 if (mask != 255).any()
             ]
         )

@@ -98,7 +98,7 @@ def test_only_one_batch_of_an_epoch_is_short():
 
 def test_batches_of_different_shapes_take_turns_in_random_order():
     shapes = np.array([[32, 32]] * 40 + [[48, 48]] * 40)
-    sides = [batch.shape[0] for batch in epoch_batches(shapes, 4, seed=0, epoch=0)]
+    sides = [batch.shape[0] for batch in epoch_batches(distinct_rows(shapes), 4, seed=0, epoch=0)]
     assert sides.count(32) == sides.count(48) == 10
     changes = sum(before != after for before, after in itertools.pairwise(sides))
     assert changes > 4  # in the order of the shapes there would be one
@@ -202,7 +202,7 @@ def test_the_order_of_a_stream_is_the_one_that_older_runs_had(lengths, batch_siz
 @pytest.mark.parametrize(("dims", "digest"), [(2, "732709f751782ac8"), (3, "fea82c6da96b0b51")])
 def test_the_order_of_an_evaluation_is_the_one_that_older_runs_had(dims, digest):
     sampler = EvaluationSampler(sizes(500, 3, dims=dims), 4 * 34 * 34, 3)
-    batches = [[tuple(slot) for slot in batch] for batch in sampler]
+    batches = [[tuple(slot)[:4] for slot in batch] for batch in sampler]
     assert len(batches) == len(sampler)
     assert hashlib.sha256(repr(batches).encode()).hexdigest()[:16] == digest
 

@@ -278,7 +278,8 @@ def test_a_damaged_index_of_a_tar_is_made_anew(tars, counted):
     files = [f"counted://{file}" for file in sorted(tars.glob("train*.tar"))]
     names = TarRecords.open(files, None, None).names
     for file in cache_folder().glob("*.npz"):
-        file.write_bytes(file.read_bytes()[:100])
+        content = file.read_bytes()
+        file.write_bytes(content[:-40] + bytes(40))
     counted.clear()
     assert np.array_equal(TarRecords.open(files, None, None).names, names)
     assert len(counted.bytes_of()) == 3
@@ -316,9 +317,9 @@ def test_an_epoch_reads_each_group_once_and_at_once(kind, num_workers, packed, t
     counted.clear()
     found = []
     for batch in train:
-        for key, image, mask in zip(batch["keys"], batch["images"], batch["targets"].mask, strict=True):
+        for slot, image, mask in zip(batch["slots"], batch["images"], batch["targets"].mask, strict=True):
             if (mask != 255).any():
-                found.append((*key, int(image.long().sum())))
+                found.append((slot.epoch, slot.index, int(image.long().sum())))
     assert found == order
     groups = len(records.group_sizes)
     # in the middle of a group, or at its border, another piece of the order may begin
@@ -367,6 +368,7 @@ def test_a_remote_file_is_read_again_when_the_network_fails(tars, packed, counte
 @pytest.mark.parametrize("error", [PermissionError, FileNotFoundError, ValueError])
 def test_what_will_fail_again_is_not_read_again(tars, counted, monkeypatch, error):
     records = load_info(f"counted://{tars}", **STREAM).val.records
+    records = pickle.loads(pickle.dumps(records))  # without what was read before
     monkeypatch.setattr(CountedFiles, "error", error)
     CountedFiles.failures = 2
     with pytest.raises(DataError, match="the network fails"):

@@ -34,6 +34,7 @@ from runtime.launch import (
     say_profile,
     start_process,
 )
+from runtime.memory import grow_segments
 from tasks.step_loss import StepLoss
 from tasks.target import Target
 from train_utils.checkpoints.save import Checkpoints
@@ -235,6 +236,8 @@ def main() -> None:
     flops = training_flops(model, info.channels) * shapes.mean_pixels
     largest = (info.channels, *shapes.largest)
     keeps_average = args.ema_decay > 0
+    if shapes.differ:
+        grow_segments(device)
     total_steps = start.total_steps(args)
     tuning = KernelTuning.from_args(args, device, shapes.train, total_steps)
     with tuning.of(shapes.largest):

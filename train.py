@@ -34,13 +34,15 @@ from runtime.launch import (
     say_profile,
     start_process,
 )
+from runtime.lock import locks_released
 from runtime.memory import grow_segments
+from runtime.parallel import workers_ended
 from tasks.step_loss import StepLoss
-from tasks.target import Target
+from train_utils.buckets import rebuild_buckets
 from train_utils.checkpoints.save import Checkpoints
 from train_utils.ema import WeightAverage
 from train_utils.evaluation import Evaluation
-from train_utils.microbatch import out_of_memory_recorded, split_from_args, steps_ahead
+from train_utils.microbatch import MicroBatch, out_of_memory_recorded, split_from_args, steps_ahead
 from train_utils.monitoring.flops import training_flops
 from train_utils.monitoring.monitor import Monitor
 from train_utils.monitoring.rehearsal import Rehearsal
@@ -59,7 +61,7 @@ from train_utils.settings.record import resolve_settings
 from train_utils.settings.starting_point import NetworkSettings, starting_point
 from train_utils.settings.train_settings import TrainSettings
 from train_utils.sharding import check_evaluation, full, prepare_sharding, share_statistics
-from train_utils.sync_batchnorm import synchronize_batchnorm
+from train_utils.sync_batchnorm import leave_out_of_batch_norm, synchronize_batchnorm
 from train_utils.tuning import KernelTuning
 
 
@@ -68,7 +70,7 @@ def train_step(
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer,
     criterion: StepLoss,
-    micro_batches: list[tuple[Tensor, Target]],
+    micro_batches: list[MicroBatch],
     max_grad_norm: float,
     guard: StepGuard,
     communicating: AbstractContextManager[None],
@@ -82,13 +84,14 @@ def train_step(
     """
     # the loss divides by what is in all micro-batches, on all processes, so that it does not depend on their number;
     # whether a process was asked to stop is known to all with it
-    counts = sum(criterion.counts(targets) for _, targets in micro_batches)
+    counts = sum(criterion.counts(micro_batch.targets) for micro_batch in micro_batches)
     counts = torch.cat([counts, guard.stop_asked(counts)])
     reduction = dist.all_reduce(counts, async_op=True) if accelerator.num_processes > 1 else None
     guard.begin_step()
     loss = torch.zeros((), device=accelerator.device)
     while micro_batches:
-        images, targets = micro_batches.pop(0)
+        images, targets, is_filler = micro_batches.pop(0)
+        leave_out_of_batch_norm(model, is_filler)
         accelerator.sync_gradients = not micro_batches
         with nullcontext() if accelerator.sync_gradients else accelerator.no_sync(model):
             logits = model(images)
@@ -173,7 +176,7 @@ def rehearse(
     uncompiled = getattr(model, "_orig_mod", model)
     rehearsal.schedule.set_learning_rate(optimizer, step=0)
     model.train()
-    steps = steps_ahead(train_loader, split, rehearsal.data_ready)
+    steps = steps_ahead(train_loader, rehearsal.data_ready)
     for micro_batches, indices in rehearsal.timed(steps):
         with tuning.of(micro_batches[0][0].shape[2:]):
             train_step(
@@ -186,6 +189,8 @@ def rehearse(
     return rehearsal.count_steps()
 
 
+@locks_released()
+@workers_ended()
 def main() -> None:
     args = parse_args(__doc__)
     args = replace(args, tracker=available_tracker(args.tracker))
@@ -215,7 +220,8 @@ def main() -> None:
     # 2. Data: one process reads, however many train; settings without a flag are chosen from the data
     info = on_main(accelerator, lambda: load_dataset_info(DataConfig.from_args(args)))
     say("\n".join([f"data: {info}", *info.warnings]))
-    args, info = on_main(accelerator, lambda: start.plan(args, info))
+    args = on_main(accelerator, lambda: start.plan(args, info))
+    info = replace(info, config=DataConfig.from_args(args))
     with first_on_each_machine(accelerator):  # one process of a machine loads what `datasets` keeps in a cache there
         info.open_here()
     split = split_from_args(args, profile, start.largest_micro_batch)
@@ -258,8 +264,11 @@ def main() -> None:
     average = WeightAverage(network, args.ema_decay)
 
     # 6. Resume: identity must match -> weights, optimizer, average, scaler -> the log goes on behind that step
-    settings = resolve_settings(
-        args, start.output_dir, profile, info, network.config, split, schedule.total_steps, train_loader.num_workers
+    settings = on_main(
+        accelerator,
+        lambda: resolve_settings(
+            args, start.output_dir, profile, info, network.config, split, schedule.total_steps, train_loader.num_workers
+        ),
     )
     checkpoints = Checkpoints(
         accelerator, start.output_dir, args.keep_checkpoints, network, optimizer, average, settings
@@ -272,7 +281,9 @@ def main() -> None:
     guard = StepGuard(accelerator, network, optimizer, state, info.train.records)
     monitor = Monitor(accelerator, uncompiled, flops, task, schedule, state, run_log)
     model.train()
-    steps = steps_ahead(train_loader, split, monitor.data_ready)
+    if state.step > 0:
+        rebuild_buckets(uncompiled, network)
+    steps = steps_ahead(train_loader, monitor.data_ready)
     micro_batches, indices = next(steps, ([], []))
     while not (guard.stopping or schedule.is_over(state)):
         learning_rate = schedule.set_learning_rate(optimizer, state.step)

@@ -106,8 +106,15 @@ def preflight(
     condition = " with activation checkpointing" if network.activation_checkpointing else ""
     if agreed < size or network.activation_checkpointing:
         say(f"memory: micro-batches of {agreed} {images} fit{condition}, {size} were wanted")
-    say(f"batch: {candidates[agreed]}")
-    return candidates[agreed]
+    chosen = candidates[agreed]
+    say(f"batch: {chosen}")
+    if chosen.idle:
+        which = "a step" if chosen.accumulation == 1 else "the last micro-batch of a step"
+        say(
+            f"batch: {chosen.idle} of {chosen.processes} processes have no image in {which}, and compute a repeated one"
+            f" that counts nowhere; --batch-size {chosen.processes * chosen.accumulation} uses all of them"
+        )
+    return chosen
 
 
 def _attempt_fits(

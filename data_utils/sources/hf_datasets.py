@@ -50,7 +50,7 @@ class HFRecords(Records):
     """
 
     def __init__(self, table: "Dataset", name: TableName, image_column: str | None, mask_column: str | None) -> None:
-        self.name = name
+        self.table_name = name
         self.columns = find_columns(table.features, image_column, mask_column)
         self.fingerprint = table._fingerprint
         self.digest = digest(self.fingerprint, self.columns)
@@ -86,13 +86,13 @@ class HFRecords(Records):
         """Load the table on this machine, where its Arrow files are not here. DataError if it is another one here."""
         if self.rows is not None:
             return
-        dataset, config, split = self.name
-        tables = load_tables(dataset, self.name.path, config)
+        dataset, config, split = self.table_name
+        tables = load_tables(dataset, self.table_name.path, config)
         if split not in tables or len(tables[split]) != self.length:
             raise self._differs()
         table = tables[split]
         # that of files holds the times of their last changes, which copies may not have
-        if not self.name.path.exists() and table._fingerprint != self.fingerprint:
+        if not self.table_name.path.exists() and table._fingerprint != self.fingerprint:
             raise self._differs()
         self.rows = self._pictures_of(table)
 
@@ -106,8 +106,8 @@ class HFRecords(Records):
 
     def _differs(self) -> DataError:
         return DataError(
-            f"--dataset {self.name.dataset} is another version on machine {platform.node()} than where the run started;"
-            " copy it, or share HF_HOME"
+            f"--dataset {self.table_name.dataset} is another version on machine {platform.node()}"
+            " than where the run started; copy it, or share HF_HOME"
         )
 
 

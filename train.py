@@ -35,6 +35,7 @@ from runtime.launch import (
     start_process,
 )
 from runtime.lock import locks_released
+from runtime.memory import grow_segments
 from runtime.parallel import workers_ended
 from tasks.step_loss import StepLoss
 from train_utils.buckets import rebuild_buckets
@@ -241,6 +242,8 @@ def main() -> None:
     flops = training_flops(model, info.channels) * shapes.mean_pixels
     largest = (info.channels, *shapes.largest)
     keeps_average = args.ema_decay > 0
+    if shapes.differ:
+        grow_segments(device)
     total_steps = start.total_steps(args)
     tuning = KernelTuning.from_args(args, device, shapes.train, total_steps)
     with tuning.of(shapes.largest):

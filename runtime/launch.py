@@ -204,13 +204,28 @@ def _convolves_in_tf32() -> bool:
 
 
 def say_profile(profile: dict[str, str | int]) -> None:
-    """Print the launch settings, and a hint where bf16 would take about half the time on this CPU."""
+    """Print the launch settings, and how the next run would be faster on this machine."""
     texts = [f"{key} {value}" for key, value in profile.items()]
     say("profile: " + ", ".join(texts))
-    if profile["device"] == "cpu" and profile["mixed_precision"] == "no":
+    if profile["device"] == "cuda":
+        gpus = torch.cuda.device_count()
+        machines = int(profile["machines"])
+        idle = gpus - int(profile["processes"]) // machines
+        if idle > 0:
+            remedy = f"accelerate launch --multi_gpu --num_processes {gpus * machines} {sys.argv[0]}"
+            say(f"launch: {idle} of the {gpus} GPUs of this machine idle; to use all of them: {remedy}")
+    if profile["mixed_precision"] == "no":
+        _advise_bf16(str(profile["device"]))
+
+
+def _advise_bf16(device: str) -> None:
+    """Print a hint where the device is faster in bf16 than in float32."""
+    if device == "cpu":
         instructions = torch.cpu.get_capabilities()
         if any(instructions.get(name, False) for name in CPU_BF16):
             say("precision: this CPU is nearly twice as fast in bf16; next time start with --mixed_precision bf16")
+    elif device == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False):
+        say("precision: this GPU computes in bf16 too, usually faster; next time start with --mixed_precision bf16")
 
 
 @contextmanager

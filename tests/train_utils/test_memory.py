@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from accelerate.utils import DistributedType
@@ -25,9 +26,10 @@ import train_utils.tuning
 from data_utils.loading.augment import augment
 from data_utils.loading.batch_sampler import BatchSplit
 from data_utils.loading.draws import Draw, pack_draws
+from data_utils.loading.loaders import NetworkShapes
 from runtime.errors import MemoryShortage, SettingsError, one_line
 from runtime.launch import tune_kernels
-from runtime.memory import is_out_of_memory, memory_shortage
+from runtime.memory import grow_segments, is_out_of_memory, memory_shortage
 from tasks.classes import ClassTarget
 from tasks.step_loss import StepLoss
 from train_utils.microbatch import memory_limit, out_of_memory_recorded, split_batch
@@ -104,6 +106,32 @@ def test_another_error_is_left_as_it_is(tmp_path, error):
     for guard in (memory_shortage("a.png", "use tiles"), training(tmp_path)):
         assert raised_within(type(error), guard, error) is error
     assert memory_limit(tmp_path / "run") == (None, False)
+
+
+@pytest.mark.parametrize(
+    ("device", "variable", "grows"),
+    [("cuda", "", True), ("cuda", "PYTORCH_CUDA_ALLOC_CONF", False), ("cpu", "", False), ("mps", "", False)],
+)
+def test_segments_grow_on_cuda_unless_the_user_has_settings(monkeypatch, device, variable, grows):
+    settings = []
+    monkeypatch.setattr(torch._C, "_accelerator_setAllocatorSettings", settings.append)
+    if variable:
+        monkeypatch.setenv(variable, "max_split_size_mb:512")
+    grow_segments(torch.device(device))
+    assert settings == ["expandable_segments:True"] * grows
+
+
+def test_torch_takes_the_setting_for_segments_that_grow():
+    before = torch._C._accelerator_getAllocatorSettings()
+    torch._C._accelerator_setAllocatorSettings("expandable_segments:True")
+    torch._C._accelerator_setAllocatorSettings(before)
+
+
+@pytest.mark.parametrize(("sizes", "differ"), [([(8, 8), (8, 8)], False), ([(8, 8), (8, 16)], True)])
+def test_segments_grow_where_shapes_differ(sizes, differ):
+    shapes = np.array(sizes)
+    assert NetworkShapes(shapes, shapes[:1]).differ == differ
+    assert NetworkShapes(shapes[:1], shapes[1:]).differ == differ
 
 
 def test_what_the_cpu_says_when_memory_runs_out_is_known():
@@ -322,10 +350,13 @@ def test_kernels_are_timed_from_the_first_pass_of_a_shape_on_where_its_steps_pay
     monkeypatch.setattr(train_utils.tuning, "ENOUGH_STEPS", 16)
     monkeypatch.setattr(train_utils.preflight, "_estimate_fits", _attempt_fits)  # on the CPU as on a GPU
     monkeypatch.setattr(train, "write_results", lambda *arguments: None)
+    growing = []
+    monkeypatch.setattr(train, "grow_segments", growing.append)
     flags = ["--dataset", tmp_path, *TINY, "--batch-size", "1", "--epochs", "4", "--tracker", "none"]
     with register_module_forward_pre_hook(note):
         run = run_train(tmp_path / "run", *flags, "--eval-every", "99", "--checkpoint-every", "99")
         assert run.exit_code == 0, run.output
+        assert growing == [torch.device("cpu")]  # the shapes differ
         assert first == {(64, 72): True, (24, 32): True, (48, 48): False}
         first.clear()
         run = run_train(tmp_path / "repeatable", *flags, "--max-steps", "1", "--deterministic")

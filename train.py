@@ -19,10 +19,10 @@ from torch.utils.data import DataLoader
 
 from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.config import DataConfig
-from data_utils.loading.batch_sampler import BatchSplit
+from data_utils.loading.batch_sampler import BatchSplit, pixels_per_batch
 from data_utils.loading.loaders import build_loaders, network_shapes
 from inference.decoding import new_decoder
-from inference.tiling.resizing import compute_at_sizes
+from inference.tiling.resizing import bands_at_sizes
 from runtime.cli import run_script
 from runtime.console import say, track
 from runtime.device import download
@@ -41,7 +41,7 @@ from tasks.step_loss import StepLoss
 from train_utils.buckets import rebuild_buckets
 from train_utils.checkpoints.save import Checkpoints
 from train_utils.ema import WeightAverage
-from train_utils.evaluation import Evaluation
+from train_utils.evaluation import Evaluation, read_bands
 from train_utils.microbatch import MicroBatch, out_of_memory_recorded, split_from_args, steps_ahead
 from train_utils.monitoring.flops import training_flops
 from train_utils.monitoring.monitor import Monitor
@@ -49,7 +49,7 @@ from train_utils.monitoring.rehearsal import Rehearsal
 from train_utils.monitoring.tracking import RunLog, available_tracker
 from train_utils.nan_guard import StepGuard
 from train_utils.optim import build_optimizer
-from train_utils.preflight import preflight
+from train_utils.preflight import check_evaluation, largest_evaluation, preflight
 from train_utils.reporting.data_report import report_data
 from train_utils.reporting.hub import check_token
 from train_utils.reporting.sections import new_section
@@ -60,7 +60,7 @@ from train_utils.settings.flags import parse_args
 from train_utils.settings.record import resolve_settings
 from train_utils.settings.starting_point import NetworkSettings, starting_point
 from train_utils.settings.train_settings import TrainSettings
-from train_utils.sharding import check_evaluation, full, prepare_sharding, share_statistics
+from train_utils.sharding import full, gathered_weights, prepare_sharding, share_statistics
 from train_utils.sync_batchnorm import leave_out_of_batch_norm, synchronize_batchnorm
 from train_utils.tuning import KernelTuning
 
@@ -126,14 +126,16 @@ def evaluate(
     decoder = new_decoder(task)
     sums = torch.zeros(task.terms, device=device)
     counts = torch.zeros(task.terms, device=device)
-    for batch in track(loader, len(loader), "evaluating", unit="batch"):
-        sizes = [target.shape for target in batch["targets"]]
-        images = compute_at_sizes(model, batch["images"], sizes, config)
-        for logits, target, index in zip(images, batch["targets"], batch["indices"], strict=True):
-            target = target.at(None)  # a batch of one
-            scores.add(decoder.decode(logits, dim=1), target, index)
-            counts = counts + task.counts(target)
-            sums = sums + criterion.sums(logits, target).to(counts.dtype)
+    with gathered_weights(accelerator, model):
+        for batch in track(loader, len(loader), "evaluating", unit="batch"):
+            sizes = [target.shape for target in batch["targets"]]
+            images = bands_at_sizes(model, batch["images"], sizes, config)
+            for bands, target, index in zip(images, batch["targets"], batch["indices"], strict=True):
+                target = target.at(None)  # a batch of one
+                prediction, partial = read_bands(task, decoder, bands, target)
+                scores.add(prediction, target, index)
+                counts = counts + task.counts(target)
+                sums = sums + task.finish(partial).to(counts.dtype)
     model.train()
     sums = accelerator.reduce(sums, "sum")
     counts = accelerator.reduce(counts, "sum")
@@ -238,7 +240,6 @@ def main() -> None:
 
     # 4. Batch: the same images in every step, cut so that they fit into memory
     shapes = network_shapes(info, model.config)
-    check_evaluation(accelerator, model.config, shapes.val)
     flops = training_flops(model, info.channels) * shapes.mean_pixels
     largest = (info.channels, *shapes.largest)
     keeps_average = args.ema_decay > 0
@@ -248,6 +249,8 @@ def main() -> None:
     tuning = KernelTuning.from_args(args, device, shapes.train, total_steps)
     with tuning.of(shapes.largest):
         split = preflight(accelerator, model, criterion, largest, split, args.optimizer, keeps_average)
+    evaluated = largest_evaluation(model.config, shapes.val, info.val.sizes, pixels_per_batch(device))
+    check_evaluation(accelerator, model, criterion, info.channels, evaluated, args.optimizer, keeps_average)
 
     # 5. Prepare: batch norm over all processes, sharding, optimizer, loaders
     state = start.checkpoint.run_state()

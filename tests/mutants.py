@@ -340,7 +340,6 @@ MUTANTS = [
         "self.best_model.folder.exists()",
         "test_checkpoints.py",
     ),
-    Mutant("train.py", "main", "check_evaluation(accelerator, model.config, shapes.val)", "pass", "test_sharding.py"),
     # what is published
     Mutant("tasks/classes.py", "ClassScores.record", "values[metric]", "values['iou']", "test_published_numbers.py"),
     Mutant(

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from data_utils.analysis.content import content_key, sampled_indices
+from data_utils.analysis.distinct_rows import rows_as_text
 from data_utils.analysis.inspect import (
     ClassLocations,
     SplitInspection,
@@ -78,6 +79,11 @@ class DatasetInfo:
         """How many values a pixel has: 1 or 3 in most data sets."""
         return len(self.normalization.mean)
 
+    def open_here(self) -> None:
+        """Make the records readable in this process, which has received them from another, maybe on another machine."""
+        self.train.records.open_here()
+        self.val.records.open_here()
+
     def preprocess(self, source: Preprocess | None = None) -> Preprocess:
         """How a model is to see these images; `source` is that of a pretrained model, whose normalization stays."""
         values = source or Preprocess(**self.normalization._asdict())
@@ -108,9 +114,9 @@ class DatasetInfo:
     def fingerprint(self) -> str:
         """Changes with the number or sizes of the images in either split, or with the names of some of them."""
         parts: list[object] = []
-        for split in (self.train, self.val):
-            names = [split.records[index]["name"] for index in sampled_indices(len(split))]
-            parts += [len(split), names, split.sizes.tolist()]
+        for split in (self.train, self.val):  # the parts are those of the first version, so that its runs go on
+            names = [split.records.name(index) for index in sampled_indices(len(split))]
+            parts += [len(split), names, rows_as_text(split.sizes)]
         return f"{len(self.train)} + {len(self.val)} images ({digest(*parts)[:12]})"
 
     def __str__(self) -> str:

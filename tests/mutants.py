@@ -55,6 +55,14 @@ if schedule.evaluates(state.step):
 """
 
 MUTANTS = [
+    # masks with invented values on their borders
+    Mutant(
+        "data_utils/analysis/spoiled_masks.py",
+        "BorderCounts.classes",
+        "invented < max(FEWEST, len(classes))",
+        "invented < FEWEST",
+        "test_spoiled_masks.py",
+    ),
     # train.py: flags and the step
     Mutant("train.py", "main", "args.class_weights", "None", "test_flags.py"),
     Mutant("train.py", "main", "args.loss", "'ce+dice'", "test_flags.py"),

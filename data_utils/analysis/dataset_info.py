@@ -1,6 +1,7 @@
 """A data set, and what must be known of it before the first step: sizes, classes, channels, normalization."""
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -17,8 +18,9 @@ from data_utils.analysis.inspect_volumes import VolumeSplitInspection
 from data_utils.analysis.inspectors import Inspector, choose_inspector, inspect_split
 from data_utils.analysis.label_warnings import label_warnings
 from data_utils.analysis.normalization import STATISTICS_IMAGES, Normalization, measure_normalization
+from data_utils.analysis.spoiled_masks import check_borders
 from data_utils.analysis.volume_findings import target_spacing
-from data_utils.class_map import ClassMap, NamedClasses, as_grey, named_classes
+from data_utils.class_map import ClassMap, NamedClasses, named_classes
 from data_utils.config import DataConfig
 from data_utils.sources.load import load_records
 from data_utils.sources.records import ListRecords, Records
@@ -32,6 +34,8 @@ from unet.config import IGNORE_INDEX, MaskValue, Preprocess
 
 SAMPLE_GROUPS = 8  # groups of a stream that the sampled images come from
 LISTED = 20  # skipped samples that are named
+NO_CLASSES: dict[str, Any] = {"class_names": (), "class_values": (), "ignore_value": None}
+NO_CLASSES |= {"joined_values": (), "outside_class": None}
 
 
 @dataclass(frozen=True)
@@ -98,7 +102,7 @@ class DatasetInfo:
             turned=self.config.augment == "strong",
         )
         # the source's classes go, whether or not these data have classes
-        values = replace(values, class_names=(), class_values=(), ignore_value=None)
+        values = replace(values, **NO_CLASSES)
         return replace(values, **self.reader.to_preprocess())
 
     def axes(self, depth: int | None) -> NetworkAxes:
@@ -142,7 +146,7 @@ def load_dataset_info(config: DataConfig) -> DatasetInfo:
     `on_bad_sample` "skip" they are noted.
     """
     train, val = load_records(config)
-    classes = named_classes(config.classes, train.classes)
+    classes = named_classes(config.classes, train.classes, config.others)
     if train.group_sizes is None:
         info = inspect_files(train, val, config, classes)
         return replace(info, content=content_key([train, val]))
@@ -156,15 +160,19 @@ def load_dataset_info(config: DataConfig) -> DatasetInfo:
 def inspect_files(train: Records, val: Records, config: DataConfig, classes: NamedClasses) -> DatasetInfo:
     """Inspect files that can be read before training. Raises DataError for settings that do not fit the data."""
     reader_type = TARGETS[config.task]
-    train_inspector = choose_inspector(train, has_classes=reader_type.has_classes, windows=config.may_crop)
+    limits_values = reader_type.has_classes and config.others is None
+    train_inspector = choose_inspector(train, has_classes=limits_values, windows=config.may_crop)
     train_inspector.check_settings(config)
-    val_inspector = choose_inspector(val, has_classes=reader_type.has_classes)  # validation images are computed whole
-    train_inspection = _inspect_once(train, "checking training files", train_inspector)
-    val_inspection = _inspect_once(val, "checking validation files", val_inspector)
+    val_inspector = choose_inspector(val, has_classes=limits_values)  # validation images are computed whole
+    is_named = bool(classes)
+    train_inspection = _inspect_once(train, "checking training files", train_inspector, named=is_named)
+    val_inspection = _inspect_once(val, "checking validation files", val_inspector, named=is_named)
     inspected = [(train_inspection, train), (val_inspection, val)]
     for inspection, records in inspected:
         _check(inspection, records, config)
     pixels = total_pixels(inspected)
+    if reader_type.has_classes and not classes:
+        check_borders(inspected, pixels)
     reader = reader_type.of_values(pixels, classes, config)
     for inspection, records in inspected:
         find_unknown(inspection, records, reader.class_map)
@@ -174,7 +182,7 @@ def inspect_files(train: Records, val: Records, config: DataConfig, classes: Nam
     usable_pixels = total_pixels(inspected)  # without the records that `find_unknown` has taken out
     normalization = train_inspector.normalization(train, train_inspection, config)
     is_ignored = bool(config.ignore_index)
-    warnings = label_warnings(inspected, pixels, reader.class_map, named=bool(classes), ignored=is_ignored)
+    warnings = label_warnings(inspected, pixels, reader.class_map, named=is_named, ignored=is_ignored)
     return DatasetInfo(config, train_split, val_split, reader.with_pixels(usable_pixels), normalization, warnings)
 
 
@@ -223,13 +231,13 @@ def sample_stream(train: Records, val: Records, config: DataConfig, classes: Nam
     return DatasetInfo(config, train_split, val_split, reader.with_pixels(pixels), normalization)
 
 
-def _inspect_once(records: Records, title: str, inspector: Inspector) -> SplitInspection:
+def _inspect_once(records: Records, title: str, inspector: Inspector, *, named: bool) -> SplitInspection:
     """The result of `inspect_split`, stored in the cache if there are no problems."""
     key = records.digest and digest("inspection", records.digest, *inspector.key)
     computed: list[SplitInspection] = []
 
     def compute() -> dict:
-        computed.append(inspect_split(records, title, inspector))
+        computed.append(inspect_split(records, title, inspector, named=named))
         return computed[0].to_json()
 
     stored = cached(key, compute, keep=lambda _: not computed[0].problems)
@@ -248,13 +256,17 @@ def _list_locations(
     class_locations: ClassLocations, class_map: ClassMap | None, background: MaskValue | None
 ) -> list[np.ndarray]:
     """The locations of each class that there is, or of each value without classes, but not those of the background."""
-    values = class_map.values if class_map else tuple(class_locations)
-    locations = []
-    for value in values:
-        pixels = class_locations.get(value, class_locations.get(as_grey(value)))
-        if pixels is not None and value != background:
-            locations.append(pixels)
-    return locations
+    if class_map is None:
+        return [pixels for value, pixels in class_locations.items() if value != background]
+    locations: dict[int, list[np.ndarray]] = {}
+    for value, pixels in class_locations.items():
+        index = class_map.index_of(value)
+        if index is not None and index != IGNORE_INDEX:
+            locations.setdefault(index, []).append(pixels)
+    background_index = None if background is None else class_map.index_of(background)
+    if background_index is not None:
+        locations.pop(background_index, None)
+    return [np.concatenate(locations[index]) for index in sorted(locations)]
 
 
 def _texts(inspection: SplitInspection) -> dict[int, str]:

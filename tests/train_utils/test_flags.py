@@ -286,6 +286,15 @@ def check_on_bad_sample(run, folder, monkeypatch):
     assert len(info.train.bad) + len(info.val.bad) == 1
 
 
+@checks("--outside")
+def check_outside(run, folder, monkeypatch):
+    others = {}
+    for outside in ("ignore", "background"):
+        flags = ("--dataset", run.data, "--classes", "0=background,7=cell", "--outside", outside)
+        others[outside] = load_dataset_info(config(*flags)).reader.class_map.outside
+    assert others == {"ignore": 255, "background": 0}
+
+
 @checks("--classes", "--ignore-index")
 def check_classes(run, folder, monkeypatch):
     assert run("--classes", "0=ground,255=car").config["preprocess"]["class_names"] == ["ground", "car"]

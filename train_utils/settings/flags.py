@@ -5,6 +5,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from data_utils.class_map import OUTSIDE
 from data_utils.config import NORMALIZATIONS
 from data_utils.loading.draws import STRENGTHS
 from runtime import cli as arg
@@ -65,8 +66,10 @@ def _add_first_flags(group: Group) -> None:
     sources = "folder of images and masks, annotations or volumes; parquet or tar files; Hub id; shapes: generated"
     add("--dataset", default="shapes", metavar="DATA", help=sources)
     add("--check-data", action="store_true", help="read every file, report all problems and exit")
-    names = "names of mask values: 0=background,255=cell; #804080=road,...; or a JSON file (default: the values)"
-    add("--classes", metavar="NAMES", help=names)
+    names = (
+        "names of mask values: 0=background,3=person,7=person; #804080=road,...; a .json file; or the classes to use"
+    )
+    add("--classes", metavar="NAMES", help=f"{names}, of those that the data set names: person,dog (default: all)")
     add("--output-dir", type=Path, metavar="DIR", help="for model, report and checkpoints (default: runs/<time>)")
     resume = "auto: continue the run in --output-dir, or start it; or the path of a checkpoint"
     add("--resume", metavar="auto|CHECKPOINT", help=resume)
@@ -100,8 +103,12 @@ def _add_data_flags(group: Group) -> None:
     add("--cache", action="store_true", help="keep decoded, resized images on disk")
     bad = "skip: train without unreadable images, and list them"
     add("--on-bad-sample", choices=("error", "skip"), default="error", help=bad)
-    ignored = "mask value that counts in neither loss nor scores (default: 255, unless it is a class)"
-    add("--ignore-index", metavar="VALUE", help=ignored)
+    ignored = (
+        "mask values, such as 11 or 0,255, that count in neither loss nor scores (default: 255, unless it is a class)"
+    )
+    add("--ignore-index", metavar="VALUES", help=ignored)
+    outside = "what becomes of classes that --classes leaves out; without --classes, of the data set's background"
+    add("--outside", choices=OUTSIDE, help=f"{outside} (default: background; an error where --classes has values)")
     add("--image-size", type=arg.natural, nargs=2, metavar=("H", "W"), help="resize all images to one size")
     workers = "processes that load data (default: by the number of CPUs)"
     add("--num-workers", type=arg.count, metavar="N", help=workers)

@@ -85,7 +85,7 @@ def resolve_settings(
     class_map = info.reader.class_map
     identity = {
         "task": info.config.task,
-        "classes": [str(value) for value in class_map.values] if class_map else [],
+        "classes": class_map.describe_values() if class_map else [],
         "in_channels": info.channels,
         **architecture,
         **json.loads(json.dumps(axes)),

@@ -15,10 +15,10 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from data_utils.class_map import BACKGROUND_NAMES
 from data_utils.image_io.formats import EmbeddedImage, ImageSource, readable
 from data_utils.sources.annotations.labelme_mask import LabelmeMask, read_labelme
 from data_utils.sources.annotations.layout import (
-    BACKGROUND_NAMES,
     SplitPaths,
     check_unpaired,
     find_file,

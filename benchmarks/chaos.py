@@ -563,9 +563,10 @@ def replace_data(scene: Scene) -> None:
 
 
 def spoil_cache(scene: Scene) -> None:
-    """Each file of the cache is cut, emptied or flipped, or left as it is."""
+    """Each of our files in the cache is cut, emptied or flipped, or left as it is."""
     scene.dies()
-    for file in sorted(path for path in scene.cache.rglob("*") if path.is_file() and path.stat().st_size):
+    files = [path for path in (scene.cache / "unet-accelerate").iterdir() if path.stat().st_size]
+    for file in sorted(files):
         damage = scene.random.randrange(4)
         if damage == 0:
             os.truncate(file, scene.random.randrange(file.stat().st_size))

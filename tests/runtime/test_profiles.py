@@ -398,6 +398,8 @@ def test_the_compiler_is_not_imported_where_nobody_asks_for_it():
     [
         (None, None, DynamoBackend.NO, {}),
         ("4", None, DynamoBackend.INDUCTOR, {"gradient_accumulation_steps": 4, "dynamo_backend": "inductor"}),
+        ("1", None, DynamoBackend.NO, {}),
+        ("1", {"gradient_accumulation_steps": 1}, DynamoBackend.NO, {}),
         ("1", {"gradient_accumulation_steps": 8}, DynamoBackend.NO, {"gradient_accumulation_steps": 8}),
         ("1", {"gradient_accumulation_steps": "auto"}, DynamoBackend.NO, {}),
     ],

@@ -22,7 +22,7 @@ from torch import nn
 from torch.distributed import PrefixStore, Store, register_rendezvous_handler, rendezvous
 
 from runtime.console import say
-from runtime.distributed import keep_process_group
+from runtime.distributed import keep_process_group, notice_lost_machines
 from runtime.errors import LaunchError
 from runtime.memory import keep_freed_memory
 
@@ -94,6 +94,7 @@ def start_process(accelerator: Accelerator, comm_hook: str = "none") -> dict[str
     """
     check_processes(accelerator, comm_hook)
     keep_process_group()
+    notice_lost_machines(COLLECTIVE_TIMEOUT)
     keep_freed_memory(accelerator.device)
     if accelerator.state.dynamo_plugin.backend != DynamoBackend.NO:
         from torch._dynamo import config  # takes a second

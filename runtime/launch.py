@@ -239,6 +239,16 @@ def compile_networks(accelerator: Accelerator, networks: Iterable[nn.Module]) ->
             network.compile(**plugin.to_kwargs())
 
 
+def launcher_options() -> set[str]:
+    """All options of `accelerate launch`, with their dashes."""
+    from accelerate.commands.launch import launch_command_parser  # takes seconds
+
+    options: set[str] = set()
+    for action in launch_command_parser()._actions:
+        options.update(action.option_strings)
+    return options
+
+
 def _launch_line(profile: str) -> str:
     """The command that starts this script with one of the repository's profiles."""
     variable = "ACCELERATE_USE_CPU=true " if profile == "multi_cpu" else ""

@@ -1,18 +1,17 @@
 """Mask values <-> class indices: which values are classes, what they are called, and the way there and back."""
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from runtime.console import first_few
+from runtime.documents import parse_json, read_bytes
 from runtime.errors import DataError, ImageError
 from unet.config import IGNORE_INDEX, MaskValue, Preprocess
 
@@ -344,12 +343,12 @@ def _read_classes(path: str) -> list[tuple[str, str]]:
     """Value and name of each class in a JSON file."""
     try:
         # objects as tuples of pairs: a dict would hide a key that stands twice
-        content = json.loads(Path(path).read_text(encoding="utf-8-sig"), object_pairs_hook=tuple)
+        content = parse_json(read_bytes(path), (list, tuple), as_pairs=True)
     except (OSError, ValueError) as error:
         raise DataError(f"classes {path!r}: neither VALUE=NAME,... nor a readable JSON file ({error})") from error
     if isinstance(content, list):
         content = [(str(i), name) for i, name in enumerate(content)]
-    if not isinstance(content, list | tuple) or not all(isinstance(name, str) for _, name in content):
+    if not all(isinstance(name, str) for _, name in content):
         raise DataError(f'{path}: expected {{"0": "background", ...}} or ["background", ...]')
     return list(content)
 

@@ -3,7 +3,6 @@
 import argparse
 import atexit
 import difflib
-import multiprocessing
 import os
 import re
 import shlex
@@ -19,7 +18,7 @@ from typing import NoReturn, TypeVar
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
-from runtime.console import say_error
+from runtime.console import flush_streams, leave_closed_streams, open_streams, say_error
 from runtime.errors import UsageError, UserError, UserWarningLine
 from runtime.redact import redact
 
@@ -211,6 +210,7 @@ def _number(text: str, kind: type[Number], valid: Callable[[float], bool], expec
 def run_script(main: Callable[[], None]) -> None:
     """Run `main`, then end the process: a UserError is one line and its exit code, a bug a traceback."""
     code = 0
+    open_streams()
     warnings.formatwarning = _one_line
     sys.excepthook = _print_bug
     try:
@@ -222,29 +222,24 @@ def run_script(main: Callable[[], None]) -> None:
         code = 128 + signal.SIGINT
     except UserError as error:
         code = print_error(error)
+    except BrokenPipeError:
+        if not leave_closed_streams():  # it was another pipe
+            raise
+        code = 128 + signal.SIGPIPE
     except RuntimeError as error:
         from runtime.distributed import describe_lost_process  # torch and accelerate, which not every script needs
+        from runtime.parallel import describe_lost_worker
 
-        line = describe_lost_process(error)
+        line = describe_lost_process(error) or describe_lost_worker(error)
         if line is None:
             raise
         code = print_error(UserError(line))
-    finally:
-        # a loader's workers outlast signals after which the main process still works, so they must be ended here
-        if hasattr(signal, "SIGCHLD"):  # torch's handler would report their end as an error
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        for worker in multiprocessing.active_children():
-            worker.kill()
     _leave(code)
 
 
 def print_error(error: UserError) -> int:
     """Print the error as one line on standard error; returns the exit code that belongs to it."""
-    # a loader's worker process wraps its error in a traceback, whose last line is "module.Error: message"
-    line = str(error).strip().splitlines()[-1]
-    if "Traceback" in str(error):
-        line = line.partition(": ")[2]
-    say_error(f"{_script()}: error: {line}", seen_by_all=error.seen_by_all)
+    say_error(f"{_script()}: error: {error}", seen_by_all=error.seen_by_all)
     return error.exit_code
 
 
@@ -280,9 +275,7 @@ def _leave(code: int) -> None:
         atexit.unregister(end)
         atexit._run_exitfuncs()  # the other handlers; threads have ended already
         try:
-            for stream in (sys.stdout, sys.stderr):
-                if stream is not None:
-                    stream.flush()
+            flush_streams()
         except (OSError, ValueError):
             return  # Python's own end reports it
         os._exit(code)

@@ -219,9 +219,6 @@ def tune_kernels(device: torch.device, enabled: bool) -> Iterator[None]:
 
     The fastest kernel may differ between two runs, so do not use it for runs that must be repeated bit by bit, nor for
     evaluation, where every shape may be new.
-
-    That the timing pays for itself was read in torch's documentation of `cudnn.benchmark`. No GPU has shown it here:
-    `benchmarks/train.py` beside `benchmarks/train.py -- --deterministic` would.
     """
     before = torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = enabled and device.type == "cuda"

@@ -11,6 +11,7 @@ from unet.blocks import BLOCKS, NORMS, UPSAMPLINGS
 
 IGNORE_INDEX = 255  # the class index, inside this project, of pixels that count in neither loss nor metric
 MaskValue = int | tuple[int, int, int]  # a grey level or an RGB color
+NEWER = "which this version does not know: it was made by a newer version"
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,7 @@ class UNetConfig:
             known_fields = {entry.name for entry in fields(Preprocess)}
             unknown_fields = sorted(self.preprocess.keys() - known_fields)
             if unknown_fields:
-                raise ValueError(f"preprocess holds {', '.join(unknown_fields)}, which this version does not know")
+                raise ValueError(f"preprocess holds {', '.join(unknown_fields)}, {NEWER}")
             object.__setattr__(self, "preprocess", Preprocess(**self.preprocess))
         expect("preprocess", self.preprocess, isinstance(self.preprocess, Preprocess), "an object")
         for name in ("kernels", "strides"):
@@ -203,6 +204,18 @@ class UNetConfig:
         values = getattr(self.preprocess, name)
         if values and len(values) != count:
             raise ValueError(f"{name} has {len(values)} values, expected one for each of {count} {what}")
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> "UNetConfig":
+        """The config that config.json holds. ValueError for entries of a newer version, and for wrong values."""
+        known_fields = {entry.name for entry in fields(cls)}
+        unknown_fields = sorted(content.keys() - known_fields)
+        if unknown_fields:
+            raise ValueError(f"the config holds {', '.join(unknown_fields)}, {NEWER}")
+        try:
+            return cls(**content)
+        except TypeError as error:  # a number where a list is expected, or the other way round
+            raise ValueError(f"the config has a value of a wrong type ({error})") from error
 
     def to_json(self) -> dict[str, Any]:
         """What config.json holds; it names the task only where the outputs are no classes, values only if joined."""

@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from data_utils.analysis.content import content_key, sampled_indices
+from data_utils.analysis.distinct_rows import rows_as_text
 from data_utils.analysis.inspect import (
     ClassLocations,
     SplitInspection,
@@ -34,7 +36,6 @@ SAMPLE_GROUPS = 8  # groups of a stream that the sampled images come from
 LISTED = 20  # skipped samples that are named
 NO_CLASSES: dict[str, Any] = {"class_names": (), "class_values": (), "ignore_value": None}
 NO_CLASSES |= {"joined_values": (), "outside_class": None}
-FINGERPRINT_NAMES = 16  # images of a split whose names make its fingerprint
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,7 @@ class DatasetInfo:
     Args:
         reader: reads the targets, and knows what they mean.
         warnings: lines on what looks like a mistake.
+        content: the `content_key` of both splits.
     """
 
     config: DataConfig
@@ -74,11 +76,17 @@ class DatasetInfo:
     reader: TargetReader
     normalization: Normalization
     warnings: tuple[str, ...] = ()
+    content: str = ""
 
     @property
     def channels(self) -> int:
         """How many values a pixel has: 1 or 3 in most data sets."""
         return len(self.normalization.mean)
+
+    def open_here(self) -> None:
+        """Make the records readable in this process, which has received them from another, maybe on another machine."""
+        self.train.records.open_here()
+        self.val.records.open_here()
 
     def preprocess(self, source: Preprocess | None = None) -> Preprocess:
         """How a model is to see these images; `source` is that of a pretrained model, whose normalization stays."""
@@ -110,10 +118,9 @@ class DatasetInfo:
     def fingerprint(self) -> str:
         """Changes with the number or sizes of the images in either split, or with the names of some of them."""
         parts: list[object] = []
-        for split in (self.train, self.val):
-            indices = np.unique(np.linspace(0, len(split) - 1, FINGERPRINT_NAMES).astype(int)).tolist()
-            names = [split.records[index]["name"] for index in indices]
-            parts += [len(split), names, split.sizes.tolist()]
+        for split in (self.train, self.val):  # the parts are those of the first version, so that its runs go on
+            names = [split.records.name(index) for index in sampled_indices(len(split))]
+            parts += [len(split), names, rows_as_text(split.sizes)]
         return f"{len(self.train)} + {len(self.val)} images ({digest(*parts)[:12]})"
 
     def __str__(self) -> str:
@@ -141,11 +148,13 @@ def load_dataset_info(config: DataConfig) -> DatasetInfo:
     train, val = load_records(config)
     classes = named_classes(config.classes, train.classes, config.others)
     if train.group_sizes is None:
-        return inspect_files(train, val, config, classes)
+        info = inspect_files(train, val, config, classes)
+        return replace(info, content=content_key([train, val]))
     lacks_classes = TARGETS[config.task].has_classes and not classes
     if lacks_classes or not (config.image_size or config.crop_size):
         raise DataError("a stream is not read before training: give --classes, and --image-size or --crop-size")
-    return sample_stream(train, val, config, classes)
+    info = sample_stream(train, val, config, classes)
+    return replace(info, content=content_key([train, val]))
 
 
 def inspect_files(train: Records, val: Records, config: DataConfig, classes: NamedClasses) -> DatasetInfo:

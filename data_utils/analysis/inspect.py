@@ -235,7 +235,7 @@ def total_pixels(splits: Iterable[tuple[SplitInspection, Records]]) -> dict[Mask
             members = np.flatnonzero(inspection.members == number)
             if len(members):
                 totals[kind].update(pixels)
-                examples.setdefault(kind, records[int(members[0])]["name"])
+                examples.setdefault(kind, records.name(int(members[0])))
     numbers = totals["numbers"]
     greys = totals["greys"]
     colors = totals["colours"]

@@ -91,7 +91,7 @@ def _masks_with(value: MaskValue, splits: Splits) -> str:
         members = np.flatnonzero(np.isin(inspection.members, _contents_with(value, inspection)))
         count += len(members)
         if first is None and len(members):
-            first = records[int(members[0])]["name"]
+            first = records.name(int(members[0]))
     return f"masks: {count}, the first is {first}"
 
 

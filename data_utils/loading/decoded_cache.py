@@ -106,8 +106,9 @@ def decode_once(
 
 def _clear(folder: Path) -> None:
     """Remove temporary files of runs that were killed while they decoded."""
-    for temporary in folder.glob(".*.arrow.tmp"):
-        lock = folder / temporary.name.removeprefix(".").replace(".arrow.tmp", ".lock")
+    for temporary in folder.glob(".*.arrow.*.tmp"):
+        key = temporary.name.removeprefix(".").partition(".arrow.")[0]
+        lock = folder / f"{key}.lock"
         with suppress(Timeout), FileLock(lock, timeout=0):
             temporary.unlink(missing_ok=True)
 

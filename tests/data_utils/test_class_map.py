@@ -321,6 +321,8 @@ def test_given_classes_keep_their_order_and_may_be_absent():
 
 def test_given_classes_leave_255_ignored_when_it_is_none_of_them():
     assert resolve_classes({0: 1, 9: 1, 255: 1}, parse_classes("0=a,9=b"), None).ignore_value == 255
+    # where masks hold one of the named values, 255 is the other class under a wrong name
+    assert resolve_classes({0: 1, 255: 1}, parse_classes("0=a,9=b"), None).ignore_value is None
     with_void = resolve_classes({0: 1, 9: 1, 11: 1}, parse_classes("0=a,9=b,11=void"), "11")
     assert with_void == ClassMap(("a", "b"), (0, 9), 11)
     assert resolve_classes({0: 1, 9: 1}, parse_classes("0=a,9=b"), "77").ignore_value == 77

@@ -73,13 +73,13 @@ def test_what_a_killed_run_left_of_the_cache_is_cleared_and_what_another_is_writ
     lines += "decode_once(lambda i: os.kill(os.getpid(), 9) if i == 5 else pair, 9, ClassTarget, 'killed', ())"
     assert launch("-c", lines, env={"XDG_CACHE_HOME": str(tmp_path)}).returncode == -9
     assert len(list(folder.glob(".*.tmp"))) == 1
-    (folder / ".busy.arrow.tmp").write_bytes(b"x")
+    (folder / ".busy.arrow.0123abcd.tmp").write_bytes(b"x")
     with FileLock(folder / "busy.lock"):
         decoded = decode_once(lambda i: pair, 2, ClassTarget, "other", ())
     image, target = decoded[1]
     np.testing.assert_array_equal(image, pair[0])
     np.testing.assert_array_equal(target.mask, TARGET.mask)
-    assert [path.name for path in folder.glob(".*.tmp")] == [".busy.arrow.tmp"]
+    assert [path.name for path in folder.glob(".*.tmp")] == [".busy.arrow.0123abcd.tmp"]
     assert len(list(folder.glob("*.arrow"))) == 1
 
 

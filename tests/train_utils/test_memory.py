@@ -1,6 +1,6 @@
 """Micro-batches that fit, on every process alike, without changing the training; activation checkpointing.
 
-Modules: train_utils/preflight.py, train_utils/microbatch.py.
+Modules: train_utils/preflight.py, train_utils/microbatch.py, train_utils/tuning.py.
 """
 
 import json
@@ -14,18 +14,33 @@ import pytest
 import torch
 from accelerate.utils import DistributedType
 from class_loss import classes
-from conftest import PROGRAMS, TINY, launch, losses
+from conftest import PROGRAMS, TINY, launch, losses, write_folder
+from in_process import run_train
+from PIL import Image
+from torch.nn.modules.module import register_module_forward_pre_hook
 
+import train
 import train_utils.preflight
+import train_utils.tuning
 from data_utils.loading.augment import augment
 from data_utils.loading.batch_sampler import BatchSplit
 from data_utils.loading.draws import Draw, pack_draws
 from runtime.errors import MemoryShortage, SettingsError, one_line
+from runtime.launch import tune_kernels
 from runtime.memory import is_out_of_memory, memory_shortage
 from tasks.classes import ClassTarget
 from tasks.step_loss import StepLoss
 from train_utils.microbatch import memory_limit, out_of_memory_recorded, split_batch
-from train_utils.preflight import Copies, _attempt_fits, _bytes_left, input_bytes, preflight, step_bytes
+from train_utils.preflight import (
+    Copies,
+    _attempt_fits,
+    _bytes_left,
+    _free_bytes,
+    input_bytes,
+    largest_tensor,
+    preflight,
+    step_bytes,
+)
 from unet import UNet, UNetConfig
 
 SHORTAGES = [  # as they were reported
@@ -227,6 +242,40 @@ def test_a_trial_trains_and_leaves_the_network_as_it_was():
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
 
 
+def test_sizes_that_are_hopeless_are_not_tried(monkeypatch):
+    network = UNet(UNetConfig(base_channels=4, depth=2))
+    tried = []
+    network.stem.register_forward_hook(lambda module, inputs, output: tried.append((output.device.type, len(output))))
+    shape = (3, 32, 32)
+    free = step_bytes(network, (5, *shape), Copies(0)) / train_utils.preflight.HOPELESS
+    monkeypatch.setattr(train_utils.preflight, "_free_bytes", lambda accelerator: free)
+    monkeypatch.setattr(train_utils.preflight, "_estimate_fits", _attempt_fits)  # on the CPU as on a GPU
+    arguments = network, StepLoss(classes(2, "ce")), shape, BatchSplit(16, 1, 16, 1), "adamw", False
+    split = preflight(accelerator_like("cpu"), *arguments)
+    assert split.micro_batch_size == 4  # of 16, 8, 6, 4, ...
+    assert [size for device, size in tried if device == "cpu"] == [4]
+
+
+@pytest.mark.parametrize(("device", "free"), [("cuda", 7), ("mps", None)])
+def test_free_memory_is_known_of_cuda_alone(monkeypatch, device, free):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (7, 9))
+    assert _free_bytes(accelerator_like(device)) == free
+
+
+@pytest.mark.parametrize(("images", "fixed", "size"), [(5.9, False, 4), (0.5, False, 1), (5.9, True, 16)])
+def test_no_tensor_on_an_accelerator_has_more_elements_than_32_bits_count(monkeypatch, capsys, images, fixed, size):
+    network = UNet(UNetConfig(base_channels=4, depth=2))
+    largest = 32 * 40 * 8  # the upper level's feature maps beside their skip connection
+    assert largest_tensor(network, (1, 3, 32, 40)) == largest
+    monkeypatch.setattr(train_utils.preflight, "MOST_ELEMENTS", int(images * largest))
+    monkeypatch.setattr(train_utils.preflight, "_attempt_fits", lambda *arguments: True)
+    monkeypatch.setattr(train_utils.preflight, "upload", lambda tensor, device: tensor)
+    arguments = network, StepLoss(classes(2, "ce")), (3, 32, 40), BatchSplit(16, 1, 16, 1, fixed), "adamw", False
+    split = preflight(accelerator_like("meta"), *arguments)
+    assert split.micro_batch_size == size
+    assert capsys.readouterr().out.startswith("memory: trying how many images of 32 x 40 fit, at most 16\n")
+
+
 @pytest.mark.parametrize("error", SHORTAGES, ids=name_of)
 def test_a_trial_that_runs_out_of_memory_in_any_way_takes_fewer_images(monkeypatch, capsys, error):
     network, forward = UNet(UNetConfig(base_channels=4, depth=2)), UNet.forward
@@ -250,6 +299,38 @@ def test_a_trial_that_runs_out_of_memory_in_any_way_takes_fewer_images(monkeypat
     assert (split.micro_batch_size, split.accumulation) == (2, 4)
     is_torchs = isinstance(error, torch.OutOfMemoryError)
     assert capsys.readouterr().out.count("no room for micro-batches of 4 images: ") == (not is_torchs)
+
+
+def test_kernels_are_timed_from_the_first_pass_of_a_shape_on_where_its_steps_pay_for_it(tmp_path, monkeypatch):
+    """The trial of the memory check meets the largest shape first, and what it finds stays."""
+    sizes = [(64, 72)] * 8 + [(24, 32)] * 4 + [(48, 48)] * 2  # 56 steps of batches of 1: 32, 16 and 8 of each
+    for kind in ("train", "val"):
+        write_folder(tmp_path / kind, 14, seed=0, size=(64, 72))
+        for file in (tmp_path / kind).glob("*/*.png"):
+            height, width = sizes[int(file.stem[-2:])]
+            with Image.open(file) as image:
+                cut = image.crop((0, 0, width, height))
+            cut.save(file)
+    first: dict[tuple[int, ...], bool] = {}  # whether kernels are timed in the first pass of a shape
+
+    def note(module: torch.nn.Module, inputs: tuple) -> None:
+        if isinstance(module, UNet) and module.training and inputs[0].device.type == "cpu":
+            first.setdefault(tuple(inputs[0].shape[2:]), torch.backends.cudnn.benchmark)
+
+    on_cuda = torch.device("cuda")
+    monkeypatch.setattr(train_utils.tuning, "tune_kernels", lambda _, enabled: tune_kernels(on_cuda, enabled))
+    monkeypatch.setattr(train_utils.tuning, "ENOUGH_STEPS", 16)
+    monkeypatch.setattr(train_utils.preflight, "_estimate_fits", _attempt_fits)  # on the CPU as on a GPU
+    monkeypatch.setattr(train, "write_results", lambda *arguments: None)
+    flags = ["--dataset", tmp_path, *TINY, "--batch-size", "1", "--epochs", "4", "--tracker", "none"]
+    with register_module_forward_pre_hook(note):
+        run = run_train(tmp_path / "run", *flags, "--eval-every", "99", "--checkpoint-every", "99")
+        assert run.exit_code == 0, run.output
+        assert first == {(64, 72): True, (24, 32): True, (48, 48): False}
+        first.clear()
+        run = run_train(tmp_path / "repeatable", *flags, "--max-steps", "1", "--deterministic")
+        assert run.exit_code == 0, run.output
+    assert set(first.values()) == {False}
 
 
 @pytest.mark.parametrize("error", [error for error in OTHERS if isinstance(error, RuntimeError)], ids=name_of)

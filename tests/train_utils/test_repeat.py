@@ -189,7 +189,7 @@ def test_other_versions_are_said(like, capsys):
     [
         (None, "cannot be read (No such file or directory)"),
         ("{", "cannot be read as JSON"),
-        ("[]", "is no record of a run: it holds no flags"),
+        ("[]", "cannot be read as JSON (it holds a list, expected an object)"),
         ('{"flags": 3}', "is no record of a run: it holds no flags"),
         ('{"flags": {"wings": 2}}', "holds flags that are not known here: wings"),
     ],

@@ -4,22 +4,24 @@ import copy
 import math
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DistributedType
+from accelerate.utils import DistributedType, DynamoBackend
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from data_utils.analysis.dataset_info import DatasetInfo
-from data_utils.loading.batch_sampler import BatchSplit
+from data_utils.loading.batch_sampler import BatchSplit, TrainingSampler
 from data_utils.loading.loaders import NetworkShapes, build_loaders
 from runtime.console import say
+from runtime.device import wait_for
 from runtime.distributed import first_on_each_machine, on_main
 from runtime.errors import SettingsError
 from runtime.signals import exit_on_sigterm
@@ -37,7 +39,7 @@ Item = TypeVar("Item")
 PLANNED = 0.92  # share of the time: the run should end at 80 to 105% of it, however busy the machine becomes
 FEW_STEPS = 500  # after fewer steps masks are poor
 GOOD_STEPS = 1000  # so many give a first useful model
-WARM_UP = 3  # steps that are not timed
+WARM_UP = 3  # steps at least that are not timed
 FIRST_LOOK = 2  # timed steps that say how many more are timed
 MEASURED = 0.04  # share of the time that measuring steps may take
 MOST_STEPS = 40
@@ -113,8 +115,12 @@ class Rehearsal:
         self.model = copy.deepcopy(model)
         self.state = RunState()
         self.schedule = replace(Schedule.from_args(args, len(info.train), None), peak=0.0)
+        sampler = TrainingSampler(shapes.train, split, args.seed, range(0), info.train.records.group_sizes)
+        step_shapes = [batch.shape for batch in sampler.batches(epoch=0)]
+        warm_up, timed = rehearsed_steps(step_shapes, is_slow_at_first(accelerator))
+        self._warm_up = len(warm_up)
+        steps = [*warm_up, *timed]
         with first_on_each_machine(accelerator):  # one process of a machine decodes for --cache
-            steps = range(WARM_UP + FIRST_LOOK + MOST_STEPS)
             self.loaders = build_loaders(info, model.config, shapes, split, steps, args.num_workers, accelerator.device)
         scaler = accelerator.scaler
         self._scale = None if scaler is None else scaler.state_dict()
@@ -125,19 +131,22 @@ class Rehearsal:
         """Nothing is measured here: `Monitor` has this method too."""
 
     def timed(self, steps: Iterator[Item]) -> Iterator[Item]:
-        """The steps to time, equally many on all processes; each must be over when the next one is asked for."""
+        """The steps to make, equally many on all processes; a step may still be queued when the next one is asked for.
+
+        The clock is read when the device has made them all: that it waits after every step would be timed too.
+        """
         last = math.inf
         begin = 0.0
         for number, step in enumerate(steps, 1):
             yield step
-            if number == WARM_UP:
-                begin = time.monotonic()
-            if number == WARM_UP + FIRST_LOOK:
-                seconds = self._slowest((time.monotonic() - begin) / FIRST_LOOK)
+            if number == self._warm_up:
+                begin = self._now()
+            if number == self._warm_up + FIRST_LOOK:
+                seconds = self._slowest((self._now() - begin) / FIRST_LOOK)
                 last = number + min(MOST_STEPS, int(MEASURED * self.seconds / seconds))
             if number == last:
                 break
-        self.times.step = self._slowest((time.monotonic() - begin) / (last - WARM_UP))
+        self.times.step = self._slowest((self._now() - begin) / (last - self._warm_up))
 
     def time_evaluation(self, evaluate: Callable[[FirstBatches], object], loader: DataLoader) -> None:
         """Evaluate a part of the validation images twice, since the first time warms up."""
@@ -190,9 +199,45 @@ class Rehearsal:
         left = PLANNED * self.seconds - (time.monotonic() - STARTED)
         return count_steps(left, self.times, self.schedule, pictures_of_an_evaluation(self.info))
 
+    def _now(self) -> float:
+        """Seconds on the clock when the device has done all that was queued."""
+        wait_for(self.accelerator.device)
+        return time.monotonic()
+
     def _slowest(self, seconds: float) -> float:
         measured = torch.tensor([seconds], dtype=torch.float32, device=self.accelerator.device)
         return self.accelerator.gather(measured).max().item()
+
+
+def is_slow_at_first(accelerator: Accelerator) -> bool:
+    """Whether the first step of a shape takes longer than the next ones: kernels are chosen, or compiled, for it."""
+    return accelerator.device.type != "cpu" or accelerator.state.dynamo_plugin.backend != DynamoBackend.NO
+
+
+def rehearsed_steps(shapes: Sequence[tuple[int, ...]], meets_all: bool) -> tuple[list[int], list[int]]:
+    """The steps of a rehearsal: those that warm up, and those to time.
+
+    However few of the latter are made, their shapes are about as frequent as in a whole epoch.
+
+    Args:
+        shapes: the (H, W) or (D, H, W) of each step of an epoch.
+        meets_all: whether every shape is met while warming up.
+    """
+    count = WARM_UP + FIRST_LOOK + MOST_STEPS
+    first_steps: dict[tuple[int, ...], int] = {}
+    for step, shape in enumerate(shapes):
+        first_steps.setdefault(shape, step)
+    if len(first_steps) == 1:  # in the order of the run, in which a stream is read
+        return list(range(WARM_UP)), list(range(WARM_UP, count))
+    pixels = [math.prod(shape) for shape in shapes]
+    by_size = np.argsort(pixels, kind="stable").tolist()
+    # multiples of the golden ratio spread evenly over 0..1, however few there are
+    spread = [0.5 + index * (math.sqrt(5) - 1) / 2 for index in range(count)]
+    steps = [by_size[int(len(shapes) * (position % 1))] for position in spread]
+    warm_up = steps[:WARM_UP]
+    if meets_all:
+        warm_up += first_steps.values()
+    return warm_up, steps[WARM_UP:]
 
 
 def count_steps(seconds: float, times: Times, schedule: Schedule, shown: int) -> int:

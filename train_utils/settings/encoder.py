@@ -9,6 +9,7 @@ from huggingface_hub import hf_hub_download, metadata_load
 from huggingface_hub.errors import HfHubHTTPError
 from torch import Tensor
 
+from runtime.documents import read_json
 from runtime.errors import ModelError, one_line
 from unet.backbone import SIDE, dry_pass, encoder_name, import_transformers, level_of, random_backbone
 from unet.config import Preprocess
@@ -127,7 +128,7 @@ def read_normalization(source: str, family: str) -> tuple[tuple[float, ...], tup
     mean, std = HALVES if family == "bit" else IMAGENET
     file = _file(source, "preprocessor_config.json")
     try:
-        settings = {} if file is None else json.loads(file.read_text(encoding="utf-8"))
+        settings = {} if file is None else read_json(file)
         mean = settings.get("image_mean") or mean
         std = settings.get("image_std") or std
         if settings.get("do_normalize") is False:  # RT-DETR wants images in 0..1

@@ -84,7 +84,7 @@ class LabelmeRecords(PairedRecords):
 
     def __getitem__(self, i: int) -> Record:
         image, file = self.paths(i)
-        name = self.name(i) or os.path.relpath(file, self.folders[1])
+        name = self.image_name(i) or os.path.relpath(file, self.folders[1])
         return {"image": image or LabelmeImage(file), "target": self.mask(image, file), "name": name}
 
     def mask(self, image: str, annotation: str) -> ImageSource:

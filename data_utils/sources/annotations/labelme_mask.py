@@ -1,6 +1,5 @@
 """The mask of one labelme file: its shapes in their order, later ones on top, filled by Pillow as labelme does."""
 
-import json
 from base64 import b64decode
 from dataclasses import dataclass
 from io import BytesIO
@@ -12,6 +11,7 @@ from PIL import Image, ImageDraw
 from data_utils.image_io.formats import DrawnMask, readable
 from data_utils.image_io.reader import read_header
 from data_utils.sources.annotations.polygons import check_drawing_size, checked_points, fill
+from runtime.documents import MOST_BYTES_OF_DATA, read_json
 from runtime.errors import DataError, one_line
 
 # labelme draws its own masks with these, in pixels
@@ -63,11 +63,10 @@ class LabelmeMask(DrawnMask):
 def read_labelme(file: str) -> dict[str, Any]:
     """The content of a file, with its list of shapes. DataError for what is no labelme file."""
     try:
-        with open(file, "rb") as stream:
-            content = json.load(stream)
+        content = read_json(file, most_bytes=MOST_BYTES_OF_DATA)
     except (OSError, ValueError) as error:
         raise DataError(f"{file} cannot be read as JSON ({one_line(error)})") from error
-    shapes = content.get("shapes") if isinstance(content, dict) else None
+    shapes = content.get("shapes")
     if not isinstance(shapes, list) or not all(isinstance(shape, dict) for shape in shapes):
         raise DataError(f"{file} is no labelme file: it has no list of shapes")
     return content

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
@@ -204,13 +205,24 @@ def _convolves_in_tf32() -> bool:
 
 
 def say_profile(profile: dict[str, str | int]) -> None:
-    """Print the launch settings, and a hint where bf16 would take about half the time on this CPU."""
+    """Print the launch settings."""
     texts = [f"{key} {value}" for key, value in profile.items()]
     say("profile: " + ", ".join(texts))
-    if profile["device"] == "cpu" and profile["mixed_precision"] == "no":
-        instructions = torch.cpu.get_capabilities()
-        if any(instructions.get(name, False) for name in CPU_BF16):
-            say("precision: this CPU is nearly twice as fast in bf16; next time start with --mixed_precision bf16")
+
+
+def has_bf16_instructions(device: torch.device) -> bool:
+    """Whether the device is a CPU that computes in bf16 by itself."""
+    instructions = torch.cpu.get_capabilities() if device.type == "cpu" else {}
+    return any(instructions.get(name, False) for name in CPU_BF16)
+
+
+def bf16_launch_line(processes: int) -> str:
+    """The command that starts this script again, in bf16."""
+    line = ["accelerate", "launch", "--mixed_precision", "bf16", *sys.argv]
+    if processes > 1:
+        line[2:2] = ["--config_file", "accelerate_configs/multi_cpu.yaml", "--num_processes", str(processes)]
+        return f"ACCELERATE_USE_CPU=true {shlex.join(line)}"
+    return shlex.join(line)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ One GPU:         accelerate launch train.py --dataset DATA --output-dir runs/cel
 All GPUs, bf16:  accelerate launch --multi_gpu --mixed_precision bf16 train.py --dataset DATA --output-dir runs/cells
 """
 
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
@@ -45,7 +46,7 @@ from train_utils.evaluation import Evaluation, read_bands
 from train_utils.microbatch import MicroBatch, out_of_memory_recorded, split_from_args, steps_ahead
 from train_utils.monitoring.flops import training_flops
 from train_utils.monitoring.monitor import Monitor
-from train_utils.monitoring.rehearsal import Rehearsal
+from train_utils.monitoring.rehearsal import Pace, Rehearsal
 from train_utils.monitoring.tracking import RunLog, available_tracker
 from train_utils.nan_guard import StepGuard
 from train_utils.optim import build_optimizer
@@ -179,15 +180,21 @@ def rehearse(
     rehearsal.schedule.set_learning_rate(optimizer, step=0)
     model.train()
     steps = steps_ahead(train_loader, rehearsal.data_ready)
-    for micro_batches, indices in rehearsal.timed(steps):
-        with tuning.of(micro_batches[0][0].shape[2:]):
-            train_step(
-                accelerator, model, optimizer, criterion, micro_batches, args.max_grad_norm, guard, nullcontext()
-            )
-        guard.end_step(indices)
-        guard.settle(everything=accelerator.device.type == "cpu")  # as a run does
+
+    def train(timed: Iterator[tuple[list[MicroBatch], list[int]]]) -> None:
+        for micro_batches, indices in timed:
+            with tuning.of(micro_batches[0][0].shape[2:]):
+                train_step(
+                    accelerator, model, optimizer, criterion, micro_batches, args.max_grad_norm, guard, nullcontext()
+                )
+            guard.end_step(indices)
+            guard.settle(everything=accelerator.device.type == "cpu")  # as a run does
+
+    train(rehearsal.timed(steps))
     rehearsal.time_evaluation(lambda batches: evaluate(accelerator, uncompiled, batches, criterion, step=0), val_loader)
+    train(rehearsal.timed_again(steps))
     rehearsal.time_save(network, optimizer)
+    train(rehearsal.timed_in_bf16(steps))
     return rehearsal.count_steps()
 
 
@@ -254,9 +261,11 @@ def main() -> None:
 
     # 5. Prepare: batch norm over all processes, sharding, optimizer, loaders
     state = start.checkpoint.run_state()
-    if total_steps is None and args.max_minutes:
-        trial = Rehearsal(accelerator, args, model, info, shapes, split, start.output_dir)
-        total_steps = rehearse(accelerator, args, criterion, split, tuning, trial)
+    minutes = start.minutes_to_fill(args)
+    if minutes:
+        timed_args = replace(args, max_minutes=minutes)
+        trial = Rehearsal(accelerator, timed_args, model, info, shapes, split, start.output_dir)
+        total_steps = start.steps_before + rehearse(accelerator, args, criterion, split, tuning, trial)
         release_memory()  # autocast makes the model's copy part of a cycle, which only a collection frees
     schedule = Schedule.from_args(args, len(info.train), total_steps)
     with first_on_each_machine(accelerator):  # one process of a machine decodes for --cache
@@ -283,6 +292,7 @@ def main() -> None:
     # 7. Train: step; log; evaluate and keep the best; save
     guard = StepGuard(accelerator, network, optimizer, state, info.train.records)
     monitor = Monitor(accelerator, uncompiled, flops, task, schedule, state, run_log)
+    pace = Pace(minutes, schedule.remaining(state))
     model.train()
     if state.step > 0:
         rebuild_buckets(uncompiled, network)
@@ -322,6 +332,7 @@ def main() -> None:
                 )
             model.train()
         monitor.show()
+        pace.look(state.step)
         if schedule.saves(state.step) or schedule.is_over(state) or improved or guard.stopping:
             with monitor.paused():
                 state.window = monitor.window.saved()

@@ -41,7 +41,24 @@ class RunStart(NamedTuple):
         """The steps of --max-steps or, with --max-minutes, those that a resumed run measured; None if not known yet."""
         if not args.max_minutes:
             return args.max_steps
-        return None if self.checkpoint.state is None else self.checkpoint.state.settings.total_steps
+        if self.minutes_to_fill(args):
+            return None
+        assert self.checkpoint.state is not None
+        return self.checkpoint.state.settings.total_steps
+
+    def minutes_to_fill(self, args: TrainSettings) -> float | None:
+        """The minutes that steps are to be measured for: with a checkpoint, those beyond its own; None for none."""
+        if not args.max_minutes or self.checkpoint.state is None:
+            return args.max_minutes
+        before = self.checkpoint.state.settings.flags.get("max_minutes")
+        if before and args.max_minutes > before:
+            return args.max_minutes - before
+        return None
+
+    @property
+    def steps_before(self) -> int:
+        """How many steps the run of the checkpoint was to have, 0 without one."""
+        return 0 if self.checkpoint.state is None else self.checkpoint.state.settings.total_steps
 
     def plan(self, args: TrainSettings, info: DatasetInfo) -> TrainSettings:
         """The settings, where open with the values of the checkpoint or the plan."""
@@ -117,9 +134,11 @@ def finished_line(folder: Path, args: TrainSettings) -> str | None:
         return None
     out_of_patience = done["step"] < done["total_steps"]
     total_steps = args.max_steps or (args.epochs or 0) * done["steps_per_epoch"]
-    if total_steps > done["total_steps"] and not (args.max_minutes or out_of_patience):
+    has_more_steps = total_steps > done["total_steps"] and not args.max_minutes
+    has_more_minutes = (args.max_minutes or 0) > (flags_done.get("max_minutes") or math.inf)
+    if (has_more_steps or has_more_minutes) and not out_of_patience:
         return None
-    remedy = "a larger --patience" if out_of_patience else "more --epochs or --max-steps"
+    remedy = "a larger --patience" if out_of_patience else "more --epochs, --max-steps or --max-minutes"
     position = f"step {done['step']} of {done['total_steps']}"
     return f"{folder}: the run has finished, at {position}; to continue it, give {remedy}"
 

@@ -114,6 +114,8 @@ def test_resizing_keeps_type_range_and_brightness():
     five = resize_image(np.repeat(noise[:, :, :1], 5, axis=2), (32, 40))
     assert five.shape == (32, 40, 5)
     assert five.dtype == np.uint8
+    exact = resize_image(np.repeat(noise[:, :, :1], 5, axis=2).astype(np.float32), (32, 40))
+    np.testing.assert_array_equal(five, exact.round().clip(0, 255))
 
 
 def test_target_size_rounds_down_and_is_never_empty():

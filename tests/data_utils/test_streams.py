@@ -128,6 +128,15 @@ def test_a_stream_and_its_folder_hold_the_same_pictures(folder, packed):
     assert stream.reader.class_map == ClassMap(("background", "cell"), (0, 255), None)
 
 
+def test_masks_outside_the_sample_of_a_stream_may_hold_255(tmp_path):
+    write_folder(tmp_path / "folder", 4, seed=0, values=(0, 1))
+    pack(load_info(tmp_path / "folder", fold=(1, 2)).train.records, tmp_path / "packed", "train")
+    pack(load_info(tmp_path / "folder", fold=(1, 2)).val.records, tmp_path / "packed", "val")
+    flags = STREAM | {"classes": "0=background,1=cell"}
+    assert load_info(tmp_path / "packed", streaming=True, **flags).reader.class_map.ignore_value == 255
+    assert load_info(tmp_path / "folder", classes=flags["classes"]).reader.class_map.ignore_value is None
+
+
 @pytest.mark.parametrize("batch_size", [1, 3, 8, 60])
 @pytest.mark.parametrize("lengths", [[5, 1, 9, 32], [47], [1] * 20], ids=str)
 def test_lanes_hold_every_record_once_and_are_equal_to_one(lengths, batch_size):

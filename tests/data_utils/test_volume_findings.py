@@ -1,4 +1,4 @@
-"""To which spacing volumes are resampled, and which spacing stands for a volume that cannot be used."""
+"""To which spacing volumes are resampled, how, and which spacing stands for a volume that cannot be used."""
 
 import numpy as np
 

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 import torch
 from accelerate.data_loader import BatchSamplerShard
@@ -135,6 +136,15 @@ def test_masks_outside_the_sample_of_a_stream_may_hold_255(tmp_path):
     flags = STREAM | {"classes": "0=background,1=cell"}
     assert load_info(tmp_path / "packed", streaming=True, **flags).reader.class_map.ignore_value == 255
     assert load_info(tmp_path / "folder", classes=flags["classes"]).reader.class_map.ignore_value is None
+
+
+def test_a_picture_without_a_name_is_called_by_its_row_in_the_file(tmp_path):
+    file = tmp_path / "a.parquet"
+    pictures = [bytes([number]) for number in range(5)]
+    pyarrow.parquet.write_table(pyarrow.table({"image": pictures, "mask": pictures}), file, row_group_size=2)
+    records = ParquetRecords.open([str(file)], None, None)
+    assert [record["name"] for record in records] == [f"a.parquet row {number}" for number in range(5)]
+    assert [record["image"] for record in records] == pictures
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 8, 60])

@@ -408,6 +408,12 @@ def test_the_ignored_value_becomes_255():
     np.testing.assert_array_equal(class_map.encode(np.uint8([[COLOURS[2], (0, 0, 0)]]), "m"), [[1, IGNORE_INDEX]])
 
 
+@pytest.mark.parametrize(("value", "dtype"), [(255, np.uint8), (256, np.uint16), (65535, np.uint16)])
+def test_a_mask_is_written_with_the_bits_that_its_values_need(value, dtype):
+    mask = ClassMap(("a", "b"), (0, value), None).decode(np.uint8([[0, 1]]))
+    assert mask.tolist() == [[0, value]] and mask.dtype == dtype
+
+
 def test_a_value_may_be_255_and_there_may_be_255_classes():
     values = tuple(range(1, 256))
     class_map = ClassMap(tuple(map(str, values)), values, 0)

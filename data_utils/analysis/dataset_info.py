@@ -90,7 +90,7 @@ class DatasetInfo:
 
     def preprocess(self, source: Preprocess | None = None) -> Preprocess:
         """How a model is to see these images; `source` is that of a pretrained model, whose normalization stays."""
-        values = source or Preprocess(**self.normalization._asdict())
+        values = source or Preprocess(**self.normalization._asdict(), draft=False)
         spacing = values.spacing  # a pretrained network has learned how large things are
         if spacing is None and self.train.spacings is not None:
             spacing = target_spacing(self.train.spacings)
@@ -99,6 +99,7 @@ class DatasetInfo:
             image_size=self.config.image_size,
             scale=self.config.scale,
             spacing=spacing,
+            draft=self.config.draft or values.draft,
             turned=self.config.augment == "strong",
         )
         # the source's classes go, whether or not these data have classes

@@ -39,6 +39,12 @@ class NetworkShapes(NamedTuple):
         return tuple(self.train.max(axis=0).tolist())
 
     @property
+    def differ(self) -> bool:
+        """Whether there is more than one shape."""
+        first = self.train[0]
+        return bool((self.train != first).any() or (self.val != first).any())
+
+    @property
     def mean_pixels(self) -> float:
         """The number of pixels of a training image, on average."""
         return self.train.prod(axis=1).mean()

@@ -17,7 +17,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet
 import pytest
+import tifffile
 import torch
 from accelerate.data_loader import BatchSamplerShard
 from conftest import TINY, launch, load_info, losses, write_folder
@@ -129,6 +131,34 @@ def test_a_stream_and_its_folder_hold_the_same_pictures(folder, packed):
         assert sums(files, split) == sums(stream, split) == sums(table, split)
     assert table.reader.class_pixels == files.reader.class_pixels
     assert stream.reader.class_map == ClassMap(("background", "cell"), (0, 255), None)
+
+
+def test_masks_outside_the_sample_of_a_stream_may_hold_255(tmp_path):
+    write_folder(tmp_path / "folder", 4, seed=0, values=(0, 1))
+    pack(load_info(tmp_path / "folder", fold=(1, 2)).train.records, tmp_path / "packed", "train")
+    pack(load_info(tmp_path / "folder", fold=(1, 2)).val.records, tmp_path / "packed", "val")
+    flags = STREAM | {"classes": "0=background,1=cell"}
+    assert load_info(tmp_path / "packed", streaming=True, **flags).reader.class_map.ignore_value == 255
+    assert load_info(tmp_path / "folder", classes=flags["classes"]).reader.class_map.ignore_value is None
+
+
+def test_pages_of_a_tiff_have_their_shares_of_its_bytes(tmp_path):
+    pages = np.random.default_rng(0).integers(0, 2, (8, 32, 40), dtype=np.uint8)
+    for folder in ("train/images", "train/masks", "val/images", "val/masks"):
+        (tmp_path / "folder" / folder).mkdir(parents=True)
+        tifffile.imwrite(tmp_path / "folder" / folder / "a.tif", pages, photometric="minisblack")
+    records = load_info(tmp_path / "folder").train.records
+    assert len(records) == 8
+    assert len(pack(records, tmp_path / "packed", "train", 2 * pages.nbytes / 2**20 / 2)) == 2
+
+
+def test_a_picture_without_a_name_is_called_by_its_row_in_the_file(tmp_path):
+    file = tmp_path / "a.parquet"
+    pictures = [bytes([number]) for number in range(5)]
+    pyarrow.parquet.write_table(pyarrow.table({"image": pictures, "mask": pictures}), file, row_group_size=2)
+    records = ParquetRecords.open([str(file)], None, None)
+    assert [record["name"] for record in records] == [f"a.parquet row {number}" for number in range(5)]
+    assert [record["image"] for record in records] == pictures
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 8, 60])

@@ -1462,6 +1462,27 @@ MUTANTS = [
         "test_streams.py",
     ),
     Mutant(
+        "data_utils/loading/loaders.py",
+        "",
+        "STREAM_WORKERS = (0, 1, 2, 4)",
+        "STREAM_WORKERS = (0, 1, 2, 3, 4)",
+        "test_streams.py",
+    ),
+    Mutant(
+        "data_utils/sources/streams/remote.py",
+        "content_key",
+        "digest(_without_query(file), info['size'], versions)",
+        "digest(_without_query(file), info['size'])",
+        "test_streams.py",
+    ),
+    Mutant(
+        "data_utils/sources/streams/remote.py",
+        "_may_pass",
+        "isinstance(error, OSError) and not isinstance(error, LASTING)",
+        "isinstance(error, OSError)",
+        "test_streams.py",
+    ),
+    Mutant(
         "data_utils/sources/holdout.py",
         "hold_out_shards",
         "np.random.default_rng(seed)",

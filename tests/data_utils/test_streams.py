@@ -546,18 +546,20 @@ def s3(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_training_streams_from_an_object_store(packed, tmp_path, s3, fails_with):
+@pytest.mark.parametrize("kind", ["parquet", "tar"])
+def test_training_streams_from_an_object_store(kind, packed, tars, tmp_path, s3, fails_with):
     import fsspec
 
-    system = fsspec.filesystem("s3")
+    folder = {"parquet": packed, "tar": tars}[kind]
+    system = fsspec.filesystem("s3", skip_instance_cache=True)  # each test has a server of its own
     system.mkdir("cells")
-    for file in packed.rglob("*.parquet"):
+    for file in folder.rglob(f"*.{kind}"):
         system.put(str(file), f"cells/v1/{file.name}")
     options = ["--classes", CLASSES, "--image-size", "32", "48", "--optimizer", "sgd", "--tracker", "none", *TINY]
     options += ["--max-steps", "6", "--log-every", "1", "--num-workers", "2"]
     result = launch("train.py", "--dataset", "s3://cells/v1", *options, "--output-dir", tmp_path / "remote", env=s3)
     assert result.returncode == 0, result.stderr
-    result = launch("train.py", "--dataset", packed, "--streaming", *options, "--output-dir", tmp_path / "local")
+    result = launch("train.py", "--dataset", folder, "--streaming", *options, "--output-dir", tmp_path / "local")
     assert result.returncode == 0, result.stderr
     assert len(losses(tmp_path / "local")) == 6 and losses(tmp_path / "remote") == losses(tmp_path / "local")
     result = launch("train.py", "--dataset", "s3://nothing/here", *options, "--output-dir", tmp_path / "none", env=s3)

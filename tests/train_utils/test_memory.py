@@ -1,9 +1,11 @@
 """Micro-batches that fit, on every process alike, without changing the training; activation checkpointing.
 
-Modules: train_utils/preflight.py, train_utils/microbatch.py, train_utils/tuning.py.
+Modules: train_utils/preflight.py, train_utils/microbatch.py, train_utils/step_memory.py,
+train_utils/tuning.py.
 """
 
 import json
+import shutil
 import subprocess
 import sys
 from contextlib import AbstractContextManager, nullcontext
@@ -22,7 +24,9 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 import inference.tiling.planning
 import train
+import train_utils.microbatch
 import train_utils.preflight
+import train_utils.step_memory
 import train_utils.tuning
 from data_utils.loading.augment import augment
 from data_utils.loading.batch_sampler import BatchSplit
@@ -33,7 +37,7 @@ from runtime.launch import tune_kernels
 from runtime.memory import grow_segments, is_out_of_memory, memory_shortage
 from tasks.classes import ClassTarget
 from tasks.step_loss import StepLoss
-from train_utils.microbatch import memory_limit, out_of_memory_recorded, split_batch
+from train_utils.microbatch import memory_limit, split_batch
 from train_utils.preflight import (
     Copies,
     EvaluationSize,
@@ -48,6 +52,7 @@ from train_utils.preflight import (
     preflight,
     step_bytes,
 )
+from train_utils.step_memory import StepMemory, can_repeat_steps
 from unet import UNet, UNetConfig
 
 SHORTAGES = [  # as they were reported
@@ -89,9 +94,16 @@ def raised_within(kind: type[Exception], guard: AbstractContextManager, error: E
     return caught.value
 
 
+def accelerator_like(device: str, processes: int = 1, kind: DistributedType = DistributedType.NO) -> SimpleNamespace:
+    """What a trial asks of an Accelerator; no GPU in the test machine."""
+    names = {"num_processes": processes, "distributed_type": kind, "autocast": nullcontext}
+    return SimpleNamespace(device=torch.device(device), gather=lambda values: values, **names)
+
+
 def training(folder: Path) -> AbstractContextManager:
     """As around a step of training in micro-batches of 4, also on a machine that does not have the run's folder."""
-    return out_of_memory_recorded(folder / "run", UNet(UNetConfig(base_channels=4, depth=2)), BatchSplit(8, 1, 4, 2), 3)
+    network = UNet(UNetConfig(base_channels=4, depth=2))
+    return StepMemory(accelerator_like("cpu"), folder / "run", network, BatchSplit(8, 1, 4, 2)).shortage_recorded(3)
 
 
 @pytest.mark.parametrize("error", SHORTAGES, ids=name_of)
@@ -210,12 +222,6 @@ def test_the_estimate_is_what_autograd_keeps_and_checkpointing_needs_far_less():
     )
     network.activation_checkpointing = True
     assert step_bytes(network, shape, Copies(3)) - 4 * weights < 0.6 * (estimate - 4 * weights)  # 0.59
-
-
-def accelerator_like(device: str, processes: int = 1, kind: DistributedType = DistributedType.NO) -> SimpleNamespace:
-    """What a trial asks of an Accelerator; no GPU in the test machine."""
-    names = {"num_processes": processes, "distributed_type": kind, "autocast": nullcontext}
-    return SimpleNamespace(device=torch.device(device), gather=lambda values: values, **names)
 
 
 @pytest.mark.parametrize(("kind", "shards"), [(DistributedType.MULTI_GPU, 1), (DistributedType.FSDP, 4)])
@@ -455,7 +461,9 @@ def test_what_is_recorded_of_a_shortage_and_what_to_do_where_nothing_smaller_is_
     def shortage(size: int, fixed: bool = False) -> str:
         with (
             pytest.raises(MemoryShortage) as caught,
-            out_of_memory_recorded(tmp_path, network, BatchSplit(8, 1, size, 1, fixed), 3),
+            StepMemory(accelerator_like("cpu"), tmp_path, network, BatchSplit(8, 1, size, 1, fixed)).shortage_recorded(
+                3
+            ),
         ):
             raise torch.OutOfMemoryError
         return str(caught.value)
@@ -541,6 +549,76 @@ def test_a_run_tries_its_largest_validation_image_before_the_first_step(tiny_fol
     monkeypatch.setattr("train.check_evaluation", lambda *given: sizes.append(given[4]) or sys.exit(3))
     run = run_train(tmp_path / "run", "--dataset", tiny_folder, *TINY, "--scale", "0.5", "--max-steps", "1")
     assert run.exit_code == 3 and sizes == [((20, 28), (40, 56), 5)]
+
+
+@pytest.mark.parametrize(
+    ("device", "processes", "kind", "repeats"),
+    [
+        ("cuda", 1, DistributedType.NO, True),
+        ("cuda", 2, DistributedType.MULTI_GPU, False),
+        ("cuda", 1, DistributedType.DEEPSPEED, False),
+        ("cpu", 1, DistributedType.NO, False),
+    ],
+)
+def test_only_one_process_on_one_gpu_repeats_a_step(device, processes, kind, repeats):
+    assert can_repeat_steps(accelerator_like(device, processes, kind)) == repeats
+
+
+def test_a_step_that_runs_out_of_memory_is_made_again_in_smaller_micro_batches(tmp_path, monkeypatch):
+    """Memory runs out in the second micro-batch of the second step: batch norm has seen the first one by then."""
+    write_folder(tmp_path / "data" / "train", 16, seed=0)
+    write_folder(tmp_path / "data" / "val", 1, seed=1)
+    passes = []
+    forward = UNet.forward
+
+    def forward_if_few(self: UNet, images: torch.Tensor) -> torch.Tensor:
+        if self.training and images.device.type == "cpu":
+            passes.append(len(images))
+            if passes == [4, 4, 4, 4]:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return forward(self, images)
+
+    monkeypatch.setattr(UNet, "forward", forward_if_few)
+    monkeypatch.setattr(train_utils.step_memory, "can_repeat_steps", lambda accelerator: True)
+    monkeypatch.setattr(train, "write_results", lambda *arguments: None)
+    flags = ["--dataset", tmp_path / "data", *TINY, "--norm", "batch", "--no-deep-supervision", "--batch-size", "8"]
+    flags += ["--tracker", "none", "--checkpoint-every", "1", "--keep-checkpoints", "3"]
+    with monkeypatch.context() as patch:
+        patch.setattr(train_utils.microbatch, "split_batch", lambda *arguments: BatchSplit(8, 1, 4, 2))
+        short = run_train(tmp_path / "short", *flags, "--max-steps", "3")
+    assert short.exit_code == 0, short.output
+    assert passes == [4, 4, 4, 4, *[2] * 4, *[2] * 4]
+    line = "memory: no room for micro-batches of 4, the step is made again in micro-batches of 2; batch norm sees 2"
+    assert f"{line} images at a time from now on, so results change (CUDA out of memory" in short.output
+    assert memory_limit(tmp_path / "short") == (2, False)
+
+    begun = tmp_path / "begun"  # the same from the second step on, as a run that is started again makes it
+    shutil.copytree(tmp_path / "short", begun)
+    for step in (2, 3):
+        shutil.rmtree(begun / "checkpoints" / f"step-{step:08}")
+    (begun / "finished.json").unlink()
+    resumed = run_train(begun, *flags, "--max-steps", "3", "--resume", "auto")
+    assert resumed.exit_code == 0 and "resumed from" in resumed.output
+    for name, value in resumed.weights(3).items():
+        assert torch.equal(value, short.weights(3)[name]), name
+
+
+def test_where_no_smaller_micro_batch_is_left_a_shortage_ends_the_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(train_utils.step_memory, "can_repeat_steps", lambda accelerator: True)
+    network = UNet(UNetConfig(base_channels=4, depth=2))
+    guard = SimpleNamespace(undo_passes=lambda: None)
+    error = torch.OutOfMemoryError()
+    smallest = StepMemory(accelerator_like("cuda"), tmp_path, network, BatchSplit(8, 1, 1, 8))
+    assert raised_within(torch.OutOfMemoryError, smallest.shortage_halves(guard), error) is error
+    fixed = StepMemory(accelerator_like("cuda"), tmp_path, network, BatchSplit(8, 1, 4, 2, fixed=True))
+    assert raised_within(torch.OutOfMemoryError, fixed.shortage_halves(guard), error) is error
+    halved = StepMemory(accelerator_like("cuda"), tmp_path, network, BatchSplit(8, 1, 3, 3))
+    bug = RuntimeError("a bug")
+    assert raised_within(RuntimeError, halved.shortage_halves(guard), bug) is bug
+    with halved.shortage_halves(guard):
+        raise error
+    assert halved.size == 2 and memory_limit(tmp_path) == (2, False)
+    assert "micro-batches of 2" in str(raised_within(MemoryShortage, halved.shortage_recorded(3), error))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it is glibc that is told")

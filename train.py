@@ -7,13 +7,14 @@ One GPU:         accelerate launch train.py --dataset DATA --output-dir runs/cel
 All GPUs, bf16:  accelerate launch --multi_gpu --mixed_precision bf16 train.py --dataset DATA --output-dir runs/cells
 """
 
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator, DataLoaderConfiguration
-from accelerate.utils import set_seed
+from accelerate.utils import release_memory, set_seed
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -33,16 +34,19 @@ from runtime.launch import (
     distributed_options,
     say_profile,
     start_process,
-    tune_kernels,
 )
+from runtime.lock import locks_released
+from runtime.memory import grow_segments
+from runtime.parallel import workers_ended
 from tasks.step_loss import StepLoss
+from train_utils.buckets import rebuild_buckets
 from train_utils.checkpoints.save import Checkpoints
 from train_utils.ema import WeightAverage
 from train_utils.evaluation import Evaluation, read_bands
 from train_utils.microbatch import MicroBatch, out_of_memory_recorded, split_from_args, steps_ahead
 from train_utils.monitoring.flops import training_flops
 from train_utils.monitoring.monitor import Monitor
-from train_utils.monitoring.rehearsal import Rehearsal
+from train_utils.monitoring.rehearsal import Pace, Rehearsal
 from train_utils.monitoring.tracking import RunLog, available_tracker
 from train_utils.nan_guard import StepGuard
 from train_utils.optim import build_optimizer
@@ -59,6 +63,7 @@ from train_utils.settings.starting_point import NetworkSettings, starting_point
 from train_utils.settings.train_settings import TrainSettings
 from train_utils.sharding import full, gathered_weights, prepare_sharding, share_statistics
 from train_utils.sync_batchnorm import leave_out_of_batch_norm, synchronize_batchnorm
+from train_utils.tuning import KernelTuning
 
 
 def train_step(
@@ -158,7 +163,12 @@ def prepare(
 
 
 def rehearse(
-    accelerator: Accelerator, args: TrainSettings, criterion: StepLoss, split: BatchSplit, rehearsal: Rehearsal
+    accelerator: Accelerator,
+    args: TrainSettings,
+    criterion: StepLoss,
+    split: BatchSplit,
+    tuning: KernelTuning,
+    rehearsal: Rehearsal,
 ) -> int:
     """How many steps fit into --max-minutes: a copy of the model is trained, evaluated and saved for a moment."""
     prepared = prepare(accelerator, args, rehearsal.model, split, rehearsal.loaders)
@@ -170,18 +180,26 @@ def rehearse(
     rehearsal.schedule.set_learning_rate(optimizer, step=0)
     model.train()
     steps = steps_ahead(train_loader, rehearsal.data_ready)
-    with tune_kernels(accelerator.device, enabled=not args.deterministic):
-        for micro_batches, indices in rehearsal.timed(steps):
-            train_step(
-                accelerator, model, optimizer, criterion, micro_batches, args.max_grad_norm, guard, nullcontext()
-            )
+
+    def train(timed: Iterator[tuple[list[MicroBatch], list[int]]]) -> None:
+        for micro_batches, indices in timed:
+            with tuning.of(micro_batches[0][0].shape[2:]):
+                train_step(
+                    accelerator, model, optimizer, criterion, micro_batches, args.max_grad_norm, guard, nullcontext()
+                )
             guard.end_step(indices)
-            guard.settle(everything=True)
+            guard.settle(everything=accelerator.device.type == "cpu")  # as a run does
+
+    train(rehearsal.timed(steps))
     rehearsal.time_evaluation(lambda batches: evaluate(accelerator, uncompiled, batches, criterion, step=0), val_loader)
+    train(rehearsal.timed_again(steps))
     rehearsal.time_save(network, optimizer)
+    train(rehearsal.timed_in_bf16(steps))
     return rehearsal.count_steps()
 
 
+@locks_released()
+@workers_ended()
 def main() -> None:
     args = parse_args(__doc__)
     args = replace(args, tracker=available_tracker(args.tracker))
@@ -211,7 +229,10 @@ def main() -> None:
     # 2. Data: one process reads, however many train; settings without a flag are chosen from the data
     info = on_main(accelerator, lambda: load_dataset_info(DataConfig.from_args(args)))
     say("\n".join([f"data: {info}", *info.warnings]))
-    args, info = on_main(accelerator, lambda: start.plan(args, info))
+    args = on_main(accelerator, lambda: start.plan(args, info))
+    info = replace(info, config=DataConfig.from_args(args))
+    with first_on_each_machine(accelerator):  # one process of a machine loads what `datasets` keeps in a cache there
+        info.open_here()
     split = split_from_args(args, profile, start.largest_micro_batch)
 
     # 3. Model and task: fresh, from --init-from, or as the checkpoint has it; the model normalizes by itself
@@ -229,16 +250,23 @@ def main() -> None:
     flops = training_flops(model, info.channels) * shapes.mean_pixels
     largest = (info.channels, *shapes.largest)
     keeps_average = args.ema_decay > 0
-    split = preflight(accelerator, model, criterion, largest, split, args.optimizer, keeps_average)
+    if shapes.differ:
+        grow_segments(device)
+    total_steps = start.total_steps(args)
+    tuning = KernelTuning.from_args(args, device, shapes.train, total_steps)
+    with tuning.of(shapes.largest):
+        split = preflight(accelerator, model, criterion, largest, split, args.optimizer, keeps_average)
     evaluated = largest_evaluation(model.config, shapes.val, info.val.sizes, pixels_per_batch(device))
     check_evaluation(accelerator, model, criterion, info.channels, evaluated, args.optimizer, keeps_average)
 
     # 5. Prepare: batch norm over all processes, sharding, optimizer, loaders
-    total_steps = start.total_steps(args)
     state = start.checkpoint.run_state()
-    if total_steps is None and args.max_minutes:
-        trial = Rehearsal(accelerator, args, model, info, shapes, split, start.output_dir)
-        total_steps = rehearse(accelerator, args, criterion, split, trial)
+    minutes = start.minutes_to_fill(args)
+    if minutes:
+        timed_args = replace(args, max_minutes=minutes)
+        trial = Rehearsal(accelerator, timed_args, model, info, shapes, split, start.output_dir)
+        total_steps = start.steps_before + rehearse(accelerator, args, criterion, split, tuning, trial)
+        release_memory()  # autocast makes the model's copy part of a cycle, which only a collection frees
     schedule = Schedule.from_args(args, len(info.train), total_steps)
     with first_on_each_machine(accelerator):  # one process of a machine decodes for --cache
         loaders = build_loaders(info, model.config, shapes, split, schedule.remaining(state), args.num_workers, device)
@@ -248,8 +276,11 @@ def main() -> None:
     average = WeightAverage(network, args.ema_decay)
 
     # 6. Resume: identity must match -> weights, optimizer, average, scaler -> the log goes on behind that step
-    settings = resolve_settings(
-        args, start.output_dir, profile, info, network.config, split, schedule.total_steps, train_loader.num_workers
+    settings = on_main(
+        accelerator,
+        lambda: resolve_settings(
+            args, start.output_dir, profile, info, network.config, split, schedule.total_steps, train_loader.num_workers
+        ),
     )
     checkpoints = Checkpoints(
         accelerator, start.output_dir, args.keep_checkpoints, network, optimizer, average, settings
@@ -261,13 +292,16 @@ def main() -> None:
     # 7. Train: step; log; evaluate and keep the best; save
     guard = StepGuard(accelerator, network, optimizer, state, info.train.records)
     monitor = Monitor(accelerator, uncompiled, flops, task, schedule, state, run_log)
+    pace = Pace(minutes, schedule.remaining(state))
     model.train()
+    if state.step > 0:
+        rebuild_buckets(uncompiled, network)
     steps = steps_ahead(train_loader, monitor.data_ready)
     micro_batches, indices = next(steps, ([], []))
     while not (guard.stopping or schedule.is_over(state)):
         learning_rate = schedule.set_learning_rate(optimizer, state.step)
         recorded = out_of_memory_recorded(start.output_dir, network, split, state.step + 1)
-        with recorded, tune_kernels(device, enabled=not args.deterministic):
+        with recorded, tuning.of(micro_batches[0][0].shape[2:]):
             seed_step(args.seed, state.step, accelerator.process_index)  # for dropout
             is_made = train_step(
                 accelerator,
@@ -298,6 +332,7 @@ def main() -> None:
                 )
             model.train()
         monitor.show()
+        pace.look(state.step)
         if schedule.saves(state.step) or schedule.is_over(state) or improved or guard.stopping:
             with monitor.paused():
                 state.window = monitor.window.saved()

@@ -14,7 +14,9 @@ from torch.utils.data import DataLoader
 
 from data_utils.loading.augment import augment
 from data_utils.loading.batch_sampler import BatchSplit
+from runtime.console import say
 from runtime.device import upload
+from runtime.documents import read_json
 from runtime.errors import MemoryShortage, SettingsError, one_line
 from runtime.files import replaced_file
 from runtime.memory import is_out_of_memory
@@ -112,14 +114,26 @@ class MemoryLimit(NamedTuple):
     micro_batch_size: int | None = None
     activation_checkpointing: bool = False
 
+    def check(self) -> None:
+        """ValueError for values that no run has recorded."""
+        size = self.micro_batch_size
+        is_size = size is None or (type(size) is int and size >= 1)
+        if not is_size or not isinstance(self.activation_checkpointing, bool):
+            raise ValueError(f"it holds {self}")
+
 
 def memory_limit(folder: Path) -> MemoryLimit:
     """The largest micro-batch and the need for activation checkpointing that a run in this folder has learned."""
     file = folder / FILE
-    if not file.exists():
+    try:
+        limit = MemoryLimit(**read_json(file))
+        limit.check()
+    except FileNotFoundError:
         return MemoryLimit()
-    limit = json.loads(file.read_text())
-    return MemoryLimit(limit["micro_batch_size"], limit["activation_checkpointing"])
+    except (OSError, ValueError, TypeError) as error:
+        say(f"{file} is damaged, and is made again if memory runs out ({one_line(error)})")
+        return MemoryLimit()
+    return limit
 
 
 @contextmanager
@@ -145,7 +159,7 @@ def out_of_memory_recorded(folder: Path, network: nn.Module, split: BatchSplit, 
             raise MemoryShortage(f"{line}; lower --crop-size, --scale or --base-channels ({reason})") from error
         limit = MemoryLimit(math.ceil(size / 2), activation_checkpointing=size == 1)
         folder.mkdir(parents=True, exist_ok=True)  # machines may not share the folder that the main process has made
-        with replaced_file(folder / FILE, shared=True) as file:  # several processes may run out at once
+        with replaced_file(folder / FILE) as file:  # several processes may run out at once
             file.write(json.dumps(limit._asdict()).encode())
         remedy = "activation checkpointing" if size == 1 else f"micro-batches of {limit.micro_batch_size}"
         raise MemoryShortage(

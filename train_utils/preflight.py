@@ -30,6 +30,8 @@ CPU_SHARE = 0.65  # an estimate may claim so much of the free memory; the heap t
 GPU_SHARE_LEFT = 0.05  # a trial must leave so much of a CUDA device's memory free
 EXCHANGE_BYTES = 10**9  # the least that it must leave to several processes: NCCL's buffers are not torch's
 COPIES = {"adamw": 3, "sgd": 2}  # gradient and moments: copies of each trained weight, beside itself
+HOPELESS = 3  # times the free memory: half precision and other kernels need less than an estimate, but not so much less
+MOST_ELEMENTS = 2**31 - 1  # of a tensor on an accelerator: many kernels count with 32 bits
 LOGITS_COPIES = 4  # what an evaluation makes of logits: probabilities and their logarithms, sums of each class
 BANDS_TRIED = 2  # bands of a large image that are evaluated to see whether there is room for all of them
 STEPS_HELD = 2  # steps whose images are on the device: the next step's come before this one's result is read
@@ -81,12 +83,19 @@ def preflight(
     Raises SettingsError where nothing fits, or not what was asked for.
     """
     size = split.micro_batch_size
+    kind = "patches" if len(shape) == 4 else "images"  # volumes are cut into patches
+    images = f"{kind} of {' x '.join(map(str, shape[1:]))}"
     copies = Copies(COPIES[optimizer], every=int(averages))
-    fits = _estimate_fits if accelerator.device.type == "cpu" else _attempt_fits
+    fits = _estimate_fits
+    most = size
+    if accelerator.device.type != "cpu":
+        say(f"memory: trying how many {images} fit, at most {size}")
+        fits = _attempt_fits
+        most = max(1, MOST_ELEMENTS // largest_tensor(network, (1, *shape)))
     candidates = {size: split}  # the keys are micro-batches, the largest one is first
     if not split.fixed:
         sizes = sorted({math.ceil(size / parts) for parts in range(1, size + 1)}, reverse=True)
-        candidates = {smaller: split.with_micro_batches(smaller) for smaller in sizes}
+        candidates = {smaller: split.with_micro_batches(smaller) for smaller in sizes if smaller <= most}
     choices = [True] if network.activation_checkpointing else [False, True]
     for recompute in choices:
         network.activation_checkpointing = recompute
@@ -98,8 +107,6 @@ def preflight(
         agreed = int(accelerator.gather(upload(torch.tensor([mine]), accelerator.device)).min())
         if agreed:
             break
-    kind = "patches" if len(shape) == 4 else "images"  # volumes are cut into patches
-    images = f"{kind} of {' x '.join(map(str, shape[1:]))}"
     if agreed == 0:
         raise SettingsError(
             f"no memory for a micro-batch of {min(candidates)} {images}, not even with activation checkpointing;"
@@ -233,6 +240,8 @@ def _attempt_fits(
     copies: Copies,
 ) -> bool:
     """Whether a real step fits on the accelerator, which is left as it was found."""
+    if _is_hopeless(accelerator, network, (split.micro_batch_size, *shape)):
+        return False  # without the seconds that a trial takes
     trial = reserved = logits = None
     try:
         trial = copy.deepcopy(network).to(accelerator.device).train()
@@ -259,6 +268,22 @@ def _attempt_fits(
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
     return True
+
+
+def _is_hopeless(accelerator: Accelerator, network: nn.Module, shape: tuple[int, ...]) -> bool:
+    """Whether a step on images (B, C, *spatial) needs much more than is free, by an estimate."""
+    free = _free_bytes(accelerator)
+    if free is None:
+        return False
+    return step_bytes(network, shape, Copies(0)) > HOPELESS * free
+
+
+def _free_bytes(accelerator: Accelerator) -> int | None:
+    """Bytes that are free on a CUDA device; None on others, which do not say."""
+    if accelerator.device.type != "cuda":
+        return None
+    free, _ = torch.cuda.mem_get_info(accelerator.device)
+    return free
 
 
 def _bytes_left(accelerator: Accelerator) -> int:
@@ -335,6 +360,25 @@ def step_bytes(network: nn.Module, shape: tuple[int, ...], copies: Copies) -> in
     between_blocks = list(chain.from_iterable(parts[0::2]))
     within_blocks = [_bytes(part) for part in parts[1::2]]
     return sum(block_inputs) + _bytes(between_blocks) + max(within_blocks) + weights
+
+
+def largest_tensor(network: nn.Module, shape: tuple[int, ...]) -> int:
+    """Elements of the largest tensor in a forward pass of images (B, C, *spatial), counted on the meta device."""
+    trial = copy.deepcopy(network).to("meta").train()
+    trial.activation_checkpointing = False
+    images = torch.empty(shape, device="meta")
+    counts = [images.numel()]
+
+    def count(tensor: Tensor) -> Tensor:
+        counts.append(tensor.numel())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+        logits = trial(images)
+        outputs = [logits] if isinstance(logits, Tensor) else logits
+        for output in outputs:
+            count(output)
+    return max(counts)
 
 
 def weight_bytes(network: nn.Module) -> int:

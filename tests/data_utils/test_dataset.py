@@ -90,6 +90,16 @@ def test_batches_are_pinned_for_a_gpu_that_the_run_uses_not_for_one_that_is_ther
     assert [loader.pin_memory for loader in loaders] == [pinned, pinned]
 
 
+def test_training_images_leave_two_values_at_the_lowest_level_and_validation_images_stay(folder):
+    info = load_info(folder)
+    sizes = info.train.sizes
+    for depth, shortest in ((2, 8), (4, 32)):
+        shapes = network_shapes(info, UNetConfig(depth=depth))
+        assert shapes.train.tolist() == np.maximum(sizes, shortest).tolist()
+        assert shapes.val.tolist() == info.val.sizes.tolist()
+    assert sizes.min() < 32
+
+
 def test_a_filler_is_a_real_image_that_counts_nowhere(folder):
     dataset = training(folder)
     image, target, *_ = dataset[Slot(2, 0, (16, 24), filler=True)]

@@ -3,6 +3,8 @@
 Modules: train_utils/results.py, inference/tiling/resizing.py.
 """
 
+from dataclasses import replace
+
 import pytest
 import torch
 from accelerate import Accelerator
@@ -21,7 +23,8 @@ from inference.tiling import Tiling
 from inference.tiling.resizing import bands_at_sizes
 from tasks.classes import Classes, ClassScores, ClassTarget
 from train_utils.evaluation import Evaluation, read_bands
-from unet import UNet, UNetConfig
+from unet import UNet
+from unet.config import Preprocess, UNetConfig
 
 MATRIX = torch.tensor([[90, 10, 0], [5, 15, 0], [0, 0, 0]])
 
@@ -53,6 +56,14 @@ def test_an_evaluation_of_nothing_is_worth_nothing():
     assert evaluation.record()["eval/mean_iou"] is None and evaluation.record()["eval/loss"] is None
 
 
+def test_classes_without_names_are_called_by_their_mask_values():
+    config = UNetConfig(num_classes=2, preprocess=Preprocess(class_values=(0, 255)))
+    assert Classes.from_config(config).names == ("0", "255")
+    assert Classes.from_config(UNetConfig(num_classes=2)).names == ("0", "1")
+    named = replace(config, preprocess=Preprocess(class_names=("sky", "land"), class_values=(0, 255)))
+    assert Classes.from_config(named).names == ("sky", "land")
+
+
 def test_scores_are_of_all_that_was_added_and_each_image_has_its_own():
     scores = Classes(("a", "b")).new_scores(3)
     truth = torch.tensor([[[0, 0, 1, 255]]], dtype=torch.uint8)
@@ -62,6 +73,9 @@ def test_scores_are_of_all_that_was_added_and_each_image_has_its_own():
     scores.add(torch.tensor([[[0, 1, 1, 1]]]), ClassTarget(truth), 0)
     assert scores.values["pixel_accuracy"] == 5 / 6  # nothing is remembered of the scores before
     assert scores.sums.tolist() == [[3, 1], [0, 2]]
+    assert scores.image_comparison == [0.5, 0.0, 1.0]
+    filler = ClassTarget(torch.full_like(truth, 255))
+    scores.add(torch.tensor([[[0, 1, 1, 1]]]), filler, 2)
     assert scores.image_comparison == [0.5, 0.0, 1.0]
 
 

@@ -1,6 +1,6 @@
 """Micro-batches that fit, on every process alike, without changing the training; activation checkpointing.
 
-Modules: train_utils/preflight.py, train_utils/microbatch.py.
+Modules: train_utils/preflight.py, train_utils/microbatch.py, train_utils/tuning.py.
 """
 
 import json
@@ -15,16 +15,22 @@ import pytest
 import torch
 from accelerate.utils import DistributedType
 from class_loss import classes
-from conftest import PROGRAMS, TINY, launch, losses
+from conftest import PROGRAMS, TINY, launch, losses, write_folder
 from in_process import run_train
+from PIL import Image
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 import inference.tiling.planning
+import train
 import train_utils.preflight
+import train_utils.tuning
 from data_utils.loading.augment import augment
 from data_utils.loading.batch_sampler import BatchSplit
 from data_utils.loading.draws import Draw, pack_draws
+from data_utils.loading.loaders import NetworkShapes
 from runtime.errors import MemoryShortage, SettingsError, one_line
-from runtime.memory import is_out_of_memory, memory_shortage
+from runtime.launch import tune_kernels
+from runtime.memory import grow_segments, is_out_of_memory, memory_shortage
 from tasks.classes import ClassTarget
 from tasks.step_loss import StepLoss
 from train_utils.microbatch import memory_limit, out_of_memory_recorded, split_batch
@@ -34,9 +40,11 @@ from train_utils.preflight import (
     _attempt_evaluation,
     _attempt_fits,
     _bytes_left,
+    _free_bytes,
     check_evaluation,
     input_bytes,
     largest_evaluation,
+    largest_tensor,
     preflight,
     step_bytes,
 )
@@ -103,6 +111,32 @@ def test_another_error_is_left_as_it_is(tmp_path, error):
     for guard in (memory_shortage("a.png", "use tiles"), training(tmp_path)):
         assert raised_within(type(error), guard, error) is error
     assert memory_limit(tmp_path / "run") == (None, False)
+
+
+@pytest.mark.parametrize(
+    ("device", "variable", "grows"),
+    [("cuda", "", True), ("cuda", "PYTORCH_CUDA_ALLOC_CONF", False), ("cpu", "", False), ("mps", "", False)],
+)
+def test_segments_grow_on_cuda_unless_the_user_has_settings(monkeypatch, device, variable, grows):
+    settings = []
+    monkeypatch.setattr(torch._C, "_accelerator_setAllocatorSettings", settings.append)
+    if variable:
+        monkeypatch.setenv(variable, "max_split_size_mb:512")
+    grow_segments(torch.device(device))
+    assert settings == ["expandable_segments:True"] * grows
+
+
+def test_torch_takes_the_setting_for_segments_that_grow():
+    before = torch._C._accelerator_getAllocatorSettings()
+    torch._C._accelerator_setAllocatorSettings("expandable_segments:True")
+    torch._C._accelerator_setAllocatorSettings(before)
+
+
+@pytest.mark.parametrize(("sizes", "differ"), [([(8, 8), (8, 8)], False), ([(8, 8), (8, 16)], True)])
+def test_segments_grow_where_shapes_differ(sizes, differ):
+    shapes = np.array(sizes)
+    assert NetworkShapes(shapes, shapes[:1]).differ == differ
+    assert NetworkShapes(shapes[:1], shapes[1:]).differ == differ
 
 
 def test_what_the_cpu_says_when_memory_runs_out_is_known():
@@ -241,6 +275,40 @@ def test_a_trial_trains_and_leaves_the_network_as_it_was():
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
 
 
+def test_sizes_that_are_hopeless_are_not_tried(monkeypatch):
+    network = UNet(UNetConfig(base_channels=4, depth=2))
+    tried = []
+    network.stem.register_forward_hook(lambda module, inputs, output: tried.append((output.device.type, len(output))))
+    shape = (3, 32, 32)
+    free = step_bytes(network, (5, *shape), Copies(0)) / train_utils.preflight.HOPELESS
+    monkeypatch.setattr(train_utils.preflight, "_free_bytes", lambda accelerator: free)
+    monkeypatch.setattr(train_utils.preflight, "_estimate_fits", _attempt_fits)  # on the CPU as on a GPU
+    arguments = network, StepLoss(classes(2, "ce")), shape, BatchSplit(16, 1, 16, 1), "adamw", False
+    split = preflight(accelerator_like("cpu"), *arguments)
+    assert split.micro_batch_size == 4  # of 16, 8, 6, 4, ...
+    assert [size for device, size in tried if device == "cpu"] == [4]
+
+
+@pytest.mark.parametrize(("device", "free"), [("cuda", 7), ("mps", None)])
+def test_free_memory_is_known_of_cuda_alone(monkeypatch, device, free):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (7, 9))
+    assert _free_bytes(accelerator_like(device)) == free
+
+
+@pytest.mark.parametrize(("images", "fixed", "size"), [(5.9, False, 4), (0.5, False, 1), (5.9, True, 16)])
+def test_no_tensor_on_an_accelerator_has_more_elements_than_32_bits_count(monkeypatch, capsys, images, fixed, size):
+    network = UNet(UNetConfig(base_channels=4, depth=2))
+    largest = 32 * 40 * 8  # the upper level's feature maps beside their skip connection
+    assert largest_tensor(network, (1, 3, 32, 40)) == largest
+    monkeypatch.setattr(train_utils.preflight, "MOST_ELEMENTS", int(images * largest))
+    monkeypatch.setattr(train_utils.preflight, "_attempt_fits", lambda *arguments: True)
+    monkeypatch.setattr(train_utils.preflight, "upload", lambda tensor, device: tensor)
+    arguments = network, StepLoss(classes(2, "ce")), (3, 32, 40), BatchSplit(16, 1, 16, 1, fixed), "adamw", False
+    split = preflight(accelerator_like("meta"), *arguments)
+    assert split.micro_batch_size == size
+    assert capsys.readouterr().out.startswith("memory: trying how many images of 32 x 40 fit, at most 16\n")
+
+
 @pytest.mark.parametrize("error", SHORTAGES, ids=name_of)
 def test_a_trial_that_runs_out_of_memory_in_any_way_takes_fewer_images(monkeypatch, capsys, error):
     network, forward = UNet(UNetConfig(base_channels=4, depth=2)), UNet.forward
@@ -264,6 +332,41 @@ def test_a_trial_that_runs_out_of_memory_in_any_way_takes_fewer_images(monkeypat
     assert (split.micro_batch_size, split.accumulation) == (2, 4)
     is_torchs = isinstance(error, torch.OutOfMemoryError)
     assert capsys.readouterr().out.count("no room for micro-batches of 4 images: ") == (not is_torchs)
+
+
+def test_kernels_are_timed_from_the_first_pass_of_a_shape_on_where_its_steps_pay_for_it(tmp_path, monkeypatch):
+    """The trial of the memory check meets the largest shape first, and what it finds stays."""
+    sizes = [(64, 72)] * 8 + [(24, 32)] * 4 + [(48, 48)] * 2  # 56 steps of batches of 1: 32, 16 and 8 of each
+    for kind in ("train", "val"):
+        write_folder(tmp_path / kind, 14, seed=0, size=(64, 72))
+        for file in (tmp_path / kind).glob("*/*.png"):
+            height, width = sizes[int(file.stem[-2:])]
+            with Image.open(file) as image:
+                cut = image.crop((0, 0, width, height))
+            cut.save(file)
+    first: dict[tuple[int, ...], bool] = {}  # whether kernels are timed in the first pass of a shape
+
+    def note(module: torch.nn.Module, inputs: tuple) -> None:
+        if isinstance(module, UNet) and module.training and inputs[0].device.type == "cpu":
+            first.setdefault(tuple(inputs[0].shape[2:]), torch.backends.cudnn.benchmark)
+
+    on_cuda = torch.device("cuda")
+    monkeypatch.setattr(train_utils.tuning, "tune_kernels", lambda _, enabled: tune_kernels(on_cuda, enabled))
+    monkeypatch.setattr(train_utils.tuning, "ENOUGH_STEPS", 16)
+    monkeypatch.setattr(train_utils.preflight, "_estimate_fits", _attempt_fits)  # on the CPU as on a GPU
+    monkeypatch.setattr(train, "write_results", lambda *arguments: None)
+    growing = []
+    monkeypatch.setattr(train, "grow_segments", growing.append)
+    flags = ["--dataset", tmp_path, *TINY, "--batch-size", "1", "--epochs", "4", "--tracker", "none"]
+    with register_module_forward_pre_hook(note):
+        run = run_train(tmp_path / "run", *flags, "--eval-every", "99", "--checkpoint-every", "99")
+        assert run.exit_code == 0, run.output
+        assert growing == [torch.device("cpu")]  # the shapes differ
+        assert first == {(64, 72): True, (24, 32): True, (48, 48): False}
+        first.clear()
+        run = run_train(tmp_path / "repeatable", *flags, "--max-steps", "1", "--deterministic")
+        assert run.exit_code == 0, run.output
+    assert set(first.values()) == {False}
 
 
 @pytest.mark.parametrize("error", [error for error in OTHERS if isinstance(error, RuntimeError)], ids=name_of)

@@ -346,9 +346,9 @@ def test_an_epoch_reads_each_group_once_and_at_once(kind, num_workers, packed, t
     counted.clear()
     found = []
     for batch in train:
-        for key, image, mask in zip(batch["keys"], batch["images"], batch["targets"].mask, strict=True):
+        for slot, image, mask in zip(batch["slots"], batch["images"], batch["targets"].mask, strict=True):
             if (mask != 255).any():
-                found.append((*key, int(image.long().sum())))
+                found.append((slot.epoch, slot.index, int(image.long().sum())))
     assert found == order
     groups = len(records.group_sizes)
     # in the middle of a group, or at its border, another piece of the order may begin

@@ -114,8 +114,8 @@ MUTANTS = [
     Mutant(
         "train.py",
         "evaluate",
-        "criterion.sums(logits, target).to(counts.dtype)",
-        "2 * criterion.sums(logits, target).to(counts.dtype)",
+        "task.finish(partial).to(counts.dtype)",
+        "2 * task.finish(partial).to(counts.dtype)",
         "test_published_numbers.py",
     ),
     Mutant(
@@ -268,6 +268,34 @@ MUTANTS = [
         "sums / count if is_counted else torch.zeros_like(sums)",
         "sums / count",
         "test_sync_batchnorm.py",
+    ),
+    Mutant(
+        "train_utils/evaluation.py",
+        "read_bands",
+        "tuple(map(torch.add, sums, partial)) if sums else partial",
+        "partial",
+        "test_evaluation.py",
+    ),
+    Mutant(
+        "train_utils/preflight.py",
+        "largest_evaluation",
+        "size.bytes_for(config)",
+        "math.prod(size.input)",
+        "test_memory.py",
+    ),
+    Mutant(
+        "train.py",
+        "main",
+        "check_evaluation(accelerator, model, criterion, info.channels, evaluated, args.optimizer, keeps_average)",
+        "pass",
+        "test_memory.py",
+    ),
+    Mutant(
+        "unet/norms.py",
+        "BatchNorm3d.forward",
+        "super().forward(x.flatten(3)).view_as(x)",
+        "super().forward(x)",
+        "test_norms.py",
     ),
     Mutant(
         "data_utils/loading/batch_sampler.py",
@@ -435,7 +463,7 @@ MUTANTS = [
     ),
     Mutant(
         "data_utils/loading/batch_sampler.py",
-        "TrainingSampler.__iter__",
+        "TrainingSampler._micro_batches",
         "slots[0]._replace(filler=True)",
         "slots[0]",
         "test_batch_sampler.py test_equality.py",

@@ -48,9 +48,10 @@ FLAGS = ["--plan", "none", "--base-channels", "4", "--depth", "2", "--norm", "gr
 FLAGS += ["--batch-size", "4", "--max-steps", str(STEPS), "--log-every", "1", "--checkpoint-every", str(SAVE_EVERY)]
 FLAGS += ["--eval-every", "10", "--keep-checkpoints", "3", "--ema-decay", "0.9", "--augment", "strong", "--cache"]
 FLAGS += ["--num-workers", "1", "--tracker", "none", "--resume", "auto"]
-TIMEOUT = 20  # seconds that processes wait for each other in a step; ten minutes in train.py
+TIMEOUT = 60  # seconds that processes wait for each other in a step; ten minutes in train.py
 KILL_AFTER = 30  # seconds that a launcher waits for its processes before it kills them
-LIMIT = 240  # seconds for a run to start and finish
+ENDS = TIMEOUT + KILL_AFTER + 90  # seconds until all processes have ended, on a machine with other work too
+LIMIT = 600  # seconds for a run to start and finish, on a machine with other work too
 TOLERANCE = 1e-5  # of losses on another number of processes
 SAVE_EVENTS = 24  # file operations of a save, at one of which it is interrupted
 DISK_MB = 32
@@ -264,6 +265,10 @@ class Launch:
         ended, _ = psutil.wait_procs(processes, timeout=seconds)
         return len(ended) == len(processes)
 
+    def has_ended(self) -> bool:
+        """Whether all launchers have ended; cheaper than `wait`."""
+        return all(launcher.poll() is not None for launcher in self.launchers)
+
     def succeeded(self) -> bool:
         """Whether all launchers have ended with exit code 0."""
         return all(launcher.returncode == 0 for launcher in self.launchers)
@@ -340,11 +345,11 @@ class Scene:
         while logged_step(self.run) < step:
             if time.monotonic() - launch.started > LIMIT:
                 raise Problem(f"step {step} does not come within {LIMIT} s")
-            if not any(launcher.is_running() for launcher in launch.launchers):
+            if launch.has_ended():
                 raise Problem(f"the run ended before step {step}")
-            launch.wait(0.005)
+            time.sleep(0.02)
 
-    def ends(self, seconds: float = TIMEOUT + KILL_AFTER + 30) -> None:
+    def ends(self, seconds: float = ENDS) -> None:
         """Wait until all processes have ended by themselves, as they must within the time-out of a step."""
         self.step = logged_step(self.run)
         if not self.launch.wait(seconds):
@@ -403,7 +408,7 @@ def kill_launcher(scene: Scene) -> None:
     launcher = scene.random.choice(scene.launch.launchers)
     launcher.kill()
     scene.step = logged_step(scene.run)
-    _, left = psutil.wait_procs(everything, timeout=TIMEOUT + KILL_AFTER + 30)
+    _, left = psutil.wait_procs(everything, timeout=ENDS)
     if left:
         raise Problem(f"{len(left)} processes outlast their launcher")
 
@@ -770,13 +775,13 @@ def resume(scene: Scene, processes: int, *, set_back: bool) -> dict:
     last = scene.step
     launch = scene.launch = scene.start(processes, variables=variables)
     first_step = None
-    while first_step is None and not launch.wait(0.02):
+    while first_step is None and not launch.has_ended():
         if time.monotonic() - launch.started > LIMIT:
             raise Problem("the resumed run makes no step")
-        if "resumed from " in launch.output() or "model: " in launch.output():
-            start = resumed_at(launch.output())
-            if start is not None and logged_step(scene.run) > start:
-                first_step = time.monotonic() - launch.started
+        time.sleep(0.05)
+        start = resumed_at(launch.output())
+        if start is not None and logged_step(scene.run) > start:
+            first_step = time.monotonic() - launch.started
     if not launch.wait(LIMIT) or not launch.succeeded():
         raise Problem(f"the run cannot be resumed on {processes} processes")
     start = resumed_at(launch.output())

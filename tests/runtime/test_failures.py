@@ -41,7 +41,8 @@ def test_the_group_of_all_processes_outlasts_its_last_user(monkeypatch):
 
 
 SCRIPT = """
-import gc, weakref
+import gc, os, socket, weakref
+import psutil
 import torch.distributed as dist
 from accelerate import Accelerator
 from runtime.launch import start_process
@@ -49,16 +50,22 @@ from runtime.launch import start_process
 accelerator = Accelerator()
 start_process(accelerator)
 group = weakref.ref(dist.group.WORLD)
+probed = []
+for connection in psutil.Process().net_connections("tcp"):
+    if connection.status == psutil.CONN_ESTABLISHED:
+        with socket.socket(fileno=os.dup(connection.fd)) as end:
+            seconds = end.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE)
+            probed.append(end.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1 and seconds == 60)
 accelerator.end_training()
 gc.collect()
-print(dist.is_initialized(), group() is not None)
+print(dist.is_initialized(), group() is not None, len(probed) > 1 and all(probed))
 """
 
 
-def test_a_script_of_several_processes_keeps_their_group(tmp_path):
+def test_a_script_of_several_processes_keeps_their_group_and_notices_lost_machines(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
     result = launch(tmp_path / "train.py", profile="multi_cpu")
-    assert result.stdout.splitlines() == ["False True"] * 2, result.stderr
+    assert result.stdout.splitlines() == ["False True True"] * 2, result.stderr
 
 
 def free_port() -> int:

@@ -33,9 +33,8 @@ from statistics import median
 
 import numpy as np
 import psutil
-import torch
 from PIL import Image
-from safetensors.torch import load_file
+from safetensors.numpy import load_file
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -218,7 +217,8 @@ class Launch:
         environment |= variables or {}
         script = [str(ROOT / "benchmarks" / "chaos.py"), "train", *flags]
         port = free_port()
-        self.launchers = []
+        self.launchers: list[psutil.Popen] = []
+        self._known: set[psutil.Process] = set()
         for machine in (0, 1) if processes == 4 else (1,):
             launcher = launcher_options(processes, machine, network.address, port)
             with (folder / f"launcher-{machine}.txt").open("wb") as output:
@@ -232,6 +232,7 @@ class Launch:
                     start_new_session=True,
                 )
             self.launchers.append(process)
+            self._known.add(process)
 
     def ranks(self) -> list[psutil.Process]:
         """The processes that train, by rank; those that are left."""
@@ -244,12 +245,11 @@ class Launch:
         return [ranks[rank] for rank in sorted(ranks)]
 
     def everything(self) -> list[psutil.Process]:
-        """The launchers and all below them."""
-        processes = list(self.launchers)
+        """The launchers and all below them, also those whose launcher has died since an earlier call."""
         for launcher in self.launchers:
             with suppress(psutil.NoSuchProcess):
-                processes += launcher.children(recursive=True)
-        return processes
+                self._known.update(launcher.children(recursive=True))
+        return list(self._known)
 
     def kill(self, processes: list[psutil.Process] | None = None) -> None:
         """SIGKILL to all of its processes, or to these."""
@@ -322,14 +322,16 @@ class Scene:
         self.lines_may_lack = False
         self.moment = self.random.randrange(3, STEPS - 12)  # the step of the fault, or of the save that it interrupts
         self.step = 0
-        self._starts = 0
+        self.launches: list[Launch] = []
 
     def start(self, processes: int, options: dict | None = None, variables: dict[str, str] | None = None) -> Launch:
         """Start the run, or what is left of it."""
-        self._starts += 1
         flags = [*FLAGS, "--dataset", str(self.data), "--output-dir", str(self.run)]
         environment = {"XDG_CACHE_HOME": str(self.cache), **(variables or {})}
-        return Launch(self.network, processes, self.folder / f"start-{self._starts}", flags, options, environment)
+        folder = self.folder / f"start-{len(self.launches) + 1}"
+        launch = Launch(self.network, processes, folder, flags, options, environment)
+        self.launches.append(launch)
+        return launch
 
     def begin(self, options: dict | None = None) -> None:
         """Start the run on 4 processes."""
@@ -338,7 +340,13 @@ class Scene:
     def await_moment(self) -> None:
         """Wait until the run has come to the step of the fault, and a bit more."""
         self.await_step(self.launch, self.moment)
+        self.launch.everything()
         time.sleep(self.random.uniform(0, 0.15))
+
+    def close(self) -> None:
+        """End whatever is left of all its starts."""
+        for launch in self.launches:
+            launch.kill()
 
     def await_step(self, launch: Launch, step: int) -> None:
         """Wait until a run has logged a step."""
@@ -369,6 +377,12 @@ class Scene:
         """Problem unless the run has printed it."""
         if text not in self.launch.output():
             raise Problem(f"nobody said {text!r}")
+
+    def check_outputs(self) -> None:
+        """Problem where a process of any start has printed a traceback."""
+        for launch in self.launches:
+            if "Traceback" in launch.output():
+                raise Problem(f"a process printed a traceback, see {launch.folder.name}")
 
     def is_refused(self, text: str) -> None:
         """Resume the run on one process, which must end at once in one line that has `text`."""
@@ -707,9 +721,11 @@ class Workplace:
         run = self.disk.path / "run"
         flags = [*FLAGS, "--dataset", str(self.data), "--output-dir", str(run)]
         launch = Launch(self.network, 4, self.folder / "quiet", flags, {}, {"XDG_CACHE_HOME": str(self.cache)})
-        if not launch.wait(LIMIT) or not launch.succeeded():
+        try:
+            if not launch.wait(LIMIT) or not launch.succeeded():
+                raise SystemExit(f"the undisturbed run failed, see {launch.folder}")
+        finally:
             launch.kill()
-            raise SystemExit(f"the undisturbed run failed, see {launch.folder}")
         print(f"undisturbed: {STEPS} steps, {time.monotonic() - launch.started:.0f} s with start and end", flush=True)
         shutil.copytree(run, self.undisturbed)
 
@@ -728,20 +744,20 @@ class Workplace:
             result["seconds_to_end"] = time.monotonic() - begun
             result |= resume(scene, processes, set_back=kind == "clock set back")
             compare(self.undisturbed, scene, result)
-            if kind != "a process raises an error" and "Traceback" in scene.launch.output():
-                raise Problem("a process printed a traceback")
+            if kind != "a process raises an error":
+                scene.check_outputs()
         except Problem as problem:
             result["problems"].append(str(problem))
             self.keep(scene, number)
         finally:
-            scene.launch.kill()
+            scene.close()
             self.network.repair()
             self.disk.repair()
         return result
 
     def keep(self, scene: Scene, number: int) -> None:
         """Keep what a run with problems has left, to be looked at."""
-        scene.launch.kill()
+        scene.close()
         self.disk.repair()
         kept = self.folder / f"problem-{number}"
         shutil.rmtree(kept, ignore_errors=True)
@@ -838,7 +854,9 @@ def same_tensors(ours: Path, theirs: Path) -> bool:
         return False
     for name in names:
         one, other = load_file(ours / name), load_file(theirs / name)
-        if one.keys() != other.keys() or not all(torch.equal(one[key], other[key]) for key in one):
+        if one.keys() != other.keys():
+            return False
+        if any(one[key].tobytes() != other[key].tobytes() for key in one):
             return False
     return True
 
@@ -889,7 +907,7 @@ def raising(train_step: Callable, step: int) -> Callable:
     """`train_step`, but for a step in which it raises an error."""
     steps = iter(range(1, step))
 
-    def train_until(*arguments: object) -> torch.Tensor:
+    def train_until(*arguments: object) -> object:
         if next(steps, None) is None:
             raise RuntimeError("a bug in the step")
         return train_step(*arguments)

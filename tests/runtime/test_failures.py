@@ -6,6 +6,7 @@ Modules: runtime/distributed.py, runtime/errors.py.
 import gc
 import os
 import pydoc
+import shutil
 import signal
 import socket
 import subprocess
@@ -22,6 +23,7 @@ from conftest import PROGRAMS, ROOT, TINY, launch
 from forked import ForkedRun
 from in_process import run_train
 
+from benchmarks.chaos import Network
 from runtime import distributed
 
 
@@ -258,3 +260,32 @@ def test_a_process_that_hangs_is_waited_for_in_bounds(tiny_folder, tmp_path):
     os.kill(hanging, signal.SIGSTOP)
     (line,) = errors(run, timeout=100)
     assert "process 0 waited too long for another one, which hangs or has ended" in line
+
+
+@pytest.mark.slow
+def test_a_machine_behind_a_cut_cable_is_noticed_by_who_waits_without_a_time_limit(tmp_path):
+    if os.geteuid() or not shutil.which("ip"):
+        pytest.skip("network namespaces need root and iproute2")
+    network = Network(isolated=True)
+    environment = os.environ | {"GLOO_SOCKET_IFNAME": "eth0", "PYTHONPATH": str(ROOT)}
+    program = str(PROGRAMS / "wait_for_machine.py")
+    processes = []
+    try:
+        for rank in range(2):
+            arguments = [program, str(rank), network.address, str(tmp_path / "waiting"), "10"]
+            command = [*network.enter(rank), sys.executable, *arguments]
+            processes.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
+        for _ in range(1200):
+            if (tmp_path / "waiting").exists():
+                break
+            time.sleep(0.1)
+        time.sleep(15)
+        assert processes[1].poll() is None, "a machine that answers is waited for, whatever it does"
+        network.cut(0)
+        stderr = processes[1].communicate(timeout=300)[1]
+        assert "process 0 waited too long for another one" in stderr
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+        network.close()

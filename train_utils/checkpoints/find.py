@@ -77,7 +77,8 @@ def compare_settings(saved: RunSettings, now: RunSettings) -> list[str]:
         )
     for key, value in now.flags.items():
         before = saved.flags.get(key)
-        if key == "max_minutes" and value not in (None, before):
+        is_longer = key == "max_minutes" and value and before and value > before
+        if key == "max_minutes" and value not in (None, before) and not is_longer:
             notes.append(f"--max-minutes has no effect on a resumed run, which keeps its {now.total_steps} steps")
         elif before != value and key not in LENGTH_AND_PLACE:
             notes.append(f"{key} was {before} and is now {value}")

@@ -680,6 +680,9 @@ MUTANTS = [
     ),
     # launch, memory
     Mutant("runtime/launch.py", "start_process", "keep_process_group()", "pass", "test_failures.py"),
+    Mutant(
+        "runtime/launch.py", "start_process", "notice_lost_machines(COLLECTIVE_TIMEOUT)", "pass", "test_failures.py"
+    ),
     Mutant("runtime/distributed.py", "on_main", "raise problem", "return None", "test_failures.py test_train.py"),
     Mutant(
         "train_utils/preflight.py",

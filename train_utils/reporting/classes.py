@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from data_utils.targets.classes import ClassReader
-from data_utils.visualize import class_colors, mark_errors, overlay, panel, to_rgb
+from data_utils.visualize import class_colors, mark_errors, outlined_overlay, panel, to_rgb
 from tasks.classes import ClassScores
 from train_utils.reporting.charts import DARK, LABELLED_CLASSES, matrix_picture
 from train_utils.reporting.embedding import embed_png
@@ -56,8 +56,8 @@ class ClassSection(Section):
     def views(self, image: np.ndarray, truth: np.ndarray, pred: np.ndarray) -> dict[str, np.ndarray]:
         return {
             "image": to_rgb(image),
-            "truth": overlay(image, truth, self.colors),
-            "prediction": overlay(image, pred, self.colors),
+            "truth": outlined_overlay(image, truth, self.colors),
+            "prediction": outlined_overlay(image, pred, self.colors),
             "errors": mark_errors(image, truth, pred, len(self.colors)),
         }
 

@@ -395,7 +395,7 @@ def kill_loader(scene: Scene) -> None:
     rank = scene.random.choice(scene.launch.ranks())
     scene.launch.kill(rank.children())
     scene.ends()
-    scene.must_say("a loader's worker process has ended")
+    scene.must_say("a process that loads images has ended")
 
 
 def kill_launcher(scene: Scene) -> None:
@@ -462,6 +462,16 @@ def cut_network(scene: Scene) -> None:
     scene.network.cut(scene.random.randrange(2))
     scene.ends()
     scene.network.repair()
+
+
+def cut_network_in_wait(scene: Scene) -> None:
+    """While the main process works, and the others wait for it without a time limit."""
+    deadline = time.monotonic() + LIMIT
+    while not (scene.launch.folder / "working").exists():
+        if time.monotonic() > deadline:
+            raise Problem("the main process does not come to its work")
+        time.sleep(0.05)
+    cut_network(scene)
 
 
 def cut_network_shortly(scene: Scene) -> None:
@@ -563,9 +573,10 @@ def replace_data(scene: Scene) -> None:
 
 
 def spoil_cache(scene: Scene) -> None:
-    """Each file of the cache is cut, emptied or flipped, or left as it is."""
+    """Each of our files in the cache is cut, emptied or flipped, or left as it is."""
     scene.dies()
-    for file in sorted(path for path in scene.cache.rglob("*") if path.is_file() and path.stat().st_size):
+    files = [path for path in (scene.cache / "unet-accelerate").iterdir() if path.stat().st_size]
+    for file in sorted(files):
         damage = scene.random.randrange(4)
         if damage == 0:
             os.truncate(file, scene.random.randrange(file.stat().st_size))
@@ -611,6 +622,7 @@ FAULTS: dict[str, Callable[[Scene], None]] = {
     "a process raises an error": raise_error,
     "killed in a save": interrupt_save,
     "network cut": cut_network,
+    "network cut while all wait for one": cut_network_in_wait,
     "network cut for 2 s": cut_network_shortly,
     "network slow": slow_network,
     "network loses packets": lossy_network,
@@ -629,7 +641,9 @@ FAULTS: dict[str, Callable[[Scene], None]] = {
     "clock set back": set_clock_back,
     "a second run in the folder": start_twice,
 }
-NEEDS_NETWORK = ("a machine is lost", "network cut", "network cut for 2 s", "network slow", "network loses packets")
+NEEDS_NETWORK = ("a machine is lost", "network cut", "network cut while all wait for one", "network cut for 2 s")
+NEEDS_NETWORK += ("network slow", "network loses packets")
+OF_THEMSELVES = ("killed in a save", "a process raises an error", "network cut while all wait for one")
 NEEDS_DISK = ("disk full", "disk read-only", "disk gone")
 NEEDS_FAKETIME = ("clock set back",)
 
@@ -702,7 +716,7 @@ class Workplace:
         result = {"seed": seed, "number": number, "fault": kind, "problems": []}
         try:
             scene.begin(options_of(kind, scene))
-            if kind not in ("killed in a save", "a process raises an error"):  # which happen by themselves
+            if kind not in OF_THEMSELVES:
                 scene.await_moment()
             begun = time.monotonic()
             FAULTS[kind](scene)
@@ -741,6 +755,8 @@ def options_of(kind: str, scene: Scene) -> dict:
         return {"save": scene.moment // SAVE_EVERY, "event": scene.random.randrange(SAVE_EVENTS)}
     if kind == "a process raises an error":
         return {"raises": scene.random.randrange(4), "step": scene.moment}
+    if kind == "network cut while all wait for one":
+        return {"works": True}
     return {}
 
 
@@ -850,6 +866,7 @@ def train_here() -> None:
     os.dup2(output, 2)
     import runtime.launch
     import train
+    import train_utils.results
     from runtime.cli import run_script
 
     runtime.launch.COLLECTIVE_TIMEOUT = timedelta(seconds=TIMEOUT)
@@ -857,6 +874,8 @@ def train_here() -> None:
         train.train_step = raising(train.train_step, options["step"])
     if "save" in options and rank == 0:
         sys.addaudithook(killing(options["save"] * SAVE_EVERY, options["event"]))
+    if options.get("works") and rank == 0:
+        train_utils.results.sample_panels = working(Path(options["outputs"]) / "working")
     sys.argv = ["train.py", *sys.argv[2:]]
     run_script(train.main)
 
@@ -871,6 +890,17 @@ def raising(train_step: Callable, step: int) -> Callable:
         return train_step(*arguments)
 
     return train_until
+
+
+def working(file: Path) -> Callable:
+    """Pictures of an evaluation that take longer than any time limit here; `file` says that they have begun."""
+
+    def draw(*arguments: object) -> None:
+        file.touch()
+        time.sleep(2 * LIMIT)
+        raise RuntimeError("nobody has ended the process that works")
+
+    return draw
 
 
 def killing(step: int, event: int) -> Callable[[str, tuple], None]:

@@ -228,9 +228,8 @@ def run_script(main: Callable[[], None]) -> None:
         code = 128 + signal.SIGPIPE
     except RuntimeError as error:
         from runtime.distributed import describe_lost_process  # torch and accelerate, which not every script needs
-        from runtime.parallel import describe_lost_worker
 
-        line = describe_lost_process(error) or describe_lost_worker(error)
+        line = describe_lost_process(error)
         if line is None:
             raise
         code = print_error(UserError(line))

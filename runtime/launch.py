@@ -23,7 +23,7 @@ from torch import nn
 from torch.distributed import PrefixStore, Store, register_rendezvous_handler, rendezvous
 
 from runtime.console import say
-from runtime.distributed import keep_process_group
+from runtime.distributed import keep_process_group, notice_lost_machines
 from runtime.errors import LaunchError
 from runtime.memory import keep_freed_memory
 
@@ -95,6 +95,7 @@ def start_process(accelerator: Accelerator, comm_hook: str = "none") -> dict[str
     """
     check_processes(accelerator, comm_hook)
     keep_process_group()
+    notice_lost_machines(COLLECTIVE_TIMEOUT)
     keep_freed_memory(accelerator.device)
     if accelerator.state.dynamo_plugin.backend != DynamoBackend.NO:
         from torch._dynamo import config  # takes a second
@@ -205,9 +206,19 @@ def _convolves_in_tf32() -> bool:
 
 
 def say_profile(profile: dict[str, str | int]) -> None:
-    """Print the launch settings."""
+    """Print the launch settings, and how the next run would be faster on this machine."""
     texts = [f"{key} {value}" for key, value in profile.items()]
     say("profile: " + ", ".join(texts))
+    if profile["device"] == "cuda":
+        gpus = torch.cuda.device_count()
+        machines = int(profile["machines"])
+        idle = gpus - int(profile["processes"]) // machines
+        if idle > 0:
+            remedy = f"accelerate launch --multi_gpu --num_processes {gpus * machines} {sys.argv[0]}"
+            say(f"launch: {idle} of the {gpus} GPUs of this machine idle; to use all of them: {remedy}")
+        if profile["mixed_precision"] == "no" and torch.cuda.is_bf16_supported(including_emulation=False):
+            option = "accelerate launch --mixed_precision bf16"
+            say(f"precision: this GPU computes in bf16 too, usually faster; next time start with {option}")
 
 
 def has_bf16_instructions(device: torch.device) -> bool:

@@ -22,7 +22,7 @@ from train_utils.microbatch import MemoryLimit, memory_limit
 from train_utils.schedule import Schedule
 from train_utils.settings.plan import Plan, as_flags, check_axes, patch_size, plan_run
 from train_utils.settings.record import UNRECORDED, flags_as_json, say_credentials
-from train_utils.settings.train_settings import TrainSettings
+from train_utils.settings.train_settings import NO_ENCODER, TrainSettings
 
 
 class RunStart(NamedTuple):
@@ -72,6 +72,8 @@ class RunStart(NamedTuple):
             else:
                 flags = self.checkpoint.state.settings.flags
                 plan = Plan(**{name: flags[name] for name in Plan.names()})
+                if args.encoder == NO_ENCODER:  # where the run has one, this is said later, in the words of --resume
+                    plan = replace(plan, encoder_weights=None, freeze_encoder=None)
             args = plan.fill(args)
         elif info.train.records.dims == 3 and not args.crop_size:  # no default suits volumes
             source = load_model(args.init_from).config.preprocess if args.init_from else None
@@ -130,7 +132,8 @@ def finished_line(folder: Path, args: TrainSettings) -> str | None:
     flags_done = UNRECORDED | done["flags"]
     open_ones = [name for name in Plan.names() if flags[name] is None]  # the run has planned them
     compared = {k: v for k, v in flags.items() if k not in (*LENGTH_AND_PLACE, *open_ones)}
-    if any(flags_done.get(name) != value for name, value in compared.items()):
+    # a flag that is newer than the run is as the run was
+    if any(flags_done.get(name, value) != value for name, value in compared.items()):
         return None
     out_of_patience = done["step"] < done["total_steps"]
     total_steps = args.max_steps or (args.epochs or 0) * done["steps_per_epoch"]

@@ -175,7 +175,7 @@ def test_a_killed_loader_process_is_one_line_and_a_second_run_in_the_folder_anot
         (line,) = errors(run, timeout=30)
     finally:
         run.kill()
-    assert "a loader's worker process has ended" in line
+    assert "a process that loads images has ended" in line
     assert "--resume auto" in line
 
 

@@ -30,6 +30,7 @@ from runtime.launch import (
     compile_networks,
     describe_profile,
     has_bf16_instructions,
+    say_profile,
     start_process,
     tune_kernels,
 )
@@ -266,6 +267,41 @@ def test_a_gpu_that_only_emulates_bf16_is_said_to(launched, monkeypatch, capsys,
     assert all("only emulates bf16" in line and "--mixed_precision fp16" in line for line in said)
 
 
+@pytest.mark.parametrize(
+    ("precision", "native", "advised"), [("no", True, True), ("no", False, False), ("bf16", True, False)]
+)
+def test_who_trains_in_float32_on_a_gpu_that_knows_bf16_is_told(
+    launched, monkeypatch, capsys, precision, native, advised
+):
+    launched(gpus=1)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation or native)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    say_profile({"processes": 1, "machines": 1, "device": "cuda", "mixed_precision": precision})
+    _, *advice = capsys.readouterr().out.splitlines()
+    assert len(advice) == advised
+    assert all("this GPU computes in bf16" in line and "--mixed_precision bf16" in line for line in advice)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "processes", "machines", "line"),
+    [
+        (4, 1, 1, "launch: 3 of the 4 GPUs of this machine idle; to use all of them: accelerate launch --multi_gpu"),
+        (8, 8, 2, "launch: 4 of the 8 GPUs of this machine idle; to use all of them: accelerate launch --multi_gpu"),
+        (1, 1, 1, None),
+        (8, 16, 2, None),
+        (1, 8, 1, None),  # each process sees its own GPU
+    ],
+)
+def test_gpus_that_idle_are_named(launched, monkeypatch, capsys, gpus, processes, machines, line):
+    launched(gpus=gpus)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    say_profile({"processes": processes, "machines": machines, "device": "cuda", "mixed_precision": "bf16"})
+    _, *advice = capsys.readouterr().out.splitlines()
+    assert len(advice) == (line is not None)
+    if line is not None:
+        assert advice[0].startswith(f"{line} --num_processes {gpus * machines} ")
+
+
 @pytest.mark.parametrize(("device", "capability", "has"), [("cpu", "amx_bf16", True), ("cpu", "avx2", False)])
 def test_a_cpu_that_computes_in_bf16_is_known_by_its_instructions(monkeypatch, device, capability, has):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {capability: True})
@@ -385,6 +421,8 @@ def test_the_compiler_is_not_imported_where_nobody_asks_for_it():
     [
         (None, None, DynamoBackend.NO, {}),
         ("4", None, DynamoBackend.INDUCTOR, {"gradient_accumulation_steps": 4, "dynamo_backend": "inductor"}),
+        ("1", None, DynamoBackend.NO, {}),
+        ("1", {"gradient_accumulation_steps": 1}, DynamoBackend.NO, {}),
         ("1", {"gradient_accumulation_steps": 8}, DynamoBackend.NO, {"gradient_accumulation_steps": 8}),
         ("1", {"gradient_accumulation_steps": "auto"}, DynamoBackend.NO, {}),
     ],

@@ -1,11 +1,11 @@
 """The checkpoint to resume from: complete, undamaged, and of the same run."""
 
-import hashlib
 from pathlib import Path
 from typing import NamedTuple
 
 from runtime.documents import MOST_BYTES_OF_DATA, read_json
 from runtime.errors import CheckpointError
+from runtime.files import checksum
 from train_utils.checkpoints.checkpoint_state import CheckpointState
 from train_utils.run_state import RunState
 from train_utils.settings.record import CONTENT, RunSettings
@@ -118,11 +118,7 @@ def newest_first(folder: Path) -> list[Path]:
 
 def fingerprint(file: Path) -> dict[str, int | str]:
     """Size and checksum, as the manifest holds them."""
-    digest = hashlib.sha256()
-    with file.open("rb") as stream:
-        while block := stream.read(2**20):
-            digest.update(block)
-    return {"bytes": file.stat().st_size, "sha256": digest.hexdigest()}
+    return {"bytes": file.stat().st_size, "sha256": checksum(file)}
 
 
 def _read_state(path: Path) -> CheckpointState:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from runtime.documents import read_json
 from runtime.errors import ModelError, one_line
+from train_utils.settings import lite0
 from unet.backbone import SIDE, dry_pass, encoder_name, import_transformers, level_of, random_backbone
 from unet.config import Preprocess
 
@@ -43,10 +44,13 @@ class PretrainedEncoder(NamedTuple):
 
 
 def load_encoder(source: str, *, pretrained: bool) -> PretrainedEncoder:
-    """A backbone from a folder or the Hub, with its weights or, unless `pretrained`, without.
+    """`lite0`, or a backbone from a folder or the Hub, with its weights or, unless `pretrained`, without.
 
     Raises ModelError that says in one line why it cannot be an encoder.
     """
+    if source == lite0.NAME:
+        weights = lite0.lite0_weights() if pretrained else None
+        return PretrainedEncoder(lite0.CONFIG, lite0.DEPTH, lite0.MEAN, lite0.STD, weights)
     transformers = import_transformers()
     hub_id = HUB_IDS.get(source.lower().replace("-", "_").replace("resnet_", "resnet"))
     if hub_id and not Path(source).is_dir():

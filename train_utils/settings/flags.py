@@ -44,7 +44,7 @@ def parse_args(description: str) -> TrainSettings:
     del args.folder
     settings = TrainSettings(**vars(args))
     _check(settings, parser)
-    if settings.encoder and settings.encoder_weights is None:
+    if settings.encoder_source and settings.encoder_weights is None:
         settings = replace(settings, encoder_weights="pretrained")
     if settings.like or settings.init_from:  # a recorded run and a model have settings of their own
         settings = replace(settings, plan="none")
@@ -130,6 +130,8 @@ def _add_data_flags(group: Group) -> None:
     outside = "what becomes of classes that --classes leaves out; without --classes, of the data set's background"
     add("--outside", choices=OUTSIDE, help=f"{outside} (default: background; an error where --classes has values)")
     add("--image-size", type=arg.natural, nargs=2, metavar=("H", "W"), help="resize all images to one size")
+    draft = "decode JPEG files at a reduced size: faster, and a file differs by a few grey levels from its pixels"
+    add("--draft", action="store_true", help=draft)
     workers = "processes that load data (default: by the number of CPUs)"
     add("--num-workers", type=arg.count, metavar="N", help=workers)
 
@@ -147,7 +149,8 @@ def _add_model_flags(group: Group) -> None:
     add = group.add_argument
     source = "(default: {}; with --init-from its own)"
     add("--init-from", metavar="MODEL", help="start from a model folder, a Hub id, or a Pytorch-UNet .pth")
-    add("--encoder", help="backbone of transformers: a folder, or a Hub id such as microsoft/resnet-50")
+    backbone = "lite0: EfficientNet-Lite0; or a backbone of transformers, a folder or Hub id; none: plain U-Net"
+    add("--encoder", metavar="lite0|none|ID", help=f"{backbone} {CHOSEN}")
     weights = "what --encoder starts from (default: pretrained)"
     add("--encoder-weights", choices=("pretrained", "random"), help=weights)
     add("--freeze-encoder", action=argparse.BooleanOptionalAction, help=f"train only the decoder {CHOSEN}")

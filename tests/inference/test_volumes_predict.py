@@ -19,7 +19,8 @@ import inference.tiling.cuts
 import inference.tiling.planning
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.volumes import read_volume
-from data_utils.visualize_volumes import contours, volume_page
+from data_utils.visualize import contours
+from data_utils.visualize_volumes import volume_page
 from inference import Predictor
 from inference.inputs import find_jobs
 from inference.outputs import new_encoder

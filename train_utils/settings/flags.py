@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from data_utils.class_map import OUTSIDE
-from data_utils.config import NORMALIZATIONS
+from data_utils.config import NORMALIZATIONS, DataConfig
 from data_utils.loading.draws import STRENGTHS
 from runtime import cli as arg
 from runtime.console import say
@@ -21,7 +21,6 @@ from train_utils.settings.train_settings import SCHEDULES, TrainSettings
 from unet.blocks import BLOCKS, NORMS, UPSAMPLINGS
 
 Group = argparse._ArgumentGroup
-SHAPES = "shapes"
 CHOSEN = "(default: chosen from the data)"  # the plan chooses it
 
 
@@ -61,7 +60,7 @@ def parse_args(description: str) -> TrainSettings:
 def _dataset(args: argparse.Namespace, parser: arg.Arguments) -> str:
     """The data set of the command line, which stands there without its flag too; by default generated shapes."""
     if args.folder is None:
-        return args.dataset or SHAPES
+        return args.dataset or DataConfig.dataset
     has_flag = any(word.split("=")[0] == "--dataset" for word in sys.argv)
     if has_flag and args.folder != args.dataset:
         parser.error(
@@ -85,7 +84,7 @@ def _check(settings: TrainSettings, parser: arg.Arguments) -> None:
 def _add_first_flags(group: Group) -> None:
     add = group.add_argument
     sources = "folder of images and masks, annotations or volumes; parquet or tar files; Hub id"
-    add("--dataset", metavar="DATA", help=f"{sources}; shapes: generated (default: {SHAPES})")
+    add("--dataset", metavar="DATA", help=f"{sources}; shapes: generated (default: {DataConfig.dataset})")
     add("--check-data", action="store_true", help="read every file, report all problems and exit")
     names = (
         "names of mask values: 0=background,3=person,7=person; #804080=road,...; a .json file; or the classes to use"

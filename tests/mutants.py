@@ -1483,6 +1483,137 @@ MUTANTS = [
     Mutant("data_utils/loading/draws.py", "draw", "min(size) / 32", "min(size) / 4", "test_augment.py"),
     Mutant("inference/tiling/cuts.py", "_weights", "8 * position", "4 * position", "test_tiling.py"),
     Mutant("train_utils/ema.py", "WeightAverage.update", "(1 + step) / (10 + step)", "0.9", "test_optim.py"),
+    Mutant("runtime/cli.py", "fold", "1 <= number <= folds", "0 <= number <= folds", "test_cli.py"),
+    Mutant("runtime/cli.py", "run_script", "code = 128 + signal.SIGINT", "code = 1", "test_cli.py"),
+    Mutant("runtime/console.py", "first_few", "len(texts) > count", "len(texts) >= count", "test_console.py"),
+    Mutant(
+        "runtime/console.py",
+        "say_error",
+        "seen_by_all and not is_first_process()",
+        "not is_first_process()",
+        "test_console.py",
+    ),
+    Mutant("runtime/launch.py", "describe_profile", "int(str(steps)) > 1", "int(str(steps)) >= 1", "test_profiles.py"),
+    Mutant(
+        "runtime/parallel.py", "default_workers", "1 if share > 1 else 0", "1 if share >= 1 else 0", "test_parallel.py"
+    ),
+    Mutant(
+        "unet/config.py",
+        "Preprocess.target_size",
+        "max(1, int(height * self.scale))",
+        "max(1, round(height * self.scale))",
+        "test_preprocess.py",
+    ),
+    Mutant(
+        "unet/norms.py",
+        "_GroupNorm.forward",
+        "(squares - means**2).clamp_min(0)",
+        "squares - means**2",
+        "test_norms.py",
+    ),
+    Mutant(
+        "tasks/classes.py",
+        "Classes.from_config",
+        "config.preprocess.class_values or range(config.num_classes)",
+        "range(config.num_classes)",
+        "test_evaluation.py",
+    ),
+    Mutant(
+        "tasks/classes.py",
+        "ClassScores.add",
+        "self.by_image[index, 0] += image_iou(matrix)",
+        "self.by_image[index, 0] = image_iou(matrix)",
+        "test_evaluation.py",
+    ),
+    Mutant("tasks/confusion.py", "summary_line", "present_classes > 1", "present_classes >= 1", "test_metrics.py"),
+    Mutant("tasks/confusion.py", "format_table", "matrix[index].sum()", "matrix[:, index].sum()", "test_metrics.py"),
+    Mutant(
+        "data_utils/analysis/dataset_info.py",
+        "sample_stream",
+        "pixels | {IGNORE_INDEX: pixels.get(IGNORE_INDEX, 0)}",
+        "pixels",
+        "test_streams.py",
+    ),
+    Mutant(
+        "data_utils/analysis/normalization.py",
+        "channel_statistics",
+        "np.where(std > 0, std, 1.0)",
+        "std",
+        "test_normalization.py",
+    ),
+    Mutant(
+        "data_utils/analysis/normalization.py",
+        "channel_statistics",
+        "len(image.values) in (1, usual)",
+        "len(image.values) == usual",
+        "test_normalization.py",
+    ),
+    Mutant(
+        "data_utils/analysis/volume_findings.py",
+        "target_spacing",
+        "np.delete(target, coarsest).max()",
+        "np.delete(target, coarsest).min()",
+        "test_volume_findings.py",
+    ),
+    Mutant(
+        "data_utils/analysis/volume_findings.py",
+        "VolumeFindings.usable_spacings",
+        "np.median(self.spacings[is_known], axis=0)",
+        "np.median(self.spacings, axis=0)",
+        "test_volume_findings.py",
+    ),
+    Mutant(
+        "data_utils/analysis/label_warnings.py",
+        "_mixed_depths",
+        "deep_modes < modes.keys()",
+        "deep_modes <= modes.keys()",
+        "test_label_warnings.py",
+    ),
+    Mutant(
+        "data_utils/class_map.py", "ClassMap.decode", "max(numbers) < 256", "max(numbers) <= 256", "test_class_map.py"
+    ),
+    Mutant(
+        "data_utils/image_io/resize.py",
+        "linear",
+        "taps + 0.5 - centers[:, None]",
+        "taps - centers[:, None]",
+        "test_volume_input.py",
+    ),
+    Mutant("data_utils/image_io/resize.py", "_as_uint8", "values.round()", "values", "test_preprocess.py"),
+    Mutant(
+        "data_utils/loading/loaders.py",
+        "network_shapes",
+        "2 * np.array(model.divisors)",
+        "np.array(model.divisors)",
+        "test_dataset.py",
+    ),
+    Mutant(
+        "data_utils/loading/volume_input.py",
+        "VolumeInput.__init__",
+        "is_coarse[1]",
+        "is_coarse[2]",
+        "test_volume_input.py",
+    ),
+    Mutant(
+        "data_utils/sources/hf_datasets.py", "find_columns", "'--mask-column'", "'--image-column'", "test_sources.py"
+    ),
+    Mutant(
+        "data_utils/sources/volumes.py",
+        "spacing_of",
+        "_spacing_file(images, images.parent, images.parent.parent)",
+        "_spacing_file(images.parent.parent, images.parent, images)",
+        "test_volumes_sources.py",
+    ),
+    Mutant(
+        "data_utils/sources/streams/parquet.py", "ParquetRecords.__getitem__", "first + row", "row", "test_streams.py"
+    ),
+    Mutant(
+        "data_utils/pack.py",
+        "_size",
+        "os.path.getsize(path) // pages[path]",
+        "os.path.getsize(path)",
+        "test_streams.py",
+    ),
 ]
 
 

@@ -156,7 +156,7 @@ def test_reading_leaves_the_source_as_it_was():
 
 BAD = {
     "zero bytes": (b"", "cannot be read"),
-    "text": (b"hello", "Pillow does not know"),
+    "text": (b"hello", "in a format that is not read here"),
     "truncated png": (FORMATS["16-bit png"][:-40], "cannot be read"),
     "truncated npy": (FORMATS["npy int64"][:-8], "cannot be read"),
     "npy of objects": (npy(np.array([{}, None])), "cannot be read"),
@@ -374,7 +374,6 @@ def test_classes_are_read_from_a_line():
     [
         ("0=a,0=b", "class value 0 is given twice"),
         ("#ffffff=a,#FFFFFF=b", "class value #ffffff is given twice"),
-        ("0=a,1=a", "class name a is given twice"),
         ("0=a,1=", "class 1 has no name"),
         ("0=a,1", "class 1 has no name"),
         ("a=0", "'a' is no mask value"),
@@ -382,7 +381,7 @@ def test_classes_are_read_from_a_line():
         ("#12345=a", "'#12345' is no mask value"),
         ("0=a,#000001=b", "mix numbers and colours"),
         ("nowhere.json", "nowhere.json"),
-        ("car,road", "neither VALUE=NAME"),
+        ("car,road", "'car' is no mask value"),
         ('json:{"0": "a", "0": "b"}', "class value 0 is given twice"),
         ('json:{"0": 1}', "expected"),
         ("json:[1, 2]", "expected"),

@@ -258,7 +258,9 @@ def test_what_an_encoder_keeps_before_its_first_stage_counts_where_the_stages_ar
     assert estimates[1] - estimates[0] > kept[1] - kept[0] > 0
 
 
-def test_each_stage_of_an_encoder_is_gathered_as_a_whole_by_fsdp(folder):
+@pytest.mark.parametrize(("family", "stage"), [("resnet", "ResNetStage"), ("lite0", "LiteStage")])
+def test_each_stage_of_an_encoder_is_gathered_as_a_whole_by_fsdp(folder, family, stage):
+    source = Path("lite0") if family == "lite0" else folder / family
     with process_state_kept():
         accelerator = Accelerator(cpu=True)
         plugin = FullyShardedDataParallelPlugin(
@@ -267,8 +269,8 @@ def test_each_stage_of_an_encoder_is_gathered_as_a_whole_by_fsdp(folder):
         accelerator.state._shared_state["fsdp_plugin"] = plugin
         accelerator.state._shared_state["distributed_type"] = DistributedType.FSDP
         for _ in range(2):  # as with --max-minutes: for its rehearsal, then for the run
-            prepare_sharding(accelerator, network(folder / "resnet"), BatchSplit(2, 1, 2, 1), 1.0)
-        assert plugin.transformer_cls_names_to_wrap == ["DoubleConv", "ResNetStage"]
+            prepare_sharding(accelerator, network(source), BatchSplit(2, 1, 2, 1), 1.0)
+        assert plugin.transformer_cls_names_to_wrap == ["DoubleConv", stage]
 
 
 @pytest.fixture

@@ -31,6 +31,7 @@ from data_utils.sources.annotations.paired import PairedRecords
 from data_utils.sources.annotations.polygons import area, checked_points, fill
 from data_utils.sources.folder import IMAGE_FOLDERS, files_by_stem
 from data_utils.sources.records import AnnotationSummary, Records
+from runtime.documents import read_yaml
 from runtime.errors import DataError, one_line
 from unet.config import MaskValue
 
@@ -168,13 +169,11 @@ def _settings_file(root: Path) -> Path | None:
 
 def read_settings(path: Path) -> dict[str, Any]:
     """data.yaml, its names as a list. Raises DataError for what is no YAML, or names no classes."""
-    import yaml
-
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
+        content = read_yaml(path)
+    except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read as YAML ({one_line(error)})") from error
-    names = content.get("names") if isinstance(content, dict) else None
+    names = content.get("names")
     if isinstance(names, dict) and sorted(names) == list(range(len(names))):
         names = [names[index] for index in range(len(names))]
     if not isinstance(names, list) or not names:

@@ -98,7 +98,9 @@ class InvertedResidual(nn.Module):
             y = F.relu6(self.expand(y))
         y = F.relu6(self.depthwise(y))
         y = self.project(y)
-        return x + y if self.adds_input else y
+        if self.adds_input:
+            y = x + y
+        return y
 
 
 class ConvNorm(nn.Module):

@@ -1,6 +1,5 @@
 """A model in ONNX, for prediction."""
 
-import json
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -8,6 +7,7 @@ from types import ModuleType
 import torch
 from torch import Tensor, nn
 
+from runtime.documents import parse_json
 from runtime.errors import ModelError, one_line
 from unet.config import UNetConfig
 
@@ -26,14 +26,17 @@ class OnnxNetwork(nn.Module):
             raise ModelError(f"{path}: no such file")
         try:
             self.session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        except (errors.Fail, errors.InvalidGraph, errors.InvalidProtobuf, errors.InvalidArgument) as error:
+        except Exception as error:  # onnxruntime may raise anything at somebody else's file
             raise ModelError(f"{path}: cannot be loaded: {one_line(error)}") from error
         config = self.session.get_modelmeta().custom_metadata_map.get("config")
         if config is None:
             raise ModelError(
                 f"{path}: lacks the preprocessing; it must be written by `python -m inference.export MODEL OUTPUT.onnx`"
             )
-        self.config = UNetConfig(**json.loads(config))
+        try:
+            self.config = UNetConfig.from_json(parse_json(config))
+        except ValueError as error:
+            raise ModelError(f"{path}: cannot be loaded: {one_line(error)}") from error
         self.register_buffer("mean", torch.zeros(()))  # its device is where inputs belong, as in UNet
 
     def forward(self, images: Tensor) -> Tensor:

@@ -29,6 +29,7 @@ from inference.scoring.volume import VolumeScore, VolumeScorer
 from inference.tiling import Tiling, band_length
 from runtime.console import say, track
 from runtime.errors import DataError, MemoryShortage
+from runtime.files import remove_leftovers
 from runtime.memory import memory_shortage
 from runtime.parallel import default_workers, pipelined
 
@@ -60,6 +61,8 @@ def plan_work(args: Namespace, predictor: Predictor, writer: PredictionWriter) -
     jobs = find_jobs(
         args.input, args.output, writer.extensions, args.truth, args.mask_suffix, config.in_channels, stacks
     )
+    for folder in {job.output.parent for job in jobs}:
+        remove_leftovers(folder)
     finished = {job for job in jobs if writer.is_finished(job)}
     todo = [job for job in jobs if job not in finished]
     tilings: Counter[Tiling] = Counter()

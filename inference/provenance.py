@@ -6,6 +6,7 @@ from argparse import Namespace
 from contextlib import suppress
 from pathlib import Path
 
+from runtime.documents import read_json
 from runtime.errors import DataError
 from runtime.files import replaced_file
 from runtime.redact import redact
@@ -30,10 +31,10 @@ def record_provenance(output: Path, provenance: dict, overwrite: bool) -> None:
     With `overwrite` the folder holds masks of both for a while: the record is not `complete` until all are written.
     """
     try:
-        said = _essence(json.loads((output / RECORD).read_text()))
-    except (FileNotFoundError, ValueError, TypeError, KeyError, AttributeError):  # no record is there, or not ours
-        said = None
-    if said and not overwrite and said != _essence(provenance):
+        earlier_essence = _essence(read_json(output / RECORD))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):  # no record is there, or not ours
+        earlier_essence = None
+    if earlier_essence and not overwrite and earlier_essence != _essence(provenance):
         raise DataError(
             f"--output {output}: holds masks of another model or other settings (see {RECORD}), or of an --overwrite"
             " that did not finish; choose another folder, or give --overwrite"
@@ -43,8 +44,8 @@ def record_provenance(output: Path, provenance: dict, overwrite: bool) -> None:
 
 def complete_provenance(output: Path) -> None:
     """Record that all masks of the folder have the provenance that `record_provenance` has written."""
-    with suppress(FileNotFoundError):  # somebody has removed it
-        _record(output, json.loads((output / RECORD).read_text()) | {"complete": True})
+    with suppress(FileNotFoundError, ValueError):  # somebody has removed or damaged it
+        _record(output, read_json(output / RECORD) | {"complete": True})
 
 
 def _record(output: Path, provenance: dict) -> None:

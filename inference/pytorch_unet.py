@@ -110,31 +110,27 @@ def _from_pytorch_unet(weights: dict[str, Tensor], mask_values: object, scale: f
     base_channels, in_channels = weights["stem.conv1.weight"].shape[:2]
     num_classes = len(weights["head.conv.weight"])
     levels = {name.split(".")[1] for name in weights if name.startswith("downs.")}
-    model = UNet(
-        UNetConfig(
-            in_channels=in_channels,
-            num_classes=num_classes,
-            base_channels=base_channels,
-            depth=len(levels),
-            upsample="transpose" if "ups.0.up.weight" in weights else "bilinear_aligned",
-            preprocess=Preprocess(
-                scale=scale,
-                std=(255.0,) * in_channels,
-                detect_unit_range=True,
-                draft=False,
-                class_values=_class_values(mask_values, num_classes),
-            ),
-        )
+    config = UNetConfig(
+        in_channels=in_channels,
+        num_classes=num_classes,
+        base_channels=base_channels,
+        depth=len(levels),
+        upsample="transpose" if "ups.0.up.weight" in weights else "bilinear_aligned",
+        preprocess=Preprocess(
+            scale=scale,
+            std=(255.0,) * in_channels,
+            detect_unit_range=True,
+            draft=False,
+            class_values=_class_values(mask_values, num_classes),
+        ),
     )
-    expected = model.state_dict()
-    missing = expected.keys() - weights.keys()
-    unknown = weights.keys() - expected.keys()
-    common = expected.keys() & weights.keys()
-    misshapen = {name for name in common if expected[name].shape != weights[name].shape}
-    for problem, names in (("lacks", missing), ("has unknown", unknown), ("has other shapes in", misshapen)):
-        if names:
-            examples = ", ".join(sorted(names)[:3])
-            raise ValueError(f"is not a Pytorch-UNet checkpoint: it {problem} {examples} (our names)")
+    try:
+        UNet.check_weights(config, weights)
+    except ModelError:
+        raise
+    except ValueError as error:
+        raise ValueError(f"is not a Pytorch-UNet checkpoint: it {error} (our names)") from error
+    model = UNet(config)
     model.load_state_dict(weights)
     return model.eval()
 

@@ -4,11 +4,12 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeVar
+from io import TextIOWrapper
+from typing import TextIO, TypeVar
 
 from tqdm import tqdm
 
-from runtime.redact import redact
+from runtime.redact import printable, redact
 
 Item = TypeVar("Item")
 
@@ -21,10 +22,54 @@ def is_first_process() -> bool:
     return int(os.environ.get("WORLD_SIZE", "1")) == 1 or int(os.environ.get("RANK", "0")) == 0
 
 
+def open_streams() -> None:
+    """Have standard output and error print any text, and be there: a program may be started without them."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  # it stays open
+        elif isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def flush_streams() -> None:
+    """Print what is waiting to be printed, where somebody reads it. Raises OSError for a disk that is full."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            _leave(stream)
+
+
+def leave_closed_streams() -> bool:
+    """Have the program go on without the streams that nobody reads any more; returns whether there was one."""
+    is_closed = False
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.write("")
+            stream.flush()
+        except BrokenPipeError:
+            _leave(stream)
+            is_closed = True
+    return is_closed
+
+
+def _leave(stream: TextIO) -> None:
+    """Throw away what a stream prints from now on, and what waits to be printed."""
+    with open(os.devnull, "w", encoding="utf-8") as nothing:
+        os.dup2(nothing.fileno(), stream.fileno())
+
+
 def say(message: str, *, every_process: bool = False) -> None:
-    """Print a line, redacted, on standard output from the first process, without breaking the bar being drawn."""
+    """Print a line, redacted, on standard output from the first process, without breaking the bar being drawn.
+
+    Where nobody reads it any more, as behind `| head`, the program goes on without it.
+    """
     if every_process or is_first_process():
-        tqdm.write(redact(message))
+        try:
+            tqdm.write(printable(redact(message), keep="\n"))
+        except BrokenPipeError:
+            _leave(sys.stdout)
 
 
 def say_error(line: str, *, seen_by_all: bool = False) -> None:
@@ -32,7 +77,10 @@ def say_error(line: str, *, seen_by_all: bool = False) -> None:
     if seen_by_all and not is_first_process():
         time.sleep(5)  # torchrun ends all processes as soon as one has ended: let the first one speak first
     else:
-        print(redact(line), file=sys.stderr, flush=True)
+        try:
+            print(printable(redact(line)), file=sys.stderr, flush=True)
+        except BrokenPipeError:
+            _leave(sys.stderr)
 
 
 class _PlainLines:
@@ -44,7 +92,10 @@ class _PlainLines:
         text = text.replace("\r", "").replace("\x1b[A", "").strip()
         if text and " 0/" not in text and text != self.last:
             self.last = text
-            sys.stderr.write(text + "\n")
+            try:
+                sys.stderr.write(text + "\n")
+            except BrokenPipeError:
+                _leave(sys.stderr)
 
     def flush(self) -> None:
         sys.stderr.flush()

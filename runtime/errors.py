@@ -1,11 +1,13 @@
 """Errors that a user can mend: each is a UserError, which `cli.run_script` prints as one line; all others are bugs."""
 
-from runtime.redact import redact
+from runtime.redact import printable, redact
+
+WRAPPED = "Traceback (most recent call last)"  # in the text of an error that a loader's worker process hands on
 
 
 def one_line(error: BaseException, limit: int = 300) -> str:
     """The text of an error, redacted, in one line of at most `limit` characters; its type where it has no text."""
-    return " ".join(redact(str(error)).split())[:limit] or type(error).__name__
+    return printable(" ".join(redact(str(error)).split()))[:limit] or type(error).__name__
 
 
 class UserError(ValueError):
@@ -20,7 +22,10 @@ class UserError(ValueError):
     seen_by_all = False
 
     def __str__(self) -> str:
-        return redact(super().__str__())
+        text = super().__str__()
+        if WRAPPED in text:  # its last line is "module.Error: message"
+            text = text.strip().splitlines()[-1].partition(": ")[2]
+        return printable(redact(text))
 
 
 class UsageError(UserError):

@@ -1,9 +1,12 @@
 """Files and folders that are written completely or not at all, and disks that refuse them."""
 
+import hashlib
 import os
+import re
+import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -11,45 +14,56 @@ from safetensors import SafetensorError
 
 from runtime.console import say
 
+try:
+    import fcntl
+except ImportError:  # on Windows
+    fcntl = None  # type: ignore[assignment]
+
+# a file that is not there yet; a link in its place is an error, and is not followed
+NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{8}\.tmp", re.DOTALL)  # the names of temporary files
 WRITE_ERRORS = (OSError, SafetensorError)  # a disk that is full, read-only or gone
 
 
 @contextmanager
-def replaced_path(path: Path, *, shared: bool = False) -> Iterator[Path]:
-    """A temporary path beside `path`; on leaving without an error, the file written there takes the place of `path`.
+def replaced_path(path: Path) -> Iterator[Path]:
+    """A temporary path near `path`; on leaving without an error, the file written there takes the place of `path`.
 
-    With `shared`, several processes may write the same file at once; the last one wins.
+    Several processes may write the same file at once; the last one wins.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp" if shared else f".{path.name}.tmp")
-    try:
+    with _private_folder(path) as folder:
+        temporary = folder / path.name
         yield temporary
+        sync(temporary)
+        temporary.replace(path)
+
+
+@contextmanager
+def replaced_file(path: Path) -> Iterator[BinaryIO]:
+    """Do as `replaced_path` does, with the temporary file opened for writing bytes."""
+    temporary = _temporary_path(path)
+    descriptor = os.open(temporary, NEW_FILE, 0o666)
+    try:
+        with open(descriptor, "wb") as file:
+            _lock(descriptor)
+            yield file
+            file.flush()
+            os.fsync(descriptor)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
 
 
 @contextmanager
-def replaced_file(path: Path, *, shared: bool = False) -> Iterator[BinaryIO]:
-    """Do as `replaced_path` does, with the temporary file opened for writing bytes."""
-    with replaced_path(path, shared=shared) as temporary, temporary.open("wb") as file:
-        yield file
-
-
-@contextmanager
 def replaced_files(folder: Path) -> Iterator[Path]:
     """Write into the folder this yields; on leaving, its files replace those of `folder` one by one, each atomic."""
-    temporary = folder.with_name(f".{folder.name}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir()
-    try:
+    with _private_folder(folder) as temporary:
         yield temporary
         folder.mkdir(exist_ok=True)
         for file in temporary.iterdir():
             sync(file)
             file.replace(folder / file.name)
         sync(folder)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 @contextmanager
@@ -58,18 +72,55 @@ def complete_folder(folder: Path) -> Iterator[Path]:
 
     The parent folder must exist. Should it vanish, it is not made again: it may be a mount point.
     """
-    temporary = folder.with_name(f".{folder.name}.tmp")
-    try:
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir()
+    with _private_folder(folder) as temporary:
         yield temporary
         for path in (*temporary.iterdir(), temporary):
             sync(path)
         shutil.rmtree(folder, ignore_errors=True)  # an older one of the same name
         temporary.rename(folder)
         sync(folder.parent)
+
+
+@contextmanager
+def _private_folder(path: Path) -> Iterator[Path]:
+    """A new folder beside `path`, removed on leaving if it is still there; those of runs that were killed go first."""
+    for entry in os.scandir(path.parent):
+        if _is_temporary(entry.name, path):
+            shutil.rmtree(entry, ignore_errors=True)
+    temporary = _temporary_path(path)
+    try:
+        temporary.mkdir()
+        yield temporary
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _temporary_path(path: Path) -> Path:
+    """A name beside `path` that nobody can foresee: a link of that name would be followed to a file elsewhere."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+
+
+def _is_temporary(name: str, path: Path) -> bool:
+    """Whether a name is one that `_temporary_path` makes."""
+    match = TEMPORARY.fullmatch(name)
+    return match is not None and match[1] == path.name
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove the temporary files in a folder whose writers were killed; those that are being written stay."""
+    if not folder.is_dir():
+        return
+    for entry in os.scandir(folder):
+        if TEMPORARY.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+            with suppress(OSError), open(entry, "rb") as file:  # it may have taken its place meanwhile
+                _lock(file.fileno())
+                os.unlink(entry)
+
+
+def _lock(descriptor: int) -> None:
+    """Lock an open file until it is closed, or its process has ended; BlockingIOError if another one has."""
+    if fcntl is not None:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 @contextmanager
@@ -79,6 +130,15 @@ def tolerated(what: str) -> Iterator[None]:
         yield
     except WRITE_ERRORS as error:
         say(f"{what} could not be written ({error})")
+
+
+def checksum(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal digits."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(2**20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def sync(path: Path) -> None:

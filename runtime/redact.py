@@ -1,4 +1,7 @@
-"""URLs without user, password and query: these may give access to data, so no file and no message may hold them."""
+"""URLs without user, password and query: these may give access to data, so no file and no message may hold them.
+
+And texts without characters that a terminal acts on or cannot print, which names of files may hold.
+"""
 
 import re
 from typing import Any
@@ -20,6 +23,20 @@ QUERY = re.compile(
     re.IGNORECASE,
 )
 NAMED_BEFORE_AT = ("abfs", "abfss", "az", "file", "hf")  # a container, folder or repository; a password has a colon
+
+
+# control characters, ends of lines, and the halves of characters that stand for bytes of a name that is not UTF-8
+UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
+
+def printable(text: str, keep: str = "") -> str:
+    """The text in one line, with `\\n` for the end of a line, but for the characters to keep."""
+
+    def escaped(match: re.Match[str]) -> str:
+        character = match[0]
+        return character if character in keep else character.encode("unicode_escape").decode()
+
+    return UNPRINTABLE.sub(escaped, text)
 
 
 def redact(text: str) -> str:

@@ -3,7 +3,7 @@
 from runtime.errors import ModelError
 from tasks.classes import Classes
 from tasks.task import Task
-from unet.config import UNetConfig
+from unet.config import NEWER, UNetConfig
 
 TASKS: dict[str, type[Task]] = {Classes.name: Classes}
 
@@ -12,5 +12,5 @@ def task_of_model(config: UNetConfig) -> Task:
     """The task that a model was trained for; ModelError where this version does not know it."""
     name = Classes.name if config.task is None else config.task["name"]
     if name not in TASKS:
-        raise ModelError(f"the model was trained for the task {name!r}, which this version does not know")
+        raise ModelError(f"the model was trained for the task {name!r}, {NEWER}")
     return TASKS[name].from_config(config)

@@ -55,6 +55,14 @@ if schedule.evaluates(state.step):
 """
 
 MUTANTS = [
+    # masks with invented values on their borders
+    Mutant(
+        "data_utils/analysis/spoiled_masks.py",
+        "BorderCounts.classes",
+        "invented < max(FEWEST, len(classes))",
+        "invented < FEWEST",
+        "test_spoiled_masks.py",
+    ),
     # train.py: flags and the step
     Mutant("train.py", "main", "args.class_weights", "None", "test_flags.py"),
     Mutant("train.py", "main", "args.loss", "'ce+dice'", "test_flags.py"),
@@ -65,6 +73,7 @@ MUTANTS = [
         "set_seed(args.seed, deterministic=False)",
         "test_flags.py",
     ),
+    Mutant("train.py", "main", "tuning.of(shapes.largest)", "tuning.of(())", "test_memory.py"),
     Mutant("train.py", "train_step", "max_grad_norm or torch.inf", "torch.inf", "test_flags.py"),
     Mutant(
         "train.py",
@@ -118,6 +127,24 @@ MUTANTS = [
     ),
     Mutant("tasks/classes.py", "ClassScores.add", "(index, 0)", "(0, 0)", "test_published_numbers.py"),
     Mutant("train.py", "train_step", "not micro_batches", "True", "test_equality.py test_train.py"),
+    Mutant("train_utils/buckets.py", "rebuild_buckets", "model.zero_grad()", "pass", "test_buckets.py"),
+    Mutant("train_utils/buckets.py", "rebuild_buckets", "buffer.copy_(buffers[name])", "pass", "test_buckets.py"),
+    Mutant(
+        "train_utils/buckets.py",
+        "rebuild_buckets",
+        "torch.stack([level.sum() for level in levels]).sum().backward()",
+        "pass",
+        "test_buckets.py",
+    ),
+    # what a cluster does
+    Mutant("runtime/lock.py", "lock_folder", "lock.acquire(timeout=0)", "pass", "test_lock.py"),
+    Mutant("runtime/lock.py", "locks_released", "lock.release()", "pass", "test_lock.py"),
+    Mutant("runtime/parallel.py", "workers_ended", "_kill(workers)", "pass", "test_failures.py"),
+    Mutant("runtime/signals.py", "StopRequest._remember", "self._leave_terminal()", "pass", "test_signals.py"),
+    Mutant("runtime/signals.py", "_outlasts_terminal", "number == HANG_UP", "False", "test_signals.py"),
+    Mutant("data_utils/analysis/content.py", "_file_size", "os.stat(path).st_size", "0", "test_content.py"),
+    Mutant("data_utils/analysis/content.py", "_file_checksum", "checksum.update", "bytes", "test_content.py"),
+    # schedule, optimizer, average, guard
     # schedule, optimizer, average, guard
     Mutant("train_utils/schedule.py", "Schedule.set_learning_rate", "self.kind", "'cosine'", "test_flags.py"),
     Mutant(
@@ -223,10 +250,31 @@ MUTANTS = [
     ),
     Mutant(
         "train_utils/sync_batchnorm.py",
-        "_Normalize.forward",
-        "variances + (means - mean).square()",
-        "variances",
+        "_sums",
+        "var.double() + difference.square()",
+        "var.double()",
         "test_sync_batchnorm.py",
+    ),
+    Mutant(
+        "train_utils/sync_batchnorm.py",
+        "leave_out_of_batch_norm",
+        "not is_filler",
+        "True",
+        "test_sync_batchnorm.py",
+    ),
+    Mutant(
+        "train_utils/sync_batchnorm.py",
+        "_means",
+        "sums / count if is_counted else torch.zeros_like(sums)",
+        "sums / count",
+        "test_sync_batchnorm.py",
+    ),
+    Mutant(
+        "data_utils/loading/batch_sampler.py",
+        "BatchSplit.sizes",
+        "min(in_proportion, math.ceil(images / self.processes))",
+        "self.accumulation",
+        "test_batch_sampler.py",
     ),
     Mutant(
         "train_utils/sync_batchnorm.py",
@@ -237,9 +285,9 @@ MUTANTS = [
     ),
     Mutant(
         "train_utils/sync_batchnorm.py",
-        "_Normalize.backward",
-        "sums = torch.stack([grad_weight, grad_bias])\ndist.all_reduce(sums)",
-        "sums = torch.stack([grad_weight, grad_bias])",
+        "_means",
+        "dist.all_reduce(sums, group=_process_group())",
+        "pass",
         "test_sync_batchnorm.py",
     ),
     # checkpoints
@@ -280,7 +328,7 @@ MUTANTS = [
         "test_checkpoints.py",
     ),
     Mutant(
-        "runtime/files.py", "replaced_path", "temporary.replace(path)", "shutil.copy(temporary, path)", "test_files.py"
+        "runtime/files.py", "replaced_file", "temporary.replace(path)", "shutil.copy(temporary, path)", "test_files.py"
     ),
     Mutant(
         "train_utils/checkpoints/save.py", "Checkpoints._prune", "reversed(complete)", "complete", "test_checkpoints.py"
@@ -292,7 +340,6 @@ MUTANTS = [
         "self.best_model.folder.exists()",
         "test_checkpoints.py",
     ),
-    Mutant("train.py", "main", "check_evaluation(accelerator, model.config, shapes.val)", "pass", "test_sharding.py"),
     # what is published
     Mutant("tasks/classes.py", "ClassScores.record", "values[metric]", "values['iou']", "test_published_numbers.py"),
     Mutant(
@@ -583,7 +630,7 @@ MUTANTS = [
     Mutant(
         "inference/scoring/volume.py",
         "surface_scores",
-        "missed[index], dice[index] = (True, 0)",
+        "missed[index] = True\ndice[index] = 0",
         "pass",
         "test_volumes_predict.py",
     ),
@@ -654,22 +701,22 @@ MUTANTS = [
     Mutant(
         "inference/scoring/truth.py",
         "TruthScorer.__init__",
-        "nearest(want, have)",
-        "np.minimum(np.arange(want), have - 1)",
+        "nearest(truth.size[0], size[0])",
+        "np.minimum(np.arange(truth.size[0]), size[0] - 1)",
         "test_mask_sizes.py",
     ),
     Mutant(
         "inference/scoring/boundary.py",
         "_boundary_overlap",
-        "of_true | of_pred",
+        "true_boundary | predicted_boundary",
         "true | predicted",
         "test_boundary.py",
     ),
     Mutant(
         "inference/scoring/boundary.py",
         "_hausdorff",
-        "max((float(np.percentile(distance_transform_edt(~there)[here], PERCENTILE)) for here, there in ways))",
-        "min((float(np.percentile(distance_transform_edt(~there)[here], PERCENTILE)) for here, there in ways))",
+        "max(np.percentile(from_true, PERCENTILE), np.percentile(from_predicted, PERCENTILE))",
+        "min(np.percentile(from_true, PERCENTILE), np.percentile(from_predicted, PERCENTILE))",
         "test_boundary.py",
     ),
     Mutant(
@@ -769,7 +816,11 @@ MUTANTS = [
         "test_annotations_yolo.py",
     ),
     Mutant(
-        "data_utils/sources/annotations/yolo.py", "YoloMask.draw", "-area(found[0])", "0", "test_annotations_yolo.py"
+        "data_utils/sources/annotations/yolo.py",
+        "YoloMask.draw",
+        "area(outline.points)",
+        "0",
+        "test_annotations_yolo.py",
     ),
     Mutant(
         "data_utils/sources/annotations/cityscapes.py",
@@ -997,12 +1048,15 @@ MUTANTS = [
     Mutant("runtime/files.py", "replaced_files", "sync(folder)", "pass", "test_files.py"),
     Mutant(
         "runtime/files.py",
-        "replaced_files",
-        "temporary = folder.with_name(f'.{folder.name}.tmp')\nshutil.rmtree(temporary, ignore_errors=True)",
-        "temporary = folder.with_name(f'.{folder.name}.tmp')",
+        "_private_folder",
+        "if _is_temporary(entry.name, path):\n    shutil.rmtree(entry, ignore_errors=True)",
+        "pass",
         "test_files.py",
     ),
     Mutant("runtime/files.py", "sync", "os.fsync(descriptor)", "pass", "test_files.py"),
+    Mutant("runtime/files.py", "replaced_file", "os.fsync(descriptor)", "pass", "test_files.py"),
+    Mutant("runtime/files.py", "replaced_path", "sync(temporary)", "pass", "test_files.py"),
+    Mutant("runtime/files.py", "_temporary_path", "secrets.token_hex(4)", "'0123abcd'", "test_files.py"),
     Mutant(
         "train_utils/checkpoints/best_model.py",
         "BestModel._write",
@@ -1157,8 +1211,8 @@ MUTANTS = [
     Mutant(
         "data_utils/analysis/dataset_info.py",
         "DatasetInfo.fingerprint",
-        "[len(split), names, split.sizes.tolist()]",
-        "[len(split), split.sizes.tolist()]",
+        "[len(split), names, rows_as_text(split.sizes)]",
+        "[len(split), rows_as_text(split.sizes)]",
         "test_dataset_info.py",
     ),
     Mutant(
@@ -1269,7 +1323,7 @@ MUTANTS = [
     Mutant(
         "data_utils/analysis/dataset_info.py",
         "DatasetInfo.fingerprint",
-        "[len(split), names, split.sizes.tolist()]",
+        "[len(split), names, rows_as_text(split.sizes)]",
         "[len(split), names]",
         "test_dataset_info.py",
     ),
@@ -1412,15 +1466,15 @@ MUTANTS = [
     Mutant(
         "data_utils/loading/batch_sampler.py",
         "TrainingSampler.batches",
-        "stream_batches(self.group_sizes, self.shapes, self.split.batch_size, self.seed, epoch)",
-        "stream_batches(self.group_sizes, self.shapes, self.split.batch_size, 0, epoch)",
+        "stream_batches(self.group_sizes, shape, self.split.batch_size, self.seed, epoch)",
+        "stream_batches(self.group_sizes, shape, self.split.batch_size, 0, epoch)",
         "test_streams.py",
     ),
     Mutant(
         "data_utils/loading/batch_sampler.py",
         "TrainingSampler.batches",
-        "stream_batches(self.group_sizes, self.shapes, self.split.batch_size, self.seed, epoch)",
-        "stream_batches(self.group_sizes, self.shapes, self.split.batch_size, self.seed, 0)",
+        "stream_batches(self.group_sizes, shape, self.split.batch_size, self.seed, epoch)",
+        "stream_batches(self.group_sizes, shape, self.split.batch_size, self.seed, 0)",
         "test_streams.py",
     ),
     Mutant(
@@ -1485,6 +1539,16 @@ MUTANTS = [
         "self._shares(self._window)",
         "test_throughput.py",
     ),
+    Mutant(
+        "data_utils/loading/batch_sampler.py",
+        "epoch_batches",
+        "[batches[i] for i in rng.permutation(len(batches))]",
+        "batches",
+        "test_batch_sampler.py",
+    ),
+    Mutant("data_utils/loading/draws.py", "draw", "min(size) / 32", "min(size) / 4", "test_augment.py"),
+    Mutant("inference/tiling/cuts.py", "_weights", "8 * position", "4 * position", "test_tiling.py"),
+    Mutant("train_utils/ema.py", "WeightAverage.update", "(1 + step) / (10 + step)", "0.9", "test_optim.py"),
 ]
 
 

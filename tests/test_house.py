@@ -37,7 +37,7 @@ ROOMS = {
     ),
     "train_utils": (
         "settings",
-        "microbatch preflight schedule optim ema nan_guard sharding sync_batchnorm evaluation run_state",
+        "buckets microbatch preflight schedule tuning optim ema nan_guard sharding sync_batchnorm evaluation run_state",
         "reporting",
         "checkpoints",
         "monitoring",

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from data_utils.analysis.dataset_info import DatasetInfo
-from data_utils.config import DataConfig
 from inference.models import load_model
 from runtime.console import say
+from runtime.documents import read_json
 from runtime.errors import CheckpointError, SettingsError
-from runtime.files import replaced_file, tolerated
+from runtime.files import remove_leftovers, replaced_file, tolerated
+from runtime.lock import lock_folder
 from runtime.redact import redact_all
 from train_utils.checkpoints.find import FINISHED, LENGTH_AND_PLACE, FoundCheckpoint, checkpoint_folder, find_checkpoint
 from train_utils.microbatch import MemoryLimit, memory_limit
@@ -40,10 +41,27 @@ class RunStart(NamedTuple):
         """The steps of --max-steps or, with --max-minutes, those that a resumed run measured; None if not known yet."""
         if not args.max_minutes:
             return args.max_steps
-        return None if self.checkpoint.state is None else self.checkpoint.state.settings.total_steps
+        if self.minutes_to_fill(args):
+            return None
+        assert self.checkpoint.state is not None
+        return self.checkpoint.state.settings.total_steps
 
-    def plan(self, args: TrainSettings, info: DatasetInfo) -> tuple[TrainSettings, DatasetInfo]:
-        """The settings, where open with the values of the checkpoint or the plan, and `info` changed accordingly."""
+    def minutes_to_fill(self, args: TrainSettings) -> float | None:
+        """The minutes that steps are to be measured for: with a checkpoint, those beyond its own; None for none."""
+        if not args.max_minutes or self.checkpoint.state is None:
+            return args.max_minutes
+        before = self.checkpoint.state.settings.flags.get("max_minutes")
+        if before and args.max_minutes > before:
+            return args.max_minutes - before
+        return None
+
+    @property
+    def steps_before(self) -> int:
+        """How many steps the run of the checkpoint was to have, 0 without one."""
+        return 0 if self.checkpoint.state is None else self.checkpoint.state.settings.total_steps
+
+    def plan(self, args: TrainSettings, info: DatasetInfo) -> TrainSettings:
+        """The settings, where open with the values of the checkpoint or the plan."""
         if args.plan == "auto":
             if self.checkpoint.state is None:
                 plan = plan_run(info, args)
@@ -62,7 +80,7 @@ class RunStart(NamedTuple):
             args = replace(args, crop_size=patch_size(info, args.max_minutes or math.inf, source))
             say(f"patches: --crop-size {' '.join(map(str, args.crop_size or ()))}")
         check_axes(info, args)
-        return args, replace(info, config=DataConfig.from_args(args))
+        return args
 
     @property
     def largest_micro_batch(self) -> int | None:
@@ -74,8 +92,10 @@ class RunStart(NamedTuple):
 
 
 def open_run(args: TrainSettings) -> RunStart:
-    """Make or find the folder of a run, and what is in it already; for one process."""
+    """Make or find the folder of a run, lock it, and find what is in it already; for one process."""
     folder = make_run_dir(args.output_dir, args.resume)
+    lock_folder(folder)
+    remove_leftovers(folder)
     finished = finished_line(folder, args) if args.resume == "auto" else None
     resume = None if finished else args.resume
     checkpoint = find_checkpoint(resume, folder / "checkpoints")
@@ -100,10 +120,11 @@ def mark_finished(folder: Path, args: TrainSettings, schedule: Schedule, step: i
 def finished_line(folder: Path, args: TrainSettings) -> str | None:
     """The line that the run in `folder` has finished; None if the flags ask for other settings or more steps."""
     try:
-        done = redact_all(json.loads((folder / FINISHED).read_bytes()))
+        done = redact_all(read_json(folder / FINISHED))
     except (OSError, ValueError):
         return None
-    if not isinstance(done, dict) or not {"step", "total_steps", "steps_per_epoch", "flags"} <= done.keys():
+    steps = [done.get(name) for name in ("step", "total_steps", "steps_per_epoch")]
+    if not all(type(number) is int for number in steps) or not isinstance(done.get("flags"), dict):
         return None
     if not checkpoint_folder(folder / "checkpoints", done["step"]).is_dir():  # removed to go on from an earlier one
         return None
@@ -116,9 +137,11 @@ def finished_line(folder: Path, args: TrainSettings) -> str | None:
         return None
     out_of_patience = done["step"] < done["total_steps"]
     total_steps = args.max_steps or (args.epochs or 0) * done["steps_per_epoch"]
-    if total_steps > done["total_steps"] and not (args.max_minutes or out_of_patience):
+    has_more_steps = total_steps > done["total_steps"] and not args.max_minutes
+    has_more_minutes = (args.max_minutes or 0) > (flags_done.get("max_minutes") or math.inf)
+    if (has_more_steps or has_more_minutes) and not out_of_patience:
         return None
-    remedy = "a larger --patience" if out_of_patience else "more --epochs or --max-steps"
+    remedy = "a larger --patience" if out_of_patience else "more --epochs, --max-steps or --max-minutes"
     position = f"step {done['step']} of {done['total_steps']}"
     return f"{folder}: the run has finished, at {position}; to continue it, give {remedy}"
 

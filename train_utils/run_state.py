@@ -1,10 +1,11 @@
 """Where a run stands: part of every checkpoint."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from tasks.task import Task
 from train_utils.evaluation import Evaluation
+from unet.config import NEWER
 
 
 @dataclass
@@ -31,6 +32,9 @@ class RunState:
         value = dict(value)
         if "best_matrix" in value:
             value["best_scores"] = {"sums": value.pop("best_matrix"), "by_image": value.pop("best_images")}
+        unknown = sorted(value.keys() - {entry.name for entry in fields(cls)})
+        if unknown:
+            raise ValueError(f"its run holds {', '.join(unknown)}, {NEWER}")
         return cls(**value)
 
     def update(self, evaluation: Evaluation) -> bool:

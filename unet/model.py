@@ -3,6 +3,7 @@
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +13,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
+from runtime.console import first_few
 from runtime.device import download
+from runtime.documents import read_json
 from runtime.errors import ModelError, one_line
 from unet.axes import Axes
 from unet.backbone import Encoder
@@ -22,6 +25,7 @@ from unet.recompute import recomputed
 
 CONFIG_NAME = "config.json"
 WEIGHTS_NAME = "model.safetensors"
+LAYER_WORDS = ("depth", "layer", "block")  # in the names of an encoder's entries that count layers
 WIDEST_OF_VOLUMES = 320  # channels: a convolution has 27 weights for each pair (nnU-Net's limit)
 
 
@@ -213,15 +217,11 @@ class UNet(
                 raise ModelError(f"{name}: has no {file}{hint}")
         try:
             if is_folder:
-                content = json.loads((Path(name) / CONFIG_NAME).read_bytes())
-                if not isinstance(content, dict):
-                    raise ModelError(f"{name}: config.json is damaged (it holds no JSON object)")
+                _read_config(Path(name) / CONFIG_NAME)  # before the mixin reads it, which trusts it
             return super().from_pretrained(name, **options)
         except ModelError:
             raise
-        except json.JSONDecodeError as error:
-            raise ModelError(f"{name}: config.json is damaged ({error})") from error
-        except (HfHubHTTPError, OSError, ValueError, TypeError, RuntimeError) as error:
+        except (HfHubHTTPError, OSError, ValueError, TypeError, RuntimeError) as error:  # also a RecursionError
             # torch lists what does not fit over many lines
             raise ModelError(f"{name}: cannot be loaded: {one_line(error)}") from error
 
@@ -229,16 +229,74 @@ class UNet(
     def _from_pretrained(cls, *, model_id: str, config: UNetConfig | None = None, **options) -> "UNet":
         if config is None:
             raise ValueError("no config.json was found")
-        file = Path(model_id) / WEIGHTS_NAME
+
+        def find(name: str) -> Path:
+            file = Path(model_id) / name
+            return file if file.is_file() else Path(hf_hub_download(model_id, name, **options))
+
+        config = _read_config(find(CONFIG_NAME))  # the mixin leaves out the entries that it does not know
         try:
-            if not file.is_file():
-                file = Path(hf_hub_download(model_id, WEIGHTS_NAME, **options))
-            weights = load_file(file)
+            weights = load_file(find(WEIGHTS_NAME))
         except SafetensorError as error:
             raise ValueError(f"{WEIGHTS_NAME} is damaged ({error})") from error
+        try:
+            cls.check_weights(config, weights)
+        except ModelError:
+            raise
+        except ValueError as error:
+            raise ValueError(f"{WEIGHTS_NAME} {error}, unlike the network of {CONFIG_NAME}") from error
         model = cls(config)
         model.load_state_dict(weights)
         return model.eval()
+
+    @classmethod
+    def check_weights(cls, config: UNetConfig, weights: dict[str, Tensor]) -> None:
+        """ValueError unless the weights are those of the config's network, which takes no memory here.
+
+        So the memory and the time that a model takes depend on the size of its file, not on a number in it.
+        """
+        layers = max(config.depth, *_layer_counts(config.encoder or {}))
+        channels = max(config.in_channels, config.num_classes)
+        values = sum(weight.numel() for weight in weights.values())
+        if layers > len(weights) or channels > values:
+            raise ValueError(f"has fewer than {layers:,} layers or {channels:,} channels")
+        try:
+            with torch.device("meta"):
+                outline = cls(config)
+        except ModelError:
+            raise
+        except Exception as error:  # torch and transformers may raise anything at somebody else's numbers
+            raise ValueError(f"cannot be compared: no network can be built ({one_line(error)})") from error
+        expected = outline.state_dict()
+        common = expected.keys() & weights.keys()
+        misshapen = {name for name in common if expected[name].shape != weights[name].shape}
+        differences = {
+            "lacks": expected.keys() - weights.keys(),
+            "has unknown": weights.keys() - expected.keys(),
+            "has other shapes in": misshapen,
+        }
+        for problem, names in differences.items():
+            if names:
+                raise ValueError(f"{problem} {', '.join(first_few(sorted(names), 3))}")
+
+
+def _read_config(file: Path) -> UNetConfig:
+    """The config in a file. ValueError for what is no config of this version."""
+    try:
+        content = read_json(file)
+    except ValueError as error:
+        raise ValueError(f"{CONFIG_NAME} is damaged ({error})") from error
+    return UNetConfig.from_json(content)
+
+
+def _layer_counts(encoder: dict[str, Any]) -> list[int]:
+    """The whole numbers of an encoder's config that say how many layers something has."""
+    counts = [0]
+    for name, value in encoder.items():
+        if any(word in name for word in LAYER_WORDS):
+            values = value if isinstance(value, list) else [value]
+            counts += [number for number in values if isinstance(number, int)]
+    return counts
 
 
 class DeeplySupervisedUNet(UNet):

@@ -2,13 +2,13 @@
 
 from base64 import b64decode, b64encode
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
-from data_utils.class_map import MAX_VALUES, ClassMap, as_color, pack, show, unpack
+from data_utils.class_map import MAX_VALUES, REPAIR, ClassMap, as_color, describe_invented, pack, show, unpack
 from data_utils.image_io.reader import decode_mask, read_header, size_mismatch
 from data_utils.image_io.resize import same_proportions
 from data_utils.sources.records import Record, Records
@@ -173,8 +173,8 @@ def lossy(name: str, pixels: Iterable[MaskValue]) -> Problem:
     """The problem that a JPEG mask holds more than two values."""
     return Problem(
         "lossy mask",
-        f"{name}: mask is a JPEG with the values {show(sorted(pixels))}; compression invents values, store masks"
-        " as PNG (or are images and masks swapped?)",
+        f"{name}: mask is a JPEG with the values {show(sorted(pixels))}; compression has invented some, and re-saving"
+        " the file keeps them: export the mask again as PNG (or are images and masks swapped?)",
     )
 
 
@@ -183,7 +183,7 @@ def other_size(name: str, image: tuple[int, int], mask: tuple[int, int]) -> Prob
     return Problem("mask and image differ in proportions", size_mismatch(name, image, mask))
 
 
-def too_many(pixels: Collection[MaskValue], name: str) -> Problem | None:
+def too_many(pixels: Mapping[MaskValue, int], name: str) -> Problem | None:
     """The problem that a mask holds more values than a data set may have classes, or None."""
     excess = excess_values(pixels)
     if excess is None:
@@ -205,11 +205,11 @@ def count_values(mask: np.ndarray) -> dict[MaskValue, int]:
     return dict(zip(values, counts.tolist(), strict=True))
 
 
-def excess_values(values: Collection[MaskValue]) -> str | None:
+def excess_values(pixels: Mapping[MaskValue, int]) -> str | None:
     """The values and a guess at their origin, where they are more than a data set may have; else None."""
-    if len(values) <= MAX_VALUES:
+    if len(pixels) <= MAX_VALUES:
         return None
-    ordered: list[Any] = sorted(values)
+    ordered: list[Any] = sorted(pixels)
     first_values = np.array(ordered[: MAX_VALUES + 1]).reshape(MAX_VALUES + 1, -1)
     if first_values.shape[1] == 3:  # colors: smoothed edges hold many that differ by little
         distances = np.abs(first_values[:, None] - first_values).max(axis=2)
@@ -217,8 +217,10 @@ def excess_values(values: Collection[MaskValue]) -> str | None:
         is_smooth = has_neighbor.mean() > 0.5
     else:
         is_smooth = max(ordered) <= 255
-    guess = "smoothed edges (JPEG, interpolation)" if is_smooth else "numbers of instances instead of classes"
-    return f"{show(ordered)}; are these {guess}, or are images and masks swapped?"
+    if not is_smooth:
+        return f"{show(ordered)}; are these numbers of instances instead of classes, or are images and masks swapped?"
+    guess = describe_invented(pixels) or f"are these smoothed edges (JPEG, interpolation)? {REPAIR}"
+    return f"{show(ordered)}; {guess} (or are images and masks swapped?)"
 
 
 def total_pixels(splits: Iterable[tuple[SplitInspection, Records]]) -> dict[MaskValue, int]:
@@ -233,7 +235,7 @@ def total_pixels(splits: Iterable[tuple[SplitInspection, Records]]) -> dict[Mask
             members = np.flatnonzero(inspection.members == number)
             if len(members):
                 totals[kind].update(pixels)
-                examples.setdefault(kind, records[int(members[0])]["name"])
+                examples.setdefault(kind, records.name(int(members[0])))
     numbers = totals["numbers"]
     greys = totals["greys"]
     colors = totals["colours"]
@@ -250,17 +252,15 @@ def find_unknown(inspection: SplitInspection, records: Records, class_map: Class
     """Add to the inspection's problems the records whose masks hold values without a class, where there are classes."""
     if class_map is None:
         return
-    has_colors = isinstance(class_map.values[0], tuple)
-    known_values = {*class_map.values, class_map.ignore_value}
     for number, (kind, values) in enumerate(inspection.contents):
-        if has_colors and kind == "greys":
+        if class_map.has_colors and kind == "greys":
             values = tuple(as_color(value) for value in values)
-        unknown = [value for value in values if value not in known_values]
+        unknown = [value for value in values if class_map.index_of(value) is None]
         if not unknown:
             continue
         for i in np.flatnonzero(inspection.members == number).tolist():
             text = f"{records[i]['name']}: mask values {show(unknown)} belong to no class; classes are"
-            remedy = "name them in --classes, give one as --ignore-index, or is it a lossy (JPEG) mask?"
+            remedy = "name them in --classes, --outside ignore leaves them out, or is it a lossy (JPEG) mask?"
             inspection.problems[i] = Problem("unknown mask value", f"{text} {show(class_map.values)}; {remedy}")
             inspection.members[i] = -1
 

@@ -1,6 +1,5 @@
 """Folders of volumes -> cases: the layouts of the Medical Segmentation Decathlon, of nnU-Net, images/ beside masks/."""
 
-import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,8 +13,10 @@ from data_utils.image_io.volume_formats import STACK_SUFFIXES, VOLUME_SUFFIXES, 
 from data_utils.image_io.volumes import volume_stem
 from data_utils.sources.folder import NAMED, children, detect_suffix, find_splits, masks_by_image, natural
 from data_utils.sources.records import Record, Records
+from data_utils.sources.walk import walk
 from runtime.cache import digest_of_files
 from runtime.console import first_few
+from runtime.documents import read_json
 from runtime.errors import DataError
 
 DESCRIPTION = "dataset.json"
@@ -103,7 +104,7 @@ def open_volumes(root: Path, named_splits: Sequence[str], config: DataConfig) ->
 
 def _holds(folder: Path, suffixes: tuple[str, ...]) -> bool:
     """Whether any file with one of these endings lies beside the first images."""
-    for _, _, names in os.walk(folder, followlinks=True):
+    for _, _, names in walk(folder):
         lower_names = [name.lower() for name in names]
         images = [name for name in lower_names if name.endswith(IMAGE_SUFFIXES + VOLUME_SUFFIXES)]
         if images:
@@ -209,8 +210,8 @@ def _by_channel(files: dict[str, str], count: int | None) -> dict[str, tuple[str
 
 def read_description(file: Path) -> Description:
     """A dataset.json of the Decathlon ("modality", labels {"0": name}) or of nnU-Net ("channel_names", {name: 0})."""
-    content = _read_json(file)
-    if not isinstance(content, dict) or not isinstance(content.get("labels"), dict):
+    content = _read_json(file, dict)
+    if not isinstance(content.get("labels"), dict):
         raise DataError(f'{file} has no "labels": {{"0": "background", ...}}, as a data set of volumes has')
     labels = content["labels"]
     if all(isinstance(name, str) for name in labels.values()):
@@ -259,16 +260,15 @@ def spacing_of(images: Path) -> Spacing | None:
     file = _spacing_file(images, images.parent, images.parent.parent)
     if file is None:
         return None
-    spacing = _read_json(file)
-    is_triple = isinstance(spacing, list) and len(spacing) == 3
-    if not is_triple or not all(isinstance(side, int | float) and side > 0 for side in spacing):
+    spacing = _read_json(file, list)
+    if len(spacing) != 3 or not all(isinstance(side, int | float) and side > 0 for side in spacing):
         raise DataError(f"{file} holds {str(spacing)[:80]}, expected [z, y, x] in mm")
     z, y, x = map(float, spacing)
     return z, y, x
 
 
-def _read_json(file: Path) -> Any:
+def _read_json(file: Path, root: type) -> Any:
     try:
-        return json.loads(file.read_text(encoding="utf-8-sig"))
+        return read_json(file, root)
     except (OSError, ValueError) as error:
         raise DataError(f"{file} cannot be read ({error})") from error

@@ -293,7 +293,7 @@ def test_what_is_wrong_with_a_file_is_one_line(folder):
     good = train.read_text()
     for content, message in (
         ("{", "cannot be read as JSON (Expecting property name"),
-        ("[]", "is no COCO file of objects: it has no list 'categories'"),
+        ("[]", "cannot be read as JSON (it holds a list, expected an object)"),
         ('{"images": []}', ": no images with annotations"),
         ('{"images": 3}', "is no COCO file of objects: it has no list 'images'"),
         ('{"images": [{"id": 1}]}', ": entry 0 of 'images' lacks file_name"),

@@ -284,7 +284,7 @@ def test_a_bad_shape_is_named_and_its_image_can_be_skipped(tmp_path, wrong, mess
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("{", "cannot be read as JSON"), ('{"a": 1}', "is no labelme file"), ("[]", "is no labelme")],
+    [("{", "cannot be read as JSON"), ('{"a": 1}', "is no labelme file"), ("[]", "cannot be read as JSON")],
 )
 def test_a_damaged_file_is_that_images_problem(tmp_path, content, message):
     for stem in "abcd":

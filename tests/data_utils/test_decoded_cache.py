@@ -73,14 +73,40 @@ def test_what_a_killed_run_left_of_the_cache_is_cleared_and_what_another_is_writ
     lines += "decode_once(lambda i: os.kill(os.getpid(), 9) if i == 5 else pair, 9, ClassTarget, 'killed', ())"
     assert launch("-c", lines, env={"XDG_CACHE_HOME": str(tmp_path)}).returncode == -9
     assert len(list(folder.glob(".*.tmp"))) == 1
-    (folder / ".busy.arrow.tmp").write_bytes(b"x")
+    (folder / ".busy.arrow.0123abcd.tmp").write_bytes(b"x")
     with FileLock(folder / "busy.lock"):
         decoded = decode_once(lambda i: pair, 2, ClassTarget, "other", ())
     image, target = decoded[1]
     np.testing.assert_array_equal(image, pair[0])
     np.testing.assert_array_equal(target.mask, TARGET.mask)
-    assert [path.name for path in folder.glob(".*.tmp")] == [".busy.arrow.tmp"]
+    assert [path.name for path in folder.glob(".*.tmp")] == [".busy.arrow.0123abcd.tmp"]
     assert len(list(folder.glob("*.arrow"))) == 1
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "flipped", "without checksum"])
+def test_a_damaged_cache_is_made_again(tmp_path, monkeypatch, capsys, damage):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    images = []
+
+    def prepare(index: int) -> tuple[np.ndarray, ClassTarget]:
+        images.append(index)
+        return np.full((1, 2, 3), index, np.uint8), TARGET
+
+    decode_once(prepare, 3, ClassTarget, "key", ())
+    (file,) = (tmp_path / "unet-accelerate").glob("*.arrow")
+    content = bytearray(file.read_bytes())
+    if damage == "without checksum":
+        file.with_suffix(".sha256").unlink()
+    else:
+        content[content.index(bytes([2] * 6))] ^= 1  # a pixel
+        damaged = {"cut": content[:-100], "empty": b"", "flipped": content}
+        file.write_bytes(damaged[damage])
+    decoded = decode_once(prepare, 3, ClassTarget, "key", ())
+    assert sorted(images) == [0, 0, 1, 1, 2, 2]
+    assert f"{file} is damaged; its samples are decoded again" in capsys.readouterr().out
+    assert decoded[2][0].tolist() == [[[2] * 3] * 2]
+    decode_once(prepare, 3, ClassTarget, "key", ())
+    assert len(images) == 6, "an undamaged file is used"
 
 
 def test_a_cache_that_could_not_be_finished_leaves_nothing(tmp_path, monkeypatch):

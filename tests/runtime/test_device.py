@@ -109,6 +109,8 @@ def device(tmp_path_factory) -> Device:
         device.predict(("bands", rows), [tall], "--tile-size", "32", script=script(folder, IN_WINDOWS))
     device.train(("float norm",), *RARELY, "--max-steps", "2")
     device.commands[("float norm",)][0] = script(folder, FLOAT_NORM)
+    device.train(("rehearsed",), *RARELY, "--max-minutes", "0.01")
+    device.commands[("rehearsed",)][0] = script(folder, SETTLED)
     device.train(("misplaced",), *RARELY, "--max-steps", "1")
     device.commands[("misplaced",)][0] = script(folder, MISPLACED)
     device.run()
@@ -142,6 +144,29 @@ def clip_as_deepspeed(*arguments):
 
 def main():
     with mock.patch.object(train.Accelerator, "clip_grad_norm_", clip_as_deepspeed):
+        train.main()
+"""
+SETTLED = """
+from unittest import mock
+
+import train
+
+rehearse = train.rehearse
+settle = train.StepGuard.settle
+
+
+def settle_as_in_a_run(guard, everything):
+    assert not everything, "a rehearsed step waits for the device as no other step does"
+    return settle(guard, everything)
+
+
+def rehearse_watched(*arguments):
+    with mock.patch.object(train.StepGuard, "settle", settle_as_in_a_run):
+        return rehearse(*arguments)
+
+
+def main():
+    with mock.patch.object(train, "rehearse", rehearse_watched):
         train.main()
 """
 MISPLACED = """
@@ -190,6 +215,10 @@ def test_the_host_waits_at_most_once_for_a_band_of_a_large_image(device):
 def test_a_gradient_norm_that_is_a_number_is_put_on_the_device(device):
     """DeepSpeed's is."""
     assert device.waits("float norm")
+
+
+def test_a_rehearsed_step_waits_for_the_device_no_more_than_others(device):
+    assert device.waits("rehearsed")
 
 
 def test_a_misplaced_tensor_is_found(device):

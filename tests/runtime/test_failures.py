@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 import torch.distributed as dist
 from conftest import PROGRAMS, ROOT, TINY, launch
@@ -134,6 +135,47 @@ def test_a_process_ends_in_one_line_when_another_is_killed(tiny_folder, tmp_path
     finally:
         run.kill()
     assert "lost another process, which has ended" in line
+    assert "--resume auto" in line
+
+
+CALLER = """
+import sys
+import train
+
+def fail(*arguments):
+    raise KeyError("a bug")
+
+train.train_step = fail
+train.main()
+"""
+
+
+def test_a_script_that_calls_main_ends_after_an_error_although_it_had_loader_processes(tiny_folder, tmp_path):
+    (tmp_path / "caller.py").write_text(CALLER)
+    command = ["caller.py", *endless_run(tiny_folder, tmp_path / "run"), "--num-workers", "1"]
+    run = ForkedRun(command, None, os.environ | {"PYTHONPATH": str(ROOT)}, tmp_path, tmp_path)
+    try:
+        stderr = run.communicate(timeout=40)[1]
+    finally:
+        run.kill()
+    assert run.returncode == 1
+    assert stderr.splitlines()[-1] == "KeyError: 'a bug'"
+    assert not (tmp_path / "run" / ".lock").exists()
+
+
+def test_a_killed_loader_process_is_one_line_and_a_second_run_in_the_folder_another(tiny_folder, tmp_path, fails_with):
+    command = ["train.py", *endless_run(tiny_folder, tmp_path / "run"), "--num-workers", "1"]
+    run = ForkedRun(command, None, os.environ | {"PYTHONPATH": str(ROOT)}, ROOT, tmp_path)
+    try:
+        wait_for_steps(run, output=tmp_path / "run")
+        second = launch(*command, "--resume", "auto")
+        fails_with(second, f"{tmp_path / 'run'} is in use by process {run.pid} on ", 1)
+        (worker,) = psutil.Process(run.pid).children()
+        worker.kill()
+        (line,) = errors(run, timeout=30)
+    finally:
+        run.kill()
+    assert "a process that loads images has ended" in line
     assert "--resume auto" in line
 
 

@@ -1,6 +1,5 @@
 """Files and folders that are there whole or not at all."""
 
-import json
 import os
 from pathlib import Path
 
@@ -34,10 +33,28 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path):
     assert file.read_bytes() == b"old" and os.listdir(tmp_path) == ["a.json"]
 
 
-def test_processes_that_write_one_file_have_temporary_files_of_their_own(tmp_path):
-    with files.replaced_file(tmp_path / "a", shared=True) as stream:
-        assert str(os.getpid()) in Path(stream.name).name
-    assert os.listdir(tmp_path) == ["a"]
+def test_writers_of_one_file_have_temporary_files_of_their_own(tmp_path):
+    with files.replaced_file(tmp_path / "a") as first, files.replaced_file(tmp_path / "a") as second:
+        assert len(os.listdir(tmp_path)) == 2
+        first.write(b"first")
+        second.write(b"second")
+    assert os.listdir(tmp_path) == ["a"] and (tmp_path / "a").read_bytes() == b"first"
+
+
+@pytest.mark.parametrize("write", [files.replaced_file, files.replaced_path])
+def test_a_file_is_on_disk_before_it_takes_the_place_of_another(tmp_path, events, write):
+    with write(tmp_path / "a") as new:
+        new.write(b"new") if write is files.replaced_file else new.write_bytes(b"new")
+    number = (tmp_path / "a").stat().st_ino
+    assert events == [("sync", number), ("rename", number)] and os.listdir(tmp_path) == ["a"]
+
+
+def test_a_link_that_waits_under_the_name_of_a_temporary_file_is_not_followed(tmp_path, monkeypatch):
+    monkeypatch.setattr(files.secrets, "token_hex", lambda count: "0123abcd")
+    (tmp_path / ".a.0123abcd.tmp").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError), files.replaced_file(tmp_path / "a") as stream:
+        stream.write(b"new")
+    assert not (tmp_path / "elsewhere").exists() and not (tmp_path / "a").exists()
 
 
 def test_a_folder_is_complete_or_absent(tmp_path):
@@ -140,7 +157,7 @@ def test_a_failure_between_several_files_leaves_all_the_old_ones_and_nothing_els
 
 @pytest.mark.parametrize("write", [files.replaced_files, files.complete_folder])
 def test_what_a_killed_process_has_left_is_neither_in_the_way_nor_taken(tmp_path, write):
-    left = tmp_path / ".step.tmp"
+    left = tmp_path / ".step.0123abcd.tmp"
     left.mkdir()
     (left / "half").write_text("half")
     with write(tmp_path / "step") as folder:
@@ -172,10 +189,32 @@ def test_records_are_written_beside_the_old_ones_and_then_take_their_place(tmp_p
     replace, seen = Path.replace, []
 
     def noted(path: Path, target: Path) -> Path:
-        seen.append((Path(target), Path(target).read_text(), json.loads(path.read_text())))
+        seen.append((Path(target), Path(target).read_text(), path.read_text()))
         return replace(path, target)
 
     monkeypatch.setattr(Path, "replace", noted)
     USERS[name](tmp_path)
     ((target, old, new),) = seen
-    assert (target, old) == (tmp_path / name, before) and new == json.loads(target.read_text())
+    assert (target, old) == (tmp_path / name, before) and new == target.read_text() != before
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "flipped", "another shape"])
+def test_a_damaged_file_of_the_cache_is_made_again(tmp_path, monkeypatch, damage):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cached("key", lambda: [1, 2]) == [1, 2]
+    file = tmp_path / "unet-accelerate" / "key.json"
+    whole = file.read_bytes()
+    assert cached("key", lambda: [3]) == [1, 2]
+    changed = {"cut": whole[:-1], "empty": b"", "flipped": whole.replace(b"1, 2", b"1, 3"), "another shape": b"{}"}
+    file.write_bytes(changed[damage])
+    assert cached("key", lambda: [1, 2]) == [1, 2]
+    assert file.read_bytes() == whole
+
+
+def test_temporary_files_of_killed_writers_are_removed_and_others_stay(tmp_path):
+    (tmp_path / ".a.png.0123abcd.tmp").write_bytes(b"half")
+    (tmp_path / ".mine.tmp").write_bytes(b"mine")
+    with files.replaced_file(tmp_path / "b.png") as stream:
+        files.remove_leftovers(tmp_path)
+        stream.write(b"new")
+    assert sorted(os.listdir(tmp_path)) == [".mine.tmp", "b.png"]

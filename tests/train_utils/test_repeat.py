@@ -51,7 +51,7 @@ def test_a_finished_run_says_so_and_loads_no_data(data, copied):
         for flags in ([], ["--epochs", "1"], ["--max-steps", "4"]):
             run = run_train(copied, "--dataset", data, *FLAGS, "--resume", "auto", *flags)
             assert run.exit_code == 0
-            line = f"{copied}: the run has finished, at step 4 of 4; to continue it, give more --epochs or --max-steps"
+            line = f"{copied}: the run has finished, at step 4 of 4; to continue it, give more --epochs, --max-steps or"
             assert next(text for text in run.output.splitlines() if text.startswith(str(copied))).startswith(line)
     assert contents(copied) == before
 
@@ -189,7 +189,7 @@ def test_other_versions_are_said(like, capsys):
     [
         (None, "cannot be read (No such file or directory)"),
         ("{", "cannot be read as JSON"),
-        ("[]", "is no record of a run: it holds no flags"),
+        ("[]", "cannot be read as JSON (it holds a list, expected an object)"),
         ('{"flags": 3}', "is no record of a run: it holds no flags"),
         ('{"flags": {"wings": 2}}', "holds flags that are not known here: wings"),
     ],

@@ -62,6 +62,17 @@ def test_float32_far_from_zero_loses_nothing_to_cancellation():
     assert difference.abs().max() < 5e-4  # of 7: measured 5e-5; from the mean of squares it would be 5e-3
 
 
+@pytest.mark.parametrize(
+    "value", [77.7, 300.3, 1000.7]
+)  # their squares' mean is rounded to less than their mean's square
+def test_a_constant_channel_of_16_bits_is_its_bias(value):
+    x = torch.full((1, 4, 9, 7), value, dtype=torch.float16)
+    bias = torch.tensor([0.0, 1.0, -2.0, 3.0])
+    output = group_norm(x, 4, torch.ones(4), bias, EPS)
+    assert output.isfinite().all()
+    assert (output.mean((0, 2, 3)) - bias).abs().max() < 0.1
+
+
 @pytest.mark.parametrize("autocast", [False, True])
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

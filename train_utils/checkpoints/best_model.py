@@ -41,4 +41,4 @@ class BestModel:
     def _write(self, network: PyTorchModelHubMixin, card: str) -> None:
         with replaced_files(self.folder) as folder:
             network.save_pretrained(folder)
-            (folder / "README.md").write_text(card)
+            (folder / "README.md").write_text(card, encoding="utf-8", errors="backslashreplace")

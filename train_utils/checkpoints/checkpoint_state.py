@@ -1,11 +1,11 @@
 """What state.json of a checkpoint holds."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from train_utils.run_state import RunState
 from train_utils.settings.record import RunSettings
-from unet.config import UNetConfig
+from unet.config import NEWER, UNetConfig
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,11 @@ class CheckpointState:
         lacking = {"model", "run", "flags", "identity"} - value.keys()
         if lacking:
             raise ValueError(f"lacks {', '.join(sorted(lacking))}")
-        model = UNetConfig(**value["model"])
+        known_entries = {entry.name for entry in (*fields(cls), *fields(RunSettings))}
+        unknown = sorted(value.keys() - known_entries)
+        if unknown:
+            raise ValueError(f"holds {', '.join(unknown)}, {NEWER}")
+        model = UNetConfig.from_json(value["model"])
         run = RunState.from_json(value["run"])
         # "run" is also a setting, but in state.json it is the state
         entries = {key: entry for key, entry in value.items() if key != "run"}

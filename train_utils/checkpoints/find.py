@@ -1,18 +1,19 @@
 """The checkpoint to resume from: complete, undamaged, and of the same run."""
 
-import hashlib
-import json
 from pathlib import Path
 from typing import NamedTuple
 
+from runtime.documents import MOST_BYTES_OF_DATA, read_json
 from runtime.errors import CheckpointError
+from runtime.files import checksum
 from train_utils.checkpoints.checkpoint_state import CheckpointState
 from train_utils.run_state import RunState
-from train_utils.settings.record import RunSettings
+from train_utils.settings.record import CONTENT, RunSettings
 from unet.config import UNetConfig
 
 MANIFEST = "manifest.json"  # sizes and checksums; without it a checkpoint is not complete
 STATE = "state.json"  # where the run stands
+WRITTEN = {"model.safetensors", "optimizer.safetensors", STATE}  # the files of every checkpoint
 FINISHED = "finished.json"  # a run writes it last of all: without it the end of the run is done again
 # flags that a run which goes on may change without a word
 LENGTH_AND_PLACE = ("epochs", "max_steps", "max_minutes", "resume", "output_dir", "like")
@@ -61,6 +62,8 @@ def compare_settings(saved: RunSettings, now: RunSettings) -> list[str]:
     """A line for each setting changed since the checkpoint; CheckpointError if its `identity` is another run's."""
     for key, value in now.identity.items():
         before = saved.identity.get(key)
+        if key == CONTENT and before is None:
+            continue
         if before != value:
             raise CheckpointError(
                 f"--resume: the checkpoint's {key} is {before}, this run's is {value}; give the same flags and data,"
@@ -74,7 +77,8 @@ def compare_settings(saved: RunSettings, now: RunSettings) -> list[str]:
         )
     for key, value in now.flags.items():
         before = saved.flags.get(key)
-        if key == "max_minutes" and value not in (None, before):
+        is_longer = key == "max_minutes" and value and before and value > before
+        if key == "max_minutes" and value not in (None, before) and not is_longer:
             notes.append(f"--max-minutes has no effect on a resumed run, which keeps its {now.total_steps} steps")
         elif before != value and key not in LENGTH_AND_PLACE:
             notes.append(f"{key} was {before} and is now {value}")
@@ -87,8 +91,9 @@ def _with_its_best(path: Path) -> CheckpointState:
     for newer in newest_first(path.parent):
         if newer.name <= path.name:
             continue
-        best_step = peek(newer).get("run", {}).get("best_step", 0)
-        if best_step > state.run.step:
+        newer_run = peek(newer).get("run")
+        best_step = newer_run.get("best_step") if isinstance(newer_run, dict) else None
+        if isinstance(best_step, int) and best_step > state.run.step:
             state.run.forget_best()
     return state
 
@@ -96,7 +101,7 @@ def _with_its_best(path: Path) -> CheckpointState:
 def peek(path: Path) -> dict:
     """The content of state.json; {} if it cannot be read, for an old checkpoint may have been damaged later."""
     try:
-        return json.loads((path / STATE).read_text())
+        return read_json(path / STATE, most_bytes=MOST_BYTES_OF_DATA)
     except (OSError, ValueError):
         return {}
 
@@ -113,21 +118,20 @@ def newest_first(folder: Path) -> list[Path]:
 
 def fingerprint(file: Path) -> dict[str, int | str]:
     """Size and checksum, as the manifest holds them."""
-    digest = hashlib.sha256()
-    with file.open("rb") as stream:
-        while block := stream.read(2**20):
-            digest.update(block)
-    return {"bytes": file.stat().st_size, "sha256": digest.hexdigest()}
+    return {"bytes": file.stat().st_size, "sha256": checksum(file)}
 
 
 def _read_state(path: Path) -> CheckpointState:
     """state.json of a checkpoint whose files are all as they were written; a CheckpointError says why not."""
     try:
-        manifest = json.loads((path / MANIFEST).read_text())
+        manifest = read_json(path / MANIFEST)
+        lists_others = any(Path(name).name != name for name in manifest)
+        if WRITTEN - manifest.keys() or lists_others:
+            raise CheckpointError(f"{path}: {MANIFEST} is damaged: it lists other files than a checkpoint has")
         for name, expected in manifest.items():
             if fingerprint(path / name) != expected:
                 raise CheckpointError(f"{path}: {name} is damaged: its size or checksum differs from the manifest")
-        return CheckpointState.from_json(json.loads((path / STATE).read_text()))
+        return CheckpointState.from_json(read_json(path / STATE, most_bytes=MOST_BYTES_OF_DATA))
     except FileNotFoundError as error:
         raise CheckpointError(f"{path}: {Path(error.filename).name} is missing") from error
     except (OSError, ValueError) as error:

@@ -173,7 +173,7 @@ class Checkpoints:
         scores = {}
         for path in reversed(complete):  # of equal scores the first is the best, as in `RunState.update`
             score = peek(path).get("score")
-            if score is not None:
+            if isinstance(score, int | float):
                 scores[path] = score
         best = max(scores, key=scores.__getitem__, default=None)
         for path in complete[self.keep :]:

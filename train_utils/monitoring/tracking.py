@@ -14,9 +14,10 @@ from accelerate import Accelerator
 from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
 
 from runtime.console import is_first_process, say, say_error
+from runtime.documents import read_json_lines
 from runtime.errors import SettingsError, WriteError, one_line
 from runtime.files import replaced_file
-from train_utils.settings.record import RunSettings
+from train_utils.settings.record import RunSettings, is_record
 
 WITHOUT_TRACKER = "training goes on without it, metrics.jsonl has the same numbers"
 
@@ -75,10 +76,9 @@ class RunLog:
     def _begin(self, run_file: Path, settings: RunSettings, step: int) -> None:
         with replaced_file(run_file) as file:
             file.write((json.dumps(settings.to_json(), indent=2) + "\n").encode())
-        lines = self.path.read_text().splitlines(keepends=True) if self.path.exists() else []
-        earlier = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= step]
+        earlier = b"".join(_lines_up_to(self.path, step))
         with replaced_file(self.path) as file:
-            file.write("".join(earlier).encode())
+            file.write(earlier)
 
     def _start_tracker(self, settings: dict[str, int | float | str | bool], step: int) -> None:
         if self.tracker != "tensorboard":
@@ -167,6 +167,25 @@ class RunLog:
             say(f"tracker {self.tracker} failed ({reason}); {WITHOUT_TRACKER}")
             self.tracker = "none"
             self.accelerator.trackers = []
+
+
+def _lines_up_to(log: Path, step: int) -> list[bytes]:
+    """The lines of a metrics.jsonl that a run has logged until `step`; what else stands there is said, and left out."""
+    try:
+        lines, damaged = read_json_lines(log)
+    except FileNotFoundError:
+        if step:
+            say(f"{log} is gone: it begins again behind step {step}")
+        return []
+    earlier = []
+    for line, record in lines:
+        if not is_record(record):
+            damaged += 1
+        elif record["step"] <= step and line.endswith(b"\n"):
+            earlier.append(line)
+    if damaged:
+        say(f"{log}: {damaged} damaged lines are left out, {len(earlier)} stay")
+    return earlier
 
 
 def _flat(settings: dict, prefix: str = "") -> dict[str, int | float | str | bool]:

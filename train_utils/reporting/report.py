@@ -1,6 +1,5 @@
 """report.html: one self-contained page about a run, from what the run has written and its best evaluation."""
 
-import json
 import os
 import platform
 from collections.abc import Sequence
@@ -11,13 +10,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from runtime.documents import read_json, read_json_lines
 from runtime.files import replaced_file
 from train_utils.evaluation import Evaluation
 from train_utils.reporting.charts import Curve, Points, curve
 from train_utils.reporting.embedding import Embedded, embed_all
 from train_utils.reporting.rendering import render, score_text
 from train_utils.reporting.section import Section
-from train_utils.settings.record import RunSettings
+from train_utils.settings.record import RunSettings, is_record
 
 MAX_PAGE = 4_000_000  # bytes: small enough for a mail
 FIGURE_BYTES = 1_000  # a picture's label and markup, at most
@@ -51,8 +51,9 @@ def write_report(
         views: {title: {label: (H, W, 3) uint8}}, in their order; they become as large as the page has room for.
         bottleneck: a sentence on what slowed the run down, without its full stop.
     """
-    settings = RunSettings.from_json(json.loads((folder / "run.json").read_text()))
-    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    settings = RunSettings.from_json(read_json(folder / "run.json"))
+    lines, _ = read_json_lines(folder / "metrics.jsonl")
+    records = [record for _, record in lines if is_record(record)]
     content: dict[str, Any] = {
         "name": folder.resolve().name,
         "dataset": settings.flags["dataset"],
@@ -70,10 +71,10 @@ def write_report(
         "machine": _machine(),
         "run": _readable(settings.run),
     }
-    rest = len(render("report.html.jinja", **content, views={}).encode())
+    rest = len(render("report.html.jinja", **content, views={}).encode(errors="backslashreplace"))
     page = render("report.html.jinja", **content, views=_embedded(views, MAX_PAGE - rest))
     with replaced_file(folder / "report.html") as file:
-        file.write(page.encode())
+        file.write(page.encode(errors="backslashreplace"))  # half a character in a name
 
 
 def _embedded(views: dict[str, dict[str, np.ndarray]], room: int) -> dict[str, dict[str, Embedded]]:
@@ -91,7 +92,8 @@ def _embedded(views: dict[str, dict[str, np.ndarray]], room: int) -> dict[str, d
 def _tiles(best: Evaluation, section: Section, records: Sequence[dict]) -> dict[str, str]:
     """The means of the best evaluation, and its step."""
     tiles = {_lower_first(metric.label): score_text(metric.value) for metric in section.metrics(best.scores)}
-    return tiles | {f"best step, of {records[-1]['step']:,}": f"{best.step:,}"}
+    last_step = records[-1]["step"] if records else best.step  # somebody may have removed the log
+    return tiles | {f"best step, of {last_step:,}": f"{best.step:,}"}
 
 
 def _lower_first(text: str) -> str:

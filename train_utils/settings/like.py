@@ -1,13 +1,13 @@
 """--like: the flags of a recorded run, on the command line of another."""
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from runtime import cli as arg
 from runtime.console import say
+from runtime.documents import read_json
 from runtime.redact import redact_all
 from train_utils.settings.record import (
     CREDENTIALS,
@@ -47,12 +47,12 @@ def read_record(parser: arg.Arguments) -> RecordedFlags:
         return RecordedFlags({}, {}, [])
     try:
         file = path / "run.json" if path.is_dir() else path
-        record = json.loads(file.read_bytes())
+        record = read_json(file)
     except OSError as error:
         parser.error(f"--like {path} cannot be read ({error.strerror})")
     except ValueError as error:
         parser.error(f"--like {path} cannot be read as JSON ({error})")
-    if not isinstance(record, dict) or not isinstance(record.get("flags"), dict):
+    if not isinstance(record.get("flags"), dict):
         parser.error(f"--like {path} is no record of a run: it holds no flags; give the run.json of an output folder")
     flags = UNRECORDED_FLAGS | record["flags"]
     unknown = sorted(flags.keys() - {action.dest for action in parser._actions})

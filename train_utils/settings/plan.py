@@ -247,10 +247,10 @@ def detail_kept(info: DatasetInfo, scale: float) -> float:
         return 1.0
     classes = len(class_map)
     matrix = torch.zeros(classes, classes, dtype=torch.int64)
-    good = [index for index in range(len(info.train)) if index not in info.train.bad]
+    good = np.delete(np.arange(len(info.train)), list(info.train.bad))
     positions = np.unique(np.linspace(0, len(good) - 1, MASKS).astype(int))
     for position in positions:
-        record = info.train.records[good[position]]
+        record = info.train.records[int(good[position])]
         mask = class_map.encode(read_mask(record["target"], record["name"]), record["name"])
         height, width = mask.shape
         small = (max(1, int(height * scale)), max(1, int(width * scale)))

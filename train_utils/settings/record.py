@@ -24,6 +24,7 @@ from unet.config import UNetConfig
 
 CREDENTIALS = "credentials_left_out"  # an entry of run.json and checkpoints: the flags whose URL was redacted
 PACKAGES = ("torch", "accelerate", "datasets", "safetensors", "huggingface_hub", "pillow", "numpy")
+CONTENT = "content of the data set"  # an entry of the identity, which runs of earlier versions do not have
 UNRECORDED = {"task": Classes.name}  # flags and identity that runs of earlier versions did not record, and had
 UNRECORDED_FLAGS = UNRECORDED | {"draft": True}  # runs of earlier versions always did so
 
@@ -85,7 +86,7 @@ def resolve_settings(
     class_map = info.reader.class_map
     identity = {
         "task": info.config.task,
-        "classes": [str(value) for value in class_map.values] if class_map else [],
+        "classes": class_map.describe_values() if class_map else [],
         "in_channels": info.channels,
         **architecture,
         **json.loads(json.dumps(axes)),
@@ -93,6 +94,7 @@ def resolve_settings(
         "freeze_encoder": bool(args.freeze_encoder),
         "deep supervision": args.deep_supervision,
         "data set": info.fingerprint(),
+        CONTENT: info.content,
         "batch size": args.batch_size,
         "seed": args.seed,
         "optimizer": args.optimizer,  # its state is of no use to another
@@ -154,6 +156,12 @@ def say_credentials(args: TrainSettings, recorded_flags: dict[str, Any], credent
                 f"{flag}: the run began with a user, password or query in the URL, which it has not recorded;"
                 " give them again if the data cannot be read"
             )
+
+
+def is_record(value: dict[str, Any]) -> bool:
+    """Whether an object is a line of metrics.jsonl: a step, and numbers by their names."""
+    numbers = [number for number in value.values() if number is not None]
+    return type(value.get("step")) is int and all(type(number) in (int, float) for number in numbers)
 
 
 def _unredacted(args: TrainSettings) -> dict[str, Any]:

@@ -34,6 +34,7 @@ class TrainSettings:
     cache: bool
     on_bad_sample: str
     ignore_index: str | None
+    outside: str | None
     image_size: Sequence[int] | None
     scale: float | None
     crop_size: Sequence[int] | None

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from data_utils.class_map import BACKGROUND_NAMES
 from data_utils.sources.annotations.coco_mask import CocoMask, Entry
 from data_utils.sources.annotations.layout import (
-    BACKGROUND_NAMES,
     SplitPaths,
     check_unpaired,
     find_file,
@@ -29,6 +29,7 @@ from data_utils.sources.annotations.polygons import FARTHEST
 from data_utils.sources.folder import children
 from data_utils.sources.records import AnnotationSummary, Record, Records
 from runtime.cache import digest_of_files
+from runtime.documents import MOST_BYTES_OF_DATA, read_json
 from runtime.errors import DataError, one_line
 from unet.config import MaskValue
 
@@ -223,7 +224,7 @@ def read(path: Path) -> CocoFile:
     """A file, its objects by image. Raises DataError for what is no COCO file of objects."""
     gc.disable()  # the collector would go over what has been parsed again and again, for two thirds of the time
     try:
-        content = json.loads(path.read_bytes())
+        content = read_json(path, most_bytes=MOST_BYTES_OF_DATA)
     except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read as JSON ({one_line(error)})") from error
     finally:
@@ -254,10 +255,10 @@ def read(path: Path) -> CocoFile:
     return CocoFile(path, categories, used, images, objects)
 
 
-def _entries(content: Any, key: str, needed: dict[str, str], path: Path) -> list[Entry]:
+def _entries(content: dict[str, Any], key: str, needed: dict[str, str], path: Path) -> list[Entry]:
     """The list under `key`; its entries have what is needed, in its types. A test split may lack the list."""
     entries = None
-    if isinstance(content, dict) and "images" in content:
+    if "images" in content:
         entries = content.get(key, [])
     if not isinstance(entries, list):
         raise DataError(f"{path} is no COCO file of objects: it has no list {key!r}")

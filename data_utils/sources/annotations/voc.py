@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from data_utils.class_map import BACKGROUND_NAMES
 from data_utils.image_io.formats import ImageSource
 from data_utils.image_io.reader import read_header
 from data_utils.sources.annotations.layout import (
-    BACKGROUND_NAMES,
     SplitPaths,
     check_unpaired,
     folder_in,
@@ -21,6 +21,7 @@ from data_utils.sources.annotations.layout import (
 from data_utils.sources.annotations.paired import PairedRecords
 from data_utils.sources.folder import files_by_stem
 from data_utils.sources.records import AnnotationSummary, Records
+from runtime.documents import read_bytes
 from runtime.errors import DataError
 from unet.config import MaskValue
 
@@ -115,7 +116,10 @@ def _is_original(root: Path, stems: Sequence[str]) -> bool:
     if all(re.fullmatch(r"20\d\d_\d{6}", stem) for stem in stems):
         return True
     annotation = root / "Annotations" / f"{stems[0]}.xml"
-    return annotation.is_file() and b"The VOC20" in annotation.read_bytes()
+    try:
+        return b"The VOC20" in read_bytes(annotation)
+    except (OSError, ValueError):
+        return False
 
 
 def read_label_map(path: Path, colored: bool) -> tuple[tuple[MaskValue, str], ...]:

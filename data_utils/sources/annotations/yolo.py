@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image, ImageDraw
@@ -31,6 +31,7 @@ from data_utils.sources.annotations.paired import PairedRecords
 from data_utils.sources.annotations.polygons import area, checked_points, fill
 from data_utils.sources.folder import IMAGE_FOLDERS, files_by_stem
 from data_utils.sources.records import AnnotationSummary, Records
+from runtime.documents import read_yaml
 from runtime.errors import DataError, one_line
 from unet.config import MaskValue
 
@@ -39,6 +40,13 @@ NAMES = "classes.txt"  # a name a line, as Label Studio writes instead
 FARTHEST = 2.0  # widths of the image: a coordinate beyond is one in pixels
 # key in data.yaml -> names of the split's folder
 SPLITS = {"train": ("train",), "val": ("val", "valid", "validation"), "test": ("test",)}
+
+
+class Outline(NamedTuple):
+    """The polygon of an object, points (n, 2) in pixels, and the mask value of its class."""
+
+    points: np.ndarray
+    value: int
 
 
 @dataclass(frozen=True)
@@ -53,14 +61,15 @@ class YoloMask(DrawnMask):
         """(H, W) uint8 of the image's size; objects of less area on top, filled by Pillow."""
         height, width = read_header(self.image, self.image)[0]
         picture = Image.new("L", (width, height))
-        objects = []
+        objects: list[Outline] = []
         for number, line in enumerate(read_lines(self.file), 1):
             if line.split():
                 index, shares = parse_line(line, f"{self.file}: line {number}", len(self.values))
-                objects.append((shares * (width, height), self.values[index]))
+                objects.append(Outline(shares * (width, height), self.values[index]))
         pen = ImageDraw.Draw(picture)
-        for points, value in sorted(objects, key=lambda found: -area(found[0])):
-            fill(pen, points, value)
+        objects.sort(key=lambda outline: area(outline.points), reverse=True)
+        for outline in objects:
+            fill(pen, outline.points, outline.value)
         return np.asarray(picture)
 
 
@@ -160,13 +169,11 @@ def _settings_file(root: Path) -> Path | None:
 
 def read_settings(path: Path) -> dict[str, Any]:
     """data.yaml, its names as a list. Raises DataError for what is no YAML, or names no classes."""
-    import yaml
-
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
+        content = read_yaml(path)
+    except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read as YAML ({one_line(error)})") from error
-    names = content.get("names") if isinstance(content, dict) else None
+    names = content.get("names")
     if isinstance(names, dict) and sorted(names) == list(range(len(names))):
         names = [names[index] for index in range(len(names))]
     if not isinstance(names, list) or not names:

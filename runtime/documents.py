@@ -1,0 +1,151 @@
+"""JSON and YAML that somebody else wrote: whatever a file holds, it gives a value, or one ValueError that says why."""
+
+import json
+import os
+import re
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+Root = type | tuple[type, ...]
+
+MOST_BYTES = 2**26  # of a file that describes something
+MOST_BYTES_OF_DATA = 2**32  # of a file that holds a data set, such as the annotations of all images
+MOST_BYTES_OF_YAML = 2**20
+MOST_LEVELS = 64  # of lists and objects in each other
+MOST_DIGITS = 300  # of a whole number: a float holds no more
+MOST_CHARACTERS = 2**12  # of a value in YAML: a long `1:1:1...` is a number that takes minutes to compute
+HALF_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")  # how JSON writes a surrogate, which is text only in a pair
+ROOT_NAMES: dict[type, str] = {dict: "an object", list: "a list", tuple: "a list"}
+
+
+@contextmanager
+def open_regular(file: str | Path) -> Iterator[BinaryIO]:
+    """A file to read from; ValueError for a pipe or a device, which may never end."""
+    with open(file, "rb", opener=_without_waiting) as stream:
+        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+            raise ValueError("it is not a regular file")
+        yield stream
+
+
+def read_bytes(file: str | Path, most_bytes: int = MOST_BYTES) -> bytes:
+    """The content of a regular file. ValueError for other files, and for one of more than `most_bytes`."""
+    with open_regular(file) as stream:
+        size = os.fstat(stream.fileno()).st_size
+        if size > most_bytes:
+            raise ValueError(f"it has {size:,} bytes, more than {most_bytes:,}")
+        return stream.read()
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Open a file; a pipe too, which would otherwise wait for a writer."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def read_json(file: str | Path, root: Root = dict, most_bytes: int = MOST_BYTES) -> Any:
+    """The value of a JSON file, a `root`. Raises OSError, and ValueError as `parse_json` does."""
+    return parse_json(read_bytes(file, most_bytes), root)
+
+
+def read_json_lines(file: str | Path) -> tuple[list[tuple[bytes, dict[str, Any]]], int]:
+    """Each line that holds an object, with the object; and how many lines hold something else.
+
+    The end of a file that was cut off in the middle of a line counts as neither. Raises OSError.
+    """
+    objects: list[tuple[bytes, dict[str, Any]]] = []
+    damaged = 0
+    with open_regular(file) as stream:
+        for line in stream:
+            try:
+                objects.append((line, parse_json(line)))
+            except ValueError:
+                damaged += line.endswith(b"\n")
+    return objects, damaged
+
+
+def parse_json(content: bytes | str, root: Root = dict, *, as_pairs: bool = False) -> Any:
+    """The value of a JSON text, a `root`.
+
+    ValueError for what is no JSON, or nested too deeply, or has numbers that no float holds, or text that is none.
+
+    Args:
+        as_pairs: whether objects become tuples of (key, value), which keep a key that stands twice.
+    """
+    text = content
+    if isinstance(text, bytes):
+        text = text.decode(json.detect_encoding(text))
+    pairs = tuple if as_pairs else None
+    try:
+        value = json.loads(text, parse_int=_whole_number, object_pairs_hook=pairs)
+    except RecursionError as error:
+        raise ValueError(_too_deep()) from error
+    _check_root(value, root)
+    _check_levels(value)
+    if HALF_CHARACTER.search(text):
+        json.dumps(value, ensure_ascii=False).encode()  # a UnicodeEncodeError is a ValueError
+    return value
+
+
+def read_yaml(file: str | Path, root: Root = dict) -> Any:
+    """The value of a YAML file, a `root`. Raises OSError, and ValueError for what is no YAML or expands to more."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        """A loader without lists and objects that stand for many copies of themselves."""
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            is_alias = self.check_event(yaml.AliasEvent)
+            node = super().compose_node(parent, index)
+            is_scalar = isinstance(node, yaml.ScalarNode)
+            if is_alias and not is_scalar:
+                raise ValueError("it has an alias of a list or of an object; write the content out")
+            if is_scalar and len(node.value) > MOST_CHARACTERS:
+                raise ValueError(f"it has a value of {len(node.value):,} characters")
+            if is_scalar:
+                node.value.encode()  # a UnicodeEncodeError, for half a character, is a ValueError
+            return node
+
+    content = read_bytes(file, MOST_BYTES_OF_YAML)
+    try:
+        value = yaml.load(content, Loader)
+    except ValueError:
+        raise
+    except RecursionError as error:
+        raise ValueError(_too_deep()) from error
+    except Exception as error:  # it raises anything: a KeyError for `!!bool maybe`, an IndexError for `!!int ""`
+        raise ValueError(str(error) or type(error).__name__) from error
+    _check_root(value, root)
+    _check_levels(value)
+    return value
+
+
+def _whole_number(text: str) -> int:
+    if len(text) > MOST_DIGITS:
+        raise ValueError(f"it has a number of {len(text):,} digits")
+    return int(text)
+
+
+def _check_levels(value: Any) -> None:
+    """ValueError for lists and objects in each other so deep that functions which call themselves could not follow."""
+    level = [value]
+    for _ in range(MOST_LEVELS):
+        below: list[Any] = []
+        for container in level:
+            entries = container.values() if isinstance(container, dict) else container
+            below += [entry for entry in entries if type(entry) in (dict, list, tuple)]
+        if not below:
+            return
+        level = below
+    raise ValueError(_too_deep())
+
+
+def _too_deep() -> str:
+    return f"it is nested deeper than {MOST_LEVELS} levels"
+
+
+def _check_root(value: Any, root: Root) -> None:
+    if not isinstance(value, root):
+        first = root[0] if isinstance(root, tuple) else root
+        raise ValueError(f"it holds a {type(value).__name__}, expected {ROOT_NAMES.get(first, first.__name__)}")

@@ -1,0 +1,91 @@
+"""What is printed: one line whatever a name holds, and no traceback where nobody reads it.
+
+Modules: runtime/console.py, runtime/redact.py, runtime/cli.py.
+"""
+
+import subprocess
+import sys
+import time
+
+import pytest
+from conftest import ROOT
+
+from runtime.console import first_few, say, say_error
+from runtime.distributed import describe_lost_process
+from runtime.errors import DataError, one_line
+from runtime.redact import printable
+
+NAME = "a\nb\x1b[2J\udcff.png"  # a line break, a terminal's command, a byte that is no UTF-8
+SHOWN = r"a\nb\x1b[2J\udcff.png"
+
+
+def test_a_name_of_any_bytes_is_printed_in_one_line(capsys):
+    assert printable(NAME) == SHOWN
+    assert str(DataError(f"{NAME} cannot be read")) == f"{SHOWN} cannot be read"
+    assert one_line(OSError(f"{NAME}")) == r"a b\x1b[2J\udcff.png"
+    say_error(NAME)
+    say("two\nlines \udcff")
+    printed = capsys.readouterr()
+    assert printed.err == f"{SHOWN}\n" and printed.out == "two\nlines \\udcff\n"
+
+
+def test_an_error_of_a_loader_process_is_its_last_line():
+    wrapped = "Caught DataError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n  x\n"
+    assert str(DataError(f"{wrapped}runtime.errors.DataError: a.png: is damaged\n")) == "a.png: is damaged"
+
+
+@pytest.mark.parametrize("reason", ["(pid 7) is killed by signal: Killed. ", "(pid(s) 7) exited unexpectedly"])
+def test_a_killed_loader_process_is_one_line_with_the_remedy(reason):
+    line = describe_lost_process(RuntimeError(f"DataLoader worker {reason}"))
+    assert line.startswith("a process that loads images has ended (") and "--resume auto" in line
+
+
+PROGRAM = """
+import sys
+import time
+from runtime.cli import run_script
+from runtime.console import progress_bar, say, say_error
+def main():
+    for number in range(3000):
+        say("a line of output " * 5)
+        say_error("a line of errors " * 5)
+    if len(sys.argv) > 1:
+        raise ValueError("a bug")
+    open("end", "w").close()
+run_script(main)
+"""
+
+
+@pytest.mark.parametrize("redirect", ["| head -n 1", "2>&1 | head -n 1", ">&-", "2>&-", ">&- 2>&-"])
+def test_a_program_goes_on_where_nobody_reads_what_it_prints(tmp_path, redirect):
+    (tmp_path / "program.py").write_text(PROGRAM)
+    command = f'PYTHONPATH={ROOT} {sys.executable} program.py {redirect}; echo "code ${{PIPESTATUS[0]}}" >code'
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (tmp_path / "end").exists() and (tmp_path / "code").read_text() == "code 0\n", done.stderr[-500:]
+    assert "Traceback" not in done.stderr and "BrokenPipe" not in done.stderr
+
+
+@pytest.fixture
+def second_process(monkeypatch):
+    """This process is the second one of two, and does not wait for the first one to print."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+
+
+def test_a_process_prints_the_errors_that_it_alone_has_seen(second_process, capsys):
+    say("loss 0.3")
+    say("out of memory here", every_process=True)
+    say_error("no such flag", seen_by_all=True)
+    say_error("the disk of this machine is full")
+    output = capsys.readouterr()
+    assert output.out == "out of memory here\n"
+    assert output.err == "the disk of this machine is full\n"
+
+
+def test_a_list_is_cut_only_where_it_is_longer():
+    assert first_few(["a", "b"], 3) == ["a", "b"]
+    assert first_few(["a", "b", "c"], 3) == ["a", "b", "c"]
+    assert first_few(["a", "b", "c", "d"], 3) == ["a", "b", "c", "..."]

@@ -1,0 +1,90 @@
+"""JSON and YAML of others: whatever is in them, a value or one ValueError, and soon."""
+
+import os
+import time
+
+import pytest
+
+from runtime.documents import MOST_BYTES, parse_json, read_bytes, read_json, read_yaml
+
+DAMAGED = {
+    "empty": b"",
+    "nested": b"[" * 100_000,
+    "nested a little": b"[" * 100 + b"]" * 100,
+    "objects": b'{"a":' * 100 + b"1" + b"}" * 100,
+    "digits": b'{"a": ' + b"9" * 5000 + b"}",
+    "digits that Python takes": b'{"a": ' + b"9" * 400 + b"}",
+    "half a character": rb'{"a": "\ud800"}',
+    "half a character as bytes": b'{"a": "\xed\xa0\x80"}',
+    "not UTF-8": b'{"a": "\xff"}',
+    "half of UTF-16": '{"a": 1}'.encode("utf-16")[:-1],
+    "another root": b"[1]",
+    "a number": b"1",
+    "cut": b'{"a": 1',
+    "NUL": b'{"a": 1}\0',
+}
+
+
+@pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
+def test_json_that_cannot_be_used_is_a_value_error(tmp_path, content):
+    (tmp_path / "a.json").write_bytes(content)
+    with pytest.raises(ValueError):
+        read_json(tmp_path / "a.json")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
+def test_json_in_any_encoding_is_read(encoding):
+    assert parse_json('{"é😀": [1.5, 7]}'.encode(encoding)) == {"é😀": [1.5, 7]}
+
+
+def test_an_escaped_pair_is_one_character():
+    assert parse_json(rb'{"a": "\ud83d\ude00"}') == {"a": "😀"}
+
+
+def test_keys_that_stand_twice_are_kept_as_pairs():
+    assert parse_json('{"0": "a", "0": "b"}', (list, tuple), as_pairs=True) == (("0", "a"), ("0", "b"))
+
+
+YAML = {
+    "empty": "",
+    "nested": "[" * 5000,
+    "nested a little": "[" * 80 + "]" * 80,
+    "aliases": "a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n",
+    "itself": "a: &a [*a]\n",
+    "digits": "a: " + "9" * 5000,
+    "a number in base 60": "a: " + "1:" * 400_000 + "1",
+    "a tag": "a: !!python/object/apply:os.system [ls]",
+    "no boolean": "a: !!bool maybe",
+    "no number": 'a: !!int ""',
+    "a list as a key": "{[1]: 2}",
+    "a date": "a: 2020-99-99",
+    "half a character": r'a: "\ud800"',
+    "another root": "- 1",
+    "a large float in base 60": "a: " + "1:" * 1000 + "1.5",
+}
+
+
+@pytest.mark.parametrize("content", YAML.values(), ids=YAML)
+def test_yaml_that_cannot_be_used_is_a_value_error_at_once(tmp_path, content):
+    (tmp_path / "a.yaml").write_text(content)
+    begin = time.process_time()
+    with pytest.raises(ValueError):
+        read_yaml(tmp_path / "a.yaml")
+    assert time.process_time() - begin < 5
+
+
+def test_yaml_of_a_data_set_is_read(tmp_path):
+    (tmp_path / "a.yaml").write_text("path: &here .\ntrain: *here\nnames:\n  0: cat\n  1: é\n", encoding="utf-8")
+    assert read_yaml(tmp_path / "a.yaml") == {"path": ".", "train": ".", "names": {0: "cat", 1: "é"}}
+
+
+def test_pipes_and_folders_are_no_files_and_large_files_are_not_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ValueError, match="not a regular file"):
+        read_bytes(tmp_path / "pipe")
+    with pytest.raises((OSError, ValueError)):
+        read_bytes(tmp_path)
+    with open(tmp_path / "large", "wb") as file:
+        file.truncate(MOST_BYTES + 1)
+    with pytest.raises(ValueError, match="more than"):
+        read_bytes(tmp_path / "large")

@@ -1,0 +1,105 @@
+"""Records of a run that somebody has damaged are made again or passed over, in a line each; what is good stays."""
+
+import json
+import shutil
+
+import pytest
+from conftest import write_folder
+from in_process import run_train
+
+from train_utils.checkpoints.find import find_checkpoint, fingerprint
+from train_utils.microbatch import MemoryLimit, memory_limit
+from train_utils.run_state import RunState
+
+FLAGS = ["--plan", "none", "--base-channels", "2", "--depth", "1", "--norm", "group", "--num-workers", "0"]
+FLAGS += ["--batch-size", "2", "--max-steps", "4", "--checkpoint-every", "2", "--log-every", "1", "--tracker", "none"]
+DEEP = "[" * 10_000
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", DEEP, '{"micro_batch_size": "4"}', '{"micro_batch_size": -1}', '{"new": 1}']
+)
+def test_a_damaged_memory_json_is_forgotten_in_one_line(tmp_path, capsys, content):
+    (tmp_path / "memory.json").write_text(content)
+    assert memory_limit(tmp_path) == MemoryLimit()
+    assert "memory.json is damaged" in capsys.readouterr().out
+
+
+def test_what_a_run_has_learned_of_memory_is_read(tmp_path):
+    (tmp_path / "memory.json").write_text('{"micro_batch_size": 4, "activation_checkpointing": true}')
+    assert memory_limit(tmp_path) == MemoryLimit(4, True)
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory):
+    """A data set, and the output folder of a run that ended at its second checkpoint of two."""
+    folder = tmp_path_factory.mktemp("records")
+    write_folder(folder / "data" / "train", 4, seed=0, size=(16, 16))
+    write_folder(folder / "data" / "val", 2, seed=1, size=(16, 16))
+    assert run_train(folder / "run", "--dataset", folder / "data", *FLAGS).exit_code == 0
+    return folder
+
+
+@pytest.fixture
+def output(stopped, tmp_path):
+    """A copy of the run's folder, its marker removed."""
+    folder = shutil.copytree(stopped / "run", tmp_path / "run")
+    (folder / "finished.json").unlink()
+    (tmp_path / "data").symlink_to(stopped / "data")
+    return folder
+
+
+def resume(output):
+    data = (output.parent / "data").resolve()
+    return run_train(output, "--dataset", data, *FLAGS, "--resume", "auto")
+
+
+def test_damaged_lines_of_metrics_are_left_out_and_the_good_ones_stay(output):
+    log = output / "metrics.jsonl"
+    lines = log.read_bytes().splitlines(keepends=True)
+    strange = [b"\n", b"\0\0\n", b'{"step": "1"}\n', b'{"step": 1, "train/loss": "low"}\n', DEEP.encode() + b"\n"]
+    log.write_bytes(b"".join([lines[0], *strange, *lines[1:]]) + b'{"step": 9')
+    run = resume(output)
+    assert run.exit_code == 0, run.output
+    assert "metrics.jsonl: 5 damaged lines are left out" in run.output
+    assert log.read_bytes().splitlines(keepends=True)[: len(lines)] == lines
+
+
+def test_a_log_that_is_gone_begins_again_in_one_line(output):
+    (output / "metrics.jsonl").unlink()
+    run = resume(output)
+    assert run.exit_code == 0 and "metrics.jsonl is gone" in run.output
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", DEEP, '{"state.json": 1}', '{"../x": {}}', "\0"])
+def test_a_manifest_of_another_shape_means_the_checkpoint_before(output, content):
+    (output / "checkpoints/step-00000004/manifest.json").write_text(content)
+    run = resume(output)
+    assert run.exit_code == 0, run.output
+    assert "step-00000004" in run.output and "resumed from" in run.output and "step-00000002, at step 2" in run.output
+
+
+def test_a_checkpoint_of_a_newer_version_says_so(output):
+    path = output / "checkpoints/step-00000004"
+    state = json.loads((path / "state.json").read_text())
+    with pytest.raises(ValueError, match=r"its run holds wings, .* made by a newer version"):
+        RunState.from_json(state["run"] | {"wings": 2})
+    for changed, line in (
+        (state | {"wings": 2}, "holds wings, which this version does not know"),
+        (state | {"model": state["model"] | {"wings": 2}}, "holds wings, which this version does not know"),
+        (state | {"model": state["model"] | {"kernels": 3}}, "a value of a wrong type"),
+    ):
+        (path / "state.json").write_text(json.dumps(changed))
+        manifest = json.loads((path / "manifest.json").read_text())
+        (path / "manifest.json").write_text(json.dumps(manifest | {"state.json": fingerprint(path / "state.json")}))
+        found = find_checkpoint("auto", output / "checkpoints")
+        assert found.path.name == "step-00000002" and line in found.passed_over[0]
+
+
+@pytest.mark.parametrize("step", ["4", [4], None, 4.5])
+def test_a_finished_json_of_another_shape_does_not_count(output, step):
+    (output / "finished.json").write_text(
+        json.dumps({"step": step, "total_steps": 4, "steps_per_epoch": 2, "flags": {}})
+    )
+    run = resume(output)
+    assert run.exit_code == 0 and "resumed from" in run.output

@@ -555,6 +555,22 @@ MUTANTS = [
     ),
     Mutant("data_utils/image_io/reader.py", "_upright", "orientation(image) == 1", "True", "test_preprocess.py"),
     # encoders
+    Mutant("unet/lite.py", "ConvNorm.__init__", "kernel - stride - before", "before", "test_lite.py"),
+    Mutant("unet/lite.py", "InvertedResidual.forward", "x + y", "y", "test_lite.py"),
+    Mutant(
+        "train_utils/settings/lite0.py",
+        "lite0_weights",
+        "torch.load(files[0], map_location='cpu', weights_only=True)",
+        "torch.load(files[0], map_location='cpu', weights_only=False)",
+        "test_lite.py",
+    ),
+    Mutant(
+        "train_utils/settings/plan.py",
+        "_is_color",
+        "len(channels) == 3 and len(set(channels)) > 1",
+        "len(channels) == 3",
+        "test_plan.py",
+    ),
     Mutant("unet/backbone.py", "Encoder.train", "mode and (not self.frozen)", "mode", "test_encoders.py"),
     Mutant(
         "unet/backbone.py",

@@ -1,5 +1,7 @@
 """--cache, always on for volumes: a split decoded and resized once, in an Arrow file that all processes map."""
 
+import json
+import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
@@ -10,13 +12,15 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from runtime.cache import cache_folder, digest
-from runtime.console import track
+from runtime.console import say, track
+from runtime.documents import read_json
 from runtime.errors import DataError
 from runtime.files import replaced_file
 from runtime.parallel import available_cpus, map_ahead
 from tasks.target import Target
 
 Sample = tuple[np.ndarray, Target]  # an image (C, *size), and its target
+SEAL = ".seal"  # the file beside the samples that says what they were when they were written
 REMEMBERED = 1024  # records whose arrays in the file are remembered: finding them takes longer than copying a patch
 
 
@@ -90,18 +94,55 @@ def decode_once(
         file.parent.mkdir(parents=True, exist_ok=True)
         _clear(file.parent)
         with FileLock(file.with_suffix(".lock")):  # another run may be at it
-            if not file.exists():
+            if not _is_whole(file):
                 # no more volumes in memory than it takes
                 decoded = map_ahead(attempt, range(count), ahead=available_cpus(), threads=available_cpus())
                 with replaced_file(file) as stream, pyarrow.ipc.new_file(stream, schema) as writer:
                     for sample in track(decoded, count, "decoding for the cache"):
                         writer.write_batch(pyarrow.RecordBatch.from_pylist([_row(sample)], schema))
+                _seal(file)
     except OSError as error:
         raise DataError(
             f"the cache of decoded samples cannot be written to {file.parent} ({error.strerror or error});"
             " free some space, or set XDG_CACHE_HOME to a folder on another disk"
         ) from error
     return DecodedSplit(file, target)
+
+
+def _is_whole(file: Path) -> bool:
+    """Whether a file of decoded samples is there, as it was written; a line is printed for a damaged one.
+
+    Its checksum is computed only where its time or its size is another one: that takes as long as reading all of it.
+    """
+    if not file.exists():
+        return False
+    try:
+        seal = read_json(file.with_suffix(SEAL))
+    except (OSError, ValueError):
+        seal = {}
+    stat = file.stat()
+    if (seal.get("bytes"), seal.get("time")) == (stat.st_size, stat.st_mtime_ns):
+        return True
+    if seal.get("bytes") == stat.st_size and seal.get("checksum") == _checksum(file):
+        return True
+    say(f"{file} is damaged: it is made again")
+    return False
+
+
+def _seal(file: Path) -> None:
+    """Store what `_is_whole` compares."""
+    stat = file.stat()
+    content = {"bytes": stat.st_size, "time": stat.st_mtime_ns, "checksum": _checksum(file)}
+    with replaced_file(file.with_suffix(SEAL)) as stream:
+        stream.write(json.dumps(content).encode())
+
+
+def _checksum(file: Path) -> int:
+    checksum = 0
+    with file.open("rb") as stream:
+        while block := stream.read(2**22):
+            checksum = zlib.crc32(block, checksum)
+    return checksum
 
 
 def _clear(folder: Path) -> None:

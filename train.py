@@ -7,22 +7,23 @@ One GPU:         accelerate launch train.py --dataset DATA --output-dir runs/cel
 All GPUs, bf16:  accelerate launch --multi_gpu --mixed_precision bf16 train.py --dataset DATA --output-dir runs/cells
 """
 
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator, DataLoaderConfiguration
-from accelerate.utils import set_seed
+from accelerate.utils import release_memory, set_seed
 from torch import Tensor
 from torch.utils.data import DataLoader
 
 from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.config import DataConfig
-from data_utils.loading.batch_sampler import BatchSplit
+from data_utils.loading.batch_sampler import BatchSplit, pixels_per_batch
 from data_utils.loading.loaders import build_loaders, network_shapes
 from inference.decoding import new_decoder
-from inference.tiling.resizing import compute_at_sizes
+from inference.tiling.resizing import bands_at_sizes
 from runtime.cli import run_script
 from runtime.console import say, track
 from runtime.device import download
@@ -33,21 +34,23 @@ from runtime.launch import (
     distributed_options,
     say_profile,
     start_process,
-    tune_kernels,
 )
+from runtime.lock import locks_released
+from runtime.memory import grow_segments
+from runtime.parallel import workers_ended
 from tasks.step_loss import StepLoss
-from tasks.target import Target
+from train_utils.buckets import rebuild_buckets
 from train_utils.checkpoints.save import Checkpoints
 from train_utils.ema import WeightAverage
-from train_utils.evaluation import Evaluation
-from train_utils.microbatch import out_of_memory_recorded, split_from_args, steps_ahead
+from train_utils.evaluation import Evaluation, read_bands
+from train_utils.microbatch import MicroBatch, split_from_args, steps_ahead
 from train_utils.monitoring.flops import training_flops
 from train_utils.monitoring.monitor import Monitor
-from train_utils.monitoring.rehearsal import Rehearsal
+from train_utils.monitoring.rehearsal import Pace, Rehearsal
 from train_utils.monitoring.tracking import RunLog, available_tracker
 from train_utils.nan_guard import StepGuard
 from train_utils.optim import build_optimizer
-from train_utils.preflight import preflight
+from train_utils.preflight import check_evaluation, largest_evaluation, preflight
 from train_utils.reporting.data_report import report_data
 from train_utils.reporting.hub import check_token
 from train_utils.reporting.sections import new_section
@@ -58,36 +61,30 @@ from train_utils.settings.flags import parse_args
 from train_utils.settings.record import resolve_settings
 from train_utils.settings.starting_point import NetworkSettings, starting_point
 from train_utils.settings.train_settings import TrainSettings
-from train_utils.sharding import check_evaluation, full, prepare_sharding, share_statistics
-from train_utils.sync_batchnorm import synchronize_batchnorm
+from train_utils.sharding import full, gathered_weights, prepare_sharding, share_statistics
+from train_utils.step_memory import StepMemory
+from train_utils.sync_batchnorm import leave_out_of_batch_norm, synchronize_batchnorm
+from train_utils.tuning import KernelTuning
 
 
-def train_step(
+def add_gradients(
     accelerator: Accelerator,
     model: torch.nn.Module,
-    optimizer: torch.optim.Optimizer,
     criterion: StepLoss,
-    micro_batches: list[tuple[Tensor, Target]],
-    max_grad_norm: float,
-    guard: StepGuard,
+    micro_batches: list[MicroBatch],
+    counts: Tensor,
+    reduction: dist.Work | None,
     communicating: AbstractContextManager[None],
 ) -> Tensor:
-    """One optimizer step on this process's micro-batches, which are taken from the list and queued for the device.
+    """The loss of this process's micro-batches, which are taken from the list; their gradients are those of a step.
 
     Args:
-        communicating: a context around the wait for the count that all processes share.
-
-    Returns whether the step is made, a bool on the device.
+        counts: those of `train_step`, which `reduction` adds up over the processes.
     """
-    # the loss divides by what is in all micro-batches, on all processes, so that it does not depend on their number;
-    # whether a process was asked to stop is known to all with it
-    counts = sum(criterion.counts(targets) for _, targets in micro_batches)
-    counts = torch.cat([counts, guard.stop_asked(counts)])
-    reduction = dist.all_reduce(counts, async_op=True) if accelerator.num_processes > 1 else None
-    guard.begin_step()
     loss = torch.zeros((), device=accelerator.device)
     while micro_batches:
-        images, targets = micro_batches.pop(0)
+        images, targets, is_filler = micro_batches.pop(0)
+        leave_out_of_batch_norm(model, is_filler)
         accelerator.sync_gradients = not micro_batches
         with nullcontext() if accelerator.sync_gradients else accelerator.no_sync(model):
             logits = model(images)
@@ -99,6 +96,40 @@ def train_step(
             # `backward` divides by the steps of DeepSpeed, 1 elsewhere; the processes' gradients are averaged
             accelerator.backward(share * accelerator.num_processes * accelerator.gradient_accumulation_steps)
         loss = loss + share.detach()
+    return loss
+
+
+def train_step(
+    accelerator: Accelerator,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    criterion: StepLoss,
+    micro_batches: list[MicroBatch],
+    max_grad_norm: float,
+    guard: StepGuard,
+    memory: StepMemory,
+    communicating: AbstractContextManager[None],
+) -> Tensor:
+    """One optimizer step on this process's micro-batches, which are taken from the list and queued for the device.
+
+    Args:
+        memory: where it runs out on the only GPU of a run, the step is made again in smaller micro-batches.
+        communicating: a context around the wait for the count that all processes share.
+
+    Returns whether the step is made, a bool on the device.
+    """
+    # the loss divides by what is in all micro-batches, on all processes, so that it does not depend on their number;
+    # whether a process was asked to stop is known to all with it
+    counts = sum(criterion.counts(micro_batch.targets) for micro_batch in micro_batches)
+    counts = torch.cat([counts, guard.stop_asked(counts)])
+    reduction = dist.all_reduce(counts, async_op=True) if accelerator.num_processes > 1 else None
+    guard.begin_step()
+    loss = None
+    while loss is None:  # once, unless memory runs out
+        with memory.shortage_halves(guard):
+            parts = memory.cut(micro_batches)
+            loss = add_gradients(accelerator, model, criterion, parts, counts, reduction, communicating)
+    micro_batches.clear()
     loss = accelerator.reduce(loss, "sum")
     grad_norm = accelerator.clip_grad_norm_(model.parameters(), max_grad_norm or torch.inf)
     grad_norm = full(torch.as_tensor(grad_norm, device=accelerator.device))  # DeepSpeed's is a Python number
@@ -122,14 +153,16 @@ def evaluate(
     decoder = new_decoder(task)
     sums = torch.zeros(task.terms, device=device)
     counts = torch.zeros(task.terms, device=device)
-    for batch in track(loader, len(loader), "evaluating", unit="batch"):
-        sizes = [target.shape for target in batch["targets"]]
-        images = compute_at_sizes(model, batch["images"], sizes, config)
-        for logits, target, index in zip(images, batch["targets"], batch["indices"], strict=True):
-            target = target.at(None)  # a batch of one
-            scores.add(decoder.decode(logits, dim=1), target, index)
-            counts = counts + task.counts(target)
-            sums = sums + criterion.sums(logits, target).to(counts.dtype)
+    with gathered_weights(accelerator, model):
+        for batch in track(loader, len(loader), "evaluating", unit="batch"):
+            sizes = [target.shape for target in batch["targets"]]
+            images = bands_at_sizes(model, batch["images"], sizes, config)
+            for bands, target, index in zip(images, batch["targets"], batch["indices"], strict=True):
+                target = target.at(None)  # a batch of one
+                prediction, partial = read_bands(task, decoder, bands, target)
+                scores.add(prediction, target, index)
+                counts = counts + task.counts(target)
+                sums = sums + task.finish(partial).to(counts.dtype)
     model.train()
     sums = accelerator.reduce(sums, "sum")
     counts = accelerator.reduce(counts, "sum")
@@ -156,7 +189,13 @@ def prepare(
 
 
 def rehearse(
-    accelerator: Accelerator, args: TrainSettings, criterion: StepLoss, split: BatchSplit, rehearsal: Rehearsal
+    accelerator: Accelerator,
+    args: TrainSettings,
+    criterion: StepLoss,
+    split: BatchSplit,
+    tuning: KernelTuning,
+    memory: StepMemory,
+    rehearsal: Rehearsal,
 ) -> int:
     """How many steps fit into --max-minutes: a copy of the model is trained, evaluated and saved for a moment."""
     prepared = prepare(accelerator, args, rehearsal.model, split, rehearsal.loaders)
@@ -167,19 +206,35 @@ def rehearse(
     uncompiled = getattr(model, "_orig_mod", model)
     rehearsal.schedule.set_learning_rate(optimizer, step=0)
     model.train()
-    steps = steps_ahead(train_loader, split, rehearsal.data_ready)
-    with tune_kernels(accelerator.device, enabled=not args.deterministic):
-        for micro_batches, indices in rehearsal.timed(steps):
-            train_step(
-                accelerator, model, optimizer, criterion, micro_batches, args.max_grad_norm, guard, nullcontext()
-            )
+    steps = steps_ahead(train_loader, rehearsal.data_ready)
+
+    def train(timed: Iterator[tuple[list[MicroBatch], list[int]]]) -> None:
+        for micro_batches, indices in timed:
+            with tuning.of(micro_batches[0][0].shape[2:]):
+                train_step(
+                    accelerator,
+                    model,
+                    optimizer,
+                    criterion,
+                    micro_batches,
+                    args.max_grad_norm,
+                    guard,
+                    memory,
+                    nullcontext(),
+                )
             guard.end_step(indices)
-            guard.settle(everything=True)
+            guard.settle(everything=accelerator.device.type == "cpu")  # as a run does
+
+    train(rehearsal.timed(steps))
     rehearsal.time_evaluation(lambda batches: evaluate(accelerator, uncompiled, batches, criterion, step=0), val_loader)
+    train(rehearsal.timed_again(steps))
     rehearsal.time_save(network, optimizer)
+    train(rehearsal.timed_in_bf16(steps))
     return rehearsal.count_steps()
 
 
+@locks_released()
+@workers_ended()
 def main() -> None:
     args = parse_args(__doc__)
     args = replace(args, tracker=available_tracker(args.tracker))
@@ -209,7 +264,10 @@ def main() -> None:
     # 2. Data: one process reads, however many train; settings without a flag are chosen from the data
     info = on_main(accelerator, lambda: load_dataset_info(DataConfig.from_args(args)))
     say("\n".join([f"data: {info}", *info.warnings]))
-    args, info = on_main(accelerator, lambda: start.plan(args, info))
+    args = on_main(accelerator, lambda: start.plan(args, info))
+    info = replace(info, config=DataConfig.from_args(args))
+    with first_on_each_machine(accelerator):  # one process of a machine loads what `datasets` keeps in a cache there
+        info.open_here()
     split = split_from_args(args, profile, start.largest_micro_batch)
 
     # 3. Model and task: fresh, from --init-from, or as the checkpoint has it; the model normalizes by itself
@@ -224,18 +282,27 @@ def main() -> None:
 
     # 4. Batch: the same images in every step, cut so that they fit into memory
     shapes = network_shapes(info, model.config)
-    check_evaluation(accelerator, model.config, shapes.val)
     flops = training_flops(model, info.channels) * shapes.mean_pixels
     largest = (info.channels, *shapes.largest)
     keeps_average = args.ema_decay > 0
-    split = preflight(accelerator, model, criterion, largest, split, args.optimizer, keeps_average)
+    if shapes.differ:
+        grow_segments(device)
+    total_steps = start.total_steps(args)
+    tuning = KernelTuning.from_args(args, device, shapes.train, total_steps)
+    with tuning.of(shapes.largest):
+        split = preflight(accelerator, model, criterion, largest, split, args.optimizer, keeps_average)
+    evaluated = largest_evaluation(model.config, shapes.val, info.val.sizes, pixels_per_batch(device))
+    check_evaluation(accelerator, model, criterion, info.channels, evaluated, args.optimizer, keeps_average)
+    memory = StepMemory(accelerator, start.output_dir, model, split)
 
     # 5. Prepare: batch norm over all processes, sharding, optimizer, loaders
-    total_steps = start.total_steps(args)
     state = start.checkpoint.run_state()
-    if total_steps is None and args.max_minutes:
-        trial = Rehearsal(accelerator, args, model, info, shapes, split, start.output_dir)
-        total_steps = rehearse(accelerator, args, criterion, split, trial)
+    minutes = start.minutes_to_fill(args)
+    if minutes:
+        timed_args = replace(args, max_minutes=minutes)
+        trial = Rehearsal(accelerator, timed_args, model, info, shapes, split, start.output_dir)
+        total_steps = start.steps_before + rehearse(accelerator, args, criterion, split, tuning, memory, trial)
+        release_memory()  # autocast makes the model's copy part of a cycle, which only a collection frees
     schedule = Schedule.from_args(args, len(info.train), total_steps)
     with first_on_each_machine(accelerator):  # one process of a machine decodes for --cache
         loaders = build_loaders(info, model.config, shapes, split, schedule.remaining(state), args.num_workers, device)
@@ -245,8 +312,11 @@ def main() -> None:
     average = WeightAverage(network, args.ema_decay)
 
     # 6. Resume: identity must match -> weights, optimizer, average, scaler -> the log goes on behind that step
-    settings = resolve_settings(
-        args, start.output_dir, profile, info, network.config, split, schedule.total_steps, train_loader.num_workers
+    settings = on_main(
+        accelerator,
+        lambda: resolve_settings(
+            args, start.output_dir, profile, info, network.config, split, schedule.total_steps, train_loader.num_workers
+        ),
     )
     checkpoints = Checkpoints(
         accelerator, start.output_dir, args.keep_checkpoints, network, optimizer, average, settings
@@ -258,13 +328,15 @@ def main() -> None:
     # 7. Train: step; log; evaluate and keep the best; save
     guard = StepGuard(accelerator, network, optimizer, state, info.train.records)
     monitor = Monitor(accelerator, uncompiled, flops, task, schedule, state, run_log)
+    pace = Pace(minutes, schedule.remaining(state))
     model.train()
-    steps = steps_ahead(train_loader, split, monitor.data_ready)
+    if state.step > 0:
+        rebuild_buckets(uncompiled, network)
+    steps = steps_ahead(train_loader, monitor.data_ready)
     micro_batches, indices = next(steps, ([], []))
     while not (guard.stopping or schedule.is_over(state)):
         learning_rate = schedule.set_learning_rate(optimizer, state.step)
-        recorded = out_of_memory_recorded(start.output_dir, network, split, state.step + 1)
-        with recorded, tune_kernels(device, enabled=not args.deterministic):
+        with memory.shortage_recorded(state.step + 1), tuning.of(micro_batches[0][0].shape[2:]):
             seed_step(args.seed, state.step, accelerator.process_index)  # for dropout
             is_made = train_step(
                 accelerator,
@@ -274,6 +346,7 @@ def main() -> None:
                 micro_batches,
                 args.max_grad_norm,
                 guard,
+                memory,
                 monitor.communicating(),
             )
             state.step += 1
@@ -295,6 +368,7 @@ def main() -> None:
                 )
             model.train()
         monitor.show()
+        pace.look(state.step)
         if schedule.saves(state.step) or schedule.is_over(state) or improved or guard.stopping:
             with monitor.paused():
                 state.window = monitor.window.saved()

@@ -2,8 +2,9 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any
 
@@ -19,6 +20,14 @@ NamedClasses = Sequence[tuple[MaskValue, str]]
 MAX_VALUES = 255
 MAX_SCATTERED = 32  # grey values that are not 0, 1, 2, ...: more of them are no classes
 SHOWN = 8  # values in a message
+BACKGROUND = "background"
+BACKGROUND_NAMES = (BACKGROUND, "_background_", "__background__")
+OUTSIDE = ("ignore", "background")  # what becomes of the mask values that --classes leaves out
+REPAIR = (
+    "Export the masks again without smoothing (re-saving them keeps the invented values),"
+    " see docs/preparing-masks.md#no-smoothed-edges"
+)
+MOST = 0.6  # where few values hold such a share of the pixels, the others may be invented
 
 
 def pack(mask: np.ndarray) -> np.ndarray:
@@ -49,6 +58,40 @@ def _value_text(value: MaskValue) -> str:
     return f"#{red:02x}{green:02x}{blue:02x}"
 
 
+def is_run(values: Iterable[MaskValue]) -> bool:
+    """Whether the values are 0, 1, ..., n, perhaps with the usual ignored value, 255."""
+    numbers = set(values) - {IGNORE_INDEX}
+    return numbers == set(range(len(numbers)))
+
+
+def as_classes(values: Sequence[MaskValue]) -> str:
+    """An example of --classes for these values."""
+    if len(values) == 2:
+        return f"{_value_text(values[0])}=background,{_value_text(values[1])}=foreground"
+    texts = []
+    for number, value in enumerate(values):
+        name = f"class{number}" if number else "background"
+        texts.append(f"{_value_text(value)}={name}")
+    return ",".join(texts)
+
+
+def describe_invented(pixels: Mapping[MaskValue, int]) -> str | None:
+    """What to say of masks with very many values, where few of these hold most of the pixels; else None."""
+    total = sum(pixels.values())
+    ordered = sorted(pixels, key=lambda value: -pixels[value])
+    share = 0.0
+    for count, value in enumerate(ordered[:SHOWN], 1):
+        share += pixels[value] / total
+        if count >= 2 and share >= MOST:
+            classes: list[Any] = sorted(ordered[:count])
+            return (
+                f"{share:.1%} of the pixels hold {show(classes)}; the others look like smoothed edges (JPEG,"
+                f" interpolation). {REPAIR}; --check-data --classes {as_classes(classes)} lists the files, and"
+                " --outside ignore after it trains without the other values. If there are more classes, name them all"
+            )
+    return None
+
+
 def as_color(value: MaskValue) -> MaskValue:
     """A grey level as the color that it is."""
     if isinstance(value, tuple):
@@ -64,12 +107,12 @@ def as_grey(value: MaskValue) -> MaskValue:
 
 
 @lru_cache(maxsize=8)
-def _table(values: tuple[MaskValue, ...], size: int) -> np.ndarray:
+def _table(index_of: tuple[tuple[MaskValue, int], ...], size: int) -> np.ndarray:
     """Mask value -> class index + 1, 0 for all others."""
     table = np.zeros(size, np.uint8)  # the 24-bit table occupies only the pages that are written
-    for code, value in enumerate(values, 1):
+    for value, index in index_of:
         if 0 <= key_of(value) < size:
-            table[key_of(value)] = code
+            table[key_of(value)] = index + 1
     return table
 
 
@@ -82,21 +125,66 @@ def key_of(value: MaskValue) -> int:
 
 @dataclass(frozen=True)
 class ClassMap:
-    """What mask values mean: class i is called names[i] and written values[i]; `ignore_value` counts nowhere."""
+    """What mask values mean: class i is called names[i] and written values[i]; `ignore_value` counts nowhere.
+
+    Args:
+        joined: further mask values, each with the index of its class, or `IGNORE_INDEX` where it counts nowhere.
+        outside: that index for all values that stand nowhere; None where they are mistakes.
+    """
 
     names: tuple[str, ...]
     values: tuple[MaskValue, ...]
     ignore_value: MaskValue | None
+    joined: tuple[tuple[MaskValue, int], ...] = ()
+    outside: int | None = None
 
     @classmethod
     def of_model(cls, preprocess: Preprocess, num_classes: int) -> "ClassMap":
         """What a model's config.json says; class i is written i where it says nothing."""
         values = preprocess.class_values or tuple(range(num_classes))
-        return cls(preprocess.class_names or tuple(map(str, values)), values, preprocess.ignore_value)
+        names = preprocess.class_names or tuple(map(str, values))
+        return cls(names, values, preprocess.ignore_value, preprocess.joined_values, preprocess.outside_class)
 
     def to_preprocess(self) -> dict[str, Any]:
         """The fields of `Preprocess` that keep the class map in config.json."""
-        return {"class_names": self.names, "class_values": self.values, "ignore_value": self.ignore_value}
+        return {
+            "class_names": self.names,
+            "class_values": self.values,
+            "ignore_value": self.ignore_value,
+            "joined_values": self.joined,
+            "outside_class": self.outside,
+        }
+
+    def index_of(self, value: MaskValue) -> int | None:
+        """The class index of a mask value, `IGNORE_INDEX` where it counts nowhere; None where it is a mistake."""
+        if self.has_colors:
+            value = as_color(value)
+        if value in self.values:
+            return self.values.index(value)
+        if value == self.ignore_value:
+            return IGNORE_INDEX
+        return dict(self.joined).get(value, self.outside)
+
+    @property
+    def has_colors(self) -> bool:
+        """Whether the classes are colors."""
+        return isinstance(self.values[0], tuple)
+
+    def describe_values(self) -> list[str]:
+        """For each class, the values that it has in masks; then, if they are some class, that of all others."""
+        values_of = [[value] for value in self.values]
+        ignored: list[MaskValue] = []
+        for value, index in self.joined:
+            if index == IGNORE_INDEX:
+                ignored.append(value)
+            else:
+                values_of[index].append(value)
+        texts = [" and ".join(map(str, values)) for values in values_of]
+        if ignored:
+            texts.append(f"ignored: {ignored}")
+        if self.outside is not None:
+            texts.append(f"others: {self.outside}")
+        return texts
 
     def __len__(self) -> int:
         return len(self.values)
@@ -118,24 +206,29 @@ class ClassMap:
 
         Raises DataError, with `name`, for values that are no class.
         """
-        has_colors = isinstance(self.values[0], tuple)
+        has_colors = self.has_colors
         if has_colors and mask.ndim == 2 and mask.dtype == np.uint8:  # a color mask that happens to hold only greys
             mask = np.repeat(mask[:, :, None], 3, axis=2)
         if has_colors != (mask.ndim == 3):
             kind = "a colour mask" if mask.ndim == 3 else "a mask of numbers"
             raise DataError(f"{name} is {kind}, but the classes are {show(self.values)}")
+        index_of = [*zip(self.values, range(len(self.values)), strict=True)]
+        index_of += [(value, index) for value, index in self.joined if index != IGNORE_INDEX]
         keys = pack(mask)
         if keys.dtype == np.int64:
-            code_of = {value: code for code, value in enumerate(self.values, 1)}
+            code_of = {value: index + 1 for value, index in index_of}
             distinct_keys, positions = np.unique(keys, return_inverse=True)
             distinct_codes = np.array([code_of.get(key, 0) for key in distinct_keys.tolist()], np.uint8)
             codes = distinct_codes[positions.reshape(keys.shape)]
         else:
             bits = 24 if has_colors else 8 * keys.itemsize
-            codes = _table(self.values, 1 << bits).take(keys)
+            codes = _table(tuple(index_of), 1 << bits).take(keys)
         unclassed = codes == 0
-        if self.ignore_value is not None:
-            unclassed &= keys != key_of(self.ignore_value)
+        for value in self._ignored_values():
+            unclassed &= keys != key_of(value)
+        if self.outside is not None:
+            codes[unclassed] = (self.outside + 1) % 256
+            unclassed[:] = False
         if unclassed.any():
             unknown: list[Any] = np.unique(keys[unclassed]).tolist()
             if has_colors:
@@ -145,6 +238,12 @@ class ClassMap:
                 " does it use other numbers, or is it a lossy (JPEG) mask?"
             )
         return codes - np.uint8(1)  # 0, the ignored, becomes 255
+
+    def _ignored_values(self) -> list[MaskValue]:
+        values = [value for value, index in self.joined if index == IGNORE_INDEX]
+        if self.ignore_value is not None:
+            values.append(self.ignore_value)
+        return values
 
     def encode_volume(self, values: np.ndarray, name: str) -> np.ndarray:
         """Encode (D, H, W) -> (D, H, W) slice by slice, each as `encode` does it; a volume's classes have no colors."""
@@ -166,10 +265,10 @@ def _parse_value(text: str) -> MaskValue:
 def parse_classes(text: str) -> list[tuple[MaskValue, str]]:
     """`0=background,255=car`, `#804080=road,...`, or a JSON file {"0": "background"} or [name, ...].
 
-    Raises DataError for what is neither, and for a value or name that stands twice.
+    Several values may have one name: they are one class. Raises DataError for what is neither, and for a value that
+    stands twice.
     """
-    is_file = "=" not in text or text.endswith(".json")
-    pairs = _read_classes(text) if is_file else _split_pairs(text)
+    pairs = _read_classes(text) if text.endswith(".json") else _split_pairs(text)
     classes = [(_parse_value(value.strip()), name.strip()) for value, name in pairs]
     values = [value for value, _ in classes]
     names = [name for _, name in classes]
@@ -177,10 +276,50 @@ def parse_classes(text: str) -> list[tuple[MaskValue, str]]:
         unnamed = values[names.index("")]
         raise DataError(f"class {show([unnamed])} has no name; expected VALUE=NAME")
     _check_distinct([f"value {show([value])}" for value in values])
-    _check_distinct([f"name {name}" for name in names])
     if len({type(value) for value in values}) > 1:
         raise DataError(f"classes mix numbers and colours: {show(values)}")
     return classes
+
+
+def holds_names(flag: str | None) -> bool:
+    """Whether --classes chooses classes by their names."""
+    return bool(flag) and "=" not in str(flag) and not str(flag).endswith(".json")
+
+
+def choose_classes(text: str, file_classes: NamedClasses) -> list[tuple[MaskValue, str]]:
+    """The classes of `person,dog`, among those that the data set names, in this order. DataError for unknown names."""
+    value_of = {name: value for value, name in file_classes}
+    if not value_of:
+        raise DataError(
+            f"--classes {text} chooses classes by name, but this data set names none; give VALUE=NAME,... or a JSON"
+            " file whose name ends in .json"
+        )
+    classes: list[tuple[MaskValue, str]] = []
+    names = [name.strip() for name in text.split(",")]
+    for name in dict.fromkeys(filter(None, names)):
+        if name not in value_of:
+            known = ", ".join(first_few(list(value_of), SHOWN))
+            close = get_close_matches(name, value_of, n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise DataError(f"--classes: no class is called {name}; the data set names {known}{hint}")
+        classes.append((value_of[name], name))
+    return classes
+
+
+def _with_background(classes: NamedClasses, file_classes: NamedClasses) -> NamedClasses:
+    """The classes, the background first: the data set's own, else one of the value 0, or of a value left out."""
+    if any(name.lower() in BACKGROUND_NAMES for _, name in classes):
+        return classes
+    own = [(value, name) for value, name in file_classes if name.lower() in BACKGROUND_NAMES]
+    if own:
+        return [own[0], *classes]
+    taken = {value for value, _ in classes}
+    has_colors = any(isinstance(value, tuple) for value in taken)
+    zero: MaskValue = (0, 0, 0) if has_colors else 0
+    candidates: list[MaskValue] = [zero]
+    candidates += [value for value, _ in file_classes]
+    left_out = [value for value in candidates if value not in taken]
+    return [(left_out[0], BACKGROUND), *classes] if left_out else classes
 
 
 def _split_pairs(text: str) -> list[tuple[str, str]]:
@@ -214,50 +353,72 @@ def _read_classes(path: str) -> list[tuple[str, str]]:
     return list(content)
 
 
-def named_classes(flag: str | None, file_classes: NamedClasses) -> NamedClasses:
-    """What --classes says, else what the data set's own files say; empty where neither names classes."""
+def named_classes(flag: str | None, file_classes: NamedClasses, outside: str | None = None) -> NamedClasses:
+    """What --classes says, else what the data set's own files say; empty where neither names classes.
+
+    Args:
+        outside: --outside; with "background" there is a class for what is left out, with "ignore" and no `flag` the
+            background of the data set is left out.
+    """
+    if flag and holds_names(flag):
+        classes: NamedClasses = choose_classes(flag, file_classes)
+        has_background = any(name.lower() in BACKGROUND_NAMES for _, name in file_classes)
+        if outside != "ignore" or has_background:
+            return _with_background(classes, file_classes)
+        return classes
     if flag:
-        return parse_classes(flag)
+        classes = parse_classes(flag)
+        return _with_background(classes, ()) if outside == "background" else classes
+    if outside and not file_classes:
+        raise DataError(f"--outside {outside} needs --classes; to ignore a mask value, give --ignore-index VALUE")
+    if outside == "ignore":
+        return [(value, name) for value, name in file_classes if name.lower() not in BACKGROUND_NAMES]
     return file_classes
 
 
-def resolve_classes(pixels: dict[MaskValue, int], classes: NamedClasses, ignore: str | None) -> ClassMap:
+def resolve_classes(
+    pixels: dict[MaskValue, int], classes: NamedClasses, ignore: str | None, outside: str | None = None
+) -> ClassMap:
     """The classes of masks that hold these values (as `inspect.total_pixels` gives them).
 
-    Without `classes`, every value in order is a class save the ignored one: `ignore`, or 255 where the others are
-    0, 1, ... n-1 and n >= 2; so 255 is a class in {0, 255}. Raises DataError for fewer than 2 classes.
+    Without `classes`, every value in order is a class save the ignored ones: `ignore`, or 255 where the others are
+    0, 1, ... n-1 and n >= 2; so 255 is a class in {0, 255}. With them, `outside` says what other values become. Raises
+    DataError for fewer than 2 classes.
     """
     mask_values: list[Any] = sorted(pixels)
-    ignored = None if ignore is None else _parse_value(ignore)
+    ignored = [_parse_value(value.strip()) for value in ignore.split(",")] if ignore else []
     if classes:
-        class_map = _map_named(classes, mask_values, ignored)
+        class_map = _map_named(classes, mask_values, ignored, outside)
     else:
-        if ignored is not None and ignored not in pixels:
-            raise DataError(f"--ignore-index {ignore} is in no mask; the masks hold {show(mask_values)}")
-        class_map = _map_unnamed(mask_values, ignored)
+        absent = [value for value in ignored if value not in pixels]
+        if absent:
+            raise DataError(f"--ignore-index {show(absent)} is in no mask; the masks hold {show(mask_values)}")
+        class_map = _map_unnamed(pixels, ignored)
     if not 2 <= len(class_map) <= MAX_VALUES:
         raise DataError(f"{len(class_map)} classes, expected 2 to {MAX_VALUES}; the masks hold {show(mask_values)}")
     return class_map
 
 
-def _map_unnamed(mask_values: list[Any], ignored: MaskValue | None) -> ClassMap:
-    """The class map of masks whose values, all that there are in order, nobody has named."""
+def _map_unnamed(pixels: dict[MaskValue, int], ignored: Sequence[MaskValue]) -> ClassMap:
+    """The class map of masks whose values nobody has named."""
+    mask_values: list[Any] = sorted(pixels)
     consecutive = list(range(len(mask_values) - 1))
-    if ignored is None and len(mask_values) > 2 and mask_values == [*consecutive, IGNORE_INDEX]:
-        ignored = IGNORE_INDEX
-    values = [value for value in mask_values if value != ignored]
+    if not ignored and len(mask_values) > 2 and mask_values == [*consecutive, IGNORE_INDEX]:
+        ignored = [IGNORE_INDEX]
+    values = [value for value in mask_values if value not in ignored]
     if len(values) > MAX_SCATTERED and isinstance(values[0], int) and values[-1] - values[0] >= len(values):
-        raise DataError(
-            f"the masks hold {len(values)} grey values, {show(values)}: smoothed edges or lossy compression?"
-            " Save masks as they were drawn, or name the classes with --classes"
-        )
+        origin = describe_invented(pixels)
+        guess = origin or f"smoothed edges or lossy compression? {REPAIR}, or name all classes with --classes"
+        raise DataError(f"the masks hold {len(values)} grey values, {show(values)}: {guess}")
     names = [show([value]) for value in values]
     if len(values) == 2 and values[0] in (0, (0, 0, 0)):
-        names = ["background", "foreground"]
-    return ClassMap(tuple(names), tuple(values), ignored)
+        names = [BACKGROUND, "foreground"]
+    return _class_map([*zip(values, names, strict=True)], ignored)
 
 
-def _map_named(classes: NamedClasses, mask_values: list[Any], ignored: MaskValue | None) -> ClassMap:
+def _map_named(
+    classes: NamedClasses, mask_values: list[Any], ignored: list[MaskValue], outside: str | None
+) -> ClassMap:
     """The class map of masks whose `classes` have names."""
     pairs = list(classes)
     all_greys = all(as_grey(value) != value for value, _ in pairs)
@@ -267,9 +428,26 @@ def _map_named(classes: NamedClasses, mask_values: list[Any], ignored: MaskValue
     known_values = {value for value, _ in pairs}
     occurring = sum(value in mask_values for value, _ in pairs)
     has_unnamed_255 = IGNORE_INDEX in mask_values and IGNORE_INDEX not in known_values
-    if ignored is None and has_unnamed_255 and occurring >= 2:
-        ignored = IGNORE_INDEX  # with one class or none in the masks, 255 is the other one, named wrongly
-    pairs = [(value, name) for value, name in pairs if value != ignored]
-    names = tuple(name for _, name in pairs)
-    values = tuple(value for value, _ in pairs)
-    return ClassMap(names, values, ignored)
+    if not ignored and has_unnamed_255 and occurring >= 2:
+        ignored = [IGNORE_INDEX]  # with one class or none in the masks, 255 is the other one, named wrongly
+    class_map = _class_map([(value, name) for value, name in pairs if value not in ignored], ignored)
+    if outside == "ignore":
+        return replace(class_map, outside=IGNORE_INDEX)
+    if outside == BACKGROUND:
+        is_background = [name.lower() in BACKGROUND_NAMES for name in class_map.names]
+        return replace(class_map, outside=is_background.index(True) if any(is_background) else None)
+    return class_map
+
+
+def _class_map(pairs: NamedClasses, ignored: Sequence[MaskValue]) -> ClassMap:
+    """The class map of values with their names; those of one name are joined and written as the first."""
+    value_of: dict[str, MaskValue] = {}
+    joined: list[tuple[MaskValue, int]] = []
+    for value, name in pairs:
+        if name in value_of:
+            joined.append((value, list(value_of).index(name)))
+        else:
+            value_of[name] = value
+    joined += [(value, IGNORE_INDEX) for value in ignored[1:]]
+    ignore_value = ignored[0] if ignored else None
+    return ClassMap(tuple(value_of), tuple(value_of.values()), ignore_value, tuple(joined))

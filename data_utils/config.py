@@ -3,6 +3,7 @@
 from dataclasses import dataclass, fields
 from typing import Any
 
+from data_utils.class_map import BACKGROUND, holds_names
 from runtime.errors import DataError
 from tasks.classes import Classes
 
@@ -17,6 +18,7 @@ class DataConfig:
         fold: (k, n), the k-th of n validation parts, from 1; None where `val_fraction` says how large the only one is.
         image_size, crop_size: (H, W), None where images keep their size and are not cropped; crops of
             volumes (D, H, W).
+        ignore_index: mask values, with commas between them.
         dims: 2 for images, 3 for volumes, None for what the files are.
         spacing: (z, y, x) in mm of volumes whose files hold none.
         normalization: `z-score` or `ct` for volumes; None for what suits their modality.
@@ -38,10 +40,12 @@ class DataConfig:
     on_bad_sample: str = "error"
     classes: str | None = None
     ignore_index: str | None = None
+    outside: str | None = None
     scale: float = 1.0
     image_size: tuple[int, int] | None = None
     crop_size: tuple[int, ...] | None = None
     augment: str = "basic"
+    draft: bool = False
     plan: str = "none"
     seed: int = 0
     dims: int | None = None
@@ -65,6 +69,13 @@ class DataConfig:
     def may_crop(self) -> bool:
         """Whether training may see crops of images, so that those which are very large are not read whole."""
         return self.crop_size is not None or self.plan == "auto"
+
+    @property
+    def others(self) -> str | None:
+        """What becomes of mask values that `classes` leaves out: one of `OUTSIDE`, None where they are mistakes."""
+        if self.outside is None and holds_names(self.classes):
+            return BACKGROUND
+        return self.outside
 
     @property
     def skipped_errors(self) -> tuple[type[Exception], ...]:

@@ -1,26 +1,31 @@
 """Several processes: work that one does for all, waiting for each other, and the message when one is lost."""
 
 import os
+import pickle
 import re
+import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
+import psutil
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator
-from accelerate.utils import broadcast_object_list
 
 from runtime.errors import UserError, one_line
+from runtime.parallel import lost_worker
 
 Result = TypeVar("Result")
 
 GONE = ("connection closed", "connection reset", "broken pipe", "process exited", "connection was likely closed")
 LOADER = "DataLoader worker"  # how torch begins
+PROBES = 10  # questions to a machine that does not answer, before it is taken for lost
 LATE = ("timed out", "timeout")
 _kept_groups: list[dist.ProcessGroup] = []
 
@@ -41,14 +46,14 @@ def on_main(accelerator: Accelerator, function: Callable[[], Result]) -> Result:
 
     A UserError ends every process: the main one with the message, the others silently, so that nobody waits.
     """
-    outcome: list = [None, None]
+    outcome: tuple[Any, UserError | None] = (None, None)
     if accelerator.is_main_process:
         try:
-            outcome[0] = function()
+            outcome = function(), None
         except UserError as error:
-            outcome[1] = error
-    barrier_without_timeout(accelerator)
-    broadcast_object_list(outcome)
+            outcome = None, error
+    if accelerator.num_processes > 1:
+        outcome = _of_main(outcome)
     result, problem = outcome
     if problem is None:
         return result
@@ -56,6 +61,29 @@ def on_main(accelerator: Accelerator, function: Callable[[], Result]) -> Result:
         raise problem
     time.sleep(5)  # torchrun ends all processes as soon as one has ended: let the main one speak first
     raise SystemExit(1)
+
+
+def _of_main(value: Any) -> Any:
+    """The main process's `value`, for which the others wait without a time limit.
+
+    Its arrays travel one by one, into the memory where they stay: within a pickle each would be held three times.
+    """
+    group = _group_without_timeout()
+    arrays: list[np.ndarray] = []
+    message: list[Any] = [b"", []]
+    if dist.get_rank() == 0:
+        buffers: list[pickle.PickleBuffer] = []
+        pickled = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+        arrays = [np.frombuffer(buffer.raw(), np.uint8) for buffer in buffers]
+        message = [pickled, [len(array) for array in arrays]]
+    dist.broadcast_object_list(message, src=0, group=group)
+    pickled, lengths = message
+    if dist.get_rank() != 0:
+        arrays = [np.empty(length, np.uint8) for length in lengths]
+    for array in arrays:
+        sent = array if array.flags.writeable else array.copy()  # torch takes no read-only arrays
+        dist.broadcast(torch.from_numpy(sent), src=0, group=group)
+    return value if dist.get_rank() == 0 else pickle.loads(pickled, buffers=arrays)
 
 
 @contextmanager
@@ -66,6 +94,34 @@ def first_on_each_machine(accelerator: Accelerator) -> Iterator[None]:
     yield
     if accelerator.is_local_main_process:
         barrier_without_timeout(accelerator)
+
+
+def notice_lost_machines(timeout: timedelta) -> None:
+    """Have the kernel ask the other end of this process's connections now and then, and end those that do not answer.
+
+    A process that is killed has its connections closed. A machine that is lost, or behind a cut cable, closes nothing:
+    who waits for it without a time limit would do so for ever. Call it when the groups are connected; a process that
+    works for hours does not matter, since its machine answers.
+
+    Args:
+        timeout: after so long without an answer a connection ends.
+    """
+    if not dist.is_initialized() or sys.platform != "linux":
+        return
+    _group_without_timeout()
+    seconds = max(1, int(timeout.total_seconds() / PROBES))
+    options: dict[tuple[int, int], int] = {
+        (socket.SOL_SOCKET, socket.SO_KEEPALIVE): 1,
+        (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE): seconds,
+        (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL): seconds,
+        (socket.IPPROTO_TCP, socket.TCP_KEEPCNT): PROBES - 1,
+        (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT): seconds * PROBES * 1000,  # of what was sent; milliseconds
+    }
+    for connection in psutil.Process().net_connections("tcp"):
+        if connection.status == psutil.CONN_ESTABLISHED:
+            with socket.socket(fileno=os.dup(connection.fd)) as end:
+                for (level, option), value in options.items():
+                    end.setsockopt(level, option, value)
 
 
 def barrier_without_timeout(accelerator: Accelerator) -> None:
@@ -90,11 +146,7 @@ def describe_lost_process(error: Exception) -> str | None:
     """The line to print for an error caused by another process that ended, hangs or never started; None for others."""
     text = one_line(error, limit=10_000)
     if text.startswith(LOADER):
-        reason = text.removeprefix(LOADER).strip()[:100]
-        return (
-            f"a process that loads images has ended ({reason}), perhaps for lack of memory; start again with"
-            " --resume auto to continue from the last checkpoint, with fewer --num-workers"
-        )
+        return lost_worker(text.removeprefix(LOADER).strip()[:100])
     if not isinstance(error, dist.DistError) and "gloo" not in text:
         return None
     rank = os.environ.get("RANK", "0")

@@ -1,9 +1,13 @@
 """Threads and processes: how many to start, and computing ahead while earlier results are used."""
 
+import multiprocessing
 import os
+import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
 
 import torch
@@ -29,6 +33,42 @@ def default_workers(device: torch.device) -> int:
     if device.type == "cpu":
         return 1 if share > 1 else 0
     return max(1, min(share, 16))
+
+
+@contextmanager
+def workers_ended() -> Iterator[None]:
+    """On leaving, also with an error, the processes that were started within end.
+
+    Loader processes outlast the signals after which the main process still works. So Python, which sends SIGTERM to
+    them when it ends, would wait for them for ever.
+    """
+    earlier = multiprocessing.active_children()
+    try:
+        yield
+    finally:
+        workers = [worker for worker in multiprocessing.active_children() if worker not in earlier]
+        if workers:
+            _kill(workers)
+
+
+def _kill(workers: list[BaseProcess]) -> None:
+    handler = None
+    if hasattr(signal, "SIGCHLD"):  # torch's handler would report their end as an error
+        handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for worker in workers:
+        worker.kill()
+    for worker in workers:
+        worker.join()
+    if handler is not None:
+        signal.signal(signal.SIGCHLD, handler)
+
+
+def lost_worker(reason: str) -> str:
+    """The line to print where a loader's worker process has ended, which nobody asked it to."""
+    return (
+        f"a process that loads images has ended ({reason}), perhaps for lack of memory; start again with"
+        " --resume auto to continue from the last checkpoint, with fewer --num-workers"
+    )
 
 
 def map_ahead(

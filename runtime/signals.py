@@ -8,25 +8,56 @@ import time
 from threading import Thread
 from types import FrameType
 
+STOP_SIGNALS = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP")  # not every system has all of them
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
+HANG_UP = getattr(signal, "SIGHUP", None)  # the terminal was closed; Windows has no such signal
 ONE_PRESS_SECONDS = 1.0  # a launcher, or `timeout`, passes on a Ctrl-C that the terminal has sent to all already
 
 
 class StopRequest:
-    """Remembers SIGTERM, SIGUSR1 (what Slurm sends before the time is up) and Ctrl-C.
+    """Remembers SIGTERM, SIGUSR1 (what Slurm sends before the time is up), Ctrl-C and a terminal that was closed.
 
     A second Ctrl-C, at least ONE_PRESS_SECONDS after the first, ends the process at once.
     """
 
     def __init__(self) -> None:
         self.is_asked = False
-        for number in (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGUSR1", signal.SIGTERM)):
-            signal.signal(number, self._remember)
+        self._terminals = [descriptor for descriptor in (1, 2) if os.isatty(descriptor)]  # of stdout and stderr
+        for number in stop_signals():
+            if not _outlasts_terminal(number):
+                signal.signal(number, self._remember)
         _end_at_second_interrupt()
         _follow_launcher()
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
         self.is_asked = True
+        if number == HANG_UP:
+            self._leave_terminal()
+
+    def _leave_terminal(self) -> None:
+        """Have what is printed from now on go nowhere: to a terminal that is gone it would be an error."""
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for descriptor in self._terminals:
+            os.dup2(nowhere, descriptor)
+        os.close(nowhere)
+
+
+def stop_signals() -> list[signal.Signals]:
+    """The signals that ask a run to stop, those of them that this system has."""
+    return [getattr(signal, name) for name in STOP_SIGNALS if hasattr(signal, name)]
+
+
+def outlast_stop_signals() -> None:
+    """Ignore the signals that ask to stop, but end with the parent: for a process that works for another one."""
+    for number in stop_signals():
+        signal.signal(number, signal.SIG_IGN)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _outlasts_terminal(number: int) -> bool:
+    """Whether the signal says that the terminal was closed, and the process was started to ignore that (nohup)."""
+    return number == HANG_UP and signal.getsignal(number) == signal.SIG_IGN
 
 
 def _end_at_second_interrupt() -> None:
@@ -49,9 +80,15 @@ def _end_at_second_interrupt() -> None:
 
 
 def exit_on_sigterm() -> None:
-    """Have SIGTERM end this process as an error would, so that half-written files are removed."""
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    """Have SIGTERM, and a closed terminal, end this process as an error would: half-written files are removed."""
+    for number in (signal.SIGTERM, HANG_UP):
+        if number is not None and not _outlasts_terminal(number):
+            signal.signal(number, _exit)
     _follow_launcher()
+
+
+def _exit(number: int, frame: FrameType | None) -> None:
+    sys.exit(128 + number)
 
 
 def _follow_launcher() -> None:

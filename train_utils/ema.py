@@ -34,7 +34,7 @@ class WeightAverage:
             weight = is_made * (1 - min(self.decay, (1 + step) / (10 + step)))
             averages = [local(tensor) for tensor in self.tensors.values()]
             live = [local(tensor) for tensor in self._live.values()]
-            torch._foreach_lerp_(averages, live, [weight] * len(averages))
+            move_towards(averages, live, weight)
 
     @torch.no_grad()
     def restore(self, checkpoint: Path) -> None:
@@ -56,3 +56,15 @@ class WeightAverage:
         finally:
             for name, value in own_values.items():
                 self._live[name].copy_(value)
+
+
+def move_towards(averages: list[Tensor], targets: list[Tensor], weight: Tensor) -> None:
+    """Move tensors by the share `weight`, a number on their device, towards others."""
+    if weight.device.type == "cpu":
+        torch._foreach_lerp_(averages, targets, [weight] * len(averages))
+        return
+    # `_foreach_lerp_` would launch a kernel for each tensor (torch 2.13), since the weight is on the device: these
+    # three take a few launches for all tensors
+    ways = torch._foreach_sub(targets, averages)
+    torch._foreach_mul_(ways, weight)
+    torch._foreach_add_(averages, ways)

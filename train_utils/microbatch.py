@@ -1,16 +1,12 @@
 """How a global batch is cut into micro-batches, and the limit that a run records when they do not fit into memory."""
 
-import json
 import math
-import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import DataLoader
 
 from data_utils.loading.augment import augment
@@ -18,9 +14,7 @@ from data_utils.loading.batch_sampler import BatchSplit
 from runtime.console import say
 from runtime.device import upload
 from runtime.documents import read_json
-from runtime.errors import MemoryShortage, SettingsError, one_line
-from runtime.files import replaced_file
-from runtime.memory import is_out_of_memory
+from runtime.errors import SettingsError, one_line
 from tasks.target import Target
 from train_utils.settings.train_settings import TrainSettings
 from unet.blocks import channels_last
@@ -59,33 +53,54 @@ def split_batch(
             f"--micro-batch-size {size} makes {split.accumulation} accumulation steps of --batch-size {batch_size} over"
             f" {processes} processes, but the launch profile sets {accumulation}; leave out one of them"
         )
-    return split._replace(accumulation=accumulation or split.accumulation)
+    if accumulation:  # with an image in each
+        split = split._replace(accumulation=min(accumulation, share))
+    return split
 
 
-def steps_ahead(
-    loader: DataLoader, split: BatchSplit, data_ready: Callable[[list], None]
-) -> Iterator[tuple[list[tuple[Tensor, Target]], list[int]]]:
+class MicroBatch(NamedTuple):
+    """What one forward pass of training takes.
+
+    images: (B, C, *size) float32, channels last.
+    targets: (B, *size) int64.
+    is_filler: whether it counts nowhere, since its process has no image.
+    """
+
+    images: Tensor
+    targets: Target
+    is_filler: bool
+
+
+def steps_ahead(loader: DataLoader, data_ready: Callable[[list], None]) -> Iterator[tuple[list[MicroBatch], list[int]]]:
     """The micro-batches of each optimizer step, augmented on the device, and the indices of this process's records.
 
-    A micro-batch is images (B, C, *size) float32, channels last, and targets (B, *size) int64. `data_ready` is told
-    when they are here.
+    `data_ready` is told when a step's are here.
     """
     fill = upload(torch.from_numpy(loader.dataset.fill), loader.device)
     std = upload(torch.from_numpy(loader.dataset.std), loader.device)
-    batches = iter(loader)
-    while raw := list(islice(batches, split.accumulation)):
+    for raw in _raw_steps(loader):
         data_ready(raw)
         indices: list[int] = []
         for batch in raw:
-            indices.extend(index for _, index in batch["keys"])
+            indices.extend(slot.index for slot in batch["slots"])
         # no variable here holds the micro-batches: their memory is free as soon as the caller lets go of them
         yield [_augmented(batch, fill, std) for batch in raw], indices
 
 
-def _augmented(batch: dict[str, Any], fill: Tensor, std: Tensor) -> tuple[Tensor, Target]:
-    """Images and targets of a raw micro-batch, augmented on the device, the images channels last."""
+def _raw_steps(loader: DataLoader) -> Iterator[list[dict[str, Any]]]:
+    """The batches of the loader that belong to each optimizer step."""
+    raw = []
+    for batch in loader:
+        raw.append(batch)
+        if batch["slots"][0].ends_step:
+            yield raw
+            raw = []
+
+
+def _augmented(batch: dict[str, Any], fill: Tensor, std: Tensor) -> MicroBatch:
+    """A raw micro-batch, augmented on the device."""
     images, targets = augment(batch["images"], batch["targets"], batch["draws"], batch["numbers"], fill=fill, std=std)
-    return channels_last(images), targets
+    return MicroBatch(channels_last(images), targets, is_filler=batch["slots"][0].filler)
 
 
 class MemoryLimit(NamedTuple):
@@ -114,35 +129,3 @@ def memory_limit(folder: Path) -> MemoryLimit:
         say(f"{file} is damaged, and is made again if memory runs out ({one_line(error)})")
         return MemoryLimit()
     return limit
-
-
-@contextmanager
-def out_of_memory_recorded(folder: Path, network: nn.Module, split: BatchSplit, step: int) -> Iterator[None]:
-    """A context in which running out of memory becomes a MemoryShortage.
-
-    A smaller micro-batch is recorded unless it is fixed.
-    The process must end, since the others wait for its gradients. Started again with --resume auto, the run continues
-    from its last checkpoint with smaller micro-batches, and more of them in each step.
-    """
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
-            raise
-        size = split.micro_batch_size
-        line = f"process {os.environ.get('RANK', '0')}: out of memory in step {step} with micro-batches of {size}"
-        reason = one_line(error, 100)
-        if split.fixed:
-            raise MemoryShortage(f"{line}, fixed by flags or profile; lower --micro-batch-size ({reason})") from error
-        if size == 1 and network.activation_checkpointing:
-            line += " and activation checkpointing"
-            raise MemoryShortage(f"{line}; lower --crop-size, --scale or --base-channels ({reason})") from error
-        limit = MemoryLimit(math.ceil(size / 2), activation_checkpointing=size == 1)
-        folder.mkdir(parents=True, exist_ok=True)  # machines may not share the folder that the main process has made
-        with replaced_file(folder / FILE) as file:  # several processes may run out at once
-            file.write(json.dumps(limit._asdict()).encode())
-        remedy = "activation checkpointing" if size == 1 else f"micro-batches of {limit.micro_batch_size}"
-        raise MemoryShortage(
-            f"{line}; run the same command with --output-dir {folder} --resume auto"
-            f" to continue with {remedy} ({reason})"
-        ) from error

@@ -92,6 +92,12 @@ class StepGuard:
         """Copy the running statistics; call it before the forward pass."""
         self._buffers_before = [_joined(buffers) for buffers in self._buffers]
 
+    def undo_passes(self) -> None:
+        """Take back what forward and backward passes since `begin_step` have left: gradients and running statistics."""
+        self._optimizer.zero_grad()
+        for buffers, before in zip(self._buffers, self._buffers_before, strict=True):
+            _write(buffers, before)
+
     def judge(self, loss: Tensor, grad_norm: Tensor, stop_asked: Tensor) -> Tensor:
         """Whether the step is made, a bool on the device; call it before `optimizer.step()`.
 
@@ -100,11 +106,8 @@ class StepGuard:
         self._values = torch.stack([loss.detach(), grad_norm, stop_asked])
         is_made = self._values[:2].isfinite().all()
         self._found_inf.copy_(~is_made)
-        for buffers, kept in zip(self._buffers, self._buffers_before, strict=True):
-            chosen = torch.where(is_made, _joined(buffers), kept)
-            parts = chosen.split([buffer.numel() for buffer in buffers])
-            values = [part.view_as(buffer) for part, buffer in zip(parts, buffers, strict=True)]
-            torch._foreach_copy_(buffers, values)
+        for buffers, before in zip(self._buffers, self._buffers_before, strict=True):
+            _write(buffers, torch.where(is_made, _joined(buffers), before))
         host_refuses = not (self._is_fused or self._is_deepspeed)
         if host_refuses and not is_made:  # to ask `is_made` waits for the device
             self._optimizer.zero_grad()  # without gradients a step does nothing
@@ -150,7 +153,7 @@ class StepGuard:
         self.state.skipped += 1
         self._in_a_row += 1
         # a record of a stream is read to know its name: so few are named, and those of refused steps only
-        names = [self._records[index]["name"] for index in gather_object(indices)[:MOST_NAMES]]
+        names = [self._records.name(index) for index in gather_object(indices)[:MOST_NAMES]]
         line = f"step {result.step}: loss or gradient not finite, step skipped; its images: {', '.join(names)}"
         if self._in_a_row == MAX_IN_A_ROW:
             raise TrainingError(
@@ -166,6 +169,13 @@ def _pass_on(found_inf: Tensor, optimizer: Optimizer, *arguments: object) -> Non
 
 def _joined(buffers: list[Tensor]) -> Tensor:
     return torch.cat([buffer.flatten() for buffer in buffers])
+
+
+def _write(buffers: list[Tensor], joined: Tensor) -> None:
+    """Give buffers the values that `_joined` has put into one tensor."""
+    parts = joined.split([buffer.numel() for buffer in buffers])
+    values = [part.view_as(buffer) for part, buffer in zip(parts, buffers, strict=True)]
+    torch._foreach_copy_(buffers, values)
 
 
 def _start_momentum(optimizer: Optimizer) -> None:

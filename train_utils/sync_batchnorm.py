@@ -1,5 +1,7 @@
 """Batch norm over the micro-batches of all processes."""
 
+import math
+from functools import cache
 from typing import Any
 
 import torch
@@ -11,6 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from data_utils.loading.batch_sampler import BatchSplit
 from runtime.console import say
+from runtime.launch import COLLECTIVE_TIMEOUT
 
 BATCH_NORMS = (nn.BatchNorm2d, nn.BatchNorm3d)
 
@@ -18,8 +21,8 @@ BATCH_NORMS = (nn.BatchNorm2d, nn.BatchNorm3d)
 def synchronize_batchnorm(accelerator: Accelerator, model: nn.Module, how: str, split: BatchSplit) -> nn.Module:
     """The model with batch norm over all processes' micro-batches if `how` is `on` or `auto`, not if it is `off`.
 
-    Prints a line where batch norm sees fewer images at a time than a step has, or fillers among them: its statistics
-    then depend on the launch. accelerate does not convert by itself.
+    Prints a line where batch norm sees fewer images at a time than a step has: its statistics then depend on the
+    launch. accelerate does not convert by itself.
     """
     norms = {}
     for name, m in model.named_modules():
@@ -27,28 +30,45 @@ def synchronize_batchnorm(accelerator: Accelerator, model: nn.Module, how: str, 
             norms[name] = m
     if not norms:
         return model
-    images = split.micro_batch_size
+    micro_batches = split.accumulation  # those that share the images of a step
     if how != "off" and accelerator.num_processes > 1:
         for name, norm in norms.items():
             model.set_submodule(name, SynchronizedBatchNorm.of(norm))
-        images *= accelerator.num_processes
+    else:
+        micro_batches *= accelerator.num_processes
+    images = math.ceil(split.batch_size / micro_batches)
     if images != split.batch_size:
-        fillers = ""
-        if split.slots > split.batch_size:
-            fillers = f", {split.slots - split.batch_size} of them repeated"
         say(
-            f"batch norm sees {images} images at a time{fillers}, not the {split.batch_size} of a step, so results"
+            f"batch norm sees {images} images at a time, not the {split.batch_size} of a step, so results"
             " depend on the launch; with --norm group they do not"
         )
     return model
 
 
-class SynchronizedBatchNorm(nn.modules.batchnorm._BatchNorm):
-    """Batch norm of images or volumes whose batch is that of all processes, each with as many values as the others.
+def leave_out_of_batch_norm(model: nn.Module, is_filler: bool) -> None:
+    """Say whether this process's next micro-batch is one that no statistics of all processes count."""
+    for module in model.modules():
+        if isinstance(module, SynchronizedBatchNorm):
+            module.is_counted = not is_filler
 
-    Equal in numbers to torch's SyncBatchNorm, which takes batches of different sizes, and for that makes the host wait
-    three times in each layer (torch 2.13). Here nothing waits, and any device and backend will do.
+
+@cache
+def _process_group() -> dist.ProcessGroup:
+    """All processes, in a group of their own: small reductions do not queue behind DDP's, which exchange gradients."""
+    return dist.new_group(timeout=COLLECTIVE_TIMEOUT)
+
+
+class SynchronizedBatchNorm(nn.modules.batchnorm._BatchNorm):
+    """Batch norm of images or volumes whose batch is that of all processes, each with any number of values.
+
+    Equal in numbers to torch's SyncBatchNorm, which makes the host wait three times in each layer (torch 2.13). Here
+    nothing waits, and any device and backend will do.
+
+    Attributes:
+        is_counted: whether this process's values are part of the statistics, which normalize them in any case.
     """
+
+    is_counted = True
 
     @classmethod
     def of(cls, norm: nn.BatchNorm2d | nn.BatchNorm3d) -> "SynchronizedBatchNorm":
@@ -64,7 +84,7 @@ class SynchronizedBatchNorm(nn.modules.batchnorm._BatchNorm):
         if not self.training:
             return super().forward(x)
         self.num_batches_tracked.add_(1)
-        y, mean, var, count = _Normalize.apply(x, self.weight, self.bias, self.eps)
+        y, mean, var, count = _Normalize.apply(x, self.weight, self.bias, self.running_mean, self.eps, self.is_counted)
         with torch.no_grad():
             self.running_mean.lerp_(mean, self.momentum)
             self.running_var.lerp_(var * (count / (count - 1)), self.momentum)
@@ -75,27 +95,35 @@ class _Normalize(torch.autograd.Function):
     """Each channel of x (B, C, *spatial), normalized over all processes (Ioffe & Szegedy 2015)."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor, int]:
-        """The output, mean and variance (C,) over all processes, and the number of values behind these."""
-        stats = torch.stack(_statistics(x, eps))
-        world = dist.get_world_size()
-        gathered = stats.new_empty(world * 2, x.shape[1])
-        dist.all_gather_single(gathered, stats)
-        means, variances = gathered.view(world, 2, -1).unbind(dim=1)
-        mean = means.mean(dim=0)
-        var = (variances + (means - mean).square()).mean(dim=0)
-        ctx.count = world * x.numel() // x.shape[1]
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, shift: Tensor, eps: float, is_counted: bool
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The output; mean and variance (C,) over all processes, and the number () of values behind these.
+
+        Args:
+            shift: (C,) the same on all processes, near the mean: what is added up are differences from it.
+            is_counted: whether x is part of the statistics.
+        """
+        sums = _sums(x, shift, eps) if is_counted else shift.new_zeros(1 + 2 * len(shift), dtype=torch.float64)
+        dist.all_reduce(sums, group=_process_group())
+        count = sums[0]
+        difference, square = (sums[1:] / count).chunk(2)
+        mean = (shift + difference).to(weight.dtype)
+        var = (square - difference.square()).clamp_min(0).to(weight.dtype)
         ctx.eps = eps
-        ctx.save_for_backward(x, weight, mean, var)
-        ctx.mark_non_differentiable(mean, var)
-        # the kernel of evaluation normalizes by the mean and variance that it is given
-        output = F.batch_norm(x, mean, var, weight, bias, training=False, eps=eps)
-        return output, mean, var, ctx.count
+        ctx.is_counted = is_counted
+        ctx.save_for_backward(x, weight, mean, var, count)
+        ctx.mark_non_differentiable(mean, var, count)
+        if x.is_cuda:  # the kernel of torch's SyncBatchNorm, which has not run here
+            output = torch.batch_norm_elemt(x, weight, bias, mean, (var + eps).rsqrt(), eps)
+        else:  # the kernel of evaluation normalizes by the mean and variance that it is given
+            output = F.batch_norm(x, mean, var, weight, bias, training=False, eps=eps)
+        return output, mean, var, count
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor, *unused: Any) -> tuple[Tensor, Tensor, Tensor, None]:
-        x, weight, mean, var = ctx.saved_tensors
+    def backward(ctx: Any, grad: Tensor, *unused: Any) -> tuple[Tensor | None, ...]:
+        x, weight, mean, var, count = ctx.saved_tensors
         invstd = (var + ctx.eps).rsqrt()
         if x.is_cuda:
             # torch's SyncBatchNorm calls the same kernels (read in torch 2.13, nn/modules/_functions.py); they have not
@@ -103,24 +131,34 @@ class _Normalize(torch.autograd.Function):
             sum_grad, sum_grad_x, grad_weight, grad_bias = torch.batch_norm_backward_reduce(
                 grad, x, mean, invstd, weight, True, True, True
             )
-            sums = torch.stack([sum_grad, sum_grad_x])
-            dist.all_reduce(sums)
-            sum_grad, sum_grad_x = sums
-            world = dist.get_world_size()
-            counts = torch.full((world,), ctx.count // world, dtype=torch.int32, device=x.device)
-            grad_input = torch.batch_norm_backward_elemt(grad, x, mean, invstd, weight, sum_grad, sum_grad_x, counts)
-            return grad_input, grad_weight, grad_bias, None
+            means = _means(torch.stack([sum_grad, sum_grad_x]), count, ctx.is_counted)
+            one = torch.ones(1, dtype=torch.int32, device=x.device)  # the kernel divides by it: these are means already
+            grad_input = torch.batch_norm_backward_elemt(grad, x, mean, invstd, weight, *means, one)
+            return grad_input, grad_weight, grad_bias, None, None, None
         # evaluation's kernel takes mean and variance for constants: what depends on them is taken off its gradient
         nothing = mean.new_empty(0)
         grad_input, grad_weight, grad_bias = torch.ops.aten.native_batch_norm_backward(
             grad, x, weight, mean, var, nothing, nothing, False, ctx.eps, [True, True, True]
         )
-        sums = torch.stack([grad_weight, grad_bias])
-        dist.all_reduce(sums)
-        of_weight, of_bias = sums / ctx.count * weight * invstd
+        means = _means(torch.stack([grad_weight, grad_bias]), count, ctx.is_counted)
+        of_weight, of_bias = means * weight * invstd
         slope = of_weight * invstd
         grad_input -= torch.addcmul(_column(of_bias - slope * mean, x), x, _column(slope, x))
-        return grad_input, grad_weight, grad_bias, None
+        return grad_input, grad_weight, grad_bias, None, None, None
+
+
+def _sums(x: Tensor, shift: Tensor, eps: float) -> Tensor:
+    """(1 + 2 C,) float64: the number of a channel's values, then sums of their differences from `shift`, of squares."""
+    mean, var = _statistics(x, eps)
+    difference = mean.double() - shift
+    square = var.double() + difference.square()
+    return torch.cat([difference.new_ones(1), difference, square]) * (x.numel() // x.shape[1])
+
+
+def _means(sums: Tensor, count: Tensor, is_counted: bool) -> Tensor:
+    """This process's sums added up over all processes, for each of `count` values; 0 where it is in no statistics."""
+    dist.all_reduce(sums, group=_process_group())
+    return sums / count if is_counted else torch.zeros_like(sums)
 
 
 def _statistics(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:

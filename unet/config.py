@@ -24,6 +24,8 @@ class Preprocess:
         mean, std: for each channel of the training images, in the files' own value range; empty means 0 and 1.
         class_names, class_values: name and mask value (grey level or RGB color) of each class.
         ignore_value: the mask value that counts in neither loss nor metric, None where there is none.
+        joined_values: further mask values, each with the index of its class, or 255 where it counts nowhere.
+        outside_class: that index for all other mask values; None where they are mistakes.
         detect_unit_range: treat an image without a value above 1 as one in 0..1 instead of 0..255 (Pytorch-UNet does
             so, and its models expect it).
         draft: decode a JPEG file at a reduced size if the network sees it that small: several times as fast at half
@@ -43,6 +45,8 @@ class Preprocess:
     class_names: tuple[str, ...] = ()
     class_values: tuple[MaskValue, ...] = ()
     ignore_value: MaskValue | None = None
+    joined_values: tuple[tuple[MaskValue, int], ...] = ()
+    outside_class: int | None = None
     detect_unit_range: bool = False
     draft: bool = True
     pixel_types: tuple[str, ...] = ()
@@ -76,6 +80,16 @@ class Preprocess:
         ignored = self.ignore_value
         is_mask_value = ignored is None or _is_mask_value(ignored)
         expect("ignore_value", ignored, is_mask_value, f"null, or one of {value_kinds}")
+        expect("joined_values", self.joined_values, isinstance(self.joined_values, list | tuple), "a list")
+        joined = tuple(_tuple_if_list(pair) for pair in self.joined_values)
+        are_pairs = all(_is_tuple(pair, lambda _: True, 2) for pair in joined)
+        expect("joined_values", joined, are_pairs, "pairs of a mask value and a class index")
+        joined = tuple((_tuple_if_list(value), index) for value, index in joined)
+        are_joined = all(_is_mask_value(value) and _is_byte(index) for value, index in joined)
+        expect("joined_values", joined, are_joined, "pairs of a mask value and a class index")
+        object.__setattr__(self, "joined_values", joined)
+        is_index = self.outside_class is None or _is_byte(self.outside_class)
+        expect("outside_class", self.outside_class, is_index, "null, or a class index")
 
         is_spacing = self.spacing is None or _is_tuple(self.spacing, _is_positive, 3)
         expect("spacing", self.spacing, is_spacing, "null, or three numbers above 0")
@@ -204,10 +218,14 @@ class UNetConfig:
             raise ValueError(f"the config has a value of a wrong type ({error})") from error
 
     def to_json(self) -> dict[str, Any]:
-        """What config.json holds, which names the task only where the outputs are no classes."""
+        """What config.json holds; it names the task only where the outputs are no classes, values only if joined."""
         values = asdict(self)
         if self.task is None:
             del values["task"]
+        if not self.preprocess.joined_values:
+            del values["preprocess"]["joined_values"]
+        if self.preprocess.outside_class is None:
+            del values["preprocess"]["outside_class"]
         return values
 
     @property

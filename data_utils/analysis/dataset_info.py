@@ -1,9 +1,12 @@
 """A data set, and what must be known of it before the first step: sizes, classes, channels, normalization."""
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
+from data_utils.analysis.content import content_key, sampled_indices
+from data_utils.analysis.distinct_rows import rows_as_text
 from data_utils.analysis.inspect import (
     ClassLocations,
     SplitInspection,
@@ -15,8 +18,9 @@ from data_utils.analysis.inspect_volumes import VolumeSplitInspection
 from data_utils.analysis.inspectors import Inspector, choose_inspector, inspect_split
 from data_utils.analysis.label_warnings import label_warnings
 from data_utils.analysis.normalization import STATISTICS_IMAGES, Normalization, measure_normalization
+from data_utils.analysis.spoiled_masks import check_borders
 from data_utils.analysis.volume_findings import target_spacing
-from data_utils.class_map import ClassMap, NamedClasses, as_grey, named_classes
+from data_utils.class_map import ClassMap, NamedClasses, named_classes
 from data_utils.config import DataConfig
 from data_utils.sources.load import load_records
 from data_utils.sources.records import ListRecords, Records
@@ -30,7 +34,8 @@ from unet.config import IGNORE_INDEX, MaskValue, Preprocess
 
 SAMPLE_GROUPS = 8  # groups of a stream that the sampled images come from
 LISTED = 20  # skipped samples that are named
-FINGERPRINT_NAMES = 16  # images of a split whose names make its fingerprint
+NO_CLASSES: dict[str, Any] = {"class_names": (), "class_values": (), "ignore_value": None}
+NO_CLASSES |= {"joined_values": (), "outside_class": None}
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,7 @@ class Split:
     """The records of a split, and what one look at each has found.
 
     Args:
-        sizes: (N, 2) int64, (H, W) in the files; zeros where a stream was not looked at. For volumes (N, 3), (D, H, W).
+        sizes: (N, 2) int32, (H, W) in the files; zeros where a stream was not looked at. For volumes (N, 3), (D, H, W).
         bad: index -> what is wrong, for samples known to be unusable.
         class_locations: index -> some pixels of each class, (n, 2) each, for images too large to decode whole for every
             crop; for all volumes, (n, 3) each.
@@ -62,6 +67,7 @@ class DatasetInfo:
     Args:
         reader: reads the targets, and knows what they mean.
         warnings: lines on what looks like a mistake.
+        content: the `content_key` of both splits.
     """
 
     config: DataConfig
@@ -70,15 +76,21 @@ class DatasetInfo:
     reader: TargetReader
     normalization: Normalization
     warnings: tuple[str, ...] = ()
+    content: str = ""
 
     @property
     def channels(self) -> int:
         """How many values a pixel has: 1 or 3 in most data sets."""
         return len(self.normalization.mean)
 
+    def open_here(self) -> None:
+        """Make the records readable in this process, which has received them from another, maybe on another machine."""
+        self.train.records.open_here()
+        self.val.records.open_here()
+
     def preprocess(self, source: Preprocess | None = None) -> Preprocess:
         """How a model is to see these images; `source` is that of a pretrained model, whose normalization stays."""
-        values = source or Preprocess(**self.normalization._asdict())
+        values = source or Preprocess(**self.normalization._asdict(), draft=False)
         spacing = values.spacing  # a pretrained network has learned how large things are
         if spacing is None and self.train.spacings is not None:
             spacing = target_spacing(self.train.spacings)
@@ -87,10 +99,11 @@ class DatasetInfo:
             image_size=self.config.image_size,
             scale=self.config.scale,
             spacing=spacing,
+            draft=self.config.draft or values.draft,
             turned=self.config.augment == "strong",
         )
         # the source's classes go, whether or not these data have classes
-        values = replace(values, class_names=(), class_values=(), ignore_value=None)
+        values = replace(values, **NO_CLASSES)
         return replace(values, **self.reader.to_preprocess())
 
     def axes(self, depth: int | None) -> NetworkAxes:
@@ -106,10 +119,9 @@ class DatasetInfo:
     def fingerprint(self) -> str:
         """Changes with the number or sizes of the images in either split, or with the names of some of them."""
         parts: list[object] = []
-        for split in (self.train, self.val):
-            indices = np.unique(np.linspace(0, len(split) - 1, FINGERPRINT_NAMES).astype(int)).tolist()
-            names = [split.records[index]["name"] for index in indices]
-            parts += [len(split), names, split.sizes.tolist()]
+        for split in (self.train, self.val):  # the parts are those of the first version, so that its runs go on
+            names = [split.records.name(index) for index in sampled_indices(len(split))]
+            parts += [len(split), names, rows_as_text(split.sizes)]
         return f"{len(self.train)} + {len(self.val)} images ({digest(*parts)[:12]})"
 
     def __str__(self) -> str:
@@ -135,27 +147,33 @@ def load_dataset_info(config: DataConfig) -> DatasetInfo:
     `on_bad_sample` "skip" they are noted.
     """
     train, val = load_records(config)
-    classes = named_classes(config.classes, train.classes)
+    classes = named_classes(config.classes, train.classes, config.others)
     if train.group_sizes is None:
-        return inspect_files(train, val, config, classes)
+        info = inspect_files(train, val, config, classes)
+        return replace(info, content=content_key([train, val]))
     lacks_classes = TARGETS[config.task].has_classes and not classes
     if lacks_classes or not (config.image_size or config.crop_size):
         raise DataError("a stream is not read before training: give --classes, and --image-size or --crop-size")
-    return sample_stream(train, val, config, classes)
+    info = sample_stream(train, val, config, classes)
+    return replace(info, content=content_key([train, val]))
 
 
 def inspect_files(train: Records, val: Records, config: DataConfig, classes: NamedClasses) -> DatasetInfo:
     """Inspect files that can be read before training. Raises DataError for settings that do not fit the data."""
     reader_type = TARGETS[config.task]
-    train_inspector = choose_inspector(train, has_classes=reader_type.has_classes, windows=config.may_crop)
+    limits_values = reader_type.has_classes and config.others is None
+    train_inspector = choose_inspector(train, has_classes=limits_values, windows=config.may_crop)
     train_inspector.check_settings(config)
-    val_inspector = choose_inspector(val, has_classes=reader_type.has_classes)  # validation images are computed whole
-    train_inspection = _inspect_once(train, "checking training files", train_inspector)
-    val_inspection = _inspect_once(val, "checking validation files", val_inspector)
+    val_inspector = choose_inspector(val, has_classes=limits_values)  # validation images are computed whole
+    is_named = bool(classes)
+    train_inspection = _inspect_once(train, "checking training files", train_inspector, named=is_named)
+    val_inspection = _inspect_once(val, "checking validation files", val_inspector, named=is_named)
     inspected = [(train_inspection, train), (val_inspection, val)]
     for inspection, records in inspected:
         _check(inspection, records, config)
     pixels = total_pixels(inspected)
+    if reader_type.has_classes and not classes:
+        check_borders(inspected, pixels)
     reader = reader_type.of_values(pixels, classes, config)
     for inspection, records in inspected:
         find_unknown(inspection, records, reader.class_map)
@@ -165,7 +183,7 @@ def inspect_files(train: Records, val: Records, config: DataConfig, classes: Nam
     usable_pixels = total_pixels(inspected)  # without the records that `find_unknown` has taken out
     normalization = train_inspector.normalization(train, train_inspection, config)
     is_ignored = bool(config.ignore_index)
-    warnings = label_warnings(inspected, pixels, reader.class_map, named=bool(classes), ignored=is_ignored)
+    warnings = label_warnings(inspected, pixels, reader.class_map, named=is_named, ignored=is_ignored)
     return DatasetInfo(config, train_split, val_split, reader.with_pixels(usable_pixels), normalization, warnings)
 
 
@@ -203,8 +221,8 @@ def sample_stream(train: Records, val: Records, config: DataConfig, classes: Nam
     find_unknown(inspection, sample, reader.class_map)
     _check(inspection, sample, config)
     normalization = measure_normalization(sample, config, inspection.problems)
-    train_split = Split(train, np.zeros((len(train), 2), np.int64))
-    val_split = Split(val, np.zeros((len(val), 2), np.int64))
+    train_split = Split(train, np.zeros((len(train), 2), np.int32))
+    val_split = Split(val, np.zeros((len(val), 2), np.int32))
     if not config.image_size:
         val_inspector = choose_inspector(val, has_classes=reader_type.has_classes)
         val_inspection = inspect_split(val, "checking validation files", val_inspector)
@@ -214,13 +232,13 @@ def sample_stream(train: Records, val: Records, config: DataConfig, classes: Nam
     return DatasetInfo(config, train_split, val_split, reader.with_pixels(pixels), normalization)
 
 
-def _inspect_once(records: Records, title: str, inspector: Inspector) -> SplitInspection:
+def _inspect_once(records: Records, title: str, inspector: Inspector, *, named: bool) -> SplitInspection:
     """The result of `inspect_split`, stored in the cache if there are no problems."""
     key = records.digest and digest("inspection", records.digest, *inspector.key)
     computed: list[SplitInspection] = []
 
     def compute() -> dict:
-        computed.append(inspect_split(records, title, inspector))
+        computed.append(inspect_split(records, title, inspector, named=named))
         return computed[0].to_json()
 
     stored = cached(key, compute, keep=lambda _: not computed[0].problems)
@@ -239,13 +257,17 @@ def _list_locations(
     class_locations: ClassLocations, class_map: ClassMap | None, background: MaskValue | None
 ) -> list[np.ndarray]:
     """The locations of each class that there is, or of each value without classes, but not those of the background."""
-    values = class_map.values if class_map else tuple(class_locations)
-    locations = []
-    for value in values:
-        pixels = class_locations.get(value, class_locations.get(as_grey(value)))
-        if pixels is not None and value != background:
-            locations.append(pixels)
-    return locations
+    if class_map is None:
+        return [pixels for value, pixels in class_locations.items() if value != background]
+    locations: dict[int, list[np.ndarray]] = {}
+    for value, pixels in class_locations.items():
+        index = class_map.index_of(value)
+        if index is not None and index != IGNORE_INDEX:
+            locations.setdefault(index, []).append(pixels)
+    background_index = None if background is None else class_map.index_of(background)
+    if background_index is not None:
+        locations.pop(background_index, None)
+    return [np.concatenate(locations[index]) for index in sorted(locations)]
 
 
 def _texts(inspection: SplitInspection) -> dict[int, str]:
@@ -254,7 +276,7 @@ def _texts(inspection: SplitInspection) -> dict[int, str]:
 
 
 def usable_sizes(inspection: SplitInspection) -> np.ndarray:
-    """(N, 2 or 3) sizes; a record without a size gets the most frequent one, so that fillers add no new shape."""
+    """(N, 2 or 3) int32 sizes; a record without a size gets the most frequent one, so that fillers add no new shape."""
     is_known = np.asarray(inspection.sizes.any(axis=1))
     sizes, counts = np.unique(inspection.sizes[is_known], axis=0, return_counts=True)
-    return np.where(is_known[:, None], inspection.sizes, sizes[counts.argmax()])
+    return np.where(is_known[:, None], inspection.sizes, sizes[counts.argmax()]).astype(np.int32)

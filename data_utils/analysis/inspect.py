@@ -1,14 +1,15 @@
 """One look at every image's header and every mask's pixels: sizes, mask values, and what is wrong."""
 
+import re
 from base64 import b64decode, b64encode
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
-from data_utils.class_map import MAX_VALUES, ClassMap, as_color, pack, show, unpack
+from data_utils.class_map import MAX_VALUES, REPAIR, ClassMap, as_color, describe_invented, pack, show, unpack
 from data_utils.image_io.reader import decode_mask, read_header, size_mismatch
 from data_utils.image_io.resize import same_proportions
 from data_utils.sources.records import Record, Records
@@ -17,7 +18,9 @@ from runtime.console import first_few
 from runtime.errors import DataError
 from unet.config import MaskValue
 
-LISTED = 3  # problems in a message
+LISTED = 3  # problems in a message, and names in one of many
+NUMBERS = re.compile(r"#?\b\d[\da-f]*\b(, (\.\.\.)?)?")  # mask values and sizes in a text
+MERGED = 4  # so many files with the same problem share a line
 # some pixels of each value of a mask, (n, 2) as (row, column); nnU-Net has them under this name
 ClassLocations = dict[MaskValue, np.ndarray]
 Content = tuple[str, tuple[MaskValue, ...]]  # what a mask holds: numbers, greys or colors, and which
@@ -173,8 +176,8 @@ def lossy(name: str, pixels: Iterable[MaskValue]) -> Problem:
     """The problem that a JPEG mask holds more than two values."""
     return Problem(
         "lossy mask",
-        f"{name}: mask is a JPEG with the values {show(sorted(pixels))}; compression invents values, store masks"
-        " as PNG (or are images and masks swapped?)",
+        f"{name}: mask is a JPEG with the values {show(sorted(pixels))}; compression has invented some, and re-saving"
+        " the file keeps them: export the mask again as PNG (or are images and masks swapped?)",
     )
 
 
@@ -183,7 +186,7 @@ def other_size(name: str, image: tuple[int, int], mask: tuple[int, int]) -> Prob
     return Problem("mask and image differ in proportions", size_mismatch(name, image, mask))
 
 
-def too_many(pixels: Collection[MaskValue], name: str) -> Problem | None:
+def too_many(pixels: Mapping[MaskValue, int], name: str) -> Problem | None:
     """The problem that a mask holds more values than a data set may have classes, or None."""
     excess = excess_values(pixels)
     if excess is None:
@@ -205,11 +208,11 @@ def count_values(mask: np.ndarray) -> dict[MaskValue, int]:
     return dict(zip(values, counts.tolist(), strict=True))
 
 
-def excess_values(values: Collection[MaskValue]) -> str | None:
+def excess_values(pixels: Mapping[MaskValue, int]) -> str | None:
     """The values and a guess at their origin, where they are more than a data set may have; else None."""
-    if len(values) <= MAX_VALUES:
+    if len(pixels) <= MAX_VALUES:
         return None
-    ordered: list[Any] = sorted(values)
+    ordered: list[Any] = sorted(pixels)
     first_values = np.array(ordered[: MAX_VALUES + 1]).reshape(MAX_VALUES + 1, -1)
     if first_values.shape[1] == 3:  # colors: smoothed edges hold many that differ by little
         distances = np.abs(first_values[:, None] - first_values).max(axis=2)
@@ -217,8 +220,10 @@ def excess_values(values: Collection[MaskValue]) -> str | None:
         is_smooth = has_neighbor.mean() > 0.5
     else:
         is_smooth = max(ordered) <= 255
-    guess = "smoothed edges (JPEG, interpolation)" if is_smooth else "numbers of instances instead of classes"
-    return f"{show(ordered)}; are these {guess}, or are images and masks swapped?"
+    if not is_smooth:
+        return f"{show(ordered)}; are these numbers of instances instead of classes, or are images and masks swapped?"
+    guess = describe_invented(pixels) or f"are these smoothed edges (JPEG, interpolation)? {REPAIR}"
+    return f"{show(ordered)}; {guess} (or are images and masks swapped?)"
 
 
 def total_pixels(splits: Iterable[tuple[SplitInspection, Records]]) -> dict[MaskValue, int]:
@@ -233,7 +238,7 @@ def total_pixels(splits: Iterable[tuple[SplitInspection, Records]]) -> dict[Mask
             members = np.flatnonzero(inspection.members == number)
             if len(members):
                 totals[kind].update(pixels)
-                examples.setdefault(kind, records[int(members[0])]["name"])
+                examples.setdefault(kind, records.name(int(members[0])))
     numbers = totals["numbers"]
     greys = totals["greys"]
     colors = totals["colours"]
@@ -250,17 +255,15 @@ def find_unknown(inspection: SplitInspection, records: Records, class_map: Class
     """Add to the inspection's problems the records whose masks hold values without a class, where there are classes."""
     if class_map is None:
         return
-    has_colors = isinstance(class_map.values[0], tuple)
-    known_values = {*class_map.values, class_map.ignore_value}
     for number, (kind, values) in enumerate(inspection.contents):
-        if has_colors and kind == "greys":
+        if class_map.has_colors and kind == "greys":
             values = tuple(as_color(value) for value in values)
-        unknown = [value for value in values if value not in known_values]
+        unknown = [value for value in values if class_map.index_of(value) is None]
         if not unknown:
             continue
         for i in np.flatnonzero(inspection.members == number).tolist():
             text = f"{records[i]['name']}: mask values {show(unknown)} belong to no class; classes are"
-            remedy = "name them in --classes, give one as --ignore-index, or is it a lossy (JPEG) mask?"
+            remedy = "name them in --classes, --outside ignore leaves them out, or is it a lossy (JPEG) mask?"
             inspection.problems[i] = Problem("unknown mask value", f"{text} {show(class_map.values)}; {remedy}")
             inspection.members[i] = -1
 
@@ -269,8 +272,29 @@ def raise_problems(inspection: SplitInspection, count: int) -> None:
     """One DataError for all problems, which names the first few."""
     if inspection.problems:
         texts = [problem.text for problem in inspection.problems.values()]
-        listed = "; ".join(first_few(texts, LISTED))
-        raise DataError(f"{len(texts)} of {count} pairs cannot be used: {listed}")
+        listed = "; ".join(first_few(merge_equal(texts), LISTED))
+        remedy = ". --on-bad-sample skip trains without them" if len(texts) < count else ""
+        raise DataError(f"{len(texts)} of {count} pairs cannot be used: {listed}{remedy}")
+
+
+def merge_equal(texts: Sequence[str], shown: int = LISTED) -> list[str]:
+    """The texts, `NAME: what is wrong`; those that say the same of many names become one, with the first names.
+
+    Texts whose numbers differ say the same; the first one's numbers stand for all.
+    """
+    texts_of: dict[str, list[tuple[str, str]]] = {}
+    for text in texts:
+        name, _, problem = text.partition(": ")
+        texts_of.setdefault(NUMBERS.sub("", problem), []).append((name, problem))
+    lines = []
+    for alike in texts_of.values():
+        if len(alike) < MERGED:
+            lines += [": ".join(filter(None, named)) for named in alike]
+            continue
+        names = ", ".join(first_few([name for name, _ in alike], shown))
+        _, problem = alike[0]
+        lines.append(f"{len(alike)} files ({names}): {problem}")
+    return lines
 
 
 def mask_value_from_json(value: Any) -> MaskValue:

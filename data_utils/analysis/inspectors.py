@@ -1,6 +1,7 @@
 """How the records of a data set are looked at before the first step: as images or as volumes."""
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable
 from typing import ClassVar
 
@@ -153,27 +154,31 @@ def inspect_split(
     title: str,
     inspector: Inspector | None = None,
     inspect_record: Callable[[Record], Inspection | Problem] | None = None,
+    *,
+    named: bool = False,
 ) -> SplitInspection:
     """What a look at all records finds, in threads, with a progress bar.
 
     Args:
         inspector: by default the one that suits the records.
         inspect_record: looks at one of them, by default as `inspector` does.
+        named: whether the classes have names, so that masks with other values will be listed.
 
     Raises DataError only for masks that hold too many values together.
     """
     inspector = inspector or choose_inspector(records)
     inspect_record = inspect_record or inspector.inspect
     split_inspection = inspector.inspection.of_count(len(records))
-    distinct_values: dict[str, set[MaskValue]] = {"numbers": set(), "greys": set(), "colours": set()}
+    pixels: dict[str, Counter[MaskValue]] = {"numbers": Counter(), "greys": Counter(), "colours": Counter()}
     inspections = map_indices(lambda i: inspect_record(records[i]), len(records), inspector.chunk)
     for i, inspection in enumerate(track(inspections, len(records), title)):
         if isinstance(inspection, Problem):
             split_inspection.problems[i] = inspection
             continue
         split_inspection.add(i, inspection)
-        distinct_values[inspection.kind].update(inspection.pixels)
-        excess = excess_values(distinct_values[inspection.kind]) if inspector.has_classes else None
+        pixels[inspection.kind].update(inspection.pixels)
+        is_limited = inspector.has_classes and not named
+        excess = excess_values(pixels[inspection.kind]) if is_limited else None
         if excess:
             raise DataError(f"the masks up to {records[i]['name']} hold more than {MAX_VALUES} values: {excess}")
     return split_inspection

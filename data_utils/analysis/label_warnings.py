@@ -61,15 +61,26 @@ def _classes_without_score(splits: Splits, class_map: ClassMap, rare: Sequence[M
     if len(splits) < 2:
         return
     (training, _), (validation, _) = splits
+    in_training = _class_indices(training, class_map)
+    in_validation = _class_indices(validation, class_map)
     missing = []
-    for value, name in zip(class_map.values, class_map.names, strict=True):
-        if value not in rare and _contents_with(value, training) and not _contents_with(value, validation):
+    for index, (value, name) in enumerate(zip(class_map.values, class_map.names, strict=True)):
+        if value not in rare and index in in_training and index not in in_validation:
             missing.append(name)
     if missing:
         yield (
             f"no validation mask holds {', '.join(missing)}, which cannot be scored; choose the validation images"
             " yourself (a val folder), or use --fold"
         )
+
+
+def _class_indices(inspection: SplitInspection, class_map: ClassMap) -> set[int | None]:
+    """The classes that the usable masks of a split hold, by their indices."""
+    indices: set[int | None] = set()
+    for number in np.unique(inspection.members[inspection.members >= 0]).tolist():
+        _, values = list(inspection.contents)[number]
+        indices.update(map(class_map.index_of, values))
+    return indices
 
 
 def _masks_with(value: MaskValue, splits: Splits) -> str:
@@ -80,7 +91,7 @@ def _masks_with(value: MaskValue, splits: Splits) -> str:
         members = np.flatnonzero(np.isin(inspection.members, _contents_with(value, inspection)))
         count += len(members)
         if first is None and len(members):
-            first = records[int(members[0])]["name"]
+            first = records.name(int(members[0]))
     return f"masks: {count}, the first is {first}"
 
 

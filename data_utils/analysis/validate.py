@@ -6,21 +6,24 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from data_utils.analysis.inspect import Inspection, Problem, SplitInspection, find_unknown, total_pixels
+from data_utils.analysis.inspect import Inspection, Problem, SplitInspection, find_unknown, merge_equal, total_pixels
 from data_utils.analysis.inspectors import Inspector, choose_inspector, inspect_split
 from data_utils.analysis.label_warnings import label_warnings
-from data_utils.class_map import named_classes, show
+from data_utils.analysis.spoiled_masks import check_borders
+from data_utils.class_map import ClassMap, named_classes, show
 from data_utils.config import DataConfig
 from data_utils.sources.load import load_records
 from data_utils.sources.records import Record, Records, annotation_summaries
 from data_utils.targets import TARGETS
 from runtime.console import first_few
 from runtime.errors import DataError
-from unet.config import MaskValue
+from unet.config import IGNORE_INDEX, MaskValue
 
 FILES = 20  # files that are named for each kind of problem
 SIZES = 10  # sizes or spacings that are listed
 UNPAIRED = "file without partner"
+OF_ALL_FILES = ("classes", "too many mask values")  # problems that no single file has
+UNCLASSED = 4  # so many mask values without a class share a line
 
 
 def check_data(config: DataConfig) -> tuple[str, int]:
@@ -34,14 +37,16 @@ def check_data(config: DataConfig) -> tuple[str, int]:
     if not config.allow_unpaired:
         problems[UNPAIRED] += sorted({*train.unpaired, *val.unpaired})
     reader_type = TARGETS[config.task]
+    limits_values = reader_type.has_classes and config.others is None
+    is_named = bool(config.classes or train.classes)
     inspected: list[tuple[SplitInspection, Records]] = []
     channels: dict[int, list[str]] = defaultdict(list)
     for split, records in splits.items():
         windows = config.may_crop and split == "training"
-        inspector = choose_inspector(records, has_classes=reader_type.has_classes, windows=windows)
+        inspector = choose_inspector(records, has_classes=limits_values, windows=windows)
         inspect_record = partial(inspect_fully, inspector, channels)
         try:
-            inspection = inspect_split(records, f"reading {split} files", inspector, inspect_record)
+            inspection = inspect_split(records, f"reading {split} files", inspector, inspect_record, named=is_named)
             inspected.append((inspection, records))
         except DataError as error:
             problems["too many mask values"].append(str(error))
@@ -54,15 +59,16 @@ def check_data(config: DataConfig) -> tuple[str, int]:
     warnings: tuple[str, ...] = ()
     try:
         pixels = total_pixels(inspected)
-        classes = named_classes(config.classes, train.classes)
+        classes = named_classes(config.classes, train.classes, config.others)
+        if reader_type.has_classes and not classes:
+            check_borders(inspected, pixels)
         class_map = reader_type.of_values(pixels, classes, config).class_map
         is_ignored = bool(config.ignore_index)
         warnings = label_warnings(inspected, pixels, class_map, named=bool(classes), ignored=is_ignored)
         for inspection, records in inspected:
             find_unknown(inspection, records, class_map)
         if class_map is not None:
-            names[class_map.ignore_value] = "(ignored)"
-            names.update(zip(class_map.values, class_map.names, strict=True))
+            names = name_values(pixels, class_map)
     except DataError as error:
         # where no mask can be read, each of them is already a problem
         if any(inspection.contents for inspection, _ in inspected):
@@ -75,8 +81,20 @@ def check_data(config: DataConfig) -> tuple[str, int]:
             problems[problem.kind].append(problem.text)
     lines += describe([inspection for inspection, _ in inspected], pixels, names)
     lines += [f"to check: {warning}" for warning in warnings]
-    lines += list_problems(problems)
+    lines += list_problems(problems, len(warnings))
     return "\n".join(lines), sum(map(len, problems.values()))
+
+
+def name_values(pixels: dict[MaskValue, int], class_map: ClassMap) -> dict[MaskValue | None, str]:
+    """The class of each mask value that belongs to one or is ignored."""
+    names: dict[MaskValue | None, str] = {}
+    for value in pixels:
+        index = class_map.index_of(value)
+        if index == IGNORE_INDEX:
+            names[value] = "(ignored)"
+        elif index is not None:
+            names[value] = class_map.names[index]
+    return names
 
 
 def describe_annotations(train: Records, val: Records) -> list[str]:
@@ -98,14 +116,20 @@ def describe_annotations(train: Records, val: Records) -> list[str]:
     return lines
 
 
-def list_problems(problems: dict[str, list[str]]) -> list[str]:
-    """Lines on the problems of each kind, the first ones by name."""
+def list_problems(problems: dict[str, list[str]], warnings: int) -> list[str]:
+    """Lines on the problems of each kind, the first ones by name, and the flags that train without these files."""
     count = sum(map(len, problems.values()))
-    lines = [f"problems: {count}" if count else "no problems"]
+    if not count:
+        return [f"no problems, but {warnings} to check, see above" if warnings else "no problems"]
+    lines = [f"problems: {count}"]
     for kind, texts in problems.items():
         if texts:
             lines.append(f"  {kind}: {len(texts)}")
-            lines += [f"    {text}" for text in first_few(texts, FILES)]
+            lines += [f"    {text}" for text in first_few(merge_equal(texts, FILES), FILES)]
+    if problems.get(UNPAIRED):
+        lines.append("--allow-unpaired trains without the files that have no partner")
+    if any(texts for kind, texts in problems.items() if kind not in (UNPAIRED, *OF_ALL_FILES)):
+        lines.append("--on-bad-sample skip trains without the files that cannot be used")
     return lines
 
 
@@ -171,8 +195,14 @@ def describe(
 def _class_lines(pixels: dict[MaskValue, int], names: dict[MaskValue | None, str]) -> list[str]:
     """For each value in the masks, its share of all pixels and its name."""
     total = sum(pixels.values())
+    unclassed = [value for value in pixels if value not in names]
+    is_folded = len(unclassed) >= UNCLASSED
     entries: list[tuple[Any, int]] = sorted(pixels.items())
     lines = []
     for value, count in entries:
-        lines.append(f"  {show([value]):>8}  {100 * count / total:7.3f} %  {names.get(value, '(no class)')}")
+        if not is_folded or value in names:
+            lines.append(f"  {show([value]):>8}  {100 * count / total:7.3f} %  {names.get(value, '(no class)')}")
+    if is_folded:
+        count = sum(pixels[value] for value in unclassed)
+        lines.append(f"  {'others':>8}  {100 * count / total:7.3f} %  ({len(unclassed)} values of no class)")
     return lines

@@ -6,11 +6,13 @@ same steps.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
+
+from data_utils.analysis.distinct_rows import DistinctRows, distinct_rows
 
 MAX_SHAPES = 16
 MAX_COMPARED = 256  # shapes that are compared in pairs
@@ -18,16 +20,21 @@ SIDE_BY_SIDE = 4  # row groups of a lane: with 1, 2 or 4 loader processes, each 
 
 
 class Slot(NamedTuple):
-    """One slot of a micro-batch: an image, the shape it is padded to, and whether it is only a filler."""
+    """One slot of a micro-batch: an image, and the shape it is padded to.
+
+    filler: whether it counts nowhere, since its process would otherwise have no image.
+    ends_step: whether it is in the last micro-batch that its process has of a step.
+    """
 
     index: int  # type: ignore[assignment]  # hides tuple.index
     epoch: int
     shape: tuple[int, ...]  # (H, W), or (D, H, W) for volumes
     filler: bool = False
+    ends_step: bool = False
 
 
 class BatchSplit(NamedTuple):
-    """How a global batch is cut into micro-batch x processes x accumulation slots; the extra ones are fillers."""
+    """How a global batch is cut into micro-batches, `accumulation` for each process, of at most `micro_batch_size`."""
 
     batch_size: int
     processes: int
@@ -35,19 +42,31 @@ class BatchSplit(NamedTuple):
     accumulation: int
     fixed: bool = False  # the user asks for it: where it does not fit into memory it is not changed
 
-    @property
-    def slots(self) -> int:
-        """Images and fillers of a step."""
-        return self.accumulation * self.processes * self.micro_batch_size
-
     def with_micro_batches(self, size: int) -> "BatchSplit":
         """The same batch in micro-batches of `size`."""
         needed = math.ceil(self.batch_size / self.processes / size)
         return self._replace(micro_batch_size=size, accumulation=needed)
 
+    def sizes(self, images: int) -> list[int]:
+        """How many images of a step each micro-batch has, in the order in which the processes take turns.
+
+        They differ by one at most. A step of fewer images than others has fewer micro-batches for each process, so that
+        a micro-batch is empty only where there are fewer images than processes.
+        """
+        in_proportion = math.ceil(images * self.accumulation / self.batch_size)
+        rounds = min(in_proportion, math.ceil(images / self.processes))
+        smaller, larger_ones = divmod(images, rounds * self.processes)
+        return [smaller + int(number < larger_ones) for number in range(rounds * self.processes)]
+
+    @property
+    def idle(self) -> int:
+        """Processes that have no image in the last micro-batch of a step."""
+        return self.sizes(self.batch_size).count(0)
+
     def __str__(self) -> str:
+        sizes = sorted(set(self.sizes(self.batch_size)))
         return (
-            f"{self.batch_size} in a step = {self.micro_batch_size} in a micro-batch"
+            f"{self.batch_size} in a step = {' or '.join(map(str, sizes))} in a micro-batch"
             f" x {self.processes} processes x {self.accumulation} accumulation steps"
         )
 
@@ -60,21 +79,22 @@ class Batch(NamedTuple):
 
 
 def padded_shapes(sizes: np.ndarray, max_shapes: int = MAX_SHAPES) -> np.ndarray:
-    """The shape each image is padded to: (N, n) from image sizes (N, n), as (H, W) or (D, H, W).
+    """The shape each image is padded to: (N, n) int32 from image sizes (N, n), as (H, W) or (D, H, W).
 
     Up to `max_shapes` different sizes stay as they are. Beyond that, the two shapes whose union adds the fewest padded
     pixels are merged until few are left: kernels and compilers settle on a few shapes, and all processes of a step
     work on the same one.
     """
     grid = 8
-    shapes, inverse, counts = np.unique(sizes, axis=0, return_inverse=True, return_counts=True)
+    sizes_of_images = distinct_rows(sizes)
+    size_counts = sizes_of_images.counts()
+    shapes = sizes_of_images.rows
+    shape_of_size = np.arange(len(shapes))
     while len(shapes) > MAX_COMPARED:
-        sizes = _round_up(sizes, grid)
-        shapes, inverse, counts = np.unique(sizes, axis=0, return_inverse=True, return_counts=True)
+        shapes, membership = distinct_rows(_round_up(shapes, grid))
+        shape_of_size = membership[shape_of_size].astype(np.int64)
         grid *= 2
-    shapes = shapes.astype(np.int64)
-    inverse = inverse.reshape(-1)
-    counts = counts.astype(np.int64)
+    counts = np.bincount(shape_of_size, weights=size_counts).astype(np.int64)
     while len(shapes) > max_shapes:
         pixels = shapes.prod(axis=1)
         union_pixels = np.maximum(shapes[:, None], shapes[None]).prod(axis=2)
@@ -85,11 +105,11 @@ def padded_shapes(sizes: np.ndarray, max_shapes: int = MAX_SHAPES) -> np.ndarray
         # the first shape becomes their union, and the second goes
         shapes[first] = np.maximum(shapes[first], shapes[second])
         counts[first] += counts[second]
-        inverse[inverse == second] = first
-        inverse[inverse > second] -= 1
+        shape_of_size[shape_of_size == second] = first
+        shape_of_size[shape_of_size > second] -= 1
         shapes = np.delete(shapes, second, axis=0)
         counts = np.delete(counts, second)
-    return shapes[inverse]
+    return shapes[shape_of_size].astype(np.int32)[sizes_of_images.membership]
 
 
 def _round_up(numbers: np.ndarray, step: int) -> np.ndarray:
@@ -97,30 +117,92 @@ def _round_up(numbers: np.ndarray, step: int) -> np.ndarray:
     return -(-numbers // step) * step
 
 
-def epoch_batches(shapes: np.ndarray, batch_size: int, seed: int, epoch: int) -> list[Batch]:
+class ShuffledBatches(Sequence[Batch]):
+    """The batches of one epoch, cut from a sequence of images as they are asked for.
+
+    Args:
+        sequence: (N,) every image once.
+        numbers: which of the consecutive cuts of `batch_size` images each batch is; only the last cut may be short.
+    """
+
+    def __init__(self, sequence: np.ndarray, numbers: np.ndarray, shapes: DistinctRows, batch_size: int) -> None:
+        self.sequence = sequence
+        self.numbers = numbers
+        self.shapes = shapes
+        self.batch_size = batch_size
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, step: int) -> Batch:  # type: ignore[override]  # no slices
+        start = int(self.numbers[step]) * self.batch_size
+        indices = self.sequence[start : start + self.batch_size]
+        shapes = self.shapes.rows[self.shapes.membership[indices]]
+        return Batch(indices, tuple(shapes.max(axis=0).tolist()))
+
+
+def epoch_batches(shapes: DistinctRows, batch_size: int, seed: int, epoch: int) -> Sequence[Batch]:
     """The batches of one epoch in their order: every image once, ceil(N / batch_size) batches, only one of them short.
 
     Batches hold images of one padded shape; those left of each shape are put together by size, at the larger shape.
     """
     rng = np.random.default_rng([seed, epoch])
-    order = rng.permutation(len(shapes))
-    groups, membership = np.unique(shapes, axis=0, return_inverse=True)
-    membership = membership.reshape(-1)[order]
-    batches: list[np.ndarray] = []
-    leftovers = []
-    for group in range(len(groups)):
-        members = order[membership == group]
-        full = len(members) // batch_size * batch_size
-        batches += list(members[:full].reshape(-1, batch_size))
+    order = _numbers(len(shapes))
+    rng.shuffle(order)  # the same as rng.permutation(len(shapes)), in half of its memory
+    by_shape = order[np.argsort(shapes.membership[order], kind="stable")]
+    full_batches: list[np.ndarray] = []
+    leftovers: list[np.ndarray] = []
+    start = 0
+    for count in shapes.counts().tolist():
+        members = by_shape[start : start + count]
+        full = count // batch_size * batch_size
+        full_batches.append(members[:full])
         leftovers.append(members[full:])
+        start += count
     rest = np.concatenate(leftovers)
-    rest = rest[np.argsort(shapes[rest].prod(axis=1), kind="stable")]
-    batches += [rest[start : start + batch_size] for start in range(0, len(rest), batch_size)]
-    shuffled = [batches[i] for i in rng.permutation(len(batches))]
-    return [Batch(indices, tuple(shapes[indices].max(axis=0).tolist())) for indices in shuffled]
+    pixels = shapes.rows.prod(axis=1)[shapes.membership[rest]]
+    rest = rest[np.argsort(pixels, kind="stable")]
+    sequence = np.concatenate([*full_batches, rest])
+    numbers = rng.permutation(math.ceil(len(sequence) / batch_size))
+    return ShuffledBatches(sequence, numbers, shapes, batch_size)
 
 
-def stream_batches(lengths: np.ndarray, shapes: np.ndarray, batch_size: int, seed: int, epoch: int) -> list[Batch]:
+def _numbers(count: int) -> np.ndarray:
+    """(count,) int32 or, where it does not hold them, int64: the numbers from 0."""
+    dtype = np.int32 if count <= np.iinfo(np.int32).max else np.int64
+    return np.arange(count, dtype=dtype)
+
+
+class LaneBatches(Sequence[Batch]):
+    """The batches of one epoch of a stream, put together from its lanes as they are asked for.
+
+    Args:
+        order: (N,) every record once, lane by lane.
+        lane_lengths: (L,) records of each lane.
+        shape: that of all images.
+    """
+
+    def __init__(self, order: np.ndarray, lane_lengths: np.ndarray, shape: tuple[int, ...]) -> None:
+        self.order = order
+        self.lane_lengths = lane_lengths
+        self.shape = shape
+        # (lanes, parts): part p of a lane serves steps p, p + SIDE_BY_SIDE, ..., as long as the lane has records
+        part_lengths = -(-(lane_lengths[:, None] - np.arange(SIDE_BY_SIDE)) // SIDE_BY_SIDE)
+        self.part_starts = (np.cumsum(part_lengths) - part_lengths.ravel()).reshape(part_lengths.shape)
+
+    def __len__(self) -> int:
+        return int(self.lane_lengths.max())
+
+    def __getitem__(self, step: int) -> Batch:  # type: ignore[override]  # no slices
+        if not 0 <= step < len(self):
+            raise IndexError(f"step {step} of {len(self)}")
+        positions = self.part_starts[:, step % SIDE_BY_SIDE] + step // SIDE_BY_SIDE
+        return Batch(self.order[positions[self.lane_lengths > step]], self.shape)
+
+
+def stream_batches(
+    lengths: np.ndarray, shape: tuple[int, ...], batch_size: int, seed: int, epoch: int
+) -> Sequence[Batch]:
     """The batches of one epoch of a stream, where records of one group should be read together.
 
     `lengths` (G,) are the numbers of records of the groups, in order. The groups come in random order, the records of
@@ -129,66 +211,76 @@ def stream_batches(lengths: np.ndarray, shapes: np.ndarray, batch_size: int, see
     them: the loader's processes take turns with the steps, so each process reads its own groups.
     """
     rng = np.random.default_rng([seed, epoch])
+    total = int(lengths.sum())
+    records = _numbers(total)
+    order = np.empty_like(records)
     firsts = np.cumsum(lengths) - lengths
-    records = [firsts[group] + rng.permutation(lengths[group]) for group in rng.permutation(len(lengths))]
-    order = np.concatenate(records)
-    total = len(order)
+    start = 0
+    for group in rng.permutation(len(lengths)):
+        end = start + lengths[group]
+        order[start:end] = records[firsts[group] : firsts[group] + lengths[group]]
+        rng.shuffle(order[start:end])
+        start = end
     lane_lengths = total // batch_size + (np.arange(batch_size) < total % batch_size)
-    # (lanes, parts): part p of a lane serves steps p, p + SIDE_BY_SIDE, ..., as long as the lane has records
-    part_lengths = -(-(lane_lengths[:, None] - np.arange(SIDE_BY_SIDE)) // SIDE_BY_SIDE)
-    part_starts = (np.cumsum(part_lengths) - part_lengths.ravel()).reshape(part_lengths.shape)
-    shape = tuple(shapes[0].tolist())
-    batches = []
-    for step in range(math.ceil(total / batch_size)):
-        positions = part_starts[:, step % SIDE_BY_SIDE] + step // SIDE_BY_SIDE
-        batches.append(Batch(order[positions[lane_lengths > step]], shape))
-    return batches
+    return LaneBatches(order, lane_lengths, shape)
 
 
 class TrainingSampler:
-    """Batch sampler over the steps of a whole run: for each step, `accumulation` rounds of one micro-batch per process.
+    """Batch sampler over the steps of a whole run: for each step, rounds of one micro-batch per process.
 
-    The loader deals micro-batch i to process i mod `world_size`. Slots beyond the step's images repeat one of them,
-    marked as filler: its mask is to be ignored as a whole. Step s belongs to epoch s // steps_per_epoch, so a run
+    The loader deals micro-batch i to process i mod `world_size`. A micro-batch that would be empty has one image of the
+    step, marked as filler: its mask is to be ignored as a whole. Step s belongs to epoch s // steps_per_epoch, so a run
     resumes by starting at its step.
 
     Args:
-        shapes: (N, n) int64, the shape (H, W) or (D, H, W) that each image is padded to.
+        shapes: (N, n) int32, the shape (H, W) or (D, H, W) that each image is padded to.
         split: how a step's images are cut.
-        steps: the steps of the run that are still to be made.
+        steps: the steps of the run that are to be made, in this order.
         group_sizes: those of a stream's `Records`, None for other records.
     """
 
     def __init__(
-        self, shapes: np.ndarray, split: BatchSplit, seed: int, steps: range, group_sizes: np.ndarray | None = None
+        self,
+        shapes: np.ndarray,
+        split: BatchSplit,
+        seed: int,
+        steps: Sequence[int],
+        group_sizes: np.ndarray | None = None,
     ) -> None:
-        self.shapes = shapes
+        self.shapes = distinct_rows(shapes)
         self.split = split
         self.seed = seed
         self.steps = steps
         self.group_sizes = group_sizes
         self.steps_per_epoch = math.ceil(len(shapes) / split.batch_size)
 
-    def __len__(self) -> int:
-        return len(self.steps) * self.split.accumulation * self.split.processes
-
-    def batches(self, epoch: int) -> list[Batch]:
+    def batches(self, epoch: int) -> Sequence[Batch]:
         """The batches of one epoch, one for each of its steps."""
         if self.group_sizes is None:
             return epoch_batches(self.shapes, self.split.batch_size, self.seed, epoch)
-        return stream_batches(self.group_sizes, self.shapes, self.split.batch_size, self.seed, epoch)
+        shape = tuple(self.shapes.rows[0].tolist())  # a stream has one
+        return stream_batches(self.group_sizes, shape, self.split.batch_size, self.seed, epoch)
 
     def __iter__(self) -> Iterator[list[Slot]]:
         epoch = -1
-        batches: list[Batch] = []
+        batches: Sequence[Batch] = ()
         for step in self.steps:
             if step // self.steps_per_epoch != epoch:
                 epoch = step // self.steps_per_epoch
                 batches = self.batches(epoch)
             batch = batches[step % self.steps_per_epoch]
-            slots = [Slot(int(index), epoch, batch.shape) for index in batch.indices]
-            slots += [slots[0]._replace(filler=True)] * (self.split.slots - len(slots))
-            yield from _chunks(slots, self.split.micro_batch_size)
+            yield from self._micro_batches([Slot(int(index), epoch, batch.shape) for index in batch.indices])
+
+    def _micro_batches(self, slots: list[Slot]) -> Iterator[list[Slot]]:
+        """The micro-batches of a step with these images."""
+        filler = slots[0]._replace(filler=True)
+        sizes = self.split.sizes(len(slots))
+        last_round = len(sizes) - self.split.processes
+        start = 0
+        for number, size in enumerate(sizes):
+            micro_batch = slots[start : start + size] or [filler]
+            yield [slot._replace(ends_step=number >= last_round) for slot in micro_batch]
+            start += size
 
 
 class EvaluationSampler:
@@ -199,25 +291,34 @@ class EvaluationSampler:
     batches even.
 
     Args:
-        shapes: (N, n) int64, the (H, W) or (D, H, W) of each image at the network.
+        shapes: (N, n) int32, the (H, W) or (D, H, W) of each image at the network.
         pixels: how many share a forward pass, as `pixels_per_batch` says.
     """
 
     def __init__(self, shapes: np.ndarray, pixels: int, world_size: int) -> None:
-        self.batches: list[list[Slot]] = []
-        groups, membership = np.unique(shapes, axis=0, return_inverse=True)
-        for group, shape in enumerate(map(tuple, groups.tolist())):
-            members = np.flatnonzero(membership.reshape(-1) == group).tolist()
-            slots = [Slot(index, 0, shape) for index in members]
-            self.batches += _chunks(slots, images_per_batch(pixels, shape))
-        filler = [self.batches[0][0]._replace(filler=True)]
-        self.batches += [filler] * (-len(self.batches) % world_size)
+        self.shapes = distinct_rows(shapes)
+        self.pixels = pixels
+        batches = 0
+        for shape, count in zip(self.shapes.rows.tolist(), self.shapes.counts().tolist(), strict=True):
+            batches += math.ceil(count / images_per_batch(pixels, shape))
+        self.fillers = -batches % world_size
+        self.length = batches + self.fillers
 
     def __len__(self) -> int:
-        return len(self.batches)
+        return self.length
 
     def __iter__(self) -> Iterator[list[Slot]]:
-        return iter(self.batches)
+        members = np.argsort(self.shapes.membership, kind="stable")
+        start = 0
+        for shape, count in zip(map(tuple, self.shapes.rows.tolist()), self.shapes.counts().tolist(), strict=True):
+            size = images_per_batch(self.pixels, shape)
+            for first in range(start, start + count, size):
+                indices = members[first : min(first + size, start + count)]
+                yield [Slot(index, 0, shape) for index in indices.tolist()]
+            start += count
+        first_shape = tuple(self.shapes.rows[0].tolist())
+        for _ in range(self.fillers):
+            yield [Slot(int(members[0]), 0, first_shape, filler=True)]
 
 
 def pixels_per_batch(device: torch.device) -> int:
@@ -229,7 +330,7 @@ def pixels_per_batch(device: torch.device) -> int:
     return 2**17 if device.type == "cpu" else 2**19
 
 
-def images_per_batch(pixels: int, shape: tuple[int, ...]) -> int:
+def images_per_batch(pixels: int, shape: Sequence[int]) -> int:
     """How many images of one shape (H, W), or volumes (D, H, W), share a forward pass of `pixels`."""
     return max(1, pixels // math.prod(shape))
 

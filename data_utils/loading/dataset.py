@@ -1,6 +1,8 @@
 """Records become tensors: images as the network takes them, and their targets."""
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -27,9 +29,11 @@ class SegmentationDataset(Dataset):
 
     Attributes:
         fit_targets: whether targets follow the images to the network's input size.
+        threads: how many threads of a loader process decode the samples of a batch.
     """
 
     fit_targets: bool
+    threads: int = 1
 
     def __init__(self, split: Split, info: DatasetInfo, preprocess: Preprocess) -> None:
         self.split = split
@@ -44,6 +48,17 @@ class SegmentationDataset(Dataset):
 
     def __len__(self) -> int:
         return len(self.split)
+
+    def __getitems__(self, slots: list[Slot]) -> list[tuple[Any, ...]]:
+        """The samples of a batch, which a loader asks for at once."""
+        if self.threads == 1:
+            return [self[slot] for slot in slots]
+        return list(self._pool.map(self.__getitem__, slots))
+
+    @cached_property
+    def _pool(self) -> ThreadPoolExecutor:
+        """Threads of this process, started when they are first needed, which is in a loader process."""
+        return ThreadPoolExecutor(self.threads)
 
     def read(self, slot: Slot) -> tuple[np.ndarray, Target, str | None]:
         """Image (C, *size) at the network's input size, target, and what is wrong where both are filled."""
@@ -104,10 +119,10 @@ class TrainingDataset(SegmentationDataset):
             return crop
         image, target = self.samples.load(slot.index)
         window = self.samples.choose_window(slot.index, target, crop_size, rng)
-        part = tuple(slice(*side) for side in window)
-        return image[(slice(None), *part)], target.at(part)
+        sides = tuple(slice(*side) for side in window)
+        return image[(slice(None), *sides)], target.at(sides)
 
-    def __getitem__(self, slot: Slot) -> tuple[Tensor, Target, Draw, tuple[int, int], str | None]:
+    def __getitem__(self, slot: Slot) -> tuple[Tensor, Target, Draw, Slot, str | None]:
         image, target, problem = self.read(slot)
         if target.shape != slot.shape:
             image, target = self._pad(image, target, slot.shape)
@@ -119,7 +134,7 @@ class TrainingDataset(SegmentationDataset):
             channels=self.channels,
             spacing=self.samples.spacing(slot.index),
         )
-        return _tensor(image), target.map(_tensor), drawn, (slot.epoch, slot.index), problem
+        return _tensor(image), target.map(_tensor), drawn, slot, problem
 
     def _pad(self, image: np.ndarray, target: Target, shape: tuple[int, ...]) -> Sample:
         fill = self.fill.round() if image.dtype == np.uint8 else self.fill
@@ -127,8 +142,8 @@ class TrainingDataset(SegmentationDataset):
         inside = tuple(slice(side) for side in target.shape)
         padded[(slice(None), *inside)] = image
         padded_target = self.target.unknown(shape)
-        for whole, part in zip(padded_target.arrays(), target.arrays(), strict=True):
-            whole[inside] = part
+        for padded_array, array in zip(padded_target.arrays(), target.arrays(), strict=True):
+            padded_array[inside] = array
         return padded, padded_target
 
 
@@ -156,17 +171,17 @@ def _tensor(array: np.ndarray) -> Tensor:
 def collate_training(samples: list[tuple]) -> dict[str, Any]:
     """A batch for `augment`.
 
-    images (B, C, *size), targets (B, *size), draws: [Draw, ...], numbers: `pack_draws` of them, keys:
-    [(epoch, index), ...], problems: what is wrong with the samples left out.
+    images (B, C, *size), targets (B, *size), draws: [Draw, ...], numbers: `pack_draws` of them, slots: [Slot, ...],
+    problems: what is wrong with the samples left out.
     """
-    images, targets, draws, keys, problems = zip(*samples, strict=True)
+    images, targets, draws, slots, problems = zip(*samples, strict=True)
     stacked_targets = type(targets[0]).stack(targets)
     return {
         "images": torch.stack(images),
         "targets": stacked_targets,
         "draws": list(draws),
         "numbers": pack_draws(draws, len(images[0])),
-        "keys": list(keys),
+        "slots": list(slots),
         "problems": [problem for problem in problems if problem is not None],
     }
 

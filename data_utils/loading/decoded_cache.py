@@ -1,7 +1,6 @@
 """--cache, always on for volumes: a split decoded and resized once, in an Arrow file that all processes map."""
 
-import json
-import zlib
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
@@ -13,14 +12,12 @@ from filelock import FileLock, Timeout
 
 from runtime.cache import cache_folder, digest
 from runtime.console import say, track
-from runtime.documents import read_json
 from runtime.errors import DataError
-from runtime.files import replaced_file
+from runtime.files import checksum, replaced_file
 from runtime.parallel import available_cpus, map_ahead
 from tasks.target import Target
 
 Sample = tuple[np.ndarray, Target]  # an image (C, *size), and its target
-SEAL = ".seal"  # the file beside the samples that says what they were when they were written
 REMEMBERED = 1024  # records whose arrays in the file are remembered: finding them takes longer than copying a patch
 
 
@@ -70,6 +67,8 @@ def decode_once(
 
     The key must change with everything that the samples depend on.
 
+    A damaged file is made again: the first process of each machine compares it with its checksum.
+
     Errors in `skip` are stored in place of the sample. Raises DataError where nothing can be stored.
     """
     import pyarrow
@@ -100,7 +99,8 @@ def decode_once(
                 with replaced_file(file) as stream, pyarrow.ipc.new_file(stream, schema) as writer:
                     for sample in track(decoded, count, "decoding for the cache"):
                         writer.write_batch(pyarrow.RecordBatch.from_pylist([_row(sample)], schema))
-                _seal(file)
+                with replaced_file(_checksum_file(file)) as stream:
+                    stream.write(checksum(file).encode())
     except OSError as error:
         raise DataError(
             f"the cache of decoded samples cannot be written to {file.parent} ({error.strerror or error});"
@@ -109,40 +109,24 @@ def decode_once(
     return DecodedSplit(file, target)
 
 
-def _is_whole(file: Path) -> bool:
-    """Whether a file of decoded samples is there, as it was written; a line is printed for a damaged one.
+def _checksum_file(file: Path) -> Path:
+    return file.with_suffix(".sha256")
 
-    Its checksum is computed only where its time or its size is another one: that takes as long as reading all of it.
-    """
+
+def _is_whole(file: Path) -> bool:
+    """Whether a file of decoded samples is there as it was written; only a machine's first process looks inside."""
     if not file.exists():
         return False
+    if os.environ.get("LOCAL_RANK", "0") != "0":
+        return True
     try:
-        seal = read_json(file.with_suffix(SEAL))
-    except (OSError, ValueError):
-        seal = {}
-    stat = file.stat()
-    if (seal.get("bytes"), seal.get("time")) == (stat.st_size, stat.st_mtime_ns):
-        return True
-    if seal.get("bytes") == stat.st_size and seal.get("checksum") == _checksum(file):
-        return True
-    say(f"{file} is damaged: it is made again")
-    return False
-
-
-def _seal(file: Path) -> None:
-    """Store what `_is_whole` compares."""
-    stat = file.stat()
-    content = {"bytes": stat.st_size, "time": stat.st_mtime_ns, "checksum": _checksum(file)}
-    with replaced_file(file.with_suffix(SEAL)) as stream:
-        stream.write(json.dumps(content).encode())
-
-
-def _checksum(file: Path) -> int:
-    checksum = 0
-    with file.open("rb") as stream:
-        while block := stream.read(2**22):
-            checksum = zlib.crc32(block, checksum)
-    return checksum
+        expected = _checksum_file(file).read_bytes()
+    except FileNotFoundError:
+        expected = b""
+    if expected != checksum(file).encode():
+        say(f"{file} is damaged; its samples are decoded again")
+        return False
+    return True
 
 
 def _clear(folder: Path) -> None:

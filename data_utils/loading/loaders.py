@@ -1,7 +1,6 @@
 """The two loaders of a run. accelerate deals their batches out: batch i to process i mod world size."""
 
-import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -9,6 +8,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset
 
 from data_utils.analysis.dataset_info import DatasetInfo, Split
+from data_utils.analysis.distinct_rows import distinct_rows
 from data_utils.loading.batch_sampler import (
     SIDE_BY_SIDE,
     BatchSplit,
@@ -21,11 +21,14 @@ from data_utils.loading.dataset import EvaluationDataset, TrainingDataset, colla
 from data_utils.loading.parcel import PackedCollate, raise_open_file_limit
 from data_utils.sources.records import StreamRecords
 from runtime.parallel import default_workers
+from runtime.signals import outlast_stop_signals
 from unet.config import Preprocess, UNetConfig
+
+STREAM_WORKERS = (0, 1, 2, 4)  # numbers of loader processes that share no group of a stream: they divide SIDE_BY_SIDE
 
 
 class NetworkShapes(NamedTuple):
-    """(N, n) int64 shapes, (H, W) or (D, H, W), of the images of both splits as a network sees them."""
+    """(N, n) int32 shapes, (H, W) or (D, H, W), of the images of both splits as a network sees them."""
 
     train: np.ndarray
     val: np.ndarray
@@ -34,6 +37,12 @@ class NetworkShapes(NamedTuple):
     def largest(self) -> tuple[int, ...]:
         """(H, W) or (D, H, W) that holds every training image."""
         return tuple(self.train.max(axis=0).tolist())
+
+    @property
+    def differ(self) -> bool:
+        """Whether there is more than one shape."""
+        first = self.train[0]
+        return bool((self.train != first).any() or (self.val != first).any())
 
     @property
     def mean_pixels(self) -> float:
@@ -52,15 +61,19 @@ def network_shapes(info: DatasetInfo, model: UNetConfig) -> NetworkShapes:
     if info.config.crop_size:
         train[:] = info.config.crop_size
     smallest = 2 * np.array(model.divisors)
-    return NetworkShapes(np.maximum(padded_shapes(train), smallest), val)
+    train = padded_shapes(train)
+    np.maximum(train, smallest, out=train, casting="unsafe")
+    return NetworkShapes(train, val)
 
 
 def _input_sizes(split: Split, preprocess: Preprocess) -> np.ndarray:
-    """(N, n) int64, what the samples of a split are resized or resampled to."""
+    """(N, n) int32, what the samples of a split are resized or resampled to."""
     if split.spacings is None:
-        return np.array([preprocess.target_size(*size) for size in split.sizes.tolist()])
+        sizes = distinct_rows(split.sizes)
+        target_sizes = np.array([preprocess.target_size(*size) for size in sizes.rows.tolist()], np.int32)
+        return target_sizes[sizes.membership]
     grids = zip(split.sizes.tolist(), split.spacings.tolist(), strict=True)
-    return np.array([preprocess.resampled_size(size, spacing) for size, spacing in grids])
+    return np.array([preprocess.resampled_size(size, spacing) for size, spacing in grids], np.int32)
 
 
 def build_loaders(
@@ -68,7 +81,7 @@ def build_loaders(
     model: UNetConfig,
     shapes: NetworkShapes,
     split: BatchSplit,
-    steps: range,
+    steps: Sequence[int],
     num_workers: int | None,
     device: torch.device,
 ) -> tuple[DataLoader, DataLoader]:
@@ -77,17 +90,23 @@ def build_loaders(
     With --cache, and always for volumes, all images are decoded now unless an earlier run has done so.
 
     Args:
-        num_workers: None for this process's share of the CPUs.
+        num_workers: None for this process's share of the CPUs. A stream gets as many of STREAM_WORKERS as fit into
+            it, and threads for the others.
     """
     if num_workers is None:
         num_workers = default_workers(device)
-    if num_workers:
-        raise_open_file_limit()
     train = TrainingDataset(info.train, info, model.preprocess)
     val = EvaluationDataset(info.val, info, model.preprocess)
     records = info.train.records
     if isinstance(records, StreamRecords):  # every lane of this process, and each lane's groups side by side
         records.open_groups = split.micro_batch_size * split.accumulation * SIDE_BY_SIDE
+        processes = max(count for count in STREAM_WORKERS if count <= num_workers)
+        train.threads = val.threads = max(1, num_workers // max(1, processes))
+        num_workers = processes
+    if isinstance(info.val.records, StreamRecords):
+        info.val.records.is_scattered = True  # the batches of an evaluation go round among all processes
+    if num_workers:
+        raise_open_file_limit()
     if info.config.cache or train.samples.are_cached:
         train.cache()
         val.cache()
@@ -109,11 +128,10 @@ def _loader(
         num_workers=num_workers,
         pin_memory=device.type == "cuda",  # not wherever there is a GPU: a CPU run leaves it alone
         persistent_workers=num_workers > 0,
-        worker_init_fn=_outlast_signals,
+        worker_init_fn=_start_worker,
     )
 
 
-def _outlast_signals(worker: int) -> None:
-    """Have loader workers ignore signals to stop: the main process still needs them to finish its step."""
-    for number in (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGUSR1", signal.SIGTERM)):
-        signal.signal(number, signal.SIG_IGN)
+def _start_worker(worker: int) -> None:
+    """Have a loader worker outlast signals to stop: the main process still needs it to finish its step."""
+    outlast_stop_signals()

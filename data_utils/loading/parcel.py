@@ -9,7 +9,8 @@ from typing import Any
 
 from torch.utils.data import get_worker_info
 
-from runtime.errors import SettingsError, UserError
+from runtime.errors import SettingsError, UserError, one_line
+from runtime.parallel import lost_worker
 
 OPEN_FILES = 256  # what a process with loader workers needs: each tensor on its way is one, in both processes
 
@@ -37,7 +38,15 @@ class Parcel:
             raise UserError(no_room(reason)) from error
 
     def __reduce__(self) -> tuple[Callable, tuple[bytes]]:
-        return ForkingPickler.loads, (self.content,)
+        return _unpack, (self.content,)
+
+
+def _unpack(content: bytes) -> dict[str, Any]:
+    """The batch of a parcel; its tensors' memory comes from the worker, which may have been killed."""
+    try:
+        return ForkingPickler.loads(content)
+    except (ConnectionError, EOFError, FileNotFoundError) as error:
+        raise UserError(lost_worker(one_line(error))) from error
 
 
 class PackedCollate:

@@ -79,10 +79,10 @@ class VolumeInput:
             weights = self.weights[first:last]
             lowest = taps.min()
             planes = np.stack([self._plane(z) for z in range(lowest, taps.max() + 1)], axis=1)
-            part = slab[:, first - start : last - start]
-            part[:] = 0
+            resampled = slab[:, first - start : last - start]  # a view, filled here
+            resampled[:] = 0
             for tap in range(taps.shape[1]):
-                part += planes[:, taps[:, tap] - lowest] * weights[:, tap, None, None]
+                resampled += planes[:, taps[:, tap] - lowest] * weights[:, tap, None, None]
         return slab
 
     def _plane(self, z: int) -> np.ndarray:

@@ -1,9 +1,11 @@
 """Rows of `datasets`: data sets saved to disk, parquet files and the Hub, with pictures still encoded."""
 
+import pickle
+import platform
 import re
 from collections.abc import Mapping
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from data_utils.sources.records import Record, Records
 from runtime.cache import digest
@@ -17,31 +19,96 @@ MASK_COLUMNS = ("mask", "label", "annotation")
 HUB_SECONDS = 10  # how long the Hub may take to answer
 
 
+class TableName(NamedTuple):
+    """What `load_tables` finds a table by.
+
+    Args:
+        dataset: a path or a Hub id.
+        config: the configuration of a Hub data set.
+    """
+
+    dataset: str
+    config: str | None
+    split: str
+
+    @property
+    def path(self) -> Path:
+        """The data set's path, unless it is a Hub id."""
+        return Path(self.dataset).expanduser()
+
+
 class HFRecords(Records):
     """Rows of a `datasets.Dataset` as records whose pictures are still encoded.
 
-    Columns that are not named are found by convention. Raises DataError where there is none that holds pictures.
+    A process that receives the records, pickled, and has not the Arrow files of their rows, must call `open_here`
+    before it reads any.
+
+    Args:
+        table: the rows.
+        name: finds the table again.
+        image_column, mask_column: found by convention where None. Raises DataError where there is none with pictures.
     """
 
-    def __init__(self, dataset: "Dataset", image_column: str | None, mask_column: str | None) -> None:
-        from datasets import Image
-
-        self.columns = find_columns(dataset.features, image_column, mask_column)
-        self.digest = digest(dataset._fingerprint, self.columns)
-        self.dataset = dataset.select_columns(list(dict.fromkeys(self.columns.values())))
-        for column in self.dataset.column_names:
-            self.dataset = self.dataset.cast_column(column, Image(decode=False))
+    def __init__(self, table: "Dataset", name: TableName, image_column: str | None, mask_column: str | None) -> None:
+        self.table_name = name
+        self.columns = find_columns(table.features, image_column, mask_column)
+        self.fingerprint = table._fingerprint
+        self.digest = digest(self.fingerprint, self.columns)
+        self.length = len(table)
+        self.rows: Dataset | None = self._pictures_of(table)
 
     def __len__(self) -> int:
-        return len(self.dataset)
+        return self.length
 
     def __getitem__(self, i: int) -> Record:
-        row = self.dataset[i]
+        assert self.rows is not None, "call open_here first"
+        row = self.rows[i]
         image = row[self.columns["image"]]
         mask = row[self.columns["mask"]]
         path = (image or {}).get("path")
         name = PurePath(path).name if path else f"row {i}"
         return {"image": image, "target": mask, "name": name}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Rows are pickled as the paths of their Arrow files, which lie in a cache that machines may not share."""
+        assert self.rows is not None
+        files = [file["filename"] for file in self.rows.cache_files]
+        return self.__dict__ | {"rows": pickle.dumps(self.rows), "files": files}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        rows = state.pop("rows")
+        files = state.pop("files")
+        self.__dict__.update(state)
+        is_here = all(Path(file).exists() for file in files)
+        self.rows = pickle.loads(rows) if is_here else None
+
+    def open_here(self) -> None:
+        """Load the table on this machine, where its Arrow files are not here. DataError if it is another one here."""
+        if self.rows is not None:
+            return
+        dataset, config, split = self.table_name
+        tables = load_tables(dataset, self.table_name.path, config)
+        if split not in tables or len(tables[split]) != self.length:
+            raise self._differs()
+        table = tables[split]
+        # that of files holds the times of their last changes, which copies may not have
+        if not self.table_name.path.exists() and table._fingerprint != self.fingerprint:
+            raise self._differs()
+        self.rows = self._pictures_of(table)
+
+    def _pictures_of(self, table: "Dataset") -> "Dataset":
+        from datasets import Image
+
+        rows = table.select_columns(list(dict.fromkeys(self.columns.values())))
+        for column in rows.column_names:
+            rows = rows.cast_column(column, Image(decode=False))
+        return rows
+
+    def _differs(self) -> DataError:
+        return DataError(
+            f"--dataset {self.table_name.dataset} is another version on machine {platform.node()}"
+            " than where the run started; copy it, or share HF_HOME"
+        )
 
 
 def find_columns(features: "Features", image_column: str | None, mask_column: str | None) -> dict[str, str]:

@@ -73,7 +73,7 @@ def _groups(records: Records, pattern: str | None) -> np.ndarray:
     numbers: dict[str, int] = {}
     groups = np.empty(len(records), np.int64)
     for i in range(len(records)):
-        name = records[i]["name"]
+        name = records.name(i)
         match = expression.search(name)
         if match is None:
             raise DataError(f"--val-group {pattern!r} matches nothing in the name {name}")

@@ -7,7 +7,7 @@ from pathlib import Path
 from data_utils.config import DataConfig
 from data_utils.sources.annotations.find import find_annotations
 from data_utils.sources.folder import find_splits, pair_files
-from data_utils.sources.hf_datasets import HFRecords, ask_hub, holds_tables, is_hub_id, load_tables
+from data_utils.sources.hf_datasets import HFRecords, TableName, ask_hub, holds_tables, is_hub_id, load_tables
 from data_utils.sources.holdout import hold_out, hold_out_fold, hold_out_shards
 from data_utils.sources.records import Records
 from data_utils.sources.shapes import VAL_FIRST, Shapes
@@ -58,8 +58,9 @@ def _load_splits(config: DataConfig) -> tuple[Records, Records]:
     else:
         tables = load_tables(config.dataset, path, config.dataset_config)
         splits = {}
-        for name, table in tables.items():
-            splits[name] = partial(HFRecords, table, config.image_column, config.mask_column)
+        for split, table in tables.items():
+            name = TableName(config.dataset, config.dataset_config, split)
+            splits[split] = partial(HFRecords, table, name, config.image_column, config.mask_column)
     train_name, val_name = _choose(splits, config)
     train = splits[train_name]()
     if val_name is not None:

@@ -1,15 +1,20 @@
 """The one interface of a split: records by index, whatever they come from."""
 
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import NamedTuple, TypedDict
+from threading import Lock
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
 from data_utils.image_io.formats import ImageSource
 from runtime.cache import digest
 from unet.config import MaskValue
+
+OPEN_GROUPS = 8  # groups of a stream in memory, until the loader says how many it goes through side by side
 
 
 class Record(TypedDict):
@@ -63,6 +68,16 @@ class Records(ABC):
     def __iter__(self) -> Iterator[Record]:
         return (self[i] for i in range(len(self)))
 
+    def name(self, i: int) -> str:
+        """The name of a record; its pictures are not read where that can be avoided."""
+        return self[i]["name"]
+
+    def open_here(self) -> None:  # noqa: B027  # most records need nothing
+        """Make the records readable in this process, which has received them from another, maybe on another machine.
+
+        Most are: their files have the same paths everywhere.
+        """
+
 
 def annotation_summaries(splits: Iterable[Records]) -> list[AnnotationSummary]:
     """What the annotation files of all splits hold; the two parts of one split share their files."""
@@ -73,13 +88,68 @@ def annotation_summaries(splits: Iterable[Records]) -> list[AnnotationSummary]:
 class StreamRecords(Records):
     """Records of files that stay where they are; those of one group are cheap together. Files may change unseen.
 
-    Attributes:
+    Args:
+        files: URL or path of each.
         groups: (G, ...) int64, the groups in order; the first column is the index of the file.
+        group_sizes: (G,) int64, their numbers of records.
+
+    Attributes:
+        ends: (G,) int64, the index behind the last record of each group.
         open_groups: how many groups are kept in memory.
+        is_scattered: whether records are asked for in an order that leaves groups apart: where it is possible, each is
+            then read by itself.
     """
 
-    groups: np.ndarray
-    open_groups: int
+    group_sizes: np.ndarray
+
+    def __init__(self, files: Sequence[str], groups: np.ndarray, group_sizes: np.ndarray) -> None:
+        self.files = files
+        self.groups = groups
+        self.group_sizes = group_sizes
+        self.ends = np.cumsum(group_sizes)
+        self.open_groups = OPEN_GROUPS
+        self.is_scattered = False
+        self._read: OrderedDict[int, Any] = OrderedDict()
+        self._process = os.getpid()
+        self._lock = Lock()
+
+    def __len__(self) -> int:
+        return int(self.ends[-1]) if len(self.ends) else 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        del state["_read"], state["_process"], state["_lock"]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._read = OrderedDict()
+        self._process = os.getpid()
+        self._lock = Lock()
+
+    def _group_of(self, i: int) -> tuple[int, int]:
+        """The group of a record, and its place in it."""
+        if not 0 <= i < len(self):
+            raise IndexError(f"record {i} of {len(self)}")
+        group = int(np.searchsorted(self.ends, i, side="right"))
+        return group, int(i - self.ends[group] + self.group_sizes[group])
+
+    def _group(self, group: int) -> Any:
+        """The content of a group; those used last are kept."""
+        if self._process != os.getpid():  # a loader process reads for itself
+            self._read = OrderedDict()
+            self._process = os.getpid()
+        with self._lock:  # records are asked for in threads
+            if group not in self._read:
+                while len(self._read) >= self.open_groups:
+                    self._read.popitem(last=False)
+                self._read[group] = self._read_group(group)
+            self._read.move_to_end(group)
+            return self._read[group]
+
+    @abstractmethod
+    def _read_group(self, group: int) -> Any:
+        """Read all records of a group at once."""
 
     @abstractmethod
     def part(self, chosen: np.ndarray) -> "StreamRecords":
@@ -111,6 +181,12 @@ class Subset(Records):
 
     def __getitem__(self, i: int) -> Record:
         return self.records[int(self.indices[i])]
+
+    def name(self, i: int) -> str:
+        return self.records.name(int(self.indices[i]))
+
+    def open_here(self) -> None:
+        self.records.open_here()
 
 
 class ListRecords(Records):

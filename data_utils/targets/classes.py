@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data_utils.class_map import ClassMap, NamedClasses, as_grey, resolve_classes
+from data_utils.class_map import ClassMap, NamedClasses, resolve_classes
 from data_utils.config import DataConfig
 from data_utils.targets.reader import MaskReader
 from runtime.errors import SettingsError
 from tasks.classes import Classes, ClassTarget
-from unet.config import MaskValue
+from unet.config import IGNORE_INDEX, MaskValue
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class ClassReader(MaskReader):
 
     @classmethod
     def of_values(cls, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig) -> "ClassReader":
-        return cls(resolve_classes(pixels, classes, config.ignore_index))
+        return cls(resolve_classes(pixels, classes, config.ignore_index, config.others))
 
     def with_pixels(self, pixels: dict[MaskValue, int]) -> "ClassReader":
         return replace(self, class_pixels=count_classes(pixels, self.class_map))
@@ -38,7 +38,11 @@ class ClassReader(MaskReader):
 
     @property
     def key(self) -> tuple:
-        return self.class_map.values, self.class_map.ignore_value
+        class_map = self.class_map
+        key: tuple = (class_map.values, class_map.ignore_value)
+        if class_map.joined or class_map.outside is not None:
+            key += (class_map.joined, class_map.outside)
+        return key
 
     def of_mask(self, values: np.ndarray, name: str) -> ClassTarget:
         return ClassTarget(self.class_map.encode(values, name))
@@ -59,11 +63,12 @@ class ClassReader(MaskReader):
 
 
 def count_classes(pixels: dict[MaskValue, int], class_map: ClassMap) -> tuple[int, ...]:
-    """Pixels of each class; where classes are colors, a mask that holds only greys counts by its grey values."""
-    counts = []
-    for value in class_map.values:
-        grey_count = pixels.get(as_grey(value), 0)
-        counts.append(pixels.get(value, grey_count))
+    """Pixels of each class."""
+    counts = [0] * len(class_map)
+    for value, count in pixels.items():
+        index = class_map.index_of(value)
+        if index is not None and index != IGNORE_INDEX:
+            counts[index] += count
     return tuple(counts)
 
 

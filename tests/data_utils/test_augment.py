@@ -270,6 +270,14 @@ def test_strong_uses_every_effect_at_its_rate():
     assert any(abs(d.matrix[0, 0]) < 1e-12 for d in square)
 
 
+@pytest.mark.parametrize(("size", "pixels"), [((512, 768), 10), ((64, 96), 2)])
+def test_elastic_displacements_are_the_papers_and_smaller_in_small_images(size, pixels):
+    draws = [draw((0, i), strength="strong", seed=0, size=size, channels=1) for i in range(400)]
+    displacements = np.array([d.elastic for d in draws if d.elastic is not None])
+    # about 3,600 numbers: the standard deviation is known to 1.2%
+    assert displacements.std() == pytest.approx(pixels, rel=0.05)
+
+
 def test_elastic_deformation_moves_as_far_as_drawn():
     """One displaced corner of the coarse grid moves the picture there by that much, and nothing far away."""
     elastic = np.zeros((2, 3, 3))

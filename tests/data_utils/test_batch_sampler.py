@@ -1,19 +1,41 @@
-"""Which images form which batch: every image once, the same steps for any split, few shapes."""
+"""Which images form which batch: every image once, the same steps for any split, few shapes.
+
+Modules: data_utils/loading/batch_sampler.py, data_utils/analysis/distinct_rows.py.
+"""
+
+import hashlib
+import itertools
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
 
+from data_utils.analysis import distinct_rows as distinct_rows_module
+from data_utils.analysis.distinct_rows import distinct_rows, rows_as_text
+from data_utils.loading import batch_sampler
 from data_utils.loading.batch_sampler import (
+    Batch,
     BatchSplit,
     EvaluationSampler,
+    Slot,
     TrainingSampler,
     epoch_batches,
+    images_per_batch,
     padded_shapes,
+    stream_batches,
 )
 
 
-def sizes(count: int = 57, kinds: int = 40, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).integers(32, 32 + 3 * kinds, (count, 2))
+def sizes(count: int = 57, kinds: int = 40, seed: int = 0, dims: int = 2) -> np.ndarray:
+    return np.random.default_rng(seed).integers(32, 32 + 3 * kinds, (count, dims))
+
+
+def order_digest(batches: Iterable[Batch]) -> str:
+    """A digest of the images and shapes of batches, in their order."""
+    checksum = hashlib.sha256()
+    for indices, shape in batches:
+        checksum.update(repr(([int(index) for index in indices], shape)).encode())
+    return checksum.hexdigest()[:16]
 
 
 def images_of_steps(
@@ -24,14 +46,24 @@ def images_of_steps(
     accumulation = -(-batch_size // (micro_batch_size * world_size))
     split = BatchSplit(batch_size, world_size, micro_batch_size, accumulation)
     sampler = TrainingSampler(shapes, split, seed, steps)
-    micro_batches = list(sampler)
-    assert len(micro_batches) == len(sampler)
-    per_step = accumulation * world_size
-    assert all(len(batch) == micro_batch_size for batch in micro_batches)
-    return [
-        [slot[:3] for batch in micro_batches[start : start + per_step] for slot in batch if not slot.filler]
-        for start in range(0, len(micro_batches), per_step)
-    ]
+    return [[slot[:3] for batch in step for slot in batch if not slot.filler] for step in steps_of(sampler)]
+
+
+def steps_of(sampler: TrainingSampler) -> list[list[list[Slot]]]:
+    """The micro-batches of each step: equally many on each process, none larger than allowed or without an image."""
+    split = sampler.split
+    steps: list[list[list[Slot]]] = [[]]
+    for number, batch in enumerate(sampler):
+        if number % split.processes == 0 and steps[-1] and steps[-1][-1][0].ends_step:
+            steps.append([])
+        steps[-1].append(batch)
+        assert 1 <= len(batch) <= split.micro_batch_size
+        assert len({(slot.filler, slot.ends_step) for slot in batch}) == 1
+    for step in steps:
+        ends = [batch[0].ends_step for batch in step]
+        assert ends == [False] * (len(step) - split.processes) + [True] * split.processes
+        assert not step[-split.processes][0].filler  # the first process has an image in each round
+    return steps
 
 
 @pytest.mark.parametrize(("micro_batch_size", "world_size"), [(4, 2), (3, 3), (2, 4), (1, 1), (2, 1), (5, 2)])
@@ -59,16 +91,54 @@ def test_all_images_of_a_step_share_one_shape_that_holds_them():
 
 
 def test_only_one_batch_of_an_epoch_is_short():
-    lengths = [len(batch.indices) for batch in epoch_batches(padded_shapes(sizes()), 8, seed=0, epoch=0)]
+    shapes = distinct_rows(padded_shapes(sizes()))
+    lengths = [len(batch.indices) for batch in epoch_batches(shapes, 8, seed=0, epoch=0)]
     assert sorted(lengths) == [1] + [8] * 7
 
 
-def test_fillers_repeat_an_image_of_the_step_and_are_marked():
-    batches = list(TrainingSampler(np.full((5, 2), 32), BatchSplit(5, 2, 2, 2), 0, range(1)))
-    assert len(batches) == 4  # 5 images on 2 processes in micro-batches of 2: two rounds, 8 places
-    slots = [slot for batch in batches for slot in batch]
-    assert sum(slot.filler for slot in slots) == 3
-    assert {slot.index for slot in slots if slot.filler} <= {slot.index for slot in slots if not slot.filler}
+def test_batches_of_different_shapes_take_turns_in_random_order():
+    shapes = np.array([[32, 32]] * 40 + [[48, 48]] * 40)
+    sides = [batch.shape[0] for batch in epoch_batches(distinct_rows(shapes), 4, seed=0, epoch=0)]
+    assert sides.count(32) == sides.count(48) == 10
+    changes = sum(before != after for before, after in itertools.pairwise(sides))
+    assert changes > 4  # in the order of the shapes there would be one
+
+
+def test_as_many_images_share_a_batch_as_its_pixels_hold_and_one_at_least():
+    assert images_per_batch(100, (5, 10)) == 2
+    assert images_per_batch(100, (5, 11)) == 1
+    assert images_per_batch(100, (20, 20)) == 1
+    assert images_per_batch(100, (2, 5, 2)) == 5
+
+
+@pytest.mark.parametrize(
+    ("batch", "processes", "micro_batch", "accumulation", "sizes", "line"),
+    [
+        (16, 2, 4, 2, [4, 4, 4, 4], "16 in a step = 4 in a micro-batch x 2 processes x 2 accumulation steps"),
+        (13, 2, 4, 2, [4, 3, 3, 3], "13 in a step = 3 or 4 in a micro-batch x 2 processes x 2 accumulation steps"),
+        (9, 8, 2, 1, [2, *7 * [1]], "9 in a step = 1 or 2 in a micro-batch x 8 processes x 1 accumulation steps"),
+        (4, 8, 1, 1, 4 * [1], "4 in a step = 0 or 1 in a micro-batch x 8 processes x 1 accumulation steps"),
+        (5, 4, 1, 2, 5 * [1], "5 in a step = 0 or 1 in a micro-batch x 4 processes x 2 accumulation steps"),
+        (8, 1, 3, 4, [2, 2, 2, 2], "8 in a step = 2 in a micro-batch x 1 processes x 4 accumulation steps"),
+    ],
+)
+def test_a_process_without_an_image_repeats_one_and_all_others_have_equally_many(
+    batch, processes, micro_batch, accumulation, sizes, line
+):
+    split = BatchSplit(batch, processes, micro_batch, accumulation)
+    assert str(split) == line
+    (step,) = steps_of(TrainingSampler(np.full((batch, 2), 32), split, 0, range(1)))
+    assert len(step) == processes * accumulation
+    real = [slots for slots in step if not slots[0].filler]
+    assert [len(slots) for slots in real] == sizes
+    fillers = step[len(real) :]
+    assert [len(slots) for slots in fillers] == [1] * split.idle
+    assert all(slots[0].index == step[0][0].index and slots[0].filler for slots in fillers)
+
+
+@pytest.mark.parametrize(("images", "sizes"), [(1, [1, 0]), (3, [2, 1]), (4, [2, 2]), (5, [2, 1, 1, 1])])
+def test_a_step_of_few_images_has_few_micro_batches(images, sizes):
+    assert BatchSplit(8, 2, 2, 2).sizes(images) == sizes
 
 
 def test_few_sizes_are_never_padded_and_many_become_few_shapes():
@@ -93,3 +163,67 @@ def test_evaluation_sees_every_image_once_unpadded_in_batches_that_no_process_co
     assert len(sampler) % world_size == 0
     alone = list(EvaluationSampler(shapes, pixels, 1))
     assert [batch for batch in real if batch] == alone
+
+
+@pytest.mark.parametrize(
+    ("dims", "count", "kinds", "batch_size", "first", "sixth"),
+    [
+        (2, 1, 1, 4, "17b1018366f30210", "17b1018366f30210"),
+        (2, 57, 40, 1, "6ab77d2a773f0437", "567bca8e631db44a"),
+        (2, 57, 40, 7, "959a274d4fb0422c", "586a1c81903109a8"),
+        (2, 1000, 1, 4, "37e340f109c55fce", "412b4ea803a05d50"),
+        (2, 3000, 300, 4, "b76267125f2af03f", "19d6fe5a74b4a1e2"),
+        (3, 57, 40, 4, "875a352ce2f969fb", "cc20fe51aa70ccd9"),
+        (3, 3000, 300, 7, "3406abb4a2fd4565", "0fe613a67e028792"),
+    ],
+)
+def test_the_order_of_images_is_the_one_that_older_runs_had(dims, count, kinds, batch_size, first, sixth):
+    # the digests are of the first version, which made a list of all batches
+    shapes = distinct_rows(padded_shapes(sizes(count, kinds, dims=dims)))
+    epochs = [epoch_batches(shapes, batch_size, seed=3, epoch=epoch) for epoch in (0, 5)]
+    assert [order_digest(batches) for batches in epochs] == [first, sixth]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "batch_size", "first", "sixth"),
+    [
+        ([5, 1, 9, 32], 1, "c8e575ec75f105d1", "5bf4402f61841520"),
+        ([5, 1, 9, 32], 60, "e4518a532679f95f", "6f9db39fb3eac738"),
+        ([47], 8, "1b50047bad9630c8", "b37e054996cf7fff"),
+        ([1] * 20, 3, "159557b2d24c8793", "95c3fa9f7d099bf1"),
+        ([16] * 40 + [3] + [16] * 7, 8, "a5e54079c6f50f11", "7f95703b11807508"),
+    ],
+)
+def test_the_order_of_a_stream_is_the_one_that_older_runs_had(lengths, batch_size, first, sixth):
+    epochs = [stream_batches(np.array(lengths), (40, 56), batch_size, seed=3, epoch=epoch) for epoch in (0, 5)]
+    assert [order_digest(batches) for batches in epochs] == [first, sixth]
+
+
+@pytest.mark.parametrize(("dims", "digest"), [(2, "732709f751782ac8"), (3, "fea82c6da96b0b51")])
+def test_the_order_of_an_evaluation_is_the_one_that_older_runs_had(dims, digest):
+    sampler = EvaluationSampler(sizes(500, 3, dims=dims), 4 * 34 * 34, 3)
+    batches = [[tuple(slot)[:4] for slot in batch] for batch in sampler]
+    assert len(batches) == len(sampler)
+    assert hashlib.sha256(repr(batches).encode()).hexdigest()[:16] == digest
+
+
+def test_an_epoch_makes_the_batches_of_the_steps_that_are_made_and_no_others(monkeypatch):
+    made = []
+    monkeypatch.setattr(batch_sampler, "Batch", lambda *values: made.append(values) or Batch(*values))
+    shapes = np.full((100_000, 2), 32)
+    for group_sizes in (None, np.full(1000, 100)):
+        made.clear()
+        sampler = iter(TrainingSampler(shapes, BatchSplit(4, 1, 4, 1), 0, range(24_000, 25_000), group_sizes))
+        for _ in range(3):
+            next(sampler)
+        assert len(made) == 3
+
+
+@pytest.mark.parametrize("array", [sizes(100, 1), sizes(100, 1, dims=3), np.zeros((5, 2), np.int64), sizes(1)])
+def test_different_rows_are_those_of_numpy(array, monkeypatch):
+    rows, inverse, counts = np.unique(array, axis=0, return_inverse=True, return_counts=True)
+    distinct = distinct_rows(array)
+    assert (distinct.rows == rows).all() and (distinct.membership == inverse.ravel()).all()
+    assert (distinct.counts() == counts).all() and distinct.membership.itemsize == 1
+    monkeypatch.setattr(distinct_rows_module, "TEXT_ROWS", 30)
+    assert rows_as_text(array) == repr(array.tolist()).encode()

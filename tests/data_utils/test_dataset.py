@@ -4,6 +4,7 @@ Modules: data_utils/loading/loaders.py.
 """
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -42,7 +43,7 @@ def stored(dataset: TrainingDataset, index: int) -> tuple[np.ndarray, np.ndarray
 
 def test_padding_shows_the_mean_and_counts_nowhere(folder):
     dataset = training(folder)
-    image, target, _, key, problem = dataset[Slot(1, 3, (20, 32))]
+    image, target, _, slot, problem = dataset[Slot(1, 3, (20, 32))]
     mask = target.mask
     pixels, classes = stored(dataset, 1)
     assert (image.shape, mask.shape) == ((3, 20, 32), (20, 32))
@@ -50,7 +51,7 @@ def test_padding_shows_the_mean_and_counts_nowhere(folder):
     assert (mask[16:] == IGNORED).all() and (mask[:, 24:] == IGNORED).all()
     mean = torch.tensor(dataset.fill).round().to(torch.uint8)[:, None]
     assert (image[:, 16:].flatten(1) == mean).all() and (image[:, :, 24:].flatten(1) == mean).all()
-    assert key == (3, 1) and problem is None
+    assert (slot.epoch, slot.index) == (3, 1) and problem is None
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -63,7 +64,8 @@ def test_a_batch_brings_what_augmentation_needs_of_it(folder, workers):
     statistic, seen = torch.full((3,), 50.0), Counter()
     for batch in loader:
         settings = {"strength": "strong", "seed": 3, "size": (20, 32), "channels": 3}
-        expected = [draw(key, **settings) for key in batch["keys"]]
+        keys = [(slot.epoch, slot.index) for slot in batch["slots"]]
+        expected = [draw(key, **settings) for key in keys]
         numbers = pack_draws(expected, 3)
         assert torch.equal(batch["numbers"], numbers) and batch["numbers"].dtype == torch.float32
         given = (batch["images"], batch["targets"])
@@ -71,7 +73,7 @@ def test_a_batch_brings_what_augmentation_needs_of_it(folder, workers):
         wanted_images, wanted_targets = augment(*given, expected, numbers, fill=statistic, std=statistic)
         assert torch.equal(images, wanted_images) and torch.equal(targets.mask, wanted_targets.mask)
         assert not any(drawn.is_identity for drawn in batch["draws"])
-        seen.update(batch["keys"])
+        seen.update(keys)
     assert len(seen) == 2 * len(info.train)  # epochs
 
 
@@ -87,6 +89,16 @@ def test_batches_are_pinned_for_a_gpu_that_the_run_uses_not_for_one_that_is_ther
     shapes, split = network_shapes(info, UNetConfig()), BatchSplit(2, 1, 2, 1)
     loaders = build_loaders(info, UNetConfig(), shapes, split, range(1), 0, torch.device(device))
     assert [loader.pin_memory for loader in loaders] == [pinned, pinned]
+
+
+def test_training_images_leave_two_values_at_the_lowest_level_and_validation_images_stay(folder):
+    info = load_info(folder)
+    sizes = info.train.sizes
+    for depth, shortest in ((2, 8), (4, 32)):
+        shapes = network_shapes(info, UNetConfig(depth=depth))
+        assert shapes.train.tolist() == np.maximum(sizes, shortest).tolist()
+        assert shapes.val.tolist() == info.val.sizes.tolist()
+    assert sizes.min() < 32
 
 
 def test_a_filler_is_a_real_image_that_counts_nowhere(folder):
@@ -151,3 +163,23 @@ def test_a_resized_mask_lies_where_its_resized_image_does(tmp_path):
         Image.fromarray(bright.astype(np.uint8)).save(tmp_path / "masks" / f"{name}.png")
     image, target, *_ = training(tmp_path, Preprocess(scale=0.5), scale=0.5)[Slot(0, 0, (20, 20))]
     assert ((image[0] > 127).numpy() == target.mask.numpy()).all()
+
+
+def test_the_network_input_of_many_images_is_computed_once_for_each_size(folder, monkeypatch):
+    info = load_info(folder)
+    sizes = np.random.default_rng(0).integers(30, 33, (1000, 2))
+    info = replace(info, train=replace(info.train, sizes=sizes), val=replace(info.val, sizes=sizes[:50]))
+    target_size, calls = Preprocess.target_size, []
+    monkeypatch.setattr(Preprocess, "target_size", lambda *size: calls.append(size) or target_size(*size))
+    shapes = network_shapes(info, UNetConfig(preprocess=Preprocess(scale=0.7)))
+    assert shapes.val.tolist() == [[int(0.7 * height), int(0.7 * width)] for height, width in sizes[:50].tolist()]
+    assert len(calls) == 9 + len(np.unique(sizes[:50], axis=0))
+    assert shapes.train.shape == (1000, 2) and (shapes.train >= 32).all()
+
+
+def test_samples_that_threads_decode_are_those_of_one_thread_in_its_order(folder):
+    slots = [Slot(index, 0, (20, 32)) for index in (3, 0, 2, 1)]
+    alone, together = training(folder), training(folder)
+    together.threads = 3
+    for one, other in zip(alone.__getitems__(slots), together.__getitems__(slots), strict=True):
+        assert torch.equal(one[0], other[0]) and torch.equal(one[1].mask, other[1].mask) and one[3] == other[3]

@@ -17,7 +17,7 @@ from conftest import load_info, unnoticed, write_folder
 from PIL import Image
 
 from data_utils.analysis import inspect_windows, inspectors
-from data_utils.analysis.dataset_info import DatasetInfo
+from data_utils.analysis.dataset_info import DatasetInfo, usable_sizes
 from data_utils.analysis.inspect import Inspection, Problem, SplitInspection, inspect
 from data_utils.analysis.label_warnings import label_warnings
 from data_utils.analysis.validate import check_data
@@ -424,3 +424,9 @@ def test_folds_that_cannot_be_are_one_line(tmp_path):
             load_info(folder, **settings)
     with pytest.raises(DataError, match="shapes has its own validation images"):
         load_info("shapes", fold=(1, 5))
+
+
+def test_a_record_that_cannot_be_used_takes_the_most_frequent_size():
+    sizes = np.array([[24, 24], [40, 32], [0, 0], [40, 32], [64, 64]])
+    inspection = SplitInspection(sizes, np.zeros(5, int))
+    assert usable_sizes(inspection).tolist() == [[24, 24], [40, 32], [40, 32], [40, 32], [64, 64]]

@@ -5,6 +5,8 @@ data_utils/sources/load.py, data_utils/sources/records.py, data_utils/sources/ti
 """
 
 import io
+import os
+import pickle
 import re
 from functools import partialmethod
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -23,8 +25,9 @@ from data_utils.class_map import resolve_classes
 from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_header, read_image, read_mask
 from data_utils.pack import pack
+from data_utils.sources import hf_datasets
 from data_utils.sources.folder import detect_suffix
-from data_utils.sources.hf_datasets import HFRecords
+from data_utils.sources.hf_datasets import HFRecords, TableName
 from data_utils.sources.load import load_records
 from data_utils.sources.records import ListRecords
 from data_utils.sources.shapes import Shapes
@@ -402,14 +405,18 @@ def table(datasets, count: int = 4, image: str = "image", mask: str = "mask"):
     return datasets.Dataset.from_dict(rows, features=datasets.Features(features))
 
 
+def records_of(table, mask_column: str | None = None) -> HFRecords:
+    return HFRecords(table, TableName("some/table", None, "train"), None, mask_column)
+
+
 def test_the_key_of_a_table_changes_with_its_rows_and_with_the_columns_that_are_read(tables):
     rows = {"image": [png(0)] * 3, "mask": [png(1)] * 3, "label": [png(2)] * 3}
     features = tables.Features({name: tables.Image() for name in rows})
     first = tables.Dataset.from_dict(rows, features=features)
     second = tables.Dataset.from_dict(rows | {"mask": [png(1), png(1), png(3)]}, features=features)
-    keys = [HFRecords(first, None, mask_column).digest for mask_column in (None, "label")]
-    keys += [HFRecords(second, None, None).digest, HFRecords(first.select([0, 1]), None, None).digest]
-    assert len(set(keys)) == 4 and HFRecords(first, None, None).digest == keys[0]
+    keys = [records_of(first, mask_column).digest for mask_column in (None, "label")]
+    keys += [records_of(second).digest, records_of(first.select([0, 1])).digest]
+    assert len(set(keys)) == 4 and records_of(first).digest == keys[0]
 
 
 def test_saved_data_sets_are_read(tmp_path, tables):
@@ -438,6 +445,50 @@ def test_parquet_files_are_read(tmp_path, tables, mask):
     assert discover(train) == {0: 48, 1: 24}
 
 
+def on_another_machine(tables, tmp_path: Path, records):
+    """The records as another machine receives them, which does not share the cache of `datasets`."""
+    pickled = pickle.dumps(records)
+    (tmp_path / "cache").rename(tmp_path / "cache of the first machine")
+    received = pickle.loads(pickled)
+    (tmp_path / "cache of the first machine").rename(tmp_path / "cache")
+    tables.config.HF_DATASETS_CACHE = str(tmp_path / "another cache")
+    return received
+
+
+def test_records_are_loaded_again_on_a_machine_without_their_files(tmp_path, tables):
+    table(tables, 5).to_parquet(tmp_path / "cells.parquet")
+    splits = loaded(tmp_path / "cells.parquet")
+    received = on_another_machine(tables, tmp_path, splits)
+    for there, here in zip(splits, received, strict=True):
+        assert len(there) == len(here)
+        here.open_here()
+        assert list(there) == list(here) and there.digest == here.digest
+    files = {file["filename"] for records in received for file in records.records.rows.cache_files}
+    assert files and all(file.startswith(str(tmp_path / "another cache")) for file in files)
+
+
+def test_another_version_of_a_table_on_another_machine_is_refused(tmp_path, tables):
+    table(tables, 5).to_parquet(tmp_path / "cells.parquet")
+    records, _ = on_another_machine(tables, tmp_path, loaded(tmp_path / "cells.parquet"))
+    table(tables, 6).to_parquet(tmp_path / "cells.parquet")
+    with pytest.raises(DataError, match=r"cells\.parquet is another version on machine"):
+        records.open_here()
+
+
+def test_another_version_of_a_hub_data_set_on_another_machine_is_refused(tmp_path, tables, monkeypatch):
+    table(tables, 5).to_parquet(tmp_path / "cells.parquet")
+    monkeypatch.setattr(hf_datasets, "ask_hub", lambda dataset, copy: None)
+    load_dataset = tables.load_dataset
+    monkeypatch.setattr(
+        tables, "load_dataset", lambda *hub_id: load_dataset("parquet", data_files=str(tmp_path / "cells.parquet"))
+    )
+    records, _ = on_another_machine(tables, tmp_path, loaded("nobody/cells"))
+    later = os.stat(tmp_path / "cells.parquet").st_mtime + 9
+    os.utime(tmp_path / "cells.parquet", (later, later))  # other files have another fingerprint
+    with pytest.raises(DataError, match="nobody/cells is another version on machine"):
+        records.open_here()
+
+
 def test_columns_may_be_bytes_or_paths(tmp_path, tables):
     flat(tmp_path / "files", 3)
     columns = {
@@ -458,6 +509,7 @@ def test_columns_are_named_or_found(tmp_path, tables):
     assert "no column image with pictures, only scan" in message and "--image-column" in message
     message = error_of(tmp_path / "data", image_column="scan", mask_column="id")
     assert "no column id with pictures" in message and "id (int64)" in message
+    assert message.endswith("choose one with --mask-column")
 
 
 def test_a_class_label_is_no_mask(tmp_path, tables):

@@ -12,15 +12,18 @@ import sys
 import tarfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet
 import pytest
+import tifffile
 import torch
 from accelerate.data_loader import BatchSamplerShard
 from conftest import TINY, launch, load_info, losses, write_folder
-from in_process import run_train
+from counted_files import NOTES, CountedFiles, Reads
 from torch.utils.data import DataLoader
 
 from data_utils.analysis.dataset_info import DatasetInfo
@@ -29,10 +32,12 @@ from data_utils.image_io.reader import read_image
 from data_utils.loading.batch_sampler import BatchSplit, TrainingSampler, stream_batches
 from data_utils.loading.loaders import NetworkShapes, build_loaders
 from data_utils.pack import pack
-from data_utils.sources.streams import webdataset
+from data_utils.sources.records import Subset
+from data_utils.sources.streams import remote, webdataset
 from data_utils.sources.streams.parquet import ParquetRecords
 from data_utils.sources.streams.remote import find_files
 from data_utils.sources.streams.webdataset import TarRecords
+from runtime.cache import cache_folder
 from runtime.errors import DataError
 from unet.config import UNetConfig
 
@@ -88,9 +93,9 @@ def seen(info: DatasetInfo, world: int, workers: int, steps: range, batch_size: 
         dealt = DataLoader(loader.dataset, batch_sampler=shard, collate_fn=loader.collate_fn, num_workers=workers)
         found.append(
             [
-                (*key, int(image.long().sum()))
+                (slot.epoch, slot.index, int(image.long().sum()))
                 for batch in dealt
-                for key, image, mask in zip(batch["keys"], batch["images"], batch["targets"].mask, strict=True)
+                for slot, image, mask in zip(batch["slots"], batch["images"], batch["targets"].mask, strict=True)
                 if (mask != 255).any()
             ]
         )
@@ -128,12 +133,39 @@ def test_a_stream_and_its_folder_hold_the_same_pictures(folder, packed):
     assert stream.reader.class_map == ClassMap(("background", "cell"), (0, 255), None)
 
 
+def test_masks_outside_the_sample_of_a_stream_may_hold_255(tmp_path):
+    write_folder(tmp_path / "folder", 4, seed=0, values=(0, 1))
+    pack(load_info(tmp_path / "folder", fold=(1, 2)).train.records, tmp_path / "packed", "train")
+    pack(load_info(tmp_path / "folder", fold=(1, 2)).val.records, tmp_path / "packed", "val")
+    flags = STREAM | {"classes": "0=background,1=cell"}
+    assert load_info(tmp_path / "packed", streaming=True, **flags).reader.class_map.ignore_value == 255
+    assert load_info(tmp_path / "folder", classes=flags["classes"]).reader.class_map.ignore_value is None
+
+
+def test_pages_of_a_tiff_have_their_shares_of_its_bytes(tmp_path):
+    pages = np.random.default_rng(0).integers(0, 2, (8, 32, 40), dtype=np.uint8)
+    for folder in ("train/images", "train/masks", "val/images", "val/masks"):
+        (tmp_path / "folder" / folder).mkdir(parents=True)
+        tifffile.imwrite(tmp_path / "folder" / folder / "a.tif", pages, photometric="minisblack")
+    records = load_info(tmp_path / "folder").train.records
+    assert len(records) == 8
+    assert len(pack(records, tmp_path / "packed", "train", 2 * pages.nbytes / 2**20 / 2)) == 2
+
+
+def test_a_picture_without_a_name_is_called_by_its_row_in_the_file(tmp_path):
+    file = tmp_path / "a.parquet"
+    pictures = [bytes([number]) for number in range(5)]
+    pyarrow.parquet.write_table(pyarrow.table({"image": pictures, "mask": pictures}), file, row_group_size=2)
+    records = ParquetRecords.open([str(file)], None, None)
+    assert [record["name"] for record in records] == [f"a.parquet row {number}" for number in range(5)]
+    assert [record["image"] for record in records] == pictures
+
+
 @pytest.mark.parametrize("batch_size", [1, 3, 8, 60])
 @pytest.mark.parametrize("lengths", [[5, 1, 9, 32], [47], [1] * 20], ids=str)
 def test_lanes_hold_every_record_once_and_are_equal_to_one(lengths, batch_size):
     lengths = np.array(lengths)
-    shapes = np.tile(SIZE, (lengths.sum(), 1))
-    epochs = [stream_batches(lengths, shapes, batch_size, seed=1, epoch=e) for e in range(2)]
+    epochs = [list(stream_batches(lengths, SIZE, batch_size, seed=1, epoch=e)) for e in range(2)]
     for batches in epochs:
         assert sorted(np.concatenate([batch.indices for batch in batches])) == list(range(lengths.sum()))
         assert [len(batch.indices) for batch in batches[:-1]] == [batch_size] * (len(batches) - 1)
@@ -178,7 +210,7 @@ def test_the_sample_of_a_stream_and_the_shards_held_out_follow_the_seed(packed, 
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_no_group_is_read_by_more_processes_than_its_pieces_need(workers):
     lengths = np.full(200, 16)
-    batches = stream_batches(lengths, np.tile(SIZE, (3200, 1)), 4, seed=0, epoch=0)
+    batches = stream_batches(lengths, SIZE, 4, seed=0, epoch=0)
     readers = {(int(i) // 16, step % workers) for step, batch in enumerate(batches) for i in batch.indices}
     # a group lies in one of the four pieces of one of four lanes, but for those that a piece's border cuts
     assert len(readers) <= 200 + 4 * 4
@@ -239,22 +271,155 @@ def test_webdataset_files_are_read_in_any_order(folder, tmp_path):
     assert {record["name"] for record in held_out} in shards
 
 
-def test_a_step_reads_each_picture_of_a_tar_once(folder, tmp_path, monkeypatch):
+@pytest.fixture
+def counted(tmp_path, monkeypatch) -> Iterator[Reads]:
+    """The reads of counted:// files; nothing is waited for before one is read again."""
+    monkeypatch.setenv(NOTES, str(tmp_path / "notes"))
+    monkeypatch.setattr(remote, "RETRY_SECONDS", (0.0,) * 4)
+    monkeypatch.setattr(CountedFiles, "failures", 0)
+    return Reads(tmp_path / "notes")
+
+
+@pytest.fixture
+def tars(folder, tmp_path) -> Path:
+    """The pairs of `folder` in tar files: three to train on, one to validate on."""
     files = load_info(folder)
-    for split, count in (("train", 12), ("val", 3)):
-        write_tars(folder, list(getattr(files, split).records)[:count], tmp_path / "tars", split, 1)
-    read, sizes = webdataset._read, []
-    monkeypatch.setattr(webdataset, "_read", lambda *place: (sizes.append(place[2]), read(*place))[1])
+    write_tars(folder, list(files.train.records), tmp_path / "tars", "train", 3)
+    return write_tars(folder, list(files.val.records), tmp_path / "tars", "val", 1)
 
-    def reads(steps: int) -> int:
-        """Of a run of so many steps, with all that it does before and after them."""
-        sizes.clear()
-        flags = ["--classes", CLASSES, "--image-size", "40", "56", "--batch-size", "4", "--max-steps", str(steps)]
-        run = run_train(tmp_path / f"run_{steps}", "--dataset", tmp_path / "tars", *TINY, *flags, "--tracker", "none")
-        assert run.exit_code == 0, run.output
-        return len(sizes)
 
-    assert reads(3) - reads(1) == (3 - 1) * 4 * 2
+def test_headers_of_a_tar_are_read_once_until_it_changes(tars, counted):
+    files = [f"counted://{file}" for file in sorted(tars.glob("train*.tar"))]
+    first = TarRecords.open(files, None, None)
+    assert set(counted.bytes_of()) == {"train-000.tar", "train-001.tar", "train-002.tar"}
+    counted.clear()
+    again = TarRecords.open(files, None, None)
+    assert not counted.all()
+    for name in ("groups", "names", "starts", "lengths"):
+        assert np.array_equal(getattr(first, name), getattr(again, name))
+    content = (tars / "train-001.tar").read_bytes()
+    (tars / "train-001.tar").unlink()
+    (tars / "train-001.tar").write_bytes(content)
+    TarRecords.open(files, None, None)
+    assert set(counted.bytes_of()) == {"train-001.tar"}
+
+
+def test_a_damaged_index_of_a_tar_is_made_anew(tars, counted):
+    files = [f"counted://{file}" for file in sorted(tars.glob("train*.tar"))]
+    names = TarRecords.open(files, None, None).names
+    for file in cache_folder().glob("*.npz"):
+        content = file.read_bytes()
+        file.write_bytes(content[:-40] + bytes(40))
+    counted.clear()
+    assert np.array_equal(TarRecords.open(files, None, None).names, names)
+    assert len(counted.bytes_of()) == 3
+
+
+def test_headers_of_large_pictures_are_read_without_the_pictures(tmp_path, counted):
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for stem in range(4):
+            for extension in ("jpg", "png"):
+                member = tarfile.TarInfo(f"{stem}.{extension}")
+                member.size = 5 * 2**20
+                tar.addfile(member, io.BytesIO(bytes(member.size)))
+    assert len(TarRecords.open([f"counted://{tmp_path}/a.tar"], None, None)) == 4
+    assert counted.bytes_of()["a.tar"] < 0.3 * 8 * 5 * 2**20
+
+
+@pytest.mark.parametrize("kind", ["parquet", "tar"])
+@pytest.mark.parametrize("num_workers", [0, 1, 3, 16])
+def test_an_epoch_reads_each_group_once_and_at_once(kind, num_workers, packed, tars, counted, monkeypatch):
+    monkeypatch.setattr(webdataset, "TOGETHER", 4)
+    dataset = f"counted://{packed if kind == 'parquet' else tars}"
+    info = load_info(dataset, **STREAM)
+    records = pickle.loads(pickle.dumps(info.train.records))  # without what the sample has read
+    info = replace(info, train=replace(info.train, records=records))
+    order = seen(info, 1, 0, range(12), 4, 4)[0]
+    shapes = NetworkShapes(np.tile(SIZE, (47, 1)), np.tile(SIZE, (5, 1)))
+    config = replace(info.config, seed=3)
+    split = BatchSplit(4, 1, 4, 1)
+    records = pickle.loads(pickle.dumps(records))
+    info = replace(info, config=config, train=replace(info.train, records=records))
+    loaders = build_loaders(info, UNetConfig(), shapes, split, range(12), num_workers, torch.device("cpu"))
+    train, val = loaders
+    assert train.num_workers == val.num_workers == {0: 0, 1: 1, 3: 2, 16: 4}[num_workers]
+    assert train.dataset.threads == (4 if num_workers == 16 else 1)
+    counted.clear()
+    found = []
+    for batch in train:
+        for slot, image, mask in zip(batch["slots"], batch["images"], batch["targets"].mask, strict=True):
+            if (mask != 255).any():
+                found.append((slot.epoch, slot.index, int(image.long().sum())))
+    assert found == order
+    groups = len(records.group_sizes)
+    # in the middle of a group, or at its border, another piece of the order may begin
+    pieces = 4 * 4
+    if kind == "tar":
+        assert groups <= len(counted.all()) <= groups + pieces
+        spans = Counter((read.file, read.start, read.end) for read in counted.all())
+        assert len(spans) == groups
+    else:  # the footer, and both columns
+        assert len(counted.all()) <= 3 * (groups + pieces)
+    size = sum(file.stat().st_size for file in (packed if kind == "parquet" else tars).rglob("train*"))
+    footers = 0 if kind == "tar" else 2**16 * (groups + pieces)
+    assert sum(counted.bytes_of().values()) <= size * (groups + pieces) / groups + footers
+    counted.clear()
+    assert sum(len(batch["indices"]) for batch in val) == 5
+    if kind == "tar":
+        assert len(counted.all()) == 5
+
+
+def test_names_of_a_stream_are_found_without_pictures(packed, tars, counted):
+    for dataset in (packed, tars):
+        records = load_info(f"counted://{dataset}", **STREAM).train.records
+        names = [record["name"] for record in records]
+        counted.clear()
+        assert [records.name(i) for i in (0, 3, 46)] == [names[i] for i in (0, 3, 46)]
+        assert not any("tar" in read.file for read in counted.all())
+    fewer = Subset(records, np.array([5, 7]))
+    assert [fewer.name(0), fewer.name(1)] == [names[5], names[7]]
+
+
+@pytest.mark.parametrize("error", [ConnectionError, TimeoutError, OSError])
+def test_a_remote_file_is_read_again_when_the_network_fails(tars, packed, counted, monkeypatch, error):
+    monkeypatch.setattr(CountedFiles, "error", error)
+    for dataset in (tars, packed):
+        CountedFiles.failures = 4
+        info = load_info(f"counted://{dataset}", **STREAM)
+        CountedFiles.failures = 4
+        records = pickle.loads(pickle.dumps(info.train.records))
+        assert records[20]["name"] and CountedFiles.failures == 0
+        records = pickle.loads(pickle.dumps(info.train.records))
+        CountedFiles.failures = 5
+        with pytest.raises(DataError, match=r"counted://.* cannot be read \(the network fails\)"):
+            records[20]
+
+
+@pytest.mark.parametrize("error", [PermissionError, FileNotFoundError, ValueError])
+def test_what_will_fail_again_is_not_read_again(tars, counted, monkeypatch, error):
+    records = load_info(f"counted://{tars}", **STREAM).val.records
+    records = pickle.loads(pickle.dumps(records))  # without what was read before
+    monkeypatch.setattr(CountedFiles, "error", error)
+    CountedFiles.failures = 2
+    with pytest.raises(DataError, match="the network fails"):
+        records[0]
+    assert CountedFiles.failures == 1
+
+
+def test_pauses_before_a_file_is_read_again_grow(monkeypatch):
+    pauses = []
+    monkeypatch.setattr(remote.time, "sleep", pauses.append)
+
+    @remote.retried
+    def read(file: str) -> None:
+        raise DataError(file) from ConnectionError()
+
+    with pytest.raises(DataError):
+        read("s3://bucket/a.tar")
+    assert pauses == [1, 2, 4, 8]
+    with pytest.raises(DataError):
+        read("/folder/a.tar")
+    assert len(pauses) == 4
 
 
 def test_pictures_of_a_tar_are_named_or_found(tmp_path):
@@ -381,18 +546,20 @@ def s3(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_training_streams_from_an_object_store(packed, tmp_path, s3, fails_with):
+@pytest.mark.parametrize("kind", ["parquet", "tar"])
+def test_training_streams_from_an_object_store(kind, packed, tars, tmp_path, s3, fails_with):
     import fsspec
 
-    system = fsspec.filesystem("s3")
+    folder = {"parquet": packed, "tar": tars}[kind]
+    system = fsspec.filesystem("s3", skip_instance_cache=True)  # each test has a server of its own
     system.mkdir("cells")
-    for file in packed.rglob("*.parquet"):
+    for file in folder.rglob(f"*.{kind}"):
         system.put(str(file), f"cells/v1/{file.name}")
     options = ["--classes", CLASSES, "--image-size", "32", "48", "--optimizer", "sgd", "--tracker", "none", *TINY]
     options += ["--max-steps", "6", "--log-every", "1", "--num-workers", "2"]
     result = launch("train.py", "--dataset", "s3://cells/v1", *options, "--output-dir", tmp_path / "remote", env=s3)
     assert result.returncode == 0, result.stderr
-    result = launch("train.py", "--dataset", packed, "--streaming", *options, "--output-dir", tmp_path / "local")
+    result = launch("train.py", "--dataset", folder, "--streaming", *options, "--output-dir", tmp_path / "local")
     assert result.returncode == 0, result.stderr
     assert len(losses(tmp_path / "local")) == 6 and losses(tmp_path / "remote") == losses(tmp_path / "local")
     result = launch("train.py", "--dataset", "s3://nothing/here", *options, "--output-dir", tmp_path / "none", env=s3)

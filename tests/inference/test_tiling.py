@@ -18,6 +18,7 @@ from data_utils.loading.batch_sampler import images_per_batch
 from inference import Predictor
 from inference.decoding.classes import most_likely
 from inference.tiling import Tiling, batch_logits, plan, stream_logits
+from inference.tiling.cuts import Axis
 from inference.tiling.receptive_field import reach
 from inference.tiling.resizing import resize_bands, resize_logits
 from runtime.errors import SettingsError
@@ -222,3 +223,12 @@ def test_pixels_from_0_to_1_are_found_in_windows_as_in_the_whole_image():
         (expected,) = predictor.in_batch([predictor.inputs(image).tensors], [image.shape[:2]])
         logits = torch.cat(list(predictor.bands(ArrayRegions(image))), dim=1)
         assert (logits - expected).abs().max() < 1e-13  # float64: measured 0
+
+
+def test_blended_tiles_weigh_their_pixels_by_a_gaussian_an_eighth_of_a_tile_wide():
+    axis = Axis(length=96, tile=64, overlap=32, grid=16, exact=False)
+    offsets = torch.arange(64, dtype=torch.float64) + 0.5 - 32  # pixels from the middle of the tile
+    expected = torch.exp(-((offsets / 8) ** 2) / 2)
+    assert axis.spans == [(0, 64), (32, 96)]
+    for weights in axis.weights:
+        torch.testing.assert_close(weights, expected, rtol=1e-12, atol=0)

@@ -78,6 +78,8 @@ def device(tmp_path_factory) -> Device:
     folder = tmp_path_factory.mktemp("device")
     write_folder(folder / "data" / "train", 12, seed=0, size=(24, 32))
     write_folder(folder / "data" / "val", 3, seed=1, size=(24, 32))
+    write_folder(folder / "large" / "train", 12, seed=0, size=(24, 32))
+    write_folder(folder / "large" / "val", 2, seed=1, size=(40, 70))
     device = Device(folder)
     for name, flags in TRAININGS.items():
         for steps in STEPS:
@@ -87,6 +89,8 @@ def device(tmp_path_factory) -> Device:
     for count in EVALUATIONS:
         every = ["--eval-every", str(6 // count), "--checkpoint-every", "99", "--log-every", "99"]
         device.train(("evaluations", count), *every, "--max-steps", "6")
+        device.train(("evaluations in tiles", count), *every, "--max-steps", "6", "--dataset", str(folder / "large"))
+        device.commands[("evaluations in tiles", count)][0] = script(folder, IN_TILES)
     device.train(("begun",), *RARELY, "--max-steps", "3", "--ema-decay", "0.9")
     begun = device.commands[("begun",)]
     device.commands[("resumed",)] = [*begun, "--max-steps", "6", "--resume", "auto"]
@@ -109,6 +113,8 @@ def device(tmp_path_factory) -> Device:
         device.predict(("bands", rows), [tall], "--tile-size", "32", script=script(folder, IN_WINDOWS))
     device.train(("float norm",), *RARELY, "--max-steps", "2")
     device.commands[("float norm",)][0] = script(folder, FLOAT_NORM)
+    device.train(("rehearsed",), *RARELY, "--max-minutes", "0.01")
+    device.commands[("rehearsed",)][0] = script(folder, SETTLED)
     device.train(("misplaced",), *RARELY, "--max-steps", "1")
     device.commands[("misplaced",)][0] = script(folder, MISPLACED)
     device.run()
@@ -128,6 +134,18 @@ from predict import main
 
 inference.predictor.WINDOW_MEMORY = 0
 """
+IN_TILES = """
+from unittest import mock
+
+import inference.tiling.planning
+import train
+
+
+def main():
+    limits = {name: 0 for name in ("WHOLE_MEMORY", "TILE_MEMORY", "LARGE_TILE_MEMORY", "BAND_MEMORY")}
+    with mock.patch.multiple(inference.tiling.planning, **limits):
+        train.main()
+"""
 FLOAT_NORM = """
 from unittest import mock
 
@@ -142,6 +160,29 @@ def clip_as_deepspeed(*arguments):
 
 def main():
     with mock.patch.object(train.Accelerator, "clip_grad_norm_", clip_as_deepspeed):
+        train.main()
+"""
+SETTLED = """
+from unittest import mock
+
+import train
+
+rehearse = train.rehearse
+settle = train.StepGuard.settle
+
+
+def settle_as_in_a_run(guard, everything):
+    assert not everything, "a rehearsed step waits for the device as no other step does"
+    return settle(guard, everything)
+
+
+def rehearse_watched(*arguments):
+    with mock.patch.object(train.StepGuard, "settle", settle_as_in_a_run):
+        return rehearse(*arguments)
+
+
+def main():
+    with mock.patch.object(train, "rehearse", rehearse_watched):
         train.main()
 """
 MISPLACED = """
@@ -164,8 +205,9 @@ def test_micro_batches_add_no_wait(device):
     assert not device.more(few, many)
 
 
-def test_the_host_waits_at_most_twice_in_an_evaluation_and_once_in_a_checkpoint(device):
-    more = device.more(*[("evaluations", count) for count in EVALUATIONS])
+@pytest.mark.parametrize("kind", ["evaluations", "evaluations in tiles"])
+def test_the_host_waits_at_most_twice_in_an_evaluation_and_once_in_a_checkpoint(device, kind):
+    more = device.more(*[(kind, count) for count in EVALUATIONS])
     saves = sum(count for place, count in more.items() if "device.py" in place and "scalar" in place)
     # evaluations read the results of steps too, which then need not be read later
     assert sum(more.values()) - saves <= 2 * (EVALUATIONS[1] - EVALUATIONS[0]) and max(more.values()) > 0, more
@@ -190,6 +232,10 @@ def test_the_host_waits_at_most_once_for_a_band_of_a_large_image(device):
 def test_a_gradient_norm_that_is_a_number_is_put_on_the_device(device):
     """DeepSpeed's is."""
     assert device.waits("float norm")
+
+
+def test_a_rehearsed_step_waits_for_the_device_no_more_than_others(device):
+    assert device.waits("rehearsed")
 
 
 def test_a_misplaced_tensor_is_found(device):

@@ -1,11 +1,18 @@
-"""Being asked to stop by Ctrl-C: once however often it is delivered, and at once when it is pressed again."""
+"""Being asked to stop by Ctrl-C: once however often it is delivered, and at once when it is pressed again.
+
+A closed terminal asks too, unless the run was started to outlast it. Loader processes outlast signals, but not their
+parent.
+"""
 
 import os
+import pty
+import select
 import signal
 import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 from conftest import ROOT
 
@@ -41,7 +48,7 @@ def test_a_ctrl_c_that_is_delivered_twice_is_one_and_a_later_one_ends_at_once(pr
     assert process.wait(timeout=20) == 128 + signal.SIGINT  # long before the program would end
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP])
 def test_other_signals_ask_as_often_as_they_like(process, number):
     process.send_signal(number)
     assert process.stdout.readline() == "asked\n"
@@ -49,3 +56,67 @@ def test_other_signals_ask_as_often_as_they_like(process, number):
     process.send_signal(number)
     time.sleep(0.3)
     assert process.poll() is None
+
+
+TERMINAL = """
+import signal, time
+from runtime.signals import StopRequest
+request = StopRequest()
+print("ready", flush=True)
+while not request.is_asked:
+    time.sleep(0.01)
+print("to a terminal that is gone", flush=True)
+open("saved", "w").close()
+"""
+
+
+def test_a_run_whose_terminal_is_closed_goes_on_printing_and_saves(tmp_path):
+    terminal, of_run = pty.openpty()
+    options = {"cwd": tmp_path, "env": os.environ | {"PYTHONPATH": str(ROOT)}, "start_new_session": True}
+    command = [sys.executable, "-c", "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)" + TERMINAL]
+    with subprocess.Popen(command, stdin=of_run, stdout=of_run, stderr=of_run, **options) as process:
+        os.close(of_run)
+        assert os.read(terminal, 100).startswith(b"ready")
+        os.close(terminal)  # the kernel sends SIGHUP
+        assert process.wait(timeout=20) == 0
+    assert (tmp_path / "saved").exists()
+
+
+def test_nohup_outlasts_its_terminal():
+    with subprocess.Popen(
+        ["nohup", sys.executable, "-c", PROGRAM], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGHUP)
+        time.sleep(0.3)
+        assert not select.select([process.stdout], [], [], 0)[0], "SIGHUP has asked it to stop"
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.readline() == "asked\n"
+        process.kill()
+
+
+PARENT = """
+import os, time
+from multiprocessing import get_context
+from runtime.signals import outlast_stop_signals
+
+def work():
+    outlast_stop_signals()
+    print(os.getpid(), flush=True)
+    time.sleep(600)
+
+get_context("fork").Process(target=work, daemon=True).start()
+time.sleep(600)
+"""
+
+
+def test_a_worker_outlasts_signals_but_not_its_parent():
+    with subprocess.Popen([sys.executable, "-c", PARENT], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        worker = psutil.Process(int(process.stdout.readline()))
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
+            worker.send_signal(number)
+        time.sleep(0.2)
+        assert worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE
+        process.kill()
+        psutil.wait_procs([worker], timeout=10)
+        assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE

@@ -269,6 +269,20 @@ def check_cache(run, folder, monkeypatch):
         assert run.fresh("--cache").values("train/loss") == run().values("train/loss")
 
 
+@checks("--draft")
+def check_draft(run, folder, monkeypatch):
+    assert run().config["preprocess"]["draft"] is False
+    write_folder(folder / "data", 4, seed=0, size=(64, 64))
+    for file in (folder / "data" / "images").iterdir():
+        Image.open(file).save(file.with_suffix(".jpg"))
+        file.unlink()
+    half = ("--dataset", folder / "data", "--scale", "0.5")
+    losses = [run.fresh(*half, *flags).values("train/loss") for flags in ((), ("--draft",))]
+    assert losses[0] != losses[1]
+    drafted = run_train(folder / "drafted", "--dataset", folder / "data", *PLAIN, "--scale", "0.5", "--draft")
+    assert drafted.config["preprocess"]["draft"] is True and drafted.settings["flags"]["draft"] is True
+
+
 @checks("--check-data")
 def check_check_data(run, folder, monkeypatch):
     found = run.fresh("--check-data", output=folder / "out")
@@ -284,6 +298,15 @@ def check_on_bad_sample(run, folder, monkeypatch):
         load_dataset_info(config("--dataset", folder))
     info = load_dataset_info(config("--dataset", folder, "--on-bad-sample", "skip"))
     assert len(info.train.bad) + len(info.val.bad) == 1
+
+
+@checks("--outside")
+def check_outside(run, folder, monkeypatch):
+    others = {}
+    for outside in ("ignore", "background"):
+        flags = ("--dataset", run.data, "--classes", "0=background,7=cell", "--outside", outside)
+        others[outside] = load_dataset_info(config(*flags)).reader.class_map.outside
+    assert others == {"ignore": 255, "background": 0}
 
 
 @checks("--classes", "--ignore-index")
@@ -418,6 +441,8 @@ def check_encoder(run, folder, monkeypatch):
     assert far(found)["encoder"] == pytest.approx(0.1 * far(whole)["encoder"], rel=FLOAT32)  # the default
     assert far(found)["decoder"] == pytest.approx(far(whole)["decoder"], rel=FLOAT32) and far(whole)["decoder"] > 0
     assert far(frozen)["encoder"] == 0 and far(frozen)["decoder"] > 0
+    plain = run.fresh("--encoder", "none")
+    assert plain.config["encoder"] is None and plain.values("train/loss") == run().values("train/loss")
 
 
 @checks("--base-channels", "--depth", "--norm", "--block", "--upsample")
@@ -497,7 +522,7 @@ def check_micro_batches(run, folder, monkeypatch):
     monkeypatch.setattr(UNet, "forward", lambda self, images: sizes.append(len(images)) or forward(self, images))
     with mock.patch.object(train, "preflight", lambda *given: given[4]):
         found = run.fresh("--micro-batch-size", "3")
-    assert sizes.count(3) == 4  # 3 + 3 + 2 images and a filler; the validation images are 3
+    assert sizes[1:] == [3, 3, 2, 3]  # behind the counting of operations: the step's images, and the validation images
     assert (found.settings["micro_batch_size"], found.settings["accumulation"]) == (3, 3)
     assert found.values("train/loss") == pytest.approx(plain.values("train/loss"), rel=FLOAT32)
     assert found.values("train/grad_norm") == pytest.approx(plain.values("train/grad_norm"), rel=FLOAT32)

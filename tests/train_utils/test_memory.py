@@ -1,31 +1,58 @@
 """Micro-batches that fit, on every process alike, without changing the training; activation checkpointing.
 
-Modules: train_utils/preflight.py, train_utils/microbatch.py.
+Modules: train_utils/preflight.py, train_utils/microbatch.py, train_utils/step_memory.py,
+train_utils/tuning.py.
 """
 
 import json
+import shutil
 import subprocess
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from accelerate.utils import DistributedType
 from class_loss import classes
-from conftest import PROGRAMS, TINY, launch, losses
+from conftest import PROGRAMS, TINY, launch, losses, write_folder
+from in_process import run_train
+from PIL import Image
+from torch.nn.modules.module import register_module_forward_pre_hook
 
+import inference.tiling.planning
+import train
+import train_utils.microbatch
 import train_utils.preflight
+import train_utils.step_memory
+import train_utils.tuning
 from data_utils.loading.augment import augment
 from data_utils.loading.batch_sampler import BatchSplit
 from data_utils.loading.draws import Draw, pack_draws
+from data_utils.loading.loaders import NetworkShapes
 from runtime.errors import MemoryShortage, SettingsError, one_line
-from runtime.memory import is_out_of_memory, memory_shortage
+from runtime.launch import tune_kernels
+from runtime.memory import grow_segments, is_out_of_memory, memory_shortage
 from tasks.classes import ClassTarget
 from tasks.step_loss import StepLoss
-from train_utils.microbatch import memory_limit, out_of_memory_recorded, split_batch
-from train_utils.preflight import Copies, _attempt_fits, _bytes_left, input_bytes, preflight, step_bytes
+from train_utils.microbatch import memory_limit, split_batch
+from train_utils.preflight import (
+    Copies,
+    EvaluationSize,
+    _attempt_evaluation,
+    _attempt_fits,
+    _bytes_left,
+    _free_bytes,
+    check_evaluation,
+    input_bytes,
+    largest_evaluation,
+    largest_tensor,
+    preflight,
+    step_bytes,
+)
+from train_utils.step_memory import StepMemory, can_repeat_steps
 from unet import UNet, UNetConfig
 
 SHORTAGES = [  # as they were reported
@@ -67,9 +94,16 @@ def raised_within(kind: type[Exception], guard: AbstractContextManager, error: E
     return caught.value
 
 
+def accelerator_like(device: str, processes: int = 1, kind: DistributedType = DistributedType.NO) -> SimpleNamespace:
+    """What a trial asks of an Accelerator; no GPU in the test machine."""
+    names = {"num_processes": processes, "distributed_type": kind, "autocast": nullcontext}
+    return SimpleNamespace(device=torch.device(device), gather=lambda values: values, **names)
+
+
 def training(folder: Path) -> AbstractContextManager:
     """As around a step of training in micro-batches of 4, also on a machine that does not have the run's folder."""
-    return out_of_memory_recorded(folder / "run", UNet(UNetConfig(base_channels=4, depth=2)), BatchSplit(8, 1, 4, 2), 3)
+    network = UNet(UNetConfig(base_channels=4, depth=2))
+    return StepMemory(accelerator_like("cpu"), folder / "run", network, BatchSplit(8, 1, 4, 2)).shortage_recorded(3)
 
 
 @pytest.mark.parametrize("error", SHORTAGES, ids=name_of)
@@ -89,6 +123,32 @@ def test_another_error_is_left_as_it_is(tmp_path, error):
     for guard in (memory_shortage("a.png", "use tiles"), training(tmp_path)):
         assert raised_within(type(error), guard, error) is error
     assert memory_limit(tmp_path / "run") == (None, False)
+
+
+@pytest.mark.parametrize(
+    ("device", "variable", "grows"),
+    [("cuda", "", True), ("cuda", "PYTORCH_CUDA_ALLOC_CONF", False), ("cpu", "", False), ("mps", "", False)],
+)
+def test_segments_grow_on_cuda_unless_the_user_has_settings(monkeypatch, device, variable, grows):
+    settings = []
+    monkeypatch.setattr(torch._C, "_accelerator_setAllocatorSettings", settings.append)
+    if variable:
+        monkeypatch.setenv(variable, "max_split_size_mb:512")
+    grow_segments(torch.device(device))
+    assert settings == ["expandable_segments:True"] * grows
+
+
+def test_torch_takes_the_setting_for_segments_that_grow():
+    before = torch._C._accelerator_getAllocatorSettings()
+    torch._C._accelerator_setAllocatorSettings("expandable_segments:True")
+    torch._C._accelerator_setAllocatorSettings(before)
+
+
+@pytest.mark.parametrize(("sizes", "differ"), [([(8, 8), (8, 8)], False), ([(8, 8), (8, 16)], True)])
+def test_segments_grow_where_shapes_differ(sizes, differ):
+    shapes = np.array(sizes)
+    assert NetworkShapes(shapes, shapes[:1]).differ == differ
+    assert NetworkShapes(shapes[:1], shapes[1:]).differ == differ
 
 
 def test_what_the_cpu_says_when_memory_runs_out_is_known():
@@ -164,12 +224,6 @@ def test_the_estimate_is_what_autograd_keeps_and_checkpointing_needs_far_less():
     assert step_bytes(network, shape, Copies(3)) - 4 * weights < 0.6 * (estimate - 4 * weights)  # 0.59
 
 
-def accelerator_like(device: str, processes: int = 1, kind: DistributedType = DistributedType.NO) -> SimpleNamespace:
-    """What a trial asks of an Accelerator; no GPU in the test machine."""
-    names = {"num_processes": processes, "distributed_type": kind, "autocast": nullcontext}
-    return SimpleNamespace(device=torch.device(device), gather=lambda values: values, **names)
-
-
 @pytest.mark.parametrize(("kind", "shards"), [(DistributedType.MULTI_GPU, 1), (DistributedType.FSDP, 4)])
 def test_the_trial_reserves_optimizer_state_the_images_of_two_steps_and_what_others_need(monkeypatch, kind, shards):
     reserved, empty = [], torch.empty
@@ -227,6 +281,40 @@ def test_a_trial_trains_and_leaves_the_network_as_it_was():
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
 
 
+def test_sizes_that_are_hopeless_are_not_tried(monkeypatch):
+    network = UNet(UNetConfig(base_channels=4, depth=2))
+    tried = []
+    network.stem.register_forward_hook(lambda module, inputs, output: tried.append((output.device.type, len(output))))
+    shape = (3, 32, 32)
+    free = step_bytes(network, (5, *shape), Copies(0)) / train_utils.preflight.HOPELESS
+    monkeypatch.setattr(train_utils.preflight, "_free_bytes", lambda accelerator: free)
+    monkeypatch.setattr(train_utils.preflight, "_estimate_fits", _attempt_fits)  # on the CPU as on a GPU
+    arguments = network, StepLoss(classes(2, "ce")), shape, BatchSplit(16, 1, 16, 1), "adamw", False
+    split = preflight(accelerator_like("cpu"), *arguments)
+    assert split.micro_batch_size == 4  # of 16, 8, 6, 4, ...
+    assert [size for device, size in tried if device == "cpu"] == [4]
+
+
+@pytest.mark.parametrize(("device", "free"), [("cuda", 7), ("mps", None)])
+def test_free_memory_is_known_of_cuda_alone(monkeypatch, device, free):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (7, 9))
+    assert _free_bytes(accelerator_like(device)) == free
+
+
+@pytest.mark.parametrize(("images", "fixed", "size"), [(5.9, False, 4), (0.5, False, 1), (5.9, True, 16)])
+def test_no_tensor_on_an_accelerator_has_more_elements_than_32_bits_count(monkeypatch, capsys, images, fixed, size):
+    network = UNet(UNetConfig(base_channels=4, depth=2))
+    largest = 32 * 40 * 8  # the upper level's feature maps beside their skip connection
+    assert largest_tensor(network, (1, 3, 32, 40)) == largest
+    monkeypatch.setattr(train_utils.preflight, "MOST_ELEMENTS", int(images * largest))
+    monkeypatch.setattr(train_utils.preflight, "_attempt_fits", lambda *arguments: True)
+    monkeypatch.setattr(train_utils.preflight, "upload", lambda tensor, device: tensor)
+    arguments = network, StepLoss(classes(2, "ce")), (3, 32, 40), BatchSplit(16, 1, 16, 1, fixed), "adamw", False
+    split = preflight(accelerator_like("meta"), *arguments)
+    assert split.micro_batch_size == size
+    assert capsys.readouterr().out.startswith("memory: trying how many images of 32 x 40 fit, at most 16\n")
+
+
 @pytest.mark.parametrize("error", SHORTAGES, ids=name_of)
 def test_a_trial_that_runs_out_of_memory_in_any_way_takes_fewer_images(monkeypatch, capsys, error):
     network, forward = UNet(UNetConfig(base_channels=4, depth=2)), UNet.forward
@@ -250,6 +338,41 @@ def test_a_trial_that_runs_out_of_memory_in_any_way_takes_fewer_images(monkeypat
     assert (split.micro_batch_size, split.accumulation) == (2, 4)
     is_torchs = isinstance(error, torch.OutOfMemoryError)
     assert capsys.readouterr().out.count("no room for micro-batches of 4 images: ") == (not is_torchs)
+
+
+def test_kernels_are_timed_from_the_first_pass_of_a_shape_on_where_its_steps_pay_for_it(tmp_path, monkeypatch):
+    """The trial of the memory check meets the largest shape first, and what it finds stays."""
+    sizes = [(64, 72)] * 8 + [(24, 32)] * 4 + [(48, 48)] * 2  # 56 steps of batches of 1: 32, 16 and 8 of each
+    for kind in ("train", "val"):
+        write_folder(tmp_path / kind, 14, seed=0, size=(64, 72))
+        for file in (tmp_path / kind).glob("*/*.png"):
+            height, width = sizes[int(file.stem[-2:])]
+            with Image.open(file) as image:
+                cut = image.crop((0, 0, width, height))
+            cut.save(file)
+    first: dict[tuple[int, ...], bool] = {}  # whether kernels are timed in the first pass of a shape
+
+    def note(module: torch.nn.Module, inputs: tuple) -> None:
+        if isinstance(module, UNet) and module.training and inputs[0].device.type == "cpu":
+            first.setdefault(tuple(inputs[0].shape[2:]), torch.backends.cudnn.benchmark)
+
+    on_cuda = torch.device("cuda")
+    monkeypatch.setattr(train_utils.tuning, "tune_kernels", lambda _, enabled: tune_kernels(on_cuda, enabled))
+    monkeypatch.setattr(train_utils.tuning, "ENOUGH_STEPS", 16)
+    monkeypatch.setattr(train_utils.preflight, "_estimate_fits", _attempt_fits)  # on the CPU as on a GPU
+    monkeypatch.setattr(train, "write_results", lambda *arguments: None)
+    growing = []
+    monkeypatch.setattr(train, "grow_segments", growing.append)
+    flags = ["--dataset", tmp_path, *TINY, "--batch-size", "1", "--epochs", "4", "--tracker", "none"]
+    with register_module_forward_pre_hook(note):
+        run = run_train(tmp_path / "run", *flags, "--eval-every", "99", "--checkpoint-every", "99")
+        assert run.exit_code == 0, run.output
+        assert growing == [torch.device("cpu")]  # the shapes differ
+        assert first == {(64, 72): True, (24, 32): True, (48, 48): False}
+        first.clear()
+        run = run_train(tmp_path / "repeatable", *flags, "--max-steps", "1", "--deterministic")
+        assert run.exit_code == 0, run.output
+    assert set(first.values()) == {False}
 
 
 @pytest.mark.parametrize("error", [error for error in OTHERS if isinstance(error, RuntimeError)], ids=name_of)
@@ -338,7 +461,9 @@ def test_what_is_recorded_of_a_shortage_and_what_to_do_where_nothing_smaller_is_
     def shortage(size: int, fixed: bool = False) -> str:
         with (
             pytest.raises(MemoryShortage) as caught,
-            out_of_memory_recorded(tmp_path, network, BatchSplit(8, 1, size, 1, fixed), 3),
+            StepMemory(accelerator_like("cpu"), tmp_path, network, BatchSplit(8, 1, size, 1, fixed)).shortage_recorded(
+                3
+            ),
         ):
             raise torch.OutOfMemoryError
         return str(caught.value)
@@ -352,6 +477,148 @@ def test_what_is_recorded_of_a_shortage_and_what_to_do_where_nothing_smaller_is_
     assert memory_limit(tmp_path) == (1, True)
     network.activation_checkpointing = True
     assert "lower --crop-size" in shortage(1)
+
+
+def evaluation_of(size: EvaluationSize, network: UNet) -> tuple:
+    """The arguments of `check_evaluation`, with SGD."""
+    return accelerator_like("cpu"), network, StepLoss(classes(2, "ce+logdice")), 3, size, "sgd", False
+
+
+def test_the_largest_evaluation_is_that_of_the_most_memory_not_of_the_most_pixels():
+    config = UNetConfig(base_channels=4, depth=2)  # computed whole up to 6.3 megapixels
+
+    def largest(*sizes: tuple) -> EvaluationSize:
+        inputs, targets = zip(*sizes, strict=True)
+        return largest_evaluation(config, np.array(inputs), np.array(targets), pixels=2**17)
+
+    small = ((100, 100), (100, 100))
+    assert largest(small, small) == ((100, 100), (100, 100), 2)
+    assert largest(*20 * [small]) == ((100, 100), (100, 100), 13)  # as many as share a forward pass
+    whole, tiled = (2400, 2500), (9000, 9000)
+    assert largest(small, (tiled, tiled), (whole, whole)) == (whole, whole, 1)
+    assert largest(((50, 50), (4000, 4000)), ((300, 300), (300, 300))) == ((50, 50), (4000, 4000), 1)
+    assert largest(((50, 60), (0, 0))) == ((50, 60), (50, 60), 1)  # a stream that was not looked at
+
+
+def test_a_cpu_without_room_for_the_largest_validation_image_says_so(monkeypatch):
+    network = UNet(UNetConfig(base_channels=4, depth=2))
+    size = EvaluationSize((400, 500), (800, 1000), 1)
+    weights = sum(parameter.nbytes for parameter in network.parameters())
+    # weights and a moment of each, activations, logits at the target's size and what becomes of them
+    needed = 2 * weights + 400 * 500 * 32 * 4 + 4 * 800 * 1000 * 2 * 4
+    monkeypatch.setattr(train_utils.preflight, "available_bytes", lambda: needed + 1)
+    check_evaluation(*evaluation_of(size, network))
+    monkeypatch.setattr(train_utils.preflight, "available_bytes", lambda: needed)
+    line = "no memory to evaluate a validation image of 800 x 1000; choose a lower --scale or a lower --base-channels"
+    with pytest.raises(SettingsError, match=line):
+        check_evaluation(*evaluation_of(size, network))
+
+
+@pytest.mark.parametrize("error", [None, *SHORTAGES[:3]], ids=name_of)
+def test_an_accelerator_tries_the_largest_validation_image_whole_or_its_first_tiles(monkeypatch, error):
+    accelerator = accelerator_like("cpu")
+    network = UNet(UNetConfig(base_channels=4, depth=2)).train()
+    shapes = []
+    forward = UNet.forward
+
+    def remembered(self: UNet, images: torch.Tensor) -> torch.Tensor:
+        assert not self.training and self is not network
+        shapes.append(tuple(images.shape))
+        if error is not None:
+            raise error
+        return forward(self, images)
+
+    monkeypatch.setattr(UNet, "forward", remembered)
+
+    def fits(size: EvaluationSize) -> bool:
+        shapes.clear()
+        arguments = accelerator, network, StepLoss(classes(2, "ce+logdice")), 3, size, Copies(1)
+        return _attempt_evaluation(*arguments)
+
+    assert fits(EvaluationSize((40, 56), (80, 112), 3)) == (error is None)
+    assert shapes == [(3, 3, 40, 56)]
+    for name in ("WHOLE_MEMORY", "TILE_MEMORY", "LARGE_TILE_MEMORY", "BAND_MEMORY"):
+        monkeypatch.setattr(inference.tiling.planning, name, 0)
+    assert fits(EvaluationSize((400, 56), (800, 112), 1)) == (error is None)
+    assert len(shapes) <= 2 and shapes[0][2] < 200  # not all of it
+    assert network.training
+
+
+def test_a_run_tries_its_largest_validation_image_before_the_first_step(tiny_folder, tmp_path, monkeypatch):
+    sizes = []
+    monkeypatch.setattr("train.check_evaluation", lambda *given: sizes.append(given[4]) or sys.exit(3))
+    run = run_train(tmp_path / "run", "--dataset", tiny_folder, *TINY, "--scale", "0.5", "--max-steps", "1")
+    assert run.exit_code == 3 and sizes == [((20, 28), (40, 56), 5)]
+
+
+@pytest.mark.parametrize(
+    ("device", "processes", "kind", "repeats"),
+    [
+        ("cuda", 1, DistributedType.NO, True),
+        ("cuda", 2, DistributedType.MULTI_GPU, False),
+        ("cuda", 1, DistributedType.DEEPSPEED, False),
+        ("cpu", 1, DistributedType.NO, False),
+    ],
+)
+def test_only_one_process_on_one_gpu_repeats_a_step(device, processes, kind, repeats):
+    assert can_repeat_steps(accelerator_like(device, processes, kind)) == repeats
+
+
+def test_a_step_that_runs_out_of_memory_is_made_again_in_smaller_micro_batches(tmp_path, monkeypatch):
+    """Memory runs out in the second micro-batch of the second step: batch norm has seen the first one by then."""
+    write_folder(tmp_path / "data" / "train", 16, seed=0)
+    write_folder(tmp_path / "data" / "val", 1, seed=1)
+    passes = []
+    forward = UNet.forward
+
+    def forward_if_few(self: UNet, images: torch.Tensor) -> torch.Tensor:
+        if self.training and images.device.type == "cpu":
+            passes.append(len(images))
+            if passes == [4, 4, 4, 4]:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return forward(self, images)
+
+    monkeypatch.setattr(UNet, "forward", forward_if_few)
+    monkeypatch.setattr(train_utils.step_memory, "can_repeat_steps", lambda accelerator: True)
+    monkeypatch.setattr(train, "write_results", lambda *arguments: None)
+    flags = ["--dataset", tmp_path / "data", *TINY, "--norm", "batch", "--no-deep-supervision", "--batch-size", "8"]
+    flags += ["--tracker", "none", "--checkpoint-every", "1", "--keep-checkpoints", "3"]
+    with monkeypatch.context() as patch:
+        patch.setattr(train_utils.microbatch, "split_batch", lambda *arguments: BatchSplit(8, 1, 4, 2))
+        short = run_train(tmp_path / "short", *flags, "--max-steps", "3")
+    assert short.exit_code == 0, short.output
+    assert passes == [4, 4, 4, 4, *[2] * 4, *[2] * 4]
+    line = "memory: no room for micro-batches of 4, the step is made again in micro-batches of 2; batch norm sees 2"
+    assert f"{line} images at a time from now on, so results change (CUDA out of memory" in short.output
+    assert memory_limit(tmp_path / "short") == (2, False)
+
+    begun = tmp_path / "begun"  # the same from the second step on, as a run that is started again makes it
+    shutil.copytree(tmp_path / "short", begun)
+    for step in (2, 3):
+        shutil.rmtree(begun / "checkpoints" / f"step-{step:08}")
+    (begun / "finished.json").unlink()
+    resumed = run_train(begun, *flags, "--max-steps", "3", "--resume", "auto")
+    assert resumed.exit_code == 0 and "resumed from" in resumed.output
+    for name, value in resumed.weights(3).items():
+        assert torch.equal(value, short.weights(3)[name]), name
+
+
+def test_where_no_smaller_micro_batch_is_left_a_shortage_ends_the_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(train_utils.step_memory, "can_repeat_steps", lambda accelerator: True)
+    network = UNet(UNetConfig(base_channels=4, depth=2))
+    guard = SimpleNamespace(undo_passes=lambda: None)
+    error = torch.OutOfMemoryError()
+    smallest = StepMemory(accelerator_like("cuda"), tmp_path, network, BatchSplit(8, 1, 1, 8))
+    assert raised_within(torch.OutOfMemoryError, smallest.shortage_halves(guard), error) is error
+    fixed = StepMemory(accelerator_like("cuda"), tmp_path, network, BatchSplit(8, 1, 4, 2, fixed=True))
+    assert raised_within(torch.OutOfMemoryError, fixed.shortage_halves(guard), error) is error
+    halved = StepMemory(accelerator_like("cuda"), tmp_path, network, BatchSplit(8, 1, 3, 3))
+    bug = RuntimeError("a bug")
+    assert raised_within(RuntimeError, halved.shortage_halves(guard), bug) is bug
+    with halved.shortage_halves(guard):
+        raise error
+    assert halved.size == 2 and memory_limit(tmp_path) == (2, False)
+    assert "micro-batches of 2" in str(raised_within(MemoryShortage, halved.shortage_recorded(3), error))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it is glibc that is told")

@@ -5,10 +5,12 @@ Modules: train_utils/schedule.py, train_utils/ema.py, data_utils/targets/classes
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from data_utils.class_map import ClassMap
 from data_utils.targets.classes import class_weight_tensor, count_classes
 from runtime.errors import SettingsError
+from train_utils.ema import WeightAverage, move_towards
 from train_utils.optim import build_optimizer
 from train_utils.schedule import learning_rate
 from train_utils.settings.train_settings import SCHEDULES
@@ -21,6 +23,51 @@ def test_learning_rate_warms_up_to_its_peak_and_ends_low(schedule):
     assert max(rates) == rates[10] == 0.5
     assert rates[10:] == sorted(rates[10:], reverse=True)
     assert rates[-1] == 0.5 if schedule == "constant" else 0 < rates[-1] < 0.02
+
+
+def test_an_average_starts_with_a_low_decay_that_lets_early_weights_fade():
+    model = torch.nn.Linear(1, 1, bias=False).double()
+    average = WeightAverage(model, decay=0.5)
+    expected = model.weight.item()
+    for step in range(1, 13):
+        with torch.no_grad():
+            model.weight.fill_(float(step))
+        average.update(step, torch.tensor(True))
+        decay = min(0.5, (1 + step) / (10 + step))
+        expected = decay * expected + (1 - decay) * step
+        assert average.tensors["weight"].item() == pytest.approx(expected, rel=1e-6)  # the weight of a step is float32
+
+
+class NumberOfGPU(torch.Tensor):
+    """A number that says it is on a GPU."""
+
+    device = torch.device("cuda")
+
+
+class Operators(TorchDispatchMode):
+    """Collects the names of the operators that are called."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.9])
+def test_an_average_on_a_gpu_is_moved_by_three_operators_however_many_tensors_it_has(share):
+    averages = [torch.randn(3, 4), torch.randn(5)]
+    targets = [torch.randn(3, 4), torch.randn(5)]
+    expected = [average + share * (target - average) for average, target in zip(averages, targets, strict=True)]
+    weight = torch.tensor(share).as_subclass(NumberOfGPU)
+    with Operators() as operators:
+        move_towards(averages, targets, weight)
+    for average, value in zip(averages, expected, strict=True):
+        torch.testing.assert_close(average, value, rtol=1e-6, atol=1e-6)
+    names = [name for name in operators.names if "foreach" in name]
+    assert names == ["aten._foreach_sub.List", "aten._foreach_mul_.Tensor", "aten._foreach_add_.List"]
 
 
 def test_weight_decay_spares_norms_and_biases():

@@ -8,15 +8,18 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from unittest import mock
 
 import pytest
 import torch
-from conftest import ROOT, TINY, launch
+from conftest import ROOT, TINY, launch, write_folder
 from in_process import parsed, run_train
+from PIL import Image
 
+import train
 from train_utils.monitoring import rehearsal
-from train_utils.monitoring.rehearsal import Times, count_steps
+from train_utils.monitoring.rehearsal import WARM_UP, Times, count_steps, rehearsed_steps
 from train_utils.schedule import Schedule
 
 FLAGS = [*TINY, "--batch-size", "4", "--micro-batch-size", "2", "--dropout", "0.1", "--ema-decay", "0.9"]
@@ -82,13 +85,66 @@ def test_a_resumed_run_never_measures_again(tiny_folder, runs, tmp_path):
     shutil.rmtree(folder / "checkpoints" / "step-00000007")
     (folder / "finished.json").unlink()
     with mock.patch.object(rehearsal, "count_steps", side_effect=AssertionError):
-        flags = ["--max-minutes", "3", "--resume", "auto"]
+        flags = ["--max-minutes", "0.5", "--resume", "auto"]
         again = run_train(folder, "--dataset", tiny_folder, *FLAGS, *flags)
     assert again.exit_code == 0, again.output
     assert "--max-minutes has no effect on a resumed run, which keeps its 7 steps" in again.output
     assert "time: measuring" not in again.output
     assert without_times(again.records) == without_times(asked.records)
     assert all(torch.equal(value, asked.weights(7)[key]) for key, value in again.weights(7).items())
+
+
+def test_a_finished_run_goes_on_for_the_minutes_that_are_added(tiny_folder, runs, tmp_path):
+    measured, _ = runs
+    folder = tmp_path / "run"
+    shutil.copytree(measured.folder, folder)
+    same = run_train(folder, "--dataset", tiny_folder, *FLAGS, "--max-minutes", "1", "--resume", "auto")
+    assert "the run has finished, at step 7 of 7; to continue it, give more" in same.output
+    with mock.patch.object(rehearsal, "count_steps", return_value=3) as count:
+        longer = run_train(folder, "--dataset", tiny_folder, *FLAGS, "--max-minutes", "3", "--resume", "auto")
+    assert longer.exit_code == 0, longer.output
+    seconds, *_ = count.call_args.args
+    assert 60 < seconds <= rehearsal.PLANNED * 120  # two minutes more
+    assert "time: measuring some steps, to fill 2 minutes" in longer.output
+    assert "the run is now 10 steps long instead of 7" in longer.output and "no effect" not in longer.output
+    assert longer.settings["total_steps"] == 10 and longer.checkpoints()[-1] == 10
+
+
+def test_a_run_says_early_and_once_that_it_will_be_late(monkeypatch, capsys):
+    clock = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(rehearsal, "STARTED", 990.0)
+    pace = rehearsal.Pace(2.0, range(50, 350))
+    for step in range(51, 200):
+        clock[0] += 0.35  # 300 steps in 105 s: in time
+        pace.look(step)
+    assert capsys.readouterr().out == ""
+    pace = rehearsal.Pace(2.0, range(50, 350))
+    for step in range(51, 200):
+        clock[0] += 0.7
+        pace.look(step)
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("time: steps are slower than in the rehearsal, so the run will end after")
+    assert "minutes instead of 2;" in line
+    pace = rehearsal.Pace(None, range(0, 300))  # nobody has set a time
+    clock[0] += 9999
+    pace.look(200)
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(("knows", "share", "advised"), [(True, 0.5, 1), (True, 0.9, 0), (False, 0.5, 0)])
+def test_bf16_is_advised_where_the_rehearsal_has_shown_that_it_helps(
+    tiny_folder, tmp_path, monkeypatch, knows, share, advised
+):
+    monkeypatch.setattr(rehearsal, "has_bf16_instructions", lambda device: knows)
+    monkeypatch.setattr(rehearsal, "BF16_FASTER", 1e9 if share < 0.8 else 0.0)
+    with mock.patch.object(rehearsal, "count_steps", return_value=1):
+        run = run_train(tmp_path / "run", "--dataset", tiny_folder, *FLAGS, "--max-minutes", "9")
+    assert run.exit_code == 0, run.output
+    lines = [line for line in run.output.splitlines() if line.startswith("precision: ")]
+    assert len(lines) == advised
+    command = f"accelerate launch --mixed_precision bf16 train.py --output-dir {run.folder} --dataset {tiny_folder}"
+    assert all(command in line for line in lines)
 
 
 def test_all_processes_agree_on_the_steps(tiny_folder, tmp_path):
@@ -161,3 +217,69 @@ def test_a_run_stopped_in_its_rehearsal_leaves_nothing(tiny_folder, tmp_path):
                 process.terminate()
     assert process.returncode == 128 + signal.SIGTERM
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("meets_all", [False, True])
+def test_shapes_are_timed_as_often_as_they_occur(meets_all):
+    shapes = [(8, 8)] * 60 + [(16, 8)] * 30 + [(64, 64)] * 10
+    shapes = [shapes[step * 37 % 100] for step in range(100)]  # mixed
+    warm_up, timed = rehearsed_steps(shapes, meets_all)
+    assert len(warm_up) == WARM_UP + 3 * meets_all
+    for count in (10, 20, 42):
+        rehearsed = [shapes[step] for step in timed[:count]]
+        for shape, share in (((8, 8), 0.6), ((16, 8), 0.3), ((64, 64), 0.1)):
+            assert abs(rehearsed.count(shape) - share * count) <= 1.5
+    if meets_all:
+        assert {shapes[step] for step in warm_up} == set(shapes)
+
+
+def test_steps_of_one_shape_are_rehearsed_in_the_order_in_which_a_stream_is_read():
+    warm_up, timed = rehearsed_steps([(8, 8)] * 5, True)
+    assert [*warm_up, *timed] == list(range(WARM_UP + len(timed)))
+
+
+def test_a_device_that_is_slow_at_each_new_shape_is_timed_without_that(tmp_path, monkeypatch):
+    """cuDNN times its kernels, and a compiler compiles, when a shape is met for the first time."""
+    for kind in ("train", "val"):
+        write_folder(tmp_path / "data" / kind, 10, seed=0)
+        for file in (tmp_path / "data" / kind).glob("*/*.png"):
+            with Image.open(file) as image:
+                smaller = image.crop((0, 0, 16 + 8 * (int(file.stem[-1]) // 2), 24))  # five shapes
+            smaller.save(file)
+    shapes, train_step = set(), train.train_step
+
+    def slow_at_first(accelerator, model, optimizer, criterion, micro_batches, *arguments):
+        shape = micro_batches[0][0].shape
+        if shape not in shapes:
+            shapes.add(shape)
+            time.sleep(0.5)
+        return train_step(accelerator, model, optimizer, criterion, micro_batches, *arguments)
+
+    monkeypatch.setattr(train, "train_step", slow_at_first)
+    monkeypatch.setattr(rehearsal, "is_slow_at_first", lambda accelerator: True)
+    flags = [*TINY, "--batch-size", "2", "--tracker", "none", "--max-minutes", "0.05"]
+    with mock.patch.object(rehearsal, "count_steps", return_value=1) as count:
+        run = run_train(tmp_path / "run", "--dataset", tmp_path / "data", *flags)
+    assert run.exit_code == 0, run.output
+    assert len(shapes) == 5
+    assert count.call_args.args[1].step < 0.25
+
+
+def test_nothing_of_the_rehearsal_stays_in_memory(tiny_folder, tmp_path, monkeypatch):
+    """In bf16 the network would be in a cycle of references."""
+    copies = []
+    freed = []
+    prepare = train.prepare
+
+    def prepare_noted(accelerator, args, model, split, loaders):
+        freed.extend(copy() is None for copy in copies)
+        copies.append(weakref.ref(model))
+        return prepare(accelerator, args, model, split, loaders)
+
+    monkeypatch.setattr(train, "prepare", prepare_noted)
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    monkeypatch.setattr(rehearsal, "MOST_STEPS", 1)
+    with mock.patch.object(rehearsal, "count_steps", return_value=1):
+        run = run_train(tmp_path / "run", "--dataset", tiny_folder, *FLAGS, "--max-minutes", "1")
+    assert run.exit_code == 0, run.output
+    assert freed == [True]

@@ -51,7 +51,7 @@ def test_a_finished_run_says_so_and_loads_no_data(data, copied):
         for flags in ([], ["--epochs", "1"], ["--max-steps", "4"]):
             run = run_train(copied, "--dataset", data, *FLAGS, "--resume", "auto", *flags)
             assert run.exit_code == 0
-            line = f"{copied}: the run has finished, at step 4 of 4; to continue it, give more --epochs or --max-steps"
+            line = f"{copied}: the run has finished, at step 4 of 4; to continue it, give more --epochs, --max-steps or"
             assert next(text for text in run.output.splitlines() if text.startswith(str(copied))).startswith(line)
     assert contents(copied) == before
 

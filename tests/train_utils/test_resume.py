@@ -14,11 +14,13 @@ import time
 from pathlib import Path
 from unittest import mock
 
+import numpy as np
 import pytest
 import torch
 from conftest import PROGRAMS, ROOT, TINY, launch, write_folder
 from forked import ForkedRun
 from in_process import run_train
+from PIL import Image
 from safetensors.torch import load_file
 
 import train
@@ -158,7 +160,7 @@ def test_run_killed_in_an_epoch_resumes_to_the_same_losses_scores_and_weights(ti
 @pytest.mark.parametrize(
     "launcher", [[], pytest.param(["-m", "accelerate.commands.launch", "--cpu"], marks=pytest.mark.slow)]
 )
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGINT])
 def test_run_asked_to_stop_saves_and_resumes_as_if_nothing_had_been(
     tiny_folder, uninterrupted, tmp_path, number, launcher
 ):
@@ -301,6 +303,7 @@ def short(tmp_path_factory) -> tuple[Path, Path]:
     ("flags", "changed"),
     [
         ((), "data set"),
+        ((), "content of the data set"),
         (("--seed", "1"), "seed"),
         (("--optimizer", "sgd"), "optimizer"),
         (("--norm", "instance"), "norm"),
@@ -314,6 +317,10 @@ def test_a_checkpoint_of_other_data_or_of_another_identity_is_refused(short, tmp
         data = shutil.copytree(data, tmp_path / "data")
         for kind in ("images", "masks"):
             (data / "val" / kind / "cell_01.png").unlink()
+    if changed == "content of the data set":
+        data = shutil.copytree(data, tmp_path / "data")
+        image = data / "val" / "images" / "cell_01.png"
+        Image.fromarray(255 - np.asarray(Image.open(image))).save(image)
     arguments = ["--dataset", data, *SHORT, "--max-steps", "2", "--resume", checkpoint]
     with pytest.raises(CheckpointError, match=f"the checkpoint's {changed} is "):
         run_train(tmp_path / "run", *arguments, *flags)

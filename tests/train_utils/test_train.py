@@ -1,6 +1,7 @@
 """train.py, launched as a user would: what it writes, what it promises about profiles, how mistakes end."""
 
 import json
+import pickle
 import shutil
 import sys
 from collections import Counter
@@ -17,10 +18,12 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 import train
+from data_utils.analysis.dataset_info import DatasetInfo
 from train_utils.monitoring.tracking import RunLog
 from train_utils.reporting.charts import matrix_picture
 from train_utils.reporting.classes import ClassSection
 from train_utils.settings.flags import parse_args
+from train_utils.settings.record import RunSettings
 from unet import UNet
 
 
@@ -388,3 +391,46 @@ def test_help_begins_with_ten_flags_and_states_real_defaults():
         assert flag in text
     assert "--fp16" not in text and result.returncode == 0  # precision, device and processes are the profile's
     assert (ROOT / "train.py").read_text().startswith('"""Train a U-Net')
+
+
+def test_a_machine_that_does_not_share_the_cache_of_datasets_loads_its_rows_itself(tiny_folder, tmp_path, monkeypatch):
+    """Where the rows' Arrow files lie on the first machine is of no use to a second one."""
+    import datasets
+
+    cache = tmp_path / "cache"
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(cache))
+    rows = []
+    for image in sorted((tiny_folder / "train" / "images").iterdir()):
+        rows.append({"image": image.read_bytes(), "mask": (tiny_folder / "train" / "masks" / image.name).read_bytes()})
+    datasets.Dataset.from_list(rows).to_parquet(tmp_path / "cells.parquet")
+
+    def on_another_machine(accelerator, function):
+        result = function()
+        if not (isinstance(result, tuple) and isinstance(result[-1], DatasetInfo)):
+            return result
+        pickled = pickle.dumps(result)
+        cache.rename(tmp_path / "of the first machine")
+        return pickle.loads(pickled)
+
+    monkeypatch.setattr(train, "on_main", on_another_machine)
+    flags = ["--dataset", tmp_path / "cells.parquet", *TINY, "--max-steps", "2", "--tracker", "none"]
+    run = run_train(tmp_path / "run", *flags)
+    assert run.exit_code == 0, run.output
+    assert cache.is_dir()
+
+
+def test_a_data_set_and_what_a_run_records_travel_once(tiny_folder, tmp_path, monkeypatch):
+    on_main, results = train.on_main, []
+
+    def noted(accelerator, function):
+        results.append(on_main(accelerator, function))
+        return results[-1]
+
+    monkeypatch.setattr(train, "on_main", noted)
+    run = run_train(tmp_path / "run", "--dataset", tiny_folder, *TINY, "--max-steps", "1", "--tracker", "none")
+    assert run.exit_code == 0, run.output
+    values = []
+    for result in results:
+        values += result if isinstance(result, tuple) else [result]
+    assert sum(isinstance(value, DatasetInfo) for value in values) == 1
+    assert sum(isinstance(value, RunSettings) for value in values) == 1

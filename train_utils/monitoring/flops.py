@@ -12,13 +12,21 @@ from unet.model import UNet
 
 # Dense peaks in teraFLOPS by a pattern of the device's name, from NVIDIA's data sheets; sparse figures are halved.
 # The first is for half precision, the second for float32, which convolutions compute in TF32 where the device has it.
+# GeForce cards add half-precision products in float32 at half the rate of float16; convolutions add so.
 PEAKS = {
-    r"\bH200\b(?! NVL)|\bH100 80GB HBM3": (989, 495),
+    r"\bB200\b": (2250, 1125),
+    r"\bH200\b(?! NVL)|\bH100 80GB HBM3|\bGH200\b": (989, 495),
+    r"\bH[12]00 NVL\b": (835, 418),
     r"\bH100 PCIe": (756, 378),
     r"\bA100\b": (312, 156),
     r"\bL40S\b": (362, 183),
     r"\bL4\b": (121, 60),
     r"\bA10\b": (125, 62.5),
+    r"\bRTX 6000 Ada\b": (364, 182),
+    r"\bRTX A6000\b": (155, 77.4),
+    r"\bRTX 5090\b(?! D| Laptop)": (209, 105),
+    r"\bRTX 4090\b(?! D| Laptop)": (165, 82.6),
+    r"\bRTX 3090\b(?! Ti)": (71, 35.6),
     r"\bV100\b": (125, 15.7),
     r"\bT4\b": (65, 8.1),
 }
@@ -49,7 +57,9 @@ def peak_teraflops(accelerator: Accelerator, precision: str) -> float | None:
 
 
 def peak_of(name: str, *, half: bool) -> float | None:
-    """Dense peak of the device of this name in teraFLOPS, None where it is not in the table."""
+    """Dense peak of the device of this name in teraFLOPS, None where it is not in the table, or a part of a GPU."""
+    if re.search(r"\bMIG\b", name):
+        return None
     for pattern, (half_peak, float32_peak) in PEAKS.items():
         if re.search(pattern, name):
             return half_peak if half else float32_peak

@@ -4,24 +4,27 @@ import copy
 import math
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DistributedType
+from accelerate.utils import DistributedType, DynamoBackend
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from data_utils.analysis.dataset_info import DatasetInfo
-from data_utils.loading.batch_sampler import BatchSplit
+from data_utils.loading.batch_sampler import BatchSplit, TrainingSampler
 from data_utils.loading.loaders import NetworkShapes, build_loaders
 from runtime.console import say
+from runtime.device import wait_for
 from runtime.distributed import first_on_each_machine, on_main
 from runtime.errors import SettingsError
+from runtime.launch import bf16_launch_line, has_bf16_instructions
 from runtime.signals import exit_on_sigterm
 from train_utils.checkpoints.save import Checkpoints
 from train_utils.ema import WeightAverage
@@ -37,10 +40,15 @@ Item = TypeVar("Item")
 PLANNED = 0.92  # share of the time: the run should end at 80 to 105% of it, however busy the machine becomes
 FEW_STEPS = 500  # after fewer steps masks are poor
 GOOD_STEPS = 1000  # so many give a first useful model
-WARM_UP = 3  # steps that are not timed
+PACE_STEPS = 20  # after so many steps, and this share of all, the pace of a run is known
+EARLY = 0.1
+LATE = 1.05  # a run that takes more than this share of its time is late
+WARM_UP = 3  # steps at least that are not timed
 FIRST_LOOK = 2  # timed steps that say how many more are timed
-MEASURED = 0.04  # share of the time that measuring steps may take
+MEASURED = 0.03  # share of the time that measuring steps may take at first, and half of it again after the evaluation
 MOST_STEPS = 40
+BF16_STEPS = 3  # timed in bf16, after one that is not
+BF16_FASTER = 0.8  # bf16 is worth a line where a step takes at most this share of the time
 BATCHES = 3  # batches of each process that are evaluated
 FINISH_SECONDS = 4.0  # charts and the report take them, beside their pictures (2 to 4 s measured on one core)
 # when the process began, on a clock that nobody sets: by now it has hardly done anything but import modules
@@ -113,31 +121,61 @@ class Rehearsal:
         self.model = copy.deepcopy(model)
         self.state = RunState()
         self.schedule = replace(Schedule.from_args(args, len(info.train), None), peak=0.0)
+        sampler = TrainingSampler(shapes.train, split, args.seed, range(0), info.train.records.group_sizes)
+        step_shapes = [batch.shape for batch in sampler.batches(epoch=0)]
+        warm_up, timed = rehearsed_steps(step_shapes, is_slow_at_first(accelerator))
+        self._warm_up = len(warm_up)
+        steps = [*warm_up, *timed]
         with first_on_each_machine(accelerator):  # one process of a machine decodes for --cache
-            steps = range(WARM_UP + FIRST_LOOK + MOST_STEPS)
             self.loaders = build_loaders(info, model.config, shapes, split, steps, args.num_workers, accelerator.device)
         scaler = accelerator.scaler
         self._scale = None if scaler is None else scaler.state_dict()
+        self._timed_steps = 0
+        self._bf16_step: float | None = None
+        self._tries_bf16 = accelerator.mixed_precision == "no" and has_bf16_instructions(accelerator.device)
         self.seconds = 60 * args.max_minutes
-        say(f"time: measuring some steps, to fill --max-minutes {args.max_minutes:g}")
+        say(f"time: measuring some steps, to fill {args.max_minutes:g} minutes")
 
     def data_ready(self, batches: list[dict[str, Any]]) -> None:
         """Nothing is measured here: `Monitor` has this method too."""
 
     def timed(self, steps: Iterator[Item]) -> Iterator[Item]:
-        """The steps to time, equally many on all processes; each must be over when the next one is asked for."""
+        """The steps to make, equally many on all processes; a step may still be queued when the next one is asked for.
+
+        The clock is read when the device has made them all: that it waits after every step would be timed too.
+        """
         last = math.inf
         begin = 0.0
         for number, step in enumerate(steps, 1):
             yield step
-            if number == WARM_UP:
-                begin = time.monotonic()
-            if number == WARM_UP + FIRST_LOOK:
-                seconds = self._slowest((time.monotonic() - begin) / FIRST_LOOK)
+            if number == self._warm_up:
+                begin = self._now()
+            if number == self._warm_up + FIRST_LOOK:
+                seconds = self._slowest((self._now() - begin) / FIRST_LOOK)
                 last = number + min(MOST_STEPS, int(MEASURED * self.seconds / seconds))
             if number == last:
                 break
-        self.times.step = self._slowest((time.monotonic() - begin) / (last - WARM_UP))
+        self._timed_steps = int(last) - self._warm_up
+        self.times.step = self._slowest((self._now() - begin) / self._timed_steps)
+
+    def timed_again(self, steps: Iterator[Item]) -> Iterator[Item]:
+        """Half as many steps as before, at another moment, since other programs may use the machine."""
+        count = max(1, self._timed_steps // 2)
+        begin = self._now()
+        yield from islice(steps, count)
+        seconds = self._slowest((self._now() - begin) / count)
+        total = self._timed_steps + count
+        self.times.step = (self._timed_steps * self.times.step + count * seconds) / total
+
+    def timed_in_bf16(self, steps: Iterator[Item]) -> Iterator[Item]:
+        """A few steps under autocast, where this CPU has instructions for bf16 and the run computes in float32."""
+        if not self._tries_bf16 or 2 * BF16_STEPS * self.times.step > MEASURED * self.seconds:
+            return
+        with torch.autocast("cpu", torch.bfloat16):
+            yield from islice(steps, 1)
+            begin = self._now()
+            yield from islice(steps, BF16_STEPS)
+            self._bf16_step = self._slowest((self._now() - begin) / BF16_STEPS)
 
     def time_evaluation(self, evaluate: Callable[[FirstBatches], object], loader: DataLoader) -> None:
         """Evaluate a part of the validation images twice, since the first time warms up."""
@@ -178,6 +216,11 @@ class Rehearsal:
             f"time: a step takes {times.step:.3g} s, an evaluation {times.evaluation:.3g} s, a save {times.save:.3g} s:"
             f" {steps} steps fit (the same as --max-steps {steps})"
         )
+        if self._bf16_step is not None and self._bf16_step < BF16_FASTER * times.step:
+            say(
+                f"precision: in bf16 a step takes {self._bf16_step:.3g} s; the next run is faster with"
+                f" {bf16_launch_line(self.accelerator.num_processes)}"
+            )
         if steps < FEW_STEPS:
             minutes = math.ceil(GOOD_STEPS * times.step / 60 / PLANNED)
             say(
@@ -190,9 +233,46 @@ class Rehearsal:
         left = PLANNED * self.seconds - (time.monotonic() - STARTED)
         return count_steps(left, self.times, self.schedule, pictures_of_an_evaluation(self.info))
 
+    def _now(self) -> float:
+        """Seconds on the clock when the device has done all that was queued."""
+        wait_for(self.accelerator.device)
+        return time.monotonic()
+
     def _slowest(self, seconds: float) -> float:
         measured = torch.tensor([seconds], dtype=torch.float32, device=self.accelerator.device)
         return self.accelerator.gather(measured).max().item()
+
+
+def is_slow_at_first(accelerator: Accelerator) -> bool:
+    """Whether the first step of a shape takes longer than the next ones: kernels are chosen, or compiled, for it."""
+    return accelerator.device.type != "cpu" or accelerator.state.dynamo_plugin.backend != DynamoBackend.NO
+
+
+def rehearsed_steps(shapes: Sequence[tuple[int, ...]], meets_all: bool) -> tuple[list[int], list[int]]:
+    """The steps of a rehearsal: those that warm up, and those to time.
+
+    However few of the latter are made, their shapes are about as frequent as in a whole epoch.
+
+    Args:
+        shapes: the (H, W) or (D, H, W) of each step of an epoch.
+        meets_all: whether every shape is met while warming up.
+    """
+    first = FIRST_LOOK + MOST_STEPS
+    count = WARM_UP + first + first // 2 + 1 + BF16_STEPS
+    first_steps: dict[tuple[int, ...], int] = {}
+    for step, shape in enumerate(shapes):
+        first_steps.setdefault(shape, step)
+    if len(first_steps) == 1:  # in the order of the run, in which a stream is read
+        return list(range(WARM_UP)), list(range(WARM_UP, count))
+    pixels = [math.prod(shape) for shape in shapes]
+    by_size = np.argsort(pixels, kind="stable").tolist()
+    # multiples of the golden ratio spread evenly over 0..1, however few there are
+    spread = [0.5 + index * (math.sqrt(5) - 1) / 2 for index in range(count)]
+    steps = [by_size[int(len(shapes) * (position % 1))] for position in spread]
+    warm_up = steps[:WARM_UP]
+    if meets_all:
+        warm_up += first_steps.values()
+    return warm_up, steps[WARM_UP:]
 
 
 def count_steps(seconds: float, times: Times, schedule: Schedule, shown: int) -> int:
@@ -209,3 +289,32 @@ def count_steps(seconds: float, times: Times, schedule: Schedule, shown: int) ->
     end = evaluation + times.save + 3 * PICTURES * times.image + FINISH_SECONDS
     step = times.step + evaluation / schedule.eval_every + times.save / schedule.checkpoint_every
     return int((seconds - end) / step)
+
+
+class Pace:
+    """Watches the clock of a run that was to take so many minutes, and says once, early, that it will be late.
+
+    Args:
+        minutes: those that the rehearsal filled; None where nobody has set any.
+        steps: the steps that are to be made.
+    """
+
+    def __init__(self, minutes: float | None, steps: range) -> None:
+        self.minutes = minutes
+        self.steps = steps
+        self.begin = time.monotonic()
+
+    def look(self, step: int) -> None:
+        """Call it after a step, with the number of steps made."""
+        done = step - self.steps.start
+        if self.minutes is None or done < max(PACE_STEPS, EARLY * len(self.steps)):
+            return
+        now = time.monotonic()
+        left = (self.steps.stop - step) * (now - self.begin) / done
+        end = (now - STARTED + left + FINISH_SECONDS) / 60
+        if end > LATE * self.minutes:
+            say(
+                f"time: steps are slower than in the rehearsal, so the run will end after {end:.3g} minutes instead of"
+                f" {self.minutes:g}; is the machine busy? Ctrl-C saves, and the same command with --resume auto goes on"
+            )
+            self.minutes = None  # once is enough

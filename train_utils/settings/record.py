@@ -24,7 +24,9 @@ from unet.config import UNetConfig
 
 CREDENTIALS = "credentials_left_out"  # an entry of run.json and checkpoints: the flags whose URL was redacted
 PACKAGES = ("torch", "accelerate", "datasets", "safetensors", "huggingface_hub", "pillow", "numpy")
+CONTENT = "content of the data set"  # an entry of the identity, which runs of earlier versions do not have
 UNRECORDED = {"task": Classes.name}  # flags and identity that runs of earlier versions did not record, and had
+UNRECORDED_FLAGS = UNRECORDED | {"draft": True}  # runs of earlier versions always did so
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class RunSettings:
         """The settings that run.json or a checkpoint holds; its other entries do not matter."""
         names = [known_field.name for known_field in fields(cls)]
         settings = cls(**{name: value[name] for name in names if name in value})
-        flags = UNRECORDED | redact_all(settings.flags)
+        flags = UNRECORDED_FLAGS | redact_all(settings.flags)
         identity = UNRECORDED | settings.identity
         return replace(settings, flags=flags, identity=identity)
 
@@ -84,20 +86,22 @@ def resolve_settings(
     class_map = info.reader.class_map
     identity = {
         "task": info.config.task,
-        "classes": [str(value) for value in class_map.values] if class_map else [],
+        "classes": class_map.describe_values() if class_map else [],
         "in_channels": info.channels,
         **architecture,
         **json.loads(json.dumps(axes)),
-        "encoder": args.encoder and Path(args.encoder).name,  # wherever it is now: its weights are the run's
+        "encoder": args.encoder_source and Path(args.encoder_source).name,  # wherever it is: its weights are the run's
         "freeze_encoder": bool(args.freeze_encoder),
         "deep supervision": args.deep_supervision,
         "data set": info.fingerprint(),
+        CONTENT: info.content,
         "batch size": args.batch_size,
         "seed": args.seed,
         "optimizer": args.optimizer,  # its state is of no use to another
     }
+    model_settings = architecture | {"draft": model.preprocess.draft}
     return RunSettings(
-        flags=flags_as_json(args) | redact_all(architecture | {"output_dir": str(output_dir)}),
+        flags=flags_as_json(args) | redact_all(model_settings | {"output_dir": str(output_dir)}),
         profile=redact_all(profile),
         identity=redact_all(identity),
         encoder=redact_all(model.encoder and encoder_name(model.encoder)),

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from data_utils.class_map import BACKGROUND_NAMES
 from data_utils.sources.annotations.coco_mask import CocoMask, Entry
 from data_utils.sources.annotations.layout import (
-    BACKGROUND_NAMES,
     SplitPaths,
     check_unpaired,
     find_file,

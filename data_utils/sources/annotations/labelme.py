@@ -15,10 +15,10 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from data_utils.class_map import BACKGROUND_NAMES
 from data_utils.image_io.formats import EmbeddedImage, ImageSource, readable
 from data_utils.sources.annotations.labelme_mask import LabelmeMask, read_labelme
 from data_utils.sources.annotations.layout import (
-    BACKGROUND_NAMES,
     SplitPaths,
     check_unpaired,
     find_file,
@@ -86,7 +86,7 @@ class LabelmeRecords(PairedRecords):
 
     def __getitem__(self, i: int) -> Record:
         image, file = self.paths(i)
-        name = self.name(i) or os.path.relpath(file, self.folders[1])
+        name = self.image_name(i) or os.path.relpath(file, self.folders[1])
         return {"image": image or LabelmeImage(file), "target": self.mask(image, file), "name": name}
 
     def mask(self, image: str, annotation: str) -> ImageSource:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from urllib.parse import unquote
 
+from data_utils.class_map import BACKGROUND, BACKGROUND_NAMES
 from data_utils.image_io.formats import IMAGE_SUFFIXES
 from data_utils.sources.folder import SPLIT_FOLDERS, children, splits_below
 from data_utils.sources.walk import walk
@@ -16,8 +17,6 @@ from unet.config import IGNORE_INDEX, MaskValue
 
 # split -> the two paths that it is read from; what each of them is depends on the format
 SplitPaths = dict[str, tuple[Path, Path]]
-BACKGROUND = "background"
-BACKGROUND_NAMES = (BACKGROUND, "_background_", "__background__")
 LONGEST_PATH = 4096  # characters
 LISTED = 3  # how many problems a message names
 

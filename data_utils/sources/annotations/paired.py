@@ -49,13 +49,13 @@ class PairedRecords(Records):
 
     def __getitem__(self, i: int) -> Record:
         image, annotation = self.paths(i)
-        return {"image": image, "target": self.mask(image, annotation), "name": self.name(i)}
+        return {"image": image, "target": self.mask(image, annotation), "name": self.image_name(i)}
 
     @abstractmethod
     def mask(self, image: str, annotation: str) -> ImageSource:
         """The mask of an image, from the paths of both files; the annotation's is "" where there is none."""
 
-    def name(self, i: int) -> str:
+    def image_name(self, i: int) -> str:
         """Path of an image below its folder."""
         return os.fsdecode(self.files[0][i].item())
 
@@ -64,7 +64,7 @@ class PairedRecords(Records):
         image_folder, annotation_folder = self.folders
         _, annotation_names = self.files
         annotation = os.fsdecode(annotation_names[i].item())
-        return _joined(image_folder, self.name(i)), _joined(annotation_folder, annotation)
+        return _joined(image_folder, self.image_name(i)), _joined(annotation_folder, annotation)
 
     @cached_property
     def digest(self) -> str:  # type: ignore[override]  # computed once it is asked for

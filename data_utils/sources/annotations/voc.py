@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from data_utils.class_map import BACKGROUND_NAMES
 from data_utils.image_io.formats import ImageSource
 from data_utils.image_io.reader import read_header
 from data_utils.sources.annotations.layout import (
-    BACKGROUND_NAMES,
     SplitPaths,
     check_unpaired,
     folder_in,

@@ -4,23 +4,18 @@ A stream is a sequence like any other split, only that records of one row group 
 training takes them together (`batch_sampler.stream_batches`), and all else, from resuming to sharing the work, stays.
 """
 
-import os
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import PurePosixPath
-from threading import Lock
 from typing import Any
 
 import numpy as np
 
 from data_utils.sources.hf_datasets import find_columns
 from data_utils.sources.records import Record, StreamRecords
-from data_utils.sources.streams.remote import reachable
+from data_utils.sources.streams.remote import open_file, reachable, retried
 from runtime.redact import redact
-
-OPEN_GROUPS = 8  # kept in memory until the loader says how many it goes through side by side
 
 
 class ParquetRecords(StreamRecords):
@@ -30,21 +25,11 @@ class ParquetRecords(StreamRecords):
         files: URL or path of each.
         groups: (G, 4) int64, the row groups in order: index of the file, of the group in it, first row, rows.
         columns: {"image": name, "mask": name}.
-        open_groups: how many groups are kept in memory.
     """
 
-    def __init__(
-        self, files: Sequence[str], groups: np.ndarray, columns: dict[str, str], open_groups: int = OPEN_GROUPS
-    ) -> None:
-        self.files = files
-        self.groups = groups
+    def __init__(self, files: Sequence[str], groups: np.ndarray, columns: dict[str, str]) -> None:
+        super().__init__(files, groups, groups[:, 3])
         self.columns = columns
-        self.open_groups = open_groups
-        self.group_sizes = groups[:, 3]
-        self.ends = np.cumsum(self.group_sizes)
-        self._read: OrderedDict[int, tuple[_Column, _Column]] = OrderedDict()
-        self._process = os.getpid()
-        self._lock = Lock()
 
     @classmethod
     def open(cls, files: Sequence[str], image_column: str | None, mask_column: str | None) -> "ParquetRecords":
@@ -61,44 +46,30 @@ class ParquetRecords(StreamRecords):
         columns = find_columns(Features.from_arrow_schema(schema), image_column, mask_column)
         return cls(files, np.array(groups, np.int64).reshape(-1, 4), columns)
 
-    def __len__(self) -> int:
-        return int(self.ends[-1]) if len(self.ends) else 0
-
-    def __reduce__(self) -> tuple:
-        return ParquetRecords, (self.files, self.groups, self.columns, self.open_groups)
-
     def __getitem__(self, i: int) -> Record:
-        if not 0 <= i < len(self):
-            raise IndexError(f"row {i} of {len(self)}")
-        group = int(np.searchsorted(self.ends, i, side="right"))
-        row = int(i - (self.ends[group] - self.groups[group, 3]))
+        group, row = self._group_of(i)
         images, masks = self._group(group)
         image = _as_struct(images[row])
         mask = _as_struct(masks[row])
-        name = image.get("path")
-        if not name:
-            file, _, first, _ = self.groups[group].tolist()
-            name = f"{PurePosixPath(redact(self.files[file])).name} row {first + row}"
+        name = image.get("path") or self._row_name(group, row)
         # a path in a shard is only a name: the file is not beside it
         return {"image": image["bytes"], "target": mask["bytes"], "name": name}
 
-    def _group(self, group: int) -> tuple["_Column", "_Column"]:
-        """Both columns of a row group; the ones used last are kept."""
-        if self._process != os.getpid():  # a loader process reads for itself
-            self._read = OrderedDict()
-            self._process = os.getpid()
-        with self._lock:  # a data set is inspected in threads
-            if group not in self._read:
-                while len(self._read) >= self.open_groups:
-                    self._read.popitem(last=False)
-                file, number = self.groups[group, :2].tolist()
-                with _opened(self.files[file]) as parquet:
-                    table = parquet.read_row_group(number, columns=list(self.columns.values()))
-                images = _Column(table.column(self.columns["image"]))
-                masks = _Column(table.column(self.columns["mask"]))
-                self._read[group] = images, masks
-            self._read.move_to_end(group)
-            return self._read[group]
+    def name(self, i: int) -> str:
+        group, row = self._group_of(i)
+        file, number = self.groups[group, :2].tolist()
+        path = _read_path(self.files[file], number, self.columns["image"], row)
+        return path or self._row_name(group, row)
+
+    def _row_name(self, group: int, row: int) -> str:
+        file, _, first, _ = self.groups[group].tolist()
+        return f"{PurePosixPath(redact(self.files[file])).name} row {first + row}"
+
+    def _read_group(self, group: int) -> tuple["_Column", "_Column"]:
+        """Both columns of a row group."""
+        file, number = self.groups[group, :2].tolist()
+        table = _read_columns(self.files[file], number, list(self.columns.values()))
+        return _Column(table.column(self.columns["image"])), _Column(table.column(self.columns["mask"]))
 
     def part(self, chosen: np.ndarray) -> "ParquetRecords":
         """The records of the groups that `chosen`, (G,) bool, marks."""
@@ -121,6 +92,7 @@ def _as_struct(value: dict | bytes | None) -> dict[str, Any]:
     return value if isinstance(value, dict) else {"bytes": value}
 
 
+@retried
 def _footer(file: str) -> tuple[Any, list[tuple[int, int, int]]]:
     """Schema, and (number, first row, rows) of each row group that is not empty."""
     with _opened(file) as parquet:
@@ -134,11 +106,28 @@ def _footer(file: str) -> tuple[Any, list[tuple[int, int, int]]]:
         return parquet.schema_arrow, groups
 
 
+@retried
+def _read_columns(file: str, group: int, columns: list[str]) -> Any:
+    """A pyarrow Table of a row group."""
+    with _opened(file) as parquet:
+        return parquet.read_row_group(group, columns=columns)
+
+
+@retried
+def _read_path(file: str, group: int, column: str, row: int) -> str | None:
+    """The path of a picture, without its bytes; None where there is none."""
+    path = f"{column}.path"
+    with _opened(file) as parquet:
+        if path not in [parquet.schema.column(number).path for number in range(len(parquet.schema))]:
+            return None
+        value = parquet.read_row_group(group, columns=[path]).column(column)[row].as_py()
+    return value and value["path"]
+
+
 @contextmanager
 def _opened(file: str) -> Iterator[Any]:
     """A pyarrow ParquetFile; DataError for what cannot be read."""
-    import fsspec
     from pyarrow.parquet import ParquetFile
 
-    with reachable(file), fsspec.open(file, "rb") as stream, ParquetFile(stream, pre_buffer=True) as parquet:
+    with reachable(file), open_file(file) as stream, ParquetFile(stream, pre_buffer=True) as parquet:
         yield parquet

@@ -2,16 +2,30 @@
 
 import re
 import sys
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import PurePosixPath
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from runtime.cache import digest
 from runtime.errors import DataError, UserError, one_line
 from runtime.redact import redact
 
 KINDS = (".parquet", ".tar")
 USUAL_SPLITS = ("train", "training", "val", "validation", "valid", "test")
 LISTED = 3  # how many files a message names
+RETRY_SECONDS = (1.0, 2.0, 4.0, 8.0)  # how long to wait before a remote file is read again
+# errors that trying again does not change
+LASTING = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
+TOO_MANY_REQUESTS = 429
+SERVER_ERRORS = 500
+# what file systems call the version of a file, in lower case with hyphens
+VERSIONS = ("etag", "md5hash", "content-md5", "blob-id", "last-modified", "lastmodified", "updated", "mtime", "created")
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 
 @contextmanager
@@ -23,6 +37,75 @@ def reachable(name: str, *more: type[Exception], hint: str = "") -> Iterator[Non
         raise
     except (*_failures(), *more) as error:
         raise DataError(f"{name} cannot be read ({one_line(error)}){hint}") from error
+
+
+def is_remote(file: str) -> bool:
+    """Whether a file is read over a network."""
+    protocol, separator, _ = file.partition("://")
+    return bool(separator) and protocol not in ("file", "local", "memory")
+
+
+def retried(read: Callable[Concatenate[str, Arguments], Result]) -> Callable[Concatenate[str, Arguments], Result]:
+    """Have a function that reads a file, its first argument, try again where a network fails, later each time."""
+
+    @wraps(read)
+    def repeated(file: str, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        for seconds in RETRY_SECONDS if is_remote(file) else ():
+            try:
+                return read(file, *args, **kwargs)
+            except DataError as error:
+                if not _may_pass(error.__cause__):
+                    raise
+            time.sleep(seconds)
+        return read(file, *args, **kwargs)
+
+    return repeated
+
+
+def _may_pass(error: BaseException | None) -> bool:
+    """Whether a failure may be gone a moment later: of the network or a server, not of the file or the rights to it."""
+    s3 = sys.modules.get("botocore.exceptions")
+    if s3 and isinstance(error, (s3.HTTPClientError, s3.ConnectionError)):
+        return True
+    web = sys.modules.get("aiohttp")
+    if web and isinstance(error, web.ClientResponseError):
+        return error.status == TOO_MANY_REQUESTS or error.status >= SERVER_ERRORS
+    if web and isinstance(error, web.ClientError):
+        return True
+    return isinstance(error, OSError) and not isinstance(error, LASTING)
+
+
+def open_file(file: str, block: int = 0) -> Any:
+    """A file for reading, which reads ahead by `block` bytes; s3fs alone would read 50 MB ahead of each place."""
+    import fsspec
+
+    system, path = fsspec.core.url_to_fs(file)
+    if block:
+        return system.open(path, "rb", block_size=block, cache_type="readahead")
+    return system.open(path, "rb", cache_type="none")
+
+
+@retried
+def read_ranges(file: str, ranges: Iterable[tuple[int, int]]) -> list[bytes]:
+    """The bytes of a file from the first to before the second number of each range."""
+    import fsspec
+
+    with reachable(file):
+        system, path = fsspec.core.url_to_fs(file)
+        return [system.cat_file(path, start=start, end=end) for start, end in ranges]  # s3fs has another order
+
+
+def content_key(file: str) -> str | None:
+    """A key that changes with the content of a file; None where its system says neither a version nor a time."""
+    import fsspec
+
+    with reachable(file):
+        system, path = fsspec.core.url_to_fs(file)
+        info = {name.lower().replace("_", "-"): value for name, value in system.info(path).items()}
+    versions = [(name, str(info[name])) for name in VERSIONS if info.get(name)]
+    if not versions or not info.get("size"):
+        return None
+    return digest(_without_query(file), info["size"], versions)
 
 
 def _failures() -> tuple[type[Exception], ...]:

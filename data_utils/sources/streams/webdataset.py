@@ -2,102 +2,190 @@
 
 import os
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import numpy as np
 
 from data_utils.image_io.formats import IMAGE_SUFFIXES
 from data_utils.sources.hf_datasets import MASK_COLUMNS
 from data_utils.sources.records import Record, StreamRecords
-from data_utils.sources.streams.remote import reachable
+from data_utils.sources.streams.remote import content_key, open_file, reachable, read_ranges, retried
+from runtime.cache import cached_arrays, digest
 from runtime.errors import DataError
 
 MASK_WORDS = {*MASK_COLUMNS, "seg", "segmentation", "labels", "masks"}
 TOGETHER = 32  # how many samples the order of a stream keeps together
+HEADER_BLOCK = 2**20  # bytes that are read at once for headers: for smaller pictures, to skip them is no faster
+GAP = 2**18  # bytes between two pictures that are read with them: it is faster than another request
+
+
+class ShardIndex(NamedTuple):
+    """The pictures of a tar file.
+
+    Args:
+        names: (S,) bytes, the samples.
+        extensions: (E,) bytes, all that samples have, in lower case.
+        members: (M, 4) int64, the pictures in order: index of the sample, of the extension, first byte, size.
+    """
+
+    names: np.ndarray
+    extensions: np.ndarray
+    members: np.ndarray
+
+    def extensions_of_first(self) -> list[str]:
+        """The extensions of the pictures of the first sample."""
+        of_first = self.members[:, 0] == 0
+        extensions = self.extensions[np.unique(self.members[of_first, 1])]
+        return sorted(os.fsdecode(extension) for extension in extensions.tolist())
+
+    def places(self, extension: str) -> np.ndarray:
+        """(S, 2) int64: first byte and size of the picture with an extension of each sample; -1 where there is none."""
+        places = np.full((len(self.names), 2), -1, np.int64)
+        chosen = self.extensions[self.members[:, 1]] == os.fsencode(extension)
+        places[self.members[chosen, 0]] = self.members[chosen, 2:]
+        return places
+
+
+class _Ranges(NamedTuple):
+    """Parts of a file: the first byte and the content of each, in order."""
+
+    starts: np.ndarray
+    contents: list[bytes]
+
+    def cut(self, start: int, size: int) -> bytes:
+        """A piece that lies within one of them."""
+        number = int(np.searchsorted(self.starts, start, side="right")) - 1
+        offset = start - int(self.starts[number])
+        return self.contents[number][offset : offset + size]
 
 
 class TarRecords(StreamRecords):
-    """Samples of tar files as records, each picture read by its place in the file.
+    """Samples of tar files as records, the pictures of a group read at once.
 
     Args:
         files: URL or path of each.
+        groups: (G, 2) int64, the groups in order: index of the file, samples.
         names: (N,) bytes, the samples in order.
-        offsets: (N, 5) int64: index of the file, first byte and size of the image, first byte and size of the mask.
+        starts: (N, 2) int64, the first byte of the image and of the mask.
+        lengths: (N, 2) uint32, their sizes in bytes.
     """
 
-    def __init__(self, files: Sequence[str], names: np.ndarray, offsets: np.ndarray) -> None:
-        self.files = files
+    def __init__(
+        self, files: Sequence[str], groups: np.ndarray, names: np.ndarray, starts: np.ndarray, lengths: np.ndarray
+    ) -> None:
+        super().__init__(files, groups, groups[:, 1])
         self.names = names
-        self.offsets = offsets
-        counts = np.bincount(offsets[:, 0], minlength=len(files)).tolist()
-        groups: list[tuple[int, int]] = []
-        for file, count in enumerate(counts):
-            for first in range(0, count, TOGETHER):
-                groups.append((file, min(TOGETHER, count - first)))
-        self.groups = np.array(groups, np.int64).reshape(-1, 2)
-        self.group_sizes = self.groups[:, 1]
+        self.starts = starts
+        self.lengths = lengths
 
     @classmethod
     def open(cls, files: Sequence[str], image_column: str | None, mask_column: str | None) -> "TarRecords":
-        """Read all headers. Raises DataError for what cannot be read or has no pairs of pictures."""
+        """Index all files. Raises DataError for what cannot be read or has no pairs of pictures."""
         with ThreadPoolExecutor(16) as pool:
             indices = list(pool.map(_index, files))
-        samples: list[tuple[int, str, dict[str, tuple[int, int]]]] = []
-        for file, index in enumerate(indices):
-            for name, members in index.items():
-                samples.append((file, name, members))
-        if not samples:
+        first = next((number for number, index in enumerate(indices) if len(index.names)), None)
+        if first is None:
             raise DataError(f"{files[0]} holds no pictures")
-        _, _, first_members = samples[0]
-        image, mask = _extensions(first_members, files[0], image_column, mask_column)
-        lacking = [name for _, name, members in samples if not {image, mask} <= members.keys()]
-        if lacking:
-            raise DataError(
-                f"{len(lacking)} of {len(samples)} samples lack {image} or {mask}, the first is {lacking[0]}"
-            )
-        names = np.array([os.fsencode(name) for _, name, _ in samples])
-        offsets = [(file, *members[image], *members[mask]) for file, _, members in samples]
-        return cls(files, names, np.array(offsets, np.int64))
-
-    def __len__(self) -> int:
-        return len(self.names)
+        image, mask = _extensions(indices[first].extensions_of_first(), files[0], image_column, mask_column)
+        names = np.concatenate([index.names for index in indices])
+        images = np.concatenate([index.places(image) for index in indices])
+        masks = np.concatenate([index.places(mask) for index in indices])
+        lacking = np.flatnonzero((images[:, 0] < 0) | (masks[:, 0] < 0))
+        if len(lacking):
+            name = os.fsdecode(names[lacking[0]].item())
+            raise DataError(f"{len(lacking)} of {len(names)} samples lack {image} or {mask}, the first is {name}")
+        groups = group_samples([len(index.names) for index in indices])
+        starts = np.stack([images[:, 0], masks[:, 0]], axis=1)
+        lengths = np.stack([images[:, 1], masks[:, 1]], axis=1)
+        if lengths.max() > np.iinfo(np.uint32).max:
+            name = os.fsdecode(names[lengths.max(axis=1).argmax()].item())
+            raise DataError(f"{name}: a picture in a tar file has {lengths.max()} bytes, the most are 4 GB")
+        return cls(files, groups, names, starts, lengths.astype(np.uint32))
 
     def __getitem__(self, i: int) -> Record:
-        number, image_start, image_size, mask_start, mask_size = self.offsets[i].tolist()
-        file = self.files[number]
-        image = _read(file, image_start, image_size)
-        mask = _read(file, mask_start, mask_size)
-        return {"image": image, "target": mask, "name": os.fsdecode(self.names[i].item())}
+        group, _ = self._group_of(i)
+        ranges = self._ranges(group, i, i + 1) if self.is_scattered else self._group(group)
+        image_start, mask_start = self.starts[i].tolist()
+        image_size, mask_size = self.lengths[i].tolist()
+        image = ranges.cut(image_start, image_size)
+        mask = ranges.cut(mask_start, mask_size)
+        return {"image": image, "target": mask, "name": self.name(i)}
+
+    def name(self, i: int) -> str:
+        return os.fsdecode(self.names[i].item())
+
+    def _read_group(self, group: int) -> _Ranges:
+        end = int(self.ends[group])
+        return self._ranges(group, end - int(self.group_sizes[group]), end)
+
+    def _ranges(self, group: int, first: int, end: int) -> _Ranges:
+        """The pictures of records `first` to `end` - 1, all of one group: in most files they lie in one range."""
+        starts = self.starts[first:end].ravel()
+        order = np.argsort(starts)
+        starts = starts[order]
+        ends = starts + self.lengths[first:end].ravel()[order]
+        ends = np.maximum.accumulate(ends)
+        begins_range = np.append(True, starts[1:] > ends[:-1] + GAP)
+        ends_range = np.append(begins_range[1:], True)
+        range_starts = starts[begins_range]
+        ranges = list(zip(range_starts.tolist(), ends[ends_range].tolist(), strict=True))
+        file = int(self.groups[group, 0])
+        return _Ranges(range_starts, read_ranges(self.files[file], ranges))
 
     def part(self, chosen: np.ndarray) -> "TarRecords":
         """The records of the groups that `chosen`, (G,) bool, marks."""
-        is_chosen = np.repeat(chosen, self.groups[:, 1])
-        return TarRecords(self.files, self.names[is_chosen], self.offsets[is_chosen])
+        is_chosen = np.repeat(chosen, self.group_sizes)
+        names, starts, lengths = self.names[is_chosen], self.starts[is_chosen], self.lengths[is_chosen]
+        return TarRecords(self.files, self.groups[chosen], names, starts, lengths)
 
 
-def _index(file: str) -> dict[str, dict[str, tuple[int, int]]]:
-    """Sample -> extension -> (first byte, size), of all pictures."""
-    import fsspec
+def group_samples(counts: Sequence[int]) -> np.ndarray:
+    """(G, 2) int64, the groups of files with so many samples: index of the file, samples."""
+    groups: list[tuple[int, int]] = []
+    for file, count in enumerate(counts):
+        for first in range(0, count, TOGETHER):
+            groups.append((file, min(TOGETHER, count - first)))
+    return np.array(groups, np.int64).reshape(-1, 2)
 
-    samples: dict[str, dict[str, tuple[int, int]]] = {}
+
+def _index(file: str) -> ShardIndex:
+    """The index of a file, kept in the cache until its content changes."""
+    content = content_key(file)
+    key = content and digest("tar index", content)
+    return ShardIndex(**cached_arrays(key, lambda: _read_headers(file)._asdict()))
+
+
+@retried
+def _read_headers(file: str) -> ShardIndex:
+    """The index of a file, by reading all of its headers."""
+    samples: dict[str, int] = {}
+    extensions: dict[str, int] = {}
+    members: list[tuple[int, int, int, int]] = []
     with (
         reachable(file, tarfile.TarError, hint="; compressed tar files are not streamed"),
-        fsspec.open(file, "rb") as stream,
+        open_file(file, HEADER_BLOCK) as stream,
         tarfile.open(fileobj=stream, mode="r:") as tar,
     ):
         for member in tar:
             folder, slash, base = member.name.rpartition("/")
             stem, _, extension = base.partition(".")
             if member.isfile() and stem and member.name.lower().endswith(IMAGE_SUFFIXES):
-                members = samples.setdefault(f"{folder}{slash}{stem}", {})
-                members[extension.lower()] = (member.offset_data, member.size)
-    return samples
+                sample = samples.setdefault(f"{folder}{slash}{stem}", len(samples))
+                number = extensions.setdefault(extension.lower(), len(extensions))
+                members.append((sample, number, member.offset_data, member.size))
+            tar.members = []  # type: ignore[attr-defined]  # it keeps all
+    return ShardIndex(_as_bytes(samples), _as_bytes(extensions), np.array(members, np.int64).reshape(-1, 4))
 
 
-def _extensions(members: dict, file: str, image: str | None, mask: str | None) -> tuple[str, str]:
+def _as_bytes(texts: Iterable[str]) -> np.ndarray:
+    """(n,) bytes of n texts."""
+    return np.array([os.fsencode(text) for text in texts], np.bytes_)
+
+
+def _extensions(extensions: list[str], file: str, image: str | None, mask: str | None) -> tuple[str, str]:
     """Which extensions are the image and the mask: as asked, by a word such as `mask`, or .png beside a .jpg."""
-    extensions = sorted(members)
     if not mask:
         mask = next((name for name in extensions if MASK_WORDS & set(name.split("."))), None)
     others = [name for name in extensions if name != mask]
@@ -106,17 +194,9 @@ def _extensions(members: dict, file: str, image: str | None, mask: str | None) -
         others.remove("png")
     if not image and len(others) == 1:
         image = others[0]
-    if image is None or mask is None or image not in members or mask not in members:
+    if image is None or mask is None or image not in extensions or mask not in extensions:
         raise DataError(
             f"{file}: which of {', '.join(extensions)} are image and mask?"
             " Give them with --image-column and --mask-column"
         )
     return image, mask
-
-
-def _read(file: str, start: int, size: int) -> bytes:
-    import fsspec
-
-    with reachable(file):
-        system, path = fsspec.core.url_to_fs(file)
-        return system.cat_file(path, start, start + size)

@@ -1,0 +1,103 @@
+"""Whether a data set still holds what it held: the names and sizes of its files, and the content of some."""
+
+import hashlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+from PIL import Image
+
+from data_utils.image_io.formats import DrawnMask, EmbeddedImage, ImageSource, VolumeFile
+from data_utils.sources.records import Records
+from runtime.cache import digest
+from runtime.errors import DataError
+
+SAMPLES = 16  # records of a split whose names make its fingerprint, and whose content is read
+WHOLE_BYTES = 64 * 2**20  # of a larger file so many bytes are read, in blocks from its start to its end
+BLOCK_BYTES = 2**20
+
+
+def sampled_indices(count: int) -> list[int]:
+    """The indices of at most SAMPLES of `count` records, from the first to the last."""
+    return np.unique(np.linspace(0, count - 1, SAMPLES).astype(int)).tolist()
+
+
+def content_key(splits: Iterable[Records]) -> str:
+    """Changes with the name or size of any file of the splits, and with the content of some; not with their times.
+
+    Of records that are no files of their own only some are looked at, and none of a stream, which may be far away.
+    """
+    parts: list[object] = []
+    for records in splits:
+        if records.group_sizes is not None:
+            continue
+        for index in sampled_indices(len(records)):
+            record = records[index]
+            parts += [record["name"], _content(record["image"]), _content(record["target"])]
+        if len(records) and file_paths(records[0]["image"]):
+            parts += [(record["name"], *_file_sizes(record["image"], record["target"])) for record in records]
+    return digest(*parts)[:12]
+
+
+def file_paths(source: ImageSource) -> tuple[str, ...]:
+    """The files of a source; none where it is no file of its own."""
+    if isinstance(source, VolumeFile):
+        return source.paths
+    if isinstance(source, dict) and source.get("bytes") is None:
+        source = source.get("path") or b""
+    return (str(source),) if isinstance(source, str | Path) else ()
+
+
+def _file_sizes(*sources: ImageSource) -> list[int | None]:
+    return [_file_size(path) for source in sources for path in file_paths(source)]
+
+
+def _file_size(path: str) -> int | None:
+    try:
+        return os.stat(path).st_size
+    except OSError:  # reading the file will name it
+        return None
+
+
+def _content(source: ImageSource) -> str:
+    """A checksum of what a source holds; the reason where it cannot be read."""
+    try:
+        paths = file_paths(source)
+        if paths:
+            return digest(*map(_file_checksum, paths))
+        content = cast(Any, source)
+        if isinstance(content, dict):
+            content = content.get("bytes")
+        if isinstance(content, EmbeddedImage):
+            content = content.read()
+        if isinstance(content, DrawnMask):
+            content = content.draw()
+        if isinstance(content, Image.Image | np.ndarray):
+            array = np.asarray(content)
+            return digest(array.shape, array.dtype.str, array.tobytes())
+        return digest(content)
+    except (OSError, DataError) as error:
+        return type(error).__name__
+
+
+def _file_checksum(path: str) -> bytes:
+    """The SHA-256 of a file; of a large one, of its size and of blocks that lie evenly in it."""
+    size = os.stat(path).st_size
+    checksum = hashlib.sha256(str(size).encode())
+    with open(path, "rb") as file:
+        for start in _block_starts(size):
+            checksum.update(_block(file, start))
+    return checksum.digest()
+
+
+def _block_starts(size: int) -> list[int]:
+    if size <= WHOLE_BYTES:
+        return list(range(0, size, BLOCK_BYTES))
+    return np.linspace(0, size - BLOCK_BYTES, WHOLE_BYTES // BLOCK_BYTES).astype(int).tolist()
+
+
+def _block(file: BinaryIO, start: int) -> bytes:
+    file.seek(start)
+    return file.read(BLOCK_BYTES)

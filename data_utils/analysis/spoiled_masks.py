@@ -1,0 +1,186 @@
+"""Masks whose borders hold invented values, as smoothing, resizing and JPEG leave them: those are no classes."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from data_utils.analysis.inspect import Content, SplitInspection, count_values, mask_value_from_json
+from data_utils.class_map import MAX_SCATTERED, REPAIR, as_classes, is_run, show
+from data_utils.image_io.formats import VolumeFile
+from data_utils.image_io.reader import decode_mask
+from data_utils.image_io.regions import bands, large_regions
+from data_utils.image_io.volumes import read_label_volume
+from data_utils.sources.records import Record, Records
+from runtime.cache import JSON, cached, digest
+from runtime.console import first_few
+from runtime.errors import DataError
+from unet.config import MaskValue
+
+MASKS = 64  # masks of a split that are read again
+VOLUMES = 8
+MASKS_WITH_VALUE = 4  # of each set of values, so many come before those of another set are read a second time
+REACH = 2  # the pixels to each side among which the neighbors of a border lie
+INVENTED_SHARE = 0.6  # so many pixels of an invented value lie between two others; the rest are peaks of ringing
+AREA_SHARE = 0.5  # so many pixels of a class lie in areas at least three pixels thick
+FEWEST = 2  # a single value on a border may be a class that somebody drew there
+LISTED = 3  # masks in a message
+
+Splits = Sequence[tuple[SplitInspection, Records]]
+
+
+@dataclass
+class BorderCounts:
+    """How many pixels of each value there are, and how many of them lie where.
+
+    Args:
+        pixels: all of them.
+        between: those in no area three pixels thick, whose neighbors hold both lower and higher values.
+        areas: those in areas at least three pixels thick.
+    """
+
+    pixels: Counter
+    between: Counter
+    areas: Counter
+
+    @classmethod
+    def none(cls) -> "BorderCounts":
+        """The counts of no mask."""
+        return cls(Counter(), Counter(), Counter())
+
+    def add(self, mask: np.ndarray) -> None:
+        """Count the pixels of a mask (H, W), or (H, W, 3) of colors."""
+        channels = mask.reshape(*mask.shape[:2], -1)
+        is_center = (_extreme(channels, 1, np.minimum) == _extreme(channels, 1, np.maximum)).all(axis=2)
+        in_area = _extreme(is_center[:, :, None], 1, np.maximum)[:, :, 0]
+        lowest = _extreme(channels, REACH, np.minimum)
+        highest = _extreme(channels, REACH, np.maximum)
+        is_inside = (lowest < channels) & (channels < highest)
+        is_equal = lowest == highest  # the colors of a border may agree in a channel
+        is_between = (is_inside | is_equal).all(axis=2) & ~in_area
+        self.pixels.update(count_values(mask))
+        self.between.update(_count_where(mask, is_between))
+        self.areas.update(_count_where(mask, in_area))
+
+    def classes(self) -> list[MaskValue]:
+        """The values that form areas, if at least as many others lie almost only between them; else an empty list."""
+        classes = []
+        invented = 0
+        for value, count in self.pixels.items():
+            if self.areas[value] >= AREA_SHARE * count:
+                classes.append(value)
+            elif self.between[value] >= INVENTED_SHARE * count:
+                invented += 1
+        if len(classes) < 2 or invented < max(FEWEST, len(classes)):
+            return []
+        return classes
+
+
+def _extreme(channels: np.ndarray, reach: int, extreme: np.ufunc) -> np.ndarray:
+    """The lowest or highest of (H, W, C) within `reach` rows and columns of each pixel."""
+    for axis in (0, 1):
+        length = channels.shape[axis]
+        padding = [(0, 0)] * channels.ndim
+        padding[axis] = (reach, reach)
+        padded = np.pad(channels, padding, mode="edge")
+        result = channels
+        for start in range(2 * reach + 1):
+            window = [slice(None)] * channels.ndim
+            window[axis] = slice(start, start + length)
+            result = extreme(result, padded[tuple(window)])
+        channels = result
+    return channels
+
+
+def _count_where(mask: np.ndarray, chosen: np.ndarray) -> dict[MaskValue, int]:
+    """Pixels of each value among the chosen ones of a mask."""
+    values = mask[chosen]
+    if not len(values):
+        return {}
+    return count_values(values[:, None])
+
+
+def check_borders(splits: Splits, pixels: dict[MaskValue, int]) -> None:
+    """DataError where the masks hold values that smoothing, resizing or JPEG has invented on the borders of others.
+
+    Args:
+        pixels: how many pixels of the masks hold each value; none of them has a name.
+    """
+    is_numbered = is_run(pixels) and len(pixels) <= MAX_SCATTERED
+    if len(pixels) < 2 + FEWEST or is_numbered:
+        return
+    digests = [records.digest for _, records in splits]
+    key = digest("borders", *digests) if all(digests) else None
+    stored: JSON = cached(key, lambda: _classes(splits))
+    if stored:
+        classes: list[Any] = sorted(map(mask_value_from_json, stored))
+        raise DataError(_describe(splits, pixels, classes))
+
+
+def _classes(splits: Splits) -> list[MaskValue]:
+    """The classes that `BorderCounts` finds in some masks of the splits."""
+    counts = BorderCounts.none()
+    for inspection, records in splits:
+        for i in _sample(inspection, VOLUMES if inspection.dims == 3 else MASKS):
+            for mask in _planes(records[i]):
+                counts.add(mask)
+    return counts.classes()
+
+
+def _sample(inspection: SplitInspection, most: int) -> list[int]:
+    """At most `most` records: some of each set of values that masks hold, those of three values or more first."""
+    sets: list[tuple[int, Content]] = list(enumerate(inspection.contents))
+    sets.sort(key=_count_of_values, reverse=True)
+    first: list[int] = []
+    later: list[int] = []
+    for number, _ in sets:
+        members = np.flatnonzero(inspection.members == number).tolist()
+        first += members[:MASKS_WITH_VALUE]
+        later += members[MASKS_WITH_VALUE:]
+    return (first + later)[:most]
+
+
+def _count_of_values(numbered: tuple[int, Content]) -> int:
+    _, (_, values) = numbered
+    return len(values)
+
+
+def _planes(record: Record) -> Iterator[np.ndarray]:
+    """The mask of a record, as (H, W) or (H, W, 3): in bands where it is large, the slices of a volume."""
+    name = record["name"]
+    target = record["target"]
+    if isinstance(target, VolumeFile):
+        yield from read_label_volume(target, name)[0]
+        return
+    with large_regions(target) as regions:
+        if regions is None:
+            yield decode_mask(target, name).values
+            return
+        for _, band in bands(regions):
+            yield decode_mask(band, name).values
+
+
+def _describe(splits: Splits, pixels: dict[MaskValue, int], classes: list[MaskValue]) -> str:
+    """What was seen, in which masks, and what to do."""
+    share = sum(pixels[value] for value in classes) / sum(pixels.values())
+    invented: list[Any] = sorted(pixels.keys() - set(classes))
+    names = []
+    masks = 0
+    for inspection, records in splits:
+        numbers = []
+        for number, (_, values) in enumerate(inspection.contents):
+            if not set(values) <= set(classes):
+                numbers.append(number)
+        members = np.flatnonzero(np.isin(inspection.members, numbers)).tolist()
+        names += [records[i]["name"] for i in members[: LISTED + 1]]
+        masks += len(members)
+    total = sum(len(records) for _, records in splits)
+    return (
+        f"the masks look spoiled: {share:.1%} of their pixels hold {show(classes)}; the other values, {show(invented)},"
+        f" lie on the borders between them, at most two pixels thick, as smoothing, resizing and JPEG leave them, in"
+        f" {masks} of {total} masks: {', '.join(first_few(names, LISTED))}. {REPAIR}; --check-data --classes"
+        f" {as_classes(classes)} lists these files, and --outside ignore after it trains without the other values."
+        " If all values are classes, name all of them with --classes"
+    )

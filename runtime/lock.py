@@ -1,0 +1,59 @@
+"""The lock of a run on its output folder. The kernel lets go of it when the process ends, however it ends."""
+
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from runtime.errors import SettingsError
+
+LOCK = ".lock"  # in the folder; it says who holds it
+_held: list[FileLock] = []
+
+
+def lock_folder(folder: Path) -> None:
+    """Lock a folder until `locks_released` is left or this process ends. SettingsError names the run that has it.
+
+    Where the file system knows no locks, or cannot be written to, nothing is locked: a run that has to write there
+    says so itself.
+    """
+    file = folder / LOCK
+    lock = FileLock(file, fallback_to_soft=False)  # a soft lock would outlast a kill
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise SettingsError(
+            f"--output-dir {folder} is in use by {_read_owner(file)}; wait until that run has ended, or choose another"
+        ) from None
+    except OSError:
+        return
+    _held.append(lock)
+    with suppress(OSError):
+        owner = f"process {os.getpid()} on {socket.gethostname()}, started {time.strftime('%Y-%m-%d %H:%M:%S')}"
+        file.write_text(owner + "\n")
+
+
+@contextmanager
+def locks_released() -> Iterator[None]:
+    """On leaving, also with an error, all folders that `lock_folder` has locked within are free again."""
+    try:
+        yield
+    finally:
+        while _held:
+            lock = _held.pop()
+            with suppress(OSError):
+                os.unlink(lock.lock_file)
+            lock.release()
+
+
+def _read_owner(file: Path) -> str:
+    """Who holds the lock, as the file says."""
+    try:
+        owner = file.read_text(errors="replace").partition("\n")[0][:200]
+    except OSError:
+        owner = ""
+    return owner or "another run"

@@ -1,0 +1,145 @@
+"""Classes chosen by name, joined, and what becomes of the others: in masks, models and scores.
+
+Modules: data_utils/class_map.py, data_utils/targets/classes.py.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import load_info
+from in_process import run_train
+from PIL import Image
+
+from data_utils.analysis.validate import check_data
+from data_utils.class_map import ClassMap, named_classes, parse_classes, resolve_classes
+from data_utils.config import DataConfig
+from inference.predictor import Predictor
+from runtime.errors import CheckpointError, DataError
+from unet import UNet
+from unet.config import IGNORE_INDEX
+
+FILE_CLASSES = ((0, "background"), (1, "car"), (2, "dog"), (3, "person"))
+MASK = np.uint8([[0, 1, 2], [3, 3, 255]])
+TINY = ["--plan", "none", "--base-channels", "2", "--depth", "1", "--max-steps", "1", "--num-workers", "0"]
+TINY += ["--tracker", "none"]
+
+
+def class_map(flag: str | None, outside: str | None = None, file_classes=FILE_CLASSES, ignore=None) -> ClassMap:
+    """The class map of masks of 0 to 3 and 255, as the flags choose it."""
+    config = DataConfig(classes=flag, outside=outside)
+    classes = named_classes(flag, file_classes, config.others)
+    return resolve_classes(dict.fromkeys((0, 1, 2, 3, 255), 10), classes, ignore, config.others)
+
+
+CHOICES = [
+    ("person", None, ("background", "person"), (0, 3), [[0, 0, 0], [1, 1, 255]]),
+    ("person,car", None, ("background", "person", "car"), (0, 3, 1), [[0, 2, 0], [1, 1, 255]]),
+    ("person", "ignore", ("background", "person"), (0, 3), [[0, 255, 255], [1, 1, 255]]),
+    (None, "ignore", ("car", "dog", "person"), (1, 2, 3), [[255, 0, 1], [2, 2, 255]]),
+    ("0=bg,3=thing,2=thing", "ignore", ("bg", "thing"), (0, 3), [[0, 255, 1], [1, 1, 255]]),
+    ("2=dog,3=person", "background", ("background", "dog", "person"), (0, 2, 3), [[0, 0, 1], [2, 2, 255]]),
+    ("0=bg,1=a,2=a,3=a", None, ("bg", "a"), (0, 1), [[0, 1, 1], [1, 1, 255]]),
+]
+
+
+@pytest.mark.parametrize(("flag", "outside", "names", "values", "indices"), CHOICES)
+def test_classes_are_chosen_and_joined(flag, outside, names, values, indices):
+    chosen = class_map(flag, outside)
+    assert (chosen.names, chosen.values) == (names, values)
+    np.testing.assert_array_equal(chosen.encode(MASK, "m"), np.uint8(indices))
+    for value in np.unique(MASK).tolist():  # one answer, whoever asks
+        assert (
+            chosen.index_of(value) == indices[0 if value < 3 else 1][value if value < 3 else (0 if value == 3 else 2)]
+        )
+
+
+def test_a_data_set_without_a_background_gets_one():
+    street = ((7, "road"), (24, "person"))
+    assert class_map("person", file_classes=street).values == (0, 24)
+    rooms = ((0, "wall"), (1, "floor"), (2, "door"))
+    assert class_map("wall", file_classes=rooms).names == ("background", "wall")
+    assert class_map("wall", file_classes=rooms).values == (1, 0)  # the value of the first that was left out
+
+
+def test_several_values_are_ignored():
+    chosen = class_map("1=car,2=dog", ignore="0,3,255", file_classes=())
+    np.testing.assert_array_equal(chosen.encode(MASK, "m"), np.uint8([[255, 0, 1], [255, 255, 255]]))
+    chosen = resolve_classes(dict.fromkeys((0, 1, 2, 3), 1), (), "3,0")
+    assert (chosen.values, chosen.ignore_value, chosen.joined) == ((1, 2), 3, ((0, IGNORE_INDEX),))
+
+
+def test_colors_are_joined():
+    red, green, blue = (255, 0, 0), (0, 255, 0), (0, 0, 255)
+    classes = parse_classes("#ff0000=warm,#00ff00=warm,#0000ff=cold")
+    chosen = resolve_classes({red: 1, green: 1, blue: 1}, classes, None)
+    np.testing.assert_array_equal(chosen.encode(np.uint8([[red, green, blue]]), "m"), [[0, 0, 1]])
+    np.testing.assert_array_equal(chosen.decode(np.uint8([[0, 1]])), [[red, blue]])
+
+
+def test_a_json_file_joins_too(tmp_path):
+    file = tmp_path / "classes.json"
+    file.write_text(json.dumps({"0": "bg", "3": "person", "7": "person"}))
+    chosen = resolve_classes(dict.fromkeys((0, 3, 7), 1), parse_classes(str(file)), None)
+    assert (chosen.names, chosen.values, chosen.joined) == (("bg", "person"), (0, 3), ((7, 1),))
+
+
+@pytest.mark.parametrize(
+    ("flag", "outside", "file_classes", "reason"),
+    [
+        ("persn", None, FILE_CLASSES, "no class is called persn; the data set names background, car, dog, person; did"),
+        ("persn", None, FILE_CLASSES, "did you mean person?"),
+        ("person", None, (), "--classes person chooses classes by name, but this data set names none; give VALUE=NAME"),
+        ("person", "ignore", ((7, "road"), (24, "person")), "1 classes, expected 2 to 255"),
+        (None, "ignore", (), "--outside ignore needs --classes; to ignore a mask value, give --ignore-index VALUE"),
+    ],
+)
+def test_a_wrong_choice_is_one_line(flag, outside, file_classes, reason):
+    with pytest.raises(DataError) as error:
+        class_map(flag, outside, file_classes)
+    assert reason in str(error.value) and "\n" not in str(error.value)
+
+
+def labelme_folder(folder: Path) -> Path:
+    """Four images with a car, a dog and a person each, as labelme files."""
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    for number in range(4):
+        shapes = []
+        for position, label in enumerate(("car", "dog", "person")):
+            left = 2 + 10 * position
+            points = [[left, 4 + number], [left + 6, 4 + number], [left + 6, 15], [left, 15]]
+            shapes.append({"label": label, "points": points, "shape_type": "polygon", "group_id": None})
+        content = {"shapes": shapes, "imagePath": f"{number}.png", "imageData": None}
+        (folder / f"{number}.json").write_text(json.dumps(content | {"imageHeight": 24, "imageWidth": 32}))
+        Image.fromarray(rng.integers(0, 256, (24, 32, 3), np.uint8)).save(folder / f"{number}.png")
+    return folder
+
+
+def test_a_run_on_chosen_classes_writes_and_scores_them(tmp_path):
+    data = labelme_folder(tmp_path / "data")
+    run = run_train(tmp_path / "run", "--dataset", data, "--classes", "person", *TINY)
+    assert run.exit_code == 0, run.output
+    preprocess = run.config["preprocess"]
+    assert (preprocess["class_names"], preprocess["class_values"]) == (["background", "person"], [0, 3])
+    assert preprocess["outside_class"] == 0 and "joined_values" not in preprocess
+    truth = load_info(data).val.records[0]["target"].draw()
+    model = UNet.from_pretrained(run.folder / "model")
+    chosen = ClassMap.of_model(model.config.preprocess, 2)
+    np.testing.assert_array_equal(chosen.encode(truth, "truth"), truth == 3)  # what --truth compares with
+    mask, _ = Predictor.from_pretrained(run.folder / "model")(np.zeros((24, 32, 3), np.uint8))
+    assert set(np.unique(mask)) <= {0, 3}
+    with pytest.raises(CheckpointError, match="the checkpoint's classes is"):
+        run_train(tmp_path / "run", "--dataset", data, "--classes", "person,dog", *TINY, "--resume", "auto")
+
+
+def test_pixels_of_joined_classes_are_counted_together(tmp_path):
+    data = labelme_folder(tmp_path / "data")
+    apart = load_info(data).reader.class_pixels
+    joined = load_info(data, classes="0=background,1=animal,2=animal,3=person").reader
+    assert joined.class_pixels == (apart[0], apart[1] + apart[2], apart[3])
+    ignored = load_info(data, classes="person", outside="ignore").reader
+    assert ignored.class_pixels == (apart[0], apart[3])
+    report, problems = check_data(DataConfig(str(data), classes="person", outside="ignore"))
+    assert problems == 0 and "%  (ignored)" in report and "%  person" in report

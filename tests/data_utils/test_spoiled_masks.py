@@ -1,0 +1,207 @@
+"""Masks with invented values on their borders end in one line; masks of thin or rare classes do not.
+
+Module: data_utils/analysis/spoiled_masks.py.
+"""
+
+import io
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import nibabel
+import numpy as np
+import pytest
+from conftest import ROOT, load_info
+from PIL import Image, ImageDraw, ImageFilter
+
+from data_utils.analysis import spoiled_masks
+from data_utils.analysis.spoiled_masks import BorderCounts
+from data_utils.analysis.validate import check_data
+from data_utils.config import DataConfig
+from runtime.errors import DataError
+
+DATA = ROOT.parent / "shared" / "data"
+SIDE = 96
+Spoil = Callable[[Image.Image], Image.Image]
+
+
+def shapes(seed: int, values: Sequence[int] = (255,), side: int = SIDE) -> Image.Image:
+    """A mask of filled circles and rectangles on 0."""
+    rng = np.random.default_rng(seed)
+    mask = Image.new("L", (side, side), 0)
+    draw = ImageDraw.Draw(mask)
+    for number in range(6):
+        value = values[number % len(values)]
+        x, y = rng.integers(0, side, 2).tolist()
+        radius = int(rng.integers(side // 10, side // 4))
+        box = (x - radius, y - radius, x + radius, y + radius // (1 + number % 2))
+        if number % 2:
+            draw.ellipse(box, fill=value)
+        else:
+            draw.rectangle(box, fill=value)
+    return mask
+
+
+def lines(seed: int, values: Sequence[int], count: int) -> Image.Image:
+    """A mask of lines one pixel thick on 0."""
+    rng = np.random.default_rng(seed)
+    mask = Image.new("L", (SIDE, SIDE), 0)
+    draw = ImageDraw.Draw(mask)
+    for number in range(count):
+        ends = rng.integers(0, SIDE, 4).tolist()
+        draw.line(ends, fill=values[number % len(values)])
+    return mask
+
+
+def write(folder: Path, masks: Sequence[Image.Image | np.ndarray]) -> Path:
+    """A data set of grey noise with these masks, written as PNG."""
+    rng = np.random.default_rng(0)
+    for kind in ("images", "masks"):
+        (folder / kind).mkdir(parents=True)
+    for number, mask in enumerate(masks):
+        pixels = np.asarray(mask)
+        image = rng.integers(0, 256, pixels.shape[:2], np.uint8)
+        Image.fromarray(image).save(folder / "images" / f"{number:02}.png")
+        Image.fromarray(pixels).save(folder / "masks" / f"{number:02}.png")
+    return folder
+
+
+def resaved(quality: int, kind: str = "jpeg") -> Spoil:
+    """Compresses a mask and decodes it again."""
+
+    def spoil(mask: Image.Image) -> Image.Image:
+        file = io.BytesIO()
+        mask.convert("RGB" if kind == "webp" else mask.mode).save(file, kind, quality=quality)
+        return Image.open(file).convert(mask.mode)
+
+    return spoil
+
+
+def half(method: Image.Resampling) -> Spoil:
+    return lambda mask: mask.resize((mask.width // 2, mask.height // 2), method)
+
+
+SPOILED: dict[str, tuple[Sequence[int], Spoil]] = {
+    "soft edges of 84": ((84,), half(Image.Resampling.LANCZOS)),
+    "0, 64, 128, 191, 255": ((255,), half(Image.Resampling.BOX)),
+    "enlarged": ((255,), lambda mask: mask.resize((250, 250), Image.Resampling.BILINEAR)),
+    "blurred": ((255,), lambda mask: mask.filter(ImageFilter.GaussianBlur(2))),
+    "blurred a little": ((200,), lambda mask: mask.filter(ImageFilter.SMOOTH)),
+    "turned": ((60, 120, 240), lambda mask: mask.rotate(17, Image.Resampling.BICUBIC)),
+    "several classes, soft": ((60, 120, 200), half(Image.Resampling.BOX)),
+    "percentages, blurred": ((100,), lambda mask: mask.filter(ImageFilter.GaussianBlur(3))),
+    "JPEG 95": ((255,), resaved(95)),
+    "JPEG 75": ((255,), resaved(75)),
+    "JPEG 75 of 84": ((84,), resaved(75)),
+    "JPEG 90, several classes": ((50, 100, 200), resaved(90)),
+    "WebP": ((255,), resaved(80, "webp")),
+    "colors, soft": ((255,), lambda mask: half(Image.Resampling.BOX)(Image.merge("RGB", [mask, mask, shapes(9)]))),
+    "colors, JPEG": ((255,), lambda mask: resaved(90)(Image.merge("RGB", [mask, shapes(8), shapes(9)]))),
+}
+
+
+@pytest.mark.parametrize(("values", "spoil"), SPOILED.values(), ids=SPOILED)
+def test_invented_values_end_in_one_line_that_mends_them(tmp_path, values, spoil):
+    folder = write(tmp_path, [spoil(shapes(seed, values)) for seed in range(5)])
+    with pytest.raises(DataError) as error:
+        load_info(folder)
+    line = str(error.value)
+    assert "\n" not in line
+    assert "Export the masks again without smoothing (re-saving them keeps the invented values)" in line
+    assert "docs/preparing-masks.md#no-smoothed-edges" in line
+    report, problems = check_data(DataConfig(str(folder)))
+    assert problems and "re-saving them keeps the invented values" in report and "no problems" not in report
+
+
+def test_the_classes_and_the_files_are_named(tmp_path):
+    masks = [shapes(seed, (84,)) for seed in range(12)]
+    masks[7] = half(Image.Resampling.BOX)(shapes(7, (84,), 2 * SIDE))
+    folder = write(tmp_path, masks)
+    with pytest.raises(DataError) as error:
+        load_info(folder)
+    line = str(error.value)
+    assert "of their pixels hold 0, 84; the other values, 21, 42, 63, lie on the borders" in line
+    assert "in 1 of 12 masks: 07.png." in line
+    assert "--check-data --classes 0=background,84=foreground lists these files" in line
+    report, problems = check_data(DataConfig(str(folder), classes="0=background,84=person"))
+    assert problems == 1 and "07.png: mask values 21, 42, 63 belong to no class" in report
+
+
+def brain(seed: int) -> np.ndarray:
+    """A mask of the values 0, 1, 2, 4 and 6 with rings and dots, shares about 98.6, 0.8, 0.26, 0.2 and 0.14 %."""
+    rng = np.random.default_rng(seed)
+    distance = np.hypot(*(np.mgrid[:240, :240] - rng.integers(60, 180, 2)[:, None, None]))
+    mask = np.zeros((240, 240), np.uint8)
+    for radius, value in ((16, 2), (10, 4), (7.5, 1), (5, 6)):
+        mask[distance < radius] = value
+    return mask
+
+
+def bands_of(seed: int, thickness: int) -> np.ndarray:
+    """A mask of rings around a spot, whose values rise outwards."""
+    center = np.random.default_rng(seed).integers(30, 60, 2)[:, None, None]
+    distance = np.hypot(*(np.mgrid[:SIDE, :SIDE] - center))
+    return np.uint8([0, 50, 100, 150, 200])[np.clip(distance // thickness, 0, 4).astype(int)]
+
+
+THIN: dict[str, list[Image.Image | np.ndarray]] = {
+    "lines on one class": [lines(seed, (100, 200), 20) for seed in range(4)],
+    "lines of four classes": [lines(seed, (50, 100, 150, 200), 20) for seed in range(4)],
+    "a border of one value": [np.uint8([0, 128, 255])[np.kron(np.eye(2, dtype=int), np.ones((30, 30), int)) * 2]] * 3,
+    "bands": [bands_of(seed, 4) for seed in range(3)],
+    "a brain": [brain(seed) for seed in range(4)],
+    "many classes": [shapes(seed, (60, 120, 180, 240)) for seed in range(4)],
+    "a run of soft edges": [np.asarray(half(Image.Resampling.BOX)(shapes(seed))) // 64 for seed in range(4)],
+    "colors": [np.stack([np.asarray(shapes(seed + channel)) for channel in range(3)], axis=2) for seed in range(4)],
+}
+
+
+@pytest.mark.parametrize("masks", THIN.values(), ids=THIN)
+def test_thin_and_rare_classes_pass(tmp_path, masks):
+    load_info(write(tmp_path, masks))
+
+
+def test_a_value_that_is_named_or_ignored_is_no_mistake(tmp_path):
+    folder = write(tmp_path, [half(Image.Resampling.BOX)(shapes(seed)) for seed in range(4)])
+    load_info(folder, classes="0=a,64=b,128=c,191=d,192=e,255=f")
+
+
+@pytest.mark.parametrize("spoil", ["blurred", "JPEG 75"])
+def test_the_line_that_the_message_gives_lists_the_files_or_trains(tmp_path, spoil):
+    values, spoils = SPOILED[spoil]
+    folder = write(tmp_path, [spoils(shapes(seed, values)) for seed in range(4)] + [shapes(9)])
+    report, problems = check_data(DataConfig(str(folder), classes="0=background,255=cell"))
+    assert problems == 4 and "unknown mask value: 4" in report
+    info = load_info(folder, classes="0=background,255=cell", outside="ignore")
+    soft = Image.open(folder / "masks" / "00.png")
+    indices = info.reader.class_map.encode(np.array(soft), "soft")
+    assert set(np.unique(indices)) == {0, 1, 255}
+
+
+@pytest.mark.skipif(not (DATA / "camvid").is_dir(), reason="needs ../shared/data")
+@pytest.mark.parametrize("step", [1, 2, 4, 8])
+def test_street_scenes_pass_whatever_their_numbers(step):
+    """CamVid with the numbers of Cityscapes, which are no run, at full size and smaller."""
+    numbers = np.uint8([23, 11, 17, 7, 8, 21, 20, 13, 26, 24, 33, 0])
+    counts = BorderCounts.none()
+    for path in sorted((DATA / "camvid" / "train" / "masks").iterdir())[::20]:
+        counts.add(numbers[np.array(Image.open(path))][::step, ::step])
+    assert counts.classes() == []
+
+
+@pytest.mark.skipif(not (DATA / "hippocampus").is_dir(), reason="needs ../shared/data")
+def test_the_hippocampus_passes():
+    counts = BorderCounts.none()
+    for path in sorted((DATA / "hippocampus" / "labelsTr").glob("*.nii.gz"))[:3]:
+        for plane in np.asarray(nibabel.load(path).dataobj).astype(np.uint8):
+            counts.add(plane * 100)
+    assert counts.classes() == []
+
+
+def test_masks_are_read_again_only_where_values_are_no_run(tmp_path, monkeypatch):
+    def look(splits):
+        raise AssertionError("the masks are read a second time")
+
+    monkeypatch.setattr(spoiled_masks, "_classes", look)
+    runs = [np.arange(9).repeat(20).reshape(12, 15).astype(np.uint8), np.full((12, 15), 255, np.uint8)]
+    load_info(write(tmp_path / "run", runs * 3))
+    load_info(write(tmp_path / "three", [shapes(seed, (84, 200)) for seed in range(3)]))

@@ -1,0 +1,54 @@
+"""The first step of a resumed run adds up gradients in the order of a run that was never interrupted."""
+
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from forked import call_in_processes
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from train_utils.buckets import rebuild_buckets
+from unet import UNet, UNetConfig
+
+PROCESSES = 4  # two add up in either order alike
+
+
+def gradients(model: nn.Module, images: Tensor) -> Tensor:
+    """Of all parameters, one after the other."""
+    model.zero_grad()
+    model(images).square().mean().backward()
+    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+
+
+def three_first_steps(rank: int, processes: int, folder: Path) -> None:
+    """The gradients of a step after the start, after another step, and after the start of a resumed run."""
+    dist.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=processes)
+    torch.manual_seed(0)
+    network = UNet(UNetConfig(base_channels=4, depth=2))
+    model = DistributedDataParallel(network, broadcast_buffers=False, gradient_as_bucket_view=True)
+    images = torch.randn(2, 3, 16, 24, generator=torch.Generator().manual_seed(rank))
+    first, later = gradients(model, images), gradients(model, images)
+    resumed = DistributedDataParallel(network, broadcast_buffers=False, gradient_as_bucket_view=True)
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    rebuild_buckets(resumed, network)
+    unchanged = all(value.equal(before[name]) for name, value in network.state_dict().items())
+    left = [parameter.grad for parameter in network.parameters() if parameter.grad is not None]
+    result = {
+        "first": first,
+        "later": later,
+        "resumed": gradients(resumed, images),
+        "unchanged": unchanged,
+        "left": left,
+    }
+    torch.save(result, folder / f"result-{rank}")
+    dist.destroy_process_group()
+
+
+def test_a_resumed_run_rounds_its_first_step_as_one_that_went_on(tmp_path):
+    call_in_processes(three_first_steps, PROCESSES, tmp_path)
+    for rank in range(PROCESSES):
+        result = torch.load(tmp_path / f"result-{rank}")
+        assert not result["first"].equal(result["later"]), "here the order does not matter, so nothing is shown"
+        assert result["resumed"].equal(result["later"])
+        assert result["unchanged"] and not result["left"]

@@ -1,0 +1,31 @@
+"""The buckets in which DistributedDataParallel adds up gradients: a resumed run has those of one that went on."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from unet.model import UNet
+
+
+def rebuild_buckets(model: nn.Module, network: UNet) -> None:
+    """Have DDP order the gradients as it does from the second step of a run on; all processes must call it.
+
+    In the first step after its start DDP orders gradients as the parameters are defined, later as they become ready.
+    Where more than two processes add up, the order of their sum depends on a gradient's place: a resumed run would
+    round its first step in another way than a run that was never interrupted. One backward pass on empty images, of
+    which nothing stays, is that first step.
+
+    Args:
+        model: as accelerate has prepared it, not compiled.
+        network: the same, not wrapped.
+    """
+    if not isinstance(model, DistributedDataParallel):
+        return
+    buffers = {name: buffer.clone() for name, buffer in network.named_buffers()}
+    size = [2 * divisor for divisor in network.config.divisors]
+    logits = model(torch.zeros(1, network.config.in_channels, *size, device=model.device))
+    levels = [logits] if isinstance(logits, Tensor) else logits
+    torch.stack([level.sum() for level in levels]).sum().backward()
+    model.zero_grad()
+    for name, buffer in network.named_buffers():
+        buffer.copy_(buffers[name])

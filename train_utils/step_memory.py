@@ -1,0 +1,124 @@
+"""Steps that run out of memory: made again with smaller micro-batches, at once or by the next start."""
+
+import json
+import math
+import os
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from accelerate import Accelerator
+from accelerate.utils import DistributedType, release_memory
+from torch import nn
+
+from data_utils.loading.batch_sampler import BatchSplit
+from runtime.console import say
+from runtime.errors import MemoryShortage, one_line
+from runtime.files import replaced_file
+from runtime.memory import is_out_of_memory
+from train_utils.microbatch import FILE, MemoryLimit, MicroBatch
+from train_utils.nan_guard import StepGuard
+
+
+class StepMemory:
+    """Micro-batches that become smaller when a step runs out of memory.
+
+    One process on one GPU makes the step again at once, and later ones in as small micro-batches. One of several must
+    end, since the others wait for its gradients; on a CPU the system may end the process itself. Started again with
+    --resume auto, the run continues from its last checkpoint in smaller micro-batches, and more of them in each step.
+
+    Args:
+        folder: the run's, where the size that is learned is recorded.
+        network: has `activation_checkpointing`.
+        split: where it is fixed, nothing smaller will do.
+
+    Attributes:
+        size: images of a micro-batch.
+    """
+
+    def __init__(self, accelerator: Accelerator, folder: Path, network: nn.Module, split: BatchSplit) -> None:
+        self.folder = folder
+        self.network = network
+        self.is_fixed = split.fixed
+        self.size = split.micro_batch_size
+        self._repeats = can_repeat_steps(accelerator) and not split.fixed
+
+    def cut(self, micro_batches: list[MicroBatch]) -> list[MicroBatch]:
+        """The micro-batches in parts of at most `size`, or the list itself where no step can be made again."""
+        if not self._repeats:
+            return micro_batches
+        parts = []
+        for micro_batch in micro_batches:
+            for start in range(0, len(micro_batch.images), self.size):
+                place = slice(start, start + self.size)
+                images = micro_batch.images[place]
+                targets = micro_batch.targets.at(place)
+                parts.append(micro_batch._replace(images=images, targets=targets))
+        return parts
+
+    @contextmanager
+    def shortage_halves(self, guard: StepGuard) -> Iterator[None]:
+        """A context for forward and backward passes, which ends without an error if they are to be made again.
+
+        Memory has run out then, `size` is half of what it was, and nothing is left of the passes. Other errors, and a
+        shortage where a step cannot be made again, are raised.
+        """
+        try:
+            yield
+            return
+        except (MemoryError, RuntimeError) as error:
+            if not (self._repeats and self.size > 1 and is_out_of_memory(error)):
+                raise
+            traceback.clear_frames(error.__traceback__)  # they hold what the memory is full of
+            reason = one_line(error, 100)
+        guard.undo_passes()
+        release_memory()
+        before = self.size
+        self.size = math.ceil(before / 2)
+        self._record(MemoryLimit(self.size, self.network.activation_checkpointing))
+        line = f"memory: no room for micro-batches of {before}, the step is made again in micro-batches of {self.size}"
+        if any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in self.network.modules()):
+            line += f"; batch norm sees {self.size} images at a time from now on, so results change"
+        say(f"{line} ({reason})")
+
+    @contextmanager
+    def shortage_recorded(self, step: int) -> Iterator[None]:
+        """A context in which running out of memory becomes a MemoryShortage.
+
+        A smaller size is recorded unless it is fixed.
+        """
+        try:
+            yield
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            size = self.size
+            line = f"process {os.environ.get('RANK', '0')}: out of memory in step {step} with micro-batches of {size}"
+            reason = one_line(error, 100)
+            if self.is_fixed:
+                raise MemoryShortage(
+                    f"{line}, fixed by flags or profile; lower --micro-batch-size ({reason})"
+                ) from error
+            if size == 1 and self.network.activation_checkpointing:
+                line += " and activation checkpointing"
+                raise MemoryShortage(f"{line}; lower --crop-size, --scale or --base-channels ({reason})") from error
+            limit = MemoryLimit(math.ceil(size / 2), activation_checkpointing=size == 1)
+            self._record(limit)
+            remedy = "activation checkpointing" if size == 1 else f"micro-batches of {limit.micro_batch_size}"
+            raise MemoryShortage(
+                f"{line}; run the same command with --output-dir {self.folder} --resume auto"
+                f" to continue with {remedy} ({reason})"
+            ) from error
+
+    def _record(self, limit: MemoryLimit) -> None:
+        self.folder.mkdir(
+            parents=True, exist_ok=True
+        )  # machines may not share the folder that the main process has made
+        with replaced_file(self.folder / FILE) as file:  # several processes may run out at once
+            file.write(json.dumps(limit._asdict()).encode())
+
+
+def can_repeat_steps(accelerator: Accelerator) -> bool:
+    """Whether nobody waits for this process, and an accelerator runs out of memory with an error."""
+    return accelerator.distributed_type == DistributedType.NO and accelerator.device.type != "cpu"

@@ -20,6 +20,7 @@ import nibabel
 import numpy as np
 import tifffile
 import torch
+from conftest import pytorch_unet_checkpoint
 from in_process import parsed
 from PIL import Image
 
@@ -306,7 +307,7 @@ def make_kinds(scratch: Path, stored: Path) -> dict[str, Kind]:
     backbone = json.dumps(json.loads(encoder["config.json"])["encoder"]).encode()
     model = model_folder(scratch / "model")
     volume_model = model_folder(scratch / "volumes", dims=3)
-    weights = UNet(UNetConfig(3, 2, base_channels=2, depth=2)).state_dict()
+    weights = pytorch_unet_checkpoint(2, depth=2)
     in_bytes = mutations.change_bytes
     in_json = mutations.change_json
     in_lines = mutations.change_lines
@@ -344,6 +345,7 @@ def make_kinds(scratch: Path, stored: Path) -> dict[str, Kind]:
     decathlon = {f"{folder}/a{n}.nii.gz": stack for folder in ("imagesTr", "labelsTr") for n in range(3)}
     training = [{"image": f"./imagesTr/a{n}.nii.gz", "label": f"./labelsTr/a{n}.nii.gz"} for n in range(3)]
     described = {"modality": {"0": "CT"}, "labels": {"0": "background", "1": "x", "2": "y"}, "training": training}
+    cases = {f"imagesTr/a{n}_0000.nii.gz": stack for n in range(3)} | {f"labelsTr/a{n}.nii.gz": stack for n in range(3)}
     named = {"channel_names": {"0": "CT"}, "labels": {"background": 0, "x": 1, "y": 2}, "file_ending": ".nii.gz"}
     return {
         "pictures": Kind(pictures, (in_bytes,), read_picture),
@@ -379,7 +381,7 @@ def make_kinds(scratch: Path, stored: Path) -> dict[str, Kind]:
         "dataset.json": Kind(
             {"dataset.json": json.dumps(described).encode()}, (in_json, in_bytes), read_data_set, decathlon
         ),
-        "nnunet": Kind({"dataset.json": json.dumps(named).encode()}, (in_json, in_bytes), read_data_set, decathlon),
+        "nnunet": Kind({"dataset.json": json.dumps(named).encode()}, (in_json, in_bytes), read_data_set, cases),
         "classes": Kind({"a.json": b'{"0": "background", "255": "cell"}'}, (in_json, in_bytes), read_classes),
         "model": Kind({"config.json": model["config.json"]}, (in_json, in_json, in_bytes), read_model, model),
         "volume model": Kind({"config.json": volume_model["config.json"]}, (in_json,), read_model, volume_model),

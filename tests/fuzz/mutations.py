@@ -115,7 +115,7 @@ def change_json(rng: random.Random, content: bytes) -> bytes:
 def _changed(rng: random.Random, root: Any) -> Any:
     """The document with one of its values changed."""
     places: list[tuple[Any, Any]] = []  # container and key of each value
-    waiting = [root]
+    waiting = [root] if isinstance(root, dict | list) else []
     while waiting:
         container = waiting.pop()
         keys = container.keys() if isinstance(container, dict) else range(len(container))

@@ -191,9 +191,7 @@ def run_settings(**changes) -> RunSettings:
 def test_another_identity_is_another_run():
     saved = run_settings()
     assert compare_settings(saved, run_settings()) == []
-    line = (
-        r"--resume: the checkpoint's batch size is 4, this run's is 8; give the same flags and data, or start a new run"
-    )
+    line = r"--resume: the checkpoint's batch size is 4, this run's is 8; give the same flags and data, or start"
     with pytest.raises(CheckpointError, match=line):
         compare_settings(saved, run_settings(identity={"seed": 0, "batch size": 8}))
     with pytest.raises(CheckpointError, match="the checkpoint's norm is None, this run's is batch"):

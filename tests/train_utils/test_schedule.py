@@ -166,5 +166,5 @@ def test_a_state_of_an_earlier_version_is_read_and_one_of_a_later_version_is_ref
     assert state.best_scores == {"sums": [[1, 0], [0, 1]], "by_image": [[0.5]]}
     assert (state.step, state.skipped, state.window) == (4, 0, {"total": 0.0, "steps": 0})
     assert "best_matrix" in old  # what was read stays as it is
-    with pytest.raises(ValueError, match="its run holds wings, wheels|its run holds wheels, wings"):
+    with pytest.raises(ValueError, match="its run holds wheels, wings"):
         RunState.from_json(old | {"wings": 2, "wheels": 4})

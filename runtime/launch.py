@@ -101,6 +101,8 @@ def start_process(accelerator: Accelerator, comm_hook: str = "none") -> dict[str
         from torch._dynamo import config  # takes a second
 
         config.recompile_limit = COMPILED_SHAPES  # with 8 a network stays as it is for every further shape
+    if accelerator.device.type == "cuda" and _convolves_in_tf32():
+        torch.set_float32_matmul_precision("high")  # linear layers, most of some encoders, round as convolutions do
     if _emulates_bf16(accelerator):
         say("precision: this GPU only emulates bf16, which is slow; --mixed_precision fp16 is faster here")
     return describe_profile(accelerator)

@@ -1,7 +1,4 @@
-"""EfficientNet-Lite0 without its classifier: an encoder that is small, fast, and pretrained on ImageNet.
-
-It is EfficientNet-B0 (Tan & Le 2019, arXiv:1905.11946) with ReLU6 and without squeeze-and-excitation.
-"""
+"""EfficientNet-Lite0, pretrained on ImageNet: EfficientNet-B0 (arXiv:1905.11946) of plain convolutions and ReLU6."""
 
 from typing import NamedTuple
 
@@ -13,11 +10,7 @@ STEM_CHANNELS = 32
 
 
 class StageShape(NamedTuple):
-    """A row of the paper's table 1: `blocks` of a kernel size, of which the first has the stride.
-
-    Args:
-        expansion: how many times as many channels a block has inside.
-    """
+    """A row of the paper's table 1: only the first of the blocks has the stride; inside, channels are expanded."""
 
     blocks: int
     kernel: int
@@ -44,37 +37,29 @@ class Features(NamedTuple):
 
 
 class Lite0(nn.Module):
-    """Images (B, channels, H, W), sides multiples of 32 -> features of 16, 24, 40, 112 and 320 channels.
-
-    Their strides are 2, 4, 8, 16 and 32.
-    """
+    """Images, sides multiples of 32 -> features of 16, 24, 40, 112 and 320 channels, of strides 2, 4, 8, 16 and 32."""
 
     def __init__(self, channels: int = 3) -> None:
         super().__init__()
         self.stem = ConvNorm(channels, STEM_CHANNELS, kernel=3, stride=2)
-        self.stages = nn.ModuleList()
-        width = STEM_CHANNELS
-        for shape in STAGES:
-            self.stages.append(LiteStage(width, shape))
-            width = shape.channels
+        widths = [STEM_CHANNELS, *(shape.channels for shape in STAGES)]
+        self.stages = nn.ModuleList(map(LiteStage, widths, STAGES))
 
     def forward(self, images: Tensor) -> Features:
         x = F.relu6(self.stem(images))
         levels: list[Tensor] = []
-        for stage in self.stages:
-            if stage.stride == 2:
+        for stage, shape in zip(self.stages, STAGES, strict=True):
+            if shape.stride == 2:
                 levels.append(x)  # the last features of their size
             x = stage(x)
         return Features((*levels, x))
 
 
 class LiteStage(nn.Sequential):
-    """Blocks that share a size: the first one has the stride."""
+    """The blocks of a row."""
 
     def __init__(self, in_channels: int, shape: StageShape) -> None:
-        super().__init__()
-        self.stride = shape.stride
-        self.append(InvertedResidual(in_channels, shape, shape.stride))
+        super().__init__(InvertedResidual(in_channels, shape, shape.stride))
         for _ in range(shape.blocks - 1):
             self.append(InvertedResidual(shape.channels, shape, stride=1))
 
@@ -86,18 +71,13 @@ class InvertedResidual(nn.Module):
         super().__init__()
         width = in_channels * shape.expansion
         self.adds_input = stride == 1 and in_channels == shape.channels
-        self.expand: ConvNorm | None = None
-        if shape.expansion > 1:
-            self.expand = ConvNorm(in_channels, width)
+        self.expand = ConvNorm(in_channels, width) if shape.expansion > 1 else nn.Identity()
         self.depthwise = ConvNorm(width, width, shape.kernel, stride, groups=width)
         self.project = ConvNorm(width, shape.channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = x
-        if self.expand is not None:
-            y = F.relu6(self.expand(y))
-        y = F.relu6(self.depthwise(y))
-        y = self.project(y)
+        y = F.relu6(self.expand(x))  # without an expansion x is the stem's, and stays as it is
+        y = self.project(F.relu6(self.depthwise(y)))
         return x + y if self.adds_input else y
 
 
@@ -109,7 +89,7 @@ class ConvNorm(nn.Module):
         before = (kernel - stride) // 2
         behind = kernel - stride - before  # a pixel more with a stride of 2
         self.pads = (before, behind, before, behind)
-        padding = before if before == behind else 0
+        padding = before if stride == 1 else 0  # the same on both sides costs no copy
         self.conv = nn.Conv2d(in_channels, out_channels, kernel, stride, padding, groups=groups, bias=False)
         self.norm = nn.BatchNorm2d(out_channels, eps=1e-3, momentum=0.01)
 

@@ -155,6 +155,8 @@ def _regions(path: Path, page: int, stack: ExitStack) -> Regions:
         return ArrayRegions(array)
     if is_tiff(path):
         tiff_page = stack.enter_context(tifffile.TiffFile(path)).pages[page].aspage()
+        if 0 in (tiff_page.imagelength, tiff_page.imagewidth):
+            raise ValueError("it is empty")
         if has_windows(tiff_page):
             return TiffRegions(path, tiff_page)
     picture = stack.enter_context(open_picture(path))

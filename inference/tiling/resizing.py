@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from data_utils.loading.batch_sampler import pixels_per_batch
-from inference.tiling.cuts import band_length
+from inference.tiling.cuts import Cuts, band_length
 from inference.tiling.planning import Tiling, plan
 from inference.tiling.stream import Forward, stream_logits
 from runtime.device import upload
@@ -59,8 +59,10 @@ def in_bands(config: UNetConfig, input_size: Sequence[int], size: Sequence[int])
 
 def _tiled(forward: Forward, image: Tensor, tiling: Tiling) -> Iterator[Tensor]:
     """Bands of logits (outputs, n, ...) of an image (C, *spatial) at its own size."""
-    pixels = pixels_per_batch(image.device)
-    return stream_logits(forward, lambda start, stop: image[:, start:stop], image.shape[1:], tiling, pixels)
+    size = image.shape[1:]
+    # views are taken here, since the thread that reads rows is not in inference mode
+    rows = {(start, stop): image[:, start:stop] for start, stop in Cuts(size, tiling).rows}
+    return stream_logits(forward, lambda *span: rows[span], size, tiling, pixels_per_batch(image.device))
 
 
 def resize_bands(bands: Iterator[Tensor], size: Sequence[int], target: Sequence[int]) -> Iterator[Tensor]:

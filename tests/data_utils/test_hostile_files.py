@@ -1,4 +1,7 @@
-"""Small files that would take hours, gigabytes or the whole process: each is one line that names it."""
+"""Small files that would take hours, gigabytes or the whole process: each is one line that names it.
+
+Modules: data_utils/image_io/nrrd.py, data_utils/image_io/meta_image.py, data_utils/image_io/formats.py.
+"""
 
 import gzip
 import json

@@ -341,10 +341,16 @@ def test_the_profile_says_in_what_a_gpu_convolves(
 ):
     launched(gpus=1, **({} if variable is None else {"NVIDIA_TF32_OVERRIDE": variable}))
     monkeypatch.setattr(torch.cuda, "is_tf32_supported", lambda: supported)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **options: supported)
+    products = []
+    monkeypatch.setattr(torch, "set_float32_matmul_precision", products.append)
     before = torch.backends.cudnn.conv.fp32_precision
     torch.backends.cudnn.conv.fp32_precision = set_to
     try:
-        assert describe_profile(accelerator_like(device, precision)).get("float32_convolutions") == said
+        profile = start_process(accelerator_like(device, precision))
+        assert profile.get("float32_convolutions") == said
+        if said is not None:  # linear layers compute as convolutions do
+            assert products == (["high"] if said == "TF32" else [])
     finally:
         torch.backends.cudnn.conv.fp32_precision = before
 

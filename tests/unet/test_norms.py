@@ -1,6 +1,6 @@
 """Group and instance norm as CUDA computes them: torch's values and gradients, in the input's type and memory format.
 
-The formula is called directly: on a CPU the layers leave it to torch.
+The formula is called directly: on a CPU the layers leave it to torch. Batch norm of volumes is torch's of images.
 """
 
 import pytest
@@ -165,3 +165,34 @@ def test_weights_have_torchs_names():
         (norm_layer("instance", 8), nn.InstanceNorm2d(8, affine=True)),
     ):
         assert ours.state_dict().keys() == theirs.state_dict().keys()
+
+
+@pytest.mark.parametrize("volumes", [1, 3])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last_3d])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_norm_of_volumes_is_torchs_bit_for_bit_by_the_kernels_of_images(
+    monkeypatch, volumes, layout, dtype, training
+):
+    torch.manual_seed(0)
+    x, grad = torch.randn(2, volumes, 6, 3, 5, 4)
+    axes = []
+    batch_norm = F.batch_norm
+
+    def remembered(x: Tensor, *arguments, **options) -> Tensor:
+        axes.append(x.ndim)
+        return batch_norm(x, *arguments, **options)
+
+    monkeypatch.setattr(F, "batch_norm", remembered)
+    found = []
+    for layer in (nn.BatchNorm3d(6), norm_layer("batch", 6, dims=3)):
+        layer.train(training)
+        nn.init.normal_(layer.weight, generator=torch.Generator().manual_seed(1))
+        leaf = x.to(dtype).contiguous(memory_format=layout).requires_grad_()
+        y = layer(leaf)
+        y.backward(grad.to(dtype).contiguous(memory_format=layout))
+        found.append([y.detach(), leaf.grad, layer.weight.grad, layer.bias.grad, layer.running_mean, layer.running_var])
+    assert axes == [5, 4 if volumes > 1 else 5]
+    for theirs, ours in zip(*found, strict=True):
+        assert torch.equal(theirs, ours)
+        assert theirs.stride() == ours.stride()

@@ -160,8 +160,7 @@ def plan_run(info: DatasetInfo, settings: TrainSettings) -> Plan:
 def _suits_lite0(info: DatasetInfo, settings: TrainSettings) -> bool:
     """Whether the built-in encoder is chosen: images are like those that it has learned from, and no flag is against.
 
-    These are color photographs of 8 bits that are read whole, and large enough for its stride. Grey images saved as
-    color have three channels that are alike.
+    These are color photographs of 8 bits, large enough for its stride, and small enough to be read whole.
     """
     if settings.dataset == DataConfig.dataset:  # generated shapes
         return False
@@ -169,17 +168,17 @@ def _suits_lite0(info: DatasetInfo, settings: TrainSettings) -> bool:
         return False
     if any(getattr(settings, name) is not None for name in PLAIN_NETWORK):
         return False
-    mean = info.normalization.mean
-    is_color = len(mean) == 3 and len(set(zip(mean, info.normalization.std, strict=True))) > 1
-    is_8_bit = info.normalization.pixel_types == ("uint8",)
-    if info.train.records.dims == 3 or not (is_color and is_8_bit):
+    if info.train.records.dims == 3 or info.normalization.pixel_types != ("uint8",) or not _is_color(info):
         return False
-    sizes = [np.median(info.train.sizes, axis=0)]
-    for size in (settings.image_size, settings.crop_size):
-        if size:
-            sizes.append(np.array(size))
-    is_large_enough = min(min(size) for size in sizes) >= SMALLEST_PHOTOGRAPH
-    return is_large_enough and float(np.median(info.train.sizes.prod(axis=1))) <= LARGE
+    height, width = np.median(info.train.sizes, axis=0)
+    seen_size = settings.crop_size or settings.image_size or (height, width)
+    return min(height, width, *seen_size) >= SMALLEST_PHOTOGRAPH and height * width <= LARGE
+
+
+def _is_color(info: DatasetInfo) -> bool:
+    """Whether images have three channels that differ; grey images that were saved as color have three equal ones."""
+    channels = list(zip(info.normalization.mean, info.normalization.std, strict=True))
+    return len(channels) == 3 and len(set(channels)) > 1
 
 
 def check_axes(info: DatasetInfo, settings: TrainSettings) -> None:

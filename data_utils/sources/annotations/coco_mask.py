@@ -110,7 +110,7 @@ def run_lengths(text: str) -> list[int]:
     for character in text:
         bits = ord(character) - 48
         if not 0 <= bits < 64 or shift > LONGEST_RUN:
-            raise ValueError(f"has a character {character!r} that no run length has here")
+            raise ValueError(f"has run lengths that do not add up: {character!r} is no part of one here")
         number |= (bits & 31) << shift
         shift += 5
         if not bits & 32:

@@ -129,8 +129,8 @@ def read_label_map(path: Path, colored: bool) -> tuple[tuple[MaskValue, str], ..
         if not line.strip() or line.startswith("#"):
             continue
         name, _, rest = line.partition(":")
-        color = re.fullmatch(r"\s*(\d+),\s*(\d+),\s*(\d+)\s*", rest.partition(":")[0])
-        if color is None:
+        color = re.fullmatch(r"\s*([0-9]{1,3}),\s*([0-9]{1,3}),\s*([0-9]{1,3})\s*", rest.partition(":")[0])
+        if color is None or max(map(int, color.groups())) > 255:
             raise DataError(f"{path}: line {number} is {line!r}, expected name:red,green,blue:parts:actions")
         red, green, blue = map(int, color.groups())
         value: MaskValue = (red, green, blue) if colored else len(classes)

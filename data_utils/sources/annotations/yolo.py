@@ -82,7 +82,7 @@ def parse_line(line: str, where: str, count: int) -> tuple[int, np.ndarray]:
     farthest = np.abs(points).max()
     if farthest > FARTHEST:
         raise DataError(f"{where}: polygon has a coordinate of {farthest:g}; they are shares of the size, 0 to 1")
-    if not re.fullmatch(r"[0-9]+", first) or int(first) >= count:
+    if not re.fullmatch(r"[0-9]{1,9}", first) or int(first) >= count:
         raise DataError(f"{where} is of class {first}, classes are 0 to {count - 1}")
     return int(first), points
 

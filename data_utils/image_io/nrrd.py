@@ -24,41 +24,11 @@ NUMBERS = {  # name of a type without `unsigned`, `signed`, `int` and `_t` -> by
     "64": 8,
     "double": 8,
 }
-FIELDS = frozenset(  # that the format has, without blanks
-    [
-        "content",
-        "number",
-        "type",
-        "blocksize",
-        "dimension",
-        "space",
-        "spacedimension",
-        "sizes",
-        "spacings",
-        "thicknesses",
-        "axismins",
-        "axismaxs",
-        "spacedirections",
-        "centers",
-        "centerings",
-        "kinds",
-        "labels",
-        "units",
-        "spaceunits",
-        "spaceorigin",
-        "measurementframe",
-        "min",
-        "max",
-        "oldmin",
-        "oldmax",
-        "endian",
-        "encoding",
-        "lineskip",
-        "byteskip",
-        "sampleunits",
-        "datafile",
-    ]
-)
+# the fields that the format has, without blanks
+FIELDS: tuple[str, ...] = ("content", "number", "type", "blocksize", "dimension", "space", "spacedimension", "sizes")
+FIELDS += ("spacings", "thicknesses", "axismins", "axismaxs", "spacedirections", "centers", "centerings", "kinds")
+FIELDS += ("labels", "units", "spaceunits", "spaceorigin", "measurementframe", "min", "max", "oldmin", "oldmax")
+FIELDS += ("endian", "encoding", "lineskip", "byteskip", "sampleunits", "datafile")
 LONGEST_FIELD = 500  # characters: SimpleITK ends the process at far longer ones that it cannot understand
 NUMBER = r"[-+]?[0-9.]{1,30}(?:[eE][-+]?[0-9]{1,3})?"
 VECTOR = rf"\(\s*{NUMBER}(?:\s*,\s*{NUMBER})*\s*\)|none"

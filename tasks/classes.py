@@ -138,7 +138,7 @@ class Classes(Task):
     def counts(self, targets: ClassTarget) -> Tensor:  # type: ignore[override]  # its own target
         """(2,): weight of the valid pixels, number of (image, class) pairs."""
         # Apple's GPUs have no float64
-        dtype = torch.float32 if targets.device.type == "mps" else torch.float64
+        dtype = torch.float32 if targets.mask.device.type == "mps" else torch.float64
         truth, valid = _truth(targets.mask, dtype)
         sizes = self._class_sums(valid, truth)
         return torch.stack([(sizes * self.class_weights).sum(), (sizes > 0).sum().to(dtype)])

@@ -69,7 +69,7 @@ def serve(predict: PagePredictor, host: str, port: int | None) -> None:
             ssr_mode=False,
             run_history=False,  # a browser would keep it
             footer_links=[],
-            max_file_size=10 * MAX_BYTES,  # for larger files Gradio says no more than "Error"
+            max_file_size=MAX_BYTES,  # a larger upload is cut off on its way, and Gradio says "Error"
             css=STYLE,
             quiet=True,
             prevent_thread_lock=True,

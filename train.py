@@ -7,6 +7,7 @@ One GPU:         accelerate launch train.py --dataset DATA --output-dir runs/cel
 All GPUs, bf16:  accelerate launch --multi_gpu --mixed_precision bf16 train.py --dataset DATA --output-dir runs/cells
 """
 
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
@@ -19,10 +20,10 @@ from torch.utils.data import DataLoader
 
 from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.config import DataConfig
-from data_utils.loading.batch_sampler import BatchSplit
+from data_utils.loading.batch_sampler import BatchSplit, pixels_per_batch
 from data_utils.loading.loaders import build_loaders, network_shapes
 from inference.decoding import new_decoder
-from inference.tiling.resizing import compute_at_sizes
+from inference.tiling.resizing import bands_at_sizes
 from runtime.cli import run_script
 from runtime.console import say, track
 from runtime.device import download
@@ -42,15 +43,15 @@ from train_utils.buckets import rebuild_buckets
 from train_utils.checkpoints.save import Checkpoints
 from train_utils.compilation import compile_blocks, compile_loss, eager, not_compiled_whole
 from train_utils.ema import WeightAverage
-from train_utils.evaluation import Evaluation
+from train_utils.evaluation import Evaluation, read_bands
 from train_utils.microbatch import MicroBatch, split_from_args, steps_ahead
 from train_utils.monitoring.flops import training_flops
 from train_utils.monitoring.monitor import Monitor
-from train_utils.monitoring.rehearsal import Rehearsal
+from train_utils.monitoring.rehearsal import Pace, Rehearsal
 from train_utils.monitoring.tracking import RunLog, available_tracker
 from train_utils.nan_guard import StepGuard
 from train_utils.optim import build_optimizer
-from train_utils.preflight import preflight
+from train_utils.preflight import check_evaluation, largest_evaluation, preflight
 from train_utils.reporting.data_report import report_data
 from train_utils.reporting.hub import check_token
 from train_utils.reporting.sections import new_section
@@ -61,7 +62,7 @@ from train_utils.settings.flags import parse_args
 from train_utils.settings.record import resolve_settings
 from train_utils.settings.starting_point import NetworkSettings, starting_point
 from train_utils.settings.train_settings import TrainSettings
-from train_utils.sharding import check_evaluation, full, prepare_sharding, share_statistics
+from train_utils.sharding import full, gathered_weights, prepare_sharding, share_statistics
 from train_utils.step_memory import StepMemory
 from train_utils.sync_batchnorm import leave_out_of_batch_norm, synchronize_batchnorm
 from train_utils.tuning import KernelTuning
@@ -153,14 +154,16 @@ def evaluate(
     decoder = new_decoder(task)
     sums = torch.zeros(task.terms, device=device)
     counts = torch.zeros(task.terms, device=device)
-    for batch in track(loader, len(loader), "evaluating", unit="batch"):
-        sizes = [target.shape for target in batch["targets"]]
-        images = compute_at_sizes(model, batch["images"], sizes, config)
-        for logits, target, index in zip(images, batch["targets"], batch["indices"], strict=True):
-            target = target.at(None)  # a batch of one
-            scores.add(decoder.decode(logits, dim=1), target, index)
-            counts = counts + task.counts(target)
-            sums = sums + criterion.sums(logits, target).to(counts.dtype)
+    with gathered_weights(accelerator, model):
+        for batch in track(loader, len(loader), "evaluating", unit="batch"):
+            sizes = [target.shape for target in batch["targets"]]
+            images = bands_at_sizes(model, batch["images"], sizes, config)
+            for bands, target, index in zip(images, batch["targets"], batch["indices"], strict=True):
+                target = target.at(None)  # a batch of one
+                prediction, partial = read_bands(task, decoder, bands, target)
+                scores.add(prediction, target, index)
+                counts = counts + task.counts(target)
+                sums = sums + task.finish(partial).to(counts.dtype)
     model.train()
     sums = accelerator.reduce(sums, "sum")
     counts = accelerator.reduce(counts, "sum")
@@ -206,24 +209,30 @@ def rehearse(
     rehearsal.schedule.set_learning_rate(optimizer, step=0)
     model.train()
     steps = steps_ahead(train_loader, rehearsal.data_ready)
-    for micro_batches, indices in rehearsal.timed(steps):
-        with tuning.of(micro_batches[0][0].shape[2:]):
-            train_step(
-                accelerator,
-                model,
-                optimizer,
-                criterion,
-                micro_batches,
-                args.max_grad_norm,
-                guard,
-                memory,
-                nullcontext(),
-            )
-        guard.end_step(indices)
-        guard.settle(everything=accelerator.device.type == "cpu")  # as a run does
+
+    def train(timed: Iterator[tuple[list[MicroBatch], list[int]]]) -> None:
+        for micro_batches, indices in timed:
+            with tuning.of(micro_batches[0][0].shape[2:]):
+                train_step(
+                    accelerator,
+                    model,
+                    optimizer,
+                    criterion,
+                    micro_batches,
+                    args.max_grad_norm,
+                    guard,
+                    memory,
+                    nullcontext(),
+                )
+            guard.end_step(indices)
+            guard.settle(everything=accelerator.device.type == "cpu")  # as a run does
+
+    train(rehearsal.timed(steps))
     with eager(accelerator):
         rehearsal.time_evaluation(lambda batches: evaluate(accelerator, model, batches, criterion, step=0), val_loader)
+    train(rehearsal.timed_again(steps))
     rehearsal.time_save(network, optimizer)
+    train(rehearsal.timed_in_bf16(steps))
     return rehearsal.count_steps()
 
 
@@ -276,7 +285,6 @@ def main() -> None:
 
     # 4. Batch: the same images in every step, cut so that they fit into memory
     shapes = network_shapes(info, model.config)
-    check_evaluation(accelerator, model.config, shapes.val)
     flops = training_flops(model, info.channels) * shapes.mean_pixels
     largest = (info.channels, *shapes.largest)
     keeps_average = args.ema_decay > 0
@@ -286,14 +294,18 @@ def main() -> None:
     tuning = KernelTuning.from_args(args, device, shapes.train, total_steps)
     with tuning.of(shapes.largest):
         split = preflight(accelerator, model, criterion, largest, split, args.optimizer, keeps_average)
+    evaluated = largest_evaluation(model.config, shapes.val, info.val.sizes, pixels_per_batch(device))
+    check_evaluation(accelerator, model, criterion, info.channels, evaluated, args.optimizer, keeps_average)
     memory = StepMemory(accelerator, start.output_dir, model, split)
 
     # 5. Prepare: batch norm over all processes, sharding, compiled regions, optimizer, loaders
     compile_loss(accelerator, criterion)
     state = start.checkpoint.run_state()
-    if total_steps is None and args.max_minutes:
-        trial = Rehearsal(accelerator, args, model, info, shapes, split, start.output_dir)
-        total_steps = rehearse(accelerator, args, criterion, split, tuning, memory, trial)
+    minutes = start.minutes_to_fill(args)
+    if minutes:
+        timed_args = replace(args, max_minutes=minutes)
+        trial = Rehearsal(accelerator, timed_args, model, info, shapes, split, start.output_dir)
+        total_steps = start.steps_before + rehearse(accelerator, args, criterion, split, tuning, memory, trial)
         release_memory()  # autocast makes the model's copy part of a cycle, which only a collection frees
     schedule = Schedule.from_args(args, len(info.train), total_steps)
     with first_on_each_machine(accelerator):  # one process of a machine decodes for --cache
@@ -319,6 +331,7 @@ def main() -> None:
     # 7. Train: step; log; evaluate and keep the best; save
     guard = StepGuard(accelerator, network, optimizer, state, info.train.records)
     monitor = Monitor(accelerator, model, flops, task, schedule, state, run_log)
+    pace = Pace(minutes, schedule.remaining(state))
     model.train()
     if state.step > 0:
         rebuild_buckets(model, network)
@@ -358,6 +371,7 @@ def main() -> None:
                 )
             model.train()
         monitor.show()
+        pace.look(state.step)
         if schedule.saves(state.step) or schedule.is_over(state) or improved or guard.stopping:
             with monitor.paused():
                 state.window = monitor.window.saved()

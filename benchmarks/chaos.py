@@ -33,9 +33,8 @@ from statistics import median
 
 import numpy as np
 import psutil
-import torch
 from PIL import Image
-from safetensors.torch import load_file
+from safetensors.numpy import load_file
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -48,9 +47,10 @@ FLAGS = ["--plan", "none", "--base-channels", "4", "--depth", "2", "--norm", "gr
 FLAGS += ["--batch-size", "4", "--max-steps", str(STEPS), "--log-every", "1", "--checkpoint-every", str(SAVE_EVERY)]
 FLAGS += ["--eval-every", "10", "--keep-checkpoints", "3", "--ema-decay", "0.9", "--augment", "strong", "--cache"]
 FLAGS += ["--num-workers", "1", "--tracker", "none", "--resume", "auto"]
-TIMEOUT = 20  # seconds that processes wait for each other in a step; ten minutes in train.py
+TIMEOUT = 60  # seconds that processes wait for each other in a step; ten minutes in train.py
 KILL_AFTER = 30  # seconds that a launcher waits for its processes before it kills them
-LIMIT = 240  # seconds for a run to start and finish
+ENDS = TIMEOUT + KILL_AFTER + 90  # seconds until all processes have ended, on a machine with other work too
+LIMIT = 600  # seconds for a run to start and finish, on a machine with other work too
 TOLERANCE = 1e-5  # of losses on another number of processes
 SAVE_EVENTS = 24  # file operations of a save, at one of which it is interrupted
 DISK_MB = 32
@@ -217,7 +217,8 @@ class Launch:
         environment |= variables or {}
         script = [str(ROOT / "benchmarks" / "chaos.py"), "train", *flags]
         port = free_port()
-        self.launchers = []
+        self.launchers: list[psutil.Popen] = []
+        self._known: set[psutil.Process] = set()
         for machine in (0, 1) if processes == 4 else (1,):
             launcher = launcher_options(processes, machine, network.address, port)
             with (folder / f"launcher-{machine}.txt").open("wb") as output:
@@ -231,6 +232,7 @@ class Launch:
                     start_new_session=True,
                 )
             self.launchers.append(process)
+            self._known.add(process)
 
     def ranks(self) -> list[psutil.Process]:
         """The processes that train, by rank; those that are left."""
@@ -243,12 +245,11 @@ class Launch:
         return [ranks[rank] for rank in sorted(ranks)]
 
     def everything(self) -> list[psutil.Process]:
-        """The launchers and all below them."""
-        processes = list(self.launchers)
+        """The launchers and all below them, also those whose launcher has died since an earlier call."""
         for launcher in self.launchers:
             with suppress(psutil.NoSuchProcess):
-                processes += launcher.children(recursive=True)
-        return processes
+                self._known.update(launcher.children(recursive=True))
+        return list(self._known)
 
     def kill(self, processes: list[psutil.Process] | None = None) -> None:
         """SIGKILL to all of its processes, or to these."""
@@ -263,6 +264,10 @@ class Launch:
         processes = self.everything()
         ended, _ = psutil.wait_procs(processes, timeout=seconds)
         return len(ended) == len(processes)
+
+    def has_ended(self) -> bool:
+        """Whether all launchers have ended; cheaper than `wait`."""
+        return all(launcher.poll() is not None for launcher in self.launchers)
 
     def succeeded(self) -> bool:
         """Whether all launchers have ended with exit code 0."""
@@ -317,14 +322,16 @@ class Scene:
         self.lines_may_lack = False
         self.moment = self.random.randrange(3, STEPS - 12)  # the step of the fault, or of the save that it interrupts
         self.step = 0
-        self._starts = 0
+        self.launches: list[Launch] = []
 
     def start(self, processes: int, options: dict | None = None, variables: dict[str, str] | None = None) -> Launch:
         """Start the run, or what is left of it."""
-        self._starts += 1
         flags = [*FLAGS, "--dataset", str(self.data), "--output-dir", str(self.run)]
         environment = {"XDG_CACHE_HOME": str(self.cache), **(variables or {})}
-        return Launch(self.network, processes, self.folder / f"start-{self._starts}", flags, options, environment)
+        folder = self.folder / f"start-{len(self.launches) + 1}"
+        launch = Launch(self.network, processes, folder, flags, options, environment)
+        self.launches.append(launch)
+        return launch
 
     def begin(self, options: dict | None = None) -> None:
         """Start the run on 4 processes."""
@@ -333,18 +340,24 @@ class Scene:
     def await_moment(self) -> None:
         """Wait until the run has come to the step of the fault, and a bit more."""
         self.await_step(self.launch, self.moment)
+        self.launch.everything()
         time.sleep(self.random.uniform(0, 0.15))
+
+    def close(self) -> None:
+        """End whatever is left of all its starts."""
+        for launch in self.launches:
+            launch.kill()
 
     def await_step(self, launch: Launch, step: int) -> None:
         """Wait until a run has logged a step."""
         while logged_step(self.run) < step:
             if time.monotonic() - launch.started > LIMIT:
                 raise Problem(f"step {step} does not come within {LIMIT} s")
-            if not any(launcher.is_running() for launcher in launch.launchers):
+            if launch.has_ended():
                 raise Problem(f"the run ended before step {step}")
-            launch.wait(0.005)
+            time.sleep(0.02)
 
-    def ends(self, seconds: float = TIMEOUT + KILL_AFTER + 30) -> None:
+    def ends(self, seconds: float = ENDS) -> None:
         """Wait until all processes have ended by themselves, as they must within the time-out of a step."""
         self.step = logged_step(self.run)
         if not self.launch.wait(seconds):
@@ -364,6 +377,12 @@ class Scene:
         """Problem unless the run has printed it."""
         if text not in self.launch.output():
             raise Problem(f"nobody said {text!r}")
+
+    def check_outputs(self) -> None:
+        """Problem where a process of any start has printed a traceback."""
+        for launch in self.launches:
+            if "Traceback" in launch.output():
+                raise Problem(f"a process printed a traceback, see {launch.folder.name}")
 
     def is_refused(self, text: str) -> None:
         """Resume the run on one process, which must end at once in one line that has `text`."""
@@ -395,7 +414,7 @@ def kill_loader(scene: Scene) -> None:
     rank = scene.random.choice(scene.launch.ranks())
     scene.launch.kill(rank.children())
     scene.ends()
-    scene.must_say("a loader's worker process has ended")
+    scene.must_say("a process that loads images has ended")
 
 
 def kill_launcher(scene: Scene) -> None:
@@ -403,7 +422,7 @@ def kill_launcher(scene: Scene) -> None:
     launcher = scene.random.choice(scene.launch.launchers)
     launcher.kill()
     scene.step = logged_step(scene.run)
-    _, left = psutil.wait_procs(everything, timeout=TIMEOUT + KILL_AFTER + 30)
+    _, left = psutil.wait_procs(everything, timeout=ENDS)
     if left:
         raise Problem(f"{len(left)} processes outlast their launcher")
 
@@ -462,6 +481,16 @@ def cut_network(scene: Scene) -> None:
     scene.network.cut(scene.random.randrange(2))
     scene.ends()
     scene.network.repair()
+
+
+def cut_network_in_wait(scene: Scene) -> None:
+    """While the main process works, and the others wait for it without a time limit."""
+    deadline = time.monotonic() + LIMIT
+    while not (scene.launch.folder / "working").exists():
+        if time.monotonic() > deadline:
+            raise Problem("the main process does not come to its work")
+        time.sleep(0.05)
+    cut_network(scene)
 
 
 def cut_network_shortly(scene: Scene) -> None:
@@ -563,9 +592,10 @@ def replace_data(scene: Scene) -> None:
 
 
 def spoil_cache(scene: Scene) -> None:
-    """Each file of the cache is cut, emptied or flipped, or left as it is."""
+    """Each of our files in the cache is cut, emptied or flipped, or left as it is."""
     scene.dies()
-    for file in sorted(path for path in scene.cache.rglob("*") if path.is_file() and path.stat().st_size):
+    files = [path for path in (scene.cache / "unet-accelerate").iterdir() if path.stat().st_size]
+    for file in sorted(files):
         damage = scene.random.randrange(4)
         if damage == 0:
             os.truncate(file, scene.random.randrange(file.stat().st_size))
@@ -611,6 +641,7 @@ FAULTS: dict[str, Callable[[Scene], None]] = {
     "a process raises an error": raise_error,
     "killed in a save": interrupt_save,
     "network cut": cut_network,
+    "network cut while all wait for one": cut_network_in_wait,
     "network cut for 2 s": cut_network_shortly,
     "network slow": slow_network,
     "network loses packets": lossy_network,
@@ -629,7 +660,9 @@ FAULTS: dict[str, Callable[[Scene], None]] = {
     "clock set back": set_clock_back,
     "a second run in the folder": start_twice,
 }
-NEEDS_NETWORK = ("a machine is lost", "network cut", "network cut for 2 s", "network slow", "network loses packets")
+NEEDS_NETWORK = ("a machine is lost", "network cut", "network cut while all wait for one", "network cut for 2 s")
+NEEDS_NETWORK += ("network slow", "network loses packets")
+OF_THEMSELVES = ("killed in a save", "a process raises an error", "network cut while all wait for one")
 NEEDS_DISK = ("disk full", "disk read-only", "disk gone")
 NEEDS_FAKETIME = ("clock set back",)
 
@@ -688,9 +721,11 @@ class Workplace:
         run = self.disk.path / "run"
         flags = [*FLAGS, "--dataset", str(self.data), "--output-dir", str(run)]
         launch = Launch(self.network, 4, self.folder / "quiet", flags, {}, {"XDG_CACHE_HOME": str(self.cache)})
-        if not launch.wait(LIMIT) or not launch.succeeded():
+        try:
+            if not launch.wait(LIMIT) or not launch.succeeded():
+                raise SystemExit(f"the undisturbed run failed, see {launch.folder}")
+        finally:
             launch.kill()
-            raise SystemExit(f"the undisturbed run failed, see {launch.folder}")
         print(f"undisturbed: {STEPS} steps, {time.monotonic() - launch.started:.0f} s with start and end", flush=True)
         shutil.copytree(run, self.undisturbed)
 
@@ -702,27 +737,27 @@ class Workplace:
         result = {"seed": seed, "number": number, "fault": kind, "problems": []}
         try:
             scene.begin(options_of(kind, scene))
-            if kind not in ("killed in a save", "a process raises an error"):  # which happen by themselves
+            if kind not in OF_THEMSELVES:
                 scene.await_moment()
             begun = time.monotonic()
             FAULTS[kind](scene)
             result["seconds_to_end"] = time.monotonic() - begun
             result |= resume(scene, processes, set_back=kind == "clock set back")
             compare(self.undisturbed, scene, result)
-            if kind != "a process raises an error" and "Traceback" in scene.launch.output():
-                raise Problem("a process printed a traceback")
+            if kind != "a process raises an error":
+                scene.check_outputs()
         except Problem as problem:
             result["problems"].append(str(problem))
             self.keep(scene, number)
         finally:
-            scene.launch.kill()
+            scene.close()
             self.network.repair()
             self.disk.repair()
         return result
 
     def keep(self, scene: Scene, number: int) -> None:
         """Keep what a run with problems has left, to be looked at."""
-        scene.launch.kill()
+        scene.close()
         self.disk.repair()
         kept = self.folder / f"problem-{number}"
         shutil.rmtree(kept, ignore_errors=True)
@@ -741,6 +776,8 @@ def options_of(kind: str, scene: Scene) -> dict:
         return {"save": scene.moment // SAVE_EVERY, "event": scene.random.randrange(SAVE_EVENTS)}
     if kind == "a process raises an error":
         return {"raises": scene.random.randrange(4), "step": scene.moment}
+    if kind == "network cut while all wait for one":
+        return {"works": True}
     return {}
 
 
@@ -754,13 +791,13 @@ def resume(scene: Scene, processes: int, *, set_back: bool) -> dict:
     last = scene.step
     launch = scene.launch = scene.start(processes, variables=variables)
     first_step = None
-    while first_step is None and not launch.wait(0.02):
+    while first_step is None and not launch.has_ended():
         if time.monotonic() - launch.started > LIMIT:
             raise Problem("the resumed run makes no step")
-        if "resumed from " in launch.output() or "model: " in launch.output():
-            start = resumed_at(launch.output())
-            if start is not None and logged_step(scene.run) > start:
-                first_step = time.monotonic() - launch.started
+        time.sleep(0.05)
+        start = resumed_at(launch.output())
+        if start is not None and logged_step(scene.run) > start:
+            first_step = time.monotonic() - launch.started
     if not launch.wait(LIMIT) or not launch.succeeded():
         raise Problem(f"the run cannot be resumed on {processes} processes")
     start = resumed_at(launch.output())
@@ -817,7 +854,9 @@ def same_tensors(ours: Path, theirs: Path) -> bool:
         return False
     for name in names:
         one, other = load_file(ours / name), load_file(theirs / name)
-        if one.keys() != other.keys() or not all(torch.equal(one[key], other[key]) for key in one):
+        if one.keys() != other.keys():
+            return False
+        if any(one[key].tobytes() != other[key].tobytes() for key in one):
             return False
     return True
 
@@ -850,6 +889,7 @@ def train_here() -> None:
     os.dup2(output, 2)
     import runtime.launch
     import train
+    import train_utils.results
     from runtime.cli import run_script
 
     runtime.launch.COLLECTIVE_TIMEOUT = timedelta(seconds=TIMEOUT)
@@ -857,6 +897,8 @@ def train_here() -> None:
         train.train_step = raising(train.train_step, options["step"])
     if "save" in options and rank == 0:
         sys.addaudithook(killing(options["save"] * SAVE_EVERY, options["event"]))
+    if options.get("works") and rank == 0:
+        train_utils.results.sample_panels = working(Path(options["outputs"]) / "working")
     sys.argv = ["train.py", *sys.argv[2:]]
     run_script(train.main)
 
@@ -865,12 +907,23 @@ def raising(train_step: Callable, step: int) -> Callable:
     """`train_step`, but for a step in which it raises an error."""
     steps = iter(range(1, step))
 
-    def train_until(*arguments: object) -> torch.Tensor:
+    def train_until(*arguments: object) -> object:
         if next(steps, None) is None:
             raise RuntimeError("a bug in the step")
         return train_step(*arguments)
 
     return train_until
+
+
+def working(file: Path) -> Callable:
+    """Pictures of an evaluation that take longer than any time limit here; `file` says that they have begun."""
+
+    def draw(*arguments: object) -> None:
+        file.touch()
+        time.sleep(2 * LIMIT)
+        raise RuntimeError("nobody has ended the process that works")
+
+    return draw
 
 
 def killing(step: int, event: int) -> Callable[[str, tuple], None]:

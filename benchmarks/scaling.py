@@ -4,6 +4,7 @@ python benchmarks/scaling.py                        (2 processes on 2 CPU cores;
 python benchmarks/scaling.py --processes 2 4 8 --base-channels 64 --batch-size 16 --image-size 512
 python benchmarks/scaling.py --mixed-sizes --steps 40
 python benchmarks/scaling.py --only-project --base-channels 64 --batch-size 8 --image-size 512
+python benchmarks/scaling.py --images 10000000      (start, epoch and memory of a process with so many; nothing else)
 
 Every run is train.py itself under torchrun. On a CPU each process has a core of its own, compared with one process
 while the other cores are busy with the same training, each by itself: cores share caches and memory, so that one on
@@ -31,6 +32,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks import many_images
 from benchmarks.mixed_sizes import SIZES, losses, seen, write_photographs
 from train_utils.monitoring.flops import training_flops
 from train_utils.monitoring.throughput import WARMUP_STEPS
@@ -146,6 +148,8 @@ def processes_and_batch(args: argparse.Namespace, processes: int, kind: str) -> 
 def main() -> None:
     if sys.argv[1:2] == ["--worker"]:
         return worker(int(sys.argv[2]), sys.argv[3:])
+    if sys.argv[1:2] == ["--process-of-many"]:
+        return many_images.process(int(sys.argv[2]), int(sys.argv[3]))
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     machine = torch.cuda.device_count() or len(os.sched_getaffinity(0))
     parser.add_argument("--processes", type=int, nargs="+", default=[2**n for n in range(1, machine.bit_length())])
@@ -160,7 +164,10 @@ def main() -> None:
     parser.add_argument("--gigabytes-per-second", type=float, default=25.0, help="of the slowest link of a GPU")
     parser.add_argument("--teraflops", type=float, default=50.0, help="of a GPU on this network, for the projection")
     parser.add_argument("--only-project", action="store_true", help="measure nothing")
+    parser.add_argument("--images", type=int, help="only see what so many images cost a process")
     args = parser.parse_args()
+    if args.images:
+        return many_images.report(args.images, args.batch_size)
 
     found = measurements(args) if not args.only_project else {}
     network = UNet(UNetConfig(base_channels=args.base_channels, norm="group", num_classes=5))

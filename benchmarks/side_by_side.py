@@ -7,7 +7,7 @@ is drawn into RESULTS. Each program has one thread and the precision of accelera
 variables (`--amp` for Pytorch-UNet). Minutes are processor time of the main process, so that it does not matter what
 else the machine does. All read the same RGB files; CamVid's void is 255 in the masks.
 
-- Ours: `train.py --dataset SET --max-minutes MINUTES`. Its time includes evaluations and the report.
+- Ours: `train.py --dataset SET --encoder none --max-minutes MINUTES`. Its time includes evaluations and the report.
 - Pytorch-UNet: `train.py --classes N`, as many epochs as fit; the weights are kept where the time ends, for its script
   saves only after an epoch. It holds out a tenth of the training images for evaluations of its own.
 - nnU-Net, with `--programs nnunet`: see benchmarks/nnunet.py.
@@ -89,7 +89,7 @@ def write_set(source: Path, folder: Path, name: str) -> None:
 
 def start_ours(data: Path, folder: Path, args: argparse.Namespace) -> tuple[list, dict[str, str]]:
     """The command, and the environment beside this one's."""
-    flags = ["--dataset", data, "--max-minutes", args.minutes, "--output-dir", folder / "run"]
+    flags = ["--dataset", data, "--encoder", "none", "--max-minutes", args.minutes, "--output-dir", folder / "run"]
     return [ROOT / "benchmarks" / "side_by_side.py", "ours", *flags], {}
 
 

@@ -257,7 +257,7 @@ def _parse_value(text: str) -> MaskValue:
     if re.fullmatch(r"#[0-9a-fA-F]{6}", text):
         red, green, blue = bytes.fromhex(text[1:])
         return red, green, blue
-    if re.fullmatch(r"-?[0-9]+", text):
+    if re.fullmatch(r"-?[0-9]{1,18}", text):
         return int(text)
     raise DataError(f"{text!r} is no mask value; expected a whole number or a colour such as #804080")
 

@@ -45,6 +45,7 @@ class DataConfig:
     image_size: tuple[int, int] | None = None
     crop_size: tuple[int, ...] | None = None
     augment: str = "basic"
+    draft: bool = False
     plan: str = "none"
     seed: int = 0
     dims: int | None = None

@@ -16,7 +16,7 @@ from PIL import Image
 from data_utils.analysis.inspect import raise_problems
 from data_utils.analysis.inspectors import inspect_split
 from data_utils.class_map import show
-from data_utils.image_io.formats import DrawnMask, EmbeddedImage, ImageSource
+from data_utils.image_io.formats import DrawnMask, EmbeddedImage, ImageSource, open_picture, readable
 from data_utils.sources.load import open_folder
 from data_utils.sources.records import Records
 from runtime import cli
@@ -92,7 +92,7 @@ def _stored(source: ImageSource, name: str) -> dict:
         return {"bytes": buffer.getvalue(), "path": str(Path(name).with_suffix(".png"))}
     path = Path(_path(source))
     if isinstance(source, dict):  # a page becomes a file
-        with Image.open(path) as picture:
+        with readable(name), open_picture(path) as picture:
             picture.seek(source["page"])
             picture.save(buffer, "TIFF", compression="tiff_adobe_deflate")
     content = buffer.getvalue() or path.read_bytes()

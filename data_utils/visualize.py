@@ -10,6 +10,8 @@ from unet.config import MaskValue
 
 GREY = (128, 128, 128)
 RED = (230, 30, 40)
+OUTLINED = 800  # columns of a picture after which an outline is a pixel thicker
+ALIKE = 200  # colors whose channels differ by less, together, are hard to tell apart
 LINE = 20  # height in pixels of a legend's line
 ROUND = 6  # classes of a palette that share a saturation and a value
 SATURATIONS_AND_VALUES = ((0.75, 0.95), (0.55, 1.0), (0.95, 0.65))  # one pair for each of successive rounds
@@ -80,6 +82,33 @@ def overlay(image: np.ndarray, mask: np.ndarray, colors: np.ndarray) -> np.ndarr
     rgb = to_rgb(image)
     blend = ((rgb.astype(np.uint16) + colorize(mask, colors) + 1) >> 1).astype(np.uint8)
     return np.where((mask == 0)[:, :, None], rgb, blend)
+
+
+def contours(mask: np.ndarray, thickness: int = 1) -> np.ndarray:
+    """Pixels of class indices (H, W) that are not of class 0 and lie so near, along an axis, to another class."""
+    is_contour = np.zeros(mask.shape, bool)
+    for distance in range(1, thickness + 1):
+        padded = np.pad(mask, distance, mode="edge")
+        inside = slice(distance, -distance)
+        shifted = [padded[: -2 * distance, inside], padded[2 * distance :, inside]]
+        shifted += [padded[inside, : -2 * distance], padded[inside, 2 * distance :]]
+        for neighbor in shifted:
+            is_contour |= neighbor != mask
+    return is_contour & (mask != 0)
+
+
+def outlined_overlay(image: np.ndarray, mask: np.ndarray, colors: np.ndarray) -> np.ndarray:
+    """An `overlay` whose areas have an outline: of their color, or of black or white where the image is alike."""
+    picture = overlay(image, mask, colors)
+    edges = contours(mask, thickness=1 + mask.shape[1] // OUTLINED)
+    below = to_rgb(image)[edges].astype(int)
+    lines = colorize(mask[edges][None], colors)[0]
+    is_alike = np.abs(lines - below).sum(axis=1) < ALIKE
+    is_dark = below.sum(axis=1) < 3 * 128
+    lines[is_alike & is_dark] = 255
+    lines[is_alike & ~is_dark] = 0
+    picture[edges] = lines
+    return picture
 
 
 def legend(names: Sequence[str], colors: np.ndarray) -> Image.Image:

@@ -5,18 +5,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from data_utils.image_io.resize import resize_image, resize_mask
-from data_utils.visualize import to_rgb, value_limits
+from data_utils.visualize import contours, to_rgb, value_limits
 from unet.config import IGNORE_INDEX
 
 PAGE_SIDE = 320  # pixels of a volume's longest side on its page
 PAGE_SLICES = 4  # slices of each plane on a volume's page
-
-
-def contours(mask: np.ndarray) -> np.ndarray:
-    """Pixels of class indices (H, W) that are not of class 0 and have a neighbor, of four, of another class."""
-    padded = np.pad(mask, 1, mode="edge")
-    neighbors = (padded[:-2, 1:-1], padded[2:, 1:-1], padded[1:-1, :-2], padded[1:-1, 2:])
-    return (mask != 0) & np.any([neighbor != mask for neighbor in neighbors], axis=0)
 
 
 def slices_of_interest(mask: np.ndarray, count: int) -> list[list[int]]:

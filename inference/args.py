@@ -5,11 +5,19 @@ from pathlib import Path
 
 from runtime import cli as arg
 
+HINTS = {**arg.LAUNCH_HINTS}  # what to type instead of flags that other programs have
+HINTS |= dict.fromkeys(("image", "images", "source", "i", "img", "data", "dataset"), "did you mean --input FILES?")
+HINTS |= dict.fromkeys(("weights", "checkpoint", "m", "load", "ckpt"), "did you mean --model MODEL?")
+HINTS |= dict.fromkeys(("o", "out", "output-dir", "save-dir", "project", "name"), "did you mean --output DIR?")
+HINTS |= dict.fromkeys(("mask", "masks", "labels", "ground-truth", "gt"), "did you mean --truth DIR?")
+HINTS |= dict.fromkeys(("viz", "v", "visualize", "save-overlay", "show"), "did you mean --overlay?")
+HINTS |= dict.fromkeys(("classes", "image-size", "imgsz"), "the model's config.json says it; leave it out")
+
 
 def parse_args(description: str) -> argparse.Namespace:
     """Nothing about the model or the preprocessing is asked for: it is in the model's config.json."""
     usage = "predict.py --model MODEL --input FILES [FILES ...] --output DIR [flags]"
-    parser = arg.Arguments(description, usage)
+    parser = arg.Arguments(description, usage, HINTS)
     _add_first_flags(parser.add_argument_group("the flags to start with"))
     _add_advanced_flags(parser.add_argument_group("advanced"))
     args = parser.parse_args()

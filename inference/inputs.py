@@ -170,6 +170,8 @@ def _glob_matches(pattern: str, output: Path) -> list[tuple[Path, Path]]:
     matches = []
     for path in map(Path, sorted(glob.glob(pattern, recursive=True))):
         base = path.relative_to(start)
+        if ".." in base.parts:
+            raise DataError(f"--input {pattern}: has .. behind a wildcard, so that masks would lie outside --output")
         if path.is_file():
             if not is_output(path):
                 matches.append((_stem(base), path))

@@ -31,10 +31,10 @@ def record_provenance(output: Path, provenance: dict, overwrite: bool) -> None:
     With `overwrite` the folder holds masks of both for a while: the record is not `complete` until all are written.
     """
     try:
-        said = _essence(read_json(output / RECORD))
+        earlier_essence = _essence(read_json(output / RECORD))
     except (OSError, ValueError, TypeError, KeyError, AttributeError):  # no record is there, or not ours
-        said = None
-    if said and not overwrite and said != _essence(provenance):
+        earlier_essence = None
+    if earlier_essence and not overwrite and earlier_essence != _essence(provenance):
         raise DataError(
             f"--output {output}: holds masks of another model or other settings (see {RECORD}), or of an --overwrite"
             " that did not finish; choose another folder, or give --overwrite"

@@ -4,7 +4,6 @@ import hashlib
 import io
 import json
 import os
-import zipfile
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -28,8 +27,9 @@ def digest(*parts: object) -> str:
     """A key computed from bytes, and from values of which different ones have different `repr`."""
     checksum = hashlib.sha256()
     for part in (FORMAT, *parts):
-        content = part if isinstance(part, bytes) else repr(part).encode()
-        checksum.update(b"%d:" % len(content) + content)
+        content = part if isinstance(part, (bytes, bytearray)) else repr(part).encode()
+        checksum.update(b"%d:" % len(content))
+        checksum.update(content)
     return checksum.hexdigest()[:32]
 
 
@@ -56,11 +56,11 @@ def cached(key: str | None, compute: Callable[[], JSON], keep: Callable[[JSON], 
         return compute()
     file = cache_folder() / f"{key}.json"
     try:
-        return _without_checksum(read_bytes(file, MOST_BYTES_OF_DATA))
+        return json.loads(_load(file))
     except (OSError, ValueError):  # the file is not there, or damaged
         value = compute()
     if keep(value):
-        _store(file, _with_checksum(value))
+        _store(file, json.dumps(value).encode())
     return value
 
 
@@ -70,33 +70,28 @@ def cached_arrays(key: str | None, compute: Callable[[], dict[str, np.ndarray]])
         return compute()
     file = cache_folder() / f"{key}.npz"
     try:
-        with np.load(file, allow_pickle=False) as arrays:
+        with np.load(io.BytesIO(_load(file)), allow_pickle=False) as arrays:
             return dict(arrays)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile):  # the file is not there, or damaged
+    except (OSError, ValueError):  # the file is not there, or damaged
         arrays = compute()
     content = io.BytesIO()
     np.savez(content, **arrays)  # type: ignore[arg-type]  # no array is named allow_pickle
-    _store(file, content.getbuffer())
+    _store(file, content.getvalue())
     return arrays
 
 
-def _store(file: Path, content: bytes | memoryview) -> None:
-    """Write a file of the cache, unless the disk refuses it."""
+def _store(file: Path, content: bytes) -> None:
+    """Write a file of the cache, behind a line with its checksum, unless the disk refuses it."""
     with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
         with replaced_file(file) as stream:  # another run may be reading
+            stream.write(hashlib.sha256(content).hexdigest().encode() + b"\n")
             stream.write(content)
 
 
-def _with_checksum(value: JSON) -> bytes:
-    """What a file of the cache holds: a line with the checksum of the next one, which is the value."""
-    content = json.dumps(value).encode()
-    return hashlib.sha256(content).hexdigest().encode() + b"\n" + content
-
-
-def _without_checksum(stored: bytes) -> JSON:
-    """The value that `_with_checksum` has stored; ValueError where one byte is another."""
-    checksum, _, content = stored.partition(b"\n")
+def _load(file: Path) -> bytes:
+    """What `_store` has written; ValueError where one byte is another."""
+    checksum, _, content = read_bytes(file, MOST_BYTES_OF_DATA).partition(b"\n")
     if hashlib.sha256(content).hexdigest().encode() != checksum:
         raise ValueError("its checksum differs")
-    return json.loads(content)
+    return content

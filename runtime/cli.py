@@ -5,11 +5,12 @@ import atexit
 import difflib
 import os
 import re
+import shlex
 import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, TypeVar
@@ -22,6 +23,18 @@ from runtime.errors import UsageError, UserError, UserWarningLine
 from runtime.redact import redact
 
 _PLAIN = warnings.formatwarning
+
+# what to do instead of flags that say where to compute; {script} is the script with the other arguments
+_DEVICES = (
+    "the launcher chooses devices: accelerate launch --multi_gpu --num_processes N {script} for N GPUs, accelerate"
+)
+_DEVICES += " launch --cpu {script} for the CPU; without either, one GPU is used where there is one"
+_FP16 = "the launcher chooses the precision: accelerate launch --mixed_precision fp16 {script}"
+_COMPILER = "the launcher compiles: accelerate launch --dynamo_backend inductor {script}"
+LAUNCH_HINTS = {"bf16": _FP16.replace("fp16", "bf16"), "bfloat16": _FP16.replace("fp16", "bf16"), "compile": _COMPILER}
+LAUNCH_HINTS |= dict.fromkeys(("amp", "fp16", "half", "use-amp", "precision"), _FP16)
+LAUNCH_HINTS |= dict.fromkeys(("gpus", "gpu", "num-gpus", "n-gpus", "ngpu", "device", "devices", "cuda"), _DEVICES)
+LAUNCH_HINTS |= dict.fromkeys(("no-cuda", "accelerator", "nproc-per-node", "num-nodes", "strategy", "ddp"), _DEVICES)
 
 Number = TypeVar("Number", int, float)
 
@@ -39,10 +52,15 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 
 class Arguments(argparse.ArgumentParser):
-    """An argument parser whose errors are one line, with the flag that was probably meant; no abbreviated flags."""
+    """An argument parser whose errors are one line, with the flag that was probably meant; no abbreviated flags.
 
-    def __init__(self, description: str, usage: str | None = None) -> None:
+    Args:
+        hints: what to do instead, for flags that other programs have, by their names without the leading dashes.
+    """
+
+    def __init__(self, description: str, usage: str | None = None, hints: Mapping[str, str] | None = None) -> None:
         super().__init__(description=description, usage=usage, allow_abbrev=False, formatter_class=HelpFormatter)
+        self.hints = hints or {}
 
     def parse_args(  # type: ignore[override]  # no namespace of one's own
         self, args: list[str] | None = None, namespace: None = None
@@ -54,11 +72,20 @@ class Arguments(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         if "required" in message:  # argparse misses that flag before it looks at the mistyped one
-            flags = [text for text in sys.argv[1:] if text.startswith("--")]
+            flags = [text for text in sys.argv[1:] if re.match("--?[a-zA-Z]", text)]
             mistyped = [text for text in flags if text.split("=")[0] not in self._flags()]
             if mistyped:
                 message += f"; {self._unknown(mistyped[0])}"
+        lacking = re.match(r"argument (--\S+): expected ", message)
+        if lacking:
+            message += f"; give {self._form(lacking[1])}"
         sys.exit(print_error(UsageError(message)))
+
+    def _form(self, flag: str) -> str:
+        """A flag with its values, as the help shows it."""
+        action = self._option_string_actions[flag]
+        names = action.metavar or action.dest.upper()
+        return " ".join([flag, *([names] if isinstance(names, str) else names)])
 
     def _flags(self) -> list[str]:
         flags: list[str] = []
@@ -67,12 +94,32 @@ class Arguments(argparse.ArgumentParser):
         return flags
 
     def _unknown(self, argument: str) -> str:
-        """What to say about an argument that does not exist, with the flag that was probably meant."""
+        """What to say about an argument that does not exist, with what was probably meant."""
+        name = argument.split("=")[0].lstrip("-").replace("_", "-")
+        if name.lower() in self.hints:
+            hint = self.hints[name.lower()].format(script=shlex.join(_without(argument)[1]))
+            return f"unknown argument {argument}; {hint}"
         flags = {flag.strip("-"): flag for flag in self._flags()}  # dashes would make all flags alike
-        name = argument.split("=")[0].strip("-")
+        if argument.startswith("--"):
+            from runtime.launch import launcher_options  # torch and accelerate, which not every script needs
+
+            if argument.split("=")[0] in launcher_options():
+                option, script = _without(argument)
+                line = shlex.join(["accelerate", "launch", *option, *script])
+                return f"{argument} is an option of the launcher and stands before the script: {line}"
         matches = difflib.get_close_matches(name, flags, n=1)
         hint = f"did you mean {flags[matches[0]]}?" if matches else f"see {self.prog} --help"
         return f"unknown argument {argument}; {hint}"
+
+
+def _without(option: str) -> tuple[list[str], list[str]]:
+    """An option with the values behind it, and the script with all other arguments."""
+    words = sys.argv[1:]
+    start = words.index(option)
+    end = start + 1
+    while end < len(words) and not words[end].startswith("-"):
+        end += 1
+    return words[start:end], [sys.argv[0], *words[:start], *words[end:]]
 
 
 def natural(text: str) -> int:
@@ -181,9 +228,8 @@ def run_script(main: Callable[[], None]) -> None:
         code = 128 + signal.SIGPIPE
     except RuntimeError as error:
         from runtime.distributed import describe_lost_process  # torch and accelerate, which not every script needs
-        from runtime.parallel import describe_lost_worker
 
-        line = describe_lost_process(error) or describe_lost_worker(error)
+        line = describe_lost_process(error)
         if line is None:
             raise
         code = print_error(UserError(line))

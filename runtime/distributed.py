@@ -3,6 +3,8 @@
 import os
 import pickle
 import re
+import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,16 +13,19 @@ from functools import cache
 from typing import Any, TypeVar
 
 import numpy as np
+import psutil
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator
 
 from runtime.errors import UserError, one_line
+from runtime.parallel import lost_worker
 
 Result = TypeVar("Result")
 
 GONE = ("connection closed", "connection reset", "broken pipe", "process exited", "connection was likely closed")
 LOADER = "DataLoader worker"  # how torch begins
+PROBES = 10  # questions to a machine that does not answer, before it is taken for lost
 LATE = ("timed out", "timeout")
 _kept_groups: list[dist.ProcessGroup] = []
 
@@ -91,6 +96,34 @@ def first_on_each_machine(accelerator: Accelerator) -> Iterator[None]:
         barrier_without_timeout(accelerator)
 
 
+def notice_lost_machines(timeout: timedelta) -> None:
+    """Have the kernel ask the other end of this process's connections now and then, and end those that do not answer.
+
+    A process that is killed has its connections closed. A machine that is lost, or behind a cut cable, closes nothing:
+    who waits for it without a time limit would do so for ever. Call it when the groups are connected; a process that
+    works for hours does not matter, since its machine answers.
+
+    Args:
+        timeout: after so long without an answer a connection ends.
+    """
+    if not dist.is_initialized() or sys.platform != "linux":
+        return
+    _group_without_timeout()
+    seconds = max(1, int(timeout.total_seconds() / PROBES))
+    options: dict[tuple[int, int], int] = {
+        (socket.SOL_SOCKET, socket.SO_KEEPALIVE): 1,
+        (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE): seconds,
+        (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL): seconds,
+        (socket.IPPROTO_TCP, socket.TCP_KEEPCNT): PROBES - 1,
+        (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT): seconds * PROBES * 1000,  # of what was sent; milliseconds
+    }
+    for connection in psutil.Process().net_connections("tcp"):
+        if connection.status == psutil.CONN_ESTABLISHED:
+            with socket.socket(fileno=os.dup(connection.fd)) as end:
+                for (level, option), value in options.items():
+                    end.setsockopt(level, option, value)
+
+
 def barrier_without_timeout(accelerator: Accelerator) -> None:
     """Wait for all processes without a time limit: one may work for hours, as for a cache, while the others wait."""
     if accelerator.num_processes > 1:
@@ -113,11 +146,7 @@ def describe_lost_process(error: Exception) -> str | None:
     """The line to print for an error caused by another process that ended, hangs or never started; None for others."""
     text = one_line(error, limit=10_000)
     if text.startswith(LOADER):
-        reason = text.removeprefix(LOADER).strip()[:100]
-        return (
-            f"a process that loads images has ended ({reason}), perhaps for lack of memory; start again with"
-            " --resume auto to continue from the last checkpoint, with fewer --num-workers"
-        )
+        return lost_worker(text.removeprefix(LOADER).strip()[:100])
     if not isinstance(error, dist.DistError) and "gloo" not in text:
         return None
     rank = os.environ.get("RANK", "0")

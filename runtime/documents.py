@@ -4,8 +4,10 @@ import json
 import os
 import re
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 Root = type | tuple[type, ...]
 
@@ -19,14 +21,21 @@ HALF_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")  # how JSON writes a surrogate
 ROOT_NAMES: dict[type, str] = {dict: "an object", list: "a list", tuple: "a list"}
 
 
+@contextmanager
+def open_regular(file: str | Path) -> Iterator[BinaryIO]:
+    """A file to read from; ValueError for a pipe or a device, which may never end."""
+    with open(file, "rb", opener=_without_waiting) as stream:
+        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+            raise ValueError("it is not a regular file")
+        yield stream
+
+
 def read_bytes(file: str | Path, most_bytes: int = MOST_BYTES) -> bytes:
     """The content of a regular file. ValueError for other files, and for one of more than `most_bytes`."""
-    with open(file, "rb", opener=_without_waiting) as stream:
-        status = os.fstat(stream.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise ValueError("it is not a regular file")
-        if status.st_size > most_bytes:
-            raise ValueError(f"it has {status.st_size:,} bytes, more than {most_bytes:,}")
+    with open_regular(file) as stream:
+        size = os.fstat(stream.fileno()).st_size
+        if size > most_bytes:
+            raise ValueError(f"it has {size:,} bytes, more than {most_bytes:,}")
         return stream.read()
 
 
@@ -47,7 +56,7 @@ def read_json_lines(file: str | Path) -> tuple[list[tuple[bytes, dict[str, Any]]
     """
     objects: list[tuple[bytes, dict[str, Any]]] = []
     damaged = 0
-    with open(file, "rb") as stream:
+    with open_regular(file) as stream:
         for line in stream:
             try:
                 objects.append((line, parse_json(line)))

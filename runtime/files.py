@@ -1,5 +1,6 @@
 """Files and folders that are written completely or not at all, and disks that refuse them."""
 
+import hashlib
 import os
 import re
 import secrets
@@ -129,6 +130,15 @@ def tolerated(what: str) -> Iterator[None]:
         yield
     except WRITE_ERRORS as error:
         say(f"{what} could not be written ({error})")
+
+
+def checksum(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal digits."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(2**20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def sync(path: Path) -> None:

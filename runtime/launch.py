@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
@@ -22,7 +23,7 @@ from torch import nn
 from torch.distributed import PrefixStore, Store, register_rendezvous_handler, rendezvous
 
 from runtime.console import say
-from runtime.distributed import keep_process_group
+from runtime.distributed import keep_process_group, notice_lost_machines
 from runtime.errors import LaunchError
 from runtime.memory import keep_freed_memory
 
@@ -94,11 +95,14 @@ def start_process(accelerator: Accelerator, comm_hook: str = "none") -> dict[str
     """
     check_processes(accelerator, comm_hook)
     keep_process_group()
+    notice_lost_machines(COLLECTIVE_TIMEOUT)
     keep_freed_memory(accelerator.device)
     if accelerator.state.dynamo_plugin.backend != DynamoBackend.NO:
         from torch._dynamo import config  # takes a second
 
         config.recompile_limit = COMPILED_SHAPES  # with 8 a network stays as it is for every further shape
+    if accelerator.device.type == "cuda" and _convolves_in_tf32():
+        torch.set_float32_matmul_precision("high")  # linear layers, most of some encoders, round as convolutions do
     if _emulates_bf16(accelerator):
         say("precision: this GPU only emulates bf16, which is slow; --mixed_precision fp16 is faster here")
     return describe_profile(accelerator)
@@ -214,18 +218,24 @@ def say_profile(profile: dict[str, str | int]) -> None:
         if idle > 0:
             remedy = f"accelerate launch --multi_gpu --num_processes {gpus * machines} {sys.argv[0]}"
             say(f"launch: {idle} of the {gpus} GPUs of this machine idle; to use all of them: {remedy}")
-    if profile["mixed_precision"] == "no":
-        _advise_bf16(str(profile["device"]))
+        if profile["mixed_precision"] == "no" and torch.cuda.is_bf16_supported(including_emulation=False):
+            option = "accelerate launch --mixed_precision bf16"
+            say(f"precision: this GPU computes in bf16 too, usually faster; next time start with {option}")
 
 
-def _advise_bf16(device: str) -> None:
-    """Print a hint where the device is faster in bf16 than in float32."""
-    if device == "cpu":
-        instructions = torch.cpu.get_capabilities()
-        if any(instructions.get(name, False) for name in CPU_BF16):
-            say("precision: this CPU is nearly twice as fast in bf16; next time start with --mixed_precision bf16")
-    elif device == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False):
-        say("precision: this GPU computes in bf16 too, usually faster; next time start with --mixed_precision bf16")
+def has_bf16_instructions(device: torch.device) -> bool:
+    """Whether the device is a CPU that computes in bf16 by itself."""
+    instructions = torch.cpu.get_capabilities() if device.type == "cpu" else {}
+    return any(instructions.get(name, False) for name in CPU_BF16)
+
+
+def bf16_launch_line(processes: int) -> str:
+    """The command that starts this script again, in bf16."""
+    line = ["accelerate", "launch", "--mixed_precision", "bf16", *sys.argv]
+    if processes > 1:
+        line[2:2] = ["--config_file", "accelerate_configs/multi_cpu.yaml", "--num_processes", str(processes)]
+        return f"ACCELERATE_USE_CPU=true {shlex.join(line)}"
+    return shlex.join(line)
 
 
 @contextmanager
@@ -249,6 +259,16 @@ def compile_networks(accelerator: Accelerator, networks: Iterable[nn.Module]) ->
     if plugin.backend != DynamoBackend.NO:
         for network in networks:
             network.compile(**plugin.to_kwargs())
+
+
+def launcher_options() -> set[str]:
+    """All options of `accelerate launch`, with their dashes."""
+    from accelerate.commands.launch import launch_command_parser  # takes seconds
+
+    options: set[str] = set()
+    for action in launch_command_parser()._actions:
+        options.update(action.option_strings)
+    return options
 
 
 def _launch_line(profile: str) -> str:

@@ -12,8 +12,6 @@ from typing import Any, TypeVar
 
 import torch
 
-from runtime.errors import one_line
-
 Item = TypeVar("Item")
 Data = TypeVar("Data")
 Result = TypeVar("Result")
@@ -65,17 +63,11 @@ def _kill(workers: list[BaseProcess]) -> None:
         signal.signal(signal.SIGCHLD, handler)
 
 
-def describe_lost_worker(error: RuntimeError) -> str | None:
-    """The line to print for torch's error that a loader's worker process was killed; None for others."""
-    reason = one_line(error)
-    return lost_worker(reason) if "DataLoader worker" in reason else None
-
-
 def lost_worker(reason: str) -> str:
-    """The line that a loader's worker process has ended, and what to do."""
+    """The line to print where a loader's worker process has ended, which nobody asked it to."""
     return (
-        f"a loader's worker process has ended ({reason}); where the machine had no memory left, lower --num-workers;"
-        " start again with --resume auto to continue from the last checkpoint"
+        f"a process that loads images has ended ({reason}), perhaps for lack of memory; start again with"
+        " --resume auto to continue from the last checkpoint, with fewer --num-workers"
     )
 
 

@@ -14,6 +14,7 @@ from unet.config import IGNORE_INDEX, UNetConfig
 
 LOSSES = ("ce+logdice", "ce+dice", "ce", "dice", "focal+dice")
 FOCAL_GAMMA = 2.0  # Lin et al. 2017, arXiv:1708.02002
+COUNTED_BYTES = 2**30  # that `counts` takes for some rows at a time
 SMOOTHING = 1e-3  # pixels, so that -log Dice of what is not found at all is finite
 
 
@@ -38,7 +39,7 @@ class ClassScores(Scores):
         self.by_image = by_image
 
     def add(self, prediction: Tensor, target: ClassTarget, index: int) -> None:  # type: ignore[override]  # its own target
-        matrix = confusion_matrix(prediction, target.mask.long(), len(self.names), IGNORE_INDEX)
+        matrix = confusion_matrix(prediction, target.mask, len(self.names), IGNORE_INDEX)
         self.sums += matrix
         self.by_image[index, 0] += image_iou(matrix)  # a filler adds 0
 
@@ -139,8 +140,12 @@ class Classes(Task):
         """(2,): weight of the valid pixels, number of (image, class) pairs."""
         # Apple's GPUs have no float64
         dtype = torch.float32 if targets.mask.device.type == "mps" else torch.float64
-        truth, valid = _truth(targets.mask, dtype)
-        sizes = self._class_sums(valid, truth)
+        height = targets.mask.shape[1]
+        row_bytes = 8 * len(self.names) * targets.mask.numel() // height
+        sizes = torch.zeros((), dtype=dtype, device=targets.mask.device)  # (B, num_classes)
+        for rows in targets.mask.split(max(1, COUNTED_BYTES // row_bytes), dim=1):
+            truth, valid = _truth(rows, dtype)
+            sizes = sizes + self._class_sums(valid, truth)
         return torch.stack([(sizes * self.class_weights).sum(), (sizes > 0).sum().to(dtype)])
 
     def partial(self, logits: Tensor, targets: ClassTarget) -> tuple[Tensor, ...]:  # type: ignore[override]  # its own target

@@ -114,8 +114,8 @@ MUTANTS = [
     Mutant(
         "train.py",
         "evaluate",
-        "criterion.sums(logits, target).to(counts.dtype)",
-        "2 * criterion.sums(logits, target).to(counts.dtype)",
+        "task.finish(partial).to(counts.dtype)",
+        "2 * task.finish(partial).to(counts.dtype)",
         "test_published_numbers.py",
     ),
     Mutant(
@@ -270,6 +270,34 @@ MUTANTS = [
         "test_sync_batchnorm.py",
     ),
     Mutant(
+        "train_utils/evaluation.py",
+        "read_bands",
+        "tuple(map(torch.add, sums, partial)) if sums else partial",
+        "partial",
+        "test_evaluation.py",
+    ),
+    Mutant(
+        "train_utils/preflight.py",
+        "largest_evaluation",
+        "size.bytes_for(config)",
+        "math.prod(size.input)",
+        "test_memory.py",
+    ),
+    Mutant(
+        "train.py",
+        "main",
+        "check_evaluation(accelerator, model, criterion, info.channels, evaluated, args.optimizer, keeps_average)",
+        "pass",
+        "test_memory.py",
+    ),
+    Mutant(
+        "unet/norms.py",
+        "BatchNorm3d.forward",
+        "super().forward(x.flatten(3)).view_as(x)",
+        "super().forward(x)",
+        "test_norms.py",
+    ),
+    Mutant(
         "data_utils/loading/batch_sampler.py",
         "BatchSplit.sizes",
         "min(in_proportion, math.ceil(images / self.processes))",
@@ -340,7 +368,6 @@ MUTANTS = [
         "self.best_model.folder.exists()",
         "test_checkpoints.py",
     ),
-    Mutant("train.py", "main", "check_evaluation(accelerator, model.config, shapes.val)", "pass", "test_sharding.py"),
     # what is published
     Mutant("tasks/classes.py", "ClassScores.record", "values[metric]", "values['iou']", "test_published_numbers.py"),
     Mutant(
@@ -436,7 +463,7 @@ MUTANTS = [
     ),
     Mutant(
         "data_utils/loading/batch_sampler.py",
-        "TrainingSampler.__iter__",
+        "TrainingSampler._micro_batches",
         "slots[0]._replace(filler=True)",
         "slots[0]",
         "test_batch_sampler.py test_equality.py",
@@ -528,6 +555,22 @@ MUTANTS = [
     ),
     Mutant("data_utils/image_io/reader.py", "_upright", "orientation(image) == 1", "True", "test_preprocess.py"),
     # encoders
+    Mutant("unet/lite.py", "ConvNorm.__init__", "kernel - stride - before", "before", "test_lite.py"),
+    Mutant("unet/lite.py", "InvertedResidual.forward", "x + y", "y", "test_lite.py"),
+    Mutant(
+        "train_utils/settings/lite0.py",
+        "lite0_weights",
+        "torch.load(files[0], map_location='cpu', weights_only=True)",
+        "torch.load(files[0], map_location='cpu', weights_only=False)",
+        "test_lite.py",
+    ),
+    Mutant(
+        "train_utils/settings/plan.py",
+        "_is_color",
+        "len(channels) == 3 and len(set(channels)) > 1",
+        "len(channels) == 3",
+        "test_plan.py",
+    ),
     Mutant("unet/backbone.py", "Encoder.train", "mode and (not self.frozen)", "mode", "test_encoders.py"),
     Mutant(
         "unet/backbone.py",
@@ -615,7 +658,7 @@ MUTANTS = [
     Mutant(
         "inference/scoring/volume.py",
         "surface_scores",
-        "missed[index], dice[index] = (True, 0)",
+        "missed[index] = True\ndice[index] = 0",
         "pass",
         "test_volumes_predict.py",
     ),
@@ -653,6 +696,9 @@ MUTANTS = [
     ),
     # launch, memory
     Mutant("runtime/launch.py", "start_process", "keep_process_group()", "pass", "test_failures.py"),
+    Mutant(
+        "runtime/launch.py", "start_process", "notice_lost_machines(COLLECTIVE_TIMEOUT)", "pass", "test_failures.py"
+    ),
     Mutant("runtime/distributed.py", "on_main", "raise problem", "return None", "test_failures.py test_train.py"),
     Mutant(
         "train_utils/preflight.py",
@@ -688,22 +734,22 @@ MUTANTS = [
     Mutant(
         "inference/scoring/truth.py",
         "TruthScorer.__init__",
-        "nearest(want, have)",
-        "np.minimum(np.arange(want), have - 1)",
+        "nearest(truth.size[0], size[0])",
+        "np.minimum(np.arange(truth.size[0]), size[0] - 1)",
         "test_mask_sizes.py",
     ),
     Mutant(
         "inference/scoring/boundary.py",
         "_boundary_overlap",
-        "of_true | of_pred",
+        "true_boundary | predicted_boundary",
         "true | predicted",
         "test_boundary.py",
     ),
     Mutant(
         "inference/scoring/boundary.py",
         "_hausdorff",
-        "max((float(np.percentile(distance_transform_edt(~there)[here], PERCENTILE)) for here, there in ways))",
-        "min((float(np.percentile(distance_transform_edt(~there)[here], PERCENTILE)) for here, there in ways))",
+        "max(np.percentile(from_true, PERCENTILE), np.percentile(from_predicted, PERCENTILE))",
+        "min(np.percentile(from_true, PERCENTILE), np.percentile(from_predicted, PERCENTILE))",
         "test_boundary.py",
     ),
     Mutant(
@@ -803,7 +849,11 @@ MUTANTS = [
         "test_annotations_yolo.py",
     ),
     Mutant(
-        "data_utils/sources/annotations/yolo.py", "YoloMask.draw", "-area(found[0])", "0", "test_annotations_yolo.py"
+        "data_utils/sources/annotations/yolo.py",
+        "YoloMask.draw",
+        "area(outline.points)",
+        "0",
+        "test_annotations_yolo.py",
     ),
     Mutant(
         "data_utils/sources/annotations/cityscapes.py",
@@ -874,12 +924,10 @@ MUTANTS = [
     Mutant("train_utils/settings/record.py", "describe_run", "map(redact, sys.argv)", "sys.argv", "test_redact.py"),
     Mutant("runtime/console.py", "say", "redact(message)", "message", "test_redact.py"),
     Mutant("runtime/console.py", "say_error", "redact(line)", "line", "test_redact.py"),
-    Mutant(
-        "runtime/errors.py", "UserError.__str__", "redact(super().__str__())", "super().__str__()", "test_redact.py"
-    ),
+    Mutant("runtime/errors.py", "UserError.__str__", "redact(text)", "text", "test_redact.py"),
     Mutant(
         "data_utils/sources/streams/parquet.py",
-        "ParquetRecords.__getitem__",
+        "ParquetRecords._row_name",
         "f'{PurePosixPath(redact(self.files[file])).name} row {first + row}'",
         "f'{PurePosixPath(self.files[file]).name} row {first + row}'",
         "test_redact.py",
@@ -1021,10 +1069,10 @@ MUTANTS = [
         "test_dataset_info.py",
     ),
     Mutant(
-        "data_utils/targets/classes.py",
-        "count_classes",
-        "pixels.get(value, grey_count)",
-        "pixels.get(value, 0)",
+        "data_utils/class_map.py",
+        "ClassMap.index_of",
+        "if self.has_colors:\n    value = as_color(value)",
+        "pass",
         "test_optim.py",
     ),
     Mutant("runtime/files.py", "replaced_files", "sync(file)", "pass", "test_files.py"),
@@ -1055,7 +1103,11 @@ MUTANTS = [
         "test_predict_device.py",
     ),
     Mutant(
-        "train_utils/checkpoints/save.py", "Checkpoints._prune", "score is not None", "score", "test_checkpoints.py"
+        "train_utils/checkpoints/save.py",
+        "Checkpoints._prune",
+        "isinstance(score, int | float)",
+        "score",
+        "test_checkpoints.py",
     ),
     Mutant(
         "train_utils/checkpoints/save.py",
@@ -1222,7 +1274,7 @@ MUTANTS = [
     Mutant(
         "data_utils/sources/hf_datasets.py",
         "HFRecords.__init__",
-        "digest(dataset._fingerprint, self.columns)",
+        "digest(self.fingerprint, self.columns)",
         "digest(self.columns)",
         "test_sources.py",
     ),
@@ -1268,8 +1320,8 @@ MUTANTS = [
     Mutant(
         "data_utils/targets/classes.py",
         "ClassReader.key",
-        "(self.class_map.values, self.class_map.ignore_value)",
-        "(self.class_map.ignore_value,)",
+        "(class_map.values, class_map.ignore_value)",
+        "(class_map.ignore_value,)",
         "test_decoded_cache.py",
     ),
     Mutant(
@@ -1461,6 +1513,27 @@ MUTANTS = [
         "test_streams.py",
     ),
     Mutant(
+        "data_utils/loading/loaders.py",
+        "",
+        "STREAM_WORKERS = (0, 1, 2, 4)",
+        "STREAM_WORKERS = (0, 1, 2, 3, 4)",
+        "test_streams.py",
+    ),
+    Mutant(
+        "data_utils/sources/streams/remote.py",
+        "content_key",
+        "digest(_without_query(file), info['size'], versions)",
+        "digest(_without_query(file), info['size'])",
+        "test_streams.py",
+    ),
+    Mutant(
+        "data_utils/sources/streams/remote.py",
+        "_may_pass",
+        "isinstance(error, OSError) and not isinstance(error, LASTING)",
+        "isinstance(error, OSError)",
+        "test_streams.py",
+    ),
+    Mutant(
         "data_utils/sources/holdout.py",
         "hold_out_shards",
         "np.random.default_rng(seed)",
@@ -1525,13 +1598,144 @@ MUTANTS = [
     Mutant(
         "data_utils/loading/batch_sampler.py",
         "epoch_batches",
-        "[batches[i] for i in rng.permutation(len(batches))]",
-        "batches",
+        "rng.permutation(math.ceil(len(sequence) / batch_size))",
+        "np.arange(math.ceil(len(sequence) / batch_size))",
         "test_batch_sampler.py",
     ),
     Mutant("data_utils/loading/draws.py", "draw", "min(size) / 32", "min(size) / 4", "test_augment.py"),
     Mutant("inference/tiling/cuts.py", "_weights", "8 * position", "4 * position", "test_tiling.py"),
     Mutant("train_utils/ema.py", "WeightAverage.update", "(1 + step) / (10 + step)", "0.9", "test_optim.py"),
+    Mutant("runtime/cli.py", "fold", "1 <= number <= folds", "0 <= number <= folds", "test_cli.py"),
+    Mutant("runtime/cli.py", "run_script", "code = 128 + signal.SIGINT", "code = 1", "test_cli.py"),
+    Mutant("runtime/console.py", "first_few", "len(texts) > count", "len(texts) >= count", "test_console.py"),
+    Mutant(
+        "runtime/console.py",
+        "say_error",
+        "seen_by_all and not is_first_process()",
+        "not is_first_process()",
+        "test_console.py",
+    ),
+    Mutant("runtime/launch.py", "describe_profile", "int(str(steps)) > 1", "int(str(steps)) >= 1", "test_profiles.py"),
+    Mutant(
+        "runtime/parallel.py", "default_workers", "1 if share > 1 else 0", "1 if share >= 1 else 0", "test_parallel.py"
+    ),
+    Mutant(
+        "unet/config.py",
+        "Preprocess.target_size",
+        "max(1, int(height * self.scale))",
+        "max(1, round(height * self.scale))",
+        "test_preprocess.py",
+    ),
+    Mutant(
+        "unet/norms.py",
+        "_GroupNorm.forward",
+        "(squares - means**2).clamp_min(0)",
+        "squares - means**2",
+        "test_norms.py",
+    ),
+    Mutant(
+        "tasks/classes.py",
+        "Classes.from_config",
+        "config.preprocess.class_values or range(config.num_classes)",
+        "range(config.num_classes)",
+        "test_evaluation.py",
+    ),
+    Mutant(
+        "tasks/classes.py",
+        "ClassScores.add",
+        "self.by_image[index, 0] += image_iou(matrix)",
+        "self.by_image[index, 0] = image_iou(matrix)",
+        "test_evaluation.py",
+    ),
+    Mutant("tasks/confusion.py", "summary_line", "present_classes > 1", "present_classes >= 1", "test_metrics.py"),
+    Mutant("tasks/confusion.py", "format_table", "matrix[index].sum()", "matrix[:, index].sum()", "test_metrics.py"),
+    Mutant(
+        "data_utils/analysis/dataset_info.py",
+        "sample_stream",
+        "pixels | {IGNORE_INDEX: pixels.get(IGNORE_INDEX, 0)}",
+        "pixels",
+        "test_streams.py",
+    ),
+    Mutant(
+        "data_utils/analysis/normalization.py",
+        "channel_statistics",
+        "np.where(std > 0, std, 1.0)",
+        "std",
+        "test_normalization.py",
+    ),
+    Mutant(
+        "data_utils/analysis/normalization.py",
+        "channel_statistics",
+        "len(image.values) in (1, usual)",
+        "len(image.values) == usual",
+        "test_normalization.py",
+    ),
+    Mutant(
+        "data_utils/analysis/volume_findings.py",
+        "target_spacing",
+        "np.delete(target, coarsest).max()",
+        "np.delete(target, coarsest).min()",
+        "test_volume_findings.py",
+    ),
+    Mutant(
+        "data_utils/analysis/volume_findings.py",
+        "VolumeFindings.usable_spacings",
+        "np.median(self.spacings[is_known], axis=0)",
+        "np.median(self.spacings, axis=0)",
+        "test_volume_findings.py",
+    ),
+    Mutant(
+        "data_utils/analysis/label_warnings.py",
+        "_mixed_depths",
+        "deep_modes < modes.keys()",
+        "deep_modes <= modes.keys()",
+        "test_label_warnings.py",
+    ),
+    Mutant(
+        "data_utils/class_map.py", "ClassMap.decode", "max(numbers) < 256", "max(numbers) <= 256", "test_class_map.py"
+    ),
+    Mutant(
+        "data_utils/image_io/resize.py",
+        "linear",
+        "taps + 0.5 - centers[:, None]",
+        "taps - centers[:, None]",
+        "test_volume_input.py",
+    ),
+    Mutant("data_utils/image_io/resize.py", "_as_uint8", "values.round()", "values", "test_preprocess.py"),
+    Mutant(
+        "data_utils/loading/loaders.py",
+        "network_shapes",
+        "2 * np.array(model.divisors)",
+        "np.array(model.divisors)",
+        "test_dataset.py",
+    ),
+    Mutant(
+        "data_utils/loading/volume_input.py",
+        "VolumeInput.__init__",
+        "is_coarse[1]",
+        "is_coarse[2]",
+        "test_volume_input.py",
+    ),
+    Mutant(
+        "data_utils/sources/hf_datasets.py", "find_columns", "'--mask-column'", "'--image-column'", "test_sources.py"
+    ),
+    Mutant(
+        "data_utils/sources/volumes.py",
+        "spacing_of",
+        "_spacing_file(images, images.parent, images.parent.parent)",
+        "_spacing_file(images.parent.parent, images.parent, images)",
+        "test_volumes_sources.py",
+    ),
+    Mutant(
+        "data_utils/sources/streams/parquet.py", "ParquetRecords._row_name", "first + row", "row", "test_streams.py"
+    ),
+    Mutant(
+        "data_utils/pack.py",
+        "_size",
+        "os.path.getsize(path) // pages[path]",
+        "os.path.getsize(path)",
+        "test_streams.py",
+    ),
 ]
 
 

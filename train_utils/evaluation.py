@@ -1,8 +1,14 @@
-"""What one evaluation on the validation images measured."""
+"""What one evaluation on the validation images measured, and how one image is read for it."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tasks.task import Scores
+import torch
+from torch import Tensor
+
+from inference.decoding.decoder import Decoder
+from tasks.target import Target
+from tasks.task import Scores, Task
 
 
 @dataclass(frozen=True, eq=False)  # tensors have no single truth value to compare by
@@ -22,3 +28,24 @@ class Evaluation:
     def record(self) -> dict[str, float | None]:
         """The scores under the names that metrics.jsonl and the trackers share."""
         return {"eval/loss": self.loss} | self.scores.record()
+
+
+def read_bands(
+    task: Task, decoder: Decoder, bands: Iterable[Tensor], target: Target
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """The prediction (1, *spatial) of an image and the sums of `Task.partial`, from bands of its logits.
+
+    Args:
+        bands: (1, outputs, n, ...) each, from top to bottom, at the size of the target.
+        target: (1, *spatial).
+    """
+    predictions = []
+    sums: tuple[Tensor, ...] = ()
+    top = 0
+    for logits in bands:
+        rows = slice(top, top + logits.shape[2])
+        partial = task.partial(logits, target.at((slice(None), rows)))
+        predictions.append(decoder.decode(logits, dim=1).to(getattr(torch, decoder.dtype)))
+        sums = tuple(map(torch.add, sums, partial)) if sums else partial
+        top = rows.stop
+    return torch.cat(predictions, dim=1), sums

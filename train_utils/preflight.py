@@ -3,21 +3,28 @@
 import copy
 import math
 from collections.abc import Sequence
-from itertools import chain, pairwise
+from itertools import chain, islice, pairwise
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from data_utils.loading.batch_sampler import BatchSplit
+from data_utils.loading.batch_sampler import BatchSplit, images_per_batch
+from inference.decoding import new_decoder
+from inference.tiling.planning import BAND_MEMORY, computed_bytes, plan
+from inference.tiling.resizing import bands_at_sizes, in_bands
 from runtime.console import say
 from runtime.device import upload
 from runtime.errors import SettingsError, one_line
 from runtime.launch import SHARDING
 from runtime.memory import available_bytes, is_out_of_memory
 from tasks.step_loss import StepLoss
+from train_utils.evaluation import read_bands
 from unet.blocks import channels_last
+from unet.config import UNetConfig
+from unet.model import UNet
 
 CPU_SHARE = 0.65  # an estimate may claim so much of the free memory; the heap takes up to 1.5 times what tensors do
 GPU_SHARE_LEFT = 0.05  # a trial must leave so much of a CUDA device's memory free
@@ -25,6 +32,8 @@ EXCHANGE_BYTES = 10**9  # the least that it must leave to several processes: NCC
 COPIES = {"adamw": 3, "sgd": 2}  # gradient and moments: copies of each trained weight, beside itself
 HOPELESS = 3  # times the free memory: half precision and other kernels need less than an estimate, but not so much less
 MOST_ELEMENTS = 2**31 - 1  # of a tensor on an accelerator: many kernels count with 32 bits
+LOGITS_COPIES = 4  # what an evaluation makes of logits: probabilities and their logarithms, sums of each class
+BANDS_TRIED = 2  # bands of a large image that are evaluated to see whether there is room for all of them
 STEPS_HELD = 2  # steps whose images are on the device: the next step's come before this one's result is read
 
 
@@ -115,6 +124,111 @@ def preflight(
             f" that counts nowhere; --batch-size {chosen.processes * chosen.accumulation} uses all of them"
         )
     return chosen
+
+
+class EvaluationSize(NamedTuple):
+    """Sizes of the validation images that need the most memory.
+
+    Args:
+        input: (H, W) or (D, H, W) at the network.
+        target: the same of the target.
+        images: how many share a forward pass.
+    """
+
+    input: tuple[int, ...]
+    target: tuple[int, ...]
+    images: int
+
+    def bytes_for(self, config: UNetConfig) -> int:
+        """Bytes of an evaluation without weights, about: activations, logits at the target's size, and their loss."""
+        activations = self.images * computed_bytes(config, self.input)
+        logits = 4 * config.num_classes * math.prod(self.target)
+        if in_bands(config, self.input, self.target):
+            return activations + 2 * min(logits, BAND_MEMORY)  # two rows of tiles
+        return activations + LOGITS_COPIES * logits
+
+
+def largest_evaluation(config: UNetConfig, inputs: np.ndarray, targets: np.ndarray, pixels: int) -> EvaluationSize:
+    """The most that is evaluated at once.
+
+    Args:
+        inputs: (N, n), the sizes of the validation images at the network.
+        targets: (N, n), those of their targets; zeros where they were not looked at.
+        pixels: how many share a forward pass.
+    """
+    targets = np.where(targets > 0, targets, inputs)
+    pairs, counts = np.unique(np.hstack([inputs, targets]), axis=0, return_counts=True)
+    sizes = []
+    for pair, count in zip(pairs.tolist(), counts.tolist(), strict=True):
+        input_size, target_size = tuple(pair[: config.dims]), tuple(pair[config.dims :])
+        images = min(count, images_per_batch(pixels, input_size)) if config.dims == 2 else 1
+        sizes.append(EvaluationSize(input_size, target_size, images))
+    return max(sizes, key=lambda size: size.bytes_for(config))
+
+
+def check_evaluation(
+    accelerator: Accelerator,
+    network: UNet,
+    criterion: StepLoss,
+    channels: int,
+    size: EvaluationSize,
+    optimizer: str,
+    averages: bool,
+) -> None:
+    """SettingsError where a process has no room to evaluate the images of this size; every process must call it.
+
+    As in `preflight`, an accelerator evaluates some for a moment, and a CPU has an estimate.
+    """
+    copies = Copies(COPIES[optimizer] - 1, every=int(averages))  # there is no gradient
+    if accelerator.device.type == "cpu":
+        needed = size.bytes_for(network.config) + weight_bytes(network) + copies.bytes_for(network)
+        fits = needed < available_bytes()
+    else:
+        fits = _attempt_evaluation(accelerator, network, criterion, channels, size, copies)
+    if accelerator.gather(upload(torch.tensor([int(fits)]), accelerator.device)).min():
+        return
+    kind = "volume" if network.config.dims == 3 else "image"
+    tiling = plan(network.config, size.input)
+    how = f", in {tiling}" if tiling else ""
+    scale = "larger --spacing" if network.config.dims == 3 else "lower --scale"
+    raise SettingsError(
+        f"no memory to evaluate a validation {kind} of {' x '.join(map(str, size.target))}{how}; choose a {scale} or a"
+        f" lower --base-channels, or cut such {kind}s into smaller ones"
+    )
+
+
+def _attempt_evaluation(
+    accelerator: Accelerator,
+    network: UNet,
+    criterion: StepLoss,
+    channels: int,
+    size: EvaluationSize,
+    copies: Copies,
+) -> bool:
+    """Whether there is room on the accelerator, which is left as it was found."""
+    task = criterion.task
+    trial = reserved = images = target = None
+    try:
+        trial = copy.deepcopy(network).to(accelerator.device).eval()
+        shards = accelerator.num_processes if accelerator.distributed_type in SHARDING else 1
+        other_bytes = copies.bytes_for(trial) // shards + _bytes_left(accelerator)
+        reserved = torch.empty(other_bytes, dtype=torch.uint8, device=accelerator.device)
+        with torch.inference_mode(), accelerator.autocast():
+            images = torch.rand((size.images, channels, *size.input), device=accelerator.device)
+            target = task.target.unknown((1, *size.target)).map(torch.from_numpy).to(accelerator.device)
+            for bands in bands_at_sizes(trial, images, [size.target] * size.images, network.config):
+                read_bands(task, new_decoder(task), islice(bands, BANDS_TRIED), target)
+            task.counts(target)
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        return False
+    finally:
+        del trial, reserved, images, target
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+    return True
 
 
 def _attempt_fits(
@@ -238,7 +352,7 @@ def step_bytes(network: nn.Module, shape: tuple[int, ...], copies: Copies) -> in
     with torch.autograd.graph.saved_tensors_hooks(hold, lambda tensor: tensor):
         trial(torch.empty(shape, device="meta"))
     bounds.append(len(held))
-    weights = sum(parameter.nbytes for parameter in trial.parameters()) + copies.bytes_for(trial)
+    weights = weight_bytes(trial) + copies.bytes_for(trial)
     if not network.activation_checkpointing:
         return _bytes(held) + weights
     # parts in turn: what lies between blocks, what a block keeps, what lies between blocks, ...
@@ -265,6 +379,11 @@ def largest_tensor(network: nn.Module, shape: tuple[int, ...]) -> int:
         for output in outputs:
             count(output)
     return max(counts)
+
+
+def weight_bytes(network: nn.Module) -> int:
+    """Bytes of the network's weights themselves."""
+    return sum(parameter.nbytes for parameter in network.parameters())
 
 
 def _bytes(tensors: Sequence[Tensor]) -> int:

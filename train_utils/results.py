@@ -1,10 +1,12 @@
 """Pictures, scores and the report of a run: at each evaluation, and at the end."""
 
+import time
 from pathlib import Path
 
 from accelerate import Accelerator
 
 from data_utils.analysis.dataset_info import DatasetInfo
+from data_utils.config import DataConfig
 from inference.predictor import Predictor
 from runtime.console import say
 from runtime.distributed import barrier_without_timeout
@@ -13,9 +15,11 @@ from tasks.task import Task
 from train_utils.checkpoints.best_model import BestModel
 from train_utils.evaluation import Evaluation
 from train_utils.monitoring.monitor import Monitor
+from train_utils.monitoring.rehearsal import STARTED
 from train_utils.reporting.hub import push_to_hub
+from train_utils.reporting.judgement import Facts, judge
 from train_utils.reporting.model_card import model_card
-from train_utils.reporting.report import write_report
+from train_utils.reporting.report import read_log, write_report
 from train_utils.reporting.samples import (
     pictures_of_an_evaluation,
     sample_panels,
@@ -89,18 +93,40 @@ def write_results(
     """The best model's pictures and table, and the report of the run; for the main process."""
     best = state.best_evaluation(task) if best_model.is_saved() else None
     views = {}
+    judgement: list[str] = []
     if best is not None:
-        predictor = Predictor(UNet.from_pretrained(best_model.folder).to(accelerator.device))
+        model = UNet.from_pretrained(best_model.folder)
+        predictor = Predictor(model.to(accelerator.device))
         with accelerator.autocast():
             with tolerated("predictions/"):
                 save_pictures(output_dir / "predictions", sample_panels(info, predictor, section))
             views = worst_and_best(info, predictor, section, best.scores.image_comparison)
+        with tolerated("report.html"):
+            judgement = judge(read_log(output_dir), facts(state, best, info, section, model))
         say(best.scores.table())
         say(f"best model in {best_model.folder}, report in {output_dir / 'report.html'}")
+    extent = {
+        "training images": f"{len(info.train):,}",
+        "minutes since the last start": f"{(time.monotonic() - STARTED) / 60:.3g}",
+    }
     with tolerated("report.html"):
-        write_report(output_dir, best, section, task.compared_by, views, bottleneck)
+        write_report(output_dir, best, section, task.compared_by, views, bottleneck, judgement, extent)
     if bottleneck:
         say(bottleneck)
+    for sentence in judgement:
+        say(sentence)
+
+
+def facts(state: RunState, best: Evaluation, info: DatasetInfo, section: Section, model: UNet) -> Facts:
+    """What the judgement of a run needs beside its log."""
+    return Facts(
+        steps=state.step,
+        validation_images=len(info.val),
+        unfound=section.unfound(best.scores),
+        lacks_encoder=info.channels == 3 and model.config.dims == 2 and model.config.encoder is None,
+        is_generated=info.config.dataset == DataConfig.dataset,
+        score=section.compared[0],
+    )
 
 
 def finish_run(

@@ -22,7 +22,7 @@ from train_utils.microbatch import MemoryLimit, memory_limit
 from train_utils.schedule import Schedule
 from train_utils.settings.plan import Plan, as_flags, check_axes, patch_size, plan_run
 from train_utils.settings.record import UNRECORDED, flags_as_json, say_credentials
-from train_utils.settings.train_settings import TrainSettings
+from train_utils.settings.train_settings import NO_ENCODER, TrainSettings
 
 
 class RunStart(NamedTuple):
@@ -41,7 +41,24 @@ class RunStart(NamedTuple):
         """The steps of --max-steps or, with --max-minutes, those that a resumed run measured; None if not known yet."""
         if not args.max_minutes:
             return args.max_steps
-        return None if self.checkpoint.state is None else self.checkpoint.state.settings.total_steps
+        if self.minutes_to_fill(args):
+            return None
+        assert self.checkpoint.state is not None
+        return self.checkpoint.state.settings.total_steps
+
+    def minutes_to_fill(self, args: TrainSettings) -> float | None:
+        """The minutes that steps are to be measured for: with a checkpoint, those beyond its own; None for none."""
+        if not args.max_minutes or self.checkpoint.state is None:
+            return args.max_minutes
+        before = self.checkpoint.state.settings.flags.get("max_minutes")
+        if before and args.max_minutes > before:
+            return args.max_minutes - before
+        return None
+
+    @property
+    def steps_before(self) -> int:
+        """How many steps the run of the checkpoint was to have, 0 without one."""
+        return 0 if self.checkpoint.state is None else self.checkpoint.state.settings.total_steps
 
     def plan(self, args: TrainSettings, info: DatasetInfo) -> TrainSettings:
         """The settings, where open with the values of the checkpoint or the plan."""
@@ -55,6 +72,8 @@ class RunStart(NamedTuple):
             else:
                 flags = self.checkpoint.state.settings.flags
                 plan = Plan(**{name: flags[name] for name in Plan.names()})
+                if args.encoder == NO_ENCODER:  # where the run has one, this is said later, in the words of --resume
+                    plan = replace(plan, encoder_weights=None, freeze_encoder=None)
             args = plan.fill(args)
         elif info.train.records.dims == 3 and not args.crop_size:  # no default suits volumes
             source = load_model(args.init_from).config.preprocess if args.init_from else None
@@ -113,13 +132,16 @@ def finished_line(folder: Path, args: TrainSettings) -> str | None:
     flags_done = UNRECORDED | done["flags"]
     open_ones = [name for name in Plan.names() if flags[name] is None]  # the run has planned them
     compared = {k: v for k, v in flags.items() if k not in (*LENGTH_AND_PLACE, *open_ones)}
-    if any(flags_done.get(name) != value for name, value in compared.items()):
+    # a flag that is newer than the run is as the run was
+    if any(flags_done.get(name, value) != value for name, value in compared.items()):
         return None
     out_of_patience = done["step"] < done["total_steps"]
     total_steps = args.max_steps or (args.epochs or 0) * done["steps_per_epoch"]
-    if total_steps > done["total_steps"] and not (args.max_minutes or out_of_patience):
+    has_more_steps = total_steps > done["total_steps"] and not args.max_minutes
+    has_more_minutes = (args.max_minutes or 0) > (flags_done.get("max_minutes") or math.inf)
+    if (has_more_steps or has_more_minutes) and not out_of_patience:
         return None
-    remedy = "a larger --patience" if out_of_patience else "more --epochs or --max-steps"
+    remedy = "a larger --patience" if out_of_patience else "more --epochs, --max-steps or --max-minutes"
     position = f"step {done['step']} of {done['total_steps']}"
     return f"{folder}: the run has finished, at {position}; to continue it, give {remedy}"
 

@@ -1,9 +1,9 @@
 """Weights and optimizer state that are spread over the processes: DTensors of FSDP2, partitions of DeepSpeed's ZeRO."""
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from types import MethodType
 
-import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType, broadcast, convert_outputs_to_fp32
@@ -11,11 +11,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from data_utils.loading.batch_sampler import BatchSplit
-from inference.tiling.planning import plan
 from runtime.device import wait_for
 from runtime.errors import CheckpointError, LaunchError
 from runtime.launch import SHARDING
-from unet.config import UNetConfig
 from unet.model import UNet
 
 ZERO = "zero/"  # begins the names of what cannot be put on another number of processes
@@ -64,24 +62,27 @@ def prepare_sharding(accelerator: Accelerator, model: UNet, split: BatchSplit, c
     config["gradient_clipping"] = clip
 
 
-def check_evaluation(accelerator: Accelerator, config: UNetConfig, sizes: np.ndarray) -> None:
-    """LaunchError where FSDP would have to compute a validation volume in tiles.
+@contextmanager
+def gathered_weights(accelerator: Accelerator, model: nn.Module) -> Iterator[None]:
+    """Within, all weights that FSDP has spread are here, so that no forward pass needs another process.
 
-    In each forward pass all processes gather the weights, so that all must make equally many; volumes of different
-    sizes have different numbers of tiles.
-
-    Args:
-        sizes: (N, n), of the validation images as the network sees them.
+    Processes may then make different numbers of passes, as images of different sizes have different numbers of tiles.
+    There is room: the memory trial had the whole network on each device.
     """
-    if accelerator.distributed_type != DistributedType.FSDP or config.dims == 2:
+    if accelerator.distributed_type != DistributedType.FSDP:
+        yield
         return
-    for size in np.unique(sizes, axis=0)[::-1].tolist():
-        tiling = plan(config, size)
-        if tiling is not None:
-            raise LaunchError(
-                f"a validation volume of {' x '.join(map(str, size))} voxels needs {tiling}, which FSDP cannot compute;"
-                " choose a larger --spacing or a smaller --base-channels, or launch with multi_gpu.yaml"
-            )
+    from torch.distributed.fsdp import FSDPModule  # takes half a second
+
+    blocks = [block for block in model.modules() if isinstance(block, FSDPModule)]
+    for block in blocks:
+        block.set_reshard_after_forward(False, recurse=False)
+        block.unshard()
+    yield
+    for block in blocks:
+        if block is not model:  # the whole model never spreads its own weights again before the backward pass
+            block.set_reshard_after_forward(accelerator.state.fsdp_plugin.reshard_after_forward, recurse=False)
+        block.reshard()
 
 
 def _is_spread(value: Tensor) -> bool:

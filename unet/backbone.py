@@ -1,4 +1,4 @@
-"""Encoders from Hugging Face transformers: backbones that give features at several resolutions."""
+"""Encoders: backbones of Hugging Face transformers, and Lite0, that give features at several resolutions."""
 
 import math
 from collections.abc import Sequence
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from runtime.errors import ModelError
+from unet.lite import MODEL_TYPE, Lite0
 from unet.recompute import recomputing
 
 SIDE = 128  # pixels of the dry pass: at stride 32, 4 of them are left
@@ -117,6 +118,8 @@ def import_transformers() -> ModuleType:
 
 def random_backbone(config: dict[str, Any]) -> nn.Module:
     """The backbone that a config describes, with random weights."""
+    if config["model_type"] == MODEL_TYPE:
+        return Lite0(config["num_channels"])
     transformers = import_transformers()
     # JSON has lists only, which the defaults of some families (ConvNeXt) do not mix with their tuples
     backbone_config = transformers.AutoConfig.for_model(**config)

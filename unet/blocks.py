@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from unet.norms import GroupNorm, InstanceNorm
+from unet.norms import BatchNorm3d, GroupNorm, InstanceNorm
 
 Network = TypeVar("Network", bound=nn.Module)
 
@@ -34,7 +34,7 @@ class Layers(NamedTuple):
 
 LAYERS = {  # by the number of axes: 2 for images, 3 for volumes
     2: Layers(nn.Conv2d, nn.ConvTranspose2d, nn.MaxPool2d, nn.BatchNorm2d, "bilinear", torch.channels_last),
-    3: Layers(nn.Conv3d, nn.ConvTranspose3d, nn.MaxPool3d, nn.BatchNorm3d, "trilinear", torch.channels_last_3d),
+    3: Layers(nn.Conv3d, nn.ConvTranspose3d, nn.MaxPool3d, BatchNorm3d, "trilinear", torch.channels_last_3d),
 }
 
 

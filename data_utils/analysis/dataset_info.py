@@ -43,7 +43,7 @@ class Split:
     """The records of a split, and what one look at each has found.
 
     Args:
-        sizes: (N, 2) int64, (H, W) in the files; zeros where a stream was not looked at. For volumes (N, 3), (D, H, W).
+        sizes: (N, 2) int32, (H, W) in the files; zeros where a stream was not looked at. For volumes (N, 3), (D, H, W).
         bad: index -> what is wrong, for samples known to be unusable.
         class_locations: index -> some pixels of each class, (n, 2) each, for images too large to decode whole for every
             crop; for all volumes, (n, 3) each.
@@ -90,7 +90,7 @@ class DatasetInfo:
 
     def preprocess(self, source: Preprocess | None = None) -> Preprocess:
         """How a model is to see these images; `source` is that of a pretrained model, whose normalization stays."""
-        values = source or Preprocess(**self.normalization._asdict())
+        values = source or Preprocess(**self.normalization._asdict(), draft=False)
         spacing = values.spacing  # a pretrained network has learned how large things are
         if spacing is None and self.train.spacings is not None:
             spacing = target_spacing(self.train.spacings)
@@ -99,6 +99,7 @@ class DatasetInfo:
             image_size=self.config.image_size,
             scale=self.config.scale,
             spacing=spacing,
+            draft=self.config.draft or values.draft,
             turned=self.config.augment == "strong",
         )
         # the source's classes go, whether or not these data have classes
@@ -220,8 +221,8 @@ def sample_stream(train: Records, val: Records, config: DataConfig, classes: Nam
     find_unknown(inspection, sample, reader.class_map)
     _check(inspection, sample, config)
     normalization = measure_normalization(sample, config, inspection.problems)
-    train_split = Split(train, np.zeros((len(train), 2), np.int64))
-    val_split = Split(val, np.zeros((len(val), 2), np.int64))
+    train_split = Split(train, np.zeros((len(train), 2), np.int32))
+    val_split = Split(val, np.zeros((len(val), 2), np.int32))
     if not config.image_size:
         val_inspector = choose_inspector(val, has_classes=reader_type.has_classes)
         val_inspection = inspect_split(val, "checking validation files", val_inspector)
@@ -275,7 +276,7 @@ def _texts(inspection: SplitInspection) -> dict[int, str]:
 
 
 def usable_sizes(inspection: SplitInspection) -> np.ndarray:
-    """(N, 2 or 3) sizes; a record without a size gets the most frequent one, so that fillers add no new shape."""
+    """(N, 2 or 3) int32 sizes; a record without a size gets the most frequent one, so that fillers add no new shape."""
     is_known = np.asarray(inspection.sizes.any(axis=1))
     sizes, counts = np.unique(inspection.sizes[is_known], axis=0, return_counts=True)
-    return np.where(is_known[:, None], inspection.sizes, sizes[counts.argmax()])
+    return np.where(is_known[:, None], inspection.sizes, sizes[counts.argmax()]).astype(np.int32)

@@ -4,6 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+TEXT_ROWS = 2**16  # rows that are made into text at once: a list of all takes more memory than the text
+
 
 class DistinctRows(NamedTuple):
     """An array (N, n) as its different rows, and which of them stands where.
@@ -39,9 +41,14 @@ def distinct_rows(array: np.ndarray) -> DistinctRows:
     return DistinctRows(rows, membership.astype(np.min_scalar_type(len(rows))))
 
 
-def rows_as_text(array: np.ndarray) -> bytes:
+def rows_as_text(array: np.ndarray) -> bytearray:
     """What `repr(array.tolist())` gives, for whole numbers of which none is below 0."""
     rows, membership = distinct_rows(array)
-    texts = np.array([repr(row) for row in rows.tolist()], object)
-    content = ", ".join(texts[membership].tolist())
-    return f"[{content}]".encode()
+    texts = np.array([repr(row).encode() for row in rows.tolist()], object)
+    content = bytearray(b"[")
+    for start in range(0, len(membership), TEXT_ROWS):
+        if start:
+            content += b", "
+        content += b", ".join(texts[membership[start : start + TEXT_ROWS]].tolist())
+    content += b"]"
+    return content

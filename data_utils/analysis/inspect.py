@@ -1,8 +1,9 @@
 """One look at every image's header and every mask's pixels: sizes, mask values, and what is wrong."""
 
+import re
 from base64 import b64decode, b64encode
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -17,7 +18,9 @@ from runtime.console import first_few
 from runtime.errors import DataError
 from unet.config import MaskValue
 
-LISTED = 3  # problems in a message
+LISTED = 3  # problems in a message, and names in one of many
+NUMBERS = re.compile(r"#?\b\d[\da-f]*\b(, (\.\.\.)?)?")  # mask values and sizes in a text
+MERGED = 4  # so many files with the same problem share a line
 # some pixels of each value of a mask, (n, 2) as (row, column); nnU-Net has them under this name
 ClassLocations = dict[MaskValue, np.ndarray]
 Content = tuple[str, tuple[MaskValue, ...]]  # what a mask holds: numbers, greys or colors, and which
@@ -269,8 +272,29 @@ def raise_problems(inspection: SplitInspection, count: int) -> None:
     """One DataError for all problems, which names the first few."""
     if inspection.problems:
         texts = [problem.text for problem in inspection.problems.values()]
-        listed = "; ".join(first_few(texts, LISTED))
-        raise DataError(f"{len(texts)} of {count} pairs cannot be used: {listed}")
+        listed = "; ".join(first_few(merge_equal(texts), LISTED))
+        remedy = ". --on-bad-sample skip trains without them" if len(texts) < count else ""
+        raise DataError(f"{len(texts)} of {count} pairs cannot be used: {listed}{remedy}")
+
+
+def merge_equal(texts: Sequence[str], shown: int = LISTED) -> list[str]:
+    """The texts, `NAME: what is wrong`; those that say the same of many names become one, with the first names.
+
+    Texts whose numbers differ say the same; the first one's numbers stand for all.
+    """
+    texts_of: dict[str, list[tuple[str, str]]] = {}
+    for text in texts:
+        name, _, problem = text.partition(": ")
+        texts_of.setdefault(NUMBERS.sub("", problem), []).append((name, problem))
+    lines = []
+    for alike in texts_of.values():
+        if len(alike) < MERGED:
+            lines += [": ".join(filter(None, named)) for named in alike]
+            continue
+        names = ", ".join(first_few([name for name, _ in alike], shown))
+        _, problem = alike[0]
+        lines.append(f"{len(alike)} files ({names}): {problem}")
+    return lines
 
 
 def mask_value_from_json(value: Any) -> MaskValue:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from data_utils.analysis.inspect import Inspection, Problem, SplitInspection, find_unknown, total_pixels
+from data_utils.analysis.inspect import Inspection, Problem, SplitInspection, find_unknown, merge_equal, total_pixels
 from data_utils.analysis.inspectors import Inspector, choose_inspector, inspect_split
 from data_utils.analysis.label_warnings import label_warnings
 from data_utils.analysis.spoiled_masks import check_borders
@@ -22,6 +22,8 @@ from unet.config import IGNORE_INDEX, MaskValue
 FILES = 20  # files that are named for each kind of problem
 SIZES = 10  # sizes or spacings that are listed
 UNPAIRED = "file without partner"
+OF_ALL_FILES = ("classes", "too many mask values")  # problems that no single file has
+UNCLASSED = 4  # so many mask values without a class share a line
 
 
 def check_data(config: DataConfig) -> tuple[str, int]:
@@ -79,7 +81,7 @@ def check_data(config: DataConfig) -> tuple[str, int]:
             problems[problem.kind].append(problem.text)
     lines += describe([inspection for inspection, _ in inspected], pixels, names)
     lines += [f"to check: {warning}" for warning in warnings]
-    lines += list_problems(problems)
+    lines += list_problems(problems, len(warnings))
     return "\n".join(lines), sum(map(len, problems.values()))
 
 
@@ -114,14 +116,20 @@ def describe_annotations(train: Records, val: Records) -> list[str]:
     return lines
 
 
-def list_problems(problems: dict[str, list[str]]) -> list[str]:
-    """Lines on the problems of each kind, the first ones by name."""
+def list_problems(problems: dict[str, list[str]], warnings: int) -> list[str]:
+    """Lines on the problems of each kind, the first ones by name, and the flags that train without these files."""
     count = sum(map(len, problems.values()))
-    lines = [f"problems: {count}" if count else "no problems"]
+    if not count:
+        return [f"no problems, but {warnings} to check, see above" if warnings else "no problems"]
+    lines = [f"problems: {count}"]
     for kind, texts in problems.items():
         if texts:
             lines.append(f"  {kind}: {len(texts)}")
-            lines += [f"    {text}" for text in first_few(texts, FILES)]
+            lines += [f"    {text}" for text in first_few(merge_equal(texts, FILES), FILES)]
+    if problems.get(UNPAIRED):
+        lines.append("--allow-unpaired trains without the files that have no partner")
+    if any(texts for kind, texts in problems.items() if kind not in (UNPAIRED, *OF_ALL_FILES)):
+        lines.append("--on-bad-sample skip trains without the files that cannot be used")
     return lines
 
 
@@ -187,8 +195,14 @@ def describe(
 def _class_lines(pixels: dict[MaskValue, int], names: dict[MaskValue | None, str]) -> list[str]:
     """For each value in the masks, its share of all pixels and its name."""
     total = sum(pixels.values())
+    unclassed = [value for value in pixels if value not in names]
+    is_folded = len(unclassed) >= UNCLASSED
     entries: list[tuple[Any, int]] = sorted(pixels.items())
     lines = []
     for value, count in entries:
-        lines.append(f"  {show([value]):>8}  {100 * count / total:7.3f} %  {names.get(value, '(no class)')}")
+        if not is_folded or value in names:
+            lines.append(f"  {show([value]):>8}  {100 * count / total:7.3f} %  {names.get(value, '(no class)')}")
+    if is_folded:
+        count = sum(pixels[value] for value in unclassed)
+        lines.append(f"  {'others':>8}  {100 * count / total:7.3f} %  ({len(unclassed)} values of no class)")
     return lines

@@ -43,7 +43,7 @@ class VolumeFindings:
     @classmethod
     def of(cls, spacings: np.ndarray, values: Sequence[np.ndarray]) -> "VolumeFindings":
         """The findings of `spacings` (N, 3), and of `values` (n, C) of labeled voxels of each usable record."""
-        channels = Counter(part.shape[1] for part in values)
+        channels = Counter(record_values.shape[1] for record_values in values)
         foreground = None
         if len(channels) == 1 and any(map(len, values)):
             voxels = np.concatenate(values)

@@ -1,19 +1,19 @@
 """What a picture comes in, and one error for what cannot be opened or decoded."""
 
-import struct
-import tokenize
+import os
+import stat
 import warnings
-import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from runtime.errors import ImageError, UserError
+from runtime.errors import ImageError, UserError, one_line
+from runtime.memory import available_bytes
 
 
 class DrawnMask(ABC):
@@ -45,12 +45,10 @@ TIFF_SUFFIXES = (".tif", ".tiff")
 IMAGE_SUFFIXES: tuple[str, ...] = (".bmp", ".gif", ".jp2", ".jpeg", ".jpg", ".npy", ".pbm", ".pgm", ".png", ".pnm")
 IMAGE_SUFFIXES += (".ppm", ".tga", *TIFF_SUFFIXES, ".webp")
 TURNED = (5, 6, 7, 8)  # EXIF and TIFF orientations that swap height and width
-# what Pillow raises for damaged files, and NumPy for damaged headers
-UNREADABLE: tuple[type[Exception], ...] = (OSError, SyntaxError, ValueError, EOFError, OverflowError, MemoryError)
-UNREADABLE += (struct.error, zlib.error, tokenize.TokenError, Image.DecompressionBombError)
-# what tifffile raises, besides, where a damaged header holds a wrong number or type (found by damaging headers),
-# and what imagecodecs, where that is installed, raises for damaged segments
-DAMAGED_TIFF = (AttributeError, LookupError, TypeError, ArithmeticError, AssertionError, RuntimeError)
+# the formats that Pillow may take a file for, whatever its name: others start programs (EPS) or open further files
+PILLOW_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP", "JPEG2000", "DIB", "AVIF", "TGA")
+ALWAYS_FREE = 2**27  # bytes that are taken without asking how much memory is free
+COPIES = 3  # of a picture that are in memory while it is decoded, converted and resized
 TOO_LARGE = (
     " To train on it, give --crop-size without --cache, and store it as .npy, or as TIFF of 8 bits, or grey of 16 bits"
     " or float, uncompressed or deflate; to validate on it, cut it into smaller images"
@@ -61,16 +59,46 @@ warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
 
 
 @contextmanager
-def readable(name: str, *more: type[Exception]) -> Iterator[None]:
-    """Within, an error in opening or decoding a picture, or one of `more`, becomes an ImageError with `name`."""
+def readable(name: str) -> Iterator[None]:
+    """Within, what a library raises in opening or decoding a file becomes an ImageError with `name`.
+
+    At a damaged file a decoder may raise anything: Pillow, tifffile, nibabel and NumPy were seen to raise thirty types.
+    """
     try:
         yield
     except UserError:
         raise
-    except (*UNREADABLE, *more) as error:  # type: ignore[misc]  # mypy knows no * here
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    except Exception as error:
+        reason = one_line(error)
         if isinstance(error, UnidentifiedImageError):  # Pillow names an object in memory
-            reason = "empty, not an image, or in a format that Pillow does not know"
+            reason = "empty, not an image, or in a format that is not read here"
         if isinstance(error, Image.DecompressionBombError):
             reason += TOO_LARGE
         raise ImageError(f"{name} cannot be read ({reason})") from error
+
+
+def open_picture(file: str | Path | BinaryIO) -> Image.Image:
+    """A picture in one of PILLOW_FORMATS, not decoded yet."""
+    if isinstance(file, str | Path):
+        check_regular(file)
+    return Image.open(file, formats=PILLOW_FORMATS)
+
+
+def check_regular(path: str | Path) -> None:
+    """ValueError for a pipe or a device, which would be read for ever."""
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise ValueError("it is not a regular file")
+
+
+def check_memory(needed: int, what: str) -> None:
+    """ValueError where so many bytes for `what` are more than this process may have: a small file may claim much."""
+    available = available_bytes() if needed > ALWAYS_FREE else needed  # asking takes time
+    if needed > available:
+        raise ValueError(f"{what} needs {needed / 1e9:,.1f} GB of memory, {available / 1e9:,.1f} GB are free")
+
+
+def check_decoding(picture: Image.Image) -> None:
+    """ValueError for a picture, not decoded yet, that does not fit into memory."""
+    width, height = picture.size
+    pixel_bytes = 1 if picture.mode in ("1", "L", "P") else 4
+    check_memory(COPIES * width * height * pixel_bytes, f"a picture of {width:,} x {height:,} pixels")

@@ -6,6 +6,8 @@ The format: https://itk.org/Wiki/ITK/MetaIO/Documentation.
 from math import isfinite, prod
 from pathlib import Path
 
+from data_utils.image_io.formats import check_memory
+
 HEADER_BYTES = 2**16  # a header ends within so many
 LAST_FIELD = "ElementDataFile"  # the voxels begin behind this field
 LOCAL = "local"  # its value where the voxels are in the file itself
@@ -54,8 +56,10 @@ def check_meta_image(path: str) -> None:
     stored_bytes = _data_file(path, fields).stat().st_size
     is_compressed = fields.get("CompressedData", "").lower().startswith(("t", "1"))
     most_bytes = stored_bytes * MOST_DEFLATED if is_compressed else stored_bytes
-    if prod(map(int, sides)) * channels * voxel_bytes > most_bytes:
+    volume_bytes = prod(map(int, sides)) * channels * voxel_bytes
+    if volume_bytes > most_bytes:
         raise ValueError("the file ends before its voxels do")
+    check_memory(volume_bytes, "the volume")
 
 
 def _read_fields(path: str) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """The one reader of image files: pixels, mask values and sizes, each from one opening of the file."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
@@ -10,7 +10,18 @@ import numpy as np
 from PIL import ExifTags, Image, ImageOps
 from PIL.JpegImagePlugin import JpegImageFile
 
-from data_utils.image_io.formats import TURNED, DrawnMask, EmbeddedImage, ImageSource, readable
+from data_utils.image_io.formats import (
+    COPIES,
+    TURNED,
+    DrawnMask,
+    EmbeddedImage,
+    ImageSource,
+    check_decoding,
+    check_memory,
+    check_regular,
+    open_picture,
+    readable,
+)
 from data_utils.image_io.resize import same_proportions
 from data_utils.image_io.tiff import check_pages, is_tiff
 from runtime.errors import DataError, ImageError
@@ -50,32 +61,38 @@ class DecodedMask(NamedTuple):
 def opened(source: ImageSource | None, name: str, page: int = 0) -> Iterator[Image.Image | np.ndarray]:
     """The picture (and page, of a TIFF) or array of a source, not decoded yet; an array may be mapped from its file.
 
-    An error while it is open becomes an ImageError with `name`.
+    Raises ImageError, with `name`, for what cannot be opened; what is decoded meanwhile must be `readable` too.
     """
-    with readable(name):
-        content = cast(Any, source)
-        if isinstance(source, dict):  # `datasets` with Image(decode=False), or a page of a TIFF
-            page = source.get("page", page)
-            content = source.get("bytes")
-            if content is None:
-                content = source["path"]
-        if isinstance(content, EmbeddedImage):
-            content = content.read()
+    with ExitStack() as stack:
+        with readable(name):
+            picture = _open(source, name, page, stack)
+        yield picture
+
+
+def _open(source: ImageSource | None, name: str, page: int, stack: ExitStack) -> Image.Image | np.ndarray:
+    content = cast(Any, source)
+    if isinstance(source, dict):  # `datasets` with Image(decode=False), or a page of a TIFF
+        page = source.get("page", page)
+        content = source.get("bytes")
         if content is None:
-            raise ImageError(f"{name} is missing")
-        if isinstance(content, DrawnMask):
-            yield content.draw()
-        elif isinstance(content, Image.Image | np.ndarray):
-            yield content
-        elif isinstance(content, bytes) and content.startswith(b"\x93NUMPY"):
-            yield np.lib.format.read_array(BytesIO(content), allow_pickle=False)
-        elif isinstance(content, str | Path) and str(content).lower().endswith(".npy"):
-            yield np.lib.format.open_memmap(content, mode="r")
-        else:
-            with Image.open(BytesIO(content) if isinstance(content, bytes) else content) as picture:
-                if page:
-                    picture.seek(page)
-                yield picture
+            content = source["path"]
+    if isinstance(content, EmbeddedImage):
+        content = content.read()
+    if content is None:
+        raise ImageError(f"{name} is missing")
+    if isinstance(content, DrawnMask):
+        return content.draw()
+    if isinstance(content, Image.Image | np.ndarray):
+        return content
+    if isinstance(content, bytes) and content.startswith(b"\x93NUMPY"):
+        return np.lib.format.read_array(BytesIO(content), allow_pickle=False)
+    if isinstance(content, str | Path) and str(content).lower().endswith(".npy"):
+        check_regular(content)
+        return np.lib.format.open_memmap(content, mode="r")
+    picture = stack.enter_context(open_picture(BytesIO(content) if isinstance(content, bytes) else content))
+    if page:
+        picture.seek(page)
+    return picture
 
 
 def orientation(picture: Image.Image) -> int:
@@ -100,7 +117,8 @@ def decode_image(
 
     With `draft_for`, a JPEG file is decoded with no more detail than that preprocessing needs.
     """
-    with opened(source, f"{name}: image", page) as image:
+    where = f"{name}: image"
+    with opened(source, where, page) as image, readable(where):
         if draft_for and draft_for.draft and isinstance(image, JpegImageFile) and image is not source:
             size = size_as_seen(image)  # before the draft, which changes it
             extent = _draft(image, draft_for)
@@ -114,6 +132,7 @@ def _checked(image: Image.Image | np.ndarray, name: str) -> np.ndarray:
     """Pixels (H, W, C) of an opened image, in memory."""
     pixels = _grey_or_color(image) if isinstance(image, Image.Image) else image
     if isinstance(pixels, np.memmap):
+        check_memory(COPIES * pixels.nbytes, "the array")
         pixels = np.array(pixels)
     if pixels.ndim == 2:
         pixels = pixels[:, :, None]
@@ -140,6 +159,7 @@ def _grey_or_color(image: Image.Image) -> np.ndarray:
 
 def _upright(image: Image.Image) -> Image.Image:
     """The image decoded, with the EXIF orientation applied."""
+    check_decoding(image)
     image.load()  # this already turns a TIFF
     # `exif_transpose` would copy an upright image
     return image if orientation(image) == 1 else ImageOps.exif_transpose(image)
@@ -185,8 +205,10 @@ def read_mask(source: ImageSource, name: str) -> np.ndarray:
 
 def decode_mask(source: ImageSource, name: str) -> DecodedMask:
     """Mask values as `read_mask` gives them, and how they are stored."""
-    with opened(source, f"{name}: mask") as picture:
+    where = f"{name}: mask"
+    with opened(source, where) as picture, readable(where):
         if isinstance(picture, np.ndarray):
+            check_memory(COPIES * picture.nbytes, "the array")
             mask = np.array(picture)
             is_jpeg = False
         else:
@@ -252,7 +274,7 @@ def read_header(source: ImageSource, name: str) -> tuple[tuple[int, int], str]:
     """((H, W) as seen, mode) of an image, from the header alone. Raises ImageError, with `name`."""
     if isinstance(source, str | Path) and is_tiff(source):
         check_pages(Path(source))
-    with opened(source, name) as picture:
+    with opened(source, name) as picture, readable(name):
         if isinstance(picture, np.ndarray):
             if picture.ndim < 2:
                 raise ImageError(f"{name} is an array of shape {picture.shape}, expected (H, W) or (H, W, C)")

@@ -12,7 +12,15 @@ import tifffile
 from PIL import Image, ImageOps
 from PIL.JpegImagePlugin import JpegImageFile
 
-from data_utils.image_io.formats import DAMAGED_TIFF, TIFF_SUFFIXES, DrawnMask, ImageSource, readable
+from data_utils.image_io.formats import (
+    TIFF_SUFFIXES,
+    DrawnMask,
+    ImageSource,
+    check_decoding,
+    check_regular,
+    open_picture,
+    readable,
+)
 from data_utils.image_io.reader import decode_image, read_image, size_as_seen
 from data_utils.image_io.tiff import has_windows, is_tiff, read_window
 from runtime.errors import ImageError
@@ -107,6 +115,7 @@ class PillowRegions(Regions):
     def _image(self) -> Image.Image:
         with readable(str(self.path)):
             self.picture.seek(self.page)
+            check_decoding(self.picture)
             ImageOps.exif_transpose(self.picture, in_place=True)
             self.picture.load()
         return self.picture
@@ -132,12 +141,13 @@ def open_regions(path: Path, page: int = 0) -> Iterator[Regions]:
     Raises ImageError for what cannot be read.
     """
     with ExitStack() as stack:
-        with readable(str(path), *DAMAGED_TIFF):
+        with readable(str(path)):
             regions = _regions(path, page, stack)
         yield regions
 
 
 def _regions(path: Path, page: int, stack: ExitStack) -> Regions:
+    check_regular(path)
     if path.suffix.lower() == ".npy":
         array = np.load(path, mmap_mode="r", allow_pickle=False)
         if array.ndim not in (2, 3) or not array.size:
@@ -145,9 +155,11 @@ def _regions(path: Path, page: int, stack: ExitStack) -> Regions:
         return ArrayRegions(array)
     if is_tiff(path):
         tiff_page = stack.enter_context(tifffile.TiffFile(path)).pages[page].aspage()
+        if 0 in (tiff_page.imagelength, tiff_page.imagewidth):
+            raise ValueError("it is empty")
         if has_windows(tiff_page):
             return TiffRegions(path, tiff_page)
-    picture = stack.enter_context(Image.open(path))
+    picture = stack.enter_context(open_picture(path))
     if isinstance(picture, JpegImageFile):
         return JpegRegions(path, size_as_seen(picture))
     return PillowRegions(path, picture, page)

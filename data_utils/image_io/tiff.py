@@ -3,13 +3,14 @@
 import logging
 import struct
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 import tifffile
 
-from data_utils.image_io.formats import DAMAGED_TIFF, TIFF_SUFFIXES, TURNED, readable
+from data_utils.image_io.formats import TIFF_SUFFIXES, TURNED, check_regular, readable
 from runtime.errors import ImageError
 
 MOST_TAGS = 4096  # tifffile takes a directory with more of them for damaged and stops
@@ -38,7 +39,7 @@ def is_tiff(path: str | Path) -> bool:
 
 def page_numbers(path: Path) -> list[int]:
     """Numbers of a TIFF's pages, save the small copies that some programs store beside them."""
-    with readable(str(path), *DAMAGED_TIFF), tifffile.TiffFile(path) as tiff:
+    with readable(str(path)), _opened(path) as tiff:
         return [number for number, _ in _full_pages(tiff)]
 
 
@@ -54,8 +55,13 @@ def check_pages(path: Path) -> None:
 
 def tiff_pages(path: Path) -> list[tuple[int, tuple[int, int]]]:
     """(page, (H, W)) of the `page_numbers` of a TIFF."""
-    with readable(str(path), *DAMAGED_TIFF), tifffile.TiffFile(path) as tiff:
+    with readable(str(path)), _opened(path) as tiff:
         return [(number, _upright_size(page)) for number, page in _full_pages(tiff)]
+
+
+def _opened(path: Path) -> tifffile.TiffFile:
+    check_regular(path)
+    return tifffile.TiffFile(path)
 
 
 def _full_pages(tiff: tifffile.TiffFile) -> Iterator[tuple[int, tifffile.TiffPage]]:
@@ -126,12 +132,25 @@ def has_windows(page: tifffile.TiffPage) -> bool:
         page.decode(None, 0)
     except (ValueError, ImportError):  # compressed by a codec that tifffile lacks
         return False
-    return int(np.prod(page.chunks)) * np.dtype(page.dtype).itemsize <= SEGMENT_BYTES
+    is_small = int(np.prod(page.chunks)) * np.dtype(page.dtype).itemsize <= SEGMENT_BYTES
+    return is_small and _has_codec(page.compression)
+
+
+@cache
+def _has_codec(compression: int) -> bool:
+    """Whether the library that a codec of tifffile needs is installed, for which tifffile looks only as it decodes."""
+    try:
+        tifffile.TIFF.DECOMPRESSORS[compression](b"")
+    except (ImportError, KeyError):
+        return False
+    except Exception:  # the codec is there, and refuses to decode nothing
+        return True
+    return True
 
 
 def read_window(path: Path, page: tifffile.TiffPage, rows: tuple[int, int], columns: tuple[int, int]) -> np.ndarray:
     """Rows [top, bottom) and columns [left, right) of a page that `has_windows`: (n, m, C), alpha dropped."""
-    with readable(str(path), *DAMAGED_TIFF), path.open("rb") as file:
+    with readable(str(path)), path.open("rb") as file:
         read = _stored if page.is_contiguous else _decoded
         window = read(file, page, rows, columns)
     return window[:, :, :3] if page.samplesperpixel == 4 else window

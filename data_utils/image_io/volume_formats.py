@@ -3,6 +3,7 @@
 import gzip
 import logging
 import os
+import struct
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -14,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from data_utils.image_io.formats import TIFF_SUFFIXES
+from data_utils.image_io.formats import TIFF_SUFFIXES, check_memory, check_regular
 from data_utils.image_io.meta_image import check_meta_image
+from data_utils.image_io.nrrd import check_nrrd
 from data_utils.image_io.reader import read_image
 from data_utils.image_io.tiff import is_tiff, page_numbers
 from runtime.errors import ImageError
@@ -26,6 +28,8 @@ ITK_SUFFIXES = (".nrrd", *META_SUFFIXES)  # SimpleITK reads these
 VOLUME_SUFFIXES = (*NIFTI_SUFFIXES, *ITK_SUFFIXES)
 STACK_SUFFIXES = (".npy", *TIFF_SUFFIXES)  # volumes only where somebody says so
 MM = {"unknown": 1.0, "mm": 1.0, "meter": 1e3, "micron": 1e-3}  # mm in each of NIfTI's units
+NIFTI2_BYTES = 540  # of a NIfTI-2 header, the longer one
+MOST_EXTENSIONS = 2**24  # bytes of a NIfTI header with its extensions
 PIECE = 2**22  # bytes that are decompressed together
 ENDS_EARLY = "the file ends before its voxels do"
 
@@ -58,6 +62,7 @@ class NiftiVolume(StoredVolume):
     def __init__(self, path: str) -> None:
         nibabel = load_nibabel()
         self.path = path
+        _check_extensions(path)
         self.image = nibabel.load(path)
         if not isinstance(self.image, nibabel.Nifti1Image):
             raise ValueError(f"a {type(self.image).__name__}, not a NIfTI volume")
@@ -87,7 +92,9 @@ class NiftiVolume(StoredVolume):
 
     def _inflated(self) -> np.ndarray:
         """A compressed file's voxels, in pieces straight to where they belong: nibabel would hold them twice."""
-        voxels = np.empty(prod(self.image.shape), self.image.header.get_data_dtype())
+        dtype = self.image.header.get_data_dtype()
+        check_memory(prod(self.image.shape) * dtype.itemsize, "the volume")
+        voxels = np.empty(prod(self.image.shape), dtype)
         missing = voxels.view(np.uint8).data
         with gzip.open(self.path) as file:
             file.seek(self.image.dataobj.offset)
@@ -107,6 +114,22 @@ class NiftiVolume(StoredVolume):
         return np.asarray(self.image.dataobj.get_unscaled()).reshape(*self.shape, self.channels, order="F")
 
 
+def _check_extensions(path: str) -> None:
+    """ValueError where a header has megabytes of extensions, which nibabel would read, and a small gzip file may hold.
+
+    The format: https://nifti.nimh.nih.gov/nifti-1 and nifti-2.
+    """
+    opened = gzip.open if path.lower().endswith(".gz") else open
+    with opened(path, "rb") as file:
+        head = file.read(NIFTI2_BYTES)
+    for byte_order in "<>":
+        for header_bytes, place, kind in ((348, 108, "f"), (NIFTI2_BYTES, 168, "q")):
+            if len(head) >= header_bytes and struct.unpack_from(f"{byte_order}i", head)[0] == header_bytes:
+                (voxels_begin,) = struct.unpack_from(byte_order + kind, head, place)
+                if not voxels_begin <= MOST_EXTENSIONS:
+                    raise ValueError(f"its voxels begin behind {voxels_begin:,.0f} bytes of a header")
+
+
 class ItkVolume(StoredVolume):
     """A NRRD or MetaImage file, which SimpleITK reads; its world's axes point left, posterior, superior."""
 
@@ -115,6 +138,8 @@ class ItkVolume(StoredVolume):
         self.itk = load_simpleitk(path)
         if path.lower().endswith(META_SUFFIXES):
             check_meta_image(path)
+        else:
+            check_nrrd(path)
         reader = self.itk.ImageFileReader()
         reader.SetFileName(path)
         with _last_line():
@@ -171,7 +196,9 @@ class StackVolume(StoredVolume):
         if not self.pages:
             array = np.lib.format.open_memmap(self.path, mode="r").view(self.dtype)
             return array.reshape(*self.shape[::-1], self.channels).transpose(2, 1, 0, 3)
-        voxels = np.empty((*self.shape[::-1], self.channels), self.dtype)
+        shape = (*self.shape[::-1], self.channels)
+        check_memory(prod(shape) * self.dtype.itemsize, "the volume")
+        voxels = np.empty(shape, self.dtype)
         for slot, page in zip(voxels, self.pages, strict=True):
             pixels = read_image(self.path, self.path, page)
             if (pixels.shape, pixels.dtype) != (slot.shape, slot.dtype):
@@ -182,6 +209,7 @@ class StackVolume(StoredVolume):
 
 def open_stored(path: str, spacing: Spacing | None) -> StoredVolume:
     """The header of a volume file; `spacing`, (z, y, x) in mm, is for those that hold none."""
+    check_regular(path)
     if path.lower().endswith(NIFTI_SUFFIXES):
         return NiftiVolume(path)
     if path.lower().endswith(ITK_SUFFIXES):

@@ -45,7 +45,9 @@ def crop_around(
     if around_class and class_locations:
         locations = class_locations[int(class_share * len(class_locations))]
         pixel = locations[int(pixel_share * len(locations))]
-        resized = [at * target // have for at, target, have in zip(pixel.tolist(), size, mask, strict=True)]
+        resized = []
+        for position, length, mask_length in zip(pixel.tolist(), size, mask, strict=True):
+            resized.append(position * length // mask_length)
         starts = _starts_around(resized, size, crop, rng)
     return _window(starts, size, crop)
 
@@ -64,8 +66,8 @@ def _starts_around(pixel: Sequence[int], size: Size, crop: Size, rng: np.random.
     """Where crops start, along each axis, that have the pixel at a random position inside."""
     shares = rng.random(len(size))
     starts = []
-    for at, share, have, want in zip(pixel, shares, size, crop, strict=True):
-        start = at - int(share * want)
+    for position, share, have, want in zip(pixel, shares, size, crop, strict=True):
+        start = position - int(share * want)
         starts.append(int(np.clip(start, 0, max(have - want, 0))))
     return starts
 

@@ -119,8 +119,8 @@ class TrainingDataset(SegmentationDataset):
             return crop
         image, target = self.samples.load(slot.index)
         window = self.samples.choose_window(slot.index, target, crop_size, rng)
-        part = tuple(slice(*side) for side in window)
-        return image[(slice(None), *part)], target.at(part)
+        sides = tuple(slice(*side) for side in window)
+        return image[(slice(None), *sides)], target.at(sides)
 
     def __getitem__(self, slot: Slot) -> tuple[Tensor, Target, Draw, Slot, str | None]:
         image, target, problem = self.read(slot)
@@ -142,8 +142,8 @@ class TrainingDataset(SegmentationDataset):
         inside = tuple(slice(side) for side in target.shape)
         padded[(slice(None), *inside)] = image
         padded_target = self.target.unknown(shape)
-        for whole, part in zip(padded_target.arrays(), target.arrays(), strict=True):
-            whole[inside] = part
+        for padded_array, array in zip(padded_target.arrays(), target.arrays(), strict=True):
+            padded_array[inside] = array
         return padded, padded_target
 
 

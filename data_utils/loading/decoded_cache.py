@@ -1,5 +1,6 @@
 """--cache, always on for volumes: a split decoded and resized once, in an Arrow file that all processes map."""
 
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
@@ -10,9 +11,9 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from runtime.cache import cache_folder, digest
-from runtime.console import track
+from runtime.console import say, track
 from runtime.errors import DataError
-from runtime.files import replaced_file
+from runtime.files import checksum, replaced_file
 from runtime.parallel import available_cpus, map_ahead
 from tasks.target import Target
 
@@ -66,6 +67,8 @@ def decode_once(
 
     The key must change with everything that the samples depend on.
 
+    A damaged file is made again: the first process of each machine compares it with its checksum.
+
     Errors in `skip` are stored in place of the sample. Raises DataError where nothing can be stored.
     """
     import pyarrow
@@ -90,18 +93,40 @@ def decode_once(
         file.parent.mkdir(parents=True, exist_ok=True)
         _clear(file.parent)
         with FileLock(file.with_suffix(".lock")):  # another run may be at it
-            if not file.exists():
+            if not _is_whole(file):
                 # no more volumes in memory than it takes
                 decoded = map_ahead(attempt, range(count), ahead=available_cpus(), threads=available_cpus())
                 with replaced_file(file) as stream, pyarrow.ipc.new_file(stream, schema) as writer:
                     for sample in track(decoded, count, "decoding for the cache"):
                         writer.write_batch(pyarrow.RecordBatch.from_pylist([_row(sample)], schema))
+                with replaced_file(_checksum_file(file)) as stream:
+                    stream.write(checksum(file).encode())
     except OSError as error:
         raise DataError(
             f"the cache of decoded samples cannot be written to {file.parent} ({error.strerror or error});"
             " free some space, or set XDG_CACHE_HOME to a folder on another disk"
         ) from error
     return DecodedSplit(file, target)
+
+
+def _checksum_file(file: Path) -> Path:
+    return file.with_suffix(".sha256")
+
+
+def _is_whole(file: Path) -> bool:
+    """Whether a file of decoded samples is there as it was written; only a machine's first process looks inside."""
+    if not file.exists():
+        return False
+    if os.environ.get("LOCAL_RANK", "0") != "0":
+        return True
+    try:
+        expected = _checksum_file(file).read_bytes()
+    except FileNotFoundError:
+        expected = b""
+    if expected != checksum(file).encode():
+        say(f"{file} is damaged; its samples are decoded again")
+        return False
+    return True
 
 
 def _clear(folder: Path) -> None:

@@ -28,7 +28,7 @@ STREAM_WORKERS = (0, 1, 2, 4)  # numbers of loader processes that share no group
 
 
 class NetworkShapes(NamedTuple):
-    """(N, n) int64 shapes, (H, W) or (D, H, W), of the images of both splits as a network sees them."""
+    """(N, n) int32 shapes, (H, W) or (D, H, W), of the images of both splits as a network sees them."""
 
     train: np.ndarray
     val: np.ndarray
@@ -61,17 +61,19 @@ def network_shapes(info: DatasetInfo, model: UNetConfig) -> NetworkShapes:
     if info.config.crop_size:
         train[:] = info.config.crop_size
     smallest = 2 * np.array(model.divisors)
-    return NetworkShapes(np.maximum(padded_shapes(train), smallest), val)
+    train = padded_shapes(train)
+    np.maximum(train, smallest, out=train, casting="unsafe")
+    return NetworkShapes(train, val)
 
 
 def _input_sizes(split: Split, preprocess: Preprocess) -> np.ndarray:
-    """(N, n) int64, what the samples of a split are resized or resampled to."""
+    """(N, n) int32, what the samples of a split are resized or resampled to."""
     if split.spacings is None:
         sizes = distinct_rows(split.sizes)
-        target_sizes = np.array([preprocess.target_size(*size) for size in sizes.rows.tolist()])
+        target_sizes = np.array([preprocess.target_size(*size) for size in sizes.rows.tolist()], np.int32)
         return target_sizes[sizes.membership]
     grids = zip(split.sizes.tolist(), split.spacings.tolist(), strict=True)
-    return np.array([preprocess.resampled_size(size, spacing) for size, spacing in grids])
+    return np.array([preprocess.resampled_size(size, spacing) for size, spacing in grids], np.int32)
 
 
 def build_loaders(

@@ -3,7 +3,7 @@
 import numpy as np
 from PIL import Image
 
-from data_utils.image_io.formats import ImageSource
+from data_utils.image_io.formats import ImageSource, check_memory, readable
 from data_utils.image_io.resize import bicubic, linear, resize_image
 from data_utils.image_io.volumes import VolumeHeader, read_volume
 from runtime.errors import ImageError
@@ -36,6 +36,10 @@ class VolumeInput:
         self.channels = channels
         depth, height, width = preprocess.resampled_size(header.size, header.spacing)
         self.size = (depth, height, width)
+        sides = " x ".join(f"{side:g}" for side in header.spacing)
+        with readable(name):
+            claimed = 4 * channels * depth * height * width
+            check_memory(claimed, f"the volume, whose header gives its voxels {sides} mm (z, y, x), resampled,")
         finest = min(header.spacing)
         is_coarse = [side > COARSE * finest for side in header.spacing]
         # along y and x, within a slice
@@ -75,10 +79,10 @@ class VolumeInput:
             weights = self.weights[first:last]
             lowest = taps.min()
             planes = np.stack([self._plane(z) for z in range(lowest, taps.max() + 1)], axis=1)
-            part = slab[:, first - start : last - start]
-            part[:] = 0
+            resampled = slab[:, first - start : last - start]  # a view, filled here
+            resampled[:] = 0
             for tap in range(taps.shape[1]):
-                part += planes[:, taps[:, tap] - lowest] * weights[:, tap, None, None]
+                resampled += planes[:, taps[:, tap] - lowest] * weights[:, tap, None, None]
         return slab
 
     def _plane(self, z: int) -> np.ndarray:

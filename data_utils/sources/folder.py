@@ -12,6 +12,7 @@ import numpy as np
 from data_utils.image_io.formats import IMAGE_SUFFIXES
 from data_utils.sources.records import Record, Records
 from data_utils.sources.tiff_stacks import PagePair, pair_pages
+from data_utils.sources.walk import walk
 from runtime.cache import digest_of_files
 from runtime.console import first_few
 from runtime.errors import DataError
@@ -59,7 +60,7 @@ def splits_below(images: Path, masks: Path, wanted: Collection[str]) -> dict[str
 def children(folder: Path) -> dict[str, Path]:
     """Folders in a folder, by lower-case name."""
     try:
-        folders = [entry for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith(".")]
+        folders = [entry for entry in os.scandir(folder) if not entry.name.startswith(".") and _is_folder(entry)]
     except OSError as error:
         raise DataError(f"{folder} cannot be read ({error.strerror})") from error
     by_name: dict[str, Path] = {}
@@ -68,6 +69,13 @@ def children(folder: Path) -> dict[str, Path]:
         if first != path:
             raise DataError(f"{folder} holds {first.name}/ and {path.name}/; keep one")
     return by_name
+
+
+def _is_folder(entry: os.DirEntry) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself
+        return False
 
 
 def _one_of(folder: Path, names: tuple[str, ...]) -> Path | None:
@@ -212,7 +220,7 @@ def files_by_stem(folder: Path, what: str, suffixes: tuple[str, ...] = IMAGE_SUF
 
     files: list[str] = []
     other_endings: set[str] = set()
-    for parent, folders, names in os.walk(folder, onerror=fail, followlinks=True):
+    for parent, folders, names in walk(folder, onerror=fail):
         folders[:] = [name for name in folders if not name.startswith(".")]
         below = os.path.relpath(parent, folder).replace(os.sep, "/")
         for name in names:

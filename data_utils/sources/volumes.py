@@ -13,6 +13,7 @@ from data_utils.image_io.volume_formats import STACK_SUFFIXES, VOLUME_SUFFIXES, 
 from data_utils.image_io.volumes import volume_stem
 from data_utils.sources.folder import NAMED, children, detect_suffix, find_splits, masks_by_image, natural
 from data_utils.sources.records import Record, Records
+from data_utils.sources.walk import walk
 from runtime.cache import digest_of_files
 from runtime.console import first_few
 from runtime.documents import read_json
@@ -103,7 +104,7 @@ def open_volumes(root: Path, named_splits: Sequence[str], config: DataConfig) ->
 
 def _holds(folder: Path, suffixes: tuple[str, ...]) -> bool:
     """Whether any file with one of these endings lies beside the first images."""
-    for _, _, names in os.walk(folder, followlinks=True):
+    for _, _, names in walk(folder):
         lower_names = [name.lower() for name in names]
         images = [name for name in lower_names if name.endswith(IMAGE_SUFFIXES + VOLUME_SUFFIXES)]
         if images:
@@ -221,8 +222,8 @@ def read_description(file: Path) -> Description:
             raise DataError(
                 f"{file}: the label {name} is a region, {value}; regions are not supported, give one number"
             )
-        if not re.fullmatch("[0-9]+", str(value)):
-            raise DataError(f"{file}: the label {name} is {value!r}, expected a whole number")
+        if not re.fullmatch("[0-9]{1,18}", str(value)):
+            raise DataError(f"{file}: the label {name} is {str(value)[:80]!r}, expected a whole number")
         if name != "ignore":  # nnU-Net's word for what --ignore-index names
             classes.append((int(value), name))
     modalities = content.get("channel_names", content.get("modality"))

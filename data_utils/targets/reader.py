@@ -102,8 +102,8 @@ class MaskWindows:
         row_range, column_range = window
         rows = nearest(height, self.size[0])[slice(*row_range)]
         columns = nearest(width, self.size[1])[slice(*column_range)]
-        part = self.regions.read(rows[0], rows[-1] + 1, columns[0], columns[-1] + 1)
-        values = read_mask(part, self.name)
+        needed = self.regions.read(rows[0], rows[-1] + 1, columns[0], columns[-1] + 1)
+        values = read_mask(needed, self.name)
         resized = values[rows - rows[0]][:, columns - columns[0]]
         return self.reader.of_mask(resized, self.name)
 

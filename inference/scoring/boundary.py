@@ -79,18 +79,22 @@ def _boundary_overlap(true: np.ndarray, predicted: np.ndarray, width: int) -> tu
     from scipy.ndimage import distance_transform_cdt
 
     # a boundary is what `width` erosions by 3 x 3 pixels take away
-    of_true = true & (distance_transform_cdt(true, metric="chessboard") <= width)
-    of_pred = predicted & (distance_transform_cdt(predicted, metric="chessboard") <= width)
-    return int((of_true & of_pred).sum()), int((of_true | of_pred).sum())
+    true_boundary = true & (distance_transform_cdt(true, metric="chessboard") <= width)
+    predicted_boundary = predicted & (distance_transform_cdt(predicted, metric="chessboard") <= width)
+    shared = true_boundary & predicted_boundary
+    either = true_boundary | predicted_boundary
+    return int(shared.sum()), int(either.sum())
 
 
 def _hausdorff(true: np.ndarray, predicted: np.ndarray) -> float:
     """The distance in pixels between the edges of two masks (H, W) that are not empty and do not touch the border."""
     from scipy.ndimage import binary_erosion, distance_transform_edt
 
-    edges = [mask & ~binary_erosion(mask) for mask in (true, predicted)]
-    ways = zip(edges, reversed(edges), strict=True)
-    return max(float(np.percentile(distance_transform_edt(~there)[here], PERCENTILE)) for here, there in ways)
+    true_edge = true & ~binary_erosion(true)
+    predicted_edge = predicted & ~binary_erosion(predicted)
+    from_true = distance_transform_edt(~predicted_edge)[true_edge]
+    from_predicted = distance_transform_edt(~true_edge)[predicted_edge]
+    return float(max(np.percentile(from_true, PERCENTILE), np.percentile(from_predicted, PERCENTILE)))
 
 
 def boundary_report(scores: Sequence[BoundaryScores]) -> dict[str, Any]:

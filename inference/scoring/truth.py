@@ -99,7 +99,9 @@ class TruthScorer:
         self.problem = problem
         self._top = 0  # where the next rows of the prediction lie
         if truth is not None:
-            self._rows, self._columns = (nearest(want, have) for want, have in zip(truth.size, size, strict=True))
+            # for each row and each column of the true mask, that of the prediction under its center
+            self._rows = nearest(truth.size[0], size[0])
+            self._columns = nearest(truth.size[1], size[1])
         # predicted and true rows, where the boundaries are scored
         self._mask_rows: list[tuple[np.ndarray, np.ndarray]] | None = [] if boundary else None
 

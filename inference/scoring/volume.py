@@ -99,12 +99,12 @@ class VolumeScorer:
         spacing = None
         if str(truth).lower().endswith(STACK_SUFFIXES):  # the file of a stack holds no spacing
             spacing = header.spacing
-        values, of_truth = read_label_volume(VolumeFile((str(truth),), spacing), str(truth))
-        if of_truth.size != header.size:
-            true_size = " x ".join(map(str, of_truth.size))
+        values, truth_header = read_label_volume(VolumeFile((str(truth),), spacing), str(truth))
+        if truth_header.size != header.size:
+            true_size = " x ".join(map(str, truth_header.size))
             size = " x ".join(map(str, header.size))
             raise DataError(f"{truth}: is {true_size}, but the volume {size} (z, y, x)")
-        if not same_grid(of_truth, header):
+        if not same_grid(truth_header, header):
             raise DataError(f"{truth}: its affine differs from the volume's; resample it to the grid of the volume")
         return self.reader.of_label_volume(values, str(truth))
 
@@ -132,7 +132,8 @@ def surface_scores(
     for index, boxes in enumerate(zip(true_boxes, pred_boxes, strict=True), 1):
         present = [box for box in boxes if box is not None]
         if len(present) == 1:
-            missed[index], dice[index] = True, 0
+            missed[index] = True
+            dice[index] = 0
         elif present:
             box = enclosing_box(present)
             true = np.pad(truth[box] == index, 1)

@@ -7,7 +7,7 @@ that cannot be (see `reach`), overlapping tiles are blended with a Gaussian wind
 
 from inference.tiling.cuts import band_length
 from inference.tiling.planning import LARGE_TILE_MEMORY, Tiling, one_tile, plan
-from inference.tiling.stream import batch_logits, stream_logits, volume_logits
+from inference.tiling.stream import batch_logits, stream_logits
 
 __all__ = [
     "LARGE_TILE_MEMORY",
@@ -17,5 +17,4 @@ __all__ = [
     "one_tile",
     "plan",
     "stream_logits",
-    "volume_logits",
 ]

@@ -173,6 +173,13 @@ def _pixel_bytes(config: UNetConfig) -> int:
     return 4 * 8 * config.base_channels  # measured: float32, the last concatenation and its convolution
 
 
+def computed_bytes(config: UNetConfig, size: Sequence[int]) -> int:
+    """Bytes of activations, about, of the largest forward pass of `plan` for one network input of `size`."""
+    tiling = plan(config, size)
+    computed = size if tiling is None else tiling.size
+    return math.prod(computed) * _pixel_bytes(config)
+
+
 def _check_overlap(overlap: int, side: int) -> None:
     if overlap >= side:
         raise SettingsError(

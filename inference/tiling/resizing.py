@@ -1,15 +1,20 @@
 """Logits at the size of an image or of its target."""
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from inference.tiling.cuts import band_length
-from inference.tiling.stream import Forward, volume_logits
+from data_utils.loading.batch_sampler import pixels_per_batch
+from inference.tiling.cuts import Cuts, band_length
+from inference.tiling.planning import Tiling, plan
+from inference.tiling.stream import Forward, stream_logits
 from runtime.device import upload
 from unet.config import UNetConfig
+
+WHOLE_LOGITS = 2**31  # bytes of logits at the size of a target up to which an evaluation has them at once
 
 
 def resize_logits(logits: Tensor, size: Sequence[int]) -> Tensor:
@@ -23,19 +28,41 @@ def resize_logits(logits: Tensor, size: Sequence[int]) -> Tensor:
     return F.interpolate(full_precision(logits), size=tuple(size), mode=mode, align_corners=False)
 
 
-def compute_at_sizes(
+def bands_at_sizes(
     forward: Forward, images: Tensor, sizes: Sequence[Sequence[int]], config: UNetConfig
-) -> Iterator[Tensor]:
-    """Logits (1, outputs, *size) of each image or volume at the size that its target has.
+) -> Iterator[Iterator[Tensor]]:
+    """For each image or volume, bands of its logits (1, outputs, n, ...) from top to bottom, at its target's size.
 
-    Images (B, C, H, W) share one forward pass; volumes (B, C, D, H, W) are computed one by one, large ones in tiles.
+    As `plan` says, images (B, C, H, W) share one forward pass, volumes (B, C, D, H, W) are computed one by one, or each
+    is computed in tiles. What is computed whole is one band, unless its logits take more than WHOLE_LOGITS.
     """
-    if config.dims == 2:
-        computed: Iterable[Tensor] = forward(images)
+    input_size = images.shape[2:]
+    tiling = plan(config, input_size)
+    computed: Iterable[Iterable[Tensor]]
+    if tiling is not None:
+        computed = (_tiled(forward, image, tiling) for image in images)
+    elif config.dims == 2:
+        computed = ([logits] for logits in forward(images))
     else:
-        computed = (volume_logits(forward, image, config) for image in images)
-    for logits, size in zip(computed, sizes, strict=True):
-        yield resize_logits(logits[None], size)
+        computed = ([forward(image[None])[0]] for image in images)
+    for bands, size in zip(computed, sizes, strict=True):
+        if in_bands(config, input_size, size):
+            yield (band[None] for band in resize_bands(iter(bands), input_size, size))
+        else:
+            yield (resize_logits(logits[None], size) for logits in bands)
+
+
+def in_bands(config: UNetConfig, input_size: Sequence[int], size: Sequence[int]) -> bool:
+    """Whether logits at `size` are too large to be had at once, computed from a network input of `input_size`."""
+    return plan(config, input_size) is not None or 4 * config.num_classes * math.prod(size) > WHOLE_LOGITS
+
+
+def _tiled(forward: Forward, image: Tensor, tiling: Tiling) -> Iterator[Tensor]:
+    """Bands of logits (outputs, n, ...) of an image (C, *spatial) at its own size."""
+    size = image.shape[1:]
+    # views are taken here, since the thread that reads rows is not in inference mode
+    rows = {(start, stop): image[:, start:stop] for start, stop in Cuts(size, tiling).rows}
+    return stream_logits(forward, lambda *span: rows[span], size, tiling, pixels_per_batch(image.device))
 
 
 def resize_bands(bands: Iterator[Tensor], size: Sequence[int], target: Sequence[int]) -> Iterator[Tensor]:

@@ -8,11 +8,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from data_utils.loading.batch_sampler import images_per_batch, pixels_per_batch
+from data_utils.loading.batch_sampler import images_per_batch
 from inference.tiling.cuts import Cuts
-from inference.tiling.planning import Tiling, plan
+from inference.tiling.planning import Tiling
 from runtime.parallel import map_ahead
-from unet.config import UNetConfig
 
 Forward = Callable[[Tensor], Tensor]  # (B, C, ...) -> (B, num_classes, ...)
 
@@ -88,16 +87,6 @@ def batch_logits(
         bands = cuts.bands(islice(sums, len(cuts.rows)))
         logits.append(torch.cat(list(bands), dim=1))
     return logits
-
-
-def volume_logits(forward: Forward, image: Tensor, config: UNetConfig) -> Tensor:
-    """Logits (num_classes, D, H, W) of a volume (C, D, H, W): whole where `plan` says so, else in its tiles."""
-    tiling = plan(config, image.shape[1:])
-    if tiling is None:
-        return forward(image[None])[0]
-    pixels = pixels_per_batch(image.device)
-    bands = stream_logits(forward, lambda start, stop: image[:, start:stop], image.shape[1:], tiling, pixels)
-    return torch.cat(list(bands), dim=1)
 
 
 def _sums(forward: Forward, rows: Sequence[TileRow], pixels: int) -> list[Tensor]:

@@ -10,6 +10,7 @@ import pytest
 from conftest import TINY, launch, load_info, losses, write_folder
 from PIL import Image
 
+from data_utils.analysis.inspect import merge_equal
 from data_utils.analysis.normalization import Normalization
 from data_utils.analysis.validate import check_data
 from data_utils.config import DataConfig
@@ -78,7 +79,37 @@ def test_a_report_names_twenty_files_of_a_problem(tmp_path):
         (folder / "masks" / f"cell_{i:02}.png").write_bytes(b"")
     report, count = check_data(DataConfig(str(folder)))
     assert count == 25 and "mask cannot be read: 25" in report
-    assert report.count(": mask cannot be read (") == 20 and report.splitlines()[-1].strip() == "..."
+    (line,) = [text for text in report.splitlines() if "cell_00.png" in text]  # one for all files, with twenty names
+    assert line.startswith("    25 files (cell_00.png, cell_01.png,") and line.count("cell_") == 20 and "...)" in line
+
+
+def test_lines_that_differ_in_numbers_only_become_one_with_a_count():
+    texts = [f"{name}.png: mask values {name}7, 4 belong to no class" for name in range(12)]
+    texts += ["a.png: image is 40 x 56, its mask 10 x 20", "b.png: image is 40 x 56, its mask 10 x 21", "alone"]
+    first, *others = merge_equal(texts)
+    assert first == "12 files (0.png, 1.png, 2.png, ...): mask values 07, 4 belong to no class"
+    assert others == texts[12:]
+
+
+def test_a_report_names_the_flags_that_train_without_the_files(broken):
+    report, _ = check_data(DataConfig(str(broken), classes=CLASSES))
+    assert report.endswith("--on-bad-sample skip trains without the files that cannot be used")
+    (broken / "train" / "images" / "alone.png").write_bytes((broken / "train/images/cell_20.png").read_bytes())
+    report, _ = check_data(DataConfig(str(broken), classes=CLASSES))
+    assert "--allow-unpaired trains without the files that have no partner" in report
+    with pytest.raises(DataError, match="--on-bad-sample skip trains without them"):
+        load_info(broken, classes=CLASSES, allow_unpaired=True)
+
+
+def test_what_is_to_check_is_not_followed_by_no_problems(tmp_path):
+    folder = write_folder(tmp_path, 12, seed=0)
+    mask = folder / "masks" / "cell_00.png"
+    pixels = np.array(Image.open(mask))
+    pixels[0, 0] = 100
+    Image.fromarray(pixels).save(mask)
+    report, count = check_data(DataConfig(str(folder)))
+    assert count == 0 and "to check: rare" in report
+    assert report.splitlines()[-1].startswith("no problems, but 1 to check, see above")
 
 
 def test_a_split_whose_masks_hold_too_many_colors_together_is_a_line_of_the_report(tmp_path):

@@ -156,7 +156,7 @@ def test_reading_leaves_the_source_as_it_was():
 
 BAD = {
     "zero bytes": (b"", "cannot be read"),
-    "text": (b"hello", "Pillow does not know"),
+    "text": (b"hello", "in a format that is not read here"),
     "truncated png": (FORMATS["16-bit png"][:-40], "cannot be read"),
     "truncated npy": (FORMATS["npy int64"][:-8], "cannot be read"),
     "npy of objects": (npy(np.array([{}, None])), "cannot be read"),
@@ -406,6 +406,12 @@ def test_the_ignored_value_becomes_255():
     )
     class_map = ClassMap(("a", "b"), COLOURS[1:], (0, 0, 0))
     np.testing.assert_array_equal(class_map.encode(np.uint8([[COLOURS[2], (0, 0, 0)]]), "m"), [[1, IGNORE_INDEX]])
+
+
+@pytest.mark.parametrize(("value", "dtype"), [(255, np.uint8), (256, np.uint16), (65535, np.uint16)])
+def test_a_mask_is_written_with_the_bits_that_its_values_need(value, dtype):
+    mask = ClassMap(("a", "b"), (0, value), None).decode(np.uint8([[0, 1]]))
+    assert mask.tolist() == [[0, value]] and mask.dtype == dtype
 
 
 def test_a_value_may_be_255_and_there_may_be_255_classes():

@@ -4,6 +4,7 @@ Modules: data_utils/loading/loaders.py.
 """
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -90,6 +91,16 @@ def test_batches_are_pinned_for_a_gpu_that_the_run_uses_not_for_one_that_is_ther
     assert [loader.pin_memory for loader in loaders] == [pinned, pinned]
 
 
+def test_training_images_leave_two_values_at_the_lowest_level_and_validation_images_stay(folder):
+    info = load_info(folder)
+    sizes = info.train.sizes
+    for depth, shortest in ((2, 8), (4, 32)):
+        shapes = network_shapes(info, UNetConfig(depth=depth))
+        assert shapes.train.tolist() == np.maximum(sizes, shortest).tolist()
+        assert shapes.val.tolist() == info.val.sizes.tolist()
+    assert sizes.min() < 32
+
+
 def test_a_filler_is_a_real_image_that_counts_nowhere(folder):
     dataset = training(folder)
     image, target, *_ = dataset[Slot(2, 0, (16, 24), filler=True)]
@@ -152,3 +163,23 @@ def test_a_resized_mask_lies_where_its_resized_image_does(tmp_path):
         Image.fromarray(bright.astype(np.uint8)).save(tmp_path / "masks" / f"{name}.png")
     image, target, *_ = training(tmp_path, Preprocess(scale=0.5), scale=0.5)[Slot(0, 0, (20, 20))]
     assert ((image[0] > 127).numpy() == target.mask.numpy()).all()
+
+
+def test_the_network_input_of_many_images_is_computed_once_for_each_size(folder, monkeypatch):
+    info = load_info(folder)
+    sizes = np.random.default_rng(0).integers(30, 33, (1000, 2))
+    info = replace(info, train=replace(info.train, sizes=sizes), val=replace(info.val, sizes=sizes[:50]))
+    target_size, calls = Preprocess.target_size, []
+    monkeypatch.setattr(Preprocess, "target_size", lambda *size: calls.append(size) or target_size(*size))
+    shapes = network_shapes(info, UNetConfig(preprocess=Preprocess(scale=0.7)))
+    assert shapes.val.tolist() == [[int(0.7 * height), int(0.7 * width)] for height, width in sizes[:50].tolist()]
+    assert len(calls) == 9 + len(np.unique(sizes[:50], axis=0))
+    assert shapes.train.shape == (1000, 2) and (shapes.train >= 32).all()
+
+
+def test_samples_that_threads_decode_are_those_of_one_thread_in_its_order(folder):
+    slots = [Slot(index, 0, (20, 32)) for index in (3, 0, 2, 1)]
+    alone, together = training(folder), training(folder)
+    together.threads = 3
+    for one, other in zip(alone.__getitems__(slots), together.__getitems__(slots), strict=True):
+        assert torch.equal(one[0], other[0]) and torch.equal(one[1].mask, other[1].mask) and one[3] == other[3]

@@ -83,6 +83,32 @@ def test_what_a_killed_run_left_of_the_cache_is_cleared_and_what_another_is_writ
     assert len(list(folder.glob("*.arrow"))) == 1
 
 
+@pytest.mark.parametrize("damage", ["cut", "empty", "flipped", "without checksum"])
+def test_a_damaged_cache_is_made_again(tmp_path, monkeypatch, capsys, damage):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    images = []
+
+    def prepare(index: int) -> tuple[np.ndarray, ClassTarget]:
+        images.append(index)
+        return np.full((1, 2, 3), index, np.uint8), TARGET
+
+    decode_once(prepare, 3, ClassTarget, "key", ())
+    (file,) = (tmp_path / "unet-accelerate").glob("*.arrow")
+    content = bytearray(file.read_bytes())
+    if damage == "without checksum":
+        file.with_suffix(".sha256").unlink()
+    else:
+        content[content.index(bytes([2] * 6))] ^= 1  # a pixel
+        damaged = {"cut": content[:-100], "empty": b"", "flipped": content}
+        file.write_bytes(damaged[damage])
+    decoded = decode_once(prepare, 3, ClassTarget, "key", ())
+    assert sorted(images) == [0, 0, 1, 1, 2, 2]
+    assert f"{file} is damaged; its samples are decoded again" in capsys.readouterr().out
+    assert decoded[2][0].tolist() == [[[2] * 3] * 2]
+    decode_once(prepare, 3, ClassTarget, "key", ())
+    assert len(images) == 6, "an undamaged file is used"
+
+
 def test_a_cache_that_could_not_be_finished_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 

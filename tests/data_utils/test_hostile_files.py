@@ -1,23 +1,37 @@
-"""Small files that would take hours, gigabytes or the whole process: each is one line that names it."""
+"""Small files that would take hours, gigabytes or the whole process: each is one line that names it.
 
+Modules: data_utils/image_io/nrrd.py, data_utils/image_io/meta_image.py, data_utils/image_io/formats.py.
+"""
+
+import gzip
 import json
+import os
 import struct
 import time
 from pathlib import Path
 
+import nibabel
 import numpy as np
 import pytest
 from conftest import launch, load_info, predict, write_folder
-from PIL import Image
+from PIL import Image, features
 
 from data_utils.analysis.validate import check_data
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import VolumeFile
+from data_utils.image_io.reader import read_image, read_mask
+from data_utils.image_io.regions import open_regions
 from data_utils.image_io.tiff import tiff_pages
 from data_utils.image_io.volumes import read_volume
+from data_utils.loading.volume_input import VolumeInput
+from data_utils.sources.annotations.coco_mask import run_lengths
+from data_utils.sources.annotations.layout import find_file
 from data_utils.sources.annotations.polygons import clipped
+from inference.inputs import find_jobs
 from inference.page import PagePredictor
 from runtime.errors import DataError, ImageError
+from train_utils.reporting.samples import save_pictures
+from unet.config import Preprocess
 
 SIDE = 8
 TAGS = [(256, SIDE), (257, SIDE), (258, 8), (259, 1), (262, 1), (273, 0), (277, 1), (278, SIDE), (279, SIDE * SIDE)]
@@ -209,3 +223,135 @@ def test_a_damaged_meta_image_is_refused_before_simpleitk_reads_it(tmp_path, fie
     (tmp_path / "in").mkdir()
     with pytest.raises(ImageError, match=reason):
         read_volume(VolumeFile((str(meta_image(tmp_path / "in" / "a.mha", **fields)),)), "a")
+
+
+NRRD = "NRRD0004\ntype: {kind}\ndimension: 3\nspace: left-posterior-superior\nsizes: {sizes}\nendian: little\n"
+NRRD += "space directions: (1,0,0) (0,1,0) (0,0,1)\nspace origin: (0,0,0)\nencoding: {encoding}\n{more}\n"
+
+
+def nrrd(path: Path, kind="uint8", sizes="2 3 4", encoding="raw", more="") -> Path:
+    header = NRRD.format(kind=kind, sizes=sizes, encoding=encoding, more=more)
+    path.write_bytes(header.encode() + bytes(range(24)))
+    return path
+
+
+@pytest.mark.parametrize("kind", ["uint8", "unsigned char", "uchar", "uint8_t", "int8"])
+def test_a_good_nrrd_is_read(tmp_path, kind):
+    pytest.importorskip("SimpleITK")
+    voxels, _ = read_volume(VolumeFile((str(nrrd(tmp_path / "a.nrrd", kind)),)), "a")
+    assert voxels.shape == (4, 3, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"sizes": "2000000 3000000 4000000"}, "the file ends before its voxels do"),
+        ({"sizes": "2 3 5"}, "the file ends before its voxels do"),
+        ({"sizes": "2 3 -4"}, "sizes = 2 3 -4"),
+        ({"kind": "block"}, "type = block"),
+        ({"encoding": "zstd"}, "encoding = zstd"),
+        ({"more": "data file: /etc/passwd\n"}, "data file = /etc/passwd"),
+        ({"more": "data file: ../outside.raw\n"}, r"data file = \.\./outside.raw"),
+        ({"more": "datafile: LIST\n/etc/passwd\n"}, "data file = LIST"),
+        ({"more": "data file: a%d.raw 1 3 1\n"}, "data file = a%d.raw"),
+    ],
+)
+def test_a_damaged_nrrd_is_refused_before_simpleitk_reads_it(tmp_path, fields, reason):
+    pytest.importorskip("SimpleITK")
+    (tmp_path / "outside.raw").write_bytes(bytes(24))
+    (tmp_path / "in").mkdir()
+    with pytest.raises(ImageError, match=reason):
+        read_volume(VolumeFile((str(nrrd(tmp_path / "in" / "a.nrrd", **fields)),)), "a")
+
+
+@pytest.fixture
+def little_memory(monkeypatch):
+    """A machine with a gigabyte of free memory."""
+    monkeypatch.setattr("data_utils.image_io.formats.available_bytes", lambda: 10**9)
+
+
+def test_pictures_are_measured_before_they_are_decoded(tmp_path, little_memory, monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
+    Image.new("1", (40_000, 40_000)).save(tmp_path / "bomb.png")
+    for read in (read_image, read_mask):
+        with pytest.raises(DataError, match=r"40,000 x 40,000 pixels needs 4\.8 GB of memory, 1\.0 GB are free"):
+            read(str(tmp_path / "bomb.png"), "bomb")
+    with pytest.raises(ImageError, match="of memory"), open_regions(tmp_path / "bomb.png") as regions:
+        regions.read(0, 1)
+    with open(tmp_path / "bomb.npy", "wb") as file:
+        np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": (30_000, 30_000)})
+        file.truncate(30_000 * 30_000 + 128)
+    with pytest.raises(ImageError, match="of memory"):
+        read_image(str(tmp_path / "bomb.npy"), "bomb")
+
+
+def nifti(path: Path, shape: tuple[int, ...], side: float, voxels: bytes = b"", begin: float = 352) -> Path:
+    """A NIfTI file of uint8 whose header claims a shape and voxels of `side` mm."""
+    header = nibabel.Nifti1Header()
+    header.set_data_dtype(np.uint8)
+    header.set_data_shape(shape)
+    header.set_sform(np.diag([side, side, side, 1]), 1)
+    header["pixdim"][1:4] = side
+    header["vox_offset"] = begin
+    header["magic"] = b"n+1"
+    path.write_bytes(gzip.compress(header.binaryblock + bytes(4) + voxels))
+    return path
+
+
+def test_volumes_are_measured_before_they_are_inflated_or_resampled(tmp_path, little_memory):
+    bomb = nifti(tmp_path / "bomb.nii.gz", (2000, 2000, 1000), 1)
+    with pytest.raises(ImageError, match=r"4\.0 GB of memory"):
+        read_volume(VolumeFile((str(bomb),)), "bomb")
+    extended = nifti(tmp_path / "extended.nii.gz", (2, 2, 2), 1, bytes(8), begin=1e9)
+    with pytest.raises(ImageError, match="its voxels begin behind 1,000,000,000 bytes"):
+        read_volume(VolumeFile((str(extended),)), "extended")
+    coarse = nifti(tmp_path / "coarse.nii.gz", (4, 4, 4), 1000, bytes(64))
+    with pytest.raises(ImageError, match="1000 x 1000 x 1000 mm"):
+        VolumeInput.read(VolumeFile((str(coarse),)), Preprocess(spacing=(1, 1, 1)), 1)
+
+
+def test_only_picture_formats_are_opened_whatever_the_name(tmp_path):
+    for kind in ("EPS", "PCX", "ICO"):
+        Image.new("RGB", (8, 8)).save(tmp_path / "a.png", kind)
+        with pytest.raises(ImageError, match="in a format that is not read here"):
+            read_image(str(tmp_path / "a.png"), "a")
+
+
+def test_pipes_are_no_pictures(tmp_path):
+    for name in ("a.png", "a.npy", "a.tif", "a.nii.gz", "a.nrrd"):
+        os.mkfifo(tmp_path / name)
+        with pytest.raises(ImageError, match="not a regular file"):
+            if name.endswith((".gz", ".nrrd")):
+                read_volume(VolumeFile((str(tmp_path / name),)), "a")
+            else:
+                read_image(str(tmp_path / name), "a")
+
+
+@pytest.mark.skipif(not features.check("libtiff"), reason="Pillow writes this codec with libtiff")
+def test_a_tiff_whose_codec_tifffile_lacks_is_read_whole(tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "a.tif", compression="zstd")
+    with open_regions(tmp_path / "a.tif") as regions:
+        np.testing.assert_array_equal(np.asarray(regions.read(5, 9)), pixels[5:9])
+
+
+def test_a_long_name_and_long_run_lengths_take_no_time():
+    begin = time.process_time()
+    assert find_file("a/" * 10**6, ["."]) is None
+    with pytest.raises(ValueError):
+        run_lengths("o" * 10**6)
+    assert time.process_time() - begin < 1
+
+
+def test_names_that_lead_elsewhere_stay_below_the_folder(tmp_path):
+    pictures = dict.fromkeys(("../a.png", "/b", "c/../../d", "", "x" * 999, "e\0\nf"), np.zeros((2, 2), np.uint8))
+    save_pictures(tmp_path / "in", pictures)
+    assert os.listdir(tmp_path) == ["in"]
+    assert {"a.png", "b.png", "image.png", "c"} < set(os.listdir(tmp_path / "in"))
+
+
+def test_a_pattern_does_not_lead_outside_the_output(tmp_path):
+    (tmp_path / "in" / "a").mkdir(parents=True)
+    Image.new("L", (8, 8)).save(tmp_path / "secret.png")
+    with pytest.raises(DataError, match=r"has \.\. behind a wildcard"):
+        find_jobs([str(tmp_path / "in" / "*" / ".." / ".." / "*.png")], tmp_path / "out", [".png"])

@@ -114,10 +114,13 @@ def test_resizing_keeps_type_range_and_brightness():
     five = resize_image(np.repeat(noise[:, :, :1], 5, axis=2), (32, 40))
     assert five.shape == (32, 40, 5)
     assert five.dtype == np.uint8
+    exact = resize_image(np.repeat(noise[:, :, :1], 5, axis=2).astype(np.float32), (32, 40))
+    np.testing.assert_array_equal(five, exact.round().clip(0, 255))
 
 
 def test_target_size_rounds_down_and_is_never_empty():
     assert Preprocess(scale=0.5).target_size(101, 7) == (50, 3)
+    assert Preprocess(scale=0.5).target_size(103, 5) == (51, 2)
     assert Preprocess(scale=0.1).target_size(5, 5) == (1, 1)
     assert Preprocess(image_size=(3, 4)).target_size(100, 100) == (3, 4)
 

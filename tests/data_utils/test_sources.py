@@ -509,6 +509,7 @@ def test_columns_are_named_or_found(tmp_path, tables):
     assert "no column image with pictures, only scan" in message and "--image-column" in message
     message = error_of(tmp_path / "data", image_column="scan", mask_column="id")
     assert "no column id with pictures" in message and "id (int64)" in message
+    assert message.endswith("choose one with --mask-column")
 
 
 def test_a_class_label_is_no_mask(tmp_path, tables):

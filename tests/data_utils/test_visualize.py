@@ -6,7 +6,19 @@ Modules: data_utils/visualize.py, data_utils/visualize_volumes.py.
 import numpy as np
 import pytest
 
-from data_utils.visualize import GREY, RED, colorize, legend, overlay, palette, panel, to_rgb
+from data_utils.visualize import (
+    ALIKE,
+    GREY,
+    RED,
+    colorize,
+    contours,
+    legend,
+    outlined_overlay,
+    overlay,
+    palette,
+    panel,
+    to_rgb,
+)
 from data_utils.visualize_volumes import busiest_voxel, orthogonal_slices
 
 
@@ -70,6 +82,22 @@ def test_overlay_tints_all_but_the_background():
     colors = np.array([[0, 0, 0], [200, 0, 50]], np.uint8)
     assert overlay(image, mask, colors).tolist() == [[[100, 100, 100], [150, 50, 75], [114, 114, 114]]]
     assert (image == 100).all()
+
+
+def test_an_outline_differs_from_the_tint_and_from_what_is_under_it():
+    colors = np.array([[0, 0, 0], [60, 120, 220], [250, 250, 250]], np.uint8)
+    mask = np.zeros((12, 20), int)
+    mask[2:10, 2:9] = 1
+    mask[2:10, 9:18] = 2
+    for under in ((60, 120, 225), (250, 250, 245), (10, 10, 10), (130, 130, 130)):  # a blue sky, snow, night, a road
+        image = np.full((12, 20, 3), under, np.uint8)
+        picture = outlined_overlay(image, mask, colors).astype(int)
+        tinted = overlay(image, mask, colors)
+        edges = contours(mask)
+        assert edges[2, 2] and edges[5, 8] and not edges[5, 5]
+        assert np.array_equal(picture[~edges], tinted[~edges])
+        assert (np.abs(picture[edges] - image[edges]).sum(axis=1) >= ALIKE - 20).all()
+    assert contours(mask, thickness=2).sum() > contours(mask).sum()
 
 
 def test_panel_is_four_pictures_in_a_row():

@@ -27,6 +27,7 @@ from data_utils.image_io.reader import read_image, read_mask
 from data_utils.image_io.volumes import read_label_volume, read_volume
 from data_utils.sources.load import load_records
 from data_utils.sources.records import Records, Subset
+from data_utils.sources.volumes import spacing_of
 from runtime.errors import DataError
 
 HIPPOCAMPUS = ROOT.parent / "shared" / "data" / "hippocampus"
@@ -183,6 +184,15 @@ def test_stacks_are_volumes_where_a_spacing_is_given(tmp_path, kind):
     (tmp_path / "spacing.json").write_text("[50, 4]")
     with pytest.raises(DataError, match=r"spacing.json holds \[50, 4\], expected \[z, y, x\] in mm"):
         load_records(config(tmp_path))
+
+
+def test_the_nearest_spacing_file_counts(tmp_path):
+    images = tmp_path / "train" / "images"
+    images.mkdir(parents=True)
+    assert spacing_of(images) is None
+    for folder, spacing in ((tmp_path, [9, 9, 9]), (tmp_path / "train", [5, 4, 4]), (images, [3, 2, 1])):
+        (folder / "spacing.json").write_text(json.dumps(spacing))
+        assert spacing_of(images) == tuple(spacing)
 
 
 def mistake(root: Path, kind: str) -> None:

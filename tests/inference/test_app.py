@@ -264,3 +264,26 @@ def test_a_port_in_use_is_one_line(python, space):
     assert errors.strip() == (
         f"app.py: error: --host 127.0.0.1 --port {port}: is in use, or not an address of this machine; choose another"
     )
+
+
+HOSTILE = {
+    "empty.png": b"",
+    "text.png": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\nshowpage\n",
+    "pickle.npy": b"\x93NUMPY\x01\x00v\x00{'descr': '|O', 'fortran_order': False, 'shape': (1,), }\n",
+    "claims.npy": b"\x93NUMPY\x01\x00F\x00{'descr': '|u1', 'fortran_order': False, 'shape': (999999, 999999)}\n",
+    "pages.tif": b"II*\0\x08\0\0\0\0\0\x08\0\0\0",
+    "tags.tif": b"II*\0\x08\0\0\0" + b"\xff" * 4000,
+    "volume.nii.gz": b"\x1f\x8b" + bytes(50),
+    "volume.nrrd": b"NRRD0004\ndata file: /etc/passwd\n\n",
+    "a\nb\x1b[2J.png": b"no picture",
+}
+
+
+def test_after_hostile_uploads_the_page_answers_the_next_visitor(page, images, tmp_path):
+    good = images / "a.png"
+    expected, _ = page(str(good))
+    for name, content in HOSTILE.items():
+        (tmp_path / name).write_bytes(content)
+        html, mask = page(str(tmp_path / name))
+        assert html.startswith('<p role="alert">') and mask is None and "\n" not in html, name
+        assert page(str(good))[0] == expected

@@ -99,3 +99,17 @@ def test_work_is_shared_by_pixels():
     assert sorted((job for share in shares for batch in share for job in batch), key=jobs.index) == jobs
     pixels = [sum(job.pixels for batch in share for job in batch) for share in shares]
     assert max(pixels) / min(pixels) < 1.1
+
+
+def test_a_hostile_file_among_three_good_ones_costs_no_mask(tmp_path, model):
+    (tmp_path / "in").mkdir()
+    for name in "abc":
+        Image.new("RGB", (20, 16), (90, 50, 10)).save(tmp_path / "in" / f"{name}.png")
+    for number, content in enumerate(
+        (b"", b"II*\0\x08\0\0\0" + b"\xff" * 400, b"%!PS-Adobe-3.0 EPSF-3.0\n", b"\0" * 99)
+    ):
+        (tmp_path / "in" / "hostile.tif").write_bytes(content)
+        result = predict(model, [tmp_path / "in"], tmp_path / f"out{number}")
+        assert result.returncode == 1 and "3 of 4 masks" in result.stdout, result.stderr
+        assert sorted(path.name for path in (tmp_path / f"out{number}").glob("*.png")) == ["a.png", "b.png", "c.png"]
+        assert "Traceback" not in result.stderr and "hostile.tif" in result.stderr

@@ -19,7 +19,8 @@ import inference.tiling.cuts
 import inference.tiling.planning
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.volumes import read_volume
-from data_utils.visualize_volumes import contours, volume_page
+from data_utils.visualize import contours
+from data_utils.visualize_volumes import volume_page
 from inference import Predictor
 from inference.inputs import find_jobs
 from inference.outputs import new_encoder
@@ -27,9 +28,9 @@ from inference.outputs.jobs import MASK, OVERLAY, PROBABILITIES
 from inference.outputs.writer import PredictionWriter
 from inference.pipeline import PredictionPipeline, plan_work
 from inference.scoring.volume import case_report, case_table, surface_scores
-from inference.tiling import Tiling, batch_logits, plan, stream_logits, volume_logits
+from inference.tiling import Tiling, batch_logits, plan, stream_logits
 from inference.tiling.receptive_field import reach
-from inference.tiling.resizing import resize_bands, resize_logits
+from inference.tiling.resizing import bands_at_sizes, resize_bands, resize_logits
 from runtime.errors import ImageError, ModelError, SettingsError
 from unet import Preprocess, UNet, UNetConfig
 
@@ -159,14 +160,24 @@ def test_slabs_equal_the_tiles_of_all_at_once_however_few_slices_are_handed_on(m
         assert (torch.cat(bands, dim=1) - expected).abs().max() < 1e-13
 
 
+def joined(model: UNet, image: torch.Tensor) -> list[torch.Tensor]:
+    """The bands in which an evaluation has the logits of a volume."""
+    (bands,) = bands_at_sizes(model, image[None], [image.shape[1:]], model.config)
+    return list(bands)
+
+
 def test_evaluation_computes_a_volume_whole_or_in_the_tiles_of_prediction(monkeypatch):
     model, image = network(norm="group"), torch.rand(1, 40, 30, 36, dtype=torch.float64)
     with torch.inference_mode():
-        assert torch.equal(volume_logits(model, image, model.config), model(image[None])[0])
+        (whole,) = joined(model, image)
+        assert torch.equal(whole, model(image[None]))
         monkeypatch.setattr(inference.tiling.planning, "WHOLE_VOLUME_MEMORY", 20**3 * 32 * 4)
         tiling = plan(model.config, image.shape[1:])
         assert tiling.size == (20, 20, 20)
-        assert torch.equal(volume_logits(model, image, model.config), tiled(model, image, tiling))
+        monkeypatch.setattr(inference.tiling.cuts, "BAND_BYTES", 3 * 4 * 2 * 30 * 36)
+        bands = joined(model, image)
+        assert len(bands) > 10
+        assert torch.equal(torch.cat(bands, dim=2)[0], tiled(model, image, tiling))
 
 
 @pytest.mark.parametrize("slices", [1, 7, 100])

@@ -5,11 +5,12 @@ Modules: runtime/console.py, runtime/redact.py, runtime/cli.py.
 
 import subprocess
 import sys
+import time
 
 import pytest
 from conftest import ROOT
 
-from runtime.console import say, say_error
+from runtime.console import first_few, say, say_error
 from runtime.distributed import describe_lost_process
 from runtime.errors import DataError, one_line
 from runtime.redact import printable
@@ -41,6 +42,7 @@ def test_a_killed_loader_process_is_one_line_with_the_remedy(reason):
 
 PROGRAM = """
 import sys
+import time
 from runtime.cli import run_script
 from runtime.console import progress_bar, say, say_error
 def main():
@@ -63,3 +65,27 @@ def test_a_program_goes_on_where_nobody_reads_what_it_prints(tmp_path, redirect)
     )
     assert (tmp_path / "end").exists() and (tmp_path / "code").read_text() == "code 0\n", done.stderr[-500:]
     assert "Traceback" not in done.stderr and "BrokenPipe" not in done.stderr
+
+
+@pytest.fixture
+def second_process(monkeypatch):
+    """This process is the second one of two, and does not wait for the first one to print."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+
+
+def test_a_process_prints_the_errors_that_it_alone_has_seen(second_process, capsys):
+    say("loss 0.3")
+    say("out of memory here", every_process=True)
+    say_error("no such flag", seen_by_all=True)
+    say_error("the disk of this machine is full")
+    output = capsys.readouterr()
+    assert output.out == "out of memory here\n"
+    assert output.err == "the disk of this machine is full\n"
+
+
+def test_a_list_is_cut_only_where_it_is_longer():
+    assert first_few(["a", "b"], 3) == ["a", "b"]
+    assert first_few(["a", "b", "c"], 3) == ["a", "b", "c"]
+    assert first_few(["a", "b", "c", "d"], 3) == ["a", "b", "c", "..."]

@@ -78,6 +78,8 @@ def device(tmp_path_factory) -> Device:
     folder = tmp_path_factory.mktemp("device")
     write_folder(folder / "data" / "train", 12, seed=0, size=(24, 32))
     write_folder(folder / "data" / "val", 3, seed=1, size=(24, 32))
+    write_folder(folder / "large" / "train", 12, seed=0, size=(24, 32))
+    write_folder(folder / "large" / "val", 2, seed=1, size=(40, 70))
     device = Device(folder)
     for name, flags in TRAININGS.items():
         for steps in STEPS:
@@ -87,6 +89,8 @@ def device(tmp_path_factory) -> Device:
     for count in EVALUATIONS:
         every = ["--eval-every", str(6 // count), "--checkpoint-every", "99", "--log-every", "99"]
         device.train(("evaluations", count), *every, "--max-steps", "6")
+        device.train(("evaluations in tiles", count), *every, "--max-steps", "6", "--dataset", str(folder / "large"))
+        device.commands[("evaluations in tiles", count)][0] = script(folder, IN_TILES)
     device.train(("begun",), *RARELY, "--max-steps", "3", "--ema-decay", "0.9")
     begun = device.commands[("begun",)]
     device.commands[("resumed",)] = [*begun, "--max-steps", "6", "--resume", "auto"]
@@ -129,6 +133,18 @@ import inference.predictor
 from predict import main
 
 inference.predictor.WINDOW_MEMORY = 0
+"""
+IN_TILES = """
+from unittest import mock
+
+import inference.tiling.planning
+import train
+
+
+def main():
+    limits = {name: 0 for name in ("WHOLE_MEMORY", "TILE_MEMORY", "LARGE_TILE_MEMORY", "BAND_MEMORY")}
+    with mock.patch.multiple(inference.tiling.planning, **limits):
+        train.main()
 """
 FLOAT_NORM = """
 from unittest import mock
@@ -189,8 +205,9 @@ def test_micro_batches_add_no_wait(device):
     assert not device.more(few, many)
 
 
-def test_the_host_waits_at_most_twice_in_an_evaluation_and_once_in_a_checkpoint(device):
-    more = device.more(*[("evaluations", count) for count in EVALUATIONS])
+@pytest.mark.parametrize("kind", ["evaluations", "evaluations in tiles"])
+def test_the_host_waits_at_most_twice_in_an_evaluation_and_once_in_a_checkpoint(device, kind):
+    more = device.more(*[(kind, count) for count in EVALUATIONS])
     saves = sum(count for place, count in more.items() if "device.py" in place and "scalar" in place)
     # evaluations read the results of steps too, which then need not be read later
     assert sum(more.values()) - saves <= 2 * (EVALUATIONS[1] - EVALUATIONS[0]) and max(more.values()) > 0, more

@@ -6,6 +6,7 @@ Modules: runtime/distributed.py, runtime/errors.py.
 import gc
 import os
 import pydoc
+import shutil
 import signal
 import socket
 import subprocess
@@ -22,6 +23,7 @@ from conftest import PROGRAMS, ROOT, TINY, launch
 from forked import ForkedRun
 from in_process import run_train
 
+from benchmarks.chaos import Network
 from runtime import distributed
 
 
@@ -41,7 +43,8 @@ def test_the_group_of_all_processes_outlasts_its_last_user(monkeypatch):
 
 
 SCRIPT = """
-import gc, weakref
+import gc, os, socket, weakref
+import psutil
 import torch.distributed as dist
 from accelerate import Accelerator
 from runtime.launch import start_process
@@ -49,16 +52,22 @@ from runtime.launch import start_process
 accelerator = Accelerator()
 start_process(accelerator)
 group = weakref.ref(dist.group.WORLD)
+probed = []
+for connection in psutil.Process().net_connections("tcp"):
+    if connection.status == psutil.CONN_ESTABLISHED:
+        with socket.socket(fileno=os.dup(connection.fd)) as end:
+            seconds = end.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE)
+            probed.append(end.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1 and seconds == 60)
 accelerator.end_training()
 gc.collect()
-print(dist.is_initialized(), group() is not None)
+print(dist.is_initialized(), group() is not None, len(probed) > 1 and all(probed))
 """
 
 
-def test_a_script_of_several_processes_keeps_their_group(tmp_path):
+def test_a_script_of_several_processes_keeps_their_group_and_notices_lost_machines(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
     result = launch(tmp_path / "train.py", profile="multi_cpu")
-    assert result.stdout.splitlines() == ["False True"] * 2, result.stderr
+    assert result.stdout.splitlines() == ["False True True"] * 2, result.stderr
 
 
 def free_port() -> int:
@@ -175,7 +184,7 @@ def test_a_killed_loader_process_is_one_line_and_a_second_run_in_the_folder_anot
         (line,) = errors(run, timeout=30)
     finally:
         run.kill()
-    assert "a loader's worker process has ended" in line
+    assert "a process that loads images has ended" in line
     assert "--resume auto" in line
 
 
@@ -251,3 +260,32 @@ def test_a_process_that_hangs_is_waited_for_in_bounds(tiny_folder, tmp_path):
     os.kill(hanging, signal.SIGSTOP)
     (line,) = errors(run, timeout=100)
     assert "process 0 waited too long for another one, which hangs or has ended" in line
+
+
+@pytest.mark.slow
+def test_a_machine_behind_a_cut_cable_is_noticed_by_who_waits_without_a_time_limit(tmp_path):
+    if os.geteuid() or not shutil.which("ip"):
+        pytest.skip("network namespaces need root and iproute2")
+    network = Network(isolated=True)
+    environment = os.environ | {"GLOO_SOCKET_IFNAME": "eth0", "PYTHONPATH": str(ROOT)}
+    program = str(PROGRAMS / "wait_for_machine.py")
+    processes = []
+    try:
+        for rank in range(2):
+            arguments = [program, str(rank), network.address, str(tmp_path / "waiting"), "10"]
+            command = [*network.enter(rank), sys.executable, *arguments]
+            processes.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
+        for _ in range(1200):
+            if (tmp_path / "waiting").exists():
+                break
+            time.sleep(0.1)
+        time.sleep(15)
+        assert processes[1].poll() is None, "a machine that answers is waited for, whatever it does"
+        network.cut(0)
+        stderr = processes[1].communicate(timeout=300)[1]
+        assert "process 0 waited too long for another one" in stderr
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+        network.close()

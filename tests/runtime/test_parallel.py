@@ -4,8 +4,10 @@ import threading
 import time
 
 import pytest
+import torch
 
-from runtime.parallel import map_ahead, pipelined
+from runtime import parallel
+from runtime.parallel import default_workers, map_ahead, pipelined
 
 
 def test_every_item_comes_out_once_and_errors_stay_with_their_item():
@@ -90,3 +92,25 @@ def test_more_threads_read_further_ahead():
     together = threading.Barrier(5, timeout=20)  # broken, an error, unless five read at once
     items = list(pipelined([[n] for n in range(5)], lambda n: together.wait(), lambda pairs: [bool], (), threads=5))
     assert len(items) == 5
+
+
+@pytest.mark.parametrize(
+    ("device", "cpus", "processes", "workers"),
+    [
+        ("cpu", 1, 1, 0),
+        ("cpu", 2, 1, 1),
+        ("cpu", 2, 2, 0),
+        ("cpu", 64, 1, 1),
+        ("cuda", 1, 1, 1),
+        ("cuda", 8, 1, 8),
+        ("cuda", 8, 4, 2),
+        ("cuda", 2, 4, 1),
+        ("cuda", 64, 1, 16),
+    ],
+)
+def test_loaders_share_the_cpus_with_other_processes_and_with_a_cpu_that_computes(
+    monkeypatch, device, cpus, processes, workers
+):
+    monkeypatch.setattr(parallel, "available_cpus", lambda: cpus)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
+    assert default_workers(torch.device(device)) == workers

@@ -24,10 +24,12 @@ from in_process import process_state_kept
 
 from runtime.errors import LaunchError
 from runtime.launch import (
+    bf16_launch_line,
     check_launch,
     check_processes,
     compile_networks,
     describe_profile,
+    has_bf16_instructions,
     say_profile,
     start_process,
     tune_kernels,
@@ -266,28 +268,6 @@ def test_a_gpu_that_only_emulates_bf16_is_said_to(launched, monkeypatch, capsys,
 
 
 @pytest.mark.parametrize(
-    ("device", "precision", "capabilities", "advised"),
-    [
-        ("cpu", "no", {"architecture": "x86_64", "avx512_bf16": True}, True),
-        ("cpu", "no", {"architecture": "x86_64", "avx512_bf16": False, "amx_bf16": True}, True),
-        ("cpu", "no", {"architecture": "aarch64", "bf16": True}, True),
-        ("cpu", "no", {"architecture": "x86_64", "avx512_bf16": False, "avx512_fp16": True}, False),
-        ("cpu", "bf16", {"avx512_bf16": True}, False),
-        ("mps", "no", {"avx512_bf16": True}, False),
-    ],
-)
-def test_who_trains_in_float32_on_a_cpu_that_knows_bf16_is_told(
-    monkeypatch, capsys, device, precision, capabilities, advised
-):
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
-    say_profile({"processes": 2, "machines": 1, "device": device, "mixed_precision": precision})
-    profile, *advice = capsys.readouterr().out.splitlines()
-    assert profile == f"profile: processes 2, machines 1, device {device}, mixed_precision {precision}"
-    assert len(advice) == advised
-    assert all("--mixed_precision bf16" in line for line in advice)
-
-
-@pytest.mark.parametrize(
     ("precision", "native", "advised"), [("no", True, True), ("no", False, False), ("bf16", True, False)]
 )
 def test_who_trains_in_float32_on_a_gpu_that_knows_bf16_is_told(
@@ -322,12 +302,20 @@ def test_gpus_that_idle_are_named(launched, monkeypatch, capsys, gpus, processes
         assert advice[0].startswith(f"{line} --num_processes {gpus * machines} ")
 
 
-def test_only_the_first_process_gives_advice(monkeypatch, capsys):
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True})
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("RANK", "1")
-    say_profile({"processes": 2, "machines": 1, "device": "cpu", "mixed_precision": "no"})
-    assert capsys.readouterr().out == ""
+@pytest.mark.parametrize(("device", "capability", "has"), [("cpu", "amx_bf16", True), ("cpu", "avx2", False)])
+def test_a_cpu_that_computes_in_bf16_is_known_by_its_instructions(monkeypatch, device, capability, has):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {capability: True})
+    assert has_bf16_instructions(torch.device(device)) is has
+    assert not has_bf16_instructions(torch.device("meta"))
+
+
+def test_the_line_for_bf16_is_whole(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["train.py", "--dataset", "my data"])
+    assert bf16_launch_line(1) == "accelerate launch --mixed_precision bf16 train.py --dataset 'my data'"
+    assert bf16_launch_line(2) == (
+        "ACCELERATE_USE_CPU=true accelerate launch --config_file accelerate_configs/multi_cpu.yaml --num_processes 2"
+        " --mixed_precision bf16 train.py --dataset 'my data'"
+    )
 
 
 def test_a_start_without_advice_says_nothing(launched, capsys):
@@ -353,10 +341,16 @@ def test_the_profile_says_in_what_a_gpu_convolves(
 ):
     launched(gpus=1, **({} if variable is None else {"NVIDIA_TF32_OVERRIDE": variable}))
     monkeypatch.setattr(torch.cuda, "is_tf32_supported", lambda: supported)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **options: supported)
+    products = []
+    monkeypatch.setattr(torch, "set_float32_matmul_precision", products.append)
     before = torch.backends.cudnn.conv.fp32_precision
     torch.backends.cudnn.conv.fp32_precision = set_to
     try:
-        assert describe_profile(accelerator_like(device, precision)).get("float32_convolutions") == said
+        profile = start_process(accelerator_like(device, precision))
+        assert profile.get("float32_convolutions") == said
+        if said is not None:  # linear layers compute as convolutions do
+            assert products == (["high"] if said == "TF32" else [])
     finally:
         torch.backends.cudnn.conv.fp32_precision = before
 
@@ -433,6 +427,8 @@ def test_the_compiler_is_not_imported_where_nobody_asks_for_it():
     [
         (None, None, DynamoBackend.NO, {}),
         ("4", None, DynamoBackend.INDUCTOR, {"gradient_accumulation_steps": 4, "dynamo_backend": "inductor"}),
+        ("1", None, DynamoBackend.NO, {}),
+        ("1", {"gradient_accumulation_steps": 1}, DynamoBackend.NO, {}),
         ("1", {"gradient_accumulation_steps": 8}, DynamoBackend.NO, {"gradient_accumulation_steps": 8}),
         ("1", {"gradient_accumulation_steps": "auto"}, DynamoBackend.NO, {}),
     ],

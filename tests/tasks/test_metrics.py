@@ -82,6 +82,8 @@ def test_all_background_scores_zero_on_the_foreground():
 def test_one_class_is_called_the_only_one_predicted_when_it_is():
     assert "only" not in summary_line(scores(torch.tensor([[90, 10], [5, 0]])), ["background", "cell"])
     assert "only 'cell'" in summary_line(scores(torch.tensor([[0, 90], [0, 5]])), ["background", "cell"])
+    # there was nothing else to predict
+    assert "only" not in summary_line(scores(torch.tensor([[90, 0], [0, 0]])), ["background", "cell"])
 
 
 def test_class_in_prediction_only_scores_zero_and_counts():
@@ -105,6 +107,11 @@ def test_nothing_counted_has_no_score():
     assert result["mean_iou"] is None
     assert result["pixel_accuracy"] is None
     assert "n/a" in format_table(torch.zeros(2, 2, dtype=torch.int64), ["a", "b"])
+
+
+def test_the_table_counts_the_true_pixels_of_each_class():
+    _, *lines, _ = format_table(torch.tensor([[90, 1_000], [7, 3]]), ["a", "b"]).splitlines()
+    assert [line.split()[-1] for line in lines] == ["1,090", "10"]
 
 
 def test_one_images_mean_iou_is_that_of_its_scores():

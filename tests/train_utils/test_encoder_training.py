@@ -57,6 +57,11 @@ def run(output: Path, source: Path, *flags: str, start: str = "--encoder") -> Ru
         return run_train(output, "--dataset", data, start, source, *FLAGS, *flags)
 
 
+def encoder_source(folder: Path, family: str) -> Path:
+    """What --encoder takes for a family, or for the built-in encoder."""
+    return Path("lite0") if family == "lite0" else folder / family
+
+
 def network(folder: Path, **settings: object) -> UNet:
     encoder = load_encoder(str(folder), pretrained=True)
     return UNet(UNetConfig(base_channels=2, depth=encoder.depth, encoder=encoder.config, **settings))
@@ -215,9 +220,9 @@ def test_tables_of_positions_and_scales_do_not_decay(folder, family):
     assert every == {id(p) for p in model.parameters() if p.requires_grad}
 
 
-@pytest.mark.parametrize("family", ["hgnet_v2", "swinv2", "pvt_v2"])
+@pytest.mark.parametrize("family", ["hgnet_v2", "swinv2", "pvt_v2", "lite0"])
 def test_memory_is_estimated_with_and_without_recomputing_and_less_for_a_frozen_encoder(folder, family):
-    model = network(folder / family)
+    model = network(encoder_source(folder, family))
     plain = step_bytes(model, (2, 3, 128, 128), Copies(3))
     model.activation_checkpointing = True
     recomputed = step_bytes(model, (2, 3, 128, 128), Copies(3))
@@ -258,7 +263,8 @@ def test_what_an_encoder_keeps_before_its_first_stage_counts_where_the_stages_ar
     assert estimates[1] - estimates[0] > kept[1] - kept[0] > 0
 
 
-def test_each_stage_of_an_encoder_is_gathered_as_a_whole_by_fsdp(folder):
+@pytest.mark.parametrize(("family", "stage"), [("resnet", "ResNetStage"), ("lite0", "LiteStage")])
+def test_each_stage_of_an_encoder_is_gathered_as_a_whole_by_fsdp(folder, family, stage):
     with process_state_kept():
         accelerator = Accelerator(cpu=True)
         plugin = FullyShardedDataParallelPlugin(
@@ -267,8 +273,8 @@ def test_each_stage_of_an_encoder_is_gathered_as_a_whole_by_fsdp(folder):
         accelerator.state._shared_state["fsdp_plugin"] = plugin
         accelerator.state._shared_state["distributed_type"] = DistributedType.FSDP
         for _ in range(2):  # as with --max-minutes: for its rehearsal, then for the run
-            prepare_sharding(accelerator, network(folder / "resnet"), BatchSplit(2, 1, 2, 1), 1.0)
-        assert plugin.transformer_cls_names_to_wrap == ["DoubleConv", "ResNetStage"]
+            prepare_sharding(accelerator, network(encoder_source(folder, family)), BatchSplit(2, 1, 2, 1), 1.0)
+        assert plugin.transformer_cls_names_to_wrap == ["DoubleConv", stage]
 
 
 @pytest.fixture
@@ -279,8 +285,9 @@ def process_group() -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def test_a_network_that_fsdp_has_spread_is_evaluated_as_a_whole_without_its_heads(folder, process_group):
-    spread = DeeplySupervisedUNet(network(folder / "resnet").config).eval()
+@pytest.mark.parametrize("family", ["resnet", "lite0"])
+def test_a_network_that_fsdp_has_spread_is_evaluated_as_a_whole_without_its_heads(folder, process_group, family):
+    spread = DeeplySupervisedUNet(network(encoder_source(folder, family)).config).eval()
     images = torch.rand(2, 3, 40, 56)
     with torch.no_grad():
         logits = spread(images)

@@ -1,12 +1,30 @@
-"""What an evaluation is logged as, and what it says.
+"""What an evaluation is logged as, and what it says; large images are evaluated in tiles with the same result.
 
-Modules: train_utils/results.py.
+Modules: train_utils/results.py, inference/tiling/resizing.py.
 """
 
-import torch
+from dataclasses import replace
 
+import pytest
+import torch
+from accelerate import Accelerator
+from conftest import write_folder
+from in_process import run_train
+from torch import Tensor
+
+import inference.tiling.cuts
+import inference.tiling.planning
+import inference.tiling.resizing
+import tasks.classes
+import tasks.confusion
+import train
+from inference.decoding import new_decoder
+from inference.tiling import Tiling
+from inference.tiling.resizing import bands_at_sizes
 from tasks.classes import Classes, ClassScores, ClassTarget
-from train_utils.evaluation import Evaluation
+from train_utils.evaluation import Evaluation, read_bands
+from unet import UNet
+from unet.config import Preprocess, UNetConfig
 
 MATRIX = torch.tensor([[90, 10, 0], [5, 15, 0], [0, 0, 0]])
 
@@ -38,6 +56,14 @@ def test_an_evaluation_of_nothing_is_worth_nothing():
     assert evaluation.record()["eval/mean_iou"] is None and evaluation.record()["eval/loss"] is None
 
 
+def test_classes_without_names_are_called_by_their_mask_values():
+    config = UNetConfig(num_classes=2, preprocess=Preprocess(class_values=(0, 255)))
+    assert Classes.from_config(config).names == ("0", "255")
+    assert Classes.from_config(UNetConfig(num_classes=2)).names == ("0", "1")
+    named = replace(config, preprocess=Preprocess(class_names=("sky", "land"), class_values=(0, 255)))
+    assert Classes.from_config(named).names == ("sky", "land")
+
+
 def test_scores_are_of_all_that_was_added_and_each_image_has_its_own():
     scores = Classes(("a", "b")).new_scores(3)
     truth = torch.tensor([[[0, 0, 1, 255]]], dtype=torch.uint8)
@@ -48,3 +74,90 @@ def test_scores_are_of_all_that_was_added_and_each_image_has_its_own():
     assert scores.values["pixel_accuracy"] == 5 / 6  # nothing is remembered of the scores before
     assert scores.sums.tolist() == [[3, 1], [0, 2]]
     assert scores.image_comparison == [0.5, 0.0, 1.0]
+    filler = ClassTarget(torch.full_like(truth, 255))
+    scores.add(torch.tensor([[[0, 1, 1, 1]]]), filler, 2)
+    assert scores.image_comparison == [0.5, 0.0, 1.0]
+
+
+FLAGS = ["--plan", "none", "--base-channels", "2", "--depth", "1", "--num-workers", "0", "--tracker", "none"]
+FLAGS += ["--max-steps", "1", "--batch-size", "2", "--learning-rate", "0.01"]
+
+
+def in_tiles(patch: pytest.MonkeyPatch) -> None:
+    """Have images computed in the smallest tiles, and volumes in tiles of at most 3000 voxels."""
+    for name in ("WHOLE_MEMORY", "TILE_MEMORY", "LARGE_TILE_MEMORY", "BAND_MEMORY"):
+        patch.setattr(inference.tiling.planning, name, 0)
+    patch.setattr(inference.tiling.planning, "WHOLE_VOLUME_MEMORY", 3000 * 32 * 2)
+
+
+def in_bands(patch: pytest.MonkeyPatch) -> None:
+    """Have logits taken in bands, though an image is computed whole, and pixels counted few at a time."""
+    patch.setattr(inference.tiling.resizing, "WHOLE_LOGITS", 0)
+    patch.setattr(tasks.classes, "COUNTED_BYTES", 20_000)
+    patch.setattr(tasks.confusion, "COUNTED", 1000)
+
+
+def test_an_evaluation_in_tiles_and_bands_has_the_scores_and_the_loss_of_whole_images(tmp_path, monkeypatch):
+    write_folder(tmp_path / "train", 2, seed=0, size=(32, 48))
+    write_folder(tmp_path / "val", 2, seed=1, size=(100, 64))
+    write_folder(tmp_path / "more", 1, seed=2, size=(48, 90))
+    for kind in ("images", "masks"):
+        (file,) = (tmp_path / "more" / kind).iterdir()
+        file.rename(tmp_path / "val" / kind / "wide.png")
+    evaluate = train.evaluate
+    plan = inference.tiling.resizing.plan
+    plans = []
+    evaluations = []
+
+    def remembered_plan(*arguments: object) -> Tiling | None:
+        plans.append(plan(*arguments))
+        return plans[-1]
+
+    def evaluated_in_each_way(accelerator: Accelerator, model: UNet, *arguments: object) -> Evaluation:
+        model.double()  # so that the whole and its tiles are equal but for 1e-15
+        evaluations.append(evaluate(accelerator, model, *arguments))
+        assert not any(plans)
+        for force in (in_tiles, in_bands):
+            with pytest.MonkeyPatch.context() as patch:
+                force(patch)
+                evaluations.append(evaluate(accelerator, model, *arguments))
+        model.float()
+        return evaluations[0]
+
+    monkeypatch.setattr(inference.tiling.resizing, "plan", remembered_plan)
+    monkeypatch.setattr(train, "evaluate", evaluated_in_each_way)
+    run = run_train(tmp_path / "run", *FLAGS, "--dataset", tmp_path, "--scale", "0.75")
+    assert run.exit_code == 0, run.output
+    assert all(tiling.exact for tiling in plans if tiling)
+    assert len([tiling for tiling in plans if tiling]) > 2
+    whole, *others = evaluations
+    for other in others:
+        assert torch.equal(other.scores.sums, whole.scores.sums)
+        assert torch.equal(other.scores.by_image, whole.scores.by_image)
+        assert other.loss == pytest.approx(whole.loss, rel=1e-9)
+
+
+@pytest.mark.parametrize("loss", ["ce+logdice", "focal+dice"])
+def test_a_volume_in_exact_tiles_has_the_prediction_and_the_loss_of_the_whole_one(monkeypatch, loss):
+    torch.manual_seed(0)
+    task = Classes(("a", "b", "c"), loss)
+    network = UNet(UNetConfig(1, 3, dims=3, base_channels=2, depth=1)).double().eval()
+    volume = torch.rand(1, 1, 60, 12, 10, dtype=torch.float64)
+    target = ClassTarget(torch.randint(0, 3, (1, 50, 14, 12)))
+    target.mask[:, :7] = 255
+
+    def evaluated() -> tuple[Tensor, Tensor, int]:
+        (bands,) = bands_at_sizes(network, volume, [target.shape[1:]], network.config)
+        bands = list(bands)
+        prediction, partial = read_bands(task, new_decoder(task), bands, target)
+        return prediction, task.finish(partial), len(bands)
+
+    with torch.inference_mode():
+        whole, sums, _ = evaluated()
+        in_tiles(monkeypatch)
+        monkeypatch.setattr(inference.tiling.cuts, "BAND_BYTES", 4 * 4 * 3 * 14 * 12)
+        assert inference.tiling.planning.plan(network.config, (60, 12, 10)).exact
+        tiled, sums_of_tiles, count = evaluated()
+    assert count == 13
+    assert torch.equal(tiled, whole)
+    torch.testing.assert_close(sums_of_tiles, sums, rtol=1e-9, atol=0)

@@ -269,6 +269,20 @@ def check_cache(run, folder, monkeypatch):
         assert run.fresh("--cache").values("train/loss") == run().values("train/loss")
 
 
+@checks("--draft")
+def check_draft(run, folder, monkeypatch):
+    assert run().config["preprocess"]["draft"] is False
+    write_folder(folder / "data", 4, seed=0, size=(64, 64))
+    for file in (folder / "data" / "images").iterdir():
+        Image.open(file).save(file.with_suffix(".jpg"))
+        file.unlink()
+    half = ("--dataset", folder / "data", "--scale", "0.5")
+    losses = [run.fresh(*half, *flags).values("train/loss") for flags in ((), ("--draft",))]
+    assert losses[0] != losses[1]
+    drafted = run_train(folder / "drafted", "--dataset", folder / "data", *PLAIN, "--scale", "0.5", "--draft")
+    assert drafted.config["preprocess"]["draft"] is True and drafted.settings["flags"]["draft"] is True
+
+
 @checks("--check-data")
 def check_check_data(run, folder, monkeypatch):
     found = run.fresh("--check-data", output=folder / "out")
@@ -427,6 +441,8 @@ def check_encoder(run, folder, monkeypatch):
     assert far(found)["encoder"] == pytest.approx(0.1 * far(whole)["encoder"], rel=FLOAT32)  # the default
     assert far(found)["decoder"] == pytest.approx(far(whole)["decoder"], rel=FLOAT32) and far(whole)["decoder"] > 0
     assert far(frozen)["encoder"] == 0 and far(frozen)["decoder"] > 0
+    plain = run.fresh("--encoder", "none")
+    assert plain.config["encoder"] is None and plain.values("train/loss") == run().values("train/loss")
 
 
 @checks("--base-channels", "--depth", "--norm", "--block", "--upsample")

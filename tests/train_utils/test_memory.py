@@ -22,6 +22,7 @@ from in_process import run_train
 from PIL import Image
 from torch.nn.modules.module import register_module_forward_pre_hook
 
+import inference.tiling.planning
 import train
 import train_utils.microbatch
 import train_utils.preflight
@@ -39,10 +40,14 @@ from tasks.step_loss import StepLoss
 from train_utils.microbatch import memory_limit, split_batch
 from train_utils.preflight import (
     Copies,
+    EvaluationSize,
+    _attempt_evaluation,
     _attempt_fits,
     _bytes_left,
     _free_bytes,
+    check_evaluation,
     input_bytes,
+    largest_evaluation,
     largest_tensor,
     preflight,
     step_bytes,
@@ -472,6 +477,78 @@ def test_what_is_recorded_of_a_shortage_and_what_to_do_where_nothing_smaller_is_
     assert memory_limit(tmp_path) == (1, True)
     network.activation_checkpointing = True
     assert "lower --crop-size" in shortage(1)
+
+
+def evaluation_of(size: EvaluationSize, network: UNet) -> tuple:
+    """The arguments of `check_evaluation`, with SGD."""
+    return accelerator_like("cpu"), network, StepLoss(classes(2, "ce+logdice")), 3, size, "sgd", False
+
+
+def test_the_largest_evaluation_is_that_of_the_most_memory_not_of_the_most_pixels():
+    config = UNetConfig(base_channels=4, depth=2)  # computed whole up to 6.3 megapixels
+
+    def largest(*sizes: tuple) -> EvaluationSize:
+        inputs, targets = zip(*sizes, strict=True)
+        return largest_evaluation(config, np.array(inputs), np.array(targets), pixels=2**17)
+
+    small = ((100, 100), (100, 100))
+    assert largest(small, small) == ((100, 100), (100, 100), 2)
+    assert largest(*20 * [small]) == ((100, 100), (100, 100), 13)  # as many as share a forward pass
+    whole, tiled = (2400, 2500), (9000, 9000)
+    assert largest(small, (tiled, tiled), (whole, whole)) == (whole, whole, 1)
+    assert largest(((50, 50), (4000, 4000)), ((300, 300), (300, 300))) == ((50, 50), (4000, 4000), 1)
+    assert largest(((50, 60), (0, 0))) == ((50, 60), (50, 60), 1)  # a stream that was not looked at
+
+
+def test_a_cpu_without_room_for_the_largest_validation_image_says_so(monkeypatch):
+    network = UNet(UNetConfig(base_channels=4, depth=2))
+    size = EvaluationSize((400, 500), (800, 1000), 1)
+    weights = sum(parameter.nbytes for parameter in network.parameters())
+    # weights and a moment of each, activations, logits at the target's size and what becomes of them
+    needed = 2 * weights + 400 * 500 * 32 * 4 + 4 * 800 * 1000 * 2 * 4
+    monkeypatch.setattr(train_utils.preflight, "available_bytes", lambda: needed + 1)
+    check_evaluation(*evaluation_of(size, network))
+    monkeypatch.setattr(train_utils.preflight, "available_bytes", lambda: needed)
+    line = "no memory to evaluate a validation image of 800 x 1000; choose a lower --scale or a lower --base-channels"
+    with pytest.raises(SettingsError, match=line):
+        check_evaluation(*evaluation_of(size, network))
+
+
+@pytest.mark.parametrize("error", [None, *SHORTAGES[:3]], ids=name_of)
+def test_an_accelerator_tries_the_largest_validation_image_whole_or_its_first_tiles(monkeypatch, error):
+    accelerator = accelerator_like("cpu")
+    network = UNet(UNetConfig(base_channels=4, depth=2)).train()
+    shapes = []
+    forward = UNet.forward
+
+    def remembered(self: UNet, images: torch.Tensor) -> torch.Tensor:
+        assert not self.training and self is not network
+        shapes.append(tuple(images.shape))
+        if error is not None:
+            raise error
+        return forward(self, images)
+
+    monkeypatch.setattr(UNet, "forward", remembered)
+
+    def fits(size: EvaluationSize) -> bool:
+        shapes.clear()
+        arguments = accelerator, network, StepLoss(classes(2, "ce+logdice")), 3, size, Copies(1)
+        return _attempt_evaluation(*arguments)
+
+    assert fits(EvaluationSize((40, 56), (80, 112), 3)) == (error is None)
+    assert shapes == [(3, 3, 40, 56)]
+    for name in ("WHOLE_MEMORY", "TILE_MEMORY", "LARGE_TILE_MEMORY", "BAND_MEMORY"):
+        monkeypatch.setattr(inference.tiling.planning, name, 0)
+    assert fits(EvaluationSize((400, 56), (800, 112), 1)) == (error is None)
+    assert len(shapes) <= 2 and shapes[0][2] < 200  # not all of it
+    assert network.training
+
+
+def test_a_run_tries_its_largest_validation_image_before_the_first_step(tiny_folder, tmp_path, monkeypatch):
+    sizes = []
+    monkeypatch.setattr("train.check_evaluation", lambda *given: sizes.append(given[4]) or sys.exit(3))
+    run = run_train(tmp_path / "run", "--dataset", tiny_folder, *TINY, "--scale", "0.5", "--max-steps", "1")
+    assert run.exit_code == 3 and sizes == [((20, 28), (40, 56), 5)]
 
 
 @pytest.mark.parametrize(

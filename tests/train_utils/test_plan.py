@@ -213,6 +213,77 @@ def test_a_frozen_encoder_sees_larger_images_in_a_very_short_run(tmp_path):
     assert planned(info, "--max-minutes", "14", "--encoder", "resnet", "--no-freeze-encoder")["scale"] == 0.25
 
 
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory: pytest.TempPathFactory) -> DatasetInfo:
+    """Ten color images of 128 x 160."""
+    return load_info(write_folder(tmp_path_factory.mktemp("photographs"), 10, seed=0, size=(128, 160)))
+
+
+def test_color_photographs_get_the_pretrained_encoder(photographs):
+    folder = photographs.config.dataset
+    for minutes, is_frozen in (("3", True), ("30", False)):
+        settings = planned(photographs, "--dataset", folder, "--max-minutes", minutes)
+        assert settings["encoder"] == "lite0" and settings["encoder_weights"] == "pretrained"
+        assert settings["freeze_encoder"] is is_frozen and settings["base_channels"] is None
+    without = planned(photographs, "--dataset", folder, "--encoder", "none", "--max-minutes", "3")
+    assert without["base_channels"] == 16 and without["freeze_encoder"] is None
+    text = as_flags(planned(photographs, "--dataset", folder, "--max-minutes", "3"))
+    assert " --encoder lite0 --encoder-weights pretrained --freeze-encoder " in text
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--encoder none",
+        "--base-channels 4",
+        "--depth 2",
+        "--block plain",
+        "--norm group",
+        "--upsample bilinear",
+        "--crop-size 96 160",
+        "--image-size 128 64",
+        "--dataset shapes",
+    ],
+)
+def test_a_flag_of_the_plain_network_speaks_against_the_pretrained_encoder(photographs, flags):
+    settings = planned(photographs, "--dataset", photographs.config.dataset, *flags.split())
+    assert settings.get("encoder") is None and settings["encoder_weights"] is None
+
+
+@pytest.mark.parametrize("flags", ["--image-size 128 128", "--crop-size 128 128", "--scale 0.5", "--loss ce"])
+def test_other_flags_do_not(photographs, flags):
+    settings = planned(photographs, "--dataset", photographs.config.dataset, *flags.split())
+    assert settings["encoder"] == "lite0"
+
+
+@pytest.mark.parametrize(
+    ("changes", "size"),
+    [
+        ({"mean": (90.0,), "std": (40.0,)}, (128, 160)),
+        ({"mean": (90.0,) * 4, "std": (40.0, 41.0, 42.0, 43.0)}, (128, 160)),
+        ({"mean": (90.0,) * 3, "std": (40.0,) * 3}, (128, 160)),
+        ({"pixel_types": ("uint16",)}, (128, 160)),
+        ({"pixel_types": ("uint8", "uint16")}, (128, 160)),
+        ({}, (127, 160)),
+        ({}, (4097, 4096)),
+    ],
+    ids=["grey", "four channels", "grey saved as color", "16 bits", "mixed", "small", "read in windows"],
+)
+def test_other_images_get_the_plain_network(photographs, changes, size):
+    info = sized(photographs, 10, size)
+    info = replace(info, normalization=info.normalization._replace(**changes))
+    settings = planned(info, "--dataset", photographs.config.dataset, "--scale", "1")
+    assert settings["encoder"] is None and settings["base_channels"] == 32
+
+
+def test_grey_images_saved_as_color_have_three_channels_that_are_alike(tmp_path):
+    write_folder(tmp_path, 10, seed=0, size=(128, 160))
+    for file in (tmp_path / "images").iterdir():
+        Image.open(file).convert("L").convert("RGB").save(file.with_suffix(".jpg"))
+        file.unlink()
+    assert planned(load_info(tmp_path), "--dataset", str(tmp_path))["encoder"] is None
+
+
 def test_a_stream_gets_the_defaults(tmp_path):
     info = load_info(write_pairs(tmp_path, 10, (64, 64)))
     info.train.sizes[:] = 0

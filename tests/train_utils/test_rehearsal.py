@@ -85,13 +85,67 @@ def test_a_resumed_run_never_measures_again(tiny_folder, runs, tmp_path):
     shutil.rmtree(folder / "checkpoints" / "step-00000007")
     (folder / "finished.json").unlink()
     with mock.patch.object(rehearsal, "count_steps", side_effect=AssertionError):
-        flags = ["--max-minutes", "3", "--resume", "auto"]
+        flags = ["--max-minutes", "0.5", "--resume", "auto"]
         again = run_train(folder, "--dataset", tiny_folder, *FLAGS, *flags)
     assert again.exit_code == 0, again.output
     assert "--max-minutes has no effect on a resumed run, which keeps its 7 steps" in again.output
     assert "time: measuring" not in again.output
     assert without_times(again.records) == without_times(asked.records)
     assert all(torch.equal(value, asked.weights(7)[key]) for key, value in again.weights(7).items())
+
+
+def test_a_finished_run_goes_on_for_the_minutes_that_are_added(tiny_folder, runs, tmp_path, monkeypatch):
+    measured, _ = runs
+    monkeypatch.setattr(rehearsal, "STARTED", time.monotonic())  # this process runs other tests too
+    folder = tmp_path / "run"
+    shutil.copytree(measured.folder, folder)
+    same = run_train(folder, "--dataset", tiny_folder, *FLAGS, "--max-minutes", "1", "--resume", "auto")
+    assert "the run has finished, at step 7 of 7; to continue it, give more" in same.output
+    with mock.patch.object(rehearsal, "count_steps", return_value=3) as count:
+        longer = run_train(folder, "--dataset", tiny_folder, *FLAGS, "--max-minutes", "3", "--resume", "auto")
+    assert longer.exit_code == 0, longer.output
+    seconds, *_ = count.call_args.args
+    assert 60 < seconds <= rehearsal.PLANNED * 120  # two minutes more
+    assert "time: measuring some steps, to fill 2 minutes" in longer.output
+    assert "the run is now 10 steps long instead of 7" in longer.output and "no effect" not in longer.output
+    assert longer.settings["total_steps"] == 10 and longer.checkpoints()[-1] == 10
+
+
+def test_a_run_says_early_and_once_that_it_will_be_late(monkeypatch, capsys):
+    clock = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(rehearsal, "STARTED", 990.0)
+    pace = rehearsal.Pace(2.0, range(50, 350))
+    for step in range(51, 200):
+        clock[0] += 0.35  # 300 steps in 105 s: in time
+        pace.look(step)
+    assert capsys.readouterr().out == ""
+    pace = rehearsal.Pace(2.0, range(50, 350))
+    for step in range(51, 200):
+        clock[0] += 0.7
+        pace.look(step)
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("time: steps are slower than in the rehearsal, so the run will end after")
+    assert "minutes instead of 2;" in line
+    pace = rehearsal.Pace(None, range(0, 300))  # nobody has set a time
+    clock[0] += 9999
+    pace.look(200)
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(("knows", "share", "advised"), [(True, 0.5, 1), (True, 0.9, 0), (False, 0.5, 0)])
+def test_bf16_is_advised_where_the_rehearsal_has_shown_that_it_helps(
+    tiny_folder, tmp_path, monkeypatch, knows, share, advised
+):
+    monkeypatch.setattr(rehearsal, "has_bf16_instructions", lambda device: knows)
+    monkeypatch.setattr(rehearsal, "BF16_FASTER", 1e9 if share < 0.8 else 0.0)
+    with mock.patch.object(rehearsal, "count_steps", return_value=1):
+        run = run_train(tmp_path / "run", "--dataset", tiny_folder, *FLAGS, "--max-minutes", "9")
+    assert run.exit_code == 0, run.output
+    lines = [line for line in run.output.splitlines() if line.startswith("precision: ")]
+    assert len(lines) == advised
+    command = f"accelerate launch --mixed_precision bf16 train.py --output-dir {run.folder} --dataset {tiny_folder}"
+    assert all(command in line for line in lines)
 
 
 def test_all_processes_agree_on_the_steps(tiny_folder, tmp_path):

@@ -51,7 +51,7 @@ def test_a_finished_run_says_so_and_loads_no_data(data, copied):
         for flags in ([], ["--epochs", "1"], ["--max-steps", "4"]):
             run = run_train(copied, "--dataset", data, *FLAGS, "--resume", "auto", *flags)
             assert run.exit_code == 0
-            line = f"{copied}: the run has finished, at step 4 of 4; to continue it, give more --epochs or --max-steps"
+            line = f"{copied}: the run has finished, at step 4 of 4; to continue it, give more --epochs, --max-steps or"
             assert next(text for text in run.output.splitlines() if text.startswith(str(copied))).startswith(line)
     assert contents(copied) == before
 
@@ -228,7 +228,7 @@ def test_a_recorded_flag_is_checked_as_a_given_one(like, capsys, wrong):
 def test_like_without_a_record_is_one_line(capsys):
     with pytest.raises(SystemExit):
         parsed("--like")
-    assert capsys.readouterr().err == "train.py: error: argument --like: expected one argument\n"
+    assert capsys.readouterr().err == "train.py: error: argument --like: expected one argument; give --like RUN.json\n"
 
 
 def test_the_recorded_architecture_gives_way_to_that_of_other_weights(like):

@@ -186,6 +186,44 @@ def test_the_scores_shown_are_those_of_the_confusion_matrix(tmp_path):
     assert pairs.index(" 10 ") < pairs.index(" 5 ")
 
 
+def test_classes_without_pixels_are_folded_away(tmp_path):
+    names = [f"class {index}" for index in range(30)]
+    matrix = torch.zeros(30, 30, dtype=torch.int64)
+    matrix[0, 0] = matrix[3, 3] = 50
+    matrix[0, 7] = 5  # predicted, though no mask holds it
+    page = Page(report(tmp_path, names=names, matrix=matrix, pictures={}))
+    assert "27 classes occur neither in the masks nor in the predictions" in page.text
+    text = section(names).markdown(evaluation(names, matrix).scores)
+    assert text.count("| class") == 1 + 3 and "27 classes occur neither" in text
+
+
+def test_the_report_begins_with_its_judgement_and_says_how_much_was_trained(tmp_path):
+    report(tmp_path)
+    pictures: dict = {}
+    extent = {"training images": "240", "minutes since the last start": "3.2"}
+    sentences = ["Only <5> steps were made.", "Second."]
+    write_report(tmp_path, evaluation(), section(), Classes.compared_by, pictures, None, sentences, extent)
+    text = Page((tmp_path / "report.html").read_text()).text
+    assert text.index(sentences[0]) < text.index("Best model") and sentences[1] in text
+    assert "240" in text and "minutes since the last start" in text
+
+
+def test_a_setting_stands_in_the_report_once_and_as_it_came_out(tmp_path):
+    flags = SETTINGS["flags"] | {"num_workers": None, "micro_batch_size": "auto", "encoder": None, "max_minutes": 3}
+    settings = SETTINGS | {"flags": flags, "num_workers": 2, "micro_batch_size": 4, "encoder": "a-backbone"}
+    page = Page(report(tmp_path, settings=settings))
+    rows = [text.strip() for text in page.text.splitlines()]
+    assert [rows.count(name) for name in ("num workers", "micro batch size", "encoder")] == [1, 1, 1]
+    assert "epochs" not in rows  # the minutes stand for them
+
+
+def test_curves_name_their_axis_and_mark_the_best_step():
+    points = [(step, 1 / step) for step in range(1, 41)]
+    marked = curve("Loss", {"training": points}, best_step=30)
+    assert ">step<" in marked.svg and marked.svg.count('id="loss-best-step"') == 1
+    assert "best-step" not in curve("Loss", {"training": points}).svg
+
+
 def test_the_speed_shown_is_the_median_of_the_log_lines_and_the_memory_their_peak(tmp_path):
     (tmp_path / "run.json").write_text(json.dumps(SETTINGS))
     lines = []
@@ -299,7 +337,8 @@ def places_of(pixels: np.ndarray, color: np.ndarray | tuple[int, int, int]) -> n
     return np.argwhere((np.abs(pixels.astype(int) - color) <= 1).all(axis=2))
 
 
-def test_a_confusion_matrix_of_many_classes_is_a_picture(tmp_path):
+def test_a_confusion_matrix_of_many_classes_is_a_picture(tmp_path, monkeypatch):
+    monkeypatch.setattr("train_utils.reporting.classes.FOLDED", 200)  # classes without pixels are shown
     matrix = torch.zeros(150, 150, dtype=torch.int64)
     matrix[30, 70] = 5
     html = report(tmp_path, names=[str(index) for index in range(150)], matrix=matrix, pictures={})

@@ -10,19 +10,17 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator, FullyShardedDataParallelPlugin
 from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import DistributedType
-from conftest import PROGRAMS, TINY, launch, losses
-from in_process import run_train
+from conftest import PROGRAMS, TINY, launch, losses, records, write_folder
 from safetensors.torch import load_file
 
 from data_utils.loading.batch_sampler import BatchSplit
 from runtime.errors import LaunchError
-from train_utils.sharding import check_evaluation, prepare_sharding
+from train_utils.sharding import prepare_sharding
 from unet import UNet, UNetConfig
 
 FLAGS = ["--log-every", "1", "--tracker", "none", "--batch-size", "8", "--checkpoint-every", "4", "--ema-decay", "0.9"]
@@ -109,24 +107,52 @@ def test_fsdp_in_bf16_computes_in_bf16_and_returns_float32(in_bf16):
         assert torch.equal(rounded, rounded.bfloat16().float())
 
 
-def test_fsdp_refuses_validation_volumes_in_tiles_before_the_first_step(in_bf16):
-    config = UNetConfig(1, 2, dims=3, base_channels=32, depth=3)
-    small, large = [64, 64, 64], [256, 512, 512]
-    check_evaluation(in_bf16, config, np.array([small]))
-    check_evaluation(in_bf16, UNetConfig(), np.array([[40_000, 40_000]]))
-    with pytest.raises(LaunchError, match=r"a validation volume of 256 x 512 x 512 voxels needs tiles of .* FSDP"):
-        check_evaluation(in_bf16, config, np.array([small, large, small]))
-    AcceleratorState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
-    check_evaluation(in_bf16, config, np.array([large]))
+SMALL_TILES = """
+import inference.tiling.planning
+import train
+
+for name in ("WHOLE_MEMORY", "TILE_MEMORY", "LARGE_TILE_MEMORY", "BAND_MEMORY"):
+    setattr(inference.tiling.planning, name, 0)
+train.main()
+"""
 
 
-def test_a_run_looks_at_its_validation_images_before_the_first_step(tiny_folder, tmp_path, monkeypatch):
-    def refuse(accelerator: Accelerator, config: UNetConfig, sizes: np.ndarray) -> None:
-        raise LaunchError(f"images: {len(sizes)}")
-
-    monkeypatch.setattr("train.check_evaluation", refuse)
-    with pytest.raises(LaunchError, match="images: 5"):
-        run_train(tmp_path / "run", "--dataset", tiny_folder, *TINY)
+def test_fsdp_evaluates_in_tiles_though_processes_have_different_numbers_of_them(tmp_path):
+    write_folder(tmp_path / "train", 4, seed=0, size=(32, 48))
+    write_folder(tmp_path / "val", 1, seed=1, size=(32, 48))
+    write_folder(tmp_path / "large", 1, seed=2, size=(100, 64))
+    for kind in ("images", "masks"):
+        (file,) = (tmp_path / "large" / kind).iterdir()
+        file.rename(tmp_path / "val" / kind / "large.png")
+    script = tmp_path / "small_tiles.py"
+    script.write_text(SMALL_TILES)
+    evaluations = []
+    for profile, processes, scripts in (("cpu", 1, ["train.py"]), ("fsdp", 2, [PROGRAMS / "fsdp_on_cpu.py", script])):
+        output = tmp_path / profile
+        arguments = [*scripts, "--dataset", tmp_path, "--output-dir", output, "--plan", "none", "--base-channels", "2"]
+        arguments += [
+            "--depth",
+            "1",
+            "--num-workers",
+            "0",
+            "--tracker",
+            "none",
+            "--batch-size",
+            "2",
+            "--max-steps",
+            "2",
+        ]
+        arguments += ["--eval-every", "1", "--optimizer", "sgd", "--augment", "none"]
+        options = ["--num_processes", str(processes)]
+        options += ["--main_process_port", "0"] if processes > 1 else []
+        result = launch(*arguments, profile=profile, options=options, env={"ACCELERATE_USE_CPU": "true"})
+        assert result.returncode == 0, result.stderr
+        evaluations.append([record for record in records(output) if "eval/loss" in record])
+    whole, tiled = evaluations
+    assert len(whole) == len(tiled) == 2
+    for ours, theirs in zip(tiled, whole, strict=True):
+        assert ours["eval/loss"] == pytest.approx(theirs["eval/loss"], abs=1e-4)
+        assert ours["eval/mean_iou"] == pytest.approx(theirs["eval/mean_iou"], abs=1e-3)
 
 
 def test_fsdp_in_fp16_is_refused(in_bf16, monkeypatch):

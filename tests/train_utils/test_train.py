@@ -23,6 +23,7 @@ from train_utils.monitoring.tracking import RunLog
 from train_utils.reporting.charts import matrix_picture
 from train_utils.reporting.classes import ClassSection
 from train_utils.settings.flags import parse_args
+from train_utils.settings.record import RunSettings
 from unet import UNet
 
 
@@ -416,3 +417,20 @@ def test_a_machine_that_does_not_share_the_cache_of_datasets_loads_its_rows_itse
     run = run_train(tmp_path / "run", *flags)
     assert run.exit_code == 0, run.output
     assert cache.is_dir()
+
+
+def test_a_data_set_and_what_a_run_records_travel_once(tiny_folder, tmp_path, monkeypatch):
+    on_main, results = train.on_main, []
+
+    def noted(accelerator, function):
+        results.append(on_main(accelerator, function))
+        return results[-1]
+
+    monkeypatch.setattr(train, "on_main", noted)
+    run = run_train(tmp_path / "run", "--dataset", tiny_folder, *TINY, "--max-steps", "1", "--tracker", "none")
+    assert run.exit_code == 0, run.output
+    values = []
+    for result in results:
+        values += result if isinstance(result, tuple) else [result]
+    assert sum(isinstance(value, DatasetInfo) for value in values) == 1
+    assert sum(isinstance(value, RunSettings) for value in values) == 1

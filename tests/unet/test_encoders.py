@@ -40,6 +40,12 @@ def no_network():
         yield
 
 
+def test_names_of_other_libraries_are_answered_with_the_hubs():
+    for name, hub_id in (("resnet50", "microsoft/resnet-50"), ("ResNet-18", "microsoft/resnet-18")):
+        with pytest.raises(ModelError, match=f"did you mean --encoder {hub_id}?"):
+            load_encoder(name, pretrained=True)
+
+
 def test_a_name_that_is_looked_up_is_noticed_and_so_is_a_connection():
     with pytest.raises(AssertionError, match="huggingface"), network_refused(), suppress(OSError):
         socket.getaddrinfo("huggingface.co", 443)

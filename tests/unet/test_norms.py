@@ -1,6 +1,6 @@
 """Group and instance norm as CUDA computes them: torch's values and gradients, in the input's type and memory format.
 
-The formula is called directly: on a CPU the layers leave it to torch.
+The formula is called directly: on a CPU the layers leave it to torch. Batch norm of volumes is torch's of images.
 """
 
 import pytest
@@ -60,6 +60,17 @@ def test_float32_far_from_zero_loses_nothing_to_cancellation():
     exact = F.group_norm(x.double(), 4, weight, bias, EPS)
     difference = group_norm(x, 4, weight.float(), bias.float(), EPS).double() - exact
     assert difference.abs().max() < 5e-4  # of 7: measured 5e-5; from the mean of squares it would be 5e-3
+
+
+@pytest.mark.parametrize(
+    "value", [77.7, 300.3, 1000.7]
+)  # their squares' mean is rounded to less than their mean's square
+def test_a_constant_channel_of_16_bits_is_its_bias(value):
+    x = torch.full((1, 4, 9, 7), value, dtype=torch.float16)
+    bias = torch.tensor([0.0, 1.0, -2.0, 3.0])
+    output = group_norm(x, 4, torch.ones(4), bias, EPS)
+    assert output.isfinite().all()
+    assert (output.mean((0, 2, 3)) - bias).abs().max() < 0.1
 
 
 @pytest.mark.parametrize("autocast", [False, True])
@@ -154,3 +165,34 @@ def test_weights_have_torchs_names():
         (norm_layer("instance", 8), nn.InstanceNorm2d(8, affine=True)),
     ):
         assert ours.state_dict().keys() == theirs.state_dict().keys()
+
+
+@pytest.mark.parametrize("volumes", [1, 3])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last_3d])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_norm_of_volumes_is_torchs_bit_for_bit_by_the_kernels_of_images(
+    monkeypatch, volumes, layout, dtype, training
+):
+    torch.manual_seed(0)
+    x, grad = torch.randn(2, volumes, 6, 3, 5, 4)
+    axes = []
+    batch_norm = F.batch_norm
+
+    def remembered(x: Tensor, *arguments, **options) -> Tensor:
+        axes.append(x.ndim)
+        return batch_norm(x, *arguments, **options)
+
+    monkeypatch.setattr(F, "batch_norm", remembered)
+    found = []
+    for layer in (nn.BatchNorm3d(6), norm_layer("batch", 6, dims=3)):
+        layer.train(training)
+        nn.init.normal_(layer.weight, generator=torch.Generator().manual_seed(1))
+        leaf = x.to(dtype).contiguous(memory_format=layout).requires_grad_()
+        y = layer(leaf)
+        y.backward(grad.to(dtype).contiguous(memory_format=layout))
+        found.append([y.detach(), leaf.grad, layer.weight.grad, layer.bias.grad, layer.running_mean, layer.running_var])
+    assert axes == [5, 4 if volumes > 1 else 5]
+    for theirs, ours in zip(*found, strict=True):
+        assert torch.equal(theirs, ours)
+        assert theirs.stride() == ours.stride()

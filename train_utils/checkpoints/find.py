@@ -1,11 +1,11 @@
 """The checkpoint to resume from: complete, undamaged, and of the same run."""
 
-import hashlib
 from pathlib import Path
 from typing import NamedTuple
 
 from runtime.documents import MOST_BYTES_OF_DATA, read_json
 from runtime.errors import CheckpointError
+from runtime.files import checksum
 from train_utils.checkpoints.checkpoint_state import CheckpointState
 from train_utils.run_state import RunState
 from train_utils.settings.record import CONTENT, RunSettings
@@ -77,7 +77,8 @@ def compare_settings(saved: RunSettings, now: RunSettings) -> list[str]:
         )
     for key, value in now.flags.items():
         before = saved.flags.get(key)
-        if key == "max_minutes" and value not in (None, before):
+        is_longer = key == "max_minutes" and value and before and value > before
+        if key == "max_minutes" and value not in (None, before) and not is_longer:
             notes.append(f"--max-minutes has no effect on a resumed run, which keeps its {now.total_steps} steps")
         elif before != value and key not in LENGTH_AND_PLACE:
             notes.append(f"{key} was {before} and is now {value}")
@@ -117,11 +118,7 @@ def newest_first(folder: Path) -> list[Path]:
 
 def fingerprint(file: Path) -> dict[str, int | str]:
     """Size and checksum, as the manifest holds them."""
-    digest = hashlib.sha256()
-    with file.open("rb") as stream:
-        while block := stream.read(2**20):
-            digest.update(block)
-    return {"bytes": file.stat().st_size, "sha256": digest.hexdigest()}
+    return {"bytes": file.stat().st_size, "sha256": checksum(file)}
 
 
 def _read_state(path: Path) -> CheckpointState:

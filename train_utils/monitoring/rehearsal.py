@@ -24,6 +24,7 @@ from runtime.console import say
 from runtime.device import wait_for
 from runtime.distributed import first_on_each_machine, on_main
 from runtime.errors import SettingsError
+from runtime.launch import bf16_launch_line, has_bf16_instructions
 from runtime.signals import exit_on_sigterm
 from train_utils.checkpoints.save import Checkpoints
 from train_utils.compilation import compiles
@@ -40,10 +41,15 @@ Item = TypeVar("Item")
 PLANNED = 0.92  # share of the time: the run should end at 80 to 105% of it, however busy the machine becomes
 FEW_STEPS = 500  # after fewer steps masks are poor
 GOOD_STEPS = 1000  # so many give a first useful model
+PACE_STEPS = 20  # after so many steps, and this share of all, the pace of a run is known
+EARLY = 0.1
+LATE = 1.05  # a run that takes more than this share of its time is late
 WARM_UP = 3  # steps at least that are not timed
 FIRST_LOOK = 2  # timed steps that say how many more are timed
-MEASURED = 0.04  # share of the time that measuring steps may take
+MEASURED = 0.03  # share of the time that measuring steps may take at first, and half of it again after the evaluation
 MOST_STEPS = 40
+BF16_STEPS = 3  # timed in bf16, after one that is not
+BF16_FASTER = 0.8  # bf16 is worth a line where a step takes at most this share of the time
 BATCHES = 3  # batches of each process that are evaluated
 FINISH_SECONDS = 4.0  # charts and the report take them, beside their pictures (2 to 4 s measured on one core)
 # when the process began, on a clock that nobody sets: by now it has hardly done anything but import modules
@@ -125,8 +131,11 @@ class Rehearsal:
             self.loaders = build_loaders(info, model.config, shapes, split, steps, args.num_workers, accelerator.device)
         scaler = accelerator.scaler
         self._scale = None if scaler is None else scaler.state_dict()
+        self._timed_steps = 0
+        self._bf16_step: float | None = None
+        self._tries_bf16 = accelerator.mixed_precision == "no" and has_bf16_instructions(accelerator.device)
         self.seconds = 60 * args.max_minutes
-        say(f"time: measuring some steps, to fill --max-minutes {args.max_minutes:g}")
+        say(f"time: measuring some steps, to fill {args.max_minutes:g} minutes")
 
     def data_ready(self, batches: list[dict[str, Any]]) -> None:
         """Nothing is measured here: `Monitor` has this method too."""
@@ -147,7 +156,27 @@ class Rehearsal:
                 last = number + min(MOST_STEPS, int(MEASURED * self.seconds / seconds))
             if number == last:
                 break
-        self.times.step = self._slowest((self._now() - begin) / (last - self._warm_up))
+        self._timed_steps = int(last) - self._warm_up
+        self.times.step = self._slowest((self._now() - begin) / self._timed_steps)
+
+    def timed_again(self, steps: Iterator[Item]) -> Iterator[Item]:
+        """Half as many steps as before, at another moment, since other programs may use the machine."""
+        count = max(1, self._timed_steps // 2)
+        begin = self._now()
+        yield from islice(steps, count)
+        seconds = self._slowest((self._now() - begin) / count)
+        total = self._timed_steps + count
+        self.times.step = (self._timed_steps * self.times.step + count * seconds) / total
+
+    def timed_in_bf16(self, steps: Iterator[Item]) -> Iterator[Item]:
+        """A few steps under autocast, where this CPU has instructions for bf16 and the run computes in float32."""
+        if not self._tries_bf16 or 2 * BF16_STEPS * self.times.step > MEASURED * self.seconds:
+            return
+        with torch.autocast("cpu", torch.bfloat16):
+            yield from islice(steps, 1)
+            begin = self._now()
+            yield from islice(steps, BF16_STEPS)
+            self._bf16_step = self._slowest((self._now() - begin) / BF16_STEPS)
 
     def time_evaluation(self, evaluate: Callable[[FirstBatches], object], loader: DataLoader) -> None:
         """Evaluate a part of the validation images twice, since the first time warms up."""
@@ -188,6 +217,11 @@ class Rehearsal:
             f"time: a step takes {times.step:.3g} s, an evaluation {times.evaluation:.3g} s, a save {times.save:.3g} s:"
             f" {steps} steps fit (the same as --max-steps {steps})"
         )
+        if self._bf16_step is not None and self._bf16_step < BF16_FASTER * times.step:
+            say(
+                f"precision: in bf16 a step takes {self._bf16_step:.3g} s; the next run is faster with"
+                f" {bf16_launch_line(self.accelerator.num_processes)}"
+            )
         if steps < FEW_STEPS:
             minutes = math.ceil(GOOD_STEPS * times.step / 60 / PLANNED)
             say(
@@ -224,7 +258,8 @@ def rehearsed_steps(shapes: Sequence[tuple[int, ...]], meets_all: bool) -> tuple
         shapes: the (H, W) or (D, H, W) of each step of an epoch.
         meets_all: whether every shape is met while warming up.
     """
-    count = WARM_UP + FIRST_LOOK + MOST_STEPS
+    first = FIRST_LOOK + MOST_STEPS
+    count = WARM_UP + first + first // 2 + 1 + BF16_STEPS
     first_steps: dict[tuple[int, ...], int] = {}
     for step, shape in enumerate(shapes):
         first_steps.setdefault(shape, step)
@@ -255,3 +290,32 @@ def count_steps(seconds: float, times: Times, schedule: Schedule, shown: int) ->
     end = evaluation + times.save + 3 * PICTURES * times.image + FINISH_SECONDS
     step = times.step + evaluation / schedule.eval_every + times.save / schedule.checkpoint_every
     return int((seconds - end) / step)
+
+
+class Pace:
+    """Watches the clock of a run that was to take so many minutes, and says once, early, that it will be late.
+
+    Args:
+        minutes: those that the rehearsal filled; None where nobody has set any.
+        steps: the steps that are to be made.
+    """
+
+    def __init__(self, minutes: float | None, steps: range) -> None:
+        self.minutes = minutes
+        self.steps = steps
+        self.begin = time.monotonic()
+
+    def look(self, step: int) -> None:
+        """Call it after a step, with the number of steps made."""
+        done = step - self.steps.start
+        if self.minutes is None or done < max(PACE_STEPS, EARLY * len(self.steps)):
+            return
+        now = time.monotonic()
+        left = (self.steps.stop - step) * (now - self.begin) / done
+        end = (now - STARTED + left + FINISH_SECONDS) / 60
+        if end > LATE * self.minutes:
+            say(
+                f"time: steps are slower than in the rehearsal, so the run will end after {end:.3g} minutes instead of"
+                f" {self.minutes:g}; is the machine busy? Ctrl-C saves, and the same command with --resume auto goes on"
+            )
+            self.minutes = None  # once is enough

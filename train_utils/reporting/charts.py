@@ -77,10 +77,10 @@ class Curve:
     last: dict[str, float]
 
 
-def curve(title: str, series: dict[str, Points]) -> Curve | None:
+def curve(title: str, series: dict[str, Points], best_step: int | None = None) -> Curve | None:
     """A chart of {label: [(step, value), ...]}, at most two series; None where no series has a finite value.
 
-    Titles on one page must differ.
+    Titles on one page must differ. A dashed line marks `best_step`, if it is given.
     """
     import matplotlib  # it is imported here: it takes a quarter of a second, and only reports and trackers need it
     from matplotlib.figure import Figure
@@ -101,7 +101,11 @@ def curve(title: str, series: dict[str, Points]) -> Curve | None:
             steps, values = _thinned(line).T
             (drawn,) = axes.plot(steps, values, color=SERIES[number], linewidth=2, clip_on=False)
             drawn.set(marker="o", markevery=[-1], gid=f"series-{number}")
-        axes.set_xlim(0, max(line[-1, 0] for line in lines.values()))
+        last_step = max(line[-1, 0] for line in lines.values())
+        axes.set_xlim(0, last_step)
+        axes.set_xlabel("step", color=TEXT, fontsize=11)
+        if best_step is not None and best_step <= last_step:
+            axes.axvline(best_step, color=TEXT, linewidth=1, linestyle=(0, (4, 4)), gid="best-step")
         axes.locator_params(axis="y", nbins=5, steps=[1, 2, 2.5, 5, 10])
         axes.locator_params(axis="x", nbins=5, integer=True)
         for grid_line in axes.get_ygridlines():

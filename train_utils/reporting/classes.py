@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from data_utils.targets.classes import ClassReader
-from data_utils.visualize import class_colors, mark_errors, overlay, panel, to_rgb
+from data_utils.visualize import class_colors, mark_errors, outlined_overlay, panel, to_rgb
 from tasks.classes import ClassScores
 from train_utils.reporting.charts import DARK, LABELLED_CLASSES, matrix_picture
 from train_utils.reporting.embedding import embed_png
@@ -14,6 +14,7 @@ from train_utils.reporting.section import Metric, Section
 
 MEANS = {"mean_iou": "Mean IoU", "mean_dice": "Mean Dice", "pixel_accuracy": "Pixel accuracy"}
 METRICS = ("iou", "dice", "precision", "recall")
+FOLDED = 4  # so many classes without pixels are no rows of their own
 CONFUSIONS = 8  # so many of the most frequent ones are listed
 
 
@@ -41,6 +42,11 @@ class ClassSection(Section):
         values = scores.values
         return [Metric(key, label, values[key]) for key, label in MEANS.items()]
 
+    def unfound(self, scores: ClassScores) -> list[str]:  # type: ignore[override]  # its own scores
+        counts = scores.sums.numpy()
+        is_unfound = (counts.sum(axis=1) > 0) & (counts.diagonal() == 0)
+        return [name for name, unfound in zip(self.names, is_unfound, strict=True) if unfound]
+
     def label(self, comparison: float) -> str:
         return f"IoU {comparison:.4f}"
 
@@ -50,8 +56,8 @@ class ClassSection(Section):
     def views(self, image: np.ndarray, truth: np.ndarray, pred: np.ndarray) -> dict[str, np.ndarray]:
         return {
             "image": to_rgb(image),
-            "truth": overlay(image, truth, self.colors),
-            "prediction": overlay(image, pred, self.colors),
+            "truth": outlined_overlay(image, truth, self.colors),
+            "prediction": outlined_overlay(image, pred, self.colors),
             "errors": mark_errors(image, truth, pred, len(self.colors)),
         }
 
@@ -61,13 +67,15 @@ class ClassSection(Section):
     def html(self, scores: ClassScores) -> str:  # type: ignore[override]  # its own scores
         counts = scores.sums.numpy()
         values = scores.values
-        is_large = len(self.names) > LABELLED_CLASSES
+        shown, absent = occurring(counts)
+        is_large = len(shown) > LABELLED_CLASSES
         shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
         classes = []
-        for index, name in enumerate(self.names):
+        for index in shown:
+            name = self.names[index]
             cells = []
             if not is_large:
-                for share, count in zip(shares[index], counts[index], strict=True):
+                for share, count in zip(shares[index, shown], counts[index, shown], strict=True):
                     cells.append({"share": share, "pixels": count})
             classes.append(
                 {
@@ -78,12 +86,17 @@ class ClassSection(Section):
                     "cells": cells,
                 }
             )
-        picture = embed_png(matrix_picture(counts, self.names)) if is_large else None
+        picture = (
+            embed_png(matrix_picture(counts[np.ix_(shown, shown)], [self.names[i] for i in shown]))
+            if is_large
+            else None
+        )
         return render(
             "classes.html.jinja",
             mean_iou=values["mean_iou"],
             mean_dice=values["mean_dice"],
             classes=classes,
+            absent=[self.names[index] for index in absent],
             matrix_picture=picture,
             confusions=confusions(counts, self.names),
             strong=DARK,
@@ -92,11 +105,24 @@ class ClassSection(Section):
     def markdown(self, scores: ClassScores) -> str:  # type: ignore[override]  # its own scores
         values = scores.values
         classes = []
-        for index, (name, row) in enumerate(zip(self.names, scores.sums, strict=True)):
+        shown, absent = occurring(scores.sums.numpy())
+        for index in shown:
             class_scores = [values[metric][index] for metric in METRICS]
-            classes.append({"name": name, "scores": class_scores, "pixels": int(row.sum())})
+            pixels = int(scores.sums[index].sum())
+            classes.append({"name": self.names[index], "scores": class_scores, "pixels": pixels})
         means = {metric.label: metric.value for metric in self.metrics(scores)}
-        return render("classes.md.jinja", means=means, classes=classes)
+        absent_names = [self.names[index] for index in absent]
+        return render("classes.md.jinja", means=means, classes=classes, absent=absent_names)
+
+
+def occurring(counts: np.ndarray) -> tuple[list[int], list[int]]:
+    """The classes of a confusion matrix that masks or predictions hold, and the others; a few others are shown too."""
+    has_pixels = (counts.sum(axis=0) + counts.sum(axis=1)) > 0
+    shown = np.flatnonzero(has_pixels).tolist()
+    absent = np.flatnonzero(~has_pixels).tolist()
+    if len(absent) < FOLDED:
+        return list(range(len(counts))), []
+    return shown, absent
 
 
 def confusions(counts: np.ndarray, names: Sequence[str]) -> list[tuple[str, str, int]]:

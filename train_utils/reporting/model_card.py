@@ -9,8 +9,10 @@ from huggingface_hub import EvalResult, ModelCardData
 from train_utils.evaluation import Evaluation
 from train_utils.reporting.rendering import render
 from train_utils.reporting.section import Metric, Section
+from train_utils.settings.lite0 import CONFIG
 from train_utils.settings.record import RunSettings
 from train_utils.settings.starting_point import ENCODER_FLAGS
+from unet.backbone import encoder_name
 
 DATA_FLAGS = ("epochs", "max_steps", "batch_size", "image_size", "scale", "crop_size", "augment")
 OPTIMIZER_FLAGS = ("optimizer", "learning_rate", "weight_decay", "schedule", "warmup_steps", "max_grad_norm", "seed")
@@ -39,6 +41,7 @@ def model_card(settings: RunSettings, best: Evaluation, section: Section) -> str
         mask_values=section.mask_values,
         measured=section.markdown(best.scores).rstrip(),
         encoder=settings.encoder,
+        is_lite0=settings.encoder == encoder_name(CONFIG),
         volumes=settings.identity["dims"] == 3,
         step=best.step,
         total_steps=settings.total_steps,

@@ -2,7 +2,7 @@
 
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -41,6 +41,8 @@ def write_report(
     compared_by: str,
     views: dict[str, dict[str, np.ndarray]],
     bottleneck: str | None,
+    judgement: Sequence[str] = (),
+    extent: Mapping[str, str] | None = None,
 ) -> None:
     """Write folder/report.html, at most MAX_PAGE bytes, from its run.json and metrics.jsonl and the best evaluation.
 
@@ -50,14 +52,17 @@ def write_report(
         compared_by: what models and images are compared by.
         views: {title: {label: (H, W, 3) uint8}}, in their order; they become as large as the page has room for.
         bottleneck: a sentence on what slowed the run down, without its full stop.
+        judgement: sentences on what the numbers of the run say.
+        extent: how much was trained, by label; the epochs are in the log.
     """
     settings = RunSettings.from_json(read_json(folder / "run.json"))
-    lines, _ = read_json_lines(folder / "metrics.jsonl")
-    records = [record for _, record in lines if is_record(record)]
+    records = read_log(folder)
     content: dict[str, Any] = {
         "name": folder.resolve().name,
         "dataset": settings.flags["dataset"],
         "started": settings.run["started"],
+        "judgement": judgement,
+        "extent": dict(extent or {}) | _epochs(records),
         "best_tiles": {} if best is None else _tiles(best, section, records),
         "task_sections": "" if best is None else section.html(best.scores),
         "compared_by": compared_by,
@@ -65,8 +70,8 @@ def write_report(
         "speed": _speed(records, int(settings.profile["processes"])),
         "shares": _shares(records),
         "bottleneck": bottleneck and _upper_first(bottleneck),
-        "curves": _curves(records, section),
-        "flags": _readable(settings.flags),
+        "curves": _curves(records, section, None if best is None else best.step),
+        "flags": _readable(_flags(settings)),
         "resolved": _readable(_resolved(settings)),
         "machine": _machine(),
         "run": _readable(settings.run),
@@ -75,6 +80,12 @@ def write_report(
     page = render("report.html.jinja", **content, views=_embedded(views, MAX_PAGE - rest))
     with replaced_file(folder / "report.html") as file:
         file.write(page.encode(errors="backslashreplace"))  # half a character in a name
+
+
+def read_log(folder: Path) -> list[dict[str, Any]]:
+    """The records in metrics.jsonl."""
+    lines, _ = read_json_lines(folder / "metrics.jsonl")
+    return [record for _, record in lines if is_record(record)]
 
 
 def _embedded(views: dict[str, dict[str, np.ndarray]], room: int) -> dict[str, dict[str, Embedded]]:
@@ -147,14 +158,29 @@ def _shares(records: Sequence[dict]) -> dict[str, float]:
     return shares
 
 
-def _curves(records: Sequence[dict], section: Section) -> list[Curve]:
+def _curves(records: Sequence[dict], section: Section, best_step: int | None) -> list[Curve]:
     charts = []
+    marked = LOSS_CURVES | section.curves  # the curves of what the best model is chosen by
     for title, keys in (LOSS_CURVES | section.curves | CURVES).items():
         series: dict[str, Points] = {label: _values(records, key) for label, key in keys.items()}
-        chart = curve(title, series)
+        chart = curve(title, series, best_step if title in marked else None)
         if chart is not None:
             charts.append(chart)
     return charts
+
+
+def _epochs(records: Sequence[dict]) -> dict[str, str]:
+    epochs = [record["epoch"] for record in records if record.get("epoch") is not None]
+    return {"epochs done": f"{epochs[-1]:.1f}"} if epochs else {}
+
+
+def _flags(settings: RunSettings) -> dict[str, Any]:
+    """The flags, without those whose value came out otherwise: the resolved settings show that."""
+    resolved = _resolved(settings)
+    flags = {name: value for name, value in settings.flags.items() if name not in resolved}
+    if flags.get("max_minutes") or flags.get("max_steps"):  # they stand for the epochs
+        flags.pop("epochs", None)
+    return flags
 
 
 def _resolved(settings: RunSettings) -> dict[str, Any]:

@@ -11,9 +11,11 @@ from data_utils.image_io.reader import read_image
 from data_utils.image_io.volumes import read_volume
 from data_utils.visualize_volumes import busiest_voxel, orthogonal_slices
 from inference.predictor import Predictor
+from runtime.redact import printable
 from train_utils.reporting.section import Section
 
 PICTURES = 8  # validation images shown at each evaluation, and in the report
+LONGEST_NAME = 200  # characters of a picture's name: file systems take 255 bytes
 VOLUMES = 2  # validation volumes shown at each evaluation: resampling and predicting one may take a minute
 
 
@@ -96,6 +98,13 @@ def _predicted(info: DatasetInfo, index: int, predictor: Predictor) -> tuple[str
 def save_pictures(folder: Path, pictures: dict[str, np.ndarray]) -> None:
     """Write each as a PNG named after its key, whose subfolders are kept."""
     for name, picture in pictures.items():
-        file = folder / PurePath(name).with_suffix(".png")
+        file = _file_below(folder, name)
         file.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(picture).save(file)
+
+
+def _file_below(folder: Path, name: str) -> Path:
+    """The picture of a record; its name may come from inside a file, and may lead elsewhere (`../x`, `/x`)."""
+    path = PurePath(printable(name))
+    parts = [part[:LONGEST_NAME] for part in path.parts if part not in ("..", path.anchor)]
+    return folder.joinpath(*parts or ["image"]).with_suffix(".png")

@@ -52,6 +52,10 @@ class Section(ABC):
     def metrics(self, scores: Scores) -> list[Metric]:
         """The means, for the front matter of the card and the top of the report."""
 
+    def unfound(self, scores: Scores) -> list[str]:
+        """Names of what the validation images hold and the model has found nowhere."""
+        return []
+
     @abstractmethod
     def label(self, comparison: float) -> str:
         """The score of an image in its title."""

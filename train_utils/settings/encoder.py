@@ -11,10 +11,15 @@ from torch import Tensor
 
 from runtime.documents import read_json
 from runtime.errors import ModelError, one_line
+from train_utils.settings import lite0
 from unet.backbone import SIDE, dry_pass, encoder_name, import_transformers, level_of, random_backbone
 from unet.config import Preprocess
 
 NEEDLESS = ("id2label", "label2id", "architectures", "transformers_version", "dtype")  # entries of a backbone's config
+# how torchvision, timm and segmentation_models.pytorch name encoders -> the Hub's id of such weights
+HUB_IDS = {f"resnet{layers}": f"microsoft/resnet-{layers}" for layers in (18, 26, 34, 50, 101, 152)}
+HUB_IDS |= {f"convnext_{size}": f"facebook/convnext-{size}-224" for size in ("tiny", "small", "base", "large")}
+HUB_IDS |= {f"swin_{size}": f"microsoft/swin-{size}-patch4-window7-224" for size in ("tiny", "small", "base")}
 EXAMPLES = "resnet, convnext, convnextv2, swin, swinv2, focalnet, hgnet_v2, pvt_v2"
 # mean and standard deviation of channels in 0..1, where there is no preprocessor_config.json: ImageNet's, but for BiT
 IMAGENET = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
@@ -39,11 +44,17 @@ class PretrainedEncoder(NamedTuple):
 
 
 def load_encoder(source: str, *, pretrained: bool) -> PretrainedEncoder:
-    """A backbone from a folder or the Hub, with its weights or, unless `pretrained`, without.
+    """`lite0`, or a backbone from a folder or the Hub, with its weights or, unless `pretrained`, without.
 
     Raises ModelError that says in one line why it cannot be an encoder.
     """
+    if source == lite0.NAME:
+        weights = lite0.lite0_weights() if pretrained else None
+        return PretrainedEncoder(lite0.CONFIG, lite0.DEPTH, lite0.MEAN, lite0.STD, weights)
     transformers = import_transformers()
+    hub_id = HUB_IDS.get(source.lower().replace("-", "_").replace("resnet_", "resnet"))
+    if hub_id and not Path(source).is_dir():
+        raise ModelError(f"--encoder {source}: is no folder and no Hub id; did you mean --encoder {hub_id}?")
     if source.startswith("timm/"):
         raise ModelError(f"--encoder {source}: models of timm are not supported; use one of transformers: {EXAMPLES}")
     try:

@@ -6,13 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from data_utils.class_map import OUTSIDE
-from data_utils.config import NORMALIZATIONS
+from data_utils.config import NORMALIZATIONS, DataConfig
 from data_utils.loading.draws import STRENGTHS
 from runtime import cli as arg
+from runtime.console import say
 from runtime.launch import COMM_HOOKS
 from runtime.redact import redact
 from tasks import TASKS
 from tasks.classes import LOSSES, Classes
+from train_utils.settings.hints import HINTS
 from train_utils.settings.like import read_record, repeated_arguments, say_differences
 from train_utils.settings.plan import Plan
 from train_utils.settings.train_settings import SCHEDULES, TrainSettings
@@ -25,7 +27,8 @@ CHOSEN = "(default: chosen from the data)"  # the plan chooses it
 def parse_args(description: str) -> TrainSettings:
     """The command line, checked; a mistake ends the process with one line."""
     usage = "accelerate launch [launcher options] train.py --dataset DATA --output-dir DIR [flags]"
-    parser = arg.Arguments(description, usage)
+    parser = arg.Arguments(description, usage, HINTS)
+    parser.add_argument("folder", nargs="?", metavar="DATA", help="the same as --dataset DATA")
     _add_first_flags(parser.add_argument_group("the ten flags to start with"))
     _add_data_flags(parser.add_argument_group("advanced: data"))
     _add_volume_flags(parser.add_argument_group("advanced: volumes"))
@@ -36,17 +39,34 @@ def parse_args(description: str) -> TrainSettings:
     record = read_record(parser)
     args = parser.parse_args(repeated_arguments(parser, record) + sys.argv[1:])
     sys.argv[1:] = map(redact, sys.argv[1:])  # some trackers send the command line
+    has_data = args.folder is not None or args.dataset is not None
+    args.dataset = _dataset(args, parser)
+    del args.folder
     settings = TrainSettings(**vars(args))
     _check(settings, parser)
-    if settings.encoder and settings.encoder_weights is None:
+    if settings.encoder_source and settings.encoder_weights is None:
         settings = replace(settings, encoder_weights="pretrained")
     if settings.like or settings.init_from:  # a recorded run and a model have settings of their own
         settings = replace(settings, plan="none")
     if settings.plan == "none":
         settings = Plan().fill(settings)
+    if not has_data:
+        say("no --dataset: this run trains on generated shapes, to try the program; for your images: --dataset DATA")
     if settings.like:
         say_differences(settings, record)
     return settings
+
+
+def _dataset(args: argparse.Namespace, parser: arg.Arguments) -> str:
+    """The data set of the command line, which stands there without its flag too; by default generated shapes."""
+    if args.folder is None:
+        return args.dataset or DataConfig.dataset
+    has_flag = any(word.split("=")[0] == "--dataset" for word in sys.argv)
+    if has_flag and args.folder != args.dataset:
+        parser.error(
+            f"{args.folder} and --dataset {args.dataset} both name a data set; give one folder of images/, masks/"
+        )
+    return args.folder
 
 
 def _check(settings: TrainSettings, parser: arg.Arguments) -> None:
@@ -63,8 +83,8 @@ def _check(settings: TrainSettings, parser: arg.Arguments) -> None:
 
 def _add_first_flags(group: Group) -> None:
     add = group.add_argument
-    sources = "folder of images and masks, annotations or volumes; parquet or tar files; Hub id; shapes: generated"
-    add("--dataset", default="shapes", metavar="DATA", help=sources)
+    sources = "folder of images and masks, annotations or volumes; parquet or tar files; Hub id"
+    add("--dataset", metavar="DATA", help=f"{sources}; shapes: generated (default: {DataConfig.dataset})")
     add("--check-data", action="store_true", help="read every file, report all problems and exit")
     names = (
         "names of mask values: 0=background,3=person,7=person; #804080=road,...; a .json file; or the classes to use"
@@ -110,6 +130,8 @@ def _add_data_flags(group: Group) -> None:
     outside = "what becomes of classes that --classes leaves out; without --classes, of the data set's background"
     add("--outside", choices=OUTSIDE, help=f"{outside} (default: background; an error where --classes has values)")
     add("--image-size", type=arg.natural, nargs=2, metavar=("H", "W"), help="resize all images to one size")
+    draft = "decode JPEG files at a reduced size: faster, and a file differs by a few grey levels from its pixels"
+    add("--draft", action="store_true", help=draft)
     workers = "processes that load data (default: by the number of CPUs)"
     add("--num-workers", type=arg.count, metavar="N", help=workers)
 
@@ -127,7 +149,8 @@ def _add_model_flags(group: Group) -> None:
     add = group.add_argument
     source = "(default: {}; with --init-from its own)"
     add("--init-from", metavar="MODEL", help="start from a model folder, a Hub id, or a Pytorch-UNet .pth")
-    add("--encoder", help="backbone of transformers: a folder, or a Hub id such as microsoft/resnet-50")
+    backbone = "lite0: EfficientNet-Lite0; or a backbone of transformers, a folder or Hub id; none: plain U-Net"
+    add("--encoder", metavar="lite0|none|ID", help=f"{backbone} {CHOSEN}")
     weights = "what --encoder starts from (default: pretrained)"
     add("--encoder-weights", choices=("pretrained", "random"), help=weights)
     add("--freeze-encoder", action=argparse.BooleanOptionalAction, help=f"train only the decoder {CHOSEN}")
@@ -164,7 +187,12 @@ def _add_optimization_flags(group: Group) -> None:
 
 
 def _class_weight(text: str) -> float | str:
-    return text if text == "none" else arg.auto_or(arg.positive)(text)
+    if text in ("auto", "none"):
+        return text
+    try:
+        return arg.positive(text)
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{error}, nor auto or none") from error
 
 
 def _add_batch_flags(group: Group) -> None:

@@ -9,7 +9,14 @@ from runtime import cli as arg
 from runtime.console import say
 from runtime.documents import read_json
 from runtime.redact import redact_all
-from train_utils.settings.record import CREDENTIALS, PACKAGES, UNRECORDED, describe_run, flags_as_json, say_credentials
+from train_utils.settings.record import (
+    CREDENTIALS,
+    PACKAGES,
+    UNRECORDED_FLAGS,
+    describe_run,
+    flags_as_json,
+    say_credentials,
+)
 from train_utils.settings.starting_point import ARCHITECTURE, ENCODER_FLAGS
 from train_utils.settings.train_settings import TrainSettings
 
@@ -47,7 +54,7 @@ def read_record(parser: arg.Arguments) -> RecordedFlags:
         parser.error(f"--like {path} cannot be read as JSON ({error})")
     if not isinstance(record.get("flags"), dict):
         parser.error(f"--like {path} is no record of a run: it holds no flags; give the run.json of an output folder")
-    flags = record["flags"]
+    flags = UNRECORDED_FLAGS | record["flags"]
     unknown = sorted(flags.keys() - {action.dest for action in parser._actions})
     if unknown:
         parser.error(f"--like {path} holds flags that are not known here: {', '.join(unknown)}")
@@ -99,10 +106,9 @@ def repeated_arguments(parser: arg.Arguments, record: RecordedFlags) -> list[str
 def say_differences(settings: TrainSettings, record: RecordedFlags) -> None:
     """Print which flags differ from those of the recorded run, and which versions."""
     flags = redact_all(record.flags)
-    recorded = UNRECORDED | flags
     changes = []
     for name, value in flags_as_json(settings).items():
-        if name not in NOT_REPEATED and value != recorded.get(name):
+        if name not in NOT_REPEATED and value != flags.get(name):
             changes.append(f"{name} {value} (was {flags.get(name)})")
     summary = f"but {', '.join(changes)}" if changes else "without a change"
     say(f"like {settings.like}, {summary}")

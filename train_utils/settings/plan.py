@@ -12,11 +12,14 @@ import numpy as np
 import torch
 
 from data_utils.analysis.dataset_info import DatasetInfo
+from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_mask
 from data_utils.image_io.regions import LARGE
 from data_utils.image_io.resize import resize_mask
 from runtime.errors import SettingsError
+from tasks.classes import Classes
 from tasks.confusion import confusion_matrix, scores
+from train_utils.settings.lite0 import NAME as LITE0
 from train_utils.settings.train_settings import TrainSettings
 from unet.axes import level_axes
 from unet.config import IGNORE_INDEX, Preprocess
@@ -29,6 +32,9 @@ VERY_SHORT_PIXELS = 128 * 160
 FROZEN_PIXELS = 256 * 320  # a frozen encoder takes more in a very short run: it knows objects from larger images
 SHORT_RESIZED_PIXELS = 192 * 256
 LONG_RESIZED_PIXELS = 512 * 512
+SMALLEST_PHOTOGRAPH = 128  # pixels of a side: at the encoder's stride of 32, 4 of them are left
+# a flag that describes the plain U-Net, or another start, speaks against the built-in encoder
+PLAIN_NETWORK = ("encoder", "init_from", "base_channels", "depth", "block", "norm", "upsample")
 # crops and base channels, by whether the run is short
 CROPPED_PIXELS = {True: 192 * 256, False: 512 * 512}
 WIDTH = {True: 16, False: 32}
@@ -59,6 +65,8 @@ class Plan:
     scale: float = 1.0
     crop_size: Sequence[int] | None = None
     augment: str = "basic"
+    encoder: str | None = None  # no
+    encoder_weights: str | None = None
     freeze_encoder: bool | None = None  # no
     base_channels: int | None = None  # UNetConfig's, or what suits an encoder
     block: str | None = None
@@ -94,9 +102,15 @@ def plan_run(info: DatasetInfo, settings: TrainSettings) -> Plan:
     minutes = settings.max_minutes or math.inf
     is_short = minutes < SHORT
     is_volumes = info.train.records.dims == 3
+    encoder = settings.encoder_source
+    if _suits_lite0(info, settings):
+        encoder = LITE0
+    encoder_weights = settings.encoder_weights
     freeze_encoder = settings.freeze_encoder
-    if settings.encoder and freeze_encoder is None:
-        must_learn = settings.encoder_weights == "random" or settings.encoder_lr_factor
+    if encoder and encoder_weights is None:
+        encoder_weights = "pretrained"
+    if encoder and freeze_encoder is None:
+        must_learn = encoder_weights == "random" or settings.encoder_lr_factor
         freeze_encoder = minutes < VERY_SHORT and not must_learn
     resized, cropped = _most_pixels(minutes, bool(freeze_encoder))
     scale = settings.scale
@@ -110,7 +124,7 @@ def plan_run(info: DatasetInfo, settings: TrainSettings) -> Plan:
         crop_size = _crop_size(sizes * scale, cropped)
     seen_rarely = is_short and not is_volumes and len(info.train) >= IMAGES_A_MINUTE * minutes
     base_channels = None
-    if not settings.encoder:
+    if not encoder:
         base_channels = WIDTH[is_short]
         if len(info.train) >= MANY_IMAGES and not is_short:
             base_channels = WIDTH_OF_MANY
@@ -130,6 +144,8 @@ def plan_run(info: DatasetInfo, settings: TrainSettings) -> Plan:
         scale=scale,
         crop_size=crop_size,
         augment="mirror" if seen_rarely else Plan.augment,
+        encoder=encoder,
+        encoder_weights=encoder_weights,
         freeze_encoder=freeze_encoder,
         base_channels=base_channels,
         block="residual",
@@ -139,6 +155,30 @@ def plan_run(info: DatasetInfo, settings: TrainSettings) -> Plan:
         eval_every=eval_every,
         checkpoint_every=eval_every,
     )
+
+
+def _suits_lite0(info: DatasetInfo, settings: TrainSettings) -> bool:
+    """Whether the built-in encoder is chosen: images are like those that it has learned from, and no flag is against.
+
+    These are color photographs of 8 bits, large enough for its stride, and small enough to be read whole.
+    """
+    if settings.dataset == DataConfig.dataset:  # generated shapes
+        return False
+    if settings.task != Classes.name:  # what it gains is measured for classes
+        return False
+    if any(getattr(settings, name) is not None for name in PLAIN_NETWORK):
+        return False
+    if info.train.records.dims == 3 or info.normalization.pixel_types != ("uint8",) or not _is_color(info):
+        return False
+    height, width = np.median(info.train.sizes, axis=0)
+    seen_size = settings.crop_size or settings.image_size or (height, width)
+    return min(height, width, *seen_size) >= SMALLEST_PHOTOGRAPH and height * width <= LARGE
+
+
+def _is_color(info: DatasetInfo) -> bool:
+    """Whether images have three channels that differ; grey images that were saved as color have three equal ones."""
+    channels = list(zip(info.normalization.mean, info.normalization.std, strict=True))
+    return len(channels) == 3 and len(set(channels)) > 1
 
 
 def check_axes(info: DatasetInfo, settings: TrainSettings) -> None:
@@ -151,7 +191,7 @@ def check_axes(info: DatasetInfo, settings: TrainSettings) -> None:
         raise SettingsError(f"--crop-size {lengths}: {settings.dataset} holds {kind}, which take {sides}")
     if settings.normalization and settings.init_from:
         raise SettingsError("--normalization: the model of --init-from keeps its own normalisation; leave the flag out")
-    if dims == 3 and settings.encoder:
+    if dims == 3 and settings.encoder_source:
         raise SettingsError(f"--encoder {settings.encoder}: takes images, but {settings.dataset} holds volumes")
 
 

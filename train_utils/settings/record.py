@@ -26,6 +26,7 @@ CREDENTIALS = "credentials_left_out"  # an entry of run.json and checkpoints: th
 PACKAGES = ("torch", "accelerate", "datasets", "safetensors", "huggingface_hub", "pillow", "numpy")
 CONTENT = "content of the data set"  # an entry of the identity, which runs of earlier versions do not have
 UNRECORDED = {"task": Classes.name}  # flags and identity that runs of earlier versions did not record, and had
+UNRECORDED_FLAGS = UNRECORDED | {"draft": True}  # runs of earlier versions always did so
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class RunSettings:
         """The settings that run.json or a checkpoint holds; its other entries do not matter."""
         names = [known_field.name for known_field in fields(cls)]
         settings = cls(**{name: value[name] for name in names if name in value})
-        flags = UNRECORDED | redact_all(settings.flags)
+        flags = UNRECORDED_FLAGS | redact_all(settings.flags)
         identity = UNRECORDED | settings.identity
         return replace(settings, flags=flags, identity=identity)
 
@@ -89,7 +90,7 @@ def resolve_settings(
         "in_channels": info.channels,
         **architecture,
         **json.loads(json.dumps(axes)),
-        "encoder": args.encoder and Path(args.encoder).name,  # wherever it is now: its weights are the run's
+        "encoder": args.encoder_source and Path(args.encoder_source).name,  # wherever it is: its weights are the run's
         "freeze_encoder": bool(args.freeze_encoder),
         "deep supervision": args.deep_supervision,
         "data set": info.fingerprint(),
@@ -98,8 +99,9 @@ def resolve_settings(
         "seed": args.seed,
         "optimizer": args.optimizer,  # its state is of no use to another
     }
+    model_settings = architecture | {"draft": model.preprocess.draft}
     return RunSettings(
-        flags=flags_as_json(args) | redact_all(architecture | {"output_dir": str(output_dir)}),
+        flags=flags_as_json(args) | redact_all(model_settings | {"output_dir": str(output_dir)}),
         profile=redact_all(profile),
         identity=redact_all(identity),
         encoder=redact_all(model.encoder and encoder_name(model.encoder)),

@@ -44,7 +44,8 @@ class NetworkSettings:
     @classmethod
     def from_args(cls, args: TrainSettings) -> "NetworkSettings":
         """The settings that the flags ask for."""
-        return cls(**{field.name: getattr(args, field.name) for field in fields(cls)})
+        values = {field.name: getattr(args, field.name) for field in fields(cls)}
+        return cls(**values | {"encoder": args.encoder_source})
 
 
 class StartingPoint(NamedTuple):

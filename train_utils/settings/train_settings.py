@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SCHEDULES = ("cosine", "poly", "constant")  # how the learning rate falls
+NO_ENCODER = "none"  # what --encoder says for the plain U-Net
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class TrainSettings:
     scale: float | None
     crop_size: Sequence[int] | None
     augment: str | None
+    draft: bool
     num_workers: int | None
     # volumes
     dims: int | None
@@ -90,3 +92,8 @@ class TrainSettings:
     tracker: str
     seed: int
     deterministic: bool
+
+    @property
+    def encoder_source(self) -> str | None:
+        """Where the encoder comes from: a name, a folder or a Hub id; None without one."""
+        return None if self.encoder == NO_ENCODER else self.encoder

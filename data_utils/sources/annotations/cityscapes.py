@@ -17,6 +17,7 @@ from data_utils.sources.annotations.layout import SplitPaths, check_unpaired, fo
 from data_utils.sources.annotations.paired import PairedRecords
 from data_utils.sources.folder import natural, splits_below
 from data_utils.sources.records import AnnotationSummary, Records
+from data_utils.sources.walk import walk
 from unet.config import IGNORE_INDEX, MaskValue
 
 IMAGE = "_leftImg8bit"
@@ -100,7 +101,7 @@ def open_records(
 def files(folder: Path, ending: str) -> dict[str, str]:
     """City and name of a picture -> its file below the folder, for the files whose stems end with `ending`."""
     path_of: dict[str, str] = {}
-    for parent, _, names in os.walk(folder, followlinks=True):
+    for parent, _, names in walk(folder):
         below = os.path.relpath(parent, folder)
         for name in names:
             stem, extension = os.path.splitext(name)

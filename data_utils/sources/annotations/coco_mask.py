@@ -15,6 +15,8 @@ from data_utils.sources.annotations.polygons import check_drawing_size, checked_
 from runtime.errors import DataError
 from unet.config import IGNORE_INDEX
 
+LONGEST_RUN = 60  # bits of a run's length
+
 Entry = dict[str, Any]
 
 
@@ -78,7 +80,10 @@ def encode(segmentation: Any, height: int, width: int, where: str) -> Entry:
         raise DataError(
             f"{where} is no RLE of {height} x {width} (height x width): size {size}, counts {type(counts).__name__}"
         )
-    runs = run_lengths(counts) if isinstance(counts, str) else counts
+    try:
+        runs = run_lengths(counts) if isinstance(counts, str) else counts
+    except ValueError as error:
+        raise DataError(f"{where} {error}") from error
     # pycocotools leaves what no run reaches uninitialized
     if not all(isinstance(run, int) and run >= 0 for run in runs) or sum(runs) != height * width:
         raise DataError(f"{where} has run lengths that do not add up to {height} x {width} pixels")
@@ -98,11 +103,14 @@ def run_lengths(text: str) -> list[int]:
     """Run lengths of a compressed RLE: groups of 5 bits, the lowest first; each run less the last but one before it.
 
     Each character is 48 more than 5 bits and, as bit 5, whether others follow; bit 4 of the last one is the sign.
+    ValueError for other characters, and for a number that no picture is large enough for.
     """
     runs: list[int] = []
     number = shift = 0
     for character in text:
         bits = ord(character) - 48
+        if not 0 <= bits < 64 or shift > LONGEST_RUN:
+            raise ValueError(f"has run lengths that do not add up: {character!r} is no part of one here")
         number |= (bits & 31) << shift
         shift += 5
         if not bits & 32:

@@ -18,16 +18,18 @@ FORMATS = {
 }
 
 
-def find_annotations(root: Path, named: Sequence[str], allow_unpaired: bool) -> dict[str, Callable[[], Records]] | None:
+def find_annotations(
+    root: Path, named_splits: Sequence[str], allow_unpaired: bool
+) -> dict[str, Callable[[], Records]] | None:
     """Split -> what opens its records; None where masks lie beside the images, or nothing is recognized.
 
     Raises DataError for annotations of two formats: they may say different things, and only the user knows.
     """
-    if _holds_masks(root, named):
+    if _holds_masks(root, named_splits):
         return None
     splits_of_format: dict[str, SplitPaths] = {}
     for name, (find, _) in FORMATS.items():
-        splits = find(root, named)
+        splits = find(root, named_splits)
         if splits:
             splits_of_format[name] = splits
     if not splits_of_format:
@@ -44,10 +46,10 @@ def find_annotations(root: Path, named: Sequence[str], allow_unpaired: bool) -> 
     return load(root, splits, allow_unpaired)
 
 
-def _holds_masks(root: Path, named: Sequence[str]) -> bool:
+def _holds_masks(root: Path, named_splits: Sequence[str]) -> bool:
     """Whether it is a folder of images and masks."""
     try:
-        folders = find_splits(root, named)
+        folders = find_splits(root, named_splits)
     except DataError:
         return False
     return any(holds_pictures(masks) for _, masks in folders.values())

@@ -31,7 +31,9 @@ from data_utils.sources.annotations.layout import (
 from data_utils.sources.annotations.paired import PairedRecords
 from data_utils.sources.folder import IMAGE_FOLDERS, MASK_FOLDERS, files_by_stem
 from data_utils.sources.records import AnnotationSummary, Record, Records
+from data_utils.sources.walk import walk
 from runtime.cache import cached, digest, digest_of_files
+from runtime.documents import open_regular
 from runtime.errors import DataError
 from unet.config import IGNORE_INDEX, MaskValue
 
@@ -60,7 +62,7 @@ class LabelmeImage(EmbeddedImage):
     def read(self) -> bytes:
         """The bytes of `imageData`."""
         content = read_labelme(self.file)
-        with readable(f"{self.file}: imageData", TypeError):
+        with readable(f"{self.file}: imageData"):
             return b64decode(content["imageData"])
 
 
@@ -101,11 +103,11 @@ def find(root: Path, named_splits: Sequence[str]) -> SplitPaths:
 
 def _holds_shapes(folder: Path) -> bool:
     """Whether one of the first JSON files of a folder, or of one below it, is labelme's."""
-    for parent, folders, names in os.walk(folder, followlinks=True):
+    for parent, folders, names in walk(folder):
         folders.sort()
         json_names = sorted(name for name in names if name.lower().endswith(".json"))
         for name in json_names[:3]:
-            with suppress(OSError), open(os.path.join(parent, name), "rb") as stream:
+            with suppress(OSError, ValueError), open_regular(os.path.join(parent, name)) as stream:
                 if KEYS.search(stream.read(HEAD)):
                     return True
     return False

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw
 
-from data_utils.image_io.formats import DrawnMask, readable
+from data_utils.image_io.formats import DrawnMask, open_picture, readable
 from data_utils.image_io.reader import read_header
 from data_utils.sources.annotations.polygons import check_drawing_size, checked_points, fill
 from runtime.documents import MOST_BYTES_OF_DATA, read_json
@@ -55,7 +55,7 @@ class LabelmeMask(DrawnMask):
             return read_header(self.image, self.image)[0]
         if not content.get("imageData"):
             raise DataError(f"{self.file} has no image file beside it, and holds none")
-        with readable(f"{self.file}: imageData", TypeError):
+        with readable(f"{self.file}: imageData"):
             picture = b64decode(content["imageData"])
         return read_header(picture, f"{self.file}: imageData")[0]
 
@@ -82,8 +82,8 @@ def draw_shape(picture: Image.Image, shape: dict[str, Any], value: int, where: s
     low = points.min(axis=0).tolist()
     high = points.max(axis=0).tolist()
     if kind == "mask":
-        with readable(where, KeyError, TypeError):
-            stamp = Image.open(BytesIO(b64decode(shape["mask"])))
+        with readable(where):
+            stamp = open_picture(BytesIO(b64decode(shape["mask"])))
             if stamp.width > 2 * picture.width or stamp.height > 2 * picture.height:
                 raise ValueError(f"its mask of {stamp.width} x {stamp.height} pixels is larger than the picture")
             inside = stamp.convert("L").point(lambda level: 255 * (level > 0))

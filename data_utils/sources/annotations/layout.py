@@ -9,12 +9,15 @@ from urllib.parse import unquote
 from data_utils.class_map import BACKGROUND, BACKGROUND_NAMES
 from data_utils.image_io.formats import IMAGE_SUFFIXES
 from data_utils.sources.folder import SPLIT_FOLDERS, children, splits_below
+from data_utils.sources.walk import walk
 from runtime.console import first_few
+from runtime.documents import MOST_BYTES_OF_DATA, read_bytes
 from runtime.errors import DataError, one_line
 from unet.config import IGNORE_INDEX, MaskValue
 
 # split -> the two paths that it is read from; what each of them is depends on the format
 SplitPaths = dict[str, tuple[Path, Path]]
+LONGEST_PATH = 4096  # characters
 LISTED = 3  # how many problems a message names
 
 
@@ -53,8 +56,10 @@ def find_file(name: str, folders: Sequence[str]) -> str | None:
     """The file that an export calls `name`, in the first of `folders` that has it.
 
     Exports write Windows paths, URLs and folders of another machine: the name is tried as it stands, unescaped, and
-    with its leading folders left out one by one.
+    with its leading folders left out one by one. A name longer than a path can be is of no file.
     """
+    if len(name) > LONGEST_PATH:
+        return None
     spelled = name.replace("\\", "/")
     for spelling in dict.fromkeys((spelled, unquote(spelled))):
         parts = [part for part in spelling.split("/") if part not in ("", ".", "..")]
@@ -68,7 +73,7 @@ def find_file(name: str, folders: Sequence[str]) -> str | None:
 
 def holds_pictures(folder: Path) -> bool:
     """Whether any picture lies in a folder or below it."""
-    for _, _, names in os.walk(folder, followlinks=True):
+    for _, _, names in walk(folder):
         for name in names:
             if name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith("."):
                 return True
@@ -108,7 +113,7 @@ def read_lines(file: str | Path) -> list[str]:
     if not file:
         return []
     try:
-        return Path(file).read_text(encoding="utf-8-sig").splitlines()
+        return read_bytes(file, MOST_BYTES_OF_DATA).decode("utf-8-sig").splitlines()
     except (OSError, ValueError) as error:
         raise DataError(f"{file} cannot be read as text ({one_line(error)})") from error
 

@@ -21,6 +21,7 @@ from data_utils.sources.annotations.layout import (
 from data_utils.sources.annotations.paired import PairedRecords
 from data_utils.sources.folder import files_by_stem
 from data_utils.sources.records import AnnotationSummary, Records
+from runtime.documents import read_bytes
 from runtime.errors import DataError
 from unet.config import MaskValue
 
@@ -115,7 +116,10 @@ def _is_original(root: Path, stems: Sequence[str]) -> bool:
     if all(re.fullmatch(r"20\d\d_\d{6}", stem) for stem in stems):
         return True
     annotation = root / "Annotations" / f"{stems[0]}.xml"
-    return annotation.is_file() and b"The VOC20" in annotation.read_bytes()
+    try:
+        return b"The VOC20" in read_bytes(annotation)
+    except (OSError, ValueError):
+        return False
 
 
 def read_label_map(path: Path, colored: bool) -> tuple[tuple[MaskValue, str], ...]:
@@ -125,8 +129,8 @@ def read_label_map(path: Path, colored: bool) -> tuple[tuple[MaskValue, str], ..
         if not line.strip() or line.startswith("#"):
             continue
         name, _, rest = line.partition(":")
-        color = re.fullmatch(r"\s*(\d+),\s*(\d+),\s*(\d+)\s*", rest.partition(":")[0])
-        if color is None:
+        color = re.fullmatch(r"\s*([0-9]{1,3}),\s*([0-9]{1,3}),\s*([0-9]{1,3})\s*", rest.partition(":")[0])
+        if color is None or max(map(int, color.groups())) > 255:
             raise DataError(f"{path}: line {number} is {line!r}, expected name:red,green,blue:parts:actions")
         red, green, blue = map(int, color.groups())
         value: MaskValue = (red, green, blue) if colored else len(classes)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image, ImageDraw
@@ -42,6 +42,13 @@ FARTHEST = 2.0  # widths of the image: a coordinate beyond is one in pixels
 SPLITS = {"train": ("train",), "val": ("val", "valid", "validation"), "test": ("test",)}
 
 
+class Outline(NamedTuple):
+    """The polygon of an object, points (n, 2) in pixels, and the mask value of its class."""
+
+    points: np.ndarray
+    value: int
+
+
 @dataclass(frozen=True)
 class YoloMask(DrawnMask):
     """The polygons of an image; `file` is "" where it has none; `values` are those of the class indices."""
@@ -54,14 +61,15 @@ class YoloMask(DrawnMask):
         """(H, W) uint8 of the image's size; objects of less area on top, filled by Pillow."""
         height, width = read_header(self.image, self.image)[0]
         picture = Image.new("L", (width, height))
-        objects = []
+        objects: list[Outline] = []
         for number, line in enumerate(read_lines(self.file), 1):
             if line.split():
                 index, shares = parse_line(line, f"{self.file}: line {number}", len(self.values))
-                objects.append((shares * (width, height), self.values[index]))
+                objects.append(Outline(shares * (width, height), self.values[index]))
         pen = ImageDraw.Draw(picture)
-        for points, value in sorted(objects, key=lambda found: -area(found[0])):
-            fill(pen, points, value)
+        objects.sort(key=lambda outline: area(outline.points), reverse=True)
+        for outline in objects:
+            fill(pen, outline.points, outline.value)
         return np.asarray(picture)
 
 
@@ -74,7 +82,7 @@ def parse_line(line: str, where: str, count: int) -> tuple[int, np.ndarray]:
     farthest = np.abs(points).max()
     if farthest > FARTHEST:
         raise DataError(f"{where}: polygon has a coordinate of {farthest:g}; they are shares of the size, 0 to 1")
-    if not re.fullmatch(r"[0-9]+", first) or int(first) >= count:
+    if not re.fullmatch(r"[0-9]{1,9}", first) or int(first) >= count:
         raise DataError(f"{where} is of class {first}, classes are 0 to {count - 1}")
     return int(first), points
 

@@ -92,7 +92,7 @@ def read_ranges(file: str, ranges: Iterable[tuple[int, int]]) -> list[bytes]:
 
     with reachable(file):
         system, path = fsspec.core.url_to_fs(file)
-        return [system.cat_file(path, start, end) for start, end in ranges]
+        return [system.cat_file(path, start=start, end=end) for start, end in ranges]  # s3fs has another order
 
 
 def content_key(file: str) -> str | None:

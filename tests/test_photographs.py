@@ -12,7 +12,7 @@ from inference import Predictor
 PHOTOGRAPHS = Path(__file__).resolve().parent / "photographs"
 FLAGS = ["--base-channels", "8", "--depth", "3", "--norm", "group", "--num-workers", "0", "--scale", "0.5"]
 FLAGS += ["--plan", "none"]
-FLAGS += ["--batch-size", "3", "--max-steps", "40", "--eval-every", "40", "--log-every", "10", "--tracker", "none"]
+FLAGS += ["--batch-size", "3", "--max-steps", "50", "--eval-every", "50", "--log-every", "10", "--tracker", "none"]
 FLAGS += ["--val-fraction", "0.25", "--augment", "none", "--learning-rate", "0.005"]
 
 

@@ -209,7 +209,8 @@ def test_a_damaged_or_impossible_cache_only_costs_time(tmp_path, looks, monkeypa
     for file in files:
         file.write_text(file.read_text()[:-5])
     assert same(load_info(folder), first) and len(looks) == 24
-    assert json.loads(files[0].read_text())
+    checksum, content = files[0].read_text().split("\n")
+    assert len(checksum) == 64 and json.loads(content)
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert same(load_info(folder), first) and len(looks) == 36

@@ -1,11 +1,13 @@
 """How a step is split changes no loss: AdamW in float64, with the processes played by micro-batches in turn."""
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from class_loss import ClassLoss
 
 from data_utils.loading.augment import augment
-from data_utils.loading.batch_sampler import BatchSplit, TrainingSampler
+from data_utils.loading.batch_sampler import BatchSplit, Slot, TrainingSampler
 from data_utils.loading.draws import draw, pack_draws
 from tasks.classes import ClassTarget
 from train_utils.optim import build_optimizer
@@ -14,6 +16,15 @@ from unet import UNetConfig
 from unet.model import DeeplySupervisedUNet
 
 IMAGES, CLASSES, HEIGHT, WIDTH, STEPS, BATCH = 14, 3, 24, 32, 20, 8
+
+
+def micro_batches_of_a_step(sampler: Iterator[list[Slot]], processes: int) -> Iterator[list[Slot]]:
+    """Those of all processes; the last one of each says that it ends the step."""
+    processes_done = 0
+    while processes_done < processes:
+        slots = next(sampler)
+        processes_done += slots[0].ends_step
+        yield slots
 
 
 def losses_of_a_run(processes: int, micro_batch_size: int, accumulation: int, seed: int) -> list[float]:
@@ -36,8 +47,7 @@ def losses_of_a_run(processes: int, micro_batch_size: int, accumulation: int, se
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, STEPS, 1e-3, 2, "cosine")
         micro_batches = []
-        for _ in range(accumulation * processes):
-            slots = next(sampler)
+        for slots in micro_batches_of_a_step(sampler, processes):
             indices = [slot.index for slot in slots]
             truth = masks[indices].clone()
             truth[[slot.filler for slot in slots]] = 255

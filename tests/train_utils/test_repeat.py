@@ -228,7 +228,7 @@ def test_a_recorded_flag_is_checked_as_a_given_one(like, capsys, wrong):
 def test_like_without_a_record_is_one_line(capsys):
     with pytest.raises(SystemExit):
         parsed("--like")
-    assert capsys.readouterr().err == "train.py: error: argument --like: expected one argument\n"
+    assert capsys.readouterr().err == "train.py: error: argument --like: expected one argument; give --like RUN.json\n"
 
 
 def test_the_recorded_architecture_gives_way_to_that_of_other_weights(like):

@@ -26,7 +26,7 @@ from safetensors.torch import load_file
 import train
 from runtime.errors import CheckpointError
 from train_utils.checkpoints.checkpoint_state import CheckpointState
-from train_utils.checkpoints.find import find_checkpoint
+from train_utils.checkpoints.find import find_checkpoint, fingerprint
 from train_utils.run_state import RunState
 from train_utils.settings.record import RunSettings
 from unet import UNetConfig
@@ -348,7 +348,10 @@ def test_going_back_behind_the_best_model_forgets_its_score(tmp_path, best_step,
         run = RunState(step=step, best=0.5, best_step=best)
         state = CheckpointState(RunSettings(), UNetConfig(), run, score=None, scaler=None)
         (checkpoint / "state.json").write_text(json.dumps(state.to_json()))
-        (checkpoint / "manifest.json").write_text("{}")
+        for kind in ("model", "optimizer"):
+            (checkpoint / f"{kind}.safetensors").touch()
+        manifest = {file.name: fingerprint(file) for file in checkpoint.iterdir()}
+        (checkpoint / "manifest.json").write_text(json.dumps(manifest))
     found = find_checkpoint(str(tmp_path / "step-00000004"), tmp_path)
     assert found.run_state().best == expected
 

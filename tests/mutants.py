@@ -46,8 +46,8 @@ class Mutant(NamedTuple):
 
 EVALUATION_IN_TRAINING = """
 if schedule.evaluates(state.step):
-    with monitor.paused(), average.applied():
-        evaluation = evaluate(accelerator, uncompiled, val_loader, criterion, state.step)
+    with monitor.paused(), average.applied(), eager(accelerator):
+        evaluation = evaluate(accelerator, model, val_loader, criterion, state.step)
         improved = state.update(evaluation)
         publish_evaluation(
             accelerator, network, evaluation, improved, checkpoints.best_model, monitor, info, section

@@ -2186,6 +2186,56 @@ MUTANTS = [
         "pass",
         "test_run_decisions.py",
     ),
+    # documents, locks and memory, in numbers and lines written out
+    Mutant("runtime/lock.py", "_read_owner", "owner or 'another run'", "owner", "test_lock.py"),
+    Mutant("runtime/documents.py", "", "MOST_LEVELS = 64", "MOST_LEVELS = 32", "test_documents.py"),
+    Mutant("runtime/documents.py", "", "MOST_DIGITS = 300", "MOST_DIGITS = 400", "test_documents.py"),
+    Mutant(
+        "tasks/step_loss.py",
+        "StepLoss.__call__",
+        "torch.where(counts > 0, counts, 1)",
+        "counts.clamp_min(1)",
+        "test_losses.py",
+    ),
+    Mutant("train_utils/tuning.py", "", "ENOUGH_STEPS = 1000", "ENOUGH_STEPS = 500", "test_memory_rules.py"),
+    Mutant("train_utils/tuning.py", "KernelTuning.from_args", "steps / len(shapes)", "steps", "test_memory_rules.py"),
+    Mutant(
+        "train_utils/tuning.py",
+        "KernelTuning.from_args",
+        "total_steps is None and args.max_minutes",
+        "args.max_minutes",
+        "test_memory_rules.py",
+    ),
+    Mutant(
+        "train_utils/preflight.py",
+        "preflight",
+        "chosen.processes * chosen.accumulation",
+        "chosen.processes",
+        "test_memory_rules.py",
+    ),
+    Mutant("train_utils/preflight.py", "preflight", "math.ceil(size / parts)", "size // parts", "test_memory_rules.py"),
+    Mutant(
+        "train_utils/preflight.py",
+        "preflight",
+        "agreed < size or network.activation_checkpointing",
+        "agreed < size",
+        "test_memory_rules.py",
+    ),
+    Mutant("train_utils/preflight.py", "", "LOGITS_COPIES = 4", "LOGITS_COPIES = 3", "test_memory_rules.py"),
+    Mutant(
+        "train_utils/step_memory.py",
+        "StepMemory.__init__",
+        "can_repeat_steps(accelerator) and not split.fixed",
+        "can_repeat_steps(accelerator)",
+        "test_memory_rules.py",
+    ),
+    Mutant(
+        "train_utils/step_memory.py",
+        "StepMemory.cut",
+        "micro_batch.targets.at(place)",
+        "micro_batch.targets",
+        "test_memory_rules.py",
+    ),
 ]
 
 

@@ -109,6 +109,8 @@ def test_activations_are_computed_again_where_not_even_one_image_fits(monkeypatc
     assert split.micro_batch_size == 4 and network.activation_checkpointing
     first = capsys.readouterr().out.splitlines()[0]
     assert first == "memory: micro-batches of 4 images of 16 x 24 fit with activation checkpointing, 8 were wanted"
+    checked(monkeypatch, BatchSplit(8, 1, 8, 1), room=8, needs_recomputing=True)  # said though nothing is smaller
+    assert "micro-batches of 8 images of 16 x 24 fit with activation checkpointing" in capsys.readouterr().out
     with pytest.raises(SettingsError, match="no memory for a micro-batch of 1 images of 16 x 24, not even with"):
         checked(monkeypatch, BatchSplit(8, 1, 8, 1), room=0)
     with pytest.raises(SettingsError, match="no memory for a micro-batch of 8 images"):

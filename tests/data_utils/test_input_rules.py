@@ -1,7 +1,7 @@
 """Small rules of images and volumes on their way to the network: what is turned, cropped around, and of which range.
 
 Modules: data_utils/analysis/validate.py, data_utils/loading/draws.py, data_utils/loading/image_input.py,
-data_utils/analysis/dataset_info.py.
+data_utils/analysis/dataset_info.py, data_utils/sources/holdout.py.
 """
 
 import numpy as np
@@ -13,7 +13,9 @@ from data_utils.analysis.validate import odd_channels
 from data_utils.image_io.regions import ArrayRegions
 from data_utils.loading.draws import Draw, draw, pack_draws
 from data_utils.loading.image_input import ImageInput, fit_channels
-from runtime.errors import ImageError
+from data_utils.sources.holdout import hold_out_shards
+from data_utils.sources.records import StreamRecords
+from runtime.errors import DataError, ImageError
 from unet.config import Preprocess
 
 
@@ -119,3 +121,30 @@ def test_channels_are_repeated_or_reduced_where_that_loses_nothing():
         fit_channels(color, 1, "a.png")
     with pytest.raises(ImageError, match="has 3 channels, the model takes 4"):
         fit_channels(color, 4)
+
+
+class Stream(StreamRecords):
+    """Files of records that are never read."""
+
+    def part(self, chosen: np.ndarray) -> "Stream":
+        return Stream(self.files, self.groups[chosen], self.group_sizes[chosen])
+
+    def _read_group(self, group: int) -> None:
+        raise AssertionError
+
+    def __getitem__(self, index: int) -> dict:
+        raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("sizes", "fraction", "held_out"),
+    [((10, 10), 0.01, 10), ((10, 10), 1.0, 10), ((10, 10, 10, 10), 0.25, 10), ((10, 10, 10, 10), 0.26, 20)],
+)
+def test_whole_files_of_a_stream_are_held_out_and_one_is_left_to_train_on(sizes, fraction, held_out):
+    groups = np.array([(number, 0) for number in range(len(sizes))])
+    for seed in range(3):
+        train, val = hold_out_shards(Stream(["a", "b", "c", "d"], groups, np.array(sizes)), fraction, seed)
+        assert (len(val), len(train)) == (held_out, sum(sizes) - held_out)
+        assert not set(train.groups[:, 0]) & set(val.groups[:, 0])
+    with pytest.raises(DataError, match="a stream of 1 file has no file to validate on"):
+        hold_out_shards(Stream(["a"], groups[:1], np.array([10])), fraction, 0)

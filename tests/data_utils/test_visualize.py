@@ -100,6 +100,29 @@ def test_an_outline_differs_from_the_tint_and_from_what_is_under_it():
     assert contours(mask, thickness=2).sum() > contours(mask).sum()
 
 
+def test_an_outline_lies_within_its_class_and_never_on_the_background():
+    mask = np.array([[0, 0, 0, 0, 0], [0, 1, 1, 1, 0], [0, 1, 1, 1, 2], [0, 1, 1, 1, 2], [0, 0, 0, 0, 2]])
+    expected = np.array([[0, 0, 0, 0, 0], [0, 1, 1, 1, 0], [0, 1, 0, 1, 1], [0, 1, 1, 1, 1], [0, 0, 0, 0, 1]])
+    assert contours(mask).astype(int).tolist() == expected.tolist()
+    assert contours(np.ones((3, 3), int)).sum() == 0  # a picture's border is no outline
+    assert contours(np.pad(np.ones((5, 5), int), 3), thickness=2).sum() == 24
+
+
+def test_an_outline_is_white_on_what_is_dark_and_black_on_what_is_bright_where_its_color_would_not_show():
+    mask = np.pad(np.ones((3, 3), int), 1)
+    for below, own, line in (
+        (20, 40, 255),
+        (230, 210, 0),
+        (127, 120, 255),
+        (128, 120, 0),
+        (230, 40, 40),
+        (20, 210, 210),
+    ):
+        colors = np.array([[0, 0, 0], [own] * 3], np.uint8)
+        picture = outlined_overlay(np.full((5, 5, 3), below, np.uint8), mask, colors)
+        assert set(picture[contours(mask)].ravel().tolist()) == {line}
+
+
 def test_panel_is_four_pictures_in_a_row():
     image = np.full((2, 5), 200, np.uint8)
     truth = np.array([[0, 1, 1, 255, 0], [0, 0, 0, 0, 0]])

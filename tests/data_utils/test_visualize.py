@@ -123,6 +123,19 @@ def test_an_outline_is_white_on_what_is_dark_and_black_on_what_is_bright_where_i
         assert set(picture[contours(mask)].ravel().tolist()) == {line}
 
 
+def test_a_legend_has_a_square_for_each_class_that_is_tinted():
+    colors = np.array([[0, 0, 0], [200, 0, 50], [0, 90, 30]], np.uint8)
+    pixels = np.asarray(legend(["sky", "land", "sea"], colors))
+    assert pixels.shape[0] == 60 and pixels.dtype == np.uint8
+    squares = pixels[:, :20].reshape(3, 20, 20, 3)
+    assert (squares[0][:, :19] == 255).all()
+    for square, color in zip(squares[1:], colors[1:], strict=True):
+        assert (square[4:16, 4:16] == color).all()
+        assert (square == color).all(axis=2).sum() == 12 * 12
+    wide = legend(["sky", "a class with a long name"], colors)
+    assert wide.width > pixels.shape[1] and (np.asarray(wide)[:, 20:] < 128).any()
+
+
 def test_panel_is_four_pictures_in_a_row():
     image = np.full((2, 5), 200, np.uint8)
     truth = np.array([[0, 1, 1, 255, 0], [0, 0, 0, 0, 0]])

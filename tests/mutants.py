@@ -2236,6 +2236,45 @@ MUTANTS = [
         "micro_batch.targets",
         "test_memory_rules.py",
     ),
+    # outlines, legends, files held out, and sizes of masks that are scored
+    Mutant("data_utils/visualize.py", "contours", "is_contour & (mask != 0)", "is_contour", "test_visualize.py"),
+    Mutant(
+        "data_utils/visualize.py",
+        "outlined_overlay",
+        "lines[is_alike & is_dark] = 255",
+        "lines[is_alike & is_dark] = 0",
+        "test_visualize.py",
+    ),
+    Mutant("data_utils/visualize.py", "outlined_overlay", "3 * 128", "3 * 64", "test_visualize.py"),
+    Mutant(
+        "data_utils/sources/holdout.py",
+        "hold_out_shards",
+        "min(enough, len(files) - 1)",
+        "enough",
+        "test_input_rules.py",
+    ),
+    Mutant(
+        "data_utils/visualize.py",
+        "legend",
+        "(4, top + 4, LINE - 5, top + LINE - 5)",
+        "(4, top + 4, LINE - 5, top + 5)",
+        "test_visualize.py",
+    ),
+    Mutant("runtime/parallel.py", "workers_ended", "worker not in earlier", "True", "test_parallel.py"),
+    Mutant(
+        "inference/scoring/truth.py",
+        "ImageScorer.score",
+        "mask.check_size((height, width))",
+        "pass",
+        "test_prediction_rules.py",
+    ),
+    Mutant(
+        "inference/scoring/truth.py",
+        "MaskRows.check_proportions",
+        "not same_proportions(self.size, image)",
+        "False",
+        "test_prediction_rules.py",
+    ),
 ]
 
 

@@ -203,7 +203,7 @@ def test_cases_are_averaged_class_by_class_without_the_background():
     assert rows[1:4] == [
         ["land", "0.6000", "0.6000", "2.0000", "2"],
         ["sea", "0.2000", "0.2000", "n/a", "1"],
-        ["mean", "0.4000", "0.4000", "2.0000", "2"],
+        ["mean", "without", "background", "0.4000", "0.4000", "2.0000", "2"],
     ]
     assert case_table(report).splitlines()[4:] == [
         "land: no distance in 1 of 2 cases: only one of truth and prediction has it"

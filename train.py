@@ -41,10 +41,11 @@ from runtime.parallel import workers_ended
 from tasks.step_loss import StepLoss
 from train_utils.buckets import rebuild_buckets
 from train_utils.checkpoints.save import Checkpoints
-from train_utils.compilation import compile_blocks, compile_loss, eager, not_compiled_whole
+from train_utils.compilation import compile_blocks, compile_loss, compiled_recolor, eager, not_compiled_whole
 from train_utils.ema import WeightAverage
 from train_utils.evaluation import Evaluation, read_bands
 from train_utils.microbatch import MicroBatch, split_from_args, steps_ahead
+from train_utils.monitoring.compile_gain import CompileGain
 from train_utils.monitoring.flops import training_flops
 from train_utils.monitoring.monitor import Monitor
 from train_utils.monitoring.rehearsal import Pace, Rehearsal
@@ -208,7 +209,7 @@ def rehearse(
     guard = StepGuard(accelerator, network, optimizer, rehearsal.state, records, listens=False)
     rehearsal.schedule.set_learning_rate(optimizer, step=0)
     model.train()
-    steps = steps_ahead(train_loader, rehearsal.data_ready)
+    steps = steps_ahead(train_loader, rehearsal.data_ready, compiled_recolor(accelerator))
 
     def train(timed: Iterator[tuple[list[MicroBatch], list[int]]]) -> None:
         for micro_batches, indices in timed:
@@ -299,6 +300,7 @@ def main() -> None:
     memory = StepMemory(accelerator, start.output_dir, model, split)
 
     # 5. Prepare: batch norm over all processes, sharding, compiled regions, optimizer, loaders
+    compile_gain = CompileGain(accelerator)
     compile_loss(accelerator, criterion)
     state = start.checkpoint.run_state()
     minutes = start.minutes_to_fill(args)
@@ -335,12 +337,13 @@ def main() -> None:
     model.train()
     if state.step > 0:
         rebuild_buckets(model, network)
-    steps = steps_ahead(train_loader, monitor.data_ready)
+    steps = steps_ahead(train_loader, monitor.data_ready, compiled_recolor(accelerator))
     micro_batches, indices = next(steps, ([], []))
     while not (guard.stopping or schedule.is_over(state)):
         learning_rate = schedule.set_learning_rate(optimizer, state.step)
         with memory.shortage_recorded(state.step + 1), tuning.of(micro_batches[0][0].shape[2:]):
             seed_step(args.seed, state.step, accelerator.process_index)  # for dropout
+            compile_gain.add_step(micro_batches)
             is_made = train_step(
                 accelerator,
                 model,
@@ -383,9 +386,10 @@ def main() -> None:
     log_saved = run_log.is_saved()
     all_saved = checkpoints_saved and log_saved
     if accelerator.is_main_process:
-        write_results(
-            accelerator, start.output_dir, state, checkpoints.best_model, info, task, section, monitor.bottleneck()
-        )
+        notes = [monitor.bottleneck()]
+        if schedule.is_over(state):  # one that was stopped ends at once
+            notes.append(compile_gain.sentence(network, criterion))
+        write_results(accelerator, start.output_dir, state, checkpoints.best_model, info, task, section, notes)
         finish_run(args, start.output_dir, schedule, state, checkpoints.best_model, all_saved)
     run_log.finish()
     if not all_saved:

@@ -1,4 +1,7 @@
-"""What is compiled in training where the launch profile sets a `dynamo_backend`: the network's blocks, and the loss."""
+"""What is compiled in training where the launch profile sets a `dynamo_backend`.
+
+The network's blocks, the loss, and the colors of the augmentation.
+"""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -8,6 +11,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import DynamoBackend
 
+from data_utils.loading.augment import Recolor, recolored
 from tasks.step_loss import StepLoss
 from unet.model import UNet
 
@@ -32,6 +36,11 @@ def compile_loss(accelerator: Accelerator, criterion: StepLoss) -> None:
     """Compile the loss in place, if the launch profile sets a backend."""
     if compiles(accelerator):
         criterion.compile(**_options(accelerator))
+
+
+def compiled_recolor(accelerator: Accelerator) -> Recolor:
+    """The colors of the augmentation, compiled if the launch profile sets a backend."""
+    return torch.compile(recolored, **_options(accelerator)) if compiles(accelerator) else recolored
 
 
 def eager(accelerator: Accelerator) -> AbstractContextManager[Any]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from data_utils.loading.augment import augment
+from data_utils.loading.augment import Recolor, augment
 from data_utils.loading.batch_sampler import BatchSplit
 from runtime.console import say
 from runtime.device import upload
@@ -71,10 +71,12 @@ class MicroBatch(NamedTuple):
     is_filler: bool
 
 
-def steps_ahead(loader: DataLoader, data_ready: Callable[[list], None]) -> Iterator[tuple[list[MicroBatch], list[int]]]:
+def steps_ahead(
+    loader: DataLoader, data_ready: Callable[[list], None], recolor: Recolor
+) -> Iterator[tuple[list[MicroBatch], list[int]]]:
     """The micro-batches of each optimizer step, augmented on the device, and the indices of this process's records.
 
-    `data_ready` is told when a step's are here.
+    `data_ready` is told when a step's are here. `recolor` is a part of the augmentation that may be compiled.
     """
     fill = upload(torch.from_numpy(loader.dataset.fill), loader.device)
     std = upload(torch.from_numpy(loader.dataset.std), loader.device)
@@ -84,7 +86,7 @@ def steps_ahead(loader: DataLoader, data_ready: Callable[[list], None]) -> Itera
         for batch in raw:
             indices.extend(slot.index for slot in batch["slots"])
         # no variable here holds the micro-batches: their memory is free as soon as the caller lets go of them
-        yield [_augmented(batch, fill, std) for batch in raw], indices
+        yield [_augmented(batch, fill, std, recolor) for batch in raw], indices
 
 
 def _raw_steps(loader: DataLoader) -> Iterator[list[dict[str, Any]]]:
@@ -97,9 +99,11 @@ def _raw_steps(loader: DataLoader) -> Iterator[list[dict[str, Any]]]:
             raw = []
 
 
-def _augmented(batch: dict[str, Any], fill: Tensor, std: Tensor) -> MicroBatch:
+def _augmented(batch: dict[str, Any], fill: Tensor, std: Tensor, recolor: Recolor) -> MicroBatch:
     """A raw micro-batch, augmented on the device."""
-    images, targets = augment(batch["images"], batch["targets"], batch["draws"], batch["numbers"], fill=fill, std=std)
+    images, targets = augment(
+        batch["images"], batch["targets"], batch["draws"], batch["numbers"], fill=fill, std=std, recolor=recolor
+    )
     return MicroBatch(channels_last(images), targets, is_filler=batch["slots"][0].filler)
 
 

@@ -1,6 +1,7 @@
 """Pictures, scores and the report of a run: at each evaluation, and at the end."""
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from accelerate import Accelerator
@@ -88,9 +89,14 @@ def write_results(
     info: DatasetInfo,
     task: Task,
     section: Section,
-    bottleneck: str | None,
+    speed_notes: Sequence[str | None],
 ) -> None:
-    """The best model's pictures and table, and the report of the run; for the main process."""
+    """The best model's pictures and table, and the report of the run; for the main process.
+
+    Args:
+        speed_notes: sentences on the speed of the run, without full stops; None stands for nothing to say.
+    """
+    notes = [note for note in speed_notes if note]
     best = state.best_evaluation(task) if best_model.is_saved() else None
     views = {}
     judgement: list[str] = []
@@ -110,10 +116,8 @@ def write_results(
         "minutes since the last start": f"{(time.monotonic() - STARTED) / 60:.3g}",
     }
     with tolerated("report.html"):
-        write_report(output_dir, best, section, task.compared_by, views, bottleneck, judgement, extent)
-    if bottleneck:
-        say(bottleneck)
-    for sentence in judgement:
+        write_report(output_dir, best, section, task.compared_by, views, notes, judgement, extent)
+    for sentence in [*notes, *judgement]:
         say(sentence)
 
 

@@ -4,7 +4,8 @@ What happens to a sample is drawn from its key alone (`draws`): the same in any 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -14,9 +15,22 @@ from data_utils.loading.draws import ELASTIC, Draw
 from data_utils.loading.noise import unit_noise
 from tasks.target import AnyTarget
 
+Recolor: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+def recolored(images: Tensor, gain: Tensor, shift: Tensor, fill: Tensor, std: Tensor) -> Tensor:
+    """Images with the contrast `gain` about the mean `fill`, and the brightness `shift` in standard deviations."""
+    return images * gain + ((1 - gain) * fill + shift * std)
+
 
 def augment(
-    images: Tensor, targets: AnyTarget, draws: Sequence[Draw], numbers: Tensor, fill: Tensor, std: Tensor
+    images: Tensor,
+    targets: AnyTarget,
+    draws: Sequence[Draw],
+    numbers: Tensor,
+    fill: Tensor,
+    std: Tensor,
+    recolor: Recolor = recolored,
 ) -> tuple[Tensor, AnyTarget]:
     """Augment a batch, each sample by its own draw; the arguments are left as they are, and the host never waits.
 
@@ -28,6 +42,7 @@ def augment(
         draws: one for each sample, for images of this size.
         numbers: `pack_draws` of them.
         fill, std: (C,) mean and standard deviation of the training images.
+        recolor: `recolored`, compiled or not.
 
     Returns:
         Float32 images (float64 stays), int64 targets.
@@ -59,7 +74,7 @@ def augment(
             new_images[i] = _blur(new_images[i], drawn.blur)
         if drawn.gamma != 1:
             new_images[i] = _apply_gamma(new_images[i], drawn.gamma, fill)
-    new_images = new_images * gain + ((1 - gain) * fill + shift * std)
+    new_images = recolor(new_images, gain, shift, fill, std)
     for i, drawn in enumerate(draws):
         if drawn.noise:
             new_images[i] += drawn.noise * std * unit_noise(images[i].shape, drawn.noise_seed, images.device)

@@ -74,7 +74,7 @@ def section(names=NAMES) -> ClassSection:
     return ClassSection(ClassReader(ClassMap(tuple(names), tuple(range(len(names))), None)))
 
 
-def report(folder: Path, *, names=NAMES, matrix=MATRIX, settings=SETTINGS, pictures=None, bottleneck=None) -> str:
+def report(folder: Path, *, names=NAMES, matrix=MATRIX, settings=SETTINGS, pictures=None, speed_notes=()) -> str:
     records = [{"step": step, "train/loss": 4 / step, "train/lr": 1e-3} for step in range(1, 41)]
     records += [{"step": 40, "eval/loss": 0.5, "eval/mean_iou": 0.6, "eval/mean_dice": None}]
     folder.mkdir(exist_ok=True)
@@ -83,7 +83,7 @@ def report(folder: Path, *, names=NAMES, matrix=MATRIX, settings=SETTINGS, pictu
     if pictures is None:
         pixels = np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8)
         pictures = {"<b>bad</b>: IoU 0.1000": {"image": pixels, "errors": pixels}}
-    write_report(folder, evaluation(names, matrix), section(names), Classes.compared_by, pictures, bottleneck)
+    write_report(folder, evaluation(names, matrix), section(names), Classes.compared_by, pictures, speed_notes)
     return (folder / "report.html").read_text()
 
 
@@ -202,7 +202,7 @@ def test_the_report_begins_with_its_judgement_and_says_how_much_was_trained(tmp_
     pictures: dict = {}
     extent = {"training images": "240", "minutes since the last start": "3.2"}
     sentences = ["Only <5> steps were made.", "Second."]
-    write_report(tmp_path, evaluation(), section(), Classes.compared_by, pictures, None, sentences, extent)
+    write_report(tmp_path, evaluation(), section(), Classes.compared_by, pictures, (), sentences, extent)
     text = Page((tmp_path / "report.html").read_text()).text
     assert text.index(sentences[0]) < text.index("Best model") and sentences[1] in text
     assert "240" in text and "minutes since the last start" in text
@@ -235,7 +235,7 @@ def test_the_speed_shown_is_the_median_of_the_log_lines_and_the_memory_their_pea
         lines.append(json.dumps(record) + "\n")
     lines.append(json.dumps({"step": 3, "eval/loss": 0.5}) + "\n")
     (tmp_path / "metrics.jsonl").write_text("".join(lines))
-    write_report(tmp_path, None, section(), Classes.compared_by, {}, None)
+    write_report(tmp_path, None, section(), Classes.compared_by, {})
     text = re.sub(r"\s+", " ", Page((tmp_path / "report.html").read_text()).text)
     for tile in (
         "5 images/s",
@@ -265,7 +265,7 @@ def test_a_run_that_ended_before_its_first_evaluation_has_a_report(tmp_path):
     (tmp_path / "run.json").write_text(json.dumps(SETTINGS))
     for lines in ("", json.dumps({"step": 1, "train/loss": 4.0, "perf/compute_percent": 90.0}) + "\n"):
         (tmp_path / "metrics.jsonl").write_text(lines)
-        write_report(tmp_path, None, section(), Classes.compared_by, {}, None)
+        write_report(tmp_path, None, section(), Classes.compared_by, {})
         text = Page((tmp_path / "report.html").read_text()).text
         assert "None yet: the run ended before its first evaluation." in text
         assert "Confusion matrix" not in text
@@ -273,8 +273,9 @@ def test_a_run_that_ended_before_its_first_evaluation_has_a_report(tmp_path):
 
 
 def test_the_report_says_what_limited_the_run(tmp_path):
-    html = report(tmp_path, bottleneck="waiting for <data> 43% of the time")
+    html = report(tmp_path, speed_notes=["waiting for <data> 43% of the time", "compiling took 3 s"])
     assert "Waiting for <data> 43% of the time." in Page(html).text
+    assert "Compiling took 3 s." in Page(html).text
 
 
 def points_of(chart: Curve) -> list[list[tuple[float, float]]]:

@@ -1,15 +1,16 @@
-"""A profile's dynamo_backend compiles the blocks of the network that trains, and the loss, and nothing else.
+"""A profile's dynamo_backend compiles the blocks of the network that trains, the loss, and the colors of augmentation.
 
-Modules: train_utils/compilation.py.
+Modules: train_utils/compilation.py, train_utils/monitoring/compile_gain.py.
 """
 
 import copy
+import re
 from types import SimpleNamespace
 
 import pytest
 import torch
 import torch._dynamo
-from accelerate.utils import TorchDynamoPlugin
+from accelerate.utils import DistributedType, TorchDynamoPlugin
 from class_loss import classes
 from conftest import write_folder
 from encoders import write_encoder
@@ -17,14 +18,17 @@ from in_process import run_train
 from torch._dynamo.utils import counters
 
 import train
+from data_utils.loading.augment import recolored
 from tasks.classes import LOSSES, ClassTarget
 from tasks.step_loss import StepLoss
-from train_utils.compilation import compile_blocks
+from train_utils.compilation import compile_blocks, compiled_recolor
+from train_utils.monitoring.compile_gain import CompileGain
 from train_utils.settings.encoder import load_encoder
 from unet import UNet, UNetConfig
 
 # unlike `eager`, this backend gives the compiled backward pass to autograd, as compilers do
-ACCELERATOR = SimpleNamespace(state=SimpleNamespace(dynamo_plugin=TorchDynamoPlugin(backend="aot_eager")))
+PROFILE = SimpleNamespace(dynamo_plugin=TorchDynamoPlugin(backend="aot_eager"))
+ACCELERATOR = SimpleNamespace(state=PROFILE, distributed_type=DistributedType.NO)
 FLAGS = ["--base-channels", "2", "--depth", "1", "--num-workers", "0", "--batch-size", "2", "--tracker", "none"]
 FLAGS += ["--plan", "none"]
 FLAGS += ["--max-steps", "4", "--eval-every", "2", "--log-every", "2", "--norm", "group"]
@@ -55,8 +59,13 @@ def test_evaluation_takes_the_network_as_it_is(compiled, tmp_path, monkeypatch):
     run = run_train(tmp_path / "compiled", "--dataset", tmp_path, *FLAGS)
     assert run.settings["profile"]["dynamo_backend"] == "eager"
     assert [(before > 0, during) for before, during in graphs] == [(True, 0), (True, 0)]
+    assert counters["stats"]["unique_graphs"] == graphs[-1][0]  # what compiling gains is measured without compiling
+    pattern = r"compiling took \S+ s; forward and backward pass take \S+ s compiled, \S+ s not compiled: 4 steps lost"
+    assert re.search(pattern, run.output)
+    assert re.search(pattern.replace("compiling", "Compiling"), (run.folder / "report.html").read_text())
     monkeypatch.undo()
     plain = run_train(tmp_path / "plain", "--dataset", tmp_path, *FLAGS)
+    assert "ompiling took" not in plain.output + (plain.folder / "report.html").read_text()
     assert run.values("train/loss") == pytest.approx(plain.values("train/loss"), rel=1e-5)
     assert run.values("eval/loss") == pytest.approx(plain.values("eval/loss"), rel=1e-5)
 
@@ -109,3 +118,44 @@ def test_a_compiled_loss_is_one_graph_for_each_shape(compiled, loss):
         torch.testing.assert_close(ours.counts(targets), counts, rtol=1e-12, atol=0)
         torch.testing.assert_close(ours(logits, targets, counts), plain(logits, targets, counts), rtol=1e-12, atol=0)
     assert counters["stats"]["unique_graphs"] == 2 * 2  # counts and sums of two shapes
+
+
+def test_compiled_colors_are_one_graph_for_each_shape_and_equal(compiled):
+    recolor = compiled_recolor(ACCELERATOR)
+    assert recolor is not recolored
+    for size in ((6, 8), (6, 8), (4, 4)):
+        generator = torch.Generator().manual_seed(0)
+        images = 255 * torch.rand(2, 3, *size, generator=generator)
+        numbers = torch.rand(2, 2, 3, 1, 1, generator=generator).unbind()
+        statistics = torch.rand(2, 3, 1, 1, generator=generator).unbind()
+        assert torch.equal(recolor(images, *numbers, *statistics), recolored(images, *numbers, *statistics))
+    assert counters["stats"]["unique_graphs"] == 2
+
+
+@pytest.mark.parametrize(
+    ("plain", "compiled_seconds", "said"),
+    [
+        (1.0, 0.4, "10 steps gained 0.05 minutes"),  # 10 x 0.6 s, less 3 s
+        (1.0, 0.9, "10 steps lost 0.033 minutes; it pays from about 30 steps on"),
+        (1.0, 2.0, "10 steps lost 0.22 minutes; without dynamo_backend this run is faster"),
+    ],
+)
+def test_a_run_says_whether_compiling_has_paid(monkeypatch, plain, compiled_seconds, said):
+    gain = CompileGain(ACCELERATOR)
+    gain.seconds = 3.0
+    gain.steps = 10
+    gain.passes[2, 3, 8, 8] = 10
+    monkeypatch.setattr(gain, "_pass_seconds", lambda network, criterion: (plain, compiled_seconds))
+    sentence = gain.sentence(None, None)
+    assert sentence.startswith("compiling took 3 s; ")
+    assert sentence.endswith(said)
+
+
+def test_a_gain_that_cannot_be_measured_fails_no_run(monkeypatch):
+    def fails(network: UNet, criterion: StepLoss):
+        raise RuntimeError("out of memory")
+
+    gain = CompileGain(ACCELERATOR)
+    gain.steps = 1
+    monkeypatch.setattr(gain, "_pass_seconds", fails)
+    assert gain.sentence(None, None) == "compiling took 0 s; what it gains could not be measured (out of memory)"

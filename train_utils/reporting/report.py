@@ -40,7 +40,7 @@ def write_report(
     section: Section,
     compared_by: str,
     views: dict[str, dict[str, np.ndarray]],
-    bottleneck: str | None,
+    speed_notes: Sequence[str] = (),
     judgement: Sequence[str] = (),
     extent: Mapping[str, str] | None = None,
 ) -> None:
@@ -51,7 +51,7 @@ def write_report(
         section: what is shown of the task.
         compared_by: what models and images are compared by.
         views: {title: {label: (H, W, 3) uint8}}, in their order; they become as large as the page has room for.
-        bottleneck: a sentence on what slowed the run down, without its full stop.
+        speed_notes: sentences on the speed of the run, without full stops.
         judgement: sentences on what the numbers of the run say.
         extent: how much was trained, by label; the epochs are in the log.
     """
@@ -69,7 +69,7 @@ def write_report(
         "views_hint": section.views_hint,
         "speed": _speed(records, int(settings.profile["processes"])),
         "shares": _shares(records),
-        "bottleneck": bottleneck and _upper_first(bottleneck),
+        "speed_notes": [_upper_first(note) for note in speed_notes],
         "curves": _curves(records, section, None if best is None else best.step),
         "flags": _readable(_flags(settings)),
         "resolved": _readable(_resolved(settings)),

@@ -1,0 +1,127 @@
+"""What compiling costs a run and what it gains, said at its end where the launch profile sets a `dynamo_backend`."""
+
+import copy
+import time
+from collections import Counter
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import DistributedType
+
+from runtime.device import wait_for
+from runtime.errors import one_line
+from tasks.step_loss import StepLoss
+from train_utils.compilation import compile_blocks, compiles, eager
+from train_utils.microbatch import MicroBatch
+from unet.blocks import channels_last
+from unet.model import UNet
+
+MEASURED_SECONDS = 2  # then no further pair of passes is timed
+MOST_PAIRS = 5
+
+
+class CompileGain:
+    """The seconds that this process compiles, from now on, and the passes of training that may pay for them.
+
+    A pass is forward and backward, of a micro-batch.
+    """
+
+    def __init__(self, accelerator: Accelerator) -> None:
+        self.accelerator = accelerator
+        self.compiles = compiles(accelerator)
+        self.seconds = 0.0
+        self.steps = 0
+        self.passes: Counter[tuple[int, ...]] = Counter()  # by the shape of the images
+        self._begin = 0.0
+        if self.compiles:
+            from torch._dynamo.callback import callback_handler  # takes a second
+
+            callback_handler.register_start_callback(self._begins)
+            callback_handler.register_end_callback(self._ends)
+
+    def add_step(self, micro_batches: Sequence[MicroBatch]) -> None:
+        """Count a step that is about to be made."""
+        self.steps += 1
+        self.passes.update(tuple(micro_batch.images.shape) for micro_batch in micro_batches)
+
+    def sentence(self, network: UNet, criterion: StepLoss) -> str | None:
+        """What compiling has cost and gained, without a full stop; None where nothing is compiled or no step was made.
+
+        Call it on one process when the run is saved: it takes a few passes of a copy of the network. Other processes
+        would have to take part in some kinds of passes, so they are taken in runs of one process only.
+        """
+        if not self.compiles:
+            return None
+        self._stop()
+        if not self.steps:
+            return None
+        cost = f"compiling took {self.seconds:.3g} s"
+        if self.accelerator.distributed_type != DistributedType.NO:
+            return f"{cost} on the main process; what it gains is measured in runs of one process only"
+        try:
+            plain, compiled = self._pass_seconds(network, criterion)
+        except (MemoryError, RuntimeError) as error:  # all is saved: a run does not fail here
+            return f"{cost}; what it gains could not be measured ({one_line(error)})"
+        return f"{cost}; {self._balance(plain, compiled)}"
+
+    def _balance(self, plain: float, compiled: float) -> str:
+        """Whether the gain of all passes is more than the cost; arguments are the seconds of a pass."""
+        gain = self.passes.total() * (plain - compiled)
+        minutes = (gain - self.seconds) / 60
+        outcome = "gained" if minutes > 0 else "lost"
+        text = (
+            f"forward and backward pass take {compiled:.3g} s compiled, {plain:.3g} s not compiled:"
+            f" {self.steps:,} steps {outcome} {abs(minutes):.2g} minutes"
+        )
+        if plain <= compiled:
+            return f"{text}; without dynamo_backend this run is faster"
+        if minutes <= 0:
+            steps = self.seconds / gain * self.steps
+            return f"{text}; it pays from about {steps:,.0f} steps on"
+        return text
+
+    def _pass_seconds(self, network: UNet, criterion: StepLoss) -> tuple[float, float]:
+        """Medians over pairs of passes, not compiled and compiled, of images of the shape that most passes had."""
+        trial = copy.deepcopy(network).train()
+        compile_blocks(self.accelerator, trial)
+        device = self.accelerator.device
+        shape = self.passes.most_common(1)[0][0]
+        images = channels_last(torch.rand(shape, device=device))
+        targets = criterion.task.target.zeros((shape[0], *shape[2:]), device)
+        counts = criterion.counts(targets)
+
+        def timed() -> float:
+            wait_for(device)
+            begin = time.perf_counter()
+            criterion(trial(images), targets, counts).backward()
+            wait_for(device)
+            seconds = time.perf_counter() - begin
+            trial.zero_grad()
+            return seconds
+
+        plain: list[float] = []
+        compiled: list[float] = []
+        begin = time.perf_counter()
+        while len(plain) <= MOST_PAIRS:
+            with eager(self.accelerator):
+                plain.append(timed())
+            with torch.compiler.set_stance("fail_on_recompile"):  # what was compiled in training serves the copy too
+                compiled.append(timed())
+            if len(plain) > 1 and time.perf_counter() - begin > MEASURED_SECONDS:
+                break
+        return median(plain[1:]), median(compiled[1:])  # the first pair warms up
+
+    def _begins(self, _: Any) -> None:
+        self._begin = time.perf_counter()
+
+    def _ends(self, _: Any) -> None:
+        self.seconds += time.perf_counter() - self._begin
+
+    def _stop(self) -> None:
+        from torch._dynamo.callback import callback_handler
+
+        callback_handler.remove_start_callback(self._begins)
+        callback_handler.remove_end_callback(self._ends)

@@ -2275,6 +2275,7 @@ MUTANTS = [
         "False",
         "test_prediction_rules.py",
     ),
+    Mutant("data_utils/analysis/validate.py", "name_values", "'(ignored)'", "''", "test_input_rules.py"),
 ]
 
 

@@ -9,7 +9,8 @@ import pytest
 from conftest import load_info, write_folder
 from volumes import write_msd
 
-from data_utils.analysis.validate import odd_channels
+from data_utils.analysis.validate import name_values, odd_channels
+from data_utils.class_map import ClassMap
 from data_utils.image_io.regions import ArrayRegions
 from data_utils.loading.draws import Draw, draw, pack_draws
 from data_utils.loading.image_input import ImageInput, fit_channels
@@ -148,3 +149,8 @@ def test_whole_files_of_a_stream_are_held_out_and_one_is_left_to_train_on(sizes,
         assert not set(train.groups[:, 0]) & set(val.groups[:, 0])
     with pytest.raises(DataError, match="a stream of 1 file has no file to validate on"):
         hold_out_shards(Stream(["a"], groups[:1], np.array([10])), fraction, 0)
+
+
+def test_each_mask_value_is_named_by_its_class_or_as_ignored():
+    class_map = ClassMap(("sky", "land"), (0, 9), 255)
+    assert name_values({0: 4, 9: 3, 255: 2, 7: 1}, class_map) == {0: "sky", 9: "land", 255: "(ignored)"}

@@ -100,6 +100,42 @@ def test_an_outline_differs_from_the_tint_and_from_what_is_under_it():
     assert contours(mask, thickness=2).sum() > contours(mask).sum()
 
 
+def test_an_outline_lies_within_its_class_and_never_on_the_background():
+    mask = np.array([[0, 0, 0, 0, 0], [0, 1, 1, 1, 0], [0, 1, 1, 1, 2], [0, 1, 1, 1, 2], [0, 0, 0, 0, 2]])
+    expected = np.array([[0, 0, 0, 0, 0], [0, 1, 1, 1, 0], [0, 1, 0, 1, 1], [0, 1, 1, 1, 1], [0, 0, 0, 0, 1]])
+    assert contours(mask).astype(int).tolist() == expected.tolist()
+    assert contours(np.ones((3, 3), int)).sum() == 0  # a picture's border is no outline
+    assert contours(np.pad(np.ones((5, 5), int), 3), thickness=2).sum() == 24
+
+
+def test_an_outline_is_white_on_what_is_dark_and_black_on_what_is_bright_where_its_color_would_not_show():
+    mask = np.pad(np.ones((3, 3), int), 1)
+    for below, own, line in (
+        (20, 40, 255),
+        (230, 210, 0),
+        (127, 120, 255),
+        (128, 120, 0),
+        (230, 40, 40),
+        (20, 210, 210),
+    ):
+        colors = np.array([[0, 0, 0], [own] * 3], np.uint8)
+        picture = outlined_overlay(np.full((5, 5, 3), below, np.uint8), mask, colors)
+        assert set(picture[contours(mask)].ravel().tolist()) == {line}
+
+
+def test_a_legend_has_a_square_for_each_class_that_is_tinted():
+    colors = np.array([[0, 0, 0], [200, 0, 50], [0, 90, 30]], np.uint8)
+    pixels = np.asarray(legend(["sky", "land", "sea"], colors))
+    assert pixels.shape[0] == 60 and pixels.dtype == np.uint8
+    squares = pixels[:, :20].reshape(3, 20, 20, 3)
+    assert (squares[0][:, :19] == 255).all()
+    for square, color in zip(squares[1:], colors[1:], strict=True):
+        assert (square[4:16, 4:16] == color).all()
+        assert (square == color).all(axis=2).sum() == 12 * 12
+    wide = legend(["sky", "a class with a long name"], colors)
+    assert wide.width > pixels.shape[1] and (np.asarray(wide)[:, 20:] < 128).any()
+
+
 def test_panel_is_four_pictures_in_a_row():
     image = np.full((2, 5), 200, np.uint8)
     truth = np.array([[0, 1, 1, 255, 0], [0, 0, 0, 0, 0]])

@@ -1,7 +1,7 @@
 """Rules of prediction in small numbers: views, tiles, shares of the work, finished files, scores and their order.
 
 Modules: inference/decoding/views.py, inference/outputs/writer.py, inference/batches.py, inference/tiling/planning.py,
-inference/scoring/volume.py, inference/provenance.py, predict.py.
+inference/scoring/volume.py, inference/scoring/truth.py, inference/provenance.py, predict.py.
 """
 
 import json
@@ -12,8 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
+from data_utils.class_map import ClassMap
+from data_utils.targets.classes import ClassReader
 from inference import Predictor
 from inference.batches import batches_of, share_of
 from inference.decoding import new_decoder
@@ -21,6 +24,7 @@ from inference.decoding.views import averaged_views
 from inference.outputs.jobs import ImageJob
 from inference.outputs.writer import PredictionWriter
 from inference.provenance import complete_provenance, provenance_of, record_provenance
+from inference.scoring.truth import ImageScorer, ScoreError
 from inference.scoring.volume import SurfaceScores, VolumeScore, case_report, case_table, surface_scores
 from inference.tiling.planning import plan
 from predict import Failure, close_output, print_scores
@@ -200,10 +204,11 @@ def test_cases_are_averaged_class_by_class_without_the_background():
     assert (report["dice_cases"], report["hd95_missed"]) == ([2, 1], [1, 0])
     rows = [line.split() for line in case_table(report).splitlines()]
     assert rows[0] == ["of", "cases", "Dice", "IoU", "HD95", "(mm)", "cases"]
-    assert rows[1:4] == [
-        ["land", "0.6000", "0.6000", "2.0000", "2"],
-        ["sea", "0.2000", "0.2000", "n/a", "1"],
-        ["mean", "0.4000", "0.4000", "2.0000", "2"],
+    cells = [(row[0], *row[-4:]) for row in rows[1:4]]
+    assert cells == [
+        ("land", "0.6000", "0.6000", "2.0000", "2"),
+        ("sea", "0.2000", "0.2000", "n/a", "1"),
+        ("mean", "0.4000", "0.4000", "2.0000", "2"),
     ]
     assert case_table(report).splitlines()[4:] == [
         "land: no distance in 1 of 2 cases: only one of truth and prediction has it"
@@ -293,3 +298,24 @@ def test_every_model_counts_in_a_folder_of_masks(tmp_path):
     before = one[str(tmp_path / "a")]
     (tmp_path / "a" / "config.json").write_bytes(b"{} ")
     assert provenance_of(arguments(tmp_path / "a"))["models"][str(tmp_path / "a")] != before
+
+
+def scored(folder: Path, truth: tuple[int, int], mask: tuple[int, int]) -> ClassScores:
+    """The scores of a mask of 4 x 6 whose upper half is of the second class, where the truth is all of the first."""
+    Image.fromarray(np.zeros(truth, np.uint8)).save(folder / "truth.png")
+    values = np.zeros(mask, np.uint8)
+    values[: mask[0] // 2] = 1
+    Image.fromarray(values).save(folder / "a.png")
+    scorer = ImageScorer(ClassReader(ClassMap(("a", "b"), (0, 1), None)), Classes(("a", "b")))
+    done = ImageJob(image=folder / "a.tif", size=(4, 6), output=folder / "a", truth=(folder / "truth.png", 0))
+    return scorer.score(done).scores
+
+
+def test_a_written_mask_is_scored_where_its_size_and_that_of_the_truth_fit(tmp_path):
+    assert scored(tmp_path, (4, 6), (4, 6)).sums.tolist() == [[12, 12], [0, 0]]
+    assert scored(tmp_path, (2, 3), (4, 6)).sums.tolist() == [[3, 3], [0, 0]]  # the truth is smaller
+    assert scored(tmp_path, (8, 12), (4, 6)).sums.tolist() == [[48, 48], [0, 0]]
+    with pytest.raises(ScoreError, match=r"a\.png: is 8 x 12, but the image 4 x 6$"):
+        scored(tmp_path, (4, 6), (8, 12))
+    with pytest.raises(ScoreError, match=r"truth\.png: is 4 x 12, but the image 4 x 6; they differ in proportions"):
+        scored(tmp_path, (4, 12), (4, 6))

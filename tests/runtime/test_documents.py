@@ -1,5 +1,6 @@
 """JSON and YAML of others: whatever is in them, a value or one ValueError, and soon."""
 
+import json
 import os
 import time
 
@@ -35,6 +36,27 @@ def test_json_that_cannot_be_used_is_a_value_error(tmp_path, content):
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
 def test_json_in_any_encoding_is_read(encoding):
     assert parse_json('{"é😀": [1.5, 7]}'.encode(encoding)) == {"é😀": [1.5, 7]}
+
+
+def nested(levels: int) -> str:
+    return "[" * levels + "1" + "]" * levels
+
+
+def test_lists_and_objects_may_be_sixty_four_levels_deep(tmp_path):
+    assert parse_json(nested(64), list) == json.loads(nested(64))
+    with pytest.raises(ValueError, match="it is nested deeper than 64 levels"):
+        parse_json(nested(65), list)
+    (tmp_path / "a.yaml").write_text(nested(64))
+    assert read_yaml(tmp_path / "a.yaml", list) == json.loads(nested(64))
+    (tmp_path / "a.yaml").write_text(nested(65))
+    with pytest.raises(ValueError, match="it is nested deeper than 64 levels"):
+        read_yaml(tmp_path / "a.yaml", list)
+
+
+def test_numbers_may_have_three_hundred_digits():
+    assert parse_json(f'{{"a": {"9" * 300}}}') == {"a": 10**300 - 1}
+    with pytest.raises(ValueError, match="it has a number of 301 digits"):
+        parse_json(f'{{"a": {"9" * 301}}}')
 
 
 def test_an_escaped_pair_is_one_character():

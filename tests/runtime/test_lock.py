@@ -8,6 +8,7 @@ import sys
 
 import pytest
 from conftest import ROOT
+from filelock import FileLock
 
 from runtime.errors import SettingsError
 from runtime.lock import LOCK, lock_folder, locks_released
@@ -34,6 +35,18 @@ def test_a_folder_in_use_is_refused_with_who_uses_it_and_free_after_a_kill(tmp_p
     with locks_released():
         lock_folder(tmp_path)
         assert f"process {os.getpid()} on" in (tmp_path / LOCK).read_text()
+
+
+@pytest.mark.parametrize(
+    ("content", "owner"), [(b"", "another run"), (b"a run\nmore\n", "a run"), (b"x" * 300, "x" * 200)]
+)
+def test_the_owner_of_a_folder_is_the_first_line_of_its_lock(tmp_path, content, owner):
+    with FileLock(tmp_path / ".lock"):
+        (tmp_path / ".lock").write_bytes(content)
+        with pytest.raises(SettingsError) as caught:
+            lock_folder(tmp_path)
+    line = f"--output-dir {tmp_path} is in use by {owner}; wait until that run has ended, or choose another"
+    assert str(caught.value) == line
 
 
 def test_an_error_frees_the_folder_and_leaves_it_empty(tmp_path):

@@ -1,5 +1,7 @@
 """Reading, computing and writing at once: every item comes out once, errors stay with their item, memory is bounded."""
 
+import multiprocessing
+import signal
 import threading
 import time
 
@@ -7,7 +9,7 @@ import pytest
 import torch
 
 from runtime import parallel
-from runtime.parallel import default_workers, map_ahead, pipelined
+from runtime.parallel import default_workers, map_ahead, pipelined, workers_ended
 
 
 def test_every_item_comes_out_once_and_errors_stay_with_their_item():
@@ -114,3 +116,28 @@ def test_loaders_share_the_cpus_with_other_processes_and_with_a_cpu_that_compute
     monkeypatch.setattr(parallel, "available_cpus", lambda: cpus)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
     assert default_workers(torch.device(device)) == workers
+
+
+class Worker:
+    """A process that only says what is done to it."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def kill(self) -> None:
+        self.calls.append("kill")
+
+    def join(self) -> None:
+        self.calls.append("join")
+
+
+def test_only_processes_that_were_started_within_end(monkeypatch):
+    earlier, own = Worker(), Worker()
+    alive = [earlier]
+    monkeypatch.setattr(multiprocessing, "active_children", lambda: list(alive))
+    handler = signal.getsignal(signal.SIGCHLD)
+    with pytest.raises(KeyError), workers_ended():
+        alive.append(own)
+        raise KeyError("a bug")
+    assert (earlier.calls, own.calls) == ([], ["kill", "join"])
+    assert signal.getsignal(signal.SIGCHLD) == handler

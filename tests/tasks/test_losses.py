@@ -259,3 +259,14 @@ def test_shares_of_several_levels_add_up_to_the_loss_of_the_whole_step():
     assert torch.equal(counts, sum(criterion.step_counts(masks[i : i + 1]) for i in range(4)))
     shares = sum(criterion([x[i : i + 1] for x in every], masks[i : i + 1], counts) for i in range(4))
     assert torch.isclose(shares, criterion(every, masks, counts), **FLOAT64)
+
+
+def test_pixels_that_weigh_little_are_averaged_by_their_weight_too():
+    logits = torch.tensor([[[[0.0, 2.0]], [[1.0, 0.0]]]], dtype=torch.float64)
+    masks = torch.tensor([[[0, 1]]])
+    losses = F.cross_entropy(logits, masks, reduction="none")[0, 0]
+    criterion = ClassLoss(2, "ce", torch.tensor([0.1, 0.3]))  # together less than 1
+    expected = (0.1 * losses[0] + 0.3 * losses[1]) / 0.4
+    torch.testing.assert_close(whole(criterion, logits, masks), expected, rtol=1e-6, atol=0)
+    nothing = torch.full_like(masks, 255)
+    assert whole(criterion, logits, nothing) == 0

@@ -125,7 +125,7 @@ def test_a_run_has_finished_unless_more_steps_are_asked_for(tmp_path):
 
 
 def test_a_run_of_minutes_has_finished_unless_more_minutes_are_given(tmp_path):
-    run = finished(tmp_path, 30, 30, "--max-minutes", "3")
+    run = finished(tmp_path, 20, 20, "--max-minutes", "3")  # fewer steps than the ten epochs of --epochs
     assert run.line("--max-minutes", "3") and run.line("--max-minutes", "2")
     assert run.line("--max-minutes", "3.1") is None
 

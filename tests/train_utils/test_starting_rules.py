@@ -1,0 +1,312 @@
+"""What a run starts from and which flags it repeats, in words and numbers that are written out.
+
+Modules: train_utils/settings/starting_point.py, train_utils/settings/encoder.py, train_utils/settings/like.py,
+train_utils/settings/plan.py, train_utils/settings/record.py, train_utils/settings/train_settings.py.
+"""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import load_info, write_folder
+from in_process import parsed
+from starting import start_from
+from volumes import write_msd
+
+from data_utils.loading.batch_sampler import BatchSplit
+from data_utils.sources.records import ListRecords
+from runtime.errors import ModelError, SettingsError
+from tasks.classes import Classes
+from train_utils.checkpoints.find import FoundCheckpoint
+from train_utils.microbatch import MemoryLimit
+from train_utils.run_dir import RunStart
+from train_utils.settings.encoder import read_license, read_normalization, with_channels
+from train_utils.settings.plan import as_flags, check_axes
+from train_utils.settings.record import flags_as_json, resolve_settings
+from train_utils.settings.starting_point import copy_weights
+from unet import UNet, UNetConfig
+from unet.config import Preprocess
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder(tmp_path_factory.mktemp("images"), 10, seed=0, size=(16, 16))
+
+
+def test_the_defaults_of_the_flags_are_these():
+    settings = vars(parsed("--dataset", "shapes"))
+    defaults = {name: value for name, value in settings.items() if value is not None and value is not False}
+    assert defaults == {
+        "dataset": "shapes",
+        "task": "classes",
+        "val_fraction": 0.1,
+        "on_bad_sample": "error",
+        "optimizer": "adamw",
+        "learning_rate": 0.001,
+        "weight_decay": 0.01,
+        "schedule": "cosine",
+        "max_grad_norm": 1.0,
+        "ema_decay": 0.0,
+        "loss": "ce+logdice",
+        "deep_supervision": True,
+        "micro_batch_size": "auto",
+        "sync_batchnorm": "auto",
+        "ddp_comm_hook": "none",
+        "plan": "auto",
+        "keep_checkpoints": 2,
+        "log_every": 10,
+        "trace_steps": 0,
+        "tracker": "tensorboard",
+        "seed": 0,
+    }
+
+
+def test_without_a_plan_the_flags_are_those_of_the_original():
+    settings = parsed("--dataset", "shapes", "--plan", "none")
+    assert (settings.scale, settings.batch_size, settings.epochs, settings.augment) == (1.0, 4, 10, "basic")
+    assert (settings.eval_every, settings.checkpoint_every, settings.class_weights) == (0, 0, None)
+    assert settings.encoder is None and settings.base_channels is None and settings.crop_size is None
+
+
+@pytest.mark.parametrize(("flags", "weights"), [((), "pretrained"), (("--encoder-weights", "random"), "random")])
+def test_an_encoder_is_pretrained_unless_its_weights_are_asked_to_be_random(flags, weights):
+    assert parsed("--dataset", "shapes", "--encoder", "lite0", *flags).encoder_weights == weights
+    assert parsed("--dataset", "shapes", "--encoder", "none").encoder_weights is None
+    assert parsed("--dataset", "shapes", "--encoder", "none").encoder_source is None
+
+
+def test_a_network_without_flags_is_the_original_and_one_with_an_encoder_is_narrow():
+    plain = start_from(None, {}).architecture
+    assert (plain.base_channels, plain.depth, plain.norm, plain.upsample) == (64, 4, "batch", "transpose")
+    with_encoder = start_from(None, {"encoder": "lite0", "encoder_weights": "random"})
+    assert with_encoder.architecture.base_channels == 16 and with_encoder.encoder.weights is None
+    assert with_encoder.source_preprocess(3) is None
+    assert start_from(None, {"depth": 2, "dropout": 0.5}).architecture.dropout == 0.5
+
+
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        ({"encoder": "lite0", "depth": 9}, "--depth 9: lite0 has 5; leave the flag out, or start from another model"),
+        (
+            {"encoder": "lite0", "encoder_weights": "random", "freeze_encoder": True},
+            "--freeze-encoder: the random weights of lite0 would never be trained",
+        ),
+        ({"dims": 3, "upsample": "bilinear_aligned"}, "--upsample bilinear_aligned works for images only"),
+        (
+            {"dims": 3, "kernels": ((3, 3, 3),) * 3, "strides": ((2, 2, 2),) * 2, "depth": 4},
+            "--depth 4: patches of this size and spacing allow a depth of 2",
+        ),
+    ],
+)
+def test_flags_that_do_not_fit_the_network_are_refused(flags, line):
+    with pytest.raises(ModelError) as caught:
+        start_from(None, flags)
+    assert str(caught.value).startswith(line)
+
+
+def test_flags_of_an_encoder_are_refused_without_one():
+    with pytest.raises(SettingsError, match=r"--encoder-lr-factor 0\.5: this network has no encoder"):
+        start_from(None, {"encoder_lr_factor": 0.5})
+    with pytest.raises(SettingsError, match="--freeze-encoder: this network has no encoder"):
+        start_from(None, {"freeze_encoder": True})
+    assert start_from(None, {"freeze_encoder": False}).freezes_encoder is False
+
+
+def test_a_model_that_is_built_says_how_large_it_is(capsys):
+    task = Classes(("a", "b"))
+    network = start_from(None, {"base_channels": 2, "depth": 1}).build(1, task, Preprocess())
+    count = sum(parameter.numel() for parameter in network.parameters())
+    assert capsys.readouterr().out == f"model: U-Net, {count:,} parameters\n"
+    assert network.config.num_classes == 2 and network.config.in_channels == 1
+    frozen = start_from(None, {"encoder": "lite0", "encoder_weights": "random"})._replace(freezes_encoder=True)
+    network = frozen.build(3, task, Preprocess(mean=(1.0,) * 3, std=(1.0,) * 3, pixel_types=("uint16",)))
+    text = capsys.readouterr().out
+    encoder = sum(parameter.numel() for parameter in network.encoder.parameters())
+    assert text.startswith("model: U-Net with encoder ") and text.endswith(f", {encoder:,} of them frozen\n")
+    assert network.config.preprocess.mean == (1.0,) * 3  # of 16 bits: by the data's own statistics
+
+
+def test_weights_of_another_shape_start_at_random():
+    torch.manual_seed(0)
+    source = UNet(UNetConfig(3, 2, base_channels=2, depth=1))
+    model = UNet(UNetConfig(1, 4, base_channels=2, depth=1))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    assert copy_weights(source, model) == (
+        "37 of 40 weights copied; random start for stem.conv1.weight (2 x 1 x 3 x 3 here, 2 x 3 x 3 x 3 there),"
+        " head.conv.weight (4 x 2 x 1 x 1 here, 2 x 2 x 1 x 1 there), head.conv.bias (4 here, 2 there)"
+    )
+    unchanged = ("stem.conv1.weight", "head.conv.weight", "head.conv.bias")
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name] if name in unchanged else source.state_dict()[name])
+    same = UNet(source.config)
+    assert copy_weights(source, same) == "40 of 40 weights copied"
+    assert all(torch.equal(value, source.state_dict()[name]) for name, value in same.state_dict().items())
+
+
+def test_images_are_normalized_as_an_encoders_folder_says(tmp_path):
+    scaled = ([255 * value for value in (0.485, 0.456, 0.406)], [255 * value for value in (0.229, 0.224, 0.225)])
+    for family, expected in (("resnet", scaled), ("bit", ([127.5] * 3, [127.5] * 3))):
+        assert [*map(list, read_normalization(str(tmp_path), family))] == [*expected]
+    file = tmp_path / "preprocessor_config.json"
+    file.write_text(json.dumps({"image_mean": [0.5, 0.25, 0.125], "image_std": [1, 2, 4]}))
+    assert read_normalization(str(tmp_path), "bit") == ((127.5, 63.75, 31.875), (255, 510, 1020))
+    file.write_text(json.dumps({"image_mean": [0.5, 0.25, 0.125], "do_normalize": False}))
+    assert read_normalization(str(tmp_path), "resnet") == ((0, 0, 0), (255, 255, 255))
+    file.write_text(json.dumps({"image_std": [0, 0, 0]}))
+    with pytest.raises(ModelError, match=r"preprocessor_config\.json cannot be used"):
+        read_normalization(str(tmp_path), "resnet")
+
+
+def test_the_licence_of_an_encoder_is_that_of_its_card(tmp_path):
+    assert read_license(str(tmp_path)) is None
+    for front, expected in (("license: mit", "mit"), ("license: [a, b]", None), ("tags: x", None), ("{", None)):
+        (tmp_path / "README.md").write_text(f"---\n{front}\n---\n# Card\n")
+        assert read_license(str(tmp_path)) == expected
+
+
+def test_an_encoder_takes_other_numbers_of_channels_where_its_family_can():
+    assert with_channels({"num_channels": 3, "depth": 4}, 5) == {"num_channels": 5, "depth": 4}
+    config = {"num_channels": 3, "stem_channels": [3, 8, 16]}
+    assert with_channels(config, 2) == {"num_channels": 2, "stem_channels": [2, 8, 16]}
+    assert config["stem_channels"] == [3, 8, 16]
+    with pytest.raises(ModelError, match="takes grey or RGB images, these have 5 channels"):
+        with_channels({"_name_or_path": "x", "license": None}, 5)
+
+
+def run_start(folder: Path) -> RunStart:
+    return RunStart(folder, FoundCheckpoint(None, None, []), MemoryLimit())
+
+
+def plan_line(info, capsys, *flags: str) -> str:
+    run_start(Path()).plan(parsed("--dataset", "data", *flags), info)
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("plan: ")]
+    return line
+
+
+def test_the_plan_that_is_printed_holds_what_it_decided(folder, capsys):
+    info = load_info(folder)
+    line = plan_line(info, capsys)
+    assert line.startswith(
+        "plan: --scale 1 --augment basic --base-channels 32 --block residual --batch-size 4 --epochs "
+    )
+    assert " --epochs " not in plan_line(info, capsys, "--max-steps", "3")
+    assert " --epochs " not in plan_line(info, capsys, "--max-minutes", "3")
+    assert " --scale " not in plan_line(info, capsys, "--scale", "0.5")
+    settings = run_start(folder).plan(parsed("--dataset", "data", "--plan", "none"), info)
+    assert (settings.batch_size, settings.base_channels, settings.crop_size) == (4, None, None)
+
+
+def test_volumes_without_a_plan_have_patches(tmp_path, capsys):
+    info = load_info(write_msd(tmp_path, cases=3, shape=(6, 7, 8)))
+    settings = run_start(tmp_path).plan(parsed("--dataset", "data", "--plan", "none"), info)
+    sides = " ".join(map(str, settings.crop_size))
+    assert len(settings.crop_size) == 3 and f"patches: --crop-size {sides}\n" in capsys.readouterr().out
+    own = run_start(tmp_path).plan(parsed("--dataset", "data", "--plan", "none", "--crop-size", "4", "4", "4"), info)
+    assert list(own.crop_size) == [4, 4, 4] and "patches" not in capsys.readouterr().out
+
+
+def test_crops_must_have_the_axes_of_the_data(folder):
+    info = load_info(folder)
+    with pytest.raises(SettingsError, match="--crop-size 4 4 4: data holds images, which take H W"):
+        check_axes(info, parsed("--dataset", "data", "--crop-size", "4", "4", "4"))
+    check_axes(info, parsed("--dataset", "data", "--crop-size", "4", "4"))
+    records = ListRecords([])
+    records.dims = 3
+    volumes = replace(info, train=replace(info.train, records=records))
+    with pytest.raises(SettingsError, match="--crop-size 4 4: data holds volumes, which take D H W"):
+        check_axes(volumes, parsed("--dataset", "data", "--crop-size", "4", "4"))
+    with pytest.raises(SettingsError, match="--encoder lite0: takes images, but data holds volumes"):
+        check_axes(volumes, parsed("--dataset", "data", "--encoder", "lite0"))
+    with pytest.raises(SettingsError, match="--normalization: the model of --init-from keeps its own"):
+        check_axes(info, parsed("--dataset", "data", "--init-from", "x", "--normalization", "ct"))
+
+
+def test_values_are_told_as_they_are_typed():
+    values = {
+        "freeze_encoder": False,
+        "deep_supervision": True,
+        "scale": 0.33,
+        "class_weights": ("auto",),
+        "depth": None,
+    }
+    assert as_flags(values) == "--no-freeze-encoder --deep-supervision --scale 0.33 --class-weights auto"
+    assert (
+        as_flags({"class_weights": (1.0, 2.5), "learning_rate": 1e-5}) == "--class-weights 1 2.5 --learning-rate 1e-05"
+    )
+
+
+def test_what_gives_a_state_its_meaning_is_recorded(folder):
+    info = load_info(folder)
+    args = parsed("--dataset", str(folder), "--plan", "none", "--seed", "7", "--no-deep-supervision")
+    settings = resolve_settings(
+        args, Path("out"), {"processes": 2}, info, UNetConfig(base_channels=2, depth=1), BatchSplit(4, 2, 1, 2), 70, 3
+    )
+    identity = dict(settings.identity)
+    assert identity.pop("content of the data set") and identity.pop("data set").startswith("9 + 1 images (")
+    assert identity == {
+        "task": "classes",
+        "classes": ["0", "255"],
+        "in_channels": 3,
+        "base_channels": 2,
+        "depth": 1,
+        "norm": "batch",
+        "block": "plain",
+        "upsample": "transpose",
+        "dropout": 0.0,
+        "dims": 2,
+        "kernels": [],
+        "strides": [],
+        "encoder": None,
+        "freeze_encoder": False,
+        "deep supervision": False,
+        "batch size": 4,
+        "seed": 7,
+        "optimizer": "adamw",
+    }
+    assert (settings.total_steps, settings.micro_batch_size, settings.accumulation, settings.num_workers) == (
+        70,
+        1,
+        2,
+        3,
+    )
+    assert settings.flags["output_dir"] == "out" and settings.flags["base_channels"] == 2
+    assert settings.profile == {"processes": 2} and settings.credentials_left_out == []
+
+
+@pytest.fixture
+def like(tmp_path: Path):
+    """The settings of a run that repeats one with these flags."""
+
+    def repeated(recorded: tuple[str, ...], *flags: str):
+        settings = flags_as_json(parsed("--dataset", "data", "--plan", "none", *recorded))
+        (tmp_path / "run.json").write_text(json.dumps({"flags": settings, "total_steps": 70}))
+        return parsed("--like", str(tmp_path), *flags)
+
+    return repeated
+
+
+def test_a_repeated_run_has_the_flags_that_were_switched_on_and_off(like):
+    recorded = ("--no-deep-supervision", "--cache", "--encoder", "lite0", "--freeze-encoder", "--loss", "ce")
+    args = like((*recorded, "--class-weights", "1", "2", "--crop-size", "32", "48"))
+    assert (args.deep_supervision, args.cache, args.freeze_encoder, args.loss) == (False, True, True, "ce")
+    assert (args.encoder, args.class_weights, list(args.crop_size)) == ("lite0", [1.0, 2.0], [32, 48])
+    assert like(recorded, "--deep-supervision").deep_supervision is True
+
+
+def test_another_encoder_or_model_brings_its_own_architecture(like):
+    recorded = ("--base-channels", "4", "--depth", "2", "--norm", "group", "--loss", "ce")
+    for flags in (("--encoder", "lite0"), ("--init-from", "x")):
+        args = like(recorded, *flags)
+        assert (args.base_channels, args.depth, args.norm, args.loss) == (None, None, None, "ce")
+    args = like(("--encoder", "lite0", "--freeze-encoder"), "--init-from", "x")
+    assert (args.encoder, args.freeze_encoder, args.init_from) == (None, None, "x")
+
+
+def test_what_a_repeated_run_does_otherwise_is_said(like, capsys):
+    like(("--loss", "ce"), "--seed", "3")
+    assert ", but seed 3 (was 0)\n" in capsys.readouterr().out
+    like(("--loss", "ce"), "--output-dir", "elsewhere")
+    assert ", without a change\n" in capsys.readouterr().out

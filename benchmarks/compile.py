@@ -1,12 +1,12 @@
 """Training steps with compiled blocks and loss beside eager ones, in one run: what the first step costs, and the ratio.
 
-python benchmarks/compile.py                            (--norm, --base-channels, --depth, --classes, --image-size, ...)
+python benchmarks/compile.py                   (--whole, --norm, --base-channels, --depth, --classes, --image-size, ...)
 python benchmarks/compile.py --steps 200 --image-size 1024 1024 --batch-size 16 --mixed_precision bf16     (on a GPU)
 
 Two copies of one network take turns with the same images, and so do two losses. What is compiled is what `train.py`
-compiles where the launch profile sets `dynamo_backend: INDUCTOR`. On a CPU seconds are processor time, that of the C++
-compiler included, so that it does not matter what else the machine does; on a GPU they are of the clock. Nothing that
-an earlier run has compiled is used.
+compiles of them where the launch profile sets `dynamo_backend: INDUCTOR`; with --whole it is the network in one, and no
+loss. On a CPU seconds are processor time, that of the C++ compiler included, so that it does not matter what else the
+machine does; on a GPU they are of the clock. Nothing that an earlier run has compiled is used.
 """
 
 import argparse
@@ -77,10 +77,14 @@ def measure(args: argparse.Namespace) -> None:
     config = UNetConfig(num_classes=args.classes, base_channels=args.base_channels, depth=args.depth, norm=args.norm)
     networks = [UNet(config).to(device).train()]
     networks.append(copy.deepcopy(networks[0]))
-    compile_blocks(accelerator, networks[1])
+    if args.whole:
+        networks[1].compile(backend="inductor", dynamic=False)
+    else:
+        compile_blocks(accelerator, networks[1])
     task = Classes(tuple(map(str, range(args.classes))), "ce+logdice").to(device)
     losses = [StepLoss(task), StepLoss(task)]
-    compile_loss(accelerator, losses[1])
+    if not args.whole:
+        compile_loss(accelerator, losses[1])
     images = channels_last(torch.rand(args.batch_size, 3, *args.image_size, device=device) * 255)
     truth = torch.randint(0, args.classes, (args.batch_size, *args.image_size), device=device)
     targets = ClassTarget(truth)
@@ -103,6 +107,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--base-channels", type=int, default=16)
     parser.add_argument("--depth", type=int, default=4)
+    parser.add_argument("--whole", action="store_true", help="compile the network in one, and no loss")
     parser.add_argument("--norm", choices=("batch", "group", "instance"), default="batch")
     parser.add_argument("--classes", type=int, default=3)
     parser.add_argument("--batch-size", type=int, default=4)

@@ -1,6 +1,6 @@
 """Segment images and volumes with a trained U-Net.
 
-Each mask has the size of its image, and the values or colours of the masks that the model was trained on.
+Each mask has the size of its image, and the values or colors of the masks that the model was trained on.
 
 A folder:        python predict.py --model runs/cells/model --input photos --output masks --overlay
 With scores:     python predict.py --model runs/cells/model --input photos --output masks --truth true_masks

@@ -194,8 +194,8 @@ def gamma(images: Tensor, masks: Tensor, rng: np.random.Generator) -> None:
         images[number] = low + span * ((images[number] - low) / span) ** rng.uniform(0.7, 1.5)
 
 
-def colour_jitter(images: Tensor, masks: Tensor, rng: np.random.Generator) -> None:
-    """Of each image the colours' distance from grey, times 0.5 to 1.5, and each channel, times 0.9 to 1.1."""
+def color_jitter(images: Tensor, masks: Tensor, rng: np.random.Generator) -> None:
+    """Of each image the colors' distance from grey, times 0.5 to 1.5, and each channel, times 0.9 to 1.1."""
     for image in images:
         grey = image.mean(dim=0, keepdim=True)
         gain = torch.tensor(rng.uniform(0.9, 1.1, len(image)), dtype=image.dtype)[:, None, None]
@@ -299,14 +299,14 @@ CANDIDATES: dict[str, tuple[list[str], Callable[[], None] | None]] = {
     "class weights 1 / frequency": ([], class_weights(1.0)),
     "class weights 1 / root of frequency": ([], class_weights(0.5)),
     "class weights that fade": ([], class_weights(1.0, fading=True)),
-    "Kaiming initialisation": ([], initialized(kaiming)),
-    "zero-initialised last norm": ([], initialized(zero_last_norm)),
+    "Kaiming initialization": ([], initialized(kaiming)),
+    "zero-initialized last norm": ([], initialized(zero_last_norm)),
     "label smoothing 0.1": ([], label_smoothing),
     "Tversky 0.7 instead of Dice": ([], tversky),
     "Lovasz-softmax instead of Dice": ([], lovasz),
     "logit adjustment": ([], logit_adjustment),
     "gamma": ([], augmented(gamma)),
-    "colour jitter": ([], augmented(colour_jitter)),
+    "color jitter": ([], augmented(color_jitter)),
     "low resolution": ([], augmented(low_resolution)),
     "copy-paste of the rarest class": ([], augmented(copy_paste())),
     "CutMix": ([], augmented(cutmix())),

@@ -108,7 +108,7 @@ class Lite0(BackboneMixin, transformers.PreTrainedModel):
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:
-        """They are initialised when they are made."""
+        """They are initialized when they are made."""
 
     def forward(self, pixel_values: Tensor, **_: object) -> BackboneOutput:
         x, features = self.stem(pixel_values), {}

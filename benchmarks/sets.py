@@ -102,8 +102,8 @@ def draw_cracks(rng: np.random.Generator) -> tuple[Image.Image, Image.Image]:
     soft = np.asarray(stains.filter(ImageFilter.GaussianBlur(3)), np.float32)
     dark = np.asarray(mask.point(lambda v: 255 * v).filter(ImageFilter.GaussianBlur(0.7)), np.float32) / 255
     grey = ground - soft - dark * rng.uniform(25, 60)
-    colour = np.stack([grey * factor for factor in rng.uniform(0.92, 1.08, 3)], axis=-1)
-    return Image.fromarray(colour.clip(0, 255).astype(np.uint8)), mask
+    color = np.stack([grey * factor for factor in rng.uniform(0.92, 1.08, 3)], axis=-1)
+    return Image.fromarray(color.clip(0, 255).astype(np.uint8)), mask
 
 
 WRITERS: dict[str, Callable[[Path, Path], None]] = {

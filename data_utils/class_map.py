@@ -210,7 +210,7 @@ class ClassMap:
         if has_colors and mask.ndim == 2 and mask.dtype == np.uint8:  # a color mask that happens to hold only greys
             mask = np.repeat(mask[:, :, None], 3, axis=2)
         if has_colors != (mask.ndim == 3):
-            kind = "a colour mask" if mask.ndim == 3 else "a mask of numbers"
+            kind = "a color mask" if mask.ndim == 3 else "a mask of numbers"
             raise DataError(f"{name} is {kind}, but the classes are {show(self.values)}")
         index_of = [*zip(self.values, range(len(self.values)), strict=True)]
         index_of += [(value, index) for value, index in self.joined if index != IGNORE_INDEX]
@@ -259,7 +259,7 @@ def _parse_value(text: str) -> MaskValue:
         return red, green, blue
     if re.fullmatch(r"-?[0-9]{1,18}", text):
         return int(text)
-    raise DataError(f"{text!r} is no mask value; expected a whole number or a colour such as #804080")
+    raise DataError(f"{text!r} is no mask value; expected a whole number or a color such as #804080")
 
 
 def parse_classes(text: str) -> list[tuple[MaskValue, str]]:
@@ -277,7 +277,7 @@ def parse_classes(text: str) -> list[tuple[MaskValue, str]]:
         raise DataError(f"class {show([unnamed])} has no name; expected VALUE=NAME")
     _check_distinct([f"value {show([value])}" for value in values])
     if len({type(value) for value in values}) > 1:
-        raise DataError(f"classes mix numbers and colours: {show(values)}")
+        raise DataError(f"classes mix numbers and colors: {show(values)}")
     return classes
 
 

@@ -152,7 +152,7 @@ def _class_values(mask_values: object, num_classes: int) -> tuple[MaskValue, ...
     except (TypeError, ValueError):
         values = []
     if not _are_mask_values(values, are_colors):
-        raise ValueError(f"its mask_values {mask_values!r} are neither numbers nor colours, one for each class")
+        raise ValueError(f"its mask_values {mask_values!r} are neither numbers nor colors, one for each class")
     for level in range(256):
         value = (level, level, level) if are_colors else level
         if len(values) < num_classes and value not in values:

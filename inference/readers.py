@@ -93,7 +93,7 @@ def open_input(
         is_photographs = config.in_channels == 3 and config.preprocess.pixel_types == ("uint8",)
         if config.dims == 2 and header.channels == 1 and is_photographs:
             raise ImageError(
-                f"{name}: is a volume, but the model was trained on colour images of 8 bits, such as photographs;"
+                f"{name}: is a volume, but the model was trained on color images of 8 bits, such as photographs;"
                 " give a model that was trained on volumes"
             )
         volume = VolumeInput(voxels, header, config.preprocess, config.in_channels, name)

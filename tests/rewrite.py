@@ -13,7 +13,7 @@ class Place(NamedTuple):
 
 
 class Match(NamedTuple):
-    """Neighbouring nodes that a pattern fits, and which of its names stand for which of theirs."""
+    """Neighboring nodes that a pattern fits, and which of its names stand for which of theirs."""
 
     nodes: list[ast.AST]
     renamed: dict[str, str]

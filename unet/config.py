@@ -72,7 +72,7 @@ class Preprocess:
             texts = getattr(self, name)
             expect(name, texts, _is_tuple(texts, _is_text), "texts")
 
-        value_kinds = "grey levels, or colours of three numbers from 0 to 255"
+        value_kinds = "grey levels, or colors of three numbers from 0 to 255"
         expect("class_values", values, all(map(_is_mask_value, values)), value_kinds)
         are_one_kind = len({type(value) for value in values}) < 2
         are_different = len(set(values)) == len(values)

@@ -246,7 +246,7 @@ def total_pixels(splits: Iterable[tuple[SplitInspection, Records]]) -> dict[Mask
     colors = totals["colours"]
     if colors and numbers:
         raise DataError(
-            f"{examples['colours']} is a colour mask and {examples['numbers']} one of numbers; store all in one way"
+            f"{examples['colours']} is a color mask and {examples['numbers']} one of numbers; store all in one way"
         )
     if colors:
         greys = Counter({as_color(value): count for value, count in greys.items()})

@@ -73,12 +73,12 @@ def _unlabeled_255(pixels: dict[MaskValue, int], class_map: ClassMap) -> Iterato
     others = [value for value in class_map.values if isinstance(value, int) and value != IGNORE_INDEX]
     if class_map.ignore_value == IGNORE_INDEX and share > MUCH_IGNORED:
         yield (
-            f"255 counts nowhere, as unlabelled, and {share:.0%} of all mask pixels hold it; if it is a class, name all"
+            f"255 counts nowhere, as unlabeled, and {share:.0%} of all mask pixels hold it; if it is a class, name all"
             " classes with --classes"
         )
     elif IGNORE_INDEX in class_map.values and len(others) > 1 and max(others) < SMALL_NUMBER:
         yield (
-            f"255 became a class, with {share:.0%} of all mask pixels; if it means unlabelled, give --ignore-index 255"
+            f"255 became a class, with {share:.0%} of all mask pixels; if it means unlabeled, give --ignore-index 255"
         )
 
 

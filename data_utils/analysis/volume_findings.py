@@ -86,7 +86,7 @@ class VolumeFindings:
             return Normalization((0.0,) * channels, (1.0,) * channels, (), standardize=True)
         if self.foreground is None:
             raise DataError(
-                "--normalization ct is measured on labelled voxels, but there are none; use --normalization z-score"
+                "--normalization ct is measured on labeled voxels, but there are none; use --normalization z-score"
             )
         lowest, highest = self.foreground.clip
         clip = (lowest, highest) if lowest < highest else None

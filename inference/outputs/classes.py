@@ -31,4 +31,4 @@ class ClassEncoder(MaskEncoder):
 
     def check_volume(self, name: str) -> None:
         if isinstance(self.class_map.values[0], tuple):
-            raise ImageError(f"{name}: the model's classes are colours, which the mask of a volume cannot hold")
+            raise ImageError(f"{name}: the model's classes are colors, which the mask of a volume cannot hold")

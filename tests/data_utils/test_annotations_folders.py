@@ -193,7 +193,7 @@ def test_no_image_is_trained_and_validated_on(tmp_path):
     )
 
 
-def test_cvat_names_the_colours(tmp_path):
+def test_cvat_names_the_colors(tmp_path):
     mask = np.zeros((*SIZE, 3), np.uint8)
     mask[:5] = (128, 0, 64)
     root = voc(tmp_path, ["a", "b", "c d"], {"train": ["a", '"c d"'], "val": ["b"]}, mask, palette=False)
@@ -211,7 +211,7 @@ def test_cvat_names_the_colours(tmp_path):
     assert load_dataset_info(DataConfig(str(root))).reader.class_map.values == (0, 1)
 
 
-def test_colours_that_are_packed_can_be_streamed(tmp_path, monkeypatch):
+def test_colors_that_are_packed_can_be_streamed(tmp_path, monkeypatch):
     mask = np.zeros((*SIZE, 3), np.uint8)
     mask[:5] = (128, 0, 64)
     lists = {"train": ["a", "b"], "val": ["c"]}

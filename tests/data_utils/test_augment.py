@@ -145,7 +145,7 @@ def test_flips_and_quarter_turns_move_pixels_without_mixing_them():
     for matrix, move in expected.items():
         draws = [Draw(np.array(matrix, dtype=float).reshape(2, 2))] * len(images)
         new_images, new_masks = apply(images, masks, draws, torch.zeros(3), torch.ones(3))
-        # float64 rounding of the coordinates, times differences of up to 256 between neighbours: measured 4e-13
+        # float64 rounding of the coordinates, times differences of up to 256 between neighbors: measured 4e-13
         assert torch.allclose(new_images, move(images), rtol=0, atol=1e-11)
         assert torch.equal(new_masks, move(masks))
 
@@ -167,7 +167,7 @@ def test_a_rotation_does_not_shear_an_image_that_is_not_square(angle):
     assert turned[~ignored].sum() > 300 and torch.equal(new_bar[~ignored], turned[~ignored])
 
 
-def test_zoom_changes_size_about_the_centre():
+def test_zoom_changes_size_about_the_center():
     mask = torch.zeros(1, 40, 60, dtype=torch.int64)
     mask[:, 15:25, 25:35] = 1
     _, larger = warp(torch.zeros(1, 1, 40, 60), mask, zoom=2.0)

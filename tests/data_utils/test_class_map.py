@@ -20,7 +20,7 @@ from runtime.errors import DataError
 from unet.config import IGNORE_INDEX
 
 INDICES = np.kron(np.array([[0, 1, 2], [2, 0, 1]], np.uint8), np.ones((4, 5), np.uint8))  # (8, 15)
-COLOURS = ((0, 0, 0), (128, 64, 128), (128, 64, 200))
+COLORS = ((0, 0, 0), (128, 64, 128), (128, 64, 200))
 GREYS = (0, 100, 200)
 
 
@@ -30,10 +30,10 @@ def encoded(picture: Image.Image, suffix: str, **options) -> bytes:
     return file.getvalue()
 
 
-def palette_picture(colours) -> Image.Image:
+def palette_picture(colors) -> Image.Image:
     picture = Image.fromarray(INDICES).convert("L").convert("P")
     picture.putdata(INDICES.ravel().tolist())
-    picture.putpalette([band for colour in colours for band in colour])
+    picture.putpalette([band for color in colors for band in color])
     return picture
 
 
@@ -49,9 +49,9 @@ def turned(picture: Image.Image, orientation: int) -> Image.Exif:
     return exif
 
 
-GREY, COLOUR = (
+GREY, COLOR = (
     Image.fromarray(np.array(GREYS, np.uint8)[INDICES]),
-    Image.fromarray(np.array(COLOURS, np.uint8)[INDICES]),
+    Image.fromarray(np.array(COLORS, np.uint8)[INDICES]),
 )
 SIDEWAYS = Image.fromarray(np.rot90(INDICES).copy())  # orientation 6: a quarter turn clockwise gives INDICES
 FORMATS = {
@@ -63,9 +63,9 @@ FORMATS = {
     "L gif": encoded(GREY, "gif"),
     "L webp, lossless": encoded(GREY, "webp", lossless=True),
     "LA, half transparent": encoded(Image.merge("LA", [GREY, GREY.point(lambda v: 128)]), "png"),
-    "P png": encoded(palette_picture(COLOURS), "png"),
-    "P tiff": encoded(palette_picture(COLOURS), "tiff"),
-    "P gif, colours": encoded(palette_picture(COLOURS), "gif"),
+    "P png": encoded(palette_picture(COLORS), "png"),
+    "P tiff": encoded(palette_picture(COLORS), "tiff"),
+    "P gif, colors": encoded(palette_picture(COLORS), "gif"),
     "P gif, greys": encoded(palette_picture([(v, v, v) for v in GREYS]), "gif"),
     "16-bit png": encoded(Image.fromarray(INDICES.astype(np.uint16) * 300), "png"),
     "16-bit tiff": encoded(Image.fromarray(INDICES.astype(np.uint16) * 300), "tiff"),
@@ -73,10 +73,10 @@ FORMATS = {
     "32-bit tiff": encoded(Image.fromarray(INDICES.astype(np.int32) * 70_000), "tiff"),
     "32-bit tiff, negative": encoded(Image.fromarray(INDICES.astype(np.int32) - 1), "tiff"),
     "float tiff": encoded(Image.fromarray(INDICES.astype(np.float32)), "tiff"),
-    "RGB png": encoded(COLOUR, "png"),
-    "RGB tiff": encoded(COLOUR, "tiff"),
+    "RGB png": encoded(COLOR, "png"),
+    "RGB tiff": encoded(COLOR, "tiff"),
     "RGB that is grey": encoded(GREY.convert("RGB"), "png"),
-    "RGBA": encoded(COLOUR.convert("RGBA"), "png"),
+    "RGBA": encoded(COLOR.convert("RGBA"), "png"),
     "RGBA that is grey and half transparent": encoded(
         Image.merge("RGBA", [GREY] * 3 + [GREY.point(lambda v: 7)]), "png"
     ),
@@ -89,9 +89,9 @@ FORMATS = {
     "npy big-endian": npy(INDICES.astype(">i4")),
     "npy Fortran order": npy(np.asfortranarray(INDICES)),
     "npy (H, W, 1)": npy(INDICES[:, :, None]),
-    "npy colours": npy(np.array(COLOURS, np.uint8)[INDICES]),
+    "npy colors": npy(np.array(COLORS, np.uint8)[INDICES]),
     "array": INDICES,
-    "PIL": palette_picture(COLOURS),
+    "PIL": palette_picture(COLORS),
     "dict of bytes": {"bytes": encoded(GREY, "png"), "path": None},
 }
 
@@ -185,7 +185,7 @@ def test_a_picture_too_large_to_be_true_is_refused(monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore")  # Pillow's own, about damaged TIFF tags
-@pytest.mark.parametrize("key", ["L png", "L tiff, compressed", "P gif, colours", "npy int64", "L webp, lossless"])
+@pytest.mark.parametrize("key", ["L png", "L tiff, compressed", "P gif, colors", "npy int64", "L webp, lossless"])
 def test_damaged_files_end_in_a_data_error(key):
     rng, errors = random.Random(0), 0
     for _ in range(60):
@@ -247,16 +247,16 @@ def test_progress_sees_every_mask_once(monkeypatch):
     assert seen == [5] * 5
 
 
-def test_a_colour_mask_that_holds_only_greys_is_still_a_colour_mask():
+def test_a_color_mask_that_holds_only_greys_is_still_a_color_mask():
     black = np.zeros((2, 3, 3), np.uint8)
     found = discover([(black, "black"), (FORMATS["RGB png"], "street")])
-    assert found == {colour: 40 + 6 * (colour == (0, 0, 0)) for colour in COLOURS}
+    assert found == {color: 40 + 6 * (color == (0, 0, 0)) for color in COLORS}
     class_map = resolve_classes(found, (), None)
     np.testing.assert_array_equal(class_map.encode(read_mask(black, "black"), "black"), np.zeros((2, 3)))
 
 
-def test_colour_masks_and_masks_of_numbers_do_not_mix():
-    with pytest.raises(DataError, match=r"b\.png is a colour mask and a\.png one of numbers"):
+def test_color_masks_and_masks_of_numbers_do_not_mix():
+    with pytest.raises(DataError, match=r"b\.png is a color mask and a\.png one of numbers"):
         discover([(FORMATS["L png"], "a.png"), (FORMATS["RGB png"], "b.png")])
 
 
@@ -296,8 +296,8 @@ RESOLVED = [
     ({0, 1, 11}, "11", (0, 1), 11),
     ({0, 1, 255}, "0", (1, 255), 0),
     ({-1, 0, 1}, "-1", (0, 1), -1),
-    (set(COLOURS), None, COLOURS, None),
-    (set(COLOURS), "#000000", COLOURS[1:], (0, 0, 0)),
+    (set(COLORS), None, COLORS, None),
+    (set(COLORS), "#000000", COLORS[1:], (0, 0, 0)),
 ]
 
 
@@ -311,7 +311,7 @@ def test_classes_without_given_names_are_named_by_their_values():
     assert resolve_classes({0: 1, 255: 1}, (), None).names == ("background", "foreground")
     assert resolve_classes({1: 1, 2: 1}, (), None).names == ("1", "2")
     assert resolve_classes({0: 1, 7: 1, 9: 1}, (), None).names == ("0", "7", "9")
-    assert resolve_classes(dict.fromkeys(COLOURS, 1), (), None).names == ("#000000", "#804080", "#8040c8")
+    assert resolve_classes(dict.fromkeys(COLORS, 1), (), None).names == ("#000000", "#804080", "#8040c8")
 
 
 def test_given_classes_keep_their_order_and_may_be_absent():
@@ -328,7 +328,7 @@ def test_given_classes_leave_255_ignored_when_it_is_none_of_them():
     assert resolve_classes({0: 1, 9: 1}, parse_classes("0=a,9=b"), "77").ignore_value == 77
 
 
-def test_black_and_white_may_be_named_by_colour():
+def test_black_and_white_may_be_named_by_color():
     assert resolve_classes({0: 1, 255: 1}, parse_classes("#000000=road,#ffffff=car"), None).values == (0, 255)
 
 
@@ -379,7 +379,7 @@ def test_classes_are_read_from_a_line():
         ("a=0", "'a' is no mask value"),
         ("1.5=a", "'1.5' is no mask value"),
         ("#12345=a", "'#12345' is no mask value"),
-        ("0=a,#000001=b", "mix numbers and colours"),
+        ("0=a,#000001=b", "mix numbers and colors"),
         ("nowhere.json", "nowhere.json"),
         ("car,road", "'car' is no mask value"),
         ('json:{"0": "a", "0": "b"}', "class value 0 is given twice"),
@@ -404,8 +404,8 @@ def test_the_ignored_value_becomes_255():
     np.testing.assert_array_equal(
         class_map.encode(np.uint8([[0, 11], [11, 1]]), "m"), [[0, IGNORE_INDEX], [IGNORE_INDEX, 1]]
     )
-    class_map = ClassMap(("a", "b"), COLOURS[1:], (0, 0, 0))
-    np.testing.assert_array_equal(class_map.encode(np.uint8([[COLOURS[2], (0, 0, 0)]]), "m"), [[1, IGNORE_INDEX]])
+    class_map = ClassMap(("a", "b"), COLORS[1:], (0, 0, 0))
+    np.testing.assert_array_equal(class_map.encode(np.uint8([[COLORS[2], (0, 0, 0)]]), "m"), [[1, IGNORE_INDEX]])
 
 
 @pytest.mark.parametrize(("value", "dtype"), [(255, np.uint8), (256, np.uint16), (65535, np.uint16)])
@@ -433,10 +433,10 @@ def test_a_value_may_be_255_and_there_may_be_255_classes():
         ((0, 1), [list(range(12))], "2, 3, 4, 5, 6, 7, 8, 9, ... belong to no class; classes are 0, 1"),
         ((0, 1), [[0, 700]], "values 700 belong"),
         ((0, 1), [[0, -3, 100_000]], "values -3, 100000 belong"),
-        (COLOURS, [[(0, 0, 0), (255, 1, 2)]], "#ff0102 belong to no class; classes are #000000, #804080, #8040c8"),
-        (COLOURS, [[0, 3]], "values #030303 belong"),
-        (COLOURS, [[0, 700]], "017.png is a mask of numbers, but the classes are #000000"),
-        ((0, 1), [[(1, 2, 3)]], "017.png is a colour mask, but the classes are 0, 1"),
+        (COLORS, [[(0, 0, 0), (255, 1, 2)]], "#ff0102 belong to no class; classes are #000000, #804080, #8040c8"),
+        (COLORS, [[0, 3]], "values #030303 belong"),
+        (COLORS, [[0, 700]], "017.png is a mask of numbers, but the classes are #000000"),
+        ((0, 1), [[(1, 2, 3)]], "017.png is a color mask, but the classes are 0, 1"),
     ],
 )
 def test_an_unknown_value_names_the_file(values, mask, message):
@@ -446,7 +446,7 @@ def test_an_unknown_value_names_the_file(values, mask, message):
 
 
 def test_encoding_leaves_nothing_large_in_what_loader_processes_are_sent():
-    class_map = ClassMap(("a", "b", "c"), COLOURS, None)
+    class_map = ClassMap(("a", "b", "c"), COLORS, None)
     class_map.encode(read_mask(FORMATS["RGB png"], "m"), "m")
     assert len(pickle.dumps(class_map)) < 1000
     assert _table.cache_info().currsize > 0

@@ -26,7 +26,7 @@ from unet.config import IGNORE_INDEX, Preprocess
 
 
 @pytest.mark.parametrize("size", [(16, 16), (40, 10), (64, 64)])
-def test_crops_favour_rare_classes_and_stay_inside(size):
+def test_crops_favor_rare_classes_and_stay_inside(size):
     mask = np.zeros((40, 56), np.uint8)
     mask[38, 54] = 3
     seen = 0
@@ -141,8 +141,8 @@ def test_a_third_of_the_crops_is_taken_around_a_class():
     assert 300 - 4 * 200**0.5 < found < 300 + 4 * 200**0.5  # four standard deviations
 
 
-def write_large(folder: Path, *, coloured: bool = False) -> Path:
-    """4 pairs of tiled TIFFs, 200 x 260; class 2 (or a colour) in the lower right corner only, the rest 0 and 1."""
+def write_large(folder: Path, *, colored: bool = False) -> Path:
+    """4 pairs of tiled TIFFs, 200 x 260; class 2 (or a color) in the lower right corner only, the rest 0 and 1."""
     rng = np.random.default_rng(0)
     for kind in ("images", "masks"):
         (folder / kind).mkdir(parents=True)
@@ -153,18 +153,16 @@ def write_large(folder: Path, *, coloured: bool = False) -> Path:
         mask[190:, 250:] = 2
         options = {"tile": (64, 48), "compression": "zlib"}
         tifffile.imwrite(folder / "images" / f"{i}.tif", image, photometric="rgb", **options)
-        if coloured:
+        if colored:
             mask = np.array([(0, 0, 0), (9, 9, 9), (255, 0, 0)], np.uint8)[mask]
-        tifffile.imwrite(
-            folder / "masks" / f"{i}.tif", mask, photometric="rgb" if coloured else "minisblack", **options
-        )
+        tifffile.imwrite(folder / "masks" / f"{i}.tif", mask, photometric="rgb" if colored else "minisblack", **options)
     return folder
 
 
-@pytest.mark.parametrize("coloured", [False, True], ids=["numbers", "colours"])
+@pytest.mark.parametrize("colored", [False, True], ids=["numbers", "colours"])
 @pytest.mark.parametrize("scale", [1.0, 0.45])
-def test_crops_of_large_images_are_read_in_windows_and_equal_those_of_the_whole(tmp_path, monkeypatch, coloured, scale):
-    folder = write_large(tmp_path / "data", coloured=coloured)
+def test_crops_of_large_images_are_read_in_windows_and_equal_those_of_the_whole(tmp_path, monkeypatch, colored, scale):
+    folder = write_large(tmp_path / "data", colored=colored)
     plain = load_info(folder)  # decodes masks whole
     monkeypatch.setattr("data_utils.image_io.regions.LARGE", 200 * 260)
     monkeypatch.setattr("data_utils.image_io.regions.BAND", 260 * 70)
@@ -192,10 +190,10 @@ def test_crops_of_large_images_are_read_in_windows_and_equal_those_of_the_whole(
         image, target, *_, problem = windows[Slot(epoch % 3, epoch, (64, 64))]
         assert not read_whole and problem is None and image.shape[1:] == target.mask.shape == (64, 64)
         rare += bool((target.mask == 2).any())
-        if epoch < 12:  # where no class was favoured, which is drawn alike, both took the same crop
+        if epoch < 12:  # where no class was favored, which is drawn alike, both took the same crop
             expected, expected_target, *_ = whole[Slot(epoch % 3, epoch, (64, 64))]
-            favoured = np.random.default_rng([0, epoch, epoch % 3, 1]).random() < 1 / 3
-            if not favoured:
+            favored = np.random.default_rng([0, epoch, epoch % 3, 1]).random() < 1 / 3
+            if not favored:
                 compared += 1
                 # resized by itself a window's weights round otherwise in the last bit: measured 2 values in 10,000
                 assert (image.int() - expected.int()).abs().max() <= (0 if scale == 1 else 1)
@@ -203,7 +201,7 @@ def test_crops_of_large_images_are_read_in_windows_and_equal_those_of_the_whole(
                 np.testing.assert_array_equal(target.mask, expected_target.mask)
             assert read_whole
             read_whole.clear()
-    assert compared >= 6  # the others were favoured
+    assert compared >= 6  # the others were favored
     assert rare > 5  # a ninth of 60 are for this class (measured 6 to 8); chance alone: a few in a hundred at scale 1
 
 
@@ -232,7 +230,7 @@ def test_the_mask_of_a_large_image_may_be_smaller(tmp_path, monkeypatch):
         image, target, *_, problem = windows[Slot(0, epoch, (64, 64))]
         assert problem is None
         rare += bool((target.mask == 2).any())
-        if np.random.default_rng([0, epoch, 0, 1]).random() >= 1 / 3:  # no class was favoured
+        if np.random.default_rng([0, epoch, 0, 1]).random() >= 1 / 3:  # no class was favored
             expected, expected_target, *_ = whole[Slot(0, epoch, (64, 64))]
             np.testing.assert_array_equal(image, expected)
             np.testing.assert_array_equal(target.mask, expected_target.mask)

@@ -20,7 +20,7 @@ from unet.config import Preprocess
 
 SECONDS = 5  # far more than any of these small files takes
 INDICES = (np.arange(24 * 32, dtype=np.uint8).reshape(24, 32) // 100).copy()
-COLOURS = np.stack([INDICES * 30, INDICES * 7, 255 - INDICES], axis=2)
+COLORS = np.stack([INDICES * 30, INDICES * 7, 255 - INDICES], axis=2)
 
 
 def encoded(array: np.ndarray, kind: str, mode: str | None = None, **options) -> bytes:
@@ -36,27 +36,27 @@ def encoded(array: np.ndarray, kind: str, mode: str | None = None, **options) ->
 def with_orientation() -> bytes:
     exif = Image.Exif()
     exif[0x0112] = 6
-    return encoded(COLOURS, "jpeg", exif=exif)
+    return encoded(COLORS, "jpeg", exif=exif)
 
 
 FILES = {
     "png": encoded(INDICES, "png"),
     "png palette": encoded(INDICES, "png", "P"),
-    "png rgba": encoded(COLOURS, "png", "RGBA"),
+    "png rgba": encoded(COLORS, "png", "RGBA"),
     "png 1-bit": encoded(INDICES, "png", "1"),
     "png 16-bit": encoded(INDICES.astype(np.uint16) * 99, "png"),
-    "jpeg": encoded(COLOURS, "jpeg"),
-    "jpeg progressive": encoded(COLOURS, "jpeg", progressive=True),
-    "jpeg cmyk": encoded(COLOURS, "jpeg", "CMYK"),
+    "jpeg": encoded(COLORS, "jpeg"),
+    "jpeg progressive": encoded(COLORS, "jpeg", progressive=True),
+    "jpeg cmyk": encoded(COLORS, "jpeg", "CMYK"),
     "jpeg turned": with_orientation(),
     "gif": encoded(INDICES, "gif"),
-    "bmp": encoded(COLOURS, "bmp"),
-    "tga": encoded(COLOURS, "tga"),
-    "ppm": encoded(COLOURS, "ppm"),
-    "webp": encoded(COLOURS, "webp", lossless=True),
-    "jp2": encoded(COLOURS, "jpeg2000"),
+    "bmp": encoded(COLORS, "bmp"),
+    "tga": encoded(COLORS, "tga"),
+    "ppm": encoded(COLORS, "ppm"),
+    "webp": encoded(COLORS, "webp", lossless=True),
+    "jp2": encoded(COLORS, "jpeg2000"),
     "tiff": encoded(INDICES, "tiff"),
-    "tiff deflate": encoded(COLOURS, "tiff", compression="tiff_deflate"),
+    "tiff deflate": encoded(COLORS, "tiff", compression="tiff_deflate"),
     "tiff lzw": encoded(INDICES, "tiff", compression="tiff_lzw"),
     "tiff float": encoded(INDICES.astype(np.float32), "tiff"),
     "npy": encoded(INDICES, "npy"),

@@ -144,7 +144,7 @@ def test_crops_around_a_rare_class_find_it(tmp_path):
 @pytest.mark.parametrize(
     ("size", "target"), [((16, 24), (8, 12)), ((16, 24), (5, 7)), ((5, 7), (16, 24)), ((9, 9), (9, 4))]
 )
-def test_a_resized_mask_has_the_value_under_each_pixels_centre(size, target):
+def test_a_resized_mask_has_the_value_under_each_pixels_center(size, target):
     mask = np.arange(size[0] * size[1]).reshape(size)
     rows, columns = (
         [min(int((i + 0.5) * have / want), have - 1) for i in range(want)]

@@ -230,7 +230,7 @@ def test_what_looks_like_a_mistake_is_said_at_the_start(tmp_path):
     assert load_info(folder, ignore_index="37").warnings == ()
 
 
-def test_a_grey_validation_mask_holds_the_grey_classes_of_coloured_ones():
+def test_a_grey_validation_mask_holds_the_grey_classes_of_colored_ones():
     def split(kind: str, *values):
         contents = {(kind, values): Counter()}
         return SplitInspection(np.zeros((1, 2), int), np.zeros(1, int), contents=contents), ListRecords([])

@@ -51,7 +51,7 @@ def values(folder: Path, masks: list[list[int]]) -> Path:
     [
         ([[0, 1] * 5] * 2, {}, "2 images are very few (1 for training and 1 for validation): the score will be luck"),
         ([[0] * 3 + [9] * 4 + [255] * 3] * 6, {}, "255 became a class, with 30% of all mask pixels"),
-        ([[0] * 3 + [1] * 4 + [255] * 3] * 6, {}, "255 counts nowhere, as unlabelled, and 30% of all mask pixels"),
+        ([[0] * 3 + [1] * 4 + [255] * 3] * 6, {}, "255 counts nowhere, as unlabeled, and 30% of all mask pixels"),
         ([[0, 1] * 5] * 6, {"classes": "0=a,1=b,2=dog"}, "no mask holds dog, which --classes names"),
         ([[0, 1] * 5] * 6, {}, None),
         ([[0, 255] * 5] * 6, {}, None),

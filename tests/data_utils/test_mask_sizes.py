@@ -126,7 +126,7 @@ def test_scores_of_a_run_count_the_pixels_of_the_masks_themselves(data, tmp_path
 
 @pytest.mark.parametrize("size", [(10, 15), (20, 30), (41, 62)])
 def test_predictions_are_scored_at_the_size_of_the_true_masks(model, tmp_path, size):
-    """Each true pixel against the predicted one under its centre, whether the mask is written now or was before."""
+    """Each true pixel against the predicted one under its center, whether the mask is written now or was before."""
     rng = np.random.default_rng(0)
     Image.fromarray(rng.integers(0, 256, (20, 30, 3), dtype=np.uint8)).save(tmp_path / "image.png")
     (tmp_path / "truth").mkdir()

@@ -31,7 +31,7 @@ def correlation(a, b):
     return abs((a * b).mean().item()) * a.numel() ** 0.5
 
 
-def test_noise_of_neighbours_and_of_other_seeds_is_independent():
+def test_noise_of_neighbors_and_of_other_seeds_is_independent():
     noise = unit_noise(SHAPE, 7, CPU)
     for dim in range(3):
         for lag in (1, 2):

@@ -83,7 +83,7 @@ def turned(path: Path) -> None:
 
 
 def veiled(path: Path) -> None:
-    """Colours that are multiplied by an opacity, as the file says."""
+    """Colors that are multiplied by an opacity, as the file says."""
     half = np.full((*PICTURES["rgb"].shape[:2], 1), 128, np.uint8)
     pixels = np.concatenate([PICTURES["rgb"] // 2, half], axis=2)
     tifffile.imwrite(path, pixels, photometric="rgb", extrasamples=["assocalpha"])

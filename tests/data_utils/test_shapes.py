@@ -60,8 +60,8 @@ def test_every_class_is_common_and_every_picture_has_an_object():
     assert all(mask.any() for mask in masks)
 
 
-def test_colour_alone_does_not_tell_the_classes():
-    """Choosing the nearest of the five mean colours falls far short of what a network reaches (0.95)."""
+def test_color_alone_does_not_tell_the_classes():
+    """Choosing the nearest of the five mean colors falls far short of what a network reaches (0.95)."""
     records = list(Shapes(30))
     pixels = np.concatenate([record["image"].reshape(-1, 3) for record in records]).astype(np.float32)
     labels = np.concatenate([record["target"].ravel() for record in records])

@@ -22,7 +22,7 @@ from data_utils.visualize import (
 from data_utils.visualize_volumes import busiest_voxel, orthogonal_slices
 
 
-def test_palette_colours_are_distinct_and_stable():
+def test_palette_colors_are_distinct_and_stable():
     colors = palette(256)
     assert colors.shape == (256, 3) and colors.dtype == np.uint8
     assert colors[0].tolist() == [0, 0, 0]
@@ -35,7 +35,7 @@ def test_palette_colours_are_distinct_and_stable():
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int64])
-def test_colorize_paints_classes_and_greys_what_has_no_colour(dtype):
+def test_colorize_paints_classes_and_greys_what_has_no_color(dtype):
     colors = palette(3)
     picture = colorize(np.array([[0, 1], [2, 255]], dtype=dtype), colors)
     assert picture.dtype == np.uint8
@@ -174,7 +174,7 @@ def test_the_slices_shown_are_those_with_most_of_the_classes():
     assert busiest_voxel(np.full((6, 7, 8), 255, np.uint8)) == (3, 3, 4)
 
 
-def test_a_legend_shows_each_class_but_the_first_in_its_colour():
+def test_a_legend_shows_each_class_but_the_first_in_its_color():
     colors = palette(3)
     picture = np.asarray(legend(("ground", "cell", "wall"), colors))
     found = {tuple(pixel) for pixel in picture.reshape(-1, 3).tolist()}

@@ -54,7 +54,7 @@ def apply(images, masks, draws, fill=0.0, std=1.0):
 
 
 def ball(size, radius, spacing=CUBIC) -> torch.Tensor:
-    """(1, *size) int64: 1 within `radius` mm of the centre."""
+    """(1, *size) int64: 1 within `radius` mm of the center."""
     axes = [(torch.arange(n) - (n - 1) / 2) * mm for n, mm in zip(size, spacing, strict=True)]
     return (sum(axis**2 for axis in torch.meshgrid(*axes, indexing="ij")) < radius**2).long()[None]
 
@@ -86,7 +86,7 @@ def test_mirrors_move_voxels_without_mixing_them(axis, dim):
     matrix = np.eye(3)
     matrix[axis, axis] = -1.0
     new_images, new_masks = apply(images, masks, [Draw(matrix)] * len(images))
-    # float64 rounding of the coordinates, times differences of up to 8 between neighbours: measured 6e-15
+    # float64 rounding of the coordinates, times differences of up to 8 between neighbors: measured 6e-15
     assert torch.allclose(new_images, images.flip(dim), rtol=0, atol=1e-12)
     assert torch.equal(new_masks, masks.long().flip(dim))
 
@@ -141,11 +141,11 @@ def test_a_ball_in_mm_stays_a_ball():
 @pytest.mark.parametrize("spacing", [CUBIC, THICK])
 def test_a_volume_and_its_mask_stay_aligned(spacing):
     size = (24, 32, 40)
-    off_centre = torch.roll(ball(size, 8), (3, -4, 5), dims=(1, 2, 3))
-    image = off_centre[:, None].double()
+    off_center = torch.roll(ball(size, 8), (3, -4, 5), dims=(1, 2, 3))
+    image = off_center[:, None].double()
     for i in range(8):
         moved = Draw(drawn((1, i), spacing=spacing).matrix)
-        new_image, new_mask = apply(image, off_centre, [moved], fill=9.0)
+        new_image, new_mask = apply(image, off_center, [moved], fill=9.0)
         inside = new_mask != 255
         assert (new_image[:, 0][~inside] == 9.0).all()
         # trilinear and nearest sampling differ on the rim only: measured 0.993
@@ -264,7 +264,7 @@ def test_a_volume_smaller_than_the_patch_is_padded_with_the_mean_and_ignored_the
     )
 
 
-def test_patches_favour_classes(tmp_path):
+def test_patches_favor_classes(tmp_path):
     info = write_volumes(tmp_path, [(40, 40, 40)], crop_size=(8, 8, 8))
     dataset = TrainingDataset(info.train, info, STANDARDIZED)
     dataset.cache()

@@ -314,10 +314,10 @@ def test_normalization_is_by_the_modality_or_as_asked_for(tmp_path):
     root = decathlon(tmp_path / "ct", affine=ANISOTROPIC)
     train, _ = load_records(config(root))
     pairs = [(read_volume(r["image"], "a")[0], read_label_volume(r["target"], "a")[0]) for r in train]
-    labelled = np.concatenate([voxels[mask > 0] for voxels, mask in pairs]).astype(np.float64)
+    labeled = np.concatenate([voxels[mask > 0] for voxels, mask in pairs]).astype(np.float64)
     seen = load_dataset_info(config(root)).preprocess()
-    assert seen.clip == pytest.approx(np.percentile(labelled, [0.5, 99.5]))
-    assert (seen.mean[0], seen.std[0]) == (pytest.approx(labelled.mean()), pytest.approx(labelled.std()))
+    assert seen.clip == pytest.approx(np.percentile(labeled, [0.5, 99.5]))
+    assert (seen.mean[0], seen.std[0]) == (pytest.approx(labeled.mean()), pytest.approx(labeled.std()))
     assert seen.spacing == (4.0, 0.75, 0.5) and not seen.standardize and seen.class_names[1] == "liver"
     assert load_dataset_info(config(root, normalization="z-score")).preprocess().standardize
     mri = decathlon(tmp_path / "mri", channels=2)

@@ -34,7 +34,7 @@ def boundary(mask: np.ndarray, width: int) -> np.ndarray:
 
 
 def edge(mask: np.ndarray) -> np.ndarray:
-    """(n, 2) pixels of a mask one of whose four neighbours is not in it."""
+    """(n, 2) pixels of a mask one of whose four neighbors is not in it."""
     padded = np.pad(mask, 1)
     inner = padded[:-2, 1:-1] & padded[2:, 1:-1] & padded[1:-1, :-2] & padded[1:-1, 2:]
     return np.argwhere(mask & ~inner)

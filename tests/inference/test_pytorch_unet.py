@@ -198,7 +198,7 @@ def test_every_class_gets_a_mask_value(save, mask_values, expected):
     "mask_values", [[], "01", [0, 0], [-1, 0], [0, 65536], [[0, 0], [1, 1]], [[0, 0, 0], 5], 7, [None, 1], {}]
 )
 def test_mask_values_that_mean_nothing_are_refused(save, mask_values):
-    with pytest.raises(ModelError, match=r"model.pth: its mask_values .* neither numbers nor colours"):
+    with pytest.raises(ModelError, match=r"model.pth: its mask_values .* neither numbers nor colors"):
         load_model(save(pytorch_unet_checkpoint(2, depth=1) | {"mask_values": mask_values}))
 
 

@@ -305,9 +305,9 @@ def test_what_does_not_fit_a_model_is_one_line(tmp_path):
     assert lines["d.nii.gz"] == "None"
     assert all("\n" not in line for line in lines.values())
     assert [file.name for file in (tmp_path / "out").glob("*.nii.gz")] == ["d.nii.gz"]
-    coloured = Preprocess(class_values=((0, 0, 0), (9, 8, 7)))
-    ((_, error),) = predict(Predictor(network(preprocess=coloured)), [tmp_path / "d.nii.gz"], tmp_path / "colours")
-    assert "classes are colours" in str(error)
+    colored = Preprocess(class_values=((0, 0, 0), (9, 8, 7)))
+    ((_, error),) = predict(Predictor(network(preprocess=colored)), [tmp_path / "d.nii.gz"], tmp_path / "colours")
+    assert "classes are colors" in str(error)
 
 
 def test_finished_volumes_are_skipped(tmp_path):
@@ -359,7 +359,7 @@ def test_true_masks_are_found_and_unusable_ones_cost_nobody_the_prediction(tmp_p
 
 
 def surface(mask: np.ndarray) -> np.ndarray:
-    """(n, 3) voxels of a mask one of whose six neighbours is not in it."""
+    """(n, 3) voxels of a mask one of whose six neighbors is not in it."""
     padded = np.pad(mask, 1)
     inner = np.ones_like(mask)
     for axis, step in product(range(3), (-1, 1)):
@@ -474,5 +474,5 @@ def test_a_model_of_photographs_says_that_it_takes_no_volumes(tmp_path):
     preprocess = Preprocess(mean=(90.0,) * 3, std=(50.0,) * 3, pixel_types=("uint8",))
     model = UNet(UNetConfig(3, 2, base_channels=2, depth=1, preprocess=preprocess)).eval()
     scan = save(tmp_path / "scan.nii.gz", np.zeros((6, 8, 10), np.float32))
-    with pytest.raises(ImageError, match="is a volume, but the model was trained on colour images"):
+    with pytest.raises(ImageError, match="is a volume, but the model was trained on color images"):
         Predictor(model).mask(scan)

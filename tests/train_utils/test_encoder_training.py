@@ -114,7 +114,7 @@ def test_a_resumed_run_is_bit_for_bit_the_run_that_was_never_stopped(folder, tmp
 
 
 @pytest.mark.parametrize(
-    ("start", "change"), [("--encoder", "removed"), ("--encoder", "normalises otherwise"), ("--init-from", "removed")]
+    ("start", "change"), [("--encoder", "removed"), ("--encoder", "normalizes otherwise"), ("--init-from", "removed")]
 )
 def test_a_resumed_run_reads_nothing_again_of_what_it_started_from(folder, tmp_path, start, change):
     shutil.copytree(folder / "data", tmp_path / "data")

@@ -312,7 +312,7 @@ def test_values_that_are_no_numbers_are_left_out_of_a_curve():
     assert curve("Loss", {"b": [(1, math.nan)]}) is curve("Loss", {}) is None
 
 
-def test_a_curve_has_the_colours_of_the_page_only():
+def test_a_curve_has_the_colors_of_the_page_only():
     svg = curve("Loss", {"a": [(1, 1.0), (2, 2.0)], "b": [(1, 3.0), (2, 1.0)]}).svg
     colors = re.findall(r"(?:fill|stroke): ([^;\"]+)", svg)
     assert set(colors) == {"none", "var(--faint)", "var(--line)", "var(--series-0)", "var(--series-1)"}
@@ -334,7 +334,7 @@ def test_an_axis_has_a_few_ticks_around_all_values(values):
 
 
 def places_of(pixels: np.ndarray, color: np.ndarray | tuple[int, int, int]) -> np.ndarray:
-    """(n, 2) rows and columns of the pixels of a colour, which matplotlib rounds."""
+    """(n, 2) rows and columns of the pixels of a color, which matplotlib rounds."""
     return np.argwhere((np.abs(pixels.astype(int) - color) <= 1).all(axis=2))
 
 
@@ -350,13 +350,13 @@ def test_a_confusion_matrix_of_many_classes_is_a_picture(tmp_path, monkeypatch):
     top, left = low.min(axis=0)
     right = low[low[:, 0] == top][:, 1].max()
     rows = low[low[:, 1] == left][:, 0]
-    bottom = rows[np.flatnonzero(np.diff(rows) > 1)[0]]  # the colour bar is below a gap
+    bottom = rows[np.flatnonzero(np.diff(rows) > 1)[0]]  # the color bar is below a gap
     cells = places_of(pixels[: bottom + 1], MOST).mean(axis=0) + 0.5
     row, column = (cells - (top, left)) / (bottom + 1 - top, right + 1 - left) * 150
     assert (int(row), int(column)) == (30, 70)
 
 
-def test_the_confusion_matrix_of_trackers_is_coloured_by_shares_and_has_the_columns_in_order():
+def test_the_confusion_matrix_of_trackers_is_colored_by_shares_and_has_the_columns_in_order():
     matrix = np.array([[4, 0, 0], [0, 2, 2], [0, 0, 0]])
     pixels = matrix_picture(matrix, NAMES)
     assert pixels.dtype == np.uint8

@@ -147,7 +147,7 @@ def test_a_classifiers_folder_is_an_encoder_too(tmp_path):
     assert all(torch.equal(weight, ours[name]) for name, weight in theirs.items())
 
 
-def test_images_of_8_bits_are_normalised_as_the_encoder_was_trained_and_others_by_themselves(tmp_path):
+def test_images_of_8_bits_are_normalized_as_the_encoder_was_trained_and_others_by_themselves(tmp_path):
     folder = write_encoder(tmp_path, preprocessor_config={"image_mean": [0.2, 0.4, 0.6], "image_std": [0.1, 0.2, 0.3]})
     own = ((51.0, 102.0, 153.0), (25.5, 51.0, 76.5))
     for channels in (1, 3):
@@ -404,7 +404,7 @@ def test_a_card_that_says_no_licence_stops_nothing(tmp_path, card):
     assert load_encoder(str(folder), pretrained=True).config["license"] is None
 
 
-def test_a_model_for_grey_images_starts_from_one_for_rgb_with_its_normalisation(folders, tmp_path):
+def test_a_model_for_grey_images_starts_from_one_for_rgb_with_its_normalization(folders, tmp_path):
     seen = Preprocess(mean=(1.0, 2.0, 3.0), std=(4.0, 5.0, 6.0), pixel_types=("uint8",))
     first = start_from(None, {"encoder": str(folders["resnet"]), "encoder_weights": "random"}).build(
         3, classes(2), seen

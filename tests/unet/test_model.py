@@ -123,18 +123,18 @@ def test_small_input_is_padded_with_its_border_and_cropped_back():
     assert (logits - zeros).abs().max() > 1e-5  # and what is padded with is seen: measured 2e-4
 
 
-def test_model_normalises_raw_pixels_itself():
+def test_model_normalizes_raw_pixels_itself():
     preprocess = Preprocess(mean=(100.0, 50.0, 7.0), std=(10.0, 20.0, 3.0))
     plain = randomized(UNet(UNetConfig(base_channels=4)))
-    normalising = UNet(UNetConfig(base_channels=4, preprocess=preprocess)).double().eval()
-    normalising.load_state_dict(plain.state_dict())
+    normalizing = UNet(UNetConfig(base_channels=4, preprocess=preprocess)).double().eval()
+    normalizing.load_state_dict(plain.state_dict())
     x = torch.randint(0, 256, (1, 3, 32, 32), dtype=torch.uint8)
     by_hand = (x.double() - torch.tensor([100.0, 50.0, 7.0]).view(3, 1, 1)) / torch.tensor([10.0, 20.0, 3.0]).view(
         3, 1, 1
     )
     with torch.no_grad():
-        torch.testing.assert_close(normalising(x), plain(by_hand), rtol=0, atol=1e-13)  # float64: measured 0
-        assert (normalising(x) - plain(x.double())).abs().max() > 1e-2  # unnormalised pixels: measured 0.05
+        torch.testing.assert_close(normalizing(x), plain(by_hand), rtol=0, atol=1e-13)  # float64: measured 0
+        assert (normalizing(x) - plain(x.double())).abs().max() > 1e-2  # unnormalized pixels: measured 0.05
 
 
 @pytest.mark.parametrize("norm", ["batch", "group", "instance"])
@@ -248,7 +248,7 @@ def test_wrong_configuration_names_the_value(wrong):
         ("preprocess.class_values", [1, 2, [0, 0, 0]], "class_values is .*, expected different ones, all of one"),
         ("preprocess.class_values", [1, 2, 2], "class_values is .*, expected different ones, all of one kind"),
         ("preprocess.std", [1.0, 10**400, 1.0], r"config.json is damaged \(it has a number of 401 digits"),
-        ("preprocess.class_values", [1, 2, [0, 0, 300]], "class_values is .*, expected grey levels, or colours of"),
+        ("preprocess.class_values", [1, 2, [0, 0, 300]], "class_values is .*, expected grey levels, or colors of"),
         ("preprocess.ignore_value", "255", "ignore_value is '255', expected null, or one of grey levels"),
         ("preprocess.draft", 1, "draft is 1, expected true or false"),
         ("preprocess.wings", 2, "preprocess holds wings, which this version does not know"),

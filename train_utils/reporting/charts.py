@@ -49,10 +49,10 @@ CURVE_STYLE: dict[Any, Any] = {
     "ytick.left": False,
 }
 
-LABELLED_CLASSES = 20  # a larger confusion matrix has no numbers
+LABELED_CLASSES = 20  # a larger confusion matrix has no numbers
 MAX_NAME = 24  # characters of a class name beside the picture
 DPI = 100
-# a labelled matrix
+# a labeled matrix
 CELL = 0.48  # inches
 FONT = 13  # points
 # a larger one
@@ -140,14 +140,14 @@ def _inline(svg: str, title: str) -> str:
 def matrix_picture(matrix: np.ndarray, names: Sequence[str]) -> np.ndarray:
     """A confusion matrix (num_classes, num_classes), rows truth, as uint8 (H, W, 3); colors are shares of the row.
 
-    The picture grows with the classes. Beyond LABELLED_CLASSES it has no numbers, and only as many names as fit.
+    The picture grows with the classes. Beyond LABELED_CLASSES it has no numbers, and only as many names as fit.
     """
     from matplotlib.figure import Figure
 
     shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
     count = len(names)
-    labelled = count <= LABELLED_CLASSES
-    if labelled:
+    labeled = count <= LABELED_CLASSES
+    if labeled:
         side = max(CELL * count, 2)  # inches
         interval = 1
     else:
@@ -155,7 +155,7 @@ def matrix_picture(matrix: np.ndarray, names: Sequence[str]) -> np.ndarray:
         interval = math.ceil(LABEL_PITCH * count / side)
     figure = Figure(figsize=(side, side), dpi=DPI)
     axes = figure.add_axes((0, 0, 1, 1))  # names stand outside: what is saved is cut to what was drawn
-    _draw_shares(axes, shares, labelled)
+    _draw_shares(axes, shares, labeled)
     _name_classes(axes, names, interval, cell=side / count)
     buffer = io.BytesIO()
     with warnings.catch_warnings():
@@ -164,12 +164,12 @@ def matrix_picture(matrix: np.ndarray, names: Sequence[str]) -> np.ndarray:
     return np.asarray(Image.open(buffer).convert("RGB"))
 
 
-def _draw_shares(axes: "Axes", shares: np.ndarray, labelled: bool) -> None:
+def _draw_shares(axes: "Axes", shares: np.ndarray, labeled: bool) -> None:
     from matplotlib.colors import LinearSegmentedColormap
 
     colors = LinearSegmentedColormap.from_list("shares", [np.divide(color, 255) for color in (LEAST, MOST)])
     cells = axes.imshow(shares, colors, vmin=0, vmax=1, interpolation="nearest", aspect="auto")
-    if not labelled:
+    if not labeled:
         bar = axes.figure.colorbar(cells, ax=axes, location="bottom", fraction=0.025, pad=0.02, aspect=50)
         bar.outline.set_visible(False)
         bar.set_label("share of the row's pixels", fontsize=SMALL_FONT, color=INK)
@@ -189,7 +189,7 @@ def _draw_shares(axes: "Axes", shares: np.ndarray, labelled: bool) -> None:
 
 def _name_classes(axes: "Axes", names: Sequence[str], interval: int, cell: float) -> None:
     """Write every `interval`-th class name at its row and its column; a cell is `cell` inches wide."""
-    size = FONT if len(names) <= LABELLED_CLASSES else SMALL_FONT
+    size = FONT if len(names) <= LABELED_CLASSES else SMALL_FONT
     indices = range(0, len(names), interval)
     labels = [_shortened(names[index]) for index in indices]
     longest = max(map(len, labels)) * 0.65 * size / 72  # inches; 0.65: about the width of a letter by its height

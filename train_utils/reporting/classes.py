@@ -7,7 +7,7 @@ import numpy as np
 from data_utils.targets.classes import ClassReader
 from data_utils.visualize import class_colors, mark_errors, outlined_overlay, panel, to_rgb
 from tasks.classes import ClassScores
-from train_utils.reporting.charts import DARK, LABELLED_CLASSES, matrix_picture
+from train_utils.reporting.charts import DARK, LABELED_CLASSES, matrix_picture
 from train_utils.reporting.embedding import embed_png
 from train_utils.reporting.rendering import markdown_text, render
 from train_utils.reporting.section import Metric, Section
@@ -68,7 +68,7 @@ class ClassSection(Section):
         counts = scores.sums.numpy()
         values = scores.values
         shown, absent = occurring(counts)
-        is_large = len(shown) > LABELLED_CLASSES
+        is_large = len(shown) > LABELED_CLASSES
         shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
         classes = []
         for index in shown:

@@ -91,12 +91,12 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
 def _embedded(views: dict[str, dict[str, np.ndarray]], room: int) -> dict[str, dict[str, Embedded]]:
     """The views for the page, in at most `room` bytes of it."""
     pictures: list[np.ndarray] = []
-    for labelled in views.values():
-        pictures.extend(labelled.values())
+    for labeled in views.values():
+        pictures.extend(labeled.values())
     remaining = iter(embed_all(pictures, room - FIGURE_BYTES * len(pictures)))
     embedded: dict[str, dict[str, Embedded]] = {}
-    for title, labelled in views.items():
-        embedded[title] = {label: next(remaining) for label in labelled}
+    for title, labeled in views.items():
+        embedded[title] = {label: next(remaining) for label in labeled}
     return embedded
 
 

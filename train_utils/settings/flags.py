@@ -157,7 +157,7 @@ def _add_model_flags(group: Group) -> None:
     add("--base-channels", type=arg.natural, metavar="N", help=f"channels of the first level {CHOSEN}")
     levels = source.format("4, with --encoder its levels")
     add("--depth", type=arg.natural, metavar="N", help=f"how often the sides are halved {levels}")
-    add("--norm", choices=NORMS, help=f"normalisation layers {source.format('batch')}")
+    add("--norm", choices=NORMS, help=f"normalization layers {source.format('batch')}")
     add("--block", choices=BLOCKS, help=f"convolutions without or with a shortcut {CHOSEN}")
     add("--upsample", choices=UPSAMPLINGS, help=f"layers of the expanding path {source.format('transpose')}")
     dropout = f"in the deepest level {source.format(0)}"

@@ -190,7 +190,7 @@ def check_axes(info: DatasetInfo, settings: TrainSettings) -> None:
         lengths = " ".join(map(str, crop))
         raise SettingsError(f"--crop-size {lengths}: {settings.dataset} holds {kind}, which take {sides}")
     if settings.normalization and settings.init_from:
-        raise SettingsError("--normalization: the model of --init-from keeps its own normalisation; leave the flag out")
+        raise SettingsError("--normalization: the model of --init-from keeps its own normalization; leave the flag out")
     if dims == 3 and settings.encoder_source:
         raise SettingsError(f"--encoder {settings.encoder}: takes images, but {settings.dataset} holds volumes")
 

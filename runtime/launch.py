@@ -35,7 +35,7 @@ COMM_HOOKS = {
     "fp16": DDPCommunicationHookType.FP16,
     "bf16": DDPCommunicationHookType.BF16,
 }
-COMPILED_SHAPES = 64  # a network compiles for so many: at most 16 in training, others in evaluation or prediction
+MOST_GRAPHS = 1024  # of one piece of code: that of all blocks of one class, each of which meets up to 16 shapes
 CPU_BF16 = ("avx512_bf16", "amx_bf16", "bf16")  # torch.cpu.get_capabilities names instructions of x86 and Arm so
 
 
@@ -100,7 +100,9 @@ def start_process(accelerator: Accelerator, comm_hook: str = "none") -> dict[str
     if accelerator.state.dynamo_plugin.backend != DynamoBackend.NO:
         from torch._dynamo import config  # takes a second
 
-        config.recompile_limit = COMPILED_SHAPES  # with 8 a network stays as it is for every further shape
+        # with torch's limits, 8 and 256, blocks stay as they are for every further shape
+        config.recompile_limit = MOST_GRAPHS
+        config.accumulated_recompile_limit = MOST_GRAPHS
     if accelerator.device.type == "cuda" and _convolves_in_tf32():
         torch.set_float32_matmul_precision("high")  # linear layers, most of some encoders, round as convolutions do
     if _emulates_bf16(accelerator):

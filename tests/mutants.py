@@ -709,7 +709,7 @@ MUTANTS = [
     ),
     Mutant("train_utils/preflight.py", "", "STEPS_HELD = 2", "STEPS_HELD = 1", "test_memory.py"),
     Mutant("runtime/memory.py", "", "'unable to find an engine'", "'unable to find a motor'", "test_memory.py"),
-    Mutant("runtime/launch.py", "", "COMPILED_SHAPES = 64", "COMPILED_SHAPES = 8", "test_profiles.py"),
+    Mutant("runtime/launch.py", "", "MOST_GRAPHS = 1024", "MOST_GRAPHS = 8", "test_profiles.py"),
     Mutant(
         "train_utils/step_memory.py", "StepMemory.shortage_recorded", "math.ceil(size / 2)", "size", "test_memory.py"
     ),

@@ -400,7 +400,7 @@ def test_a_network_is_compiled_for_every_shape_of_training_and_as_many_of_evalua
     monkeypatch.setattr(TorchDynamoPlugin, "to_kwargs", lambda plugin: {"backend": backend, "dynamic": plugin.dynamic})
     network = Scaled()
     reset()
-    with config.patch(recompile_limit=8):
+    with config.patch(recompile_limit=8, accumulated_recompile_limit=256):
         if raised:
             start_process(accelerator)
         compile_networks(accelerator, [network])
@@ -410,6 +410,39 @@ def test_a_network_is_compiled_for_every_shape_of_training_and_as_many_of_evalua
                 assert network(torch.ones(1, 3, 8, width)).sum() == 24 * width * (2 if is_training else 3)
     reset()
     assert len(compiled) == (32 if raised else 8)
+
+
+class Weighted(torch.nn.Module):
+    """In place of a block: blocks of several widths share their code."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(channels, 1, 1))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return images * self.weight
+
+
+def test_blocks_that_share_their_code_are_compiled_for_every_shape(launched):
+    from torch._dynamo import config, reset  # takes seconds
+
+    launched(gpus=0)
+    compiled = []
+
+    def backend(graph, inputs):
+        compiled.append(inputs)
+        return graph.forward
+
+    blocks = [Weighted(channels) for channels in range(2, 11)]
+    reset()
+    with config.patch(recompile_limit=8, accumulated_recompile_limit=16):
+        start_process(accelerator_like("cpu", dynamo=DynamoBackend.EAGER))
+        for block in blocks:
+            block.compile(backend=backend, dynamic=False)
+            for width in range(2, 10):
+                block(torch.ones(1, len(block.weight), 8, width))
+    reset()
+    assert len(compiled) == 9 * 8
 
 
 def test_the_compiler_is_not_imported_where_nobody_asks_for_it():

@@ -10,6 +10,7 @@ import random
 import struct
 import zipfile
 import zlib
+from contextlib import suppress
 from typing import Any
 
 INTEGERS = (0, 1, 2, 127, 128, 255, 256, 32767, 65535, 65536, 2**24, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1)
@@ -167,9 +168,7 @@ def change_png(rng: random.Random, content: bytes) -> bytes:
         kind, data = chunks[index]
         action = rng.choice(("change", "change", "remove", "repeat", "add"))
         if action == "change" and data:
-            raw = zlib.decompress(data) if kind == b"IDAT" and rng.random() < 0.5 else data
-            changed = change_bytes(rng, raw)
-            chunks[index] = (kind, zlib.compress(changed) if raw is not data else changed)
+            chunks[index] = (kind, _changed_data(rng, kind, data))
         elif action == "remove" and len(chunks) > 1:
             del chunks[index]
         elif action == "repeat":
@@ -186,6 +185,14 @@ def change_png(rng: random.Random, content: bytes) -> bytes:
     for kind, data in chunks:
         result += struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
     return bytes(result)
+
+
+def _changed_data(rng: random.Random, kind: bytes, data: bytes) -> bytes:
+    """The data of a chunk changed; pixels now and then before they are compressed."""
+    if kind == b"IDAT" and rng.random() < 0.5:
+        with suppress(zlib.error):  # changed once already
+            return zlib.compress(change_bytes(rng, zlib.decompress(data)))
+    return change_bytes(rng, data)
 
 
 def change_tiff(rng: random.Random, content: bytes) -> bytes:

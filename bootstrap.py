@@ -1,10 +1,11 @@
 """Run a command in this repository's own environment, which is made on first use.
 
+    python3 bootstrap.py train.py --dataset DATA
     python3 bootstrap.py accelerate launch --config_file accelerate_configs/cpu.yaml train.py
     python3 bootstrap.py pytest
 
 The environment is .venv beside this file. It holds requirements-dev.txt, and is updated when that changes.
-It needs a Python that can put pip into it, or one that has pip itself (Debian without python3-venv).
+It needs uv, or a Python that can put pip into it, or one that has pip itself (Debian without python3-venv).
 """
 
 import hashlib
@@ -37,6 +38,8 @@ def main(args: list[str]) -> int:
         print(__doc__.strip())
         return 0 if args else 2
     prepare_environment()
+    if args[0].endswith(".py"):
+        args = ["python", *args]
     command = shutil.which(args[0], path=str(BIN))
     if command is None:
         fail(f"no command {args[0]!r} in {BIN}; try python, pytest, ruff or accelerate")
@@ -68,9 +71,10 @@ def prepare_environment() -> None:
         if stamp[:1] != wanted[:1] or not PYTHON.exists():
             # The scripts of an environment that was moved, or lost its Python, point nowhere: start over.
             make_venv(clear=bool(stamp) or not PYTHON.exists())
-        pip = find_pip()
+        pip = [] if shutil.which("uv") else find_pip()
         STAMP.write_text(wanted[0] + "\n", encoding="utf-8")
-        install_requirements(pip)
+        if pip or not install_with_uv():
+            install_requirements(pip or find_pip())
         STAMP.write_text("\n".join(wanted) + "\n", encoding="utf-8")
 
 
@@ -113,6 +117,13 @@ def pip_version(python: str) -> tuple[int, int]:
     done = subprocess.run([python, "-m", "pip", "--version"], capture_output=True, text=True)
     found = re.match(r"pip (\d+)\.(\d+)", done.stdout)
     return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def install_with_uv() -> bool:
+    """Install requirements-dev.txt by uv, which is several times as fast; returns whether it could."""
+    print(f"bootstrap: installing {REQUIREMENTS.name} with uv", file=sys.stderr)
+    command = ["uv", "pip", "install", "--python", str(PYTHON), "-r", str(REQUIREMENTS)]
+    return subprocess.run(command, stdout=sys.stderr).returncode == 0
 
 
 def install_requirements(pip: list[str]) -> None:

@@ -72,6 +72,7 @@ def print_scores(scores: Scores, compared_by: str, scored: list[tuple[dict, Boun
     if cases:
         report["by_case"] = case_report(cases, report["classes"])
         say(case_table(report["by_case"]))
+    say(f"the worst of {len(by_image)} by their {compared_by}:" if len(by_image) > 1 else "the image:")
     for image in by_image[:WORST]:
         say(f"{compared_by} {image[first] or 0:.4f}, {image['image']}")
     return report
@@ -152,7 +153,8 @@ def main() -> None:
         report = None
         if args.truth and scored:
             report = print_scores(scores, predictor.task.compared_by, scored)
-        are_all_new = args.overwrite and not any(failure.leaves_old_mask for failure in failures)
+        is_folder = args.file is None
+        are_all_new = is_folder and args.overwrite and not any(failure.leaves_old_mask for failure in failures)
         try:
             close_output(args.output, report, is_complete=are_all_new)
             writer.write_legend(args.output)
@@ -160,7 +162,7 @@ def main() -> None:
             line = f"{args.output}: metrics.json or predict.json cannot be written ({error})"
             failures.append(Failure(line, is_written=True, has_mask=True))
         masks = work.images - sum(not failure.is_written for failure in failures)
-        say(f"{masks} of {work.images} masks in {args.output}")
+        say(f"{masks} of {work.images} masks in {args.file or args.output}")
         for failure in failures:
             say_error(f"predict.py: failed: {failure.line}")
     accelerator.end_training()

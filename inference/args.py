@@ -23,6 +23,10 @@ def parse_args(description: str) -> argparse.Namespace:
     args = parser.parse_args()
     if args.boundary and not args.truth:
         parser.error("--boundary needs --truth, the folder of true masks to score against")
+    args.file = None  # the file of the only mask
+    if args.output.suffix.lower() == ".png" and not args.output.is_dir():
+        args.file = args.output
+        args.output = args.output.parent
     if args.tile_size == "auto":
         args.tile_size = None
     if args.overlap == "auto":
@@ -36,7 +40,7 @@ def _add_first_flags(group: argparse._ArgumentGroup) -> None:
     add("--model", required=True, help=models)
     files = "files, folders (with their subfolders) or patterns such as 'scans/*.tif'"
     add("--input", required=True, nargs="+", metavar="FILES", help=files)
-    masks = "for the masks: <image>.png, of volumes <volume>.nii.gz"
+    masks = "for the masks: <image>.png, of volumes <volume>.nii.gz; of one image also the file, ending in .png"
     add("--output", required=True, type=arg.path, metavar="DIR", help=masks)
     add("--overlay", action="store_true", help="also draw each mask on its image: <image>.overlay.png")
     truth = "folder of true masks: print the scores and write metrics.json"

@@ -65,6 +65,20 @@ def find_jobs(
     return jobs
 
 
+def named_job(jobs: Sequence[Job], file: Path, overwrite: bool) -> Job:
+    """The only job, with the `file` that its mask is to be. DataError for several, for volumes, and over a file."""
+    if len(jobs) > 1:
+        raise DataError(f"--output {file}: is one file, but there are {len(jobs)} inputs; give a folder")
+    job = replace(jobs[0], output=file.with_suffix(""))
+    if isinstance(job, VolumeJob):
+        raise DataError(f"--output {file}: the mask of a volume is no .png; give a folder")
+    if file.resolve() == job.image.resolve():
+        raise DataError(f"--output {file}: is the input, not to be overwritten; choose another name")
+    if file.exists() and not overwrite:
+        raise DataError(f"--output {file}: is there already; --overwrite replaces it")
+    return job
+
+
 def _check_outputs(jobs: Sequence[Job], output: Path, extensions: Sequence[str], sources: set[Path]) -> None:
     """DataError for files that would be written twice, or over one of the sources or the legend."""
     job_of_file: dict[Path, Job] = {}

@@ -17,7 +17,7 @@ from data_utils.image_io.tiff import check_pages, is_tiff
 from data_utils.image_io.volumes import read_volume_header
 from data_utils.visualize import to_rgb
 from inference.batches import batches_of
-from inference.inputs import find_jobs
+from inference.inputs import find_jobs, named_job
 from inference.outputs.disk import check_disk
 from inference.outputs.jobs import ImageJob, Job, VolumeJob
 from inference.outputs.writer import PredictionWriter
@@ -58,9 +58,10 @@ def plan_work(args: Namespace, predictor: Predictor, writer: PredictionWriter) -
     """Find the inputs, check the output folder, and print how images are tiled and which masks exist already."""
     config = predictor.config
     stacks = config.preprocess.spacing if config.dims == 3 else None
-    jobs = find_jobs(
-        args.input, args.output, writer.extensions, args.truth, args.mask_suffix, config.in_channels, stacks
-    )
+    output = args.output if args.file is None else args.file.with_suffix("")
+    jobs = find_jobs(args.input, output, writer.extensions, args.truth, args.mask_suffix, config.in_channels, stacks)
+    if args.file is not None:
+        jobs = [named_job(jobs, args.file, args.overwrite)]
     for folder in {job.output.parent for job in jobs}:
         remove_leftovers(folder)
     finished = {job for job in jobs if writer.is_finished(job)}
@@ -78,7 +79,8 @@ def plan_work(args: Namespace, predictor: Predictor, writer: PredictionWriter) -
     # masks compress well, overlays do not, and probabilities are written as they are
     bytes_of_pixel = 0.05 + 2 * args.overlay + 4 * predictor.config.num_classes * args.probabilities
     check_disk(args.output, int(bytes_of_pixel * sum(job.pixels * job.disk_copies for job in todo)))
-    record_provenance(args.output, provenance_of(args), args.overwrite)
+    if args.file is None:
+        record_provenance(args.output, provenance_of(args), args.overwrite)
     if finished:
         say(f"{len(finished)} of {len(jobs)} masks are there already; --overwrite predicts them again")
 

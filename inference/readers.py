@@ -90,6 +90,12 @@ def open_input(
         # a grey photo can stand for one in color, but a scan that lacks channels is no such photo
         if config.dims == 3 and header.channels != config.in_channels:
             raise ImageError(f"{name}: has {header.channels} channels, the model takes {config.in_channels}")
+        is_photographs = config.in_channels == 3 and config.preprocess.pixel_types == ("uint8",)
+        if config.dims == 2 and header.channels == 1 and is_photographs:
+            raise ImageError(
+                f"{name}: is a volume, but the model was trained on colour images of 8 bits, such as photographs;"
+                " give a model that was trained on volumes"
+            )
         volume = VolumeInput(voxels, header, config.preprocess, config.in_channels, name)
         inputs.append(SliceInput(volume) if config.dims == 2 else volume)
     return header.size, header.spacing, inputs

@@ -156,6 +156,25 @@ class TestWithoutEnsurepip:
         assert sum("installing" in err for _, err in outputs) == 1
 
 
+@pytest.mark.skipif(os.name == "nt", reason="the stand-in for uv is a shell script")
+@pytest.mark.parametrize("code", [0, 1])
+def test_uv_installs_where_it_is_there_and_pip_where_it_fails(repository, tmp_path, monkeypatch, code):
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    uv = folder / "uv"
+    uv.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/arguments\nexit {code}\n')
+    uv.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    script = repository / "hello.py"
+    script.write_text("import sys; print('hello', sys.argv[1:])")
+    done = bootstrap(repository, str(script), "--flag")  # a script needs no `python` before it
+    assert (done.returncode, done.stdout) == (0, "hello ['--flag']\n"), done.stderr
+    requirements = repository / "requirements-dev.txt"
+    arguments = (tmp_path / "arguments").read_text().split()
+    assert arguments[:3] == ["pip", "install", "--python"] and arguments[-2:] == ["-r", str(requirements)]
+    assert done.stderr.count("bootstrap: installing") == 1 + code
+
+
 def test_an_old_python_is_told_so_in_one_line():
     command = [sys.executable, PROGRAMS / "on_python_3_9.py", SCRIPT]
     done = subprocess.run(command, capture_output=True, text=True)

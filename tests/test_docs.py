@@ -90,6 +90,8 @@ def check(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
         words.pop(0)
     if words[:2] == ["python3", "bootstrap.py"]:
         words = words[2:]
+        if words[0].endswith(".py"):
+            words.insert(0, "python")
     for word in words:
         if re.match(r"(docs|tests|benchmarks|accelerate_configs)/|\w+\.py$", word):
             assert (ROOT / word).exists(), f"{command}: there is no {word}"
@@ -197,7 +199,8 @@ def checkout(tmp_path, tiny_folder) -> Path:
 
 def run(command: str, folder: Path) -> None:
     """As a user's shell would in `folder`, made quick."""
-    command = re.sub(r"\s#.*| --max-minutes \d+", "", command).removeprefix("python3 bootstrap.py ")
+    command = re.sub(r"\s#.*| --max-minutes \d+", "", command)
+    command = re.sub(r"^python3 bootstrap\.py (?=\w+\.py)", "python ", command).removeprefix("python3 bootstrap.py ")
     for part, flags in SMALL.items():
         command += f" {flags}" if part in command and "--init-from" not in command else ""
     command += " --max-steps 1" if "--init-from" in command else ""

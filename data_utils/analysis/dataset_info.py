@@ -183,7 +183,8 @@ def inspect_files(train: Records, val: Records, config: DataConfig, classes: Nam
     usable_pixels = total_pixels(inspected)  # without the records that `find_unknown` has taken out
     normalization = train_inspector.normalization(train, train_inspection, config)
     is_ignored = bool(config.ignore_index)
-    warnings = label_warnings(inspected, pixels, reader.class_map, named=is_named, ignored=is_ignored)
+    is_chosen = bool(config.classes)
+    warnings = label_warnings(inspected, pixels, reader.class_map, named=is_named, ignored=is_ignored, chosen=is_chosen)
     return DatasetInfo(config, train_split, val_split, reader.with_pixels(usable_pixels), normalization, warnings)
 
 

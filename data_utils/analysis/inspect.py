@@ -219,7 +219,9 @@ def excess_values(pixels: Mapping[MaskValue, int]) -> str | None:
         has_neighbor = (distances <= 2).sum(axis=1) > 1
         is_smooth = has_neighbor.mean() > 0.5
     else:
-        is_smooth = max(ordered) <= 255
+        most_frequent = sorted(pixels, key=lambda value: -pixels[value])[:2]
+        is_between_two = set(most_frequent) == {ordered[0], ordered[-1]}  # 0 and 65535, say; not so for instances
+        is_smooth = is_between_two or max(ordered) <= 255
     if not is_smooth:
         return f"{show(ordered)}; are these numbers of instances instead of classes, or are images and masks swapped?"
     guess = describe_invented(pixels) or f"are these smoothed edges (JPEG, interpolation)? {REPAIR}"

@@ -12,15 +12,27 @@ from data_utils.sources.records import Records, annotation_summaries
 from unet.config import IGNORE_INDEX, MaskValue
 
 RARE = 1e-4  # a class with a smaller share of all pixels may be a mistake
+FEW_IMAGES = 4  # fewer images, of both splits, are hardly a data set
+USES = ("training", "validation")
+MUCH_IGNORED = 0.2  # a larger share of ignored pixels may be a class
+SMALL_NUMBER = 100  # classes of numbers are below it; grey levels, which are drawn to be looked at, reach 255
 SHOWN = 3  # values in a line
 DEEP_MODES = ("I", "F", "uint16", "uint32", "int", "float")  # how modes of more than 8 bits begin
 Splits = Sequence[tuple[SplitInspection, Records]]
 
 
 def label_warnings(
-    splits: Splits, pixels: dict[MaskValue, int], class_map: ClassMap | None, *, named: bool, ignored: bool
+    splits: Splits,
+    pixels: dict[MaskValue, int],
+    class_map: ClassMap | None,
+    *,
+    named: bool,
+    ignored: bool,
+    chosen: bool = False,
 ) -> tuple[str, ...]:
     """Warnings, a line each, on splits whose masks hold `pixels`; none on values `named` or `ignored` by a flag.
+
+    `chosen` says whether a flag names the classes, and not the data set itself.
 
     Without a class map they are only those on files.
     """
@@ -31,13 +43,53 @@ def label_warnings(
     lines += _resized_masks(splits)
     lines += _mixed_depths(splits)
     if class_map is not None:
+        lines += _few_images(splits)
         rare: list[MaskValue] = []
         if not named:
             threshold = RARE * sum(pixels.values())
             rare = [value for value in class_map.values if pixels.get(value, 0) < threshold]
+        if not named and not ignored:
+            lines += _unlabeled_255(pixels, class_map)
+        lines += _classes_without_pixels(pixels, class_map, chosen)
         lines += _classes_without_score(splits, class_map, rare)
         lines += _rare_classes(splits, pixels, rare)
     return tuple(lines)
+
+
+def _few_images(splits: Splits) -> Iterator[str]:
+    """Splits of so few images that nothing can be learned or scored."""
+    total = sum(len(records) for _, records in splits)
+    if 0 < total < FEW_IMAGES:
+        counts = " and ".join(f"{len(records)} for {use}" for (_, records), use in zip(splits, USES, strict=False))
+        yield (
+            f"{total} images are very few ({counts}): the score will be luck; ten to thirty that look alike are a start"
+            " (docs/preparing-masks.md#how-many-images)"
+        )
+
+
+def _unlabeled_255(pixels: dict[MaskValue, int], class_map: ClassMap) -> Iterator[str]:
+    """255, which often marks unlabeled pixels, as a class beside small numbers, or ignored in many pixels."""
+    share = pixels.get(IGNORE_INDEX, 0) / max(1, sum(pixels.values()))
+    others = [value for value in class_map.values if isinstance(value, int) and value != IGNORE_INDEX]
+    if class_map.ignore_value == IGNORE_INDEX and share > MUCH_IGNORED:
+        yield (
+            f"255 counts nowhere, as unlabelled, and {share:.0%} of all mask pixels hold it; if it is a class, name all"
+            " classes with --classes"
+        )
+    elif IGNORE_INDEX in class_map.values and len(others) > 1 and max(others) < SMALL_NUMBER:
+        yield (
+            f"255 became a class, with {share:.0%} of all mask pixels; if it means unlabelled, give --ignore-index 255"
+        )
+
+
+def _classes_without_pixels(pixels: dict[MaskValue, int], class_map: ClassMap, chosen: bool) -> Iterator[str]:
+    """Classes that --classes names and no mask holds."""
+    if not chosen:
+        return
+    occurring = {class_map.index_of(value) for value, count in pixels.items() if count}
+    missing = [name for index, name in enumerate(class_map.names) if index not in occurring]
+    if missing:
+        yield f"no mask holds {', '.join(missing)}, which --classes names: it will never be predicted; is it a mistake?"
 
 
 def _rare_classes(splits: Splits, pixels: dict[MaskValue, int], rare: Sequence[MaskValue]) -> Iterator[str]:

@@ -64,7 +64,10 @@ def check_data(config: DataConfig) -> tuple[str, int]:
             check_borders(inspected, pixels)
         class_map = reader_type.of_values(pixels, classes, config).class_map
         is_ignored = bool(config.ignore_index)
-        warnings = label_warnings(inspected, pixels, class_map, named=bool(classes), ignored=is_ignored)
+        is_chosen = bool(config.classes)
+        warnings = label_warnings(
+            inspected, pixels, class_map, named=bool(classes), ignored=is_ignored, chosen=is_chosen
+        )
         for inspection, records in inspected:
             find_unknown(inspection, records, class_map)
         if class_map is not None:

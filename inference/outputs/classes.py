@@ -4,7 +4,7 @@ import numpy as np
 
 from data_utils.class_map import ClassMap
 from data_utils.targets.classes import ClassReader
-from data_utils.visualize import class_colors
+from data_utils.visualize import class_colors, outlined_overlay
 from inference.outputs.encoder import MaskEncoder
 from runtime.errors import ImageError
 from unet.config import UNetConfig
@@ -25,6 +25,9 @@ class ClassEncoder(MaskEncoder):
 
     def encode(self, rows: np.ndarray) -> np.ndarray:
         return self.class_map.decode(rows)
+
+    def overlay(self, image: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        return outlined_overlay(image, rows, self.colors)
 
     def check_volume(self, name: str) -> None:
         if isinstance(self.class_map.values[0], tuple):

@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from data_utils.targets.reader import MaskReader
-from data_utils.visualize import legend, outlined_overlay
+from data_utils.visualize import legend, overlay
 from unet.config import UNetConfig
 
 
@@ -45,7 +45,7 @@ class MaskEncoder(ABC):
 
     def overlay(self, image: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """A uint8 image (H, W, 3) with its prediction (H, W) drawn on it."""
-        return outlined_overlay(image, rows, self.colors)
+        return overlay(image, rows, self.colors)
 
     def legend(self) -> Image.Image:
         """What the colors of overlays mean."""

@@ -22,6 +22,7 @@ from tasks.task import Scores, Task
 from unet.config import IGNORE_INDEX
 
 TOLERANCES = (1, 2)  # distances in mm within which surfaces count as the same
+MEAN = "mean without background"
 TITLES = {"dice": "Dice", "iou": "IoU", "hd95_mm": "HD95 (mm)"}
 TITLES |= {f"surface_dice_{mm}mm": f"surface Dice {mm} mm" for mm in TOLERANCES}
 
@@ -191,7 +192,7 @@ def case_report(cases: Sequence[dict[str, Any]], names: Sequence[str]) -> dict[s
 def case_table(report: dict[str, Any]) -> str:
     """The result of `case_report` as plain text: a line for each class, then the classes without a distance."""
     titles = {key: title for key, title in TITLES.items() if key in report}
-    width = max(10, *map(len, report["classes"]))
+    width = max(len(MEAN), *map(len, report["classes"]))
 
     def row(first: str, cells: Sequence[str], last: str) -> str:
         columns = [f"{first:<{width}}"]
@@ -205,7 +206,7 @@ def case_table(report: dict[str, Any]) -> str:
         values = [_text(report[key][index]) for key in titles]
         rows.append(row(name, values, str(report["dice_cases"][index])))
     means = [_text(report[f"mean_{key}"]) for key in titles]
-    rows.append(row("mean", means, str(report["cases"])))
+    rows.append(row(MEAN, means, str(report["cases"])))
     for name, count in zip(report["classes"], report.get("hd95_missed", ()), strict=False):
         if count:
             rows.append(

@@ -177,6 +177,30 @@ def test_the_line_that_the_message_gives_lists_the_files_or_trains(tmp_path, spo
     assert set(np.unique(indices)) == {0, 1, 255}
 
 
+def test_smoothed_masks_of_16_bits_are_not_taken_for_instances(tmp_path):
+    masks = []
+    for seed in range(4):
+        soft = np.asarray(shapes(seed).filter(ImageFilter.GaussianBlur(2)), np.float64) / 255
+        masks.append(np.rint(65535 * soft**1.1 + 3 * seed * soft * (1 - soft)).astype(np.uint16))
+    with pytest.raises(DataError, match=r"of the pixels hold 0, 65535; the others look like smoothed edges"):
+        load_info(write(tmp_path, masks))
+
+
+def test_labels_of_volumes_may_be_spoiled_too(tmp_path):
+    for kind in ("images", "masks"):
+        (tmp_path / kind).mkdir()
+    for number in range(3):
+        planes = [np.asarray(half(Image.Resampling.BOX)(shapes(3 * number + z, (100,)))) for z in range(3)]
+        labels = np.stack(planes, axis=2)
+        voxels = np.random.default_rng(number).normal(size=labels.shape).astype(np.float32)
+        nibabel.save(nibabel.Nifti1Image(voxels, np.eye(4)), tmp_path / "images" / f"{number}.nii.gz")
+        nibabel.save(nibabel.Nifti1Image(labels, np.eye(4)), tmp_path / "masks" / f"{number}.nii.gz")
+    with pytest.raises(
+        DataError, match=r"of their pixels hold 0, 100; the other values, 25, 50, 75, lie on the borders"
+    ):
+        load_info(tmp_path)
+
+
 @pytest.mark.skipif(not (DATA / "camvid").is_dir(), reason="needs ../shared/data")
 @pytest.mark.parametrize("step", [1, 2, 4, 8])
 def test_street_scenes_pass_whatever_their_numbers(step):

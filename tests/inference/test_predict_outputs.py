@@ -21,6 +21,7 @@ import tifffile
 from conftest import ROOT, predict
 from PIL import Image
 
+from inference.inputs import find_jobs, named_job
 from inference.outputs import disk
 from inference.outputs.disk import check_disk
 from inference.provenance import complete_provenance, provenance_of, record_provenance
@@ -185,3 +186,27 @@ def test_a_killed_run_leaves_whole_files_only_and_is_taken_up_again(model, tmp_p
     assert "40 of 40 masks" in result.stdout, result.stderr
     assert {path: path.stat().st_mtime_ns for path in finished} == before
     assert len(list(out.iterdir())) == 81  # predict.json, and nothing temporary
+
+
+def test_the_output_of_one_image_may_be_a_file(model, photos, tmp_path):
+    file = tmp_path / "masks" / "one.png"
+    result = predict(model, [photos / "b.jpg"], file, "--overlay")
+    assert result.returncode == 0, result.stderr
+    assert f"1 of 1 masks in {file}" in result.stdout
+    assert Image.open(file).size == Image.open(photos / "b.jpg").size
+    left = {path.name for path in file.parent.iterdir()}
+    assert {"one.png", "one.overlay.png"} <= left and "predict.json" not in left
+
+
+def test_the_file_of_an_output_is_for_one_image_and_replaces_nothing_unasked(photos, tmp_path):
+    jobs = find_jobs([str(photos / "b.jpg")], tmp_path / "one", [".png"])
+    file = tmp_path / "one.png"
+    assert named_job(jobs, file, False).file(".png") == file
+    file.write_bytes(b"")
+    with pytest.raises(DataError, match="is there already; --overwrite replaces it"):
+        named_job(jobs, file, False)
+    assert named_job(jobs, file, True).file(".png") == file
+    with pytest.raises(DataError, match="is one file, but there are 2 inputs; give a folder"):
+        named_job(jobs * 2, file, True)
+    with pytest.raises(DataError, match="is the input, not to be overwritten"):
+        named_job(jobs, photos / "b.jpg", True)

@@ -88,7 +88,7 @@ def save(path: Path, values: np.ndarray, grid: np.ndarray | None = None) -> Path
 def predict(predictor: Predictor, inputs: list[Path], output: Path, *, truth: Path | None = None, **options):
     """Each job of what predict.py would do, with its score or the error that stopped it."""
     flags = {"overlay": False, "probabilities": False, "boundary": False, "overwrite": False} | options
-    args = Namespace(input=list(map(str, inputs)), output=output, truth=truth, mask_suffix=None)
+    args = Namespace(input=list(map(str, inputs)), output=output, file=None, truth=truth, mask_suffix=None)
     vars(args).update(flags, model="m", ensemble=[], scale=None, tta=False)
     extensions = (MASK, *[OVERLAY] * args.overlay, *[PROBABILITIES] * args.probabilities)
     encoder = new_encoder(predictor.config)
@@ -468,3 +468,11 @@ def test_stacks_are_predicted_and_scored_with_their_spacing(tmp_path):
     (tmp_path / "spacing.json").write_text("[4, 1, 1]")
     predict(Predictor(model), inputs, output, overwrite=True)
     assert nibabel.load(output / "a.nii.gz").header.get_zooms() == (1, 1, 4)
+
+
+def test_a_model_of_photographs_says_that_it_takes_no_volumes(tmp_path):
+    preprocess = Preprocess(mean=(90.0,) * 3, std=(50.0,) * 3, pixel_types=("uint8",))
+    model = UNet(UNetConfig(3, 2, base_channels=2, depth=1, preprocess=preprocess)).eval()
+    scan = save(tmp_path / "scan.nii.gz", np.zeros((6, 8, 10), np.float32))
+    with pytest.raises(ImageError, match="is a volume, but the model was trained on colour images"):
+        Predictor(model).mask(scan)

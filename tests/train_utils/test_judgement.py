@@ -35,7 +35,7 @@ DIVERGING = log([0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9], [0.5, 0.6, 0.7, 0.8, 0
         ({}, OVER, ["since step 300 the validation loss has risen from 0.5 to 1", "--augment strong"]),
         ({"validation_images": 6}, FLAT, ["measured on 6 images only", "--fold 1/5", "docs/data.md"]),
         ({"validation_images": 1}, FLAT, ["measured on 1 image only"]),
-        ({"lacks_encoder": True}, FLAT, ["--encoder (docs/encoders.md)"]),
+        ({"lacks_encoder": True}, FLAT, ["--encoder lite0 (docs/encoders.md)"]),
         ({}, RISING, ["still rising at the end"]),
     ],
 )

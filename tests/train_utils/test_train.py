@@ -343,7 +343,7 @@ def test_data_mistakes_end_in_one_line_with_exit_code_1(tmp_path, fails_with):
     folder = write_folder(tmp_path / "data", 5, seed=0)
     refused("--class-weights has 3 values for 2 classes", "--class-weights", "1", "2", "3")
     refused("--ignore-index 9 is in no mask; the masks hold 0, 255", "--ignore-index", "9")
-    refused("cell_00.png: mask values 255 belong to no class; classes are 0, 1", "--classes", "0=background,1=cell")
+    refused("mask values 255 belong to no class; classes are 0, 1", "--classes", "0=background,1=cell")
     refused("--tracker tensorbord is unknown", "--tracker", "tensorbord")
     mask = folder / "masks" / "cell_03.png"
     Image.fromarray(np.zeros((40, 50), np.uint8)).save(mask)

@@ -18,7 +18,7 @@ MISTAKES = {
     "--amp": "accelerate launch --mixed_precision fp16 train.py --dataset D",
     "--fp16": "accelerate launch --mixed_precision fp16 train.py --dataset D",
     "--bf16": "accelerate launch --mixed_precision bf16 train.py --dataset D",
-    "--pretrained": "--encoder chooses a pretrained encoder (docs/encoders.md), --init-from a model",
+    "--pretrained": "--encoder lite0 is a pretrained encoder (docs/encoders.md), --init-from a model",
     "--model unet": "the network is a U-Net: --encoder chooses a pretrained encoder",
     "--mixed_precision bf16": "before the script: accelerate launch --mixed_precision bf16 train.py --dataset D",
     "--num_processes 2": "before the script: accelerate launch --num_processes 2 train.py --dataset D",

@@ -50,9 +50,9 @@ def judge(records: Sequence[dict[str, Any]], facts: Facts) -> list[str]:
         _lacks_encoder(facts),
         _rising(records, facts.score),
     ]
-    found = [sentence for sentence in sentences if sentence]
-    if found:
-        return found[:SENTENCES]
+    said = [sentence for sentence in sentences if sentence]
+    if said:
+        return said[:SENTENCES]
     return ["Nothing stands out: every class was found, and the validation loss has not risen."]
 
 
@@ -104,7 +104,9 @@ def _few_images(facts: Facts) -> str | None:
 def _lacks_encoder(facts: Facts) -> str | None:
     if not facts.lacks_encoder or facts.is_generated:
         return None
-    return "If these are photographs, a pretrained encoder is often the largest gain: --encoder (docs/encoders.md)."
+    return (
+        "If these are photographs, a pretrained encoder is often the largest gain: --encoder lite0 (docs/encoders.md)."
+    )
 
 
 def _rising(records: Sequence[dict[str, Any]], score: str) -> str | None:

@@ -4,7 +4,7 @@ from runtime.cli import LAUNCH_HINTS
 
 DATA = "did you mean --dataset DATA, a folder that holds images/ and masks/?"
 NETWORK = "the network is a U-Net: --encoder chooses a pretrained encoder, --base-channels and --depth its size"
-PRETRAINED = "--encoder chooses a pretrained encoder (docs/encoders.md), --init-from a model to start from"
+PRETRAINED = "--encoder lite0 is a pretrained encoder (docs/encoders.md), --init-from a model to start from"
 FOUND = "it is found in the data; see --classes for the names of classes"
 WEIGHTS = "--init-from MODEL starts from a model, --resume auto continues the run in --output-dir"
 SIZE = "did you mean --image-size H W, --scale FACTOR or --crop-size H W?"

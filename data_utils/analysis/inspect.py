@@ -275,7 +275,7 @@ def raise_problems(inspection: SplitInspection, count: int) -> None:
     if inspection.problems:
         texts = [problem.text for problem in inspection.problems.values()]
         listed = "; ".join(first_few(merge_equal(texts), LISTED))
-        remedy = ". --on-bad-sample skip trains without them" if len(texts) < count else ""
+        remedy = " (--on-bad-sample skip trains without them)" if len(texts) < count else ""
         raise DataError(f"{len(texts)} of {count} pairs cannot be used: {listed}{remedy}")
 
 

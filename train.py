@@ -41,6 +41,7 @@ from runtime.parallel import workers_ended
 from tasks.step_loss import StepLoss
 from train_utils.buckets import rebuild_buckets
 from train_utils.checkpoints.save import Checkpoints
+from train_utils.compilation import compile_blocks, compile_loss, eager, not_compiled_whole
 from train_utils.ema import WeightAverage
 from train_utils.evaluation import Evaluation, read_bands
 from train_utils.microbatch import MicroBatch, split_from_args, steps_ahead
@@ -180,12 +181,14 @@ def prepare(
     split: BatchSplit,
     loaders: tuple[DataLoader, DataLoader],
 ) -> tuple[torch.nn.Module, torch.optim.Optimizer, DataLoader, DataLoader]:
-    """Batch norm over all processes, sharding and the optimizer, as the profile has them."""
+    """Batch norm over all processes, sharding, compiled blocks and the optimizer, as the profile has them."""
     model = synchronize_batchnorm(accelerator, model, args.sync_batchnorm, split).to(accelerator.device)
     prepare_sharding(accelerator, model, split, args.max_grad_norm)
     kind = accelerator.distributed_type
     optimizer = build_optimizer(model, args.optimizer, args.learning_rate, args.weight_decay, kind)
-    return accelerator.prepare(model, optimizer, *loaders)
+    compile_blocks(accelerator, model)
+    with not_compiled_whole(accelerator):
+        return accelerator.prepare(model, optimizer, *loaders)
 
 
 def rehearse(
@@ -200,10 +203,9 @@ def rehearse(
     """How many steps fit into --max-minutes: a copy of the model is trained, evaluated and saved for a moment."""
     prepared = prepare(accelerator, args, rehearsal.model, split, rehearsal.loaders)
     model, optimizer, train_loader, val_loader = prepared
-    network = accelerator.unwrap_model(model, keep_torch_compile=False)
+    network = accelerator.unwrap_model(model)
     records = rehearsal.info.train.records
     guard = StepGuard(accelerator, network, optimizer, rehearsal.state, records, listens=False)
-    uncompiled = getattr(model, "_orig_mod", model)
     rehearsal.schedule.set_learning_rate(optimizer, step=0)
     model.train()
     steps = steps_ahead(train_loader, rehearsal.data_ready)
@@ -226,7 +228,8 @@ def rehearse(
             guard.settle(everything=accelerator.device.type == "cpu")  # as a run does
 
     train(rehearsal.timed(steps))
-    rehearsal.time_evaluation(lambda batches: evaluate(accelerator, uncompiled, batches, criterion, step=0), val_loader)
+    with eager(accelerator):
+        rehearsal.time_evaluation(lambda batches: evaluate(accelerator, model, batches, criterion, step=0), val_loader)
     train(rehearsal.timed_again(steps))
     rehearsal.time_save(network, optimizer)
     train(rehearsal.timed_in_bf16(steps))
@@ -295,7 +298,8 @@ def main() -> None:
     check_evaluation(accelerator, model, criterion, info.channels, evaluated, args.optimizer, keeps_average)
     memory = StepMemory(accelerator, start.output_dir, model, split)
 
-    # 5. Prepare: batch norm over all processes, sharding, optimizer, loaders
+    # 5. Prepare: batch norm over all processes, sharding, compiled regions, optimizer, loaders
+    compile_loss(accelerator, criterion)
     state = start.checkpoint.run_state()
     minutes = start.minutes_to_fill(args)
     if minutes:
@@ -307,8 +311,7 @@ def main() -> None:
     with first_on_each_machine(accelerator):  # one process of a machine decodes for --cache
         loaders = build_loaders(info, model.config, shapes, split, schedule.remaining(state), args.num_workers, device)
     model, optimizer, train_loader, val_loader = prepare(accelerator, args, model, split, loaders)
-    network = accelerator.unwrap_model(model, keep_torch_compile=False)
-    uncompiled = getattr(model, "_orig_mod", model)  # evaluation has shapes of its own, each compiled anew
+    network = accelerator.unwrap_model(model)
     average = WeightAverage(network, args.ema_decay)
 
     # 6. Resume: identity must match -> weights, optimizer, average, scaler -> the log goes on behind that step
@@ -327,11 +330,11 @@ def main() -> None:
 
     # 7. Train: step; log; evaluate and keep the best; save
     guard = StepGuard(accelerator, network, optimizer, state, info.train.records)
-    monitor = Monitor(accelerator, uncompiled, flops, task, schedule, state, run_log)
+    monitor = Monitor(accelerator, model, flops, task, schedule, state, run_log)
     pace = Pace(minutes, schedule.remaining(state))
     model.train()
     if state.step > 0:
-        rebuild_buckets(uncompiled, network)
+        rebuild_buckets(model, network)
     steps = steps_ahead(train_loader, monitor.data_ready)
     micro_batches, indices = next(steps, ([], []))
     while not (guard.stopping or schedule.is_over(state)):
@@ -360,8 +363,8 @@ def main() -> None:
         evaluation = None
         improved = False
         if schedule.evaluates(state.step):
-            with monitor.paused(), average.applied():
-                evaluation = evaluate(accelerator, uncompiled, val_loader, criterion, state.step)
+            with monitor.paused(), average.applied(), eager(accelerator):
+                evaluation = evaluate(accelerator, model, val_loader, criterion, state.step)
                 improved = state.update(evaluation)
                 publish_evaluation(
                     accelerator, network, evaluation, improved, checkpoints.best_model, monitor, info, section

@@ -139,10 +139,10 @@ class Classes(Task):
     def counts(self, targets: ClassTarget) -> Tensor:  # type: ignore[override]  # its own target
         """(2,): weight of the valid pixels, number of (image, class) pairs."""
         # Apple's GPUs have no float64
-        dtype = torch.float32 if targets.device.type == "mps" else torch.float64
+        dtype = torch.float32 if targets.mask.device.type == "mps" else torch.float64
         height = targets.mask.shape[1]
         row_bytes = 8 * len(self.names) * targets.mask.numel() // height
-        sizes = torch.zeros((), dtype=dtype, device=targets.device)  # (B, num_classes)
+        sizes = torch.zeros((), dtype=dtype, device=targets.mask.device)  # (B, num_classes)
         for rows in targets.mask.split(max(1, COUNTED_BYTES // row_bytes), dim=1):
             truth, valid = _truth(rows, dtype)
             sizes = sizes + self._class_sums(valid, truth)

@@ -4,7 +4,8 @@ Each term's sum is divided by a count over the whole step. The counts depend on 
 before the first forward pass, and every micro-batch on every process contributes its share.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,6 +26,8 @@ class StepLoss:
 
     def __init__(self, task: Task, strides: Sequence[Sequence[int]] = ()) -> None:
         self.task = task
+        self._counts: Callable[[Target], Tensor] = task.counts  # these two may be compiled
+        self._partial: Callable[[Tensor, Target], tuple[Tensor, ...]] = task.partial
         levels = len(strides) + 1
         self.level_weights = [2 ** (levels - 1 - level) / (2**levels - 1) for level in range(levels)]
         # for each coarser level, how many pixels along each axis become one
@@ -34,13 +37,18 @@ class StepLoss:
                 stride = [above * factor for above, factor in zip(self.level_factors[-1], stride, strict=True)]
             self.level_factors.append(stride)
 
+    def compile(self, **options: Any) -> None:
+        """Compile what is computed for each pixel, with the options of `torch.compile`."""
+        self._counts = torch.compile(self.task.counts, **options)
+        self._partial = torch.compile(self.task.partial, **options)
+
     def counts(self, targets: Target) -> Tensor:
         """(levels * T,): what each term of each level is divided by, from targets (B, *spatial) at full size."""
-        return torch.cat([self.task.counts(level_targets) for level_targets in self._levels(targets)])
+        return torch.cat([self._counts(level_targets) for level_targets in self._levels(targets)])
 
     def sums(self, logits: Tensor, targets: Target) -> Tensor:
         """(T,): the sum of each term, from logits (B, outputs, *spatial) and targets (B, *spatial)."""
-        return self.task.finish(self.task.partial(logits, targets))
+        return self.task.finish(self._partial(logits, targets))
 
     def __call__(self, logits: Tensor | Sequence[Tensor], targets: Target, counts: Tensor) -> Tensor:
         """This micro-batch's share (a scalar) of the loss of a step; the shares add up.

@@ -28,11 +28,12 @@ class ClassLoss:
         class_weights: Tensor | None = None,
         strides: Sequence[Sequence[int]] = (),
     ) -> None:
+        self.strides = strides
         self.loss = StepLoss(classes(num_classes, kind, class_weights), strides)
 
     def to(self, device: str) -> "ClassLoss":
         """The loss itself, with its weights on a device."""
-        self.loss.task = self.loss.task.to(torch.device(device))
+        self.loss = StepLoss(self.loss.task.to(torch.device(device)), self.strides)
         return self
 
     def counts(self, masks: Tensor) -> Tensor:

@@ -46,8 +46,8 @@ class Mutant(NamedTuple):
 
 EVALUATION_IN_TRAINING = """
 if schedule.evaluates(state.step):
-    with monitor.paused(), average.applied():
-        evaluation = evaluate(accelerator, uncompiled, val_loader, criterion, state.step)
+    with monitor.paused(), average.applied(), eager(accelerator):
+        evaluation = evaluate(accelerator, model, val_loader, criterion, state.step)
         improved = state.update(evaluation)
         publish_evaluation(
             accelerator, network, evaluation, improved, checkpoints.best_model, monitor, info, section
@@ -92,10 +92,10 @@ MUTANTS = [
         "optimizer.step()\nis_made = guard.judge(loss, grad_norm, counts[-1])",
         "test_nan_guard.py",
     ),
-    Mutant("train.py", "train_step", "counts[:-1]", "criterion.counts(targets)", "test_flags.py test_train.py"),
+    Mutant("train.py", "add_gradients", "counts[:-1]", "criterion.counts(targets)", "test_flags.py test_train.py"),
     Mutant("train.py", "train_step", "loss = accelerator.reduce(loss, 'sum')", "pass", "test_train.py"),
     Mutant("train.py", "main", "device.type == 'cpu' or schedule.pauses(state.step)", "False", "test_flags.py"),
-    Mutant("train.py", "train_step", "share * accelerator.num_processes", "share", "test_equality.py test_train.py"),
+    Mutant("train.py", "add_gradients", "share * accelerator.num_processes", "share", "test_equality.py test_train.py"),
     Mutant(
         "train.py",
         "main",
@@ -110,7 +110,7 @@ MUTANTS = [
         "pass",
         "test_resume.py test_flags.py",
     ),
-    Mutant("train.py", "train_step", "reduction.wait", "counts.zero_", "test_equality.py test_train.py"),
+    Mutant("train.py", "add_gradients", "reduction.wait", "counts.zero_", "test_equality.py test_train.py"),
     Mutant(
         "train.py",
         "evaluate",
@@ -126,7 +126,7 @@ MUTANTS = [
         "test_published_numbers.py",
     ),
     Mutant("tasks/classes.py", "ClassScores.add", "(index, 0)", "(0, 0)", "test_published_numbers.py"),
-    Mutant("train.py", "train_step", "not micro_batches", "True", "test_equality.py test_train.py"),
+    Mutant("train.py", "add_gradients", "not micro_batches", "True", "test_equality.py test_train.py"),
     Mutant("train_utils/buckets.py", "rebuild_buckets", "model.zero_grad()", "pass", "test_buckets.py"),
     Mutant("train_utils/buckets.py", "rebuild_buckets", "buffer.copy_(buffers[name])", "pass", "test_buckets.py"),
     Mutant(

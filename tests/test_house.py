@@ -37,8 +37,8 @@ ROOMS = {
     ),
     "train_utils": (
         "settings",
-        "buckets microbatch preflight schedule tuning optim ema nan_guard step_memory sharding sync_batchnorm"
-        " evaluation run_state",
+        "buckets compilation microbatch preflight schedule tuning optim ema nan_guard step_memory sharding"
+        " sync_batchnorm evaluation run_state",
         "reporting",
         "checkpoints",
         "monitoring",

@@ -12,7 +12,6 @@ from data_utils.image_io.formats import check_memory
 HEADER_BYTES = 2**16  # a header ends within so many
 MOST_AXES = 16
 MOST_DEFLATED = 1032  # zlib inflates one byte to so many at most
-DATA_FILE = ("data file", "datafile")
 NUMBERS = {  # name of a type without `unsigned`, `signed`, `int` and `_t` -> bytes of a value
     "char": 1,
     "8": 1,
@@ -25,6 +24,14 @@ NUMBERS = {  # name of a type without `unsigned`, `signed`, `int` and `_t` -> by
     "64": 8,
     "double": 8,
 }
+# the fields that the format has, without blanks
+FIELDS: tuple[str, ...] = ("content", "number", "type", "blocksize", "dimension", "space", "spacedimension", "sizes")
+FIELDS += ("spacings", "thicknesses", "axismins", "axismaxs", "spacedirections", "centers", "centerings", "kinds")
+FIELDS += ("labels", "units", "spaceunits", "spaceorigin", "measurementframe", "min", "max", "oldmin", "oldmax")
+FIELDS += ("endian", "encoding", "lineskip", "byteskip", "sampleunits", "datafile")
+LONGEST_FIELD = 500  # characters: SimpleITK ends the process at far longer ones that it cannot understand
+NUMBER = r"[-+]?[0-9.]{1,30}(?:[eE][-+]?[0-9]{1,3})?"
+VECTOR = rf"\(\s*{NUMBER}(?:\s*,\s*{NUMBER})*\s*\)|none"
 ENCODINGS = {  # how many bytes of values a byte of the file stands for, at most
     "raw": 1,
     "gzip": MOST_DEFLATED,
@@ -38,6 +45,10 @@ def check_nrrd(path: str) -> None:
     sizes = fields.get("sizes", "").split()
     if not 1 <= len(sizes) <= MOST_AXES or not all(re.fullmatch("[1-9][0-9]{0,9}", size) for size in sizes):
         raise ValueError(f"its header has sizes = {fields.get('sizes', '')[:40]}, expected numbers above 0")
+    if fields.get("dimension", "") != str(len(sizes)):
+        raise ValueError(f"its header has dimension = {fields.get('dimension', '')[:40]}, and {len(sizes)} sizes")
+    _check_vectors(fields, "spacedirections", len(sizes))
+    _check_vectors(fields, "spaceorigin", 1)
     kind = re.sub(r"unsigned|signed|int|_t|\s|^u", "", fields.get("type", "?"))
     if kind not in NUMBERS:
         raise ValueError(f"its header has type = {fields.get('type', '')[:40]}, expected that of a number")
@@ -65,23 +76,33 @@ def _read_fields(path: str) -> tuple[dict[str, str], int]:
         raise ValueError("it is no NRRD file, or of a newer version")
     fields = {}
     for line in lines[1:]:
-        name, separator, value = line.partition(": ")
-        name = name.strip().lower()
-        if line.startswith("#") or not separator or ":=" in line.partition(" ")[0]:
+        if line.startswith("#") or not line or re.match(r"[^:]*:=", line):  # a comment, or a key and its value
             continue
-        if name in fields:
-            raise ValueError(f"its header says {name[:40]} twice")
-        fields[name] = value.strip()
+        name, separator, value = line.partition(":")
+        field = name.replace(" ", "").lower()
+        is_text = line.isascii() or field == "content"
+        if not separator or field not in FIELDS or len(line) > LONGEST_FIELD or not is_text:
+            raise ValueError(f"its header has a line {line[:40]!r}, which is no field of the format")
+        if field in fields:
+            raise ValueError(f"its header says {name} twice")
+        fields[field] = value.strip()
     return fields, header_bytes
+
+
+def _check_vectors(fields: dict[str, str], name: str, count: int) -> None:
+    """ValueError unless a field that is there has so many vectors."""
+    text = fields.get(name)
+    if text is not None and not re.fullmatch(rf"(?:{VECTOR})(?:\s+(?:{VECTOR})){{{count - 1}}}", text):
+        raise ValueError(f"its header has {name} = {text[:40]}, expected {count} of the form (x,y,z)")
 
 
 def _data_file(path: str, fields: dict[str, str]) -> Path:
     """The file that holds the voxels: the file itself, or one that lies beside it."""
     header = Path(path)
-    names = [fields[name] for name in DATA_FILE if name in fields]
-    if not names:
+    name = fields.get("datafile")
+    if name is None:
         return header
-    file = header.parent / names[0]
-    if len(names) > 1 or Path(names[0]).name != names[0] or not file.is_file():
-        raise ValueError(f"its header has data file = {names[0][:80]}, expected a file beside it")
+    file = header.parent / name
+    if Path(name).name != name or not file.is_file():
+        raise ValueError(f"its header has data file = {name[:80]}, expected a file beside it")
     return file

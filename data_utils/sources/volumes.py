@@ -223,7 +223,7 @@ def read_description(file: Path) -> Description:
                 f"{file}: the label {name} is a region, {value}; regions are not supported, give one number"
             )
         if not re.fullmatch("[0-9]{1,18}", str(value)):
-            raise DataError(f"{file}: the label {name} is {str(value)[:80]!r}, expected a whole number")
+            raise DataError(f"{file}: the label {name} is {repr(value)[:80]}, expected a whole number")
         if name != "ignore":  # nnU-Net's word for what --ignore-index names
             classes.append((int(value), name))
     modalities = content.get("channel_names", content.get("modality"))

@@ -252,7 +252,10 @@ def test_a_good_nrrd_is_read(tmp_path, kind):
         ({"encoding": "zstd"}, "encoding = zstd"),
         ({"more": "data file: /etc/passwd\n"}, "data file = /etc/passwd"),
         ({"more": "data file: ../outside.raw\n"}, r"data file = \.\./outside.raw"),
-        ({"more": "datafile: LIST\n/etc/passwd\n"}, "data file = LIST"),
+        ({"more": "datafile: LIST\n/etc/passwd\n"}, "no field of the format"),
+        ({"more": "a/" * 3000 + "\n"}, "no field of the format"),  # SimpleITK ends the process
+        ({"more": "kinds: " + "x" * 9999 + "\n"}, "no field of the format"),
+        ({"more": "spacings: 1 1 1\nspacings: 1 1 1\n"}, "says spacings twice"),
         ({"more": "data file: a%d.raw 1 3 1\n"}, "data file = a%d.raw"),
     ],
 )

@@ -1,6 +1,6 @@
 """Feed changed files to their readers, and report what is neither a value nor a UserError.
 
-PYTHONPATH=. python tests/fuzz/run.py --seed 7 --count 10000 --leaks leaks
+python tests/fuzz/run.py --seed 7 --count 10000 --leaks leaks
 
 Each input is a function of (seed, kind, number), so that a leak can be made again: `--kind png --first 812 --count 1`.
 The inputs are read in a process of their own, which is started again behind an input that has ended or hung it.
@@ -23,9 +23,13 @@ import warnings
 from collections import Counter
 from pathlib import Path
 
+import psutil
+
+START = "start"
 ROOT = Path(__file__).resolve().parent.parent.parent
 SECONDS = 10  # of the processor for an input, of which none needs one
-HANGS_AFTER = 120  # seconds on the clock without a new input: a library that no signal interrupts
+HANGS_AFTER = 60  # seconds of the processor without a new input: a library that no signal interrupts
+WAITS = 900  # seconds on the clock without a new input: it waits for something
 MOST_BYTES = 1_500_000_000  # that an input may take, on a machine that has FREE_BYTES
 FREE_BYTES = 400_000_000
 
@@ -46,6 +50,7 @@ def read_inputs(seed: int, names: list[str], first: int, count: int, folder: Pat
     """Read `count` inputs, of each kind in turn, and print a line of JSON for each leak, and one at the end."""
     sys.path += [str(ROOT), str(ROOT / "tests")]
     os.environ |= {"XDG_CACHE_HOME": str(folder / "cache"), "HF_HUB_OFFLINE": "1"}
+    from tests.fuzz.cases import make_cases
     from tests.fuzz.kinds import make_kinds
 
     prepare_process()
@@ -53,16 +58,20 @@ def read_inputs(seed: int, names: list[str], first: int, count: int, folder: Pat
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
     kinds = make_kinds(scratch, ROOT / "tests" / "data")
+    cases = [] if names else make_cases(kinds["tiff"].files["a.tif"])  # they come first
     names = names or sorted(kinds)
     for number in range(first, first + count):
         name = names[number % len(names)]
+        if number < len(cases):
+            name, file, content = cases[number]
         kind = kinds[name]
         (folder / "number").write_text(f"{number} {name}")
         case = folder / "case"
         shutil.rmtree(case, ignore_errors=True)
         case.mkdir()
         shutil.rmtree(folder / "cache", ignore_errors=True)
-        file, content = make_input(kind, name, seed, number)
+        if number >= len(cases):
+            file, content = make_input(kind, name, seed, number)
         for beside, other in (kind.beside | {file: content}).items():
             (case / beside).parent.mkdir(parents=True, exist_ok=True)
             (case / beside).write_bytes(other)
@@ -160,6 +169,8 @@ def run(seed: int, count: int, folder: Path, names: list[str] | None = None, fir
         if state == "end":
             return leaks
         number, _, name = state.partition(" ")
+        if name == START:
+            raise RuntimeError(f"the readers could not be started, code {process.returncode}: {' '.join(command)}")
         problem = "hangs" if is_hanging else f"ended the process with {process.returncode}"
         leaks.append({"kind": name, "number": int(number), "file": "", "problem": problem})
         first = int(number) + 1
@@ -169,20 +180,31 @@ def run(seed: int, count: int, folder: Path, names: list[str] | None = None, fir
 def watch(process: subprocess.Popen, folder: Path) -> tuple[str, bool]:
     """The number of the last input, once the process has ended or was ended because the number stayed the same."""
     status = folder / "number"
-    status.write_text("-1 start")
-    state = status.read_text()
-    since = time.monotonic()
+    status.write_text(f"-1 {START}")
+    state = ""
+    clock = processor = 0.0  # when the state was another one
     while process.poll() is None:
         time.sleep(0.2)
         now = status.read_text()
+        used = processor_seconds(process)
         if now != state and now:
             state = now
-            since = time.monotonic()
-        if time.monotonic() - since > HANGS_AFTER:
+            clock = time.monotonic()
+            processor = used
+        if used - processor > HANGS_AFTER or time.monotonic() - clock > WAITS:
             process.kill()
             process.wait()
             return state, True
     return status.read_text(), False
+
+
+def processor_seconds(process: subprocess.Popen) -> float:
+    """What a process has used of the processors; 0 once it has ended."""
+    try:
+        times = psutil.Process(process.pid).cpu_times()
+    except psutil.Error:
+        return 0.0
+    return times.user + times.system
 
 
 def main() -> None:

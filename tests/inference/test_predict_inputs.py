@@ -4,6 +4,7 @@ Modules: inference/inputs.py, inference/readers.py.
 """
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -113,3 +114,17 @@ def test_a_hostile_file_among_three_good_ones_costs_no_mask(tmp_path, model):
         assert result.returncode == 1 and "3 of 4 masks" in result.stdout, result.stderr
         assert sorted(path.name for path in (tmp_path / f"out{number}").glob("*.png")) == ["a.png", "b.png", "c.png"]
         assert "Traceback" not in result.stderr and "hostile.tif" in result.stderr
+
+
+def test_names_of_any_bytes_are_predicted_and_named_in_one_line(tmp_path, model):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for name in (b"a\xff.png", b"b\nc.png"):
+        Image.new("RGB", (20, 16)).save(folder / "x.png")
+        (folder / "x.png").rename(folder / os.fsdecode(name))
+    (folder / os.fsdecode(b"d\n\xfe\x1b[2J.png")).write_bytes(b"no picture")
+    result = predict(model, [folder], tmp_path / "out", "--overlay")
+    assert "2 of 3 masks" in result.stdout and "Traceback" not in result.stderr, result.stderr
+    (line,) = [line for line in result.stderr.splitlines() if "failed:" in line]
+    assert r"d\n\udcfe\x1b[2J.png" in line
+    assert (tmp_path / "out" / os.fsdecode(b"a\xff.png")).is_file()

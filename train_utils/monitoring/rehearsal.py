@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DistributedType, DynamoBackend
+from accelerate.utils import DistributedType
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
@@ -27,6 +27,7 @@ from runtime.errors import SettingsError
 from runtime.launch import bf16_launch_line, has_bf16_instructions
 from runtime.signals import exit_on_sigterm
 from train_utils.checkpoints.save import Checkpoints
+from train_utils.compilation import compiles
 from train_utils.ema import WeightAverage
 from train_utils.reporting.samples import PICTURES, pictures_of_an_evaluation
 from train_utils.run_state import RunState
@@ -245,7 +246,7 @@ class Rehearsal:
 
 def is_slow_at_first(accelerator: Accelerator) -> bool:
     """Whether the first step of a shape takes longer than the next ones: kernels are chosen, or compiled, for it."""
-    return accelerator.device.type != "cpu" or accelerator.state.dynamo_plugin.backend != DynamoBackend.NO
+    return accelerator.device.type != "cpu" or compiles(accelerator)
 
 
 def rehearsed_steps(shapes: Sequence[tuple[int, ...]], meets_all: bool) -> tuple[list[int], list[int]]:

@@ -17,6 +17,7 @@ from runtime.console import is_first_process, say, say_error
 from runtime.documents import read_json_lines
 from runtime.errors import SettingsError, WriteError, one_line
 from runtime.files import replaced_file
+from runtime.redact import printable
 from train_utils.settings.record import RunSettings, is_record
 
 WITHOUT_TRACKER = "training goes on without it, metrics.jsonl has the same numbers"
@@ -146,7 +147,8 @@ class RunLog:
         tracker = self.accelerator.get_tracker(self.tracker)
         options = {"dataformats": "NHWC"} if self.tracker == "tensorboard" else {}
         with self._tracker_errors_reported():
-            tracker.log_images({tag: picture[None] for tag, picture in pictures.items()}, step=step, **options)
+            tagged = {printable(tag): picture[None] for tag, picture in pictures.items()}
+            tracker.log_images(tagged, step=step, **options)
 
     def finish(self) -> None:
         """The run is over; every process must call it."""

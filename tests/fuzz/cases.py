@@ -1,0 +1,37 @@
+"""Inputs that have leaked once: each is read again for good."""
+
+import json
+import struct
+
+DIGITS = "9" * 5000
+WIDTH = 256  # the tag of a TIFF
+NRRD = b"NRRD0004\ntype: uint8\ndimension: 3\nsizes: 2 3 4\nencoding: raw\n"
+
+
+def of_no_width(tiff: bytes) -> bytes:
+    """A TIFF with a width of 0."""
+    content = bytearray(tiff)
+    (begin,) = struct.unpack_from("<I", content, 4)
+    (tags,) = struct.unpack_from("<H", content, begin)
+    for at in range(begin + 2, begin + 2 + 12 * tags, 12):
+        if struct.unpack_from("<H", content, at)[0] == WIDTH:
+            struct.pack_into("<HHII", content, at, WIDTH, 4, 1, 0)
+    return bytes(content)
+
+
+def make_cases(tiff: bytes) -> list[tuple[str, str, bytes]]:
+    """Kind, file name and content of each.
+
+    Args:
+        tiff: a valid picture.
+    """
+    described = {"labels": {"0": "background", "x": DIGITS, "y": DIGITS}, "modality": {"0": "CT"}}
+    return [
+        ("dataset.json", "dataset.json", json.dumps(described | {"labels": {"a": DIGITS, "b": 1}}).encode()),
+        ("dataset.json", "dataset.json", json.dumps(described).encode()),
+        ("tiff", "a.tif", of_no_width(tiff)),
+        ("itk", "a.nrrd", NRRD + b"a/" * 3000 + b"\n\n" + bytes(24)),  # SimpleITK ended the process
+        ("yolo", "labels/train/0.txt", f"{DIGITS} 0.1 0.1 0.5 0.1 0.5 0.5\n".encode()),
+        ("voc", "labelmap.txt", f"a:{DIGITS},0,0::\n".encode()),
+        ("classes", "a.json", json.dumps({DIGITS: "background", "1": "cell"}).encode()),
+    ]

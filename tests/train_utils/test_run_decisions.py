@@ -1,0 +1,305 @@
+"""Where a run starts, when it counts as finished, and what may differ where it goes on: each line written out.
+
+Modules: train_utils/run_dir.py, train_utils/results.py, train_utils/checkpoints/find.py,
+train_utils/checkpoints/checkpoint_state.py, train_utils/settings/record.py.
+"""
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from in_process import parsed
+
+from data_utils.analysis.dataset_info import DatasetInfo, Split
+from data_utils.analysis.normalization import Normalization
+from data_utils.class_map import ClassMap
+from data_utils.config import DataConfig
+from data_utils.sources.records import ListRecords
+from data_utils.targets.classes import ClassReader
+from runtime.errors import CheckpointError
+from tasks.classes import ClassScores
+from train_utils.checkpoints.checkpoint_state import CheckpointState
+from train_utils.checkpoints.find import (
+    FoundCheckpoint,
+    checkpoint_folder,
+    compare_settings,
+    find_checkpoint,
+    fingerprint,
+    newest_first,
+    peek,
+)
+from train_utils.evaluation import Evaluation
+from train_utils.microbatch import MemoryLimit, split_from_args
+from train_utils.reporting.sections import new_section
+from train_utils.results import facts, finish_run
+from train_utils.run_dir import RunStart, finished_line, mark_finished
+from train_utils.run_state import RunState
+from train_utils.schedule import Schedule
+from train_utils.settings.record import RunSettings, is_record, say_credentials
+from unet import UNet, UNetConfig
+
+FLAGS = ("--dataset", "data", "--plan", "none", "--batch-size", "4")
+MODEL = UNetConfig(base_channels=2, depth=1)
+
+
+def settings_of(*flags: str):
+    return parsed(*FLAGS, *flags)
+
+
+def start(folder: Path, limit: MemoryLimit = MemoryLimit(), **recorded) -> RunStart:  # noqa: B008  # it is frozen
+    """Where a run starts that has a checkpoint with these records; none without any."""
+    state = None
+    if recorded:
+        state = CheckpointState(RunSettings(**recorded), MODEL, RunState(step=4), None, None)
+    return RunStart(folder, FoundCheckpoint(None, state, []), limit)
+
+
+def test_the_length_of_a_run_is_that_of_its_steps_or_of_its_minutes(tmp_path):
+    fresh = start(tmp_path)
+    assert (fresh.total_steps(settings_of("--max-steps", "7")), fresh.steps_before) == (7, 0)
+    assert fresh.total_steps(settings_of("--epochs", "7")) is None
+    assert fresh.total_steps(settings_of("--max-minutes", "7")) is None
+    assert fresh.minutes_to_fill(settings_of("--max-minutes", "7")) == 7
+    assert fresh.minutes_to_fill(settings_of()) is None
+
+
+@pytest.mark.parametrize(("before", "now", "minutes"), [(3, 3, None), (3, 2, None), (3, 5, 2), (None, 5, None)])
+def test_a_resumed_run_fills_the_minutes_that_were_added(tmp_path, before, now, minutes):
+    more = start(tmp_path, total_steps=70, flags={"max_minutes": before})
+    settings = settings_of("--max-minutes", str(now))
+    assert (more.minutes_to_fill(settings), more.steps_before) == (minutes, 70)
+    assert more.total_steps(settings) == (None if minutes else 70)
+    assert more.total_steps(settings_of("--max-steps", "9")) == 9
+
+
+def test_the_largest_micro_batch_is_that_of_a_shortage_else_of_the_checkpoint(tmp_path):
+    assert start(tmp_path).largest_micro_batch is None
+    assert start(tmp_path, micro_batch_size=8).largest_micro_batch == 8
+    assert start(tmp_path, MemoryLimit(2), micro_batch_size=8).largest_micro_batch == 2
+    assert start(tmp_path, MemoryLimit(None, True), micro_batch_size=8).largest_micro_batch == 8
+
+
+@pytest.mark.parametrize(
+    ("flags", "profile", "saved", "expected"),
+    [
+        ((), {"processes": 1}, None, (4, 1)),
+        ((), {"processes": 1}, 2, (2, 2)),
+        ((), {"processes": 1}, 8, (4, 1)),
+        ((), {"processes": 2}, 8, (2, 1)),
+        (("--micro-batch-size", "1"), {"processes": 2}, 2, (1, 2)),
+        ((), {"processes": 2, "gradient_accumulation_steps": 2}, None, (1, 2)),
+        (("--micro-batch-size", "auto"), {"processes": 1, "gradient_accumulation_steps": 1}, 2, (4, 1)),
+    ],
+)
+def test_a_batch_is_split_by_flags_profile_and_what_has_fitted(flags, profile, saved, expected):
+    split = split_from_args(settings_of(*flags), profile, saved)
+    assert (split.micro_batch_size, split.accumulation) == expected
+    assert (split.batch_size, split.processes) == (4, profile["processes"])
+
+
+def finished(folder: Path, step: int, total_steps: int, *flags: str) -> SimpleNamespace:
+    """A folder in which a run of these flags has ended; asked with other flags, it answers with a line or None."""
+    checkpoint_folder(folder / "checkpoints", step).mkdir(parents=True)
+    schedule = replace(Schedule.from_args(settings_of(), 12, None), total_steps=total_steps)
+    mark_finished(folder, settings_of(*flags), schedule, step)
+    return SimpleNamespace(line=lambda *others: finished_line(folder, settings_of(*others)))
+
+
+def test_a_run_has_finished_unless_more_steps_are_asked_for(tmp_path):
+    run = finished(tmp_path, 30, 30)  # ten epochs of three steps
+    line = f"{tmp_path}: the run has finished, at step 30 of 30; to continue it, give more --epochs, --max-steps or"
+    for flags in ((), ("--epochs", "3"), ("--max-steps", "30"), ("--max-steps", "1"), ("--max-minutes", "9")):
+        assert run.line(*flags) == f"{line} --max-minutes", flags
+    for flags in (("--epochs", "11"), ("--max-steps", "31"), ("--seed", "1"), ("--batch-size", "5")):
+        assert run.line(*flags) is None, flags
+    stored = json.loads((tmp_path / "finished.json").read_text())
+    assert (stored["step"], stored["total_steps"], stored["steps_per_epoch"]) == (30, 30, 3)
+    assert stored["flags"]["batch_size"] == 4
+    (tmp_path / "checkpoints" / "step-00000030").rmdir()
+    assert run.line() is None
+
+
+def test_a_run_of_minutes_has_finished_unless_more_minutes_are_given(tmp_path):
+    run = finished(tmp_path, 30, 30, "--max-minutes", "3")
+    assert run.line("--max-minutes", "3") and run.line("--max-minutes", "2")
+    assert run.line("--max-minutes", "3.1") is None
+
+
+def test_a_run_without_patience_left_has_finished_whatever_its_length(tmp_path):
+    run = finished(tmp_path, 12, 30)
+    for flags in ((), ("--max-steps", "99")):
+        line = f"{tmp_path}: the run has finished, at step 12 of 30; to continue it, give a larger --patience"
+        assert run.line(*flags) == line
+
+
+class Published(SimpleNamespace):
+    """A best model that is saved or not."""
+
+    def is_saved(self) -> bool:
+        return self.saved
+
+
+@pytest.mark.parametrize(
+    ("saved", "all_saved", "is_marked"), [(True, True, True), (False, True, False), (True, False, False)]
+)
+def test_only_a_run_with_all_its_files_is_marked_as_finished(tmp_path, capsys, saved, all_saved, is_marked):
+    schedule = Schedule.from_args(settings_of(), 12, 20)
+    finish_run(settings_of(), tmp_path, schedule, RunState(step=20), Published(saved=saved, folder=tmp_path), all_saved)
+    assert (tmp_path / "finished.json").exists() is is_marked and capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(("all_saved", "words"), [(True, "all is saved"), (False, "not all is saved, see above")])
+def test_a_run_that_was_stopped_says_how_to_go_on(tmp_path, capsys, all_saved, words):
+    schedule = Schedule.from_args(settings_of(), 12, 20)
+    finish_run(settings_of(), tmp_path, schedule, RunState(step=7), Published(saved=True, folder=tmp_path), all_saved)
+    line = f"stopped after step 7 of 20; {words}; continue with --resume auto\n"
+    assert capsys.readouterr().out == line and not (tmp_path / "finished.json").exists()
+
+
+def data_set(dataset: str, channels: int, images: int = 3) -> DatasetInfo:
+    records = ListRecords([{"image": np.zeros((4, 6), np.uint8), "name": f"i{index}"} for index in range(images)])
+    split = Split(records, np.full((images, 2), (4, 6)))
+    reader = ClassReader(ClassMap(("a", "b"), (0, 255), None), (1, 1))
+    normalization = Normalization((1.0,) * channels, (1.0,) * channels, ("uint8",))
+    return DatasetInfo(DataConfig(dataset), split, split, reader, normalization)
+
+
+def test_what_the_judgement_of_a_run_is_told():
+    scores = ClassScores(("a", "b"), torch.tensor([[4, 0], [3, 0]]), torch.zeros(3, 1))
+    info = data_set("photos", 3)
+    told = facts(RunState(step=70), Evaluation(60, None, scores), info, new_section(info), UNet(MODEL))
+    assert (told.steps, told.validation_images, list(told.unfound)) == (70, 3, ["b"])
+    assert (told.lacks_encoder, told.is_generated, told.score) == (True, False, "eval/mean_iou")
+    for dataset, channels, dims in (("photos", 1, 2), ("photos", 3, 3)):
+        info = data_set(dataset, channels)
+        network = UNet(replace(MODEL, dims=dims))
+        assert not facts(RunState(), Evaluation(60, None, scores), info, new_section(info), network).lacks_encoder
+    info = data_set("shapes", 3)
+    assert facts(RunState(), Evaluation(60, None, scores), info, new_section(info), UNet(MODEL)).is_generated
+
+
+def run_settings(**changes) -> RunSettings:
+    values = {"identity": {"seed": 0, "batch size": 4}, "flags": {"keep_checkpoints": 2, "epochs": 3}, "total_steps": 9}
+    return RunSettings(**values | changes)
+
+
+def test_another_identity_is_another_run():
+    saved = run_settings()
+    assert compare_settings(saved, run_settings()) == []
+    line = r"--resume: the checkpoint's batch size is 4, this run's is 8; give the same flags and data, or start"
+    with pytest.raises(CheckpointError, match=line):
+        compare_settings(saved, run_settings(identity={"seed": 0, "batch size": 8}))
+    with pytest.raises(CheckpointError, match="the checkpoint's norm is None, this run's is batch"):
+        compare_settings(saved, run_settings(identity={"norm": "batch"}))
+    # a run of an earlier version did not record the content
+    assert compare_settings(saved, run_settings(identity={"content of the data set": "x"})) == []
+    with pytest.raises(CheckpointError, match="content of the data set is y, this run's is x"):
+        content = {"content of the data set": "y"}
+        compare_settings(run_settings(identity=content), run_settings(identity={"content of the data set": "x"}))
+
+
+def test_what_else_has_changed_is_said():
+    changes = {
+        "keep_checkpoints": 5,
+        "epochs": 4,
+        "output_dir": "elsewhere",
+        "max_steps": 12,
+        "like": "x",
+        "resume": "y",
+    }
+    assert compare_settings(run_settings(), run_settings(flags=changes, total_steps=12)) == [
+        "the run is now 12 steps long instead of 9: the learning rate follows the schedule of the new length",
+        "keep_checkpoints was 2 and is now 5",
+    ]
+
+
+@pytest.mark.parametrize(("before", "now", "is_said"), [(3, 3, False), (3, 5, False), (3, 2, True), (None, 5, True)])
+def test_minutes_without_effect_are_said(before, now, is_said):
+    saved = run_settings(flags={"max_minutes": before})
+    notes = compare_settings(saved, run_settings(flags={"max_minutes": now}))
+    line = "--max-minutes has no effect on a resumed run, which keeps its 9 steps"
+    assert notes == ([line] if is_said else [])
+    assert compare_settings(saved, run_settings(flags={"max_minutes": None})) == []
+
+
+def test_checkpoints_are_named_by_their_step_in_eight_digits(tmp_path):
+    assert checkpoint_folder(tmp_path, 42) == tmp_path / "step-00000042"
+    for name in ("step-00000009", "step-00000010", "set-aside-step-00000011", "step-00000002"):
+        (tmp_path / name).mkdir()
+    assert [path.name[-2:] for path in newest_first(tmp_path)] == ["10", "09", "02"]
+    assert newest_first(tmp_path / "none") == []
+    (tmp_path / "file").write_bytes(b"abc")
+    assert fingerprint(tmp_path / "file") == {"bytes": 3, "sha256": hashlib.sha256(b"abc").hexdigest()}
+    assert peek(tmp_path) == {}
+
+
+def test_without_checkpoints_a_run_begins_anew_and_a_named_one_must_be_there(tmp_path):
+    for resume in (None, "auto"):
+        nothing = find_checkpoint(resume, tmp_path)
+        assert nothing == (None, None, []) and nothing.run_state() == RunState() and nothing.model_config() is None
+    with pytest.raises(CheckpointError, match=r"step-00000004: manifest\.json is missing"):
+        find_checkpoint(str(tmp_path / "step-00000004"), tmp_path)
+    (tmp_path / "step-00000004").mkdir()
+    line = r"no checkpoint to resume from: .*step-00000004: manifest\.json is missing"
+    with pytest.raises(CheckpointError, match=line):
+        find_checkpoint("auto", tmp_path)
+    assert find_checkpoint(None, tmp_path) == (None, None, [])
+
+
+def test_the_state_of_a_checkpoint_survives_its_file_and_names_what_is_missing_or_unknown():
+    state = CheckpointState(run_settings(), MODEL, RunState(step=4), 0.5, {"scale": 2.0})
+    content = json.loads(json.dumps(state.to_json()))
+    assert {"model", "run", "score", "scaler", "flags", "identity", "total_steps"} <= content.keys()
+    again = CheckpointState.from_json(content)
+    assert (again.model, again.run, again.score, again.scaler) == (MODEL, RunState(step=4), 0.5, {"scale": 2.0})
+    assert again.settings.total_steps == 9 and again.settings.identity["seed"] == 0
+    with pytest.raises(ValueError, match="lacks flags, run"):
+        CheckpointState.from_json({key: value for key, value in content.items() if key not in ("flags", "run")})
+    with pytest.raises(ValueError, match="holds wings"):
+        CheckpointState.from_json(content | {"wings": 2})
+
+
+def test_what_runs_of_earlier_versions_did_not_record_is_as_it_was_then():
+    settings = RunSettings.from_json({"flags": {"epochs": 3}, "identity": {"seed": 1}, "unknown": 1})
+    assert settings.flags == {"task": "classes", "draft": True, "epochs": 3}
+    assert settings.identity == {"task": "classes", "seed": 1}
+    assert RunSettings.from_json({"flags": {"draft": False}}).flags["draft"] is False
+    assert "credentials_left_out" not in RunSettings().to_json()
+    assert RunSettings(credentials_left_out=["dataset"]).to_json()["credentials_left_out"] == ["dataset"]
+
+
+@pytest.mark.parametrize(
+    ("value", "is_one"),
+    [
+        ({"step": 1}, True),
+        ({"step": 1, "train/loss": None, "eval/loss": 2}, True),
+        ({"step": 1.0}, False),
+        ({"step": True}, False),
+        ({"train/loss": 0.5}, False),
+        ({"step": 1, "train/loss": "0.5"}, False),
+        ({"step": 1, "train/loss": False}, False),
+    ],
+)
+def test_a_record_is_a_step_with_numbers(value, is_one):
+    assert is_record(value) is is_one
+
+
+def test_credentials_that_a_run_does_not_record_are_asked_for_again(capsys):
+    url = "https://me:secret@example.org/data.parquet"
+    recorded = {"dataset": "https://example.org/data.parquet"}
+    say_credentials(parsed("--dataset", url), recorded, ["dataset"])
+    text = capsys.readouterr().out
+    assert (
+        text.startswith("--dataset: user, password and query of the URL are those of this command")
+        and "secret" not in text
+    )
+    say_credentials(parsed("--dataset", recorded["dataset"]), recorded, ["dataset"])
+    assert capsys.readouterr().out.startswith("--dataset: the run began with a user, password or query in the URL")
+    say_credentials(parsed("--dataset", "other"), recorded, ["dataset"])
+    say_credentials(parsed("--dataset", url), recorded, [])
+    assert capsys.readouterr().out == ""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,6 +20,8 @@ from data_utils.config import DataConfig
 from unet import Preprocess, UNet, UNetConfig
 
 torch.set_num_threads(1)  # several tests run at the same time
+if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # by `nohup` or a CI system: what the tests start inherits it
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = ROOT / "tests" / "programs"
 TINY = ["--plan", "none", "--base-channels", "4", "--depth", "2", "--norm", "group", "--num-workers", "0"]

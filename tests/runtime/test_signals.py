@@ -10,6 +10,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import psutil
@@ -33,9 +34,12 @@ def process():
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM], cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
+        watchdog = threading.Timer(60, process.kill)  # no line is waited for without end
+        watchdog.start()
         assert process.stdout.readline() == "ready\n"
         yield process
         process.kill()
+        watchdog.cancel()
 
 
 def test_a_ctrl_c_that_is_delivered_twice_is_one_and_a_later_one_ends_at_once(process):

@@ -82,7 +82,10 @@ def test_a_run_whose_terminal_is_closed_goes_on_printing_and_saves(tmp_path):
         os.close(of_run)
         assert os.read(terminal, 100).startswith(b"ready")
         os.close(terminal)  # the kernel sends SIGHUP
-        assert process.wait(timeout=20) == 0
+        try:
+            assert process.wait(timeout=20) == 0
+        finally:
+            process.kill()
     assert (tmp_path / "saved").exists()
 
 

@@ -112,9 +112,8 @@ class StepMemory:
             ) from error
 
     def _record(self, limit: MemoryLimit) -> None:
-        self.folder.mkdir(
-            parents=True, exist_ok=True
-        )  # machines may not share the folder that the main process has made
+        # machines may not share the folder that the main process has made
+        self.folder.mkdir(parents=True, exist_ok=True)
         with replaced_file(self.folder / FILE) as file:  # several processes may run out at once
             file.write(json.dumps(limit._asdict()).encode())
 

@@ -34,8 +34,13 @@ from unet.config import IGNORE_INDEX, MaskValue, Preprocess
 
 SAMPLE_GROUPS = 8  # groups of a stream that the sampled images come from
 LISTED = 20  # skipped samples that are named
-NO_CLASSES: dict[str, Any] = {"class_names": (), "class_values": (), "ignore_value": None}
-NO_CLASSES |= {"joined_values": (), "outside_class": None}
+NO_CLASSES: dict[str, Any] = {
+    "class_names": (),
+    "class_values": (),
+    "ignore_value": None,
+    "joined_values": (),
+    "outside_class": None,
+}
 
 
 @dataclass(frozen=True)

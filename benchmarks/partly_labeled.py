@@ -11,10 +11,10 @@ camvid-background    the same without classes.csv: what is not labeled counts as
 isbi-full            all pixels labeled
 isbi-strokes         3% of the training pixels labeled, by strokes that stay in one class; the others hold 128, unknown
 
-CamVid is written at a third of its size, ISBI at half, so that a run is short. A run is made for each set and seed, of equally many steps, and its scores are a line in RESULTS/scores.jsonl; what
-stands there is not trained again. Validation masks are complete everywhere. The table shows the mean IoU over the real
-classes, the share of the gap between `background` and `full` that `halves` closes, and the share of the full score that
-strokes keep.
+CamVid is written at a third of its size, ISBI at half, so that a run is short. A run is made for each set and seed, of
+equally many steps, and its scores are a line in RESULTS/scores.jsonl; what stands there is not trained again.
+Validation masks are complete everywhere. The table shows the mean IoU over the real classes, the share of the gap
+between `background` and `full` that `halves` closes, and the share of the full score that strokes keep.
 """
 
 import argparse

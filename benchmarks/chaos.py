@@ -50,6 +50,7 @@ FLAGS += ["--num-workers", "1", "--tracker", "none", "--resume", "auto"]
 TIMEOUT = 60  # seconds that processes wait for each other in a step; ten minutes in train.py
 KILL_AFTER = 30  # seconds that a launcher waits for its processes before it kills them
 ENDS = TIMEOUT + KILL_AFTER + 90  # seconds until all processes have ended, on a machine with other work too
+EXIT_BARRIER = 300  # seconds that a launcher waits at its end for the other machine's, which is dead (torch 2.13)
 LIMIT = 600  # seconds for a run to start and finish, on a machine with other work too
 TOLERANCE = 1e-5  # of losses on another number of processes
 SAVE_EVENTS = 24  # file operations of a save, at one of which it is interrupted
@@ -422,7 +423,7 @@ def kill_launcher(scene: Scene) -> None:
     launcher = scene.random.choice(scene.launch.launchers)
     launcher.kill()
     scene.step = logged_step(scene.run)
-    _, left = psutil.wait_procs(everything, timeout=ENDS)
+    _, left = psutil.wait_procs(everything, timeout=ENDS + EXIT_BARRIER)
     if left:
         raise Problem(f"{len(left)} processes outlast their launcher")
 

@@ -112,7 +112,7 @@ def build_loaders(
         val.cache()
     train_sampler = TrainingSampler(shapes.train, split, info.config.seed, steps, records.group_sizes)
     pixels = pixels_per_batch(device) if val.samples.share_batches else 1
-    val_sampler = EvaluationSampler(shapes.val, pixels, split.processes)
+    val_sampler = EvaluationSampler(shapes.val, pixels, split.world_size)
     train_loader = _loader(train, train_sampler, collate_training, num_workers, device)
     val_loader = _loader(val, val_sampler, collate_evaluation, num_workers, device)
     return train_loader, val_loader

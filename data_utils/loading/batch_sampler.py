@@ -71,18 +71,20 @@ class BatchSplit(NamedTuple):
         return self.processes * self.processes_per_volume
 
     @property
+    def sharers(self) -> str:
+        """What those are called among which a step's images are divided."""
+        return "processes" if self.processes_per_volume == 1 else f"groups of {self.processes_per_volume} processes"
+
+    @property
     def idle(self) -> int:
         """Processes that have no image in the last micro-batch of a step."""
         return self.sizes(self.batch_size).count(0)
 
     def __str__(self) -> str:
         sizes = sorted(set(self.sizes(self.batch_size)))
-        who = f"{self.processes} processes"
-        if self.processes_per_volume > 1:
-            who = f"{self.processes} groups of {self.processes_per_volume} processes"
         return (
             f"{self.batch_size} in a step = {' or '.join(map(str, sizes))} in a micro-batch"
-            f" x {who} x {self.accumulation} accumulation steps"
+            f" x {self.processes} {self.sharers} x {self.accumulation} accumulation steps"
         )
 
 

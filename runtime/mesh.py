@@ -48,10 +48,19 @@ class Mesh:
         """Whether this process has the last slab of its volume."""
         return self.slab == self.size - 1
 
+    @property
+    def process_group(self) -> dist.ProcessGroup:
+        """Those that share a volume with this process; at first all processes must ask for it together."""
+        return _process_group(self.size)
+
+    def rank_of(self, slab: int) -> int:
+        """The number of the process of this group that has a slab, among all processes."""
+        return self.group * self.size + slab
+
     def sum(self, values: Tensor) -> Tensor:
         """The sum of the values over the processes that share a volume; no gradient."""
         total = values.detach().clone()
-        dist.all_reduce(total, group=_process_group(self.size))
+        dist.all_reduce(total, group=self.process_group)
         return total
 
     def exchange(self, to_previous: Tensor | None, to_next: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
@@ -60,8 +69,8 @@ class Mesh:
         At the end of a volume there is no neighbor: what is sent there and what comes from there is None. Otherwise
         what comes has the shape of what is sent.
         """
-        group = _process_group(self.size)
-        rank = dist.get_rank()
+        group = self.process_group
+        rank = self.rank_of(self.slab)
         operations = []
         results: list[Tensor | None] = []
         for sent, neighbor in ((to_previous, rank - 1), (to_next, rank + 1)):

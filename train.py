@@ -294,7 +294,7 @@ def main() -> None:
     shapes = network_shapes(info, model.config)
     flops = training_flops(model, info.channels) * shapes.mean_pixels
     slabs = Slabs(mesh, model.config.divisors[0])
-    check_slabs(accelerator, model, mesh, shapes.train[:, 0], args.sync_batchnorm)
+    check_slabs(accelerator, model, mesh, shapes.shortest_first_side, args.sync_batchnorm)
     largest = (info.channels, slabs.largest(shapes.largest[0]), *shapes.largest[1:])
     keeps_average = args.ema_decay > 0
     if shapes.differ:

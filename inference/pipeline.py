@@ -156,8 +156,8 @@ def divide_work(
     work: Work, predictor: Predictor, mesh: Mesh, processes: int
 ) -> tuple[list[list[Job]], list[list[Job]]]:
     """The batches that this process's group predicts together, one by one, and those of this process alone."""
-    together = []
-    alone = []
+    together: list[list[Job]] = []
+    alone: list[list[Job]] = []
     for batch in work.batches:
         is_shared = mesh.size > 1 and batch[0] not in work.finished and _is_shareable(batch[0], predictor)
         (together if is_shared else alone).append(batch)

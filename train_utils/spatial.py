@@ -69,11 +69,11 @@ class Slabs:
         return targets.at((slice(None), self.rows(targets.shape[1])))
 
 
-def check_slabs(accelerator: Accelerator, model: UNet, mesh: Mesh, sides: Sequence[int], sync_batchnorm: str) -> None:
+def check_slabs(accelerator: Accelerator, model: UNet, mesh: Mesh, shortest: int, sync_batchnorm: str) -> None:
     """SettingsError where a volume of this network cannot be trained on several processes.
 
     Args:
-        sides: the first sides of the training images as the network sees them.
+        shortest: the smallest first side of the training images as the network sees them.
     """
     if mesh.size == 1:
         return
@@ -89,7 +89,6 @@ def check_slabs(accelerator: Accelerator, model: UNet, mesh: Mesh, sides: Sequen
     if sync_batchnorm == "off" and config.norm == "batch":
         raise SettingsError(f"{FLAG} needs batch norm over all slabs; leave out --sync-batchnorm off")
     divisor = config.divisors[0]
-    shortest = min(sides)
     needed = FEWEST_STRIDES * divisor * mesh.size
     if shortest < needed:
         raise SettingsError(
@@ -127,7 +126,7 @@ def _split_layer(layer: nn.Module, slabs: Slabs) -> nn.Module | None:
     kind = kinds.get(type(layer))
     if kind is None or (isinstance(layer, nn.Conv2d | nn.Conv3d) and layer.kernel_size[0] == 1):
         return None
-    split = kind.__new__(kind)
+    split: Any = object.__new__(kind)
     split.__dict__ = layer.__dict__
     split.slabs = slabs
     return split

@@ -39,6 +39,11 @@ class NetworkShapes(NamedTuple):
         return tuple(self.train.max(axis=0).tolist())
 
     @property
+    def shortest_first_side(self) -> int:
+        """The smallest height of a training image, or depth of a volume."""
+        return int(self.train[:, 0].min())
+
+    @property
     def differ(self) -> bool:
         """Whether there is more than one shape."""
         first = self.train[0]

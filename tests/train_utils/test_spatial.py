@@ -152,7 +152,7 @@ def test_a_run_on_two_processes_goes_on_where_it_stopped_on_one(tmp_path):
         ({}, {"sync_batchnorm": "off"}, "leave out --sync-batchnorm off"),
         ({}, {"kind": DistributedType.FSDP}, "does not work with FSDP"),
         ({}, {"backend": DynamoBackend.INDUCTOR}, "leave out --dynamo_backend"),
-        ({}, {"sides": (96, 31)}, "needs 32 or more slices along the first axis, 16 for each process, .* have 31"),
+        ({}, {"shortest": 31}, "needs 32 or more slices along the first axis, 16 for each process, .* have 31"),
     ],
 )
 def test_what_cannot_be_cut_is_refused_in_one_line(options, how, problem):
@@ -161,7 +161,7 @@ def test_what_cannot_be_cut_is_refused_in_one_line(options, how, problem):
     plugin = SimpleNamespace(backend=how.get("backend", DynamoBackend.NO))
     kind = how.get("kind", DistributedType.MULTI_CPU)
     accelerator = SimpleNamespace(distributed_type=kind, state=SimpleNamespace(dynamo_plugin=plugin))
-    arguments = (how.get("sides", (96, 32)), how.get("sync_batchnorm", "auto"))
+    arguments = (how.get("shortest", 32), how.get("sync_batchnorm", "auto"))
     check_slabs(accelerator, network, Mesh(), *arguments)  # one process cuts nothing
     with pytest.raises(SettingsError, match=problem):
         check_slabs(accelerator, network, Mesh(2), *arguments)

@@ -38,7 +38,7 @@ ROOMS = {
     "train_utils": (
         "settings",
         "buckets compilation microbatch preflight schedule tuning optim ema nan_guard step_memory sharding"
-        " sync_batchnorm evaluation run_state",
+        " spatial sync_batchnorm evaluation run_state",
         "reporting",
         "checkpoints",
         "monitoring",

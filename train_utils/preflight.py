@@ -120,8 +120,8 @@ def preflight(
     if chosen.idle:
         which = "a step" if chosen.accumulation == 1 else "the last micro-batch of a step"
         say(
-            f"batch: {chosen.idle} of {chosen.processes} processes have no image in {which}, and compute a repeated one"
-            f" that counts nowhere; --batch-size {chosen.processes * chosen.accumulation} uses all of them"
+            f"batch: {chosen.idle} of {chosen.processes} {chosen.sharers} have no image in {which}, and compute a"
+            f" repeated one that counts nowhere; --batch-size {chosen.processes * chosen.accumulation} uses all of them"
         )
     return chosen
 

@@ -128,7 +128,7 @@ class PartlyLabeledReader(ClassReader):
         return table[target.mask]
 
     def describe(self) -> str:
-        return f"{super().describe()}, some images labeled for some of them"
+        return f"{super().describe()}, some images labeled for some of these only ({self.label_sets.where})"
 
 
 def count_classes(pixels: dict[MaskValue, int], class_map: ClassMap) -> tuple[int, ...]:

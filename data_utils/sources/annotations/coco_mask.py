@@ -17,6 +17,7 @@ from unet.config import IGNORE_INDEX
 
 LONGEST_RUN = 60  # bits of a run's length
 
+FILE_KEY = "file"  # where an entry keeps its file, if the data set has several for one split
 Entry = dict[str, Any]
 
 
@@ -46,7 +47,7 @@ class CocoMask(DrawnMask):
         # a layer is: whether it is a crowd, its rank in the order, its mask value, its pixels as RLE
         layers: list[tuple[bool, int, int, Entry]] = []
         for entry in json.loads(self.objects):
-            where = f"{self.file}: annotation {entry['id']} of {os.path.basename(self.image)}"
+            where = f"{entry.get(FILE_KEY, self.file)}: annotation {entry['id']} of {os.path.basename(self.image)}"
             runs = encode(entry.get("segmentation"), height, width, where)
             if entry["category_id"] not in self.values:
                 raise DataError(f"{where} is of category {entry['category_id']!r}, which the file does not list")

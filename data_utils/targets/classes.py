@@ -117,7 +117,7 @@ class PartlyLabeledReader(ClassReader):
     def labeled_classes(self, labels: LabelSet | None) -> Collection[int]:
         return np.flatnonzero(self.label_sets.flags_of(labels)).tolist()
 
-    def crop_labels(self, target: Target) -> np.ndarray:
+    def known_labels(self, target: Target) -> np.ndarray:
         assert isinstance(target, PartlyLabeledTarget)
         flags = self.label_sets.flags[int(target.label_set)]
         # the classes that the image is not labeled for count as unknown

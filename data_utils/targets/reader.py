@@ -68,8 +68,8 @@ class TargetReader(ABC):
         """The classes, by index, that an image with this set of labels is labeled for; None for all."""
         return None
 
-    def crop_labels(self, target: Target) -> np.ndarray:
-        """The labels (*spatial) of an image that training crops are centered on."""
+    def known_labels(self, target: Target) -> np.ndarray:
+        """The labels (*spatial) of an image, for crops and pictures; unknown where it is not labeled for them."""
         return target.main
 
     @abstractmethod

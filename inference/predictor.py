@@ -20,6 +20,7 @@ from inference.models import load_network
 from inference.readers import NetworkInput, NetworkInputs, Size, Spacing, input_size, open_input, read_inputs, volume_of
 from inference.tiling import Tiling, batch_logits, one_tile, plan, stream_logits
 from inference.tiling.resizing import full_precision, resize_bands, resize_logits
+from inference.tiling.sharing import SharedRows
 from runtime.device import upload
 from runtime.errors import ModelError
 from tasks import task_of_model
@@ -70,6 +71,7 @@ class Predictor:
         self.config: UNetConfig = networks[0].config
         self.task = task_of_model(self.config)
         self._decoder = self.new_decoder()
+        self.shared_rows: SharedRows | None = None  # where several processes predict one input together
         self.tile_size = tile_size
         self.overlap = overlap
         self.tta = tta
@@ -149,6 +151,13 @@ class Predictor:
                 tiling = tiling._replace(exact=False)
             tilings.append(tiling)
         return tilings
+
+    def is_shareable(self, size: Size, spacing: Spacing = None) -> bool:
+        """Whether several processes can predict an image or volume of `size` together: it is read and cut in rows."""
+        if len(size) == 2 and not self.in_windows(size):
+            return False
+        has_all_axes = all(network.config.dims == len(size) for network in self.networks)
+        return has_all_axes and None not in self.tilings(size, spacing)
 
     def in_windows(self, size: Size) -> bool:
         """Whether an image of `size` (H, W) is better predicted by `bands` than `in_batch`."""
@@ -246,7 +255,8 @@ class Predictor:
         elif tiling is None:
             yield self._logits(network, read(0, size[0])[None])[0]
         else:
-            yield from stream_logits(partial(self._logits, network), read, size, tiling, pixels)
+            forward_of_row = self.shared_rows.forward_of_row if self.shared_rows else None
+            yield from stream_logits(partial(self._logits, network), read, size, tiling, pixels, forward_of_row)
 
     def _logits(self, network: nn.Module, batch: Tensor) -> Tensor:
         """(B, C, h, w) -> (B, num_classes, h, w) in full precision."""

@@ -398,8 +398,8 @@ MUTANTS = [
         "2 * (self.window.mean() or 0)",
         "test_flags.py",
     ),
-    Mutant("tasks/confusion.py", "scores", "2 * hits", "hits", "test_metrics.py"),
-    Mutant("tasks/confusion.py", "scores", "ratios(hits, predicted)", "ratios(hits, truth)", "test_metrics.py"),
+    Mutant("tasks/confusion.py", "scores_of", "2 * hits", "hits", "test_metrics.py"),
+    Mutant("tasks/confusion.py", "scores_of", "ratios(hits, predicted)", "ratios(hits, truth)", "test_metrics.py"),
     Mutant(
         "tasks/confusion.py",
         "confusion_matrix",
@@ -476,10 +476,10 @@ MUTANTS = [
         "test_dataset.py",
     ),
     Mutant(
-        "data_utils/loading/dataset.py",
-        "TrainingDataset._pad",
-        "self.target.unknown(shape)",
-        "self.target.unknown(shape).map(np.zeros_like)",
+        "tasks/target.py",
+        "Target.padded",
+        "np.full(shape, unknown, array.dtype)",
+        "np.zeros(shape, array.dtype)",
         "test_dataset.py",
     ),
     Mutant(
@@ -1643,12 +1643,12 @@ MUTANTS = [
     Mutant(
         "tasks/classes.py",
         "ClassScores.add",
-        "self.by_image[index, 0] += image_iou(matrix)",
-        "self.by_image[index, 0] = image_iou(matrix)",
+        "self.by_image[index, 0] += image_iou(ClassCounts.of(matrix))",
+        "self.by_image[index, 0] = image_iou(ClassCounts.of(matrix))",
         "test_evaluation.py",
     ),
     Mutant("tasks/confusion.py", "summary_line", "present_classes > 1", "present_classes >= 1", "test_metrics.py"),
-    Mutant("tasks/confusion.py", "format_table", "matrix[index].sum()", "matrix[:, index].sum()", "test_metrics.py"),
+    Mutant("tasks/confusion.py", "format_table", "counts.truth[index]", "counts.predicted[index]", "test_metrics.py"),
     Mutant(
         "data_utils/analysis/dataset_info.py",
         "sample_stream",

@@ -12,7 +12,7 @@ ORDER = ("runtime", "unet", "tasks", "data_utils", "inference", "train_utils")
 # inside a package too: a module imports only what stands in its own row or above; rooms are folders and modules
 ROOMS = {
     "unet": ("axes norms lite", "blocks", "config recompute", "backbone", "model"),
-    "tasks": ("target confusion", "task", "step_loss classes"),
+    "tasks": ("target confusion", "task", "step_loss classes", "partly_labeled"),
     "data_utils": (
         "config class_map",
         "image_io",
@@ -38,7 +38,7 @@ ROOMS = {
     "train_utils": (
         "settings",
         "buckets compilation microbatch preflight schedule tuning optim ema nan_guard step_memory sharding"
-        " sync_batchnorm evaluation run_state",
+        " spatial sync_batchnorm evaluation run_state",
         "reporting",
         "checkpoints",
         "monitoring",

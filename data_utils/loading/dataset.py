@@ -141,10 +141,7 @@ class TrainingDataset(SegmentationDataset):
         padded = np.full((len(image), *shape), _column(fill, shape), dtype=image.dtype)
         inside = tuple(slice(side) for side in target.shape)
         padded[(slice(None), *inside)] = image
-        padded_target = self.target.unknown(shape)
-        for padded_array, array in zip(padded_target.arrays(), target.arrays(), strict=True):
-            padded_array[inside] = array
-        return padded, padded_target
+        return padded, target.padded(shape)
 
 
 class EvaluationDataset(SegmentationDataset):

@@ -12,6 +12,7 @@ import numpy as np
 
 from data_utils.image_io.formats import ImageSource
 from runtime.cache import digest
+from tasks.classes import Classes
 from unet.config import MaskValue
 
 OPEN_GROUPS = 8  # groups of a stream in memory, until the loader says how many it goes through side by side
@@ -49,6 +50,7 @@ class Records(ABC):
         annotations: what the annotation files hold that the masks are drawn from; None where masks are files.
         dims: 2 for images, 3 for volumes, whose sources are `VolumeFile`s.
         modality: what the volumes were made with, as their data set names it ("CT", "MRI"); None where it does not.
+        task: what a network learns of them, as their files call for.
     """
 
     digest: str | None = None
@@ -58,6 +60,7 @@ class Records(ABC):
     annotations: AnnotationSummary | None = None
     dims: int = 2
     modality: str | None = None
+    task: str = Classes.name
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -165,6 +168,7 @@ class Subset(Records):
         self.unpaired, self.classes = records.unpaired, records.classes
         self.dims = records.dims
         self.modality = records.modality
+        self.task = records.task
 
     @property
     def annotations(self) -> AnnotationSummary | None:  # type: ignore[override]  # counted once it is asked for

@@ -40,6 +40,7 @@ class SliceRecords(Records):
         self.unpaired = volumes.unpaired
         self.classes = volumes.classes
         self.modality = volumes.modality
+        self.task = volumes.task
         self.digest = volumes.digest and digest("slices", volumes.digest)
 
     @cached_property

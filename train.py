@@ -7,9 +7,10 @@ One GPU:         accelerate launch train.py --dataset DATA --output-dir runs/cel
 All GPUs, bf16:  accelerate launch --multi_gpu --mixed_precision bf16 train.py --dataset DATA --output-dir runs/cells
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -196,6 +197,20 @@ def prepare(
         return accelerator.prepare(model, optimizer, *loaders)
 
 
+def rehearse_steps(
+    step: Callable[[list[MicroBatch]], Tensor],
+    timed: Iterator[tuple[list[MicroBatch], list[int]]],
+    tuning: KernelTuning,
+    guard: StepGuard,
+) -> None:
+    """Make the optimizer steps that are timed, as a run does."""
+    for micro_batches, indices in timed:
+        with tuning.of(micro_batches[0].images.shape[2:]):
+            step(micro_batches)
+        guard.end_step(indices)
+        guard.settle(everything=guard.accelerator.device.type == "cpu")
+
+
 def rehearse(
     accelerator: Accelerator,
     args: TrainSettings,
@@ -216,29 +231,23 @@ def rehearse(
     model.train()
     steps = steps_ahead(train_loader, rehearsal.data_ready, compiled_recolor(accelerator))
 
-    def train(timed: Iterator[tuple[list[MicroBatch], list[int]]]) -> None:
-        for micro_batches, indices in timed:
-            with tuning.of(micro_batches[0][0].shape[2:]):
-                train_step(
-                    accelerator,
-                    model,
-                    optimizer,
-                    criterion,
-                    micro_batches,
-                    args.max_grad_norm,
-                    guard,
-                    memory,
-                    nullcontext(),
-                )
-            guard.end_step(indices)
-            guard.settle(everything=accelerator.device.type == "cpu")  # as a run does
-
-    train(rehearsal.timed(steps))
+    step = partial(
+        train_step,
+        accelerator,
+        model,
+        optimizer,
+        criterion,
+        max_grad_norm=args.max_grad_norm,
+        guard=guard,
+        memory=memory,
+        communicating=nullcontext(),
+    )
+    rehearse_steps(step, rehearsal.timed(steps), tuning, guard)
     with eager(accelerator):
         rehearsal.time_evaluation(lambda batches: evaluate(accelerator, model, batches, criterion, step=0), val_loader)
-    train(rehearsal.timed_again(steps))
+    rehearse_steps(step, rehearsal.timed_again(steps), tuning, guard)
     rehearsal.time_save(network, optimizer)
-    train(rehearsal.timed_in_bf16(steps))
+    rehearse_steps(step, rehearsal.timed_in_bf16(steps), tuning, guard)
     return rehearsal.count_steps()
 
 

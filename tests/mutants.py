@@ -106,7 +106,7 @@ MUTANTS = [
     Mutant(
         "train.py",
         "main",
-        "seed_step(args.seed, state.step, accelerator.process_index)",
+        "seed_step(args.seed, state.step, mesh.group)",
         "pass",
         "test_resume.py test_flags.py",
     ),
@@ -222,8 +222,8 @@ MUTANTS = [
     Mutant(
         "train_utils/nan_guard.py",
         "StepGuard._count",
-        "gather_object(indices)[:MOST_NAMES]",
-        "gather_object(indices)",
+        "distinct[:MOST_NAMES]",
+        "distinct",
         "test_nan_guard.py",
     ),
     Mutant(
@@ -1064,7 +1064,7 @@ MUTANTS = [
     Mutant(
         "data_utils/analysis/dataset_info.py",
         "inspect_files",
-        "reader.with_pixels(usable_pixels)",
+        "reader.with_pixels(total_pixels(inspected))",
         "reader.with_pixels(pixels)",
         "test_dataset_info.py",
     ),
@@ -1928,15 +1928,15 @@ MUTANTS = [
     Mutant(
         "train_utils/reporting/classes.py",
         "occurring",
-        "(counts.sum(axis=0) + counts.sum(axis=1)) > 0",
-        "counts.sum(axis=1) > 0",
+        "counts.union > 0",
+        "counts.truth > 0",
         "test_reporting.py",
     ),
     Mutant(
         "train_utils/reporting/classes.py",
         "ClassSection.unfound",
-        "(counts.sum(axis=1) > 0) & (counts.diagonal() == 0)",
-        "counts.diagonal() == 0",
+        "(truth > 0) & (hits == 0)",
+        "hits == 0",
         "test_reporting.py",
     ),
     Mutant(

@@ -27,6 +27,7 @@ from data_utils.config import DataConfig
 from data_utils.sources.load import load_records
 from data_utils.sources.records import ListRecords, Records
 from data_utils.targets import TARGETS
+from data_utils.targets.find import find_task
 from data_utils.targets.reader import TargetReader
 from runtime.cache import cached, digest
 from runtime.console import first_few
@@ -154,6 +155,7 @@ def load_dataset_info(config: DataConfig) -> DatasetInfo:
     `on_bad_sample` "skip" they are noted.
     """
     train, val = load_records(config)
+    config = find_task(config, train)
     classes = named_classes(config.classes, train.classes, config.others)
     if train.group_sizes is None:
         info = inspect_files(train, val, config, classes)

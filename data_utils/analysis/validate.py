@@ -16,6 +16,7 @@ from data_utils.config import DataConfig
 from data_utils.sources.load import load_records
 from data_utils.sources.records import Record, Records, annotation_summaries
 from data_utils.targets import TARGETS
+from data_utils.targets.find import find_task
 from runtime.console import first_few
 from runtime.errors import DataError
 from unet.config import IGNORE_INDEX, MaskValue
@@ -33,6 +34,7 @@ def check_data(config: DataConfig) -> tuple[str, int]:
     Large training images are read in windows where training does that.
     """
     train, val = load_records(replace(config, allow_unpaired=True))
+    config = find_task(config, train)
     splits = {"training": train, "validation": val}
     problems: dict[str, list[str]] = defaultdict(list)
     if not config.allow_unpaired:

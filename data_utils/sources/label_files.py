@@ -215,6 +215,7 @@ class LabeledRecords(Records):
         self.classes = records.classes
         self.dims = records.dims
         self.modality = records.modality
+        self.task = records.task
         self.has_rules = records.has_rules
         self._sets = list(sets)
 

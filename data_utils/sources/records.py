@@ -12,6 +12,7 @@ import numpy as np
 
 from data_utils.image_io.formats import ImageSource
 from runtime.cache import digest
+from tasks.classes import Classes
 from unet.config import MaskValue
 
 LabelSet = tuple[str, ...]  # names of the classes that an image is labeled for, sorted
@@ -61,6 +62,7 @@ class Records(ABC):
             says it.
         unlisted: names of images of which a list of label sets says nothing.
         has_rules: whether a `classes.txt` among the images says what they are labeled for.
+        task: what a network learns of them, as their files call for.
     """
 
     digest: str | None = None
@@ -73,6 +75,7 @@ class Records(ABC):
     label_sets: Mapping[LabelSet, str] = NO_LABEL_SETS
     unlisted: tuple[str, ...] = ()
     has_rules: bool = True
+    task: str = Classes.name
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -195,6 +198,7 @@ class Subset(Records):
         self.modality = records.modality
         self.label_sets = records.label_sets
         self.has_rules = records.has_rules
+        self.task = records.task
 
     @property
     def annotations(self) -> AnnotationSummary | None:  # type: ignore[override]  # counted once it is asked for

@@ -64,6 +64,11 @@ class TargetReader(ABC):
         """
         raise DataError(f"{next(iter(label_sets.values()))}: images of this task are labeled as a whole; remove it")
 
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of the classes that images may be labeled for, by index; empty where values are no classes."""
+        return self.class_map.names if self.class_map else ()
+
     def labeled_classes(self, labels: LabelSet | None) -> Collection[int] | None:
         """The classes, by index, that an image with this set of labels is labeled for; None for all."""
         return None

@@ -49,6 +49,7 @@ class Records(ABC):
         annotations: what the annotation files hold that the masks are drawn from; None where masks are files.
         dims: 2 for images, 3 for volumes, whose sources are `VolumeFile`s.
         modality: what the volumes were made with, as their data set names it ("CT", "MRI"); None where it does not.
+        task: the only task that the targets can be read for; None where their content decides.
     """
 
     digest: str | None = None
@@ -58,6 +59,7 @@ class Records(ABC):
     annotations: AnnotationSummary | None = None
     dims: int = 2
     modality: str | None = None
+    task: str | None = None
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -165,6 +167,7 @@ class Subset(Records):
         self.unpaired, self.classes = records.unpaired, records.classes
         self.dims = records.dims
         self.modality = records.modality
+        self.task = records.task
 
     @property
     def annotations(self) -> AnnotationSummary | None:  # type: ignore[override]  # counted once it is asked for

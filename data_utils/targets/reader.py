@@ -16,7 +16,7 @@ from data_utils.image_io.reader import check_sizes, decode_mask, read_mask
 from data_utils.image_io.regions import Regions, regions_of
 from data_utils.image_io.resize import Window, nearest, resize_mask
 from data_utils.image_io.volumes import VolumeHeader, read_label_volume
-from data_utils.sources.records import Record
+from data_utils.sources.records import Record, Records
 from runtime.errors import DataError
 from tasks.target import Target
 from tasks.task import Task
@@ -45,6 +45,10 @@ class TargetReader(ABC):
 
     def with_pixels(self, pixels: dict[MaskValue, int]) -> TargetReader:
         """The reader that also knows how many pixels of each value the masks that can be used hold."""
+        return self
+
+    def with_records(self, records: Records) -> TargetReader:
+        """The reader that also knows what the targets of training records are like, some of which are read."""
         return self
 
     @abstractmethod

@@ -21,7 +21,7 @@ class DataConfig:
         dims: 2 for images, 3 for volumes, None for what the files are.
         spacing: (z, y, x) in mm of volumes whose files hold none.
         normalization: `z-score` or `ct` for volumes; None for what suits their modality.
-        task: one of `TARGETS`; empty for the one that the files call for, until `find_task` has found it.
+        task: what the network learns; None until the data have been looked at.
     """
 
     dataset: str = "shapes"
@@ -51,7 +51,7 @@ class DataConfig:
     dims: int | None = None
     spacing: tuple[float, float, float] | None = None
     normalization: str | None = None
-    task: str = ""
+    task: str | None = None
 
     @classmethod
     def from_args(cls, args: Any) -> "DataConfig":

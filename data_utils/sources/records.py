@@ -12,7 +12,6 @@ import numpy as np
 
 from data_utils.image_io.formats import ImageSource
 from runtime.cache import digest
-from tasks.classes import Classes
 from unet.config import MaskValue
 
 LabelSet = tuple[str, ...]  # names of the classes that an image is labeled for, sorted
@@ -62,7 +61,7 @@ class Records(ABC):
             says it.
         unlisted: names of images of which a list of label sets says nothing.
         has_rules: whether a `classes.txt` among the images says what they are labeled for.
-        task: what a network learns of them, as their files call for.
+        task: the only task that the targets can be read for; None where their content decides.
     """
 
     digest: str | None = None
@@ -75,7 +74,7 @@ class Records(ABC):
     label_sets: Mapping[LabelSet, str] = NO_LABEL_SETS
     unlisted: tuple[str, ...] = ()
     has_rules: bool = True
-    task: str = Classes.name
+    task: str | None = None
 
     @abstractmethod
     def __len__(self) -> int: ...

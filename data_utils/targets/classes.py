@@ -127,6 +127,9 @@ class PartlyLabeledReader(ClassReader):
                 table[index] = index
         return table[target.mask]
 
+    def shown_truth(self, target: Target) -> np.ndarray:
+        return self.known_labels(target)
+
     def describe(self) -> str:
         return f"{super().describe()}, some images labeled for some of these only ({self.label_sets.where})"
 

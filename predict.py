@@ -18,7 +18,7 @@ from PIL import Image
 from inference.args import parse_args
 from inference.batches import share_of
 from inference.outputs import new_encoder
-from inference.outputs.jobs import MASK, OVERLAY, PROBABILITIES
+from inference.outputs.jobs import OVERLAY, PROBABILITIES
 from inference.outputs.writer import PredictionWriter
 from inference.pipeline import PredictionPipeline, plan_work
 from inference.predictor import Predictor
@@ -70,7 +70,7 @@ def print_scores(scores: Scores, compared_by: str, scored: list[tuple[dict, Boun
     say(scores.table(report.get("boundary")))
     cases = [image for image, _ in scored if "dice" in image]  # volumes
     if cases:
-        report["by_case"] = case_report(cases, report["classes"])
+        report["by_case"] = case_report(cases, report["classes"], has_background=scores.has_background)
         say(case_table(report["by_case"]))
     say(f"the worst of {len(by_image)} by their {compared_by}:" if len(by_image) > 1 else "the image:")
     for image in by_image[:WORST]:
@@ -116,12 +116,14 @@ def main() -> None:
     if args.boundary and not predictor.task.has_boundaries:
         raise SettingsError(f"--boundary: the model's task, {predictor.task.name}, has no classes; leave the flag out")
     compile_networks(accelerator, predictor.networks)
-    extensions = [MASK]
+    encoder = new_encoder(predictor.config)
+    if args.file is not None:
+        encoder = encoder.for_file(args.file)
+    extensions = list(encoder.mask_extensions)
     if args.overlay:
         extensions.append(OVERLAY)
     if args.probabilities:
         extensions.append(PROBABILITIES)
-    encoder = new_encoder(predictor.config)
     writer = PredictionWriter(encoder, predictor.task, tuple(extensions), args.overwrite, args.boundary)
 
     # 3. Inputs: one process looks, each takes its share
@@ -139,7 +141,7 @@ def main() -> None:
             if isinstance(result, Exception):
                 line = f"{job.name}: {result}" if isinstance(result, OSError) else str(result)
                 is_written = isinstance(result, ScoreError)
-                failures.append(Failure(line, is_written, has_mask=job.file(MASK).exists()))
+                failures.append(Failure(line, is_written, has_mask=job.file(extensions[0]).exists()))
             elif result is not None:
                 scores.sums += result.scores.sums
                 scored.append((result.to_json(job.name), result.boundary))

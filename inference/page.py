@@ -4,12 +4,13 @@ from base64 import b64encode
 from html import escape
 from io import BytesIO
 from pathlib import Path
+from zipfile import ZipFile
 
 import numpy as np
 import torch
 from PIL import Image
 
-from data_utils.image_io.reader import read_header, read_image, read_mask
+from data_utils.image_io.reader import read_header, read_image
 from data_utils.image_io.writers import OVERLAY_LEVEL
 from data_utils.visualize import to_rgb
 from inference.inputs import find_jobs
@@ -19,6 +20,7 @@ from inference.outputs.jobs import MASK, Job, VolumeJob
 from inference.outputs.writer import PredictionWriter
 from inference.pipeline import ERRORS_OF_ONE_FILE, PredictionPipeline
 from inference.predictor import Predictor
+from inference.scoring.truth import open_mask_rows
 from runtime.errors import ImageError
 
 MAX_PIXELS = 40_000_000
@@ -62,18 +64,28 @@ class PagePredictor:
         file = Path(upload)
         try:
             job = page_job(file)
-            writer = PredictionWriter(self.encoder, self.predictor.task, (MASK,))
+            writer = PredictionWriter(self.encoder, self.predictor.task, tuple(self.encoder.mask_extensions))
             pipeline = PredictionPipeline(self.predictor, writer, finished=set())
             ((_, problem),) = pipeline.run([[job]])
             if isinstance(problem, Exception):
                 raise problem
-            written = job.file(MASK)
-            mask = self.encoder.reader.of_mask(read_mask(written, file.name), file.name).main
-            shades = self.encoder.shades(mask)
-            return prediction_html(read_image(file, file.name), shades, self.encoder), str(written)
+            with open_mask_rows(self.encoder.written_mask(job), self.encoder.reader) as rows:
+                mask = rows.read(0, rows.size[0]).main
+            return prediction_html(read_image(file, file.name), mask, self.encoder), self._download(job)
         except ERRORS_OF_ONE_FILE as error:
             line = str(error).replace(str(file), file.name)  # a visitor knows its name, not where it lies here
             return f'<p role="alert">{escape(line)}</p>', None
+
+    def _download(self, job: Job) -> str:
+        """The path of the mask, or of an archive of the masks of all classes."""
+        files = [job.file(extension) for extension in self.encoder.mask_extensions]
+        if len(files) == 1:
+            return str(files[0])
+        archive = job.output.with_name(f"{job.output.name}.zip")
+        with ZipFile(archive, "w") as stream:
+            for file in files:
+                stream.write(file, file.relative_to(job.output.parent))
+        return str(archive)
 
 
 def page_job(file: Path) -> Job:
@@ -94,27 +106,25 @@ def page_job(file: Path) -> Job:
 
 
 def prediction_html(image: np.ndarray, mask: np.ndarray, encoder: MaskEncoder) -> str:
-    """Mask, overlay and legend of an image (H, W, C) and its class indices (H, W), to be shown with STYLE.
+    """Mask, overlay and legend of an image (H, W, C) and its prediction (H, W), to be shown with STYLE.
 
     The browser blends the overlay by `--mask-opacity`: at its default, one half, it is what predict.py writes.
     """
     colors = encoder.colors
     step = max(1, max(mask.shape) // SHOWN_SIDE)
-    indices = Image.fromarray(np.ascontiguousarray(mask[::step, ::step]))
+    indices = Image.fromarray(np.ascontiguousarray(encoder.shades(mask)[::step, ::step]))
     indices.putpalette(colors.tobytes())
     layer = _address(indices, transparency=0)  # an overlay leaves class 0 as it is
     photo = _address(Image.fromarray(to_rgb(image[::step, ::step])))
     height, width = mask.shape
     stack = f'<div class="stack" style="aspect-ratio: {width} / {height}; width: calc(75vh * {width} / {height})">'
-    paints = [f"background: rgb{tuple(color)}" for color in colors.tolist()]
-    shares = np.bincount(mask.ravel(), minlength=len(encoder.names)) / mask.size
-    legend = [
-        f'<li><span style="{paint}"></span>{escape(name)} {share:.1%}</li>'
-        for paint, name, share in zip(paints, encoder.names, shares, strict=True)
-    ]
+    paper = f"background: rgb{tuple(colors[0].tolist())}"
+    legend = []
+    for color, text in encoder.legend_entries(mask):
+        legend.append(f'<li><span style="background: rgb{color}"></span>{escape(text)}</li>')
     return f"""<div class="pictures">
 <figure><figcaption>Mask</figcaption>
-{stack}<img class="mask" style="{paints[0]}" src="{layer}" alt="mask"></div></figure>
+{stack}<img class="mask" style="{paper}" src="{layer}" alt="mask"></div></figure>
 <figure><figcaption>Overlay</figcaption>
 {stack}<img src="{photo}" alt="image"><img class="mask tint" src="{layer}" alt="its mask"></div></figure>
 </div><ul class="classes">{"".join(legend)}</ul>"""

@@ -2,10 +2,12 @@
 
 from runtime.errors import ModelError
 from tasks.classes import Classes
+from tasks.overlapping import Overlapping
+from tasks.regions import Regions
 from tasks.task import Task
 from unet.config import NEWER, UNetConfig
 
-TASKS: dict[str, type[Task]] = {Classes.name: Classes}
+TASKS: dict[str, type[Task]] = {Classes.name: Classes, Overlapping.name: Overlapping, Regions.name: Regions}
 
 
 def task_of_model(config: UNetConfig) -> Task:

@@ -91,6 +91,11 @@ class Target:
         return self.arrays()[0]
 
     @property
+    def shown(self) -> Array:
+        """(*spatial), what pictures show of the target."""
+        return self.main
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """(*spatial), of a batch (B, *spatial)."""
         return tuple(self.main.shape)

@@ -9,12 +9,13 @@ from typing import Any
 from data_utils.analysis.inspect import Inspection, Problem, SplitInspection, find_unknown, merge_equal, total_pixels
 from data_utils.analysis.inspectors import Inspector, choose_inspector, inspect_split
 from data_utils.analysis.label_warnings import label_warnings
+from data_utils.analysis.overlaps import overlap_warnings
 from data_utils.analysis.spoiled_masks import check_borders
 from data_utils.class_map import ClassMap, named_classes, show
 from data_utils.config import DataConfig
 from data_utils.sources.load import load_records
 from data_utils.sources.records import Record, Records, annotation_summaries
-from data_utils.targets import TARGETS
+from data_utils.targets import reader_type
 from data_utils.targets.find import find_task
 from runtime.console import first_few
 from runtime.errors import DataError
@@ -33,13 +34,13 @@ def check_data(config: DataConfig) -> tuple[str, int]:
     Large training images are read in windows where training does that.
     """
     train, val = load_records(replace(config, allow_unpaired=True))
-    config = find_task(config, train)
+    config = replace(config, task=find_task(train, config))
     splits = {"training": train, "validation": val}
     problems: dict[str, list[str]] = defaultdict(list)
     if not config.allow_unpaired:
         problems[UNPAIRED] += sorted({*train.unpaired, *val.unpaired})
-    reader_type = TARGETS[config.task]
-    limits_values = reader_type.has_classes and config.others is None
+    targets = reader_type(config)
+    limits_values = targets.has_classes and config.others is None
     is_named = bool(config.classes or train.classes)
     inspected: list[tuple[SplitInspection, Records]] = []
     channels: dict[int, list[str]] = defaultdict(list)
@@ -58,18 +59,22 @@ def check_data(config: DataConfig) -> tuple[str, int]:
     lines += describe_annotations(train, val)
     pixels: dict[MaskValue, int] = {}
     names: dict[MaskValue | None, str] = {}
+    pixel_lines: list[str] = []
     warnings: tuple[str, ...] = ()
     try:
         pixels = total_pixels(inspected)
         classes = named_classes(config.classes, train.classes, config.others)
-        if reader_type.has_classes and not classes:
+        if targets.has_classes and not classes:
             check_borders(inspected, pixels)
-        class_map = reader_type.of_values(pixels, classes, config).class_map
+        reader = targets.of_values(pixels, classes, config)
+        class_map = reader.class_map
+        pixel_lines = reader.with_pixels(pixels).describe_pixels()
         is_ignored = bool(config.ignore_index)
         is_chosen = bool(config.classes)
         warnings = label_warnings(
             inspected, pixels, class_map, named=bool(classes), ignored=is_ignored, chosen=is_chosen
         )
+        warnings += overlap_warnings((train, val))
         for inspection, records in inspected:
             find_unknown(inspection, records, class_map)
         if class_map is not None:
@@ -85,6 +90,7 @@ def check_data(config: DataConfig) -> tuple[str, int]:
         for problem in inspection.problems.values():
             problems[problem.kind].append(problem.text)
     lines += describe([inspection for inspection, _ in inspected], pixels, names)
+    lines += pixel_lines
     lines += [f"to check: {warning}" for warning in warnings]
     lines += list_problems(problems, len(warnings))
     return "\n".join(lines), sum(map(len, problems.values()))

@@ -12,7 +12,6 @@ import numpy as np
 
 from data_utils.image_io.formats import ImageSource
 from runtime.cache import digest
-from tasks.classes import Classes
 from unet.config import MaskValue
 
 OPEN_GROUPS = 8  # groups of a stream in memory, until the loader says how many it goes through side by side
@@ -50,7 +49,7 @@ class Records(ABC):
         annotations: what the annotation files hold that the masks are drawn from; None where masks are files.
         dims: 2 for images, 3 for volumes, whose sources are `VolumeFile`s.
         modality: what the volumes were made with, as their data set names it ("CT", "MRI"); None where it does not.
-        task: what a network learns of them, as their files call for.
+        task: the only task that the targets can be read for; None where their content decides.
     """
 
     digest: str | None = None
@@ -60,7 +59,7 @@ class Records(ABC):
     annotations: AnnotationSummary | None = None
     dims: int = 2
     modality: str | None = None
-    task: str = Classes.name
+    task: str | None = None
 
     @abstractmethod
     def __len__(self) -> int: ...

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from data_utils.image_io.reader import read_image
 from data_utils.image_io.regions import Regions
-from data_utils.image_io.writers import MASK_LEVEL, OVERLAY_LEVEL, NpyWriter, PngWriter
+from data_utils.image_io.writers import OVERLAY_LEVEL, NpyWriter, PngWriter
 from data_utils.visualize import to_rgb, value_limits
 from inference.decoding import new_decoder
 from inference.decoding.decoder import Band, Decoder
-from inference.outputs.encoder import MaskEncoder
-from inference.outputs.jobs import MASK, OVERLAY, PROBABILITIES, ImageJob
+from inference.outputs.encoder import MaskEncoder, MaskFiles
+from inference.outputs.jobs import OVERLAY, PROBABILITIES, ImageJob
 from runtime.files import replaced_file
 from runtime.parallel import AHEAD, map_ahead
 from tasks.task import Task
@@ -69,11 +69,12 @@ class ImageWriter:
         if image and OVERLAY in self.extensions:
             shown = _bright_rows(image, job.name)
         with ExitStack() as stack:
+            mask = stack.enter_context(self.encoder.open_masks(job, size))
             files = {}
             for extension in self.extensions:
-                files[extension] = stack.enter_context(replaced_file(job.file(extension)))
+                if extension not in self.encoder.mask_extensions:
+                    files[extension] = stack.enter_context(replaced_file(job.file(extension)))
             decoder = new_decoder(self.task)
-            mask = stack.enter_context(PngWriter(files[MASK], size, MASK_LEVEL))
             overlay = None
             if shown:
                 overlay = stack.enter_context(PngWriter(files[OVERLAY], size, OVERLAY_LEVEL))
@@ -90,7 +91,7 @@ class OutputFiles:
         self,
         encoder: MaskEncoder,
         decoder: Decoder,
-        mask: PngWriter,
+        mask: MaskFiles,
         overlay: PngWriter | None,
         probabilities: NpyWriter | None,
         shown: ReadRows | None,
@@ -122,7 +123,7 @@ class OutputFiles:
             return
         top = self._top
         self._top += len(band.rows)
-        self.mask.write(self.encoder.encode(band.rows))
+        self.mask.write(band.rows)
         if self.overlay and self.shown:
             self.overlay.write(self.encoder.overlay(self.shown(top, self._top), band.rows))
         if self.sink:

@@ -81,7 +81,7 @@ def _predicted(info: DatasetInfo, index: int, predictor: Predictor) -> tuple[str
     unknown = target.unknown_value(target.names()[0])
     if info.val.records.dims == 3:
         voxels, header = read_volume(record["image"], name)
-        truth = info.reader.read_volume(record, header).main
+        truth = info.reader.read_volume(record, header).shown
         center = busiest_voxel(truth)
         pred = predictor.mask(record["image"], name).astype(truth.dtype, copy=False)
         image = orthogonal_slices(voxels, center, header.spacing)
@@ -90,7 +90,7 @@ def _predicted(info: DatasetInfo, index: int, predictor: Predictor) -> tuple[str
         return name, image, truth, pred
     image = read_image(record["image"], name)
     size = image.shape[:2]
-    truth = info.reader.read(record, size, size).main
+    truth = info.reader.read(record, size, size).shown
     pred = predictor.mask(record["image"], name)
     return name, image, truth, pred
 

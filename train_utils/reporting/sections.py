@@ -2,12 +2,20 @@
 
 from data_utils.analysis.dataset_info import DatasetInfo
 from tasks.classes import Classes
+from tasks.overlapping import Overlapping
+from tasks.regions import Regions
 from train_utils.reporting.classes import ClassSection
+from train_utils.reporting.overlapping import OverlapSection, RegionSection
 from train_utils.reporting.section import Section
 
-SECTIONS: dict[str, type[Section]] = {Classes.name: ClassSection}
+SECTIONS: dict[str, type[Section]] = {
+    Classes.name: ClassSection,
+    Overlapping.name: OverlapSection,
+    Regions.name: RegionSection,
+}
 
 
 def new_section(info: DatasetInfo) -> Section:
     """The section of a run's task: what reports on these data show of it."""
+    assert info.config.task is not None
     return SECTIONS[info.config.task](info.reader)

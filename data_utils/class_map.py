@@ -170,16 +170,29 @@ class ClassMap:
         """Whether the classes are colors."""
         return isinstance(self.values[0], tuple)
 
+    @property
+    def background(self) -> int | None:
+        """The index of the class of pixels that are of no other: by its name, or the value 0 that nobody has named."""
+        for index, name in enumerate(self.names):
+            if name.lower() in BACKGROUND_NAMES:
+                return index
+        for index, (name, value) in enumerate(zip(self.names, self.values, strict=True)):
+            if as_grey(value) == 0 and name == show([value]):
+                return index
+        return None
+
+    def values_by_class(self) -> list[list[MaskValue]]:
+        """The values that each class has in masks."""
+        values_of = [[value] for value in self.values]
+        for value, index in self.joined:
+            if index != IGNORE_INDEX:
+                values_of[index].append(value)
+        return values_of
+
     def describe_values(self) -> list[str]:
         """For each class, the values that it has in masks; then, if they are some class, that of all others."""
-        values_of = [[value] for value in self.values]
-        ignored: list[MaskValue] = []
-        for value, index in self.joined:
-            if index == IGNORE_INDEX:
-                ignored.append(value)
-            else:
-                values_of[index].append(value)
-        texts = [" and ".join(map(str, values)) for values in values_of]
+        ignored = [value for value, index in self.joined if index == IGNORE_INDEX]
+        texts = [" and ".join(map(str, values)) for values in self.values_by_class()]
         if ignored:
             texts.append(f"ignored: {ignored}")
         if self.outside is not None:

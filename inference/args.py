@@ -63,5 +63,7 @@ def _add_advanced_flags(group: argparse._ArgumentGroup) -> None:
     add("--tile-size", type=arg.auto_or(arg.natural), default="auto", metavar="PIXELS", help=tile)
     overlap = "of tiles; auto: so much that tiles change nothing, where that is possible"
     add("--overlap", type=arg.auto_or(arg.count), default="auto", metavar="PIXELS", help=overlap)
+    shared = "processes that predict each large image or volume together: its tiles are dealt to them (default: 1)"
+    add("--processes-per-volume", type=arg.natural, default=1, metavar="S", help=shared)
     scale = "only for a Pytorch-UNet .pth: the --scale that it was trained with (default: 0.5)"
     add("--scale", type=arg.positive, metavar="FACTOR", help=scale)

@@ -15,7 +15,7 @@ from data_utils.image_io.writers import OVERLAY_LEVEL
 from data_utils.visualize import to_rgb
 from inference.inputs import find_jobs
 from inference.outputs import new_encoder
-from inference.outputs.encoder import MaskEncoder
+from inference.outputs.encoder import LegendEntry, MaskEncoder
 from inference.outputs.jobs import MASK, Job, VolumeJob
 from inference.outputs.writer import PredictionWriter
 from inference.pipeline import ERRORS_OF_ONE_FILE, PredictionPipeline
@@ -64,13 +64,14 @@ class PagePredictor:
         file = Path(upload)
         try:
             job = page_job(file)
-            writer = PredictionWriter(self.encoder, self.predictor.task, tuple(self.encoder.mask_extensions))
+            extensions = (*self.encoder.mask_extensions, *self.encoder.extensions)
+            writer = PredictionWriter(self.encoder, self.predictor.task, extensions)
             pipeline = PredictionPipeline(self.predictor, writer, finished=set())
             ((_, problem),) = pipeline.run([[job]])
             if isinstance(problem, Exception):
                 raise problem
             with open_mask_rows(self.encoder.written_mask(job), self.encoder.reader) as rows:
-                mask = rows.read(0, rows.size[0]).main
+                mask = rows.read(0, rows.size[0]).prediction
             return prediction_html(read_image(file, file.name), mask, self.encoder), self._download(job)
         except ERRORS_OF_ONE_FILE as error:
             line = str(error).replace(str(file), file.name)  # a visitor knows its name, not where it lies here
@@ -78,9 +79,9 @@ class PagePredictor:
 
     def _download(self, job: Job) -> str:
         """The path of the mask, or of an archive of the masks of all classes."""
+        if not self.encoder.class_folders:
+            return str(self.encoder.mask_file(job))
         files = [job.file(extension) for extension in self.encoder.mask_extensions]
-        if len(files) == 1:
-            return str(files[0])
         archive = job.output.with_name(f"{job.output.name}.zip")
         with ZipFile(archive, "w") as stream:
             for file in files:
@@ -119,15 +120,19 @@ def prediction_html(image: np.ndarray, mask: np.ndarray, encoder: MaskEncoder) -
     height, width = mask.shape
     stack = f'<div class="stack" style="aspect-ratio: {width} / {height}; width: calc(75vh * {width} / {height})">'
     paper = f"background: rgb{tuple(colors[0].tolist())}"
-    legend = []
-    for color, text in encoder.legend_entries(mask):
-        legend.append(f'<li><span style="background: rgb{color}"></span>{escape(text)}</li>')
+    legend = [_legend_item(entry) for entry in encoder.legend_entries(mask)]
     return f"""<div class="pictures">
 <figure><figcaption>Mask</figcaption>
 {stack}<img class="mask" style="{paper}" src="{layer}" alt="mask"></div></figure>
 <figure><figcaption>Overlay</figcaption>
 {stack}<img src="{photo}" alt="image"><img class="mask tint" src="{layer}" alt="its mask"></div></figure>
 </div><ul class="classes">{"".join(legend)}</ul>"""
+
+
+def _legend_item(entry: LegendEntry) -> str:
+    """An entry of a legend in HTML."""
+    square = "" if entry.color is None else f'<span style="background: rgb{entry.color}"></span>'
+    return f"<li>{square}{escape(entry.text)}</li>"
 
 
 def _address(picture: Image.Image, **options: int) -> str:

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from tasks.confusion import confusion_matrix, format_table, image_iou, scores, summary_line
+from tasks.confusion import ClassCounts, confusion_matrix, format_table, image_iou, scores_of, summary_line
 from tasks.pixels_and_regions import FOCAL_GAMMA, PixelsAndRegions
 from tasks.target import Target, labels
 from tasks.task import Scores
@@ -29,7 +29,12 @@ class ClassScores(Scores):
     Args:
         sums: (num_classes, num_classes) int64, pixels, rows truth, columns prediction.
         by_image: (images, 1), the mean IoU of each image.
+
+    Attributes:
+        is_partly_labeled: whether some images are labeled for some classes only.
     """
+
+    is_partly_labeled: ClassVar[bool] = False
 
     def __init__(self, names: Sequence[str], sums: Tensor, by_image: Tensor) -> None:
         self.names = tuple(names)
@@ -39,12 +44,27 @@ class ClassScores(Scores):
     def add(self, prediction: Tensor, target: ClassTarget, index: int) -> None:  # type: ignore[override]  # its own target
         matrix = confusion_matrix(prediction, target.mask, len(self.names), IGNORE_INDEX)
         self.sums += matrix
-        self.by_image[index, 0] += image_iou(matrix)  # a filler adds 0
+        self.by_image[index, 0] += image_iou(ClassCounts.of(matrix))  # a filler adds 0
+
+    @property
+    def matrix(self) -> Tensor:
+        """(num_classes, num_classes) int64, the confusion matrix."""
+        return self.sums
+
+    @property
+    def counts(self) -> ClassCounts:
+        """The pixels that each class is scored by."""
+        return ClassCounts.of(self.matrix)
+
+    @property
+    def unscored(self) -> Sequence[str]:
+        """Names of the classes that no image is labeled for."""
+        return ()
 
     @property
     def values(self) -> dict[str, Any]:
-        """`confusion.scores`: means by name, and a list over the classes by metric."""
-        return scores(self.sums)
+        """`confusion.scores_of`: means by name, and a list over the classes by metric."""
+        return scores_of(self.counts)
 
     @property
     def comparison(self) -> float:
@@ -71,13 +91,13 @@ class ClassScores(Scores):
         return {"dice": values["dice"], "iou": values["iou"]}
 
     def report(self) -> dict[str, Any]:
-        return {"classes": self.names, **self.values, "confusion_matrix": self.sums.tolist()}
+        return {"classes": self.names, **self.values, "confusion_matrix": self.matrix.tolist()}
 
     def summary(self) -> str:
         return summary_line(self.values, self.names)
 
     def table(self, boundary: dict[str, Any] | None = None) -> str:
-        return format_table(self.sums, self.names, boundary)
+        return format_table(self.counts, self.names, boundary)
 
 
 @dataclass(frozen=True, eq=False)  # tensors have no single truth value to compare by

@@ -31,15 +31,16 @@ class OverlapTarget(Target):
     truth: Any = labels(unknown=0, dtype="int32")
     known: Any = labels(unknown=0, dtype="int32")
 
-    @property
-    def shown(self) -> np.ndarray:
-        """(*spatial) int64, as `pack_bits` gives it."""
-        return pack_bits(self.truth, ~self.known & ALL_CLASSES)
-
 
 def pack_bits(truth: np.ndarray, unknown: np.ndarray) -> np.ndarray:
     """Classes that are there and classes of which nothing is known, bits of each, as one int64 for each pixel."""
     return truth.astype(np.int64) | (unknown.astype(np.int64) << MOST_CLASSES)
+
+
+def packed(target: Target) -> np.ndarray:
+    """A target of arrays as `pack_bits` gives it."""
+    assert isinstance(target, OverlapTarget)
+    return pack_bits(target.truth, ~target.known & ALL_CLASSES)
 
 
 def unpack_bits(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -66,8 +66,13 @@ def launch(
 
 
 def predict(model: Path, inputs: Sequence[str | Path], output: Path, *flags, **options) -> subprocess.CompletedProcess:
-    """Run predict.py; `options` as those of `launch`."""
-    return launch("predict.py", "--model", model, "--input", *inputs, "--output", output, *flags, **options)
+    """Run predict.py in this process; with `options`, which are those of `launch`, in others."""
+    arguments = ["--model", model, "--input", *inputs, "--output", output, *flags]
+    if options:
+        return launch("predict.py", *arguments, **options)
+    from in_process import run_predict  # not every test needs what it imports
+
+    return run_predict(*arguments)
 
 
 def write_folder(

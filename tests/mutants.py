@@ -106,7 +106,7 @@ MUTANTS = [
     Mutant(
         "train.py",
         "main",
-        "seed_step(args.seed, state.step, accelerator.process_index)",
+        "seed_step(args.seed, state.step, mesh.group)",
         "pass",
         "test_resume.py test_flags.py",
     ),
@@ -222,8 +222,8 @@ MUTANTS = [
     Mutant(
         "train_utils/nan_guard.py",
         "StepGuard._count",
-        "gather_object(indices)[:MOST_NAMES]",
-        "gather_object(indices)",
+        "distinct[:MOST_NAMES]",
+        "distinct",
         "test_nan_guard.py",
     ),
     Mutant(
@@ -398,8 +398,8 @@ MUTANTS = [
         "2 * (self.window.mean() or 0)",
         "test_flags.py",
     ),
-    Mutant("tasks/confusion.py", "scores", "2 * hits", "hits", "test_metrics.py"),
-    Mutant("tasks/confusion.py", "scores", "ratios(hits, predicted)", "ratios(hits, truth)", "test_metrics.py"),
+    Mutant("tasks/confusion.py", "scores_of", "2 * hits", "hits", "test_metrics.py"),
+    Mutant("tasks/confusion.py", "scores_of", "ratios(hits, predicted)", "ratios(hits, truth)", "test_metrics.py"),
     Mutant(
         "tasks/confusion.py",
         "confusion_matrix",
@@ -482,10 +482,10 @@ MUTANTS = [
         "test_dataset.py",
     ),
     Mutant(
-        "data_utils/loading/dataset.py",
-        "TrainingDataset._pad",
-        "self.target.unknown(shape)",
-        "self.target.unknown(shape).map(np.zeros_like)",
+        "tasks/target.py",
+        "Target.padded",
+        "np.full(shape, unknown, array.dtype)",
+        "np.zeros(shape, array.dtype)",
         "test_dataset.py",
     ),
     Mutant(
@@ -1070,7 +1070,7 @@ MUTANTS = [
     Mutant(
         "data_utils/analysis/dataset_info.py",
         "inspect_files",
-        "reader.with_pixels(usable_pixels)",
+        "reader.with_pixels(total_pixels(inspected))",
         "reader.with_pixels(pixels)",
         "test_dataset_info.py",
     ),
@@ -1649,12 +1649,12 @@ MUTANTS = [
     Mutant(
         "tasks/classes.py",
         "ClassScores.add",
-        "self.by_image[index, 0] += image_iou(matrix)",
-        "self.by_image[index, 0] = image_iou(matrix)",
+        "self.by_image[index, 0] += image_iou(ClassCounts.of(matrix))",
+        "self.by_image[index, 0] = image_iou(ClassCounts.of(matrix))",
         "test_evaluation.py",
     ),
     Mutant("tasks/confusion.py", "summary_line", "present_classes > 1", "present_classes >= 1", "test_metrics.py"),
-    Mutant("tasks/confusion.py", "format_table", "matrix[index].sum()", "matrix[:, index].sum()", "test_metrics.py"),
+    Mutant("tasks/confusion.py", "format_table", "counts.truth[index]", "counts.predicted[index]", "test_metrics.py"),
     Mutant(
         "data_utils/analysis/dataset_info.py",
         "sample_stream",
@@ -1934,15 +1934,15 @@ MUTANTS = [
     Mutant(
         "train_utils/reporting/classes.py",
         "occurring",
-        "(counts.sum(axis=0) + counts.sum(axis=1)) > 0",
-        "counts.sum(axis=1) > 0",
+        "counts.union > 0",
+        "counts.truth > 0",
         "test_reporting.py",
     ),
     Mutant(
         "train_utils/reporting/classes.py",
         "ClassSection.unfound",
-        "(counts.sum(axis=1) > 0) & (counts.diagonal() == 0)",
-        "counts.diagonal() == 0",
+        "(truth > 0) & (hits == 0)",
+        "hits == 0",
         "test_reporting.py",
     ),
     Mutant(

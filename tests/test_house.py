@@ -12,11 +12,17 @@ ORDER = ("runtime", "unet", "tasks", "data_utils", "inference", "train_utils")
 # inside a package too: a module imports only what stands in its own row or above; rooms are folders and modules
 ROOMS = {
     "unet": ("axes norms lite", "blocks", "config recompute", "backbone", "model"),
-    "tasks": ("target confusion", "task", "pixels_and_regions", "step_loss classes overlapping", "regions"),
+    "tasks": (
+        "target confusion",
+        "task",
+        "pixels_and_regions",
+        "step_loss classes matching overlapping",
+        "partly_labeled objects regions",
+    ),
     "data_utils": (
         "config class_map",
         "image_io",
-        "visualize visualize_volumes",
+        "visualize visualize_volumes visualize_objects",
         "sources",
         "targets",
         "analysis",
@@ -38,7 +44,7 @@ ROOMS = {
     "train_utils": (
         "settings",
         "buckets compilation microbatch preflight schedule tuning optim ema nan_guard step_memory sharding"
-        " sync_batchnorm evaluation run_state",
+        " spatial sync_batchnorm evaluation run_state",
         "reporting",
         "checkpoints",
         "monitoring",
@@ -63,7 +69,7 @@ NOT_IN = {
     "app.py": ("train_utils",),  # a Space is a copy of it and of the other packages
 }
 NOT_AT_START = ("matplotlib", "scipy", "transformers", "jinja2", "datasets", "onnx", "onnxruntime", "pandas", "gradio")
-NOT_AT_START += ("nibabel", "SimpleITK")
+NOT_AT_START += ("nibabel", "SimpleITK", "skimage")
 
 
 def modules(root: Path) -> dict[str, ast.Module]:

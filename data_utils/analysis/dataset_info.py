@@ -1,5 +1,6 @@
 """A data set, and what must be known of it before the first step: sizes, classes, channels, normalization."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from data_utils.analysis.inspect import (
 )
 from data_utils.analysis.inspect_volumes import VolumeSplitInspection
 from data_utils.analysis.inspectors import Inspector, choose_inspector, inspect_split
+from data_utils.analysis.label_sets import label_set_warnings, read_labels
 from data_utils.analysis.label_warnings import label_warnings
 from data_utils.analysis.normalization import STATISTICS_IMAGES, Normalization, measure_normalization
 from data_utils.analysis.overlaps import overlap_warnings
@@ -182,22 +184,24 @@ def inspect_files(train: Records, val: Records, config: DataConfig, classes: Nam
     pixels = total_pixels(inspected)
     if targets.has_classes and not classes:
         check_borders(inspected, pixels)
-    reader = targets.of_values(pixels, classes, config)
+    reader = targets.of_values(pixels, classes, config).with_records(train)
     for inspection, records in inspected:
         find_unknown(inspection, records, reader.class_map)
         _check(inspection, records, config)
-    train_split = _split(train, train_inspection, reader.class_map)
-    val_split = _split(val, val_inspection, reader.class_map)
-    usable_pixels = total_pixels(inspected)  # without the records that `find_unknown` has taken out
+    # without the records that `find_unknown` has taken out
+    reader = read_labels(reader.with_pixels(total_pixels(inspected)), inspected)
+    train_split = _split(train, train_inspection, reader)
+    val_split = _split(val, val_inspection, reader)
     normalization = train_inspector.normalization(train, train_inspection, config)
     is_ignored = bool(config.ignore_index)
     is_chosen = bool(config.classes)
     warnings = label_warnings(inspected, pixels, reader.class_map, named=is_named, ignored=is_ignored, chosen=is_chosen)
+    warnings += label_set_warnings(inspected, reader)
     warnings += overlap_warnings((train, val))
-    return DatasetInfo(config, train_split, val_split, reader.with_pixels(usable_pixels), normalization, warnings)
+    return DatasetInfo(config, train_split, val_split, reader, normalization, warnings)
 
 
-def _split(records: Records, inspection: SplitInspection, class_map: ClassMap | None) -> Split:
+def _split(records: Records, inspection: SplitInspection, reader: TargetReader) -> Split:
     spacings = None
     background: MaskValue | None = None
     if isinstance(inspection, VolumeSplitInspection):
@@ -205,7 +209,8 @@ def _split(records: Records, inspection: SplitInspection, class_map: ClassMap | 
         background = 0
     locations = {}
     for i, class_locations in inspection.class_locations.items():
-        locations[i] = _list_locations(class_locations, class_map, background)
+        labeled = reader.labeled_classes(records.labeled(i))
+        locations[i] = _list_locations(class_locations, reader.class_map, background, labeled)
     return Split(records, usable_sizes(inspection), _texts(inspection), locations, spacings)
 
 
@@ -244,7 +249,7 @@ def sample_stream(train: Records, val: Records, config: DataConfig, classes: Nam
 
 def _inspect_once(records: Records, title: str, inspector: Inspector, *, named: bool) -> SplitInspection:
     """The result of `inspect_split`, stored in the cache if there are no problems."""
-    key = records.digest and digest("inspection", records.digest, *inspector.key)
+    key = records.digest and digest("inspections", records.digest, *inspector.key)
     computed: list[SplitInspection] = []
 
     def compute() -> dict:
@@ -264,9 +269,16 @@ def _check(inspection: SplitInspection, records: Records, config: DataConfig) ->
 
 
 def _list_locations(
-    class_locations: ClassLocations, class_map: ClassMap | None, background: MaskValue | None
+    class_locations: ClassLocations,
+    class_map: ClassMap | None,
+    background: MaskValue | None,
+    labeled: Collection[int] | None,
 ) -> list[np.ndarray]:
-    """The locations of each class that there is, or of each value without classes, but not those of the background."""
+    """The locations of each class that there is, or of each value without classes, but not those of the background.
+
+    Args:
+        labeled: the classes, by index, that the image is labeled for; None for all.
+    """
     if class_map is None:
         return [pixels for value, pixels in class_locations.items() if value != background]
     locations: dict[int, list[np.ndarray]] = {}
@@ -277,6 +289,8 @@ def _list_locations(
     background_index = None if background is None else class_map.index_of(background)
     if background_index is not None:
         locations.pop(background_index, None)
+    if labeled is not None:
+        locations = {index: pixels for index, pixels in locations.items() if index in labeled}
     return [np.concatenate(locations[index]) for index in sorted(locations)]
 
 

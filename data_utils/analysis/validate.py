@@ -8,6 +8,7 @@ from typing import Any
 
 from data_utils.analysis.inspect import Inspection, Problem, SplitInspection, find_unknown, merge_equal, total_pixels
 from data_utils.analysis.inspectors import Inspector, choose_inspector, inspect_split
+from data_utils.analysis.label_sets import describe_labels, label_set_warnings, read_labels
 from data_utils.analysis.label_warnings import label_warnings
 from data_utils.analysis.overlaps import overlap_warnings
 from data_utils.analysis.spoiled_masks import check_borders
@@ -59,38 +60,41 @@ def check_data(config: DataConfig) -> tuple[str, int]:
     lines += describe_annotations(train, val)
     pixels: dict[MaskValue, int] = {}
     names: dict[MaskValue | None, str] = {}
-    pixel_lines: list[str] = []
     warnings: tuple[str, ...] = ()
+    shares: list[str] = []
     try:
         pixels = total_pixels(inspected)
         classes = named_classes(config.classes, train.classes, config.others)
         if targets.has_classes and not classes:
             check_borders(inspected, pixels)
-        reader = targets.of_values(pixels, classes, config)
+        reader = read_labels(targets.of_values(pixels, classes, config), inspected)
         class_map = reader.class_map
-        pixel_lines = reader.with_pixels(pixels).describe_pixels()
         is_ignored = bool(config.ignore_index)
         is_chosen = bool(config.classes)
         warnings = label_warnings(
             inspected, pixels, class_map, named=bool(classes), ignored=is_ignored, chosen=is_chosen
         )
+        warnings += label_set_warnings(inspected, reader)
         warnings += overlap_warnings((train, val))
+        shares = [*reader.with_pixels(pixels).describe_pixels(), *describe_labels(inspected, reader)]
         for inspection, records in inspected:
             find_unknown(inspection, records, class_map)
         if class_map is not None:
             names = name_values(pixels, class_map)
+            shares += labeled_share(pixels, class_map)
     except DataError as error:
         # where no mask can be read, each of them is already a problem
         if any(inspection.contents for inspection, _ in inspected):
             problems["classes"].append(str(error))
         pixels = {}
         warnings = ()
+        shares = []
     problems["number of channels"] += odd_channels(channels, grey_fits=train_inspector.grey_fits)
     for inspection, _ in inspected:
         for problem in inspection.problems.values():
             problems[problem.kind].append(problem.text)
     lines += describe([inspection for inspection, _ in inspected], pixels, names)
-    lines += pixel_lines
+    lines += shares
     lines += [f"to check: {warning}" for warning in warnings]
     lines += list_problems(problems, len(warnings))
     return "\n".join(lines), sum(map(len, problems.values()))
@@ -106,6 +110,15 @@ def name_values(pixels: dict[MaskValue, int], class_map: ClassMap) -> dict[MaskV
         elif index is not None:
             names[value] = class_map.names[index]
     return names
+
+
+def labeled_share(pixels: dict[MaskValue, int], class_map: ClassMap) -> list[str]:
+    """A line on how many pixels count, where some do not."""
+    total = sum(pixels.values())
+    ignored = sum(count for value, count in pixels.items() if class_map.index_of(value) == IGNORE_INDEX)
+    if not ignored:
+        return []
+    return [f"labeled pixels: {100 * (total - ignored) / total:.3f} %"]
 
 
 def describe_annotations(train: Records, val: Records) -> list[str]:

@@ -2,6 +2,7 @@
 
 import struct
 import zlib
+from collections.abc import Sequence
 from io import BytesIO
 from typing import BinaryIO
 
@@ -58,29 +59,13 @@ class PngWriter:
         self.file.write(struct.pack(">I", len(data)) + kind + data + struct.pack(">I", checksum))
 
 
-class PagesWriter:
-    """A TIFF of a page for each class, written whole once its rows (classes, n, W) have come; a context."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self.file = file
-        self.rows: list[np.ndarray] = []
-
-    def write(self, rows: np.ndarray) -> None:
-        """Append the next rows of every page."""
-        self.rows.append(rows)
-
-    def __enter__(self) -> "PagesWriter":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        if kind is None:
-            pages = np.concatenate(self.rows, axis=1)
-            # a page at a time: three pages together could be taken for a color
-            content = BytesIO()  # tifffile wants the name of a file, and a temporary one may have none
-            with tifffile.TiffWriter(content) as writer:
-                for page in pages:
-                    writer.write(page, photometric="minisblack", compression="zlib", contiguous=False)
-            self.file.write(content.getvalue())
+def write_pages(file: BinaryIO, pages: Sequence[np.ndarray]) -> None:
+    """Write a TIFF of grey pages (H, W)."""
+    content = BytesIO()  # tifffile wants the name of a file, and a temporary one may have none
+    with tifffile.TiffWriter(content) as writer:
+        for page in pages:  # one by one: three together could be taken for a color
+            writer.write(page, photometric="minisblack", compression="zlib", contiguous=False)
+    file.write(content.getvalue())
 
 
 class NpyWriter:

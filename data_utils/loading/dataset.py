@@ -66,7 +66,7 @@ class SegmentationDataset(Dataset):
         if problem is None:
             try:
                 image, target = self.sample(slot)
-                target = self.target.unknown(target.shape) if slot.filler else target
+                target = self.target.unknown(target.shape) if slot.filler else target.numbered()
                 return image, target, None
             except self.config.skipped_errors as error:
                 problem = str(error)
@@ -141,10 +141,7 @@ class TrainingDataset(SegmentationDataset):
         padded = np.full((len(image), *shape), _column(fill, shape), dtype=image.dtype)
         inside = tuple(slice(side) for side in target.shape)
         padded[(slice(None), *inside)] = image
-        padded_target = self.target.unknown(shape)
-        for padded_array, array in zip(padded_target.arrays(), target.arrays(), strict=True):
-            padded_array[inside] = array
-        return padded, padded_target
+        return padded, target.padded(shape)
 
 
 class EvaluationDataset(SegmentationDataset):

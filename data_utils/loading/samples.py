@@ -100,7 +100,9 @@ class ImageSamples(Samples):
             return image.window(window), target.read(image.size, window)
 
     def choose_window(self, index: int, target: Target, crop_size: Sequence[int], rng: np.random.Generator) -> Window:
-        return crop_window(target.main, target.unknown_value(target.names()[0]), tuple(crop_size), rng)
+        return crop_window(
+            self.reader.known_labels(target), target.unknown_value(target.names()[0]), tuple(crop_size), rng
+        )
 
     def spacing(self, index: int) -> None:
         return None

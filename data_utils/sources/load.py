@@ -9,6 +9,7 @@ from data_utils.sources.annotations.find import find_annotations
 from data_utils.sources.folder import find_splits, pair_files
 from data_utils.sources.hf_datasets import HFRecords, TableName, ask_hub, holds_tables, is_hub_id, load_tables
 from data_utils.sources.holdout import hold_out, hold_out_fold, hold_out_shards
+from data_utils.sources.label_files import read_label_files
 from data_utils.sources.overlapping import OVERLAPPING, ObjectRecords, find_overlapping
 from data_utils.sources.records import Records
 from data_utils.sources.shapes import VAL_FIRST, Shapes
@@ -32,7 +33,7 @@ def load_records(config: DataConfig) -> tuple[Records, Records]:
     `val_group` matches. With `dims` 2 the slices of volumes are the images; all slices of a volume are in one split.
     Raises DataError for data that are missing, unpaired or ambiguous.
     """
-    train, val = _load_splits(config)
+    train, val = read_label_files(_load_splits(config), Path(config.dataset).expanduser())
     for records in (train, val):
         if config.dims == 3 and records.dims != 3:
             raise DataError(

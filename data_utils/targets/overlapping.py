@@ -11,7 +11,8 @@ from data_utils.config import DataConfig
 from data_utils.sources.overlapping import class_bits
 from data_utils.targets.classes import class_weight_tensor
 from data_utils.targets.reader import MaskReader
-from tasks.overlapping import MOST_CLASSES, Overlapping, OverlapTarget, unpack_bits
+from tasks.overlapping import MOST_CLASSES, Overlapping, OverlapTarget, packed, unpack_bits
+from tasks.target import Target
 from unet.config import MaskValue
 
 
@@ -72,6 +73,9 @@ class OverlapReader(MaskReader):
     def all_bits(self) -> np.int32:
         """The bits of all classes."""
         return np.int32(2 ** len(self.names) - 1 & 2**MOST_CLASSES - 1)
+
+    def shown_truth(self, target: Target) -> np.ndarray:
+        return packed(target)
 
     def to_preprocess(self) -> dict[str, Any]:
         return {"class_names": self.names}

@@ -11,8 +11,9 @@ from data_utils.config import DataConfig
 from data_utils.targets.classes import class_weight_tensor
 from data_utils.targets.reader import MaskReader
 from runtime.errors import DataError, SettingsError
-from tasks.overlapping import OverlapTarget
+from tasks.overlapping import OverlapTarget, packed
 from tasks.regions import MOST_REGIONS, Region, Regions, region_bits
+from tasks.target import Target
 from unet.config import IGNORE_INDEX, MaskValue
 
 EXAMPLE = '--regions "whole=1+2+3;core=2+3;active=3"'
@@ -134,6 +135,9 @@ class RegionReader(MaskReader):
         for ignored in self.ignored:
             known[values == ignored] = 0
         return OverlapTarget(truth, known)
+
+    def shown_truth(self, target: Target) -> np.ndarray:
+        return packed(target)
 
     def to_preprocess(self) -> dict[str, Any]:
         return {

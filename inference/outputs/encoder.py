@@ -3,49 +3,45 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from PIL import Image
 
 from data_utils.image_io.formats import VolumeFile
-from data_utils.image_io.volumes import write_volume
-from data_utils.image_io.writers import MASK_LEVEL, PagesWriter, PngWriter
+from data_utils.image_io.volumes import VolumeHeader, write_volume
+from data_utils.image_io.writers import MASK_LEVEL, PngWriter
 from data_utils.targets.reader import MaskReader
 from data_utils.visualize import legend, overlay
+from inference.decoding.decoder import Decoder
 from inference.outputs.jobs import MASK, ImageJob, Job, MaskFile, VolumeJob
 from runtime.errors import SettingsError
 from runtime.files import replaced_file
 from unet.config import UNetConfig
 
 
-class LegendEntry(NamedTuple):
-    """What is said of a color below a picture."""
-
-    color: tuple[int, int, int]
-    text: str
-
-
-class MaskFiles:
-    """The open files of an image's mask, which are written as its rows come."""
-
-    def __init__(self, encoder: MaskEncoder, writers: Sequence[PngWriter | PagesWriter]) -> None:
-        self.encoder = encoder
-        self.writers = writers
+class MaskSink(Protocol):
+    """The open file of a mask."""
 
     def write(self, rows: np.ndarray) -> None:
-        """Append the next rows of a prediction, (n, W)."""
-        for writer, values in zip(self.writers, self.encoder.encode_all(rows), strict=True):
-            writer.write(values)
+        """Append the next rows of mask values."""
+
+
+class LegendEntry(NamedTuple):
+    """What is said of a color below a picture; None where it belongs to no color."""
+
+    color: tuple[int, int, int] | None
+    text: str
 
 
 class MaskEncoder(ABC):
     """The mask of a prediction, and its picture.
 
     Attributes:
+        extensions: those of the files that stand beside each mask.
         reader: reads such masks, and true ones.
         names: what the colors stand for.
         colors: (N, 3) uint8, one for each name.
@@ -53,6 +49,7 @@ class MaskEncoder(ABC):
         class_folders: the folder of each class's masks, where classes have masks of their own.
     """
 
+    extensions: ClassVar[Sequence[str]] = ()
     mask_extensions: Sequence[str] = (MASK,)
     class_folders: Sequence[str] = ()
     reader: MaskReader
@@ -74,34 +71,13 @@ class MaskEncoder(ABC):
             raise SettingsError(f"--output {file}: masks of this model are PNG files; give a folder, or a file .png")
         return self
 
-    def encode_all(self, rows: np.ndarray) -> list[np.ndarray]:
-        """The mask values for each of `mask_extensions`."""
-        return [self.encode(rows)]
-
-    @contextmanager
-    def open_masks(self, job: ImageJob, size: tuple[int, int]) -> Iterator[MaskFiles]:
-        """The files of the mask of an image of (H, W), which take their places when the context ends."""
-        with ExitStack() as stack:
-            writers = []
-            for extension in self.mask_extensions:
-                file = stack.enter_context(replaced_file(_with_folder(job.file(extension))))
-                writers.append(stack.enter_context(PngWriter(file, size, MASK_LEVEL)))
-            yield MaskFiles(self, writers)
-
-    def write_volume(self, job: VolumeJob, prediction: np.ndarray) -> None:
-        """Write the files of the mask of a volume, from its prediction (D, H, W)."""
-        with ExitStack() as stack:
-            for extension, values in zip(self.mask_extensions, self.encode_all(prediction), strict=True):
-                file = stack.enter_context(replaced_file(_with_folder(job.file(extension))))
-                write_volume(file, values, job.volume)
-
     def written_mask(self, job: Job) -> MaskFile:
         """What reads a mask that was written."""
-        return job.file(MASK), 0
+        return self.mask_file(job), 0
 
     def written_volume(self, job: VolumeJob) -> VolumeFile:
         """What reads the mask of a volume that was written."""
-        return VolumeFile((str(job.file(MASK)),))
+        return VolumeFile((str(self.mask_file(job)),))
 
     @abstractmethod
     def check_volume(self, name: str) -> None:
@@ -115,8 +91,8 @@ class MaskEncoder(ABC):
         """A uint8 image (H, W, 3) with its prediction (H, W) drawn on it."""
         return overlay(image, rows, self.colors)
 
-    def legend(self) -> Image.Image:
-        """What the colors of overlays mean."""
+    def legend(self) -> Image.Image | None:
+        """What the colors of overlays mean; None where they mean nothing."""
         return legend(self.names, self.colors)
 
     def legend_entries(self, rows: np.ndarray) -> list[LegendEntry]:
@@ -127,8 +103,26 @@ class MaskEncoder(ABC):
             entries.append(LegendEntry(tuple(color), f"{name} {share:.1%}"))
         return entries
 
+    def of_prediction(self, decoder: Decoder) -> MaskEncoder:
+        """The encoder for the prediction that was read by `decoder`, which has read all that it can."""
+        return self
 
-def _with_folder(file: Path) -> Path:
-    """The file, whose folder is there now."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    return file
+    def mask_file(self, job: Job) -> Path:
+        """The file of a mask that is written, or would be."""
+        return job.file(MASK)
+
+    @contextmanager
+    def open_mask(self, job: ImageJob, size: tuple[int, int], decoder: Decoder) -> Iterator[MaskSink]:
+        """The file of an image's mask, which takes its place when the context ends."""
+        with replaced_file(job.file(MASK)) as file, PngWriter(file, size, MASK_LEVEL) as writer:
+            yield writer
+
+    def write_volume(self, job: VolumeJob, prediction: np.ndarray) -> None:
+        """Write the mask of a volume, from its prediction (D, H, W)."""
+        with replaced_file(job.file(MASK)) as file:
+            write_volume(file, self.encode(prediction), job.volume)
+
+    def write_tables(  # noqa: B027  # most masks stand alone
+        self, files: Mapping[str, BinaryIO], decoder: Decoder, header: VolumeHeader | None
+    ) -> None:
+        """Write the files of `extensions` on a prediction that is complete; `header` is that of a volume."""

@@ -2,17 +2,20 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
 from data_utils.image_io.class_masks import ClassFile, ClassMasks
-from data_utils.image_io.writers import PagesWriter
+from data_utils.image_io.volumes import write_volume
+from data_utils.image_io.writers import MASK_LEVEL, PngWriter, write_pages
 from data_utils.targets.overlapping import OverlapReader
 from data_utils.visualize import outlined_classes, palette
-from inference.outputs.encoder import LegendEntry, MaskEncoder, MaskFiles
-from inference.outputs.jobs import MASK, ImageJob, Job, MaskFile
+from inference.decoding.decoder import Decoder
+from inference.outputs.encoder import LegendEntry, MaskEncoder, MaskSink
+from inference.outputs.jobs import MASK, ImageJob, Job, MaskFile, VolumeJob
 from runtime.errors import SettingsError
 from runtime.files import replaced_file
 from tasks.overlapping import Overlapping
@@ -63,8 +66,27 @@ class OverlapEncoder(MaskEncoder):
             )
         return PageEncoder(self.classes, file.suffix)
 
-    def encode_all(self, rows: np.ndarray) -> list[np.ndarray]:
-        return [((rows >> bit & 1) * INSIDE).astype(np.uint8) for bit in range(len(self.classes))]
+    def class_masks(self, prediction: np.ndarray) -> list[np.ndarray]:
+        """The mask of each class, 0 and 255."""
+        return [((prediction >> bit & 1) * INSIDE).astype(np.uint8) for bit in range(len(self.classes))]
+
+    @contextmanager
+    def open_mask(self, job: ImageJob, size: tuple[int, int], decoder: Decoder) -> Iterator[MaskSink]:
+        with ExitStack() as stack:
+            writers = []
+            for extension in self.mask_extensions:
+                file = stack.enter_context(replaced_file(_with_folder(job.file(extension))))
+                writers.append(stack.enter_context(PngWriter(file, size, MASK_LEVEL)))
+            yield ClassWriters(self, writers)
+
+    def write_volume(self, job: VolumeJob, prediction: np.ndarray) -> None:
+        with ExitStack() as stack:
+            for extension, values in zip(self.mask_extensions, self.class_masks(prediction), strict=True):
+                file = stack.enter_context(replaced_file(_with_folder(job.file(extension))))
+                write_volume(file, values, job.volume)
+
+    def mask_file(self, job: Job) -> Path:
+        return job.file(self.mask_extensions[0])
 
     def written_mask(self, job: Job) -> MaskFile:
         files = tuple(ClassFile(str(job.file(extension))) for extension in self.mask_extensions)
@@ -102,16 +124,52 @@ class PageEncoder(OverlapEncoder):
         self.mask_extensions = [suffix]
 
     @contextmanager
-    def open_masks(self, job: ImageJob, size: tuple[int, int]) -> Iterator[MaskFiles]:
+    def open_mask(self, job: ImageJob, size: tuple[int, int], decoder: Decoder) -> Iterator[MaskSink]:
         job.output.parent.mkdir(parents=True, exist_ok=True)
-        with replaced_file(job.file(self.mask_extensions[0])) as file, PagesWriter(file) as writer:
-            yield MaskFiles(self, [writer])
-
-    def encode_all(self, rows: np.ndarray) -> list[np.ndarray]:
-        pages = [rows >> bit & 1 for bit in range(len(self.classes))]
-        return [np.stack(pages).astype(np.uint8)]
+        with replaced_file(self.mask_file(job)) as file, PagesWriter(file, len(self.classes)) as writer:
+            yield writer
 
     def written_mask(self, job: Job) -> MaskFile:
-        path = str(job.file(self.mask_extensions[0]))
+        path = str(self.mask_file(job))
         bits = tuple(range(len(self.classes)))
         return ClassMasks(tuple(ClassFile(path, page) for page in bits), bits)
+
+
+class ClassWriters:
+    """The open masks of all classes of an image."""
+
+    def __init__(self, encoder: OverlapEncoder, writers: Sequence[PngWriter]) -> None:
+        self.encoder = encoder
+        self.writers = writers
+
+    def write(self, rows: np.ndarray) -> None:
+        """Append the next rows (n, W) of bits."""
+        for writer, mask in zip(self.writers, self.encoder.class_masks(rows), strict=True):
+            writer.write(mask)
+
+
+class PagesWriter:
+    """A TIFF of a page for each class, written whole once its rows have come; a context."""
+
+    def __init__(self, file: BinaryIO, classes: int) -> None:
+        self.file = file
+        self.classes = classes
+        self.rows: list[np.ndarray] = []
+
+    def write(self, rows: np.ndarray) -> None:
+        """Append the next rows (n, W) of bits."""
+        self.rows.append(rows)
+
+    def __enter__(self) -> "PagesWriter":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if kind is None:
+            bits = np.concatenate(self.rows)
+            write_pages(self.file, [(bits >> bit & 1).astype(np.uint8) for bit in range(self.classes)])
+
+
+def _with_folder(file: Path) -> Path:
+    """The file, whose folder is there now."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    return file

@@ -43,5 +43,8 @@ class RegionEncoder(OverlapEncoder):
             values[rows >> bit & 1 == 1] = region.values[0]
         return values
 
-    encode_all = MaskEncoder.encode_all
+    for_file = MaskEncoder.for_file
+    mask_file = MaskEncoder.mask_file
+    open_mask = MaskEncoder.open_mask
+    write_volume = MaskEncoder.write_volume
     written_mask = MaskEncoder.written_mask

@@ -153,11 +153,6 @@ class ImageScorer:
     task: Task
     boundary: bool = False
 
-    @property
-    def reader(self) -> MaskReader:
-        """Reads masks, written and true ones."""
-        return self.encoder.reader
-
     @contextmanager
     def open(self, job: ImageJob, size: tuple[int, int]) -> Iterator[TruthScorer]:
         """A scorer of the rows of a prediction of (H, W); a true mask that cannot be used is its `problem`."""
@@ -166,7 +161,7 @@ class ImageScorer:
         problem = None
         with ExitStack() as stack:
             try:
-                truth = stack.enter_context(open_mask_rows(job.truth, self.reader))
+                truth = stack.enter_context(open_mask_rows(job.truth, self.encoder.reader))
                 truth.check_proportions(size)
             except (DataError, OSError) as error:
                 problem = error
@@ -178,12 +173,12 @@ class ImageScorer:
         height, width = job.size
         with self.open(job, (height, width)) as scorer:
             try:
-                with open_mask_rows(self.encoder.written_mask(job), self.reader) as mask:
+                with open_mask_rows(self.encoder.written_mask(job), self.encoder.reader) as mask:
                     mask.check_size((height, width))
                     for top in range(0, height, SCORED_ROWS):
                         if scorer.problem:
                             break
-                        scorer.add(mask.read(top, min(top + SCORED_ROWS, height)).main)
+                        scorer.add(mask.read(top, min(top + SCORED_ROWS, height)).prediction)
             except (DataError, OSError) as error:
                 raise ScoreError(str(error)) from error
         if scorer.problem:

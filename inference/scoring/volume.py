@@ -79,7 +79,7 @@ class VolumeScorer:
         name = written.paths[0]
         try:
             values, _ = read_label_volume(written, name)
-            return self.score_mask(job, self.encoder.reader.of_label_volume(values, name).main)
+            return self.score_mask(job, self.encoder.reader.of_label_volume(values, name).prediction)
         except (DataError, OSError) as error:
             raise ScoreError(str(error)) from error
 

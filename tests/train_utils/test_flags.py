@@ -31,6 +31,7 @@ from data_utils.sources.streams.parquet import ParquetRecords
 from data_utils.targets import TARGETS
 from data_utils.targets.classes import ClassReader
 from runtime.errors import DataError, SettingsError
+from runtime.mesh import Mesh
 from tasks import TASKS
 from tasks.classes import Classes
 from train_utils.settings import flags as flags_of_train
@@ -608,6 +609,15 @@ def check_comm_hook(run, folder, monkeypatch):
     monkeypatch.setattr(train, "distributed_options", lambda hook: given.append(hook) or [])
     run.fresh("--ddp-comm-hook", "fp16")
     assert given == ["fp16"]
+
+
+@checks("--processes-per-volume")
+def check_processes_per_volume(run, folder, monkeypatch):
+    sizes = []
+    of_process = Mesh.of_process
+    monkeypatch.setattr(Mesh, "of_process", lambda *place: sizes.append(place[2]) or of_process(*place[:2], size=1))
+    run.fresh("--processes-per-volume", "1")
+    assert sizes == [1] and parsed("--processes-per-volume", "4").processes_per_volume == 4
 
 
 @checks("--deep-supervision", "--no-deep-supervision")

@@ -31,9 +31,14 @@ def records() -> list[dict]:
 
 def show(records: list[dict], scores: list[float], count: int) -> dict:
     split = Split(ListRecords(records), np.full((len(records), 2), (4, 6)))
-    normalization = Normalization((100.0,), (1.0,), ("uint8",))
-    info = DatasetInfo(DataConfig(task="classes"), split, split, ClassReader(CLASS_MAP, (1, 1)), normalization)
-    predictor = SimpleNamespace(mask=lambda source, name: np.zeros((4, 6), np.uint8))
+    info = DatasetInfo(
+        DataConfig(task="classes"),
+        split,
+        split,
+        ClassReader(CLASS_MAP, (1, 1)),
+        Normalization((100.0,), (1.0,), ("uint8",)),
+    )
+    predictor = SimpleNamespace(prediction=lambda source, name: np.zeros((4, 6), np.uint8))
     return worst_and_best(info, predictor, new_section(info), scores, count)
 
 

@@ -54,6 +54,7 @@ def test_the_defaults_of_the_flags_are_these():
         "micro_batch_size": "auto",
         "sync_batchnorm": "auto",
         "ddp_comm_hook": "none",
+        "processes_per_volume": 1,
         "plan": "auto",
         "keep_checkpoints": 2,
         "log_every": 10,

@@ -214,6 +214,8 @@ def _add_batch_flags(group: Group) -> None:
     norms = "batch norm over all processes; auto: where there are several"
     add("--sync-batchnorm", choices=("auto", "on", "off"), default="auto", help=norms)
     add("--ddp-comm-hook", choices=COMM_HOOKS, default="none", help="compress the gradients that processes exchange")
+    slabs = "processes that share each volume or image, one slab each: for volumes that do not fit into one's memory"
+    add("--processes-per-volume", type=arg.natural, default=1, metavar="S", help=f"{slabs} (default: 1)")
 
 
 def _add_run_flags(group: Group) -> None:

@@ -79,6 +79,7 @@ class TrainSettings:
     activation_checkpointing: bool
     sync_batchnorm: str
     ddp_comm_hook: str
+    processes_per_volume: int
     # the run and its files
     output_dir: Path | None
     resume: str | None

@@ -27,7 +27,7 @@ from data_utils.sources.annotations.layout import (
 )
 from data_utils.sources.annotations.polygons import FARTHEST
 from data_utils.sources.folder import children
-from data_utils.sources.records import AnnotationSummary, Record, Records
+from data_utils.sources.records import AnnotationSummary, Record, Records, folders_of
 from runtime.cache import digest_of_files
 from runtime.documents import MOST_BYTES_OF_DATA, read_json
 from runtime.errors import DataError, one_line
@@ -97,6 +97,9 @@ class CocoRecords(Records):
             "target": CocoMask(self.file, image, (height, width), objects, self.values),
             "name": name,
         }
+
+    def image_folders(self) -> set[tuple[str, str]]:
+        return folders_of(self.folder, self.names)
 
     @cached_property
     def digest(self) -> str:  # type: ignore[override]  # computed once it is asked for

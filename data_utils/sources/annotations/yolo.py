@@ -112,6 +112,8 @@ def parse_line(line: str, where: str, count: int) -> tuple[int, np.ndarray]:
 class YoloRecords(PairedRecords):
     """Images and their text files; an image without one is background, as YOLO takes it."""
 
+    has_rules = False  # a classes.txt names the classes
+
     values: tuple[int, ...]
 
     def __init__(

@@ -468,8 +468,14 @@ MUTANTS = [
         "self.class_weights.to(logits.dtype).index_select(0, truth.flatten()).view_as(valid)",
         "test_losses.py",
     ),
-    Mutant("tasks/classes.py", "", "FOCAL_GAMMA = 2.0", "FOCAL_GAMMA = 1.0", "test_losses.py test_flags.py"),
-    Mutant("tasks/classes.py", "Classes.finish", "missed * (size > 0)", "missed", "test_losses.py"),
+    Mutant("tasks/pixels_and_regions.py", "", "FOCAL_GAMMA = 2.0", "FOCAL_GAMMA = 1.0", "test_losses.py test_flags.py"),
+    Mutant(
+        "tasks/pixels_and_regions.py",
+        "PixelsAndRegions.finish",
+        "missed * (size > 0)",
+        "missed",
+        "test_losses.py",
+    ),
     # network
     Mutant("unet/model.py", "UNet._way_down", "(images - self.mean) / self.std", "images - self.mean", "test_model.py"),
     Mutant(

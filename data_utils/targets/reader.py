@@ -94,6 +94,11 @@ class TargetReader(ABC):
     def key(self) -> tuple:
         """What the arrays depend on beside the files."""
 
+    @property
+    def identity(self) -> list[str]:
+        """What a saved state means: a run whose reader says otherwise cannot go on from it."""
+        return self.class_map.describe_values() if self.class_map else []
+
     @abstractmethod
     def read(self, record: Record, image_size: tuple[int, int], size: tuple[int, ...] | None = None) -> Target:
         """The target of an image of (H, W), of its own size or resized to `size`.
@@ -119,6 +124,10 @@ class TargetReader(ABC):
     @abstractmethod
     def describe(self) -> str:
         """What the targets hold, for a line on the data set."""
+
+    def describe_pixels(self) -> list[str]:
+        """Lines on how many pixels mean what, where a class map does not say it."""
+        return []
 
 
 class MaskWindows:

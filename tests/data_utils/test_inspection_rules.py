@@ -498,7 +498,7 @@ def test_sizes_modes_and_classes_are_described_with_their_shares():
     inspection.sizes[2] = 0  # it cannot be used
     inspection.sizes[1] = 6, 7
     other, _ = split_of({0: 4}, {0: 4})
-    lines = describe([inspection, other], {0: 300, 9: 99, 255: 1}, {0: "sky", 255: "(ignored)"})
+    lines = describe([inspection, other], {255: 1, 0: 300, 9: 99}, {0: "sky", 255: "(ignored)"})
     assert lines == [
         "sizes (height x width): 4 x 5: 3, 6 x 7: 1",
         "image modes: L: 5",

@@ -119,12 +119,12 @@ def main() -> None:
     if args.boundary and not predictor.task.has_boundaries:
         raise SettingsError(f"--boundary: the model's task, {predictor.task.name}, has no classes; leave the flag out")
     compile_networks(accelerator, predictor.networks)
-    extensions = [MASK]
+    encoder = new_encoder(predictor.config)
+    extensions = [MASK, *encoder.extensions]
     if args.overlay:
         extensions.append(OVERLAY)
     if args.probabilities:
         extensions.append(PROBABILITIES)
-    encoder = new_encoder(predictor.config)
     writer = PredictionWriter(encoder, predictor.task, tuple(extensions), args.overwrite, args.boundary)
 
     # 3. Inputs: one process looks, each takes its share; large ones are shared by the processes of a group
@@ -144,7 +144,7 @@ def main() -> None:
             if isinstance(result, Exception):
                 line = f"{job.name}: {result}" if isinstance(result, OSError) else str(result)
                 is_written = isinstance(result, ScoreError)
-                failures.append(Failure(line, is_written, has_mask=job.file(MASK).exists()))
+                failures.append(Failure(line, is_written, has_mask=encoder.mask_file(job).exists()))
             elif result is not None:
                 scores.sums += result.scores.sums
                 scored.append((result.to_json(job.name), result.boundary))

@@ -5,7 +5,6 @@ from typing import Any
 
 from data_utils.class_map import BACKGROUND, holds_names
 from runtime.errors import DataError
-from tasks.classes import Classes
 
 NORMALIZATIONS = ("z-score", "ct")  # the ways to normalize volumes
 
@@ -22,6 +21,7 @@ class DataConfig:
         dims: 2 for images, 3 for volumes, None for what the files are.
         spacing: (z, y, x) in mm of volumes whose files hold none.
         normalization: `z-score` or `ct` for volumes; None for what suits their modality.
+        task: what the network learns; None until the data have been looked at.
     """
 
     dataset: str = "shapes"
@@ -51,7 +51,7 @@ class DataConfig:
     dims: int | None = None
     spacing: tuple[float, float, float] | None = None
     normalization: str | None = None
-    task: str = Classes.name
+    task: str | None = None
 
     @classmethod
     def from_args(cls, args: Any) -> "DataConfig":

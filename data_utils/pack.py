@@ -17,10 +17,12 @@ from data_utils.analysis.inspect import raise_problems
 from data_utils.analysis.inspectors import inspect_split
 from data_utils.class_map import show
 from data_utils.image_io.formats import DrawnMask, EmbeddedImage, ImageSource, open_picture, readable
+from data_utils.sources.label_files import read_label_files
 from data_utils.sources.load import open_folder
 from data_utils.sources.records import Records
 from runtime import cli
 from runtime.console import say
+from runtime.errors import DataError
 
 SHARD_MB = 256.0
 # limits of a group of rows: a stream holds several groups of each image of a batch in memory
@@ -109,6 +111,10 @@ def main() -> None:
     args = parser.parse_args()
     folders = open_folder(args.folder, ["test"], args.mask_suffix, args.allow_unpaired)
     splits = {name: open_split() for name, open_split in folders.items()}
+    for records in read_label_files([*splits.values()], args.folder):
+        if records.label_sets:
+            place = next(iter(records.label_sets.values()))
+            raise DataError(f"{place}: shards cannot say which classes an image is labeled for; train on the folder")
     for records in splits.values():
         raise_problems(inspect_split(records, "checking files"), len(records))
     for split, records in splits.items():

@@ -14,7 +14,7 @@ from data_utils.image_io.writers import OVERLAY_LEVEL
 from data_utils.visualize import to_rgb
 from inference.inputs import find_jobs
 from inference.outputs import new_encoder
-from inference.outputs.encoder import MaskEncoder
+from inference.outputs.encoder import LegendEntry, MaskEncoder
 from inference.outputs.jobs import MASK, Job, VolumeJob
 from inference.outputs.writer import PredictionWriter
 from inference.pipeline import ERRORS_OF_ONE_FILE, PredictionPipeline
@@ -62,15 +62,15 @@ class PagePredictor:
         file = Path(upload)
         try:
             job = page_job(file)
-            writer = PredictionWriter(self.encoder, self.predictor.task, (MASK,))
+            extensions = (MASK, *self.encoder.extensions)
+            writer = PredictionWriter(self.encoder, self.predictor.task, extensions)
             pipeline = PredictionPipeline(self.predictor, writer, finished=set())
             ((_, problem),) = pipeline.run([[job]])
             if isinstance(problem, Exception):
                 raise problem
-            written = job.file(MASK)
-            mask = self.encoder.reader.of_mask(read_mask(written, file.name), file.name).main
-            shades = self.encoder.shades(mask)
-            return prediction_html(read_image(file, file.name), shades, self.encoder), str(written)
+            written = self.encoder.mask_file(job)
+            mask = self.encoder.reader.of_mask(read_mask(written, file.name), file.name).prediction
+            return prediction_html(read_image(file, file.name), mask, self.encoder), str(written)
         except ERRORS_OF_ONE_FILE as error:
             line = str(error).replace(str(file), file.name)  # a visitor knows its name, not where it lies here
             return f'<p role="alert">{escape(line)}</p>', None
@@ -94,30 +94,32 @@ def page_job(file: Path) -> Job:
 
 
 def prediction_html(image: np.ndarray, mask: np.ndarray, encoder: MaskEncoder) -> str:
-    """Mask, overlay and legend of an image (H, W, C) and its class indices (H, W), to be shown with STYLE.
+    """Mask, overlay and legend of an image (H, W, C) and its prediction (H, W), to be shown with STYLE.
 
     The browser blends the overlay by `--mask-opacity`: at its default, one half, it is what predict.py writes.
     """
     colors = encoder.colors
     step = max(1, max(mask.shape) // SHOWN_SIDE)
-    indices = Image.fromarray(np.ascontiguousarray(mask[::step, ::step]))
+    indices = Image.fromarray(np.ascontiguousarray(encoder.shades(mask)[::step, ::step]))
     indices.putpalette(colors.tobytes())
     layer = _address(indices, transparency=0)  # an overlay leaves class 0 as it is
     photo = _address(Image.fromarray(to_rgb(image[::step, ::step])))
     height, width = mask.shape
     stack = f'<div class="stack" style="aspect-ratio: {width} / {height}; width: calc(75vh * {width} / {height})">'
-    paints = [f"background: rgb{tuple(color)}" for color in colors.tolist()]
-    shares = np.bincount(mask.ravel(), minlength=len(encoder.names)) / mask.size
-    legend = [
-        f'<li><span style="{paint}"></span>{escape(name)} {share:.1%}</li>'
-        for paint, name, share in zip(paints, encoder.names, shares, strict=True)
-    ]
+    paper = f"background: rgb{tuple(colors[0].tolist())}"
+    legend = [_legend_item(entry) for entry in encoder.legend_entries(mask)]
     return f"""<div class="pictures">
 <figure><figcaption>Mask</figcaption>
-{stack}<img class="mask" style="{paints[0]}" src="{layer}" alt="mask"></div></figure>
+{stack}<img class="mask" style="{paper}" src="{layer}" alt="mask"></div></figure>
 <figure><figcaption>Overlay</figcaption>
 {stack}<img src="{photo}" alt="image"><img class="mask tint" src="{layer}" alt="its mask"></div></figure>
 </div><ul class="classes">{"".join(legend)}</ul>"""
+
+
+def _legend_item(entry: LegendEntry) -> str:
+    """An entry of a legend in HTML."""
+    square = "" if entry.color is None else f'<span style="background: rgb{entry.color}"></span>'
+    return f"<li>{square}{escape(entry.text)}</li>"
 
 
 def _address(picture: Image.Image, **options: int) -> str:

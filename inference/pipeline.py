@@ -176,7 +176,7 @@ class ImageSteps:
         self.predictor = predictor
         self.writer = writer.images
         self.shows_image = writer.shows_image
-        self.scorer = ImageScorer(writer.encoder.reader, writer.task, writer.boundary)
+        self.scorer = ImageScorer(writer.encoder, writer.task, writer.boundary)
 
     def read(self, job: ImageJob) -> NetworkInputs | None:
         """The inputs of the networks; None for an image that is read in windows."""

@@ -4,7 +4,7 @@ import math
 from collections.abc import Hashable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -35,11 +35,13 @@ TILED_PASSES = 8  # forward passes that images in tiles share, so that few passe
 class Prediction(NamedTuple):
     """mask: (H, W) uint8 class indices; probabilities: (num_classes, H, W) float32; both at the input's own size.
 
-    For volumes, D stands before H.
+    For volumes, D stands before H. A model of objects gives their numbers, int32, and a `DetectedObject` for each in
+    `objects`; probabilities end with the depth.
     """
 
     mask: np.ndarray
     probabilities: np.ndarray
+    objects: Sequence[Any] = ()
 
 
 class Predictor:
@@ -110,22 +112,32 @@ class Predictor:
 
         A volume is given as a path or a `VolumeFile`; a model of images predicts it slice by slice.
         """
-        bands = self._predict(image, name, page, probabilities=True)
-        return Prediction(_joined_rows(bands), np.concatenate([band.probabilities for band in bands], axis=1))
+        decoder = self.new_decoder()
+        bands = self._predict(image, name, page, decoder, probabilities=True)
+        probabilities = [band.probabilities for band in bands if band.probabilities is not None]
+        mask = decoder.mask(_joined_rows(bands))
+        return Prediction(mask, np.concatenate(probabilities, axis=1), decoder.objects)
 
     @torch.inference_mode()
     def mask(self, image: ImageSource, name: str = "image", page: int = 0) -> np.ndarray:
-        """Only the class indices, (H, W) or (D, H, W) uint8."""
-        return _joined_rows(self._predict(image, name, page, probabilities=False))
+        """Only the class indices, (H, W) or (D, H, W) uint8, or the numbers of objects, int32."""
+        return self._decoder.mask(self.prediction(image, name, page))
 
-    def _predict(self, image: ImageSource, name: str, page: int, *, probabilities: bool) -> list[Band]:
+    @torch.inference_mode()
+    def prediction(self, image: ImageSource, name: str = "image", page: int = 0) -> np.ndarray:
+        """The prediction as scores and pictures take it, (H, W) or (D, H, W)."""
+        return _joined_rows(self._predict(image, name, page, self.new_decoder(), probabilities=False))
+
+    def _predict(
+        self, image: ImageSource, name: str, page: int, decoder: Decoder, *, probabilities: bool
+    ) -> list[Band]:
         volume = volume_of(image)
         if volume is None:
             inputs = self.inputs(image, name, page)
             logits = iter(self.in_batch([inputs.tensors], [inputs.size]))
         else:
             logits = self.bands(volume, name)
-        return list(self.new_decoder().read(logits, probabilities=probabilities))
+        return list(decoder.read(logits, probabilities=probabilities))
 
     def new_decoder(self) -> Decoder:
         """A decoder, which reads the prediction of one image from its logits."""

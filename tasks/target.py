@@ -134,6 +134,15 @@ class Target:
         return self.arrays()[0]
 
     @property
+    def prediction(self) -> Array:
+        """The target as a prediction would say it, which scores and pictures compare with one."""
+        return self.main
+
+    def numbered(self: AnyTarget) -> AnyTarget:
+        """The target of an image or crop as a network learns it: without what only the whole image gives a meaning."""
+        return self
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """(*spatial), of a batch (B, *spatial)."""
         return tuple(self.main.shape)

@@ -103,13 +103,20 @@ class Task(ABC):
             index.append(slice(factor // 2, side // factor * factor, factor))
         return targets.at(tuple(index))
 
+    def draw(self, targets: Target) -> Target:
+        """What logits are compared with, drawn on the device from targets (B, *spatial) of whole images or crops."""
+        return targets
+
     @abstractmethod
     def counts(self, targets: Target) -> Tensor:
         """(T,): what each term's sum is divided by, from targets (B, *spatial)."""
 
     @abstractmethod
     def partial(self, logits: Tensor, targets: Target) -> tuple[Tensor, ...]:
-        """Sums that add up over the bands or slabs of images, from logits (B, outputs, *spatial), differentiable."""
+        """Sums that add up over the bands or slabs of images, from logits (B, outputs, *spatial), differentiable.
+
+        `targets` (B, *spatial) are drawn.
+        """
 
     @abstractmethod
     def finish(self, partial: tuple[Tensor, ...]) -> Tensor:

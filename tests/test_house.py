@@ -12,11 +12,11 @@ ORDER = ("runtime", "unet", "tasks", "data_utils", "inference", "train_utils")
 # inside a package too: a module imports only what stands in its own row or above; rooms are folders and modules
 ROOMS = {
     "unet": ("axes norms lite", "blocks", "config recompute", "backbone", "model"),
-    "tasks": ("target confusion", "task", "step_loss classes", "partly_labeled"),
+    "tasks": ("target confusion", "task", "step_loss classes matching", "partly_labeled objects"),
     "data_utils": (
         "config class_map",
         "image_io",
-        "visualize visualize_volumes",
+        "visualize visualize_volumes visualize_objects",
         "sources",
         "targets",
         "analysis",
@@ -63,7 +63,7 @@ NOT_IN = {
     "app.py": ("train_utils",),  # a Space is a copy of it and of the other packages
 }
 NOT_AT_START = ("matplotlib", "scipy", "transformers", "jinja2", "datasets", "onnx", "onnxruntime", "pandas", "gradio")
-NOT_AT_START += ("nibabel", "SimpleITK")
+NOT_AT_START += ("nibabel", "SimpleITK", "skimage")
 
 
 def modules(root: Path) -> dict[str, ast.Module]:

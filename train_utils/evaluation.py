@@ -39,13 +39,14 @@ def read_bands(
         bands: (1, outputs, n, ...) each, from top to bottom, at the size of the target.
         target: (1, *spatial).
     """
-    predictions = []
+    drawn = task.draw(target)
+    answers = []
     sums: tuple[Tensor, ...] = ()
     top = 0
     for logits in bands:
         rows = slice(top, top + logits.shape[2])
-        partial = task.partial(logits, target.at((slice(None), rows)))
-        predictions.append(decoder.decode(logits, dim=1).to(getattr(torch, decoder.dtype)))
+        partial = task.partial(logits, drawn.at((slice(None), rows)))
+        answers.append(decoder.decode(logits, dim=1).to(getattr(torch, decoder.dtype)))
         sums = tuple(map(torch.add, sums, partial)) if sums else partial
         top = rows.stop
-    return torch.cat(predictions, dim=1), sums
+    return decoder.predict(torch.cat(answers, dim=1)), sums

@@ -25,7 +25,7 @@ from tasks.task import Task
 from train_utils.compilation import compiles
 from unet.blocks import channels_last
 from unet.model import UNet
-from unet.norms import GroupNorm, InstanceNorm
+from unet.norms import GroupNorm, InstanceNorm, group_norm
 
 FIRST = 2  # the first spatial axis of (B, C, *spatial)
 FLAG = "--processes-per-volume"
@@ -291,77 +291,15 @@ class SlabConv3d(nn.Conv3d):
         return _convolve_slab(self, x, self.slabs) if self.training else super().forward(x)
 
 
-class _SlabNorm(torch.autograd.Function):
-    """Group norm (Wu & He 2018, arXiv:1803.08494) of volumes whose slabs are on several processes.
-
-    As in `unet.norms`, the backward pass keeps x alone. Weight and bias get the gradient of this slab: those of all
-    processes are added up anyway.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, groups: int, weight: Tensor, bias: Tensor, eps: float, mesh: Mesh) -> Tensor:
-        grouped = _grouped(x, groups)
-        values = grouped if grouped.dtype == torch.float64 else grouped.float()
-        var, mean = torch.var_mean(values, dim=2, correction=0)  # (B, groups)
-        var = var.double()
-        mean = mean.double()
-        count = torch.full_like(mean, values.shape[2])
-        # sums over all slabs, in float64: the square of the mean is taken off again
-        count, total, square = mesh.sum(torch.stack([count, count * mean, count * (var + mean.square())]))
-        mean = total / count
-        var = (square / count - mean.square()).clamp_min(0)
-        mean = mean.to(values.dtype)
-        rstd = (var + eps).rsqrt().to(values.dtype)
-        ctx.groups = groups
-        ctx.mesh = mesh
-        ctx.save_for_backward(x, weight, mean, rstd, count)
-        scale = rstd[:, :, None] * weight.view(groups, -1)  # (B, groups, C / groups)
-        shift = bias.view(groups, -1) - mean[:, :, None] * scale
-        return torch.addcmul(_column(shift, x), x, _column(scale, x)).to(x.dtype)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, mean, rstd, count = ctx.saved_tensors
-        axes = tuple(range(2, x.ndim))
-        dtype = mean.dtype
-        weights = weight.view(ctx.groups, -1)
-        column = rstd[:, :, None]
-        # sums over each channel, (B, groups, C / groups): the gradient, and its product with the normalized x
-        grads = grad.sum(axes, dtype=dtype).unflatten(1, (ctx.groups, -1))
-        products = (grad.to(dtype) * x).sum(axes, dtype=dtype).unflatten(1, (ctx.groups, -1))
-        products = (products - mean[:, :, None] * grads) * column
-        sums = torch.stack([(weights * products).sum(2), (weights * grads).sum(2)])  # (2, B, groups)
-        product_sum, grad_sum = ctx.mesh.sum(sums.double()) / count
-        slope = -(product_sum.to(dtype) * rstd**2)[:, :, None]
-        offset = -(grad_sum.to(dtype) * rstd)[:, :, None] - slope * mean[:, :, None]
-        x_grad = torch.addcmul(_column(offset.expand_as(grads), x), x, _column(slope.expand_as(grads), x))
-        x_grad = x_grad.addcmul_(grad, _column(column * weights, x)).to(x.dtype)
-        return x_grad, None, products.sum(0).flatten(), grads.sum(0).flatten(), None, None
-
-
-def _grouped(x: Tensor, groups: int) -> Tensor:
-    """x (B, C, *spatial) as (B, groups, values)."""
-    return x.reshape(len(x), groups, -1)
-
-
-def _column(values: Tensor, x: Tensor) -> Tensor:
-    """values (B, groups, C / groups) as (B, C, 1, ...), to go with x (B, C, *spatial)."""
-    return values.flatten(1)[(..., *[None] * (x.ndim - 2))]
-
-
-def _normalize_slab(x: Tensor, groups: int, layer: nn.Module, slabs: Slabs) -> Tensor:
-    with torch.autocast(x.device.type, enabled=False):
-        return _SlabNorm.apply(x, groups, layer.weight, layer.bias, layer.eps, slabs.mesh)
-
-
 class SlabGroupNorm(GroupNorm):
     """Group norm over all slabs of a volume."""
 
     slabs: Slabs
 
     def forward(self, x: Tensor) -> Tensor:
-        return _normalize_slab(x, self.num_groups, self, self.slabs) if self.training else super().forward(x)
+        if not self.training:
+            return super().forward(x)
+        return group_norm(x, self.num_groups, self.weight, self.bias, self.eps, self.slabs.mesh.sum)
 
 
 class SlabInstanceNorm(InstanceNorm):
@@ -370,7 +308,9 @@ class SlabInstanceNorm(InstanceNorm):
     slabs: Slabs
 
     def forward(self, x: Tensor) -> Tensor:
-        return _normalize_slab(x, self.num_features, self, self.slabs) if self.training else super().forward(x)
+        if not self.training:
+            return super().forward(x)
+        return group_norm(x, self.num_features, self.weight, self.bias, self.eps, self.slabs.mesh.sum)
 
 
 class _Borders(torch.autograd.Function):

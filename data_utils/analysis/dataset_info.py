@@ -26,7 +26,8 @@ from data_utils.class_map import ClassMap, NamedClasses, named_classes
 from data_utils.config import DataConfig
 from data_utils.sources.load import load_records
 from data_utils.sources.records import ListRecords, Records
-from data_utils.targets import TARGETS
+from data_utils.targets import reader_type
+from data_utils.targets.find import find_task
 from data_utils.targets.reader import TargetReader
 from runtime.cache import cached, digest
 from runtime.console import first_few
@@ -154,11 +155,12 @@ def load_dataset_info(config: DataConfig) -> DatasetInfo:
     `on_bad_sample` "skip" they are noted.
     """
     train, val = load_records(config)
+    config = replace(config, task=find_task(train, config))
     classes = named_classes(config.classes, train.classes, config.others)
     if train.group_sizes is None:
         info = inspect_files(train, val, config, classes)
         return replace(info, content=content_key([train, val]))
-    lacks_classes = TARGETS[config.task].has_classes and not classes
+    lacks_classes = reader_type(config).has_classes and not classes
     if lacks_classes or not (config.image_size or config.crop_size):
         raise DataError("a stream is not read before training: give --classes, and --image-size or --crop-size")
     info = sample_stream(train, val, config, classes)
@@ -167,8 +169,8 @@ def load_dataset_info(config: DataConfig) -> DatasetInfo:
 
 def inspect_files(train: Records, val: Records, config: DataConfig, classes: NamedClasses) -> DatasetInfo:
     """Inspect files that can be read before training. Raises DataError for settings that do not fit the data."""
-    reader_type = TARGETS[config.task]
-    limits_values = reader_type.has_classes and config.others is None
+    targets = reader_type(config)
+    limits_values = targets.has_classes and config.others is None
     train_inspector = choose_inspector(train, has_classes=limits_values, windows=config.may_crop)
     train_inspector.check_settings(config)
     val_inspector = choose_inspector(val, has_classes=limits_values)  # validation images are computed whole
@@ -179,9 +181,9 @@ def inspect_files(train: Records, val: Records, config: DataConfig, classes: Nam
     for inspection, records in inspected:
         _check(inspection, records, config)
     pixels = total_pixels(inspected)
-    if reader_type.has_classes and not classes:
+    if targets.has_classes and not classes:
         check_borders(inspected, pixels)
-    reader = reader_type.of_values(pixels, classes, config)
+    reader = targets.of_values(pixels, classes, config).with_records(train)
     for inspection, records in inspected:
         find_unknown(inspection, records, reader.class_map)
         _check(inspection, records, config)
@@ -220,22 +222,22 @@ def sample_stream(train: Records, val: Records, config: DataConfig, classes: Nam
     share = -(-STATISTICS_IMAGES // len(groups))
     indices = np.concatenate([firsts[group] + rng.permutation(sizes[group])[:share] for group in groups])
     sample = ListRecords([train[int(i)] for i in indices])
-    reader_type = TARGETS[config.task]
-    inspector = choose_inspector(sample, has_classes=reader_type.has_classes, windows=bool(config.crop_size))
+    targets = reader_type(config)
+    inspector = choose_inspector(sample, has_classes=targets.has_classes, windows=bool(config.crop_size))
     inspection = inspect_split(sample, "reading a sample", inspector)
     _check(inspection, sample, config)
     pixels = total_pixels([(inspection, sample)])
     possible_pixels = pixels
     if all(isinstance(value, int) for value in pixels):  # masks outside the sample may hold the usual 255
         possible_pixels = pixels | {IGNORE_INDEX: pixels.get(IGNORE_INDEX, 0)}
-    reader = reader_type.of_values(possible_pixels, classes, config)
+    reader = targets.of_values(possible_pixels, classes, config)
     find_unknown(inspection, sample, reader.class_map)
     _check(inspection, sample, config)
     normalization = measure_normalization(sample, config, inspection.problems)
     train_split = Split(train, np.zeros((len(train), 2), np.int32))
     val_split = Split(val, np.zeros((len(val), 2), np.int32))
     if not config.image_size:
-        val_inspector = choose_inspector(val, has_classes=reader_type.has_classes)
+        val_inspector = choose_inspector(val, has_classes=targets.has_classes)
         val_inspection = inspect_split(val, "checking validation files", val_inspector)
         find_unknown(val_inspection, val, reader.class_map)
         _check(val_inspection, val, config)

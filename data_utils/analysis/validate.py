@@ -15,7 +15,8 @@ from data_utils.class_map import ClassMap, named_classes, show
 from data_utils.config import DataConfig
 from data_utils.sources.load import load_records
 from data_utils.sources.records import Record, Records, annotation_summaries
-from data_utils.targets import TARGETS
+from data_utils.targets import reader_type
+from data_utils.targets.find import find_task
 from runtime.console import first_few
 from runtime.errors import DataError
 from unet.config import IGNORE_INDEX, MaskValue
@@ -33,12 +34,13 @@ def check_data(config: DataConfig) -> tuple[str, int]:
     Large training images are read in windows where training does that.
     """
     train, val = load_records(replace(config, allow_unpaired=True))
+    config = replace(config, task=find_task(train, config))
     splits = {"training": train, "validation": val}
     problems: dict[str, list[str]] = defaultdict(list)
     if not config.allow_unpaired:
         problems[UNPAIRED] += sorted({*train.unpaired, *val.unpaired})
-    reader_type = TARGETS[config.task]
-    limits_values = reader_type.has_classes and config.others is None
+    targets = reader_type(config)
+    limits_values = targets.has_classes and config.others is None
     is_named = bool(config.classes or train.classes)
     inspected: list[tuple[SplitInspection, Records]] = []
     channels: dict[int, list[str]] = defaultdict(list)
@@ -62,9 +64,9 @@ def check_data(config: DataConfig) -> tuple[str, int]:
     try:
         pixels = total_pixels(inspected)
         classes = named_classes(config.classes, train.classes, config.others)
-        if reader_type.has_classes and not classes:
+        if targets.has_classes and not classes:
             check_borders(inspected, pixels)
-        reader = read_labels(reader_type.of_values(pixels, classes, config), inspected)
+        reader = read_labels(targets.of_values(pixels, classes, config), inspected)
         class_map = reader.class_map
         is_ignored = bool(config.ignore_index)
         is_chosen = bool(config.classes)

@@ -101,7 +101,7 @@ class ImageSamples(Samples):
 
     def choose_window(self, index: int, target: Target, crop_size: Sequence[int], rng: np.random.Generator) -> Window:
         return crop_window(
-            self.reader.crop_labels(target), target.unknown_value(target.names()[0]), tuple(crop_size), rng
+            self.reader.known_labels(target), target.unknown_value(target.names()[0]), tuple(crop_size), rng
         )
 
     def spacing(self, index: int) -> None:

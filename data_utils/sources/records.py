@@ -61,6 +61,7 @@ class Records(ABC):
             says it.
         unlisted: names of images of which a list of label sets says nothing.
         has_rules: whether a `classes.txt` among the images says what they are labeled for.
+        task: the only task that the targets can be read for; None where their content decides.
     """
 
     digest: str | None = None
@@ -73,6 +74,7 @@ class Records(ABC):
     label_sets: Mapping[LabelSet, str] = NO_LABEL_SETS
     unlisted: tuple[str, ...] = ()
     has_rules: bool = True
+    task: str | None = None
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -195,6 +197,7 @@ class Subset(Records):
         self.modality = records.modality
         self.label_sets = records.label_sets
         self.has_rules = records.has_rules
+        self.task = records.task
 
     @property
     def annotations(self) -> AnnotationSummary | None:  # type: ignore[override]  # counted once it is asked for

@@ -42,6 +42,7 @@ class SliceRecords(Records):
         self.modality = volumes.modality
         self.label_sets = volumes.label_sets
         self.unlisted = volumes.unlisted
+        self.task = volumes.task
         self.digest = volumes.digest and digest("slices", volumes.digest)
 
     @cached_property

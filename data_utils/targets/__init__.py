@@ -1,7 +1,16 @@
 """Targets: what the network is to learn of each image, from files to arrays."""
 
+from data_utils.config import DataConfig
 from data_utils.targets.classes import ClassReader
+from data_utils.targets.objects import ObjectReader
 from data_utils.targets.reader import TargetReader
 from tasks.classes import Classes
+from tasks.objects import Objects
 
-TARGETS: dict[str, type[TargetReader]] = {Classes.name: ClassReader}
+TARGETS: dict[str, type[TargetReader]] = {Classes.name: ClassReader, Objects.name: ObjectReader}
+
+
+def reader_type(config: DataConfig) -> type[TargetReader]:
+    """What reads the targets of a data set whose task is known."""
+    assert config.task is not None
+    return TARGETS[config.task]

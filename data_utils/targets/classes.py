@@ -117,7 +117,7 @@ class PartlyLabeledReader(ClassReader):
     def labeled_classes(self, labels: LabelSet | None) -> Collection[int]:
         return np.flatnonzero(self.label_sets.flags_of(labels)).tolist()
 
-    def crop_labels(self, target: Target) -> np.ndarray:
+    def known_labels(self, target: Target) -> np.ndarray:
         assert isinstance(target, PartlyLabeledTarget)
         flags = self.label_sets.flags[int(target.label_set)]
         # the classes that the image is not labeled for count as unknown
@@ -126,6 +126,9 @@ class PartlyLabeledReader(ClassReader):
             if is_labeled:
                 table[index] = index
         return table[target.mask]
+
+    def shown_truth(self, target: Target) -> np.ndarray:
+        return self.known_labels(target)
 
     def describe(self) -> str:
         return f"{super().describe()}, some images labeled for some of them"

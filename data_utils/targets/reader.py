@@ -16,7 +16,7 @@ from data_utils.image_io.reader import check_sizes, decode_mask, read_mask
 from data_utils.image_io.regions import Regions, regions_of
 from data_utils.image_io.resize import Window, nearest, resize_mask
 from data_utils.image_io.volumes import VolumeHeader, read_label_volume
-from data_utils.sources.records import LabelSet, Record
+from data_utils.sources.records import LabelSet, Record, Records
 from runtime.errors import DataError
 from tasks.target import Target
 from tasks.task import Task
@@ -68,9 +68,17 @@ class TargetReader(ABC):
         """The classes, by index, that an image with this set of labels is labeled for; None for all."""
         return None
 
-    def crop_labels(self, target: Target) -> np.ndarray:
-        """The labels (*spatial) of an image that training crops are centered on."""
+    def known_labels(self, target: Target) -> np.ndarray:
+        """The labels (*spatial) of an image that crops are centered on; unknown where it is not labeled for them."""
         return target.main
+
+    def shown_truth(self, target: Target) -> np.ndarray:
+        """What pictures show beside a prediction (*spatial)."""
+        return target.prediction
+
+    def with_records(self, records: Records) -> TargetReader:
+        """The reader that also knows what the targets of training records are like, some of which are read."""
+        return self
 
     @abstractmethod
     def task(self, loss: str, class_weights: Sequence[float | str] | None) -> Task:

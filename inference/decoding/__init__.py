@@ -1,13 +1,17 @@
 """From logits to what a file holds."""
 
+from pathlib import Path
+
 from inference.decoding.classes import ClassDecoder
 from inference.decoding.decoder import Decoder
+from inference.decoding.objects import ObjectDecoder
 from tasks.classes import Classes
+from tasks.objects import Objects
 from tasks.task import Task
 
-DECODERS: dict[str, type[Decoder]] = {Classes.name: ClassDecoder}
+DECODERS: dict[str, type[Decoder]] = {Classes.name: ClassDecoder, Objects.name: ObjectDecoder}
 
 
-def new_decoder(task: Task) -> Decoder:
-    """A decoder for one image."""
-    return DECODERS[task.name](task)
+def new_decoder(task: Task, scratch: Path | None = None) -> Decoder:
+    """A decoder for one image; `scratch` is the folder of a temporary file, should it need one."""
+    return DECODERS[task.name](task, scratch)

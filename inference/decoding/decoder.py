@@ -2,7 +2,8 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -29,18 +30,38 @@ class Decoder(ABC):
     A task whose pixels stand alone decodes each by itself: it says how by `decode`. Others keep what they need of the
     bands in `add`, and return the rest in `finish`.
 
+    Args:
+        scratch: the folder of a temporary file, should one be needed; None for that of temporary files.
+
     Attributes:
         dtype: NumPy's name of the type of predictions.
     """
 
     dtype = "uint8"
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, scratch: Path | None = None) -> None:
         self.task = task
+        self.scratch = scratch
+
+    @property
+    def objects(self) -> Sequence[Any]:
+        """What is known of each object of the prediction, once it is all read; empty where a task has no objects."""
+        return ()
 
     @abstractmethod
     def decode(self, logits: Tensor, dim: int = 0) -> Tensor:
-        """The prediction of each pixel from its logits along axis `dim`, which is dropped; on their device."""
+        """The answer of each pixel from its logits along axis `dim`, which is dropped; on their device.
+
+        Where pixels stand alone, the answer is the prediction.
+        """
+
+    def predict(self, answers: Tensor) -> Tensor:
+        """The prediction of an image or volume from the answers (1, *spatial) of all of its pixels."""
+        return answers
+
+    def mask(self, rows: np.ndarray) -> np.ndarray:
+        """What `Predictor` gives for rows of a prediction."""
+        return rows
 
     @abstractmethod
     def probabilities(self, logits: Tensor, dim: int = 0) -> Tensor:
@@ -69,14 +90,12 @@ class Decoder(ABC):
         arrays = [tensor.numpy() for tensor in download(answers)]
         return Band(*arrays)
 
-    def finish(self) -> Band | None:
+    def finish(self) -> Iterator[Band]:
         """The rest of the prediction, when all bands were read."""
-        return None
+        return iter(())
 
     def read(self, bands: Iterable[Tensor], *, probabilities: bool) -> Iterator[Band]:
         """The prediction of an image from all of its bands."""
         for logits in bands:
             yield self.add(logits, probabilities=probabilities)
-        last = self.finish()
-        if last is not None:
-            yield last
+        yield from self.finish()

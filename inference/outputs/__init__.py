@@ -2,11 +2,13 @@
 
 from inference.outputs.classes import ClassEncoder
 from inference.outputs.encoder import MaskEncoder
+from inference.outputs.objects import ObjectEncoder
 from tasks import task_of_model
 from tasks.classes import Classes
+from tasks.objects import Objects
 from unet.config import UNetConfig
 
-WRITERS: dict[str, type[MaskEncoder]] = {Classes.name: ClassEncoder}
+WRITERS: dict[str, type[MaskEncoder]] = {Classes.name: ClassEncoder, Objects.name: ObjectEncoder}
 
 
 def new_encoder(config: UNetConfig) -> MaskEncoder:

@@ -3,25 +3,49 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from PIL import Image
 
+from data_utils.image_io.volumes import VolumeHeader
+from data_utils.image_io.writers import MASK_LEVEL, PngWriter
 from data_utils.targets.reader import MaskReader
 from data_utils.visualize import legend, overlay
+from inference.decoding.decoder import Decoder
+from inference.outputs.jobs import MASK, ImageJob, Job
+from runtime.files import replaced_file
 from unet.config import UNetConfig
+
+
+class MaskSink(Protocol):
+    """The open file of a mask."""
+
+    def write(self, rows: np.ndarray) -> None:
+        """Append the next rows of mask values."""
+
+
+class LegendEntry(NamedTuple):
+    """What is said of a color below a picture; None where it belongs to no color."""
+
+    color: tuple[int, int, int] | None
+    text: str
 
 
 class MaskEncoder(ABC):
     """The mask of a prediction, and its picture.
 
     Attributes:
+        extensions: those of the files that stand beside each mask.
         reader: reads such masks, and true ones.
         names: what the colors stand for.
         colors: (N, 3) uint8, one for each name.
     """
 
+    extensions: ClassVar[Sequence[str]] = ()
     reader: MaskReader
     names: Sequence[str]
     colors: np.ndarray
@@ -47,6 +71,33 @@ class MaskEncoder(ABC):
         """A uint8 image (H, W, 3) with its prediction (H, W) drawn on it."""
         return overlay(image, rows, self.colors)
 
-    def legend(self) -> Image.Image:
-        """What the colors of overlays mean."""
+    def legend(self) -> Image.Image | None:
+        """What the colors of overlays mean; None where they mean nothing."""
         return legend(self.names, self.colors)
+
+    def legend_entries(self, rows: np.ndarray) -> list[LegendEntry]:
+        """What a page says of a prediction (H, W): the share of each name."""
+        shares = np.bincount(rows.ravel(), minlength=len(self.names)) / rows.size
+        entries = []
+        for color, name, share in zip(self.colors.tolist(), self.names, shares, strict=True):
+            entries.append(LegendEntry(tuple(color), f"{name} {share:.1%}"))
+        return entries
+
+    def of_prediction(self, decoder: Decoder) -> MaskEncoder:
+        """The encoder for the prediction that was read by `decoder`, which has read all that it can."""
+        return self
+
+    def mask_file(self, job: Job) -> Path:
+        """The file of a mask that is written, or would be."""
+        return job.file(MASK)
+
+    @contextmanager
+    def open_mask(self, job: ImageJob, size: tuple[int, int], decoder: Decoder) -> Iterator[MaskSink]:
+        """The file of an image's mask, which takes its place when the context ends."""
+        with replaced_file(job.file(MASK)) as file, PngWriter(file, size, MASK_LEVEL) as writer:
+            yield writer
+
+    def write_tables(  # noqa: B027  # most masks stand alone
+        self, files: Mapping[str, BinaryIO], decoder: Decoder, header: VolumeHeader | None
+    ) -> None:
+        """Write the files of `extensions` on a prediction that is complete; `header` is that of a volume."""

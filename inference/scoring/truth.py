@@ -13,7 +13,8 @@ from data_utils.image_io.reader import read_mask
 from data_utils.image_io.regions import open_regions
 from data_utils.image_io.resize import nearest, same_proportions
 from data_utils.targets.reader import MaskReader
-from inference.outputs.jobs import MASK, ImageJob
+from inference.outputs.encoder import MaskEncoder
+from inference.outputs.jobs import ImageJob
 from inference.scoring.boundary import BoundaryScores, boundary_scores
 from runtime.errors import DataError
 from tasks.target import Target
@@ -139,7 +140,7 @@ class TruthScorer:
 class ImageScorer:
     """Scores the masks of images against their true masks."""
 
-    reader: MaskReader
+    encoder: MaskEncoder
     task: Task
     boundary: bool = False
 
@@ -151,7 +152,7 @@ class ImageScorer:
         problem = None
         with ExitStack() as stack:
             try:
-                truth = stack.enter_context(open_mask_rows(*job.truth, self.reader))
+                truth = stack.enter_context(open_mask_rows(*job.truth, self.encoder.reader))
                 truth.check_proportions(size)
             except (DataError, OSError) as error:
                 problem = error
@@ -163,12 +164,12 @@ class ImageScorer:
         height, width = job.size
         with self.open(job, (height, width)) as scorer:
             try:
-                with open_mask_rows(job.file(MASK), 0, self.reader) as mask:
+                with open_mask_rows(self.encoder.mask_file(job), 0, self.encoder.reader) as mask:
                     mask.check_size((height, width))
                     for top in range(0, height, SCORED_ROWS):
                         if scorer.problem:
                             break
-                        scorer.add(mask.read(top, min(top + SCORED_ROWS, height)).main)
+                        scorer.add(mask.read(top, min(top + SCORED_ROWS, height)).prediction)
             except (DataError, OSError) as error:
                 raise ScoreError(str(error)) from error
         if scorer.problem:

@@ -77,7 +77,7 @@ class VolumeScorer:
         written = job.file(MASK)
         try:
             values, _ = read_label_volume(VolumeFile((str(written),)), str(written))
-            return self.score_mask(job, self.reader.of_label_volume(values, str(written)).main)
+            return self.score_mask(job, self.reader.of_label_volume(values, str(written)).prediction)
         except (DataError, OSError) as error:
             raise ScoreError(str(error)) from error
 

@@ -246,12 +246,12 @@ def data_set(images: int, dims: int = 2, bad: tuple[int, ...] = ()) -> DatasetIn
 
 
 def predictor_of(broken: str = "") -> SimpleNamespace:
-    def mask(source: object, name: str) -> np.ndarray:
+    def prediction(source: object, name: str) -> np.ndarray:
         if name == broken:
             raise ImageError(f"{name}: cut")
         return np.zeros((4, 6), np.uint8)
 
-    return SimpleNamespace(mask=mask)
+    return SimpleNamespace(prediction=prediction)
 
 
 def test_eight_pictures_are_spread_from_the_first_image_to_the_last():

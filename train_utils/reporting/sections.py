@@ -2,12 +2,15 @@
 
 from data_utils.analysis.dataset_info import DatasetInfo
 from tasks.classes import Classes
+from tasks.objects import Objects
 from train_utils.reporting.classes import ClassSection
+from train_utils.reporting.objects import ObjectSection
 from train_utils.reporting.section import Section
 
-SECTIONS: dict[str, type[Section]] = {Classes.name: ClassSection}
+SECTIONS: dict[str, type[Section]] = {Classes.name: ClassSection, Objects.name: ObjectSection}
 
 
 def new_section(info: DatasetInfo) -> Section:
     """The section of a run's task: what reports on these data show of it."""
+    assert info.config.task is not None
     return SECTIONS[info.config.task](info.reader)

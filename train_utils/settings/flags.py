@@ -13,7 +13,7 @@ from runtime.console import say
 from runtime.launch import COMM_HOOKS
 from runtime.redact import redact
 from tasks import TASKS
-from tasks.classes import LOSSES, Classes
+from tasks.classes import LOSSES
 from train_utils.settings.hints import HINTS
 from train_utils.settings.like import read_record, repeated_arguments, say_differences
 from train_utils.settings.plan import Plan
@@ -105,7 +105,7 @@ def _add_first_flags(group: Group) -> None:
 
 def _add_data_flags(group: Group) -> None:
     add = group.add_argument
-    add("--task", choices=tuple(TASKS), default=Classes.name, help="what the network learns from the masks")
+    add("--task", choices=tuple(TASKS), help="what the network learns from the masks (default: found in the data)")
     add("--dataset-config", metavar="NAME", help="configuration of a Hub data set")
     add("--train-split", metavar="NAME", help="split to train on (default: train)")
     split = "split to evaluate on (default: val or validation; without one, a share of the training images)"

@@ -164,7 +164,7 @@ def _suits_lite0(info: DatasetInfo, settings: TrainSettings) -> bool:
     """
     if settings.dataset == DataConfig.dataset:  # generated shapes
         return False
-    if settings.task != Classes.name:  # what it gains is measured for classes
+    if info.config.task != Classes.name:  # what it gains is measured for classes
         return False
     if any(getattr(settings, name) is not None for name in PLAIN_NETWORK):
         return False

@@ -18,7 +18,7 @@ class TrainSettings:
     # data
     dataset: str
     check_data: bool
-    task: str
+    task: str | None
     classes: str | None
     dataset_config: str | None
     train_split: str | None

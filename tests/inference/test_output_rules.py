@@ -259,15 +259,15 @@ def test_a_written_mask_is_scored_in_parts_of_all_its_rows(tmp_path, monkeypatch
     Image.fromarray(table[pred]).save(tmp_path / "a.png")
     Image.fromarray(table[truth]).save(tmp_path / "truth.png")
     job = ImageJob(image=tmp_path / "a.tif", size=(11, 6), output=tmp_path / "a", truth=(tmp_path / "truth.png", 0))
-    score = ImageScorer(ClassReader(CLASSES), TASK, boundary=True).score(job)
+    score = ImageScorer(ClassEncoder(CLASSES), TASK, boundary=True).score(job)
     assert score.scores.sums.tolist() == matrix_of(pred, truth)
     assert score.boundary.hits.tolist() == boundary_scores(pred, truth, 3).hits.tolist()
     Image.fromarray(table[truth][:, :3]).save(tmp_path / "truth.png")
     with pytest.raises(ScoreError, match=r"truth\.png: is 11 x 3, but the image 11 x 6; they differ in proportions$"):
-        ImageScorer(ClassReader(CLASSES), TASK).score(job)
+        ImageScorer(ClassEncoder(CLASSES), TASK).score(job)
     (tmp_path / "truth.png").unlink()
     with pytest.raises(ScoreError, match=r"truth\.png"):
-        ImageScorer(ClassReader(CLASSES), TASK).score(job)
+        ImageScorer(ClassEncoder(CLASSES), TASK).score(job)
 
 
 def stems(*names: str) -> list[Path]:

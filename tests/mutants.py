@@ -55,6 +55,50 @@ if schedule.evaluates(state.step):
 """
 
 MUTANTS = [
+    # images that are labeled for some classes only
+    Mutant(
+        "tasks/partly_labeled.py",
+        "PartlyLabeledClasses.counts",
+        "others.sum()",
+        "0 * others.sum()",
+        "test_partly_labeled.py",
+    ),
+    Mutant(
+        "tasks/partly_labeled.py",
+        "PartlyLabeledClasses.partial",
+        "predicted + (log_probs.exp() * others.unsqueeze(1)).sum(dim=spatial)",
+        "predicted",
+        "test_partly_labeled.py",
+    ),
+    Mutant(
+        "tasks/partly_labeled.py",
+        "PartlyLabeledClasses._divide",
+        "is_valid & ~is_labeled",
+        "~is_labeled",
+        "test_partly_labeled.py",
+    ),
+    Mutant(
+        "tasks/partly_labeled.py",
+        "PartlyLabeledScores.add",
+        "matrix * labeled.all()",
+        "matrix",
+        "test_partly_labeled.py",
+    ),
+    Mutant("data_utils/targets/label_sets.py", "_with_background", "all(flags)", "any(flags)", "test_label_files.py"),
+    Mutant(
+        "data_utils/loading/samples.py",
+        "ImageSamples.choose_window",
+        "self.reader.known_labels(target)",
+        "target.main",
+        "test_label_files.py",
+    ),
+    Mutant(
+        "data_utils/targets/reader.py",
+        "MaskWindows.read",
+        "self.reader.of_record(self.reader.of_mask(resized, name), self.record)",
+        "self.reader.of_mask(resized, name)",
+        "test_label_files.py",
+    ),
     # masks with invented values on their borders
     Mutant(
         "data_utils/analysis/spoiled_masks.py",
@@ -424,8 +468,14 @@ MUTANTS = [
         "self.class_weights.to(logits.dtype).index_select(0, truth.flatten()).view_as(valid)",
         "test_losses.py",
     ),
-    Mutant("tasks/classes.py", "", "FOCAL_GAMMA = 2.0", "FOCAL_GAMMA = 1.0", "test_losses.py test_flags.py"),
-    Mutant("tasks/classes.py", "Classes.finish", "missed * (size > 0)", "missed", "test_losses.py"),
+    Mutant("tasks/pixels_and_regions.py", "", "FOCAL_GAMMA = 2.0", "FOCAL_GAMMA = 1.0", "test_losses.py test_flags.py"),
+    Mutant(
+        "tasks/pixels_and_regions.py",
+        "PixelsAndRegions.finish",
+        "missed * (size > 0)",
+        "missed",
+        "test_losses.py",
+    ),
     # network
     Mutant("unet/model.py", "UNet._way_down", "(images - self.mean) / self.std", "images - self.mean", "test_model.py"),
     Mutant(

@@ -11,9 +11,10 @@ from data_utils.image_io.reader import decode_mask
 from data_utils.image_io.volumes import read_label_volume
 from data_utils.sources.records import Record, Records
 from runtime.cache import cached, digest
-from runtime.errors import DataError
+from runtime.errors import DataError, SettingsError
 from tasks.classes import Classes
 from tasks.objects import Objects
+from tasks.regions import Regions
 
 SAMPLED = 20  # masks that are looked at
 SAMPLED_VOLUMES = 4
@@ -26,6 +27,10 @@ MANY_NUMBERS = 10
 
 def find_task(records: Records, config: DataConfig) -> str:
     """The task that is asked for, or that the targets can only mean; else classes, unless they number objects."""
+    if config.regions:
+        if config.task not in (None, Regions.name):
+            raise SettingsError(f"--regions is for --task {Regions.name}, and --task is {config.task}; leave one out")
+        return Regions.name
     if config.task is not None:
         return config.task
     if records.task is not None:

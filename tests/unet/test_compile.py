@@ -19,7 +19,8 @@ from torch._dynamo.utils import counters
 
 import train
 from data_utils.loading.augment import recolored
-from tasks.classes import LOSSES, ClassTarget
+from tasks.classes import ClassTarget
+from tasks.pixels_and_regions import LOSSES
 from tasks.step_loss import StepLoss
 from train_utils.compilation import compile_blocks, compiled_recolor
 from train_utils.monitoring.compile_gain import CompileGain

@@ -272,10 +272,10 @@ def test_nothing_of_the_rehearsal_stays_in_memory(tiny_folder, tmp_path, monkeyp
     freed = []
     prepare = train.prepare
 
-    def prepare_noted(accelerator, args, model, split, loaders):
+    def prepare_noted(accelerator, args, model, *others):
         freed.extend(copy() is None for copy in copies)
         copies.append(weakref.ref(model))
-        return prepare(accelerator, args, model, split, loaders)
+        return prepare(accelerator, args, model, *others)
 
     monkeypatch.setattr(train, "prepare", prepare_noted)
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")

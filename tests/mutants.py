@@ -536,7 +536,7 @@ MUTANTS = [
         "data_utils/loading/dataset.py",
         "SegmentationDataset.read",
         "self.target.unknown(target.shape) if slot.filler else target.numbered()",
-        "target",
+        "target.numbered()",
         "test_dataset.py test_equality.py",
     ),
     Mutant(
@@ -1702,7 +1702,7 @@ MUTANTS = [
         "test_evaluation.py",
     ),
     Mutant("tasks/confusion.py", "summary_line", "present_classes > 1", "present_classes >= 1", "test_metrics.py"),
-    Mutant("tasks/confusion.py", "format_table", "counts.truth.long()", "counts.predicted.long()", "test_metrics.py"),
+    Mutant("tasks/confusion.py", "format_table", "counts.truth", "counts.predicted", "test_metrics.py"),
     Mutant(
         "data_utils/analysis/dataset_info.py",
         "sample_stream",

@@ -227,7 +227,8 @@ def read_description(file: Path) -> Description:
     for name, value in labels.items():
         if isinstance(value, list):
             raise DataError(
-                f"{file}: the label {name} is a region, {value}; regions are not supported, give one number"
+                f"{file}: the label {name} is a region, {value}; give each label one number here, and the regions as"
+                ' --regions "whole=1+2+3;core=2+3;active=3"'
             )
         if not re.fullmatch("[0-9]{1,18}", str(value)):
             raise DataError(f"{file}: the label {name} is {repr(value)[:80]}, expected a whole number")

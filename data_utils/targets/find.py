@@ -8,6 +8,7 @@ from data_utils.class_map import pack
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import DrawnMask, VolumeFile
 from data_utils.image_io.reader import decode_mask
+from data_utils.image_io.regions import bands, large_regions
 from data_utils.image_io.volumes import read_label_volume
 from data_utils.sources.records import Record, Records
 from runtime.cache import cached, digest
@@ -69,10 +70,13 @@ def _masks(records: Records, indices: Iterable[int]) -> Iterator[np.ndarray]:
 
 
 def _values(record: Record) -> np.ndarray:
-    """(H, W) or (D, H, W) numbers; colors as one."""
-    if isinstance(record["target"], VolumeFile):
-        return read_label_volume(record["target"], record["name"])[0]
-    return pack(decode_mask(record["target"], record["name"]).values)
+    """(H, W) or (D, H, W) numbers, colors as one; of a mask too large to be read whole, those of its first rows."""
+    source = record["target"]
+    if isinstance(source, VolumeFile):
+        return read_label_volume(source, record["name"])[0]
+    with large_regions(source) as regions:
+        picture = source if regions is None else next(bands(regions))[1]
+        return pack(decode_mask(picture, record["name"]).values)
 
 
 def are_pieces(values: np.ndarray) -> bool:

@@ -29,12 +29,14 @@ class TargetReader(ABC):
     Attributes:
         target: the kind of target that is read.
         has_classes: whether the values of masks are classes: few, and not smoothed.
+        may_shrink: whether the plan may have images resized to fewer pixels.
         class_map: the mask value of each class; None where values are no classes.
         class_pixels: how many pixels of each class the masks hold; empty where values are no classes.
     """
 
     target: ClassVar[type[Target]]
     has_classes: ClassVar[bool] = False
+    may_shrink: ClassVar[bool] = True
     class_map: ClassMap | None = None
     class_pixels: tuple[int, ...] = ()
 

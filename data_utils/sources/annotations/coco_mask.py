@@ -18,6 +18,7 @@ from unet.config import IGNORE_INDEX
 LONGEST_RUN = 60  # bits of a run's length
 
 Entry = dict[str, Any]
+Layer = tuple[bool, int, int, Entry]  # whether it is a crowd, its rank in the order, its mask value, its pixels as RLE
 
 
 @dataclass(frozen=True)
@@ -38,13 +39,29 @@ class CocoMask(DrawnMask):
 
     def draw(self) -> np.ndarray:
         """Crowds first, as 255, so that objects marked one by one stay; then objects, those of fewer pixels on top."""
+        (height, width), layers = self._layers()
+        mask = np.zeros((height, width), np.uint8, order="F")  # pycocotools stores masks in this order
+        # neighbors of one class are decoded as one
+        for value, group in groupby(layers, key=lambda layer: layer[2]):
+            merged = rle_masks.merge([layer[3] for layer in group])
+            mask[rle_masks.decode(merged).astype(bool)] = value
+        return np.ascontiguousarray(mask)
+
+    def draw_objects(self) -> tuple[np.ndarray, np.ndarray]:
+        (height, width), layers = self._layers()
+        numbers = np.zeros((height, width), np.int32, order="F")
+        for number, layer in enumerate(layers, 1):
+            numbers[rle_masks.decode(layer[3]).astype(bool)] = number
+        return np.ascontiguousarray(numbers), np.array([0, *(layer[2] for layer in layers)], np.uint8)
+
+    def _layers(self) -> tuple[tuple[int, int], list[Layer]]:
+        """(H, W) of the mask, and its layers from the lowest to the highest."""
         size, _ = read_header(self.image, self.image)
         if all(self.size):
             check_drawing_size(self.size, size, f"{self.file}: {os.path.basename(self.image)}")
             size = self.size
         height, width = size
-        # a layer is: whether it is a crowd, its rank in the order, its mask value, its pixels as RLE
-        layers: list[tuple[bool, int, int, Entry]] = []
+        layers: list[Layer] = []
         for entry in json.loads(self.objects):
             where = f"{self.file}: annotation {entry['id']} of {os.path.basename(self.image)}"
             runs = encode(entry.get("segmentation"), height, width, where)
@@ -57,12 +74,7 @@ class CocoMask(DrawnMask):
             else:
                 layers.append((False, -pixels, value, runs))
         layers.sort(key=lambda layer: (not layer[0], layer[1]))
-        mask = np.zeros((height, width), np.uint8, order="F")  # pycocotools stores masks in this order
-        # neighbors of one class are decoded as one
-        for value, group in groupby(layers, key=lambda layer: layer[2]):
-            merged = rle_masks.merge([layer[3] for layer in group])
-            mask[rle_masks.decode(merged).astype(bool)] = value
-        return np.ascontiguousarray(mask)
+        return size, layers
 
 
 def encode(segmentation: Any, height: int, width: int, where: str) -> Entry:

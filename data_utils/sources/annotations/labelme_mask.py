@@ -1,6 +1,7 @@
 """The mask of one labelme file: its shapes in their order, later ones on top, filled by Pillow as labelme does."""
 
 from base64 import b64decode
+from collections.abc import Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
@@ -33,6 +34,38 @@ class LabelmeMask(DrawnMask):
     def draw(self) -> np.ndarray:
         """(H, W) uint8 of the size that the file says, else of the image's."""
         content = read_labelme(self.file)
+        values = [self._value(number, shape) for number, shape in enumerate(content["shapes"], 1)]
+        return self._drawn(content, "L", values)
+
+    def draw_objects(self) -> tuple[np.ndarray, np.ndarray]:
+        """Shapes of one label and group are one object."""
+        content = read_labelme(self.file)
+        numbers: list[int] = []
+        values = [0]
+        number_of_group: dict[tuple[str, str], int] = {}
+        for place, shape in enumerate(content["shapes"], 1):
+            value = self._value(place, shape)
+            group = shape.get("group_id")
+            key = (str(shape.get("label")), str(group))
+            if value == 0:
+                numbers.append(0)  # it erases what lies below
+            elif group is not None and key in number_of_group:
+                numbers.append(number_of_group[key])
+            else:
+                values.append(value)
+                numbers.append(len(values) - 1)
+                number_of_group[key] = numbers[-1]
+        return self._drawn(content, "I", numbers), np.array(values, np.uint8)
+
+    def _value(self, number: int, shape: dict[str, Any]) -> int:
+        """The mask value of a shape, the `number`-th of the file."""
+        label = str(shape.get("label"))
+        if label not in self.values:
+            raise DataError(f"{self.file}: shape {number} is called {label!r}, which labels.txt does not list")
+        return self.values[label]
+
+    def _drawn(self, content: dict[str, Any], mode: str, values: Sequence[int]) -> np.ndarray:
+        """The shapes of a file, filled with a value each."""
         size = self._picture_size(content)
         width = content.get("imageWidth")
         height = content.get("imageHeight")
@@ -40,13 +73,9 @@ class LabelmeMask(DrawnMask):
             check_drawing_size((height, width), size, self.file)
             size = height, width
         height, width = size
-        picture = Image.new("L", (width, height))
-        for number, shape in enumerate(content["shapes"], 1):
-            where = f"{self.file}: shape {number}"
-            label = str(shape.get("label"))
-            if label not in self.values:
-                raise DataError(f"{where} is called {label!r}, which labels.txt does not list")
-            draw_shape(picture, shape, self.values[label], f"{where} ({label})")
+        picture = Image.new(mode, (width, height))
+        for number, (shape, value) in enumerate(zip(content["shapes"], values, strict=True), 1):
+            draw_shape(picture, shape, value, f"{self.file}: shape {number} ({shape.get('label')})")
         return np.asarray(picture)
 
     def _picture_size(self, content: dict[str, Any]) -> tuple[int, int]:

@@ -59,18 +59,33 @@ class YoloMask(DrawnMask):
 
     def draw(self) -> np.ndarray:
         """(H, W) uint8 of the image's size; objects of less area on top, filled by Pillow."""
+        size, objects = self._outlines()
+        return _filled(size, "L", objects, [outline.value for outline in objects])
+
+    def draw_objects(self) -> tuple[np.ndarray, np.ndarray]:
+        size, objects = self._outlines()
+        values = [0, *(outline.value for outline in objects)]
+        return _filled(size, "I", objects, range(1, len(values))), np.array(values, np.uint8)
+
+    def _outlines(self) -> tuple[tuple[int, int], list["Outline"]]:
+        """(H, W) of the image, and its objects, those of less area last."""
         height, width = read_header(self.image, self.image)[0]
-        picture = Image.new("L", (width, height))
         objects: list[Outline] = []
         for number, line in enumerate(read_lines(self.file), 1):
             if line.split():
                 index, shares = parse_line(line, f"{self.file}: line {number}", len(self.values))
                 objects.append(Outline(shares * (width, height), self.values[index]))
-        pen = ImageDraw.Draw(picture)
         objects.sort(key=lambda outline: area(outline.points), reverse=True)
-        for outline in objects:
-            fill(pen, outline.points, outline.value)
-        return np.asarray(picture)
+        return (height, width), objects
+
+
+def _filled(size: tuple[int, int], mode: str, objects: Sequence["Outline"], values: Sequence[int]) -> np.ndarray:
+    """A picture of (H, W) with a value for each object, later ones on top."""
+    picture = Image.new(mode, size[::-1])
+    pen = ImageDraw.Draw(picture)
+    for outline, value in zip(objects, values, strict=True):
+        fill(pen, outline.points, value)
+    return np.asarray(picture)
 
 
 def parse_line(line: str, where: str, count: int) -> tuple[int, np.ndarray]:

@@ -75,6 +75,7 @@ def check_data(config: DataConfig) -> tuple[str, int]:
         )
         warnings += label_set_warnings(inspected, reader)
         shares = describe_labels(inspected, reader)
+        shares += reader.with_records(train).describe_records([train, val])
         for inspection, records in inspected:
             find_unknown(inspection, records, class_map)
         if class_map is not None:

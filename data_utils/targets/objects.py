@@ -15,7 +15,9 @@ from data_utils.image_io.volumes import read_label_volume
 from data_utils.sources.records import Record, Records
 from data_utils.targets.classes import class_weight_tensor
 from data_utils.targets.reader import MaskReader, MaskWindows
+from data_utils.visualize_objects import touching
 from runtime.cache import cached, digest
+from runtime.console import first_few
 from runtime.errors import DataError, SettingsError
 from tasks.classes import Classes
 from tasks.matching import classes_of, numbers_of, packed
@@ -28,6 +30,7 @@ SAMPLED_VOLUMES = 4
 SMALL = 1  # percent of the objects that are smaller than those which say how small a prediction may be
 SMALLEST_SHARE = 0.5  # of the size of such an object: predictions below are left out
 LARGEST_NUMBER = 2**31 - 1
+NAMED = 3  # images in a line
 
 
 @dataclass(frozen=True)
@@ -148,6 +151,17 @@ class ObjectReader(MaskReader):
             return "numbered objects"
         return "numbered objects of the classes " + ", ".join(name for _, name in self.classes)
 
+    def describe_records(self, splits: Sequence[Records]) -> list[str]:
+        census = ObjectCensus()
+        for records in splits:
+            for record in records:
+                try:
+                    ids = self.ids(record)
+                except DataError:  # it is among the problems
+                    continue
+                census.add(record["name"], ids)
+        return [*census.lines(), f"predictions of fewer than {self.smallest:,} pixels will be left out"]
+
     def ids(self, record: Record) -> np.ndarray:
         """The numbers of the objects of a record, at the mask's own size; DataError where it cannot be read."""
         source = record["target"]
@@ -175,6 +189,48 @@ def _packed(record: Record) -> Record:
     source = record["target"]
     assert isinstance(source, DrawnMask)
     return {"image": record["image"], "target": PackedMask(source), "name": record["name"]}
+
+
+class ObjectCensus:
+    """What there is to say of the objects of a data set."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+        self.counts: list[int] = []  # objects of each image
+        self.touching = 0
+        self.in_pieces: list[str] = []  # the images in which a number names several pieces
+
+    def add(self, name: str, ids: np.ndarray) -> None:
+        """Count the objects of an image."""
+        from skimage.measure import label
+
+        numbers, sizes = np.unique(ids[ids > 0], return_counts=True)
+        self.counts.append(len(numbers))
+        self.sizes += sizes.tolist()
+        self.touching += len(np.unique(touching(ids)))
+        if label(ids, connectivity=ids.ndim).max() > len(numbers):
+            self.in_pieces.append(name)
+
+    def lines(self) -> list[str]:
+        """The counts in words."""
+        total = len(self.sizes)
+        if not total:
+            return ["objects: none"]
+        with_objects = sum(count > 0 for count in self.counts)
+        mean = total / len(self.counts)
+        lines = [
+            f"objects: {total:,} in {with_objects:,} of {len(self.counts):,} images; {mean:,.1f} an image,"
+            f" {max(self.counts):,} at most",
+            f"sizes of objects in pixels: {min(self.sizes):,} to {max(self.sizes):,}, median"
+            f" {np.median(self.sizes):,.0f}; {self.touching:,} ({self.touching / total:.1%}) touch another object",
+        ]
+        if self.in_pieces:
+            names = ", ".join(first_few(self.in_pieces, NAMED))
+            lines.append(
+                f"to check: in {len(self.in_pieces):,} images a number names several pieces, which count as one object:"
+                f" {names}"
+            )
+        return lines
 
 
 def object_sizes(record: Record, reader: ObjectReader) -> list[int]:

@@ -78,6 +78,10 @@ class TargetReader(ABC):
         """What pictures show beside a prediction (*spatial)."""
         return target.prediction
 
+    def describe_records(self, splits: Sequence[Records]) -> list[str]:
+        """Lines of --check-data on what only this task's targets hold, from reading all of them that can be read."""
+        return []
+
     def with_records(self, records: Records) -> TargetReader:
         """The reader that also knows what the targets of training records are like, some of which are read."""
         return self

@@ -488,8 +488,8 @@ MUTANTS = [
     Mutant(
         "unet/norms.py",
         "_GroupNorm.backward",
-        "-(weights * grads).mean(2, keepdim=True) * rstd / pixels - slope * mean",
-        "-(weights * grads).mean(2, keepdim=True) * rstd / pixels",
+        "-grad_mean * rstd / ctx.pixels - slope * mean",
+        "-grad_mean * rstd / ctx.pixels",
         "test_norms.py",
     ),
     Mutant("unet/norms.py", "_GroupNorm.forward", "x.dtype.itemsize == 2", "x.dtype.itemsize <= 4", "test_norms.py"),
@@ -535,8 +535,8 @@ MUTANTS = [
     Mutant(
         "data_utils/loading/dataset.py",
         "SegmentationDataset.read",
-        "self.target.unknown(target.shape) if slot.filler else target",
-        "target",
+        "self.target.unknown(target.shape) if slot.filler else target.numbered()",
+        "target.numbered()",
         "test_dataset.py test_equality.py",
     ),
     Mutant(
@@ -833,7 +833,11 @@ MUTANTS = [
     ),
     # annotations
     Mutant(
-        "data_utils/sources/annotations/coco_mask.py", "CocoMask.draw", "-pixels", "pixels", "test_annotations_coco.py"
+        "data_utils/sources/annotations/coco_mask.py",
+        "CocoMask.draw",
+        "-int(rle_masks.area(runs))",
+        "int(rle_masks.area(runs))",
+        "test_annotations_coco.py",
     ),
     Mutant(
         "data_utils/sources/annotations/coco_mask.py",
@@ -865,7 +869,7 @@ MUTANTS = [
     ),
     Mutant(
         "data_utils/sources/annotations/coco.py",
-        "gather_classes",
+        "_without_project",
         "number or number in used or name not in supercategories",
         "number or name not in supercategories",
         "test_annotations_coco.py",
@@ -893,7 +897,7 @@ MUTANTS = [
     ),
     Mutant(
         "data_utils/sources/annotations/yolo.py",
-        "YoloMask.draw",
+        "YoloMask._outlines",
         "shares * (width, height)",
         "shares * (height, width)",
         "test_annotations_yolo.py",
@@ -1698,7 +1702,7 @@ MUTANTS = [
         "test_evaluation.py",
     ),
     Mutant("tasks/confusion.py", "summary_line", "present_classes > 1", "present_classes >= 1", "test_metrics.py"),
-    Mutant("tasks/confusion.py", "format_table", "counts.truth[index]", "counts.predicted[index]", "test_metrics.py"),
+    Mutant("tasks/confusion.py", "format_table", "counts.truth", "counts.predicted", "test_metrics.py"),
     Mutant(
         "data_utils/analysis/dataset_info.py",
         "sample_stream",
@@ -2029,7 +2033,7 @@ MUTANTS = [
     Mutant(
         "inference/scoring/volume.py",
         "VolumeScore.to_json",
-        "by_class['dice'][1:]",
+        "by_class['dice'][first:]",
         "by_class['dice']",
         "test_prediction_rules.py",
     ),
@@ -2581,7 +2585,7 @@ MUTANTS = [
     Mutant(
         "inference/scoring/volume.py",
         "VolumeScorer._read_truth",
-        "spacing = header.spacing",
+        "volume = volume._replace(spacing=header.spacing)",
         "pass",
         "test_output_rules.py",
     ),

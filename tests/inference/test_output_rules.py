@@ -20,7 +20,6 @@ from PIL import Image
 from data_utils.class_map import ClassMap
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.regions import ArrayRegions
-from data_utils.targets.classes import ClassReader
 from data_utils.visualize import outlined_overlay, to_rgb
 from inference import Predictor
 from inference.args import parse_args
@@ -227,16 +226,16 @@ def test_a_volume_is_scored_by_all_its_slices_with_its_own_spacing(tmp_path):
     nifti = write_volume(tmp_path / "truth.nii", 7 * truth)
     np.save(tmp_path / "truth.npy", 7 * truth)  # it holds no spacing: that of the volume counts
     for file in (nifti, tmp_path / "truth.npy"):
-        scorer = VolumeScorer(ClassReader(class_map), Classes(("sky", "land")), surfaces=True)
+        scorer = VolumeScorer(ClassEncoder(class_map), Classes(("sky", "land")), surfaces=True)
         score = scorer.score_mask(volume_job(tmp_path, file), pred)
         assert score.scores.sums.tolist() == matrix_of(pred, truth, 2)
         assert score.surfaces.hd95[1] == surface_scores(pred, truth, 2, (2.0, 1.0, 1.0)).hd95[1]
-        plain = VolumeScorer(ClassReader(class_map), Classes(("sky", "land")))
+        plain = VolumeScorer(ClassEncoder(class_map), Classes(("sky", "land")))
         assert plain.score_mask(volume_job(tmp_path, file), pred).surfaces is None
 
 
 def test_true_masks_of_another_size_or_grid_cannot_be_used(tmp_path):
-    scorer = VolumeScorer(ClassReader(ClassMap(("sky", "land"), (0, 7), None)), Classes(("sky", "land")))
+    scorer = VolumeScorer(ClassEncoder(ClassMap(("sky", "land"), (0, 7), None)), Classes(("sky", "land")))
     pred = np.zeros((3, 4, 5), np.uint8)
     shorter = write_volume(tmp_path / "shorter.nii", np.zeros((2, 4, 5), np.uint8))
     with pytest.raises(DataError, match=r"shorter\.nii: is 2 x 4 x 5, but the volume 3 x 4 x 5 \(z, y, x\)"):
@@ -259,15 +258,15 @@ def test_a_written_mask_is_scored_in_parts_of_all_its_rows(tmp_path, monkeypatch
     Image.fromarray(table[pred]).save(tmp_path / "a.png")
     Image.fromarray(table[truth]).save(tmp_path / "truth.png")
     job = ImageJob(image=tmp_path / "a.tif", size=(11, 6), output=tmp_path / "a", truth=(tmp_path / "truth.png", 0))
-    score = ImageScorer(ClassReader(CLASSES), TASK, boundary=True).score(job)
+    score = ImageScorer(ClassEncoder(CLASSES), TASK, boundary=True).score(job)
     assert score.scores.sums.tolist() == matrix_of(pred, truth)
     assert score.boundary.hits.tolist() == boundary_scores(pred, truth, 3).hits.tolist()
     Image.fromarray(table[truth][:, :3]).save(tmp_path / "truth.png")
     with pytest.raises(ScoreError, match=r"truth\.png: is 11 x 3, but the image 11 x 6; they differ in proportions$"):
-        ImageScorer(ClassReader(CLASSES), TASK).score(job)
+        ImageScorer(ClassEncoder(CLASSES), TASK).score(job)
     (tmp_path / "truth.png").unlink()
     with pytest.raises(ScoreError, match=r"truth\.png"):
-        ImageScorer(ClassReader(CLASSES), TASK).score(job)
+        ImageScorer(ClassEncoder(CLASSES), TASK).score(job)
 
 
 def stems(*names: str) -> list[Path]:

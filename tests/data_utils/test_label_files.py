@@ -125,7 +125,7 @@ def test_a_folder_has_a_rule(tmp_path):
 
 HOSTILE = {
     "empty": (b"", "its first line is '', expected image,classes"),
-    "another table": (b"name,r,g,b\ncar,1,2,3\n", "line 2 has '2' for g, expected 1 or 0"),
+    "another table": (b"name,r,g,b\ncar,1,2,3\n", "its first line is 'name,r,g,b', expected image,classes"),
     "another first column": (b"class,value\ncar,1\n", "its first line is 'class,value', expected image,classes"),
     "no classes": (b"image\na.png\n", "its first line is 'image' alone"),
     "no rows": (b"image,classes\n", "names no image"),

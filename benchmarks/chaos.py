@@ -905,7 +905,7 @@ def train_here() -> None:
     if "save" in options and rank == 0:
         sys.addaudithook(killing(options["save"] * SAVE_EVERY, options["event"]))
     if options.get("works") and rank == 0:
-        train_utils.results.sample_panels = working(Path(options["outputs"]) / "working")
+        train_utils.results._publish = working(Path(options["outputs"]) / "working")
     sys.argv = ["train.py", *sys.argv[2:]]
     run_script(train.main)
 
@@ -914,23 +914,23 @@ def raising(train_step: Callable, step: int) -> Callable:
     """`train_step`, but for a step in which it raises an error."""
     steps = iter(range(1, step))
 
-    def train_until(*arguments: object) -> object:
+    def train_until(*arguments: object, **options: object) -> object:
         if next(steps, None) is None:
             raise RuntimeError("a bug in the step")
-        return train_step(*arguments)
+        return train_step(*arguments, **options)
 
     return train_until
 
 
 def working(file: Path) -> Callable:
-    """Pictures of an evaluation that take longer than any time limit here; `file` says that they have begun."""
+    """Publishing an evaluation takes longer than any time limit here; `file` says that it has begun."""
 
-    def draw(*arguments: object) -> None:
+    def publish(*arguments: object) -> None:
         file.touch()
         time.sleep(2 * LIMIT)
         raise RuntimeError("nobody has ended the process that works")
 
-    return draw
+    return publish
 
 
 def killing(step: int, event: int) -> Callable[[str, tuple], None]:

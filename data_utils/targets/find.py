@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from data_utils.class_map import pack
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import DrawnMask, VolumeFile
 from data_utils.image_io.reader import decode_mask
@@ -22,7 +21,7 @@ FIRST = 3  # masks: if these hold few values, no others are looked at
 FEW_VALUES = 3  # values of a mask, with the background, that may just as well be classes
 CONNECTED_SHARE = 0.9  # of the masks
 FEWEST_NUMBERS = 3  # different highest values, at least, among the masks
-MANY_NUMBERS = 10
+MANY_NUMBERS = 10  # different highest values that are enough; and the highest of all, which few sets of classes reach
 
 
 def find_task(records: Records, config: DataConfig) -> str:
@@ -45,7 +44,7 @@ def find_task(records: Records, config: DataConfig) -> str:
 
 
 def holds_many_values(records: Records) -> bool:
-    """Whether one of the first masks holds more values than a look at all of them must rule out."""
+    """Whether one of the first masks holds so many numbers that all must be looked at; colors are classes."""
     first = range(min(FIRST, len(records)))
     return any(len(np.unique(values)) > FEW_VALUES for values in _masks(records, first))
 
@@ -61,23 +60,27 @@ def number_objects(records: Records) -> bool:
             connected += are_pieces(values)
     distinct = len(set(highest))
     differ = distinct >= max(FEWEST_NUMBERS, min(MANY_NUMBERS, len(highest) / 2))
+    differ = differ and max(highest, default=0) >= MANY_NUMBERS
     return connected >= CONNECTED_SHARE * len(highest) and (differ or min(highest, default=0) > 255)
 
 
 def _masks(records: Records, indices: Iterable[int]) -> Iterator[np.ndarray]:
-    """The values of the masks that can be read."""
+    """The numbers in the masks that can be read and hold no colors."""
     for index in indices:
         try:
-            yield _values(records[index])
+            values = _values(records[index])
         except DataError:  # it is named where all masks are read
             continue
+        if values is not None:
+            yield values
 
 
-def _values(record: Record) -> np.ndarray:
-    """(H, W) or (D, H, W) numbers; colors as one."""
+def _values(record: Record) -> np.ndarray | None:
+    """(H, W) or (D, H, W) numbers; None for colors, which stand for classes."""
     if isinstance(record["target"], VolumeFile):
         return read_label_volume(record["target"], record["name"])[0]
-    return pack(decode_mask(record["target"], record["name"]).values)
+    values = decode_mask(record["target"], record["name"]).values
+    return values if values.ndim == 2 else None
 
 
 def are_pieces(values: np.ndarray) -> bool:

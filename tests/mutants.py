@@ -2643,6 +2643,77 @@ MUTANTS = [
         "test_numbers_by_hand.py",
     ),
     Mutant("unet/axes.py", "_stride", "length < 2 * finest", "length <= 2 * finest", "test_numbers_by_hand.py"),
+    # mistakes that passed unnoticed once
+    Mutant(
+        "runtime/documents.py",
+        "_check_levels",
+        "(dict, list, tuple)",
+        "(dict, list)",
+        "test_documents.py",
+    ),
+    Mutant(
+        "runtime/files.py",
+        "_is_temporary",
+        "match is not None and match[1] == path.name",
+        "match is not None",
+        "test_files.py",
+    ),
+    Mutant(
+        "unet/config.py",
+        "Preprocess.__post_init__",
+        "self.clip[0] < self.clip[1]",
+        "self.clip[0] <= self.clip[1]",
+        "test_model.py",
+    ),
+    Mutant(
+        "unet/model.py",
+        "UNet.__init__",
+        "max(WIDEST_OF_VOLUMES, config.base_channels)",
+        "WIDEST_OF_VOLUMES",
+        "test_volumes_network.py",
+    ),
+    Mutant(
+        "tasks/partly_labeled.py",
+        "PartlyLabeledScores.unscored",
+        "self.sums[:, -1]",
+        "self.sums[:, -3]",
+        "test_partly_labeled.py",
+    ),
+    Mutant(
+        "tasks/objects.py",
+        "normalized_depth",
+        "step % 2 == 0",
+        "step % 2 == 1",
+        "test_objects.py",
+    ),
+    Mutant(
+        "data_utils/image_io/class_masks.py",
+        "combined",
+        "unknown & ~truth",
+        "unknown",
+        "test_overlapping_data.py",
+    ),
+    Mutant(
+        "data_utils/sources/label_files.py",
+        "_labeled",
+        "finding is None and classes is not None",
+        "classes is not None",
+        "test_label_files.py",
+    ),
+    Mutant(
+        "data_utils/sources/overlapping.py",
+        "ClassFolderRecords.digest",
+        "repr((self.bits, self.ignored))",
+        "repr(self.bits)",
+        "test_overlapping_data.py",
+    ),
+    Mutant(
+        "data_utils/sources/overlapping.py",
+        "class_folders",
+        "2 * len(shared) <= len(stems)",
+        "2 * len(shared) < len(stems)",
+        "test_overlapping_data.py",
+    ),
 ]
 
 

@@ -80,7 +80,7 @@ class ObjectReader(MaskReader):
         return replace(self, class_pixels=tuple(counts))
 
     def with_records(self, records: Records) -> "ObjectReader":
-        key = records.digest and digest("objects", records.digest)
+        key = records.digest and digest("objects", records.digest, self.key)
         smallest = cached(key, lambda: {"smallest": smallest_object(records, self)})["smallest"]
         return replace(self, smallest=smallest)
 

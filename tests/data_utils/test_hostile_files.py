@@ -185,13 +185,14 @@ TransformMatrix = 1 0 0 0 1 0 0 0 1
 Offset = 0 0 0
 ElementSpacing = 1 1 1
 DimSize = {sides}
+ElementNumberOfChannels = {channels}
 ElementType = {kind}
 ElementDataFile = {data}
 """
 
 
-def meta_image(path: Path, axes="3", sides="2 3 4", kind="MET_UCHAR", data="LOCAL") -> Path:
-    header = META_IMAGE.format(axes=axes, sides=sides, kind=kind, data=data)
+def meta_image(path: Path, axes="3", sides="2 3 4", channels="1", kind="MET_UCHAR", data="LOCAL") -> Path:
+    header = META_IMAGE.format(axes=axes, sides=sides, channels=channels, kind=kind, data=data)
     path.write_bytes(header.encode() + bytes(range(24)))
     return path
 
@@ -211,6 +212,7 @@ def test_a_good_meta_image_is_read(tmp_path):
         ({"sides": "2 3"}, "DimSize = 2 3"),
         ({"sides": "2 3 0"}, "DimSize = 2 3 0"),
         ({"sides": "2000000 3000000 4000000"}, "the file ends before its voxels do"),
+        ({"channels": "100"}, "the file ends before its voxels do"),
         ({"kind": "MET_NONE"}, "ElementType = MET_NONE"),
         ({"data": "LIST"}, "ElementDataFile = LIST"),
         ({"data": "/etc/passwd"}, "ElementDataFile = /etc/passwd"),

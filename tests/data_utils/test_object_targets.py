@@ -127,6 +127,16 @@ def test_ignored_numbers_count_nowhere():
         ObjectReader.of_values({}, (), DataConfig(ignore_index="#ff0000"))
 
 
+def test_targets_of_objects_are_kept_apart_by_all_that_they_depend_on():
+    readers = [
+        ObjectReader(),
+        ObjectReader(ignored=(9,)),
+        ObjectReader(classes=((2, "cell"),)),
+        ObjectReader(outside=255),
+    ]
+    assert len({reader.key for reader in readers}) == len(readers)
+
+
 def test_32_bit_label_images_are_numbered_anew_in_crops(tmp_path):
     write_discs(tmp_path, COUNTS, seed=3)
     for file in (tmp_path / "masks").iterdir():
@@ -152,6 +162,15 @@ def test_the_smallest_prediction_follows_from_the_data(tmp_path):
         areas += np.unique(ids[ids > 0], return_counts=True)[1].tolist()
     assert smallest == max(1, int(np.percentile(areas, 1) / 2)) > 1
     assert load_info(tmp_path).reader.smallest == smallest
+
+
+def test_the_smallest_prediction_is_measured_anew_for_other_objects(tmp_path):
+    train, _ = load_records(DataConfig(dataset=str(write_discs(tmp_path, COUNTS, seed=0))))
+    reader = ObjectReader()
+    first_objects = ObjectReader(ignored=tuple(range(2, 100)))
+    assert smallest_object(train, reader) != smallest_object(train, first_objects)
+    for chosen in (reader, first_objects):
+        assert chosen.with_records(train).smallest == smallest_object(train, chosen)
 
 
 def test_check_data_counts_objects_and_those_that_touch(tmp_path):

@@ -18,11 +18,13 @@ from volumes import case, write_nifti
 from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.analysis.validate import check_data
 from data_utils.config import DataConfig
+from data_utils.image_io.class_masks import ClassMask, combined
 from data_utils.image_io.volumes import read_volume
 from data_utils.sources.load import load_records
+from data_utils.sources.overlapping import class_folders
 from data_utils.targets.regions import RegionReader, parse_regions
 from runtime.errors import DataError, SettingsError, UserError
-from tasks.overlapping import OverlapTarget
+from tasks.overlapping import OverlapTarget, unpack_bits
 
 BRATS = "whole=1+2+3;core=2+3;active=3"
 
@@ -136,6 +138,44 @@ def test_masks_of_several_values_in_several_folders_are_no_classes_of_their_own(
         values[::2] //= 2
         Image.fromarray(values).save(mask)
     assert "have no mask" in error_of(folders)
+
+
+def test_folders_are_classes_where_more_than_half_of_the_images_have_masks_in_two(folders):
+    config = DataConfig(str(folders))
+    images = folders / "train" / "images"
+    masks = folders / "train" / "masks"
+    assert [folder.name for folder in class_folders(images, masks, config)] == list(NAMES)
+    for name in NAMES[1:]:
+        (masks / name / "00.png").unlink()
+    assert len(class_folders(images, masks, config)) == 3  # three of four images
+    for name in NAMES[1:]:
+        (masks / name / "01.png").unlink()
+    assert class_folders(images, masks, config) == []
+
+
+@pytest.mark.parametrize("layout", ["folders", "pages", "channels"])
+def test_records_are_others_with_another_ignored_value_or_other_classes(tmp_path, layout):
+    write_overlaps(tmp_path / "train", 4, seed=0, layout=layout)
+    write_overlaps(tmp_path / "val", 2, seed=1, layout=layout)
+    classes = "blue" if layout == "folders" else "1=blue"
+    digests = set()
+    for settings in ({}, {"ignore_index": "9"}, {"ignore_index": "9", "classes": classes}):
+        records, _ = load_records(DataConfig(str(tmp_path), task="overlapping", **settings))
+        digests.add(records.digest)
+    assert len(digests) == 3 and None not in digests
+
+
+def test_what_one_of_two_masks_of_a_class_shows_is_known():
+    truth, unknown = unpack_bits(
+        combined(
+            [
+                ClassMask(np.array([[0, 1, 1]]), 0, "first"),
+                ClassMask(np.array([[9, 9, 0]]), 0, "second"),
+            ],
+            ignored=[9],
+        )
+    )
+    assert truth.tolist() == [[0, 1, 1]] and unknown.tolist() == [[1, 0, 0]]
 
 
 def test_more_classes_than_bits_are_refused(tmp_path):
@@ -362,6 +402,15 @@ def test_a_reader_of_regions_takes_labels_of_other_values_for_background():
     assert reader.of_mask(values, "mask").truth.tolist() == [[0, 1, 3], [7, 0, 0]]
     with pytest.raises(DataError, match="is a color mask"):
         reader.of_mask(np.zeros((2, 2, 3), np.uint8), "mask")
+
+
+def test_targets_of_regions_are_kept_apart_by_all_that_they_depend_on():
+    readers = [
+        RegionReader(parse_regions("whole=1+2")),
+        RegionReader(parse_regions("whole=1+3")),
+        RegionReader(parse_regions("whole=1+2"), ignored=(9,)),
+    ]
+    assert len({reader.key for reader in readers}) == len(readers)
 
 
 def test_a_data_set_of_masks_is_loaded_as_before(tmp_path):

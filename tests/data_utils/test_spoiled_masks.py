@@ -221,6 +221,17 @@ def test_the_hippocampus_passes():
     assert counts.classes() == []
 
 
+def test_masks_are_looked_at_anew_when_those_of_one_split_change(tmp_path):
+    values = (60, 120, 180, 240)
+    write(tmp_path / "train", [shapes(seed, values) for seed in range(3)])
+    write(tmp_path / "val", [shapes(seed, values) for seed in range(3, 6)])
+    assert load_info(tmp_path).reader.class_map.values == (0, *values)
+    for mask in (tmp_path / "val" / "masks").iterdir():
+        Image.open(mask).filter(ImageFilter.GaussianBlur(2)).save(mask)
+    with pytest.raises(DataError, match="the masks look spoiled"):
+        load_info(tmp_path)
+
+
 def test_masks_are_read_again_only_where_values_are_no_run(tmp_path, monkeypatch):
     def look(splits):
         raise AssertionError("the masks are read a second time")

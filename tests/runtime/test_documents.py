@@ -67,6 +67,12 @@ def test_keys_that_stand_twice_are_kept_as_pairs():
     assert parse_json('{"0": "a", "0": "b"}', (list, tuple), as_pairs=True) == (("0", "a"), ("0", "b"))
 
 
+def test_objects_that_are_kept_as_pairs_are_two_levels_each():
+    assert parse_json('{"a":' * 32 + "1" + "}" * 32, tuple, as_pairs=True)
+    with pytest.raises(ValueError, match="it is nested deeper than 64 levels"):
+        parse_json('{"a":' * 33 + "1" + "}" * 33, tuple, as_pairs=True)
+
+
 YAML = {
     "empty": "",
     "nested": "[" * 5000,

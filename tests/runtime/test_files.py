@@ -77,6 +77,14 @@ def test_a_folder_that_has_vanished_is_not_made_again(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+def test_a_folder_in_the_making_stays_while_another_one_is_made_beside_it(tmp_path):
+    with files.complete_folder(tmp_path / "step-1") as first:
+        (first / "a").write_text("1")
+        with files.complete_folder(tmp_path / "step-2") as second:
+            (second / "a").write_text("2")
+    assert [(tmp_path / name / "a").read_text() for name in ("step-1", "step-2")] == ["1", "2"]
+
+
 def test_files_of_a_folder_are_replaced_and_others_stay(tmp_path):
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "notes.txt").write_text("mine")

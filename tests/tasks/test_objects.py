@@ -157,6 +157,14 @@ def test_depth_falls_to_the_border_of_each_object_alike():
     assert (depth[ids[0] == 0] == 0).all() and (depth[ids[0] > 0] > 0).all()
 
 
+def test_depth_around_a_hole_grows_in_octagons():
+    ids = torch.ones(1, 15, 15, dtype=torch.long)
+    ids[0, 7, 7] = 0
+    depth = normalized_depth(ids, torch.ones_like(ids, dtype=torch.bool))[0]
+    pixels = (depth / depth[7, 8]).round()[7:11, 7:11]  # the first one beside the hole is one pixel deep
+    assert pixels.tolist() == [[0, 1, 2, 3], [1, 2, 3, 3], [2, 3, 3, 4], [3, 3, 4, 5]]
+
+
 def test_neither_the_border_of_a_picture_nor_unknown_pixels_end_an_object():
     ids = torch.ones(1, 8, 30, dtype=torch.long)
     known = torch.ones(1, 8, 30, dtype=torch.bool)

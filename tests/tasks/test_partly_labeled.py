@@ -160,6 +160,13 @@ def test_a_class_that_no_image_is_labeled_for_has_no_score():
     assert stored.report() == scores.report() and torch.equal(stored.by_image, scores.by_image)
 
 
+def test_a_class_that_images_are_labeled_for_and_lack_is_scored():
+    mask = torch.zeros(1, *SIZE, dtype=torch.long)
+    scores = PartlyLabeledClasses(NAMES, flags=FLAGS).new_scores(1)
+    scores.add(torch.zeros_like(mask), PartlyLabeledTarget(mask, torch.tensor([1])), 0)  # labeled for cars, without one
+    assert scores.unscored == ("background", "dog", "person")
+
+
 def test_the_number_of_an_image_stays_in_crops_padding_and_batches():
     target = PartlyLabeledTarget(np.arange(48, dtype=np.uint8).reshape(SIZE), np.array(3, np.int32))
     crop = target.at((slice(1, 4), slice(2, 5)))

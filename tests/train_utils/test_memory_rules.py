@@ -18,7 +18,7 @@ from data_utils.loading.batch_sampler import BatchSplit
 from runtime.errors import SettingsError
 from tasks.classes import ClassTarget
 from tasks.step_loss import StepLoss
-from train_utils.microbatch import MicroBatch
+from train_utils.microbatch import MemoryLimit, MicroBatch, memory_limit
 from train_utils.preflight import EvaluationSize, preflight
 from train_utils.step_memory import StepMemory
 from train_utils.tuning import KernelTuning
@@ -150,3 +150,17 @@ def test_micro_batches_are_cut_where_a_step_can_be_made_again(tmp_path):
     batches = [batch]
     for accelerator, split in ((new_accelerator(), BatchSplit(5, 1, 2, 3)), (gpu, BatchSplit(5, 1, 2, 3, True))):
         assert StepMemory(accelerator, tmp_path, network, split).cut(batches) is batches
+
+
+@pytest.mark.parametrize("recomputes", [False, True])
+def test_a_size_that_is_learned_is_recorded_with_activation_checkpointing_if_it_was_on(tmp_path, recomputes):
+    network = UNet(UNetConfig(base_channels=2, depth=1))
+    network.activation_checkpointing = recomputes
+    gpu = SimpleNamespace(device=torch.device("cuda"), distributed_type=DistributedType.NO, num_processes=1)
+    memory = StepMemory(gpu, tmp_path, network, BatchSplit(6, 1, 6, 1))
+    undone = []
+    guard = SimpleNamespace(undo_passes=lambda: undone.append(True))
+    with memory.shortage_halves(guard):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+    assert undone == [True] and memory.size == 3
+    assert memory_limit(tmp_path) == MemoryLimit(3, recomputes)

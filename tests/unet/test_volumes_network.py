@@ -81,6 +81,14 @@ def test_network_equals_the_reference(axes, size):
         torch.testing.assert_close(model(x), expected, rtol=0, atol=1e-13)
 
 
+def test_levels_of_volumes_are_at_most_as_wide_as_320_channels_or_the_first_one():
+    for channels, lowest in ((64, 320), (384, 384)):
+        with torch.device("meta"):
+            model = UNet(UNetConfig(1, 3, channels, depth=3, dims=3)).eval()
+            assert model(torch.empty(1, 1, 8, 8, 8)).shape == (1, 3, 8, 8, 8)
+        assert model.stem.conv2.out_channels == channels and model.downs[-1].conv.conv2.out_channels == lowest
+
+
 @pytest.mark.parametrize("upsample", ["transpose", "bilinear"])
 @pytest.mark.parametrize("block", BLOCKS)
 def test_a_network_that_never_looks_along_an_axis_sees_slices_as_a_network_of_images(upsample, block):

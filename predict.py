@@ -18,7 +18,7 @@ from PIL import Image
 from inference.args import parse_args
 from inference.batches import share_of
 from inference.outputs import new_encoder
-from inference.outputs.jobs import MASK, OVERLAY, PROBABILITIES
+from inference.outputs.jobs import OVERLAY, PROBABILITIES
 from inference.outputs.writer import PredictionWriter
 from inference.pipeline import PredictionPipeline, plan_work
 from inference.predictor import Predictor
@@ -28,7 +28,6 @@ from inference.scoring.truth import ScoreError
 from inference.scoring.volume import case_report, case_table
 from runtime.cli import run_script
 from runtime.console import say, say_error, track
-from runtime.device import upload
 from runtime.distributed import barrier_without_timeout, on_main
 from runtime.errors import SettingsError
 from runtime.files import replaced_file
@@ -116,12 +115,12 @@ def main() -> None:
     if args.boundary and not predictor.task.has_boundaries:
         raise SettingsError(f"--boundary: the model's task, {predictor.task.name}, has no classes; leave the flag out")
     compile_networks(accelerator, predictor.networks)
-    extensions = [MASK]
+    encoder = new_encoder(predictor.config)
+    extensions = [encoder.extension]
     if args.overlay:
         extensions.append(OVERLAY)
     if args.probabilities:
         extensions.append(PROBABILITIES)
-    encoder = new_encoder(predictor.config)
     writer = PredictionWriter(encoder, predictor.task, tuple(extensions), args.overwrite, args.boundary)
 
     # 3. Inputs: one process looks, each takes its share
@@ -139,16 +138,19 @@ def main() -> None:
             if isinstance(result, Exception):
                 line = f"{job.name}: {result}" if isinstance(result, OSError) else str(result)
                 is_written = isinstance(result, ScoreError)
-                failures.append(Failure(line, is_written, has_mask=job.file(MASK).exists()))
+                failures.append(Failure(line, is_written, has_mask=job.file(encoder.extension).exists()))
             elif result is not None:
-                scores.sums += result.scores.sums
+                scores.merge(result.scores)
                 scored.append((result.to_json(job.name), result.boundary))
 
     # 5. Report: the scores of all processes, and each failure by its name
     barrier_without_timeout(accelerator)  # a process may be done long before another
     failures = sorted(gather_object(failures))
     scored = gather_object(scored)
-    scores.sums = accelerator.reduce(upload(scores.sums, accelerator.device), "sum").cpu()
+    scores_of_processes = gather_object([scores])
+    scores = predictor.task.new_scores(1)
+    for others in scores_of_processes:
+        scores.merge(others)
     if accelerator.is_main_process:
         report = None
         if args.truth and scored:
@@ -158,11 +160,12 @@ def main() -> None:
         try:
             close_output(args.output, report, is_complete=are_all_new)
             writer.write_legend(args.output)
+            encoder.write_joined(args.output, work.jobs)
         except OSError as error:
             line = f"{args.output}: metrics.json or predict.json cannot be written ({error})"
             failures.append(Failure(line, is_written=True, has_mask=True))
-        masks = work.images - sum(not failure.is_written for failure in failures)
-        say(f"{masks} of {work.images} masks in {args.file or args.output}")
+        written = len(work.jobs) - sum(not failure.is_written for failure in failures)
+        say(f"{written} of {len(work.jobs)} {encoder.outputs} in {args.file or args.output}")
         for failure in failures:
             say_error(f"predict.py: failed: {failure.line}")
     accelerator.end_training()

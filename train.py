@@ -22,7 +22,6 @@ from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.config import DataConfig
 from data_utils.loading.batch_sampler import BatchSplit, pixels_per_batch
 from data_utils.loading.loaders import build_loaders, network_shapes
-from inference.decoding import new_decoder
 from inference.tiling.resizing import bands_at_sizes
 from runtime.cli import run_script
 from runtime.console import say, track
@@ -152,7 +151,6 @@ def evaluate(
     config = accelerator.unwrap_model(model).config
     device = accelerator.device
     scores = task.new_scores(len(loader.dataset), device)
-    decoder = new_decoder(task)
     sums = torch.zeros(task.terms, device=device)
     counts = torch.zeros(task.terms, device=device)
     with gathered_weights(accelerator, model):
@@ -161,7 +159,7 @@ def evaluate(
             images = bands_at_sizes(model, batch["images"], sizes, config)
             for bands, target, index in zip(images, batch["targets"], batch["indices"], strict=True):
                 target = target.at(None)  # a batch of one
-                prediction, partial = read_bands(task, decoder, bands, target)
+                prediction, partial = read_bands(task, bands, target)
                 scores.add(prediction, target, index)
                 counts = counts + task.counts(target)
                 sums = sums + task.finish(partial).to(counts.dtype)
@@ -279,7 +277,8 @@ def main() -> None:
     axes = info.axes(args.depth)
     weights = on_main(accelerator, lambda: starting_point(network_settings, axes, start.checkpoint.model_config()))
     preprocess = info.preprocess(weights.source_preprocess(info.channels))
-    task = info.reader.task(args.loss, args.class_weights).to(device)
+    reader = info.reader.at_size(info.usual_size(preprocess))
+    task = reader.task(args.loss, args.class_weights).to(device)
     model = weights.build(info.channels, task, preprocess)
     model.activation_checkpointing = args.activation_checkpointing or start.limit.activation_checkpointing
     criterion = StepLoss(task, strides=model.head_strides)
@@ -295,7 +294,8 @@ def main() -> None:
     tuning = KernelTuning.from_args(args, device, shapes.train, total_steps)
     with tuning.of(shapes.largest):
         split = preflight(accelerator, model, criterion, largest, split, args.optimizer, keeps_average)
-    evaluated = largest_evaluation(model.config, shapes.val, info.val.sizes, pixels_per_batch(device))
+    target_sizes = info.reader.target_sizes(info.val.sizes, shapes.val)
+    evaluated = largest_evaluation(model.config, shapes.val, target_sizes, pixels_per_batch(device))
     check_evaluation(accelerator, model, criterion, info.channels, evaluated, args.optimizer, keeps_average)
     memory = StepMemory(accelerator, start.output_dir, model, split)
 

@@ -5,7 +5,6 @@ from typing import Any
 
 from data_utils.class_map import BACKGROUND, holds_names
 from runtime.errors import DataError
-from tasks.classes import Classes
 
 NORMALIZATIONS = ("z-score", "ct")  # the ways to normalize volumes
 
@@ -22,6 +21,9 @@ class DataConfig:
         dims: 2 for images, 3 for volumes, None for what the files are.
         spacing: (z, y, x) in mm of volumes whose files hold none.
         normalization: `z-score` or `ct` for volumes; None for what suits their modality.
+        task: the name of the task; None for what the data say.
+        absent: what an empty cell in a table of points means, `unknown` or `not-there`.
+        swap: names of points that change places in the mirror: left=right, with commas between pairs.
     """
 
     dataset: str = "shapes"
@@ -51,7 +53,9 @@ class DataConfig:
     dims: int | None = None
     spacing: tuple[float, float, float] | None = None
     normalization: str | None = None
-    task: str = Classes.name
+    task: str | None = None
+    absent: str | None = None
+    swap: str | None = None
 
     @classmethod
     def from_args(cls, args: Any) -> "DataConfig":

@@ -2,10 +2,11 @@
 
 from runtime.errors import ModelError
 from tasks.classes import Classes
+from tasks.landmarks import Landmarks
 from tasks.task import Task
 from unet.config import NEWER, UNetConfig
 
-TASKS: dict[str, type[Task]] = {Classes.name: Classes}
+TASKS: dict[str, type[Task]] = {Classes.name: Classes, Landmarks.name: Landmarks}
 
 
 def task_of_model(config: UNetConfig) -> Task:

@@ -39,6 +39,10 @@ class Scores(ABC):
     def image_comparison(self) -> list[float]:
         """The same of each image."""
 
+    def merge(self, others: "Scores") -> None:
+        """Count what others have counted of further images; what is known of each image is not kept."""
+        self.sums += others.sums
+
     @abstractmethod
     def record(self) -> dict[str, float | None]:
         """The scores under the names that metrics.jsonl and the trackers share; None where there is no score."""
@@ -93,6 +97,14 @@ class Task(ABC):
     def outputs(self) -> int:
         """Channels of the logits."""
 
+    def unknown_target(self, shape: Sequence[int]) -> Target:
+        """A target of NumPy arrays for images of a shape (B, *spatial) of which nothing is known."""
+        return self.target.unknown(shape)
+
+    def zero_targets(self, shape: Sequence[int], device: torch.device) -> Target:
+        """A batch of targets of a shape (B, *spatial), as large in memory as those that training sees."""
+        return self.target.zeros(shape, device)
+
     def at_level(self, targets: Target, factors: Sequence[int]) -> Target:
         """The targets (B, *spatial) of a coarser level of deep supervision, where `factors` pixels become one.
 
@@ -110,6 +122,10 @@ class Task(ABC):
     @abstractmethod
     def partial(self, logits: Tensor, targets: Target) -> tuple[Tensor, ...]:
         """Sums that add up over the bands or slabs of images, from logits (B, outputs, *spatial), differentiable."""
+
+    def joined(self, partial: tuple[Tensor, ...], others: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """The sums of two parts of the same images, from the sums of each."""
+        return tuple(map(torch.add, partial, others))
 
     @abstractmethod
     def finish(self, partial: tuple[Tensor, ...]) -> Tensor:

@@ -12,11 +12,12 @@ ORDER = ("runtime", "unet", "tasks", "data_utils", "inference", "train_utils")
 # inside a package too: a module imports only what stands in its own row or above; rooms are folders and modules
 ROOMS = {
     "unet": ("axes norms lite", "blocks", "config recompute", "backbone", "model"),
-    "tasks": ("target confusion", "task", "step_loss classes"),
+    "tasks": ("target confusion", "task points", "point_scores", "step_loss classes landmarks"),
     "data_utils": (
         "config class_map",
         "image_io",
         "visualize visualize_volumes",
+        "visualize_points",
         "sources",
         "targets",
         "analysis",

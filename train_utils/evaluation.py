@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from inference.decoding.decoder import Decoder
+from inference.decoding import new_decoder
 from tasks.target import Target
 from tasks.task import Scores, Task
 
@@ -30,22 +30,22 @@ class Evaluation:
         return {"eval/loss": self.loss} | self.scores.record()
 
 
-def read_bands(
-    task: Task, decoder: Decoder, bands: Iterable[Tensor], target: Target
-) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """The prediction (1, *spatial) of an image and the sums of `Task.partial`, from bands of its logits.
+def read_bands(task: Task, bands: Iterable[Tensor], target: Target) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """The prediction of an image, with a first axis of 1, and the sums of `Task.partial`, from bands of its logits.
 
     Args:
         bands: (1, outputs, n, ...) each, from top to bottom, at the size of the target.
         target: (1, *spatial).
     """
-    predictions = []
+    decoder = new_decoder(task)
+    parts: list[Tensor | None] = []
     sums: tuple[Tensor, ...] = ()
     top = 0
     for logits in bands:
-        rows = slice(top, top + logits.shape[2])
-        partial = task.partial(logits, target.at((slice(None), rows)))
-        predictions.append(decoder.decode(logits, dim=1).to(getattr(torch, decoder.dtype)))
-        sums = tuple(map(torch.add, sums, partial)) if sums else partial
-        top = rows.stop
-    return torch.cat(predictions, dim=1), sums
+        bottom = top + logits.shape[2]
+        partial = task.partial(logits, target.band(top, bottom))
+        parts.append(decoder.take(logits[0]))
+        sums = task.joined(sums, partial) if sums else partial
+        top = bottom
+    parts.append(decoder.conclude())
+    return torch.cat([part for part in parts if part is not None])[None], sums

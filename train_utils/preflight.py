@@ -12,7 +12,6 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from data_utils.loading.batch_sampler import BatchSplit, images_per_batch
-from inference.decoding import new_decoder
 from inference.tiling.planning import BAND_MEMORY, computed_bytes, plan
 from inference.tiling.resizing import bands_at_sizes, in_bands
 from runtime.console import say
@@ -215,9 +214,9 @@ def _attempt_evaluation(
         reserved = torch.empty(other_bytes, dtype=torch.uint8, device=accelerator.device)
         with torch.inference_mode(), accelerator.autocast():
             images = torch.rand((size.images, channels, *size.input), device=accelerator.device)
-            target = task.target.unknown((1, *size.target)).map(torch.from_numpy).to(accelerator.device)
+            target = task.unknown_target((1, *size.target)).map(torch.from_numpy).to(accelerator.device)
             for bands in bands_at_sizes(trial, images, [size.target] * size.images, network.config):
-                read_bands(task, new_decoder(task), islice(bands, BANDS_TRIED), target)
+                read_bands(task, islice(bands, BANDS_TRIED), target)
             task.counts(target)
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
@@ -252,7 +251,7 @@ def _attempt_fits(
         reserved = torch.empty(other_bytes, dtype=torch.uint8, device=accelerator.device)
         size = split.micro_batch_size
         images = channels_last(torch.rand((size, *shape), device=accelerator.device))
-        targets = criterion.task.target.zeros((size, *shape[1:]), accelerator.device)
+        targets = criterion.task.zero_targets((size, *shape[1:]), accelerator.device)
         with accelerator.autocast():
             logits = trial(images)
         criterion(logits, targets, criterion.counts(targets)).backward()

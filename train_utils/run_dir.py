@@ -61,7 +61,8 @@ class RunStart(NamedTuple):
         return 0 if self.checkpoint.state is None else self.checkpoint.state.settings.total_steps
 
     def plan(self, args: TrainSettings, info: DatasetInfo) -> TrainSettings:
-        """The settings, where open with the values of the checkpoint or the plan."""
+        """The settings, where open with the task of the data and the values of the checkpoint or the plan."""
+        args = replace(args, task=info.config.task)
         if args.plan == "auto":
             if self.checkpoint.state is None:
                 plan = plan_run(info, args)
@@ -130,7 +131,8 @@ def finished_line(folder: Path, args: TrainSettings) -> str | None:
         return None
     flags = flags_as_json(args)
     flags_done = UNRECORDED | done["flags"]
-    open_ones = [name for name in Plan.names() if flags[name] is None]  # the run has planned them
+    # the run has planned them, and found its task
+    open_ones = [name for name in (*Plan.names(), "task") if flags[name] is None]
     compared = {k: v for k, v in flags.items() if k not in (*LENGTH_AND_PLACE, *open_ones)}
     # a flag that is newer than the run is as the run was
     if any(flags_done.get(name, value) != value for name, value in compared.items()):

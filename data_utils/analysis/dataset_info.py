@@ -25,6 +25,7 @@ from data_utils.config import DataConfig
 from data_utils.sources.load import load_records
 from data_utils.sources.records import ListRecords, Records
 from data_utils.targets import TARGETS
+from data_utils.targets.find import find_task
 from data_utils.targets.reader import TargetReader
 from runtime.cache import cached, digest
 from runtime.console import first_few
@@ -111,6 +112,19 @@ class DatasetInfo:
         values = replace(values, **NO_CLASSES)
         return replace(values, **self.reader.to_preprocess())
 
+    def usual_size(self, preprocess: Preprocess) -> tuple[float, ...]:
+        """The median of the sizes (*spatial) at which a network sees the training images, before they are cropped."""
+        sizes = self.train.sizes
+        if not sizes.any():  # a stream, whose images are cropped or resized to one size
+            return self.config.image_size or self.config.crop_size or (1.0, 1.0)
+        if self.train.spacings is not None:
+            sizes = sizes * self.train.spacings / np.array(preprocess.spacing)
+        elif preprocess.image_size is not None:
+            return preprocess.image_size
+        else:
+            sizes = sizes * preprocess.scale
+        return tuple(np.median(sizes, axis=0).tolist())
+
     def axes(self, depth: int | None) -> NetworkAxes:
         """The axes of a network for these data: for volumes in patches also the kernels and strides of its levels."""
         if self.train.records.dims == 2:
@@ -152,11 +166,16 @@ def load_dataset_info(config: DataConfig) -> DatasetInfo:
     `on_bad_sample` "skip" they are noted.
     """
     train, val = load_records(config)
-    classes = named_classes(config.classes, train.classes, config.others)
+    task = find_task(config.task, train, config.dataset)
+    config = replace(config, task=task)
+    reader_type = TARGETS[task]
+    classes: NamedClasses = ()
+    if not reader_type.takes_points:
+        classes = named_classes(config.classes, train.classes, config.others)
     if train.group_sizes is None:
         info = inspect_files(train, val, config, classes)
         return replace(info, content=content_key([train, val]))
-    lacks_classes = TARGETS[config.task].has_classes and not classes
+    lacks_classes = reader_type.has_classes and not classes
     if lacks_classes or not (config.image_size or config.crop_size):
         raise DataError("a stream is not read before training: give --classes, and --image-size or --crop-size")
     info = sample_stream(train, val, config, classes)
@@ -165,6 +184,7 @@ def load_dataset_info(config: DataConfig) -> DatasetInfo:
 
 def inspect_files(train: Records, val: Records, config: DataConfig, classes: NamedClasses) -> DatasetInfo:
     """Inspect files that can be read before training. Raises DataError for settings that do not fit the data."""
+    assert config.task is not None, "it was found"
     reader_type = TARGETS[config.task]
     limits_values = reader_type.has_classes and config.others is None
     train_inspector = choose_inspector(train, has_classes=limits_values, windows=config.may_crop)
@@ -179,7 +199,7 @@ def inspect_files(train: Records, val: Records, config: DataConfig, classes: Nam
     pixels = total_pixels(inspected)
     if reader_type.has_classes and not classes:
         check_borders(inspected, pixels)
-    reader = reader_type.of_values(pixels, classes, config)
+    reader = reader_type.of_records((train, val), pixels, classes, config)
     for inspection, records in inspected:
         find_unknown(inspection, records, reader.class_map)
         _check(inspection, records, config)
@@ -190,6 +210,7 @@ def inspect_files(train: Records, val: Records, config: DataConfig, classes: Nam
     is_ignored = bool(config.ignore_index)
     is_chosen = bool(config.classes)
     warnings = label_warnings(inspected, pixels, reader.class_map, named=is_named, ignored=is_ignored, chosen=is_chosen)
+    warnings += reader.warnings((train, val))
     return DatasetInfo(config, train_split, val_split, reader.with_pixels(usable_pixels), normalization, warnings)
 
 
@@ -215,6 +236,7 @@ def sample_stream(train: Records, val: Records, config: DataConfig, classes: Nam
     share = -(-STATISTICS_IMAGES // len(groups))
     indices = np.concatenate([firsts[group] + rng.permutation(sizes[group])[:share] for group in groups])
     sample = ListRecords([train[int(i)] for i in indices])
+    assert config.task is not None, "it was found"
     reader_type = TARGETS[config.task]
     inspector = choose_inspector(sample, has_classes=reader_type.has_classes, windows=bool(config.crop_size))
     inspection = inspect_split(sample, "reading a sample", inspector)

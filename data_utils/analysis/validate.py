@@ -10,11 +10,12 @@ from data_utils.analysis.inspect import Inspection, Problem, SplitInspection, fi
 from data_utils.analysis.inspectors import Inspector, choose_inspector, inspect_split
 from data_utils.analysis.label_warnings import label_warnings
 from data_utils.analysis.spoiled_masks import check_borders
-from data_utils.class_map import ClassMap, named_classes, show
+from data_utils.class_map import ClassMap, NamedClasses, named_classes, show
 from data_utils.config import DataConfig
 from data_utils.sources.load import load_records
 from data_utils.sources.records import Record, Records, annotation_summaries
 from data_utils.targets import TARGETS
+from data_utils.targets.find import find_task
 from runtime.console import first_few
 from runtime.errors import DataError
 from unet.config import IGNORE_INDEX, MaskValue
@@ -36,7 +37,9 @@ def check_data(config: DataConfig) -> tuple[str, int]:
     problems: dict[str, list[str]] = defaultdict(list)
     if not config.allow_unpaired:
         problems[UNPAIRED] += sorted({*train.unpaired, *val.unpaired})
-    reader_type = TARGETS[config.task]
+    task = find_task(config.task, train, config.dataset)
+    config = replace(config, task=task)
+    reader_type = TARGETS[task]
     limits_values = reader_type.has_classes and config.others is None
     is_named = bool(config.classes or train.classes)
     inspected: list[tuple[SplitInspection, Records]] = []
@@ -59,10 +62,13 @@ def check_data(config: DataConfig) -> tuple[str, int]:
     warnings: tuple[str, ...] = ()
     try:
         pixels = total_pixels(inspected)
-        classes = named_classes(config.classes, train.classes, config.others)
+        classes: NamedClasses = ()
+        if not reader_type.takes_points:
+            classes = named_classes(config.classes, train.classes, config.others)
         if reader_type.has_classes and not classes:
             check_borders(inspected, pixels)
-        class_map = reader_type.of_values(pixels, classes, config).class_map
+        reader = reader_type.of_records((train, val), pixels, classes, config)
+        class_map = reader.class_map
         is_ignored = bool(config.ignore_index)
         is_chosen = bool(config.classes)
         warnings = label_warnings(

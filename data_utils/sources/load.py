@@ -5,10 +5,11 @@ from functools import partial
 from pathlib import Path
 
 from data_utils.config import DataConfig
-from data_utils.sources.annotations.find import find_annotations
+from data_utils.sources.annotations.find import find_annotations, holds_masks
 from data_utils.sources.folder import find_splits, pair_files
 from data_utils.sources.hf_datasets import HFRecords, TableName, ask_hub, holds_tables, is_hub_id, load_tables
 from data_utils.sources.holdout import hold_out, hold_out_fold, hold_out_shards
+from data_utils.sources.points.find import find_points, open_points
 from data_utils.sources.records import Records
 from data_utils.sources.shapes import VAL_FIRST, Shapes
 from data_utils.sources.streams.parquet import ParquetRecords
@@ -17,6 +18,7 @@ from data_utils.sources.streams.webdataset import TarRecords
 from data_utils.sources.volume_slices import SliceRecords
 from data_utils.sources.volumes import open_volumes
 from runtime.errors import DataError
+from tasks.landmarks import Landmarks
 
 SHAPES_LENGTHS = (240, 48)
 TRAIN_SPLITS = ("train", "training")
@@ -54,7 +56,7 @@ def _load_splits(config: DataConfig) -> tuple[Records, Records]:
         named_splits = _named_splits(config)
         splits = dict(open_volumes(path, named_splits, config))
         if not splits:
-            splits = open_folder(path, named_splits, config.mask_suffix, config.allow_unpaired)
+            splits = open_folder(path, named_splits, config)
     else:
         tables = load_tables(config.dataset, path, config.dataset_config)
         splits = {}
@@ -81,19 +83,27 @@ def _check_folds(config: DataConfig, validation: str) -> None:
         )
 
 
-def open_folder(
-    path: Path, named_splits: Sequence[str], mask_suffix: str | None, allow_unpaired: bool
-) -> dict[str, Callable[[], Records]]:
-    """Split -> what opens it, of a folder of images with masks or annotations.
+def open_folder(path: Path, named_splits: Sequence[str], config: DataConfig) -> dict[str, Callable[[], Records]]:
+    """Split -> what opens it, of a folder of images with masks, annotations or points.
 
     Splits with unusual names are only those in `named_splits`.
     """
-    annotated = find_annotations(path, named_splits, allow_unpaired)
+    has_masks = holds_masks(path, named_splits)
+    annotated = None
+    if not has_masks:
+        annotated = find_annotations(path, named_splits, config.allow_unpaired)
+    if config.task == Landmarks.name or not has_masks:
+        points = find_points(path, named_splits)
+        if points and annotated is not None and config.task is None:
+            file = next(iter(points.values())).files[0]
+            raise DataError(f"{path} holds annotations, and points in {file}; give --task classes or --task landmarks")
+        if points and config.task in (None, Landmarks.name):
+            return open_points(path, points, config.absent, config.allow_unpaired)
     if annotated is not None:
         return annotated
     splits: dict[str, Callable[[], Records]] = {}
     for name, (images, masks) in find_splits(path, named_splits).items():
-        splits[name] = partial(pair_files, images, masks, mask_suffix, allow_unpaired)
+        splits[name] = partial(pair_files, images, masks, config.mask_suffix, config.allow_unpaired)
     return splits
 
 

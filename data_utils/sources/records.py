@@ -38,6 +38,14 @@ class AnnotationSummary(NamedTuple):
     crowds: int = 0
 
 
+class LandmarkNames(NamedTuple):
+    """The points that records hold instead of masks: their names, and the format and space that they came in."""
+
+    names: tuple[str, ...]
+    layout: str
+    space: str = "pixels"
+
+
 class Records(ABC):
     """A sequence of records.
 
@@ -49,6 +57,7 @@ class Records(ABC):
         annotations: what the annotation files hold that the masks are drawn from; None where masks are files.
         dims: 2 for images, 3 for volumes, whose sources are `VolumeFile`s.
         modality: what the volumes were made with, as their data set names it ("CT", "MRI"); None where it does not.
+        landmarks: the points that stand in the place of masks; None where there are masks.
     """
 
     digest: str | None = None
@@ -58,6 +67,7 @@ class Records(ABC):
     annotations: AnnotationSummary | None = None
     dims: int = 2
     modality: str | None = None
+    landmarks: LandmarkNames | None = None
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -165,6 +175,7 @@ class Subset(Records):
         self.unpaired, self.classes = records.unpaired, records.classes
         self.dims = records.dims
         self.modality = records.modality
+        self.landmarks = records.landmarks
 
     @property
     def annotations(self) -> AnnotationSummary | None:  # type: ignore[override]  # counted once it is asked for

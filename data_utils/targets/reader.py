@@ -16,7 +16,7 @@ from data_utils.image_io.reader import check_sizes, decode_mask, read_mask
 from data_utils.image_io.regions import Regions, regions_of
 from data_utils.image_io.resize import Window, nearest, resize_mask
 from data_utils.image_io.volumes import VolumeHeader, read_label_volume
-from data_utils.sources.records import Record
+from data_utils.sources.records import Record, Records
 from runtime.errors import DataError
 from tasks.target import Target
 from tasks.task import Task
@@ -31,12 +31,25 @@ class TargetReader(ABC):
         has_classes: whether the values of masks are classes: few, and not smoothed.
         class_map: the mask value of each class; None where values are no classes.
         class_pixels: how many pixels of each class the masks hold; empty where values are no classes.
+        takes_points: whether it reads points, from records that hold them, instead of masks.
+        at_network_size: whether targets are always those of the network's input, in evaluation too.
+        mirrors: whether a mirrored image has an answer of its own, so that augmentation may mirror.
     """
 
     target: ClassVar[type[Target]]
     has_classes: ClassVar[bool] = False
     class_map: ClassMap | None = None
     class_pixels: tuple[int, ...] = ()
+    takes_points: ClassVar[bool] = False
+    at_network_size: ClassVar[bool] = False
+    mirrors: bool = True
+
+    @classmethod
+    def of_records(
+        cls, splits: Sequence[Records], pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig
+    ) -> TargetReader:
+        """The reader of records whose masks hold these values, so many pixels each."""
+        return cls.of_values(pixels, classes, config)
 
     @classmethod
     @abstractmethod
@@ -47,9 +60,21 @@ class TargetReader(ABC):
         """The reader that also knows how many pixels of each value the masks that can be used hold."""
         return self
 
+    def at_size(self, size: Sequence[float]) -> TargetReader:
+        """The reader that knows the usual size (*spatial) of the network's inputs."""
+        return self
+
     @abstractmethod
     def task(self, loss: str, class_weights: Sequence[float | str] | None) -> Task:
         """The task of a network that learns these targets, with the values of --loss and --class-weights."""
+
+    def unknown(self, shape: Sequence[int]) -> Target:
+        """A target of an image of a shape (*spatial) of which nothing is known."""
+        return self.target.unknown(shape)
+
+    def target_sizes(self, image_sizes: np.ndarray, network_sizes: np.ndarray) -> np.ndarray:
+        """(N, n), the sizes of the targets in an evaluation, from those of the images and of the network's inputs."""
+        return network_sizes if self.at_network_size else image_sizes
 
     @property
     @abstractmethod
@@ -73,6 +98,10 @@ class TargetReader(ABC):
     @abstractmethod
     def open_window(self, record: Record) -> Any:
         """A context with the `MaskWindows` of the target of a large image."""
+
+    def warnings(self, splits: Sequence[Records]) -> tuple[str, ...]:
+        """Lines on what looks like a mistake in the targets."""
+        return ()
 
     @abstractmethod
     def to_preprocess(self) -> dict[str, Any]:

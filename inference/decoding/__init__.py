@@ -2,10 +2,12 @@
 
 from inference.decoding.classes import ClassDecoder
 from inference.decoding.decoder import Decoder
+from inference.decoding.landmarks import LandmarkDecoder
 from tasks.classes import Classes
+from tasks.landmarks import Landmarks
 from tasks.task import Task
 
-DECODERS: dict[str, type[Decoder]] = {Classes.name: ClassDecoder}
+DECODERS: dict[str, type[Decoder]] = {Classes.name: ClassDecoder, Landmarks.name: LandmarkDecoder}
 
 
 def new_decoder(task: Task) -> Decoder:

@@ -27,13 +27,18 @@ class Decoder(ABC):
     """Reads the prediction of one image or volume from its logits, which come in bands from top to bottom.
 
     A task whose pixels stand alone decodes each by itself: it says how by `decode`. Others keep what they need of the
-    bands in `add`, and return the rest in `finish`.
+    bands in `take`, and return the rest in `conclude`.
 
     Attributes:
         dtype: NumPy's name of the type of predictions.
+        at_image_size: whether logits are resized to the image's own size before they are read; else they are those of
+            the network's input.
+        mirrors: whether a mirrored image has an answer of its own, so that `--tta` may mirror.
     """
 
     dtype = "uint8"
+    at_image_size = True
+    mirrors = True
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -51,27 +56,46 @@ class Decoder(ABC):
         """Logits that have these `probabilities`."""
 
     def average(self, logits: Sequence[Tensor], dim: int = 0) -> Tensor:
-        """Logits whose probabilities are the mean of those of each."""
+        """Logits that stand for those of several networks or views."""
         if len(logits) == 1:
             return logits[0]
         # logits of an ONNX file are on the CPU, whatever computes the others
         devices = [view.device for view in logits if not view.is_cpu]
         device = devices[0] if devices else logits[0].device
         views = [view if view.device == device else upload(view, device) for view in logits]
+        return self.joined(views, dim)
+
+    def joined(self, views: Sequence[Tensor], dim: int = 0) -> Tensor:
+        """Logits whose probabilities are the mean of those of each; all are on one device."""
         mean = sum(self.probabilities(view, dim) for view in views) / len(views)
         return self.logits_of(mean, dim)
 
-    def add(self, logits: Tensor, *, probabilities: bool) -> Band:
-        """Read the next band of logits, (outputs, n, W) or (outputs, n, H, W). The host waits once for all."""
-        answers = [self.decode(logits).to(getattr(torch, self.dtype))]
-        if probabilities:
-            answers.append(self.probabilities(logits))
-        arrays = [tensor.numpy() for tensor in download(answers)]
-        return Band(*arrays)
+    def unmirrored(self, logits: Tensor, dim: int = 0) -> Tensor:
+        """Logits of a mirrored image, mirrored back, as those of the image itself."""
+        return logits
 
-    def finish(self) -> Band | None:
+    def take(self, logits: Tensor) -> Tensor | None:
+        """Read the next band of logits, (outputs, n, W) or (outputs, n, H, W); what it settles of the prediction."""
+        return self.decode(logits).to(getattr(torch, self.dtype))
+
+    def conclude(self) -> Tensor | None:
         """The rest of the prediction, when all bands were read."""
         return None
+
+    def add(self, logits: Tensor, *, probabilities: bool) -> Band:
+        """Do what `take` does, for NumPy. The host waits once for all."""
+        part = self.take(logits)
+        answers = [] if part is None else [part]
+        if probabilities:
+            answers.append(self.probabilities(logits))
+        arrays = [tensor.numpy() for tensor in download(answers)] if answers else []
+        rows = None if part is None else arrays[0]
+        return Band(rows, arrays[-1] if probabilities else None)
+
+    def finish(self) -> Band | None:
+        """Do what `conclude` does, for NumPy."""
+        rest = self.conclude()
+        return None if rest is None else Band(rest.cpu().numpy())
 
     def read(self, bands: Iterable[Tensor], *, probabilities: bool) -> Iterator[Band]:
         """The prediction of an image from all of its bands."""

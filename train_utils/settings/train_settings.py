@@ -18,7 +18,7 @@ class TrainSettings:
     # data
     dataset: str
     check_data: bool
-    task: str
+    task: str | None
     classes: str | None
     dataset_config: str | None
     train_split: str | None
@@ -35,6 +35,8 @@ class TrainSettings:
     on_bad_sample: str
     ignore_index: str | None
     outside: str | None
+    absent: str | None
+    swap: str | None
     image_size: Sequence[int] | None
     scale: float | None
     crop_size: Sequence[int] | None

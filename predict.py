@@ -8,6 +8,7 @@ On all GPUs:     accelerate launch --multi_gpu predict.py --model runs/cells/mod
 """
 
 import json
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,22 +17,23 @@ from accelerate.utils import gather_object
 from PIL import Image
 
 from inference.args import parse_args
-from inference.batches import share_of
 from inference.outputs import new_encoder
 from inference.outputs.jobs import OVERLAY, PROBABILITIES
 from inference.outputs.writer import PredictionWriter
-from inference.pipeline import PredictionPipeline, plan_work
+from inference.pipeline import PredictionPipeline, divide_work, plan_work
 from inference.predictor import Predictor
 from inference.provenance import complete_provenance
 from inference.scoring.boundary import BoundaryScores, boundary_report
 from inference.scoring.truth import ScoreError
 from inference.scoring.volume import case_report, case_table
+from inference.tiling.sharing import SharedRows
 from runtime.cli import run_script
 from runtime.console import say, say_error, track
 from runtime.distributed import barrier_without_timeout, on_main
 from runtime.errors import SettingsError
 from runtime.files import replaced_file
 from runtime.launch import check_launch, compile_networks, process_group_options, start_process
+from runtime.mesh import Mesh
 from runtime.signals import exit_on_sigterm
 from tasks.task import Scores
 
@@ -69,7 +71,7 @@ def print_scores(scores: Scores, compared_by: str, scored: list[tuple[dict, Boun
     say(scores.table(report.get("boundary")))
     cases = [image for image, _ in scored if "dice" in image]  # volumes
     if cases:
-        report["by_case"] = case_report(cases, report["classes"])
+        report["by_case"] = case_report(cases, report["classes"], has_background=scores.has_background)
         say(case_table(report["by_case"]))
     say(f"the worst of {len(by_image)} by their {compared_by}:" if len(by_image) > 1 else "the image:")
     for image in by_image[:WORST]:
@@ -100,6 +102,7 @@ def main() -> None:
     exit_on_sigterm()
     accelerator = Accelerator(kwargs_handlers=[process_group_options()])
     start_process(accelerator)
+    mesh = Mesh.of_process(accelerator.process_index, accelerator.num_processes, args.processes_per_volume)
     Image.MAX_IMAGE_PIXELS = None  # the user's own files may be as large as they like
 
     # 2. Model: its config.json holds the preprocessing and what the classes are written as
@@ -116,29 +119,33 @@ def main() -> None:
         raise SettingsError(f"--boundary: the model's task, {predictor.task.name}, has no classes; leave the flag out")
     compile_networks(accelerator, predictor.networks)
     encoder = new_encoder(predictor.config)
-    extensions = [encoder.extension]
+    if args.file is not None:
+        encoder = encoder.for_file(args.file)
+    extensions = [*encoder.mask_extensions, *encoder.extensions]
     if args.overlay:
         extensions.append(OVERLAY)
     if args.probabilities:
         extensions.append(PROBABILITIES)
     writer = PredictionWriter(encoder, predictor.task, tuple(extensions), args.overwrite, args.boundary)
 
-    # 3. Inputs: one process looks, each takes its share
+    # 3. Inputs: one process looks, each takes its share; large ones are shared by the processes of a group
     work = on_main(accelerator, lambda: plan_work(args, predictor, writer))
-    mine = share_of(work.batches, accelerator.process_index, accelerator.num_processes)
+    together, mine = divide_work(work, predictor, mesh, accelerator.num_processes)
 
     # 4. Predict: reading, computing and writing overlap; a file that fails stays behind
     scores = predictor.task.new_scores(1)
     scored: list[tuple[dict, BoundaryScores | None]] = []
     failures: list[Failure] = []
     pipeline = PredictionPipeline(predictor, writer, work.finished)
-    image_count = sum(len(batch) for batch in mine)
+    image_count = len(together) * mesh.is_first + sum(len(batch) for batch in mine)
+    shared_rows = SharedRows(mesh, predictor.config.num_classes, accelerator.device)
+    results = chain(pipeline.run_together(together, shared_rows), pipeline.run(mine))
     with accelerator.autocast():
-        for job, result in track(pipeline.run(mine), image_count, "predicting", unit="image"):
+        for job, result in track(results, image_count, "predicting", unit="image"):
             if isinstance(result, Exception):
                 line = f"{job.name}: {result}" if isinstance(result, OSError) else str(result)
                 is_written = isinstance(result, ScoreError)
-                failures.append(Failure(line, is_written, has_mask=job.file(encoder.extension).exists()))
+                failures.append(Failure(line, is_written, has_mask=encoder.mask_file(job).exists()))
             elif result is not None:
                 scores.merge(result.scores)
                 scored.append((result.to_json(job.name), result.boundary))

@@ -7,9 +7,10 @@ One GPU:         accelerate launch train.py --dataset DATA --output-dir runs/cel
 All GPUs, bf16:  accelerate launch --multi_gpu --mixed_precision bf16 train.py --dataset DATA --output-dir runs/cells
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -22,6 +23,7 @@ from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.config import DataConfig
 from data_utils.loading.batch_sampler import BatchSplit, pixels_per_batch
 from data_utils.loading.loaders import build_loaders, network_shapes
+from inference.decoding import new_decoder
 from inference.tiling.resizing import bands_at_sizes
 from runtime.cli import run_script
 from runtime.console import say, track
@@ -36,6 +38,7 @@ from runtime.launch import (
 )
 from runtime.lock import locks_released
 from runtime.memory import grow_segments
+from runtime.mesh import Mesh
 from runtime.parallel import workers_ended
 from tasks.step_loss import StepLoss
 from train_utils.buckets import rebuild_buckets
@@ -63,6 +66,7 @@ from train_utils.settings.record import resolve_settings
 from train_utils.settings.starting_point import NetworkSettings, starting_point
 from train_utils.settings.train_settings import TrainSettings
 from train_utils.sharding import full, gathered_weights, prepare_sharding, share_statistics
+from train_utils.spatial import Slabs, check_slabs, split_network, step_loss
 from train_utils.step_memory import StepMemory
 from train_utils.sync_batchnorm import leave_out_of_batch_norm, synchronize_batchnorm
 from train_utils.tuning import KernelTuning
@@ -151,6 +155,7 @@ def evaluate(
     config = accelerator.unwrap_model(model).config
     device = accelerator.device
     scores = task.new_scores(len(loader.dataset), device)
+    decoder = new_decoder(task)
     sums = torch.zeros(task.terms, device=device)
     counts = torch.zeros(task.terms, device=device)
     with gathered_weights(accelerator, model):
@@ -159,7 +164,7 @@ def evaluate(
             images = bands_at_sizes(model, batch["images"], sizes, config)
             for bands, target, index in zip(images, batch["targets"], batch["indices"], strict=True):
                 target = target.at(None)  # a batch of one
-                prediction, partial = read_bands(task, bands, target)
+                prediction, partial = read_bands(task, decoder, bands, target)
                 scores.add(prediction, target, index)
                 counts = counts + task.counts(target)
                 sums = sums + task.finish(partial).to(counts.dtype)
@@ -178,10 +183,12 @@ def prepare(
     args: TrainSettings,
     model: torch.nn.Module,
     split: BatchSplit,
+    slabs: Slabs,
     loaders: tuple[DataLoader, DataLoader],
 ) -> tuple[torch.nn.Module, torch.optim.Optimizer, DataLoader, DataLoader]:
-    """Batch norm over all processes, sharding, compiled blocks and the optimizer, as the profile has them."""
+    """Batch norm over all processes, slabs, sharding, compiled blocks and the optimizer, as the profile has them."""
     model = synchronize_batchnorm(accelerator, model, args.sync_batchnorm, split).to(accelerator.device)
+    split_network(model, slabs)
     prepare_sharding(accelerator, model, split, args.max_grad_norm)
     kind = accelerator.distributed_type
     optimizer = build_optimizer(model, args.optimizer, args.learning_rate, args.weight_decay, kind)
@@ -190,17 +197,32 @@ def prepare(
         return accelerator.prepare(model, optimizer, *loaders)
 
 
+def rehearse_steps(
+    step: Callable[[list[MicroBatch]], Tensor],
+    timed: Iterator[tuple[list[MicroBatch], list[int]]],
+    tuning: KernelTuning,
+    guard: StepGuard,
+) -> None:
+    """Make the optimizer steps that are timed, as a run does."""
+    for micro_batches, indices in timed:
+        with tuning.of(micro_batches[0].images.shape[2:]):
+            step(micro_batches)
+        guard.end_step(indices)
+        guard.settle(everything=guard.accelerator.device.type == "cpu")
+
+
 def rehearse(
     accelerator: Accelerator,
     args: TrainSettings,
     criterion: StepLoss,
     split: BatchSplit,
+    slabs: Slabs,
     tuning: KernelTuning,
     memory: StepMemory,
     rehearsal: Rehearsal,
 ) -> int:
     """How many steps fit into --max-minutes: a copy of the model is trained, evaluated and saved for a moment."""
-    prepared = prepare(accelerator, args, rehearsal.model, split, rehearsal.loaders)
+    prepared = prepare(accelerator, args, rehearsal.model, split, slabs, rehearsal.loaders)
     model, optimizer, train_loader, val_loader = prepared
     network = accelerator.unwrap_model(model)
     records = rehearsal.info.train.records
@@ -209,29 +231,23 @@ def rehearse(
     model.train()
     steps = steps_ahead(train_loader, rehearsal.data_ready, compiled_recolor(accelerator))
 
-    def train(timed: Iterator[tuple[list[MicroBatch], list[int]]]) -> None:
-        for micro_batches, indices in timed:
-            with tuning.of(micro_batches[0][0].shape[2:]):
-                train_step(
-                    accelerator,
-                    model,
-                    optimizer,
-                    criterion,
-                    micro_batches,
-                    args.max_grad_norm,
-                    guard,
-                    memory,
-                    nullcontext(),
-                )
-            guard.end_step(indices)
-            guard.settle(everything=accelerator.device.type == "cpu")  # as a run does
-
-    train(rehearsal.timed(steps))
+    step = partial(
+        train_step,
+        accelerator,
+        model,
+        optimizer,
+        criterion,
+        max_grad_norm=args.max_grad_norm,
+        guard=guard,
+        memory=memory,
+        communicating=nullcontext(),
+    )
+    rehearse_steps(step, rehearsal.timed(steps), tuning, guard)
     with eager(accelerator):
         rehearsal.time_evaluation(lambda batches: evaluate(accelerator, model, batches, criterion, step=0), val_loader)
-    train(rehearsal.timed_again(steps))
+    rehearse_steps(step, rehearsal.timed_again(steps), tuning, guard)
     rehearsal.time_save(network, optimizer)
-    train(rehearsal.timed_in_bf16(steps))
+    rehearse_steps(step, rehearsal.timed_in_bf16(steps), tuning, guard)
     return rehearsal.count_steps()
 
 
@@ -252,6 +268,7 @@ def main() -> None:
     )
     device = accelerator.device
     profile = start_process(accelerator, args.ddp_comm_hook)
+    mesh = Mesh.of_process(accelerator.process_index, accelerator.num_processes, args.processes_per_volume)
     accelerator.gradient_accumulation_steps = 1  # noted above; `backward` would divide by it, the loss already counts
     set_seed(args.seed, deterministic=args.deterministic)
     if args.check_data:
@@ -286,7 +303,9 @@ def main() -> None:
     # 4. Batch: the same images in every step, cut so that they fit into memory
     shapes = network_shapes(info, model.config)
     flops = training_flops(model, info.channels) * shapes.mean_pixels
-    largest = (info.channels, *shapes.largest)
+    slabs = Slabs(mesh, model.config.divisors[0])
+    check_slabs(accelerator, model, mesh, shapes.shortest_first_side, args.sync_batchnorm)
+    largest = (info.channels, slabs.largest(shapes.largest[0]), *shapes.largest[1:])
     keeps_average = args.ema_decay > 0
     if shapes.differ:
         grow_segments(device)
@@ -300,6 +319,7 @@ def main() -> None:
     memory = StepMemory(accelerator, start.output_dir, model, split)
 
     # 5. Prepare: batch norm over all processes, sharding, compiled regions, optimizer, loaders
+    criterion = step_loss(task, model.head_strides, slabs)
     compile_gain = CompileGain(accelerator)
     compile_loss(accelerator, criterion)
     state = start.checkpoint.run_state()
@@ -307,12 +327,12 @@ def main() -> None:
     if minutes:
         timed_args = replace(args, max_minutes=minutes)
         trial = Rehearsal(accelerator, timed_args, model, info, shapes, split, start.output_dir)
-        total_steps = start.steps_before + rehearse(accelerator, args, criterion, split, tuning, memory, trial)
+        total_steps = start.steps_before + rehearse(accelerator, args, criterion, split, slabs, tuning, memory, trial)
         release_memory()  # autocast makes the model's copy part of a cycle, which only a collection frees
     schedule = Schedule.from_args(args, len(info.train), total_steps)
     with first_on_each_machine(accelerator):  # one process of a machine decodes for --cache
         loaders = build_loaders(info, model.config, shapes, split, schedule.remaining(state), args.num_workers, device)
-    model, optimizer, train_loader, val_loader = prepare(accelerator, args, model, split, loaders)
+    model, optimizer, train_loader, val_loader = prepare(accelerator, args, model, split, slabs, loaders)
     network = accelerator.unwrap_model(model)
     average = WeightAverage(network, args.ema_decay)
 
@@ -342,7 +362,7 @@ def main() -> None:
     while not (guard.stopping or schedule.is_over(state)):
         learning_rate = schedule.set_learning_rate(optimizer, state.step)
         with memory.shortage_recorded(state.step + 1), tuning.of(micro_batches[0][0].shape[2:]):
-            seed_step(args.seed, state.step, accelerator.process_index)  # for dropout
+            seed_step(args.seed, state.step, mesh.group)  # for dropout
             compile_gain.add_step(micro_batches)
             is_made = train_step(
                 accelerator,

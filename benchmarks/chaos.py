@@ -50,11 +50,14 @@ FLAGS += ["--num-workers", "1", "--tracker", "none", "--resume", "auto"]
 TIMEOUT = 60  # seconds that processes wait for each other in a step; ten minutes in train.py
 KILL_AFTER = 30  # seconds that a launcher waits for its processes before it kills them
 ENDS = TIMEOUT + KILL_AFTER + 90  # seconds until all processes have ended, on a machine with other work too
+EXIT_BARRIER = 300  # seconds that a launcher waits at its end for the other machine's, which is dead (torch 2.13)
 LIMIT = 600  # seconds for a run to start and finish, on a machine with other work too
 TOLERANCE = 1e-5  # of losses on another number of processes
 SAVE_EVENTS = 24  # file operations of a save, at one of which it is interrupted
 DISK_MB = 32
 FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")
+# Python sleeps until a moment of the monotonic clock, which libfaketime 0.9.10 takes for one of the clock that is set
+SLEEP = "import select, time\ntime.sleep = lambda seconds: select.select([], [], [], seconds) and None\n"
 SUBNET = "10.77.0"
 # drops one packet in twenty: a random number of 32 bits is below a twentieth of the largest
 LOSS = "4,32 0 0 4294963256,37 1 0 214748364,6 0 0 4294967295,6 0 0 0"
@@ -422,7 +425,7 @@ def kill_launcher(scene: Scene) -> None:
     launcher = scene.random.choice(scene.launch.launchers)
     launcher.kill()
     scene.step = logged_step(scene.run)
-    _, left = psutil.wait_procs(everything, timeout=ENDS)
+    _, left = psutil.wait_procs(everything, timeout=ENDS + EXIT_BARRIER)
     if left:
         raise Problem(f"{len(left)} processes outlast their launcher")
 
@@ -787,7 +790,11 @@ def resume(scene: Scene, processes: int, *, set_back: bool) -> dict:
         return {"processes": None}
     variables = {}
     if set_back:
+        site = scene.folder / "site"
+        site.mkdir(exist_ok=True)
+        (site / "sitecustomize.py").write_text(SLEEP)
         variables = {"LD_PRELOAD": str(FAKETIME), "FAKETIME": "-1d", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+        variables["PYTHONPATH"] = str(site)
     last = scene.step
     launch = scene.launch = scene.start(processes, variables=variables)
     first_step = None

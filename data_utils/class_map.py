@@ -170,16 +170,29 @@ class ClassMap:
         """Whether the classes are colors."""
         return isinstance(self.values[0], tuple)
 
+    @property
+    def background(self) -> int | None:
+        """The index of the class of pixels that are of no other: by its name, or the value 0 that nobody has named."""
+        for index, name in enumerate(self.names):
+            if name.lower() in BACKGROUND_NAMES:
+                return index
+        for index, (name, value) in enumerate(zip(self.names, self.values, strict=True)):
+            if as_grey(value) == 0 and name == show([value]):
+                return index
+        return None
+
+    def values_by_class(self) -> list[list[MaskValue]]:
+        """The values that each class has in masks."""
+        values_of = [[value] for value in self.values]
+        for value, index in self.joined:
+            if index != IGNORE_INDEX:
+                values_of[index].append(value)
+        return values_of
+
     def describe_values(self) -> list[str]:
         """For each class, the values that it has in masks; then, if they are some class, that of all others."""
-        values_of = [[value] for value in self.values]
-        ignored: list[MaskValue] = []
-        for value, index in self.joined:
-            if index == IGNORE_INDEX:
-                ignored.append(value)
-            else:
-                values_of[index].append(value)
-        texts = [" and ".join(map(str, values)) for values in values_of]
+        ignored = [value for value, index in self.joined if index == IGNORE_INDEX]
+        texts = [" and ".join(map(str, values)) for values in self.values_by_class()]
         if ignored:
             texts.append(f"ignored: {ignored}")
         if self.outside is not None:
@@ -260,6 +273,13 @@ def _parse_value(text: str) -> MaskValue:
     if re.fullmatch(r"-?[0-9]{1,18}", text):
         return int(text)
     raise DataError(f"{text!r} is no mask value; expected a whole number or a color such as #804080")
+
+
+def parse_values(text: str | None) -> list[MaskValue]:
+    """The mask values of `11` or `0,255`; none of an empty text."""
+    if not text:
+        return []
+    return [_parse_value(value.strip()) for value in text.split(",")]
 
 
 def parse_classes(text: str) -> list[tuple[MaskValue, str]]:
@@ -386,7 +406,7 @@ def resolve_classes(
     DataError for fewer than 2 classes.
     """
     mask_values: list[Any] = sorted(pixels)
-    ignored = [_parse_value(value.strip()) for value in ignore.split(",")] if ignore else []
+    ignored = parse_values(ignore)
     if classes:
         class_map = _map_named(classes, mask_values, ignored, outside)
     else:

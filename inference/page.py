@@ -4,21 +4,23 @@ from base64 import b64encode
 from html import escape
 from io import BytesIO
 from pathlib import Path
+from zipfile import ZipFile
 
 import numpy as np
 import torch
 from PIL import Image
 
-from data_utils.image_io.reader import read_header, read_image, read_mask
+from data_utils.image_io.reader import read_header, read_image
 from data_utils.image_io.writers import OVERLAY_LEVEL
 from data_utils.visualize import to_rgb
 from inference.inputs import find_jobs
 from inference.outputs import new_encoder
-from inference.outputs.encoder import Encoder, MaskEncoder
+from inference.outputs.encoder import Encoder, LegendEntry, MaskEncoder
 from inference.outputs.jobs import MASK, OVERLAY, Job, VolumeJob
 from inference.outputs.writer import PredictionWriter
 from inference.pipeline import ERRORS_OF_ONE_FILE, PredictionPipeline
 from inference.predictor import Predictor
+from inference.scoring.truth import open_mask_rows
 from runtime.errors import ImageError
 
 MAX_PIXELS = 40_000_000
@@ -63,7 +65,7 @@ class PagePredictor:
         try:
             job = page_job(file)
             encoder = self.encoder
-            extensions = [encoder.extension]
+            extensions = [*encoder.mask_extensions, *encoder.extensions]
             if not isinstance(encoder, MaskEncoder):
                 extensions.append(OVERLAY)
             writer = PredictionWriter(encoder, self.predictor.task, tuple(extensions))
@@ -71,15 +73,25 @@ class PagePredictor:
             ((_, problem),) = pipeline.run([[job]])
             if isinstance(problem, Exception):
                 raise problem
-            written = job.file(encoder.extension)
             if not isinstance(encoder, MaskEncoder):
-                return picture_html(read_image(job.file(OVERLAY), file.name), encoder), str(written)
-            mask = encoder.reader.of_mask(read_mask(written, file.name), file.name).main
-            shades = encoder.shades(mask)
-            return prediction_html(read_image(file, file.name), shades, encoder), str(written)
+                return picture_html(read_image(job.file(OVERLAY), file.name), encoder), self._download(job)
+            with open_mask_rows(encoder.written_mask(job), encoder.reader) as rows:
+                mask = rows.read(0, rows.size[0]).prediction
+            return prediction_html(read_image(file, file.name), mask, encoder), self._download(job)
         except ERRORS_OF_ONE_FILE as error:
             line = str(error).replace(str(file), file.name)  # a visitor knows its name, not where it lies here
             return f'<p role="alert">{escape(line)}</p>', None
+
+    def _download(self, job: Job) -> str:
+        """The path of the mask, or of an archive of the masks of all classes."""
+        if not self.encoder.class_folders:
+            return str(self.encoder.mask_file(job))
+        files = [job.file(extension) for extension in self.encoder.mask_extensions]
+        archive = job.output.with_name(f"{job.output.name}.zip")
+        with ZipFile(archive, "w") as stream:
+            for file in files:
+                stream.write(file, file.relative_to(job.output.parent))
+        return str(archive)
 
 
 def page_job(file: Path) -> Job:
@@ -100,27 +112,23 @@ def page_job(file: Path) -> Job:
 
 
 def prediction_html(image: np.ndarray, mask: np.ndarray, encoder: MaskEncoder) -> str:
-    """Mask, overlay and legend of an image (H, W, C) and its class indices (H, W), to be shown with STYLE.
+    """Mask, overlay and legend of an image (H, W, C) and its prediction (H, W), to be shown with STYLE.
 
     The browser blends the overlay by `--mask-opacity`: at its default, one half, it is what predict.py writes.
     """
     colors = encoder.colors
     step = max(1, max(mask.shape) // SHOWN_SIDE)
-    indices = Image.fromarray(np.ascontiguousarray(mask[::step, ::step]))
+    indices = Image.fromarray(np.ascontiguousarray(encoder.shades(mask)[::step, ::step]))
     indices.putpalette(colors.tobytes())
     layer = _address(indices, transparency=0)  # an overlay leaves class 0 as it is
     photo = _address(Image.fromarray(to_rgb(image[::step, ::step])))
     height, width = mask.shape
     stack = f'<div class="stack" style="aspect-ratio: {width} / {height}; width: calc(75vh * {width} / {height})">'
-    paints = [f"background: rgb{tuple(color)}" for color in colors.tolist()]
-    shares = np.bincount(mask.ravel(), minlength=len(encoder.names)) / mask.size
-    legend = [
-        f'<li><span style="{paint}"></span>{escape(name)} {share:.1%}</li>'
-        for paint, name, share in zip(paints, encoder.names, shares, strict=True)
-    ]
+    paper = f"background: rgb{tuple(colors[0].tolist())}"
+    legend = [_legend_item(entry) for entry in encoder.legend_entries(mask)]
     return f"""<div class="pictures">
 <figure><figcaption>Mask</figcaption>
-{stack}<img class="mask" style="{paints[0]}" src="{layer}" alt="mask"></div></figure>
+{stack}<img class="mask" style="{paper}" src="{layer}" alt="mask"></div></figure>
 <figure><figcaption>Overlay</figcaption>
 {stack}<img src="{photo}" alt="image"><img class="mask tint" src="{layer}" alt="its mask"></div></figure>
 </div><ul class="classes">{"".join(legend)}</ul>"""
@@ -139,6 +147,12 @@ def picture_html(overlay: np.ndarray, encoder: Encoder) -> str:
 <figure><figcaption>Points</figcaption>
 {stack}<img src="{source}" alt="image with points"></div></figure>
 </div><ul class="classes">{"".join(legend)}</ul>"""
+
+
+def _legend_item(entry: LegendEntry) -> str:
+    """An entry of a legend in HTML."""
+    square = "" if entry.color is None else f'<span style="background: rgb{entry.color}"></span>'
+    return f"<li>{square}{escape(entry.text)}</li>"
 
 
 def _address(picture: Image.Image, **options: int) -> str:

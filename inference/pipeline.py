@@ -16,7 +16,7 @@ from data_utils.image_io.regions import ArrayRegions, Regions, open_regions
 from data_utils.image_io.tiff import check_pages, is_tiff
 from data_utils.image_io.volumes import read_volume_header
 from data_utils.visualize import to_rgb
-from inference.batches import batches_of
+from inference.batches import batches_of, share_of
 from inference.inputs import find_jobs, named_job
 from inference.outputs.disk import check_disk
 from inference.outputs.jobs import ImageJob, Job, VolumeJob
@@ -29,10 +29,12 @@ from inference.scoring.points import PointScore, with_truths
 from inference.scoring.truth import ImageScore, ScoreError
 from inference.scoring.volume import VolumeScore
 from inference.tiling import Tiling, band_length
+from inference.tiling.sharing import SharedRows
 from runtime.console import say, track
 from runtime.errors import DataError, MemoryShortage
 from runtime.files import remove_leftovers
 from runtime.memory import memory_shortage
+from runtime.mesh import Mesh
 from runtime.parallel import default_workers, pipelined
 
 Score = ImageScore | VolumeScore | PointScore
@@ -62,13 +64,21 @@ def plan_work(args: Namespace, predictor: Predictor, writer: PredictionWriter) -
     stacks = config.preprocess.spacing if config.dims == 3 else None
     output = args.output if args.file is None else args.file.with_suffix("")
     encoder = writer.encoder
-    true_files = None if encoder.truths_in_table else args.truth
-    jobs = find_jobs(args.input, output, writer.extensions, true_files, args.mask_suffix, config.in_channels, stacks)
+    jobs = find_jobs(
+        args.input,
+        output,
+        writer.extensions,
+        None if encoder.truths_in_table else args.truth,
+        args.mask_suffix,
+        config.in_channels,
+        stacks,
+        encoder.class_folders,
+    )
     if args.truth and encoder.truths_in_table:
         jobs = with_truths(jobs, args.truth, tuple(encoder.names))
     if args.file is not None:
         jobs = [named_job(jobs, args.file, args.overwrite)]
-    for folder in {job.output.parent for job in jobs}:
+    for folder in {job.file(extension).parent for job in jobs for extension in writer.extensions}:
         remove_leftovers(folder)
     finished = {job for job in jobs if writer.is_finished(job)}
     todo = [job for job in jobs if job not in finished]
@@ -118,6 +128,28 @@ class PredictionPipeline:
         threads = min(8, max(2, default_workers(self.predictor.device)))
         return pipelined(batches, self._read, self._compute, ERRORS_OF_ONE_FILE, threads)
 
+    def run_together(
+        self, batches: list[list[Job]], shared_rows: SharedRows
+    ) -> Iterator[tuple[Job, Score | Exception | None]]:
+        """The same as `run` for inputs that the processes of a group predict together; the leader has the results."""
+        self.predictor.shared_rows = shared_rows
+        jobs = [job for batch in batches for job in batch]
+        if shared_rows.mesh.is_first:
+            numbers = {job: number for number, job in enumerate(jobs)}
+
+            def compute(batch: list[tuple[Job, NetworkInputs | None]]) -> list[Callable[[], Score | None]]:
+                ((job, _),) = batch
+                with shared_rows.lead(numbers[job]):
+                    return self._compute(batch)
+
+            yield from pipelined(batches, self._read, compute, ERRORS_OF_ONE_FILE, threads=1)
+            shared_rows.end()
+        else:
+            for number in shared_rows.inputs():
+                with shared_rows.follow(ERRORS_OF_ONE_FILE):
+                    self._steps[type(jobs[number])].follow(jobs[number])
+        self.predictor.shared_rows = None
+
     def _read(self, job: Job) -> NetworkInputs | None:
         """Read ahead in a thread; None for jobs that are read while they are computed, or not at all."""
         if job in self.finished:
@@ -132,6 +164,23 @@ class PredictionPipeline:
             return [partial(steps.scorer.score, first)]
         with memory_shortage(first.name, REMEDY.format(first.smaller_tile)):
             return steps.compute(batch)
+
+
+def divide_work(
+    work: Work, predictor: Predictor, mesh: Mesh, processes: int
+) -> tuple[list[list[Job]], list[list[Job]]]:
+    """The batches that this process's group predicts together, one by one, and those of this process alone."""
+    together: list[list[Job]] = []
+    alone: list[list[Job]] = []
+    for batch in work.batches:
+        is_shared = mesh.size > 1 and batch[0] not in work.finished and _is_shareable(batch[0], predictor)
+        (together if is_shared else alone).append(batch)
+    shared = share_of(together, mesh.group, processes // mesh.size)
+    return shared, share_of(alone, mesh.rank_of(mesh.slab), processes)
+
+
+def _is_shareable(job: Job, predictor: Predictor) -> bool:
+    return job.size is not None and predictor.is_shareable(job.size, job.spacing)
 
 
 class ImageSteps:
@@ -171,6 +220,12 @@ class ImageSteps:
         for (job, inputs), image_logits in zip(images, logits, strict=True):
             steps.append(partial(self._finish, job, inputs, image_logits))
         return steps
+
+    def follow(self, job: ImageJob) -> None:
+        """Help another process with an image that it predicts in windows."""
+        with open_regions(job.image, job.page) as regions:
+            for _ in self.predictor.bands(regions, job.name):
+                pass
 
     def _in_windows(self, job: ImageJob) -> Score | None:
         with open_regions(job.image, job.page) as regions:
@@ -225,6 +280,11 @@ class VolumeSteps:
         if job.truth is None:
             return [lambda: None]
         return [partial(self._score, job, mask)]
+
+    def follow(self, job: VolumeJob) -> None:
+        """Help another process with a volume."""
+        for _ in self.predictor.bands(job.volume, job.name):
+            pass
 
     def _score(self, job: VolumeJob, mask: np.ndarray) -> Score:
         try:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Hashable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from inference.models import load_network
 from inference.readers import NetworkInput, NetworkInputs, Size, Spacing, input_size, open_input, read_inputs, volume_of
 from inference.tiling import Tiling, batch_logits, one_tile, plan, stream_logits
 from inference.tiling.resizing import full_precision, resize_bands, resize_logits
+from inference.tiling.sharing import SharedRows
 from runtime.device import upload
 from runtime.errors import ModelError
 from tasks import task_of_model
@@ -33,14 +34,16 @@ WINDOW_MEMORY = 2**27  # bytes of logits at an image's own size beyond which it 
 TILED_PASSES = 8  # forward passes that images in tiles share, so that few passes are less than full
 
 
-class Prediction(NamedTuple):
+class Prediction(NamedTuple("Prediction", [("mask", np.ndarray), ("probabilities", np.ndarray)])):
     """mask: (H, W) uint8 class indices; probabilities: (num_classes, H, W) float32; both at the input's own size.
 
-    For volumes, D stands before H.
+    For volumes, D stands before H. A model of objects gives their numbers, int32; its probabilities end with the depth.
+
+    Attributes:
+        objects: a `DetectedObject` for each object, of a model of objects.
     """
 
-    mask: np.ndarray
-    probabilities: np.ndarray
+    objects: Sequence[Any] = ()
 
 
 class Landmark(NamedTuple):
@@ -86,6 +89,7 @@ class Predictor:
         self.config: UNetConfig = networks[0].config
         self.task = task_of_model(self.config)
         self._decoder = self.new_decoder()
+        self.shared_rows: SharedRows | None = None  # where several processes predict one input together
         self.tile_size = tile_size
         self.overlap = overlap
         self.tta = tta
@@ -124,16 +128,19 @@ class Predictor:
 
         A volume is given as a path or a `VolumeFile`; a model of images predicts it slice by slice.
         """
-        bands, _ = self._predict(image, name, page, probabilities=True)
+        decoder = self.new_decoder()
+        bands, _ = self._predict(image, name, page, decoder, probabilities=True)
         probabilities = [band.probabilities for band in bands if band.probabilities is not None]
-        return Prediction(_joined_rows(bands), np.concatenate(probabilities, axis=1))
+        prediction = Prediction(decoder.mask(_joined_rows(bands)), np.concatenate(probabilities, axis=1))
+        prediction.objects = decoder.objects
+        return prediction
 
     @torch.inference_mode()
     def points(self, image: ImageSource, name: str = "image", page: int = 0) -> list[Landmark]:
         """The points of an image or a volume, from a model of landmarks."""
         if not isinstance(self.task, Landmarks):
             raise ModelError(f"the model's task is {self.task.name}: it answers masks, and no points")
-        bands, size = self._predict(image, name, page, probabilities=False)
+        bands, size = self._predict(image, name, page, self.new_decoder(), probabilities=False)
         rows = _joined_rows(bands)
         landmarks = []
         for point, row in zip(self.task.names, rows, strict=True):
@@ -143,12 +150,17 @@ class Predictor:
 
     @torch.inference_mode()
     def mask(self, image: ImageSource, name: str = "image", page: int = 0) -> np.ndarray:
-        """Only the class indices, (H, W) or (D, H, W) uint8."""
-        bands, _ = self._predict(image, name, page, probabilities=False)
+        """Only the class indices, (H, W) or (D, H, W) uint8, or the numbers of objects, int32."""
+        return self._decoder.mask(self.prediction(image, name, page))
+
+    @torch.inference_mode()
+    def prediction(self, image: ImageSource, name: str = "image", page: int = 0) -> np.ndarray:
+        """The prediction as scores and pictures take it, (H, W) or (D, H, W)."""
+        bands, _ = self._predict(image, name, page, self.new_decoder(), probabilities=False)
         return _joined_rows(bands)
 
     def _predict(
-        self, image: ImageSource, name: str, page: int, *, probabilities: bool
+        self, image: ImageSource, name: str, page: int, decoder: Decoder, *, probabilities: bool
     ) -> tuple[list[Band], tuple[int, ...]]:
         """The prediction of an image or volume, and its size."""
         volume = volume_of(image)
@@ -160,7 +172,7 @@ class Predictor:
         else:
             size = read_volume_header(volume, name).size
             logits = self.bands(volume, name)
-        return list(self.new_decoder().read(logits, probabilities=probabilities)), size
+        return list(decoder.read(logits, probabilities=probabilities)), size
 
     def new_decoder(self) -> Decoder:
         """A decoder, which reads the prediction of one image from its logits."""
@@ -186,6 +198,13 @@ class Predictor:
                 tiling = tiling._replace(exact=False)
             tilings.append(tiling)
         return tilings
+
+    def is_shareable(self, size: Size, spacing: Spacing = None) -> bool:
+        """Whether several processes can predict an image or volume of `size` together: it is read and cut in rows."""
+        if len(size) == 2 and not self.in_windows(size):
+            return False
+        has_all_axes = all(network.config.dims == len(size) for network in self.networks)
+        return has_all_axes and None not in self.tilings(size, spacing)
 
     def in_windows(self, size: Size) -> bool:
         """Whether an image of `size` (H, W) is better predicted by `bands` than `in_batch`."""
@@ -289,7 +308,8 @@ class Predictor:
         elif tiling is None:
             yield self._logits(network, read(0, size[0])[None])[0]
         else:
-            yield from stream_logits(partial(self._logits, network), read, size, tiling, pixels)
+            forward_of_row = self.shared_rows.forward_of_row if self.shared_rows else None
+            yield from stream_logits(partial(self._logits, network), read, size, tiling, pixels, forward_of_row)
 
     def _logits(self, network: nn.Module, batch: Tensor) -> Tensor:
         """(B, C, h, w) -> (B, num_classes, h, w) in full precision."""

@@ -124,12 +124,9 @@ def _from_pytorch_unet(weights: dict[str, Tensor], mask_values: object, scale: f
             class_values=_class_values(mask_values, num_classes),
         ),
     )
-    try:
-        UNet.check_weights(config, weights)
-    except ModelError:
-        raise
-    except ValueError as error:
-        raise ValueError(f"is not a Pytorch-UNet checkpoint: it {error} (our names)") from error
+    problem = UNet.weights_problem(config, weights)
+    if problem:
+        raise ValueError(f"is not a Pytorch-UNet checkpoint: it {problem} (our names)")
     model = UNet(config)
     model.load_state_dict(weights)
     return model.eval()

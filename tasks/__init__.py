@@ -3,10 +3,19 @@
 from runtime.errors import ModelError
 from tasks.classes import Classes
 from tasks.landmarks import Landmarks
+from tasks.objects import Objects
+from tasks.overlapping import Overlapping
+from tasks.regions import Regions
 from tasks.task import Task
 from unet.config import NEWER, UNetConfig
 
-TASKS: dict[str, type[Task]] = {Classes.name: Classes, Landmarks.name: Landmarks}
+TASKS: dict[str, type[Task]] = {
+    Classes.name: Classes,
+    Landmarks.name: Landmarks,
+    Objects.name: Objects,
+    Overlapping.name: Overlapping,
+    Regions.name: Regions,
+}
 
 
 def task_of_model(config: UNetConfig) -> Task:

@@ -1,7 +1,7 @@
 """One integer confusion matrix over the whole set, and every score from it at the very end."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -43,16 +43,36 @@ def count_replicated(cells: Tensor, size: int) -> Tensor:
     return counts.view(size, REPLICAS).sum(dim=1)  # int64
 
 
+class ClassCounts(NamedTuple):
+    """Pixels of each class, (num_classes,) int64 each: those that truth and prediction share, and those of either."""
+
+    hits: Tensor
+    truth: Tensor
+    predicted: Tensor
+
+    @classmethod
+    def of(cls, matrix: Tensor) -> "ClassCounts":
+        """The counts of a confusion matrix."""
+        return cls(matrix.diagonal(), matrix.sum(dim=1), matrix.sum(dim=0))
+
+    @property
+    def union(self) -> Tensor:
+        """Pixels of each class in truth or prediction."""
+        return self.truth + self.predicted - self.hits
+
+
 def scores(matrix: Tensor) -> dict[str, Any]:
-    """IoU, Dice, precision and recall of each class, their means, and pixel accuracy, from a confusion matrix.
+    """What `scores_of` gives, from a confusion matrix."""
+    return scores_of(ClassCounts.of(matrix))
+
+
+def scores_of(counts: ClassCounts) -> dict[str, Any]:
+    """IoU, Dice, precision and recall of each class, their means, and pixel accuracy.
 
     A class that occurs in neither truth nor prediction has no score (None) and is left out of the means; where nothing
     was counted every score is None. IoU = TP / (TP + FP + FN), Dice = 2 TP / (2 TP + FP + FN).
     """
-    matrix = matrix.cpu().double()
-    hits = matrix.diagonal()
-    truth = matrix.sum(dim=1)
-    predicted = matrix.sum(dim=0)
+    hits, truth, predicted = (pixels.cpu().double() for pixels in counts)
     iou = ratios(hits, truth + predicted - hits)
     dice = ratios(2 * hits, truth + predicted)
     return {
@@ -66,13 +86,10 @@ def scores(matrix: Tensor) -> dict[str, Any]:
     }
 
 
-def image_iou(matrix: Tensor) -> Tensor:
-    """Mean IoU of one image's confusion matrix, a scalar on its device as in `scores`; 0 where nothing was counted."""
-    hits = matrix.diagonal()
-    truth_and_predicted = matrix.sum(dim=0) + matrix.sum(dim=1)
-    present = truth_and_predicted > 0
-    union = truth_and_predicted - hits
-    return (hits / union.clamp_min(1)).sum() / present.sum().clamp_min(1)
+def image_iou(counts: ClassCounts) -> Tensor:
+    """Mean IoU of one image, a scalar on its device as in `scores_of`; 0 where nothing was counted."""
+    present = counts.union > 0
+    return (counts.hits / counts.union.clamp_min(1)).sum() / present.sum().clamp_min(1)
 
 
 def ratios(numerator: Tensor | np.ndarray, denominator: Tensor | np.ndarray) -> list[float | None]:
@@ -104,33 +121,46 @@ def summary_line(result: dict, names: Sequence[str]) -> str:
     return line
 
 
-def format_table(matrix: Tensor, names: Sequence[str], boundary: dict[str, Any] | None = None) -> str:
+def format_table(counts: ClassCounts, names: Sequence[str], boundary: dict[str, Any] | None = None) -> str:
     """A per-class table of IoU, Dice, precision, recall and pixels, with the means, as plain text.
 
     Args:
         boundary: `boundary_iou` and `hd95` of each class and `mean_...` of both, which become two more columns.
     """
-    result = scores(matrix) | (boundary or {})
+    result = scores_of(counts)
+    last = f"pixel accuracy {_text(result['pixel_accuracy'])}"
+    return text_table(names, result | (boundary or {}), counts.truth.long().tolist(), last=last)
+
+
+def text_table(
+    names: Sequence[str], result: dict[str, Any], pixels: Sequence[int], first: str = "class", last: str = ""
+) -> str:
+    """A line for each class with the scores of `result` and its pixels, and a line of the means, as plain text.
+
+    Args:
+        first: the title of the first column.
+        last: what stands behind the means.
+    """
     averaged = {"iou": "IoU", "dice": "Dice"}
-    if boundary:
+    if "boundary_iou" in result:
         averaged |= {"boundary_iou": "bound. IoU", "hd95": "HD95 (px)"}
     titles = averaged | {"precision": "precision", "recall": "recall"}
     name_width = max(10, max(len(name) for name in names))
 
-    def row(first: str, cells: dict[str, str], last: str) -> str:
-        texts = [first.ljust(name_width)]
+    def row(title: str, cells: dict[str, str], end: str) -> str:
+        texts = [title.ljust(name_width)]
         for metric, text in cells.items():
             width = max(7, len(titles[metric]) + 1)
             texts.append(text.rjust(width))
-        texts.append(last)
+        texts.append(end)
         return "  ".join(texts)
 
-    rows = [row("class", titles, f"{'pixels':>11}")]
+    rows = [row(first, titles, f"{'pixels':>11}")]
     for index, name in enumerate(names):
         cells = {metric: _text(result[metric][index]) for metric in titles}
-        rows.append(row(name, cells, f"{int(matrix[index].sum()):>11,}"))
+        rows.append(row(name, cells, f"{pixels[index]:>11,}"))
     means = {metric: _text(result[f"mean_{metric}"]) for metric in averaged}
-    rows.append(row("mean", means, f" pixel accuracy {_text(result['pixel_accuracy'])}"))
+    rows.append(row("mean", means, f" {last}").rstrip())
     return "\n".join(rows)
 
 

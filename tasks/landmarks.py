@@ -57,10 +57,11 @@ class Landmarks(Task):
         return len(self.names)
 
     def unknown_target(self, shape: Sequence[int]) -> PointTarget:
-        return unknown_points(self.partners, shape[1:]).map(lambda array: array[None].repeat(shape[0], axis=0))
+        return unknown_points(self.partners, shape)
 
     def zero_targets(self, shape: Sequence[int], device: torch.device) -> PointTarget:
-        return self.unknown_target(shape).map(torch.from_numpy).to(device)
+        target = self.unknown_target(shape[1:]).map(torch.from_numpy)
+        return PointTarget.stack([target] * shape[0]).to(device)
 
     def at_level(self, targets: PointTarget, factors: Sequence[int]) -> PointTarget:  # type: ignore[override]  # its own target
         factor = targets.points.new_tensor(tuple(factors))
@@ -75,7 +76,7 @@ class Landmarks(Task):
         return torch.stack([present, (targets.states != UNKNOWN).sum(dtype=dtype)])
 
     def partial(self, logits: Tensor, targets: PointTarget) -> tuple[Tensor, ...]:  # type: ignore[override]  # its own target
-        """(B, K) each: log of the map's weight; Gaussian x logits, and the Gaussian alone; which are present, known.
+        """(B, K) each: the map's weight; Gaussian x logits, and the Gaussian alone; which are present, which known.
 
         A Gaussian is a product of one vector along each axis, so that no map of it is made.
         """
@@ -90,20 +91,20 @@ class Landmarks(Task):
             others = [1] * axis
             pull = (pull * profile.view(*profile.shape[:2], *others, -1)).sum(dim=-1)
             mass = mass * profile.sum(dim=-1)
-        weight = logits.flatten(2).logsumexp(dim=2)
+        # float64 holds the weights of logits up to 700, which add up over bands; Apple's GPUs have none
+        wide = logits.dtype if logits.device.type == "mps" else torch.float64
+        weight = logits.flatten(2).logsumexp(dim=2).to(wide).exp()
         present = (targets.states == PRESENT).to(logits.dtype)
         known = (targets.states != UNKNOWN).to(logits.dtype)
         return weight, pull, mass, present, known
 
-    def joined(self, partial: tuple[Tensor, ...], others: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        weight, pull, mass, present, known = partial
-        return torch.logaddexp(weight, others[0]), pull + others[1], mass + others[2], present, known
-
     def finish(self, partial: tuple[Tensor, ...]) -> Tensor:
         """(2,): summed terms of the places and of the presence."""
         weight, pull, mass, present, known = partial
-        place = weight - pull / mass.clamp_min(torch.finfo(mass.dtype).tiny)
-        odds = weight - self.nowhere
+        present, known = (present > 0).to(pull.dtype), (known > 0).to(pull.dtype)  # in each of the bands
+        log_weight = weight.clamp_min(torch.finfo(weight.dtype).tiny).log().to(pull.dtype)
+        place = log_weight - pull / mass.clamp_min(torch.finfo(mass.dtype).tiny)
+        odds = log_weight - self.nowhere
         presence = present * F.softplus(-odds) + (known - present) * F.softplus(odds)
         return torch.stack([(present * place).sum(), presence.sum()])
 

@@ -35,6 +35,9 @@ class PointTarget(Target):
     size: Any
     unit: Any
 
+    def at(self, place: Any) -> "PointTarget":
+        return self.map(lambda array: array[place])
+
     @property
     def shape(self) -> tuple[int, ...]:
         if self.size.ndim == 1:

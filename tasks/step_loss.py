@@ -47,7 +47,7 @@ class StepLoss:
         return torch.cat([self._counts(level_targets) for level_targets in self._levels(targets)])
 
     def sums(self, logits: Tensor, targets: Target) -> Tensor:
-        """(T,): the sum of each term, from logits (B, outputs, *spatial) and targets (B, *spatial)."""
+        """(T,): the sum of each term, from logits (B, outputs, *spatial) and drawn targets (B, *spatial)."""
         return self.task.finish(self._partial(logits, targets))
 
     def __call__(self, logits: Tensor | Sequence[Tensor], targets: Target, counts: Tensor) -> Tensor:
@@ -61,7 +61,8 @@ class StepLoss:
         by_level = [logits] if isinstance(logits, Tensor) else logits
         counts = torch.where(counts > 0, counts, 1).view(-1, self.task.terms)
         shares = []
-        for level_logits, level_targets, count in zip(by_level, self._levels(targets), counts, strict=True):
+        drawn_levels = self._levels(self.task.draw(targets))
+        for level_logits, level_targets, count in zip(by_level, drawn_levels, counts, strict=True):
             sides = [slice(side) for side in level_targets.shape[1:]]
             level_logits = level_logits[(..., *sides)]  # an encoder pads to its stride
             sums = self.sums(level_logits, level_targets)

@@ -23,12 +23,20 @@ def labels(unknown: int, dtype: str = "uint8") -> Any:
     Resizing takes the nearest label, and moving picks labels. Where nothing is known about a pixel, in padding and
     fillers, the label is `unknown`.
     """
-    return field(metadata={"unknown": unknown, "dtype": dtype})
+    return field(metadata={"unknown": unknown, "dtype": dtype, "of_image": False})
+
+
+def of_image(unknown: int, dtype: str = "int32") -> Any:
+    """A field of one whole number for each image: (), in a batch (B,).
+
+    Crops, padding, resizing and moving leave it as it is. A filler holds `unknown`.
+    """
+    return field(metadata={"unknown": unknown, "dtype": dtype, "of_image": True})
 
 
 @dataclass(frozen=True, eq=False)  # arrays have no single truth value to compare by
 class Target:
-    """The target of one image, or of a batch: a subclass for each task declares its fields by `labels`."""
+    """The target of one image, or of a batch: a subclass for each task declares its fields by `labels`, `of_image`."""
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
@@ -41,12 +49,18 @@ class Target:
         return next(entry.metadata["unknown"] for entry in fields(cls) if entry.name == name)
 
     @classmethod
+    def names_of_image(cls) -> tuple[str, ...]:
+        """The names of the fields that hold one number for each image."""
+        return tuple(entry.name for entry in fields(cls) if entry.metadata["of_image"])
+
+    @classmethod
     def unknown(cls: type[AnyTarget], shape: Sequence[int]) -> AnyTarget:
-        """A target of NumPy arrays of a shape (*spatial) in which nothing is known."""
+        """The target of one image, NumPy arrays of a shape (*spatial), in which nothing is known."""
         arrays = {}
         for entry in fields(cls):
             dtype = np.dtype(entry.metadata["dtype"])
-            arrays[entry.name] = np.full(shape, entry.metadata["unknown"], dtype)
+            field_shape = () if entry.metadata["of_image"] else shape
+            arrays[entry.name] = np.full(field_shape, entry.metadata["unknown"], dtype)
         return cls(**arrays)
 
     @classmethod
@@ -54,7 +68,8 @@ class Target:
         """A batch (B, *spatial) of zeros, as large in memory as those that training sees."""
         tensors = {}
         for name in cls.names():
-            tensors[name] = torch.zeros(tuple(shape), dtype=torch.int64, device=device)
+            field_shape = shape[:1] if name in cls.names_of_image() else shape
+            tensors[name] = torch.zeros(tuple(field_shape), dtype=torch.int64, device=device)
         return cls(**tensors)
 
     @classmethod
@@ -75,27 +90,47 @@ class Target:
         return type(self)(**arrays)
 
     def map_with_unknown(self: AnyTarget, function: Callable[[Array, int], Array]) -> AnyTarget:
-        """Do as `map` does; the function is also told what the field holds where nothing is known."""
+        """A target whose labels are the results of a function of them; other fields stay.
+
+        The function is also told what the field holds where nothing is known.
+        """
         arrays = {}
         for name in self.names():
-            arrays[name] = function(getattr(self, name), self.unknown_value(name))
+            array = getattr(self, name)
+            if name not in self.names_of_image():
+                array = function(array, self.unknown_value(name))
+            arrays[name] = array
         return type(self)(**arrays)
 
     def at(self: AnyTarget, place: Any) -> AnyTarget:
-        """The part of each field at an index: a slice of each axis, or an image of a batch."""
-        return self.map(lambda array: array[place])
+        """The part of each field at an index: a slice of each axis, or an image of a batch.
+
+        A field of one number for each image has no axis but that of the batch.
+        """
+        arrays = {}
+        for name in self.names():
+            array = getattr(self, name)
+            if name not in self.names_of_image() or place is None:
+                arrays[name] = array[place]
+            else:
+                places = place if isinstance(place, tuple) else (place,)
+                arrays[name] = array[(*places[: array.ndim], ...)]
+        return type(self)(**arrays)
+
+    def padded(self: AnyTarget, shape: Sequence[int]) -> AnyTarget:
+        """The target of one image, of NumPy arrays, in the first corner of a larger one of a shape (*spatial)."""
+        inside = tuple(slice(side) for side in self.shape)
+
+        def pad(array: Array, unknown: int) -> Array:
+            padded = np.full(shape, unknown, array.dtype)
+            padded[inside] = array
+            return padded
+
+        return self.map_with_unknown(pad)
 
     def cropped(self: AnyTarget, window: Sequence[slice]) -> AnyTarget:
         """The target of a crop, a slice of each axis."""
         return self.at(tuple(window))
-
-    def padded(self: AnyTarget, shape: Sequence[int]) -> AnyTarget:
-        """The target (NumPy) of an image that is padded behind to `shape`; nothing is known of the padding."""
-        padded = self.unknown(shape)
-        inside = tuple(slice(side) for side in self.shape)
-        for padded_array, array in zip(padded.arrays(), self.arrays(), strict=True):
-            padded_array[inside] = array
-        return padded
 
     def band(self: AnyTarget, start: int, stop: int) -> AnyTarget:
         """The target of rows or slices [start, stop) of each image of a batch, whose losses add up over the bands."""
@@ -126,6 +161,15 @@ class Target:
     def main(self) -> Array:
         """The first field, which crops are centered on."""
         return self.arrays()[0]
+
+    @property
+    def prediction(self) -> Array:
+        """The target as a prediction would say it, which scores and pictures compare with one."""
+        return self.main
+
+    def numbered(self: AnyTarget) -> AnyTarget:
+        """The target of an image or crop as a network learns it: without what only the whole image gives a meaning."""
+        return self
 
     @property
     def shape(self) -> tuple[int, ...]:

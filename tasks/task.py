@@ -17,8 +17,10 @@ class Scores(ABC):
     Attributes:
         sums: a tensor that adds up over images and processes.
         by_image: (images, columns), zero for images that were not added; adds up over processes.
+        has_background: whether the first class of `by_class` is what lies around the others.
     """
 
+    has_background: ClassVar[bool] = True
     sums: Tensor
     by_image: Tensor
 
@@ -98,7 +100,7 @@ class Task(ABC):
         """Channels of the logits."""
 
     def unknown_target(self, shape: Sequence[int]) -> Target:
-        """A target of NumPy arrays for images of a shape (B, *spatial) of which nothing is known."""
+        """A target of NumPy arrays of an image of a shape (*spatial) of which nothing is known."""
         return self.target.unknown(shape)
 
     def zero_targets(self, shape: Sequence[int], device: torch.device) -> Target:
@@ -115,17 +117,20 @@ class Task(ABC):
             index.append(slice(factor // 2, side // factor * factor, factor))
         return targets.at(tuple(index))
 
+    def draw(self, targets: Target) -> Target:
+        """What logits are compared with, drawn on the device from targets (B, *spatial) of whole images or crops."""
+        return targets
+
     @abstractmethod
     def counts(self, targets: Target) -> Tensor:
         """(T,): what each term's sum is divided by, from targets (B, *spatial)."""
 
     @abstractmethod
     def partial(self, logits: Tensor, targets: Target) -> tuple[Tensor, ...]:
-        """Sums that add up over the bands or slabs of images, from logits (B, outputs, *spatial), differentiable."""
+        """Sums that add up over the bands or slabs of images, from logits (B, outputs, *spatial), differentiable.
 
-    def joined(self, partial: tuple[Tensor, ...], others: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """The sums of two parts of the same images, from the sums of each."""
-        return tuple(map(torch.add, partial, others))
+        `targets` (B, *spatial) are drawn.
+        """
 
     @abstractmethod
     def finish(self, partial: tuple[Tensor, ...]) -> Tensor:

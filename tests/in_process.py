@@ -1,4 +1,4 @@
-"""train.py's `main` in the test's own process: no start-up to wait for, and everything can be looked at."""
+"""`main` of train.py and predict.py in the test's own process: nothing to wait for, and all can be looked at."""
 
 import contextlib
 import io
@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import random
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,13 +17,17 @@ from unittest import mock
 import numpy as np
 import torch
 from accelerate.state import AcceleratorState, GradientState
+from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor
 
+import predict
 import train
+from runtime.cli import print_error
+from runtime.errors import UserError
 from train_utils.settings.flags import parse_args
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGCHLD)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGCHLD)
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,7 @@ def process_state_kept() -> Iterator[None]:
     wakeup = signal.set_wakeup_fd(-1)
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     arguments, deterministic = sys.argv, torch.are_deterministic_algorithms_enabled()
+    most_pixels = Image.MAX_IMAGE_PIXELS
     _forget_accelerator()
     try:
         yield
@@ -100,6 +106,7 @@ def process_state_kept() -> Iterator[None]:
         np.random.set_state(states[1])
         torch.set_rng_state(states[2])
         torch.use_deterministic_algorithms(deterministic)
+        Image.MAX_IMAGE_PIXELS = most_pixels
         sys.argv = arguments
         _forget_accelerator()
 
@@ -126,6 +133,20 @@ def run_train(folder: Path, *flags: str | Path, curves: bool = False) -> Run:
         except SystemExit as ended:
             code = int(ended.code or 0)
     return Run(folder, output.getvalue(), code)
+
+
+def run_predict(*arguments: str | Path) -> subprocess.CompletedProcess:
+    """What predict.py prints with these arguments, and its exit code."""
+    output, errors, code = io.StringIO(), io.StringIO(), 0
+    with process_state_kept(), contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
+        sys.argv = ["predict.py", *map(str, arguments)]
+        try:
+            predict.main()
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        except UserError as error:
+            code = print_error(error)
+    return subprocess.CompletedProcess(sys.argv, code, output.getvalue(), errors.getvalue())
 
 
 def parsed(*flags: str | Path):

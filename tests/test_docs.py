@@ -30,6 +30,7 @@ SMALL = {  # flags that make a documented command quick
     "python -m data_utils.shapes": "--train 4 --val 2",
 }
 COMMAND = r"(\w+=\S+ )*(accelerate launch|torchrun|python3?) .*(train\.py|predict\.py|app\.py|benchmarks/|-m )"
+INSTALLED = {"unet-train": "train.py", "unet-predict": "predict.py", "unet-app": "app.py"}  # commands of the wheel
 OTHERS = {"pip", "mypy", "pytest", "pre-commit", "tensorboard", "hf", "docker", "git", ".ci/run"}  # not ours to parse
 # flags that the documentation names and that belong to programs of other people
 FOREIGN = {"--amp", "--bilinear", "--load", "--mask-threshold", "--no-save", "--validation", "--viz"}  # Pytorch-UNet
@@ -97,9 +98,14 @@ def check(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
             assert (ROOT / word).exists(), f"{command}: there is no {word}"
     if words[0] == "docker" and "accelerate" in words:
         words = words[words.index("accelerate") :]
+    if words[0] in INSTALLED:
+        words = ["python", INSTALLED[words[0]], *words[1:]]
     if words[:2] == ["accelerate", "launch"]:
         launched = launch_command_parser().parse_args(words[2:])
-        parse_script(launched.training_script, launched.training_script_args, monkeypatch)
+        script = launched.training_script
+        if launched.module:  # of the installed package
+            script = f"{script.removeprefix('unet_accelerate.')}.py"
+        parse_script(script, launched.training_script_args, monkeypatch)
     elif words[0] == "torchrun":
         launched = get_args_parser().parse_args(words[1:])
         parse_script(launched.training_script, launched.training_script_args, monkeypatch)

@@ -12,12 +12,17 @@ ORDER = ("runtime", "unet", "tasks", "data_utils", "inference", "train_utils")
 # inside a package too: a module imports only what stands in its own row or above; rooms are folders and modules
 ROOMS = {
     "unet": ("axes norms lite", "blocks", "config recompute", "backbone", "model"),
-    "tasks": ("target confusion", "task points", "point_scores", "step_loss classes landmarks"),
+    "tasks": (
+        "target confusion",
+        "task points",
+        "pixels_and_regions point_scores",
+        "step_loss classes landmarks matching overlapping",
+        "partly_labeled objects regions",
+    ),
     "data_utils": (
         "config class_map",
         "image_io",
-        "visualize visualize_volumes",
-        "visualize_points",
+        "visualize visualize_volumes visualize_objects visualize_points",
         "sources",
         "targets",
         "analysis",
@@ -39,7 +44,7 @@ ROOMS = {
     "train_utils": (
         "settings",
         "buckets compilation microbatch preflight schedule tuning optim ema nan_guard step_memory sharding"
-        " sync_batchnorm evaluation run_state",
+        " spatial sync_batchnorm evaluation run_state",
         "reporting",
         "checkpoints",
         "monitoring",
@@ -64,7 +69,7 @@ NOT_IN = {
     "app.py": ("train_utils",),  # a Space is a copy of it and of the other packages
 }
 NOT_AT_START = ("matplotlib", "scipy", "transformers", "jinja2", "datasets", "onnx", "onnxruntime", "pandas", "gradio")
-NOT_AT_START += ("nibabel", "SimpleITK")
+NOT_AT_START += ("nibabel", "SimpleITK", "skimage")
 
 
 def modules(root: Path) -> dict[str, ast.Module]:

@@ -42,6 +42,17 @@ def test_what_is_not_there_exactly_once_is_not_changed(place, before):
     assert rewrite(SOURCE, place, before, "0") is None
 
 
+def test_every_mutant_has_its_place_and_its_tests():
+    stale = []
+    names = {path.name for path in (mutants.ROOT / "tests").rglob("test_*.py")}
+    for number, mutant in enumerate(mutants.MUTANTS):
+        source = (mutants.ROOT / mutant.file).read_text(encoding="utf-8")
+        changed = rewrite(source, mutant.place, mutant.before, mutant.after)
+        if changed in (None, source) or not set(mutant.tests.split()) <= names:
+            stale.append(f"{number}: {mutant.file}: {mutant.place}: {mutant.before}")
+    assert stale == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(mutants.MUTANTS)))
 def test_a_mutant_is_noticed(number, tmp_path):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from inference.decoding import new_decoder
+from inference.decoding.decoder import Decoder
 from tasks.target import Target
 from tasks.task import Scores, Task
 
@@ -30,22 +30,25 @@ class Evaluation:
         return {"eval/loss": self.loss} | self.scores.record()
 
 
-def read_bands(task: Task, bands: Iterable[Tensor], target: Target) -> tuple[Tensor, tuple[Tensor, ...]]:
+def read_bands(
+    task: Task, decoder: Decoder, bands: Iterable[Tensor], target: Target
+) -> tuple[Tensor, tuple[Tensor, ...]]:
     """The prediction of an image, with a first axis of 1, and the sums of `Task.partial`, from bands of its logits.
 
     Args:
         bands: (1, outputs, n, ...) each, from top to bottom, at the size of the target.
         target: (1, *spatial).
     """
-    decoder = new_decoder(task)
-    parts: list[Tensor | None] = []
+    drawn = task.draw(target)
+    answers: list[Tensor] = []
     sums: tuple[Tensor, ...] = ()
     top = 0
     for logits in bands:
         bottom = top + logits.shape[2]
-        partial = task.partial(logits, target.band(top, bottom))
-        parts.append(decoder.take(logits[0]))
-        sums = task.joined(sums, partial) if sums else partial
+        partial = task.partial(logits, drawn.band(top, bottom))
+        answer = decoder.take(logits)
+        if answer is not None:
+            answers.append(answer)
+        sums = tuple(map(torch.add, sums, partial)) if sums else partial
         top = bottom
-    parts.append(decoder.conclude())
-    return torch.cat([part for part in parts if part is not None])[None], sums
+    return decoder.conclude(answers), sums

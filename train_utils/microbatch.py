@@ -27,7 +27,9 @@ def split_from_args(args: TrainSettings, profile: dict[str, Any], saved_size: in
     assert args.batch_size is not None, "the plan decides it"
     size = args.micro_batch_size if isinstance(args.micro_batch_size, int) else None
     accumulation = profile.get("gradient_accumulation_steps")
-    return split_batch(args.batch_size, profile["processes"], size, accumulation, saved_size)
+    shared = args.processes_per_volume
+    split = split_batch(args.batch_size, profile["processes"] // shared, size, accumulation, saved_size)
+    return split._replace(processes_per_volume=shared)
 
 
 def split_batch(

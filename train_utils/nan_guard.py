@@ -153,7 +153,8 @@ class StepGuard:
         self.state.skipped += 1
         self._in_a_row += 1
         # a record of a stream is read to know its name: so few are named, and those of refused steps only
-        names = [self._records.name(index) for index in gather_object(indices)[:MOST_NAMES]]
+        distinct = list(dict.fromkeys(gather_object(indices)))  # several processes may share an image
+        names = [self._records.name(index) for index in distinct[:MOST_NAMES]]
         line = f"step {result.step}: loss or gradient not finite, step skipped; its images: {', '.join(names)}"
         if self._in_a_row == MAX_IN_A_ROW:
             raise TrainingError(

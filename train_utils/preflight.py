@@ -12,6 +12,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from data_utils.loading.batch_sampler import BatchSplit, images_per_batch
+from inference.decoding import new_decoder
 from inference.tiling.planning import BAND_MEMORY, computed_bytes, plan
 from inference.tiling.resizing import bands_at_sizes, in_bands
 from runtime.console import say
@@ -119,8 +120,8 @@ def preflight(
     if chosen.idle:
         which = "a step" if chosen.accumulation == 1 else "the last micro-batch of a step"
         say(
-            f"batch: {chosen.idle} of {chosen.processes} processes have no image in {which}, and compute a repeated one"
-            f" that counts nowhere; --batch-size {chosen.processes * chosen.accumulation} uses all of them"
+            f"batch: {chosen.idle} of {chosen.processes} {chosen.sharers} have no image in {which}, and compute a"
+            f" repeated one that counts nowhere; --batch-size {chosen.processes * chosen.accumulation} uses all of them"
         )
     return chosen
 
@@ -214,9 +215,9 @@ def _attempt_evaluation(
         reserved = torch.empty(other_bytes, dtype=torch.uint8, device=accelerator.device)
         with torch.inference_mode(), accelerator.autocast():
             images = torch.rand((size.images, channels, *size.input), device=accelerator.device)
-            target = task.unknown_target((1, *size.target)).map(torch.from_numpy).to(accelerator.device)
+            target = task.unknown_target(size.target).map(torch.from_numpy).at(None).to(accelerator.device)
             for bands in bands_at_sizes(trial, images, [size.target] * size.images, network.config):
-                read_bands(task, islice(bands, BANDS_TRIED), target)
+                read_bands(task, new_decoder(task), islice(bands, BANDS_TRIED), target)
             task.counts(target)
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):

@@ -61,7 +61,7 @@ class RunStart(NamedTuple):
         return 0 if self.checkpoint.state is None else self.checkpoint.state.settings.total_steps
 
     def plan(self, args: TrainSettings, info: DatasetInfo) -> TrainSettings:
-        """The settings, where open with the task of the data and the values of the checkpoint or the plan."""
+        """The settings, where open with the values of the checkpoint or the plan, and with the task that was found."""
         args = replace(args, task=info.config.task)
         if args.plan == "auto":
             if self.checkpoint.state is None:
@@ -131,8 +131,7 @@ def finished_line(folder: Path, args: TrainSettings) -> str | None:
         return None
     flags = flags_as_json(args)
     flags_done = UNRECORDED | done["flags"]
-    # the run has planned them, and found its task
-    open_ones = [name for name in (*Plan.names(), "task") if flags[name] is None]
+    open_ones = [name for name in (*Plan.names(), "task") if flags[name] is None]  # the run has planned or found them
     compared = {k: v for k, v in flags.items() if k not in (*LENGTH_AND_PLACE, *open_ones)}
     # a flag that is newer than the run is as the run was
     if any(flags_done.get(name, value) != value for name, value in compared.items()):

@@ -239,19 +239,16 @@ class UNet(
             weights = load_file(find(WEIGHTS_NAME))
         except SafetensorError as error:
             raise ValueError(f"{WEIGHTS_NAME} is damaged ({error})") from error
-        try:
-            cls.check_weights(config, weights)
-        except ModelError:
-            raise
-        except ValueError as error:
-            raise ValueError(f"{WEIGHTS_NAME} {error}, unlike the network of {CONFIG_NAME}") from error
+        problem = cls.weights_problem(config, weights)
+        if problem:
+            raise ValueError(f"{WEIGHTS_NAME} {problem}, unlike the network of {CONFIG_NAME}")
         model = cls(config)
         model.load_state_dict(weights)
         return model.eval()
 
     @classmethod
-    def check_weights(cls, config: UNetConfig, weights: dict[str, Tensor]) -> None:
-        """ValueError unless the weights are those of the config's network, which takes no memory here.
+    def weights_problem(cls, config: UNetConfig, weights: dict[str, Tensor]) -> str | None:
+        """How the weights differ from those of the config's network, which takes no memory here; None if they do not.
 
         So the memory and the time that a model takes depend on the size of its file, not on a number in it.
         """
@@ -259,14 +256,14 @@ class UNet(
         channels = max(config.in_channels, config.num_classes)
         values = sum(weight.numel() for weight in weights.values())
         if layers > len(weights) or channels > values:
-            raise ValueError(f"has fewer than {layers:,} layers or {channels:,} channels")
+            return f"has fewer than {layers:,} layers or {channels:,} channels"
         try:
             with torch.device("meta"):
                 outline = cls(config)
         except ModelError:
             raise
         except Exception as error:  # torch and transformers may raise anything at somebody else's numbers
-            raise ValueError(f"cannot be compared: no network can be built ({one_line(error)})") from error
+            return f"cannot be compared: no network can be built ({one_line(error)})"
         expected = outline.state_dict()
         common = expected.keys() & weights.keys()
         misshapen = {name for name in common if expected[name].shape != weights[name].shape}
@@ -277,7 +274,8 @@ class UNet(
         }
         for problem, names in differences.items():
             if names:
-                raise ValueError(f"{problem} {', '.join(first_few(sorted(names), 3))}")
+                return f"{problem} {', '.join(first_few(sorted(names), 3))}"
+        return None
 
 
 def _read_config(file: Path) -> UNetConfig:

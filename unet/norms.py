@@ -1,9 +1,13 @@
 """Norms of images and volumes that keep the type and memory format of their input on CUDA too, or are faster."""
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+
+SumSlabs = Callable[[Tensor], Tensor]
 
 
 class BatchNorm3d(nn.BatchNorm3d):
@@ -36,8 +40,14 @@ class InstanceNorm(nn.InstanceNorm2d):
         return F.instance_norm(x, weight=self.weight, bias=self.bias, eps=self.eps)
 
 
-def group_norm(x: Tensor, groups: int, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+def group_norm(
+    x: Tensor, groups: int, weight: Tensor, bias: Tensor, eps: float, sum_slabs: SumSlabs | None = None
+) -> Tensor:
     """`F.group_norm` of x (B, C, *spatial), in the type and memory format of x.
+
+    Args:
+        sum_slabs: adds up over the processes that have a slab of each volume, where x is such a slab. Weight and bias
+            then get the gradient of this slab.
 
     On CUDA torch's copies x to channels-first, and under autocast to float32: the next convolution has to copy it back.
     Here statistics and factors are at least float32, and nothing as large as x has another type than x.
@@ -47,14 +57,16 @@ def group_norm(x: Tensor, groups: int, weight: Tensor, bias: Tensor, eps: float)
     a network of `nn.GroupNorm`.
     """
     with torch.autocast(x.device.type, enabled=False):
-        return _GroupNorm.apply(x, groups, weight, bias, eps)
+        return _GroupNorm.apply(x, groups, weight, bias, eps, sum_slabs)
 
 
 class _GroupNorm(torch.autograd.Function):
     """A backward pass that keeps x alone, like torch's own; the derived one would keep float32 copies of x."""
 
     @staticmethod
-    def forward(ctx, x: Tensor, groups: int, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    def forward(
+        ctx, x: Tensor, groups: int, weight: Tensor, bias: Tensor, eps: float, sum_slabs: SumSlabs | None
+    ) -> Tensor:
         # statistics of each channel come first: along the sides of a channels-last x a GPU reads whole lines of memory
         axes = _spatial(x)
         if x.dtype.itemsize == 2:
@@ -65,8 +77,13 @@ class _GroupNorm(torch.autograd.Function):
             variances, means = torch.var_mean(x, axes, correction=0)
         means = means.unflatten(1, (groups, -1))
         variances = variances.unflatten(1, (groups, -1))
-        mean = means.mean(2, keepdim=True)  # (B, groups, 1), and so is rstd
-        rstd = (variances.mean(2, keepdim=True) + means.var(2, correction=0, keepdim=True) + eps).rsqrt()
+        mean = means.mean(2, keepdim=True)  # (B, groups, 1), and so are variance and rstd
+        variance = variances.mean(2, keepdim=True) + means.var(2, correction=0, keepdim=True)
+        ctx.pixels = x[0, 0].numel()
+        ctx.sum_slabs = sum_slabs
+        if sum_slabs is not None:
+            mean, variance, ctx.pixels = _over_slabs(mean, variance, ctx.pixels, sum_slabs)
+        rstd = (variance + eps).rsqrt()
         scale = rstd * weight.unflatten(0, (groups, -1))  # (B, groups, C / groups)
         ctx.save_for_backward(x, weight, mean, rstd)
         return _scale_and_shift(x, scale, bias.unflatten(0, (groups, -1)) - mean * scale)
@@ -76,7 +93,6 @@ class _GroupNorm(torch.autograd.Function):
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, mean, rstd = ctx.saved_tensors
         groups = mean.shape[1]
-        pixels = x[0, 0].numel()
         # sums over each channel, (B, groups, C / groups): the gradient, and its product with the normalized x
         grads = grad.sum(_spatial(x), dtype=mean.dtype).unflatten(1, (groups, -1))
         product = grad.float() * x if x.dtype == torch.float16 else grad * x  # fp16 would overflow
@@ -84,11 +100,26 @@ class _GroupNorm(torch.autograd.Function):
         products = (products - mean * grads) * rstd
         weights = weight.unflatten(0, (groups, -1))
         # x_grad is weights * grad minus its mean and minus its projection on the normalized x, times rstd
-        slope = -(weights * products).mean(2, keepdim=True) * rstd**2 / pixels
-        offset = -(weights * grads).mean(2, keepdim=True) * rstd / pixels - slope * mean
+        means = torch.stack([(weights * products).mean(2, keepdim=True), (weights * grads).mean(2, keepdim=True)])
+        if ctx.sum_slabs is not None:
+            means = ctx.sum_slabs(means)
+        product_mean, grad_mean = means
+        slope = -product_mean * rstd**2 / ctx.pixels
+        offset = -grad_mean * rstd / ctx.pixels - slope * mean
         x_grad = _scale_and_shift(x, slope.expand_as(grads), offset.expand_as(grads))
         x_grad.addcmul_(grad, _per_channel(rstd * weights, x))
-        return x_grad, None, products.sum(0).flatten(), grads.sum(0).flatten(), None
+        return x_grad, None, products.sum(0).flatten(), grads.sum(0).flatten(), None, None
+
+
+def _over_slabs(mean: Tensor, variance: Tensor, pixels: int, sum_slabs: SumSlabs) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean and variance of whole volumes, and their number of pixels (), from those of a slab."""
+    count = torch.full_like(mean, pixels, dtype=torch.float64)
+    # sums in float64, since the square of the mean is taken off again
+    square = variance.double() + mean.double().square()
+    count, total, square = sum_slabs(torch.stack([count, count * mean, count * square]))
+    whole_mean = total / count
+    whole_variance = (square / count - whole_mean.square()).clamp_min(0)
+    return whole_mean.to(mean.dtype), whole_variance.to(mean.dtype), count.flatten()[0].to(mean.dtype)
 
 
 def _scale_and_shift(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:

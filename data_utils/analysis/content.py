@@ -27,6 +27,8 @@ def sampled_indices(count: int) -> list[int]:
 def content_key(splits: Iterable[Records]) -> str:
     """Changes with the name or size of any file of the splits, and with the content of some; not with their times.
 
+    It changes too with the classes that any image is labeled for.
+
     Of records that are no files of their own only some are looked at, and none of a stream, which may be far away.
     """
     parts: list[object] = []
@@ -36,6 +38,8 @@ def content_key(splits: Iterable[Records]) -> str:
         for index in sampled_indices(len(records)):
             record = records[index]
             parts += [record["name"], _content(record["image"]), _content(record["target"])]
+        if records.label_sets:
+            parts += [records.labeled(index) for index in range(len(records))]
         if len(records) and file_paths(records[0]["image"]):
             parts += [(record["name"], *_file_sizes(record["image"], record["target"])) for record in records]
     return digest(*parts)[:12]

@@ -1,5 +1,6 @@
 """A data set, and what must be known of it before the first step: sizes, classes, channels, normalization."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,15 +17,17 @@ from data_utils.analysis.inspect import (
 )
 from data_utils.analysis.inspect_volumes import VolumeSplitInspection
 from data_utils.analysis.inspectors import Inspector, choose_inspector, inspect_split
+from data_utils.analysis.label_sets import label_set_warnings, read_labels
 from data_utils.analysis.label_warnings import label_warnings
 from data_utils.analysis.normalization import STATISTICS_IMAGES, Normalization, measure_normalization
+from data_utils.analysis.overlaps import overlap_warnings
 from data_utils.analysis.spoiled_masks import check_borders
 from data_utils.analysis.volume_findings import target_spacing
 from data_utils.class_map import ClassMap, NamedClasses, named_classes
 from data_utils.config import DataConfig
 from data_utils.sources.load import load_records
 from data_utils.sources.records import ListRecords, Records
-from data_utils.targets import TARGETS
+from data_utils.targets import reader_type
 from data_utils.targets.find import find_task
 from data_utils.targets.reader import TargetReader
 from runtime.cache import cached, digest
@@ -166,16 +169,15 @@ def load_dataset_info(config: DataConfig) -> DatasetInfo:
     `on_bad_sample` "skip" they are noted.
     """
     train, val = load_records(config)
-    task = find_task(config.task, train, config.dataset)
-    config = replace(config, task=task)
-    reader_type = TARGETS[task]
+    config = replace(config, task=find_task(train, config))
+    targets = reader_type(config)
     classes: NamedClasses = ()
-    if not reader_type.takes_points:
+    if not targets.takes_points:
         classes = named_classes(config.classes, train.classes, config.others)
     if train.group_sizes is None:
         info = inspect_files(train, val, config, classes)
         return replace(info, content=content_key([train, val]))
-    lacks_classes = reader_type.has_classes and not classes
+    lacks_classes = targets.has_classes and not classes
     if lacks_classes or not (config.image_size or config.crop_size):
         raise DataError("a stream is not read before training: give --classes, and --image-size or --crop-size")
     info = sample_stream(train, val, config, classes)
@@ -184,9 +186,8 @@ def load_dataset_info(config: DataConfig) -> DatasetInfo:
 
 def inspect_files(train: Records, val: Records, config: DataConfig, classes: NamedClasses) -> DatasetInfo:
     """Inspect files that can be read before training. Raises DataError for settings that do not fit the data."""
-    assert config.task is not None, "it was found"
-    reader_type = TARGETS[config.task]
-    limits_values = reader_type.has_classes and config.others is None
+    targets = reader_type(config)
+    limits_values = targets.has_classes and config.others is None
     train_inspector = choose_inspector(train, has_classes=limits_values, windows=config.may_crop)
     train_inspector.check_settings(config)
     val_inspector = choose_inspector(val, has_classes=limits_values)  # validation images are computed whole
@@ -197,24 +198,27 @@ def inspect_files(train: Records, val: Records, config: DataConfig, classes: Nam
     for inspection, records in inspected:
         _check(inspection, records, config)
     pixels = total_pixels(inspected)
-    if reader_type.has_classes and not classes:
+    if targets.has_classes and not classes:
         check_borders(inspected, pixels)
-    reader = reader_type.of_records((train, val), pixels, classes, config)
+    reader = targets.of_records(train, pixels, classes, config).with_records(train)
     for inspection, records in inspected:
         find_unknown(inspection, records, reader.class_map)
         _check(inspection, records, config)
-    train_split = _split(train, train_inspection, reader.class_map)
-    val_split = _split(val, val_inspection, reader.class_map)
-    usable_pixels = total_pixels(inspected)  # without the records that `find_unknown` has taken out
+    # without the records that `find_unknown` has taken out
+    reader = read_labels(reader.with_pixels(total_pixels(inspected)), inspected)
+    train_split = _split(train, train_inspection, reader)
+    val_split = _split(val, val_inspection, reader)
     normalization = train_inspector.normalization(train, train_inspection, config)
     is_ignored = bool(config.ignore_index)
     is_chosen = bool(config.classes)
     warnings = label_warnings(inspected, pixels, reader.class_map, named=is_named, ignored=is_ignored, chosen=is_chosen)
+    warnings += label_set_warnings(inspected, reader)
+    warnings += overlap_warnings((train, val))
     warnings += reader.warnings((train, val))
-    return DatasetInfo(config, train_split, val_split, reader.with_pixels(usable_pixels), normalization, warnings)
+    return DatasetInfo(config, train_split, val_split, reader, normalization, warnings)
 
 
-def _split(records: Records, inspection: SplitInspection, class_map: ClassMap | None) -> Split:
+def _split(records: Records, inspection: SplitInspection, reader: TargetReader) -> Split:
     spacings = None
     background: MaskValue | None = None
     if isinstance(inspection, VolumeSplitInspection):
@@ -222,7 +226,8 @@ def _split(records: Records, inspection: SplitInspection, class_map: ClassMap | 
         background = 0
     locations = {}
     for i, class_locations in inspection.class_locations.items():
-        locations[i] = _list_locations(class_locations, class_map, background)
+        labeled = reader.labeled_classes(records.labeled(i))
+        locations[i] = _list_locations(class_locations, reader.class_map, background, labeled)
     return Split(records, usable_sizes(inspection), _texts(inspection), locations, spacings)
 
 
@@ -236,23 +241,22 @@ def sample_stream(train: Records, val: Records, config: DataConfig, classes: Nam
     share = -(-STATISTICS_IMAGES // len(groups))
     indices = np.concatenate([firsts[group] + rng.permutation(sizes[group])[:share] for group in groups])
     sample = ListRecords([train[int(i)] for i in indices])
-    assert config.task is not None, "it was found"
-    reader_type = TARGETS[config.task]
-    inspector = choose_inspector(sample, has_classes=reader_type.has_classes, windows=bool(config.crop_size))
+    targets = reader_type(config)
+    inspector = choose_inspector(sample, has_classes=targets.has_classes, windows=bool(config.crop_size))
     inspection = inspect_split(sample, "reading a sample", inspector)
     _check(inspection, sample, config)
     pixels = total_pixels([(inspection, sample)])
     possible_pixels = pixels
     if all(isinstance(value, int) for value in pixels):  # masks outside the sample may hold the usual 255
         possible_pixels = pixels | {IGNORE_INDEX: pixels.get(IGNORE_INDEX, 0)}
-    reader = reader_type.of_values(possible_pixels, classes, config)
+    reader = targets.of_values(possible_pixels, classes, config)
     find_unknown(inspection, sample, reader.class_map)
     _check(inspection, sample, config)
     normalization = measure_normalization(sample, config, inspection.problems)
     train_split = Split(train, np.zeros((len(train), 2), np.int32))
     val_split = Split(val, np.zeros((len(val), 2), np.int32))
     if not config.image_size:
-        val_inspector = choose_inspector(val, has_classes=reader_type.has_classes)
+        val_inspector = choose_inspector(val, has_classes=targets.has_classes)
         val_inspection = inspect_split(val, "checking validation files", val_inspector)
         find_unknown(val_inspection, val, reader.class_map)
         _check(val_inspection, val, config)
@@ -262,7 +266,7 @@ def sample_stream(train: Records, val: Records, config: DataConfig, classes: Nam
 
 def _inspect_once(records: Records, title: str, inspector: Inspector, *, named: bool) -> SplitInspection:
     """The result of `inspect_split`, stored in the cache if there are no problems."""
-    key = records.digest and digest("inspection", records.digest, *inspector.key)
+    key = records.digest and digest("inspections", records.digest, *inspector.key)
     computed: list[SplitInspection] = []
 
     def compute() -> dict:
@@ -282,9 +286,16 @@ def _check(inspection: SplitInspection, records: Records, config: DataConfig) ->
 
 
 def _list_locations(
-    class_locations: ClassLocations, class_map: ClassMap | None, background: MaskValue | None
+    class_locations: ClassLocations,
+    class_map: ClassMap | None,
+    background: MaskValue | None,
+    labeled: Collection[int] | None,
 ) -> list[np.ndarray]:
-    """The locations of each class that there is, or of each value without classes, but not those of the background."""
+    """The locations of each class that there is, or of each value without classes, but not those of the background.
+
+    Args:
+        labeled: the classes, by index, that the image is labeled for; None for all.
+    """
     if class_map is None:
         return [pixels for value, pixels in class_locations.items() if value != background]
     locations: dict[int, list[np.ndarray]] = {}
@@ -295,6 +306,8 @@ def _list_locations(
     background_index = None if background is None else class_map.index_of(background)
     if background_index is not None:
         locations.pop(background_index, None)
+    if labeled is not None:
+        locations = {index: pixels for index, pixels in locations.items() if index in labeled}
     return [np.concatenate(locations[index]) for index in sorted(locations)]
 
 

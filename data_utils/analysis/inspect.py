@@ -2,7 +2,7 @@
 
 import re
 from base64 import b64decode, b64encode
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, TypeVar
@@ -12,7 +12,7 @@ import numpy as np
 from data_utils.class_map import MAX_VALUES, REPAIR, ClassMap, as_color, describe_invented, pack, show, unpack
 from data_utils.image_io.reader import decode_mask, read_header, size_mismatch
 from data_utils.image_io.resize import same_proportions
-from data_utils.sources.records import Record, Records
+from data_utils.sources.records import LabelSet, Record, Records
 from runtime.cache import JSON
 from runtime.console import first_few
 from runtime.errors import DataError
@@ -23,7 +23,14 @@ NUMBERS = re.compile(r"#?\b\d[\da-f]*\b(, (\.\.\.)?)?")  # mask values and sizes
 MERGED = 4  # so many files with the same problem share a line
 # some pixels of each value of a mask, (n, 2) as (row, column); nnU-Net has them under this name
 ClassLocations = dict[MaskValue, np.ndarray]
-Content = tuple[str, tuple[MaskValue, ...]]  # what a mask holds: numbers, greys or colors, and which
+
+
+class Content(NamedTuple):
+    """What a mask holds: numbers, greys or colors, and which; and what its image is labeled for, None for all."""
+
+    kind: str
+    values: tuple[MaskValue, ...]
+    labels: LabelSet | None = None
 
 
 class Problem(NamedTuple):
@@ -85,9 +92,9 @@ class SplitInspection:
         """The inspection of `count` records, none of which was looked at yet."""
         return cls(np.zeros((count, cls.dims), np.int64), np.full(count, -1, np.int64))
 
-    def add(self, i: int, inspection: Inspection) -> None:
-        """Note what a look at record i has found."""
-        content = inspection.kind, tuple(sorted(inspection.pixels))
+    def add(self, i: int, inspection: Inspection, labels: LabelSet | None = None) -> None:
+        """Note what a look at record i, which is labeled for such classes, has found."""
+        content = Content(inspection.kind, tuple(sorted(inspection.pixels)), labels)
         self.sizes[i] = inspection.size
         self.resized_masks += inspection.size != inspection.mask_size
         self.modes[inspection.mode] += 1
@@ -102,7 +109,7 @@ class SplitInspection:
 
     def to_json(self) -> JSON:
         """What the cache stores; problems are left out, for an inspection with any is not worth remembering."""
-        contents = [[kind, list(pixels.items())] for (kind, _), pixels in self.contents.items()]
+        contents = [[kind, list(pixels.items()), labels] for (kind, _, labels), pixels in self.contents.items()]
         class_locations = []
         for i, locations in self.class_locations.items():
             stored_locations = [[value, locations_to_json(pixels)] for value, pixels in locations.items()]
@@ -119,9 +126,10 @@ class SplitInspection:
     @classmethod
     def from_json(cls: type["AnyInspection"], value: JSON) -> "AnyInspection":
         contents: dict[Content, Counter] = {}
-        for kind, items in value["contents"]:
+        for kind, items, labels in value["contents"]:
             pixels = Counter({mask_value_from_json(stored): count for stored, count in items})
-            contents[kind, tuple(sorted(pixels))] = pixels
+            labels = None if labels is None else tuple(labels)
+            contents[Content(kind, tuple(sorted(pixels)), labels)] = pixels
         class_locations: dict[int, ClassLocations] = {}
         for i, stored_locations in value["class_locations"]:
             class_locations[i] = {
@@ -236,11 +244,11 @@ def total_pixels(splits: Iterable[tuple[SplitInspection, Records]]) -> dict[Mask
     totals: dict[str, Counter] = {"numbers": Counter(), "greys": Counter(), "colours": Counter()}
     examples: dict[str, str] = {}
     for inspection, records in splits:
-        for number, ((kind, _), pixels) in enumerate(inspection.contents.items()):
+        for number, (content, pixels) in enumerate(inspection.contents.items()):
             members = np.flatnonzero(inspection.members == number)
             if len(members):
-                totals[kind].update(pixels)
-                examples.setdefault(kind, records.name(int(members[0])))
+                totals[content.kind].update(pixels)
+                examples.setdefault(content.kind, records.name(int(members[0])))
     numbers = totals["numbers"]
     greys = totals["greys"]
     colors = totals["colours"]
@@ -253,12 +261,25 @@ def total_pixels(splits: Iterable[tuple[SplitInspection, Records]]) -> dict[Mask
     return dict(greys + numbers + colors)
 
 
+def pixels_by_labels(
+    splits: Iterable[tuple[SplitInspection, Records]],
+) -> dict[LabelSet | None, dict[MaskValue, int]]:
+    """How many pixels hold each value in the masks of images that are labeled for the same classes, None for all."""
+    totals: dict[LabelSet | None, Counter] = defaultdict(Counter)
+    for inspection, _ in splits:
+        for number, (content, pixels) in enumerate(inspection.contents.items()):
+            if (inspection.members == number).any():
+                totals[content.labels].update(pixels)
+    return {labels: dict(pixels) for labels, pixels in totals.items()}
+
+
 def find_unknown(inspection: SplitInspection, records: Records, class_map: ClassMap | None) -> None:
     """Add to the inspection's problems the records whose masks hold values without a class, where there are classes."""
     if class_map is None:
         return
-    for number, (kind, values) in enumerate(inspection.contents):
-        if class_map.has_colors and kind == "greys":
+    for number, content in enumerate(inspection.contents):
+        values = content.values
+        if class_map.has_colors and content.kind == "greys":
             values = tuple(as_color(value) for value in values)
         unknown = [value for value in values if class_map.index_of(value) is None]
         if not unknown:

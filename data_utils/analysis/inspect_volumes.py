@@ -18,7 +18,7 @@ from data_utils.analysis.volume_findings import VolumeFindings
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.volume_formats import Spacing
 from data_utils.image_io.volumes import read_label_volume, read_volume, same_grid
-from data_utils.sources.records import Record
+from data_utils.sources.records import LabelSet, Record
 from runtime.cache import JSON
 from runtime.errors import DataError
 from unet.config import IGNORE_INDEX, MaskValue
@@ -62,8 +62,8 @@ class VolumeSplitInspection(SplitInspection):
             spacings[i] = spacing
         return VolumeFindings.of(spacings, list(self._foregrounds.values()))
 
-    def add(self, i: int, inspection: VolumeInspection) -> None:  # type: ignore[override]  # it takes volumes only
-        super().add(i, inspection)
+    def add(self, i: int, inspection: VolumeInspection, labels: LabelSet | None = None) -> None:  # type: ignore[override]  # it takes volumes only
+        super().add(i, inspection, labels)
         self._spacings[i] = inspection.spacing
         self._foregrounds[i] = inspection.foreground
 

@@ -185,7 +185,7 @@ def inspect_split(
         if isinstance(inspection, Problem):
             split_inspection.problems[i] = inspection
             continue
-        split_inspection.add(i, inspection)
+        split_inspection.add(i, inspection, records.labeled(i))
         pixels[inspection.kind].update(inspection.pixels)
         is_limited = inspector.has_classes and not named
         excess = excess_values(pixels[inspection.kind]) if is_limited else None

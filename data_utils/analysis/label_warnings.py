@@ -112,7 +112,9 @@ def _classes_without_score(splits: Splits, class_map: ClassMap, rare: Sequence[M
     """Classes, but `rare` ones, that training masks hold and no validation mask does."""
     if len(splits) < 2:
         return
-    (training, _), (validation, _) = splits
+    (training, _), (validation, validation_records) = splits
+    if validation_records.label_sets:  # `label_set_warnings` says which classes cannot be scored
+        return
     in_training = _class_indices(training, class_map)
     in_validation = _class_indices(validation, class_map)
     missing = []
@@ -130,8 +132,8 @@ def _class_indices(inspection: SplitInspection, class_map: ClassMap) -> set[int 
     """The classes that the usable masks of a split hold, by their indices."""
     indices: set[int | None] = set()
     for number in np.unique(inspection.members[inspection.members >= 0]).tolist():
-        _, values = list(inspection.contents)[number]
-        indices.update(map(class_map.index_of, values))
+        content = list(inspection.contents)[number]
+        indices.update(map(class_map.index_of, content.values))
     return indices
 
 
@@ -150,8 +152,8 @@ def _masks_with(value: MaskValue, splits: Splits) -> str:
 def _contents_with(value: MaskValue, inspection: SplitInspection) -> list[int]:
     """The indices of the contents that hold a value, or as a grey level the color that it is."""
     indices = []
-    for index, (_, values) in enumerate(inspection.contents):
-        if value in values or as_grey(value) in values:
+    for index, content in enumerate(inspection.contents):
+        if value in content.values or as_grey(value) in content.values:
             indices.append(index)
     return indices
 
@@ -162,7 +164,7 @@ def _mixed_binary_encodings(splits: Splits) -> Iterator[str]:
         return
     contents: list[set[MaskValue]] = []
     for inspection, _ in splits:
-        contents += [set(values) for _, values in inspection.contents]
+        contents += [set(content.values) for content in inspection.contents]
     all_values: set[MaskValue] = set().union(*contents)
     if all_values == {0, 1, IGNORE_INDEX} and not any({1, IGNORE_INDEX} <= values for values in contents):
         yield (

@@ -143,8 +143,8 @@ def _sample(inspection: SplitInspection, most: int) -> list[int]:
 
 
 def _count_of_values(numbered: tuple[int, Content]) -> int:
-    _, (_, values) = numbered
-    return len(values)
+    _, content = numbered
+    return len(content.values)
 
 
 def _planes(record: Record) -> Iterator[np.ndarray]:
@@ -170,8 +170,8 @@ def _describe(splits: Splits, pixels: dict[MaskValue, int], classes: list[MaskVa
     masks = 0
     for inspection, records in splits:
         numbers = []
-        for number, (_, values) in enumerate(inspection.contents):
-            if not set(values) <= set(classes):
+        for number, content in enumerate(inspection.contents):
+            if not set(content.values) <= set(classes):
                 numbers.append(number)
         members = np.flatnonzero(np.isin(inspection.members, numbers)).tolist()
         names += [records[i]["name"] for i in members[: LISTED + 1]]

@@ -8,13 +8,15 @@ from typing import Any
 
 from data_utils.analysis.inspect import Inspection, Problem, SplitInspection, find_unknown, merge_equal, total_pixels
 from data_utils.analysis.inspectors import Inspector, choose_inspector, inspect_split
+from data_utils.analysis.label_sets import describe_labels, label_set_warnings, read_labels
 from data_utils.analysis.label_warnings import label_warnings
+from data_utils.analysis.overlaps import overlap_warnings
 from data_utils.analysis.spoiled_masks import check_borders
 from data_utils.class_map import ClassMap, NamedClasses, named_classes, show
 from data_utils.config import DataConfig
 from data_utils.sources.load import load_records
 from data_utils.sources.records import Record, Records, annotation_summaries
-from data_utils.targets import TARGETS
+from data_utils.targets import reader_type
 from data_utils.targets.find import find_task
 from runtime.console import first_few
 from runtime.errors import DataError
@@ -33,14 +35,13 @@ def check_data(config: DataConfig) -> tuple[str, int]:
     Large training images are read in windows where training does that.
     """
     train, val = load_records(replace(config, allow_unpaired=True))
+    config = replace(config, task=find_task(train, config))
     splits = {"training": train, "validation": val}
     problems: dict[str, list[str]] = defaultdict(list)
     if not config.allow_unpaired:
         problems[UNPAIRED] += sorted({*train.unpaired, *val.unpaired})
-    task = find_task(config.task, train, config.dataset)
-    config = replace(config, task=task)
-    reader_type = TARGETS[task]
-    limits_values = reader_type.has_classes and config.others is None
+    targets = reader_type(config)
+    limits_values = targets.has_classes and config.others is None
     is_named = bool(config.classes or train.classes)
     inspected: list[tuple[SplitInspection, Records]] = []
     channels: dict[int, list[str]] = defaultdict(list)
@@ -60,35 +61,42 @@ def check_data(config: DataConfig) -> tuple[str, int]:
     pixels: dict[MaskValue, int] = {}
     names: dict[MaskValue | None, str] = {}
     warnings: tuple[str, ...] = ()
+    shares: list[str] = []
     try:
         pixels = total_pixels(inspected)
         classes: NamedClasses = ()
-        if not reader_type.takes_points:
+        if not targets.takes_points:
             classes = named_classes(config.classes, train.classes, config.others)
-        if reader_type.has_classes and not classes:
+        if targets.has_classes and not classes:
             check_borders(inspected, pixels)
-        reader = reader_type.of_records((train, val), pixels, classes, config)
+        reader = read_labels(targets.of_records(train, pixels, classes, config), inspected)
         class_map = reader.class_map
         is_ignored = bool(config.ignore_index)
         is_chosen = bool(config.classes)
         warnings = label_warnings(
             inspected, pixels, class_map, named=bool(classes), ignored=is_ignored, chosen=is_chosen
         )
+        warnings += label_set_warnings(inspected, reader)
+        warnings += overlap_warnings((train, val))
+        shares = [*reader.with_pixels(pixels).describe_pixels(), *describe_labels(inspected, reader)]
         for inspection, records in inspected:
             find_unknown(inspection, records, class_map)
         if class_map is not None:
             names = name_values(pixels, class_map)
+            shares += labeled_share(pixels, class_map)
     except DataError as error:
         # where no mask can be read, each of them is already a problem
         if any(inspection.contents for inspection, _ in inspected):
             problems["classes"].append(str(error))
         pixels = {}
         warnings = ()
+        shares = []
     problems["number of channels"] += odd_channels(channels, grey_fits=train_inspector.grey_fits)
     for inspection, _ in inspected:
         for problem in inspection.problems.values():
             problems[problem.kind].append(problem.text)
     lines += describe([inspection for inspection, _ in inspected], pixels, names)
+    lines += shares
     lines += [f"to check: {warning}" for warning in warnings]
     lines += list_problems(problems, len(warnings))
     return "\n".join(lines), sum(map(len, problems.values()))
@@ -104,6 +112,15 @@ def name_values(pixels: dict[MaskValue, int], class_map: ClassMap) -> dict[MaskV
         elif index is not None:
             names[value] = class_map.names[index]
     return names
+
+
+def labeled_share(pixels: dict[MaskValue, int], class_map: ClassMap) -> list[str]:
+    """A line on how many pixels count, where some do not."""
+    total = sum(pixels.values())
+    ignored = sum(count for value, count in pixels.items() if class_map.index_of(value) == IGNORE_INDEX)
+    if not ignored:
+        return []
+    return [f"labeled pixels: {100 * (total - ignored) / total:.3f} %"]
 
 
 def describe_annotations(train: Records, val: Records) -> list[str]:

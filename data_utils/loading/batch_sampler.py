@@ -34,13 +34,20 @@ class Slot(NamedTuple):
 
 
 class BatchSplit(NamedTuple):
-    """How a global batch is cut into micro-batches, `accumulation` for each process, of at most `micro_batch_size`."""
+    """How a global batch is cut into micro-batches, `accumulation` for each process, of at most `micro_batch_size`.
+
+    Args:
+        processes: those that have images of their own; where several share each volume, as many as there are groups.
+        fixed: the user asks for it: where it does not fit into memory it is not changed.
+        processes_per_volume: how many processes share each image or volume.
+    """
 
     batch_size: int
     processes: int
     micro_batch_size: int
     accumulation: int
-    fixed: bool = False  # the user asks for it: where it does not fit into memory it is not changed
+    fixed: bool = False
+    processes_per_volume: int = 1
 
     def with_micro_batches(self, size: int) -> "BatchSplit":
         """The same batch in micro-batches of `size`."""
@@ -59,6 +66,16 @@ class BatchSplit(NamedTuple):
         return [smaller + int(number < larger_ones) for number in range(rounds * self.processes)]
 
     @property
+    def world_size(self) -> int:
+        """All processes of the launch."""
+        return self.processes * self.processes_per_volume
+
+    @property
+    def sharers(self) -> str:
+        """What those are called among which a step's images are divided."""
+        return "processes" if self.processes_per_volume == 1 else f"groups of {self.processes_per_volume} processes"
+
+    @property
     def idle(self) -> int:
         """Processes that have no image in the last micro-batch of a step."""
         return self.sizes(self.batch_size).count(0)
@@ -67,7 +84,7 @@ class BatchSplit(NamedTuple):
         sizes = sorted(set(self.sizes(self.batch_size)))
         return (
             f"{self.batch_size} in a step = {' or '.join(map(str, sizes))} in a micro-batch"
-            f" x {self.processes} processes x {self.accumulation} accumulation steps"
+            f" x {self.processes} {self.sharers} x {self.accumulation} accumulation steps"
         )
 
 
@@ -228,9 +245,9 @@ def stream_batches(
 class TrainingSampler:
     """Batch sampler over the steps of a whole run: for each step, rounds of one micro-batch per process.
 
-    The loader deals micro-batch i to process i mod `world_size`. A micro-batch that would be empty has one image of the
-    step, marked as filler: its mask is to be ignored as a whole. Step s belongs to epoch s // steps_per_epoch, so a run
-    resumes by starting at its step.
+    The loader deals micro-batch i to process i mod `world_size`, so neighbors that share a volume get it one after the
+    other. A micro-batch that would be empty has one image of the step, marked as filler: its mask is to be ignored as a
+    whole. Step s belongs to epoch s // steps_per_epoch, so a run resumes by starting at its step.
 
     Args:
         shapes: (N, n) int32, the shape (H, W) or (D, H, W) that each image is padded to.
@@ -279,7 +296,8 @@ class TrainingSampler:
         start = 0
         for number, size in enumerate(sizes):
             micro_batch = slots[start : start + size] or [filler]
-            yield [slot._replace(ends_step=number >= last_round) for slot in micro_batch]
+            for _ in range(self.split.processes_per_volume):
+                yield [slot._replace(ends_step=number >= last_round) for slot in micro_batch]
             start += size
 
 

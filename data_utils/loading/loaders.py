@@ -39,6 +39,11 @@ class NetworkShapes(NamedTuple):
         return tuple(self.train.max(axis=0).tolist())
 
     @property
+    def shortest_first_side(self) -> int:
+        """The smallest height of a training image, or depth of a volume."""
+        return int(self.train[:, 0].min())
+
+    @property
     def differ(self) -> bool:
         """Whether there is more than one shape."""
         first = self.train[0]
@@ -112,7 +117,7 @@ def build_loaders(
         val.cache()
     train_sampler = TrainingSampler(shapes.train, split, info.config.seed, steps, records.group_sizes)
     pixels = pixels_per_batch(device) if val.samples.share_batches else 1
-    val_sampler = EvaluationSampler(shapes.val, pixels, split.processes)
+    val_sampler = EvaluationSampler(shapes.val, pixels, split.world_size)
     train_loader = _loader(train, train_sampler, collate_training, num_workers, device)
     val_loader = _loader(val, val_sampler, collate_evaluation, num_workers, device)
     return train_loader, val_loader

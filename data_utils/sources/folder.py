@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from data_utils.image_io.formats import IMAGE_SUFFIXES
-from data_utils.sources.records import Record, Records
+from data_utils.sources.records import Record, Records, folders_of
 from data_utils.sources.tiff_stacks import PagePair, pair_pages
 from data_utils.sources.walk import walk
 from runtime.cache import digest_of_files
@@ -160,6 +160,9 @@ class FolderRecords(Records):
             "target": {"path": mask, "page": mask_page},
             "name": f"{stem}_{number + 1:04}{extension}",
         }
+
+    def image_folders(self) -> set[tuple[str, str]]:
+        return folders_of(self.folders[0], self.files[0])
 
     @cached_property
     def digest(self) -> str:  # type: ignore[override]  # computed once it is asked for

@@ -9,6 +9,8 @@ from data_utils.sources.annotations.find import find_annotations, holds_masks
 from data_utils.sources.folder import find_splits, pair_files
 from data_utils.sources.hf_datasets import HFRecords, TableName, ask_hub, holds_tables, is_hub_id, load_tables
 from data_utils.sources.holdout import hold_out, hold_out_fold, hold_out_shards
+from data_utils.sources.label_files import read_label_files
+from data_utils.sources.overlapping import OVERLAPPING, ObjectRecords, find_overlapping
 from data_utils.sources.points.find import find_points, open_points
 from data_utils.sources.records import Records
 from data_utils.sources.shapes import VAL_FIRST, Shapes
@@ -33,12 +35,14 @@ def load_records(config: DataConfig) -> tuple[Records, Records]:
     `val_group` matches. With `dims` 2 the slices of volumes are the images; all slices of a volume are in one split.
     Raises DataError for data that are missing, unpaired or ambiguous.
     """
-    train, val = _load_splits(config)
+    train, val = read_label_files(_load_splits(config), Path(config.dataset).expanduser())
     for records in (train, val):
         if config.dims == 3 and records.dims != 3:
             raise DataError(
                 f"--dims 3: {config.dataset} holds images; volumes are NIfTI, NRRD, MHA, .npy or TIFF stacks"
             )
+    if config.task == OVERLAPPING and train.task != OVERLAPPING:
+        return ObjectRecords(train, config), ObjectRecords(val, config)
     if config.dims == 2 and train.dims == 3:
         return SliceRecords(train), SliceRecords(val)
     return train, val
@@ -88,6 +92,10 @@ def open_folder(path: Path, named_splits: Sequence[str], config: DataConfig) -> 
 
     Splits with unusual names are only those in `named_splits`.
     """
+    if config.task in (None, OVERLAPPING):
+        overlapping = find_overlapping(path, named_splits, config)
+        if overlapping:
+            return overlapping
     has_masks = holds_masks(path, named_splits)
     annotated = None
     if not has_masks:

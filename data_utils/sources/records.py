@@ -3,7 +3,7 @@
 import os
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from threading import Lock
 from typing import Any, NamedTuple, TypedDict
@@ -14,15 +14,23 @@ from data_utils.image_io.formats import ImageSource
 from runtime.cache import digest
 from unet.config import MaskValue
 
+LabelSet = tuple[str, ...]  # names of the classes that an image is labeled for, sorted
+NO_LABEL_SETS: Mapping[LabelSet, str] = {}
 OPEN_GROUPS = 8  # groups of a stream in memory, until the loader says how many it goes through side by side
 
 
-class Record(TypedDict):
+class Picture(TypedDict):
     """An image, its target and what messages call them; a source is anything that holds one picture."""
 
     image: ImageSource
     target: ImageSource
     name: str
+
+
+class Record(Picture, total=False):
+    """A picture of a split; `labeled` are the classes that it is labeled for, where these are not all."""
+
+    labeled: LabelSet
 
 
 class AnnotationSummary(NamedTuple):
@@ -58,6 +66,11 @@ class Records(ABC):
         dims: 2 for images, 3 for volumes, whose sources are `VolumeFile`s.
         modality: what the volumes were made with, as their data set names it ("CT", "MRI"); None where it does not.
         landmarks: the points that stand in the place of masks; None where there are masks.
+        label_sets: the sets of classes that images are labeled for, where these are not all, each with the place that
+            says it.
+        unlisted: names of images of which a list of label sets says nothing.
+        has_rules: whether a `classes.txt` among the images says what they are labeled for.
+        task: the only task that the targets can be read for; None where their content decides.
     """
 
     digest: str | None = None
@@ -68,6 +81,10 @@ class Records(ABC):
     dims: int = 2
     modality: str | None = None
     landmarks: LandmarkNames | None = None
+    label_sets: Mapping[LabelSet, str] = NO_LABEL_SETS
+    unlisted: tuple[str, ...] = ()
+    has_rules: bool = True
+    task: str | None = None
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -82,11 +99,24 @@ class Records(ABC):
         """The name of a record; its pictures are not read where that can be avoided."""
         return self[i]["name"]
 
+    def labeled(self, i: int) -> LabelSet | None:
+        """The classes that an image is labeled for; None where these are all."""
+        return None
+
+    def image_folders(self) -> set[tuple[str, str]]:
+        """The folder of all images, with each folder in it that holds some; none where they are no local files."""
+        return set()
+
     def open_here(self) -> None:  # noqa: B027  # most records need nothing
         """Make the records readable in this process, which has received them from another, maybe on another machine.
 
         Most are: their files have the same paths everywhere.
         """
+
+
+def folders_of(folder: str, names: np.ndarray) -> set[tuple[str, str]]:
+    """What `Records.image_folders` gives, from the paths of images below their folder, as bytes."""
+    return {(folder, os.path.dirname(os.fsdecode(name))) for name in names.tolist()}
 
 
 def annotation_summaries(splits: Iterable[Records]) -> list[AnnotationSummary]:
@@ -176,6 +206,9 @@ class Subset(Records):
         self.dims = records.dims
         self.modality = records.modality
         self.landmarks = records.landmarks
+        self.label_sets = records.label_sets
+        self.has_rules = records.has_rules
+        self.task = records.task
 
     @property
     def annotations(self) -> AnnotationSummary | None:  # type: ignore[override]  # counted once it is asked for
@@ -195,6 +228,12 @@ class Subset(Records):
 
     def name(self, i: int) -> str:
         return self.records.name(int(self.indices[i]))
+
+    def labeled(self, i: int) -> LabelSet | None:
+        return self.records.labeled(int(self.indices[i]))
+
+    def image_folders(self) -> set[tuple[str, str]]:
+        return self.records.image_folders()
 
     def open_here(self) -> None:
         self.records.open_here()

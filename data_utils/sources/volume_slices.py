@@ -7,7 +7,7 @@ import numpy as np
 
 from data_utils.image_io.formats import EmbeddedImage, VolumeFile
 from data_utils.image_io.volumes import read_label_volume, read_volume, read_volume_header, same_grid
-from data_utils.sources.records import Record, Records
+from data_utils.sources.records import LabelSet, Record, Records
 from runtime.cache import cached, digest
 from runtime.errors import DataError, ImageError
 from runtime.parallel import map_indices
@@ -40,6 +40,9 @@ class SliceRecords(Records):
         self.unpaired = volumes.unpaired
         self.classes = volumes.classes
         self.modality = volumes.modality
+        self.label_sets = volumes.label_sets
+        self.unlisted = volumes.unlisted
+        self.task = volumes.task
         self.digest = volumes.digest and digest("slices", volumes.digest)
 
     @cached_property
@@ -63,13 +66,23 @@ class SliceRecords(Records):
     def __len__(self) -> int:
         return int(self.ends[-1])
 
+    def labeled(self, i: int) -> LabelSet | None:
+        return self.volumes.labeled(self._volume_of(i))
+
+    def _volume_of(self, i: int) -> int:
+        """The volume of a slice."""
+        return int(np.searchsorted(self.ends, i, side="right"))
+
     def __getitem__(self, i: int) -> Record:
-        volume = int(np.searchsorted(self.ends, i, side="right"))
+        volume = self._volume_of(i)
         first = int(self.ends[volume - 1]) if volume else 0
         z = i - first
-        record = self.volumes[volume]
-        image = record["image"]
-        mask = record["target"]
+        volume_record = self.volumes[volume]
+        image = volume_record["image"]
+        mask = volume_record["target"]
         assert isinstance(image, VolumeFile) and isinstance(mask, VolumeFile)
-        name = f"{record['name']}_{z + 1:04}"
-        return {"image": VolumeSlice(image, z, False), "target": VolumeSlice(mask, z, True), "name": name}
+        name = f"{volume_record['name']}_{z + 1:04}"
+        record: Record = {"image": VolumeSlice(image, z, False), "target": VolumeSlice(mask, z, True), "name": name}
+        if "labeled" in volume_record:
+            record["labeled"] = volume_record["labeled"]
+        return record

@@ -70,6 +70,13 @@ class VolumeRecords(Records):
         holds_no_spacing = paths[0].lower().endswith(STACK_SUFFIXES)
         return VolumeFile(paths, self.spacing if holds_no_spacing else None)
 
+    def image_folders(self) -> set[tuple[str, str]]:
+        folders = set()
+        for case in self.cases:
+            below = os.path.dirname(case.name)
+            folders.add((os.path.dirname(case.images[0]).removesuffix(below), below))
+        return folders
+
     @cached_property
     def digest(self) -> str:  # type: ignore[override]  # computed once it is asked for
         """Key of names, sizes and times of all files."""

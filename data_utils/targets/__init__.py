@@ -1,9 +1,28 @@
 """Targets: what the network is to learn of each image, from files to arrays."""
 
+from data_utils.config import DataConfig
 from data_utils.targets.classes import ClassReader
+from data_utils.targets.objects import ObjectReader
+from data_utils.targets.overlapping import OverlapReader
 from data_utils.targets.points import PointReader
 from data_utils.targets.reader import TargetReader
+from data_utils.targets.regions import RegionReader
 from tasks.classes import Classes
 from tasks.landmarks import Landmarks
+from tasks.objects import Objects
+from tasks.overlapping import Overlapping
+from tasks.regions import Regions
 
-TARGETS: dict[str, type[TargetReader]] = {Classes.name: ClassReader, Landmarks.name: PointReader}
+TARGETS: dict[str, type[TargetReader]] = {
+    Classes.name: ClassReader,
+    Landmarks.name: PointReader,
+    Objects.name: ObjectReader,
+    Overlapping.name: OverlapReader,
+    Regions.name: RegionReader,
+}
+
+
+def reader_type(config: DataConfig) -> type[TargetReader]:
+    """What reads the targets of a data set whose task is known."""
+    assert config.task is not None
+    return TARGETS[config.task]

@@ -1,7 +1,7 @@
 """The class of each pixel, from the values of a mask."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -10,9 +10,13 @@ from torch import Tensor
 
 from data_utils.class_map import ClassMap, NamedClasses, resolve_classes
 from data_utils.config import DataConfig
+from data_utils.sources.records import LabelSet, Record
+from data_utils.targets.label_sets import LabelSets
 from data_utils.targets.reader import MaskReader
 from runtime.errors import SettingsError
 from tasks.classes import Classes, ClassTarget
+from tasks.partly_labeled import PartlyLabeledClasses, PartlyLabeledTarget
+from tasks.target import Target
 from unet.config import IGNORE_INDEX, MaskValue
 
 
@@ -32,6 +36,20 @@ class ClassReader(MaskReader):
 
     def with_pixels(self, pixels: dict[MaskValue, int]) -> "ClassReader":
         return replace(self, class_pixels=count_classes(pixels, self.class_map))
+
+    def partly_labeled(
+        self,
+        label_sets: Mapping[LabelSet, str],
+        file_classes: NamedClasses,
+        pixels: Mapping[LabelSet | None, dict[MaskValue, int]],
+    ) -> "ClassReader":
+        sets = LabelSets.of(label_sets, self.class_map, file_classes)
+        if sets.are_complete:
+            return self
+        counts = np.zeros(len(self.class_map), np.int64)
+        for labels, set_pixels in pixels.items():
+            counts += np.where(sets.flags_of(labels), count_classes(set_pixels, self.class_map), 0)
+        return PartlyLabeledReader(self.class_map, tuple(counts.tolist()), label_sets=sets)
 
     def task(self, loss: str, class_weights: Sequence[float | str] | None) -> Classes:
         return Classes(self.class_map.names, loss, class_weight_tensor(class_weights, self.class_pixels))
@@ -60,6 +78,60 @@ class ClassReader(MaskReader):
         if ignored is not None:
             text += f", ignored {ignored}"
         return text
+
+
+@dataclass(frozen=True)
+class PartlyLabeledReader(ClassReader):
+    """Class indices where some images are labeled for some of the classes only.
+
+    Args:
+        label_sets: the different sets of classes.
+    """
+
+    label_sets: LabelSets = field(kw_only=True)
+
+    target = PartlyLabeledTarget
+
+    def task(self, loss: str, class_weights: Sequence[float | str] | None) -> PartlyLabeledClasses:
+        weights = class_weight_tensor(class_weights, self.class_pixels)
+        flags = torch.tensor(self.label_sets.flags)
+        return PartlyLabeledClasses(self.class_map.names, loss, weights, flags)
+
+    @property
+    def key(self) -> tuple:
+        return (*super().key, self.label_sets.flags, tuple(self.label_sets.numbers.items()))
+
+    def of_mask(self, values: np.ndarray, name: str) -> PartlyLabeledTarget:
+        return PartlyLabeledTarget(self.class_map.encode(values, name), np.array(0, np.int32))
+
+    def of_label_volume(self, values: np.ndarray, name: str) -> PartlyLabeledTarget:
+        return PartlyLabeledTarget(self.class_map.encode_volume(values, name), np.array(0, np.int32))
+
+    def of_record(self, target: Target, record: Record) -> PartlyLabeledTarget:
+        number = self.label_sets.number(record.get("labeled"))
+        mask = target.main
+        if not any(self.label_sets.flags[number]):  # an image of which nothing is known
+            mask = np.full_like(mask, IGNORE_INDEX)
+        return PartlyLabeledTarget(mask, np.array(number, np.int32))
+
+    def labeled_classes(self, labels: LabelSet | None) -> Collection[int]:
+        return np.flatnonzero(self.label_sets.flags_of(labels)).tolist()
+
+    def known_labels(self, target: Target) -> np.ndarray:
+        assert isinstance(target, PartlyLabeledTarget)
+        flags = self.label_sets.flags[int(target.label_set)]
+        # the classes that the image is not labeled for count as unknown
+        table = np.full(IGNORE_INDEX + 1, IGNORE_INDEX, np.uint8)
+        for index, is_labeled in enumerate(flags):
+            if is_labeled:
+                table[index] = index
+        return table[target.mask]
+
+    def shown_truth(self, target: Target) -> np.ndarray:
+        return self.known_labels(target)
+
+    def describe(self) -> str:
+        return f"{super().describe()}, some images labeled for some of these only ({self.label_sets.where})"
 
 
 def count_classes(pixels: dict[MaskValue, int], class_map: ClassMap) -> tuple[int, ...]:

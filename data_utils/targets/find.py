@@ -1,19 +1,94 @@
-"""Which task a data set is for."""
+"""Which task a data set is, by what its targets hold."""
 
-from data_utils.sources.records import Records
-from runtime.errors import DataError
-from tasks import TASKS
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from data_utils.config import DataConfig
+from data_utils.image_io.formats import DrawnMask, VolumeFile
+from data_utils.image_io.reader import decode_mask
+from data_utils.image_io.volumes import read_label_volume
+from data_utils.sources.records import Record, Records
+from runtime.cache import cached, digest
+from runtime.errors import DataError, SettingsError
 from tasks.classes import Classes
 from tasks.landmarks import Landmarks
+from tasks.objects import Objects
+from tasks.regions import Regions
+
+SAMPLED = 20  # masks that are looked at
+SAMPLED_VOLUMES = 4
+FIRST = 3  # masks: if these hold few values, no others are looked at
+FEW_VALUES = 3  # values of a mask, with the background, that may just as well be classes
+CONNECTED_SHARE = 0.9  # of the masks
+FEWEST_NUMBERS = 3  # different highest values, at least, among the masks
+MANY_NUMBERS = 10  # different highest values that are enough; and the highest of all, which few sets of classes reach
 
 
-def find_task(named: str | None, records: Records, dataset: str) -> str:
-    """The task that `--task` names, else the one that the records are for; DataError where they are for another."""
-    holds_points = records.landmarks is not None
-    usual = Landmarks.name if holds_points else Classes.name
-    task = named or usual
-    if holds_points != (task == Landmarks.name):
-        have = "points" if holds_points else "masks"
-        raise DataError(f"--task {task}: {dataset} holds {have}, which are for {usual}; leave the flag out")
-    assert task in TASKS, task
-    return task
+def find_task(records: Records, config: DataConfig) -> str:
+    """The task that is asked for, or that the targets can only mean; else classes, unless they number objects."""
+    if config.regions:
+        if config.task not in (None, Regions.name):
+            raise SettingsError(f"--regions is for --task {Regions.name}, and --task is {config.task}; leave one out")
+        return Regions.name
+    if config.task == Landmarks.name and records.landmarks is None:
+        raise DataError(f"--task {config.task}: {config.dataset} holds masks, and no points; leave the flag out")
+    if config.task is not None:
+        return config.task
+    if records.task is not None:
+        return records.task
+    are_classes = config.classes or config.ignore_index or records.classes or records.group_sizes is not None
+    if are_classes or not len(records) or isinstance(records[0]["target"], DrawnMask):
+        return Classes.name
+    if not holds_many_values(records):
+        return Classes.name
+    key = records.digest and digest("task", records.digest)
+    return cached(key, lambda: {"task": Objects.name if number_objects(records) else Classes.name})["task"]
+
+
+def holds_many_values(records: Records) -> bool:
+    """Whether one of the first masks holds so many numbers that all must be looked at; colors are classes."""
+    first = range(min(FIRST, len(records)))
+    return any(len(np.unique(values)) > FEW_VALUES for values in _masks(records, first))
+
+
+def number_objects(records: Records) -> bool:
+    """Whether masks number objects: every value is one connected piece, and the highest one differs between files."""
+    count = SAMPLED_VOLUMES if records.dims == 3 else SAMPLED
+    highest = []
+    connected = 0
+    for values in _masks(records, np.unique(np.linspace(0, len(records) - 1, count).astype(int)).tolist()):
+        if values.max() > 0:
+            highest.append(int(values.max()))
+            connected += are_pieces(values)
+    distinct = len(set(highest))
+    differ = distinct >= max(FEWEST_NUMBERS, min(MANY_NUMBERS, len(highest) / 2))
+    differ = differ and max(highest, default=0) >= MANY_NUMBERS
+    return connected >= CONNECTED_SHARE * len(highest) and (differ or min(highest, default=0) > 255)
+
+
+def _masks(records: Records, indices: Iterable[int]) -> Iterator[np.ndarray]:
+    """The numbers in the masks that can be read and hold no colors."""
+    for index in indices:
+        try:
+            values = _values(records[index])
+        except DataError:  # it is named where all masks are read
+            continue
+        if values is not None:
+            yield values
+
+
+def _values(record: Record) -> np.ndarray | None:
+    """(H, W) or (D, H, W) numbers; None for colors, which stand for classes."""
+    if isinstance(record["target"], VolumeFile):
+        return read_label_volume(record["target"], record["name"])[0]
+    values = decode_mask(record["target"], record["name"]).values
+    return values if values.ndim == 2 else None
+
+
+def are_pieces(values: np.ndarray) -> bool:
+    """Whether each value of a mask but 0 is one piece, whose pixels touch through sides or corners."""
+    from skimage.measure import label
+
+    pieces = label(values, connectivity=values.ndim)  # a piece has pixels of one value
+    return int(pieces.max()) == len(np.unique(values[values != 0]))

@@ -66,11 +66,10 @@ class PointReader(TargetReader):
 
     @classmethod
     def of_records(
-        cls, splits: Sequence[Records], pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig
+        cls, records: Records, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig
     ) -> PointReader:
-        first = splits[0]
-        assert first.landmarks is not None
-        all_names = first.landmarks.names
+        assert records.landmarks is not None
+        all_names, layout, space = records.landmarks
         names = all_names
         if config.classes:
             names = tuple(name.strip() for name in config.classes.split(",") if name.strip())
@@ -78,9 +77,8 @@ class PointReader(TargetReader):
             if unknown or len(set(names)) < len(names):
                 raise DataError(f"--classes {config.classes}: expected some of {', '.join(all_names)}")
         sides = find_sides(names, config.swap)
-        unit = "mm" if first.dims == 3 else "px"
+        unit = "mm" if records.dims == 3 else "px"
         chosen = tuple(all_names.index(name) for name in names)
-        _, layout, space = first.landmarks
         return cls(names, chosen, sides.partners, sides.mirrors, unit, layout, space, sides.line)
 
     def at_size(self, size: Sequence[float]) -> PointReader:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -16,7 +16,7 @@ from data_utils.image_io.reader import check_sizes, decode_mask, read_mask
 from data_utils.image_io.regions import Regions, regions_of
 from data_utils.image_io.resize import Window, nearest, resize_mask
 from data_utils.image_io.volumes import VolumeHeader, read_label_volume
-from data_utils.sources.records import Record, Records
+from data_utils.sources.records import LabelSet, Record, Records
 from runtime.errors import DataError
 from tasks.target import Target
 from tasks.task import Task
@@ -46,7 +46,7 @@ class TargetReader(ABC):
 
     @classmethod
     def of_records(
-        cls, splits: Sequence[Records], pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig
+        cls, records: Records, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig
     ) -> TargetReader:
         """The reader of records whose masks hold these values, so many pixels each."""
         return cls.of_values(pixels, classes, config)
@@ -62,6 +62,44 @@ class TargetReader(ABC):
 
     def at_size(self, size: Sequence[float]) -> TargetReader:
         """The reader that knows the usual size (*spatial) of the network's inputs."""
+        return self
+
+    def partly_labeled(
+        self,
+        label_sets: Mapping[LabelSet, str],
+        file_classes: NamedClasses,
+        pixels: Mapping[LabelSet | None, dict[MaskValue, int]],
+    ) -> TargetReader:
+        """The reader of a data set of which some images are labeled for some classes only.
+
+        Args:
+            label_sets: the different sets of classes, each with the place that says it.
+            file_classes: mask value and name of the classes that the data set names.
+            pixels: what `with_pixels` takes, of the images of each set, and under None of those labeled for all.
+
+        Raises DataError for names of no class, and where targets of this kind are labeled for all or for nothing.
+        """
+        raise DataError(f"{next(iter(label_sets.values()))}: images of this task are labeled as a whole; remove it")
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of the classes that images may be labeled for, by index; empty where values are no classes."""
+        return self.class_map.names if self.class_map else ()
+
+    def labeled_classes(self, labels: LabelSet | None) -> Collection[int] | None:
+        """The classes, by index, that an image with this set of labels is labeled for; None for all."""
+        return None
+
+    def known_labels(self, target: Target) -> np.ndarray:
+        """The labels (*spatial) of an image that crops are centered on; unknown where it is not labeled for them."""
+        return target.main
+
+    def shown_truth(self, target: Target) -> np.ndarray:
+        """What pictures show beside a prediction (*spatial)."""
+        return target.prediction
+
+    def with_records(self, records: Records) -> TargetReader:
+        """The reader that also knows what the targets of training records are like, some of which are read."""
         return self
 
     @abstractmethod
@@ -80,6 +118,11 @@ class TargetReader(ABC):
     @abstractmethod
     def key(self) -> tuple:
         """What the arrays depend on beside the files."""
+
+    @property
+    def identity(self) -> list[str]:
+        """What a saved state means: a run whose reader says otherwise cannot go on from it."""
+        return self.class_map.describe_values() if self.class_map else []
 
     @abstractmethod
     def read(self, record: Record, image_size: tuple[int, int], size: tuple[int, ...] | None = None) -> Target:
@@ -111,6 +154,10 @@ class TargetReader(ABC):
     def describe(self) -> str:
         """What the targets hold, for a line on the data set."""
 
+    def describe_pixels(self) -> list[str]:
+        """Lines on how many pixels mean what, where a class map does not say it."""
+        return []
+
 
 class MaskWindows:
     """Windows of a mask that is too large to be read whole.
@@ -119,10 +166,10 @@ class MaskWindows:
         size: (H, W) of the mask.
     """
 
-    def __init__(self, reader: MaskReader, regions: Regions, name: str) -> None:
+    def __init__(self, reader: MaskReader, regions: Regions, record: Record) -> None:
         self.reader = reader
         self.regions = regions
-        self.name = name
+        self.record = record
         self.size = regions.size
 
     def read(self, size: tuple[int, int], window: Window) -> Target:
@@ -132,9 +179,10 @@ class MaskWindows:
         rows = nearest(height, self.size[0])[slice(*row_range)]
         columns = nearest(width, self.size[1])[slice(*column_range)]
         needed = self.regions.read(rows[0], rows[-1] + 1, columns[0], columns[-1] + 1)
-        values = read_mask(needed, self.name)
+        name = self.record["name"]
+        values = read_mask(needed, name)
         resized = values[rows - rows[0]][:, columns - columns[0]]
-        return self.reader.of_mask(resized, self.name)
+        return self.reader.of_record(self.reader.of_mask(resized, name), self.record)
 
 
 class MaskReader(TargetReader):
@@ -146,6 +194,10 @@ class MaskReader(TargetReader):
 
         Raises DataError, with `name`, for values that make no target.
         """
+
+    def of_record(self, target: Target, record: Record) -> Target:
+        """The target of a record's mask, with what else the record says of it."""
+        return target
 
     def of_label_volume(self, values: np.ndarray, name: str) -> Target:
         """The target of label values (D, H, W)."""
@@ -159,7 +211,7 @@ class MaskReader(TargetReader):
         check_sizes(name, image_size, values.shape[:2])
         if size is not None:  # the nearest pixels first: the fewer to look up
             values = resize_mask(values, size)
-        return self.of_mask(values, name)
+        return self.of_record(self.of_mask(values, name), record)
 
     def read_volume(self, record: Record, header: VolumeHeader, size: tuple[int, ...] | None = None) -> Target:
         name = record["name"]
@@ -170,12 +222,12 @@ class MaskReader(TargetReader):
             image_size = " x ".join(map(str, header.size))
             label_size = " x ".join(map(str, label_header.size))
             raise DataError(f"{name}: image is {image_size}, its label {label_size} (depth x height x width)")
-        target = self.of_label_volume(values, name)
+        target = self.of_record(self.of_label_volume(values, name), record)
         if size is None:
             return target
-        return target.map(lambda labels: resize_mask(labels, size))
+        return target.map_with_unknown(lambda labels, _: resize_mask(labels, size))
 
     @contextmanager
     def open_window(self, record: Record) -> Iterator[MaskWindows]:
         with regions_of(record["target"]) as regions:
-            yield MaskWindows(self, regions, record["name"])
+            yield MaskWindows(self, regions, record)

@@ -1,15 +1,29 @@
 """From logits to what a file holds."""
 
+from pathlib import Path
+
 from inference.decoding.classes import ClassDecoder
 from inference.decoding.decoder import Decoder
 from inference.decoding.landmarks import LandmarkDecoder
+from inference.decoding.objects import ObjectDecoder
+from inference.decoding.overlapping import OverlapDecoder
+from inference.decoding.regions import RegionDecoder
 from tasks.classes import Classes
 from tasks.landmarks import Landmarks
+from tasks.objects import Objects
+from tasks.overlapping import Overlapping
+from tasks.regions import Regions
 from tasks.task import Task
 
-DECODERS: dict[str, type[Decoder]] = {Classes.name: ClassDecoder, Landmarks.name: LandmarkDecoder}
+DECODERS: dict[str, type[Decoder]] = {
+    Classes.name: ClassDecoder,
+    Landmarks.name: LandmarkDecoder,
+    Objects.name: ObjectDecoder,
+    Overlapping.name: OverlapDecoder,
+    Regions.name: RegionDecoder,
+}
 
 
-def new_decoder(task: Task) -> Decoder:
-    """A decoder for one image."""
-    return DECODERS[task.name](task)
+def new_decoder(task: Task, scratch: Path | None = None) -> Decoder:
+    """A decoder for one image; `scratch` is the folder of a temporary file, should it need one."""
+    return DECODERS[task.name](task, scratch)

@@ -2,7 +2,8 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,7 +28,10 @@ class Decoder(ABC):
     """Reads the prediction of one image or volume from its logits, which come in bands from top to bottom.
 
     A task whose pixels stand alone decodes each by itself: it says how by `decode`. Others keep what they need of the
-    bands in `take`, and return the rest in `conclude`.
+    bands in `add`, and return the rest in `finish`.
+
+    Args:
+        scratch: the folder of a temporary file, should one be needed; None for that of temporary files.
 
     Attributes:
         dtype: NumPy's name of the type of predictions.
@@ -40,12 +44,29 @@ class Decoder(ABC):
     at_image_size = True
     mirrors = True
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, scratch: Path | None = None) -> None:
         self.task = task
+        self.scratch = scratch
+
+    @property
+    def objects(self) -> Sequence[Any]:
+        """What is known of each object of the prediction, once it is all read; empty where a task has no objects."""
+        return ()
 
     @abstractmethod
     def decode(self, logits: Tensor, dim: int = 0) -> Tensor:
-        """The prediction of each pixel from its logits along axis `dim`, which is dropped; on their device."""
+        """The answer of each pixel from its logits along axis `dim`, which is dropped; on their device.
+
+        Where pixels stand alone, the answer is the prediction.
+        """
+
+    def predict(self, answers: Tensor) -> Tensor:
+        """The prediction of an image or volume from the answers (1, *spatial) of all of its pixels."""
+        return answers
+
+    def mask(self, rows: np.ndarray) -> np.ndarray:
+        """What `Predictor` gives for rows of a prediction."""
+        return rows
 
     @abstractmethod
     def probabilities(self, logits: Tensor, dim: int = 0) -> Tensor:
@@ -75,32 +96,27 @@ class Decoder(ABC):
         return logits
 
     def take(self, logits: Tensor) -> Tensor | None:
-        """Read the next band of logits, (outputs, n, W) or (outputs, n, H, W); what it settles of the prediction."""
-        return self.decode(logits).to(getattr(torch, self.dtype))
+        """The answers to a band of logits (1, outputs, n, ...); None where they are kept until all bands are read."""
+        return self.decode(logits, dim=1).to(getattr(torch, self.dtype))
 
-    def conclude(self) -> Tensor | None:
-        """The rest of the prediction, when all bands were read."""
-        return None
+    def conclude(self, answers: Sequence[Tensor]) -> Tensor:
+        """The prediction, with a first axis of 1, from what `take` gave for all bands of an image."""
+        return self.predict(torch.cat(list(answers), dim=1))
 
     def add(self, logits: Tensor, *, probabilities: bool) -> Band:
-        """Do what `take` does, for NumPy. The host waits once for all."""
-        part = self.take(logits)
-        answers = [] if part is None else [part]
+        """Read the next band of logits, (outputs, n, W) or (outputs, n, H, W). The host waits once for all."""
+        answers = [self.decode(logits).to(getattr(torch, self.dtype))]
         if probabilities:
             answers.append(self.probabilities(logits))
-        arrays = [tensor.numpy() for tensor in download(answers)] if answers else []
-        rows = None if part is None else arrays[0]
-        return Band(rows, arrays[-1] if probabilities else None)
+        arrays = [tensor.numpy() for tensor in download(answers)]
+        return Band(*arrays)
 
-    def finish(self) -> Band | None:
-        """Do what `conclude` does, for NumPy."""
-        rest = self.conclude()
-        return None if rest is None else Band(rest.cpu().numpy())
+    def finish(self) -> Iterator[Band]:
+        """The rest of the prediction, when all bands were read."""
+        return iter(())
 
     def read(self, bands: Iterable[Tensor], *, probabilities: bool) -> Iterator[Band]:
         """The prediction of an image from all of its bands."""
         for logits in bands:
             yield self.add(logits, probabilities=probabilities)
-        last = self.finish()
-        if last is not None:
-            yield last
+        yield from self.finish()

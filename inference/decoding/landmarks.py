@@ -1,14 +1,17 @@
 """The place of each landmark from its map, read band by band."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from inference.decoding.decoder import Decoder
+from inference.decoding.decoder import Band, Decoder
+from runtime.device import download
 from tasks.landmarks import Landmarks
+from tasks.task import Task
 
 
 class LandmarkDecoder(Decoder):
@@ -16,27 +19,21 @@ class LandmarkDecoder(Decoder):
 
     The place is the highest pixel of the map, refined by a parabola through it and its neighbors along each axis: the
     logarithm of a Gaussian is one. Presence is the share of the map among map and "nowhere"; confidence is the share of
-    the map's weight that lies around the place. No more is kept of the maps than the rows around.
+    the map's weight that lies around the place.
     """
 
     dtype = "float64"
     at_image_size = False
     task: Landmarks
 
-    def __init__(self, task: Landmarks) -> None:
-        super().__init__(task)
+    def __init__(self, task: Task, scratch: Path | None = None) -> None:
+        super().__init__(task, scratch)
+        assert isinstance(task, Landmarks)
         self.mirrors = task.mirrors
-        self.radius = max(2, math.ceil(2 * task.sigma))
-        self._rows = 0  # how many were read
-        self._searched = 0  # how many of them were searched for the highest pixel: those with all rows around them
-        self._read: Tensor | None = None  # the last rows of the logits
-        self._peaks = Tensor()  # (K,) the highest logit
-        self._pixels = Tensor()  # (K, n) where it is
-        self._patches = Tensor()  # (K, side, ...) the logits around it
-        self._weights = Tensor()  # (K,) log of the weight of the map
+        self._peaks = PeakFinder(task)
 
     def decode(self, logits: Tensor, dim: int = 0) -> Tensor:
-        raise NotImplementedError("a landmark is read from its whole map, by `take`")
+        raise NotImplementedError("a landmark is read from its whole map, by `PeakFinder`")
 
     def probabilities(self, logits: Tensor, dim: int = 0) -> Tensor:
         return (logits - self.task.nowhere).sigmoid()  # that the point is at a pixel, and not nowhere
@@ -52,6 +49,40 @@ class LandmarkDecoder(Decoder):
         return logits.index_select(dim, torch.tensor(self.task.partners, device=logits.device))
 
     def take(self, logits: Tensor) -> None:
+        self._peaks.add(logits[0])
+
+    def conclude(self, answers: Sequence[Tensor]) -> Tensor:
+        prediction = self._peaks.finish()
+        self._peaks = PeakFinder(self.task)  # for the next image
+        return prediction[None]
+
+    def add(self, logits: Tensor, *, probabilities: bool) -> Band:
+        self._peaks.add(logits)
+        if not probabilities:
+            return Band(None)
+        (maps,) = download([self.probabilities(logits)])
+        return Band(None, maps.numpy())
+
+    def finish(self) -> Iterator[Band]:
+        yield Band(self._peaks.finish().cpu().numpy())
+
+
+class PeakFinder:
+    """Reads the maps (K, *spatial) of an image band by band; no more of them is kept than the last rows."""
+
+    def __init__(self, task: Landmarks) -> None:
+        self.nowhere = task.nowhere
+        self.radius = max(2, math.ceil(2 * task.sigma))
+        self._rows = 0  # how many were read
+        self._searched = 0  # how many of them were searched for the highest pixel: those with all rows around them
+        self._read: Tensor | None = None  # the last rows of the logits
+        self._peaks = Tensor()  # (K,) the highest logit
+        self._pixels = Tensor()  # (K, n) where it is
+        self._patches = Tensor()  # (K, side, ...) the logits around it
+        self._weights = Tensor()  # (K,) log of the weight of the map
+
+    def add(self, logits: Tensor) -> None:
+        """Read the next rows of the maps, (K, n, ...)."""
         if logits.dtype != torch.float64:
             logits = logits.float()
         weights = logits.flatten(1).logsumexp(dim=1)
@@ -68,7 +99,8 @@ class LandmarkDecoder(Decoder):
         self._search(rows, self._rows - self.radius)
         self._read = rows[:, -2 * self.radius :]
 
-    def conclude(self) -> Tensor:
+    def finish(self) -> Tensor:
+        """The prediction (K, n + 2)."""
         rows = self._read
         assert rows is not None, "an image has logits"
         self._search(rows, self._rows)
@@ -76,7 +108,7 @@ class LandmarkDecoder(Decoder):
         places = (self._pixels + self._offsets() + 0.5) / size
         around = self._patches.flatten(1).logsumexp(dim=1)
         confidence = (around - self._weights).exp().clamp_max(1)
-        presence = (self._weights - self.task.nowhere).sigmoid()
+        presence = (self._weights - self.nowhere).sigmoid()
         return torch.cat([places, presence[:, None], confidence[:, None]], dim=1)
 
     def _search(self, rows: Tensor, stop: int) -> None:

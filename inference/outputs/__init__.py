@@ -2,13 +2,25 @@
 
 from inference.outputs.classes import ClassEncoder
 from inference.outputs.encoder import Encoder
+from inference.outputs.objects import ObjectEncoder
+from inference.outputs.overlapping import OverlapEncoder
 from inference.outputs.points import PointEncoder
+from inference.outputs.regions import RegionEncoder
 from tasks import task_of_model
 from tasks.classes import Classes
 from tasks.landmarks import Landmarks
+from tasks.objects import Objects
+from tasks.overlapping import Overlapping
+from tasks.regions import Regions
 from unet.config import UNetConfig
 
-WRITERS: dict[str, type[Encoder]] = {Classes.name: ClassEncoder, Landmarks.name: PointEncoder}
+WRITERS: dict[str, type[Encoder]] = {
+    Classes.name: ClassEncoder,
+    Landmarks.name: PointEncoder,
+    Objects.name: ObjectEncoder,
+    Overlapping.name: OverlapEncoder,
+    Regions.name: RegionEncoder,
+}
 
 
 def new_encoder(config: UNetConfig) -> Encoder:

@@ -3,17 +3,38 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import ClassVar
+from typing import BinaryIO, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from PIL import Image
 
+from data_utils.image_io.formats import VolumeFile
+from data_utils.image_io.volumes import VolumeHeader, write_volume
+from data_utils.image_io.writers import MASK_LEVEL, PngWriter
 from data_utils.targets.reader import MaskReader
 from data_utils.visualize import legend, overlay
-from inference.outputs.jobs import MASK, Job
+from inference.decoding.decoder import Decoder
+from inference.outputs.jobs import MASK, ImageJob, Job, MaskFile, VolumeJob
+from runtime.errors import SettingsError
+from runtime.files import replaced_file
 from unet.config import UNetConfig
+
+
+class MaskSink(Protocol):
+    """The open file of a mask."""
+
+    def write(self, rows: np.ndarray) -> None:
+        """Append the next rows of mask values."""
+
+
+class LegendEntry(NamedTuple):
+    """What is said of a color below a picture; None where it belongs to no color."""
+
+    color: tuple[int, int, int] | None
+    text: str
 
 
 class Encoder(ABC):
@@ -23,15 +44,19 @@ class Encoder(ABC):
         kind: of what is written, "mask" or "points"; writers and scorers are chosen by it.
         outputs: what the files of all images are called together.
         truths_in_table: whether --truth is a table of all images, and not a folder with a file for each.
-        extension: what stands for the extension of the file of an image.
+        extensions: those of the files that stand beside each of them.
         names: what the colors stand for.
         colors: (N, 3) uint8, one for each name.
+        mask_extensions: those of the files of an image, as `Job.file` takes them; most are one file.
+        class_folders: the folder of each class's masks, where classes have masks of their own.
     """
 
     kind: ClassVar[str]
     outputs: ClassVar[str]
     truths_in_table: ClassVar[bool] = False
-    extension: str
+    extensions: ClassVar[Sequence[str]] = ()
+    mask_extensions: Sequence[str] = (MASK,)
+    class_folders: Sequence[str] = ()
     names: Sequence[str]
     colors: np.ndarray
 
@@ -40,8 +65,16 @@ class Encoder(ABC):
     def of_model(cls, config: UNetConfig) -> Encoder:
         """The encoder that the config.json of a model calls for."""
 
-    def legend(self) -> Image.Image:
-        """What the colors of overlays mean."""
+    @abstractmethod
+    def for_file(self, file: Path) -> Encoder:
+        """The encoder of the only image, in this file. SettingsError where it cannot be in such a file."""
+
+    @abstractmethod
+    def mask_file(self, job: Job) -> Path:
+        """The file that is written of an image, or would be."""
+
+    def legend(self) -> Image.Image | None:
+        """What the colors of overlays mean; None where they mean nothing."""
         return legend(self.names, self.colors)
 
     def write_joined(self, folder: Path, jobs: Sequence[Job]) -> None:
@@ -58,12 +91,25 @@ class MaskEncoder(Encoder):
 
     kind = "mask"
     outputs = "masks"
-    extension = MASK
     reader: MaskReader
 
     @abstractmethod
     def encode(self, rows: np.ndarray) -> np.ndarray:
         """A prediction (H, W) or (D, H, W) -> mask values; colors have a last axis of 3."""
+
+    def for_file(self, file: Path) -> MaskEncoder:
+        """The encoder of a mask that is the only one, in this file. SettingsError where it cannot be in such a file."""
+        if file.suffix.lower() != MASK:
+            raise SettingsError(f"--output {file}: masks of this model are PNG files; give a folder, or a file .png")
+        return self
+
+    def written_mask(self, job: Job) -> MaskFile:
+        """What reads a mask that was written."""
+        return self.mask_file(job), 0
+
+    def written_volume(self, job: VolumeJob) -> VolumeFile:
+        """What reads the mask of a volume that was written."""
+        return VolumeFile((str(self.mask_file(job)),))
 
     @abstractmethod
     def check_volume(self, name: str) -> None:
@@ -76,3 +122,35 @@ class MaskEncoder(Encoder):
     def overlay(self, image: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """A uint8 image (H, W, 3) with its prediction (H, W) drawn on it."""
         return overlay(image, rows, self.colors)
+
+    def legend_entries(self, rows: np.ndarray) -> list[LegendEntry]:
+        """What a page says of a prediction (H, W): the share of each name."""
+        shares = np.bincount(rows.ravel(), minlength=len(self.names)) / rows.size
+        entries = []
+        for color, name, share in zip(self.colors.tolist(), self.names, shares, strict=True):
+            entries.append(LegendEntry(tuple(color), f"{name} {share:.1%}"))
+        return entries
+
+    def of_prediction(self, decoder: Decoder) -> MaskEncoder:
+        """The encoder for the prediction that was read by `decoder`, which has read all that it can."""
+        return self
+
+    def mask_file(self, job: Job) -> Path:
+        """The file of a mask that is written, or would be."""
+        return job.file(MASK)
+
+    @contextmanager
+    def open_mask(self, job: ImageJob, size: tuple[int, int], decoder: Decoder) -> Iterator[MaskSink]:
+        """The file of an image's mask, which takes its place when the context ends."""
+        with replaced_file(job.file(MASK)) as file, PngWriter(file, size, MASK_LEVEL) as writer:
+            yield writer
+
+    def write_volume(self, job: VolumeJob, prediction: np.ndarray) -> None:
+        """Write the mask of a volume, from its prediction (D, H, W)."""
+        with replaced_file(job.file(MASK)) as file:
+            write_volume(file, self.encode(prediction), job.volume)
+
+    def write_tables(  # most masks stand alone
+        self, files: Mapping[str, BinaryIO], decoder: Decoder, header: VolumeHeader | None
+    ) -> None:
+        """Write the files of `extensions` on a prediction that is complete; `header` is that of a volume."""

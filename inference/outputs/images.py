@@ -1,21 +1,21 @@
 """Writing the prediction of an image: mask, overlay and probabilities, row by row."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 import numpy as np
 from torch import Tensor
 
 from data_utils.image_io.reader import read_image
 from data_utils.image_io.regions import Regions
-from data_utils.image_io.writers import MASK_LEVEL, OVERLAY_LEVEL, NpyWriter, PngWriter
+from data_utils.image_io.writers import OVERLAY_LEVEL, NpyWriter, PngWriter
 from data_utils.visualize import to_rgb, value_limits
 from inference.decoding import new_decoder
 from inference.decoding.decoder import Band, Decoder
-from inference.outputs.encoder import MaskEncoder
-from inference.outputs.jobs import MASK, OVERLAY, PROBABILITIES, ImageJob
+from inference.outputs.encoder import MaskEncoder, MaskSink
+from inference.outputs.jobs import OVERLAY, PROBABILITIES, ImageJob
 from runtime.files import replaced_file
 from runtime.parallel import AHEAD, map_ahead
 from tasks.task import Task
@@ -69,18 +69,19 @@ class ImageWriter:
         if image and OVERLAY in self.extensions:
             shown = _bright_rows(image, job.name)
         with ExitStack() as stack:
+            decoder = new_decoder(self.task, job.output.parent)
+            mask = stack.enter_context(self.encoder.open_mask(job, size, decoder))
             files = {}
             for extension in self.extensions:
-                files[extension] = stack.enter_context(replaced_file(job.file(extension)))
-            decoder = new_decoder(self.task)
-            mask = stack.enter_context(PngWriter(files[MASK], size, MASK_LEVEL))
+                if extension not in self.encoder.mask_extensions:
+                    files[extension] = stack.enter_context(replaced_file(job.file(extension)))
             overlay = None
             if shown:
                 overlay = stack.enter_context(PngWriter(files[OVERLAY], size, OVERLAY_LEVEL))
             probabilities = None
             if PROBABILITIES in files:
                 probabilities = NpyWriter(files[PROBABILITIES], (self.task.outputs, *size))
-            yield OutputFiles(self.encoder, decoder, mask, overlay, probabilities, shown, sink)
+            yield OutputFiles(self.encoder, decoder, files, mask, overlay, probabilities, shown, sink)
 
 
 class OutputFiles:
@@ -90,7 +91,8 @@ class OutputFiles:
         self,
         encoder: MaskEncoder,
         decoder: Decoder,
-        mask: PngWriter,
+        files: Mapping[str, BinaryIO],
+        mask: MaskSink,
         overlay: PngWriter | None,
         probabilities: NpyWriter | None,
         shown: ReadRows | None,
@@ -98,6 +100,7 @@ class OutputFiles:
     ) -> None:
         self.encoder = encoder
         self.decoder = decoder
+        self.files = files
         self.mask = mask
         self.overlay = overlay
         self.probabilities = probabilities
@@ -111,9 +114,9 @@ class OutputFiles:
 
     def finish(self) -> None:
         """Append the rest, when all logits were read."""
-        band = self.decoder.finish()
-        if band is not None:
+        for band in self.decoder.finish():
             self._append(band)
+        self.encoder.write_tables(self.files, self.decoder, None)
 
     def _append(self, band: Band) -> None:
         if self.probabilities and band.probabilities is not None:
@@ -124,7 +127,8 @@ class OutputFiles:
         self._top += len(band.rows)
         self.mask.write(self.encoder.encode(band.rows))
         if self.overlay and self.shown:
-            self.overlay.write(self.encoder.overlay(self.shown(top, self._top), band.rows))
+            encoder = self.encoder.of_prediction(self.decoder)
+            self.overlay.write(encoder.overlay(self.shown(top, self._top), band.rows))
         if self.sink:
             self.sink.add(band.rows)
 

@@ -22,6 +22,7 @@ from inference.decoding import new_decoder
 from inference.outputs.encoder import Encoder
 from inference.outputs.images import RowSink
 from inference.outputs.jobs import OVERLAY, PROBABILITIES, ImageJob, Job, VolumeJob
+from runtime.errors import SettingsError
 from runtime.files import replaced_file
 from tasks import task_of_model
 from tasks.landmarks import Landmarks
@@ -46,12 +47,19 @@ class PointEncoder(Encoder):
         self.names = task.names
         self.colors = point_colors(len(task.names))
         self.extension = files.FORMATS[task.layout].extension
+        self.mask_extensions = (self.extension,)
 
     @classmethod
     def of_model(cls, config: UNetConfig) -> PointEncoder:
         task = task_of_model(config)
         assert isinstance(task, Landmarks)
         return cls(task)
+
+    def for_file(self, file: Path) -> PointEncoder:
+        raise SettingsError(f"--output {file}: the points of this model are {self.extension} files; give a folder")
+
+    def mask_file(self, job: Job) -> Path:
+        return job.file(self.extension)
 
     def legend(self) -> Image.Image:
         """What the colors of overlays mean."""

@@ -9,11 +9,11 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from data_utils.image_io.volumes import read_volume, write_volume
+from data_utils.image_io.volumes import read_volume, read_volume_header, write_volume
 from data_utils.visualize_volumes import volume_page
 from inference.decoding import new_decoder
 from inference.outputs.encoder import MaskEncoder
-from inference.outputs.jobs import MASK, OVERLAY, PROBABILITIES, VolumeJob
+from inference.outputs.jobs import OVERLAY, PROBABILITIES, VolumeJob
 from runtime.files import replaced_file
 from tasks.task import Task
 
@@ -32,8 +32,8 @@ class VolumeWriter:
         The mask alone is kept in memory; probabilities go to a temporary file, from which they are compressed.
         """
         self.encoder.check_volume(job.name)
-        decoder = new_decoder(self.task)
         job.output.parent.mkdir(parents=True, exist_ok=True)
+        decoder = new_decoder(self.task, job.output.parent)
         mask = np.empty(size, decoder.dtype)
         # slices of the mask and of the probabilities that are filled so far
         mask_stop = 0
@@ -41,7 +41,8 @@ class VolumeWriter:
         with ExitStack() as stack:
             files = {}
             for extension in self.extensions:
-                files[extension] = stack.enter_context(replaced_file(job.file(extension)))
+                if extension not in self.encoder.mask_extensions:
+                    files[extension] = stack.enter_context(replaced_file(job.file(extension)))
             probabilities: np.ndarray | None = None
             if PROBABILITIES in files:
                 scratch = stack.enter_context(TemporaryFile(dir=job.output.parent))
@@ -59,7 +60,9 @@ class VolumeWriter:
                 write_volume(files[PROBABILITIES], probabilities, job.volume)
             if OVERLAY in files:
                 voxels, header = read_volume(job.volume, job.name)
-                page = volume_page(voxels, self.encoder.shades(mask), self.encoder.colors, header.spacing)
+                shades = self.encoder.of_prediction(decoder).shades(mask)
+                page = volume_page(voxels, shades, self.encoder.colors, header.spacing)
                 Image.fromarray(page).save(files[OVERLAY], "png")
-            write_volume(files[MASK], self.encoder.encode(mask), job.volume)
+            self.encoder.write_tables(files, decoder, read_volume_header(job.volume, job.name))
+        self.encoder.write_volume(job, mask)  # last: a mask stands for all that is written beside it
         return mask

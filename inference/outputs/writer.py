@@ -6,7 +6,7 @@ from typing import Any
 
 from inference.outputs.encoder import Encoder
 from inference.outputs.images import ImageWriter
-from inference.outputs.jobs import LEGEND, OVERLAY, Job
+from inference.outputs.jobs import LEGEND, MASK, OVERLAY, Job
 from inference.outputs.points import PointImageWriter, PointVolumeWriter
 from inference.outputs.volumes import VolumeWriter
 from runtime.files import replaced_file
@@ -39,10 +39,14 @@ class PredictionWriter:
             return False
         begun = max(Path(path).stat().st_mtime for path in job.files)
         try:
-            written = [job.file(extension).stat() for extension in self.extensions]
+            written = [self.file(job, extension).stat() for extension in self.extensions]
         except OSError:
             return False
         return all(file.st_size and file.st_mtime >= begun for file in written)
+
+    def file(self, job: Job, extension: str) -> Path:
+        """A file that is written for a job, or would be."""
+        return self.encoder.mask_file(job) if extension == MASK else job.file(extension)
 
     @property
     def shows_image(self) -> bool:
@@ -61,6 +65,7 @@ class PredictionWriter:
 
     def write_legend(self, folder: Path) -> None:
         """Write the colors of the classes in overlays, if there are any."""
-        if self.shows_image:
+        legend = self.encoder.legend() if self.shows_image else None
+        if legend is not None:
             with replaced_file(folder / LEGEND) as file:
-                self.encoder.legend().save(file, "png")
+                legend.save(file, "png")

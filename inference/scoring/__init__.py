@@ -13,14 +13,14 @@ from tasks.task import Task
 def new_image_scorer(encoder: Encoder, task: Task, boundary: bool) -> Any:
     """What scores the predictions of images, by the kind of their files."""
     if isinstance(encoder, MaskEncoder):
-        return ImageScorer(encoder.reader, task, boundary)
+        return ImageScorer(encoder, task, boundary)
     assert isinstance(task, Landmarks)
-    return PointScorer(task, encoder.extension)
+    return PointScorer(task, encoder.mask_extensions[0])
 
 
 def new_volume_scorer(encoder: Encoder, task: Task, surfaces: bool) -> Any:
     """What scores the predictions of volumes, by the kind of their files."""
     if isinstance(encoder, MaskEncoder):
-        return VolumeScorer(encoder.reader, task, surfaces)
+        return VolumeScorer(encoder, task, surfaces)
     assert isinstance(task, Landmarks)
-    return PointScorer(task, encoder.extension)
+    return PointScorer(task, encoder.mask_extensions[0])

@@ -106,8 +106,9 @@ class PointScorer:
 
     def _source(self, job: Job) -> PointSource:
         """The true points of a job."""
-        assert job.truth is not None
+        assert isinstance(job.truth, tuple)
         folder, row = job.truth
+        assert isinstance(folder, Path) and isinstance(row, int)
         table = true_points(folder, self.task.names)
         return PointSource(table.files[row], table.space, table.positions[row], table.states[row])
 

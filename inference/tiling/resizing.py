@@ -46,15 +46,19 @@ def bands_at_sizes(
     else:
         computed = ([forward(image[None])[0]] for image in images)
     for bands, size in zip(computed, sizes, strict=True):
-        if in_bands(config, input_size, size):
+        if tiling is not None or _are_large(config, size):
             yield (band[None] for band in resize_bands(iter(bands), input_size, size))
         else:
             yield (resize_logits(logits[None], size) for logits in bands)
 
 
 def in_bands(config: UNetConfig, input_size: Sequence[int], size: Sequence[int]) -> bool:
-    """Whether logits at `size` are too large to be had at once, computed from a network input of `input_size`."""
-    return plan(config, input_size) is not None or 4 * config.num_classes * math.prod(size) > WHOLE_LOGITS
+    """Whether logits at `size`, computed from a network input of `input_size`, are not had at once."""
+    return plan(config, input_size) is not None or _are_large(config, size)
+
+
+def _are_large(config: UNetConfig, size: Sequence[int]) -> bool:
+    return 4 * config.num_classes * math.prod(size) > WHOLE_LOGITS
 
 
 def _tiled(forward: Forward, image: Tensor, tiling: Tiling) -> Iterator[Tensor]:

@@ -1,6 +1,6 @@
 """Logits of tiles, put together row by row, or slab by slab."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from types import EllipsisType
 from typing import NamedTuple
@@ -47,6 +47,7 @@ def stream_logits(
     size: Sequence[int],
     tiling: Tiling,
     pixels: int,
+    forward_of_row: Callable[[Forward, int], Forward] | None = None,
 ) -> Iterator[Tensor]:
     """Logits of an image from top to bottom, (num_classes, n, W), or of a volume, (num_classes, n, H, W).
 
@@ -57,6 +58,7 @@ def stream_logits(
             would be as large as its logits.
         size: (H, W) or (D, H, W) of the network's input.
         pixels: how many pixels share a forward pass.
+        forward_of_row: (forward, number) -> what computes the tiles of a row, where other processes help.
 
     Memory: W (x H) x the first side of a tile x classes, and what one batch of tiles needs.
     """
@@ -64,7 +66,19 @@ def stream_logits(
     rows_ahead = 1 if len(size) == 2 else 0
     inputs = map_ahead(lambda span: read(*span), cuts.rows, ahead=rows_ahead)
     rows = (TileRow(row_pixels, cuts, number) for number, row_pixels in enumerate(inputs))
-    yield from cuts.bands(_sums(forward, [row], pixels)[0] for row in rows)
+    yield from cuts.bands(_row_sums(forward, rows, pixels, forward_of_row))
+
+
+def _row_sums(
+    forward: Forward,
+    rows: Iterable[TileRow],
+    pixels: int,
+    forward_of_row: Callable[[Forward, int], Forward] | None,
+) -> Iterator[Tensor]:
+    """The sums of each row, one after another."""
+    for row in rows:
+        row_forward = forward if forward_of_row is None else forward_of_row(forward, row.number)
+        yield _sums(row_forward, [row], pixels)[0]
 
 
 def batch_logits(

@@ -18,7 +18,7 @@ from PIL import Image
 
 from data_utils.analysis import inspect_windows, inspectors
 from data_utils.analysis.dataset_info import DatasetInfo, usable_sizes
-from data_utils.analysis.inspect import Inspection, Problem, SplitInspection, inspect
+from data_utils.analysis.inspect import Content, Inspection, Problem, SplitInspection, inspect
 from data_utils.analysis.label_warnings import label_warnings
 from data_utils.analysis.validate import check_data
 from data_utils.class_map import ClassMap
@@ -232,7 +232,7 @@ def test_what_looks_like_a_mistake_is_said_at_the_start(tmp_path):
 
 def test_a_grey_validation_mask_holds_the_grey_classes_of_colored_ones():
     def split(kind: str, *values):
-        contents = {(kind, values): Counter()}
+        contents = {Content(kind, values): Counter()}
         return SplitInspection(np.zeros((1, 2), int), np.zeros(1, int), contents=contents), ListRecords([])
 
     splits = [split("colours", (0, 0, 0), (255, 0, 0)), split("greys", 0)]

@@ -179,7 +179,7 @@ def test_masks_come_before_points_unless_a_flag_asks_for_these(tmp_path):
 
 
 def test_a_task_that_the_data_are_not_for_is_one_line(tiny_folder):
-    with pytest.raises(DataError, match=r"--task landmarks: .* holds masks, which are for classes"):
+    with pytest.raises(DataError, match=r"--task landmarks: .* holds masks, and no points"):
         load_dataset_info(DataConfig(dataset=str(tiny_folder), task="landmarks"))
 
 

@@ -18,8 +18,9 @@ from data_utils.visualize import (
     palette,
     panel,
     to_rgb,
+    value_limits,
 )
-from data_utils.visualize_volumes import busiest_voxel, orthogonal_slices
+from data_utils.visualize_volumes import busiest_voxel, orthogonal_slices, slices_of_interest, volume_page
 
 
 def test_palette_colors_are_distinct_and_stable():
@@ -181,3 +182,58 @@ def test_a_legend_shows_each_class_but_the_first_in_its_color():
     assert {tuple(colors[1].tolist()), tuple(colors[2].tolist())} <= found and len(picture) == 60
     squares = picture[:20, 4:15].reshape(-1, 3)
     assert (squares == 255).all()  # the first class is not tinted
+
+
+def test_the_color_of_a_class_never_changes():
+    """Pictures of two runs are compared; after six classes saturation and brightness change."""
+    colors = palette(20).tolist()
+    assert [colors[number] for number in (1, 2, 6, 7, 13, 19)] == [
+        [61, 155, 242],
+        [208, 242, 61],
+        [64, 61, 242],
+        [153, 255, 115],
+        [166, 8, 12],
+        [102, 61, 242],
+    ]
+
+
+def test_grey_levels_are_stretched_between_the_first_and_the_last_percent():
+    ramp = np.arange(101, dtype=np.float32).reshape(1, 101)
+    assert value_limits(ramp) == (1, 99)
+    assert to_rgb(ramp)[0, [0, 1, 50, 99, 100], 0].tolist() == [0, 0, 128, 255, 255]
+    assert to_rgb(ramp, (0, 200))[0, [0, 20, 100], 0].tolist() == [0, 26, 128]
+    assert value_limits(np.full((2, 2), np.nan)) == (0, 0)
+    color = np.zeros((1, 2, 3), np.uint16)
+    color[0, 1] = 100, 200, 400
+    assert to_rgb(color, (0, 400))[0, 1].tolist() == [64, 128, 255]  # one range for all channels
+    grey_and_alpha = np.array([[[7, 250]]], np.uint8)
+    assert to_rgb(grey_and_alpha).tolist() == [[[7, 7, 7]]]
+    assert to_rgb(np.array([[[1, 2, 3, 4]]], np.uint8)).tolist() == [[[1, 2, 3]]]
+
+
+def test_slices_go_through_the_largest_class_in_even_steps():
+    mask = np.zeros((12, 14, 16), np.uint8)
+    mask[0, :2, :2] = 1
+    mask[3:8, 0:9, 4] = 2
+    mask[9:] = 255
+    assert slices_of_interest(mask, 3) == [[4, 5, 6], [2, 4, 6], [4, 4, 4]]
+    nothing = np.zeros((7, 9, 11), np.uint8)
+    nothing[0] = 255
+    assert slices_of_interest(nothing, 1) == [[3], [4], [5]]
+
+
+def test_a_page_tints_a_quarter_and_draws_outlines_in_full_color():
+    image = np.full((4, 40, 40, 1), 40, np.uint8)
+    mask = np.zeros((4, 40, 40), np.uint8)
+    mask[1:, 10:30, 20:36] = 1
+    colors = np.array([[0, 0, 0], [200, 80, 0]], np.uint8)
+    page = volume_page(image, mask, colors, (5.0, 1.0, 1.0), count=1)
+    assert page.shape == (320 + 2 + 160 + 2 + 160 + 2, 320, 3)
+    axial = page[:320]
+    assert {tuple(color) for color in axial.reshape(-1, 3).tolist()} == {(40, 40, 40), (80, 50, 30), (200, 80, 0)}
+    rows, columns = np.nonzero((axial != 40).any(axis=2))
+    assert (rows.min(), rows.max(), columns.min(), columns.max()) == (80, 239, 32, 159)  # mirrored: right is left
+    assert (axial[80, 32:160] == (200, 80, 0)).all() and (axial[81, 33] == (80, 50, 30)).all()
+    assert not page[320:322].any() and not page[-2:].any()
+    coronal = page[322:482]
+    assert (coronal[-40:] == 40).all() and (coronal[:120, 32:160] != 40).any(axis=2).all()  # up is superior

@@ -63,7 +63,7 @@ def test_the_loss_of_bands_adds_up_to_that_of_the_whole(size):
     top = 0
     for band in logits.split(4, dim=2):
         part = TASK.partial(band, targets.band(top, top + band.shape[2]))
-        sums = TASK.joined(sums, part) if sums else part
+        sums = tuple(map(torch.add, sums, part)) if sums else part
         top += band.shape[2]
     torch.testing.assert_close(TASK.finish(sums), whole, rtol=1e-12, atol=1e-12)
 
@@ -114,8 +114,8 @@ def test_places_of_drawn_gaussians_are_read_to_a_twentieth_of_a_pixel_in_bands_t
     points = random_points(size, seed=3, count=1)
     decoder = LandmarkDecoder(TASK)
     for band in gaussian_maps(points, size).split(length, dim=2):
-        assert decoder.take(band[0]) is None
-    prediction = decoder.conclude()
+        assert decoder.take(band) is None
+    prediction = decoder.conclude(())[0]
     places = prediction[:, : len(size)] * torch.tensor(size) - 0.5
     assert (places - points[0]).abs().max() < 0.05
     assert (prediction[:, -2:] > 0.5).all()
@@ -123,8 +123,8 @@ def test_places_of_drawn_gaussians_are_read_to_a_twentieth_of_a_pixel_in_bands_t
 
 def test_a_map_without_weight_is_a_point_that_is_not_there():
     decoder = LandmarkDecoder(TASK)
-    decoder.take(torch.full((3, 20, 20), -12.0))
-    assert (decoder.conclude()[:, -2] < 0.01).all()
+    decoder.take(torch.full((1, 3, 20, 20), -12.0))
+    assert (decoder.conclude(())[0, :, -2] < 0.01).all()
 
 
 def test_views_are_swapped_back_and_their_maps_multiplied():
@@ -218,8 +218,8 @@ def test_the_gradient_moves_a_map_to_its_point():
         loss(logits, targets, loss.counts(targets)).backward()
         optimizer.step()
     decoder = LandmarkDecoder(TASK)
-    decoder.take(logits.detach()[0])
-    answer = decoder.conclude()
+    decoder.take(logits.detach())
+    answer = decoder.conclude(())[0]
     places = answer[:2, :2] * torch.tensor(size) - 0.5
     assert (places - points[0, :2]).abs().max() < 0.05
     assert answer[:2, 2].min() > 0.9 and answer[2, 2] < 0.1

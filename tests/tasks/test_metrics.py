@@ -6,7 +6,16 @@ Modules: tasks/confusion.py.
 import pytest
 import torch
 
-from tasks.confusion import REPLICAS, confusion_matrix, count_replicated, format_table, image_iou, scores, summary_line
+from tasks.confusion import (
+    REPLICAS,
+    ClassCounts,
+    confusion_matrix,
+    count_replicated,
+    format_table,
+    image_iou,
+    scores,
+    summary_line,
+)
 
 
 def sample(seed: int = 0, classes: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
@@ -63,7 +72,7 @@ def test_the_host_reads_nothing_of_a_device_to_count_and_to_score_an_image():
     preds, masks = (torch.zeros(2, 9, 7, dtype=torch.int64, device="meta") for _ in range(2))
     matrix = confusion_matrix(preds, masks, 3)
     assert matrix.shape == (3, 3)
-    assert image_iou(matrix).shape == ()
+    assert image_iou(ClassCounts.of(matrix)).shape == ()
     with pytest.raises(NotImplementedError):
         torch.bincount(preds.flatten())  # as on CUDA, where it reads the largest value
 
@@ -106,11 +115,11 @@ def test_nothing_counted_has_no_score():
     result = scores(confusion_matrix(torch.zeros_like(masks), masks, 2))
     assert result["mean_iou"] is None
     assert result["pixel_accuracy"] is None
-    assert "n/a" in format_table(torch.zeros(2, 2, dtype=torch.int64), ["a", "b"])
+    assert "n/a" in format_table(ClassCounts.of(torch.zeros(2, 2, dtype=torch.int64)), ["a", "b"])
 
 
 def test_the_table_counts_the_true_pixels_of_each_class():
-    _, *lines, _ = format_table(torch.tensor([[90, 1_000], [7, 3]]), ["a", "b"]).splitlines()
+    _, *lines, _ = format_table(ClassCounts.of(torch.tensor([[90, 1_000], [7, 3]])), ["a", "b"]).splitlines()
     assert [line.split()[-1] for line in lines] == ["1,090", "10"]
 
 
@@ -122,5 +131,5 @@ def test_one_images_mean_iou_is_that_of_its_scores():
             absent = torch.randint(0, classes, (), generator=generator)
             matrix[absent], matrix[:, absent] = 0, 0
             # divided and added in float32: measured 1.5e-8
-            assert image_iou(matrix).item() == pytest.approx(scores(matrix)["mean_iou"], abs=2e-7)
-    assert image_iou(torch.zeros(3, 3, dtype=torch.int64)).item() == 0
+            assert image_iou(ClassCounts.of(matrix)).item() == pytest.approx(scores(matrix)["mean_iou"], abs=2e-7)
+    assert image_iou(ClassCounts.of(torch.zeros(3, 3, dtype=torch.int64))).item() == 0

@@ -31,8 +31,10 @@ from data_utils.sources.streams.parquet import ParquetRecords
 from data_utils.targets import TARGETS
 from data_utils.targets.classes import ClassReader
 from runtime.errors import DataError, SettingsError
+from runtime.mesh import Mesh
 from tasks import TASKS
 from tasks.classes import Classes
+from tasks.points import ABSENT, PRESENT, UNKNOWN
 from train_utils.settings import flags as flags_of_train
 from unet import UNet
 
@@ -309,6 +311,25 @@ def check_outside(run, folder, monkeypatch):
     assert others == {"ignore": 255, "background": 0}
 
 
+@checks("--absent", "--swap")
+def check_absent_and_swap(run, folder, monkeypatch):
+    (folder / "images").mkdir(parents=True)
+    for name in ("a.png", "b.png"):
+        Image.new("L", (24, 16)).save(folder / "images" / name)
+    (folder / "points.csv").write_text("image,X1,Y1,X2,Y2\na.png,1,2,3,4\nb.png,,,5,6\n")
+    records, _ = load_records(config("--dataset", folder))
+    assert records.task == "landmarks"
+    absences = {}
+    for absent in ("unknown", "not-there"):
+        both = load_records(config("--dataset", folder, "--absent", absent))
+        absences[absent] = sorted(int(part[0]["target"].states[0]) for part in both)
+    assert absences == {"unknown": [UNKNOWN, PRESENT], "not-there": [ABSENT, PRESENT]}
+    reader = load_dataset_info(config("--dataset", folder)).reader
+    assert reader.partners == (0, 1) and not reader.mirrors
+    reader = load_dataset_info(config("--dataset", folder, "--swap", "1=2")).reader
+    assert reader.partners == (1, 0) and reader.mirrors
+
+
 @checks("--classes", "--ignore-index")
 def check_classes(run, folder, monkeypatch):
     assert run("--classes", "0=ground,255=car").config["preprocess"]["class_names"] == ["ground", "car"]
@@ -325,7 +346,8 @@ def check_classes(run, folder, monkeypatch):
 @checks("--task")
 def check_task(run, folder, monkeypatch):
     found = run()
-    assert parsed().task == found.settings["flags"]["task"] == found.settings["identity"]["task"] == "classes"
+    assert parsed().task is None
+    assert found.settings["flags"]["task"] == found.settings["identity"]["task"] == "classes"
     assert run("--task", "classes").values("train/loss") == found.values("train/loss")
     refused = run_train(folder / "out", "--dataset", run.data, "--task", "boxes")
     errors = [line for line in refused.output.splitlines() if "error: " in line]
@@ -339,6 +361,18 @@ def check_task(run, folder, monkeypatch):
     monkeypatch.setitem(TARGETS, "other", OtherReader)
     readers = [load_dataset_info(config("--dataset", run.data, "--task", name)).reader for name in ("classes", "other")]
     assert [*map(type, readers)] == [ClassReader, OtherReader]
+
+
+@checks("--regions")
+def check_regions(run, folder, _):
+    assert (
+        parsed("--regions", "box=255", "--task", "overlapping").task == parsed("--regions", "box=255").task == "regions"
+    )
+    learned = run("--regions", "box=255")
+    assert learned.config["task"] == {"name": "regions", "regions": [["box", [255]]]}
+    assert learned.config["num_classes"] == 1
+    refused = run_train(folder / "out", "--dataset", run.data, "--regions", "box=255", "--task", "classes")
+    assert refused.exit_code == 2 and "--regions is for --task regions, and --task is classes" in refused.output
 
 
 @checks("--dims", "--spacing", "--normalization")
@@ -595,6 +629,15 @@ def check_comm_hook(run, folder, monkeypatch):
     monkeypatch.setattr(train, "distributed_options", lambda hook: given.append(hook) or [])
     run.fresh("--ddp-comm-hook", "fp16")
     assert given == ["fp16"]
+
+
+@checks("--processes-per-volume")
+def check_processes_per_volume(run, folder, monkeypatch):
+    sizes = []
+    of_process = Mesh.of_process
+    monkeypatch.setattr(Mesh, "of_process", lambda *place: sizes.append(place[2]) or of_process(*place[:2], size=1))
+    run.fresh("--processes-per-volume", "1")
+    assert sizes == [1] and parsed("--processes-per-volume", "4").processes_per_volume == 4
 
 
 @checks("--deep-supervision", "--no-deep-supervision")

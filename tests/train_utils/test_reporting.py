@@ -25,6 +25,7 @@ from data_utils.sources.records import ListRecords
 from data_utils.targets.classes import ClassReader
 from runtime.errors import ImageError
 from tasks.classes import ClassScores
+from tasks.confusion import ClassCounts
 from train_utils.evaluation import Evaluation
 from train_utils.reporting.classes import ClassSection, confusions, occurring
 from train_utils.reporting.embedding import embed_all, embed_png
@@ -108,10 +109,10 @@ def test_a_score_that_gained_a_hundredth_in_the_last_quarter_still_rises(scores,
 def test_fewer_than_four_classes_without_pixels_are_rows_of_their_own():
     counts = np.zeros((6, 6), int)
     counts[0, 0] = counts[1, 2] = 5  # the third class is predicted only
-    assert occurring(counts) == ([0, 1, 2, 3, 4, 5], [])
+    assert occurring(ClassCounts.of(torch.from_numpy(counts))) == ([0, 1, 2, 3, 4, 5], [])
     counts = np.zeros((7, 7), int)
     counts[0, 0] = counts[1, 2] = 5
-    assert occurring(counts) == ([0, 1, 2], [3, 4, 5, 6])
+    assert occurring(ClassCounts.of(torch.from_numpy(counts))) == ([0, 1, 2], [3, 4, 5, 6])
 
 
 def test_the_eight_most_frequent_confusions_are_listed():
@@ -245,12 +246,12 @@ def data_set(images: int, dims: int = 2, bad: tuple[int, ...] = ()) -> DatasetIn
 
 
 def predictor_of(broken: str = "") -> SimpleNamespace:
-    def mask(source: object, name: str) -> np.ndarray:
+    def prediction(source: object, name: str) -> np.ndarray:
         if name == broken:
             raise ImageError(f"{name}: cut")
         return np.zeros((4, 6), np.uint8)
 
-    return SimpleNamespace(mask=mask)
+    return SimpleNamespace(prediction=prediction)
 
 
 def test_eight_pictures_are_spread_from_the_first_image_to_the_last():

@@ -166,7 +166,7 @@ def data_set(dataset: str, channels: int, images: int = 3) -> DatasetInfo:
     split = Split(records, np.full((images, 2), (4, 6)))
     reader = ClassReader(ClassMap(("a", "b"), (0, 255), None), (1, 1))
     normalization = Normalization((1.0,) * channels, (1.0,) * channels, ("uint8",))
-    return DatasetInfo(DataConfig(dataset), split, split, reader, normalization)
+    return DatasetInfo(DataConfig(dataset, task="classes"), split, split, reader, normalization)
 
 
 def test_what_the_judgement_of_a_run_is_told():

@@ -32,9 +32,13 @@ def records() -> list[dict]:
 def show(records: list[dict], scores: list[float], count: int) -> dict:
     split = Split(ListRecords(records), np.full((len(records), 2), (4, 6)))
     info = DatasetInfo(
-        DataConfig(), split, split, ClassReader(CLASS_MAP, (1, 1)), Normalization((100.0,), (1.0,), ("uint8",))
+        DataConfig(task="classes"),
+        split,
+        split,
+        ClassReader(CLASS_MAP, (1, 1)),
+        Normalization((100.0,), (1.0,), ("uint8",)),
     )
-    predictor = SimpleNamespace(mask=lambda source, name: np.zeros((4, 6), np.uint8))
+    predictor = SimpleNamespace(prediction=lambda source, name: np.zeros((4, 6), np.uint8))
     return worst_and_best(info, predictor, new_section(info), scores, count)
 
 

@@ -40,7 +40,6 @@ def test_the_defaults_of_the_flags_are_these():
     defaults = {name: value for name, value in settings.items() if value is not None and value is not False}
     assert defaults == {
         "dataset": "shapes",
-        "task": "classes",
         "val_fraction": 0.1,
         "on_bad_sample": "error",
         "optimizer": "adamw",
@@ -54,6 +53,7 @@ def test_the_defaults_of_the_flags_are_these():
         "micro_batch_size": "auto",
         "sync_batchnorm": "auto",
         "ddp_comm_hook": "none",
+        "processes_per_volume": 1,
         "plan": "auto",
         "keep_checkpoints": 2,
         "log_every": 10,

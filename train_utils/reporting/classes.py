@@ -7,6 +7,7 @@ import numpy as np
 from data_utils.targets.classes import ClassReader
 from data_utils.visualize import class_colors, mark_errors, outlined_overlay, panel, to_rgb
 from tasks.classes import ClassScores
+from tasks.confusion import ClassCounts
 from train_utils.reporting.charts import DARK, LABELED_CLASSES, matrix_picture
 from train_utils.reporting.embedding import embed_png
 from train_utils.reporting.rendering import markdown_text, render
@@ -43,9 +44,9 @@ class ClassSection(Section):
         return [Metric(key, label, values[key]) for key, label in MEANS.items()]
 
     def unfound(self, scores: ClassScores) -> list[str]:  # type: ignore[override]  # its own scores
-        counts = scores.sums.numpy()
-        is_unfound = (counts.sum(axis=1) > 0) & (counts.diagonal() == 0)
-        return [name for name, unfound in zip(self.names, is_unfound, strict=True) if unfound]
+        hits, truth, _ = scores.counts
+        is_unfound = (truth > 0) & (hits == 0)
+        return [name for name, unfound in zip(self.names, is_unfound.tolist(), strict=True) if unfound]
 
     def label(self, comparison: float) -> str:
         return f"IoU {comparison:.4f}"
@@ -62,12 +63,12 @@ class ClassSection(Section):
         }
 
     def pictures(self, scores: ClassScores) -> dict[str, np.ndarray]:  # type: ignore[override]  # its own scores
-        return {"eval/confusion_matrix": matrix_picture(scores.sums.numpy(), self.names)}
+        return {"eval/confusion_matrix": matrix_picture(scores.matrix.numpy(), self.names)}
 
     def html(self, scores: ClassScores) -> str:  # type: ignore[override]  # its own scores
-        counts = scores.sums.numpy()
+        counts = scores.matrix.numpy()
         values = scores.values
-        shown, absent = occurring(counts)
+        shown, absent = occurring(scores.counts)
         is_large = len(shown) > LABELED_CLASSES
         shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
         classes = []
@@ -82,7 +83,7 @@ class ClassSection(Section):
                     "name": name,
                     "color": f"rgb{tuple(self.colors[index].tolist())}",
                     "scores": [values[metric][index] for metric in METRICS],
-                    "pixels": int(counts[index].sum()),
+                    "pixels": int(scores.counts.truth[index]),
                     "cells": cells,
                 }
             )
@@ -99,29 +100,38 @@ class ClassSection(Section):
             absent=[self.names[index] for index in absent],
             matrix_picture=picture,
             confusions=confusions(counts, self.names),
+            is_partly_labeled=scores.is_partly_labeled,
+            unscored=scores.unscored,
             strong=DARK,
         )
 
     def markdown(self, scores: ClassScores) -> str:  # type: ignore[override]  # its own scores
         values = scores.values
         classes = []
-        shown, absent = occurring(scores.sums.numpy())
+        shown, absent = occurring(scores.counts)
         for index in shown:
             class_scores = [values[metric][index] for metric in METRICS]
-            pixels = int(scores.sums[index].sum())
+            pixels = int(scores.counts.truth[index])
             classes.append({"name": self.names[index], "scores": class_scores, "pixels": pixels})
         means = {metric.label: metric.value for metric in self.metrics(scores)}
         absent_names = [self.names[index] for index in absent]
-        return render("classes.md.jinja", means=means, classes=classes, absent=absent_names)
+        return render(
+            "classes.md.jinja",
+            means=means,
+            classes=classes,
+            absent=absent_names,
+            is_partly_labeled=scores.is_partly_labeled,
+            unscored=scores.unscored,
+        )
 
 
-def occurring(counts: np.ndarray) -> tuple[list[int], list[int]]:
-    """The classes of a confusion matrix that masks or predictions hold, and the others; a few others are shown too."""
-    has_pixels = (counts.sum(axis=0) + counts.sum(axis=1)) > 0
+def occurring(counts: ClassCounts) -> tuple[list[int], list[int]]:
+    """The classes that masks or predictions hold, and the others; where these are few, they are shown too."""
+    has_pixels = (counts.union > 0).numpy()
     shown = np.flatnonzero(has_pixels).tolist()
     absent = np.flatnonzero(~has_pixels).tolist()
     if len(absent) < FOLDED:
-        return list(range(len(counts))), []
+        return list(range(len(has_pixels))), []
     return shown, absent
 
 

@@ -57,7 +57,7 @@ class LandmarkSection(Section):
         image = read_image(record["image"], name)
         size = image.shape[:2]
         truth = info.reader.read(record, size, size)
-        prediction = predictor.mask(record["image"], name)
+        prediction = predictor.prediction(record["image"], name)
         places = prediction[:, :-2] * np.array(size) - 0.5
         return Example(name, image, truth, np.column_stack([places, prediction[:, -2]]))
 

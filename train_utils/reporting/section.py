@@ -94,17 +94,17 @@ class Section(ABC):
         unknown = target.unknown_value(target.names()[0])
         if info.val.records.dims == 3:
             voxels, header = read_volume(record["image"], name)
-            truth = info.reader.read_volume(record, header).main
+            truth = info.reader.shown_truth(info.reader.read_volume(record, header))
             center = busiest_voxel(truth)
-            pred = predictor.mask(record["image"], name).astype(truth.dtype, copy=False)
+            pred = predictor.prediction(record["image"], name).astype(truth.dtype, copy=False)
             image = orthogonal_slices(voxels, center, header.spacing)
             truth = orthogonal_slices(truth, center, header.spacing, fill=unknown)
             pred = orthogonal_slices(pred, center, header.spacing, fill=unknown)
             return Example(name, image, truth, pred)
         image = read_image(record["image"], name)
         size = image.shape[:2]
-        truth = info.reader.read(record, size, size).main
-        pred = predictor.mask(record["image"], name)
+        truth = info.reader.shown_truth(info.reader.read(record, size, size))
+        pred = predictor.prediction(record["image"], name)
         return Example(name, image, truth, pred)
 
     @abstractmethod

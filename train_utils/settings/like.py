@@ -20,7 +20,8 @@ from train_utils.settings.record import (
 from train_utils.settings.starting_point import ARCHITECTURE, ENCODER_FLAGS
 from train_utils.settings.train_settings import TrainSettings
 
-NOT_REPEATED = ("like", "plan", "output_dir", "resume", "push_to_hub", "check_data")  # flags of one run alone
+# flags of one run alone, or of where it runs
+NOT_REPEATED = ("like", "plan", "output_dir", "resume", "push_to_hub", "check_data", "processes_per_volume")
 # where one of a group is given, none is repeated
 ALTERNATIVES = ({"epochs", "max_steps", "max_minutes"}, {"image_size", "scale"}, {"val_split", "val_fraction", "fold"})
 

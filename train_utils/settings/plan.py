@@ -164,7 +164,7 @@ def _suits_lite0(info: DatasetInfo, settings: TrainSettings) -> bool:
     """
     if settings.dataset == DataConfig.dataset:  # generated shapes
         return False
-    if settings.task != Classes.name:  # what it gains is measured for classes
+    if info.config.task != Classes.name:  # what it gains is measured for classes
         return False
     if any(getattr(settings, name) is not None for name in PLAIN_NETWORK):
         return False
@@ -252,6 +252,9 @@ def detail_kept(info: DatasetInfo, scale: float) -> float:
     for position in positions:
         record = info.train.records[int(good[position])]
         mask = class_map.encode(read_mask(record["target"], record["name"]), record["name"])
+        labeled = info.reader.labeled_classes(record.get("labeled"))
+        if labeled is not None:
+            mask[~np.isin(mask, list(labeled))] = IGNORE_INDEX
         height, width = mask.shape
         small = (max(1, int(height * scale)), max(1, int(width * scale)))
         back = resize_mask(resize_mask(mask, small), mask.shape)

@@ -19,6 +19,7 @@ class TrainSettings:
     dataset: str
     check_data: bool
     task: str | None
+    regions: str | None
     classes: str | None
     dataset_config: str | None
     train_split: str | None
@@ -80,6 +81,7 @@ class TrainSettings:
     activation_checkpointing: bool
     sync_batchnorm: str
     ddp_comm_hook: str
+    processes_per_volume: int
     # the run and its files
     output_dir: Path | None
     resume: str | None

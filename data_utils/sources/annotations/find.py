@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from data_utils.sources.annotations import cityscapes, coco, labelme, voc, yolo
+from data_utils.sources.annotations import cityscapes, coco, labelme, one_object_masks, voc, yolo
 from data_utils.sources.annotations.layout import SplitPaths, holds_pictures
 from data_utils.sources.folder import find_splits
 from data_utils.sources.records import Records
@@ -15,6 +15,7 @@ FORMATS = {
     "YOLO": (yolo.find, yolo.load),
     "VOC": (voc.find, voc.load),
     "Cityscapes": (cityscapes.find, cityscapes.load),
+    "one mask for each object": (one_object_masks.find, one_object_masks.load),
 }
 
 

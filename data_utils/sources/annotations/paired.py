@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from data_utils.image_io.formats import ImageSource
-from data_utils.sources.records import Record, Records
+from data_utils.sources.records import Record, Records, folders_of
 from runtime.cache import digest_of_files
 from unet.config import MaskValue
 
@@ -65,6 +65,9 @@ class PairedRecords(Records):
         _, annotation_names = self.files
         annotation = os.fsdecode(annotation_names[i].item())
         return _joined(image_folder, self.image_name(i)), _joined(annotation_folder, annotation)
+
+    def image_folders(self) -> set[tuple[str, str]]:
+        return folders_of(self.folders[0], self.files[0])
 
     @cached_property
     def digest(self) -> str:  # type: ignore[override]  # computed once it is asked for

@@ -16,6 +16,7 @@ from data_utils.image_io.volume_formats import STACK_SUFFIXES, Spacing
 from data_utils.sources.records import LandmarkNames, Record, Records
 from runtime.cache import digest_of_files
 from runtime.errors import DataError
+from tasks.landmarks import Landmarks
 from tasks.point_scores import FOUND
 from tasks.points import ABSENT, PRESENT, UNKNOWN
 
@@ -219,6 +220,8 @@ class PointRecords(Records):
     Attributes:
         empty: how many cells of the table are empty.
     """
+
+    task = Landmarks.name
 
     def __init__(
         self,

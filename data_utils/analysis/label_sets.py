@@ -1,0 +1,98 @@
+"""Images that are labeled for some classes only: what their label files mean, and what looks like a mistake in them."""
+
+from collections.abc import Collection, Iterator, Sequence
+
+import numpy as np
+
+from data_utils.analysis.inspect import SplitInspection, pixels_by_labels
+from data_utils.class_map import NamedClasses
+from data_utils.sources.records import LabelSet, Records
+from data_utils.targets.reader import TargetReader
+from runtime.console import first_few
+
+LISTED = 3  # images or classes in a line
+Splits = Sequence[tuple[SplitInspection, Records]]
+
+
+def read_labels(reader: TargetReader, splits: Splits) -> TargetReader:
+    """The reader that also knows which classes each image is labeled for; as it is where these are all."""
+    label_sets: dict[LabelSet, str] = {}
+    file_classes: NamedClasses = ()
+    for _, records in splits:
+        label_sets = {**records.label_sets, **label_sets}
+        file_classes = file_classes or records.classes
+    if not label_sets:
+        return reader
+    return reader.partly_labeled(label_sets, file_classes, pixels_by_labels(splits))
+
+
+def describe_labels(splits: Splits, reader: TargetReader) -> list[str]:
+    """Lines on how many images are labeled for each class; none where all are labeled for all classes."""
+    if not any(records.label_sets for _, records in splits):
+        return []
+    images = 0
+    counts = [0] * len(reader.class_names)
+    for inspection, records in splits:
+        for i in np.flatnonzero(inspection.members >= 0).tolist():
+            images += 1
+            for index in labeled_indices(reader, records.labeled(i)):
+                counts[index] += 1
+    lines = [f"images that are labeled for each class, of {images}"]
+    for name, count in zip(reader.class_names, counts, strict=True):
+        lines.append(f"  {count:>8}  {100 * count / max(images, 1):7.3f} %  {name}")
+    return lines
+
+
+def labeled_indices(reader: TargetReader, labels: LabelSet | None) -> Collection[int]:
+    """The classes, by index, that an image is labeled for."""
+    classes = reader.labeled_classes(labels)
+    return range(len(reader.class_names)) if classes is None else classes
+
+
+def label_set_warnings(splits: Splits, reader: TargetReader) -> tuple[str, ...]:
+    """Lines on what label files say of the splits, the training images first."""
+    if not any(records.label_sets for _, records in splits):
+        return ()
+    lines = [*_unlisted(splits), *_unlabeled(splits, reader)]
+    if len(splits) == 2:
+        lines += _never_labeled(splits, reader)
+    return tuple(lines)
+
+
+def _unlisted(splits: Splits) -> Iterator[str]:
+    """Images of which a `classes.csv` says nothing."""
+    names: list[str] = []
+    for _, records in splits:
+        names += records.unlisted
+    if names:
+        listed = ", ".join(first_few(names, LISTED))
+        yield f"{len(names)} images have no row in classes.csv, and count as labeled for all classes: {listed}"
+
+
+def _unlabeled(splits: Splits, reader: TargetReader) -> Iterator[str]:
+    """Images that are labeled for no class."""
+    names: list[str] = []
+    for inspection, records in splits:
+        for i in np.flatnonzero(inspection.members >= 0).tolist():
+            if not labeled_indices(reader, records.labeled(i)):
+                names.append(records.name(i))
+    if names:
+        listed = ", ".join(first_few(names, LISTED))
+        yield f"{len(names)} images are labeled for no class, and teach and score nothing: {listed}"
+
+
+def _never_labeled(splits: Splits, reader: TargetReader) -> Iterator[str]:
+    """Classes that no training image, or no validation image, is labeled for."""
+    background = None if reader.class_map is None else reader.class_map.background
+    consequences = ("which will not be learned", "which cannot be scored")
+    for (inspection, _), kind, consequence in zip(splits, ("training", "validation"), consequences, strict=True):
+        labeled: set[int] = set()
+        for number, content in enumerate(inspection.contents):
+            if (inspection.members == number).any():
+                labeled.update(labeled_indices(reader, content.labels))
+        missing = []
+        for index, name in enumerate(reader.class_names):
+            if index not in labeled and index != background:
+                missing.append(name)
+        if missing:
+            yield f"no {kind} image is labeled for {', '.join(first_few(missing, LISTED))}, {consequence}"

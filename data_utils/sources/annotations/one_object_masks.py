@@ -1,0 +1,128 @@
+"""A folder for each image, with a mask for each of its objects, as in DSB2018: NAME/images/*.png, NAME/masks/*.png."""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+
+import numpy as np
+
+from data_utils.image_io.formats import IMAGE_SUFFIXES, DrawnMask
+from data_utils.image_io.reader import decode_mask, read_header
+from data_utils.sources.annotations.layout import SplitPaths, check_unpaired, wanted_splits
+from data_utils.sources.annotations.paired import PairedRecords
+from data_utils.sources.folder import children, natural
+from data_utils.sources.records import Record, Records
+from runtime.cache import digest_of_files
+from runtime.errors import DataError
+
+IMAGES = "images"
+MASKS = "masks"
+TASK = "objects"
+LOOKED_AT = 5  # folders by which the layout is recognized
+
+
+@dataclass(frozen=True)
+class OneObjectMasks(DrawnMask):
+    """The masks of a folder, of an image: the pixels of each file that are not 0 are an object."""
+
+    folder: str
+    image: str
+
+    def draw(self) -> np.ndarray:
+        """(H, W) uint16: the number of the file, in the order of the names; where several overlap, the last one's."""
+        names = pictures(self.folder)
+        if not names:
+            size, _ = read_header(self.image, self.image)
+            return np.zeros(size, np.uint16)
+        if len(names) > np.iinfo(np.uint16).max:
+            raise DataError(f"{self.folder}: holds {len(names):,} masks, at most {np.iinfo(np.uint16).max:,} are read")
+        ids: np.ndarray | None = None
+        for number, name in enumerate(names, 1):
+            path = os.path.join(self.folder, name)
+            values = decode_mask(path, path).values
+            is_object = values.reshape(*values.shape[:2], -1).any(axis=2)
+            if ids is None:
+                ids = np.zeros(is_object.shape, np.uint16)
+            if is_object.shape != ids.shape:
+                sizes = " and ".join(f"{height} x {width}" for height, width in (ids.shape, is_object.shape))
+                raise DataError(f"{self.folder}: its masks {names[0]} and {name} have different sizes, {sizes}")
+            ids[is_object] = number
+        assert ids is not None
+        return ids
+
+
+class OneObjectRecords(PairedRecords):
+    """Records of such folders, which are called as their folders; they can only mean objects."""
+
+    task = TASK
+
+    def mask(self, image: str, annotation: str) -> OneObjectMasks:
+        return OneObjectMasks(annotation, image)
+
+    def __getitem__(self, i: int) -> Record:
+        folder, _, file = self.image_name(i).split("/")
+        return {**super().__getitem__(i), "name": folder + os.path.splitext(file)[1]}
+
+    @cached_property
+    def digest(self) -> str:  # type: ignore[override]  # computed once it is asked for
+        """Key of the names, sizes and times of all files."""
+        paths: list[str] = []
+        for i in range(len(self)):
+            image, folder = self.paths(i)
+            paths.append(image)
+            paths += [os.path.join(folder, name) for name in pictures(folder)]
+        return digest_of_files(paths, "\n".join([TASK, *paths]).encode(errors="surrogateescape"))
+
+
+def pictures(folder: str) -> list[str]:
+    """The names of the pictures in a folder, in their natural order. DataError where it cannot be read."""
+    try:
+        names = os.listdir(folder)
+    except OSError as error:
+        raise DataError(f"{folder} cannot be read ({error.strerror})") from error
+    shown = [name for name in names if name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith(".")]
+    return sorted(shown, key=natural)
+
+
+def find(root: Path, named_splits: Sequence[str]) -> SplitPaths:
+    """Split -> (folder of the images' folders, the same)."""
+    wanted = wanted_splits(named_splits)
+    folders = children(root)
+    splits = {name: (folder, folder) for name, folder in folders.items() if name in wanted and _is_set(folder)}
+    if splits:
+        return splits
+    if _is_set(root):
+        return {"train": (root, root)}
+    return {}
+
+
+def _is_set(root: Path) -> bool:
+    """Whether the first folders in it hold images/ and masks/ each."""
+    folders = list(children(root).values())[:LOOKED_AT]
+    return bool(folders) and all({IMAGES, MASKS} <= children(folder).keys() for folder in folders)
+
+
+def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> dict[str, Callable[[], Records]]:
+    """Split -> what opens it."""
+    return {name: partial(open_records, folder, allow_unpaired) for name, (folder, _) in splits.items()}
+
+
+def open_records(root: Path, allow_unpaired: bool) -> OneObjectRecords:
+    """The records of all folders in `root`; an image may have no masks, but must have a folder of them."""
+    pairs: list[tuple[str, str]] = []
+    unpaired: list[str] = []
+    for folder in sorted(children(root).values(), key=lambda path: natural(path.name)):
+        inside = children(folder)
+        images = pictures(str(inside[IMAGES])) if IMAGES in inside else []
+        if len(images) > 1:
+            raise DataError(f"{inside[IMAGES]}: holds {len(images)} images, expected the one that masks/ belongs to")
+        if images and MASKS in inside:
+            image = inside[IMAGES].relative_to(root) / images[0]
+            pairs.append((image.as_posix(), inside[MASKS].relative_to(root).as_posix()))
+        else:
+            lacking = MASKS if images else "image"
+            unpaired.append(f"{folder.name}: has no {lacking}")
+    check_unpaired(unpaired, len(pairs), allow_unpaired, root)
+    return OneObjectRecords(root, root, pairs, (), unpaired)

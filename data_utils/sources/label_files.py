@@ -1,0 +1,409 @@
+"""Which classes an image is labeled for: `classes.csv` beside the images, `classes.txt` in a folder of them.
+
+A file holds names of classes. Whether the data set has such classes is known, and checked, where targets are read.
+"""
+
+import csv
+import io
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from data_utils.image_io.formats import IMAGE_SUFFIXES, ImageSource, VolumeFile
+from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
+from data_utils.sources.records import AnnotationSummary, LabelSet, Record, Records
+from data_utils.sources.walk import walk
+from runtime.cache import digest
+from runtime.console import first_few
+from runtime.documents import read_bytes
+from runtime.errors import DataError, one_line
+
+TABLE = "classes.csv"
+RULE = "classes.txt"
+SUFFIXES = tuple(sorted((*IMAGE_SUFFIXES, *VOLUME_SUFFIXES), key=len, reverse=True))
+DELIMITERS = (",", ";", "\t")
+SEPARATORS = (";", "|", "\t")  # what may stand between classes, beside a comma
+IMAGE_TITLES = ("image", "filename", "file", "name")
+CLASSES_TITLES = ("classes", "labels")
+YES = ("1", "1.0", "true", "yes", "y", "x")
+NO = ("0", "0.0", "false", "no", "n", "-", "")
+EXPECTED = "expected image,classes or image and a column for each class"
+SHOWN = 80  # characters of a cell in a message
+LISTED = 3  # rows in a message
+ALL = -1  # the number of an image that is labeled for all classes
+
+
+class Finding(NamedTuple):
+    """The classes of an image, and the place that says so."""
+
+    classes: LabelSet
+    where: str
+
+
+class Row(NamedTuple):
+    """A row of a table: its line in the file, the image as it is written there, and the classes."""
+
+    line: int
+    image: str
+    classes: LabelSet
+
+
+@dataclass
+class Table:
+    """A `classes.csv`.
+
+    Args:
+        rows: by the name of the image, without its extension.
+        images: the image that each row was found to speak of.
+    """
+
+    file: Path
+    rows: dict[str, Row]
+    images: dict[str, str] = field(default_factory=dict)
+
+    def find(self, image: str, name: str) -> Row | None:
+        """The row of an image whose record is called `name`; a row may hold the end of its path alone."""
+        below = _stem(os.path.relpath(image, self.file.parent).replace(os.sep, "/"))
+        folder = os.path.dirname(below)
+        # another name is that of a page of a file, or of a volume of several files
+        page = "/".join(filter(None, (folder, os.path.basename(_stem(name)))))
+        for key in (*_tails(below), *_tails(page)):
+            row = self.rows.get(key)
+            if row is None:
+                continue
+            first_image = self.images.setdefault(key, image)
+            if first_image != image:
+                raise DataError(
+                    f"{self.file}: line {row.line}: {row.image[:SHOWN]!r} is the name of {first_image} and of {image};"
+                    " write the folder too"
+                )
+            return row
+        return None
+
+    def check_rows(self) -> None:
+        """DataError for rows that speak of no image."""
+        unused = [key for key in self.rows if key not in self.images]
+        if not unused:
+            return
+        stems = self._stems()  # there may be images of another split, or without a mask
+        unknown = [self.rows[key] for key in unused if key not in stems]
+        if unknown:
+            texts = [f"line {row.line}: {row.image[:SHOWN]!r}" for row in unknown]
+            close = get_close_matches(_stem(unknown[0].image[:SHOWN]), stems, n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise DataError(f"{self.file} names images that are not there: {'; '.join(first_few(texts, LISTED))}{hint}")
+
+    def _stems(self) -> set[str]:
+        """What rows may call the image files below the folder of the table."""
+        stems: set[str] = set()
+        for parent, _, names in walk(self.file.parent):
+            below = os.path.relpath(parent, self.file.parent).replace(os.sep, "/")
+            for name in names:
+                if name.lower().endswith(SUFFIXES):
+                    stems.update(_tails(_stem(f"{below}/{name}".removeprefix("./"))))
+        return stems
+
+
+class LabelFiles:
+    """The label files of a data set, which are read when an image that they may speak of is asked for.
+
+    Args:
+        root: the folder of the data set; files above it are not read.
+        reads_rules: whether a `classes.txt` is one of them.
+    """
+
+    def __init__(self, root: Path, *, reads_rules: bool) -> None:
+        self.root = root
+        self.reads_rules = reads_rules
+        self._tables: dict[Path, Table | None] = {}
+        self._rules: dict[Path, Finding | None] = {}
+        # each for one folder of images after another
+        self.table_of = lru_cache(maxsize=None)(self._find_table)
+        self._rule_of = lru_cache(maxsize=None)(self._find_rule)
+
+    @property
+    def tables(self) -> list[Table]:
+        """The tables that were read."""
+        return [table for table in self._tables.values() if table is not None]
+
+    def speak_of(self, records: Records) -> bool:
+        """Whether any file may speak of any image of the records."""
+        for folder, below in records.image_folders():
+            if self.table_of(Path(folder, below)) or self._rule_of(Path(folder), below):
+                return True
+        return False
+
+    def find(self, image: str, name: str) -> Finding | None:
+        """What the files say of an image; a table comes before a rule."""
+        folder = os.path.dirname(image)
+        table = self.table_of(Path(folder))
+        row = None if table is None else table.find(image, name)
+        if table is not None and row is not None:
+            return Finding(row.classes, f"{table.file}: line {row.line}")
+        below = os.path.dirname(name)
+        return self._rule_of(Path(folder.removesuffix(below)), below)
+
+    def _find_table(self, folder: Path) -> Table | None:
+        """The table for the images of a folder: in it, or above it. DataError where there are two."""
+        tables: list[Table] = []
+        for above in self._up_to_root(folder):
+            if above not in self._tables:
+                file = above / TABLE
+                self._tables[above] = read_table(file) if file.exists() else None
+            table = self._tables[above]
+            if table is not None:
+                tables.append(table)
+        if len(tables) > 1:
+            raise DataError(f"{tables[0].file} and {tables[1].file} speak of the same images; keep one")
+        return tables[0] if tables else None
+
+    def _find_rule(self, folder: Path, below: str) -> Finding | None:
+        """The classes of the images in `below`, a folder in `folder`, which holds all images of a split.
+
+        The file lies in that folder, or in one of the same name beside or above `folder`: `images/site/classes.txt`,
+        `site/classes.txt`; or above `folder`. In the root, or where all images lie, it is no rule: programs write such
+        lists.
+        """
+        if not self.reads_rules:
+            return None
+        places: list[Path] = []
+        site = Path(below)
+        while site != Path("."):
+            places += [above / site for above in self._up_to_root(folder)]
+            site = site.parent
+        places += self._up_to_root(folder.parent)[:-1]
+        for place in places:
+            file = place / RULE
+            if place not in self._rules:
+                self._rules[place] = Finding(read_rule(file), str(file)) if file.exists() else None
+            if self._rules[place] is not None:
+                return self._rules[place]
+        return None
+
+    def _up_to_root(self, folder: Path) -> list[Path]:
+        """A folder and those that hold it, the root last; none where it does not lie in the root."""
+        folders = [folder, *folder.parents]
+        if self.root not in folders:
+            return []
+        return folders[: folders.index(self.root) + 1]
+
+
+class LabeledRecords(Records):
+    """Records of which some are labeled for some of the classes only.
+
+    Args:
+        records: the same without that knowledge.
+        sets: the different sets of classes, each with the place that says it first.
+        numbers: (N,) int32, the index of each record's set; `ALL` where it is labeled for all classes.
+        unlisted: names of records that a `classes.csv` of theirs leaves out.
+    """
+
+    def __init__(
+        self, records: Records, sets: dict[LabelSet, str], numbers: np.ndarray, unlisted: Sequence[str]
+    ) -> None:
+        self.records = records
+        self.label_sets = sets
+        self.unlisted = tuple(unlisted)
+        self.numbers = numbers
+        self.unpaired = records.unpaired
+        self.classes = records.classes
+        self.dims = records.dims
+        self.modality = records.modality
+        self.task = records.task
+        self.has_rules = records.has_rules
+        self._sets = list(sets)
+
+    @property
+    def annotations(self) -> AnnotationSummary | None:  # type: ignore[override]  # counted once it is asked for
+        return self.records.annotations
+
+    @cached_property
+    def digest(self) -> str | None:  # type: ignore[override]  # computed once it is asked for
+        whole = self.records.digest
+        return None if whole is None else digest("labeled", whole, self._sets, self.numbers.tobytes())
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __getitem__(self, i: int) -> Record:
+        record = self.records[i]
+        labeled = self.labeled(i)
+        return record if labeled is None else {**record, "labeled": labeled}
+
+    def labeled(self, i: int) -> LabelSet | None:
+        number = int(self.numbers[i])
+        return None if number == ALL else self._sets[number]
+
+    def name(self, i: int) -> str:
+        return self.records.name(i)
+
+    def image_folders(self) -> set[tuple[str, str]]:
+        return self.records.image_folders()
+
+    def open_here(self) -> None:
+        self.records.open_here()
+
+
+def read_label_files(splits: Sequence[Records], root: Path) -> list[Records]:
+    """The records of all splits of a folder, with the classes that each is labeled for.
+
+    Raises DataError for files that cannot be understood, and for rows that speak of no image or of two.
+    """
+    files = LabelFiles(root, reads_rules=all(records.has_rules for records in splits))
+    labeled = [_labeled(records, files) for records in splits]
+    for table in files.tables:
+        table.check_rows()
+    return labeled
+
+
+def _labeled(records: Records, files: LabelFiles) -> Records:
+    """The records with what label files say of them; as they are where no file speaks of them."""
+    if not files.speak_of(records):
+        return records
+    labels: list[Finding | None] = []
+    unlisted: list[str] = []
+    for i, record in enumerate(records):
+        image = _path(record["image"])
+        finding = files.find(image, record["name"])
+        if finding is None and files.table_of(Path(image).parent) is not None:
+            unlisted.append(record["name"])
+        classes = records.labeled(i)
+        if finding is None and classes is not None:
+            finding = Finding(classes, records.label_sets[classes])
+        labels.append(finding)
+    return with_labels(records, labels, unlisted)
+
+
+def with_labels(records: Records, labels: Sequence[Finding | None], unlisted: Sequence[str] = ()) -> Records:
+    """The records with what each is labeled for, None for all classes; as they are where that is all of it."""
+    sets: dict[LabelSet, str] = {}
+    number_of: dict[LabelSet, int] = {}
+    numbers = np.full(len(labels), ALL, np.int32)
+    for i, finding in enumerate(labels):
+        if finding is not None:
+            sets.setdefault(finding.classes, finding.where)
+            numbers[i] = number_of.setdefault(finding.classes, len(number_of))
+    if not sets and not unlisted:
+        return records
+    return LabeledRecords(records, sets, numbers, unlisted)
+
+
+def read_table(file: Path) -> Table:
+    """A `classes.csv`. Raises DataError, with the file and the line, for what is none."""
+    text = _read_text(file)
+    title, _, _ = text.partition("\n")
+    delimiter = next((sign for sign in DELIMITERS if _cells(title, sign)[0].lower() in IMAGE_TITLES), None)
+    if delimiter is None:
+        raise DataError(
+            f"{file}: its first line is {title.strip()[:SHOWN]!r}, {EXPECTED}; if it holds something else, rename it"
+        )
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    rows: dict[str, Row] = {}
+    try:
+        titles = _strip(next(reader))
+        _check_titles(file, titles)
+        for cells in reader:
+            if any(cells):
+                row = _row(titles, _strip(cells), f"{file}: line {reader.line_num}", reader.line_num)
+                first = rows.setdefault(_stem(row.image), row)
+                if first is not row:
+                    raise DataError(f"{file}: lines {first.line} and {row.line} both speak of {row.image[:SHOWN]!r}")
+    except csv.Error as error:
+        raise DataError(f"{file}: line {reader.line_num} is no line of a table ({one_line(error)})") from error
+    if not rows:
+        raise DataError(f"{file} names no image; remove it, or write a row for each")
+    return Table(file, rows)
+
+
+def _check_titles(file: Path, titles: Sequence[str]) -> None:
+    """DataError for a first line without classes, or with one that stands twice or has no name."""
+    if len(titles) < 2:
+        raise DataError(f"{file}: its first line is {titles[0]!r} alone, {EXPECTED}")
+    for number, title in enumerate(titles):
+        if not title or title in titles[:number]:
+            raise DataError(f"{file}: column {number + 1} is called {title[:SHOWN]!r}: a class has a name of its own")
+
+
+def _row(titles: Sequence[str], cells: Sequence[str], where: str, line: int) -> Row:
+    """The row of these cells; DataError, with `where`, for other cells than the first line promises."""
+    image = cells[0].replace("\\", "/").removeprefix("./")
+    if not image:
+        raise DataError(f"{where} names no image")
+    if len(titles) == 2 and titles[1].lower() in CLASSES_TITLES:
+        return Row(line, image, _split_names(",".join(cells[1:])))
+    if len(cells) > len(titles):
+        raise DataError(f"{where} has {len(cells)} cells, the first line {len(titles)}")
+    names = []
+    for title, cell in zip(titles[1:], cells[1:], strict=False):  # what a short row lacks is empty
+        if cell.lower() not in (*YES, *NO):
+            raise DataError(f"{where} has {cell[:SHOWN]!r} for {title[:SHOWN]}, expected 1 or 0")
+        if cell.lower() in YES:
+            names.append(title)
+    return Row(line, image, tuple(sorted(names)))
+
+
+def read_rule(file: Path) -> LabelSet:
+    """The classes of a `classes.txt`: a name a line."""
+    names = _split_names(_read_text(file).replace("\n", ","))
+    if not names:
+        raise DataError(f"{file} is empty; write the classes that the images of its folder are labeled for, one a line")
+    return names
+
+
+def _read_text(file: Path) -> str:
+    try:
+        return read_bytes(file).decode("utf-8-sig")
+    except (OSError, ValueError) as error:
+        raise DataError(f"{file} cannot be read as text ({one_line(error)})") from error
+
+
+def _split_names(text: str) -> LabelSet:
+    """Names with commas or other separators between them, in order, each once."""
+    for separator in SEPARATORS:
+        text = text.replace(separator, ",")
+    names = {name.strip() for name in text.split(",")}
+    return tuple(sorted(filter(None, names)))
+
+
+def _cells(line: str, delimiter: str) -> list[str]:
+    """The cells of a first line, about."""
+    return [cell.strip().strip('"') for cell in line.split(delimiter)]
+
+
+def _strip(cells: Sequence[str]) -> list[str]:
+    """The cells without spaces around them, and without empty ones at the end, which spreadsheets leave."""
+    stripped = [cell.strip() for cell in cells]
+    while len(stripped) > 1 and not stripped[-1]:
+        stripped.pop()
+    return stripped
+
+
+def _stem(name: str) -> str:
+    """A name without the extension of an image or a volume."""
+    for suffix in SUFFIXES:
+        if name.lower().endswith(suffix):
+            return name[: -len(suffix)]
+    return name
+
+
+def _tails(path: str) -> Iterator[str]:
+    """A path, then without its leading folders, one by one."""
+    yield path
+    while "/" in path:
+        _, _, path = path.partition("/")
+        yield path
+
+
+def _path(source: ImageSource) -> str:
+    """The file of an image, or the first of a volume's."""
+    if isinstance(source, VolumeFile):
+        return source.paths[0]
+    if isinstance(source, dict):
+        return str(source.get("path") or "")
+    return str(source) if isinstance(source, str | Path) else ""

@@ -1,0 +1,97 @@
+"""Which classes of a task an image is labeled for, from the names that label files hold."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from data_utils.class_map import ClassMap, NamedClasses, show
+from data_utils.sources.records import LabelSet
+from runtime.console import first_few
+from runtime.errors import DataError
+from unet.config import MaskValue
+
+SHOWN = 8  # classes in a message
+
+
+@dataclass(frozen=True)
+class LabelSets:
+    """The different sets of classes that the images of a data set are labeled for.
+
+    Args:
+        flags: for each set, whether an image is labeled for each class; the first set is that of all classes.
+        numbers: the index of the set of these names.
+        where: the first place that says a set which lacks some classes; empty where there is none.
+    """
+
+    flags: tuple[tuple[bool, ...], ...]
+    numbers: Mapping[LabelSet, int]
+    where: str = ""
+
+    @classmethod
+    def of(cls, label_sets: Mapping[LabelSet, str], class_map: ClassMap, file_classes: NamedClasses) -> "LabelSets":
+        """What names of label files mean for the classes of a task.
+
+        A class is known by its name, by its mask values, and by the names that the data set gives to these. Where it
+        joins several, an image is labeled for it if it is labeled for each.
+
+        Args:
+            label_sets: the sets, each with the place that says it.
+            file_classes: mask value and name of the classes that the data set names.
+
+        Raises DataError, with the place, for names of no class.
+        """
+        words: dict[MaskValue, set[str]] = defaultdict(set)
+        for values in class_map.values_by_class():
+            for value in values:
+                words[value].add(show([value]))
+        for value, name in file_classes:
+            words[value].add(name)
+        known = {*class_map.names}.union(*words.values())
+        flags = [(True,) * len(class_map)]
+        numbers: dict[LabelSet, int] = {}
+        for names, where in label_sets.items():
+            _check_names(names, known, where, class_map.names)
+            labeled = []
+            for name, values in zip(class_map.names, class_map.values_by_class(), strict=True):
+                is_labeled = [not words[value].isdisjoint(names) for value in values]
+                labeled.append(name in names or all(is_labeled))
+            set_flags = _with_background(labeled, class_map.background)
+            if set_flags not in flags:
+                flags.append(set_flags)
+            numbers[names] = flags.index(set_flags)
+        places = [where for names, where in label_sets.items() if numbers[names] > 0]
+        return cls(tuple(flags), numbers, places[0] if places else "")
+
+    @property
+    def are_complete(self) -> bool:
+        """Whether every image is labeled for all classes."""
+        return len(self.flags) == 1
+
+    def number(self, labels: LabelSet | None) -> int:
+        """The index of the set of an image that is labeled for classes of these names; None stands for all."""
+        return 0 if labels is None else self.numbers[labels]
+
+    def flags_of(self, labels: LabelSet | None) -> tuple[bool, ...]:
+        """Whether such an image is labeled for each class."""
+        return self.flags[self.number(labels)]
+
+
+def _with_background(labeled: Sequence[bool], background: int | None) -> tuple[bool, ...]:
+    """Flags of classes, with those of the background: it is known where all other classes are, whatever a file says."""
+    if background is None:
+        return tuple(labeled)
+    flags = list(labeled)
+    flags[background] = True
+    flags[background] = all(flags)
+    return tuple(flags)
+
+
+def _check_names(names: LabelSet, known: set[str], where: str, class_names: Sequence[str]) -> None:
+    """DataError, with `where`, for names that are none of those `known`."""
+    for name in names:
+        if name not in known:
+            close = get_close_matches(name, known, n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            listed = ", ".join(first_few(list(class_names), SHOWN))
+            raise DataError(f"{where}: no class is called {name[:80]!r}; the classes are {listed}{hint}")

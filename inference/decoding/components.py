@@ -1,0 +1,108 @@
+"""Connected components of an image that comes in bands: each is handed on as soon as no band can add to it."""
+
+from collections.abc import Iterator
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Component(NamedTuple):
+    """The pixels of a connected component.
+
+    start: where its box begins along each axis.
+    values: what the pixels of the box hold; 0 where they are not of the component.
+    """
+
+    start: tuple[int, ...]
+    values: np.ndarray
+
+    @property
+    def window(self) -> tuple[slice, ...]:
+        """The box as an index of the image."""
+        return tuple(slice(start, start + side) for start, side in zip(self.start, self.values.shape, strict=True))
+
+
+@cache
+def sides(axes: int) -> np.ndarray:
+    """What `scipy.ndimage.label` takes for pixels that are connected through their sides."""
+    from scipy.ndimage import generate_binary_structure
+
+    return generate_binary_structure(axes, 1)
+
+
+def joined(pieces: list[Component]) -> Component:
+    """The component of several pieces, no two of which share a pixel."""
+    if len(pieces) == 1:
+        return pieces[0]
+    starts = np.array([piece.start for piece in pieces])
+    stops = starts + [piece.values.shape for piece in pieces]
+    start = starts.min(axis=0)
+    values = np.zeros(stops.max(axis=0) - start, pieces[0].values.dtype)
+    for piece in pieces:
+        window = Component(tuple(np.subtract(piece.start, start).tolist()), piece.values).window
+        values[window] += piece.values
+    return Component(tuple(start.tolist()), values)
+
+
+class ComponentStream:
+    """Finds the components of pixels that are not 0, in bands along the first axis.
+
+    Pixels are connected through their sides. Memory: the components that the last band touches, whatever the image's
+    size.
+    """
+
+    def __init__(self) -> None:
+        self._open: list[list[Component]] = []  # the pieces of each component that touches the last row
+        self._edge: np.ndarray | None = None  # for each pixel of the last row, the number of its component, from 1
+        self._top = 0
+
+    def add(self, band: np.ndarray) -> Iterator[Component]:
+        """The components that end above the last row of the next band (n, ...)."""
+        from scipy.ndimage import find_objects, label
+
+        labels, count = label(band, sides(band.ndim))
+        pieces: list[Component] = []
+        for number, box in enumerate(find_objects(labels), 1):
+            values = np.where(labels[box] == number, band[box], 0)
+            start = [side.start for side in box]
+            start[0] += self._top
+            pieces.append(Component(tuple(start), values))
+        self._top += len(band)
+        members = [*self._open, *([piece] for piece in pieces)]
+        group_of = self._groups(labels[0], count)
+        groups: dict[int, list[Component]] = {}
+        for group, of_member in zip(group_of.tolist(), members, strict=True):
+            groups.setdefault(group, []).extend(of_member)
+        # of the pixels of the last row: 0 for none, else the number of the group, from 1
+        numbers = np.concatenate([[0], group_of + 1])
+        last_row = numbers[np.where(labels[-1] > 0, labels[-1] + len(self._open), 0)]
+        open_groups = np.unique(last_row[last_row > 0])
+        self._edge = np.where(last_row > 0, np.searchsorted(open_groups, last_row) + 1, 0)
+        self._open = [groups.pop(number - 1) for number in open_groups.tolist()]
+        for of_group in groups.values():
+            yield joined(of_group)
+
+    def finish(self) -> Iterator[Component]:
+        """The components that touch the last row of the image."""
+        for pieces in self._open:
+            yield joined(pieces)
+        self._open = []
+
+    def _groups(self, first_row: np.ndarray, count: int) -> np.ndarray:
+        """The group of each open component and then of each component of a band, whose first row has these labels.
+
+        Those that touch are of one group.
+        """
+        from scipy.sparse import coo_array
+        from scipy.sparse.csgraph import connected_components
+
+        nodes = len(self._open) + count
+        above = np.zeros(0, np.int64)
+        below = np.zeros(0, np.int64)
+        if self._edge is not None:
+            touches = (self._edge > 0) & (first_row > 0)
+            above = self._edge[touches] - 1
+            below = first_row[touches] - 1 + len(self._open)
+        graph = coo_array((np.ones(len(above), bool), (above, below)), shape=(nodes, nodes))
+        return connected_components(graph, directed=False)[1]

@@ -1,0 +1,157 @@
+"""Objects in the answers of pixels: the connected components of what is no background, cut where they are shallow.
+
+A component is cut by itself, in its own box, by a watershed from its deep parts: so the objects depend on the answers
+alone, not on the bands in which they come. They are numbered from top to bottom by their first pixel.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from data_utils.visualize_objects import shades_of, touching
+from inference.decoding.canvas import Canvas
+from inference.decoding.components import Component, ComponentStream, sides
+from runtime.errors import DataError
+from tasks.matching import CLASS_BITS, packed
+
+SEED = 128  # a pixel of this depth or more, of LEVELS, is part of a seed
+LEVELS = 255  # of depth and certainty
+# an answer is a number that holds the class in its lowest bits, then the depth, then the certainty
+BYTE = 255
+DEPTH_SHIFT = 8
+CERTAINTY_SHIFT = 16
+MOST_OBJECTS = 2 ** (31 - CLASS_BITS) - 1
+
+
+class DetectedObject(NamedTuple):
+    """An object of a prediction; positions are (y, x), or (z, y, x) of volumes, in pixels; the first center is at 0.
+
+    number: as the mask has it.
+    class_index: its class, from 1.
+    size: in pixels.
+    center: the mean of its pixels' positions.
+    box: its first position along each axis, and then the one behind its last: (top, left, bottom, right).
+    score: how likely its pixels are no background, on average.
+    shade: its color in overlays, an index of `visualize_objects.COLORS`, which no object that it touches has.
+    """
+
+    number: int
+    class_index: int
+    size: int
+    center: tuple[float, ...]
+    box: tuple[int, ...]
+    score: float
+    shade: int = 0
+
+
+class ObjectFinder:
+    """Finds the objects of one image or volume.
+
+    Args:
+        smallest: pixels; smaller ones are left out.
+        scratch: the folder of a temporary file, which holds the numbers of a large image's pixels.
+
+    Attributes:
+        objects: what is known of each object, in the order of the numbers, once all is read.
+    """
+
+    def __init__(self, smallest: int = 1, scratch: Path | None = None) -> None:
+        self.smallest = smallest
+        self.scratch = scratch
+        self.objects: list[DetectedObject] = []
+        self._components = ComponentStream()
+        self._canvas: Canvas | None = None
+        self._found: list[tuple[tuple[int, ...], DetectedObject]] = []  # with the position of the first pixel
+        self._touching: list[tuple[int, int]] = []  # pairs of their numbers
+
+    def add(self, answers: np.ndarray) -> None:
+        """Read the next band (n, ...)."""
+        if self._canvas is None:
+            self._canvas = Canvas(answers.shape[1:], self.scratch)
+        self._canvas.grow(len(answers))
+        for component in self._components.add(answers):
+            self._separate(component)
+
+    def finish(self) -> Iterator[np.ndarray]:
+        """The labels of all pixels from top to bottom, int32: number and class, as `packed` makes them."""
+        if self._canvas is None:
+            return
+        for component in self._components.finish():
+            self._separate(component)
+        order = sorted(range(len(self._found)), key=self._first_pixel)
+        final_number = np.zeros(len(order) + 1, np.int64)
+        final_number[np.array(order, np.int64) + 1] = np.arange(1, len(order) + 1)
+        pairs = final_number[np.array(self._touching, np.int64).reshape(-1, 2)]
+        shades = shades_of(len(order), map(tuple, pairs.tolist()))
+        label_of = np.zeros(len(order) + 1, np.int32)
+        for number, index in enumerate(order, 1):
+            _, found = self._found[index]
+            self.objects.append(found._replace(number=number, shade=int(shades[number])))
+            label_of[found.number] = packed(np.array(number), np.array(found.class_index))
+        for band in self._canvas.bands():
+            yield label_of[band]
+
+    def _first_pixel(self, index: int) -> tuple[int, ...]:
+        return self._found[index][0]
+
+    def _separate(self, component: Component) -> None:
+        """Find the objects of a component; they get the next numbers for now."""
+        from scipy.ndimage import find_objects
+
+        assert self._canvas is not None
+        labels, count = separated(component.values)
+        if count == 1:
+            self._note(component, labels > 0)
+            return
+        for label, box in enumerate(find_objects(labels), 1):
+            start = tuple(first + side.start for first, side in zip(component.start, box, strict=True))
+            self._note(Component(start, component.values[box]), labels[box] == label)
+        numbers = np.where(labels > 0, self._canvas.values[component.window], 0)  # others may lie in the box
+        self._touching += map(tuple, touching(numbers).tolist())
+
+    def _note(self, box: Component, is_object: np.ndarray) -> None:
+        """Note the object that some pixels of a box are, unless it is too small."""
+        assert self._canvas is not None
+        positions = np.nonzero(is_object)
+        size = len(positions[0])
+        if size < self.smallest:
+            return
+        if len(self._found) == MOST_OBJECTS:
+            raise DataError(f"the prediction has more than {MOST_OBJECTS:,} objects; cut the image into parts")
+        number = len(self._found) + 1
+        self._canvas.values[box.window][is_object] = number
+        answers = box.values[is_object]
+        center = []
+        first_pixel = []
+        end = []
+        for start, axis, side in zip(box.start, positions, is_object.shape, strict=True):
+            center.append(start + int(axis.sum()) / size)
+            first_pixel.append(start + int(axis[0]))
+            end.append(start + side)
+        found = DetectedObject(
+            number=number,
+            class_index=int(np.bincount(answers & BYTE).argmax()),
+            size=size,
+            center=tuple(center),
+            box=(*box.start, *end),
+            score=int((answers >> CERTAINTY_SHIFT).sum()) / (LEVELS * size),
+        )
+        self._found.append((tuple(first_pixel), found))
+
+
+def separated(answers: np.ndarray) -> tuple[np.ndarray, int]:
+    """The objects of a component, numbered from 1, int32, 0 where `answers` is; and how many they are.
+
+    A component without a deep part is one object.
+    """
+    from scipy.ndimage import label
+    from skimage.segmentation import watershed
+
+    depth = ((answers >> DEPTH_SHIFT) & BYTE).astype(np.uint8)
+    seeds, count = label(depth >= SEED, sides(answers.ndim))
+    is_component = answers > 0
+    if count < 2:
+        return is_component.astype(np.int32), 1
+    return watershed(LEVELS - depth, seeds, mask=is_component).astype(np.int32), count

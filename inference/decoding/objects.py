@@ -1,0 +1,76 @@
+"""Objects: which pixels belong to which of them, from classes and depths."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from inference.decoding.classes import most_likely
+from inference.decoding.decoder import Band, Decoder
+from inference.decoding.finder import CERTAINTY_SHIFT, DEPTH_SHIFT, LEVELS, DetectedObject, ObjectFinder
+from runtime.device import download
+from tasks.matching import numbers_of
+from tasks.objects import Objects
+from tasks.task import Task
+
+
+class ObjectDecoder(Decoder):
+    """Labels of objects: number and class, as `tasks.matching.packed` makes them; known when all bands are read."""
+
+    dtype = "int32"
+
+    def __init__(self, task: Task, scratch: Path | None = None) -> None:
+        super().__init__(task, scratch)
+        assert isinstance(task, Objects)
+        self._smallest = task.smallest
+        self._finder = ObjectFinder(task.smallest, scratch)
+
+    @property
+    def objects(self) -> list[DetectedObject]:
+        return self._finder.objects
+
+    def decode(self, logits: Tensor, dim: int = 0) -> Tensor:
+        """What a pixel says by itself: class, depth and how certain it is to be no background, as one number."""
+        classes = logits.shape[dim] - 1
+        of_classes = logits.narrow(dim, 0, classes)
+        most_likely_class = most_likely(of_classes, dim)
+        depth = (logits.select(dim, classes).sigmoid() * LEVELS).round().long()
+        certainty = ((1 - of_classes.softmax(dim).select(dim, 0)) * LEVELS).round().long()
+        answers = most_likely_class | (depth << DEPTH_SHIFT) | (certainty << CERTAINTY_SHIFT)
+        return answers.masked_fill(most_likely_class == 0, 0)
+
+    def predict(self, answers: Tensor) -> Tensor:
+        finder = ObjectFinder(self._smallest)
+        finder.add(answers[0].cpu().numpy())
+        labels = np.concatenate(list(finder.finish()))
+        return torch.from_numpy(labels).to(answers.device)[None]
+
+    def probabilities(self, logits: Tensor, dim: int = 0) -> Tensor:
+        """Those of the classes, and then the depth."""
+        classes = logits.shape[dim] - 1
+        of_classes = logits.narrow(dim, 0, classes).softmax(dim)
+        return torch.cat([of_classes, logits.narrow(dim, classes, 1).sigmoid()], dim)
+
+    def logits_of(self, probabilities: Tensor, dim: int = 0) -> Tensor:
+        classes = probabilities.shape[dim] - 1
+        limits = torch.finfo(probabilities.dtype)
+        of_classes = probabilities.narrow(dim, 0, classes).clamp_min(limits.tiny).log()
+        depth = probabilities.narrow(dim, classes, 1).logit(eps=limits.eps)
+        return torch.cat([of_classes, depth], dim)
+
+    def mask(self, rows: np.ndarray) -> np.ndarray:
+        return numbers_of(rows)
+
+    def add(self, logits: Tensor, *, probabilities: bool) -> Band:
+        answers = [self.decode(logits).int()]
+        if probabilities:
+            answers.append(self.probabilities(logits))
+        arrays = [tensor.numpy() for tensor in download(answers)]
+        self._finder.add(arrays[0])
+        return Band(None, *arrays[1:])
+
+    def finish(self) -> Iterator[Band]:
+        for rows in self._finder.finish():
+            yield Band(rows)

@@ -1,0 +1,184 @@
+"""Numbered objects: a label image, and a table with a row for each object."""
+
+import csv
+import io
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import tifffile
+
+from data_utils.image_io.volumes import VolumeHeader
+from data_utils.image_io.writers import MASK_LEVEL, PngWriter
+from data_utils.targets.objects import ObjectReader
+from data_utils.visualize_objects import COLORS, outlined, shaded
+from inference.decoding.decoder import Decoder
+from inference.decoding.finder import DetectedObject
+from inference.outputs.encoder import LegendEntry, MaskEncoder, MaskSink
+from inference.outputs.jobs import MASK, ImageJob, Job
+from runtime.files import replaced_file, replaced_path
+from tasks.matching import numbers_of
+from tasks.objects import Objects
+from unet.config import UNetConfig
+
+TABLE = ".objects.csv"
+LARGE_MASK = ".tif"  # of more objects than a PNG can number
+MOST_IN_PNG = 2**16 - 1
+STRIP = 64  # rows of a TIFF that are compressed together
+IMAGE_COLUMNS = ("number", "class", "area", "center_y", "center_x", "top", "left", "bottom", "right", "score")
+VOLUME_COLUMNS: tuple[str, ...] = ("number", "class", "voxels", "volume_mm3", "x_mm", "y_mm", "z_mm")
+VOLUME_COLUMNS += ("first_z", "first_y", "first_x", "end_z", "end_y", "end_x", "score")
+
+
+class ObjectEncoder(MaskEncoder):
+    """The number of each pixel's object.
+
+    Args:
+        shades: the color of each number; None where it is found in the whole label image.
+    """
+
+    extensions = (TABLE,)
+
+    def __init__(self, names: Sequence[str], shades: np.ndarray | None = None) -> None:
+        self.reader = ObjectReader()
+        self.names = tuple(names)
+        self.colors = COLORS
+        self._shades = shades
+
+    @classmethod
+    def of_model(cls, config: UNetConfig) -> "ObjectEncoder":
+        return cls(Objects.from_config(config).classes.names)
+
+    def of_prediction(self, decoder: Decoder) -> "ObjectEncoder":
+        shades = np.zeros(len(decoder.objects) + 1, np.uint8)
+        shades[1:] = [detected.shade for detected in decoder.objects]
+        return ObjectEncoder(self.names, shades)
+
+    def encode(self, rows: np.ndarray) -> np.ndarray:
+        return numbers_of(rows)
+
+    def check_volume(self, name: str) -> None:
+        """The mask of a volume holds any number."""
+
+    def shades(self, rows: np.ndarray) -> np.ndarray:
+        if self._shades is None:
+            return shaded(numbers_of(rows))
+        return self._shades[numbers_of(rows)]
+
+    def overlay(self, image: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        return outlined(image, self.shades(rows))
+
+    def legend(self) -> None:
+        return None
+
+    def legend_entries(self, rows: np.ndarray) -> list[LegendEntry]:
+        numbers = np.unique(numbers_of(rows))
+        count = int((numbers > 0).sum())
+        text = "1 object" if count == 1 else f"{count:,} objects"
+        return [LegendEntry(None, text)]
+
+    def mask_file(self, job: Job) -> Path:
+        large = job.file(LARGE_MASK)
+        if isinstance(job, ImageJob) and large.exists() and not job.file(MASK).exists():
+            return large
+        return job.file(MASK)
+
+    @contextmanager
+    def open_mask(self, job: ImageJob, size: tuple[int, int], decoder: Decoder) -> Iterator[MaskSink]:
+        with ExitStack() as stack:
+            label_image = LabelImage(stack, job, size, decoder)
+            yield label_image
+        if label_image.is_large:
+            job.file(MASK).unlink(missing_ok=True)  # of an earlier call
+        else:
+            job.file(LARGE_MASK).unlink(missing_ok=True)
+
+    def write_tables(self, files: Mapping[str, BinaryIO], decoder: Decoder, header: VolumeHeader | None) -> None:
+        text = io.StringIO()
+        table = csv.writer(text, lineterminator="\n")
+        table.writerow(IMAGE_COLUMNS if header is None else VOLUME_COLUMNS)
+        for detected in decoder.objects:
+            name = self.names[detected.class_index]
+            cells = image_cells(detected) if header is None else volume_cells(detected, header)
+            table.writerow([detected.number, name, detected.size, *cells, f"{detected.score:.4f}"])
+        files[TABLE].write(text.getvalue().encode())
+
+
+def image_cells(detected: DetectedObject) -> list[str]:
+    """Center and box of an object, in pixels."""
+    return [*(f"{position:.2f}" for position in detected.center), *map(str, detected.box)]
+
+
+def volume_cells(detected: DetectedObject, header: VolumeHeader) -> list[str]:
+    """Volume and center of an object in mm, in the space of the file; its box in voxels, in RAS orientation."""
+    volume = detected.size * float(np.prod(header.spacing))
+    position = header.affine @ [*reversed(detected.center), 1]
+    return [f"{volume:.4g}", *(f"{millimeters:.3f}" for millimeters in position[:3]), *map(str, detected.box)]
+
+
+class LabelImage:
+    """The file of a label image, which is opened with the first rows: then it is known how many objects there are."""
+
+    def __init__(self, stack: ExitStack, job: ImageJob, size: tuple[int, int], decoder: Decoder) -> None:
+        self.stack = stack
+        self.job = job
+        self.size = size
+        self.decoder = decoder
+        self.is_large = False
+        self._writer: PngWriter | LabelTiff | None = None
+
+    def write(self, rows: np.ndarray) -> None:
+        """Append rows (n, W) of numbers."""
+        if self._writer is None:
+            self.is_large = len(self.decoder.objects) > MOST_IN_PNG
+            self._writer = self._open()
+        self._writer.write(rows.astype(np.uint32 if self.is_large else np.uint16))
+
+    def _open(self) -> "PngWriter | LabelTiff":
+        if self.is_large:
+            path = self.stack.enter_context(replaced_path(self.job.file(LARGE_MASK)))
+            return self.stack.enter_context(LabelTiff(path, self.size))
+        file = self.stack.enter_context(replaced_file(self.job.file(MASK)))
+        return self.stack.enter_context(PngWriter(file, self.size, MASK_LEVEL))
+
+
+class LabelTiff:
+    """A compressed TIFF of `size` (H, W) uint32, written when all rows have come."""
+
+    def __init__(self, path: Path, size: tuple[int, int]) -> None:
+        self.path = path
+        self.size = size
+        self._strips: list[bytes] = []  # labels compress well
+        self._rows = np.zeros((0, size[1]), np.uint32)
+
+    def write(self, rows: np.ndarray) -> None:
+        """Append the next rows."""
+        self._rows = np.concatenate([self._rows, rows])
+        while len(self._rows) >= STRIP:
+            self._compress(STRIP)
+
+    def _compress(self, rows: int) -> None:
+        self._strips.append(zlib.compress(np.ascontiguousarray(self._rows[:rows], "<u4").data, MASK_LEVEL))
+        self._rows = self._rows[rows:]
+
+    def __enter__(self) -> "LabelTiff":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if error[0] is not None:
+            return
+        if len(self._rows):
+            self._compress(len(self._rows))
+        with tifffile.TiffWriter(self.path, byteorder="<") as writer:
+            writer.write(
+                iter(self._strips),
+                shape=self.size,
+                dtype="<u4",
+                rowsperstrip=STRIP,
+                compression="zlib",
+                photometric="minisblack",
+                metadata=None,
+            )

@@ -1,0 +1,135 @@
+"""The rows of tiles of one large input on several processes, with the result of one process.
+
+The first process of a group leads: it reads the input, puts its tiles together and writes the file. The others follow:
+they go through the same rows, but compute only their own, and send the logits to the first one. So each number is
+computed and added up as by one process.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from inference.tiling.stream import Forward
+from runtime.errors import DataError, one_line
+from runtime.mesh import Mesh
+
+NO_INPUT = -1  # instead of an input's number: there are no more
+SEND = 1  # asks for the logits of a batch of tiles
+OVER = 0  # says that the input is done with
+
+
+class InputOver(Exception):
+    """The leader has done with an input, before its last row where writing failed."""
+
+
+class SharedRows:
+    """Deals the rows of tiles to the processes of a group: row i to process i mod size.
+
+    Args:
+        outputs: channels of the logits.
+        device: where they are computed, and what the processes exchange.
+    """
+
+    def __init__(self, mesh: Mesh, outputs: int, device: torch.device) -> None:
+        self.mesh = mesh
+        self.outputs = outputs
+        self.device = device
+        if mesh.size > 1:
+            _ = mesh.process_group  # which all processes make together
+
+    @property
+    def followers(self) -> range:
+        """The places of the processes that follow."""
+        return range(1, self.mesh.size)
+
+    def forward_of_row(self, forward: Forward, row: int) -> Forward:
+        """What computes the logits of this row's tiles here."""
+        owner = row % self.mesh.size
+        is_own = owner == self.mesh.slab
+        if self.mesh.is_first:
+            return forward if is_own else partial(self._receive, owner)
+        return partial(self._send, forward) if is_own else self._nothing
+
+    @contextmanager
+    def lead(self, number: int) -> Iterator[None]:
+        """Within, the leader predicts an input, with the help of the others."""
+        for follower in self.followers:
+            self._tell(follower, number)
+        try:
+            yield
+        finally:
+            for follower in self.followers:
+                self._tell(follower, OVER)
+
+    def end(self) -> None:
+        """The leader has no more inputs for the others."""
+        for follower in self.followers:
+            self._tell(follower, NO_INPUT)
+
+    def inputs(self) -> Iterator[int]:
+        """The numbers of the inputs that the leader begins, for one that follows."""
+        while (number := self._asked()) != NO_INPUT:
+            yield number
+
+    @contextmanager
+    def follow(self, errors: tuple[type[Exception], ...]) -> Iterator[None]:
+        """Within, this process goes through an input's rows; an error, one of `errors`, is reported by the leader."""
+        problem = ""
+        try:
+            yield
+        except InputOver:
+            return
+        except errors as error:
+            problem = one_line(error)
+        while self._asked() == SEND:
+            self._answer(problem)
+
+    def _send(self, forward: Forward, batch: Tensor) -> Tensor:
+        logits = forward(batch)
+        if self._asked() == OVER:
+            raise InputOver
+        self._answer("")
+        dist.send(logits.contiguous(), self.mesh.rank_of(0), group=self.mesh.process_group)
+        return logits
+
+    def _receive(self, owner: int, batch: Tensor) -> Tensor:
+        self._tell(owner, SEND)
+        length = torch.zeros(1, dtype=torch.int64, device=self.device)
+        self._receive_into(length, owner)
+        if length.item():
+            text = torch.zeros(int(length.item()), dtype=torch.uint8, device=self.device)
+            self._receive_into(text, owner)
+            raise DataError(bytes(text.tolist()).decode())
+        dtype = batch.dtype if batch.dtype == torch.float64 else torch.float32
+        logits = torch.empty((len(batch), self.outputs, *batch.shape[2:]), dtype=dtype, device=self.device)
+        self._receive_into(logits, owner)
+        return logits
+
+    def _nothing(self, batch: Tensor) -> Tensor:
+        """Logits of a row that another process computes, of which this one needs nothing."""
+        return torch.zeros(len(batch), self.outputs, *batch.shape[2:], device=self.device)
+
+    def _answer(self, problem: str) -> None:
+        """Tell the leader that logits come, or what keeps this process from computing them."""
+        text = problem.encode()
+        leader = self.mesh.rank_of(0)
+        dist.send(torch.tensor([len(text)], device=self.device), leader, group=self.mesh.process_group)
+        if text:
+            dist.send(torch.tensor(list(text), dtype=torch.uint8, device=self.device), leader, self.mesh.process_group)
+
+    def _tell(self, follower: int, number: int) -> None:
+        message = torch.tensor([number], device=self.device)
+        dist.send(message, self.mesh.rank_of(follower), group=self.mesh.process_group)
+
+    def _asked(self) -> int:
+        """What the leader says next."""
+        message = torch.zeros(1, dtype=torch.int64, device=self.device)
+        self._receive_into(message, 0)
+        return int(message.item())
+
+    def _receive_into(self, values: Tensor, place: int) -> None:
+        dist.recv(values, self.mesh.rank_of(place), group=self.mesh.process_group)

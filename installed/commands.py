@@ -1,0 +1,41 @@
+"""The commands of the installed package. Each is a script; one whose part is not installed says which to install."""
+
+from importlib import import_module
+
+from runtime.cli import run_script
+from runtime.errors import SettingsError
+
+# the part of the installation that brings a package, by the package's name in Python
+PARTS = dict.fromkeys(("datasets", "jinja2", "matplotlib", "pycocotools", "tensorboard"), "train")
+
+
+def train() -> None:
+    """unet-train: train.py, in one process; in several: accelerate launch -m unet_accelerate.train."""
+    run_script(lambda: _run(".train"))
+
+
+def predict() -> None:
+    """unet-predict: predict.py."""
+    run_script(lambda: _run(".predict"))
+
+
+def app() -> None:
+    """unet-app: app.py."""
+    run_script(lambda: _run(".app"))
+
+
+def export() -> None:
+    """unet-export: python -m inference.export."""
+    run_script(lambda: _run(".inference.export.__main__"))
+
+
+def _run(module: str) -> None:
+    """Run a script's `main`. SettingsError where a package that it needs is not installed."""
+    try:
+        import_module(module, __package__).main()
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in PARTS:
+            raise
+        line = f"{package} is not installed: pip install 'unet_accelerate[{PARTS[package]}]'"
+        raise SettingsError(line) from error

@@ -1,0 +1,356 @@
+"""True and predicted objects matched by their overlap, and the scores that follow from the matches."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tasks.confusion import mean_of_present
+from tasks.target import Target
+from tasks.task import Scores
+from unet.config import IGNORE_INDEX
+
+CLASS_BITS = 8  # the lowest bits of a label, which hold the class of its object
+THRESHOLDS = tuple(number / 100 for number in range(50, 100, 5))  # of the IoU, from which on objects match
+SIZES = (64, 256, 1024, 4096)  # pixels: objects of fewer, and of as many or more than the last, are counted apart
+PRECISION = 2**32  # sums of IoU are whole numbers of such parts, so that no order of adding them rounds otherwise
+COUNTED = 2**24  # pixels that are counted at a time
+
+# the columns of the sums of a class
+MATCHES = slice(0, len(THRESHOLDS))
+TRUE, PREDICTED, IOU, ERROR, SPLIT, MERGED = range(len(THRESHOLDS), len(THRESHOLDS) + 6)
+FOUND = slice(MERGED + 1, MERGED + 2 + len(SIZES))
+OF_SIZE = slice(FOUND.stop, FOUND.stop + 1 + len(SIZES))
+COLUMNS = OF_SIZE.stop
+
+
+def packed(numbers: Any, classes: Any) -> Any:
+    """Labels of pixels: the number of the object, and in the lowest bits its class; arrays or tensors, int64."""
+    if isinstance(numbers, Tensor):
+        return (numbers.long() << CLASS_BITS) | classes.long()
+    return (numbers.astype(np.int64) << CLASS_BITS) | classes.astype(np.int64)
+
+
+def numbers_of(packed_labels: Any) -> Any:
+    """The number of the object of each label, 0 for none."""
+    return packed_labels >> CLASS_BITS
+
+
+def classes_of(packed_labels: Any) -> Any:
+    """The class of each label; 0 is background."""
+    return packed_labels & ((1 << CLASS_BITS) - 1)
+
+
+class Overlaps(NamedTuple):
+    """The pixels that true and predicted labels share; label 0 is background.
+
+    predicted, true, pixels: (N,) int64 each: pairs of labels, each pair once, and how many pixels have them.
+    """
+
+    predicted: np.ndarray
+    true: np.ndarray
+    pixels: np.ndarray
+
+    @classmethod
+    def between(cls, predicted: np.ndarray, true: np.ndarray) -> "Overlaps":
+        """The overlaps of two label images of one shape."""
+        parts = []
+        for start in range(0, max(1, predicted.size), COUNTED):
+            first = predicted.ravel()[start : start + COUNTED]
+            second = true.ravel()[start : start + COUNTED]
+            # most pixels follow one of the same pair: runs are counted, which are much fewer
+            is_start = np.ones(len(first), bool)
+            is_start[1:] = (first[1:] != first[:-1]) | (second[1:] != second[:-1])
+            starts = np.flatnonzero(is_start)
+            parts.append(cls(first[starts], second[starts], np.diff(starts, append=len(first))))
+        return cls.join(parts)
+
+    @classmethod
+    def join(cls, parts: Sequence["Overlaps"]) -> "Overlaps":
+        """The overlaps of an image, from those of its parts, in which a pair may occur more than once."""
+        predicted, true, pixels = (np.concatenate(arrays).astype(np.int64) for arrays in zip(*parts, strict=True))
+        true_labels, true_indices = np.unique(true, return_inverse=True)
+        pairs, indices = np.unique(predicted * len(true_labels) + true_indices, return_inverse=True)
+        sums = np.zeros(len(pairs), np.int64)
+        np.add.at(sums, indices, pixels)
+        return cls(pairs // len(true_labels), true_labels[pairs % len(true_labels)], sums)
+
+    def within(self, is_known: np.ndarray) -> "Overlaps":
+        """Those of the pairs that `is_known` (N,) marks."""
+        return Overlaps(*(array[is_known] for array in self))
+
+
+class Matches(NamedTuple):
+    """The objects of an image, and which of them match.
+
+    true_sizes, predicted_sizes: (T,), (P,) int64, pixels of each object.
+    true, predicted: (N,) indices of the objects of each pair that overlaps.
+    pixels: (N,) int64 that both objects of a pair share.
+    """
+
+    true_sizes: np.ndarray
+    predicted_sizes: np.ndarray
+    true: np.ndarray
+    predicted: np.ndarray
+    pixels: np.ndarray
+
+    @classmethod
+    def of(cls, overlaps: Overlaps) -> "Matches":
+        """The objects of all labels but 0."""
+        true_labels, true_indices = np.unique(overlaps.true, return_inverse=True)
+        predicted_labels, predicted_indices = np.unique(overlaps.predicted, return_inverse=True)
+        true_sizes = np.zeros(len(true_labels), np.int64)
+        predicted_sizes = np.zeros(len(predicted_labels), np.int64)
+        np.add.at(true_sizes, true_indices, overlaps.pixels)
+        np.add.at(predicted_sizes, predicted_indices, overlaps.pixels)
+        # label 0, where it occurs, comes first
+        first_true = int((true_labels == 0).sum())
+        first_predicted = int((predicted_labels == 0).sum())
+        are_objects = (overlaps.true > 0) & (overlaps.predicted > 0)
+        return cls(
+            true_sizes[first_true:],
+            predicted_sizes[first_predicted:],
+            true_indices[are_objects] - first_true,
+            predicted_indices[are_objects] - first_predicted,
+            overlaps.pixels[are_objects],
+        )
+
+    @property
+    def iou(self) -> np.ndarray:
+        """(N,): of each pair."""
+        return self.pixels / (self.true_sizes[self.true] + self.predicted_sizes[self.predicted] - self.pixels)
+
+    def matched(self, threshold: float) -> np.ndarray:
+        """The indices of pairs whose IoU is at least `threshold`, each object in one of them at most.
+
+        From one half on, an object is in two such pairs only where it is cut into exact halves: then the first counts.
+        """
+        pairs = np.flatnonzero(self.iou >= threshold)
+        for objects in (self.true, self.predicted):
+            _, first = np.unique(objects[pairs], return_index=True)
+            pairs = pairs[np.sort(first)]
+        return pairs
+
+    def count_split(self) -> int:
+        """True objects in which at least two predictions lie with most of their pixels."""
+        is_inside = 2 * self.pixels > self.predicted_sizes[self.predicted]
+        return int((np.bincount(self.true[is_inside], minlength=1) > 1).sum())
+
+    def count_merged(self) -> int:
+        """True objects most of whose pixels lie in a prediction that holds most of another one, too."""
+        is_inside = 2 * self.pixels > self.true_sizes[self.true]
+        held = np.bincount(self.predicted[is_inside], minlength=1)
+        return int(held[held > 1].sum())
+
+    def columns(self) -> np.ndarray:
+        """(COLUMNS,) int64: what is counted of an image."""
+        row = np.zeros(COLUMNS, np.int64)
+        matched = [self.matched(threshold) for threshold in THRESHOLDS]
+        row[MATCHES] = [len(pairs) for pairs in matched]
+        row[TRUE] = len(self.true_sizes)
+        row[PREDICTED] = len(self.predicted_sizes)
+        row[IOU] = np.rint(self.iou[matched[0]] * PRECISION).astype(np.int64).sum()
+        row[ERROR] = abs(len(self.true_sizes) - len(self.predicted_sizes))
+        row[SPLIT] = self.count_split()
+        row[MERGED] = self.count_merged()
+        bins = len(SIZES) + 1
+        size_of_true = np.searchsorted(SIZES, self.true_sizes, side="right")
+        row[OF_SIZE] = np.bincount(size_of_true, minlength=bins)
+        row[FOUND] = np.bincount(size_of_true[self.true[matched[0]]], minlength=bins)
+        return row
+
+
+def object_scores(sums: Tensor) -> dict[str, Any]:
+    """The scores of one class from its sums (COLUMNS,); None where there is neither a true nor a predicted object.
+
+    AP at a threshold is TP / (TP + FP + FN), as StarDist defines it; panoptic quality and F1 are those at 0.5. The
+    count error is by how many objects the images differ, all together, as a share of the true ones.
+    """
+    values = sums.tolist()
+    true = values[TRUE]
+    predicted = values[PREDICTED]
+    found = values[0]
+    ap = [_ratio(matches, true + predicted - matches) for matches in values[MATCHES]]
+    return {
+        "ap50": ap[0],
+        "ap75": ap[THRESHOLDS.index(0.75)],
+        "ap": mean_of_present(ap),
+        "panoptic_quality": _ratio(2 * values[IOU] / PRECISION, true + predicted),
+        "f1": _ratio(2 * found, true + predicted),
+        "precision": _ratio(found, predicted),
+        "recall": _ratio(found, true),
+        "count_error": _ratio(values[ERROR], true),
+        "objects": true,
+        "predicted": predicted,
+        "found": found,
+        "split": values[SPLIT],
+        "merged": values[MERGED],
+        "found_by_size": values[FOUND],
+        "objects_by_size": values[OF_SIZE],
+        "ap_by_iou": ap,
+    }
+
+
+def _ratio(numerator: float, denominator: int) -> float | None:
+    return numerator / denominator if denominator else None
+
+
+MEANS = ("ap50", "ap75", "ap", "panoptic_quality", "f1", "count_error")
+
+
+class ObjectScores(Scores):
+    """Scores of objects from whole numbers: on any number of processes they are the same.
+
+    The parts of an image are kept until the next image is added or a score is asked for: objects are matched once.
+
+    Args:
+        names: the classes of objects.
+        sums: (classes * COLUMNS,) int64.
+        by_image: (images, classes * COLUMNS) int64, the same of each image.
+    """
+
+    def __init__(self, names: Sequence[str], sums: Tensor, by_image: Tensor) -> None:
+        self.names = tuple(names)
+        self._sums = sums
+        self._by_image = by_image
+        self._index = 0
+        self._parts: list[Overlaps] = []
+
+    @classmethod
+    def none(cls, names: Sequence[str], images: int, device: torch.device | str) -> "ObjectScores":
+        """Scores of so many images, with nothing counted yet."""
+        columns = len(names) * COLUMNS
+        sums = torch.zeros(columns, dtype=torch.int64, device=device)
+        return cls(names, sums, torch.zeros(images, columns, dtype=torch.int64, device=device))
+
+    @property
+    def sums(self) -> Tensor:  # type: ignore[override]  # what is pending is counted first
+        self._count()
+        return self._sums
+
+    @sums.setter
+    def sums(self, value: Tensor) -> None:
+        self._count()
+        self._sums = value
+
+    @property
+    def by_image(self) -> Tensor:  # type: ignore[override]  # what is pending is counted first
+        self._count()
+        return self._by_image
+
+    @by_image.setter
+    def by_image(self, value: Tensor) -> None:
+        self._count()
+        self._by_image = value
+
+    def add(self, prediction: Tensor, target: Target, index: int) -> None:
+        """Count labels as `packed` makes them; what the truth ignores belongs to no object."""
+        if index != self._index:
+            self._count()
+            self._index = index
+        true = target.prediction.cpu().numpy()
+        overlaps = Overlaps.between(prediction.cpu().numpy(), true)
+        self._parts.append(overlaps.within(classes_of(overlaps.true) != IGNORE_INDEX))
+
+    def _count(self) -> None:
+        if not self._parts:
+            return
+        overlaps = Overlaps.join(self._parts)
+        self._parts = []
+        rows = []
+        for index in range(1, len(self.names) + 1):
+            true = np.where(classes_of(overlaps.true) == index, overlaps.true, 0)
+            predicted = np.where(classes_of(overlaps.predicted) == index, overlaps.predicted, 0)
+            rows.append(Matches.of(Overlaps(predicted, true, overlaps.pixels)).columns())
+        row = torch.from_numpy(np.concatenate(rows)).to(self._sums.device)
+        self._sums = self._sums + row
+        self._by_image[self._index] += row
+
+    @property
+    def classes(self) -> list[dict[str, Any]]:
+        """`object_scores` of each class."""
+        return [object_scores(sums) for sums in self.sums.view(len(self.names), COLUMNS)]
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The means over the classes that occur, and the counts of all."""
+        classes = self.classes
+        values: dict[str, Any] = {}
+        for name in MEANS:
+            values[name] = mean_of_present([scores[name] for scores in classes])
+        for name in ("objects", "predicted", "found", "split", "merged"):
+            values[name] = sum(scores[name] for scores in classes)
+        for name in ("found_by_size", "objects_by_size"):
+            values[name] = np.sum([scores[name] for scores in classes], axis=0).tolist()
+        return values
+
+    @property
+    def comparison(self) -> float:
+        return self.values["ap50"] or 0.0
+
+    @property
+    def image_comparison(self) -> list[float]:
+        comparisons = []
+        for row in self.by_image:
+            score = ObjectScores(self.names, row, row[None]).values["ap50"]
+            comparisons.append(1.0 if score is None else score)  # nothing was there, and nothing was found
+        return comparisons
+
+    def record(self) -> dict[str, float | None]:
+        values = self.values
+        record = {f"eval/{name}": values[name] for name in MEANS}
+        if len(self.names) > 1:
+            for name, scores in zip(self.names, self.classes, strict=True):
+                record[f"eval/ap50/{name}"] = scores["ap50"]
+        return record
+
+    def brief(self) -> dict[str, float | None]:
+        values = self.values
+        return {name: values[name] for name in ("ap50", "objects", "predicted", "found", "split", "merged")}
+
+    def report(self) -> dict[str, Any]:
+        by_class = dict(zip(self.names, self.classes, strict=True))
+        return {**self.values, "iou_thresholds": THRESHOLDS, "sizes": SIZES, "by_class": by_class}
+
+    def summary(self) -> str:
+        values = self.values
+        line = f"AP@0.5 {_text(values['ap50'])}, panoptic quality {_text(values['panoptic_quality'])}"
+        return f"{line}, F1 {_text(values['f1'])}, {values['predicted']:,} objects for {values['objects']:,}"
+
+    def table(self, boundary: dict[str, Any] | None = None) -> str:
+        width = max(len("class"), *map(len, self.names))
+        lines = [f"{'class':<{width}}  AP@0.5  AP@0.75  AP@0.5:0.95      PQ      F1  objects  predicted   found"]
+        for name, scores in zip(self.names, self.classes, strict=True):
+            cells = f"{_text(scores['ap50']):>6}  {_text(scores['ap75']):>7}  {_text(scores['ap']):>11}"
+            cells += f"  {_text(scores['panoptic_quality']):>6}  {_text(scores['f1']):>6}"
+            counts = f"{scores['objects']:>7,}  {scores['predicted']:>9,}  {scores['found']:>6,}"
+            lines.append(f"{name:<{width}}  {cells}  {counts}")
+        values = self.values
+        error = _text(values["count_error"])
+        lines.append(f"split {values['split']:,}, merged {values['merged']:,}, count error {error}")
+        lines.append(f"found by size in pixels: {found_by_size(values['found_by_size'], values['objects_by_size'])}")
+        return "\n".join(lines)
+
+
+def size_labels() -> list[str]:
+    """A text for each range of sizes."""
+    labels = [f"below {SIZES[0]:,}"]
+    for low, high in pairwise(SIZES):
+        labels.append(f"{low:,} to {high - 1:,}")
+    return [*labels, f"{SIZES[-1]:,} and more"]
+
+
+def found_by_size(found: Sequence[int], objects: Sequence[int]) -> str:
+    """How many of the objects of each range of sizes were found, in words."""
+    texts = []
+    for label, found_ones, all_ones in zip(size_labels(), found, objects, strict=True):
+        if all_ones:
+            texts.append(f"{label}: {found_ones:,} of {all_ones:,}")
+    return "; ".join(texts) or "no objects"
+
+
+def _text(value: float | None) -> str:
+    return "n/a" if value is None else f"{value:.4f}"

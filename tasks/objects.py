@@ -1,0 +1,161 @@
+"""Objects: which pixels belong to which of many things that may touch; scores from matching true and predicted ones."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tasks.classes import Classes, ClassTarget
+from tasks.matching import ObjectScores, packed
+from tasks.target import Target, labels
+from tasks.task import Task
+from unet.config import IGNORE_INDEX, UNetConfig
+
+BACKGROUND = "background"
+OBJECT = "object"
+DEEPEST = 20  # pixels from its border on which an object counts as equally deep
+
+
+@dataclass(frozen=True, eq=False)
+class ObjectTarget(Target):
+    """mask: the class of each pixel, 0 for background, 255 where ignored; ids: the number of its object, 0 for none."""
+
+    mask: Any = labels(unknown=IGNORE_INDEX)
+    ids: Any = labels(unknown=0, dtype="int32")
+
+    def numbered(self) -> "ObjectTarget":
+        """The target with its objects numbered anew, so that numbers are smaller than the number of pixels."""
+        present, ids = np.unique(self.ids, return_inverse=True)
+        first = 0 if present[0] == 0 else 1
+        return replace(self, ids=(ids + first).reshape(self.ids.shape).astype(np.int32))
+
+    @property
+    def prediction(self) -> Any:
+        return packed(self.ids, self.mask)
+
+
+@dataclass(frozen=True, eq=False)
+class DrawnObjects(Target):
+    """mask: as in ObjectTarget; depth: 1 in the middle of an object, falling to its border, 0 outside of objects."""
+
+    mask: Any = labels(unknown=IGNORE_INDEX)
+    depth: Any = labels(unknown=0, dtype="float32")
+
+
+@dataclass(frozen=True, eq=False)  # tensors have no single truth value to compare by
+class Objects(Task):
+    """The class of each pixel, and how deep inside of its object it lies.
+
+    Where objects touch, both are shallow: the deep parts are the seeds from which a watershed tells them apart. The
+    depth is the distance to the object's border, divided by the largest one of the object, so that small and large ones
+    are told apart alike. Its term is a binary cross-entropy per known pixel.
+
+    Args:
+        classes: the task of the first outputs; its first class is the background.
+        smallest: pixels of an object; predictions of fewer are left out.
+    """
+
+    classes: Classes = field(default_factory=lambda: Classes((BACKGROUND, OBJECT)))
+    smallest: int = 1
+
+    name = "objects"
+    compared_by = "AP@0.5"
+    target = ObjectTarget
+    terms = Classes.terms + 1
+
+    @property
+    def outputs(self) -> int:
+        return self.classes.outputs + 1
+
+    def draw(self, targets: ObjectTarget) -> DrawnObjects:  # type: ignore[override]  # its own target
+        """The depth of each pixel, from the numbers of the objects; the host does not wait."""
+        return DrawnObjects(targets.mask, normalized_depth(targets.ids, targets.mask != IGNORE_INDEX))
+
+    def counts(self, targets: Target) -> Tensor:
+        """(3,): those of the classes, and the number of known pixels."""
+        mask = targets.main
+        of_classes = self.classes.counts(ClassTarget(mask))
+        known = (mask != IGNORE_INDEX).sum().to(of_classes.dtype)
+        return torch.cat([of_classes, known[None]])
+
+    def partial(self, logits: Tensor, targets: DrawnObjects) -> tuple[Tensor, ...]:  # type: ignore[override]  # its own target
+        if logits.dtype != torch.float64:
+            logits = logits.float()
+        of_classes = self.classes.partial(logits[:, :-1], ClassTarget(targets.mask))
+        depth = targets.depth.to(logits.dtype)
+        errors = F.binary_cross_entropy_with_logits(logits[:, -1], depth, reduction="none")
+        return (*of_classes, (errors * (targets.mask != IGNORE_INDEX)).sum())
+
+    def finish(self, partial: tuple[Tensor, ...]) -> Tensor:
+        *of_classes, depth = partial
+        return torch.cat([self.classes.finish(tuple(of_classes)), depth[None]])
+
+    def new_scores(self, images: int, device: torch.device | str = "cpu") -> ObjectScores:
+        return ObjectScores.none(self.classes.names[1:], images, device)
+
+    def scores_from_json(self, value: dict[str, Any]) -> ObjectScores:
+        return ObjectScores(self.classes.names[1:], torch.tensor(value["sums"]), torch.tensor(value["by_image"]))
+
+    def to(self, device: torch.device) -> "Objects":
+        return replace(self, classes=self.classes.to(device))
+
+    def to_config(self) -> dict[str, Any]:
+        return {"name": self.name, "classes": list(self.classes.names), "smallest": self.smallest}
+
+    @classmethod
+    def from_config(cls, config: UNetConfig) -> "Objects":
+        assert config.task is not None
+        return cls(Classes(tuple(config.task["classes"])), config.task["smallest"])
+
+
+def normalized_depth(ids: Tensor, known: Tensor) -> Tensor:
+    """How deep each pixel lies inside of its object: (B, *spatial) float32, 1 for the deepest ones of each object.
+
+    The distance to the border is counted in pixels, up to DEEPEST; it is that to an octagon, which is nearly a circle.
+    Neither the border of the picture nor unknown pixels are the border of an object.
+
+    Args:
+        ids: (B, *spatial), at most the number of pixels of an image; 0 is no object.
+        known: (B, *spatial) bool.
+    """
+    is_object = (ids > 0) & known
+    depth = is_object.float()
+    inside = ~_on_border(ids, known)
+    for step in range(1, DEEPEST):
+        depth += inside & is_object
+        inside = _eroded(inside, square=step % 2 == 0)
+    return depth / _deepest(depth, ids).clamp_min(1)
+
+
+def _on_border(ids: Tensor, known: Tensor) -> Tensor:
+    """(B, *spatial) bool, the known pixels that have a known neighbor along an axis with another number."""
+    borders = torch.zeros_like(known)
+    for axis in range(1, ids.ndim):
+        last = ids.shape[axis] - 1
+        differ = ids.narrow(axis, 0, last) != ids.narrow(axis, 1, last)
+        differ &= known.narrow(axis, 0, last) & known.narrow(axis, 1, last)
+        borders.narrow(axis, 0, last).logical_or_(differ)
+        borders.narrow(axis, 1, last).logical_or_(differ)
+    return borders
+
+
+def _eroded(inside: Tensor, square: bool) -> Tensor:
+    """The pixels (B, *spatial) around which all are inside: in a square (a cube) of 3, or in a cross."""
+    result = inside.clone()
+    for axis in range(1, inside.ndim):
+        source = result.clone() if square else inside
+        last = inside.shape[axis] - 1
+        result.narrow(axis, 0, last).logical_and_(source.narrow(axis, 1, last))
+        result.narrow(axis, 1, last).logical_and_(source.narrow(axis, 0, last))
+    return result
+
+
+def _deepest(depth: Tensor, ids: Tensor) -> Tensor:
+    """(B, *spatial): the largest depth in the object of each pixel."""
+    numbers = ids.flatten(1)
+    deepest = depth.new_zeros(len(ids), numbers.shape[1] + 1)
+    deepest = deepest.scatter_reduce(1, numbers, depth.flatten(1), "amax")
+    return deepest.gather(1, numbers).view_as(depth)

@@ -1,0 +1,149 @@
+"""Classes, where some images are labeled for some of them only: of the others, nothing is known in these images."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tasks.classes import FOCAL_GAMMA, Classes, ClassScores, ClassTarget
+from tasks.confusion import ClassCounts, confusion_matrix, image_iou
+from tasks.target import of_image
+from unet.config import IGNORE_INDEX
+
+COUNTS = 4  # columns of the scores behind the confusion matrix
+
+
+@dataclass(frozen=True, eq=False)
+class PartlyLabeledTarget(ClassTarget):
+    """mask: as of classes. label_set: the index of the set of classes that an image is labeled for, 0 for all.
+
+    A pixel whose class is not in the set is of any class that is not.
+    """
+
+    label_set: Any = of_image(unknown=0)
+
+
+class PartlyLabeledScores(ClassScores):
+    """Scores of each class over the images that are labeled for it.
+
+    Args:
+        flags: (sets, num_classes) bool, as of the task.
+        sums: (num_classes, num_classes + COUNTS) int64: the confusion matrix of the images that are labeled for all
+            classes; then, over the images that are labeled for each, its true positives, its pixels in the truth and
+            in the prediction, and all pixels.
+        by_image: (images, 1), the mean IoU of each image over the classes that it is labeled for.
+    """
+
+    is_partly_labeled = True
+
+    def __init__(self, names: tuple[str, ...], flags: Tensor, sums: Tensor, by_image: Tensor) -> None:
+        super().__init__(names, sums, by_image)
+        self.flags = flags
+
+    def add(self, prediction: Tensor, target: PartlyLabeledTarget, index: int) -> None:  # type: ignore[override]  # its own target
+        labeled = self.flags[target.label_set.long()][0]
+        matrix = confusion_matrix(prediction, target.mask, len(self.names), IGNORE_INDEX)
+        counts = ClassCounts.of(matrix)
+        columns = torch.stack([*counts, matrix.sum().expand_as(counts.hits)], dim=1) * labeled[:, None]
+        self.sums += torch.cat([matrix * labeled.all(), columns], dim=1)
+        self.by_image[index, 0] += image_iou(ClassCounts(*columns.T[:-1]))  # a filler adds 0
+
+    @property
+    def matrix(self) -> Tensor:
+        return self.sums[:, :-COUNTS]
+
+    @property
+    def counts(self) -> ClassCounts:
+        hits, truth, predicted, _ = self.sums[:, -COUNTS:].T
+        return ClassCounts(hits, truth, predicted)
+
+    @property
+    def unscored(self) -> tuple[str, ...]:
+        """Names of the classes that no image is labeled for."""
+        pixels = self.sums[:, -1].tolist()
+        return tuple(name for name, count in zip(self.names, pixels, strict=True) if count == 0)
+
+    def report(self) -> dict[str, Any]:
+        return super().report() | {"unscored": self.unscored}
+
+
+@dataclass(frozen=True, eq=False)  # tensors have no single truth value to compare by
+class PartlyLabeledClasses(Classes):
+    """The loss of `Classes`, where an image is labeled for some of the classes only.
+
+    A pixel of another class is known to be of none of these: its term is that of the summed probability of all others,
+    the background among them, with weight 1 (marginal loss: Shi et al. 2021, arXiv:2007.03868). Dice counts the classes
+    that an image is labeled for.
+
+    Args:
+        flags: (sets, num_classes) bool, whether images of each set are labeled for each class; the first set has all.
+    """
+
+    flags: Tensor | None = None
+
+    target = PartlyLabeledTarget
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        flags = torch.ones(1, len(self.names), dtype=torch.bool) if self.flags is None else self.flags
+        object.__setattr__(self, "flags", flags)
+
+    @property
+    def set_flags(self) -> Tensor:
+        """(sets, num_classes) bool, one set of all classes where none were given."""
+        assert self.flags is not None
+        return self.flags
+
+    def counts(self, targets: PartlyLabeledTarget) -> Tensor:  # type: ignore[override]  # its own target
+        labeled, others = self._divide(targets)
+        counts = super().counts(labeled)
+        counts[0] += others.sum()
+        return counts
+
+    def partial(self, logits: Tensor, targets: PartlyLabeledTarget) -> tuple[Tensor, ...]:  # type: ignore[override]  # its own target
+        if logits.dtype != torch.float64:
+            logits = logits.float()
+        labeled, others = self._divide(targets)
+        pixels, *regions = super().partial(logits, labeled)
+        log_probs = logits.log_softmax(dim=1)
+        if self.pixel_term != "dice":
+            # where there is no other class, no pixel counts; the lowest number keeps the gradient finite
+            is_other = ~self._flags_of(targets).view(*logits.shape[:2], *(1,) * (logits.ndim - 2))
+            lowest = torch.finfo(logits.dtype).min
+            log_others = log_probs.masked_fill(~is_other, lowest).logsumexp(dim=1)
+            weights = others.to(logits.dtype)
+            if self.pixel_term == "focal":
+                weights = weights * (1 - log_others.exp()) ** FOCAL_GAMMA
+            pixels = pixels - (weights * log_others).sum()
+        if not regions:
+            return (pixels,)
+        overlap, predicted, size = regions
+        spatial = tuple(range(2, logits.ndim))
+        predicted = predicted + (log_probs.exp() * others.unsqueeze(1)).sum(dim=spatial)
+        return pixels, overlap, predicted, size
+
+    def new_scores(self, images: int, device: torch.device | str = "cpu") -> PartlyLabeledScores:
+        classes = len(self.names)
+        sums = torch.zeros(classes, classes + COUNTS, dtype=torch.int64, device=device)
+        return PartlyLabeledScores(self.names, self.set_flags.to(device), sums, torch.zeros(images, 1, device=device))
+
+    def scores_from_json(self, value: dict[str, Any]) -> PartlyLabeledScores:
+        by_image = torch.tensor(value["by_image"]).view(-1, 1)
+        return PartlyLabeledScores(self.names, self.set_flags.cpu(), torch.tensor(value["sums"]), by_image)
+
+    def to(self, device: torch.device) -> "PartlyLabeledClasses":
+        return replace(self, weights=self.class_weights.to(device), flags=self.set_flags.to(device))
+
+    def _flags_of(self, targets: PartlyLabeledTarget) -> Tensor:
+        """(B, num_classes) bool, the classes that each image is labeled for."""
+        return self.set_flags[targets.label_set.long()]
+
+    def _divide(self, targets: PartlyLabeledTarget) -> tuple[ClassTarget, Tensor]:
+        """The classes that images are labeled for, all else unknown; and (B, *spatial) bool, where another class is."""
+        mask = targets.mask.long()
+        is_valid = mask != IGNORE_INDEX
+        truth = mask.where(is_valid, 0)
+        is_labeled = self._flags_of(targets).gather(1, truth.flatten(1)).view_as(mask)
+        labeled = ClassTarget(mask.where(is_labeled, IGNORE_INDEX))
+        return labeled, is_valid & ~is_labeled

@@ -1,0 +1,286 @@
+"""classes.csv and classes.txt: which classes an image is labeled for, and what is wrong with such files.
+
+Modules: data_utils/sources/label_files.py, data_utils/targets/label_sets.py, data_utils/analysis/label_sets.py.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import load_info
+from PIL import Image
+from volumes import write_msd
+
+from data_utils.analysis.content import content_key
+from data_utils.analysis.validate import check_data
+from data_utils.class_map import ClassMap
+from data_utils.config import DataConfig
+from data_utils.loading.batch_sampler import Slot
+from data_utils.loading.crop import crop_window
+from data_utils.loading.dataset import TrainingDataset
+from data_utils.sources.load import load_records
+from data_utils.targets.label_sets import LabelSets
+from runtime.errors import DataError
+
+SIZE = (12, 16)
+CLASSES = "0=background,1=car,2=dog,3=person"
+
+
+def write(folder: Path, names: list[str], values: tuple[int, ...] = (0, 1, 2, 3)) -> Path:
+    """Images of these names below images/, and their masks, a band of rows for each value."""
+    rng = np.random.default_rng(0)
+    mask = np.repeat(np.array(values, np.uint8), SIZE[0] // len(values))[:, None].repeat(SIZE[1], axis=1)
+    for name in names:
+        for kind, pixels in (("images", rng.integers(0, 256, (*SIZE, 3), dtype=np.uint8)), ("masks", mask)):
+            file = folder / kind / f"{name}.png"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels).save(file)
+    return folder
+
+
+def labels(folder: Path, **settings) -> dict[str, tuple[str, ...] | None]:
+    """What each image of both splits is labeled for, by its name."""
+    found = {}
+    for records in load_records(DataConfig(str(folder), **settings)):
+        for i in range(len(records)):
+            assert records[i].get("labeled") == records.labeled(i)
+            found[records.name(i)] = records.labeled(i)
+    return found
+
+
+def info(folder: Path, **settings):
+    return load_info(folder, val_fraction=0.34, classes=CLASSES, **settings)
+
+
+def flags(folder: Path, **settings) -> dict[str, list[int]]:
+    """The classes that each image is labeled for, by index."""
+    data = info(folder, **settings)
+    found = {}
+    for split in (data.train, data.val):
+        for i in range(len(split)):
+            found[split.records.name(i)] = list(data.reader.labeled_classes(split.records.labeled(i)))
+    return found
+
+
+LISTS = {
+    "names in a cell": "image,classes\na.png,car\nb.png,dog;person\nc.png,\n",
+    "other separators": "image,classes\na.png,car\nb.png,dog|person\nc.png\n",
+    "names in cells": "image,classes\na.png,car\nb.png,dog,person\nc.png,\n",
+    "quoted": 'image,classes\n"a.png","car"\n"b.png","dog,person"\n"c.png",""\n',
+    "from a spreadsheet": "\ufeffimage;classes;\r\na.png;car;\r\nb.png;dog, person;\r\nc.png;;\r\n\r\n;;\r\n",
+    "tabs": "image\tclasses\na\tcar\nb\tdog\tperson\nc\n",
+    "columns": "image,car,dog,person\na,1,0,0\nb,0,1,1\nc,0,0,0\n",
+    "columns with words": "Filename,person,dog,car,\na.png,no,No,YES,\n./b.png,x,True\nc.png,,,\n",
+    "without endings": "image,classes\nimages/a,car\nimages/b,person;dog;dog\nc,\n",
+}
+
+
+@pytest.mark.parametrize("text", LISTS.values(), ids=LISTS)
+def test_a_table_says_it_in_one_column_or_in_one_for_each_class(tmp_path, text):
+    folder = write(tmp_path, ["a", "b", "c"])
+    (folder / "classes.csv").write_text(text, encoding="utf-8")
+    assert labels(folder) == {"a.png": ("car",), "b.png": ("dog", "person"), "c.png": ()}
+    (folder / "classes.csv").rename(folder / "images" / "classes.csv")
+    if "images/" not in text:
+        assert flags(folder) == {"a.png": [1], "b.png": [2, 3], "c.png": []}
+
+
+def test_a_table_lies_beside_the_images_of_a_split_or_above_all_splits(tmp_path):
+    for split in ("train", "val"):
+        write(tmp_path / "outer" / split, ["a", "b"])
+    write(tmp_path / "inner", ["train/a", "train/b", "val/a", "val/b"])
+    table = "image,classes\n{}a,car\n{}b,dog\n{}a,person\n"
+    (tmp_path / "outer" / "classes.csv").write_text(table.format("train/images/", "train/images/", "val/images/"))
+    (tmp_path / "inner" / "classes.csv").write_text(table.format("train/", "train/", "val/"))
+    for folder in ("outer", "inner"):
+        train, val = load_records(DataConfig(str(tmp_path / folder)))
+        assert [train.labeled(i) for i in range(2)] == [("car",), ("dog",)]
+        assert [val.labeled(i) for i in range(2)] == [("person",), None]
+        assert val.unlisted == ("b.png",) and train.unlisted == ()
+    (tmp_path / "outer" / "classes.csv").rename(tmp_path / "outer" / "train" / "classes.csv")
+    with pytest.raises(DataError, match=r"names images that are not there: line 2: 'train/images/a'"):
+        load_records(DataConfig(str(tmp_path / "outer")))
+    (tmp_path / "outer" / "train" / "classes.csv").write_text("image,classes\na,car\nb,car\n")
+    train, val = load_records(DataConfig(str(tmp_path / "outer")))
+    assert train.labeled(1) == ("car",) and val.labeled(1) is None and val.unlisted == ()
+
+
+def test_a_folder_has_a_rule(tmp_path):
+    write(tmp_path, ["site_a/a", "site_b/b", "site_b/deep/c", "d"])
+    (tmp_path / "site_a").mkdir()
+    (tmp_path / "site_a" / "classes.txt").write_text("car\n\n dog \n")
+    (tmp_path / "images" / "site_b" / "classes.txt").write_text("person")
+    expected = {"site_a/a.png": ("car", "dog"), "site_b/b.png": ("person",), "site_b/deep/c.png": ("person",)}
+    assert labels(tmp_path) == expected | {"d.png": None}
+    # a list of all names where all images lie is none, and a row comes before a rule
+    for place in ("", "images"):
+        (tmp_path / place / "classes.txt").write_text("dog\ncat")
+    (tmp_path / "classes.csv").write_text("image,classes\nsite_b/b.png,car\n")
+    assert labels(tmp_path) == expected | {"site_b/b.png": ("car",), "d.png": None}
+    assert load_records(DataConfig(str(tmp_path)))[0].unlisted in ((), ("d.png",))
+
+
+HOSTILE = {
+    "empty": (b"", "its first line is '', expected image,classes"),
+    "another table": (b"name,r,g,b\ncar,1,2,3\n", "line 2 has '2' for g, expected 1 or 0"),
+    "another first column": (b"class,value\ncar,1\n", "its first line is 'class,value', expected image,classes"),
+    "no classes": (b"image\na.png\n", "its first line is 'image' alone"),
+    "no rows": (b"image,classes\n", "names no image"),
+    "no name": (b"image,classes\n,car\n", "line 2 names no image"),
+    "twice": (b"image,classes\na.png,car\na,dog\n", "lines 2 and 3 both speak of 'a'"),
+    "a column twice": (b"image,car,car\na,1,1\n", "column 3 is called 'car'"),
+    "a column without name": (b"image,,car\na,1,1\n", "column 2 is called ''"),
+    "another value": (b"image,car,dog\na,1,maybe\n", "line 2 has 'maybe' for dog, expected 1 or 0"),
+    "a long row": (b"image,car,dog\na,1,1,1\n", "line 2 has 4 cells, the first line 3"),
+    "no image": (b"image,classes\na,car\nimg_b.png,car\n", "names images that are not there: line 3: 'img_b.png'"),
+    "an open quote": (b'image,classes\na,"car\n', "is no line of a table"),
+    "a long cell": (b"image,classes\na," + b"x" * 200_000 + b"\n", "is no line of a table (field larger"),
+    "bytes": (b"image,classes\n\xff\xfe,car\n", "cannot be read as text"),
+    "half a character": (b"image,classes\n\xed\xa0\x80,car\n", "cannot be read as text"),
+    "zeros": (b"image,classes\n" + b"\0" * 40 + b"\n", ""),
+    "up": (b"image,classes\n../../etc/passwd,car\n", "names images that are not there: line 2: '../../etc/passwd'"),
+    "an unknown class": (b"image,classes\na,car;dgo\n", "line 2: no class is called 'dgo'; the classes are background"),
+    "an unknown column": (b"image,car,cat\na,1,1\n", "no class is called 'cat'; the classes are background, car"),
+}
+
+
+@pytest.mark.parametrize(("content", "message"), HOSTILE.values(), ids=HOSTILE)
+def test_a_table_that_cannot_be_understood_is_one_line(tmp_path, content, message):
+    folder = write(tmp_path, ["a", "b", "c"])
+    (folder / "classes.csv").write_bytes(content)
+    with pytest.raises(DataError) as raised:
+        info(folder)
+    text = str(raised.value)
+    assert message in text and "classes.csv" in text and "\n" not in text
+    assert len(text) < 500
+
+
+def test_a_folder_or_two_tables_or_an_ambiguous_row_is_one_line(tmp_path):
+    folder = write(tmp_path / "data", ["x/a", "y/a", "b"])
+    (folder / "classes.csv").mkdir()
+    with pytest.raises(DataError, match=r"classes\.csv cannot be read as text"):
+        labels(folder)
+    (folder / "classes.csv").rmdir()
+    (folder / "classes.csv").write_text("image,classes\na,car\n")
+    with pytest.raises(DataError, match=r"line 2: 'a' is the name of .*x/a.png and of .*y/a.png; write the folder too"):
+        labels(folder)
+    (folder / "images" / "classes.csv").write_text("image,classes\nx/a,car\n")
+    with pytest.raises(DataError, match="speak of the same images; keep one"):
+        labels(folder)
+    (folder / "images" / "classes.csv").unlink()
+    (folder / "classes.csv").unlink()
+    (folder / "images" / "x" / "classes.txt").write_text("\n")
+    with pytest.raises(DataError, match=r"x/classes\.txt is empty; write the classes"):
+        labels(folder)
+
+
+def test_a_row_may_speak_of_an_image_that_is_not_used(tmp_path):
+    folder = write(tmp_path, ["train/a", "train/b", "val/c", "test/d"])
+    (folder / "masks" / "train" / "b.png").unlink()
+    (folder / "classes.csv").write_text("image,classes\na,car\nb,dog\nc,car\ntest/d,car\n")
+    assert labels(folder, allow_unpaired=True) == {"a.png": ("car",), "c.png": ("car",)}
+
+
+CLASS_MAP = ClassMap(("background", "car", "pet"), (0, 1, 2), None, joined=((3, 2),))
+
+
+def test_names_are_those_of_classes_values_or_what_the_data_set_calls_them():
+    names = {("car",): "a", ("1",): "b", ("pet",): "c", ("dog",): "d", ("cat", "dog"): "e", ("2", "3"): "f"}
+    sets = LabelSets.of({**names, ("car", "cat", "dog"): "g"}, CLASS_MAP, ((2, "dog"), (3, "cat"), (9, "bird")))
+    found = {key: sets.flags_of(key) for key in names}
+    car, pet, none = (False, True, False), (False, False, True), (False, False, False)
+    assert list(found.values()) == [car, car, pet, none, pet, pet]  # a joined class needs all that it joins
+    assert sets.flags_of(("car", "cat", "dog")) == sets.flags_of(None) == (True, True, True)
+    bird = LabelSets.of({("bird", "car"): "h"}, CLASS_MAP, ((9, "bird"),))  # named, and left out by --classes
+    assert bird.flags_of(("bird", "car")) == car
+    with pytest.raises(DataError, match="h: no class is called 'brid'; the classes are background, car, pet; did you"):
+        LabelSets.of({("brid",): "h"}, CLASS_MAP, ((9, "bird"),))
+
+
+def test_the_background_is_known_where_all_other_classes_are():
+    for names in ((), ("background",), ("background", "car")):
+        assert LabelSets.of({names: "a"}, CLASS_MAP, ()).flags_of(names)[0] is False
+    unnamed = ClassMap(("0", "1", "2"), (0, 1, 2), None)
+    assert LabelSets.of({("1", "2"): "a"}, unnamed, ()).are_complete
+    streets = ClassMap(("road", "car"), (0, 1), None)
+    assert LabelSets.of({("car",): "a"}, streets, ()).flags_of(("car",)) == (False, True)
+
+
+def test_pixels_and_crops_count_only_where_their_class_is_labeled(tmp_path):
+    folder = write(tmp_path, [f"{i:02}" for i in range(12)])
+    rows = [f"{i:02},{('car', 'dog;person', 'car;dog;person')[i % 3]}" for i in range(12)]
+    plain = info(folder, crop_size=(4, 4))
+    assert len(set(plain.reader.class_pixels)) == 1
+    (folder / "classes.csv").write_text("image,classes\n" + "\n".join(rows))
+    data = info(folder, crop_size=(4, 4))
+    assert data.reader.key != plain.reader.key
+    band = SIZE[0] // 4 * SIZE[1]
+    assert data.reader.class_pixels == (4 * band, 8 * band, 8 * band, 8 * band)
+    assert content_key([plain.train.records]) != content_key([data.train.records])
+    assert (
+        f"labeled for some of these only ({folder / 'classes.csv'}: line " in str(data)
+        and data.reader.key != plain.reader.key
+    )
+    dataset = TrainingDataset(data.train, data, data.preprocess())
+    index = next(i for i in range(len(data.train)) if data.train.records.labeled(i) == ("car",))
+    target = dataset.samples.load(index)[1]
+    number = int(target.label_set)
+    labeled = set(np.flatnonzero(data.reader.label_sets.flags[number]).tolist())
+    assert labeled == {1} and np.unique(data.reader.known_labels(target)).tolist() == [1, 255]
+    windows: list[bool] = []
+    others: list[bool] = []
+    for seed in range(20):
+        window = dataset.samples.choose_window(index, target, (4, 4), np.random.default_rng(seed))
+        for labels, chosen in ((data.reader.known_labels(target), windows), (target.mask, others)):
+            chosen.append(crop_window(labels, 255, (4, 4), np.random.default_rng(seed)) == window)
+    assert all(windows) and not all(others)
+    record = data.train.records[index]
+    with data.reader.open_window(record) as opened:
+        assert opened.read(SIZE, ((0, 4), (0, 4))).label_set == number
+    filler = dataset[Slot(0, 0, (4, 4), filler=True)][1]
+    assert filler.label_set == 0 and (filler.mask == 255).all()
+
+
+def test_an_image_that_is_labeled_for_nothing_is_unknown(tmp_path):
+    folder = write(tmp_path, ["a", "b", "c"])
+    (folder / "classes.csv").write_text("image,classes\na,\nb,car\nc,car;dog;person\n")
+    data = info(folder)
+    for split in (data.train, data.val):
+        for record in split.records:
+            mask = data.reader.read(record, SIZE).mask
+            assert (mask == 255).all() == (record["name"] == "a.png")
+    assert any(line.startswith("1 images are labeled for no class") for line in data.warnings)
+
+
+def test_the_report_on_the_data_says_what_is_labeled(tmp_path):
+    write(tmp_path / "train", ["a", "b", "c", "d"])
+    write(tmp_path / "val", ["e", "f"])
+    (tmp_path / "classes.csv").write_text("image,classes\na,car\nb,dog\nc,\ne,car\nf,car\n")
+    report, problems = check_data(DataConfig(str(tmp_path), classes="0=background,1=car,2=dog", ignore_index="3"))
+    assert problems == 0
+    assert "images that are labeled for each class, of 6\n         1   16.667 %  background" in report
+    assert "\n         4   66.667 %  car\n         2   33.333 %  dog\n" in report
+    assert "labeled pixels: 75.000 %" in report
+    for line in (
+        "1 images have no row in classes.csv, and count as labeled for all classes: d.png",
+        "1 images are labeled for no class, and teach and score nothing: c.png",
+        "no validation image is labeled for dog, which cannot be scored",
+    ):
+        assert f"to check: {line}" in report
+
+
+def test_volumes_and_their_slices_are_labeled_too(tmp_path):
+    write_msd(tmp_path, 3)
+    (tmp_path / "classes.csv").write_text("image,classes\nscan_00,front\nscan_01.nii.gz,front\n")
+    for dims, count in ((3, 1), (2, 16)):
+        found = labels(tmp_path, dims=dims)
+        assert len(found) == 3 * count
+        for name, names in found.items():
+            assert names == (None if name.startswith("scan_02") else ("front",)), name
+    data = load_info(tmp_path)
+    numbers = {}
+    for split in (data.train, data.val):
+        for i in range(len(split)):
+            # locations of a class are kept where the volume is labeled for it
+            numbers[split.records.name(i)] = len(split.class_locations[i])
+    assert numbers == {"scan_00": 1, "scan_01": 1, "scan_02": 2}

@@ -1,0 +1,163 @@
+"""Objects as targets: label images, a mask for each object, and by what they are recognized.
+
+Modules: data_utils/targets/objects.py, data_utils/targets/find.py, data_utils/sources/annotations/one_object_masks.py.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tifffile
+from conftest import TINY, load_info, write_folder
+from in_process import parsed
+from objects import discs, picture, write_discs
+from PIL import Image
+
+from data_utils.analysis.validate import check_data
+from data_utils.config import DataConfig
+from data_utils.loading.batch_sampler import Slot
+from data_utils.loading.dataset import TrainingDataset
+from data_utils.sources.load import load_records
+from data_utils.targets.find import are_pieces, find_task
+from data_utils.targets.objects import ObjectReader, smallest_object
+from runtime.errors import DataError, SettingsError
+
+COUNTS = [3, 5, 8, 9, 12, 14, 17]
+
+
+def write_one_object_masks(folder: Path, counts: list[int], size: tuple[int, int] = (40, 56)) -> Path:
+    """The layout of DSB2018."""
+    for index, count in enumerate(counts):
+        sample = folder / f"sample{index}"
+        (sample / "images").mkdir(parents=True)
+        (sample / "masks").mkdir()
+        ids = discs(size, count, seed=index)
+        Image.fromarray(picture(ids)).save(sample / "images" / f"sample{index}.png")
+        for number in range(1, int(ids.max()) + 1):
+            mask = np.where(ids == number, 255, 0).astype(np.uint8)
+            Image.fromarray(mask).save(sample / "masks" / f"{number:03}.png")
+    return folder
+
+
+def task_of(folder: Path, **settings) -> str:
+    config = DataConfig(dataset=str(folder), **settings)
+    return find_task(load_records(config)[0], config)
+
+
+def test_label_images_are_recognized(tmp_path):
+    assert task_of(write_discs(tmp_path / "labels", COUNTS, seed=0)) == "objects"
+
+
+def test_what_has_classes_stays_classes(tmp_path, tiny_folder):
+    assert task_of(tiny_folder) == "classes"
+    labels = write_discs(tmp_path / "labels", COUNTS, seed=0)
+    assert task_of(labels, classes="0=background,1=cell") == "classes"
+    assert task_of(labels, ignore_index="3") == "classes"
+    assert task_of(labels, task="classes") == "classes"
+    assert task_of(write_folder(tmp_path / "areas", 6, 0, values=(0, 7)), task="objects") == "objects"
+
+
+def test_masks_of_several_pieces_a_value_are_classes(tmp_path):
+    write_discs(tmp_path / "labels", COUNTS, seed=0)
+    for file in (tmp_path / "labels" / "masks").iterdir():
+        values = np.array(Image.open(file)) % 7  # the highest one still differs
+        Image.fromarray(values.astype(np.uint8)).save(file)
+    assert task_of(tmp_path / "labels") == "classes"
+
+
+def test_pieces_touch_through_sides_or_corners():
+    assert are_pieces(np.array([[1, 0, 2], [0, 1, 2]]))
+    assert not are_pieces(np.array([[1, 0, 0, 1]]))
+    assert are_pieces(np.array([[1, 1, 2, 2]])) and are_pieces(np.zeros((2, 2), int))
+
+
+def test_a_folder_of_masks_for_each_image_is_read_as_numbers(tmp_path):
+    folder = write_one_object_masks(tmp_path, [4, 6, 9, 7])
+    assert task_of(folder) == "objects"
+    train, _ = load_records(DataConfig(dataset=str(folder)))
+    assert {record["name"] for record in train} <= {f"sample{index}.png" for index in range(4)}
+    record = train[0]
+    index = int(record["name"][6])
+    np.testing.assert_array_equal(record["target"].draw(), discs((40, 56), [4, 6, 9, 7][index], seed=index))
+
+
+def test_an_image_without_objects_has_an_empty_folder(tmp_path):
+    write_one_object_masks(tmp_path, [0, 4, 5])
+    config = DataConfig(dataset=str(tmp_path))
+    masks = {record["name"]: record["target"].draw() for split in load_records(config) for record in split}
+    assert masks["sample0.png"].shape == (40, 56) and masks["sample0.png"].max() == 0
+
+
+def test_a_folder_that_lacks_a_part_is_named(tmp_path):
+    write_one_object_masks(tmp_path, [2, 3, 4])
+    (tmp_path / "sample0" / "images" / "sample0.png").unlink()
+    with pytest.raises(DataError, match="sample0: has no image; --allow-unpaired leaves them out"):
+        load_records(DataConfig(dataset=str(tmp_path)))
+    for name in ("sample1", "sample2"):
+        Image.new("L", (8, 8)).save(tmp_path / name / "masks" / "small.png")
+    train, _ = load_records(DataConfig(dataset=str(tmp_path), allow_unpaired=True))
+    with pytest.raises(DataError, match="have different sizes, 40 x 56 and 8 x 8"):
+        train[0]["target"].draw()
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (np.array([[0, -3]], np.int32), "mask holds -3, but the numbers of objects are 1 to 2,147,483,647"),
+        (np.array([[0, 2**31]], np.int64), "mask holds 2,147,483,648"),
+    ],
+)
+def test_numbers_that_no_object_has_are_refused(values, said):
+    with pytest.raises(DataError, match=f"a.tif: {said}"):
+        ObjectReader().of_mask(values, "a.tif")
+
+
+def test_numbers_may_have_gaps_and_colors_are_numbers():
+    target = ObjectReader().of_mask(np.array([[0, 70_000, 5]]), "a")
+    assert target.ids.tolist() == [[0, 70_000, 5]] and target.mask.tolist() == [[0, 1, 1]]
+    colors = np.array([[[0, 0, 0], [1, 0, 0], [0, 0, 1]]], np.uint8)
+    assert ObjectReader().of_mask(colors, "a").ids.tolist() == [[0, 1, 65536]]
+
+
+def test_ignored_numbers_count_nowhere():
+    reader = ObjectReader.of_values({}, (), DataConfig(ignore_index="9"))
+    target = reader.of_mask(np.array([[0, 9, 2]], np.uint8), "a")
+    assert target.mask.tolist() == [[0, 255, 1]] and target.ids.tolist() == [[0, 0, 2]]
+    with pytest.raises(SettingsError, match="--ignore-index #ff0000: expected numbers of objects"):
+        ObjectReader.of_values({}, (), DataConfig(ignore_index="#ff0000"))
+
+
+def test_32_bit_label_images_are_numbered_anew_in_crops(tmp_path):
+    write_discs(tmp_path, COUNTS, seed=3)
+    for file in (tmp_path / "masks").iterdir():
+        ids = np.array(Image.open(file)).astype(np.uint32)
+        tifffile.imwrite(file.with_suffix(".tif"), np.where(ids > 0, ids + 20_000_000, 0).astype(np.uint32))
+        file.unlink()
+    info = load_info(tmp_path, crop_size=(16, 24), augment="strong")
+    assert info.config.task == "objects" and info.reader.describe() == "numbered objects"
+    dataset = TrainingDataset(info.train, info, info.preprocess())
+    for index in range(len(dataset)):
+        ids = dataset[Slot(index, 0, (16, 24))][1].ids
+        assert ids.dtype.itemsize == 4 and int(ids.max()) <= 16 * 24
+        assert sorted(set(ids.ravel().tolist()) | {0}) == list(range(int(ids.max()) + 1))
+
+
+def test_the_smallest_prediction_follows_from_the_data(tmp_path):
+    config = DataConfig(dataset=str(write_discs(tmp_path, COUNTS, seed=0)))
+    train, _ = load_records(config)
+    smallest = smallest_object(train, ObjectReader())
+    areas = []
+    for record in train:
+        ids = np.array(Image.open(record["target"]))
+        areas += np.unique(ids[ids > 0], return_counts=True)[1].tolist()
+    assert smallest == max(1, int(np.percentile(areas, 1) / 2)) > 1
+    assert load_info(tmp_path).reader.smallest == smallest
+
+
+def test_check_data_reads_objects(tmp_path):
+    report, problems = check_data(DataConfig(dataset=str(write_discs(tmp_path, COUNTS, seed=0))))
+    assert problems == 0, report
+
+
+def test_the_task_is_found_unless_it_is_given():
+    assert parsed(*TINY).task is None and parsed("--task", "objects", *TINY).task == "objects"

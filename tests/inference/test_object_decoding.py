@@ -1,0 +1,173 @@
+"""Objects from the answers of pixels: the same in any bands, numbered by position, apart where they touch.
+
+Modules: inference/decoding/objects.py, inference/decoding/finder.py, inference/decoding/components.py,
+inference/decoding/canvas.py, data_utils/visualize_objects.py.
+"""
+
+import numpy as np
+import pytest
+import torch
+from objects import discs, true_answers
+from scipy.ndimage import gaussian_filter, label
+
+from data_utils.visualize_objects import SHADES, outlined, shaded, shades_of, touching
+from inference.decoding import canvas
+from inference.decoding.components import ComponentStream
+from inference.decoding.finder import ObjectFinder, separated
+from inference.decoding.objects import ObjectDecoder
+from tasks.matching import classes_of, numbers_of
+from tasks.objects import Objects
+
+
+def noisy_answers(size: tuple[int, ...], seed: int) -> np.ndarray:
+    """Answers with components of all shapes, and depths that cut them."""
+    rng = np.random.default_rng(seed)
+    field = gaussian_filter(rng.normal(size=size), 3)
+    depth = np.rint(255 * (gaussian_filter(rng.normal(size=size), 2) * 4).clip(0, 1)).astype(np.int64)
+    answers = rng.integers(1, 3, size) | depth << 8 | rng.integers(128, 256, size) << 16
+    return np.where(field > 0, answers, 0).astype(np.int32)
+
+
+def found(answers: np.ndarray, cuts: list[int], smallest: int = 1):
+    """Labels and objects, where bands end at `cuts`."""
+    finder = ObjectFinder(smallest)
+    for start, stop in zip([0, *cuts], [*cuts, len(answers)], strict=True):
+        finder.add(answers[start:stop])
+    return np.concatenate(list(finder.finish())), finder.objects
+
+
+@pytest.mark.parametrize("size", [(90, 70), (24, 20, 22)])
+def test_any_bands_give_the_same_objects(size):
+    answers = noisy_answers(size, seed=0)
+    labels, objects = found(answers, [])
+    assert len(objects) > label(answers > 0)[1] > 1  # some components are cut
+    for cuts in ([len(answers) // 2], [1, 2, 3, 20], list(range(1, len(answers)))):
+        other_labels, other_objects = found(answers, cuts)
+        assert other_objects == objects
+        np.testing.assert_array_equal(other_labels, labels)
+
+
+def test_components_are_those_of_the_whole_image():
+    answers = noisy_answers((80, 60), seed=1) & 0xFF
+    stream = ComponentStream()
+    components = []
+    for start in range(0, 80, 7):
+        components += stream.add(answers[start : start + 7])
+    components += stream.finish()
+    labels, count = label(answers)
+    assert len(components) == count
+    for component in components:
+        number = labels[component.window][component.values > 0]
+        assert len(set(number.tolist())) == 1 and len(number) == (labels == number[0]).sum()
+
+
+def test_only_components_that_the_last_band_touches_are_kept():
+    column = np.zeros((64, 8), np.int32)
+    column[:, 0] = 1  # one that never ends
+    column[::4, 4] = 1
+    stream = ComponentStream()
+    ended = [len(list(stream.add(column))) for _ in range(4)]
+    assert ended == [16, 16, 16, 16] and len(stream._open) == 1
+
+
+def test_touching_discs_are_told_apart_and_numbered_from_top_to_bottom():
+    true = discs((120, 90), 40, seed=2)
+    assert label(true)[1] < true.max()  # some touch
+    labels, objects = found(true_answers(true), [64])
+    numbers = numbers_of(labels)
+    assert len(objects) == true.max() == numbers.max()
+    pairs = np.unique(np.stack([true.ravel(), numbers.ravel()]), axis=1).T
+    overlaps = [((true == t) & (numbers == p)).sum() / ((true == t) | (numbers == p)).sum() for t, p in pairs]
+    assert sum(overlap > 0.8 for overlap in overlaps) == true.max() + 1  # with the background
+    _, first = np.unique(numbers, return_index=True)
+    assert (np.diff(first[1:]) > 0).all()
+
+
+def test_objects_say_where_they_are():
+    answers = np.zeros((20, 30), np.int32)
+    answers[4:10, 5:8] = 2 | 255 << 8 | 204 << 16
+    answers[15, 20] = 1 | 255 << 8 | 255 << 16
+    _, objects = found(answers, [6, 12])
+    first, second = objects
+    assert (first.number, first.class_index, first.size, first.box) == (1, 2, 18, (4, 5, 10, 8))
+    assert first.center == (6.5, 6.0) and first.score == pytest.approx(0.8)
+    assert (second.number, second.size, second.box) == (2, 1, (15, 20, 16, 21))
+
+
+def test_an_object_has_the_class_of_most_of_its_pixels():
+    answers = np.full((4, 4), 1 | 255 << 8, np.int32)
+    answers[0] = 2 | 255 << 8
+    labels, objects = found(answers, [])
+    assert objects[0].class_index == 1 and (classes_of(labels) == 1).all()
+
+
+def test_objects_that_are_too_small_are_left_out():
+    labels, objects = found(true_answers(np.pad([[1, 0, 2, 2]], 2)), [], smallest=2)
+    assert [item.size for item in objects] == [2] and set(numbers_of(labels).ravel()) == {0, 1}
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [np.zeros((7, 9), int), np.ones((7, 9), int), np.eye(9, dtype=int) * np.arange(1, 10)],
+    ids=["no object", "one that fills the image", "objects of one pixel"],
+)
+def test_extreme_images(ids):
+    labels, objects = found(true_answers(ids), [3])
+    assert len(objects) == len(np.unique(ids[ids > 0]))
+    np.testing.assert_array_equal(numbers_of(labels) > 0, ids > 0)
+
+
+def test_a_component_without_a_deep_part_is_one_object():
+    answers = np.where(np.pad(np.ones((3, 9), int), 1) > 0, 1 | 40 << 8, 0)
+    labels, count = separated(answers)
+    assert count == 1 and set(labels.ravel()) == {0, 1}
+
+
+def test_thousands_of_objects_of_one_pixel():
+    ids = np.zeros((60, 120), np.int32)
+    ids[::2, ::2] = np.arange(1, 30 * 60 + 1).reshape(30, 60)
+    labels, objects = found(np.where(ids > 0, 1 | 255 << 8, 0).astype(np.int32), [7, 32])
+    assert len(objects) == 1800
+    np.testing.assert_array_equal(numbers_of(labels), ids)
+
+
+def test_a_large_canvas_lies_in_a_file(monkeypatch, tmp_path):
+    monkeypatch.setattr(canvas, "IN_MEMORY", 1000)
+    grown = canvas.Canvas((5,), tmp_path)
+    for rows in range(1, 30):
+        grown.grow(rows)
+        grown.values[grown.rows - 1] = rows
+    assert isinstance(grown.values, np.memmap)
+    written = np.concatenate(list(grown.bands()))
+    assert len(written) == grown.rows and list(tmp_path.iterdir()) == []
+    assert written[:, 0][written[:, 0] > 0].tolist() == list(range(1, 30))
+
+
+def test_views_of_maps_average_to_the_maps_themselves():
+    decoder = ObjectDecoder(Objects())
+    logits = torch.randn(3, 6, 5, generator=torch.Generator().manual_seed(0))
+    mean = decoder.average([logits, logits])
+    torch.testing.assert_close(decoder.probabilities(mean), decoder.probabilities(logits))
+    assert decoder.probabilities(logits[None], dim=1).shape == (1, 3, 6, 5)
+    answers = decoder.decode(logits)
+    assert torch.equal(answers == 0, logits[:2].argmax(0) == 0)
+
+
+def test_colors_of_touching_objects_differ():
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 40, (12, 12)).repeat(3, 0).repeat(3, 1)
+    shades = shaded(labels)
+    assert (shades[labels == 0] == 0).all() and shades.max() <= SHADES
+    for first, second in touching(labels):
+        assert shades[labels == first][0] != shades[labels == second][0]
+    assert shades_of(3, [(1, 2)])[1:].tolist() == [1, 2, 3]
+    ring = shades_of(14, [(1, 13), (2, 14)])
+    assert ring[13] != ring[1] and ring[14] != ring[2]
+
+
+def test_outlines_show_on_a_picture():
+    image = np.full((20, 20), 120, np.uint8)
+    ids = np.zeros((20, 20), int)
+    ids[5:15, 5:10], ids[5:15, 10:15] = 1, 2
+    shown = outlined(image, shaded(ids))
+    assert (shown[9, 7] == 120).all() and (shown[9, 9] != shown[9, 7]).any() and (shown[9, 9] != shown[9, 10]).any()

@@ -1,0 +1,99 @@
+"""Several processes predict one input together: the files are those of one process, and errors end nothing else."""
+
+import filecmp
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from conftest import launch
+from forked import call_in_processes
+from PIL import Image
+from volumes import case, write_nifti
+
+from inference.tiling import Tiling, stream_logits
+from inference.tiling.sharing import SharedRows
+from runtime.errors import DataError
+from runtime.mesh import Mesh
+from unet import UNetConfig
+from unet.model import UNet
+
+SIZE = (60, 20)
+TILING = Tiling((16, 16), (8, 8), (4, 4), exact=False)
+
+
+def forward(batch: torch.Tensor) -> torch.Tensor:
+    """Two channels of logits."""
+    return torch.cat([batch, batch.square()], dim=1)
+
+
+def bands_of(forward_of_row=None) -> torch.Tensor:
+    pixels = torch.arange(1200, dtype=torch.float32).view(1, *SIZE) / 7
+    bands = stream_logits(forward, lambda start, stop: pixels[:, start:stop], SIZE, TILING, 2**10, forward_of_row)
+    return torch.cat(list(bands), dim=1)
+
+
+def predict_together(rank: int, processes: int, folder) -> None:
+    """Three inputs: one that goes well, one that the leader gives up, and one that another process cannot compute."""
+    dist.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=processes)
+    shared = SharedRows(Mesh.of_process(rank, processes, processes), 2, torch.device("cpu"))
+    if rank == 0:
+        with shared.lead(0):
+            assert torch.equal(bands_of(shared.forward_of_row), bands_of())
+        with pytest.raises(OSError, match="disk full"), shared.lead(1):
+            raise OSError("disk full")
+        with pytest.raises(DataError, match="is cut"), shared.lead(2):
+            bands_of(shared.forward_of_row)
+        shared.end()
+    else:
+        numbers = []
+        for number in shared.inputs():
+            numbers.append(number)
+            with shared.follow((DataError,)):
+                if number == 2 and rank == 1:
+                    raise DataError("scan.nii: is cut")
+                bands_of(shared.forward_of_row)
+        assert numbers == [0, 1, 2]
+    dist.destroy_process_group()
+
+
+def test_rows_are_those_of_one_process_and_an_error_ends_one_input(tmp_path):
+    call_in_processes(predict_together, 3, tmp_path)
+
+
+def test_volumes_that_two_processes_share_are_byte_for_byte_those_of_one(tmp_path):
+    torch.manual_seed(0)
+    config = UNetConfig(1, 3, base_channels=2, depth=2, dims=3)
+    UNet(config).save_pretrained(tmp_path / "model")
+    scans = tmp_path / "scans"
+    for seed in range(2):
+        write_nifti(scans / f"scan_{seed}.nii.gz", case(seed, (20, 18, 40))[0])
+    whole = (scans / "scan_0.nii.gz").read_bytes()
+    (scans / "scan_2.nii.gz").write_bytes(whole[: len(whole) // 2])
+    script = ["predict.py", "--model", tmp_path / "model", "--input", scans, "--tile-size", "16", "--probabilities"]
+    alone = launch(*script, "--output", tmp_path / "alone")
+    together = launch(
+        *script, "--output", tmp_path / "together", "--processes-per-volume", "2", profile="multi_cpu",
+        options=["--num_processes", "2"],
+    )  # fmt: skip
+    for result in (alone, together):
+        assert result.returncode == 1 and "2 of 3 masks" in result.stdout, result.stderr
+        assert result.stderr.count("failed:") == 1 and "scan_2.nii.gz" in result.stderr
+    names = sorted(file.name for file in (tmp_path / "alone").iterdir())
+    assert len(names) == 5
+    match, mismatch, errors = filecmp.cmpfiles(tmp_path / "alone", tmp_path / "together", names, shallow=False)
+    assert (sorted(match), mismatch, errors) == (names, [], [])
+
+
+@pytest.mark.slow
+def test_a_large_image_that_three_processes_share_is_that_of_one(tmp_path):
+    torch.manual_seed(0)
+    UNet(UNetConfig(3, 4, base_channels=2, depth=2)).save_pretrained(tmp_path / "model")
+    pixels = np.random.default_rng(0).integers(0, 255, (3000, 3100, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "scan.png")
+    script = ["predict.py", "--model", tmp_path / "model", "--input", tmp_path / "scan.png", "--tile-size", "256"]
+    assert launch(*script, "--output", tmp_path / "alone").returncode == 0
+    options = ["--num_processes", "3"]
+    flags = ["--output", tmp_path / "together", "--processes-per-volume", "3"]
+    assert launch(*script, *flags, profile="multi_cpu", options=options).returncode == 0
+    assert (tmp_path / "alone/scan.png").read_bytes() == (tmp_path / "together/scan.png").read_bytes()

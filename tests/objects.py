@@ -1,0 +1,62 @@
+"""Pictures of discs, half of which touch another one, and their label images."""
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+
+def discs(size: tuple[int, int], count: int, seed: int, radii: tuple[float, float] = (4, 8)) -> np.ndarray:
+    """(H, W) uint16: numbered discs; every second one lies at the side of another."""
+    rng = np.random.default_rng(seed)
+    rows, columns = np.indices(size)
+    ids = np.zeros(size, np.uint16)
+    placed: list[tuple[float, float, float]] = []
+    for index in range(count):
+        radius = rng.uniform(*radii)
+        y, x = rng.uniform(0, size)
+        if placed and index % 2:
+            other_y, other_x, other_radius = placed[rng.integers(len(placed))]
+            angle = rng.uniform(0, 2 * np.pi)
+            y = other_y + (radius + other_radius - 1) * np.sin(angle)
+            x = other_x + (radius + other_radius - 1) * np.cos(angle)
+        is_inside = ((rows - y) ** 2 + (columns - x) ** 2 <= radius**2) & (ids == 0)
+        if is_inside.sum() > 2 * radius**2:
+            placed.append((y, x, radius))
+            ids[is_inside] = len(placed)
+    return ids
+
+
+def picture(ids: np.ndarray, seed: int = 0) -> np.ndarray:
+    """(H, W) uint8: bright objects, each of its own brightness, on a dark and noisy ground."""
+    rng = np.random.default_rng(seed)
+    brightness = np.concatenate([[40], rng.uniform(110, 200, int(ids.max()))])
+    return (brightness[ids] + rng.normal(0, 6, ids.shape)).clip(0, 255).astype(np.uint8)
+
+
+def write_discs(folder: Path, counts: list[int], seed: int, size: tuple[int, int] = (48, 64)) -> Path:
+    """A picture of so many discs for each of the counts, in images/, and its label image in masks/."""
+    for name in ("images", "masks"):
+        (folder / name).mkdir(parents=True)
+    for index, count in enumerate(counts):
+        ids = discs(size, count, seed + index)
+        Image.fromarray(picture(ids, seed + index)).save(folder / "images" / f"{index:02}.png")
+        Image.fromarray(ids).save(folder / "masks" / f"{index:02}.png")
+    return folder
+
+
+def true_answers(ids: np.ndarray) -> np.ndarray:
+    """What a perfect network would say of each pixel, as `ObjectDecoder.decode` gives it."""
+    from scipy.ndimage import distance_transform_edt, find_objects
+
+    from inference.decoding.finder import CERTAINTY_SHIFT, DEPTH_SHIFT, LEVELS
+
+    depth = np.zeros(ids.shape)
+    for number, box in enumerate(find_objects(ids.astype(np.int32)), 1):
+        if box is None:
+            continue
+        is_object = ids[box] == number
+        distance = distance_transform_edt(np.pad(is_object, 1))[(slice(1, -1),) * ids.ndim]
+        depth[box][is_object] = (distance / distance.max())[is_object]
+    levels = np.rint(LEVELS * depth).astype(np.int32)
+    return np.where(ids > 0, 1 | levels << DEPTH_SHIFT | LEVELS << CERTAINTY_SHIFT, 0).astype(np.int32)

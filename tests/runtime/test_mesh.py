@@ -1,0 +1,20 @@
+"""Where a process stands among those that share a volume."""
+
+import pytest
+
+from runtime.errors import LaunchError
+from runtime.mesh import Mesh
+
+
+def test_neighbors_share_a_volume():
+    places = [Mesh.of_process(rank, 4, 2) for rank in range(4)]
+    assert [(place.group, place.slab) for place in places] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert [place.is_first for place in places] == [True, False, True, False]
+    assert [place.is_last for place in places] == [False, True, False, True]
+    alone = Mesh.of_process(3, 4, 1)
+    assert alone.group == 3 and alone.is_first and alone.is_last
+
+
+def test_groups_must_hold_all_processes():
+    with pytest.raises(LaunchError, match="multiple of 4 processes, but 6 were started; give --num_processes 8"):
+        Mesh.of_process(0, 6, 4)

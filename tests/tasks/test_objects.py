@@ -1,0 +1,207 @@
+"""Objects: how deep pixels lie in them, what is counted, and scores that follow the published formulas.
+
+Modules: tasks/objects.py, tasks/matching.py.
+"""
+
+import numpy as np
+import pytest
+import torch
+from objects import discs
+from scipy.optimize import linear_sum_assignment
+
+from tasks.matching import COLUMNS, THRESHOLDS, classes_of, numbers_of, packed
+from tasks.objects import Objects, ObjectTarget, normalized_depth
+from tasks.step_loss import StepLoss
+from unet.config import IGNORE_INDEX
+
+
+def target_of(ids: np.ndarray, mask: np.ndarray | None = None) -> ObjectTarget:
+    """A batch of one target."""
+    mask = (ids > 0).astype(np.uint8) if mask is None else mask
+    return ObjectTarget(torch.from_numpy(mask)[None], torch.from_numpy(ids.astype(np.int64))[None])
+
+
+def as_tensor(ids: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(packed(ids, ids > 0))[None]
+
+
+def scores_of(predicted: np.ndarray, true: np.ndarray, mask: np.ndarray | None = None):
+    scores = Objects().new_scores(1)
+    scores.add(as_tensor(predicted), target_of(true, mask), 0)
+    return scores
+
+
+def reference(true: np.ndarray, predicted: np.ndarray, threshold: float) -> tuple[int, int, int, float]:
+    """True positives, true and predicted objects, and the matched IoU, as stardist.matching defines them."""
+    true_numbers, predicted_numbers = (np.unique(labels[labels > 0]) for labels in (true, predicted))
+    iou = np.zeros((len(true_numbers), len(predicted_numbers)))
+    for row, number in enumerate(true_numbers):
+        for column, other in enumerate(predicted_numbers):
+            both = (true == number) & (predicted == other)
+            iou[row, column] = both.sum() / ((true == number) | (predicted == other)).sum()
+    smaller = min(iou.shape)
+    if not smaller:
+        return 0, *iou.shape, 0.0
+    rows, columns = linear_sum_assignment(-(iou >= threshold).astype(float) - iou / (2 * smaller))
+    matched = iou[rows, columns] >= threshold
+    return int(matched.sum()), *iou.shape, float(iou[rows, columns][matched].sum())
+
+
+def random_labels(rng: np.random.Generator, size: tuple[int, int]) -> np.ndarray:
+    labels = np.zeros(size, np.int64)
+    for number in range(1, rng.integers(2, 8)):
+        y, x = rng.integers(0, size)
+        labels[y : y + rng.integers(1, 12), x : x + rng.integers(1, 12)] = number * rng.integers(1, 4)
+    return labels
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_scores_equal_the_formulas_of_stardist(seed):
+    rng = np.random.default_rng(seed)
+    size = tuple(rng.integers(6, 30, 2))
+    true = random_labels(rng, size)
+    predicted = np.roll(true, rng.integers(0, 3), axis=0) if seed % 2 else random_labels(rng, size)
+    values = scores_of(predicted, true).classes[0]
+    for threshold, ap in zip(THRESHOLDS, values["ap_by_iou"], strict=True):
+        matched, objects, predictions, _ = reference(true, predicted, threshold)
+        assert ap == pytest.approx(matched / (objects + predictions - matched), abs=1e-9)
+    matched, objects, predictions, iou = reference(true, predicted, 0.5)
+    assert values["f1"] == pytest.approx(2 * matched / (objects + predictions), abs=1e-9)
+    assert values["panoptic_quality"] == pytest.approx(2 * iou / (objects + predictions), abs=1e-9)
+    assert (values["objects"], values["predicted"], values["found"]) == (objects, predictions, matched)
+
+
+def test_an_object_cut_into_exact_halves_is_found_once():
+    true = np.ones((4, 6), int)
+    halves = np.repeat([[1, 1, 1, 2, 2, 2]], 4, axis=0)
+    assert scores_of(halves, true).classes[0]["found"] == 1
+    assert scores_of(true, halves).classes[0]["found"] == 1
+
+
+def test_parts_of_an_image_count_as_the_whole_does():
+    true, predicted = discs((60, 50), 20, seed=1), discs((60, 50), 20, seed=1)
+    predicted = np.roll(predicted, 2, axis=1)
+    scores = Objects().new_scores(1)
+    for rows in (slice(0, 7), slice(7, 8), slice(8, 60)):
+        scores.add(as_tensor(predicted)[:, rows], target_of(true).at((slice(None), rows)), 0)
+    assert torch.equal(scores.sums, scores_of(predicted, true).sums)
+
+
+def test_images_of_two_processes_add_up_to_the_same_whole_numbers():
+    images = [(np.roll(discs((40, 40), 12, seed), 1, 0), discs((40, 40), 12, seed)) for seed in range(4)]
+    together = Objects().new_scores(4)
+    halves = [Objects().new_scores(4), Objects().new_scores(4)]
+    for index, (predicted, true) in enumerate(images):
+        for scores in (together, halves[index % 2]):
+            scores.add(as_tensor(predicted), target_of(true), index)
+    assert torch.equal(halves[0].sums + halves[1].sums, together.sums)
+    assert torch.equal(halves[0].by_image + halves[1].by_image, together.by_image)
+    assert together.sums.dtype == torch.int64
+    again = Objects().scores_from_json(together.to_json())
+    assert (again.record(), again.image_comparison) == (together.record(), together.image_comparison)
+
+
+def test_split_merged_and_sizes_are_counted():
+    true = np.zeros((20, 40), int)
+    true[2:10, 2:10], true[2:10, 10:18], true[12:18, 2:38] = 1, 2, 3  # of 64, 64 and 216 pixels
+    predicted = np.zeros_like(true)
+    predicted[2:10, 2:18], predicted[12:18, 2:20], predicted[12:18, 20:38] = 1, 2, 3
+    values = scores_of(predicted, true).values
+    assert (values["merged"], values["split"], values["found"]) == (2, 1, 1 + 1)
+    assert values["objects_by_size"] == [0, 3, 0, 0, 0]
+
+
+def test_what_the_truth_ignores_is_no_prediction_and_no_object():
+    true, predicted = np.zeros((10, 20), int), np.zeros((10, 20), int)
+    true[2:6, 2:6] = predicted[2:6, 2:6] = 1
+    predicted[2:6, 12:16] = 2
+    mask = (true > 0).astype(np.uint8)
+    mask[:, 10:] = IGNORE_INDEX
+    assert scores_of(predicted, true).values["ap50"] == 0.5
+    assert scores_of(predicted, true, mask).values["ap50"] == 1
+
+
+def test_an_image_without_objects_has_no_score_and_is_not_the_worst():
+    nothing = np.zeros((5, 5), int)
+    scores = scores_of(nothing, nothing)
+    assert scores.values["ap50"] is None and scores.comparison == 0 and scores.image_comparison == [1]
+    assert scores_of(np.ones((5, 5), int), nothing).image_comparison == [0]
+    assert len(scores.sums) == COLUMNS and "no objects" in scores.table()
+
+
+def test_classes_match_only_themselves():
+    task = Objects.from_config(type("Config", (), {"task": {"classes": ["background", "a", "b"], "smallest": 1}}))
+    scores = task.new_scores(1)
+    ids = np.array([[1, 1, 0, 2, 2]])
+    mask = np.array([[1, 1, 0, 2, 2]], np.uint8)
+    wrong = torch.from_numpy(packed(ids, np.array([[1, 1, 0, 1, 1]])))[None]
+    scores.add(wrong, target_of(ids, mask), 0)
+    assert [values["found"] for values in scores.classes] == [1, 0]
+    assert scores.record()["eval/ap50/a"] == 0.5 and scores.record()["eval/ap50/b"] == 0
+
+
+def test_labels_hold_number_and_class():
+    labels = packed(np.array([0, 7, 70_000]), np.array([0, 2, 1]))
+    assert numbers_of(labels).tolist() == [0, 7, 70_000]
+    assert classes_of(labels).tolist() == [0, 2, 1]
+
+
+def test_depth_falls_to_the_border_of_each_object_alike():
+    ids = np.zeros((1, 20, 40), int)
+    ids[0, 2:17, 2:17] = 5
+    ids[0, 2:9, 17:24] = 7  # it touches the other one
+    depth = normalized_depth(torch.from_numpy(ids), torch.ones(1, 20, 40, dtype=torch.bool))[0].numpy()
+    assert depth[9, 9] == 1 and depth[5, 20] == 1
+    assert depth[9, 2] == depth[9, 16] == pytest.approx(1 / 8, abs=0.06)
+    assert depth[5, 17] == pytest.approx(1 / 4)
+    assert (depth[ids[0] == 0] == 0).all() and (depth[ids[0] > 0] > 0).all()
+
+
+def test_neither_the_border_of_a_picture_nor_unknown_pixels_end_an_object():
+    ids = torch.ones(1, 8, 30, dtype=torch.long)
+    known = torch.ones(1, 8, 30, dtype=torch.bool)
+    assert (normalized_depth(ids, known) == 1).all()
+    known[:, :, 20:] = False
+    ids[:, :, 20:] = 0
+    depth = normalized_depth(ids, known)
+    assert (depth[:, :, :20] == 1).all() and (depth[:, :, 20:] == 0).all()
+
+
+def test_depth_of_a_volume_uses_all_axes():
+    ids = torch.zeros(1, 9, 9, 9, dtype=torch.long)
+    ids[0, 1:8, 1:8, 1:8] = 3
+    depth = normalized_depth(ids, torch.ones_like(ids, dtype=torch.bool))[0]
+    assert depth[4, 4, 4] == 1 and depth[1, 4, 4] == depth[4, 4, 7] == 0.25
+
+
+def test_the_loss_of_bands_adds_up_to_that_of_the_image():
+    task = Objects()
+    target = target_of(discs((40, 30), 12, seed=3))
+    logits = torch.randn(1, task.outputs, 40, 30, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    drawn = task.draw(target)
+    parts = []
+    for rows in (slice(0, 9), slice(9, 40)):
+        parts.append(task.partial(logits[:, :, rows], drawn.at((slice(None), rows))))
+    summed = tuple(sum(values) for values in zip(*parts, strict=True))
+    torch.testing.assert_close(task.finish(summed), task.finish(task.partial(logits, drawn)))
+
+
+def test_the_loss_does_not_depend_on_how_a_step_is_split():
+    criterion = StepLoss(Objects(), strides=[(2, 2)])
+    images = [target_of(discs((32, 32), 8, seed)) for seed in range(4)]
+    batch = ObjectTarget.stack([image.at(0) for image in images])
+    generator = torch.Generator().manual_seed(1)
+    logits = [torch.randn(4, 3, 32 // s, 32 // s, dtype=torch.float64, generator=generator) for s in (1, 2)]
+    counts = criterion.counts(batch)
+    whole = criterion(logits, batch, counts)
+    parts = [criterion([level[i : i + 1] for level in logits], images[i], counts) for i in range(4)]
+    torch.testing.assert_close(sum(parts), whole, rtol=1e-12, atol=0)
+    assert counts.tolist() == sum(criterion.counts(image) for image in images).tolist()
+
+
+def test_numbers_are_made_anew_in_each_crop():
+    ids = np.array([[0, 900_000, 900_000], [7, 7, 0]], np.int32)
+    target = ObjectTarget((ids > 0).astype(np.uint8), ids).numbered()
+    assert target.ids.tolist() == [[0, 2, 2], [1, 1, 0]] and target.ids.dtype == np.int32
+    filled = ObjectTarget(np.ones((1, 2), np.uint8), np.array([[4, 9]], np.int32)).numbered()
+    assert filled.ids.tolist() == [[1, 2]]

@@ -1,0 +1,175 @@
+"""Images that are labeled for some classes only: what the loss takes of them, and what they are scored by.
+
+Modules: tasks/partly_labeled.py, tasks/target.py.
+"""
+
+import numpy as np
+import pytest
+import torch
+
+from tasks.classes import LOSSES, SMOOTHING, Classes, ClassTarget
+from tasks.partly_labeled import PartlyLabeledClasses, PartlyLabeledTarget
+from tasks.step_loss import StepLoss
+
+NAMES = ("background", "car", "dog", "person")
+FLAGS = torch.tensor([[1, 1, 1, 1], [0, 1, 0, 0], [0, 0, 1, 1], [0, 1, 1, 0]]).bool()
+SETS = (0, 1, 2, 1, 3)  # the set of each image of a batch
+SIZE = (6, 8)
+
+
+def batch(seed: int = 0) -> tuple[torch.Tensor, PartlyLabeledTarget]:
+    """Logits in float64, and targets with all classes and some unknown pixels in each image."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = 2 * torch.randn(len(SETS), len(NAMES), *SIZE, generator=generator, dtype=torch.float64)
+    mask = torch.randint(0, len(NAMES), (len(SETS), *SIZE), generator=generator)
+    mask[:, 0, :3] = 255
+    return logits, PartlyLabeledTarget(mask, torch.tensor(SETS))
+
+
+def reference(logits: np.ndarray, mask: np.ndarray, kind: str, weights: list[float]) -> tuple[float, float]:
+    """Both terms of the loss, image by image and pixel by pixel, as the documentation has them."""
+    pixel_term, region_term = kind.partition("+")[0], kind.rpartition("+")[2]
+    pixels = count = regions = pairs = 0.0
+    for image_logits, image_mask, number in zip(logits, mask, SETS, strict=True):
+        labeled = FLAGS[number].tolist()
+        probs = np.exp(image_logits) / np.exp(image_logits).sum(axis=0)
+        for row, column in np.argwhere(image_mask != 255):
+            truth = image_mask[row, column]
+            members = [truth] if labeled[truth] else [c for c in range(len(NAMES)) if not labeled[c]]
+            prob = probs[members, row, column].sum()
+            weight = weights[truth] if labeled[truth] else 1.0
+            count += weight
+            if pixel_term != "dice":
+                pixels -= weight * (1 - prob) ** (2 if pixel_term == "focal" else 0) * np.log(prob)
+        known = image_mask != 255
+        for c in range(len(NAMES)):
+            true = (image_mask == c) & known
+            if not labeled[c] or not true.any():
+                continue
+            pairs += 1
+            overlap, total = probs[c][true].sum(), probs[c][known].sum() + true.sum()
+            if region_term == "logdice":
+                regions += np.log(total + SMOOTHING) - np.log(2 * overlap + SMOOTHING)
+            elif region_term == "dice":
+                regions += 1 - 2 * overlap / total
+    return pixels / count, regions / pairs
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+def test_pixels_of_other_classes_are_none_of_those_that_the_image_is_labeled_for(kind):
+    logits, targets = batch()
+    weights = [0.5, 1.0, 2.0, 3.0]
+    task = PartlyLabeledClasses(NAMES, kind, torch.tensor(weights), FLAGS)
+    loss = StepLoss(task)
+    counts = loss.counts(targets)
+    sums = loss.sums(logits, targets) / counts
+    expected = reference(logits.numpy(), targets.mask.numpy(), kind, weights)
+    np.testing.assert_allclose(sums.numpy(), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+def test_images_that_are_labeled_for_all_classes_count_as_without_label_files(kind):
+    logits, targets = batch()
+    complete = PartlyLabeledTarget(targets.mask, torch.zeros(len(SETS), dtype=torch.int64))
+    gradients = []
+    for task, truth in (
+        (PartlyLabeledClasses(NAMES, kind, None, FLAGS), complete),
+        (Classes(NAMES, kind), ClassTarget(targets.mask)),
+    ):
+        leaf = logits.float().requires_grad_()
+        loss = StepLoss(task)
+        loss(leaf, truth, loss.counts(truth)).backward()
+        gradients.append(leaf.grad)
+    assert torch.equal(*gradients)
+
+
+def test_what_an_image_is_not_labeled_for_gets_no_gradient_where_it_is_another_class():
+    logits, targets = batch()
+    leaf = logits.requires_grad_()
+    loss = StepLoss(PartlyLabeledClasses(NAMES, "ce", None, FLAGS))
+    loss(leaf, targets, loss.counts(targets)).backward()
+    assert leaf.grad.isfinite().all()
+    image = 1  # labeled for cars
+    others = (targets.mask[image] != 1) & (targets.mask[image] != 255)
+    probs = logits[image].softmax(dim=0)
+    # among the other classes, the gradient only follows what the network believes already
+    background, _, dog, person = leaf.grad[image]
+    for gradient, index in ((dog, 2), (person, 3)):
+        torch.testing.assert_close((gradient / background)[others], (probs[index] / probs[0])[others].detach())
+
+
+def test_a_step_in_parts_has_the_loss_of_the_whole():
+    logits, targets = batch()
+    loss = StepLoss(PartlyLabeledClasses(NAMES, "ce+logdice", None, FLAGS), strides=[(2, 2)])
+    levels = [logits, logits[:, :, 1::2, 1::2]]
+    counts = loss.counts(targets)
+    whole = loss(levels, targets, counts)
+    parts = [slice(0, 2), slice(2, 3), slice(3, 5)]
+    torch.testing.assert_close(sum(loss.counts(targets.at(part)) for part in parts), counts, rtol=0, atol=0)
+    shares = [loss([level[part] for level in levels], targets.at(part), counts) for part in parts]
+    assert sum(shares).item() == pytest.approx(whole.item(), abs=1e-12)
+    # and bands of an image add up before the logarithm
+    task = loss.task
+    sums = [task.partial(logits[:, :, rows], targets.at((slice(None), rows))) for rows in (slice(0, 2), slice(2, 6))]
+    finished = task.finish(tuple(map(torch.add, *sums)))
+    torch.testing.assert_close(finished, loss.sums(logits, targets))
+
+
+def predictions(seed: int) -> torch.Tensor:
+    return torch.randint(0, len(NAMES), (len(SETS), *SIZE), generator=torch.Generator().manual_seed(seed))
+
+
+def test_each_class_is_scored_on_the_images_that_are_labeled_for_it():
+    _, targets = batch()
+    preds = predictions(1)
+    scores = PartlyLabeledClasses(NAMES, flags=FLAGS).new_scores(len(SETS))
+    for index in range(len(SETS)):
+        scores.add(preds[index][None], targets.at(index).at(None), index)
+    truth, pred = targets.mask.numpy(), preds.numpy()
+    values = scores.values
+    for c in range(len(NAMES)):
+        images = [index for index, number in enumerate(SETS) if FLAGS[number, c]]
+        known = truth[images] != 255
+        true, found = (truth[images] == c) & known, (pred[images] == c) & known
+        assert values["iou"][c] == (true & found).sum() / (true | found).sum()
+        assert values["recall"][c] == (true & found).sum() / true.sum()
+        assert values["precision"][c] == (true & found).sum() / found.sum()
+        hits, _, _ = scores.counts
+        negatives = scores.sums[c, -1] - (true | found).sum()
+        assert (hits[c], negatives) == ((true & found).sum(), (known & ~true & ~found).sum())
+    assert scores.comparison == pytest.approx(np.mean(values["iou"]))
+    complete = truth[0] != 255
+    expected = np.zeros((len(NAMES), len(NAMES)), int)
+    np.add.at(expected, (truth[0][complete], pred[0][complete]), 1)
+    assert scores.report()["confusion_matrix"] == expected.tolist()  # only the first is labeled for all classes
+    true, found = truth[1] == 1, (pred[1] == 1) & (truth[1] != 255)  # the second is labeled for cars
+    assert scores.image_comparison[1] == pytest.approx((true & found).sum() / (true | found).sum())
+
+
+def test_a_class_that_no_image_is_labeled_for_has_no_score():
+    _, targets = batch()
+    task = PartlyLabeledClasses(NAMES, flags=FLAGS)
+    scores = task.new_scores(1)
+    scores.add(predictions(1)[:1], targets.at(slice(1, 2)), 0)  # labeled for cars
+    assert scores.unscored == ("background", "dog", "person")
+    assert [value is None for value in scores.values["iou"]] == [True, False, True, True]
+    assert scores.matrix.sum() == 0
+    assert scores.record()["eval/iou/dog"] is None and scores.comparison == scores.values["iou"][1]
+    stored = task.scores_from_json(scores.to_json())
+    assert stored.report() == scores.report() and torch.equal(stored.by_image, scores.by_image)
+
+
+def test_the_number_of_an_image_stays_in_crops_padding_and_batches():
+    target = PartlyLabeledTarget(np.arange(48, dtype=np.uint8).reshape(SIZE), np.array(3, np.int32))
+    crop = target.at((slice(1, 4), slice(2, 5)))
+    assert crop.shape == (3, 3) and crop.label_set == 3 and isinstance(crop.label_set, np.ndarray)
+    padded = crop.padded((4, 5))
+    assert padded.shape == (4, 5) and padded.label_set == 3 and (padded.mask[3:] == 255).all()
+    assert target.at(None).label_set.shape == (1,)
+    assert PartlyLabeledTarget.unknown(SIZE).label_set == 0
+    tensors = [crop.map(torch.from_numpy)] * 2
+    stacked = PartlyLabeledTarget.stack(tensors)
+    assert stacked.label_set.tolist() == [3, 3] and stacked.at((slice(None), slice(0, 2))).shape == (2, 2, 3)
+    assert stacked.at(1).label_set.shape == () and stacked.at(slice(0, 1)).label_set.tolist() == [3]
+    zeros = PartlyLabeledTarget.zeros((2, 4, 4), torch.device("cpu"))
+    assert zeros.label_set.shape == (2,) and zeros.mask.shape == (2, 4, 4)

@@ -1,0 +1,136 @@
+"""The wheel: one package, which trains, predicts and exports from anywhere."""
+
+import ast
+import os
+import site
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, write_folder
+
+from setup import NAME, OWN, installed, packages
+
+SECONDS = 300
+TINY = ["--base-channels", "2", "--depth", "2", "--plan", "none", "--max-steps", "2", "--num-workers", "0"]
+# what the commands do not need, by the part of the installation that brings it
+PARTS = {"train": ("datasets", "jinja2", "matplotlib", "pycocotools", "tensorboard"), "encoders": ("transformers",)}
+
+
+def test_imports_and_messages_name_the_installed_package():
+    source = (
+        "from unet.model import UNet\n"
+        "from unetlike import other\n\n\n"
+        "def load():\n"
+        '    """Load from runtime what is there."""\n'
+        "    from train_utils.settings import (\n        flags,\n    )\n"
+        '    return "pip install -r requirements-encoders.txt, or pip install -r requirements.txt"\n'
+    )
+    assert installed(source) == (
+        "from unet_accelerate.unet.model import UNet\n"
+        "from unetlike import other\n\n\n"
+        "def load():\n"
+        '    """Load from runtime what is there."""\n'
+        "    from unet_accelerate.train_utils.settings import (\n        flags,\n    )\n"
+        "    return \"pip install 'unet_accelerate[encoders]', or pip install 'unet_accelerate[train]'\"\n"
+    )
+    with pytest.raises(AssertionError, match="import train"):
+        installed("import train\n")
+
+
+def test_every_module_can_be_put_into_the_package():
+    for name in packages()[2:]:
+        for file in (ROOT / name.removeprefix(f"{NAME}.").replace(".", "/")).glob("*.py"):
+            for node in ast.walk(ast.parse(installed(file.read_text(encoding="utf-8")))):
+                if isinstance(node, ast.ImportFrom):
+                    assert node.level == 0 and node.module.partition(".")[0] not in OWN, file
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory) -> Path:
+    """A virtual environment with the wheel; the libraries are those of this one."""
+    folder = tmp_path_factory.mktemp("wheel")
+    call(sys.executable, "-m", "pip", "wheel", ROOT, "--no-deps", "--no-build-isolation", "-q", "-w", folder)
+    (wheel,) = folder.glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.partition("/")[0] for name in names} == {NAME, f"{NAME}-0.1.0.dist-info"}
+    assert f"{NAME}/accelerate_configs/multi_cpu.yaml" in names
+    place = folder / "environment"
+    venv.create(place, with_pip=False, symlinks=True)
+    (libraries,) = place.glob("lib/python*/site-packages")
+    call(sys.executable, "-m", "pip", "--python", place / "bin" / "python", "install", wheel, "--no-deps", "-q")
+    (libraries / "beside.pth").write_text("\n".join(site.getsitepackages()))
+    return place
+
+
+def call(*command: str | Path, folder: Path | None = None, **variables: str) -> subprocess.CompletedProcess:
+    """Run a command that must succeed, in an empty folder."""
+    result = run(*command, folder=folder, **variables)
+    assert result.returncode == 0, result.stderr
+    return result
+
+
+def run(*command: str | Path, folder: Path | None = None, **variables: str) -> subprocess.CompletedProcess:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **variables}
+    environment.pop("PYTHONPATH", None)
+    environment |= variables
+    words = list(map(str, command))
+    return subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=SECONDS)
+
+
+@pytest.mark.slow
+def test_the_installed_package_trains_predicts_and_exports_from_an_empty_folder(environment, tmp_path):
+    commands = environment / "bin"
+    data = write_folder(tmp_path / "data", 6, seed=0)
+    for name in ("train", "predict", "export"):
+        assert "usage: " in call(commands / f"unet-{name}", "--help", folder=tmp_path).stdout
+    call(commands / "unet-train", "--dataset", data, "--output-dir", "run", *TINY, folder=tmp_path)
+    assert (tmp_path / "run" / "report.html").is_file()
+    call(
+        commands / "unet-predict",
+        "--model",
+        "run/model",
+        "--input",
+        data / "images",
+        "--output",
+        "masks",
+        folder=tmp_path,
+    )
+    call(commands / "unet-export", "run/model", "model.onnx", folder=tmp_path)
+    profile = environment.glob(f"lib/python*/site-packages/{NAME}/accelerate_configs/multi_cpu.yaml")
+    launcher = [environment / "bin" / "python", "-m", "accelerate.commands.launch", "--config_file", next(profile)]
+    launcher += ["--num_processes", "2", "--main_process_port", "0", "-m", f"{NAME}.train"]
+    flags = ["--dataset", data, "--output-dir", "two", *TINY]
+    result = call(*launcher, *flags, folder=tmp_path, ACCELERATE_USE_CPU="true")
+    assert "processes 2" in result.stdout
+    image = str(data / "images" / "cell_00.png")
+    code = f"from {NAME} import Predictor; print(Predictor.from_pretrained('run/model')({image!r}).mask.shape)"
+    assert call(environment / "bin" / "python", "-c", code, folder=tmp_path).stdout.strip() == "(40, 56)"
+    for name in OWN:
+        assert run(environment / "bin" / "python", "-c", f"import {name}", folder=tmp_path).returncode == 1, name
+
+
+@pytest.mark.slow
+def test_a_part_that_is_not_installed_is_named(environment, tmp_path):
+    """Prediction does without all of them."""
+    blocked = tmp_path / "blocked"
+    for packages_of_part in PARTS.values():
+        for package in packages_of_part:
+            (blocked / package).mkdir(parents=True)
+            problem = f'raise ModuleNotFoundError("No module named {package!r}", name={package!r})\n'
+            (blocked / package / "__init__.py").write_text(problem)
+    data = write_folder(tmp_path / "data", 6, seed=0)
+    commands = environment / "bin"
+    call(commands / "unet-train", "--dataset", data, "--output-dir", "run", *TINY, folder=tmp_path)
+    paths = {"PYTHONPATH": str(blocked)}
+    predict = [commands / "unet-predict", "--model", "run/model", "--input", data / "images", "--output", "masks"]
+    call(*predict, "--truth", data / "masks", folder=tmp_path, **paths)
+    result = run(commands / "unet-train", "--dataset", data, *TINY, folder=tmp_path, **paths)
+    assert result.returncode == 1 and result.stderr.count("\n") == 1, result.stderr
+    assert f"is not installed: pip install '{NAME}[train]'" in result.stderr
+    flags = ["--dataset", data, *TINY[2:], "--encoder", str(tmp_path), "--tracker", "none"]
+    result = run(commands / "unet-train", *flags, folder=tmp_path, PYTHONPATH=str(blocked))
+    assert result.returncode == 1 and result.stderr.count("\n") == 1, result.stderr

@@ -1,0 +1,154 @@
+"""Objects from the first step to the last file: training, report, prediction, scores.
+
+Modules: train_utils/reporting/objects.py, inference/outputs/objects.py.
+"""
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tifffile
+import torch
+from conftest import TINY, predict
+from in_process import Run, run_train
+from objects import discs, picture, write_discs
+from PIL import Image
+
+from inference import Predictor
+from inference.decoding.finder import DetectedObject
+from inference.outputs.jobs import ImageJob
+from inference.outputs.objects import ObjectEncoder
+from tasks.matching import packed
+from train_utils.reporting.objects import BLUE, GREEN, RED, mark_objects
+
+FLAGS = [*TINY, "--norm", "batch", "--batch-size", "4", "--learning-rate", "0.02", "--tracker", "none"]
+LENGTH = ["--max-steps", "60", "--eval-every", "30", "--checkpoint-every", "30"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """12 training and 4 validation images."""
+    folder = tmp_path_factory.mktemp("discs")
+    write_discs(folder / "train", [6, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18], seed=0)
+    write_discs(folder / "val", [7, 10, 14, 0], seed=100)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(folder, tmp_path_factory) -> Run:
+    run = run_train(tmp_path_factory.mktemp("runs") / "objects", "--dataset", folder, *FLAGS, *LENGTH)
+    assert run.exit_code == 0, run.output
+    return run
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory) -> Path:
+    """An image that tiles cut, and its label image."""
+    folder = tmp_path_factory.mktemp("large")
+    ids = discs((200, 150), 60, seed=7)
+    for name, pixels in (("images", picture(ids, 7)), ("masks", ids)):
+        (folder / name).mkdir()
+        Image.fromarray(pixels).save(folder / name / "large.png")
+    return folder
+
+
+def rows_of(table: Path) -> list[dict]:
+    with table.open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_objects_are_found_in_the_data_and_learned(run):
+    assert run.settings["flags"]["task"] == run.settings["identity"]["task"] == "objects"
+    assert max(run.values("eval/ap50")) > 0.5  # measured 0.75
+    assert {"eval/panoptic_quality", "eval/f1", "eval/count_error", "eval/ap", "eval/ap75"} <= set(run.records[-1])
+    assert "found by size in pixels:" in run.output
+    task = run.config["task"]
+    assert task["name"] == "objects" and task["classes"] == ["background", "object"] and task["smallest"] > 1
+
+
+def test_report_and_card_speak_of_objects(run):
+    report = (run.folder / "report.html").read_text()
+    assert "<h2>Objects</h2>" in report and "Found by size" in report
+    card = (run.folder / "model" / "README.md").read_text()
+    assert "Instance segmentation: numbers for the objects of the classes object." in card
+    assert "instance-segmentation" in card and "| object | " in card
+    assert len(list((run.folder / "predictions").iterdir())) == 4
+
+
+def test_a_resumed_run_cannot_be_told_from_one_that_was_never_interrupted(run, folder, tmp_path):
+    shutil.copytree(run.folder, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-00000060")
+    resumed = run_train(tmp_path / "run", "--dataset", folder, *FLAGS, *LENGTH, "--resume", "auto")
+    assert "at step 30 of 60" in resumed.output
+    assert resumed.values("eval/ap50") == run.values("eval/ap50")
+    for name, weight in run.weights(60).items():
+        assert torch.equal(resumed.weights(60)[name], weight), name
+
+
+def test_prediction_numbers_and_counts(run, large, tmp_path):
+    result = predict(
+        run.folder / "model", [large / "images"], tmp_path, "--truth", large / "masks", "--overlay", "--probabilities"
+    )
+    assert result.returncode == 0, result.stderr
+    mask = np.array(Image.open(tmp_path / "large.png"))
+    rows = rows_of(tmp_path / "large.objects.csv")
+    assert mask.dtype == np.uint16 and [int(row["number"]) for row in rows] == list(range(1, mask.max() + 1))
+    for row in rows[:5]:
+        y, x = np.nonzero(mask == int(row["number"]))
+        assert len(y) == int(row["area"]) and float(row["center_y"]) == pytest.approx(y.mean(), abs=0.01)
+        assert [int(row[side]) for side in ("top", "left", "bottom", "right")] == [
+            y.min(),
+            x.min(),
+            y.max() + 1,
+            x.max() + 1,
+        ]
+    metrics = json.loads((tmp_path / "metrics.json").read_text())
+    assert metrics["predicted"] == mask.max() and metrics["ap50"] > 0.4
+    assert "AP@0.5" in result.stdout and not (tmp_path / "legend.overlay.png").exists()
+    assert np.load(tmp_path / "large.npy").shape == (3, 200, 150)
+    again = predict(run.folder / "model", [large / "images"], tmp_path, "--truth", large / "masks", "--overlay")
+    assert "1 of 1 masks are there already" in again.stdout
+    assert json.loads((tmp_path / "metrics.json").read_text())["ap50"] == metrics["ap50"]
+    prediction = Predictor.from_pretrained(run.folder / "model")(large / "images" / "large.png")
+    np.testing.assert_array_equal(prediction.mask, mask)
+    assert len(prediction.objects) == len(rows)
+
+
+def test_tiles_find_the_same_objects(run, large, tmp_path):
+    for name, flags in (("whole", []), ("tiles", ["--tile-size", "64"])):
+        result = predict(run.folder / "model", [large / "images"], tmp_path / name, *flags)
+        assert result.returncode == 0, result.stderr
+    assert "equal to the whole image's result" in result.stdout
+    whole, tiles = (np.array(Image.open(tmp_path / name / "large.png")) for name in ("whole", "tiles"))
+    assert whole.max() == tiles.max() and (whole != tiles).mean() <= 1e-3
+
+
+def write_objects(folder: Path, count: int) -> Path:
+    """The mask of an image with so many objects, written as prediction does."""
+    job = ImageJob(image=folder / "in.png", size=(2, 2), output=folder / "out")
+    decoder = type("Decoder", (), {"objects": [DetectedObject(1, 1, 1, (0.0, 0.0), (0, 0, 1, 1), 1.0)] * count})
+    encoder = ObjectEncoder(("background", "object"))
+    with encoder.open_mask(job, (2, 2), decoder) as mask:
+        mask.write(encoder.encode(packed(np.array([[0, count], [1, 2]]), np.ones((2, 2), int))))
+    return encoder.mask_file(job)
+
+
+def test_more_objects_than_a_png_numbers_make_a_tiff(tmp_path):
+    assert write_objects(tmp_path, 65_535).name == "out.png"
+    file = write_objects(tmp_path, 65_536)
+    assert file.name == "out.tif" and not (tmp_path / "out.png").exists()
+    values = tifffile.imread(file)
+    assert values.dtype == np.uint32 and values.tolist() == [[0, 65_536], [1, 2]]
+    assert write_objects(tmp_path, 3).name == "out.png" and not file.exists()
+
+
+def test_found_missed_and_invented_objects_have_colors_of_their_own():
+    truth, pred = np.zeros((8, 12), int), np.zeros((8, 12), int)
+    truth[1:5, 1:5] = pred[1:5, 1:5] = packed(np.array(1), np.array(1))
+    truth[1:5, 7:11] = packed(np.array(2), np.array(1))
+    pred[6:8, 0:4] = packed(np.array(2), np.array(1))
+    shown = mark_objects(np.zeros((8, 12), np.uint8), truth, pred)
+    assert [tuple(shown[y, x]) for y, x in ((2, 2), (2, 8), (7, 1))] == [GREEN, RED, BLUE]

@@ -1,0 +1,173 @@
+"""Slabs of volumes on several processes: losses and weights are those of one process, in float64."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from accelerate.utils import DistributedType, DynamoBackend
+from conftest import PROGRAMS, launch, records
+from forked import call_in_processes
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+from volumes import write_msd
+
+from runtime.distributed import seed_step
+from runtime.errors import SettingsError
+from runtime.mesh import Mesh
+from tasks.classes import Classes, ClassTarget
+from train_utils.spatial import Slabs, check_slabs, split_network, step_loss
+from train_utils.sync_batchnorm import SynchronizedBatchNorm
+from unet import UNetConfig
+from unet.blocks import channels_last
+from unet.model import DeeplySupervisedUNet
+
+IMAGES = 2
+CLASSES = 3
+STEPS = 8
+VOLUMES = {"kernels": ((1, 3, 3), (3, 3, 3), (3, 3, 3)), "strides": ((1, 2, 2), (2, 2, 2))}
+CASES: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
+    "image, odd": ({"norm": "batch", "depth": 2, "upsample": "bilinear"}, (67, 11)),
+    "volume": ({"norm": "batch", "depth": 2, "dims": 3, **VOLUMES}, (64, 6, 5)),
+    "volume, group, dropout": (
+        {"norm": "group", "depth": 2, "dims": 3, "block": "residual", "dropout": 0.3},
+        (64, 4, 4),
+    ),
+    "volume, instance, odd": ({"norm": "instance", "depth": 2, "dims": 3, "upsample": "bilinear"}, (67, 4, 5)),
+}
+MORE_CASES: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
+    "image": ({"norm": "batch", "depth": 3}, (64, 10)),
+    "image, residual": ({"norm": "group", "block": "residual", "depth": 2}, (64, 9)),
+    "image, instance": ({"norm": "instance", "upsample": "bilinear", "depth": 2}, (64, 12)),
+    "image, group, odd": ({"norm": "group", "depth": 3}, (71, 13)),
+    "image, dropout": ({"norm": "group", "depth": 2, "dropout": 0.3}, (64, 8)),
+    "volume, group, odd": ({"norm": "group", "depth": 2, "dims": 3, "block": "residual", **VOLUMES}, (65, 5, 6)),
+    "volume, instance": ({"norm": "instance", "depth": 2, "dims": 3, **VOLUMES}, (64, 4, 8)),
+}
+PROCESSES = 4
+SIZES = {"1 x 4": 4, "2 x 2": 2}  # how many processes share a volume
+
+
+def train(case: str, mesh: Mesh, processes: int, recompute: bool) -> tuple[Tensor, dict[str, Tensor]]:
+    """The loss of each step, and the weights at the end."""
+    options, size = (CASES | MORE_CASES)[case]
+    torch.manual_seed(0)
+    config = UNetConfig(1, CLASSES, base_channels=2, **options)
+    network = DeeplySupervisedUNet(config).double().train()
+    network.activation_checkpointing = recompute
+    images = torch.randn(IMAGES, 1, *size, dtype=torch.float64)
+    masks = torch.randint(0, CLASSES, (IMAGES, *size))
+    masks[:, :3] = 255
+    slabs = Slabs(mesh, config.divisors[0])
+    criterion = step_loss(Classes(tuple("abc"), weights=torch.tensor([0.5, 1, 2])), network.head_strides, slabs)
+    model: torch.nn.Module = network
+    if processes > 1:
+        for name, layer in list(network.named_modules()):
+            if isinstance(layer, torch.nn.BatchNorm2d | torch.nn.BatchNorm3d):
+                network.set_submodule(name, SynchronizedBatchNorm.of(layer))
+        split_network(network, slabs)
+        model = DistributedDataParallel(network, broadcast_buffers=False)
+    groups = processes // mesh.size
+    own = slice(mesh.group * IMAGES // groups, (mesh.group + 1) * IMAGES // groups)
+    inputs = channels_last(images[own])
+    targets = ClassTarget(masks[own])
+    optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3)
+    losses = []
+    for step in range(STEPS):
+        seed_step(0, step, mesh.group)
+        counts = criterion.counts(targets)
+        logits = model(inputs)
+        if processes > 1:
+            dist.all_reduce(counts)
+        loss = criterion(logits, targets, counts)
+        (loss * processes).backward()
+        loss = loss.detach()
+        if processes > 1:
+            dist.all_reduce(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss)
+    return torch.stack(losses), network.state_dict()
+
+
+def train_in_one_of_several(rank: int, processes: int, cases: list[str], folder: Path) -> None:
+    """What each of the cases comes to on each mesh; a file for each process."""
+    dist.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=processes)
+    results = {}
+    for name, size in SIZES.items():
+        mesh = Mesh.of_process(rank, processes, size)
+        for case in cases:
+            if "dropout" in case and size < processes:
+                continue  # every group has a mask of its own
+            results[name, case] = train(case, mesh, processes, recompute=size == 2)
+    torch.save(results, folder / f"results-{rank}")
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("cases", [list(CASES), pytest.param(list(MORE_CASES), marks=pytest.mark.slow)])
+def test_every_mesh_gives_the_losses_and_weights_of_one_process(tmp_path, cases):
+    call_in_processes(train_in_one_of_several, PROCESSES, cases, tmp_path)
+    results = torch.load(tmp_path / "results-0", weights_only=False)
+    last_process = torch.load(tmp_path / f"results-{PROCESSES - 1}", weights_only=False)
+    assert len(results) == 2 * len(cases) - 1
+    for key, (losses, weights) in results.items():
+        whole_losses, whole_weights = train(key[1], Mesh(), 1, recompute=False)
+        assert losses.tolist() == pytest.approx(whole_losses.tolist(), abs=1e-9), key
+        assert losses[-1] < losses[0], key
+        for name, values in weights.items():
+            assert torch.allclose(values, whole_weights[name], rtol=0, atol=1e-9), (key, name)
+            assert torch.equal(values, last_process[key][1][name]), (key, name)
+
+
+def test_a_run_on_two_processes_goes_on_where_it_stopped_on_one(tmp_path):
+    """Volumes in patches, batch norm, deep supervision; the two processes make the first half of the steps."""
+    write_msd(tmp_path / "data", 5, (16, 16, 36))
+    flags = ["--dataset", tmp_path / "data", "--plan", "none", "--base-channels", "2", "--depth", "3"]
+    flags += ["--crop-size", "32", "16", "16", "--batch-size", "2", "--schedule", "constant", "--warmup-steps", "0"]
+    flags += ["--log-every", "1", "--eval-every", "2", "--num-workers", "0", "--tracker", "none", "--resume", "auto"]
+    script = [PROGRAMS / "in_float64.py", "train.py", *flags]
+    whole = launch(*script, "--output-dir", tmp_path / "whole", "--max-steps", "4")
+    assert whole.returncode == 0, whole.stderr
+    shared = [*script, "--output-dir", tmp_path / "shared"]
+    slabs = ["--max-steps", "2", "--processes-per-volume", "2"]
+    half = launch(*shared, *slabs, profile="multi_cpu", options=["--num_processes", "2"])
+    assert half.returncode == 0, half.stderr
+    assert "2 in a micro-batch x 1 groups of 2 processes" in half.stdout
+    rest = launch(*shared, "--max-steps", "4")
+    assert rest.returncode == 0 and "processes_per_volume" not in rest.stdout, rest.stderr
+    runs = [records(tmp_path / name) for name in ("whole", "shared")]
+    for of_one, of_two in zip(*runs, strict=True):
+        assert of_one["step"] == of_two["step"]
+        for key in ("train/loss", "train/grad_norm", "eval/loss", "eval/mean_iou"):
+            assert of_two.get(key) == (of_one.get(key) and pytest.approx(of_one[key], abs=1e-9))
+
+
+@pytest.mark.parametrize(
+    ("options", "how", "problem"),
+    [
+        ({"encoder": {"model_type": "lite0"}}, {}, "give --encoder none"),
+        ({"upsample": "bilinear_aligned"}, {}, "looks at whole images"),
+        ({}, {"sync_batchnorm": "off"}, "leave out --sync-batchnorm off"),
+        ({}, {"kind": DistributedType.FSDP}, "does not work with FSDP"),
+        ({}, {"backend": DynamoBackend.INDUCTOR}, "leave out --dynamo_backend"),
+        ({}, {"shortest": 31}, "needs 32 or more slices along the first axis, 16 for each process, .* have 31"),
+    ],
+)
+def test_what_cannot_be_cut_is_refused_in_one_line(options, how, problem):
+    config = UNetConfig(3, 2, base_channels=2, depth=3).to_json() | options
+    network = SimpleNamespace(config=SimpleNamespace(**config, divisors=(8, 8)))
+    plugin = SimpleNamespace(backend=how.get("backend", DynamoBackend.NO))
+    kind = how.get("kind", DistributedType.MULTI_CPU)
+    accelerator = SimpleNamespace(distributed_type=kind, state=SimpleNamespace(dynamo_plugin=plugin))
+    arguments = (how.get("shortest", 32), how.get("sync_batchnorm", "auto"))
+    check_slabs(accelerator, network, Mesh(), *arguments)  # one process cuts nothing
+    with pytest.raises(SettingsError, match=problem):
+        check_slabs(accelerator, network, Mesh(2), *arguments)
+
+
+def test_slabs_begin_on_strides_and_the_last_one_has_the_rest():
+    slabs = [Slabs(Mesh(3, slab), 8) for slab in range(3)]
+    assert [of_process.rows(67) for of_process in slabs] == [slice(0, 16), slice(16, 40), slice(40, 67)]
+    assert slabs[0].largest(67) == 27 and Slabs(Mesh(), 8).largest(67) == 67

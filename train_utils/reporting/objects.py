@@ -1,0 +1,144 @@
+"""Objects in the report: how many were found, by class and size, and their outlines."""
+
+from typing import Any
+
+import numpy as np
+
+from data_utils.targets.reader import TargetReader
+from data_utils.visualize import GREY, RED, to_rgb
+from data_utils.visualize_objects import outlined, shaded
+from tasks.matching import Matches, ObjectScores, Overlaps, classes_of, numbers_of, size_labels
+from tasks.objects import Objects
+from train_utils.reporting.rendering import markdown_text, render
+from train_utils.reporting.section import Metric, Section
+from unet.config import IGNORE_INDEX
+
+MEANS = {
+    "ap50": "AP@0.5",
+    "ap75": "AP@0.75",
+    "ap": "AP@0.5:0.95",
+    "panoptic_quality": "Panoptic quality",
+    "f1": "F1",
+    "count_error": "Count error",
+}
+COUNTS = ("objects", "predicted", "found", "split", "merged")
+GREEN = (40, 170, 70)
+BLUE = (40, 90, 230)
+
+
+class ObjectSection(Section):
+    """What reports show of `tasks.objects`."""
+
+    task_name = "Instance segmentation"
+    tags = ("instance-segmentation",)
+    mask_values = "numbers of objects"
+    flags = ("loss",)
+    curves = {"Validation scores": {"AP@0.5": "eval/ap50", "panoptic quality": "eval/panoptic_quality"}}  # noqa: RUF012
+    compared = ("eval/ap50", "eval/panoptic_quality", "eval/loss")
+    views_hint = (
+        "Errors: found objects (IoU of 0.5 or more) are green, missed ones red, predictions of no object blue, ignored"
+        " pixels light grey."
+    )
+
+    def __init__(self, reader: TargetReader) -> None:
+        super().__init__(reader)
+        task = reader.task("ce+logdice", None)
+        assert isinstance(task, Objects)
+        self.names = task.classes.names[1:]
+
+    def description(self) -> str:
+        names = ", ".join(map(markdown_text, self.names))
+        return f"Instance segmentation: numbers for the objects of the classes {names}."
+
+    def metrics(self, scores: ObjectScores) -> list[Metric]:  # type: ignore[override]  # its own scores
+        values = scores.values
+        return [Metric(key, label, values[key]) for key, label in MEANS.items()]
+
+    def unfound(self, scores: ObjectScores) -> list[str]:  # type: ignore[override]  # its own scores
+        names = []
+        for name, values in zip(self.names, scores.classes, strict=True):
+            if values["objects"] and not values["found"]:
+                names.append(name)
+        return names
+
+    def label(self, comparison: float) -> str:
+        return f"AP@0.5 {comparison:.4f}"
+
+    def panel(self, image: np.ndarray, truth: np.ndarray, pred: np.ndarray) -> np.ndarray:
+        separator = np.full((truth.shape[0], 2, 3), 255, np.uint8)
+        pictures: list[np.ndarray] = []
+        for picture in self.views(image, truth, pred).values():
+            pictures += [picture, separator]
+        return np.hstack(pictures[:-1])
+
+    def views(self, image: np.ndarray, truth: np.ndarray, pred: np.ndarray) -> dict[str, np.ndarray]:
+        return {
+            "image": to_rgb(image),
+            "truth": outlined(image, shaded(numbers_of(truth))),
+            "prediction": outlined(image, shaded(numbers_of(pred))),
+            "errors": mark_objects(image, truth, pred),
+        }
+
+    def html(self, scores: ObjectScores) -> str:  # type: ignore[override]  # its own scores
+        return render("objects.html.jinja", **self._content(scores))
+
+    def markdown(self, scores: ObjectScores) -> str:  # type: ignore[override]  # its own scores
+        means = {metric.label: metric.value for metric in self.metrics(scores)}
+        return render("objects.md.jinja", means=means, **self._content(scores))
+
+    def _content(self, scores: ObjectScores) -> dict[str, Any]:
+        rows = []
+        for name, values in zip(self.names, scores.classes, strict=True):
+            rows.append(
+                {
+                    "name": name,
+                    "scores": [values[key] for key in MEANS],
+                    "counts": [values[key] for key in COUNTS],
+                }
+            )
+        values = scores.values
+        sizes = []
+        for label, found, objects in zip(
+            size_labels(), values["found_by_size"], values["objects_by_size"], strict=True
+        ):
+            if objects:
+                sizes.append({"label": label, "found": found, "objects": objects})
+        return {"titles": list(MEANS.values()), "counted": list(COUNTS), "classes": rows, "sizes": sizes}
+
+
+def mark_objects(image: np.ndarray, truth: np.ndarray, pred: np.ndarray) -> np.ndarray:
+    """Found, missed and invented objects in colors over the darkened image, uint8 (H, W, 3).
+
+    Image (H, W[, C]), truth and pred (H, W) labels as `tasks.matching.packed` makes them.
+    """
+    picture = np.repeat(to_rgb(image).mean(axis=2, keepdims=True) * 0.35, 3, axis=2).astype(np.uint8)
+    is_ignored = classes_of(truth) == IGNORE_INDEX
+    true = np.where(is_ignored, 0, truth)
+    predicted = np.where(is_ignored, 0, pred)
+    true_labels, true_indices = np.unique(true, return_inverse=True)
+    predicted_labels, predicted_indices = np.unique(predicted, return_inverse=True)
+    matches = Matches.of(Overlaps.between(predicted, true))
+    pairs = matches.matched(0.5)
+    first_true = int((true_labels == 0).sum())
+    first_predicted = int((predicted_labels == 0).sum())
+    is_found = np.zeros(len(true_labels), bool)
+    is_found[matches.true[pairs] + first_true] = True
+    is_right = np.zeros(len(predicted_labels), bool)
+    is_right[matches.predicted[pairs] + first_predicted] = True
+    is_found = is_found[true_indices.reshape(truth.shape)]
+    is_right = is_right[predicted_indices.reshape(truth.shape)]
+    picture[(predicted > 0) & ~is_right] = BLUE
+    picture[(true > 0) & ~is_found] = RED
+    picture[(true > 0) & is_found] = GREEN
+    edges = outlines(true)
+    picture[edges] = 0
+    picture[is_ignored] = GREY
+    return picture
+
+
+def outlines(labels: np.ndarray) -> np.ndarray:
+    """The pixels (H, W) of objects that touch another object, to the right or below."""
+    edges = np.zeros(labels.shape, bool)
+    edges[:, :-1] |= (labels[:, 1:] != labels[:, :-1]) & (labels[:, :-1] > 0)
+    edges[:-1] |= (labels[1:] != labels[:-1]) & (labels[:-1] > 0)
+    return edges

@@ -1,0 +1,371 @@
+"""One volume, or one large image, on several processes: each trains on a slab of it, and the sums are those of one.
+
+A slab is a range of the first spatial axis. It begins at a multiple of what the poolings divide by, so they and the
+transposed convolutions stay inside a slab. Convolutions need the border slices of the slabs beside them, norms the sums
+over all slabs, dropout the mask of the whole volume, and the loss the sums over a whole image. Evaluation and
+prediction do not cut: there, the layers are those of one process.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from accelerate import Accelerator
+from accelerate.utils import DistributedType
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from runtime.errors import SettingsError
+from runtime.mesh import Mesh
+from tasks.step_loss import StepLoss
+from tasks.target import Target
+from tasks.task import Task
+from train_utils.compilation import compiles
+from unet.blocks import channels_last
+from unet.model import UNet
+from unet.norms import GroupNorm, InstanceNorm, group_norm
+
+FIRST = 2  # the first spatial axis of (B, C, *spatial)
+FLAG = "--processes-per-volume"
+FEWEST_STRIDES = 2  # of the lowest level in each slab: its neighbors have a border slice, and norms two values
+
+
+class Slabs:
+    """The slabs of each volume, and which of them this process has.
+
+    Args:
+        divisor: what the first axis is divided by on the way to the lowest level.
+
+    Attributes:
+        length: the first side of the volume that was cut last.
+    """
+
+    def __init__(self, mesh: Mesh, divisor: int) -> None:
+        self.mesh = mesh
+        self.divisor = divisor
+        self.length = 0
+
+    def rows(self, length: int) -> slice:
+        """The range of this process's slab in a volume whose first side is `length`; the last one takes the rest."""
+        strides = length // self.divisor
+        start = strides * self.mesh.slab // self.mesh.size * self.divisor
+        end = strides * (self.mesh.slab + 1) // self.mesh.size * self.divisor
+        return slice(start, length if self.mesh.is_last else end)
+
+    def largest(self, length: int) -> int:
+        """The most rows that a process has of a volume whose first side is `length`."""
+        strides = length // self.divisor
+        return -(-strides // self.mesh.size) * self.divisor + length % self.divisor
+
+    def cut(self, images: Tensor) -> Tensor:
+        """This process's slab of images (B, C, *spatial)."""
+        self.length = images.shape[FIRST]
+        return _laid_out_like(images, images[:, :, self.rows(self.length)])
+
+    def cut_targets(self, targets: Target) -> Target:
+        """This process's slab of targets (B, *spatial)."""
+        rows = self.rows(targets.shape[1])
+        return targets.band(rows.start, rows.stop)
+
+
+def check_slabs(accelerator: Accelerator, model: UNet, mesh: Mesh, shortest: int, sync_batchnorm: str) -> None:
+    """SettingsError where a volume of this network cannot be trained on several processes.
+
+    Args:
+        shortest: the smallest first side of the training images as the network sees them.
+    """
+    if mesh.size == 1:
+        return
+    config = model.config
+    if config.encoder is not None:
+        raise SettingsError(f"{FLAG} works with the plain U-Net only; give --encoder none")
+    if accelerator.distributed_type in (DistributedType.FSDP, DistributedType.DEEPSPEED):
+        raise SettingsError(f"{FLAG} does not work with {accelerator.distributed_type.value}; use a profile of DDP")
+    if compiles(accelerator):
+        raise SettingsError(f"{FLAG} does not work with torch.compile; leave out --dynamo_backend")
+    if config.upsample == "bilinear_aligned":
+        raise SettingsError(f"{FLAG} does not work with --upsample bilinear_aligned, which looks at whole images")
+    if sync_batchnorm == "off" and config.norm == "batch":
+        raise SettingsError(f"{FLAG} needs batch norm over all slabs; leave out --sync-batchnorm off")
+    divisor = config.divisors[0]
+    needed = FEWEST_STRIDES * divisor * mesh.size
+    if shortest < needed:
+        raise SettingsError(
+            f"{FLAG} {mesh.size} needs {needed} or more slices along the first axis, {FEWEST_STRIDES * divisor} for"
+            f" each process, but training images have {shortest}; give a smaller number or a larger --crop-size"
+        )
+
+
+def split_network(model: nn.Module, slabs: Slabs) -> None:
+    """Have the layers of a network compute what they would compute on whole volumes, in place."""
+    if slabs.mesh.size == 1:
+        return
+    for name, layer in list(model.named_modules()):
+        split = _split_layer(layer, slabs)
+        if split is not None:
+            model.set_submodule(name, split)
+    model.register_forward_pre_hook(partial(_cut_input, slabs))
+
+
+def _cut_input(slabs: Slabs, model: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
+    """What a network that trains gets of the images that it is called with: this process's slab."""
+    return (slabs.cut(inputs[0]),) if model.training else inputs
+
+
+def _split_layer(layer: nn.Module, slabs: Slabs) -> nn.Module | None:
+    """The layer with the parameters of this one that looks beyond its slab; None where a layer has no need to."""
+    kinds: dict[type[nn.Module], type[nn.Module]] = {
+        nn.Conv2d: SlabConv2d,
+        nn.Conv3d: SlabConv3d,
+        GroupNorm: SlabGroupNorm,
+        InstanceNorm: SlabInstanceNorm,
+        nn.Upsample: SlabUpsample,
+        nn.Dropout: SlabDropout,
+    }
+    kind = kinds.get(type(layer))
+    if kind is None or (isinstance(layer, nn.Conv2d | nn.Conv3d) and layer.kernel_size[0] == 1):
+        return None
+    split: Any = object.__new__(kind)
+    split.__dict__ = layer.__dict__
+    split.slabs = slabs
+    return split
+
+
+class SlabLoss(StepLoss):
+    """The loss of a step whose images are cut into slabs; targets come whole, logits of this process's slab.
+
+    Args:
+        strides: see `StepLoss`.
+    """
+
+    def __init__(self, task: Task, strides: Sequence[Sequence[int]], slabs: Slabs) -> None:
+        super().__init__(task, strides)
+        self.slabs = slabs
+
+    def counts(self, targets: Target) -> Tensor:
+        """Those of whole images, which one process of each group counts for all."""
+        counts = super().counts(targets)
+        return counts if self.slabs.mesh.is_first else torch.zeros_like(counts)
+
+    def sums(self, logits: Tensor, targets: Target) -> Tensor:
+        """(T,): the sum of each term over whole images, from the slabs of all processes."""
+        partial = self._partial(logits, targets)
+        flat = torch.cat([values.flatten() for values in partial])
+        totals = _SumOverSlabs.apply(flat, self.slabs.mesh).split([values.numel() for values in partial])
+        shaped = [total.view_as(values) for total, values in zip(totals, partial, strict=True)]
+        return self.task.finish(tuple(shaped))
+
+    def __call__(self, logits: Tensor | Sequence[Tensor], targets: Target, counts: Tensor) -> Tensor:
+        """Each process of a group has an equal share of what all of them have computed."""
+        return super().__call__(logits, self.slabs.cut_targets(targets), counts) / self.slabs.mesh.size
+
+
+def step_loss(task: Task, strides: Sequence[Sequence[int]], slabs: Slabs) -> StepLoss:
+    """The loss of a step on whole images, or on slabs of them."""
+    if slabs.mesh.size == 1:
+        return StepLoss(task, strides)
+    return SlabLoss(task, strides, slabs)
+
+
+class _SumOverSlabs(torch.autograd.Function):
+    """The sum of values over the processes of a group, which all of them use alike."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, mesh: Mesh) -> Tensor:
+        ctx.size = mesh.size
+        return mesh.sum(values)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad * ctx.size, None  # the sum of the gradients of all processes, which are equal
+
+
+def _with_borders(x: Tensor, slabs: Slabs, reach: int) -> tuple[Tensor | None, Tensor, Tensor | None]:
+    """The last slices of the slab before x (B, C, *spatial), x, and the first ones of the slab behind, `reach` each."""
+    mesh = slabs.mesh
+    first = None if mesh.is_first else x.narrow(FIRST, 0, reach)
+    last = None if mesh.is_last else x.narrow(FIRST, x.shape[FIRST] - reach, reach)
+    before, behind = mesh.exchange(first, last)
+    return before, x, behind
+
+
+class _SlabConvolution(torch.autograd.Function):
+    """A convolution of stride 1 whose input is the slab x and `kernel // 2` slices on either side of it.
+
+    The input with its borders is made again in the backward pass: kept, it would be a second copy of x, which the layer
+    before keeps too.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, slabs: Slabs) -> Tensor:
+        reach = weight.shape[FIRST] // 2
+        before, x, behind = _with_borders(x, slabs, reach)
+        ctx.slabs = slabs
+        ctx.bias_sizes = None if bias is None else list(bias.shape)
+        ctx.save_for_backward(x, weight, before, behind)
+        padded = _padded(before, x, behind, reach)
+        return _convolution(padded, weight, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, before, behind = ctx.saved_tensors
+        reach = weight.shape[FIRST] // 2
+        padded = _padded(before, x, behind, reach)
+        needed = [ctx.needs_input_grad[0], ctx.needs_input_grad[1], ctx.bias_sizes is not None]
+        ones = [1] * (weight.ndim - 2)
+        zeros = [0] * (weight.ndim - 2)
+        grad_padded, grad_weight, grad_bias = torch.ops.aten.convolution_backward(
+            grad, padded, weight, ctx.bias_sizes, ones, _padding(weight), ones, False, zeros, 1, needed
+        )
+        if not needed[0]:
+            return None, grad_weight, grad_bias, None
+        rows = x.shape[FIRST]
+        mesh = ctx.slabs.mesh
+        to_previous = None if mesh.is_first else grad_padded.narrow(FIRST, 0, reach)
+        to_next = None if mesh.is_last else grad_padded.narrow(FIRST, reach + rows, reach)
+        from_previous, from_next = mesh.exchange(to_previous, to_next)
+        grad_x = grad_padded.narrow(FIRST, reach, rows)
+        if from_previous is not None:
+            grad_x.narrow(FIRST, 0, reach).add_(from_previous)
+        if from_next is not None:
+            grad_x.narrow(FIRST, rows - reach, reach).add_(from_next)
+        return grad_x, grad_weight, grad_bias, None
+
+
+def _padded(before: Tensor | None, x: Tensor, behind: Tensor | None, reach: int) -> Tensor:
+    """x (B, C, *spatial) between its borders, zeros where the volume ends."""
+    border = x.new_zeros(())
+    shape = list(x.shape)
+    shape[FIRST] = reach
+    zeros = border.expand(shape)
+    parts = [zeros if before is None else before, x, zeros if behind is None else behind]
+    return _laid_out_like(x, torch.cat(parts, dim=FIRST))
+
+
+def _laid_out_like(x: Tensor, values: Tensor) -> Tensor:
+    """The values in the memory format of x: kernels, and the order in which a mask is drawn, depend on it."""
+    return values.contiguous() if x.is_contiguous() else channels_last(values)
+
+
+def _padding(weight: Tensor) -> list[int]:
+    """The padding of a convolution whose input has borders along the first axis already."""
+    return [0, *(side // 2 for side in weight.shape[FIRST + 1 :])]
+
+
+def _convolution(padded: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    convolve = F.conv2d if weight.ndim == 4 else F.conv3d
+    return convolve(padded, weight, bias, padding=_padding(weight))
+
+
+def _convolve_slab(layer: nn.Conv2d | nn.Conv3d, x: Tensor, slabs: Slabs) -> Tensor:
+    """The output of a layer on a slab, in the type that autocast asks for."""
+    weight = layer.weight
+    bias = layer.bias
+    device = x.device.type
+    if torch.is_autocast_enabled(device):
+        dtype = torch.get_autocast_dtype(device)
+        x = x.to(dtype)
+        weight = weight.to(dtype)
+        bias = None if bias is None else bias.to(dtype)
+    with torch.autocast(device, enabled=False):
+        return _SlabConvolution.apply(x, weight, bias, slabs)
+
+
+class SlabConv2d(nn.Conv2d):
+    """A convolution that sees the border rows of the slabs beside its own."""
+
+    slabs: Slabs
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _convolve_slab(self, x, self.slabs) if self.training else super().forward(x)
+
+
+class SlabConv3d(nn.Conv3d):
+    """A convolution that sees the border slices of the slabs beside its own."""
+
+    slabs: Slabs
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _convolve_slab(self, x, self.slabs) if self.training else super().forward(x)
+
+
+class SlabGroupNorm(GroupNorm):
+    """Group norm over all slabs of a volume."""
+
+    slabs: Slabs
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            return super().forward(x)
+        return group_norm(x, self.num_groups, self.weight, self.bias, self.eps, self.slabs.mesh.sum)
+
+
+class SlabInstanceNorm(InstanceNorm):
+    """Instance norm over all slabs of a volume."""
+
+    slabs: Slabs
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            return super().forward(x)
+        return group_norm(x, self.num_features, self.weight, self.bias, self.eps, self.slabs.mesh.sum)
+
+
+class _Borders(torch.autograd.Function):
+    """The slices beside a slab x (B, C, *spatial), one on either side, joined to it; at the ends of the volume its own.
+
+    Interpolation repeats the first and the last slice in the same way.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, slabs: Slabs) -> Tensor:
+        ctx.mesh = slabs.mesh
+        before, x, behind = _with_borders(x, slabs, reach=1)
+        first = x.narrow(FIRST, 0, 1) if before is None else before
+        last = x.narrow(FIRST, x.shape[FIRST] - 1, 1) if behind is None else behind
+        return torch.cat([first, x, last], dim=FIRST)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        rows = grad.shape[FIRST] - 2
+        before = grad.narrow(FIRST, 0, 1)
+        behind = grad.narrow(FIRST, rows + 1, 1)
+        mesh = ctx.mesh
+        from_previous, from_next = mesh.exchange(None if mesh.is_first else before, None if mesh.is_last else behind)
+        grad_x = grad.narrow(FIRST, 1, rows).clone()
+        grad_x.narrow(FIRST, 0, 1).add_(before if from_previous is None else from_previous)
+        grad_x.narrow(FIRST, rows - 1, 1).add_(behind if from_next is None else from_next)
+        return grad_x, None
+
+
+class SlabUpsample(nn.Upsample):
+    """Interpolation that sees one slice of the slabs beside its own."""
+
+    slabs: Slabs
+
+    def forward(self, x: Tensor) -> Tensor:
+        factor = int(self.scale_factor[0])
+        if not self.training or factor == 1:
+            return super().forward(x)
+        upsampled = super().forward(_Borders.apply(x, self.slabs))
+        return upsampled.narrow(FIRST, factor, factor * x.shape[FIRST])
+
+
+class SlabDropout(nn.Dropout):
+    """Dropout in the lowest level, by this slab's part of the mask of the whole volume."""
+
+    slabs: Slabs
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.p == 0:
+            return super().forward(x)
+        slabs = self.slabs
+        shape = list(x.shape)
+        shape[FIRST] = slabs.length // slabs.divisor
+        mask = F.dropout(_laid_out_like(x, x.new_ones(shape)), self.p)
+        start = slabs.rows(slabs.length).start // slabs.divisor
+        return x * mask.narrow(FIRST, start, x.shape[FIRST])

@@ -21,6 +21,7 @@ from data_utils.analysis.label_sets import label_set_warnings, read_labels
 from data_utils.analysis.label_warnings import label_warnings
 from data_utils.analysis.normalization import STATISTICS_IMAGES, Normalization, measure_normalization
 from data_utils.analysis.overlaps import overlap_warnings
+from data_utils.analysis.point_checks import point_warnings
 from data_utils.analysis.spoiled_masks import check_borders
 from data_utils.analysis.volume_findings import target_spacing
 from data_utils.class_map import ClassMap, NamedClasses, named_classes
@@ -215,6 +216,7 @@ def inspect_files(train: Records, val: Records, config: DataConfig, classes: Nam
     warnings += label_set_warnings(inspected, reader)
     warnings += overlap_warnings((train, val))
     warnings += reader.warnings((train, val))
+    warnings += point_warnings(inspected, reader.partners)
     return DatasetInfo(config, train_split, val_split, reader, normalization, warnings)
 
 

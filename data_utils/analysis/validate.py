@@ -11,6 +11,7 @@ from data_utils.analysis.inspectors import Inspector, choose_inspector, inspect_
 from data_utils.analysis.label_sets import describe_labels, label_set_warnings, read_labels
 from data_utils.analysis.label_warnings import label_warnings
 from data_utils.analysis.overlaps import overlap_warnings
+from data_utils.analysis.point_checks import describe_points, point_warnings
 from data_utils.analysis.spoiled_masks import check_borders
 from data_utils.class_map import ClassMap, NamedClasses, named_classes, show
 from data_utils.config import DataConfig
@@ -78,7 +79,10 @@ def check_data(config: DataConfig) -> tuple[str, int]:
         )
         warnings += label_set_warnings(inspected, reader)
         warnings += overlap_warnings((train, val))
+        warnings += reader.warnings((train, val))
+        warnings += point_warnings(inspected, reader.partners)
         shares = [*reader.with_pixels(pixels).describe_pixels(), *describe_labels(inspected, reader)]
+        shares += describe_points(inspected)
         for inspection, records in inspected:
             find_unknown(inspection, records, class_map)
         if class_map is not None:

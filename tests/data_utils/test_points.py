@@ -2,7 +2,7 @@
 
 Modules: data_utils/sources/points/table.py, csv_tables.py, files.py, data_utils/sources/points/find.py, spaces.py,
 data_utils/targets/points.py, sides.py, data_utils/targets/find.py, data_utils/analysis/inspect_points.py,
-visualize_points.py.
+visualize_points.py, data_utils/analysis/point_checks.py.
 """
 
 import shutil
@@ -16,6 +16,7 @@ from PIL import Image
 from points import NAMES, SIZE, dots, write_dots
 
 from data_utils.analysis.dataset_info import load_dataset_info
+from data_utils.analysis.validate import check_data
 from data_utils.config import DataConfig
 from data_utils.loading.augment import augment
 from data_utils.loading.batch_sampler import Slot
@@ -310,6 +311,25 @@ def test_training_sees_points_at_the_network_size_in_crops(tmp_path):
             else:
                 assert state == OUTSIDE
     assert inside
+
+
+def test_a_check_counts_states_and_finds_likely_mistakes(tmp_path):
+    rows = ["image,left_x,left_y,right_x,right_y,tail_x,tail_y"]
+    for number in range(12):
+        left, right = (15, 4) if number == 7 else (4, 15)  # exchanged once
+        rows.append(f"i{number}.png,{left},3,{right},3,,")
+    rows[3] = "i2.png,4,3,25,3,4.1,3.2"  # outside, and two at one place
+    (tmp_path / "images").mkdir()
+    for number in range(12):
+        Image.new("L", (20, 16)).save(tmp_path / "images" / f"i{number}.png")
+    (tmp_path / "points.csv").write_text("\n".join(rows))
+    report, problems = check_data(DataConfig(dataset=str(tmp_path)))
+    assert problems == 0
+    assert "      12        0        0  left" in report and "       1        0       11  tail" in report
+    assert "1 points lie outside their images: i2.png (right at 25, 3)" in report
+    assert "1 pairs of points lie at one place: i2.png (left and tail)" in report
+    assert "left and right may be exchanged in 1 images: i7.png" in report
+    assert "11 empty cells are points of which nothing is known" in report
 
 
 def test_points_of_images_that_are_resized_follow_them(tmp_path):

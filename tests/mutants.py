@@ -875,10 +875,10 @@ MUTANTS = [
         "test_annotations_coco.py",
     ),
     Mutant(
-        "data_utils/sources/annotations/find.py",
-        "find_annotations",
-        "if _holds_masks(root, named):\n    return None",
-        "pass",
+        "data_utils/sources/load.py",
+        "open_folder",
+        "has_masks = holds_masks(path, named_splits)",
+        "has_masks = False",
         "test_annotations_coco.py",
     ),
     Mutant(

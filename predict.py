@@ -130,7 +130,7 @@ def main() -> None:
         tta=args.tta,
     )
     if args.boundary and not predictor.task.has_boundaries:
-        raise SettingsError(f"--boundary: the model's task, {predictor.task.name}, has no classes; leave the flag out")
+        raise SettingsError(f"--boundary: boundaries are not scored for {predictor.task.name}; leave the flag out")
     compile_networks(accelerator, predictor.networks)
     encoder = new_encoder(predictor.config)
     if args.file is not None:

@@ -476,6 +476,33 @@ MUTANTS = [
         "missed",
         "test_losses.py",
     ),
+    # classes that overlap, regions
+    Mutant(
+        "tasks/overlapping.py",
+        "Overlapping.partial",
+        "(entropy * known).sum(dim=(0, *spatial))",
+        "entropy.sum(dim=(0, *spatial))",
+        "test_overlapping.py",
+    ),
+    Mutant(
+        "tasks/overlapping.py",
+        "Overlapping.partial",
+        "log_probs.exp() * known",
+        "log_probs.exp()",
+        "test_overlapping.py",
+    ),
+    Mutant(
+        "tasks/overlapping.py",
+        "class_tables",
+        "count_bits(predicted & counted, classes)",
+        "count_bits(predicted, classes)",
+        "test_overlapping.py",
+    ),
+    Mutant("data_utils/loading/augment.py", "", "WIDE = torch.int32", "WIDE = torch.int64", "test_overlapping.py"),
+    Mutant("data_utils/image_io/class_masks.py", "combined", "unknown & ~truth", "unknown", "test_overlapping_data.py"),
+    Mutant(
+        "tasks/regions.py", "Regions.bits_of_labels", "region.values[0]", "region.values[-1]", "test_overlapping.py"
+    ),
     # network
     Mutant("unet/model.py", "UNet._way_down", "(images - self.mean) / self.std", "images - self.mean", "test_model.py"),
     Mutant(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -161,6 +161,13 @@ class TargetReader(ABC):
     @abstractmethod
     def describe(self) -> str:
         """What the targets hold, for a line on the data set."""
+
+    def detail_kept(self, records: Iterable[Record], scale: float) -> float:
+        """Mean IoU, over the classes, of the masks with themselves resized by `scale` and back.
+
+        1 where what is lost of targets is not measured. It is not asked for where there is a class map.
+        """
+        return 1.0
 
     def describe_pixels(self) -> list[str]:
         """Lines on how many pixels mean what, where a class map does not say it."""

@@ -12,7 +12,7 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from runtime.errors import ImageError, UserError, one_line
+from runtime.errors import DataError, ImageError, UserError, one_line
 from runtime.memory import available_bytes
 from unet.config import MaskValue
 
@@ -23,6 +23,13 @@ class DrawnMask(ABC):
     @abstractmethod
     def draw(self) -> np.ndarray:
         """Mask values, (H, W) uint8 or uint16. Raises DataError, with the file and the annotation."""
+
+    def draw_objects(self) -> tuple[np.ndarray, np.ndarray]:
+        """The number of the object of each pixel, (H, W), 0 for none; and the mask value of each number, from 0.
+
+        Raises DataError as `draw` does, and where the annotations tell no objects apart.
+        """
+        raise DataError("these annotations tell no objects apart; leave out --task objects")
 
 
 class EmbeddedImage(ABC):

@@ -90,9 +90,18 @@ class TargetReader(ABC):
         """The names of the classes that images may be labeled for, by index; empty where values are no classes."""
         return self.class_map.names if self.class_map else ()
 
+    @property
+    def background(self) -> int | None:
+        """The index of the class of pixels that are of no other, if there is one."""
+        return self.class_map.background if self.class_map else None
+
     def labeled_classes(self, labels: LabelSet | None) -> Collection[int] | None:
         """The classes, by index, that an image with this set of labels is labeled for; None for all."""
         return None
+
+    def labeled_in_map(self, labels: LabelSet | None) -> Collection[int] | None:
+        """The same as indices of the class map, where its classes are others."""
+        return self.labeled_classes(labels)
 
     def known_labels(self, target: Target) -> np.ndarray:
         """The labels (*spatial) of an image that crops are centered on; unknown where it is not labeled for them."""

@@ -19,7 +19,7 @@ from PIL import Image
 
 from inference.args import parse_args
 from inference.outputs import new_encoder
-from inference.outputs.jobs import MASK, OVERLAY, PROBABILITIES
+from inference.outputs.jobs import OVERLAY, PROBABILITIES
 from inference.outputs.writer import PredictionWriter
 from inference.pipeline import PredictionPipeline, divide_work, plan_work
 from inference.predictor import Predictor
@@ -82,7 +82,7 @@ def print_scores(scores: Scores, compared_by: str, scored: list[ScoredImage]) ->
     say(scores.table(report.get("boundary")))
     cases = [image for image in images if "dice" in image]  # volumes
     if cases:
-        report["by_case"] = case_report(cases, report["classes"])
+        report["by_case"] = case_report(cases, report["classes"], has_background=scores.has_background)
         say(case_table(report["by_case"]))
     areas = [image.areas for image in scored if image.areas is not None]
     if areas:
@@ -134,7 +134,9 @@ def main() -> None:
         raise SettingsError(f"--boundary: the model's task, {predictor.task.name}, has no classes; leave the flag out")
     compile_networks(accelerator, predictor.networks)
     encoder = new_encoder(predictor.config)
-    extensions = [MASK, *encoder.extensions]
+    if args.file is not None:
+        encoder = encoder.for_file(args.file)
+    extensions = [*encoder.mask_extensions, *encoder.extensions]
     if args.overlay:
         extensions.append(OVERLAY)
     if args.probabilities:

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 import train
 from data_utils.loading import crop
 from data_utils.targets import classes as class_targets
-from tasks.classes import SMOOTHING, _truth
+from tasks.classes import _truth
+from tasks.pixels_and_regions import SMOOTHING
 from tasks.step_loss import StepLoss
 from train_utils import microbatch
 from train_utils.settings.starting_point import StartingPoint

@@ -43,7 +43,7 @@ FLAGS = {
     "camvid": ["--classes", CAMVID_CLASSES, "--ignore-index", str(VOID)],
     "isbi": ["--classes", "0=membrane,255=cell", "--ignore-index", str(UNKNOWN)],
 }
-COMMON = ["--plan", "none", "--tracker", "none", "--num-workers", "0", "--block", "residual", "--base-channels", "16"]
+COMMON = ["--plan", "none", "--tracker", "none", "--num-workers", "0", "--block", "residual", "--base-channels", "8"]
 COMMON += ["--batch-size", "2", "--eval-every", "1000000", "--log-every", "100"]
 
 

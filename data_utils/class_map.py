@@ -275,6 +275,13 @@ def _parse_value(text: str) -> MaskValue:
     raise DataError(f"{text!r} is no mask value; expected a whole number or a color such as #804080")
 
 
+def parse_values(text: str | None) -> list[MaskValue]:
+    """The mask values of `11` or `0,255`; none of an empty text."""
+    if not text:
+        return []
+    return [_parse_value(value.strip()) for value in text.split(",")]
+
+
 def parse_classes(text: str) -> list[tuple[MaskValue, str]]:
     """`0=background,255=car`, `#804080=road,...`, or a JSON file {"0": "background"} or [name, ...].
 
@@ -399,7 +406,7 @@ def resolve_classes(
     DataError for fewer than 2 classes.
     """
     mask_values: list[Any] = sorted(pixels)
-    ignored = [_parse_value(value.strip()) for value in ignore.split(",")] if ignore else []
+    ignored = parse_values(ignore)
     if classes:
         class_map = _map_named(classes, mask_values, ignored, outside)
     else:

@@ -21,6 +21,7 @@ class DataConfig:
         dims: 2 for images, 3 for volumes, None for what the files are.
         spacing: (z, y, x) in mm of volumes whose files hold none.
         normalization: `z-score` or `ct` for volumes; None for what suits their modality.
+        regions: unions of mask values, as `data_utils.targets.regions` reads them.
         task: what the network learns; None until the data have been looked at.
     """
 
@@ -52,6 +53,7 @@ class DataConfig:
     spacing: tuple[float, float, float] | None = None
     normalization: str | None = None
     task: str | None = None
+    regions: str | None = None
 
     @classmethod
     def from_args(cls, args: Any) -> "DataConfig":

@@ -16,6 +16,7 @@ from PIL import Image
 from data_utils.analysis.inspect import raise_problems
 from data_utils.analysis.inspectors import inspect_split
 from data_utils.class_map import show
+from data_utils.config import DataConfig
 from data_utils.image_io.formats import DrawnMask, EmbeddedImage, ImageSource, open_picture, readable
 from data_utils.sources.label_files import read_label_files
 from data_utils.sources.load import open_folder
@@ -23,6 +24,7 @@ from data_utils.sources.records import Records
 from runtime import cli
 from runtime.console import say
 from runtime.errors import DataError
+from tasks.classes import Classes
 
 SHARD_MB = 256.0
 # limits of a group of rows: a stream holds several groups of each image of a batch in memory
@@ -109,7 +111,9 @@ def main() -> None:
     parser.add_argument("--mask-suffix", help="masks are named <stem><suffix>.<ext>; default: detected")
     parser.add_argument("--allow-unpaired", action="store_true", help="leave out images and masks without partner")
     args = parser.parse_args()
-    folders = open_folder(args.folder, ["test"], args.mask_suffix, args.allow_unpaired)
+    how = {"mask_suffix": args.mask_suffix, "allow_unpaired": args.allow_unpaired}
+    config = DataConfig(str(args.folder), task=Classes.name, **how)
+    folders = open_folder(args.folder, ["test"], config)
     splits = {name: open_split() for name, open_split in folders.items()}
     for records in read_label_files([*splits.values()], args.folder):
         if records.label_sets:

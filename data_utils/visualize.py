@@ -111,6 +111,20 @@ def outlined_overlay(image: np.ndarray, mask: np.ndarray, colors: np.ndarray) ->
     return picture
 
 
+def outlined_classes(image: np.ndarray, bits: np.ndarray, colors: np.ndarray) -> np.ndarray:
+    """Image (H, W[, C]) with the outlines of classes that may overlap, uint8 (H, W, 3); later ones lie over others.
+
+    Args:
+        bits: (H, W), bit k where class k is.
+        colors: (classes, 3).
+    """
+    picture = to_rgb(image).copy()
+    thickness = 1 + bits.shape[1] // OUTLINED
+    for bit, color in enumerate(colors):
+        picture[contours(bits >> bit & 1, thickness)] = color
+    return picture
+
+
 def legend(names: Sequence[str], colors: np.ndarray) -> Image.Image:
     """A picture of the classes' names, each behind a square of its color in overlays; class 0, untinted, has none."""
     lines = [f"{names[0]} (no tint)", *names[1:]]
@@ -125,9 +139,14 @@ def legend(names: Sequence[str], colors: np.ndarray) -> Image.Image:
     return picture
 
 
+def darkened(image: np.ndarray) -> np.ndarray:
+    """An image (H, W[, C]) in dark grey, uint8 (H, W, 3), to draw errors on."""
+    return np.repeat(to_rgb(image).mean(axis=2, keepdims=True) * 0.35, 3, axis=2).astype(np.uint8)
+
+
 def mark_errors(image: np.ndarray, truth: np.ndarray, pred: np.ndarray, num_classes: int) -> np.ndarray:
     """Wrong pixels red and ignored ones (truth without a class) grey over the darkened image, uint8 (H, W, 3)."""
-    errors = np.repeat(to_rgb(image).mean(axis=2, keepdims=True) * 0.35, 3, axis=2).astype(np.uint8)
+    errors = darkened(image)
     errors[truth != pred] = RED
     errors[(truth < 0) | (truth >= num_classes)] = GREY
     return errors
@@ -138,12 +157,14 @@ def panel(image: np.ndarray, truth: np.ndarray, pred: np.ndarray, colors: np.nda
 
     Image (H, W[, C]), truth and pred (H, W) class indices.
     """
-    separator = np.full((truth.shape[0], 2, 3), 255, np.uint8)
-    parts = [to_rgb(image)]
-    for picture in (
-        colorize(truth, colors),
-        colorize(pred, colors),
-        mark_errors(image, truth, pred, len(colors)),
-    ):
+    errors = mark_errors(image, truth, pred, len(colors))
+    return in_a_row([to_rgb(image), colorize(truth, colors), colorize(pred, colors), errors])
+
+
+def in_a_row(pictures: Sequence[np.ndarray]) -> np.ndarray:
+    """Pictures of one size (H, W, 3) side by side, with white separators."""
+    separator = np.full((len(pictures[0]), 2, 3), 255, np.uint8)
+    parts = [pictures[0]]
+    for picture in pictures[1:]:
         parts += [separator, picture]
     return np.hstack(parts)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from runtime import cli as arg
 
+MASK_FILES = (".png", ".tif", ".tiff")  # how the file of the only mask ends
 HINTS = {**arg.LAUNCH_HINTS}  # what to type instead of flags that other programs have
 HINTS |= dict.fromkeys(("image", "images", "source", "i", "img", "data", "dataset"), "did you mean --input FILES?")
 HINTS |= dict.fromkeys(("weights", "checkpoint", "m", "load", "ckpt"), "did you mean --model MODEL?")
@@ -24,7 +25,7 @@ def parse_args(description: str) -> argparse.Namespace:
     if args.boundary and not args.truth:
         parser.error("--boundary needs --truth, the folder of true masks to score against")
     args.file = None  # the file of the only mask
-    if args.output.suffix.lower() == ".png" and not args.output.is_dir():
+    if args.output.suffix.lower() in MASK_FILES and not args.output.is_dir():
         args.file = args.output
         args.output = args.output.parent
     if args.tile_size == "auto":
@@ -40,7 +41,7 @@ def _add_first_flags(group: argparse._ArgumentGroup) -> None:
     add("--model", required=True, help=models)
     files = "files, folders (with their subfolders) or patterns such as 'scans/*.tif'"
     add("--input", required=True, nargs="+", metavar="FILES", help=files)
-    masks = "for the masks: <image>.png, of volumes <volume>.nii.gz; of one image also the file, ending in .png"
+    masks = "for the masks: <image>.png, of volumes <volume>.nii.gz; of one image also the file, ending in .png or .tif"
     add("--output", required=True, type=arg.path, metavar="DIR", help=masks)
     add("--overlay", action="store_true", help="also draw each mask on its image: <image>.overlay.png")
     truth = "folder of true masks: print the scores and write metrics.json"

@@ -7,14 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from data_utils.image_io.formats import IMAGE_SUFFIXES, VolumeFile
+from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.reader import read_header
 from data_utils.image_io.tiff import is_tiff, tiff_pages
 from data_utils.image_io.volume_formats import STACK_SUFFIXES, Spacing
-from data_utils.image_io.volumes import is_volume, read_volume_header, volume_stem
+from data_utils.image_io.volumes import is_volume, read_volume_header
 from data_utils.sources.volumes import spacing_of
 from inference.outputs.jobs import LEGEND, OVERLAY, ImageJob, Job, VolumeJob
-from inference.true_masks import TrueMasks
+from inference.true_masks import open_true_masks, pictures_below, stem_of
 from runtime.errors import DataError
 
 CHANNEL = re.compile(r"(.+)_(\d{4})")  # how nnU-Net names the files of a volume's channels: CASE_0000, CASE_0001
@@ -28,12 +28,14 @@ def find_jobs(
     mask_suffix: str | None = None,
     channels: int = 1,
     stacks: Spacing | None = None,
+    class_folders: Sequence[str] = (),
 ) -> list[Job]:
     """Every input once, with outputs <relative stem><extension>, or <relative stem>_<page> for TIFFs of many pages.
 
     `channels` is the number of channels that the model takes. A model of volumes takes .npy and TIFF files as stacks;
-    their spacing is `stacks`, (z, y, x) in mm, where no spacing.json beside them or above says another. DataError for
-    inputs that are not there, have no true mask, or would write one file twice, or over an input or the legend.
+    their spacing is `stacks`, (z, y, x) in mm, where no spacing.json beside them or above says another. The true masks
+    of classes that may overlap lie in the `class_folders` of `truth`. DataError for inputs that are not there, have no
+    true mask, or would write one file twice, or over an input or the legend.
     """
     files: list[tuple[Path, Path]] = []
     for pattern in patterns:
@@ -48,14 +50,14 @@ def find_jobs(
         all_stems = list(stems)
         for page_stems in stems_of_pages:
             all_stems += page_stems
-        truths = TrueMasks(_masks_below(truth), mask_suffix, all_stems)
+        truths = open_true_masks(truth, mask_suffix, all_stems, class_folders)
     jobs: list[Job] = []
     for stem, pages, page_stems in zip(stems, pages_of_inputs, stems_of_pages, strict=True):
         for number, (page, page_stem) in enumerate(zip(pages, page_stems, strict=True)):
             true_mask = None
             if truths:
                 true_mask = truths.find(stem, page_stem, number, len(pages))
-            jobs.append(replace(page, output=output / page_stem, truth=true_mask))
+            jobs.append(replace(page, output=output / page_stem, root=output, truth=true_mask))
     if truths and truths.missing:
         raise DataError(
             f"--truth {truth}: has no mask for {len(truths.missing)} inputs, the first is {truths.missing[0]};"
@@ -69,9 +71,9 @@ def named_job(jobs: Sequence[Job], file: Path, overwrite: bool) -> Job:
     """The only job, with the `file` that its mask is to be. DataError for several, for volumes, and over a file."""
     if len(jobs) > 1:
         raise DataError(f"--output {file}: is one file, but there are {len(jobs)} inputs; give a folder")
-    job = replace(jobs[0], output=file.with_suffix(""))
+    job = replace(jobs[0], output=file.with_suffix(""), root=file.parent)
     if isinstance(job, VolumeJob):
-        raise DataError(f"--output {file}: the mask of a volume is no .png; give a folder")
+        raise DataError(f"--output {file}: the mask of a volume is no {file.suffix}; give a folder")
     if file.resolve() == job.image.resolve():
         raise DataError(f"--output {file}: is the input, not to be overwritten; choose another name")
     if file.exists() and not overwrite:
@@ -167,7 +169,7 @@ def _matches(pattern: str, output: Path) -> list[tuple[Path, Path]]:
     if path.is_dir():
         matches = _below(path, output)
     elif path.is_file():
-        matches = [(_stem(path.relative_to(path.parent)), path)]
+        matches = [(stem_of(path.relative_to(path.parent)), path)]
     elif exists:
         raise DataError(f"--input {pattern}: is neither a file nor a folder")
     else:
@@ -188,7 +190,7 @@ def _glob_matches(pattern: str, output: Path) -> list[tuple[Path, Path]]:
             raise DataError(f"--input {pattern}: has .. behind a wildcard, so that masks would lie outside --output")
         if path.is_file():
             if not is_output(path):
-                matches.append((_stem(base), path))
+                matches.append((stem_of(base), path))
         elif path.resolve() != output.resolve():
             for stem, file in _below(path, output):
                 matches.append((base / stem, file))
@@ -203,33 +205,12 @@ def _start_of_glob(path: Path) -> Path:
     return Path()
 
 
-def _stem(file: Path) -> Path:
-    """A path without its extension; CASE.nii.gz becomes CASE."""
-    if is_volume(file):
-        return file.with_name(volume_stem(file.name))
-    return file.with_suffix("")
-
-
 def _below(folder: Path, output: Path | None = None) -> list[tuple[Path, Path]]:
     """Pictures below a folder, except hidden ones (which programs leave) and those below `output`."""
     if output and output.resolve() == folder.resolve():
         raise DataError(f"--output {output}: is a folder of inputs; masks must not lie among images, choose another")
     is_output = _is_output(folder, output)
-    pictures = []
-    for file in sorted(folder.rglob("*")):
-        relative = file.relative_to(folder)
-        is_hidden = any(part.startswith(".") for part in relative.parts)
-        is_picture = file.suffix.lower() in IMAGE_SUFFIXES or is_volume(file)
-        if is_picture and not is_hidden and file.is_file() and not is_output(file):
-            pictures.append((_stem(relative), file))
-    return pictures
-
-
-def _masks_below(folder: Path) -> dict[Path, Path]:
-    """True masks by their stems."""
-    if not folder.is_dir():
-        raise DataError(f"--truth {folder}: is not a folder")
-    return dict(_below(folder))
+    return pictures_below(folder, is_output)
 
 
 def _is_output(folder: Path, output: Path | None) -> Callable[[Path], bool]:

@@ -4,12 +4,13 @@ from base64 import b64encode
 from html import escape
 from io import BytesIO
 from pathlib import Path
+from zipfile import ZipFile
 
 import numpy as np
 import torch
 from PIL import Image
 
-from data_utils.image_io.reader import read_header, read_image, read_mask
+from data_utils.image_io.reader import read_header, read_image
 from data_utils.image_io.writers import OVERLAY_LEVEL
 from data_utils.visualize import to_rgb
 from inference.inputs import find_jobs
@@ -19,6 +20,7 @@ from inference.outputs.jobs import MASK, Job, VolumeJob
 from inference.outputs.writer import PredictionWriter
 from inference.pipeline import ERRORS_OF_ONE_FILE, PredictionPipeline
 from inference.predictor import Predictor
+from inference.scoring.truth import open_mask_rows
 from runtime.errors import ImageError
 
 MAX_PIXELS = 40_000_000
@@ -62,18 +64,29 @@ class PagePredictor:
         file = Path(upload)
         try:
             job = page_job(file)
-            extensions = (MASK, *self.encoder.extensions)
+            extensions = (*self.encoder.mask_extensions, *self.encoder.extensions)
             writer = PredictionWriter(self.encoder, self.predictor.task, extensions)
             pipeline = PredictionPipeline(self.predictor, writer, finished=set())
             ((_, problem),) = pipeline.run([[job]])
             if isinstance(problem, Exception):
                 raise problem
-            written = self.encoder.mask_file(job)
-            mask = self.encoder.reader.of_mask(read_mask(written, file.name), file.name).prediction
-            return prediction_html(read_image(file, file.name), mask, self.encoder), str(written)
+            with open_mask_rows(self.encoder.written_mask(job), self.encoder.reader) as rows:
+                mask = rows.read(0, rows.size[0]).prediction
+            return prediction_html(read_image(file, file.name), mask, self.encoder), self._download(job)
         except ERRORS_OF_ONE_FILE as error:
             line = str(error).replace(str(file), file.name)  # a visitor knows its name, not where it lies here
             return f'<p role="alert">{escape(line)}</p>', None
+
+    def _download(self, job: Job) -> str:
+        """The path of the mask, or of an archive of the masks of all classes."""
+        if not self.encoder.class_folders:
+            return str(self.encoder.mask_file(job))
+        files = [job.file(extension) for extension in self.encoder.mask_extensions]
+        archive = job.output.with_name(f"{job.output.name}.zip")
+        with ZipFile(archive, "w") as stream:
+            for file in files:
+                stream.write(file, file.relative_to(job.output.parent))
+        return str(archive)
 
 
 def page_job(file: Path) -> Job:

@@ -61,10 +61,19 @@ def plan_work(args: Namespace, predictor: Predictor, writer: PredictionWriter) -
     config = predictor.config
     stacks = config.preprocess.spacing if config.dims == 3 else None
     output = args.output if args.file is None else args.file.with_suffix("")
-    jobs = find_jobs(args.input, output, writer.extensions, args.truth, args.mask_suffix, config.in_channels, stacks)
+    jobs = find_jobs(
+        args.input,
+        output,
+        writer.extensions,
+        args.truth,
+        args.mask_suffix,
+        config.in_channels,
+        stacks,
+        writer.encoder.class_folders,
+    )
     if args.file is not None:
         jobs = [named_job(jobs, args.file, args.overwrite)]
-    for folder in {job.output.parent for job in jobs}:
+    for folder in {job.file(extension).parent for job in jobs for extension in writer.extensions}:
         remove_leftovers(folder)
     finished = {job for job in jobs if writer.is_finished(job)}
     todo = [job for job in jobs if job not in finished]
@@ -252,7 +261,7 @@ class VolumeSteps:
     def __init__(self, predictor: Predictor, writer: PredictionWriter) -> None:
         self.predictor = predictor
         self.writer = writer.volumes
-        self.scorer = VolumeScorer(writer.encoder.reader, writer.task, writer.boundary)
+        self.scorer = VolumeScorer(writer.encoder, writer.task, writer.boundary)
 
     def read(self, job: VolumeJob) -> None:
         """Nothing ahead: a volume may take half the memory."""

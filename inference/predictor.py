@@ -32,15 +32,15 @@ WINDOW_MEMORY = 2**27  # bytes of logits at an image's own size beyond which it 
 TILED_PASSES = 8  # forward passes that images in tiles share, so that few passes are less than full
 
 
-class Prediction(NamedTuple):
+class Prediction(NamedTuple("Prediction", [("mask", np.ndarray), ("probabilities", np.ndarray)])):
     """mask: (H, W) uint8 class indices; probabilities: (num_classes, H, W) float32; both at the input's own size.
 
-    For volumes, D stands before H. A model of objects gives their numbers, int32, and a `DetectedObject` for each in
-    `objects`; probabilities end with the depth.
+    For volumes, D stands before H. A model of objects gives their numbers, int32; its probabilities end with the depth.
+
+    Attributes:
+        objects: a `DetectedObject` for each object, of a model of objects.
     """
 
-    mask: np.ndarray
-    probabilities: np.ndarray
     objects: Sequence[Any] = ()
 
 
@@ -115,8 +115,9 @@ class Predictor:
         decoder = self.new_decoder()
         bands = self._predict(image, name, page, decoder, probabilities=True)
         probabilities = [band.probabilities for band in bands if band.probabilities is not None]
-        mask = decoder.mask(_joined_rows(bands))
-        return Prediction(mask, np.concatenate(probabilities, axis=1), decoder.objects)
+        prediction = Prediction(decoder.mask(_joined_rows(bands)), np.concatenate(probabilities, axis=1))
+        prediction.objects = decoder.objects
+        return prediction
 
     @torch.inference_mode()
     def mask(self, image: ImageSource, name: str = "image", page: int = 0) -> np.ndarray:

@@ -1,11 +1,51 @@
 """Which true mask belongs to which input."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from data_utils.image_io.class_masks import ClassChannels, ClassFile, ClassMasks
+from data_utils.image_io.formats import IMAGE_SUFFIXES
 from data_utils.image_io.tiff import is_tiff, tiff_pages
+from data_utils.image_io.volumes import is_volume, volume_stem
 from data_utils.sources.folder import detect_suffix
+from inference.outputs.jobs import MaskFile
 from runtime.errors import DataError
+
+
+def pictures_below(folder: Path, is_output: Callable[[Path], bool] = lambda _: False) -> list[tuple[Path, Path]]:
+    """(relative stem, file) of pictures below a folder, but hidden ones, which programs leave, and outputs."""
+    pictures = []
+    for file in sorted(folder.rglob("*")):
+        relative = file.relative_to(folder)
+        is_hidden = any(part.startswith(".") for part in relative.parts)
+        is_picture = file.suffix.lower() in IMAGE_SUFFIXES or is_volume(file)
+        if is_picture and not is_hidden and file.is_file() and not is_output(file):
+            pictures.append((stem_of(relative), file))
+    return pictures
+
+
+def stem_of(file: Path) -> Path:
+    """A path without its extension; CASE.nii.gz becomes CASE."""
+    if is_volume(file):
+        return file.with_name(volume_stem(file.name))
+    return file.with_suffix("")
+
+
+def masks_below(folder: Path) -> dict[Path, Path]:
+    """True masks by their stems."""
+    if not folder.is_dir():
+        raise DataError(f"--truth {folder}: is not a folder")
+    return dict(pictures_below(folder))
+
+
+def open_true_masks(
+    folder: Path, suffix: str | None, stems: Sequence[Path], class_folders: Sequence[str]
+) -> "TrueMasks | ClassTruths":
+    """The true masks of inputs with these stems, in a folder."""
+    files = masks_below(folder)
+    if class_folders:
+        return ClassTruths(files, suffix, stems, class_folders)
+    return TrueMasks(files, suffix, stems)
 
 
 class TrueMasks:
@@ -22,6 +62,7 @@ class TrueMasks:
         self.missing: list[str] = []
 
     def find(self, stem: Path, page_stem: Path, number: int, pages: int) -> tuple[Path, int] | None:
+        """The true mask of page `number` of an input, None where there is none, which is noted in `missing`."""
         mask_stem = page_stem.with_name(page_stem.name + self.suffix)
         if mask_stem in self.files:
             return self.files[mask_stem], 0
@@ -33,3 +74,51 @@ class TrueMasks:
         if len(page_numbers) != pages:
             raise DataError(f"{stack}: has {len(page_numbers)} pages, the image {pages}")
         return stack, page_numbers[number]
+
+
+class ClassTruths:
+    """True masks of classes that may overlap: a folder for each, or files with a page or channel for each.
+
+    Args:
+        class_folders: the folder of each class.
+    """
+
+    def __init__(
+        self, files: Mapping[Path, Path], suffix: str | None, stems: Sequence[Path], class_folders: Sequence[str]
+    ) -> None:
+        self.missing: list[str] = []
+        self.class_folders = class_folders
+        self.of_class: list[TrueMasks] = []
+        for class_folder in class_folders:
+            of_class = {}
+            for stem, file in files.items():
+                if stem.parts[0] == class_folder and len(stem.parts) > 1:
+                    of_class[stem.relative_to(class_folder)] = file
+            self.of_class.append(TrueMasks(of_class, suffix, stems))
+        self.joined: TrueMasks | None = None
+        if not any(masks.files for masks in self.of_class):
+            self.joined = TrueMasks(files, suffix, stems)
+            self.missing = self.joined.missing
+
+    def find(self, stem: Path, page_stem: Path, number: int, pages: int) -> MaskFile | None:
+        """What `TrueMasks` finds, of all classes; a class without a mask is unknown."""
+        bits = tuple(range(len(self.class_folders)))
+        if self.joined is not None:
+            mask = self.joined.find(page_stem, page_stem, 0, 1)
+            if mask is None:
+                return None
+            path, _ = mask
+            return _of_one_file(path, bits)
+        masks = [of_class.find(stem, page_stem, number, pages) for of_class in self.of_class]
+        if not any(masks):
+            self.missing.append(str(page_stem))
+            return None
+        return ClassMasks(tuple(ClassFile(str(mask[0]), mask[1]) if mask else ClassFile("") for mask in masks), bits)
+
+
+def _of_one_file(path: Path, bits: tuple[int, ...]) -> MaskFile:
+    """The masks of all classes in the pages or channels of one file."""
+    pages = [number for number, _ in tiff_pages(path)] if is_tiff(path) else []
+    if len(pages) == len(bits) > 1:
+        return ClassMasks(tuple(ClassFile(str(path), page) for page in pages), bits)
+    return ClassChannels(str(path), bits)

@@ -3,10 +3,17 @@
 from runtime.errors import ModelError
 from tasks.classes import Classes
 from tasks.objects import Objects
+from tasks.overlapping import Overlapping
+from tasks.regions import Regions
 from tasks.task import Task
 from unet.config import NEWER, UNetConfig
 
-TASKS: dict[str, type[Task]] = {Classes.name: Classes, Objects.name: Objects}
+TASKS: dict[str, type[Task]] = {
+    Classes.name: Classes,
+    Objects.name: Objects,
+    Overlapping.name: Overlapping,
+    Regions.name: Regions,
+}
 
 
 def task_of_model(config: UNetConfig) -> Task:

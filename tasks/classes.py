@@ -1,21 +1,19 @@
 """The class of each pixel: cross-entropy and Dice from logits, and scores from one confusion matrix."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from tasks.confusion import ClassCounts, confusion_matrix, format_table, image_iou, scores_of, summary_line
+from tasks.pixels_and_regions import FOCAL_GAMMA, PixelsAndRegions
 from tasks.target import Target, labels
-from tasks.task import Scores, Task
+from tasks.task import Scores
 from unet.config import IGNORE_INDEX, UNetConfig
 
-LOSSES = ("ce+logdice", "ce+dice", "ce", "dice", "focal+dice")
-FOCAL_GAMMA = 2.0  # Lin et al. 2017, arXiv:1708.02002
 COUNTED_BYTES = 2**30  # that `counts` takes for some rows at a time
-SMOOTHING = 1e-3  # pixels, so that -log Dice of what is not found at all is finite
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +101,7 @@ class ClassScores(Scores):
 
 
 @dataclass(frozen=True, eq=False)  # tensors have no single truth value to compare by
-class Classes(Task):
+class Classes(PixelsAndRegions):
     """Cross-entropy (or focal) per valid pixel, plus soft Dice per (image, class present in the truth).
 
     Dice of image b and class c is 2 sum(p t) / (sum(p) + sum(t)) over valid pixels (Milletari et al. 2016, without
@@ -111,50 +109,13 @@ class Classes(Task):
     is 1 - Dice, or -log Dice (Wong et al. 2018, arXiv:1809.00076): as long as a rare class is hardly predicted, the
     gradient of the one is as small as the class's probability, that of the other is not.
 
-    Args:
-        names: the classes' names, in the order of their indices.
-        loss: one of LOSSES.
-        weights: (num_classes,) factors on each pixel's cross-entropy; the count is then the sum of the weights.
+    The names are in the order of the classes' indices, and the weights are factors on each pixel's cross-entropy.
     """
-
-    names: tuple[str, ...]
-    loss: str = LOSSES[0]
-    weights: Tensor | None = None
 
     name = "classes"
     compared_by = "mean IoU"
     target = ClassTarget
-    terms = 2  # one of the pixels and one of the regions
     has_boundaries = True
-
-    def __post_init__(self) -> None:
-        weights = torch.ones(len(self.names)) if self.weights is None else self.weights.float()
-        object.__setattr__(self, "weights", weights)
-
-    @property
-    def outputs(self) -> int:
-        return len(self.names)
-
-    @property
-    def class_weights(self) -> Tensor:
-        """(num_classes,) float32, ones where none were given."""
-        assert self.weights is not None
-        return self.weights
-
-    @property
-    def pixel_term(self) -> str:
-        """`ce`, `focal`, or `dice` where there is none."""
-        return self.loss.partition("+")[0]
-
-    @property
-    def region_term(self) -> str:
-        """`logdice` or `dice`, or another where there is none."""
-        return self.loss.rpartition("+")[2]
-
-    @property
-    def has_regions(self) -> bool:
-        """Whether the loss has a term of the regions."""
-        return self.region_term.endswith("dice")
 
     def counts(self, targets: ClassTarget) -> Tensor:  # type: ignore[override]  # its own target
         """(2,): weight of the valid pixels, number of (image, class) pairs."""
@@ -188,27 +149,12 @@ class Classes(Task):
         predicted = (log_probs.exp() * valid.unsqueeze(1)).sum(dim=tuple(range(2, logits.ndim)))
         return pixels, overlap, predicted, self._class_sums(valid, truth)
 
-    def finish(self, partial: tuple[Tensor, ...]) -> Tensor:
-        """(2,): summed pixel and region term."""
-        pixels = partial[0]
-        if not self.has_regions:
-            return torch.stack([pixels, pixels.new_zeros(())])
-        _, overlap, predicted, size = partial
-        if self.region_term == "logdice":
-            missed = (predicted + size + SMOOTHING).log() - (2 * overlap + SMOOTHING).log()
-        else:
-            missed = 1 - 2 * overlap / (predicted + size).clamp_min(torch.finfo(predicted.dtype).tiny)
-        return torch.stack([pixels, (missed * (size > 0)).sum()])
-
     def new_scores(self, images: int, device: torch.device | str = "cpu") -> ClassScores:
         sums = torch.zeros(len(self.names), len(self.names), dtype=torch.int64, device=device)
         return ClassScores(self.names, sums, torch.zeros(images, 1, device=device))
 
     def scores_from_json(self, value: dict[str, Any]) -> ClassScores:
         return ClassScores(self.names, torch.tensor(value["sums"]), torch.tensor(value["by_image"]).view(-1, 1))
-
-    def to(self, device: torch.device) -> "Classes":
-        return replace(self, weights=self.class_weights.to(device))
 
     def to_config(self) -> None:
         return None

@@ -127,27 +127,40 @@ def format_table(counts: ClassCounts, names: Sequence[str], boundary: dict[str, 
     Args:
         boundary: `boundary_iou` and `hd95` of each class and `mean_...` of both, which become two more columns.
     """
-    result = scores_of(counts) | (boundary or {})
+    result = scores_of(counts)
+    last = f"pixel accuracy {_text(result['pixel_accuracy'])}"
+    return text_table(names, result | (boundary or {}), counts.truth.long().tolist(), last=last)
+
+
+def text_table(
+    names: Sequence[str], result: dict[str, Any], pixels: Sequence[int], first: str = "class", last: str = ""
+) -> str:
+    """A line for each class with the scores of `result` and its pixels, and a line of the means, as plain text.
+
+    Args:
+        first: the title of the first column.
+        last: what stands behind the means.
+    """
     averaged = {"iou": "IoU", "dice": "Dice"}
-    if boundary:
+    if "boundary_iou" in result:
         averaged |= {"boundary_iou": "bound. IoU", "hd95": "HD95 (px)"}
     titles = averaged | {"precision": "precision", "recall": "recall"}
     name_width = max(10, max(len(name) for name in names))
 
-    def row(first: str, cells: dict[str, str], last: str) -> str:
-        texts = [first.ljust(name_width)]
+    def row(title: str, cells: dict[str, str], end: str) -> str:
+        texts = [title.ljust(name_width)]
         for metric, text in cells.items():
             width = max(7, len(titles[metric]) + 1)
             texts.append(text.rjust(width))
-        texts.append(last)
+        texts.append(end)
         return "  ".join(texts)
 
-    rows = [row("class", titles, f"{'pixels':>11}")]
+    rows = [row(first, titles, f"{'pixels':>11}")]
     for index, name in enumerate(names):
         cells = {metric: _text(result[metric][index]) for metric in titles}
-        rows.append(row(name, cells, f"{int(counts.truth[index]):>11,}"))
+        rows.append(row(name, cells, f"{pixels[index]:>11,}"))
     means = {metric: _text(result[f"mean_{metric}"]) for metric in averaged}
-    rows.append(row("mean", means, f" pixel accuracy {_text(result['pixel_accuracy'])}"))
+    rows.append(row("mean", means, f" {last}").rstrip())
     return "\n".join(rows)
 
 

@@ -17,8 +17,10 @@ class Scores(ABC):
     Attributes:
         sums: a tensor that adds up over images and processes.
         by_image: (images, columns), zero for images that were not added; adds up over processes.
+        has_background: whether the first class of `by_class` is what lies around the others.
     """
 
+    has_background: ClassVar[bool] = True
     sums: Tensor
     by_image: Tensor
 

@@ -116,11 +116,11 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def trained(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The output folder of one short run on the tiny folder."""
+    from in_process import run_train  # not every test needs what it imports
+
     output = tmp_path_factory.mktemp("runs") / "trained"
-    result = launch(
-        "train.py", "--dataset", tiny_folder, "--output-dir", output, *TINY, "--epochs", "12", "--learning-rate", "0.01"
-    )
-    assert result.returncode == 0, result.stderr
+    flags = ["--dataset", tiny_folder, *TINY, "--epochs", "12", "--learning-rate", "0.01"]
+    assert run_train(output, *flags, curves=True).exit_code == 0
     return output
 
 

@@ -12,7 +12,13 @@ ORDER = ("runtime", "unet", "tasks", "data_utils", "inference", "train_utils")
 # inside a package too: a module imports only what stands in its own row or above; rooms are folders and modules
 ROOMS = {
     "unet": ("axes norms lite", "blocks", "config recompute", "backbone", "model"),
-    "tasks": ("target confusion", "task", "step_loss classes matching", "partly_labeled objects"),
+    "tasks": (
+        "target confusion",
+        "task",
+        "pixels_and_regions",
+        "step_loss classes matching overlapping",
+        "partly_labeled objects regions",
+    ),
     "data_utils": (
         "config class_map",
         "image_io",

@@ -20,6 +20,7 @@ from data_utils.analysis.inspectors import Inspector, choose_inspector, inspect_
 from data_utils.analysis.label_sets import label_set_warnings, read_labels
 from data_utils.analysis.label_warnings import label_warnings
 from data_utils.analysis.normalization import STATISTICS_IMAGES, Normalization, measure_normalization
+from data_utils.analysis.overlaps import overlap_warnings
 from data_utils.analysis.spoiled_masks import check_borders
 from data_utils.analysis.volume_findings import target_spacing
 from data_utils.class_map import ClassMap, NamedClasses, named_classes
@@ -196,6 +197,7 @@ def inspect_files(train: Records, val: Records, config: DataConfig, classes: Nam
     is_chosen = bool(config.classes)
     warnings = label_warnings(inspected, pixels, reader.class_map, named=is_named, ignored=is_ignored, chosen=is_chosen)
     warnings += label_set_warnings(inspected, reader)
+    warnings += overlap_warnings((train, val))
     return DatasetInfo(config, train_split, val_split, reader, normalization, warnings)
 
 

@@ -28,27 +28,25 @@ def read_labels(reader: TargetReader, splits: Splits) -> TargetReader:
 
 def describe_labels(splits: Splits, reader: TargetReader) -> list[str]:
     """Lines on how many images are labeled for each class; none where all are labeled for all classes."""
-    class_map = reader.class_map
-    if class_map is None or not any(records.label_sets for _, records in splits):
+    if not any(records.label_sets for _, records in splits):
         return []
     images = 0
-    counts = [0] * len(class_map)
+    counts = [0] * len(reader.class_names)
     for inspection, records in splits:
         for i in np.flatnonzero(inspection.members >= 0).tolist():
             images += 1
             for index in labeled_indices(reader, records.labeled(i)):
                 counts[index] += 1
     lines = [f"images that are labeled for each class, of {images}"]
-    for name, count in zip(class_map.names, counts, strict=True):
+    for name, count in zip(reader.class_names, counts, strict=True):
         lines.append(f"  {count:>8}  {100 * count / max(images, 1):7.3f} %  {name}")
     return lines
 
 
 def labeled_indices(reader: TargetReader, labels: LabelSet | None) -> Collection[int]:
     """The classes, by index, that an image is labeled for."""
-    assert reader.class_map is not None
     classes = reader.labeled_classes(labels)
-    return range(len(reader.class_map)) if classes is None else classes
+    return range(len(reader.class_names)) if classes is None else classes
 
 
 def label_set_warnings(splits: Splits, reader: TargetReader) -> tuple[str, ...]:
@@ -85,7 +83,7 @@ def _unlabeled(splits: Splits, reader: TargetReader) -> Iterator[str]:
 
 def _never_labeled(splits: Splits, reader: TargetReader) -> Iterator[str]:
     """Classes that no training image, or no validation image, is labeled for."""
-    assert reader.class_map is not None
+    background = None if reader.class_map is None else reader.class_map.background
     consequences = ("which will not be learned", "which cannot be scored")
     for (inspection, _), kind, consequence in zip(splits, ("training", "validation"), consequences, strict=True):
         labeled: set[int] = set()
@@ -93,8 +91,8 @@ def _never_labeled(splits: Splits, reader: TargetReader) -> Iterator[str]:
             if (inspection.members == number).any():
                 labeled.update(labeled_indices(reader, content.labels))
         missing = []
-        for index, name in enumerate(reader.class_map.names):
-            if index not in labeled and index != reader.class_map.background:
+        for index, name in enumerate(reader.class_names):
+            if index not in labeled and index != background:
                 missing.append(name)
         if missing:
             yield f"no {kind} image is labeled for {', '.join(first_few(missing, LISTED))}, {consequence}"

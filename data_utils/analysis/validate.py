@@ -10,6 +10,7 @@ from data_utils.analysis.inspect import Inspection, Problem, SplitInspection, fi
 from data_utils.analysis.inspectors import Inspector, choose_inspector, inspect_split
 from data_utils.analysis.label_sets import describe_labels, label_set_warnings, read_labels
 from data_utils.analysis.label_warnings import label_warnings
+from data_utils.analysis.overlaps import overlap_warnings
 from data_utils.analysis.spoiled_masks import check_borders
 from data_utils.class_map import ClassMap, named_classes, show
 from data_utils.config import DataConfig
@@ -74,7 +75,8 @@ def check_data(config: DataConfig) -> tuple[str, int]:
             inspected, pixels, class_map, named=bool(classes), ignored=is_ignored, chosen=is_chosen
         )
         warnings += label_set_warnings(inspected, reader)
-        shares = describe_labels(inspected, reader)
+        warnings += overlap_warnings((train, val))
+        shares = [*reader.with_pixels(pixels).describe_pixels(), *describe_labels(inspected, reader)]
         shares += reader.with_records(train).describe_records([train, val])
         for inspection, records in inspected:
             find_unknown(inspection, records, class_map)

@@ -2,9 +2,12 @@
 
 import struct
 import zlib
+from collections.abc import Sequence
+from io import BytesIO
 from typing import BinaryIO
 
 import numpy as np
+import tifffile
 
 # levels of compression
 MASK_LEVEL = 6
@@ -54,6 +57,15 @@ class PngWriter:
     def _chunk(self, kind: bytes, data: bytes) -> None:
         checksum = zlib.crc32(kind + data)
         self.file.write(struct.pack(">I", len(data)) + kind + data + struct.pack(">I", checksum))
+
+
+def write_pages(file: BinaryIO, pages: Sequence[np.ndarray]) -> None:
+    """Write a TIFF of grey pages (H, W)."""
+    content = BytesIO()  # tifffile wants the name of a file, and a temporary one may have none
+    with tifffile.TiffWriter(content) as writer:
+        for page in pages:  # one by one: three together could be taken for a color
+            writer.write(page, photometric="minisblack", compression="zlib", contiguous=False)
+    file.write(content.getvalue())
 
 
 class NpyWriter:

@@ -15,6 +15,8 @@ from data_utils.loading.draws import ELASTIC, Draw
 from data_utils.loading.noise import unit_noise
 from tasks.target import AnyTarget
 
+WIDE = torch.int32  # labels that a float32 may not hold: they are picked by the numbers of pixels
+
 Recolor: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
@@ -49,9 +51,8 @@ def augment(
     """
     assert len(draws) == len(numbers) == len(images) == targets.shape[0], (len(draws), numbers.shape, images.shape)
     images = images.to(torch.promote_types(images.dtype, torch.float32))
-    targets = targets.map(Tensor.long)
     if all(drawn.is_identity for drawn in draws):
-        return images, targets
+        return images, targets.map(Tensor.long)
     channels = images.shape[1]
     size = images.shape[2:]
     per_pixel = (1,) * len(size)
@@ -84,10 +85,23 @@ def augment(
 
 def _moved(labels: Tensor, unknown: int, grid: Tensor, outside: Tensor, unmoved: Sequence[int]) -> Tensor:
     """Labels (B, *spatial) picked where the grid says, `unknown` where it is `outside`; samples `unmoved` stay."""
-    picked = _sample(labels[:, None].to(grid.dtype), grid, "nearest")[:, 0].long()
+    if labels.dtype == WIDE:
+        picked = labels.flatten(1).gather(1, _nearest_pixels(grid).flatten(1)).view_as(labels).long()
+    else:
+        picked = _sample(labels[:, None].to(grid.dtype), grid, "nearest")[:, 0].long()
     for i in unmoved:
         picked[i] = labels[i]
     return picked.masked_fill(outside, unknown)
+
+
+def _nearest_pixels(grid: Tensor) -> Tensor:
+    """(B, *size) int64, the number of the pixel of an image that lies nearest to each place of the grid."""
+    numbers = torch.zeros(grid.shape[:-1], dtype=torch.int64, device=grid.device)
+    for axis, side in enumerate(grid.shape[1:-1]):
+        places = grid[..., -1 - axis]  # the last axis of an image comes first in a grid
+        pixels = ((places + 1) * (side / 2) - 0.5).round().clamp(0, side - 1)
+        numbers = numbers * side + pixels.long()
+    return numbers
 
 
 def _sampling_grid(matrix: Tensor, elastic: Tensor | None, size: Sequence[int]) -> Tensor:

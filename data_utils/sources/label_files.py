@@ -215,6 +215,8 @@ class LabeledRecords(Records):
         self.classes = records.classes
         self.dims = records.dims
         self.modality = records.modality
+        self.task = records.task
+        self.has_rules = records.has_rules
         self._sets = list(sets)
 
     @property
@@ -241,6 +243,9 @@ class LabeledRecords(Records):
     def name(self, i: int) -> str:
         return self.records.name(i)
 
+    def image_folders(self) -> set[tuple[str, str]]:
+        return self.records.image_folders()
+
     def open_here(self) -> None:
         self.records.open_here()
 
@@ -261,23 +266,32 @@ def _labeled(records: Records, files: LabelFiles) -> Records:
     """The records with what label files say of them; as they are where no file speaks of them."""
     if not files.speak_of(records):
         return records
-    sets: dict[LabelSet, str] = {}
-    number_of: dict[LabelSet | None, int] = {None: ALL}
-    numbers: list[int] = []
+    labels: list[Finding | None] = []
     unlisted: list[str] = []
     for i, record in enumerate(records):
         image = _path(record["image"])
         finding = files.find(image, record["name"])
-        classes = records.labeled(i)
         if finding is None and files.table_of(Path(image).parent) is not None:
             unlisted.append(record["name"])
+        classes = records.labeled(i)
+        if finding is None and classes is not None:
+            finding = Finding(classes, records.label_sets[classes])
+        labels.append(finding)
+    return with_labels(records, labels, unlisted)
+
+
+def with_labels(records: Records, labels: Sequence[Finding | None], unlisted: Sequence[str] = ()) -> Records:
+    """The records with what each is labeled for, None for all classes; as they are where that is all of it."""
+    sets: dict[LabelSet, str] = {}
+    number_of: dict[LabelSet, int] = {}
+    numbers = np.full(len(labels), ALL, np.int32)
+    for i, finding in enumerate(labels):
         if finding is not None:
-            classes = finding.classes
-        if classes is not None and classes not in number_of:
-            number_of[classes] = len(sets)
-            sets[classes] = records.label_sets[classes] if finding is None else finding.where
-        numbers.append(number_of[classes])
-    return LabeledRecords(records, sets, np.array(numbers, np.int32), unlisted)
+            sets.setdefault(finding.classes, finding.where)
+            numbers[i] = number_of.setdefault(finding.classes, len(number_of))
+    if not sets and not unlisted:
+        return records
+    return LabeledRecords(records, sets, numbers, unlisted)
 
 
 def read_table(file: Path) -> Table:

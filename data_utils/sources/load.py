@@ -10,6 +10,7 @@ from data_utils.sources.folder import find_splits, pair_files
 from data_utils.sources.hf_datasets import HFRecords, TableName, ask_hub, holds_tables, is_hub_id, load_tables
 from data_utils.sources.holdout import hold_out, hold_out_fold, hold_out_shards
 from data_utils.sources.label_files import read_label_files
+from data_utils.sources.overlapping import OVERLAPPING, ObjectRecords, find_overlapping
 from data_utils.sources.records import Records
 from data_utils.sources.shapes import VAL_FIRST, Shapes
 from data_utils.sources.streams.parquet import ParquetRecords
@@ -38,6 +39,8 @@ def load_records(config: DataConfig) -> tuple[Records, Records]:
             raise DataError(
                 f"--dims 3: {config.dataset} holds images; volumes are NIfTI, NRRD, MHA, .npy or TIFF stacks"
             )
+    if config.task == OVERLAPPING and train.task != OVERLAPPING:
+        return ObjectRecords(train, config), ObjectRecords(val, config)
     if config.dims == 2 and train.dims == 3:
         return SliceRecords(train), SliceRecords(val)
     return train, val
@@ -55,7 +58,7 @@ def _load_splits(config: DataConfig) -> tuple[Records, Records]:
         named_splits = _named_splits(config)
         splits = dict(open_volumes(path, named_splits, config))
         if not splits:
-            splits = open_folder(path, named_splits, config.mask_suffix, config.allow_unpaired)
+            splits = open_folder(path, named_splits, config)
     else:
         tables = load_tables(config.dataset, path, config.dataset_config)
         splits = {}
@@ -82,19 +85,21 @@ def _check_folds(config: DataConfig, validation: str) -> None:
         )
 
 
-def open_folder(
-    path: Path, named_splits: Sequence[str], mask_suffix: str | None, allow_unpaired: bool
-) -> dict[str, Callable[[], Records]]:
+def open_folder(path: Path, named_splits: Sequence[str], config: DataConfig) -> dict[str, Callable[[], Records]]:
     """Split -> what opens it, of a folder of images with masks or annotations.
 
     Splits with unusual names are only those in `named_splits`.
     """
-    annotated = find_annotations(path, named_splits, allow_unpaired)
+    if config.task in (None, OVERLAPPING):
+        overlapping = find_overlapping(path, named_splits, config)
+        if overlapping:
+            return overlapping
+    annotated = find_annotations(path, named_splits, config.allow_unpaired)
     if annotated is not None:
         return annotated
     splits: dict[str, Callable[[], Records]] = {}
     for name, (images, masks) in find_splits(path, named_splits).items():
-        splits[name] = partial(pair_files, images, masks, mask_suffix, allow_unpaired)
+        splits[name] = partial(pair_files, images, masks, config.mask_suffix, config.allow_unpaired)
     return splits
 
 

@@ -3,11 +3,20 @@
 from data_utils.config import DataConfig
 from data_utils.targets.classes import ClassReader
 from data_utils.targets.objects import ObjectReader
+from data_utils.targets.overlapping import OverlapReader
 from data_utils.targets.reader import TargetReader
+from data_utils.targets.regions import RegionReader
 from tasks.classes import Classes
 from tasks.objects import Objects
+from tasks.overlapping import Overlapping
+from tasks.regions import Regions
 
-TARGETS: dict[str, type[TargetReader]] = {Classes.name: ClassReader, Objects.name: ObjectReader}
+TARGETS: dict[str, type[TargetReader]] = {
+    Classes.name: ClassReader,
+    Objects.name: ObjectReader,
+    Overlapping.name: OverlapReader,
+    Regions.name: RegionReader,
+}
 
 
 def reader_type(config: DataConfig) -> type[TargetReader]:

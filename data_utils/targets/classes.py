@@ -131,7 +131,7 @@ class PartlyLabeledReader(ClassReader):
         return self.known_labels(target)
 
     def describe(self) -> str:
-        return f"{super().describe()}, some images labeled for some of them"
+        return f"{super().describe()}, some images labeled for some of these only ({self.label_sets.where})"
 
 
 def count_classes(pixels: dict[MaskValue, int], class_map: ClassMap) -> tuple[int, ...]:

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from data_utils.class_map import pack
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import DrawnMask, VolumeFile
 from data_utils.image_io.reader import decode_mask
@@ -12,9 +11,10 @@ from data_utils.image_io.regions import bands, large_regions
 from data_utils.image_io.volumes import read_label_volume
 from data_utils.sources.records import Record, Records
 from runtime.cache import cached, digest
-from runtime.errors import DataError
+from runtime.errors import DataError, SettingsError
 from tasks.classes import Classes
 from tasks.objects import Objects
+from tasks.regions import Regions
 
 SAMPLED = 20  # masks that are looked at
 SAMPLED_VOLUMES = 4
@@ -22,11 +22,15 @@ FIRST = 3  # masks: if these hold few values, no others are looked at
 FEW_VALUES = 3  # values of a mask, with the background, that may just as well be classes
 CONNECTED_SHARE = 0.9  # of the masks
 FEWEST_NUMBERS = 3  # different highest values, at least, among the masks
-MANY_NUMBERS = 10
+MANY_NUMBERS = 10  # different highest values that are enough; and the highest of all, which few sets of classes reach
 
 
 def find_task(records: Records, config: DataConfig) -> str:
     """The task that is asked for, or that the targets can only mean; else classes, unless they number objects."""
+    if config.regions:
+        if config.task not in (None, Regions.name):
+            raise SettingsError(f"--regions is for --task {Regions.name}, and --task is {config.task}; leave one out")
+        return Regions.name
     if config.task is not None:
         return config.task
     if records.task is not None:
@@ -41,7 +45,7 @@ def find_task(records: Records, config: DataConfig) -> str:
 
 
 def holds_many_values(records: Records) -> bool:
-    """Whether one of the first masks holds more values than a look at all of them must rule out."""
+    """Whether one of the first masks holds so many numbers that all must be looked at; colors are classes."""
     first = range(min(FIRST, len(records)))
     return any(len(np.unique(values)) > FEW_VALUES for values in _masks(records, first))
 
@@ -57,26 +61,30 @@ def number_objects(records: Records) -> bool:
             connected += are_pieces(values)
     distinct = len(set(highest))
     differ = distinct >= max(FEWEST_NUMBERS, min(MANY_NUMBERS, len(highest) / 2))
+    differ = differ and max(highest, default=0) >= MANY_NUMBERS
     return connected >= CONNECTED_SHARE * len(highest) and (differ or min(highest, default=0) > 255)
 
 
 def _masks(records: Records, indices: Iterable[int]) -> Iterator[np.ndarray]:
-    """The values of the masks that can be read."""
+    """The numbers in the masks that can be read and hold no colors."""
     for index in indices:
         try:
-            yield _values(records[index])
+            values = _values(records[index])
         except DataError:  # it is named where all masks are read
             continue
+        if values is not None:
+            yield values
 
 
-def _values(record: Record) -> np.ndarray:
-    """(H, W) or (D, H, W) numbers, colors as one; of a mask too large to be read whole, those of its first rows."""
+def _values(record: Record) -> np.ndarray | None:
+    """(H, W) or (D, H, W) numbers, the first rows of a mask too large to be read whole; None for colors."""
     source = record["target"]
     if isinstance(source, VolumeFile):
         return read_label_volume(source, record["name"])[0]
     with large_regions(source) as regions:
         picture = source if regions is None else next(bands(regions))[1]
-        return pack(decode_mask(picture, record["name"]).values)
+        values = decode_mask(picture, record["name"]).values
+    return values if values.ndim == 2 else None
 
 
 def are_pieces(values: np.ndarray) -> bool:

@@ -21,10 +21,12 @@ class LabelSets:
     Args:
         flags: for each set, whether an image is labeled for each class; the first set is that of all classes.
         numbers: the index of the set of these names.
+        where: the first place that says a set which lacks some classes; empty where there is none.
     """
 
     flags: tuple[tuple[bool, ...], ...]
     numbers: Mapping[LabelSet, int]
+    where: str = ""
 
     @classmethod
     def of(cls, label_sets: Mapping[LabelSet, str], class_map: ClassMap, file_classes: NamedClasses) -> "LabelSets":
@@ -58,7 +60,8 @@ class LabelSets:
             if set_flags not in flags:
                 flags.append(set_flags)
             numbers[names] = flags.index(set_flags)
-        return cls(tuple(flags), numbers)
+        places = [where for names, where in label_sets.items() if numbers[names] > 0]
+        return cls(tuple(flags), numbers, places[0] if places else "")
 
     @property
     def are_complete(self) -> bool:

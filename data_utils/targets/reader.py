@@ -66,6 +66,11 @@ class TargetReader(ABC):
         """
         raise DataError(f"{next(iter(label_sets.values()))}: images of this task are labeled as a whole; remove it")
 
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of the classes that images may be labeled for, by index; empty where values are no classes."""
+        return self.class_map.names if self.class_map else ()
+
     def labeled_classes(self, labels: LabelSet | None) -> Collection[int] | None:
         """The classes, by index, that an image with this set of labels is labeled for; None for all."""
         return None
@@ -95,6 +100,11 @@ class TargetReader(ABC):
     def key(self) -> tuple:
         """What the arrays depend on beside the files."""
 
+    @property
+    def identity(self) -> list[str]:
+        """What a saved state means: a run whose reader says otherwise cannot go on from it."""
+        return self.class_map.describe_values() if self.class_map else []
+
     @abstractmethod
     def read(self, record: Record, image_size: tuple[int, int], size: tuple[int, ...] | None = None) -> Target:
         """The target of an image of (H, W), of its own size or resized to `size`.
@@ -120,6 +130,10 @@ class TargetReader(ABC):
     @abstractmethod
     def describe(self) -> str:
         """What the targets hold, for a line on the data set."""
+
+    def describe_pixels(self) -> list[str]:
+        """Lines on how many pixels mean what, where a class map does not say it."""
+        return []
 
 
 class MaskWindows:

@@ -5,11 +5,20 @@ from pathlib import Path
 from inference.decoding.classes import ClassDecoder
 from inference.decoding.decoder import Decoder
 from inference.decoding.objects import ObjectDecoder
+from inference.decoding.overlapping import OverlapDecoder
+from inference.decoding.regions import RegionDecoder
 from tasks.classes import Classes
 from tasks.objects import Objects
+from tasks.overlapping import Overlapping
+from tasks.regions import Regions
 from tasks.task import Task
 
-DECODERS: dict[str, type[Decoder]] = {Classes.name: ClassDecoder, Objects.name: ObjectDecoder}
+DECODERS: dict[str, type[Decoder]] = {
+    Classes.name: ClassDecoder,
+    Objects.name: ObjectDecoder,
+    Overlapping.name: OverlapDecoder,
+    Regions.name: RegionDecoder,
+}
 
 
 def new_decoder(task: Task, scratch: Path | None = None) -> Decoder:

@@ -3,12 +3,21 @@
 from inference.outputs.classes import ClassEncoder
 from inference.outputs.encoder import MaskEncoder
 from inference.outputs.objects import ObjectEncoder
+from inference.outputs.overlapping import OverlapEncoder
+from inference.outputs.regions import RegionEncoder
 from tasks import task_of_model
 from tasks.classes import Classes
 from tasks.objects import Objects
+from tasks.overlapping import Overlapping
+from tasks.regions import Regions
 from unet.config import UNetConfig
 
-WRITERS: dict[str, type[MaskEncoder]] = {Classes.name: ClassEncoder, Objects.name: ObjectEncoder}
+WRITERS: dict[str, type[MaskEncoder]] = {
+    Classes.name: ClassEncoder,
+    Objects.name: ObjectEncoder,
+    Overlapping.name: OverlapEncoder,
+    Regions.name: RegionEncoder,
+}
 
 
 def new_encoder(config: UNetConfig) -> MaskEncoder:

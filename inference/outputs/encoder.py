@@ -11,12 +11,14 @@ from typing import BinaryIO, ClassVar, NamedTuple, Protocol
 import numpy as np
 from PIL import Image
 
-from data_utils.image_io.volumes import VolumeHeader
+from data_utils.image_io.formats import VolumeFile
+from data_utils.image_io.volumes import VolumeHeader, write_volume
 from data_utils.image_io.writers import MASK_LEVEL, PngWriter
 from data_utils.targets.reader import MaskReader
 from data_utils.visualize import legend, overlay
 from inference.decoding.decoder import Decoder
-from inference.outputs.jobs import MASK, ImageJob, Job
+from inference.outputs.jobs import MASK, ImageJob, Job, MaskFile, VolumeJob
+from runtime.errors import SettingsError
 from runtime.files import replaced_file
 from unet.config import UNetConfig
 
@@ -43,9 +45,13 @@ class MaskEncoder(ABC):
         reader: reads such masks, and true ones.
         names: what the colors stand for.
         colors: (N, 3) uint8, one for each name.
+        mask_extensions: those of the files of a mask, as `Job.file` takes them; most masks are one file.
+        class_folders: the folder of each class's masks, where classes have masks of their own.
     """
 
     extensions: ClassVar[Sequence[str]] = ()
+    mask_extensions: Sequence[str] = (MASK,)
+    class_folders: Sequence[str] = ()
     reader: MaskReader
     names: Sequence[str]
     colors: np.ndarray
@@ -58,6 +64,20 @@ class MaskEncoder(ABC):
     @abstractmethod
     def encode(self, rows: np.ndarray) -> np.ndarray:
         """A prediction (H, W) or (D, H, W) -> mask values; colors have a last axis of 3."""
+
+    def for_file(self, file: Path) -> MaskEncoder:
+        """The encoder of a mask that is the only one, in this file. SettingsError where it cannot be in such a file."""
+        if file.suffix.lower() != MASK:
+            raise SettingsError(f"--output {file}: masks of this model are PNG files; give a folder, or a file .png")
+        return self
+
+    def written_mask(self, job: Job) -> MaskFile:
+        """What reads a mask that was written."""
+        return self.mask_file(job), 0
+
+    def written_volume(self, job: VolumeJob) -> VolumeFile:
+        """What reads the mask of a volume that was written."""
+        return VolumeFile((str(self.mask_file(job)),))
 
     @abstractmethod
     def check_volume(self, name: str) -> None:
@@ -96,6 +116,11 @@ class MaskEncoder(ABC):
         """The file of an image's mask, which takes its place when the context ends."""
         with replaced_file(job.file(MASK)) as file, PngWriter(file, size, MASK_LEVEL) as writer:
             yield writer
+
+    def write_volume(self, job: VolumeJob, prediction: np.ndarray) -> None:
+        """Write the mask of a volume, from its prediction (D, H, W)."""
+        with replaced_file(job.file(MASK)) as file:
+            write_volume(file, self.encode(prediction), job.volume)
 
     def write_tables(  # noqa: B027  # most masks stand alone
         self, files: Mapping[str, BinaryIO], decoder: Decoder, header: VolumeHeader | None

@@ -15,7 +15,7 @@ from data_utils.visualize import to_rgb, value_limits
 from inference.decoding import new_decoder
 from inference.decoding.decoder import Band, Decoder
 from inference.outputs.encoder import MaskEncoder, MaskSink
-from inference.outputs.jobs import MASK, OVERLAY, PROBABILITIES, ImageJob
+from inference.outputs.jobs import OVERLAY, PROBABILITIES, ImageJob
 from runtime.files import replaced_file
 from runtime.parallel import AHEAD, map_ahead
 from tasks.task import Task
@@ -73,7 +73,7 @@ class ImageWriter:
             mask = stack.enter_context(self.encoder.open_mask(job, size, decoder))
             files = {}
             for extension in self.extensions:
-                if extension != MASK:
+                if extension not in self.encoder.mask_extensions:
                     files[extension] = stack.enter_context(replaced_file(job.file(extension)))
             overlay = None
             if shown:

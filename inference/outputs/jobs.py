@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from data_utils.image_io.class_masks import ClassChannels, ClassMasks
 from data_utils.image_io.formats import VolumeFile
 
 # extensions of outputs
@@ -13,6 +14,9 @@ MASK = ".png"
 OVERLAY = ".overlay.png"
 PROBABILITIES = ".npy"
 LEGEND = f"legend{OVERLAY}"
+
+# a file and its page, a mask of several files or channels, or a volume of several
+MaskFile = tuple[Path, int] | ClassMasks | ClassChannels | VolumeFile
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +27,8 @@ class Job(ABC):
         image: its file, or the first one of several.
         size: (H, W) or (D, H, W); None if the header cannot be read, which the job then reports.
         output: the path of its outputs without extension.
-        truth: file and page of its true mask, if there is one.
+        root: the folder of all outputs; None for that of `output`.
+        truth: its true mask, if there is one.
         spacing: (z, y, x) in mm; only volumes have one.
 
     Attributes:
@@ -36,7 +41,8 @@ class Job(ABC):
     image: Path
     size: tuple[int, ...] | None
     output: Path
-    truth: tuple[Path, int] | None = None
+    root: Path | None = None
+    truth: MaskFile | None = None
     spacing: tuple[float, ...] | None = None
 
     extensions: ClassVar[dict[str, str]] = {}
@@ -62,8 +68,11 @@ class Job(ABC):
         return math.prod(self.size)
 
     def file(self, extension: str) -> Path:
-        """One of its outputs."""
-        return self.output.with_name(self.output.name + self.extensions.get(extension, extension))
+        """One of its outputs; an extension `class/.png` stands for a file in a folder `class` of all outputs."""
+        folder, _, ending = extension.rpartition("/")
+        root = self.root or self.output.parent
+        name = self.output.name + self.extensions.get(ending, ending)
+        return root / folder / self.output.parent.relative_to(root) / name
 
 
 @dataclass(frozen=True, kw_only=True)

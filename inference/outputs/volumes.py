@@ -13,7 +13,7 @@ from data_utils.image_io.volumes import read_volume, read_volume_header, write_v
 from data_utils.visualize_volumes import volume_page
 from inference.decoding import new_decoder
 from inference.outputs.encoder import MaskEncoder
-from inference.outputs.jobs import MASK, OVERLAY, PROBABILITIES, VolumeJob
+from inference.outputs.jobs import OVERLAY, PROBABILITIES, VolumeJob
 from runtime.files import replaced_file
 from tasks.task import Task
 
@@ -41,7 +41,8 @@ class VolumeWriter:
         with ExitStack() as stack:
             files = {}
             for extension in self.extensions:
-                files[extension] = stack.enter_context(replaced_file(job.file(extension)))
+                if extension not in self.encoder.mask_extensions:
+                    files[extension] = stack.enter_context(replaced_file(job.file(extension)))
             probabilities: np.ndarray | None = None
             if PROBABILITIES in files:
                 scratch = stack.enter_context(TemporaryFile(dir=job.output.parent))
@@ -63,5 +64,5 @@ class VolumeWriter:
                 page = volume_page(voxels, shades, self.encoder.colors, header.spacing)
                 Image.fromarray(page).save(files[OVERLAY], "png")
             self.encoder.write_tables(files, decoder, read_volume_header(job.volume, job.name))
-            write_volume(files[MASK], self.encoder.encode(mask), job.volume)
+        self.encoder.write_volume(job, mask)  # last: a mask stands for all that is written beside it
         return mask

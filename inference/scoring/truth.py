@@ -3,18 +3,19 @@
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from data_utils.image_io.class_masks import ClassChannels, ClassMasks
+from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.reader import read_mask
-from data_utils.image_io.regions import open_regions
+from data_utils.image_io.regions import open_regions, regions_of
 from data_utils.image_io.resize import nearest, same_proportions
 from data_utils.targets.reader import MaskReader
 from inference.outputs.encoder import MaskEncoder
-from inference.outputs.jobs import ImageJob
+from inference.outputs.jobs import ImageJob, MaskFile
 from inference.scoring.boundary import BoundaryScores, boundary_scores
 from inference.scoring.components import AreaCounter
 from runtime.errors import DataError
@@ -44,9 +45,9 @@ class ImageScore(NamedTuple):
 
 
 class MaskRows(NamedTuple):
-    """A mask file of `size` (H, W) whose rows [top, bottom) `read` gives as a target of (n, W)."""
+    """A mask of `size` (H, W), called `name`, whose rows [top, bottom) `read` gives as a target of (n, W)."""
 
-    path: Path
+    name: str
     size: tuple[int, int]
     read: Callable[[int, int], Target]
 
@@ -61,19 +62,27 @@ class MaskRows(NamedTuple):
             raise DataError(f"{self._mismatch(image)}; they differ in proportions")
 
     def _mismatch(self, image: tuple[int, int]) -> str:
-        return f"{self.path}: is {self.size[0]} x {self.size[1]}, but the image {image[0]} x {image[1]}"
+        return f"{self.name}: is {self.size[0]} x {self.size[1]}, but the image {image[0]} x {image[1]}"
 
 
 @contextmanager
-def open_mask_rows(path: Path, page: int, reader: MaskReader) -> Iterator[MaskRows]:
-    """A mask file, of which a window is read at a time where its format allows it."""
-    with open_regions(path, page) as regions:
+def open_mask_rows(mask: MaskFile, reader: MaskReader) -> Iterator[MaskRows]:
+    """A mask, of which a window is read at a time where its format allows it."""
+    if isinstance(mask, ClassMasks | ClassChannels):
+        name = mask.name
+        opened = regions_of(mask)
+    else:
+        assert not isinstance(mask, VolumeFile)
+        path, page = mask
+        name = str(path)
+        opened = open_regions(path, page)
+    with opened as regions:
 
         def read(top: int, bottom: int) -> Target:
-            rows = read_mask(regions.read(top, bottom), str(path))
-            return reader.of_mask(rows, str(path))
+            rows = read_mask(regions.read(top, bottom), name)
+            return reader.of_mask(rows, name)
 
-        yield MaskRows(path, regions.size, read)
+        yield MaskRows(name, regions.size, read)
 
 
 class TruthScorer:
@@ -161,7 +170,7 @@ class ImageScorer:
         problem = None
         with ExitStack() as stack:
             try:
-                truth = stack.enter_context(open_mask_rows(*job.truth, self.encoder.reader))
+                truth = stack.enter_context(open_mask_rows(job.truth, self.encoder.reader))
                 truth.check_proportions(size)
             except (DataError, OSError) as error:
                 problem = error
@@ -173,7 +182,7 @@ class ImageScorer:
         height, width = job.size
         with self.open(job, (height, width)) as scorer:
             try:
-                with open_mask_rows(self.encoder.mask_file(job), 0, self.encoder.reader) as mask:
+                with open_mask_rows(self.encoder.written_mask(job), self.encoder.reader) as mask:
                     mask.check_size((height, width))
                     for top in range(0, height, SCORED_ROWS):
                         if scorer.problem:

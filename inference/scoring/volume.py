@@ -2,17 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from data_utils.image_io.class_masks import ClassChannels, ClassMasks
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.volume_formats import STACK_SUFFIXES
 from data_utils.image_io.volumes import VolumeHeader, read_label_volume, read_volume_header, same_grid
-from data_utils.targets.reader import MaskReader
-from inference.outputs.jobs import MASK, VolumeJob
+from inference.outputs.encoder import MaskEncoder
+from inference.outputs.jobs import MaskFile, VolumeJob
 from inference.scoring.boundary import PERCENTILE, enclosing_box, numbers
 from inference.scoring.components import AreaCounter
 from inference.scoring.truth import ScoreError
@@ -62,7 +62,8 @@ class VolumeScore(NamedTuple):
             for mm, values in zip(TOLERANCES, self.surfaces.dice.T, strict=True):
                 result[f"surface_dice_{mm}mm"] = numbers(values)
         if by_class:
-            result["mean_dice"] = mean_of_present(by_class["dice"][1:])
+            first = 1 if self.scores.has_background else 0
+            result["mean_dice"] = mean_of_present(by_class["dice"][first:])
         return result
 
 
@@ -70,16 +71,17 @@ class VolumeScore(NamedTuple):
 class VolumeScorer:
     """Scores the masks of volumes against their true masks."""
 
-    reader: MaskReader
+    encoder: MaskEncoder
     task: Task
     surfaces: bool = False
 
     def score(self, job: VolumeJob) -> VolumeScore:
         """The score of a mask that was written before; ScoreError where it cannot be had."""
-        written = job.file(MASK)
+        written = self.encoder.written_volume(job)
+        name = written.paths[0]
         try:
-            values, _ = read_label_volume(VolumeFile((str(written),)), str(written))
-            return self.score_mask(job, self.reader.of_label_volume(values, str(written)).prediction)
+            values, _ = read_label_volume(written, name)
+            return self.score_mask(job, self.encoder.reader.of_label_volume(values, name).prediction)
         except (DataError, OSError) as error:
             raise ScoreError(str(error)) from error
 
@@ -88,8 +90,9 @@ class VolumeScorer:
         assert job.truth is not None
         header = read_volume_header(job.volume, job.name)
         if pred.shape != header.size:
-            raise DataError(f"{job.file(MASK)}: differs in size from the volume; give --overwrite to predict it again")
-        target = self._read_truth(job.truth[0], header)
+            name = self.encoder.written_volume(job).paths[0]
+            raise DataError(f"{name}: differs in size from the volume; give --overwrite to predict it again")
+        target = self._read_truth(job.truth, header)
         scores = self.task.new_scores(1)
         for z, plane in enumerate(pred):
             plane_target = target.at(z).map(lambda labels: torch.from_numpy(labels)[None])
@@ -105,18 +108,28 @@ class VolumeScorer:
         surfaces = surface_scores(pred, target.main, self.task.outputs, header.spacing)
         return VolumeScore(scores, surfaces, areas)
 
-    def _read_truth(self, truth: Path, header: VolumeHeader) -> Target:
-        spacing = None
-        if str(truth).lower().endswith(STACK_SUFFIXES):  # the file of a stack holds no spacing
-            spacing = header.spacing
-        values, truth_header = read_label_volume(VolumeFile((str(truth),), spacing), str(truth))
+    def _read_truth(self, mask: MaskFile, header: VolumeHeader) -> Target:
+        volume = _as_volume(mask)
+        truth = volume.paths[0]
+        if truth.lower().endswith(STACK_SUFFIXES):  # the file of a stack holds no spacing
+            volume = volume._replace(spacing=header.spacing)
+        values, truth_header = read_label_volume(volume, truth)
         if truth_header.size != header.size:
             true_size = " x ".join(map(str, truth_header.size))
             size = " x ".join(map(str, header.size))
             raise DataError(f"{truth}: is {true_size}, but the volume {size} (z, y, x)")
         if not same_grid(truth_header, header):
             raise DataError(f"{truth}: its affine differs from the volume's; resample it to the grid of the volume")
-        return self.reader.of_label_volume(values, str(truth))
+        return self.encoder.reader.of_label_volume(values, truth)
+
+
+def _as_volume(mask: MaskFile) -> VolumeFile:
+    """The volume of a mask, which is one file or several."""
+    if isinstance(mask, VolumeFile):
+        return mask
+    assert not isinstance(mask, ClassMasks | ClassChannels)
+    path, _ = mask
+    return VolumeFile((str(path),))
 
 
 def surface_scores(
@@ -172,14 +185,17 @@ def _surface_distances(
     )
 
 
-def case_report(cases: Sequence[dict[str, Any]], names: Sequence[str]) -> dict[str, Any]:
+def case_report(
+    cases: Sequence[dict[str, Any]], names: Sequence[str], *, has_background: bool = True
+) -> dict[str, Any]:
     """The report of all volumes as JSON: each score's mean over the cases that have it, class by class and over all.
 
-    The background is left out. `dice_cases` counts the cases that have a Dice, `hd95_missed` those where truth or
-    prediction alone has the class: their Dice is 0, and they have no distance.
+    The background, the first class where there is one, is left out. `dice_cases` counts the cases that have a Dice,
+    `hd95_missed` those where truth or prediction alone has the class: their Dice is 0, and they have no distance.
     """
-    report: dict[str, Any] = {"cases": len(cases), "classes": list(names[1:])}
-    classes = range(1, len(names))
+    first = 1 if has_background else 0
+    report: dict[str, Any] = {"cases": len(cases), "classes": list(names[first:])}
+    classes = range(first, len(names))
     for key in TITLES:
         if key not in cases[0]:
             continue

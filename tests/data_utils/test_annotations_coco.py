@@ -6,6 +6,7 @@ data_utils/sources/annotations/find.py, data_utils/sources/annotations/layout.py
 
 import json
 import pickle
+import re
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,8 @@ from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.analysis.validate import check_data
 from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_image, read_mask
+from data_utils.sources.records import Records
+from runtime.errors import DataError
 
 SIZE = (24, 40)  # (H, W)
 CATEGORIES = [{"id": 7, "name": "cat"}, {"id": 3, "name": "ant"}, {"id": 90, "name": "bee"}]
@@ -463,3 +466,52 @@ def test_a_large_image_is_read_in_windows_with_its_drawn_mask(tmp_path, monkeypa
     info = load_dataset_info(DataConfig(str(tmp_path), crop_size=(8, 8)))
     found = [*info.train.class_locations.values()]
     assert found and info.reader.class_map.names[1] == "ant"
+
+
+def labels_of(records: Records) -> dict[str, tuple[str, ...] | None]:
+    return {records.name(i): records.labeled(i) for i in range(len(records))}
+
+
+def test_images_are_labeled_for_the_categories_that_their_file_lists(folder):
+    train = folder / "annotations/instances_train2017.json"
+    assert {*labels_of(loaded(folder)[0]).values()} == {None}
+    write(folder / "annotations/instances_val2017.json", [], None, 2, [c for c in CATEGORIES if c["id"] != 7])
+    train, val = loaded(folder)
+    names = tuple(sorted(c["name"] for c in CATEGORIES if c["id"] != 7))
+    assert labels_of(train) == {f"{i}.png": None for i in (1, 2, 3)}
+    assert labels_of(val) == {f"{i}.png": names for i in (1, 2)}
+    assert list(val.label_sets.values()) == [f"{folder / 'annotations/instances_val2017.json'}: its categories"]
+    write(folder / "annotations/instances_val2017.json", [], None, 2, [])  # it says nothing of categories
+    assert labels_of(loaded(folder)[1]) == {"1.png": None, "2.png": None}
+
+
+@pytest.mark.parametrize("names", [("train_cars", "train_people"), ("cars", "people")])
+def test_several_files_of_one_split_are_joined(tmp_path, names):
+    """Two people have drawn different things, each with ids from 1, on images of which they share one."""
+    cars, people = (tmp_path / "annotations" / f"instances_{name}.json" for name in names)
+    write(cars, [entry(1, 1, 1, [box(1, 1, 9, 9)])], tmp_path / "images", 1, [{"id": 1, "name": "car"}])
+    both = [{"id": 1, "name": "person"}, {"id": 2, "name": "dog"}]
+    write(
+        people, [entry(1, 1, 1, [box(12, 12, 5, 5)]), entry(2, 2, 2, [box(2, 2, 4, 4)])], tmp_path / "images", 2, both
+    )
+    train, val = loaded(tmp_path)
+    assert train.classes == ((0, "background"), (1, "car"), (2, "person"), (3, "dog"))
+    assert labels_of(train) | labels_of(val) == {"1.png": None, "2.png": ("dog", "person")}
+    drawn = {**masks(train), **masks(val)}
+    assert [np.unique(drawn[f"{i}.png"]).tolist() for i in (1, 2)] == [[0, 1, 2], [0, 3]]
+    for file in (cars, people):
+        before = loaded(tmp_path)[0].digest
+        text = file.read_text()
+        file.write_text(text.replace('"id": 1', '"id":  1'))
+        assert loaded(tmp_path)[0].digest != before
+    write(people, [entry(1, 2, 8, [box(2, 2, 4, 4)])], None, 2, both)
+    train, val = loaded(tmp_path)
+    message = f"{people}: annotation 1 of 2.png is of category '8', which the file does not list"
+    with pytest.raises(DataError, match=re.escape(message)):
+        {**masks(train), **masks(val)}
+
+
+def test_a_file_of_a_split_stands_alone_where_it_has_the_name_of_the_split(folder):
+    before = masks(loaded(folder)[0])
+    write(folder / "annotations/instances_train_small.json", [entry(1, 1, 7, [box(1, 1, 9, 9)])], None, 1)
+    np.testing.assert_equal(masks(loaded(folder)[0]), before)

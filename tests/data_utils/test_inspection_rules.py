@@ -6,13 +6,15 @@ data_utils/analysis/normalization.py, data_utils/analysis/validate.py, data_util
 """
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import nibabel
 import numpy as np
 import pytest
 import tifffile
-from conftest import load_info
+from conftest import load_info, write_folder
 from PIL import Image
 
 from data_utils.analysis import distinct_rows as rows_module
@@ -42,6 +44,7 @@ from data_utils.config import DataConfig
 from data_utils.image_io.formats import VolumeFile
 from data_utils.sources.records import AnnotationSummary, ListRecords
 from runtime.errors import DataError
+from unet.config import Preprocess
 
 PICTURE = np.zeros((4, 5), np.uint8)
 
@@ -495,7 +498,7 @@ def test_sizes_modes_and_classes_are_described_with_their_shares():
     inspection.sizes[2] = 0  # it cannot be used
     inspection.sizes[1] = 6, 7
     other, _ = split_of({0: 4}, {0: 4})
-    lines = describe([inspection, other], {0: 300, 9: 99, 255: 1}, {0: "sky", 255: "(ignored)"})
+    lines = describe([inspection, other], {255: 1, 0: 300, 9: 99}, {0: "sky", 255: "(ignored)"})
     assert lines == [
         "sizes (height x width): 4 x 5: 3, 6 x 7: 1",
         "image modes: L: 5",
@@ -557,3 +560,27 @@ def test_what_a_data_set_is_is_said_in_one_line(tmp_path):
     (tmp_path / "masks" / "3.png").write_bytes(b"x")
     skipped = str(load_info(tmp_path, on_bad_sample="skip", seed=1))
     assert "; 1 bad samples skipped: 3.png: mask" in skipped
+
+
+def test_a_pretrained_models_normalization_stays_and_its_classes_go(tmp_path):
+    info = load_info(write_folder(tmp_path, 4, seed=0, size=(8, 8)), scale=0.5)
+    own = info.preprocess()
+    assert own.mean == info.normalization.mean and own.class_values == (0, 255) and own.scale == 0.5
+    assert not own.draft and own.spacing is None and info.axes(3).dims == 2 and info.channels == 3
+    source = Preprocess(
+        mean=(1.0,) * 3,
+        std=(2.0,) * 3,
+        scale=0.25,
+        draft=True,
+        class_names=("a", "b", "c"),
+        class_values=(1, 2, 3),
+        ignore_value=9,
+        joined_values=((4, 1),),
+        outside_class=0,
+    )
+    theirs = info.preprocess(source)
+    assert (theirs.mean, theirs.std, theirs.scale, theirs.draft) == ((1.0,) * 3, (2.0,) * 3, 0.5, True)
+    assert (theirs.class_values, theirs.ignore_value, theirs.joined_values) == ((0, 255), None, ())
+    without_classes = replace(info, reader=SimpleNamespace(to_preprocess=dict)).preprocess(source)
+    assert (without_classes.class_names, without_classes.class_values) == ((), ())
+    assert without_classes.ignore_value is without_classes.outside_class is None

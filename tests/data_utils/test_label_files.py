@@ -16,6 +16,7 @@ from data_utils.analysis.validate import check_data
 from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
 from data_utils.loading.batch_sampler import Slot
+from data_utils.loading.crop import crop_window
 from data_utils.loading.dataset import TrainingDataset
 from data_utils.sources.load import load_records
 from data_utils.targets.label_sets import LabelSets
@@ -212,15 +213,30 @@ def test_pixels_and_crops_count_only_where_their_class_is_labeled(tmp_path):
     assert len(set(plain.reader.class_pixels)) == 1
     (folder / "classes.csv").write_text("image,classes\n" + "\n".join(rows))
     data = info(folder, crop_size=(4, 4))
+    assert data.reader.key != plain.reader.key
     band = SIZE[0] // 4 * SIZE[1]
     assert data.reader.class_pixels == (4 * band, 8 * band, 8 * band, 8 * band)
     assert content_key([plain.train.records]) != content_key([data.train.records])
-    assert "some images labeled for some of them" in str(data) and data.reader.key != plain.reader.key
+    assert (
+        f"labeled for some of these only ({folder / 'classes.csv'}: line " in str(data)
+        and data.reader.key != plain.reader.key
+    )
     dataset = TrainingDataset(data.train, data, data.preprocess())
-    target = dataset.samples.load(0)[1]
+    index = next(i for i in range(len(data.train)) if data.train.records.labeled(i) == ("car",))
+    target = dataset.samples.load(index)[1]
     number = int(target.label_set)
     labeled = set(np.flatnonzero(data.reader.label_sets.flags[number]).tolist())
-    assert set(np.unique(data.reader.known_labels(target)).tolist()) == labeled | ({255} if len(labeled) < 4 else set())
+    assert labeled == {1} and np.unique(data.reader.known_labels(target)).tolist() == [1, 255]
+    windows: list[bool] = []
+    others: list[bool] = []
+    for seed in range(20):
+        window = dataset.samples.choose_window(index, target, (4, 4), np.random.default_rng(seed))
+        for labels, chosen in ((data.reader.known_labels(target), windows), (target.mask, others)):
+            chosen.append(crop_window(labels, 255, (4, 4), np.random.default_rng(seed)) == window)
+    assert all(windows) and not all(others)
+    record = data.train.records[index]
+    with data.reader.open_window(record) as opened:
+        assert opened.read(SIZE, ((0, 4), (0, 4))).label_set == number
     filler = dataset[Slot(0, 0, (4, 4), filler=True)][1]
     assert filler.label_set == 0 and (filler.mask == 255).all()
 

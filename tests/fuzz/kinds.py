@@ -24,6 +24,7 @@ from conftest import pytorch_unet_checkpoint
 from in_process import parsed
 from PIL import Image
 
+from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.analysis.inspect import inspect
 from data_utils.analysis.inspect_volumes import inspect_volume
 from data_utils.class_map import parse_classes
@@ -140,6 +141,11 @@ def read_single_stream(path: Path) -> None:
     shutil.copy(path, path.with_name("val-0" + path.suffix))
     path.unlink()
     read_config(DataConfig(str(path.parent), streaming=True))
+
+
+def read_label_table(path: Path) -> None:
+    """What is known of the data set beside the table, with the classes that each image is labeled for."""
+    load_dataset_info(DataConfig(str(path.parent), val_fraction=0.5))
 
 
 def read_classes(path: Path) -> None:
@@ -362,6 +368,12 @@ def make_kinds(scratch: Path, stored: Path) -> dict[str, Kind]:
             read_volume_file,
         ),
         "folder": Kind({"images/0.png": picture("png")}, (in_bytes,), read_folder, images | masks),
+        "label table": Kind(
+            {"classes.csv": b"image,foreground\n0.png,1\n1,0\nimages/2,yes\n3.png,\n"},
+            (in_lines, in_bytes),
+            read_label_table,
+            images | masks,
+        ),
         "coco": Kind({"_annotations.coco.json": coco()}, (in_json, in_json, in_bytes), read_data_set, flat),
         "labelme": Kind(
             {"0.json": labelme()},

@@ -2,10 +2,11 @@
 
 Modules: inference/inputs.py, inference/outputs/classes.py, inference/outputs/disk.py, inference/outputs/images.py,
 inference/outputs/jobs.py, inference/outputs/volumes.py, inference/scoring/boundary.py, inference/scoring/truth.py,
-inference/scoring/volume.py, inference/true_masks.py, inference/pipeline.py, inference/predictor.py.
+inference/scoring/volume.py, inference/true_masks.py, inference/args.py, inference/pipeline.py, inference/predictor.py.
 """
 
 import io
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,9 +20,9 @@ from PIL import Image
 from data_utils.class_map import ClassMap
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.regions import ArrayRegions
-from data_utils.targets.classes import ClassReader
 from data_utils.visualize import outlined_overlay, to_rgb
 from inference import Predictor
+from inference.args import parse_args
 from inference.inputs import find_jobs, named_job
 from inference.outputs import disk, new_encoder
 from inference.outputs.classes import ClassEncoder
@@ -30,14 +31,14 @@ from inference.outputs.images import ImageWriter
 from inference.outputs.jobs import ImageJob, VolumeJob
 from inference.outputs.volumes import VolumeWriter
 from inference.outputs.writer import PredictionWriter
-from inference.pipeline import tracked
+from inference.pipeline import PredictionPipeline, tracked
 from inference.scoring import truth as truth_module
 from inference.scoring.boundary import BoundaryScores, boundary_report, boundary_scores, enclosing_box, numbers
 from inference.scoring.truth import ImageScore, ImageScorer, MaskRows, ScoreError, TruthScorer
 from inference.scoring.volume import VolumeScorer, case_report, case_table, surface_scores
 from inference.tiling import band_length
 from inference.true_masks import TrueMasks
-from runtime.errors import DataError, ImageError
+from runtime.errors import DataError, ImageError, ModelError
 from tasks.classes import Classes, ClassTarget
 from unet import UNet
 from unet.config import Preprocess, UNetConfig
@@ -225,16 +226,16 @@ def test_a_volume_is_scored_by_all_its_slices_with_its_own_spacing(tmp_path):
     nifti = write_volume(tmp_path / "truth.nii", 7 * truth)
     np.save(tmp_path / "truth.npy", 7 * truth)  # it holds no spacing: that of the volume counts
     for file in (nifti, tmp_path / "truth.npy"):
-        scorer = VolumeScorer(ClassReader(class_map), Classes(("sky", "land")), surfaces=True)
+        scorer = VolumeScorer(ClassEncoder(class_map), Classes(("sky", "land")), surfaces=True)
         score = scorer.score_mask(volume_job(tmp_path, file), pred)
         assert score.scores.sums.tolist() == matrix_of(pred, truth, 2)
         assert score.surfaces.hd95[1] == surface_scores(pred, truth, 2, (2.0, 1.0, 1.0)).hd95[1]
-        plain = VolumeScorer(ClassReader(class_map), Classes(("sky", "land")))
+        plain = VolumeScorer(ClassEncoder(class_map), Classes(("sky", "land")))
         assert plain.score_mask(volume_job(tmp_path, file), pred).surfaces is None
 
 
 def test_true_masks_of_another_size_or_grid_cannot_be_used(tmp_path):
-    scorer = VolumeScorer(ClassReader(ClassMap(("sky", "land"), (0, 7), None)), Classes(("sky", "land")))
+    scorer = VolumeScorer(ClassEncoder(ClassMap(("sky", "land"), (0, 7), None)), Classes(("sky", "land")))
     pred = np.zeros((3, 4, 5), np.uint8)
     shorter = write_volume(tmp_path / "shorter.nii", np.zeros((2, 4, 5), np.uint8))
     with pytest.raises(DataError, match=r"shorter\.nii: is 2 x 4 x 5, but the volume 3 x 4 x 5 \(z, y, x\)"):
@@ -257,15 +258,15 @@ def test_a_written_mask_is_scored_in_parts_of_all_its_rows(tmp_path, monkeypatch
     Image.fromarray(table[pred]).save(tmp_path / "a.png")
     Image.fromarray(table[truth]).save(tmp_path / "truth.png")
     job = ImageJob(image=tmp_path / "a.tif", size=(11, 6), output=tmp_path / "a", truth=(tmp_path / "truth.png", 0))
-    score = ImageScorer(ClassReader(CLASSES), TASK, boundary=True).score(job)
+    score = ImageScorer(ClassEncoder(CLASSES), TASK, boundary=True).score(job)
     assert score.scores.sums.tolist() == matrix_of(pred, truth)
     assert score.boundary.hits.tolist() == boundary_scores(pred, truth, 3).hits.tolist()
     Image.fromarray(table[truth][:, :3]).save(tmp_path / "truth.png")
     with pytest.raises(ScoreError, match=r"truth\.png: is 11 x 3, but the image 11 x 6; they differ in proportions$"):
-        ImageScorer(ClassReader(CLASSES), TASK).score(job)
+        ImageScorer(ClassEncoder(CLASSES), TASK).score(job)
     (tmp_path / "truth.png").unlink()
     with pytest.raises(ScoreError, match=r"truth\.png"):
-        ImageScorer(ClassReader(CLASSES), TASK).score(job)
+        ImageScorer(ClassEncoder(CLASSES), TASK).score(job)
 
 
 def stems(*names: str) -> list[Path]:
@@ -385,7 +386,10 @@ def test_the_mask_of_one_image_may_be_a_file_that_is_neither_the_input_nor_there
     jobs = find_jobs([str(tmp_path / "a.png"), str(tmp_path / "b.png")], tmp_path / "out", [".png"])
     assert named_job(jobs[:1], tmp_path / "new.png", overwrite=False).file(".png") == tmp_path / "new.png"
     assert named_job(jobs[:1], tmp_path / "old.png", overwrite=True).output == tmp_path / "old"
+    touch(tmp_path, "v.nii.gz")
+    volumes = find_jobs([str(tmp_path / "v.nii.gz")], tmp_path / "out", [".png"])
     for chosen, name, overwrite, line in (
+        (volumes, "new.png", True, "the mask of a volume is no .png; give a folder"),
         (jobs, "new.png", True, "is one file, but there are 2 inputs; give a folder"),
         (jobs[:1], "a.png", True, "is the input, not to be overwritten"),
         (jobs[:1], "old.png", False, "is there already; --overwrite replaces it"),
@@ -500,6 +504,8 @@ def test_images_beyond_128_megabytes_of_logits_are_predicted_in_windows():
     network = UNet(UNetConfig(base_channels=1, depth=1, num_classes=4, norm="group"))  # whole up to 4 GB
     predictor = Predictor(network)
     assert not predictor.in_windows((2048, 4096)) and predictor.in_windows((2048, 4097))
+    tiled = Predictor(network, tile_size=512)  # sums of tiles, and copies of what they share
+    assert not tiled.in_windows((1024, 2048)) and tiled.in_windows((1024, 2049))
     halved = UNet(UNetConfig(base_channels=1, depth=1, num_classes=4, norm="group", preprocess=Preprocess(scale=2.0)))
     assert not Predictor(halved).in_windows((1024, 2048)) and Predictor(halved).in_windows((1024, 2050))
 
@@ -525,3 +531,68 @@ def test_a_volume_may_be_given_by_its_name_and_probabilities_are_those_of_its_ma
     picture = io.BytesIO()
     Image.fromarray(np.arange(72, dtype=np.uint8).reshape(8, 9)).save(picture, "png")
     assert predictor(picture.getvalue()).mask.shape == (8, 9)
+
+
+def network_of(names: tuple[str, ...] = ("a", "b"), values: tuple = (0, 1), **options) -> UNet:
+    preprocess = Preprocess(class_names=names, class_values=values)
+    return UNet(UNetConfig(1, len(names), base_channels=1, depth=1, preprocess=preprocess, **options))
+
+
+def test_an_ensemble_needs_models_of_the_same_classes_axes_and_task():
+    Predictor(network_of(), ensemble=[network_of(norm="group")])
+    for other, line in (
+        (network_of(("a", "c")), "an ensemble needs models of the same classes"),
+        (network_of(values=(0, 255)), "an ensemble needs models of the same classes"),
+        (network_of(("a", "b", "c"), (0, 1, 2)), "an ensemble needs models of the same classes"),
+        (network_of(dims=3), "an ensemble cannot mix a 2-D and a 3-D model"),
+    ):
+        with pytest.raises(ModelError, match=line):
+            Predictor(network_of(), ensemble=[other])
+
+
+def test_masks_of_pages_are_found_by_the_suffix_that_theirs_have(tmp_path):
+    tifffile.imwrite(tmp_path / "s.tif", np.zeros((2, 4, 5), np.uint8), photometric="minisblack")
+    touch(tmp_path, "truth/s_0001_mask.png", "truth/s_0002_mask.png")
+    jobs = find_jobs([str(tmp_path / "s.tif")], tmp_path / "out", [".png"], truth=tmp_path / "truth")
+    assert [job.truth for job in jobs] == [(tmp_path / f"truth/s_000{page}_mask.png", 0) for page in (1, 2)]
+
+
+def test_a_true_mask_that_cannot_be_used_costs_the_score_and_not_the_prediction(tmp_path):
+    predictor = Predictor(network_of())
+    touch(tmp_path, "a.png")
+    (tmp_path / "truth.png").write_bytes(b"no picture")
+    writer = PredictionWriter(new_encoder(predictor.config), predictor.task, (".png",))
+    job = ImageJob(
+        image=tmp_path / "a.png", size=(3, 4), output=tmp_path / "out" / "a", truth=(tmp_path / "truth.png", 0)
+    )
+    for truth, error in ((tmp_path / "truth.png", "truth.png"), (tmp_path / "gone.png", "gone.png")):
+        with_truth = replace(job, truth=(truth, 0))
+        ((_, outcome),) = PredictionPipeline(predictor, writer, set()).run([[with_truth]])
+        assert isinstance(outcome, ScoreError) and str(outcome).endswith("; the prediction is written anyway")
+        assert error in str(outcome) and np.asarray(Image.open(job.file(".png"))).shape == (3, 4)
+    ((_, outcome),) = PredictionPipeline(predictor, writer, {job}).run([[job]])  # it was finished before
+    assert isinstance(outcome, ScoreError) and "anyway" not in str(outcome)
+    Image.fromarray(np.zeros((3, 4), np.uint8)).save(tmp_path / "truth.png")
+    ((_, outcome),) = PredictionPipeline(predictor, writer, {job}).run([[job]])
+    assert outcome.scores.sums.sum() == 12
+
+
+def arguments_of(monkeypatch, *words: str):
+    required = ["--model", "m", "--input", "a.png"]
+    monkeypatch.setattr("sys.argv", ["predict.py", *required, *words])
+    return parse_args("")
+
+
+def test_an_output_that_ends_in_png_is_the_file_of_the_only_mask(monkeypatch, tmp_path):
+    args = arguments_of(monkeypatch, "--output", "out/mask.PNG")
+    assert (args.file, args.output) == (Path("out/mask.PNG"), Path("out"))
+    assert (args.tile_size, args.overlap, args.scale, args.tta, args.ensemble) == (None, None, None, False, [])
+    args = arguments_of(monkeypatch, "--output", "out", "--tile-size", "64", "--overlap", "0")
+    assert (args.file, args.output, args.tile_size, args.overlap) == (None, Path("out"), 64, 0)
+    (tmp_path / "folder.png").mkdir()
+    assert arguments_of(monkeypatch, "--output", str(tmp_path / "folder.png")).file is None
+    with pytest.raises(SystemExit):
+        arguments_of(monkeypatch, "--output", "out", "--boundary")
+    monkeypatch.setattr("sys.argv", ["predict.py", "--model", "m", "--output", "out"])
+    with pytest.raises(SystemExit):
+        parse_args("")

@@ -6,13 +6,15 @@ Modules: train_utils/settings/starting_point.py.
 """
 
 import os
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import launch, pytorch_unet_checkpoint
+from conftest import launch, predict, pytorch_unet_checkpoint
+from in_process import run_train
 from PIL import Image
 from safetensors.torch import save_file
 from starting import start_from
@@ -151,8 +153,7 @@ def test_predict_writes_the_masks_that_the_original_writes(save, tmp_path, class
     for name, image in photos.items():
         image.save(tmp_path / "photos" / f"{name}.png")
     flags = [] if scale is None else ["--scale", str(scale)]
-    command = ["predict.py", "--model", path, "--input", tmp_path / "photos", "--output", tmp_path / "out", *flags]
-    result = launch(*command)
+    result = predict(path, [tmp_path / "photos"], tmp_path / "out", *flags)
     assert result.returncode == 0, result.stderr
     values = np.array(mask_values or range(max(classes, 2)), np.uint8)
     with torch.inference_mode():
@@ -169,7 +170,7 @@ def test_preprocessing_and_mask_values_survive_in_config_json(save, tmp_path):
     again = load_model(tmp_path / "model")
     assert again.config == model.config
     assert again.config.preprocess.class_values == (0, 7, 9)
-    assert again.config.preprocess.scale == 0.25
+    assert again.config.preprocess.scale == 0.25 and not again.config.preprocess.draft
     assert load_model(save(pytorch_unet_checkpoint(3))).config.preprocess.scale == 0.5
     dark, bright = np.ones((8, 8, 3), np.uint8), np.full((8, 8, 3), 2, np.uint8)
     preprocess = again.config.preprocess
@@ -227,10 +228,9 @@ def test_a_pickle_that_wants_to_run_code_is_refused_and_runs_none(tmp_path, fail
     torch.save(entries, tmp_path / "model.pth", _use_new_zipfile_serialization=zipped)
     Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
     line = "model.pth: refused, unpickling it would run code (posix.mkdir)"
-    command = ["predict.py", "--model", tmp_path / "model.pth", "--input", tmp_path / "a.png", "--output"]
-    if not zipped:
-        command = ["train.py", "--init-from", tmp_path / "model.pth", "--output-dir"]
-    fails_with(launch(*command, tmp_path / "out"), line, 1)
+    fails_with(predict(tmp_path / "model.pth", [tmp_path / "a.png"], tmp_path / "out"), line, 1)
+    with pytest.raises(ModelError, match=re.escape(line)):
+        run_train(tmp_path / "run", "--init-from", tmp_path / "model.pth")
     assert not (tmp_path / "ran").exists()
     torch.load(tmp_path / "model.pth", weights_only=False)  # the file would have, had it been let
     assert (tmp_path / "ran").exists()
@@ -341,10 +341,14 @@ SHORT = ["--max-steps", "1", "--learning-rate", "1e-9", "--tracker", "none", "--
 def test_training_starts_from_the_checkpoint_and_keeps_its_preprocessing(save, tiny_folder, tmp_path, profile):
     weights = pytorch_unet_checkpoint(2)
     path = save(weights | {"mask_values": [0, 255]})
-    command = ["train.py", "--dataset", tiny_folder, "--init-from", path, "--output-dir", tmp_path / "run", *SHORT]
-    result = launch(*command, profile=profile)
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.count(f"start: {path}, 118 of 118 weights copied") == 1
+    flags = ["--dataset", tiny_folder, "--init-from", path, *SHORT]
+    if profile is None:
+        output = run_train(tmp_path / "run", *flags).output
+    else:
+        result = launch("train.py", "--output-dir", tmp_path / "run", *flags, profile=profile)
+        assert result.returncode == 0, result.stderr
+        output = result.stdout
+    assert output.count(f"start: {path}, 118 of 118 weights copied") == 1
     trained, source = load_model(tmp_path / "run" / "model"), load_model(path)
     assert (trained.config.preprocess.std, trained.config.preprocess.detect_unit_range) == ((255.0,) * 3, True)
     images = torch.from_numpy(np.random.default_rng(3).integers(0, 256, (1, 3, 64, 64), dtype=np.uint8))
@@ -355,31 +359,26 @@ def test_training_starts_from_the_checkpoint_and_keeps_its_preprocessing(save, t
         assert (source(images) - reference_logits(weights, images / 255)).abs().max() < 1e-5
 
 
-def test_fine_tuning_to_other_classes_lists_what_is_fresh(save, tmp_path):
-    path = save(pytorch_unet_checkpoint(2, depth=2))
-    result = launch("train.py", "--init-from", path, "--output-dir", tmp_path / "run", *SHORT)
-    assert result.returncode == 0, result.stderr
-    assert "start for head.conv.weight (5 x 4 x 1 x 1 here, 2 x 4 x 1 x 1 there), head.conv.bias" in result.stdout
+def test_fine_tuning_to_other_classes_lists_what_is_fresh(save, tiny_folder, tmp_path):
+    path = save(pytorch_unet_checkpoint(5, depth=2))
+    run = run_train(tmp_path / "run", "--dataset", tiny_folder, "--init-from", path, *SHORT)
+    assert "start for head.conv.weight (2 x 4 x 1 x 1 here, 5 x 4 x 1 x 1 there), head.conv.bias" in run.output
     trained, source = load_model(tmp_path / "run" / "model"), load_model(path)
-    assert trained.config.num_classes == 5
+    assert trained.config.num_classes == 2
     torch.testing.assert_close(
         trained.stem.conv1.weight, source.stem.conv1.weight, atol=3e-9, rtol=0
     )  # one step of 1e-9
 
 
-@pytest.mark.parametrize(
-    ("flags", "line", "profile"),
-    [
-        (["--depth", "3"], "--depth 3: MODEL has 4; leave the flag out", None),
-        (["--init-from", "x.pth"], "x.pth: no such file", "multi_cpu"),
-    ],
-)
-def test_mistakes_end_in_one_line_on_any_number_of_processes(save, tmp_path, fails_with, flags, line, profile):
+def test_a_model_of_another_depth_is_refused(save, tmp_path):
     path = save(pytorch_unet_checkpoint(2))
-    result = launch("train.py", "--init-from", path, *flags, "--output-dir", tmp_path / "run", profile=profile)
-    if profile is None:
-        fails_with(result, line.replace("MODEL", str(path)), 1)
-    else:  # the launcher adds lines of its own
-        assert result.returncode == 1
-        (said,) = [text for text in result.stderr.splitlines() if text.startswith("train.py: error: ")]
-        assert line in said
+    with pytest.raises(ModelError, match=rf"^--depth 3: {re.escape(str(path))} has 4; leave the flag out"):
+        run_train(tmp_path / "run", "--init-from", path, "--depth", "3")
+
+
+def test_a_mistake_is_one_line_of_all_processes(save, tmp_path):
+    flags = ["--init-from", "x.pth", "--output-dir", tmp_path / "run"]
+    result = launch("train.py", *flags, profile="multi_cpu")
+    assert result.returncode == 1  # the launcher adds lines of its own
+    (line,) = [text for text in result.stderr.splitlines() if text.startswith("train.py: error: ")]
+    assert "x.pth: no such file" in line

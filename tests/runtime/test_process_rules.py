@@ -1,14 +1,18 @@
 """Small rules of a process: values of flags, keys of the cache, lines, seeds, errors, shares of the machine.
 
 Modules: runtime/cache.py, runtime/cli.py, runtime/console.py, runtime/device.py, runtime/distributed.py,
-runtime/documents.py, runtime/errors.py, runtime/files.py, runtime/launch.py, runtime/memory.py, runtime/parallel.py.
+runtime/documents.py, runtime/errors.py, runtime/files.py, runtime/launch.py, runtime/memory.py, runtime/parallel.py,
+runtime/signals.py.
 """
 
 import argparse
 import hashlib
 import io
 import os
+import signal
+import socket
 import sys
+import weakref
 from datetime import timedelta
 from types import SimpleNamespace
 
@@ -19,7 +23,7 @@ import torch
 import torch.distributed as dist
 from accelerate.utils import DDPCommunicationHookType
 
-from runtime import cache, cli, console, errors, launch, memory, parallel
+from runtime import cache, cli, console, distributed, errors, launch, memory, parallel, signals
 from runtime.cache import cached, cached_arrays, digest, digest_of_files
 from runtime.cli import Arguments
 from runtime.device import LateRead, download
@@ -367,3 +371,79 @@ def test_so_many_items_are_begun_ahead_of_what_is_taken():
     assert next(results) == 0 and len(taken) == 4
     assert next(results) == 1 and len(taken) == 5
     assert list(results) == [2, 3, 4, 5, 6, 7, 8]
+
+
+def test_a_connection_that_does_not_answer_for_the_timeout_ends(monkeypatch):
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(distributed, "_group_without_timeout", lambda: None)
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
+        own = SimpleNamespace(status=psutil.CONN_ESTABLISHED, fd=client.fileno())
+        waiting = SimpleNamespace(status=psutil.CONN_LISTEN, fd=-1)
+        connections = SimpleNamespace(net_connections=lambda kind: [waiting, own])
+        monkeypatch.setattr(psutil, "Process", lambda: connections)
+        distributed.notice_lost_machines(timedelta(minutes=10))
+        names = ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT", "TCP_USER_TIMEOUT")
+        options = [client.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) for name in names]
+        assert options == [60, 60, 9, 600_000] and client.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+
+
+@pytest.mark.parametrize(("is_first", "order"), [(True, ["work", "barrier"]), (False, ["barrier", "work"])])
+def test_the_first_process_of_a_machine_works_before_the_others(monkeypatch, is_first, order):
+    events = []
+    monkeypatch.setattr(distributed, "barrier_without_timeout", lambda accelerator: events.append("barrier"))
+    with distributed.first_on_each_machine(SimpleNamespace(is_local_main_process=is_first)):
+        events.append("work")
+    assert events == order
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel of Linux")
+@pytest.mark.parametrize(
+    ("environment", "follows"),
+    [
+        ({}, False),
+        ({"ACCELERATE_MIXED_PRECISION": "no"}, True),
+        ({"ACCELERATE_MIXED_PRECISION": "no", "WORLD_SIZE": "2"}, False),
+        ({"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "2"}, True),
+    ],
+)
+def test_a_process_ends_with_its_launcher(monkeypatch, environment, follows):
+    for name in ("ACCELERATE_MIXED_PRECISION", "WORLD_SIZE", "TORCHELASTIC_RUN_ID"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    calls = []
+    library = SimpleNamespace(prctl=lambda *arguments: calls.append(arguments))
+    monkeypatch.setattr(signals.ctypes, "CDLL", lambda name: library)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        signals.exit_on_sigterm()
+        assert calls == ([(1, signal.SIGTERM)] if follows else [])
+        with pytest.raises(SystemExit) as end:
+            signal.getsignal(signal.SIGTERM)(signal.SIGTERM, None)
+        assert end.value.code == 143
+        calls.clear()
+        ignored = {number: signal.getsignal(number) for number in signals.stop_signals()}
+        signals.outlast_stop_signals()
+        assert calls == [(1, signal.SIGKILL)]
+        assert {signal.getsignal(number) for number in signals.stop_signals()} == {signal.SIG_IGN}
+        for number, handler in ignored.items():
+            signal.signal(number, handler)
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def test_the_peak_of_memory_is_not_held_by_an_error():
+    class Tensors(list):
+        """Something that can be watched."""
+
+    watched = []
+
+    def fill() -> None:
+        tensors = Tensors([1])
+        watched.append(weakref.ref(tensors))
+        raise MemoryError("full")
+
+    with pytest.raises(errors.MemoryShortage) as caught, memory_shortage("a", "b"):
+        fill()
+    assert watched[0]() is None and str(caught.value) == "a: does not fit into memory; b (full)"

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from class_loss import ClassLoss
 
-from tasks.classes import LOSSES
+from tasks.pixels_and_regions import LOSSES
 
 FLOAT64 = {"rtol": 1e-12, "atol": 0}  # sums over a few hundred pixels in another order: measured at most 2e-16
 

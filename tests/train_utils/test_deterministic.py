@@ -20,7 +20,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import train
 from inference import Predictor
 from tasks import confusion as metrics
-from tasks.classes import LOSSES, ClassTarget
+from tasks.classes import ClassTarget
+from tasks.pixels_and_regions import LOSSES
 from tasks.step_loss import StepLoss
 from train_utils import preflight
 from unet import UNet, UNetConfig

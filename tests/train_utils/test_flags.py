@@ -343,6 +343,18 @@ def check_task(run, folder, monkeypatch):
     assert [*map(type, readers)] == [ClassReader, OtherReader]
 
 
+@checks("--regions")
+def check_regions(run, folder, _):
+    assert (
+        parsed("--regions", "box=255", "--task", "overlapping").task == parsed("--regions", "box=255").task == "regions"
+    )
+    learned = run("--regions", "box=255")
+    assert learned.config["task"] == {"name": "regions", "regions": [["box", [255]]]}
+    assert learned.config["num_classes"] == 1
+    refused = run_train(folder / "out", "--dataset", run.data, "--regions", "box=255", "--task", "classes")
+    assert refused.exit_code == 2 and "--regions is for --task regions, and --task is classes" in refused.output
+
+
 @checks("--dims", "--spacing", "--normalization")
 def check_volumes(run, tmp_path, monkeypatch):
     for kind, voxels in zip(("images", "masks"), case(0, (6, 8, 10)), strict=True):

@@ -174,7 +174,7 @@ def test_what_the_cpu_says_when_memory_runs_out_is_known():
 )
 def test_the_batch_is_split_over_processes_and_accumulation(batch, world, micro, profile, saved, expected):
     split = split_batch(batch, world, micro, profile, saved)
-    assert split == (batch, world, *expected, any((micro, profile)))
+    assert split == BatchSplit(batch, world, *expected, fixed=any((micro, profile)))
     assert split.micro_batch_size * split.accumulation * world >= batch
 
 

@@ -249,12 +249,12 @@ def test_a_device_that_is_slow_at_each_new_shape_is_timed_without_that(tmp_path,
             smaller.save(file)
     shapes, train_step = set(), train.train_step
 
-    def slow_at_first(accelerator, model, optimizer, criterion, micro_batches, *arguments):
+    def slow_at_first(accelerator, model, optimizer, criterion, micro_batches, *arguments, **options):
         shape = micro_batches[0][0].shape
         if shape not in shapes:
             shapes.add(shape)
             time.sleep(0.5)
-        return train_step(accelerator, model, optimizer, criterion, micro_batches, *arguments)
+        return train_step(accelerator, model, optimizer, criterion, micro_batches, *arguments, **options)
 
     monkeypatch.setattr(train, "train_step", slow_at_first)
     monkeypatch.setattr(rehearsal, "is_slow_at_first", lambda accelerator: True)
@@ -272,10 +272,10 @@ def test_nothing_of_the_rehearsal_stays_in_memory(tiny_folder, tmp_path, monkeyp
     freed = []
     prepare = train.prepare
 
-    def prepare_noted(accelerator, args, model, split, loaders):
+    def prepare_noted(accelerator, args, model, *arguments):
         freed.extend(copy() is None for copy in copies)
         copies.append(weakref.ref(model))
-        return prepare(accelerator, args, model, split, loaders)
+        return prepare(accelerator, args, model, *arguments)
 
     monkeypatch.setattr(train, "prepare", prepare_noted)
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")

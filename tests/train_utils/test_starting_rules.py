@@ -40,7 +40,6 @@ def test_the_defaults_of_the_flags_are_these():
     defaults = {name: value for name, value in settings.items() if value is not None and value is not False}
     assert defaults == {
         "dataset": "shapes",
-        "task": "classes",
         "val_fraction": 0.1,
         "on_bad_sample": "error",
         "optimizer": "adamw",

@@ -9,6 +9,7 @@ import pytest
 from in_process import parsed, process_state_kept
 
 from inference.args import parse_args as parse_predict_args
+from train_utils.settings.hints import HINTS
 
 GPUS = "accelerate launch --multi_gpu --num_processes N train.py --dataset D for N GPUs"
 MISTAKES = {
@@ -86,3 +87,42 @@ def test_a_run_without_data_says_first_that_it_trains_on_generated_shapes(capsys
     assert capsys.readouterr().out.startswith("no --dataset: this run trains on generated shapes")
     parsed("--dataset", "shapes")
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("flag", "habits"),
+    [
+        ("--dataset DATA", "data-dir root images mask-dir labels train-dir val-dir i"),
+        ("--encoder chooses", "arch net model-name"),
+        ("--encoder lite0", "imagenet backbone encoder-name"),
+        ("found in the data", "nc in-channels num-channels"),
+        ("--init-from MODEL", "checkpoint load f model-path"),
+        ("--image-size H W", "img-size size resize resolution width"),
+        ("--learning-rate?", "l lr0 base-lr"),
+        ("--epochs?", "num-epochs max-epochs num-train-epochs"),
+        ("--max-steps?", "steps iterations max-iters"),
+        ("--max-minutes?", "time minutes hours"),
+        ("--batch-size?", "bs batch train-batch-size"),
+        ("--num-workers?", "j n-workers num-threads"),
+        ("--weight-decay?", "wd l2"),
+        ("--output-dir?", "o out save-dir project logdir"),
+        ("--val-fraction?", "v validation val-percent"),
+        ("--augment?", "aug augmentations flip"),
+        ("--optimizer?", "optim opt"),
+        ("--schedule?", "scheduler lr-scheduler"),
+        ("--loss?", "criterion dice loss-fn"),
+        ("--patience?", "early-stopping early-stop"),
+        ("--crop-size?", "crop patch-size tile-size"),
+        ("--micro-batch-size?", "grad-accum accumulation-steps"),
+        ("--class-weights auto?", "class-weight weighted"),
+        ("--seed?", "random-seed manual-seed"),
+        ("--norm?", "batch-norm batchnorm"),
+        ("predict.py has this flag", "overlay ensemble boundary truth"),
+        ("--mixed_precision bf16", "bf16 bfloat16"),
+        ("--mixed_precision fp16", "half use-amp precision"),
+        ("--multi_gpu", "gpu num-gpus n-gpus cuda no-cuda nproc-per-node strategy ddp"),
+        ("--dynamo_backend", "compile"),
+    ],
+)
+def test_what_other_programs_call_a_flag_leads_to_ours(flag, habits):
+    assert [name for name in habits.split() if flag not in HINTS[name]] == []

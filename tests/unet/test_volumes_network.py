@@ -18,7 +18,7 @@ from data_utils.loading.batch_sampler import BatchSplit
 from inference.export.onnx import export
 from inference.onnx_network import OnnxNetwork
 from runtime.errors import ModelError
-from tasks.classes import LOSSES
+from tasks.pixels_and_regions import LOSSES
 from train_utils.monitoring.flops import training_flops
 from train_utils.preflight import Copies, input_bytes, step_bytes
 from unet import Preprocess, UNet, UNetConfig

@@ -13,7 +13,9 @@ from runtime.console import say
 from runtime.launch import COMM_HOOKS
 from runtime.redact import redact
 from tasks import TASKS
-from tasks.classes import LOSSES
+from tasks.overlapping import Overlapping
+from tasks.pixels_and_regions import LOSSES
+from tasks.regions import Regions
 from train_utils.settings.hints import HINTS
 from train_utils.settings.like import read_record, repeated_arguments, say_differences
 from train_utils.settings.plan import Plan
@@ -44,6 +46,8 @@ def parse_args(description: str) -> TrainSettings:
     del args.folder
     settings = TrainSettings(**vars(args))
     _check(settings, parser)
+    if settings.regions and settings.task in (None, Overlapping.name):
+        settings = replace(settings, task=Regions.name)
     if settings.encoder_source and settings.encoder_weights is None:
         settings = replace(settings, encoder_weights="pretrained")
     if settings.like or settings.init_from:  # a recorded run and a model have settings of their own
@@ -77,6 +81,8 @@ def _check(settings: TrainSettings, parser: arg.Arguments) -> None:
         parser.error("--max-minutes and --max-steps both say how long the run is; give one of them")
     if settings.image_size and settings.scale not in (None, 1):
         parser.error("--image-size and --scale both set the size; give one of them")
+    if settings.regions and settings.task not in (None, Overlapping.name, Regions.name):
+        parser.error(f"--regions is for --task {Regions.name}, and --task is {settings.task}; leave one of them out")
     if settings.crop_size and len(settings.crop_size) not in (2, 3):
         parser.error(f"--crop-size has {len(settings.crop_size)} sides; give H W, or D H W for volumes")
 
@@ -106,6 +112,8 @@ def _add_first_flags(group: Group) -> None:
 def _add_data_flags(group: Group) -> None:
     add = group.add_argument
     add("--task", choices=tuple(TASKS), help="what the network learns from the masks (default: found in the data)")
+    unions = "learn unions of mask values, 'whole=1+2+3;core=2+3;active=3', and write a mask of their first values"
+    add("--regions", metavar="REGIONS", help=unions)
     add("--dataset-config", metavar="NAME", help="configuration of a Hub data set")
     add("--train-split", metavar="NAME", help="split to train on (default: train)")
     split = "split to evaluate on (default: val or validation; without one, a share of the training images)"

@@ -83,10 +83,9 @@ def resolve_settings(
     """The settings of a run, as they came out."""
     architecture = {name: getattr(model, name) for name in ARCHITECTURE}
     axes = {name: getattr(model, name) for name in NetworkAxes._fields}
-    class_map = info.reader.class_map
     identity = {
         "task": info.config.task,
-        "classes": class_map.describe_values() if class_map else [],
+        "classes": info.reader.identity,
         "in_channels": info.channels,
         **architecture,
         **json.loads(json.dumps(axes)),

@@ -19,6 +19,7 @@ class TrainSettings:
     dataset: str
     check_data: bool
     task: str | None
+    regions: str | None
     classes: str | None
     dataset_config: str | None
     train_split: str | None

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from data_utils.class_map import BACKGROUND_NAMES
-from data_utils.sources.annotations.coco_mask import CocoMask, Entry
+from data_utils.sources.annotations.coco_mask import FILE_KEY, CocoMask, Entry
 from data_utils.sources.annotations.layout import (
     SplitPaths,
     check_unpaired,
@@ -27,6 +27,7 @@ from data_utils.sources.annotations.layout import (
 )
 from data_utils.sources.annotations.polygons import FARTHEST
 from data_utils.sources.folder import children
+from data_utils.sources.label_files import Finding, with_labels
 from data_utils.sources.records import AnnotationSummary, Record, Records, folders_of
 from runtime.cache import digest_of_files
 from runtime.documents import MOST_BYTES_OF_DATA, read_json
@@ -45,13 +46,25 @@ DRAWN_KEYS = ("id", "category_id", "iscrowd", "segmentation")  # what drawing ne
 
 
 class CocoFile(NamedTuple):
-    """What one file says: categories by id, ids that objects use, images, and the objects of each image by its id."""
+    """What one file says, or several files of one split.
+
+    Args:
+        path: the first of the files.
+        categories: by id.
+        used: the ids of categories that objects have.
+        objects: the objects of each image by its id.
+        listed: for each image, by its id, the categories of its files; empty for a single file, which lists the same
+            for all.
+        paths: all files.
+    """
 
     path: Path
     categories: dict[int, Entry]
     used: set[int]
     images: list[Entry]
-    objects: dict[int, list[Entry]]
+    objects: dict[Any, list[Entry]]
+    listed: dict[Any, set[int]]
+    paths: tuple[Path, ...]
 
 
 class CocoRecords(Records):
@@ -71,6 +84,7 @@ class CocoRecords(Records):
         unpaired: Sequence[str],
     ) -> None:
         self.file = str(file.path)
+        self.files = [str(path) for path in file.paths]
         self.classes = classes
         self.values = values
         self.unpaired = tuple(unpaired)
@@ -104,7 +118,7 @@ class CocoRecords(Records):
     @cached_property
     def digest(self) -> str:  # type: ignore[override]  # computed once it is asked for
         """Key of names, sizes and times of all files, and of what the categories are drawn as."""
-        paths = [self.file]
+        paths = [*self.files]
         for name in self.names:
             paths.append(os.path.join(self.folder, os.fsdecode(name.item())))
         drawn = repr(("COCO", self.classes, self.values)).encode()
@@ -115,7 +129,10 @@ def _encode_objects(entries: list[Entry]) -> bytes:
     """The objects of an image as JSON, each with what drawing needs."""
     objects: list[Entry] = []
     for entry in entries:
-        objects.append({key: entry.get(key) for key in DRAWN_KEYS})
+        drawn = {key: entry.get(key) for key in DRAWN_KEYS}
+        if FILE_KEY in entry:
+            drawn[FILE_KEY] = entry[FILE_KEY]
+        objects.append(drawn)
     return json.dumps(objects).encode()
 
 
@@ -139,7 +156,7 @@ def _summarize(
 
 
 def find(root: Path, named_splits: Sequence[str]) -> SplitPaths:
-    """Split -> (folder that the images are below, JSON file)."""
+    """Split -> (folder that the images are below, JSON file); `SPLIT/PART` for each of several files of one split."""
     wanted = wanted_splits(named_splits)
     folders = [root]
     for name, folder in children(root).items():
@@ -162,12 +179,36 @@ def find(root: Path, named_splits: Sequence[str]) -> SplitPaths:
     if len(splits) == 1 and not wanted & splits.keys():  # instances_default.json
         _, paths = splits.popitem()
         splits["train"] = paths
-    return splits
+    return _with_parts(splits, wanted)
+
+
+def _with_parts(splits: SplitPaths, wanted: set[str]) -> SplitPaths:
+    """The splits, where `train_cars` and `train_people` become parts of a split that has no file of its own.
+
+    Where no name is that of a split, all files are parts of `train`.
+    """
+    part_of: dict[str, str] = {}
+    for name in splits:
+        for split in wanted - splits.keys():
+            if re.match(rf"{re.escape(split)}[-_.]", name):
+                part_of[name] = split
+    if not wanted & {*splits, *part_of.values()}:
+        part_of = dict.fromkeys(splits, "train")
+    return {f"{part_of[name]}/{name}" if name in part_of else name: paths for name, paths in splits.items()}
 
 
 def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> dict[str, Callable[[], Records]]:
     """Split -> what opens it. All files are read: classes are those of all together."""
-    files = {split: read(path) for split, (_, path) in splits.items()}
+    parts: dict[str, list[CocoFile]] = defaultdict(list)
+    folder_of: dict[str, Path] = {}
+    for name, (folder, path) in splits.items():
+        split = name.partition("/")[0]
+        parts[split].append(read(path))
+        folder_of[split] = folder
+    files = {split: split_files[0] for split, split_files in parts.items()}
+    if any(len(split_files) > 1 for split_files in parts.values()):
+        numbers: dict[str, int] = {}
+        files = {split: join(split_files, numbers) for split, split_files in parts.items()}
     classes, values = gather_classes(list(files.values()))
     if _holds_only_crowds(files.values()):
         paths = ", ".join(str(file.path) for file in files.values())
@@ -177,9 +218,37 @@ def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> dict[str, Call
         )
     openers: dict[str, Callable[[], Records]] = {}
     for split, file in files.items():
-        folder, _ = splits[split]
-        openers[split] = partial(open_records, file, split, folder, classes, values, allow_unpaired)
+        openers[split] = partial(open_records, file, split, folder_of[split], classes, values, allow_unpaired)
     return openers
+
+
+def join(files: Sequence[CocoFile], numbers: dict[str, int]) -> CocoFile:
+    """Several files of one split as one: categories go by their names, and an image has the objects of all files.
+
+    Args:
+        numbers: the ids of categories by their names, to which new ones are added.
+    """
+    categories: dict[int, Entry] = {}
+    images: dict[str, Entry] = {}
+    objects: defaultdict[str, list[Entry]] = defaultdict(list)
+    listed: defaultdict[str, set[int]] = defaultdict(set)
+    for file in files:
+        number_of: dict[Any, int] = {}
+        for number, name in _category_names(file.categories, file.used).items():
+            number_of[number] = numbers.setdefault(name, len(numbers) + 1)
+            categories[number_of[number]] = {"id": number_of[number], "name": name}
+        for image in file.images:
+            name = str(image["file_name"])
+            images.setdefault(name, {**image, "id": name})
+            listed[name].update(number_of.values())
+            for entry in file.objects.get(image["id"], []):
+                category = entry["category_id"]
+                # as text, an id that the file does not list stays none
+                known = {"category_id": number_of.get(category, str(category)), FILE_KEY: str(file.path)}
+                objects[name].append({**entry, **known})
+    used = {entry["category_id"] for entries in objects.values() for entry in entries}
+    paths = tuple(file.path for file in files)
+    return CocoFile(files[0].path, categories, used, list(images.values()), objects, listed, paths)
 
 
 def _holds_only_crowds(files: Iterable[CocoFile]) -> bool:
@@ -200,8 +269,8 @@ def open_records(
     classes: tuple[tuple[MaskValue, str], ...],
     values: dict[int, int],
     allow_unpaired: bool,
-) -> CocoRecords:
-    """The images of a file that are found below `root`."""
+) -> Records:
+    """The images of a file that are found below `root`, with the classes of the categories that it lists."""
     key = file.path.stem.removeprefix("instances_")
     folders = [root / "images" / key, root / key, root / "images" / split, root / split]
     folders += [root / name for name in ("images", "data", "JPEGImages", "")]
@@ -220,7 +289,17 @@ def open_records(
     repeated = [path for path, count in Counter(paths).items() if count > 1]
     if repeated:
         raise DataError(f"{file.path}: {len(repeated)} images are listed more than once: {listed(repeated)}")
-    return CocoRecords(file, paths, images, classes, values, unpaired)
+    records = CocoRecords(file, paths, images, classes, values, unpaired)
+    names = dict(classes)
+    labels: list[Finding | None] = []
+    for image in images:
+        numbers = file.listed.get(image["id"], file.categories.keys())
+        labeled = {values[number] for number in numbers if number in values} - {0}
+        finding = None
+        if labeled and len(labeled) < len(classes) - 1:
+            finding = Finding(tuple(sorted(names[value] for value in labeled)), f"{file.path}: its categories")
+        labels.append(finding)
+    return with_labels(records, labels)
 
 
 def read(path: Path) -> CocoFile:
@@ -255,7 +334,7 @@ def read(path: Path) -> CocoFile:
     if strays:
         raise DataError(f"{path}: {listed(strays)}")
     used = {entry["category_id"] for entry in annotations}
-    return CocoFile(path, categories, used, images, objects)
+    return CocoFile(path, categories, used, images, objects, {}, (path,))
 
 
 def _entries(content: dict[str, Any], key: str, needed: dict[str, str], path: Path) -> list[Entry]:
@@ -290,12 +369,24 @@ def gather_classes(files: Sequence[CocoFile]) -> tuple[tuple[tuple[MaskValue, st
                 raise DataError(
                     f"category {number} is {first_name!r} in {path}, {name!r} in {file.path}; they must agree"
                 )
-    names: dict[int, str] = {}
-    for number, (name, _) in sorted(first_names.items()):
-        # Roboflow lists the name of the project as category 0, above all others
-        if number or number in used or name not in supercategories:
-            names[number] = name
+    names = {number: name for number, (name, _) in first_names.items()}
+    names = _without_project(names, used, supercategories)
     if all(name.lower() in BACKGROUND_NAMES for name in names.values()):
         raise DataError(f"{files[0].path} lists no categories")
     classes, values = number_classes(list(names.values()), str(files[0].path))
     return classes, dict(zip(names, values, strict=True))
+
+
+def _category_names(categories: dict[int, Entry], used: set[int]) -> dict[int, str]:
+    """The names of a file's categories by id."""
+    names = {number: str(category["name"]) for number, category in categories.items()}
+    return _without_project(names, used, [category.get("supercategory") for category in categories.values()])
+
+
+def _without_project(names: dict[int, str], used: set[int], supercategories: Sequence[Any]) -> dict[int, str]:
+    """Names of categories by id, in order, without what Roboflow lists as category 0: the project, above all others."""
+    classes = {}
+    for number, name in sorted(names.items()):
+        if number or number in used or name not in supercategories:
+            classes[number] = name
+    return classes

@@ -2,6 +2,8 @@
 
 import json
 import os
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -9,20 +11,22 @@ from typing import Any
 import numpy as np
 from pycocotools import mask as rle_masks
 
-from data_utils.image_io.formats import DrawnMask
+from data_utils.image_io.class_masks import LayeredMask
 from data_utils.image_io.reader import read_header
 from data_utils.sources.annotations.polygons import check_drawing_size, checked_points, clipped
 from runtime.errors import DataError
-from unet.config import IGNORE_INDEX
+from tasks.overlapping import pack_bits
+from unet.config import IGNORE_INDEX, MaskValue
 
 LONGEST_RUN = 60  # bits of a run's length
 
+FILE_KEY = "file"  # where an entry keeps its file, if the data set has several for one split
 Entry = dict[str, Any]
 Layer = tuple[bool, int, int, Entry]  # whether it is a crowd, its rank in the order, its mask value, its pixels as RLE
 
 
 @dataclass(frozen=True)
-class CocoMask(DrawnMask):
+class CocoMask(LayeredMask):
     """The objects of one image.
 
     Args:
@@ -39,8 +43,8 @@ class CocoMask(DrawnMask):
 
     def draw(self) -> np.ndarray:
         """Crowds first, as 255, so that objects marked one by one stay; then objects, those of fewer pixels on top."""
-        (height, width), layers = self._layers()
-        mask = np.zeros((height, width), np.uint8, order="F")  # pycocotools stores masks in this order
+        size, layers = self._layers()
+        mask = np.zeros(size, np.uint8, order="F")  # pycocotools stores masks in this order
         # neighbors of one class are decoded as one
         for value, group in groupby(layers, key=lambda layer: layer[2]):
             merged = rle_masks.merge([layer[3] for layer in group])
@@ -48,33 +52,59 @@ class CocoMask(DrawnMask):
         return np.ascontiguousarray(mask)
 
     def draw_objects(self) -> tuple[np.ndarray, np.ndarray]:
-        (height, width), layers = self._layers()
-        numbers = np.zeros((height, width), np.int32, order="F")
+        size, layers = self._layers()
+        numbers = np.zeros(size, np.int32, order="F")
         for number, layer in enumerate(layers, 1):
             numbers[rle_masks.decode(layer[3]).astype(bool)] = number
         return np.ascontiguousarray(numbers), np.array([0, *(layer[2] for layer in layers)], np.uint8)
 
     def _layers(self) -> tuple[tuple[int, int], list[Layer]]:
         """(H, W) of the mask, and its layers from the lowest to the highest."""
-        size, _ = read_header(self.image, self.image)
-        if all(self.size):
-            check_drawing_size(self.size, size, f"{self.file}: {os.path.basename(self.image)}")
-            size = self.size
-        height, width = size
+        size = self._size()
         layers: list[Layer] = []
-        for entry in json.loads(self.objects):
-            where = f"{self.file}: annotation {entry['id']} of {os.path.basename(self.image)}"
-            runs = encode(entry.get("segmentation"), height, width, where)
-            if entry["category_id"] not in self.values:
-                raise DataError(f"{where} is of category {entry['category_id']!r}, which the file does not list")
-            value = self.values[entry["category_id"]]
-            pixels = int(rle_masks.area(runs))
+        for entry, value, runs in self._objects(size):
             if entry.get("iscrowd"):
                 layers.append((True, 0, IGNORE_INDEX, runs))
             else:
-                layers.append((False, -pixels, value, runs))
+                layers.append((False, -int(rle_masks.area(runs)), value, runs))
         layers.sort(key=lambda layer: (not layer[0], layer[1]))
         return size, layers
+
+    def draw_classes(self, bit_of: Mapping[MaskValue, int]) -> np.ndarray:
+        size = self._size()
+        objects: dict[int, list[Entry]] = defaultdict(list)
+        crowds: dict[int, list[Entry]] = defaultdict(list)
+        for entry, value, runs in self._objects(size):
+            if value in bit_of:
+                runs_of = crowds if entry.get("iscrowd") else objects
+                runs_of[bit_of[value]].append(runs)
+        truth, unknown = [_bits(runs_of, size) for runs_of in (objects, crowds)]
+        return pack_bits(truth, unknown & ~truth)
+
+    def _size(self) -> tuple[int, int]:
+        """(H, W) of the mask: what the file says, else that of the image."""
+        size, _ = read_header(self.image, self.image)
+        if all(self.size):
+            check_drawing_size(self.size, size, f"{self.file}: {os.path.basename(self.image)}")
+            return self.size
+        return size
+
+    def _objects(self, size: tuple[int, int]) -> Iterator[tuple[Entry, int, Entry]]:
+        """Each object: the file's entry, its mask value, and its pixels as RLE."""
+        for entry in json.loads(self.objects):
+            where = f"{entry.get(FILE_KEY, self.file)}: annotation {entry['id']} of {os.path.basename(self.image)}"
+            runs = encode(entry.get("segmentation"), *size, where)
+            if entry["category_id"] not in self.values:
+                raise DataError(f"{where} is of category {entry['category_id']!r}, which the file does not list")
+            yield entry, self.values[entry["category_id"]], runs
+
+
+def _bits(runs_of: Mapping[int, list[Entry]], size: tuple[int, int]) -> np.ndarray:
+    """(H, W) int64 in which the pixels of each bit's run lengths have that bit."""
+    bits = np.zeros(size, np.int64)
+    for bit, runs in runs_of.items():
+        bits |= rle_masks.decode(rle_masks.merge(runs)).astype(np.int64) << bit
+    return bits
 
 
 def encode(segmentation: Any, height: int, width: int, where: str) -> Entry:

@@ -1,19 +1,24 @@
 """The mask of one labelme file: its shapes in their order, later ones on top, filled by Pillow as labelme does."""
 
 from base64 import b64decode
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from io import BytesIO
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw
 
-from data_utils.image_io.formats import DrawnMask, open_picture, readable
+from data_utils.image_io.class_masks import LayeredMask
+from data_utils.image_io.formats import open_picture, readable
 from data_utils.image_io.reader import read_header
 from data_utils.sources.annotations.polygons import check_drawing_size, checked_points, fill
 from runtime.documents import MOST_BYTES_OF_DATA, read_json
 from runtime.errors import DataError, one_line
+from tasks.overlapping import pack_bits
+from unet.config import IGNORE_INDEX, MaskValue
 
 # labelme draws its own masks with these, in pixels
 LINE_WIDTH = 10
@@ -24,7 +29,7 @@ POINTS |= {"line": 2, "linestrip": 2, "point": 1}
 
 
 @dataclass(frozen=True)
-class LabelmeMask(DrawnMask):
+class LabelmeMask(LayeredMask):
     """The shapes of a file; `image` is its image file, "" where that is in the file; `values`: label -> mask value."""
 
     file: str
@@ -34,38 +39,61 @@ class LabelmeMask(DrawnMask):
     def draw(self) -> np.ndarray:
         """(H, W) uint8 of the size that the file says, else of the image's."""
         content = read_labelme(self.file)
-        values = [self._value(number, shape) for number, shape in enumerate(content["shapes"], 1)]
-        return self._drawn(content, "L", values)
+        picture = self._empty_picture(content)
+        for value, shape, where in self._shapes(content):
+            draw_shape(picture, shape, value, where)
+        return np.asarray(picture)
 
     def draw_objects(self) -> tuple[np.ndarray, np.ndarray]:
-        """Shapes of one label and group are one object."""
+        """Shapes of one label and group are one object; background erases what lies below."""
         content = read_labelme(self.file)
-        numbers: list[int] = []
+        picture = self._empty_picture(content, mode="I")
         values = [0]
-        number_of_group: dict[tuple[str, str], int] = {}
-        for place, shape in enumerate(content["shapes"], 1):
-            value = self._value(place, shape)
+        number_of_group: dict[tuple[int, str], int] = {}
+        for value, shape, where in self._shapes(content):
             group = shape.get("group_id")
-            key = (str(shape.get("label")), str(group))
+            number = number_of_group.get((value, str(group))) if group is not None else None
             if value == 0:
-                numbers.append(0)  # it erases what lies below
-            elif group is not None and key in number_of_group:
-                numbers.append(number_of_group[key])
-            else:
+                number = 0
+            if number is None:
+                number = len(values)
                 values.append(value)
-                numbers.append(len(values) - 1)
-                number_of_group[key] = numbers[-1]
-        return self._drawn(content, "I", numbers), np.array(values, np.uint8)
+                number_of_group[value, str(group)] = number
+            draw_shape(picture, shape, number, where)
+        return np.asarray(picture), np.array(values, np.uint8)
 
-    def _value(self, number: int, shape: dict[str, Any]) -> int:
-        """The mask value of a shape, the `number`-th of the file."""
-        label = str(shape.get("label"))
-        if label not in self.values:
-            raise DataError(f"{self.file}: shape {number} is called {label!r}, which labels.txt does not list")
-        return self.values[label]
+    def draw_classes(self, bit_of: Mapping[MaskValue, int]) -> np.ndarray:
+        """What `LayeredMask` says: background takes all classes away, and what counts nowhere makes all unknown."""
+        content = read_labelme(self.file)
+        empty = self._empty_picture(content)
+        all_bits = sum(1 << bit for bit in set(bit_of.values()))
+        truth = np.zeros(empty.size[::-1], np.int64)
+        unknown = np.zeros_like(truth)
+        # shapes in their order, neighbors of one class in one picture
+        for value, shapes in groupby(self._shapes(content), key=itemgetter(0)):
+            picture = empty.copy()
+            for _, shape, where in shapes:
+                draw_shape(picture, shape, 1, where)
+            inside = np.asarray(picture, bool)
+            if value in bit_of:
+                truth[inside] |= 1 << bit_of[value]
+                unknown[inside] &= ~(1 << bit_of[value])
+            elif value in (0, IGNORE_INDEX):
+                truth[inside] = 0
+                unknown[inside] = all_bits if value == IGNORE_INDEX else 0
+        return pack_bits(truth, unknown)
 
-    def _drawn(self, content: dict[str, Any], mode: str, values: Sequence[int]) -> np.ndarray:
-        """The shapes of a file, filled with a value each."""
+    def _shapes(self, content: dict[str, Any]) -> Iterator[tuple[int, dict[str, Any], str]]:
+        """Each shape with its mask value, and what messages call it."""
+        for number, shape in enumerate(content["shapes"], 1):
+            where = f"{self.file}: shape {number}"
+            label = str(shape.get("label"))
+            if label not in self.values:
+                raise DataError(f"{where} is called {label!r}, which labels.txt does not list")
+            yield self.values[label], shape, f"{where} ({label})"
+
+    def _empty_picture(self, content: dict[str, Any], mode: str = "L") -> Image.Image:
+        """A picture to draw on, of the size that the file says, else of the image's."""
         size = self._picture_size(content)
         width = content.get("imageWidth")
         height = content.get("imageHeight")
@@ -73,10 +101,7 @@ class LabelmeMask(DrawnMask):
             check_drawing_size((height, width), size, self.file)
             size = height, width
         height, width = size
-        picture = Image.new(mode, (width, height))
-        for number, (shape, value) in enumerate(zip(content["shapes"], values, strict=True), 1):
-            draw_shape(picture, shape, value, f"{self.file}: shape {number} ({shape.get('label')})")
-        return np.asarray(picture)
+        return Image.new(mode, (width, height))
 
     def _picture_size(self, content: dict[str, Any]) -> tuple[int, int]:
         """(H, W) of the image from its header, which is in its own file or in this one."""

@@ -5,8 +5,8 @@ The format: https://docs.ultralytics.com/datasets/segment/.
 
 import os
 import re
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image, ImageDraw
 
-from data_utils.image_io.formats import DrawnMask, ImageSource
+from data_utils.image_io.class_masks import LayeredMask
+from data_utils.image_io.formats import ImageSource
 from data_utils.image_io.reader import read_header
 from data_utils.sources.annotations.layout import (
     SplitPaths,
@@ -33,6 +34,7 @@ from data_utils.sources.folder import IMAGE_FOLDERS, files_by_stem
 from data_utils.sources.records import AnnotationSummary, Records
 from runtime.documents import read_yaml
 from runtime.errors import DataError, one_line
+from tasks.overlapping import pack_bits
 from unet.config import MaskValue
 
 SETTINGS = ("data.yaml", "data.yml", "dataset.yaml", "dataset.yml")
@@ -50,7 +52,7 @@ class Outline(NamedTuple):
 
 
 @dataclass(frozen=True)
-class YoloMask(DrawnMask):
+class YoloMask(LayeredMask):
     """The polygons of an image; `file` is "" where it has none; `values` are those of the class indices."""
 
     file: str
@@ -59,27 +61,46 @@ class YoloMask(DrawnMask):
 
     def draw(self) -> np.ndarray:
         """(H, W) uint8 of the image's size; objects of less area on top, filled by Pillow."""
-        size, objects = self._outlines()
+        size = read_header(self.image, self.image)[0]
+        objects = self._by_area(size)
         return _filled(size, "L", objects, [outline.value for outline in objects])
 
     def draw_objects(self) -> tuple[np.ndarray, np.ndarray]:
-        size, objects = self._outlines()
+        size = read_header(self.image, self.image)[0]
+        objects = self._by_area(size)
         values = [0, *(outline.value for outline in objects)]
         return _filled(size, "I", objects, range(1, len(values))), np.array(values, np.uint8)
 
-    def _outlines(self) -> tuple[tuple[int, int], list["Outline"]]:
-        """(H, W) of the image, and its objects, those of less area last."""
+    def _by_area(self, size: tuple[int, int]) -> list[Outline]:
+        """The objects of an image of (H, W), those of less area last."""
+        return sorted(self._outlines(*size), key=lambda outline: area(outline.points), reverse=True)
+
+    def draw_classes(self, bit_of: Mapping[MaskValue, int]) -> np.ndarray:
         height, width = read_header(self.image, self.image)[0]
+        outlines: dict[int, list[Outline]] = defaultdict(list)
+        for outline in self._outlines(height, width):
+            if outline.value in bit_of:
+                outlines[bit_of[outline.value]].append(outline)
+        truth = np.zeros((height, width), np.int64)
+        for bit, objects in outlines.items():
+            picture = Image.new("L", (width, height))
+            pen = ImageDraw.Draw(picture)
+            for outline in objects:
+                fill(pen, outline.points, 1)
+            truth |= np.asarray(picture, np.int64) << bit
+        return pack_bits(truth, np.zeros_like(truth))
+
+    def _outlines(self, height: int, width: int) -> list[Outline]:
+        """The objects of an image of this size."""
         objects: list[Outline] = []
         for number, line in enumerate(read_lines(self.file), 1):
             if line.split():
                 index, shares = parse_line(line, f"{self.file}: line {number}", len(self.values))
                 objects.append(Outline(shares * (width, height), self.values[index]))
-        objects.sort(key=lambda outline: area(outline.points), reverse=True)
-        return (height, width), objects
+        return objects
 
 
-def _filled(size: tuple[int, int], mode: str, objects: Sequence["Outline"], values: Sequence[int]) -> np.ndarray:
+def _filled(size: tuple[int, int], mode: str, objects: Sequence[Outline], values: Sequence[int]) -> np.ndarray:
     """A picture of (H, W) with a value for each object, later ones on top."""
     picture = Image.new(mode, size[::-1])
     pen = ImageDraw.Draw(picture)

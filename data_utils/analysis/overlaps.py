@@ -1,0 +1,53 @@
+"""Objects of annotations that cover each other: a mask of one class a pixel shows only the uppermost."""
+
+from collections.abc import Iterable
+from functools import partial
+
+import numpy as np
+
+from data_utils.class_map import BACKGROUND_NAMES
+from data_utils.image_io.class_masks import LayeredMask
+from data_utils.sources.records import Records
+from runtime.cache import cached, digest
+from runtime.errors import DataError
+from tasks.overlapping import MOST_CLASSES, Overlapping, unpack_bits
+from unet.config import MaskValue
+
+SAMPLED = 32  # images of a split that are looked at
+NOTABLE = 0.01  # a smaller share of the labeled pixels is the width of outlines
+
+
+def overlap_warnings(splits: Iterable[Records]) -> tuple[str, ...]:
+    """A line where objects of several classes cover more than NOTABLE of the labeled pixels."""
+    several = 0
+    labeled = 0
+    for records in splits:
+        key = records.digest and digest("overlaps", records.digest)
+        counts = cached(key, partial(_count, records))
+        several += counts[0]
+        labeled += counts[1]
+    if several <= NOTABLE * labeled:
+        return ()
+    return (
+        f"{several / labeled:.0%} of the labeled pixels lie in objects of several classes, and count as the uppermost"
+        f" one; --task {Overlapping.name} learns all classes of a pixel",
+    )
+
+
+def _count(records: Records) -> list[int]:
+    """How many pixels of some images have several classes, and how many have any; 0 where masks are files."""
+    classes = [value for value, name in records.classes if name.lower() not in BACKGROUND_NAMES]
+    bit_of: dict[MaskValue, int] = {value: bit % MOST_CLASSES for bit, value in enumerate(classes)}
+    several = 0
+    labeled = 0
+    for index in np.unique(np.linspace(0, len(records) - 1, SAMPLED).astype(int)).tolist():
+        mask = records[index]["target"]
+        if not isinstance(mask, LayeredMask):
+            break
+        try:
+            truth, _ = unpack_bits(mask.draw_classes(bit_of))
+        except DataError:  # it is named where all masks are read
+            continue
+        several += int(np.count_nonzero(truth & (truth - 1)))
+        labeled += int(np.count_nonzero(truth))
+    return [several, labeled]

@@ -1,0 +1,166 @@
+"""Masks whose values say which classes a pixel has, made of a mask of each class or of objects."""
+
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from data_utils.image_io.formats import DrawnMask
+from data_utils.image_io.reader import read_image, read_mask
+from runtime.console import first_few
+from runtime.errors import DataError
+from tasks.overlapping import pack_bits
+from unet.config import MaskValue
+
+SHOWN = 8  # values in a message
+
+
+class LayeredMask(DrawnMask):
+    """A mask that is drawn from objects, of which several may cover a pixel."""
+
+    @abstractmethod
+    def draw_classes(self, bit_of: Mapping[MaskValue, int]) -> np.ndarray:
+        """(H, W) int64, as `pack_bits` gives it, of the classes with these bits. DataError as `draw` raises it."""
+
+
+@dataclass(frozen=True)
+class ObjectBits(DrawnMask):
+    """The classes of a layered mask as bits; the bit of each mask value stands beside it."""
+
+    mask: LayeredMask
+    bits: tuple[tuple[MaskValue, int], ...]
+
+    def draw(self) -> np.ndarray:
+        """(H, W) int64, as `pack_bits` gives it."""
+        return self.mask.draw_classes(dict(self.bits))
+
+
+class ClassMask(NamedTuple):
+    """What a mask says of one class.
+
+    values: (H, W) or (H, W, 3), 0 where the class is not; None where there is no mask, so that nothing is known.
+    bit: that of the class; None for one that is left out.
+    name: what messages call the mask.
+    """
+
+    values: np.ndarray | None
+    bit: int | None
+    name: str
+
+
+class ClassFile(NamedTuple):
+    """The file of a mask of one class, and its page; the path is "" where there is none."""
+
+    path: str
+    page: int = 0
+
+
+@dataclass(frozen=True)
+class ClassMasks(DrawnMask):
+    """The masks of an image, a file or a page for each class.
+
+    Args:
+        files: one for each class.
+        bits: the class of each file; None for one that is left out.
+        ignored: mask values of which nothing is known.
+    """
+
+    files: tuple[ClassFile, ...]
+    bits: tuple[int | None, ...]
+    ignored: tuple[MaskValue, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What messages call them: the first file that there is."""
+        return next(file.path for file in self.files if file.path)
+
+    def draw(self) -> np.ndarray:
+        """(H, W) int64, as `pack_bits` gives it."""
+        pairs = list(zip(self.files, self.bits, strict=True))
+        has_mask = any(file.path and bit is not None for file, bit in pairs)
+        masks = []
+        for file, bit in pairs:
+            values = None
+            name = f"{file.path} page {file.page + 1}" if file.page else file.path
+            if file.path and (bit is not None or not has_mask):  # another class's mask says how large the image is
+                values = read_mask({"path": file.path, "page": file.page}, name)
+            masks.append(ClassMask(values, bit, name))
+        return combined(masks, self.ignored)
+
+
+@dataclass(frozen=True)
+class ClassChannels(DrawnMask):
+    """The masks of an image in one file of several channels; arguments as those of `ClassMasks`."""
+
+    file: str
+    bits: tuple[int | None, ...]
+    ignored: tuple[MaskValue, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What messages call them."""
+        return self.file
+
+    def draw(self) -> np.ndarray:
+        """(H, W) int64, as `pack_bits` gives it."""
+        channels = np.moveaxis(read_image(self.file, self.file), 2, 0)
+        if len(channels) != len(self.bits):
+            raise DataError(f"{self.file}: mask has {len(channels)} channels, others have {len(self.bits)}")
+        masks = []
+        for number, (values, bit) in enumerate(zip(channels, self.bits, strict=True), 1):
+            masks.append(ClassMask(values, bit, f"{self.file} channel {number}"))
+        return combined(masks, self.ignored)
+
+
+def combined(masks: Iterable[ClassMask], ignored: Sequence[MaskValue]) -> np.ndarray:
+    """The masks of all classes as one, int64, as `pack_bits` gives it.
+
+    Raises DataError, with the name of the mask, where one holds more than 0 and another value, or has another size.
+    """
+    truth = np.zeros((), np.int64)
+    unknown = np.zeros((), np.int64)
+    first: str | None = None
+    for mask in masks:
+        if mask.values is None:
+            unknown |= 0 if mask.bit is None else 1 << mask.bit
+            continue
+        size = mask.values.shape[:2]
+        if first is None:
+            first = mask.name
+            truth = np.zeros(size, np.int64)
+            unknown = np.full(size, unknown)
+        elif size != truth.shape:
+            raise DataError(f"{mask.name}: is {_text(size)}, but {first} {_text(truth.shape)}; store both at one size")
+        if mask.bit is None:
+            continue
+        inside, is_ignored = binary(mask.values, mask.name, ignored)
+        truth |= inside.astype(np.int64) << mask.bit
+        unknown |= is_ignored.astype(np.int64) << mask.bit
+    assert first is not None
+    return pack_bits(truth, unknown & ~truth)
+
+
+def _text(size: tuple[int, ...]) -> str:
+    return f"{size[0]} x {size[1]}"
+
+
+def binary(values: np.ndarray, name: str, ignored: Sequence[MaskValue] = ()) -> tuple[np.ndarray, np.ndarray]:
+    """Where a mask (H, W) or (H, W, 3) is not 0, and where its value is one of the ignored ones, both (H, W) bool.
+
+    Raises DataError, with `name`, for a third value.
+    """
+    if values.ndim == 3:  # a color stands for the class, whatever color it is
+        values = (values.astype(np.int64) * (1, 256, 65536)).sum(axis=2)
+    is_ignored = np.zeros(values.shape, bool)
+    for value in ignored:
+        is_ignored |= values == value
+    inside = (values != 0) & ~is_ignored
+    if inside.any() and (values[inside] != values[inside].max()).any():
+        distinct = ", ".join(first_few([f"{value:g}" for value in np.unique(values)], SHOWN))
+        raise DataError(
+            f"{name}: mask of one class holds {distinct}, expected 0 and one other value; smoothed edges or JPEG"
+            " (export it again as PNG), or a value for unknown pixels (give it with --ignore-index)?"
+        )
+    return inside, is_ignored

@@ -1,0 +1,364 @@
+"""Records whose classes may overlap: a folder, a page or a channel for each class, or the objects of annotations."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property, partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from data_utils.class_map import BACKGROUND_NAMES, NamedClasses, named_classes, parse_values
+from data_utils.config import DataConfig
+from data_utils.image_io.class_masks import ClassChannels, ClassFile, ClassMasks, LayeredMask, ObjectBits, binary
+from data_utils.image_io.formats import IMAGE_SUFFIXES, ImageSource, readable
+from data_utils.image_io.reader import opened, read_mask
+from data_utils.image_io.tiff import is_tiff, page_numbers
+from data_utils.sources.annotations.layout import check_unpaired
+from data_utils.sources.folder import (
+    NAMED,
+    children,
+    detect_suffix,
+    files_by_stem,
+    find_splits,
+    masks_by_image,
+    natural,
+)
+from data_utils.sources.records import AnnotationSummary, Record, Records
+from data_utils.sources.walk import walk
+from runtime.cache import digest, digest_of_files
+from runtime.errors import DataError, ImageError
+from tasks.overlapping import MOST_CLASSES, Overlapping
+from unet.config import MaskValue
+
+OVERLAPPING = Overlapping.name
+FEWEST_FOLDERS = 2  # of masks, in which most images have one each
+
+
+class ClassBits(NamedTuple):
+    """The classes of a data set by name, in the order of their bits; and the bit of each of its mask values."""
+
+    names: tuple[str, ...]
+    bit_of: dict[MaskValue, int]
+
+
+def class_bits(classes: NamedClasses) -> ClassBits:
+    """The bits of named classes but the background; values of one name share a bit.
+
+    Raises DataError for none, and for more than a pixel has bits for.
+    """
+    bits: dict[str, int] = {}
+    bit_of: dict[MaskValue, int] = {}
+    for value, name in classes:
+        if name.lower() not in BACKGROUND_NAMES:
+            bit_of[value] = bits.setdefault(name, len(bits))
+    if not 0 < len(bits) <= MOST_CLASSES:
+        raise DataError(
+            f"{len(bits)} classes beside the background, and --task overlapping takes 1 to {MOST_CLASSES};"
+            " choose them with --classes"
+        )
+    return ClassBits(tuple(bits), bit_of)
+
+
+def chosen_bits(config: DataConfig, classes: NamedClasses) -> ClassBits:
+    """The bits of a data set's classes, or of those that --classes names."""
+    return class_bits(named_classes(config.classes, classes, config.others))
+
+
+class ObjectRecords(Records):
+    """The records of annotations whose objects keep what lies below others. DataError where masks are files."""
+
+    task = OVERLAPPING
+
+    def __init__(self, records: Records, config: DataConfig) -> None:
+        self.records = records
+        self.unpaired, self.classes = records.unpaired, records.classes
+        if not isinstance(records[0]["target"], LayeredMask):
+            raise DataError(
+                f"--task {OVERLAPPING}: {config.dataset} has one mask for each image; give a folder of masks for each"
+                f" class (masks/<class>/NAME.png), masks with a page or channel for each, COCO, labelme or YOLO files,"
+                ' or --regions "whole=1+2;core=2"'
+            )
+        self.bits = tuple(chosen_bits(config, records.classes).bit_of.items())
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __getitem__(self, i: int) -> Record:
+        record = self.records[i]
+        mask = record["target"]
+        assert isinstance(mask, LayeredMask)
+        return {**record, "target": ObjectBits(mask, self.bits)}
+
+    def name(self, i: int) -> str:
+        return self.records.name(i)
+
+    @property
+    def annotations(self) -> AnnotationSummary | None:  # type: ignore[override]  # counted once it is asked for
+        return self.records.annotations
+
+    @cached_property
+    def digest(self) -> str | None:  # type: ignore[override]  # computed once it is asked for
+        whole = self.records.digest
+        return None if whole is None else digest(OVERLAPPING, whole, repr(self.bits))
+
+
+class ClassFolderRecords(Records):
+    """Images, and for each class a folder of masks of their names.
+
+    Args:
+        images: the folder of the images.
+        folders: those of the masks.
+        files: (N, 1 + folders) paths below these folders: the image, the mask of each class; "" where there is none.
+        bits: the class of each folder; None for one that is left out.
+    """
+
+    task = OVERLAPPING
+
+    def __init__(
+        self,
+        images: Path,
+        folders: Sequence[Path],
+        files: Sequence[Sequence[str]],
+        config: DataConfig,
+        unpaired: Sequence[str],
+    ) -> None:
+        self.folders = [str(images), *map(str, folders)]
+        # bytes in one array: Python strings would be copied, page by page, into every loader process
+        self.files = np.array([[os.fsencode(name) for name in names] for names in files])
+        self.classes = tuple((value, folder.name) for value, folder in enumerate(folders, 1))
+        bit_of = chosen_bits(config, self.classes).bit_of
+        self.bits = tuple(bit_of.get(value) for value, _ in self.classes)
+        self.ignored = tuple(parse_values(config.ignore_index))
+        self.unpaired = tuple(unpaired)
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, i: int) -> Record:
+        image, *masks = self._paths(i)
+        files = tuple(ClassFile(mask) for mask in masks)
+        return {"image": image, "target": ClassMasks(files, self.bits, self.ignored), "name": self.name(i)}
+
+    def name(self, i: int) -> str:
+        return os.fsdecode(self.files[i, 0].item())
+
+    def _paths(self, i: int) -> list[str]:
+        """The path of the image, and that of each class's mask, "" where there is none."""
+        names = map(os.fsdecode, self.files[i].tolist())
+        return [os.path.join(folder, name) if name else "" for folder, name in zip(self.folders, names, strict=True)]
+
+    @cached_property
+    def digest(self) -> str:  # type: ignore[override]  # computed once it is asked for
+        """Key of names, sizes and times of all files, and of what is made of them."""
+        paths: list[str] = []
+        for i in range(len(self)):
+            paths += filter(None, self._paths(i))
+        return digest_of_files(paths, repr((self.bits, self.ignored)).encode() + self.files.tobytes())
+
+
+class ChannelRecords(Records):
+    """Images, each with one file of masks: a page or a channel for each class.
+
+    Args:
+        pairs: the paths of image and mask file.
+        names: those of the images.
+        pages: the number of each class's page; empty where a mask file has channels.
+        count: how many classes each has.
+    """
+
+    task = OVERLAPPING
+
+    def __init__(
+        self,
+        pairs: Sequence[tuple[str, str]],
+        names: Sequence[str],
+        pages: Sequence[int],
+        count: int,
+        config: DataConfig,
+        unpaired: Sequence[str],
+    ) -> None:
+        self.pairs = np.array([[os.fsencode(path) for path in pair] for pair in pairs])
+        self.names = np.array([os.fsencode(name) for name in names])
+        self.pages = tuple(pages)
+        self.classes = tuple((value, f"class {value}") for value in range(1, count + 1))
+        bit_of = chosen_bits(config, self.classes).bit_of
+        absent = [value for value in bit_of if value not in range(1, count + 1)]
+        if absent:
+            raise DataError(f"--classes names {absent[0]}, but the masks have {count} pages or channels, from 1")
+        self.bits = tuple(bit_of.get(value) for value, _ in self.classes)
+        self.ignored = tuple(parse_values(config.ignore_index))
+        self.unpaired = tuple(unpaired)
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def __getitem__(self, i: int) -> Record:
+        image, mask = map(os.fsdecode, self.pairs[i].tolist())
+        target: ImageSource = ClassChannels(mask, self.bits, self.ignored)
+        if self.pages:
+            files = tuple(ClassFile(mask, page) for page in self.pages)
+            target = ClassMasks(files, self.bits, self.ignored)
+        return {"image": image, "target": target, "name": self.name(i)}
+
+    def name(self, i: int) -> str:
+        return os.fsdecode(self.names[i].item())
+
+    @cached_property
+    def digest(self) -> str:  # type: ignore[override]  # computed once it is asked for
+        """Key of names, sizes and times of all files, and of what is made of them."""
+        paths = [os.fsdecode(path) for path in self.pairs.ravel().tolist()]
+        return digest_of_files(paths, repr((self.bits, self.ignored, self.pages)).encode() + self.pairs.tobytes())
+
+
+def class_folders(images: Path, masks: Path, config: DataConfig) -> list[Path]:
+    """The folders below `masks` that hold a mask of one class for each image; none where masks lie otherwise.
+
+    Unless --task says so, images lie flat, most of them have masks in two or more of the folders, and these masks hold
+    0 and one other value, at least one of the first few.
+    """
+    if any(_pictures_in(masks)):
+        return []
+    folders = [folder for folder in children(masks).values() if any(_pictures_in(folder))]
+    if config.task == OVERLAPPING:
+        return folders
+    if len(folders) < FEWEST_FOLDERS or any(any(_pictures_in(folder)) for folder in children(images).values()):
+        return []
+    stems = [os.path.splitext(name)[0] for name in _pictures_in(images)]
+    counts = dict.fromkeys(stems, 0)
+    examples: dict[str, Path] = {}
+    for folder in folders:
+        for stem, file in masks_by_stem(folder, counts, config).items():
+            if stem in counts:
+                counts[stem] += 1
+                examples.setdefault(stem, folder / file)
+    shared = [stem for stem, count in counts.items() if count >= FEWEST_FOLDERS]
+    if 2 * len(shared) <= len(stems):
+        return []
+    return folders if any(map(_is_binary, [examples[stem] for stem in shared[:NAMED]])) else []
+
+
+def _pictures_in(folder: Path) -> Iterator[str]:
+    """The names of the pictures that lie in a folder itself."""
+    with suppress(OSError):  # the usual layout names what cannot be read
+        for entry in os.scandir(folder):
+            if entry.name.lower().endswith(IMAGE_SUFFIXES) and not entry.name.startswith("."):
+                yield entry.name
+
+
+def _is_binary(file: Path) -> bool:
+    """Whether a mask holds 0 and one other value; true where it cannot be read, which is said later."""
+    try:
+        values = read_mask(file, str(file))
+    except DataError:
+        return True
+    try:
+        binary(values, str(file))
+    except DataError:
+        return False
+    return True
+
+
+def masks_by_stem(folder: Path, stems: Mapping[str, object], config: DataConfig) -> dict[str, str]:
+    """Stem of the image -> mask file of one class, below its folder."""
+    if not folder.is_dir():  # another split has the class
+        return {}
+    files = files_by_stem(folder, "masks")
+    suffix = config.mask_suffix
+    if suffix is None:
+        suffix = detect_suffix(stems, files)
+    return masks_by_image(files, suffix)
+
+
+def open_class_folders(images: Path, folders: Sequence[Path], config: DataConfig) -> ClassFolderRecords:
+    """The images with a mask in any of the folders. DataError for files without partner, unless they are allowed."""
+    image_files = files_by_stem(images, "images")
+    masks_of = [masks_by_stem(folder, image_files, config) for folder in folders]
+    rows: list[list[str]] = []
+    unpaired: list[str] = []
+    for stem, image in image_files.items():
+        masks = [by_stem.get(stem, "") for by_stem in masks_of]
+        if any(masks):
+            rows.append([image, *masks])
+        else:
+            unpaired.append(f"{image}: image without mask")
+    for folder, by_stem in zip(folders, masks_of, strict=True):
+        for stem, mask in by_stem.items():
+            if stem not in image_files:
+                unpaired.append(f"{folder.name}/{mask}: mask without image")
+    check_unpaired(unpaired, len(rows), config.allow_unpaired, images)
+    return ClassFolderRecords(images, folders, rows, config, unpaired)
+
+
+def count_classes(mask: Path, image: Path, *, explicit: bool) -> tuple[Sequence[int], int]:
+    """The pages of a file of masks, and how many classes it holds: none where it is one mask of classes.
+
+    A file of several pages whose image has one holds a class in each, and so does an array of several channels. Three
+    or four channels of 8 bits are a color, unless the task is `explicit`.
+    """
+    try:
+        if is_tiff(mask):
+            pages = page_numbers(mask)
+            is_stack = is_tiff(image) and len(page_numbers(image)) > 1
+            if len(pages) > 1:
+                return ((), 0) if is_stack else (pages, len(pages))
+        with opened(mask, str(mask)) as picture, readable(str(mask)):
+            if isinstance(picture, np.ndarray):
+                channels = 1 if picture.ndim < 3 else picture.shape[2]
+                is_color = channels in (3, 4) and picture.dtype == np.uint8
+            else:
+                channels = 3 if picture.mode in ("RGB", "RGBA") else 1
+                is_color = channels == 3
+    except ImageError:
+        return (), 0
+    return ((), 0) if channels == 1 or (is_color and not explicit) else ((), channels)
+
+
+def open_channels(images: Path, masks: Path, pages: Sequence[int], count: int, config: DataConfig) -> ChannelRecords:
+    """Images, and masks with a page or a channel for each class. DataError as in `open_class_folders`."""
+    image_files = files_by_stem(images, "images")
+    mask_of = masks_by_stem(masks, image_files, config)
+    stems = [stem for stem in image_files if stem in mask_of]
+    unpaired = [f"{image}: image without mask" for stem, image in image_files.items() if stem not in mask_of]
+    unpaired += [f"{mask}: mask without image" for stem, mask in mask_of.items() if stem not in image_files]
+    check_unpaired(unpaired, len(stems), config.allow_unpaired, images)
+    pairs = [(str(images / image_files[stem]), str(masks / mask_of[stem])) for stem in stems]
+    return ChannelRecords(pairs, [image_files[stem] for stem in stems], pages, count, config, unpaired)
+
+
+def find_overlapping(root: Path, named_splits: Sequence[str], config: DataConfig) -> dict[str, Callable[[], Records]]:
+    """Split -> what opens its records, of a folder whose masks are of one class each; nothing of others."""
+    try:
+        splits = find_splits(root, named_splits)
+    except DataError:
+        return {}
+    folders_of = {split: class_folders(images, masks, config) for split, (images, masks) in splits.items()}
+    openers: dict[str, Callable[[], Records]] = {}
+    if all(folders_of.values()):
+        # a class has the same bit in each split
+        names = {folder.name for folders in folders_of.values() for folder in folders}
+        for split, (images, masks) in splits.items():
+            folders = [masks / name for name in sorted(names, key=natural)]
+            openers[split] = partial(open_class_folders, images, folders, config)
+        return openers
+    images, masks = next(iter(splits.values()))
+    first_image = _first_picture(images)
+    first_mask = _first_picture(masks)
+    if first_image is None or first_mask is None:
+        return {}
+    pages, count = count_classes(first_mask, first_image, explicit=config.task == OVERLAPPING)
+    if count:
+        for split, (images, masks) in splits.items():
+            openers[split] = partial(open_channels, images, masks, pages, count, config)
+    return openers
+
+
+def _first_picture(folder: Path) -> Path | None:
+    """The first picture of a folder, or of one below it, by name."""
+    for parent, folders, names in walk(folder):
+        folders.sort()
+        pictures = sorted(name for name in names if name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith("."))
+        if pictures:
+            return Path(parent, pictures[0])
+    return None

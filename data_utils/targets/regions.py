@@ -1,0 +1,154 @@
+"""The regions of each pixel, unions of the labels of a mask, from its values."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from data_utils.class_map import ClassMap, NamedClasses, parse_values, resolve_classes, show
+from data_utils.config import DataConfig
+from data_utils.targets.classes import class_weight_tensor
+from data_utils.targets.reader import MaskReader
+from runtime.errors import DataError, SettingsError
+from tasks.overlapping import OverlapTarget, packed
+from tasks.regions import MOST_REGIONS, Region, Regions, region_bits
+from tasks.target import Target
+from unet.config import IGNORE_INDEX, MaskValue
+
+EXAMPLE = '--regions "whole=1+2+3;core=2+3;active=3"'
+BACKGROUND_VALUE = 0
+
+
+def parse_regions(text: str) -> tuple[Region, ...]:
+    """The regions of `whole=1+2;core=2`. SettingsError for what is none, and where two would be written alike."""
+    regions: list[Region] = []
+    for part in filter(None, map(str.strip, text.split(";"))):
+        name, _, labels = (word.strip() for word in part.partition("="))
+        values: list[MaskValue] = []
+        try:
+            values += parse_values(labels.replace("+", ","))
+        except DataError as error:
+            raise SettingsError(f"--regions: {error}; expected {EXAMPLE}") from error
+        if not name or not values:
+            raise SettingsError(f"--regions: {part!r} is no NAME=VALUE+VALUE; expected {EXAMPLE}")
+        numbers = tuple(value for value in values if isinstance(value, int))
+        if len(numbers) < len(values):
+            raise SettingsError(f"--regions: {name} holds colors; regions are of masks of numbers")
+        if BACKGROUND_VALUE in numbers:
+            raise SettingsError(f"--regions: {name} holds {BACKGROUND_VALUE}, the background, which is in no region")
+        if len(set(numbers)) < len(numbers):
+            raise SettingsError(f"--regions: {name} lists a value twice")
+        regions.append(Region(name, numbers))
+    if not 0 < len(regions) <= MOST_REGIONS:
+        raise SettingsError(f"--regions has {len(regions)} regions, expected 1 to {MOST_REGIONS}, as in {EXAMPLE}")
+    for number, region in enumerate(regions):
+        for earlier in regions[:number]:
+            _check_pair(earlier, region)
+    return tuple(regions)
+
+
+def _check_pair(earlier: Region, later: Region) -> None:
+    """SettingsError where two regions cannot be told apart in the label map that is written of them."""
+    first = earlier.values[0]
+    if earlier.name == later.name:
+        raise SettingsError(f"--regions: two regions are called {later.name}")
+    if first == later.values[0]:
+        raise SettingsError(
+            f"--regions: {earlier.name} and {later.name} would both be written as {first}, the first value of each;"
+            " begin one of them with a value that is its own"
+        )
+    if first in later.values:
+        raise SettingsError(
+            f"--regions: {earlier.name} would be written as {first}, which {later.name} holds too, so that it could not"
+            f" be told from it; give {later.name} before {earlier.name}, or begin {earlier.name} with a value that is"
+            " its own"
+        )
+
+
+@dataclass(frozen=True)
+class RegionReader(MaskReader):
+    """The regions of mask values.
+
+    Args:
+        regions: in the order of their bits.
+        ignored: mask values of which nothing is known.
+        class_map: the labels of the masks; None where a model is all that is known.
+    """
+
+    regions: tuple[Region, ...]
+    ignored: tuple[MaskValue, ...] = ()
+    class_map: ClassMap | None = None
+    class_pixels: tuple[int, ...] = ()
+
+    target = OverlapTarget
+    has_classes = True
+
+    @classmethod
+    def of_values(cls, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig) -> "RegionReader":
+        if not config.regions:
+            raise SettingsError(f"--task {Regions.name} needs the regions: {EXAMPLE}")
+        regions = parse_regions(config.regions)
+        class_map = resolve_classes(pixels, classes, config.ignore_index, config.others)
+        if class_map.has_colors:
+            raise DataError(f"--regions: the masks hold colors, {show(class_map.values)}; regions are of numbers")
+        for region in regions:
+            unknown = [value for value in region.values if class_map.index_of(value) in (None, IGNORE_INDEX)]
+            if unknown:
+                raise DataError(
+                    f"--regions: {region.name} holds {show(unknown)}, which is no value of the masks;"
+                    f" they hold {show(class_map.values)}"
+                )
+        ignored = [value for value, index in class_map.joined if index == IGNORE_INDEX]
+        if class_map.ignore_value is not None:
+            ignored.insert(0, class_map.ignore_value)
+        return cls(regions, tuple(ignored), class_map)
+
+    def with_pixels(self, pixels: dict[MaskValue, int]) -> "RegionReader":
+        counts = []
+        for region in self.regions:
+            counts.append(sum(pixels.get(value, 0) for value in region.values))
+        return replace(self, class_pixels=tuple(counts))
+
+    def task(self, loss: str, class_weights: Sequence[float | str] | None) -> Regions:
+        names = tuple(region.name for region in self.regions)
+        return Regions(names, loss, class_weight_tensor(class_weights, self.class_pixels), self.regions)
+
+    @property
+    def key(self) -> tuple:
+        return (Regions.name, *self.identity, self.ignored)
+
+    @property
+    def identity(self) -> list[str]:
+        return [f"{region.name}={'+'.join(map(str, region.values))}" for region in self.regions]
+
+    def of_mask(self, values: np.ndarray, name: str) -> OverlapTarget:
+        if values.ndim == 3 and values.shape[2] == 3 and values.dtype == np.uint8:
+            raise DataError(f"{name} is a color mask, but regions are of numbers")
+        return self.of_label_volume(values, name)
+
+    def of_label_volume(self, values: np.ndarray, name: str) -> OverlapTarget:
+        truth = np.zeros(values.shape, np.int32)
+        known = np.full(values.shape, 2 ** len(self.regions) - 1, np.int32)
+        for value in sorted({value for region in self.regions for value in region.values}):
+            truth[values == value] = region_bits(self.regions, value)
+        for ignored in self.ignored:
+            known[values == ignored] = 0
+        return OverlapTarget(truth, known)
+
+    def shown_truth(self, target: Target) -> np.ndarray:
+        return packed(target)
+
+    def to_preprocess(self) -> dict[str, Any]:
+        return {
+            "class_names": tuple(region.name for region in self.regions),
+            "class_values": tuple(region.values[0] for region in self.regions),
+            "ignore_value": self.ignored[0] if self.ignored else None,
+            "joined_values": tuple((value, IGNORE_INDEX) for value in self.ignored[1:]),
+        }
+
+    def describe(self) -> str:
+        text = f"regions {', '.join(self.identity)}"
+        if self.ignored:
+            text += f", ignored {show(self.ignored)}"
+        return text

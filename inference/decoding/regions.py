@@ -1,0 +1,20 @@
+"""The regions of each pixel, as the label map that is written of them has them."""
+
+import torch
+from torch import Tensor
+
+from inference.decoding.overlapping import OverlapDecoder
+from tasks.regions import Regions
+
+
+class RegionDecoder(OverlapDecoder):
+    """The regions of the label that is written: that of the last region whose sigmoid is above one half."""
+
+    task: Regions
+
+    def decode(self, logits: Tensor, dim: int = 0) -> Tensor:
+        found = super().decode(logits, dim)
+        bits = torch.zeros_like(found)
+        for bit, of_label in enumerate(self.task.bits_of_labels()):
+            bits = torch.where((found >> bit & 1).bool(), of_label, bits)
+        return bits

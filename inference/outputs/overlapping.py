@@ -1,0 +1,175 @@
+"""Masks of classes that may overlap: a folder of masks of 0 and 255 for each class."""
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from data_utils.image_io.class_masks import ClassFile, ClassMasks
+from data_utils.image_io.volumes import write_volume
+from data_utils.image_io.writers import MASK_LEVEL, PngWriter, write_pages
+from data_utils.targets.overlapping import OverlapReader
+from data_utils.visualize import outlined_classes, palette
+from inference.decoding.decoder import Decoder
+from inference.outputs.encoder import LegendEntry, MaskEncoder, MaskSink
+from inference.outputs.jobs import MASK, ImageJob, Job, MaskFile, VolumeJob
+from runtime.errors import SettingsError
+from runtime.files import replaced_file
+from tasks.overlapping import Overlapping
+from unet.config import UNetConfig
+
+INSIDE = 255
+UNSAFE = re.compile(r'[\x00-\x1f<>:"/\\|?*]')  # characters that names of files cannot have on some system
+NOTHING = "nothing"  # what the first color of pictures stands for
+
+
+def folder_names(names: Sequence[str]) -> list[str]:
+    """A name of a folder for each class, as near to its own as files may be called; all differ, in lower case too."""
+    folders: list[str] = []
+    for name in names:
+        safe = UNSAFE.sub("_", name).strip(" .") or "class"
+        folder = safe
+        number = 2
+        while folder.lower() in {other.lower() for other in folders}:
+            folder = f"{safe}_{number}"
+            number += 1
+        folders.append(folder)
+    return folders
+
+
+class OverlapEncoder(MaskEncoder):
+    """A mask for each class, in the folder of its name."""
+
+    def __init__(self, classes: Sequence[str]) -> None:
+        self.classes = tuple(classes)
+        self.reader = OverlapReader(self.classes)
+        self.names = (NOTHING, *self.classes)
+        self.colors = palette(len(self.names))
+        self.class_folders = folder_names(self.classes)
+        self.mask_extensions = [f"{folder}/{MASK}" for folder in self.class_folders]
+
+    @classmethod
+    def of_model(cls, config: UNetConfig) -> "OverlapEncoder":
+        return cls(Overlapping.from_config(config).names)
+
+    def encode(self, rows: np.ndarray) -> np.ndarray:
+        return rows
+
+    def for_file(self, file: Path) -> MaskEncoder:
+        if file.suffix.lower() == MASK:
+            raise SettingsError(
+                f"--output {file}: classes that may overlap have a mask each; give a folder, or a file .tif, which gets"
+                " a page for each class"
+            )
+        return PageEncoder(self.classes, file.suffix)
+
+    def class_masks(self, prediction: np.ndarray) -> list[np.ndarray]:
+        """The mask of each class, 0 and 255."""
+        return [((prediction >> bit & 1) * INSIDE).astype(np.uint8) for bit in range(len(self.classes))]
+
+    @contextmanager
+    def open_mask(self, job: ImageJob, size: tuple[int, int], decoder: Decoder) -> Iterator[MaskSink]:
+        with ExitStack() as stack:
+            writers = []
+            for extension in self.mask_extensions:
+                file = stack.enter_context(replaced_file(_with_folder(job.file(extension))))
+                writers.append(stack.enter_context(PngWriter(file, size, MASK_LEVEL)))
+            yield ClassWriters(self, writers)
+
+    def write_volume(self, job: VolumeJob, prediction: np.ndarray) -> None:
+        with ExitStack() as stack:
+            for extension, values in zip(self.mask_extensions, self.class_masks(prediction), strict=True):
+                file = stack.enter_context(replaced_file(_with_folder(job.file(extension))))
+                write_volume(file, values, job.volume)
+
+    def mask_file(self, job: Job) -> Path:
+        return job.file(self.mask_extensions[0])
+
+    def written_mask(self, job: Job) -> MaskFile:
+        files = tuple(ClassFile(str(job.file(extension))) for extension in self.mask_extensions)
+        return ClassMasks(files, tuple(range(len(files))))
+
+    def check_volume(self, name: str) -> None:
+        """Masks of 0 and 255 are whole numbers."""
+
+    def shades(self, rows: np.ndarray) -> np.ndarray:
+        """The last of a pixel's classes: later ones lie over earlier ones."""
+        shades = np.zeros(rows.shape, np.uint8)
+        for bit in range(len(self.classes)):
+            shades[rows >> bit & 1 == 1] = bit + 1
+        return shades
+
+    def overlay(self, image: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        return outlined_classes(image, rows, self.colors[1:])
+
+    def legend_entries(self, rows: np.ndarray) -> list[LegendEntry]:
+        entries = []
+        for bit, (color, name) in enumerate(zip(self.colors[1:].tolist(), self.classes, strict=True)):
+            entries.append(LegendEntry(tuple(color), f"{name} {(rows >> bit & 1).mean():.1%}"))
+        return entries
+
+
+class PageEncoder(OverlapEncoder):
+    """A TIFF with a page of 0 and 1 for each class.
+
+    Args:
+        suffix: of its file.
+    """
+
+    def __init__(self, classes: Sequence[str], suffix: str) -> None:
+        super().__init__(classes)
+        self.mask_extensions = [suffix]
+
+    @contextmanager
+    def open_mask(self, job: ImageJob, size: tuple[int, int], decoder: Decoder) -> Iterator[MaskSink]:
+        job.output.parent.mkdir(parents=True, exist_ok=True)
+        with replaced_file(self.mask_file(job)) as file, PagesWriter(file, len(self.classes)) as writer:
+            yield writer
+
+    def written_mask(self, job: Job) -> MaskFile:
+        path = str(self.mask_file(job))
+        bits = tuple(range(len(self.classes)))
+        return ClassMasks(tuple(ClassFile(path, page) for page in bits), bits)
+
+
+class ClassWriters:
+    """The open masks of all classes of an image."""
+
+    def __init__(self, encoder: OverlapEncoder, writers: Sequence[PngWriter]) -> None:
+        self.encoder = encoder
+        self.writers = writers
+
+    def write(self, rows: np.ndarray) -> None:
+        """Append the next rows (n, W) of bits."""
+        for writer, mask in zip(self.writers, self.encoder.class_masks(rows), strict=True):
+            writer.write(mask)
+
+
+class PagesWriter:
+    """A TIFF of a page for each class, written whole once its rows have come; a context."""
+
+    def __init__(self, file: BinaryIO, classes: int) -> None:
+        self.file = file
+        self.classes = classes
+        self.rows: list[np.ndarray] = []
+
+    def write(self, rows: np.ndarray) -> None:
+        """Append the next rows (n, W) of bits."""
+        self.rows.append(rows)
+
+    def __enter__(self) -> "PagesWriter":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if kind is None:
+            bits = np.concatenate(self.rows)
+            write_pages(self.file, [(bits >> bit & 1).astype(np.uint8) for bit in range(self.classes)])
+
+
+def _with_folder(file: Path) -> Path:
+    """The file, whose folder is there now."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    return file

@@ -1,0 +1,50 @@
+"""Masks of regions: a label map, in which later regions lie over earlier ones."""
+
+import numpy as np
+
+from data_utils.targets.regions import RegionReader
+from data_utils.visualize import palette
+from inference.outputs.encoder import MaskEncoder
+from inference.outputs.overlapping import NOTHING, OverlapEncoder
+from runtime.errors import ImageError
+from tasks.regions import Region, regions_of_model
+from unet.config import IGNORE_INDEX, UNetConfig
+
+LARGEST = 65535  # value of a PNG
+
+
+class RegionEncoder(OverlapEncoder):
+    """The first value of the last region of each pixel."""
+
+    mask_extensions = MaskEncoder.mask_extensions
+    class_folders = ()
+
+    def __init__(self, regions: tuple[Region, ...], ignored: tuple[int, ...]) -> None:
+        self.regions = regions
+        self.classes = tuple(region.name for region in regions)
+        self.reader = RegionReader(regions, ignored)
+        self.names = (NOTHING, *self.classes)
+        self.colors = palette(len(self.names))
+
+    @classmethod
+    def of_model(cls, config: UNetConfig) -> "RegionEncoder":
+        preprocess = config.preprocess
+        ignored = [value for value, index in preprocess.joined_values if index == IGNORE_INDEX]
+        if preprocess.ignore_value is not None:
+            ignored.insert(0, preprocess.ignore_value)
+        return cls(regions_of_model(config), tuple(value for value in ignored if isinstance(value, int)))
+
+    def encode(self, rows: np.ndarray) -> np.ndarray:
+        largest = max(region.values[0] for region in self.regions)
+        if not 0 < largest <= LARGEST:
+            raise ImageError(f"mask value {largest} cannot be written: a PNG mask holds 0 to {LARGEST}")
+        values = np.zeros(rows.shape, np.uint8 if largest < 256 else np.uint16)
+        for bit, region in enumerate(self.regions):
+            values[rows >> bit & 1 == 1] = region.values[0]
+        return values
+
+    for_file = MaskEncoder.for_file
+    mask_file = MaskEncoder.mask_file
+    open_mask = MaskEncoder.open_mask
+    write_volume = MaskEncoder.write_volume
+    written_mask = MaskEncoder.written_mask

@@ -1,0 +1,251 @@
+"""Classes that may overlap: a sigmoid for each, cross-entropy and Dice from logits, a 2 x 2 table for each class."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tasks.confusion import mean_of_present, ratios, text_table
+from tasks.pixels_and_regions import FOCAL_GAMMA, PixelsAndRegions
+from tasks.target import Target, labels
+from tasks.task import Scores
+from unet.config import UNetConfig
+
+MOST_CLASSES = 31  # bits of an int32 but its sign
+ALL_CLASSES = 2**MOST_CLASSES - 1
+COUNTED = 2**22  # pixels of a score that are counted at a time: the bits of each take some bytes meanwhile
+
+
+@dataclass(frozen=True, eq=False)
+class OverlapTarget(Target):
+    """Bit k of a pixel stands for class k.
+
+    truth: the classes that are there.
+    known: the classes of which it is known whether they are there; the truth has no others.
+    """
+
+    truth: Any = labels(unknown=0, dtype="int32")
+    known: Any = labels(unknown=0, dtype="int32")
+
+
+def pack_bits(truth: np.ndarray, unknown: np.ndarray) -> np.ndarray:
+    """Classes that are there and classes of which nothing is known, bits of each, as one int64 for each pixel."""
+    return truth.astype(np.int64) | (unknown.astype(np.int64) << MOST_CLASSES)
+
+
+def packed(target: Target) -> np.ndarray:
+    """A target of arrays as `pack_bits` gives it."""
+    assert isinstance(target, OverlapTarget)
+    return pack_bits(target.truth, ~target.known & ALL_CLASSES)
+
+
+def unpack_bits(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The classes that are there, and those of which nothing is known, int32 each, of what `pack_bits` gave."""
+    numbers = values.astype(np.int64)
+    return (numbers & ALL_CLASSES).astype(np.int32), (numbers >> MOST_CLASSES).astype(np.int32)
+
+
+def planes(bits: Tensor, classes: int) -> Tensor:
+    """(B, *spatial) bits -> (B, classes, *spatial) of 0 and 1."""
+    shifts = torch.arange(classes, dtype=torch.int32, device=bits.device).view(-1, *(1,) * (bits.ndim - 1))
+    return (bits.int().unsqueeze(1) >> shifts) & 1
+
+
+def count_bits(bits: Tensor, classes: int) -> Tensor:
+    """(classes,) int64: in how many of all pixels each bit is set."""
+    return torch.stack([((bits >> shift) & 1).sum() for shift in range(classes)])
+
+
+def class_tables(prediction: Tensor, truth: Tensor, known: Tensor, classes: int) -> Tensor:
+    """Count pixels of three tensors of bits: (classes, 2, 2) int64, rows truth, columns prediction, no before yes.
+
+    Tables add up over images, bands and processes; what is unknown is counted nowhere.
+    """
+    tables = torch.zeros(classes, 2, 2, dtype=torch.int64, device=truth.device)
+    parts = [bits.flatten().split(COUNTED) for bits in (prediction, truth, known)]
+    for predicted, true, counted in zip(*parts, strict=True):
+        hits = count_bits(predicted & true & counted, classes)
+        predictions = count_bits(predicted & counted, classes)
+        truths = count_bits(true & counted, classes)
+        total = count_bits(counted, classes)
+        tables[:, 1, 1] += hits
+        tables[:, 0, 1] += predictions - hits
+        tables[:, 1, 0] += truths - hits
+        tables[:, 0, 0] += total - predictions - truths + hits
+    return tables
+
+
+def table_scores(tables: Tensor) -> dict[str, list[float | None]]:
+    """IoU, Dice, precision and recall of the foreground of each class, from tables (N, 2, 2).
+
+    A class that is neither in the truth nor in the prediction has no score, None.
+    """
+    counts = tables.cpu().double()
+    hits = counts[:, 1, 1]
+    predicted = counts[:, :, 1].sum(dim=1)
+    truth = counts[:, 1].sum(dim=1)
+    return {
+        "iou": ratios(hits, truth + predicted - hits),
+        "dice": ratios(2 * hits, truth + predicted),
+        "precision": ratios(hits, predicted),
+        "recall": ratios(hits, truth),
+    }
+
+
+def image_iou(tables: Tensor) -> Tensor:
+    """Mean IoU of one image's tables (N, 2, 2), a scalar on their device; 0 where there is nothing to find."""
+    hits = tables[:, 1, 1]
+    union = tables.sum(dim=(1, 2)) - tables[:, 0, 0]
+    return (hits / union.clamp_min(1)).sum() / (union > 0).sum().clamp_min(1)
+
+
+class OverlapScores(Scores):
+    """Every score from one table of whole numbers for each class.
+
+    Args:
+        names: the classes.
+        sums: (classes, 2, 2) int64, as `class_tables` gives them.
+        by_image: (images, 1), the mean IoU of each image.
+    """
+
+    has_background = False
+
+    def __init__(self, names: Sequence[str], sums: Tensor, by_image: Tensor) -> None:
+        self.names = tuple(names)
+        self.sums = sums
+        self.by_image = by_image
+
+    def add(self, prediction: Tensor, target: OverlapTarget, index: int) -> None:  # type: ignore[override]  # its own target
+        tables = self.tables(prediction, target)
+        self.sums += tables
+        self.by_image[index, 0] += image_iou(tables[: len(self.names)])  # a filler adds 0
+
+    def tables(self, prediction: Tensor, target: OverlapTarget) -> Tensor:
+        """What an image, or a part of one, adds to the sums."""
+        return class_tables(prediction, target.truth, target.known, len(self.names))
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """Means over the classes by name, and a list over the classes by metric."""
+        by_class = table_scores(self.sums[: len(self.names)])
+        return {
+            "mean_iou": mean_of_present(by_class["iou"]),
+            "mean_dice": mean_of_present(by_class["dice"]),
+            **by_class,
+        }
+
+    @property
+    def comparison(self) -> float:
+        return self.values["mean_iou"] or 0.0
+
+    @property
+    def image_comparison(self) -> list[float]:
+        return self.by_image[:, 0].tolist()
+
+    def record(self) -> dict[str, float | None]:
+        values = self.values
+        record = {f"eval/{key}": values[key] for key in ("mean_iou", "mean_dice")}
+        for metric in ("iou", "dice"):
+            for name, value in zip(self.names, values[metric], strict=True):
+                record[f"eval/{metric}/{name}"] = value
+        return record
+
+    def brief(self) -> dict[str, float | None]:
+        values = self.values
+        return {"mean_iou": values["mean_iou"], "mean_dice": values["mean_dice"]}
+
+    def by_class(self) -> dict[str, list[float | None]]:
+        values = self.values
+        return {"dice": values["dice"], "iou": values["iou"]}
+
+    def report(self) -> dict[str, Any]:
+        return {"classes": self.names, **self.values, "tables": self.sums[: len(self.names)].tolist()}
+
+    def summary(self) -> str:
+        values = self.values
+        line = text_of_means(values)
+        missed = self.missed()
+        if missed:
+            line += f"; nothing was found of {', '.join(missed)}"
+        return line
+
+    def missed(self) -> list[str]:
+        """The classes that masks hold and no prediction has found."""
+        counts = self.sums.cpu()
+        is_missed = (counts[:, 1].sum(dim=1) > 0) & (counts[:, 1, 1] == 0)
+        return [name for name, missed in zip(self.names, is_missed.tolist(), strict=False) if missed]
+
+    def table(self, boundary: dict[str, Any] | None = None) -> str:
+        pixels = self.sums[: len(self.names), 1].sum(dim=1).tolist()
+        return text_table(self.names, self.values | (boundary or {}), pixels)
+
+
+def text_of_means(values: dict[str, Any]) -> str:
+    """The means of some classes in a line."""
+    texts = []
+    for key, title in (("mean_iou", "mean IoU"), ("mean_dice", "mean Dice")):
+        number = values[key]
+        texts.append(f"{title} n/a" if number is None else f"{title} {number:.4f}")
+    return ", ".join(texts)
+
+
+@dataclass(frozen=True, eq=False)  # tensors have no single truth value to compare by
+class Overlapping(PixelsAndRegions):
+    """Binary cross-entropy (or focal) per known pixel and class, plus soft Dice per (image, class in its truth).
+
+    Each class is a question of its own, which a sigmoid answers. Dice of image b and class c is that of `Classes`, over
+    the pixels that are known for c. The names are in the order of the classes' bits, and the weights are factors on the
+    cross-entropy of each class.
+    """
+
+    name = "overlapping"
+    compared_by = "mean IoU"
+    target = OverlapTarget
+
+    def counts(self, targets: OverlapTarget) -> Tensor:  # type: ignore[override]  # its own target
+        """(2,): the weight of the known pixels of all classes, the number of (image, class) pairs."""
+        # Apple's GPUs have no float64
+        dtype = torch.float32 if targets.truth.device.type == "mps" else torch.float64
+        known = count_bits(targets.known, self.outputs).to(dtype)
+        pairs = torch.zeros((), dtype=dtype, device=known.device)
+        for truth in targets.truth:
+            pairs = pairs + (count_bits(truth, self.outputs) > 0).sum().to(dtype)
+        return torch.stack([(known * self.class_weights).sum(), pairs])
+
+    def partial(self, logits: Tensor, targets: OverlapTarget) -> tuple[Tensor, ...]:  # type: ignore[override]  # its own target
+        """The pixels' term; with one of the regions also (B, classes) each: sum(p t), sum(p), sum(t)."""
+        if logits.dtype != torch.float64:
+            logits = logits.float()
+        truth = planes(targets.truth, self.outputs).to(logits.dtype)
+        known = planes(targets.known, self.outputs).to(logits.dtype)
+        log_probs = F.logsigmoid(logits)
+        spatial = tuple(range(2, logits.ndim))
+        pixels = logits.new_zeros(())
+        if self.pixel_term != "dice":
+            entropy = (1 - truth) * logits - log_probs  # of the sigmoid against 0 or 1
+            if self.pixel_term == "focal":
+                entropy = entropy * (1 - (-entropy).exp()) ** FOCAL_GAMMA
+            by_class = (entropy * known).sum(dim=(0, *spatial))
+            pixels = (by_class * self.class_weights.to(logits.dtype)).sum()
+        if not self.has_regions:
+            return (pixels,)
+        probs = log_probs.exp() * known
+        return pixels, (probs * truth).sum(dim=spatial), probs.sum(dim=spatial), truth.sum(dim=spatial)
+
+    def new_scores(self, images: int, device: torch.device | str = "cpu") -> OverlapScores:
+        sums = torch.zeros(self.outputs, 2, 2, dtype=torch.int64, device=device)
+        return OverlapScores(self.names, sums, torch.zeros(images, 1, device=device))
+
+    def scores_from_json(self, value: dict[str, Any]) -> OverlapScores:
+        return OverlapScores(self.names, torch.tensor(value["sums"]), torch.tensor(value["by_image"]).view(-1, 1))
+
+    def to_config(self) -> dict[str, Any]:
+        return {"name": self.name}
+
+    @classmethod
+    def from_config(cls, config: UNetConfig) -> "Overlapping":
+        return cls(config.preprocess.class_names or tuple(map(str, range(1, config.num_classes + 1))))

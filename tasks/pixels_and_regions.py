@@ -1,0 +1,77 @@
+"""What the losses of classes share: a term of the pixels, one of the regions, and a weight for each class."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from tasks.task import Task
+
+AnyTask = TypeVar("AnyTask", bound="PixelsAndRegions")
+LOSSES = ("ce+logdice", "ce+dice", "ce", "dice", "focal+dice")
+FOCAL_GAMMA = 2.0  # Lin et al. 2017, arXiv:1708.02002
+SMOOTHING = 1e-3  # pixels, so that -log Dice of what is not found at all is finite
+
+
+@dataclass(frozen=True, eq=False)  # tensors have no single truth value to compare by
+class PixelsAndRegions(Task):
+    """A loss of two terms, one of the pixels and one of the regions that they form.
+
+    Args:
+        names: the classes' names, in the order of the logits.
+        loss: one of LOSSES.
+        weights: (classes,) factors on the pixels' term; its count is then the sum of the weights.
+    """
+
+    names: tuple[str, ...]
+    loss: str = LOSSES[0]
+    weights: Tensor | None = None
+
+    terms = 2
+
+    def __post_init__(self) -> None:
+        weights = torch.ones(len(self.names)) if self.weights is None else self.weights.float()
+        object.__setattr__(self, "weights", weights)
+
+    @property
+    def outputs(self) -> int:
+        return len(self.names)
+
+    @property
+    def class_weights(self) -> Tensor:
+        """(num_classes,) float32, ones where none were given."""
+        assert self.weights is not None
+        return self.weights
+
+    @property
+    def pixel_term(self) -> str:
+        """`ce`, `focal`, or `dice` where there is none."""
+        return self.loss.partition("+")[0]
+
+    @property
+    def region_term(self) -> str:
+        """`logdice` or `dice`, or another where there is none."""
+        return self.loss.rpartition("+")[2]
+
+    @property
+    def has_regions(self) -> bool:
+        """Whether the loss has a term of the regions."""
+        return self.region_term.endswith("dice")
+
+    def finish(self, partial: tuple[Tensor, ...]) -> Tensor:
+        """(2,): summed pixel and region term."""
+        pixels = partial[0]
+        if not self.has_regions:
+            return torch.stack([pixels, pixels.new_zeros(())])
+        _, overlap, predicted, size = partial
+        if self.region_term == "logdice":
+            missed = (predicted + size + SMOOTHING).log() - (2 * overlap + SMOOTHING).log()
+        else:
+            missed = 1 - 2 * overlap / (predicted + size).clamp_min(torch.finfo(predicted.dtype).tiny)
+        return torch.stack([pixels, (missed * (size > 0)).sum()])
+
+    def to(self: AnyTask, device: torch.device) -> AnyTask:
+        return replace(self, weights=self.class_weights.to(device))

@@ -1,0 +1,140 @@
+"""Regions: unions of the labels of a mask, which overlap, and the label map that is written of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from runtime.errors import ModelError
+from tasks.confusion import mean_of_present, text_table
+from tasks.overlapping import (
+    MOST_CLASSES,
+    Overlapping,
+    OverlapScores,
+    OverlapTarget,
+    class_tables,
+    table_scores,
+    text_of_means,
+)
+from unet.config import UNetConfig
+
+MOST_REGIONS = MOST_CLASSES
+
+
+class Region(NamedTuple):
+    """A union of labels.
+
+    values: the mask values of its labels; the first is written where the region is the last one of a pixel.
+    """
+
+    name: str
+    values: tuple[int, ...]
+
+    @property
+    def label(self) -> str:
+        """What is written of it, in words."""
+        return f"label {self.values[0]}"
+
+
+def region_bits(regions: Sequence[Region], value: int) -> int:
+    """The bits of the regions that hold a mask value."""
+    return sum(1 << bit for bit, region in enumerate(regions) if value in region.values)
+
+
+def last_bits(bits: Tensor, classes: int) -> Tensor:
+    """The bits of a pixel without all but the highest one: later regions lie over earlier ones."""
+    below = bits
+    shift = 1
+    while shift < classes:
+        below = below | (below >> shift)
+        shift *= 2
+    return below ^ (below >> 1)
+
+
+class RegionScores(OverlapScores):
+    """Scores of regions, and of the labels that are written of them.
+
+    Args:
+        sums: (2 x regions, 2, 2), the tables of the regions, then those of the labels.
+    """
+
+    def __init__(self, regions: Sequence[Region], sums: Tensor, by_image: Tensor) -> None:
+        super().__init__([region.name for region in regions], sums, by_image)
+        self.labels = [region.label for region in regions]
+
+    def tables(self, prediction: Tensor, target: OverlapTarget) -> Tensor:
+        count = len(self.names)
+        written = last_bits(prediction, count)
+        truth = last_bits(target.truth, count)
+        return torch.cat([super().tables(prediction, target), class_tables(written, truth, target.known, count)])
+
+    @property
+    def label_values(self) -> dict[str, Any]:
+        """Means over the labels, and a list over the labels by metric."""
+        by_label = table_scores(self.sums[len(self.names) :])
+        means = {"mean_iou": mean_of_present(by_label["iou"]), "mean_dice": mean_of_present(by_label["dice"])}
+        return means | by_label
+
+    def record(self) -> dict[str, float | None]:
+        values = self.label_values
+        record = super().record()
+        record["eval/label_mean_iou"] = values["mean_iou"]
+        record["eval/label_mean_dice"] = values["mean_dice"]
+        return record
+
+    def report(self) -> dict[str, Any]:
+        labels = {"labels": self.labels, **self.label_values, "tables": self.sums[len(self.names) :].tolist()}
+        return {**super().report(), "of_labels": labels}
+
+    def summary(self) -> str:
+        return f"{super().summary()}; of the labels {text_of_means(self.label_values)}"
+
+    def table(self, boundary: dict[str, Any] | None = None) -> str:
+        pixels = self.sums[len(self.names) :, 1].sum(dim=1).tolist()
+        return "\n".join([super().table(boundary), text_table(self.labels, self.label_values, pixels, first="written")])
+
+
+@dataclass(frozen=True, eq=False)  # tensors have no single truth value to compare by
+class Regions(Overlapping):
+    """The loss of `Overlapping`; each region is one of its classes.
+
+    Args:
+        regions: in the order of their bits.
+    """
+
+    regions: tuple[Region, ...] = ()
+
+    name = "regions"
+
+    def new_scores(self, images: int, device: torch.device | str = "cpu") -> RegionScores:
+        sums = torch.zeros(2 * self.outputs, 2, 2, dtype=torch.int64, device=device)
+        return RegionScores(self.regions, sums, torch.zeros(images, 1, device=device))
+
+    def scores_from_json(self, value: dict[str, Any]) -> RegionScores:
+        return RegionScores(self.regions, torch.tensor(value["sums"]), torch.tensor(value["by_image"]).view(-1, 1))
+
+    def bits_of_labels(self) -> list[int]:
+        """For each region, the bits of all regions that hold the label which is written of it."""
+        return [region_bits(self.regions, region.values[0]) for region in self.regions]
+
+    def to_config(self) -> dict[str, Any]:
+        return {"name": self.name, "regions": [[region.name, list(region.values)] for region in self.regions]}
+
+    @classmethod
+    def from_config(cls, config: UNetConfig) -> "Regions":
+        regions = regions_of_model(config)
+        return cls(tuple(region.name for region in regions), regions=regions)
+
+
+def regions_of_model(config: UNetConfig) -> tuple[Region, ...]:
+    """The regions that a model was trained on. ModelError where config.json does not say them."""
+    assert config.task is not None
+    try:
+        regions = tuple(Region(str(name), tuple(map(int, values))) for name, values in config.task["regions"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ModelError(f"config.json: the task's regions are damaged ({error!r})") from error
+    if len(regions) != config.num_classes or not all(region.values for region in regions):
+        raise ModelError(f"config.json: the task has {len(regions)} regions, the model {config.num_classes} outputs")
+    return regions

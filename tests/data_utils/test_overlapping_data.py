@@ -1,0 +1,318 @@
+"""Data sets whose classes overlap: how they are found, read and refused.
+
+Modules: data_utils/sources/overlapping.py, data_utils/image_io/class_masks.py, data_utils/targets/overlapping.py,
+data_utils/targets/regions.py, data_utils/targets/find.py, data_utils/analysis/overlaps.py.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from annotations import error_of, loaded
+from overlaps import NAMES, SIZE, labels_of, scene, write_mask, write_overlaps
+from PIL import Image
+
+from data_utils.analysis.dataset_info import load_dataset_info
+from data_utils.analysis.validate import check_data
+from data_utils.config import DataConfig
+from data_utils.targets.regions import RegionReader, parse_regions
+from runtime.errors import DataError, SettingsError, UserError
+from tasks.overlapping import OverlapTarget
+
+BRATS = "whole=1+2+3;core=2+3;active=3"
+
+
+def info_of(folder: Path, **settings):
+    return load_dataset_info(DataConfig(str(folder), **settings))
+
+
+def targets_of(folder: Path, **settings) -> list[OverlapTarget]:
+    """The targets of all training records."""
+    info = info_of(folder, **settings)
+    return [info.reader.read(record, SIZE) for record in info.train.records]
+
+
+def planes(bits: np.ndarray, classes: int = 3) -> np.ndarray:
+    return np.stack([bits >> bit & 1 for bit in range(classes)]).astype(bool)
+
+
+def true_masks(count: int, seed: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return [scene(rng)[1] for _ in range(count)]
+
+
+@pytest.fixture
+def folders(tmp_path) -> Path:
+    """train/ with 4 and val/ with 2 images, and a folder of masks for each class."""
+    write_overlaps(tmp_path / "train", 4, seed=0)
+    write_overlaps(tmp_path / "val", 2, seed=1)
+    return tmp_path
+
+
+@pytest.mark.parametrize("layout", ["folders", "pages", "channels"])
+def test_a_mask_for_each_class_is_found_in_folders_pages_and_channels(tmp_path, layout):
+    write_overlaps(tmp_path, 6, seed=0, layout=layout)
+    info = info_of(tmp_path)
+    assert info.config.task == "overlapping"
+    assert info.reader.names == (NAMES if layout == "folders" else ("class 1", "class 2", "class 3"))
+    masks = dict(zip([f"{number:02}.png" for number in range(6)], true_masks(6, 0), strict=True))
+    for records in (info.train.records, info.val.records):
+        for record in records:
+            target = info.reader.read(record, SIZE)
+            assert (planes(target.truth) == masks[record["name"]]).all()
+            assert (target.known == 7).all() and target.truth.dtype == np.int32
+
+
+def test_shares_and_overlap_are_counted(folders):
+    reader = info_of(folders).reader
+    masks = np.stack(true_masks(4, 0) + true_masks(2, 1))
+    assert reader.class_pixels == tuple(masks.sum(axis=(0, 2, 3)).tolist())
+    overlap = (masks.sum(axis=1) > 1).sum() / masks.any(axis=1).sum()
+    assert reader.overlap == pytest.approx(overlap)
+    report, problems = check_data(DataConfig(str(folders)))
+    assert problems == 0 and f"{100 * overlap:7.3f} %  of the pixels of any class have several" in report
+
+
+def test_classes_are_chosen_joined_and_ordered_by_the_flag(folders):
+    blue, green, red = np.moveaxis(np.stack(true_masks(4, 0)), 1, 0)
+    chosen = targets_of(folders, classes="red,blue")
+    assert (np.stack([planes(target.truth, 2) for target in chosen]) == np.stack([red, blue], axis=1)).all()
+    joined = targets_of(folders, classes="1=cold,2=warm,3=warm")
+    expected = np.stack([blue, green | red], axis=1)
+    assert (np.stack([planes(target.truth, 2) for target in joined]) == expected).all()
+    assert "no class is called purple" in error_of(folders, classes="purple")
+
+
+def test_a_class_without_a_mask_is_unknown_for_that_image(folders):
+    (folders / "train" / "masks" / "green" / "02.png").unlink()
+    targets = targets_of(folders)
+    assert [np.unique(target.known).tolist() for target in targets] == [[7], [7], [0b101], [7]]
+    assert (planes(targets[2].truth)[1] == 0).all() and planes(targets[2].truth)[0].any()
+    (folders / "train" / "masks" / "red" / "02.png").unlink()
+    (only_red,) = {tuple(np.unique(target.known).tolist()) for target in targets_of(folders, classes="red")[2:3]}
+    assert only_red == (0,)
+
+
+def test_an_image_without_any_mask_is_named(folders):
+    for name in NAMES:
+        (folders / "train" / "masks" / name / "02.png").unlink()
+    assert "02.png: image without mask" in error_of(folders)
+    assert len(info_of(folders, allow_unpaired=True).train) == 3
+
+
+def test_a_value_to_ignore_is_unknown_for_its_class_alone(folders):
+    mask = true_masks(4, 0)[1][0].astype(np.uint8)
+    mask[:5] = 9
+    write_mask(folders / "train" / "masks" / "blue", "01.png", mask)
+    assert "01.png: mask of one class holds 0, 1, 9, expected 0 and one other value" in error_of(folders)
+    known = targets_of(folders, ignore_index="9")[1].known
+    assert (known[:5] == 0b110).all() and (known[5:] == 7).all()
+
+
+def test_masks_of_two_sizes_are_one_line(folders):
+    write_mask(folders / "train" / "masks" / "red", "01.png", np.zeros((20, 28), np.uint8))
+    assert "01.png: is 20 x 28, but " in error_of(folders)
+
+
+def test_masks_below_folders_of_sites_stay_classes(tmp_path):
+    rng = np.random.default_rng(0)
+    for site in ("north", "south"):
+        for number in range(3):
+            image, masks = scene(rng)
+            write_mask(tmp_path / "images" / site, f"{number}.png", image)
+            write_mask(tmp_path / "masks" / site, f"{number}.png", labels_of(masks))
+    info = info_of(tmp_path)
+    assert info.config.task == "classes" and info.reader.class_map.values == (0, 1, 2, 3)
+
+
+def test_masks_of_several_values_in_several_folders_are_no_classes_of_their_own(folders):
+    for mask in (folders / "train" / "masks").rglob("*.png"):
+        values = np.array(Image.open(mask))
+        values[::2] //= 2
+        Image.fromarray(values).save(mask)
+    assert "have no mask" in error_of(folders)
+
+
+def test_more_classes_than_bits_are_refused(tmp_path):
+    write_overlaps(tmp_path, 2, seed=0)
+    for number in range(29):
+        for image in ("00.png", "01.png"):
+            write_mask(tmp_path / "masks" / f"c{number}", image, np.zeros(SIZE, np.uint8))
+    assert "32 classes beside the background, and --task overlapping takes 1 to 31" in error_of(tmp_path)
+
+
+def test_one_mask_for_each_image_is_no_overlapping_data_set(tmp_path):
+    write_overlaps(tmp_path, 3, seed=0, layout="labels")
+    assert "has one mask for each image" in error_of(tmp_path, task="overlapping")
+
+
+# annotations
+
+
+def box(left: int, top: int, width: int, height: int) -> list[list[int]]:
+    right, bottom = left + width, top + height
+    return [[left, top], [right, top], [right, bottom], [left, bottom]]
+
+
+def write_annotations(folder: Path, kind: str, inner: list[list[int]]) -> Path:
+    """Two images, each with a box of `car` and a box `inner` of `wheel`, in the files of a format."""
+    objects = (("car", box(4, 4, 24, 16)), ("wheel", inner))
+    for number in (1, 2):
+        image = np.random.default_rng(number).integers(0, 256, (*SIZE, 3), dtype=np.uint8)
+        write_mask(folder / "images", f"{number}.png", image)
+        if kind == "labelme":
+            shapes = [{"label": label, "points": points, "shape_type": "polygon"} for label, points in objects]
+            (folder / "images" / f"{number}.json").write_text(json.dumps({"shapes": shapes}))
+        if kind == "yolo":
+            (folder / "labels").mkdir(exist_ok=True)
+            lines = []
+            for index, (_, points) in enumerate(objects):
+                shares = np.array(points) / (SIZE[1], SIZE[0])
+                lines.append(f"{index} {' '.join(map(str, shares.ravel()))}")
+            (folder / "labels" / f"{number}.txt").write_text("\n".join(lines))
+            (folder / "data.yaml").write_text("train: images\nnames: [car, wheel]\n")
+    if kind == "coco":
+        categories = [{"id": 5, "name": "car"}, {"id": 9, "name": "wheel"}]
+        images = [{"id": n, "file_name": f"{n}.png", "height": SIZE[0], "width": SIZE[1]} for n in (1, 2)]
+        annotations = []
+        for number in (1, 2):
+            for category, (_, points) in zip((5, 9), objects, strict=True):
+                outline = [np.ravel(points).tolist()]
+                annotations.append({"image_id": number, "category_id": category, "segmentation": outline})
+        content = {"images": images, "categories": categories, "annotations": annotations}
+        (folder / "annotations.json").write_text(json.dumps(content))
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["coco", "labelme", "yolo"])
+def test_objects_keep_what_lies_below_others(tmp_path, kind):
+    write_annotations(tmp_path, kind, box(8, 12, 6, 12))
+    exclusive, info = info_of(tmp_path), info_of(tmp_path, task="overlapping")
+    assert (exclusive.config.task, info.reader.names) == ("classes", ("car", "wheel"))
+    record = info.train.records[0]
+    uppermost = exclusive.reader.read(exclusive.train.records[0], SIZE).mask
+    car, wheel = planes(info.reader.read(record, SIZE).truth, 2)
+    assert (car & wheel).sum() >= 6 * 8 and (uppermost == np.where(wheel, 2, car)).all()
+    filled = np.zeros(SIZE, bool)
+    filled[4:20, 4:28] = True
+    assert (filled & ~car).sum() == 0 and (car & ~filled).sum() <= 2 * sum(SIZE)  # whether outlines count differs
+    alone = info_of(tmp_path, task="overlapping", classes="wheel")
+    assert (planes(alone.reader.read(alone.train.records[0], SIZE).truth, 1)[0] == wheel).all()
+
+
+@pytest.mark.parametrize("kind", ["coco", "labelme", "yolo"])
+def test_much_overlap_is_said_and_little_is_not(tmp_path, kind):
+    write_annotations(tmp_path / "much", kind, box(8, 12, 6, 12))
+    write_annotations(tmp_path / "none", kind, box(40, 24, 6, 12))
+    (warning,) = [line for line in info_of(tmp_path / "much").warnings if "overlapping" in line]
+    share = int(warning.partition("%")[0])
+    assert 8 <= share <= 14 and "--task overlapping learns all classes" in warning
+    assert warning in check_data(DataConfig(str(tmp_path / "much")))[0]
+    assert not [line for line in info_of(tmp_path / "none").warnings if "overlapping" in line]
+
+
+def test_crowds_are_unknown_for_their_class(tmp_path):
+    write_annotations(tmp_path, "coco", box(8, 12, 6, 12))
+    content = json.loads((tmp_path / "annotations.json").read_text())
+    content["annotations"][1]["iscrowd"] = 1
+    (tmp_path / "annotations.json").write_text(json.dumps(content))
+    info = info_of(tmp_path, task="overlapping")
+    targets = {
+        record["name"]: info.reader.read(record, SIZE) for record in (info.train.records[0], info.val.records[0])
+    }
+    crowd = targets["1.png"].known == 0b01
+    assert crowd.sum() >= 6 * 12 and (planes(targets["1.png"].truth, 2)[1] == 0).all()
+    assert (targets["2.png"].known == 0b11).all()
+
+
+def test_labelme_shapes_of_background_and_ignored_ones_change_all_classes(tmp_path):
+    write_annotations(tmp_path, "labelme", box(8, 12, 6, 12))
+    for file in (tmp_path / "images").glob("*.json"):
+        shapes = json.loads(file.read_text())["shapes"]
+        shapes.append({"label": "_background_", "points": box(8, 12, 2, 4), "shape_type": "polygon"})
+        shapes.append({"label": "__ignore__", "points": box(20, 8, 4, 4), "shape_type": "polygon"})
+        file.write_text(json.dumps({"shapes": shapes}))
+    target = targets_of(tmp_path, task="overlapping")[0]
+    assert (target.truth[12:17, 8:11] == 0).all() and (target.known[12:17, 8:11] == 0b11).all()
+    assert (target.known[8:13, 20:25] == 0).all() and (target.truth[8:13, 20:25] == 0).all()
+
+
+# regions
+
+
+def test_regions_are_unions_of_labels(tmp_path):
+    write_overlaps(tmp_path, 4, seed=0, layout="labels")
+    info = info_of(tmp_path, regions=BRATS)
+    assert info.config.task == "regions" and info.reader.describe() == f"regions {BRATS.replace(';', ', ')}"
+    for record in info.train.records:
+        labels = np.array(Image.open(record["target"]))
+        truth = planes(info.reader.read(record, SIZE).truth)
+        assert (truth == np.stack([labels > 0, labels > 1, labels > 2])).all()
+    assert (info.reader.read(info.train.records[0], SIZE).known == 7).all()
+    assert len(info.reader.class_pixels) == 3 and info.reader.class_pixels[0] > info.reader.class_pixels[2] > 0
+
+
+def test_an_ignored_label_is_unknown_in_all_regions(tmp_path):
+    write_overlaps(tmp_path, 4, seed=0, layout="labels")
+    for mask in (tmp_path / "masks").iterdir():
+        labels = np.array(Image.open(mask))
+        labels[:4] = 255
+        Image.fromarray(labels).save(mask)
+    target = targets_of(tmp_path, regions=BRATS)[0]
+    assert (target.known[:4] == 0).all() and (target.truth[:4] == 0).all() and (target.known[4:] == 7).all()
+    with pytest.raises(DataError, match="whole holds 255, which is no value of the masks"):
+        info_of(tmp_path, regions="whole=255+1")
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("", "has 0 regions"),
+        ("whole", "'whole' is no NAME=VALUE"),
+        ("=1+2", "'=1+2' is no NAME=VALUE"),
+        ("whole=", "'whole=' is no NAME=VALUE"),
+        ("whole=1+x", "'x' is no mask value"),
+        ("whole=1++2", "'' is no mask value"),
+        ("whole=0+1", "whole holds 0, the background"),
+        ("whole=1+1", "whole lists a value twice"),
+        ("a=#010203", "a holds colors"),
+        ("a=1;a=2", "two regions are called a"),
+        ("whole=1+2;inner=1", "whole and inner would both be written as 1"),
+        ("active=3;core=2+3", "active would be written as 3, which core holds too"),
+        (";".join(f"r{number}={number}" for number in range(1, 33)), "has 32 regions"),
+    ],
+)
+def test_regions_that_cannot_be_are_one_line(text, line):
+    with pytest.raises(SettingsError) as error:
+        parse_regions(text)
+    assert line in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["whole=1+7", "whole=-1", f"a={10**30}", "a=1;b=2;c=99999999999"])
+def test_regions_of_values_that_no_mask_holds_are_one_line(tmp_path, text):
+    write_overlaps(tmp_path, 3, seed=0, layout="labels")
+    with pytest.raises(UserError, match="--regions"):
+        info_of(tmp_path, regions=text)
+
+
+def test_a_task_and_regions_must_agree(tmp_path):
+    write_overlaps(tmp_path, 3, seed=0, layout="labels")
+    with pytest.raises(SettingsError, match="--regions is for --task regions"):
+        info_of(tmp_path, regions=BRATS, task="classes")
+    with pytest.raises(SettingsError, match="--task regions needs the regions"):
+        info_of(tmp_path, task="regions")
+
+
+def test_a_reader_of_regions_takes_labels_of_other_values_for_background():
+    reader = RegionReader(parse_regions(BRATS))
+    values = np.array([[0, 1, 2], [3, 4, 60000]], np.uint16)
+    assert reader.of_mask(values, "mask").truth.tolist() == [[0, 1, 3], [7, 0, 0]]
+    with pytest.raises(DataError, match="is a color mask"):
+        reader.of_mask(np.zeros((2, 2, 3), np.uint8), "mask")
+
+
+def test_a_data_set_of_masks_is_loaded_as_before(tmp_path):
+    write_overlaps(tmp_path, 4, seed=0, layout="labels")
+    train, _ = loaded(tmp_path)
+    assert train.task is None and isinstance(train[0]["target"], str)

@@ -1,0 +1,221 @@
+"""Runs of classes that overlap and of regions: from folders of masks to scores, files and the report.
+
+Modules: inference/outputs/overlapping.py, inference/outputs/regions.py, train_utils/reporting/overlapping.py,
+inference/true_masks.py.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tifffile
+from conftest import PROGRAMS, TINY, launch, predict
+from in_process import Run, run_train
+from overlaps import NAMES, labels_of, scene, write_overlaps
+from PIL import Image
+
+from inference import Predictor
+from inference.outputs.overlapping import OverlapEncoder, folder_names
+from inference.page import PagePredictor
+from runtime.errors import CheckpointError
+
+FLAGS = [*TINY, "--max-steps", "60", "--batch-size", "4", "--learning-rate", "0.02", "--class-weights", "auto"]
+FLAGS += ["--eval-every", "30", "--checkpoint-every", "30", "--ema-decay", "0.5"]
+REGIONS = "whole=1+2+3;core=2+3;active=3"
+
+
+def data_set(folder: Path, layout: str = "folders") -> Path:
+    write_overlaps(folder / "train", 8, seed=0, layout=layout)
+    write_overlaps(folder / "val", 5, seed=1, layout=layout)
+    return folder
+
+
+def true_masks() -> np.ndarray:
+    """Those of the validation images, (5, 3, H, W) bool."""
+    rng = np.random.default_rng(1)
+    return np.stack([scene(rng)[1] for _ in range(5)])
+
+
+def read(file: Path) -> np.ndarray:
+    return np.array(Image.open(file))
+
+
+def written(folder: Path) -> np.ndarray:
+    """The masks of all classes and validation images, (5, 3, H, W) bool."""
+    masks = [[read(folder / name / f"{number:02}.png") == 255 for name in NAMES] for number in range(5)]
+    return np.array(masks)
+
+
+def iou(truth: np.ndarray, found: np.ndarray) -> list[float]:
+    """Of each class, from masks (images, classes, H, W)."""
+    axes = (0, 2, 3)
+    return ((truth & found).sum(axes) / (truth | found).sum(axes)).tolist()
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    return data_set(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module")
+def run(data, tmp_path_factory) -> Run:
+    result = run_train(tmp_path_factory.mktemp("runs") / "overlaps", "--dataset", data, *FLAGS)
+    assert result.exit_code == 0, result.output
+    return result
+
+
+@pytest.fixture(scope="module")
+def predicted(run, data, tmp_path_factory) -> Path:
+    """The folder of all outputs for the validation images."""
+    output = tmp_path_factory.mktemp("predicted")
+    flags = ["--truth", data / "val" / "masks", "--probabilities", "--overlay"]
+    result = predict(run.folder / "model", [data / "val" / "images"], output, *flags)
+    assert result.returncode == 0, result.stderr
+    return output
+
+
+def test_it_learns_and_every_class_is_recorded(run):
+    assert "classes that may overlap blue, green, red" in run.output
+    assert run.settings["identity"]["task"] == "overlapping" and run.settings["identity"]["classes"] == [*NAMES]
+    assert run.config["task"] == {"name": "overlapping"} and run.config["preprocess"]["class_names"] == [*NAMES]
+    assert run.values("eval/mean_iou")[-1] > 0.4  # measured 0.547
+    for name in NAMES:
+        assert len(run.values(f"eval/iou/{name}")) == len(run.values(f"eval/dice/{name}")) == 2
+
+
+def test_a_mask_for_each_class_is_written_and_scored(run, predicted):
+    found = written(predicted)
+    report = json.loads((predicted / "metrics.json").read_text())
+    assert report["classes"] == [*NAMES]
+    assert report["iou"] == pytest.approx(iou(true_masks(), found), abs=1e-15)
+    best = max(run.values("eval/mean_iou"))
+    assert report["mean_iou"] == pytest.approx(np.mean(report["iou"])) == pytest.approx(best, abs=1e-3)
+    for number in range(5):
+        probabilities = np.load(predicted / f"{number:02}.npy")
+        assert ((probabilities > 0.5) == found[number]).all()
+    assert (predicted / "legend.overlay.png").exists()
+    shown = read(predicted / "00.overlay.png")
+    colors = {tuple(color) for color in OverlapEncoder(NAMES).colors[1:].tolist()}
+    assert colors <= {tuple(pixel) for pixel in shown.reshape(-1, 3).tolist()}
+
+
+def test_masks_that_are_there_are_scored_alike(run, data, predicted):
+    first = json.loads((predicted / "metrics.json").read_text())
+    images = [data / "val" / "images"]
+    flags = ["--truth", data / "val" / "masks", "--probabilities", "--overlay"]
+    result = predict(run.folder / "model", images, predicted, *flags)
+    assert result.returncode == 0 and "5 of 5 masks are there already" in result.stdout
+    assert json.loads((predicted / "metrics.json").read_text()) == first
+
+
+def test_views_networks_and_tiles_are_averaged(run, data, tmp_path):
+    result = predict(
+        run.folder / "model",
+        [data / "val" / "images"],
+        tmp_path,
+        *("--truth", data / "val" / "masks", "--tta", "--tile-size", "32", "--ensemble", run.folder / "model"),
+    )
+    assert result.returncode == 0, result.stderr
+    report = json.loads((tmp_path / "metrics.json").read_text())
+    assert report["iou"] == pytest.approx(iou(true_masks(), written(tmp_path)), abs=1e-15)
+    assert report["mean_iou"] > 0.5
+
+
+def test_one_image_may_be_written_as_a_tiff_of_pages(run, data, predicted, tmp_path, fails_with):
+    image = data / "val" / "images" / "00.png"
+    fails_with(predict(run.folder / "model", [image], tmp_path / "mask.png"), "have a mask each; give a folder", 1)
+    result = predict(run.folder / "model", [image], tmp_path / "00.tif", "--truth", data / "val" / "masks")
+    assert result.returncode == 0, result.stderr
+    with tifffile.TiffFile(tmp_path / "00.tif") as file:
+        pages = np.stack([page.asarray() for page in file.pages])
+    assert (pages == written(predicted)[0]).all()
+
+
+def test_a_true_mask_of_pages_scores_as_folders_do(run, data, predicted, tmp_path):
+    pages = write_overlaps(tmp_path / "pages", 5, seed=1, layout="pages")
+    result = predict(run.folder / "model", [data / "val" / "images"], tmp_path / "out", "--truth", pages / "masks")
+    assert result.returncode == 0, result.stderr
+    first, second = (json.loads((folder / "metrics.json").read_text()) for folder in (predicted, tmp_path / "out"))
+    assert first["iou"] == second["iou"]
+
+
+def test_report_card_and_pictures_show_each_class(run):
+    report = (run.folder / "report.html").read_text()
+    assert "A pixel may have several classes" in report and "Found and missed pixels" in report
+    card = (run.folder / "model" / "README.md").read_text()
+    assert "over the classes' own pixels (foregrounds)" in card
+    assert "(H, W) bits, the first class in the lowest" in card
+    assert all(f"| {name} |" in card for name in NAMES)
+    assert len(list((run.folder / "predictions").iterdir())) == 5
+
+
+def test_a_page_shows_each_class_and_gives_an_archive(run, data, tmp_path):
+    upload = tmp_path / "image.png"
+    upload.write_bytes((data / "val" / "images" / "00.png").read_bytes())
+    html, download = PagePredictor(run.folder / "model")(str(upload))
+    assert all(f"</span>{name} " in html for name in NAMES)
+    assert download is not None and download.endswith("image.zip")
+
+
+def test_bits_are_what_a_predictor_gives(run, data, predicted):
+    bits = Predictor(run.folder / "model").mask(data / "val" / "images" / "00.png")
+    assert bits.dtype == np.int32
+    assert (np.stack([bits >> bit & 1 == 1 for bit in range(3)]) == written(predicted)[0]).all()
+
+
+def test_a_resumed_run_ends_as_if_it_had_never_stopped(run, data, tmp_path):
+    half = run.folder / "checkpoints" / "step-00000030"
+    resumed = run_train(tmp_path / "run", "--dataset", data, *FLAGS, "--resume", half)
+    assert resumed.exit_code == 0, resumed.output
+    assert resumed.values("eval/mean_iou")[-1] == run.values("eval/mean_iou")[-1]
+    with pytest.raises(CheckpointError, match="the checkpoint's classes is"):
+        run_train(tmp_path / "other", "--dataset", data, *FLAGS, "--classes", "red,blue,green", "--resume", half)
+
+
+def test_two_processes_compute_what_one_does(data, tmp_path):
+    """In float64, 5 validation images; every score is a whole count, the losses agree."""
+    flags = ["train.py", "--dataset", data, *TINY, "--max-steps", "3", "--batch-size", "3", "--tracker", "none"]
+    flags += ["--log-every", "1"]
+    states = []
+    for profile in ("cpu", "multi_cpu"):
+        folder = tmp_path / profile
+        result = launch(PROGRAMS / "in_float64.py", *flags, "--output-dir", folder, profile=profile)
+        assert result.returncode == 0, result.stderr
+        lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        state = json.loads((folder / "checkpoints" / "step-00000003" / "state.json").read_text())
+        states.append(([line["train/loss"] for line in lines if "train/loss" in line], state["run"]["best_scores"]))
+    (loss, scores), (loss_of_two, scores_of_two) = states
+    assert loss == pytest.approx(loss_of_two, rel=1e-9)
+    assert scores["sums"] == scores_of_two["sums"]
+
+
+def test_regions_are_written_as_a_label_map_and_scored_both_ways(tmp_path):
+    data = data_set(tmp_path / "data", "labels")
+    flags = [*TINY, "--max-steps", "40", "--batch-size", "4", "--learning-rate", "0.02", "--tracker", "none"]
+    run = run_train(tmp_path / "run", "--dataset", data, *flags, "--regions", REGIONS)
+    assert run.exit_code == 0, run.output
+    assert run.settings["identity"]["classes"] == REGIONS.split(";")
+    assert "label 1" in (run.folder / "report.html").read_text()
+    output, truth = tmp_path / "out", data / "val" / "masks"
+    for _ in range(2):  # the second time the masks are there
+        result = predict(run.folder / "model", [data / "val" / "images"], output, "--truth", truth, "--overlay")
+        assert result.returncode == 0, result.stderr
+        report = json.loads((output / "metrics.json").read_text())
+        labels = np.stack([labels_of(masks) for masks in true_masks()])
+        found = np.stack([read(output / f"{number:02}.png") for number in range(5)])
+        for value, (of_region, of_label) in enumerate(zip(report["dice"], report["of_labels"]["dice"], strict=True), 1):
+            assert of_region == pytest.approx(dice(labels >= value, found >= value))
+            assert of_label == pytest.approx(dice(labels == value, found == value))
+    assert report["dice"][0] > 0.5
+
+
+def dice(truth: np.ndarray, found: np.ndarray) -> float | None:
+    both = truth.sum() + found.sum()
+    return 2 * (truth & found).sum() / both if both else None
+
+
+def test_names_of_classes_become_names_of_folders_that_differ():
+    names = ["a/b", "a\\b", "..", "", "A_B", "lung", "CON:1"]
+    folders = folder_names(names)
+    assert folders == ["a_b", "a_b_2", "class", "class_2", "A_B_3", "lung", "CON_1"]

@@ -1,0 +1,121 @@
+"""Classes that may overlap, and regions, in the report: their tables, and outlines on the images."""
+
+from typing import Any
+
+import numpy as np
+
+from data_utils.targets.overlapping import OverlapReader
+from data_utils.targets.regions import RegionReader
+from data_utils.visualize import GREY, RED, darkened, in_a_row, outlined_classes, palette, to_rgb
+from tasks.overlapping import OverlapScores, unpack_bits
+from tasks.regions import RegionScores
+from train_utils.reporting.rendering import markdown_text, render
+from train_utils.reporting.section import Metric, Section
+
+METRICS = ("iou", "dice", "precision", "recall")
+TRUE = 1  # the row, and the column, of what is there
+
+
+class OverlapSection(Section):
+    """What reports show of `tasks.overlapping`."""
+
+    task_name = "Semantic segmentation"
+    tags = ("semantic-segmentation",)
+    mask_values = "bits, the first class in the lowest"
+    flags = ("loss", "class_weights")
+    curves = {"Validation scores": {"mean IoU": "eval/mean_iou", "mean Dice": "eval/mean_dice"}}  # noqa: RUF012
+    compared = ("eval/mean_iou", "eval/mean_dice", "eval/loss")
+    views_hint = "Errors: pixels with a class too many or too few are red, those of which nothing is known grey."
+
+    def __init__(self, reader: OverlapReader) -> None:
+        super().__init__(reader)
+        self.names = reader.names
+        self.colors = palette(len(self.names) + 1)[1:]
+
+    def description(self) -> str:
+        names = ", ".join(map(markdown_text, self.names))
+        return f"Semantic segmentation into {len(self.names)} classes, of which a pixel may have several: {names}."
+
+    def metrics(self, scores: OverlapScores) -> list[Metric]:  # type: ignore[override]  # its own scores
+        values = scores.values
+        return [
+            Metric("mean_iou", "Mean IoU", values["mean_iou"]),
+            Metric("mean_dice", "Mean Dice", values["mean_dice"]),
+        ]
+
+    def unfound(self, scores: OverlapScores) -> list[str]:  # type: ignore[override]  # its own scores
+        return scores.missed()
+
+    def label(self, comparison: float) -> str:
+        return f"IoU {comparison:.4f}"
+
+    def panel(self, image: np.ndarray, truth: np.ndarray, pred: np.ndarray) -> np.ndarray:
+        return in_a_row(list(self.views(image, truth, pred).values()))
+
+    def views(self, image: np.ndarray, truth: np.ndarray, pred: np.ndarray) -> dict[str, np.ndarray]:
+        bits, unknown = unpack_bits(truth)
+        all_bits = 2 ** len(self.names) - 1
+        errors = darkened(image)
+        errors[(bits ^ pred) & ~unknown & all_bits != 0] = RED
+        errors[unknown & all_bits == all_bits] = GREY
+        return {
+            "image": to_rgb(image),
+            "truth": outlined_classes(image, bits, self.colors),
+            "prediction": outlined_classes(image, pred, self.colors),
+            "errors": errors,
+        }
+
+    def html(self, scores: OverlapScores) -> str:  # type: ignore[override]  # its own scores
+        return render("overlapping.html.jinja", tables=self.tables(scores))
+
+    def markdown(self, scores: OverlapScores) -> str:  # type: ignore[override]  # its own scores
+        means = {metric.label: metric.value for metric in self.metrics(scores)}
+        return render("overlapping.md.jinja", means=means, tables=self.tables(scores))
+
+    def tables(self, scores: OverlapScores) -> list[dict[str, Any]]:
+        """What each table of the report and the card shows."""
+        counts = scores.sums[: len(self.names)].numpy()
+        return [table("class", self.names, self.colors, scores.values, counts)]
+
+
+class RegionSection(OverlapSection):
+    """What reports show of `tasks.regions`."""
+
+    mask_values = "bits of the regions, the first one in the lowest"
+
+    def __init__(self, reader: RegionReader) -> None:
+        Section.__init__(self, reader)
+        self.names = tuple(region.name for region in reader.regions)
+        self.regions = reader.identity
+        self.colors = palette(len(self.names) + 1)[1:]
+
+    def description(self) -> str:
+        regions = ", ".join(map(markdown_text, self.regions))
+        return (
+            f"Semantic segmentation into {len(self.names)} regions, unions of labels: {regions}. Masks are written as"
+            " labels: later regions lie over earlier ones, each as its first value."
+        )
+
+    def tables(self, scores: OverlapScores) -> list[dict[str, Any]]:
+        assert isinstance(scores, RegionScores)
+        of_labels = scores.sums[len(self.names) :].numpy()
+        labels = table("written label", scores.labels, self.colors, scores.label_values, of_labels)
+        return [super().tables(scores)[0] | {"title": "region"}, labels]
+
+
+def table(
+    title: str, names: tuple[str, ...] | list[str], colors: np.ndarray, values: dict[str, Any], counts: np.ndarray
+) -> dict[str, Any]:
+    """The rows of some classes, and their means; `counts` are their tables (N, 2, 2)."""
+    rows = []
+    for index, name in enumerate(names):
+        rows.append(
+            {
+                "name": name,
+                "color": f"rgb{tuple(colors[index].tolist())}",
+                "scores": [values[metric][index] for metric in METRICS],
+                "pixels": int(counts[index, TRUE].sum()),
+                "counts": counts[index].ravel().tolist(),
+            }
+        )
+    return {"title": title, "rows": rows, "mean_iou": values["mean_iou"], "mean_dice": values["mean_dice"]}

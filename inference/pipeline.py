@@ -55,6 +55,12 @@ class Work:
     batches: list[list[Job]]
     finished: set[Job]
 
+    @property
+    def jobs(self) -> list[Job]:
+        """All jobs, in the order of their outputs."""
+        jobs = {job for batch in self.batches for job in batch}
+        return sorted(jobs | self.finished, key=lambda job: job.output)
+
 
 def plan_work(args: Namespace, predictor: Predictor, writer: PredictionWriter) -> Work:
     """Find the inputs, check the output folder, and print how images are tiled and which masks exist already."""

@@ -42,6 +42,7 @@ class MaskEncoder(ABC):
 
     Attributes:
         extensions: those of the files that stand beside each mask.
+        has_objects: whether masks number objects, which --coco collects.
         reader: reads such masks, and true ones.
         names: what the colors stand for.
         colors: (N, 3) uint8, one for each name.
@@ -50,6 +51,7 @@ class MaskEncoder(ABC):
     """
 
     extensions: ClassVar[Sequence[str]] = ()
+    has_objects: ClassVar[bool] = False
     mask_extensions: Sequence[str] = (MASK,)
     class_folders: Sequence[str] = ()
     reader: MaskReader

@@ -75,6 +75,10 @@ class TargetReader(ABC):
         """The classes, by index, that an image with this set of labels is labeled for; None for all."""
         return None
 
+    def is_empty(self, value: MaskValue) -> bool:
+        """Whether a value of a mask without class map says that nothing is there."""
+        return value == 0
+
     def known_labels(self, target: Target) -> np.ndarray:
         """The labels (*spatial) of an image that crops are centered on; unknown where it is not labeled for them."""
         return target.main

@@ -247,7 +247,7 @@ def detail_kept(info: DatasetInfo, scale: float) -> float:
     matrix = torch.zeros(classes, classes, dtype=torch.int64)
     for record in _some_records(info):
         mask = class_map.encode(read_mask(record["target"], record["name"]), record["name"])
-        labeled = info.reader.labeled_classes(record.get("labeled"))
+        labeled = info.reader.labeled_in_map(record.get("labeled"))
         if labeled is not None:
             mask[~np.isin(mask, list(labeled))] = IGNORE_INDEX
         height, width = mask.shape

@@ -24,7 +24,7 @@ from data_utils.analysis.overlaps import overlap_warnings
 from data_utils.analysis.point_checks import point_warnings
 from data_utils.analysis.spoiled_masks import check_borders
 from data_utils.analysis.volume_findings import target_spacing
-from data_utils.class_map import ClassMap, NamedClasses, named_classes
+from data_utils.class_map import NamedClasses, named_classes
 from data_utils.config import DataConfig
 from data_utils.sources.load import load_records
 from data_utils.sources.records import ListRecords, Records
@@ -229,7 +229,7 @@ def _split(records: Records, inspection: SplitInspection, reader: TargetReader) 
     locations = {}
     for i, class_locations in inspection.class_locations.items():
         labeled = reader.labeled_in_map(records.labeled(i))
-        locations[i] = _list_locations(class_locations, reader.class_map, background, labeled)
+        locations[i] = _list_locations(class_locations, reader, background, labeled)
     return Split(records, usable_sizes(inspection), _texts(inspection), locations, spacings)
 
 
@@ -289,7 +289,7 @@ def _check(inspection: SplitInspection, records: Records, config: DataConfig) ->
 
 def _list_locations(
     class_locations: ClassLocations,
-    class_map: ClassMap | None,
+    reader: TargetReader,
     background: MaskValue | None,
     labeled: Collection[int] | None,
 ) -> list[np.ndarray]:
@@ -298,8 +298,10 @@ def _list_locations(
     Args:
         labeled: the classes, by index, that the image is labeled for; None for all.
     """
+    class_map = reader.class_map
     if class_map is None:
-        return [pixels for value, pixels in class_locations.items() if value != background]
+        values = [value for value in class_locations if background is None or not reader.is_empty(value)]
+        return [class_locations[value] for value in values]
     locations: dict[int, list[np.ndarray]] = {}
     for value, pixels in class_locations.items():
         index = class_map.index_of(value)

@@ -72,6 +72,10 @@ class OverlapReader(BitReader):
         reader = replace(self, label_sets=sets)
         return reader.with_pixels(known_pixels(pixels, reader))
 
+    def is_empty(self, value: MaskValue) -> bool:
+        truth, _ = unpack_bits(np.array(value))
+        return not truth
+
     @property
     def class_names(self) -> tuple[str, ...]:
         return self.names

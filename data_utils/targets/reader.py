@@ -99,6 +99,10 @@ class TargetReader(ABC):
         """The classes, by index, that an image with this set of labels is labeled for; None for all."""
         return None
 
+    def is_empty(self, value: MaskValue) -> bool:
+        """Whether a value of a mask without class map says that nothing is there."""
+        return value == 0
+
     def labeled_in_map(self, labels: LabelSet | None) -> Collection[int] | None:
         """The same as indices of the class map, where its classes are others."""
         return self.labeled_classes(labels)

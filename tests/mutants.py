@@ -476,6 +476,33 @@ MUTANTS = [
         "missed",
         "test_losses.py",
     ),
+    # classes that overlap, regions
+    Mutant(
+        "tasks/overlapping.py",
+        "Overlapping.partial",
+        "(entropy * known).sum(dim=(0, *spatial))",
+        "entropy.sum(dim=(0, *spatial))",
+        "test_overlapping.py",
+    ),
+    Mutant(
+        "tasks/overlapping.py",
+        "Overlapping.partial",
+        "log_probs.exp() * known",
+        "log_probs.exp()",
+        "test_overlapping.py",
+    ),
+    Mutant(
+        "tasks/overlapping.py",
+        "class_tables",
+        "count_bits(predicted & counted, classes)",
+        "count_bits(predicted, classes)",
+        "test_overlapping.py",
+    ),
+    Mutant("data_utils/loading/augment.py", "", "WIDE = torch.int32", "WIDE = torch.int64", "test_overlapping.py"),
+    Mutant("data_utils/image_io/class_masks.py", "combined", "unknown & ~truth", "unknown", "test_overlapping_data.py"),
+    Mutant(
+        "tasks/regions.py", "Regions.bits_of_labels", "region.values[0]", "region.values[-1]", "test_overlapping.py"
+    ),
     # network
     Mutant("unet/model.py", "UNet._way_down", "(images - self.mean) / self.std", "images - self.mean", "test_model.py"),
     Mutant(
@@ -875,10 +902,10 @@ MUTANTS = [
         "test_annotations_coco.py",
     ),
     Mutant(
-        "data_utils/sources/annotations/find.py",
-        "find_annotations",
-        "if _holds_masks(root, named):\n    return None",
-        "pass",
+        "data_utils/sources/load.py",
+        "open_folder",
+        "has_masks = holds_masks(path, named_splits)",
+        "has_masks = False",
         "test_annotations_coco.py",
     ),
     Mutant(

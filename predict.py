@@ -135,6 +135,8 @@ def main() -> None:
     encoder = new_encoder(predictor.config)
     if args.file is not None:
         encoder = encoder.for_file(args.file)
+    if args.coco and not (encoder.has_objects and predictor.config.dims == 2):
+        raise SettingsError("--coco: is for models of objects in images, which this is not; leave the flag out")
     extensions = [*encoder.mask_extensions, *encoder.extensions]
     if args.overlay:
         extensions.append(OVERLAY)
@@ -182,8 +184,10 @@ def main() -> None:
             close_output(args.output, report, is_complete=are_all_new)
             writer.write_legend(args.output)
             encoder.write_joined(args.output, work.jobs)
+            if args.coco:
+                writer.write_coco(args.output, work.jobs)
         except OSError as error:
-            line = f"{args.output}: metrics.json or predict.json cannot be written ({error})"
+            line = f"{args.output}: metrics.json, predict.json or objects.json cannot be written ({error})"
             failures.append(Failure(line, is_written=True, has_mask=True))
         written = len(work.jobs) - sum(not failure.is_written for failure in failures)
         say(f"{written} of {len(work.jobs)} {encoder.outputs} in {args.file or args.output}")

@@ -562,7 +562,7 @@ MUTANTS = [
     Mutant(
         "data_utils/loading/dataset.py",
         "SegmentationDataset.read",
-        "self.target.unknown(target.shape) if slot.filler else target.numbered()",
+        "self.reader.unknown(target.shape) if slot.filler else target.numbered()",
         "target.numbered()",
         "test_dataset.py test_equality.py",
     ),
@@ -1081,9 +1081,9 @@ MUTANTS = [
         "padded_size.append(divisor)",
         "test_volumes_network.py test_model.py",
     ),
-    Mutant("tasks/step_loss.py", "StepLoss.__call__", "weight * share", "share", "test_losses.py"),
+    Mutant("tasks/step_loss.py", "StepLoss.of_drawn", "weight * share", "share", "test_losses.py"),
     Mutant(
-        "tasks/step_loss.py", "StepLoss.__call__", "level_logits = level_logits[..., *sides]", "pass", "test_losses.py"
+        "tasks/step_loss.py", "StepLoss.of_drawn", "level_logits = level_logits[..., *sides]", "pass", "test_losses.py"
     ),
     Mutant(
         "unet/model.py",
@@ -2273,7 +2273,7 @@ MUTANTS = [
     Mutant("runtime/documents.py", "", "MOST_DIGITS = 300", "MOST_DIGITS = 400", "test_documents.py"),
     Mutant(
         "tasks/step_loss.py",
-        "StepLoss.__call__",
+        "StepLoss.of_drawn",
         "torch.where(counts > 0, counts, 1)",
         "counts.clamp_min(1)",
         "test_losses.py",

@@ -45,6 +45,7 @@ class Encoder(ABC):
         outputs: what the files of all images are called together.
         truths_in_table: whether --truth is a table of all images, and not a folder with a file for each.
         extensions: those of the files that stand beside each of them.
+        has_objects: whether masks number objects, which --coco collects.
         names: what the colors stand for.
         colors: (N, 3) uint8, one for each name.
         mask_extensions: those of the files of an image, as `Job.file` takes them; most are one file.
@@ -55,6 +56,7 @@ class Encoder(ABC):
     outputs: ClassVar[str]
     truths_in_table: ClassVar[bool] = False
     extensions: ClassVar[Sequence[str]] = ()
+    has_objects: ClassVar[bool] = False
     mask_extensions: Sequence[str] = (MASK,)
     class_folders: Sequence[str] = ()
     names: Sequence[str]

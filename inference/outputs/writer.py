@@ -1,12 +1,15 @@
 """The files that a call of prediction writes for images and volumes."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from inference.outputs.coco import write_coco
 from inference.outputs.encoder import Encoder
 from inference.outputs.images import ImageWriter
 from inference.outputs.jobs import LEGEND, MASK, OVERLAY, Job
+from inference.outputs.objects import TABLE
 from inference.outputs.points import PointImageWriter, PointVolumeWriter
 from inference.outputs.volumes import VolumeWriter
 from runtime.files import replaced_file
@@ -62,6 +65,15 @@ class PredictionWriter:
     def volumes(self) -> VolumeWriter:
         """Writes the predictions of volumes."""
         return VOLUME_WRITERS[self.encoder.kind](self.encoder, self.task, self.extensions)
+
+    def write_coco(self, folder: Path, jobs: Iterable[Job]) -> None:
+        """Write the objects of all jobs that have a mask into one COCO file."""
+        images = []
+        for job in jobs:
+            mask = self.encoder.mask_file(job)
+            if mask.exists():
+                images.append((job.image, mask, job.file(TABLE)))
+        write_coco(folder, images, self.encoder.names[1:])
 
     def write_legend(self, folder: Path) -> None:
         """Write the colors of the classes in overlays, if there are any."""

@@ -36,6 +36,11 @@ class PointScore(NamedTuple):
         """Points have none."""
         return None
 
+    @property
+    def areas(self) -> None:
+        """Points have none."""
+        return None
+
     def to_json(self, name: str) -> dict[str, Any]:
         """What metrics.json says of this image; a point that has no error has None."""
         errors = {}
@@ -106,8 +111,8 @@ class PointScorer:
 
     def _source(self, job: Job) -> PointSource:
         """The true points of a job."""
-        assert isinstance(job.truth, tuple)
-        folder, row = job.truth
+        truth: Any = job.truth  # the folder of a table and a row of it
+        folder, row = truth
         assert isinstance(folder, Path) and isinstance(row, int)
         table = true_points(folder, self.task.names)
         return PointSource(table.files[row], table.space, table.positions[row], table.states[row])

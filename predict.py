@@ -12,6 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 from PIL import Image
@@ -24,6 +25,7 @@ from inference.pipeline import PredictionPipeline, divide_work, plan_work
 from inference.predictor import Predictor
 from inference.provenance import complete_provenance
 from inference.scoring.boundary import BoundaryScores, boundary_report
+from inference.scoring.components import area_report, area_table
 from inference.scoring.truth import ScoreError
 from inference.scoring.volume import case_report, case_table
 from inference.tiling.sharing import SharedRows
@@ -59,20 +61,32 @@ class Failure(NamedTuple):
         return self.has_mask and not self.is_written
 
 
-def print_scores(scores: Scores, compared_by: str, scored: list[tuple[dict, BoundaryScores | None]]) -> dict:
+class ScoredImage(NamedTuple):
+    """What metrics.json says of an image or volume, and what is added up over all of them."""
+
+    report: dict
+    boundary: BoundaryScores | None
+    areas: np.ndarray | None
+
+
+def print_scores(scores: Scores, compared_by: str, scored: list[ScoredImage]) -> dict:
     """The table of all scores and the worst images on the terminal; returns everything for metrics.json."""
     first = next(iter(scores.brief()))  # the score that sorts images
-    images = [image for image, _ in scored]
+    images = [image.report for image in scored]
     by_image = sorted(images, key=lambda image: (_order(image[first]), image["image"]))
     report = {"images": len(by_image), **scores.report(), "by_image": by_image}
-    boundaries = [boundary for _, boundary in scored if boundary]
+    boundaries = [image.boundary for image in scored if image.boundary]
     if boundaries:
         report["boundary"] = boundary_report(boundaries)
     say(scores.table(report.get("boundary")))
-    cases = [image for image, _ in scored if "dice" in image]  # volumes
+    cases = [image for image in images if "dice" in image]  # volumes
     if cases:
         report["by_case"] = case_report(cases, report["classes"], has_background=scores.has_background)
         say(case_table(report["by_case"]))
+    areas = [image.areas for image in scored if image.areas is not None]
+    if areas:
+        report["areas"] = area_report(areas, report["classes"])
+        say(area_table(report["areas"]))
     say(f"the worst of {len(by_image)} by their {compared_by}:" if len(by_image) > 1 else "the image:")
     for image in by_image[:WORST]:
         say(f"{compared_by} {image[first] or 0:.4f}, {image['image']}")
@@ -134,7 +148,7 @@ def main() -> None:
 
     # 4. Predict: reading, computing and writing overlap; a file that fails stays behind
     scores = predictor.task.new_scores(1)
-    scored: list[tuple[dict, BoundaryScores | None]] = []
+    scored: list[ScoredImage] = []
     failures: list[Failure] = []
     pipeline = PredictionPipeline(predictor, writer, work.finished)
     image_count = len(together) * mesh.is_first + sum(len(batch) for batch in mine)
@@ -148,7 +162,7 @@ def main() -> None:
                 failures.append(Failure(line, is_written, has_mask=encoder.mask_file(job).exists()))
             elif result is not None:
                 scores.merge(result.scores)
-                scored.append((result.to_json(job.name), result.boundary))
+                scored.append(ScoredImage(result.to_json(job.name), result.boundary, result.areas))
 
     # 5. Report: the scores of all processes, and each failure by its name
     barrier_without_timeout(accelerator)  # a process may be done long before another

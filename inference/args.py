@@ -59,7 +59,10 @@ def _add_advanced_flags(group: argparse._ArgumentGroup) -> None:
     add("--boundary", action="store_true", help="with --truth: also boundary IoU and HD95, of volumes in mm")
     suffix = "true masks are named <image><suffix>.<ext> (default: detected)"
     add("--mask-suffix", metavar="SUFFIX", help=suffix)
-    tile = "side of a tile in pixels, after scaling; auto: tiles only where the whole image does not fit"
+    tile = (
+        "side of a tile in pixels, after scaling, for objects without what it must see around; auto: tiles only where"
+        " the whole image does not fit"
+    )
     add("--tile-size", type=arg.auto_or(arg.natural), default="auto", metavar="PIXELS", help=tile)
     overlap = "of tiles; auto: so much that tiles change nothing, where that is possible"
     add("--overlap", type=arg.auto_or(arg.count), default="auto", metavar="PIXELS", help=overlap)

@@ -192,7 +192,13 @@ class Predictor:
             dims = network.config.dims
             tiling = None
             if len(input_shape) >= dims:
-                tiling = plan(network.config, input_shape[-dims:], self.tile_size, self.overlap)
+                tiling = plan(
+                    network.config,
+                    input_shape[-dims:],
+                    self.tile_size,
+                    self.overlap,
+                    adds_reach=self.task.needs_exact_tiles,
+                )
             if tiling is not None and self.tta:
                 # a tile is turned about its own pooling grid, which is not that of the turned image
                 tiling = tiling._replace(exact=False)

@@ -65,6 +65,7 @@ class Objects(Task):
     compared_by = "AP@0.5"
     target = ObjectTarget
     terms = Classes.terms + 1
+    needs_exact_tiles = True
 
     @property
     def outputs(self) -> int:

@@ -58,11 +58,14 @@ class StepLoss:
             targets: (B, *spatial).
             counts: `counts` of the whole step.
         """
+        return self.of_drawn(logits, self.task.draw(targets), counts)
+
+    def of_drawn(self, logits: Tensor | Sequence[Tensor], targets: Target, counts: Tensor) -> Tensor:
+        """The same of targets that are drawn."""
         by_level = [logits] if isinstance(logits, Tensor) else logits
         counts = torch.where(counts > 0, counts, 1).view(-1, self.task.terms)
         shares = []
-        drawn_levels = self._levels(self.task.draw(targets))
-        for level_logits, level_targets, count in zip(by_level, drawn_levels, counts, strict=True):
+        for level_logits, level_targets, count in zip(by_level, self._levels(targets), counts, strict=True):
             sides = [slice(side) for side in level_targets.shape[1:]]
             level_logits = level_logits[(..., *sides)]  # an encoder pads to its stride
             sums = self.sums(level_logits, level_targets)

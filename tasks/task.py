@@ -86,6 +86,8 @@ class Task(ABC):
         target: the kind of its targets.
         terms: how many terms its loss has, T.
         has_boundaries: whether its predictions are classes, whose boundaries can be scored.
+        needs_exact_tiles: whether a pixel that differs may change much more than itself; --tile-size is then the side
+            that is taken from a tile.
     """
 
     name: ClassVar[str]
@@ -93,6 +95,7 @@ class Task(ABC):
     target: ClassVar[type[Target]]
     terms: ClassVar[int]
     has_boundaries: ClassVar[bool] = False
+    needs_exact_tiles: ClassVar[bool] = False
 
     @property
     @abstractmethod

@@ -1,18 +1,20 @@
 """What `inspect` does, for images too large to be decoded whole for every crop: their masks are read in bands."""
 
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from data_utils.analysis.inspect import Inspection, Problem, count_values, inspect, lossy, other_size, too_many
-from data_utils.class_map import as_color, key_of, pack
+from data_utils.class_map import MAX_VALUES, as_color, key_of, pack
 from data_utils.image_io.formats import ImageSource
 from data_utils.image_io.reader import decode_mask
 from data_utils.image_io.regions import Regions, bands, large_regions, regions_of
 from data_utils.image_io.resize import same_proportions
 from data_utils.sources.records import Record
 from runtime.errors import DataError
+from unet.config import MaskValue
 
 LOCATIONS = 64  # pixels of each class that are remembered, for crops around them
 
@@ -53,8 +55,8 @@ def _inspect_bands(
         problem = too_many(pixels, name) if has_classes else None
         if problem:
             return problem
-        for value, count in counts.items():
-            indices = np.flatnonzero(keys == key_of(value))
+        for value, indices in _pixels_of_values(keys, counts):
+            count = len(indices)
             evenly_spaced = np.linspace(0, count - 1, min(count, LOCATIONS)).astype(int)
             row, column = divmod(indices[evenly_spaced], values.shape[1])
             samples[value].append((count, np.stack([top + row, column], axis=1)))
@@ -71,6 +73,20 @@ def _inspect_bands(
         kind = "greys" if is_colored else "numbers"
     locations = {value: _thinned(bands_with_value) for value, bands_with_value in samples.items()}
     return Inspection(size, mask.size, mode, kind, dict(pixels), locations)
+
+
+def _pixels_of_values(keys: np.ndarray, counts: dict[MaskValue, int]) -> Iterator[tuple[MaskValue, np.ndarray]]:
+    """Each value of a band and the indices of its pixels, among `keys` (N,).
+
+    Where there are more values than classes may be, numbers of objects say, all but 0 are one value, 1.
+    """
+    if len(counts) > MAX_VALUES:
+        yield 1, np.flatnonzero(keys)
+        if 0 in counts:
+            yield 0, np.flatnonzero(keys == 0)
+        return
+    for value in counts:
+        yield value, np.flatnonzero(keys == key_of(value))
 
 
 def _thinned(samples: list[tuple[int, np.ndarray]]) -> np.ndarray:

@@ -81,7 +81,9 @@ def check_data(config: DataConfig) -> tuple[str, int]:
         warnings += overlap_warnings((train, val))
         warnings += reader.warnings((train, val))
         warnings += point_warnings(inspected, reader.partners)
-        shares = [*reader.with_pixels(pixels).describe_pixels(), *describe_labels(inspected, reader)]
+        reader = reader.with_pixels(pixels).with_records(train)
+        shares = [*reader.describe_pixels(), *describe_labels(inspected, reader)]
+        shares += reader.describe_records([train, val])
         shares += describe_points(inspected)
         for inspection, records in inspected:
             find_unknown(inspection, records, class_map)

@@ -12,8 +12,9 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from runtime.errors import ImageError, UserError, one_line
+from runtime.errors import DataError, ImageError, UserError, one_line
 from runtime.memory import available_bytes
+from unet.config import MaskValue
 
 
 class DrawnMask(ABC):
@@ -22,6 +23,13 @@ class DrawnMask(ABC):
     @abstractmethod
     def draw(self) -> np.ndarray:
         """Mask values, (H, W) uint8 or uint16. Raises DataError, with the file and the annotation."""
+
+    def draw_objects(self) -> tuple[np.ndarray, np.ndarray]:
+        """The number of the object of each pixel, (H, W), 0 for none; and the mask value of each number, from 0.
+
+        Raises DataError as `draw` does, and where the annotations tell no objects apart.
+        """
+        raise DataError("these annotations tell no objects apart; leave out --task objects")
 
 
 class EmbeddedImage(ABC):
@@ -32,11 +40,28 @@ class EmbeddedImage(ABC):
         """The bytes of an image file, or its pixels. Raises DataError, with the file that holds it."""
 
 
+class ClassLayers(NamedTuple):
+    """What the files of a label are, or the channels of one file: masks of a class each.
+
+    bits: the class of each; None for one that is left out.
+    unknown: the classes that have no file.
+    ignored: mask values of which nothing is known.
+    """
+
+    bits: tuple[int | None, ...]
+    unknown: tuple[int, ...] = ()
+    ignored: tuple[MaskValue, ...] = ()
+
+
 class VolumeFile(NamedTuple):
-    """The file of a volume, or one for each of its channels; and (z, y, x) in mm where the files do not say it."""
+    """The file of a volume, or one for each of its channels; and (z, y, x) in mm where the files do not say it.
+
+    `layers` say what files or channels of a label are whose classes may overlap.
+    """
 
     paths: tuple[str, ...]
     spacing: tuple[float, float, float] | None = None
+    layers: ClassLayers | None = None
 
 
 class PointSource(NamedTuple):

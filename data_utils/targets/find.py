@@ -7,6 +7,7 @@ import numpy as np
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import DrawnMask, VolumeFile
 from data_utils.image_io.reader import decode_mask
+from data_utils.image_io.regions import bands, large_regions
 from data_utils.image_io.volumes import read_label_volume
 from data_utils.sources.records import Record, Records
 from runtime.cache import cached, digest
@@ -79,10 +80,13 @@ def _masks(records: Records, indices: Iterable[int]) -> Iterator[np.ndarray]:
 
 
 def _values(record: Record) -> np.ndarray | None:
-    """(H, W) or (D, H, W) numbers; None for colors, which stand for classes."""
-    if isinstance(record["target"], VolumeFile):
-        return read_label_volume(record["target"], record["name"])[0]
-    values = decode_mask(record["target"], record["name"]).values
+    """(H, W) or (D, H, W) numbers, of a large mask those of its first rows; None for colors, which stand for classes."""
+    source = record["target"]
+    if isinstance(source, VolumeFile):
+        return read_label_volume(source, record["name"])[0]
+    with large_regions(source) as regions:
+        picture = source if regions is None else next(bands(regions))[1]
+        values = decode_mask(picture, record["name"]).values
     return values if values.ndim == 2 else None
 
 

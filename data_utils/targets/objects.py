@@ -1,6 +1,7 @@
 """The objects of an image, from a mask that numbers them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -8,16 +9,20 @@ import numpy as np
 
 from data_utils.class_map import NamedClasses, pack
 from data_utils.config import DataConfig
-from data_utils.image_io.formats import VolumeFile
+from data_utils.image_io.formats import DrawnMask, VolumeFile
 from data_utils.image_io.reader import decode_mask
 from data_utils.image_io.volumes import read_label_volume
 from data_utils.sources.records import Record, Records
 from data_utils.targets.classes import class_weight_tensor
-from data_utils.targets.reader import MaskReader
+from data_utils.targets.reader import MaskReader, MaskWindows
+from data_utils.visualize_objects import touching
 from runtime.cache import cached, digest
+from runtime.console import first_few
 from runtime.errors import DataError, SettingsError
 from tasks.classes import Classes
+from tasks.matching import classes_of, numbers_of, packed
 from tasks.objects import BACKGROUND, OBJECT, Objects, ObjectTarget
+from tasks.target import Target
 from unet.config import IGNORE_INDEX, MaskValue
 
 SAMPLED = 64  # masks whose objects are measured
@@ -25,6 +30,7 @@ SAMPLED_VOLUMES = 4
 SMALL = 1  # percent of the objects that are smaller than those which say how small a prediction may be
 SMALLEST_SHARE = 0.5  # of the size of such an object: predictions below are left out
 LARGEST_NUMBER = 2**31 - 1
+NAMED = 3  # images in a line
 
 
 @dataclass(frozen=True)
@@ -33,14 +39,22 @@ class ObjectReader(MaskReader):
 
     Args:
         ignored: numbers of pixels that count nowhere.
+        classes: mask value and name of each class that annotations give to objects, without the background; for label
+            images, which have none, one class.
+        outside: what becomes of objects of other classes: no object, or, with 255, ignored pixels.
         smallest: pixels of an object, see `tasks.objects.Objects`.
+        is_packed: whether values are those of a `PackedMask`.
     """
 
     ignored: tuple[int, ...] = ()
+    classes: tuple[tuple[int, str], ...] = ((1, OBJECT),)
+    outside: int = 0
     smallest: int = 1
     class_pixels: tuple[int, ...] = ()
+    is_packed: bool = False
 
     target = ObjectTarget
+    may_shrink = False  # what lies between two objects is a pixel wide
 
     @classmethod
     def of_values(cls, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig) -> "ObjectReader":
@@ -49,11 +63,21 @@ class ObjectReader(MaskReader):
             ignored = tuple(int(text) for text in texts if text)
         except ValueError as error:
             raise SettingsError(f"--ignore-index {config.ignore_index}: expected numbers of objects") from error
-        return cls(ignored)
+        of_objects = [(value, name) for value, name in classes if isinstance(value, int) and value != 0]
+        if not of_objects:
+            return cls(ignored)
+        outside = IGNORE_INDEX if config.others == "ignore" else 0
+        return cls(ignored, tuple(of_objects), outside)
 
     def with_pixels(self, pixels: dict[MaskValue, int]) -> "ObjectReader":
-        background = pixels.get(0, 0)
-        return replace(self, class_pixels=(background, sum(pixels.values()) - background))
+        counts = [0] * (len(self.classes) + 1)
+        if len(self.classes) == 1:
+            counts[1] = sum(count for value, count in pixels.items() if value != 0)
+        else:
+            for index, (value, _) in enumerate(self.classes, 1):
+                counts[index] = pixels.get(value, 0)
+        counts[0] = sum(pixels.values()) - sum(counts)
+        return replace(self, class_pixels=tuple(counts))
 
     def with_records(self, records: Records) -> "ObjectReader":
         key = records.digest and digest("objects", records.digest)
@@ -62,14 +86,45 @@ class ObjectReader(MaskReader):
 
     def task(self, loss: str, class_weights: Sequence[float | str] | None) -> Objects:
         weights = class_weight_tensor(class_weights, self.class_pixels)
-        return Objects(Classes((BACKGROUND, OBJECT), loss, weights), self.smallest)
+        names = [name for _, name in self.classes]
+        return Objects(Classes((BACKGROUND, *names), loss, weights), self.smallest)
 
     @property
     def key(self) -> tuple:
-        return (Objects.name, self.ignored)
+        return Objects.name, self.ignored, self.classes, self.outside
+
+    def read(self, record: Record, image_size: tuple[int, int], size: tuple[int, ...] | None = None) -> Target:
+        if not isinstance(record["target"], DrawnMask):
+            return super().read(record, image_size, size)
+        return super(ObjectReader, self._of_drawn()).read(_packed(record), image_size, size)
+
+    @contextmanager
+    def open_window(self, record: Record) -> Iterator[MaskWindows]:
+        reader = self
+        if isinstance(record["target"], DrawnMask):
+            reader = self._of_drawn()
+            record = _packed(record)
+        with super(ObjectReader, reader).open_window(record) as windows:
+            yield windows
+
+    def _of_drawn(self) -> "ObjectReader":
+        return replace(self, is_packed=True)
 
     def of_mask(self, values: np.ndarray, name: str) -> ObjectTarget:
+        if self.is_packed:
+            return self._of_labels(values)
         return self._target(pack(values), name)
+
+    def _of_labels(self, labels: np.ndarray) -> ObjectTarget:
+        """The target of labels: number and mask value."""
+        index_of = np.full(256, self.outside, np.uint8)
+        index_of[0] = 0
+        index_of[IGNORE_INDEX] = IGNORE_INDEX
+        for index, (value, _) in enumerate(self.classes, 1):
+            index_of[value] = index
+        mask = index_of[classes_of(labels)]
+        is_object = (mask > 0) & (mask != IGNORE_INDEX)
+        return ObjectTarget(mask, np.where(is_object, numbers_of(labels), 0).astype(np.int32))
 
     def of_label_volume(self, values: np.ndarray, name: str) -> ObjectTarget:
         return self._target(values, name)
@@ -92,16 +147,95 @@ class ObjectReader(MaskReader):
         return {}
 
     def describe(self) -> str:
-        return "numbered objects"
+        if len(self.classes) == 1:
+            return "numbered objects"
+        return "numbered objects of the classes " + ", ".join(name for _, name in self.classes)
+
+    def describe_records(self, splits: Sequence[Records]) -> list[str]:
+        census = ObjectCensus()
+        for records in splits:
+            for record in records:
+                try:
+                    ids = self.ids(record)
+                except DataError:  # it is among the problems
+                    continue
+                census.add(record["name"], ids)
+        return [*census.lines(), f"predictions of fewer than {self.smallest:,} pixels will be left out"]
+
+    def ids(self, record: Record) -> np.ndarray:
+        """The numbers of the objects of a record, at the mask's own size; DataError where it cannot be read."""
+        source = record["target"]
+        name = record["name"]
+        if isinstance(source, VolumeFile):
+            return self.of_label_volume(read_label_volume(source, name)[0], name).ids
+        if isinstance(source, DrawnMask):
+            return self._of_drawn().of_mask(decode_mask(PackedMask(source), name).values, name).ids
+        return self.of_mask(decode_mask(source, name).values, name).ids
+
+
+@dataclass(frozen=True)
+class PackedMask(DrawnMask):
+    """Labels of drawn objects, number and mask value, as `tasks.matching.packed` makes them."""
+
+    source: DrawnMask
+
+    def draw(self) -> np.ndarray:
+        numbers, values = self.source.draw_objects()
+        return packed(numbers, values[numbers])
+
+
+def _packed(record: Record) -> Record:
+    """A record whose drawn mask tells objects apart."""
+    source = record["target"]
+    assert isinstance(source, DrawnMask)
+    return {"image": record["image"], "target": PackedMask(source), "name": record["name"]}
+
+
+class ObjectCensus:
+    """What there is to say of the objects of a data set."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+        self.counts: list[int] = []  # objects of each image
+        self.touching = 0
+        self.in_pieces: list[str] = []  # the images in which a number names several pieces
+
+    def add(self, name: str, ids: np.ndarray) -> None:
+        """Count the objects of an image."""
+        from skimage.measure import label
+
+        numbers, sizes = np.unique(ids[ids > 0], return_counts=True)
+        self.counts.append(len(numbers))
+        self.sizes += sizes.tolist()
+        self.touching += len(np.unique(touching(ids)))
+        if label(ids, connectivity=ids.ndim).max() > len(numbers):
+            self.in_pieces.append(name)
+
+    def lines(self) -> list[str]:
+        """The counts in words."""
+        total = len(self.sizes)
+        if not total:
+            return ["objects: none"]
+        with_objects = sum(count > 0 for count in self.counts)
+        mean = total / len(self.counts)
+        lines = [
+            f"objects: {total:,} in {with_objects:,} of {len(self.counts):,} images; {mean:,.1f} an image,"
+            f" {max(self.counts):,} at most",
+            f"sizes of objects in pixels: {min(self.sizes):,} to {max(self.sizes):,}, median"
+            f" {np.median(self.sizes):,.0f}; {self.touching:,} ({self.touching / total:.1%}) touch another object",
+        ]
+        if self.in_pieces:
+            names = ", ".join(first_few(self.in_pieces, NAMED))
+            lines.append(
+                f"to check: in {len(self.in_pieces):,} images a number names several pieces, which count as one object:"
+                f" {names}"
+            )
+        return lines
 
 
 def object_sizes(record: Record, reader: ObjectReader) -> list[int]:
     """The pixels of each object of a mask."""
-    source = record["target"]
-    if isinstance(source, VolumeFile):
-        ids = reader.of_label_volume(read_label_volume(source, record["name"])[0], record["name"]).ids
-    else:
-        ids = reader.of_mask(decode_mask(source, record["name"]).values, record["name"]).ids
+    ids = reader.ids(record)
     _, counts = np.unique(ids[ids > 0], return_counts=True)
     return counts.tolist()
 

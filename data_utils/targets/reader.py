@@ -29,6 +29,7 @@ class TargetReader(ABC):
     Attributes:
         target: the kind of target that is read.
         has_classes: whether the values of masks are classes: few, and not smoothed.
+        may_shrink: whether the plan may have images resized to fewer pixels.
         class_map: the mask value of each class; None where values are no classes.
         class_pixels: how many pixels of each class the masks hold; empty where values are no classes.
         takes_points: whether it reads points, from records that hold them, instead of masks.
@@ -39,6 +40,7 @@ class TargetReader(ABC):
 
     target: ClassVar[type[Target]]
     has_classes: ClassVar[bool] = False
+    may_shrink: ClassVar[bool] = True
     class_map: ClassMap | None = None
     class_pixels: tuple[int, ...] = ()
     takes_points: ClassVar[bool] = False
@@ -99,6 +101,10 @@ class TargetReader(ABC):
     def shown_truth(self, target: Target) -> np.ndarray:
         """What pictures show beside a prediction (*spatial)."""
         return target.prediction
+
+    def describe_records(self, splits: Sequence[Records]) -> list[str]:
+        """Lines of --check-data on what only this task's targets hold, from reading all of them that can be read."""
+        return []
 
     def with_records(self, records: Records) -> TargetReader:
         """The reader that also knows what the targets of training records are like, some of which are read."""

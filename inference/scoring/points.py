@@ -36,6 +36,11 @@ class PointScore(NamedTuple):
         """Points have none."""
         return None
 
+    @property
+    def areas(self) -> None:
+        """Points have none."""
+        return None
+
     def to_json(self, name: str) -> dict[str, Any]:
         """What metrics.json says of this image; a point that has no error has None."""
         errors = {}

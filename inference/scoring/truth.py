@@ -17,6 +17,7 @@ from data_utils.targets.reader import MaskReader
 from inference.outputs.encoder import MaskEncoder
 from inference.outputs.jobs import ImageJob, MaskFile
 from inference.scoring.boundary import BoundaryScores, boundary_scores
+from inference.scoring.components import AreaCounter
 from runtime.errors import DataError
 from tasks.target import Target
 from tasks.task import Scores, Task
@@ -29,10 +30,11 @@ class ScoreError(DataError):
 
 
 class ImageScore(NamedTuple):
-    """The scores of an image, and those of its boundaries where asked for."""
+    """The scores of an image, those of its boundaries where asked for, and the `counts` of its areas, if it has any."""
 
     scores: Scores
     boundary: BoundaryScores | None
+    areas: np.ndarray | None = None
 
     def to_json(self, name: str) -> dict[str, Any]:
         """What metrics.json says of this image."""
@@ -114,6 +116,7 @@ class TruthScorer:
             self._columns = nearest(truth.size[1], size[1])
         # predicted and true rows, where the boundaries are scored
         self._mask_rows: list[tuple[np.ndarray, np.ndarray]] | None = [] if boundary else None
+        self._areas = AreaCounter(task.outputs) if task.has_boundaries else None
 
     def add(self, mask: np.ndarray) -> None:
         """Count the next rows of a prediction, (n, W)."""
@@ -133,16 +136,22 @@ class TruthScorer:
         preds = torch.from_numpy(pred).long()[None]
         target = truth.map(lambda rows: torch.from_numpy(rows)[None])
         self.scores.add(preds, target, 0)
+        if self._areas is not None:
+            self._areas.add(pred, truth.main)
         if self._mask_rows is not None:
             self._mask_rows.append((pred, truth.main))
 
     def score(self) -> ImageScore:
         """The score of the rows that were counted."""
+        areas = None
+        if self._areas is not None:
+            self._areas.finish()
+            areas = self._areas.counts()
         if self._mask_rows is None:
-            return ImageScore(self.scores, None)
+            return ImageScore(self.scores, None, areas)
         pred = np.concatenate([rows for rows, _ in self._mask_rows])
         truth = np.concatenate([rows for _, rows in self._mask_rows])
-        return ImageScore(self.scores, boundary_scores(pred, truth, self.task.outputs))
+        return ImageScore(self.scores, boundary_scores(pred, truth, self.task.outputs), areas)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from data_utils.image_io.volumes import VolumeHeader, read_label_volume, read_vo
 from inference.outputs.encoder import MaskEncoder
 from inference.outputs.jobs import MaskFile, VolumeJob
 from inference.scoring.boundary import PERCENTILE, enclosing_box, numbers
+from inference.scoring.components import AreaCounter
 from inference.scoring.truth import ScoreError
 from runtime.errors import DataError
 from tasks.confusion import mean_of_present
@@ -41,10 +42,11 @@ class SurfaceScores(NamedTuple):
 
 
 class VolumeScore(NamedTuple):
-    """The scores of a volume, and those of its surfaces where asked for."""
+    """The scores of a volume, those of its surfaces where asked for, and the `counts` of its areas, if it has any."""
 
     scores: Scores
     surfaces: SurfaceScores | None
+    areas: np.ndarray | None = None
 
     @property
     def boundary(self) -> None:
@@ -95,9 +97,16 @@ class VolumeScorer:
         for z, plane in enumerate(pred):
             plane_target = target.at(z).map(lambda labels: torch.from_numpy(labels)[None])
             scores.add(torch.from_numpy(plane).long()[None], plane_target, 0)
+        areas = None
+        if self.task.has_boundaries:
+            counter = AreaCounter(self.task.outputs)
+            counter.add(pred, target.main)
+            counter.finish()
+            areas = counter.counts()
         if not self.surfaces:
-            return VolumeScore(scores, None)
-        return VolumeScore(scores, surface_scores(pred, target.main, self.task.outputs, header.spacing))
+            return VolumeScore(scores, None, areas)
+        surfaces = surface_scores(pred, target.main, self.task.outputs, header.spacing)
+        return VolumeScore(scores, surfaces, areas)
 
     def _read_truth(self, mask: MaskFile, header: VolumeHeader) -> Target:
         volume = _as_volume(mask)

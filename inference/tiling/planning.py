@@ -46,7 +46,12 @@ def one_tile(size: Sequence[int]) -> Tiling:
 
 
 def plan(
-    config: UNetConfig, size: Sequence[int], tile_size: int | None = None, overlap: int | None = None
+    config: UNetConfig,
+    size: Sequence[int],
+    tile_size: int | None = None,
+    overlap: int | None = None,
+    *,
+    adds_reach: bool = False,
 ) -> Tiling | None:
     """How to cut a network input of `size`, (H, W) or (D, H, W); None to compute it whole.
 
@@ -54,11 +59,22 @@ def plan(
         tile_size: side of a tile; None computes whole what fits into 4 GB, or into 0.8 where exact tiles cost little,
             and chooses tiles beyond. Volumes are computed whole up to 2 GB.
         overlap: pixels that neighbors share; None takes what exact tiles need, or half a tile where none are exact.
+        adds_reach: whether `tile_size` is the side that is taken from a tile, so that it is exact wherever it can be.
 
     Both are rounded up to the pooling grid. Raises SettingsError for an overlap that leaves nothing of a tile.
     """
+    if adds_reach and tile_size is not None and overlap is None:
+        tile_size = _with_reach(config, tile_size)
     plan_tiles = _plan_volume if config.dims == 3 else _plan_image
     return plan_tiles(config, tuple(size), tile_size, overlap)
+
+
+def _with_reach(config: UNetConfig, kept: int) -> int:
+    """The side of an exact tile from which `kept` pixels are taken; `kept` itself where no tile is exact."""
+    reaches = reach(config)
+    if reaches is None:
+        return kept
+    return up(kept, max(config.divisors)) + 2 * max(reaches)
 
 
 def _plan_image(config: UNetConfig, size: tuple[int, ...], tile_size: int | None, overlap: int | None) -> Tiling | None:

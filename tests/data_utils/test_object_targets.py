@@ -154,9 +154,18 @@ def test_the_smallest_prediction_follows_from_the_data(tmp_path):
     assert load_info(tmp_path).reader.smallest == smallest
 
 
-def test_check_data_reads_objects(tmp_path):
-    report, problems = check_data(DataConfig(dataset=str(write_discs(tmp_path, COUNTS, seed=0))))
+def test_check_data_counts_objects_and_those_that_touch(tmp_path):
+    write_discs(tmp_path, [3, 5, 8, 9], seed=0)
+    ids = np.zeros((48, 64), np.uint16)
+    ids[2:6, 2:6], ids[2:6, 6:10], ids[20:24, 20:30], ids[40:42, 40:42] = 1, 2, 900, 900
+    Image.fromarray(ids).save(tmp_path / "masks" / "00.png")
+    report, problems = check_data(DataConfig(dataset=str(tmp_path), task="objects"))
     assert problems == 0, report
+    others = [np.array(Image.open(file)) for file in sorted((tmp_path / "masks").iterdir())[1:]]
+    total = 3 + sum(int(values.max()) for values in others)
+    assert f"objects: {total} in 4 of 4 images;" in report
+    assert "sizes of objects in pixels: 16 to " in report and ") touch another object" in report
+    assert "to check: in 1 images a number names several pieces, which count as one object: 00.png" in report
 
 
 def test_the_task_is_found_unless_it_is_given():

@@ -27,7 +27,7 @@ from inference.provenance import complete_provenance, provenance_of, record_prov
 from inference.scoring.truth import ImageScorer, ScoreError
 from inference.scoring.volume import SurfaceScores, VolumeScore, case_report, case_table, surface_scores
 from inference.tiling.planning import plan
-from predict import Failure, close_output, print_scores
+from predict import Failure, ScoredImage, close_output, print_scores
 from runtime.errors import DataError
 from tasks.classes import Classes, ClassScores
 from unet import UNet
@@ -117,7 +117,8 @@ def test_a_batch_is_full_when_its_shares_are_one():
 
 
 def new_writer(**options) -> PredictionWriter:
-    return PredictionWriter(ClassEncoder(ClassMap(("a", "b"), (0, 1), None)), None, (".png", ".npy"), **options)
+    encoder = ClassEncoder(ClassMap(("a", "b"), (0, 1), None))
+    return PredictionWriter(encoder, Classes(("a", "b")), (".png", ".npy"), **options)
 
 
 def test_a_prediction_is_finished_when_all_its_files_are_newer_than_its_image(tmp_path):
@@ -218,7 +219,7 @@ def test_cases_are_averaged_class_by_class_without_the_background():
 def test_the_five_worst_images_are_named_and_those_without_a_score_come_last(capsys):
     scores = scores_of([6, 2], [1, 1])
     values = {"f": 0.6, "b": 0.2, "none": None, "a": 0.2, "zero": 0.0, "d": 0.4, "e": 0.5}
-    scored = [({"image": name, "mean_iou": value}, None) for name, value in values.items()]
+    scored = [ScoredImage({"image": name, "mean_iou": value}, None, None) for name, value in values.items()]
     report = print_scores(scores, "mean IoU", scored)
     order = ["zero", "a", "b", "d", "e", "f", "none"]
     assert [image["image"] for image in report["by_image"]] == order and report["images"] == 7
@@ -231,12 +232,12 @@ def test_the_five_worst_images_are_named_and_those_without_a_score_come_last(cap
         "mean IoU 0.4000, d",
         "mean IoU 0.5000, e",
     ]
-    print_scores(scores, "mean IoU", [({"image": "none", "mean_iou": None}, None)])
+    print_scores(scores, "mean IoU", [ScoredImage({"image": "none", "mean_iou": None}, None, None)])
     assert capsys.readouterr().out.splitlines()[-1] == "mean IoU 0.0000, none"
 
 
 def test_scores_of_volumes_are_reported_by_case_too(capsys):
-    scored = [({"image": "v", "mean_iou": 0.5, "dice": [1.0, 0.5], "iou": [1.0, 0.25]}, None)]
+    scored = [ScoredImage({"image": "v", "mean_iou": 0.5, "dice": [1.0, 0.5], "iou": [1.0, 0.25]}, None, None)]
     report = print_scores(scores_of([6, 2], [1, 1]), "mean IoU", scored)
     assert report["by_case"]["mean_dice"] == 0.5 and report["by_case"]["mean_iou"] == 0.25
     assert "of cases" in capsys.readouterr().out

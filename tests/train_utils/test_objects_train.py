@@ -19,10 +19,12 @@ from PIL import Image
 
 from inference import Predictor
 from inference.decoding.finder import DetectedObject
+from inference.export.onnx import export
 from inference.outputs.jobs import ImageJob
 from inference.outputs.objects import ObjectEncoder
 from tasks.matching import packed
 from train_utils.reporting.objects import BLUE, GREEN, RED, mark_objects
+from unet import UNet
 
 FLAGS = [*TINY, "--norm", "batch", "--batch-size", "4", "--learning-rate", "0.02", "--tracker", "none"]
 LENGTH = ["--max-steps", "60", "--eval-every", "30", "--checkpoint-every", "30"]
@@ -117,13 +119,64 @@ def test_prediction_numbers_and_counts(run, large, tmp_path):
     assert len(prediction.objects) == len(rows)
 
 
-def test_tiles_find_the_same_objects(run, large, tmp_path):
-    for name, flags in (("whole", []), ("tiles", ["--tile-size", "64"])):
-        result = predict(run.folder / "model", [large / "images"], tmp_path / name, *flags)
+def test_tiles_of_any_size_find_the_same_objects(run, large, tmp_path):
+    masks = []
+    for side in (None, 16, 32, 64):
+        flags = [] if side is None else ["--tile-size", str(side)]
+        result = predict(run.folder / "model", [large / "images"], tmp_path / str(side), *flags)
         assert result.returncode == 0, result.stderr
-    assert "equal to the whole image's result" in result.stdout
-    whole, tiles = (np.array(Image.open(tmp_path / name / "large.png")) for name in ("whole", "tiles"))
-    assert whole.max() == tiles.max() and (whole != tiles).mean() <= 1e-3
+        if side is not None:  # the network looks 24 pixels to each side
+            tile = f"{side + 48} x {side + 48} overlapping by 48 (equal to the whole image's result)"
+            assert f"1 images in tiles of {tile}" in result.stdout
+        masks.append(np.array(Image.open(tmp_path / str(side) / "large.png")))
+    for mask in masks[1:]:
+        assert mask.max() == masks[0].max() and (mask != masks[0]).sum() <= 1  # float32 may round a pixel otherwise
+
+
+def write_spheres(folder: Path, count: int) -> None:
+    """Volumes of bright spheres, some of which touch, and their label volumes."""
+    nibabel = pytest.importorskip("nibabel")
+    z, y, x = np.indices((16, 24, 28))
+    for index in range(count):
+        rng = np.random.default_rng(index)
+        ids = np.zeros((16, 24, 28), np.uint16)
+        for number, (row, column) in enumerate(((8, 7), (8, 14), (16, 20), (15, 5)), 1):
+            depth = rng.uniform(6, 10)
+            ids[((z - depth) ** 2 + (y - row) ** 2 + (x - column) ** 2 <= 16) & (ids == 0)] = number
+        ids[ids == rng.integers(1, 5)] = 0
+        voxels = np.where(ids > 0, 200, 40) + rng.normal(0, 5, ids.shape)
+        for name, values in (("images", voxels.astype(np.float32)), ("labels", ids)):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+            nibabel.save(nibabel.Nifti1Image(values.T, np.diag([2, 2, 3, 1])), folder / name / f"v{index}.nii.gz")
+
+
+def test_objects_in_volumes(tmp_path):
+    nibabel = pytest.importorskip("nibabel")
+    write_spheres(tmp_path / "data", 6)
+    flags = [*FLAGS, "--task", "objects", "--crop-size", "16", "24", "28", "--max-steps", "40", "--eval-every", "40"]
+    run = run_train(tmp_path / "run", "--dataset", tmp_path / "data", *flags)
+    assert run.exit_code == 0, run.output
+    assert run.values("eval/ap50")[-1] > 0.3, run.values("eval/ap50")  # measured 1
+    images, labels = tmp_path / "data" / "images", tmp_path / "data" / "labels"
+    result = predict(run.folder / "model", [images / "v0.nii.gz"], tmp_path / "out", "--truth", labels, "--overlay")
+    assert result.returncode == 0, result.stderr
+    mask = np.asarray(nibabel.load(tmp_path / "out" / "v0.nii.gz").dataobj)
+    rows = rows_of(tmp_path / "out" / "v0.objects.csv")
+    assert mask.shape == (28, 24, 16) and len(rows) == mask.max()
+    first = rows[0]
+    assert float(first["volume_mm3"]) == pytest.approx(12 * int(first["voxels"]), rel=1e-3)
+    center = np.argwhere(mask == 1).mean(axis=0) * [2, 2, 3]
+    assert [float(first[name]) for name in ("x_mm", "y_mm", "z_mm")] == pytest.approx(center.tolist(), abs=0.01)
+    assert "AP@0.5" in result.stdout
+
+
+def test_an_onnx_file_finds_the_same_objects(run, large, tmp_path):
+    export(UNet.from_pretrained(run.folder / "model"), tmp_path / "model.onnx")
+    image = large / "images" / "large.png"
+    masks = [
+        Predictor.from_pretrained(source).mask(image) for source in (run.folder / "model", tmp_path / "model.onnx")
+    ]
+    assert masks[0].max() == masks[1].max() and (masks[0] != masks[1]).mean() < 1e-3
 
 
 def write_objects(folder: Path, count: int) -> Path:

@@ -116,7 +116,7 @@ def plan_run(info: DatasetInfo, settings: TrainSettings) -> Plan:
     scale = settings.scale
     if scale is None:
         has_size = is_volumes or settings.image_size or settings.crop_size
-        scale = 1.0 if has_size else _scale(info, resized)
+        scale = _scale(info, resized) if info.reader.may_shrink and not has_size else 1.0
     crop_size = settings.crop_size
     if crop_size is None and is_volumes:
         crop_size = patch_size(info, minutes)

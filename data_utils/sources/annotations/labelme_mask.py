@@ -65,6 +65,24 @@ class LabelmeMask(LayeredMask):
                 unknown[inside] = all_bits if value == IGNORE_INDEX else 0
         return pack_bits(truth, unknown)
 
+    def draw_objects(self) -> tuple[np.ndarray, np.ndarray]:
+        """Shapes of one label and group are one object."""
+        content = read_labelme(self.file)
+        picture = self._empty_picture(content, "I")
+        values = [0]
+        number_of_group: dict[tuple[str, str], int] = {}
+        for value, shape, where in self._shapes(content):
+            group = shape.get("group_id")
+            key = (str(shape.get("label")), str(group))
+            number = 0  # background erases what lies below
+            if value and group is not None and key in number_of_group:
+                number = number_of_group[key]
+            elif value:
+                values.append(value)
+                number = number_of_group[key] = len(values) - 1
+            draw_shape(picture, shape, number, where)
+        return np.asarray(picture), np.array(values, np.uint8)
+
     def _shapes(self, content: dict[str, Any]) -> Iterator[tuple[int, dict[str, Any], str]]:
         """Each shape with its mask value, and what messages call it."""
         for number, shape in enumerate(content["shapes"], 1):
@@ -74,7 +92,7 @@ class LabelmeMask(LayeredMask):
                 raise DataError(f"{where} is called {label!r}, which labels.txt does not list")
             yield self.values[label], shape, f"{where} ({label})"
 
-    def _empty_picture(self, content: dict[str, Any]) -> Image.Image:
+    def _empty_picture(self, content: dict[str, Any], mode: str = "L") -> Image.Image:
         """A picture to draw on, of the size that the file says, else of the image's."""
         size = self._picture_size(content)
         width = content.get("imageWidth")
@@ -83,7 +101,7 @@ class LabelmeMask(LayeredMask):
             check_drawing_size((height, width), size, self.file)
             size = height, width
         height, width = size
-        return Image.new("L", (width, height))
+        return Image.new(mode, (width, height))
 
     def _picture_size(self, content: dict[str, Any]) -> tuple[int, int]:
         """(H, W) of the image from its header, which is in its own file or in this one."""

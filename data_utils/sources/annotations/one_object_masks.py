@@ -52,6 +52,12 @@ class OneObjectMasks(DrawnMask):
         assert ids is not None
         return ids
 
+    def draw_objects(self) -> tuple[np.ndarray, np.ndarray]:
+        ids = self.draw()
+        values = np.ones(int(ids.max()) + 1, np.uint8)
+        values[0] = 0
+        return ids, values
+
 
 class OneObjectRecords(PairedRecords):
     """Records of such folders, which are called as their folders; they can only mean objects."""

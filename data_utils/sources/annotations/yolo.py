@@ -61,29 +61,32 @@ class YoloMask(LayeredMask):
 
     def draw(self) -> np.ndarray:
         """(H, W) uint8 of the image's size; objects of less area on top, filled by Pillow."""
-        height, width = read_header(self.image, self.image)[0]
-        picture = Image.new("L", (width, height))
-        objects = self._outlines(height, width)
-        pen = ImageDraw.Draw(picture)
-        objects.sort(key=lambda outline: area(outline.points), reverse=True)
-        for outline in objects:
-            fill(pen, outline.points, outline.value)
-        return np.asarray(picture)
+        size, outlines = self._sorted_outlines()
+        return _filled(size, "L", outlines, [outline.value for outline in outlines])
+
+    def draw_objects(self) -> tuple[np.ndarray, np.ndarray]:
+        size, outlines = self._sorted_outlines()
+        values = [0, *(outline.value for outline in outlines)]
+        return _filled(size, "I", outlines, range(1, len(values))), np.array(values, np.uint8)
 
     def draw_classes(self, bit_of: Mapping[MaskValue, int]) -> np.ndarray:
-        height, width = read_header(self.image, self.image)[0]
+        size = read_header(self.image, self.image)[0]
         outlines: dict[int, list[Outline]] = defaultdict(list)
-        for outline in self._outlines(height, width):
+        for outline in self._outlines(*size):
             if outline.value in bit_of:
                 outlines[bit_of[outline.value]].append(outline)
-        truth = np.zeros((height, width), np.int64)
-        for bit, objects in outlines.items():
-            picture = Image.new("L", (width, height))
-            pen = ImageDraw.Draw(picture)
-            for outline in objects:
-                fill(pen, outline.points, 1)
-            truth |= np.asarray(picture, np.int64) << bit
+        truth = np.zeros(size, np.int64)
+        for bit, outlines_of_class in outlines.items():
+            inside = _filled(size, "L", outlines_of_class, [1] * len(outlines_of_class))
+            truth |= inside.astype(np.int64) << bit
         return pack_bits(truth, np.zeros_like(truth))
+
+    def _sorted_outlines(self) -> tuple[tuple[int, int], list[Outline]]:
+        """(H, W) of the image, and its objects, those of less area last."""
+        height, width = read_header(self.image, self.image)[0]
+        outlines = self._outlines(height, width)
+        outlines.sort(key=lambda outline: area(outline.points), reverse=True)
+        return (height, width), outlines
 
     def _outlines(self, height: int, width: int) -> list[Outline]:
         """The objects of an image of this size."""
@@ -93,6 +96,15 @@ class YoloMask(LayeredMask):
                 index, shares = parse_line(line, f"{self.file}: line {number}", len(self.values))
                 objects.append(Outline(shares * (width, height), self.values[index]))
         return objects
+
+
+def _filled(size: tuple[int, int], mode: str, outlines: Sequence[Outline], values: Sequence[int]) -> np.ndarray:
+    """A picture of (H, W) with a value for each object, later ones on top."""
+    picture = Image.new(mode, size[::-1])
+    pen = ImageDraw.Draw(picture)
+    for outline, value in zip(outlines, values, strict=True):
+        fill(pen, outline.points, value)
+    return np.asarray(picture)
 
 
 def parse_line(line: str, where: str, count: int) -> tuple[int, np.ndarray]:

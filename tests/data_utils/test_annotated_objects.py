@@ -1,0 +1,137 @@
+"""Objects from annotations, with --task objects: COCO, labelme and YOLO tell them apart, and name their classes."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import load_info
+from PIL import Image
+
+from data_utils.config import DataConfig
+from data_utils.sources.annotations.cityscapes import EvaluatedIds
+from data_utils.sources.load import load_records
+from data_utils.targets.find import find_task
+from data_utils.targets.objects import ObjectReader
+from runtime.errors import DataError
+
+SIZE = (20, 30)
+# two cats that touch, and a dog: (left, top, right, bottom)
+BOXES = {"cat": [(2, 2, 10, 10), (10, 2, 18, 10)], "dog": [(20, 12, 28, 18)]}
+NAMES = ("a.png", "b.png", "c.png")
+
+
+def corners(box: tuple[int, int, int, int]) -> list[tuple[int, int]]:
+    left, top, right, bottom = box
+    return [(left, top), (right, top), (right, bottom), (left, bottom)]
+
+
+def objects() -> list[tuple[str, tuple[int, int, int, int]]]:
+    return [(name, box) for name, boxes in BOXES.items() for box in boxes]
+
+
+def write_images(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for index, name in enumerate(NAMES):
+        Image.fromarray(np.random.default_rng(index).integers(0, 255, SIZE, np.uint8)).save(folder / name)
+
+
+def write_coco(root: Path) -> None:
+    write_images(root / "images")
+    images = [{"id": i, "file_name": name, "height": SIZE[0], "width": SIZE[1]} for i, name in enumerate(NAMES)]
+    annotations = []
+    for image in images:
+        for name, box in objects():
+            polygon = [number for corner in corners(box) for number in corner]
+            entry = {"id": len(annotations), "image_id": image["id"], "category_id": 1 + (name == "dog")}
+            annotations.append(entry | {"segmentation": [polygon], "iscrowd": 0})
+    categories = [{"id": 1, "name": "cat"}, {"id": 2, "name": "dog"}]
+    content = {"images": images, "annotations": annotations, "categories": categories}
+    (root / "annotations").mkdir()
+    (root / "annotations" / "instances_train.json").write_text(json.dumps(content))
+
+
+def write_yolo(root: Path) -> None:
+    write_images(root / "images")
+    (root / "labels").mkdir()
+    lines = []
+    for name, box in objects():
+        shares = [f"{x / SIZE[1]} {y / SIZE[0]}" for x, y in corners(box)]
+        lines.append(f"{int(name == 'dog')} {' '.join(shares)}")
+    for name in NAMES:
+        (root / "labels" / name).with_suffix(".txt").write_text("\n".join(lines))
+    (root / "data.yaml").write_text("train: images\nval: images\nnames: [cat, dog]\n")
+
+
+def write_labelme(root: Path) -> None:
+    write_images(root)
+    shapes = [{"label": name, "points": corners(box), "shape_type": "polygon"} for name, box in objects()]
+    for name in NAMES:
+        content = {"shapes": shapes, "imagePath": name, "imageHeight": SIZE[0], "imageWidth": SIZE[1]}
+        (root / name).with_suffix(".json").write_text(json.dumps(content))
+
+
+FORMATS = {"COCO": write_coco, "YOLO": write_yolo, "labelme": write_labelme}
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_annotations_are_classes_unless_objects_are_asked_for(kind, tmp_path):
+    FORMATS[kind](tmp_path)
+    for task, expected in ((None, "classes"), ("objects", "objects")):
+        config = DataConfig(dataset=str(tmp_path), task=task)
+        assert find_task(load_records(config)[0], config) == expected
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_touching_objects_of_one_class_have_numbers_of_their_own(kind, tmp_path):
+    FORMATS[kind](tmp_path)
+    info = load_info(tmp_path, task="objects")
+    task = info.reader.task("ce", None)
+    assert task.classes.names == ("background", "cat", "dog")
+    assert info.reader.describe() == "numbered objects of the classes cat, dog"
+    target = info.reader.read(info.train.records[0], SIZE, SIZE)
+    places = [target.ids[5, 5], target.ids[5, 15], target.ids[15, 24]]
+    assert len(set(places)) == 3 and 0 not in places and target.ids[15, 5] == 0
+    assert [target.mask[place] for place in ((5, 5), (5, 15), (15, 24), (15, 5))] == [1, 1, 2, 0]
+    assert sum(info.reader.class_pixels[1:]) == info.reader.class_pixels[1] + info.reader.class_pixels[2] > 0
+    smaller = info.reader.read(info.train.records[0], SIZE, (10, 15))
+    assert smaller.ids.shape == (10, 15) and len(np.unique(smaller.ids)) == 4
+
+
+def test_classes_choose_the_objects(tmp_path):
+    write_coco(tmp_path)
+    info = load_info(tmp_path, task="objects", classes="dog")
+    target = info.reader.read(info.train.records[0], SIZE)
+    assert info.reader.task("ce", None).classes.names == ("background", "dog")
+    assert target.ids[5, 5] == target.mask[5, 5] == 0 and target.mask[15, 24] == 1
+    ignoring = load_info(tmp_path, task="objects", classes="dog", outside="ignore").reader
+    assert ignoring.read(info.train.records[0], SIZE).mask[5, 5] == 255
+
+
+def test_shapes_of_a_group_are_one_object(tmp_path):
+    write_labelme(tmp_path)
+    for name in NAMES:
+        file = (tmp_path / name).with_suffix(".json")
+        content = json.loads(file.read_text())
+        for shape in content["shapes"][:2]:
+            shape["group_id"] = 4
+        file.write_text(json.dumps(content))
+    info = load_info(tmp_path, task="objects")
+    ids = info.reader.read(info.train.records[0], SIZE).ids
+    assert ids[5, 5] == ids[5, 15] != ids[15, 24]
+
+
+def test_a_window_of_a_drawn_mask_holds_its_objects(tmp_path):
+    write_yolo(tmp_path)
+    info = load_info(tmp_path, task="objects")
+    record = info.train.records[0]
+    with info.reader.open_window(record) as windows:
+        target = windows.read(SIZE, ((4, 10), (3, 30)))
+    whole = info.reader.read(record, SIZE)
+    np.testing.assert_array_equal(target.ids, whole.ids[4:10, 3:30])
+
+
+def test_annotations_without_objects_are_refused_in_a_line():
+    record = {"image": "a.png", "target": EvaluatedIds("a_labelIds.png"), "name": "a.png"}
+    with pytest.raises(DataError, match="these annotations tell no objects apart; leave out --task objects"):
+        ObjectReader().ids(record)

@@ -1,0 +1,55 @@
+"""Areas of a class found and missed: inference/scoring/components.py."""
+
+import numpy as np
+import pytest
+from scipy.ndimage import label
+
+from inference.scoring.components import BINS, AreaCounter, area_report, area_table
+from unet.config import IGNORE_INDEX
+
+
+def counted(predicted: np.ndarray, true: np.ndarray, bands: int = 1) -> AreaCounter:
+    counter = AreaCounter(3)
+    for predicted_band, true_band in zip(np.array_split(predicted, bands), np.array_split(true, bands), strict=True):
+        counter.add(predicted_band, true_band)
+    counter.finish()
+    return counter
+
+
+@pytest.mark.parametrize("size", [(40, 30), (12, 14, 10)])
+def test_areas_are_counted_alike_in_any_bands(size):
+    rng = np.random.default_rng(0)
+    true, predicted = (rng.choice(3, size, p=(0.6, 0.3, 0.1)) for _ in range(2))
+    whole = counted(predicted, true).counts()
+    for bands in (2, 5, size[0]):
+        np.testing.assert_array_equal(counted(predicted, true, bands).counts(), whole)
+    for index in (1, 2):
+        labels, count = label(true == index)
+        found = set(labels[(predicted == index) & (labels > 0)].tolist())
+        assert whole[index, :BINS].sum() == count and whole[index, BINS : 2 * BINS].sum() == len(found)
+        labels, count = label(predicted == index)
+        right = set(labels[(true == index) & (labels > 0)].tolist())
+        assert whole[index, -2:].tolist() == [count, count - len(right)]
+
+
+def test_small_areas_that_are_missed_show_by_their_size():
+    true, predicted = np.zeros((40, 40), int), np.zeros((40, 40), int)
+    true[2:22, 2:22] = predicted[2:22, 2:22] = 1
+    true[30:33, 30:33] = 1
+    predicted[36, 2] = 1
+    report = area_report([counted(predicted, true).counts()], ("background", "lesion", "other"))
+    assert area_table(report) == (
+        "lesion: 1 of 2 connected areas found (below 64: 0 of 1; 256 to 1,023: 1 of 1);"
+        " 1 of 2 predicted areas lie beside all true ones"
+    )
+    assert report["by_class"]["other"]["areas"] == 0
+
+
+def test_ignored_pixels_are_of_no_area():
+    true, predicted = np.full((5, 5), IGNORE_INDEX), np.ones((5, 5), int)
+    assert not counted(predicted, true).counts().any()
+
+
+def test_a_class_that_comes_again_begins_new_areas():
+    true = np.repeat([1, 0, 1, 1, 2, 1], 4).reshape(6, 4)
+    assert counted(true, true, bands=6).counts()[1, :BINS].sum() == 3

@@ -80,7 +80,7 @@ def _masks(records: Records, indices: Iterable[int]) -> Iterator[np.ndarray]:
 
 
 def _values(record: Record) -> np.ndarray | None:
-    """(H, W) or (D, H, W) numbers, of a large mask those of its first rows; None for colors, which stand for classes."""
+    """(H, W) or (D, H, W) numbers, of a large mask those of its first rows; None for colors, which are classes."""
     source = record["target"]
     if isinstance(source, VolumeFile):
         return read_label_volume(source, record["name"])[0]

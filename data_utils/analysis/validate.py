@@ -79,12 +79,12 @@ def check_data(config: DataConfig) -> tuple[str, int]:
         )
         warnings += label_set_warnings(inspected, reader)
         warnings += overlap_warnings((train, val))
-        reader = reader.with_pixels(pixels).with_records(train)
         warnings += reader.warnings((train, val))
         warnings += point_warnings(inspected, reader.partners)
+        reader = reader.with_pixels(pixels).with_records(train)
         shares = [*reader.describe_pixels(), *describe_labels(inspected, reader)]
-        shares += describe_points(inspected)
         shares += reader.describe_records([train, val])
+        shares += describe_points(inspected)
         for inspection, records in inspected:
             find_unknown(inspection, records, class_map)
         if class_map is not None:

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -111,9 +111,7 @@ class PointScorer:
 
     def _source(self, job: Job) -> PointSource:
         """The true points of a job."""
-        truth: Any = job.truth  # the folder of a table and a row of it
-        folder, row = truth
-        assert isinstance(folder, Path) and isinstance(row, int)
+        folder, row = cast("tuple[Path, int]", job.truth)
         table = true_points(folder, self.task.names)
         return PointSource(table.files[row], table.space, table.positions[row], table.states[row])
 

@@ -51,6 +51,7 @@ TIMEOUT = 60  # seconds that processes wait for each other in a step; ten minute
 KILL_AFTER = 30  # seconds that a launcher waits for its processes before it kills them
 ENDS = TIMEOUT + KILL_AFTER + 90  # seconds until all processes have ended, on a machine with other work too
 EXIT_BARRIER = 300  # seconds that a launcher waits at its end for the other machine's, which is dead (torch 2.13)
+WORK = 2 * TIMEOUT  # seconds of work of the main process for which the others wait without a limit
 LIMIT = 600  # seconds for a run to start and finish, on a machine with other work too
 TOLERANCE = 1e-5  # of losses on another number of processes
 SAVE_EVENTS = 24  # file operations of a save, at one of which it is interrupted
@@ -487,13 +488,18 @@ def cut_network(scene: Scene) -> None:
 
 
 def cut_network_in_wait(scene: Scene) -> None:
-    """While the main process works, and the others wait for it without a time limit."""
+    """While the main process works, and the others wait for it without a time limit.
+
+    Those of the other machine end when the kernel has found out; the main one when its work is done.
+    """
     deadline = time.monotonic() + LIMIT
     while not (scene.launch.folder / "working").exists():
         if time.monotonic() > deadline:
             raise Problem("the main process does not come to its work")
         time.sleep(0.05)
-    cut_network(scene)
+    scene.network.cut(scene.random.randrange(2))
+    scene.ends(WORK + ENDS)
+    scene.network.repair()
 
 
 def cut_network_shortly(scene: Scene) -> None:
@@ -905,7 +911,7 @@ def train_here() -> None:
     if "save" in options and rank == 0:
         sys.addaudithook(killing(options["save"] * SAVE_EVERY, options["event"]))
     if options.get("works") and rank == 0:
-        train_utils.results.sample_panels = working(Path(options["outputs"]) / "working")
+        train_utils.results._publish = working(train_utils.results._publish, Path(options["outputs"]) / "working")
     sys.argv = ["train.py", *sys.argv[2:]]
     run_script(train.main)
 
@@ -914,23 +920,23 @@ def raising(train_step: Callable, step: int) -> Callable:
     """`train_step`, but for a step in which it raises an error."""
     steps = iter(range(1, step))
 
-    def train_until(*arguments: object) -> object:
+    def train_until(*arguments: object, **options: object) -> object:
         if next(steps, None) is None:
             raise RuntimeError("a bug in the step")
-        return train_step(*arguments)
+        return train_step(*arguments, **options)
 
     return train_until
 
 
-def working(file: Path) -> Callable:
-    """Pictures of an evaluation that take longer than any time limit here; `file` says that they have begun."""
+def working(publish: Callable, file: Path) -> Callable:
+    """`publish`, of an evaluation, that takes longer than any time limit here; `file` says that it has begun."""
 
-    def draw(*arguments: object) -> None:
+    def publish_late(*arguments: object) -> None:
         file.touch()
-        time.sleep(2 * LIMIT)
-        raise RuntimeError("nobody has ended the process that works")
+        time.sleep(WORK)
+        publish(*arguments)
 
-    return draw
+    return publish_late
 
 
 def killing(step: int, event: int) -> Callable[[str, tuple], None]:

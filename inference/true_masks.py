@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from data_utils.image_io.class_masks import ClassChannels, ClassFile, ClassMasks
-from data_utils.image_io.formats import IMAGE_SUFFIXES
+from data_utils.image_io.class_masks import ClassChannels, ClassFile, ClassMasks, layered_label
+from data_utils.image_io.formats import IMAGE_SUFFIXES, ClassLayers, VolumeFile
 from data_utils.image_io.tiff import is_tiff, tiff_pages
 from data_utils.image_io.volumes import is_volume, volume_stem
 from data_utils.sources.folder import detect_suffix
@@ -113,11 +113,16 @@ class ClassTruths:
         if not any(masks):
             self.missing.append(str(page_stem))
             return None
-        return ClassMasks(tuple(ClassFile(str(mask[0]), mask[1]) if mask else ClassFile("") for mask in masks), bits)
+        files = tuple(ClassFile(str(mask[0]), mask[1]) if mask else ClassFile("") for mask in masks)
+        if any(is_volume(file.path) for file in files):
+            return layered_label([file.path for file in files], bits)
+        return ClassMasks(files, bits)
 
 
 def _of_one_file(path: Path, bits: tuple[int, ...]) -> MaskFile:
     """The masks of all classes in the pages or channels of one file."""
+    if is_volume(path):
+        return VolumeFile((str(path),), layers=ClassLayers(bits))
     pages = [number for number, _ in tiff_pages(path)] if is_tiff(path) else []
     if len(pages) == len(bits) > 1:
         return ClassMasks(tuple(ClassFile(str(path), page) for page in pages), bits)

@@ -6,8 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tasks.classes import FOCAL_GAMMA, Classes, ClassScores, ClassTarget
+from tasks.classes import Classes, ClassScores, ClassTarget
 from tasks.confusion import ClassCounts, confusion_matrix, image_iou
+from tasks.pixels_and_regions import FOCAL_GAMMA
 from tasks.target import of_image
 from unet.config import IGNORE_INDEX
 

@@ -834,21 +834,21 @@ MUTANTS = [
     # annotations
     Mutant(
         "data_utils/sources/annotations/coco_mask.py",
-        "CocoMask.draw",
+        "CocoMask._layers",
         "-int(rle_masks.area(runs))",
         "int(rle_masks.area(runs))",
         "test_annotations_coco.py",
     ),
     Mutant(
         "data_utils/sources/annotations/coco_mask.py",
-        "CocoMask.draw",
+        "CocoMask._layers",
         "(True, 0, IGNORE_INDEX, runs)",
         "(True, 0, value, runs)",
         "test_annotations_coco.py",
     ),
     Mutant(
         "data_utils/sources/annotations/coco_mask.py",
-        "CocoMask.draw",
+        "CocoMask._layers",
         "not layer[0]",
         "layer[0]",
         "test_annotations_coco.py",
@@ -904,7 +904,7 @@ MUTANTS = [
     ),
     Mutant(
         "data_utils/sources/annotations/yolo.py",
-        "YoloMask.draw",
+        "YoloMask._sorted_outlines",
         "area(outline.points)",
         "0",
         "test_annotations_yolo.py",

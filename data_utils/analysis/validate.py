@@ -76,8 +76,9 @@ def check_data(config: DataConfig) -> tuple[str, int]:
         )
         warnings += label_set_warnings(inspected, reader)
         warnings += overlap_warnings((train, val))
-        shares = [*reader.with_pixels(pixels).describe_pixels(), *describe_labels(inspected, reader)]
-        shares += reader.with_records(train).describe_records([train, val])
+        reader = reader.with_pixels(pixels).with_records(train)
+        shares = [*reader.describe_pixels(), *describe_labels(inspected, reader)]
+        shares += reader.describe_records([train, val])
         for inspection, records in inspected:
             find_unknown(inspection, records, class_map)
         if class_map is not None:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data_utils.image_io.formats import DrawnMask
+from data_utils.image_io.formats import ClassLayers, DrawnMask, VolumeFile
 from data_utils.image_io.reader import read_image, read_mask
 from runtime.console import first_few
 from runtime.errors import DataError
@@ -112,6 +112,21 @@ class ClassChannels(DrawnMask):
         for number, (values, bit) in enumerate(zip(channels, self.bits, strict=True), 1):
             masks.append(ClassMask(values, bit, f"{self.file} channel {number}"))
         return combined(masks, self.ignored)
+
+
+def layered_label(files: Sequence[str], bits: Sequence[int | None], ignored: Sequence[MaskValue] = ()) -> VolumeFile:
+    """The label of a volume from a file for each class; of one whose file is "" nothing is known."""
+    paths: list[str] = []
+    layers: list[int | None] = []
+    unknown: list[int] = []
+    is_chosen = any(path and bit is not None for path, bit in zip(files, bits, strict=True))
+    for path, bit in zip(files, bits, strict=True):
+        if path and (bit is not None or not is_chosen):  # another class's label says how large the volume is
+            paths.append(path)
+            layers.append(bit)
+        elif bit is not None:
+            unknown.append(bit)
+    return VolumeFile(tuple(paths), layers=ClassLayers(tuple(layers), tuple(unknown), tuple(ignored)))
 
 
 def combined(masks: Iterable[ClassMask], ignored: Sequence[MaskValue]) -> np.ndarray:

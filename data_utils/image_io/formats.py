@@ -14,6 +14,7 @@ from PIL import Image, UnidentifiedImageError
 
 from runtime.errors import DataError, ImageError, UserError, one_line
 from runtime.memory import available_bytes
+from unet.config import MaskValue
 
 
 class DrawnMask(ABC):
@@ -39,11 +40,28 @@ class EmbeddedImage(ABC):
         """The bytes of an image file, or its pixels. Raises DataError, with the file that holds it."""
 
 
+class ClassLayers(NamedTuple):
+    """What the files of a label are, or the channels of one file: masks of a class each.
+
+    bits: the class of each; None for one that is left out.
+    unknown: the classes that have no file.
+    ignored: mask values of which nothing is known.
+    """
+
+    bits: tuple[int | None, ...]
+    unknown: tuple[int, ...] = ()
+    ignored: tuple[MaskValue, ...] = ()
+
+
 class VolumeFile(NamedTuple):
-    """The file of a volume, or one for each of its channels; and (z, y, x) in mm where the files do not say it."""
+    """The file of a volume, or one for each of its channels; and (z, y, x) in mm where the files do not say it.
+
+    `layers` say what files or channels of a label are whose classes may overlap.
+    """
 
     paths: tuple[str, ...]
     spacing: tuple[float, float, float] | None = None
+    layers: ClassLayers | None = None
 
 
 ImageSource = str | Path | bytes | dict | Image.Image | np.ndarray | DrawnMask | EmbeddedImage | VolumeFile

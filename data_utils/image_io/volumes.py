@@ -7,7 +7,8 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from data_utils.image_io.formats import ImageSource, VolumeFile, readable
+from data_utils.image_io.class_masks import ClassMask, combined
+from data_utils.image_io.formats import ClassLayers, ImageSource, VolumeFile, readable
 from data_utils.image_io.volume_formats import (
     VOLUME_SUFFIXES,
     NiftiVolume,
@@ -86,8 +87,12 @@ def read_volume(source: ImageSource, name: str) -> tuple[np.ndarray, VolumeHeade
 def read_label_volume(source: ImageSource, name: str) -> tuple[np.ndarray, VolumeHeader]:
     """Mask values (D, H, W), uint8 or uint16 or int64, in RAS orientation; and the header.
 
+    Where classes may overlap, the values are int64, as `pack_bits` gives them.
+
     Raises DataError, with `name`, for what cannot be read, for more than one channel, fractions and negative numbers.
     """
+    if isinstance(source, VolumeFile) and source.layers is not None:
+        return _read_layers(source, source.layers, name)
     stored = _open(source, f"{name}: label")
     header = _header(stored, f"{name}: label")
     if header.channels != 1:
@@ -113,6 +118,31 @@ def read_label_volume(source: ImageSource, name: str) -> tuple[np.ndarray, Volum
             if fractions.size:
                 raise DataError(f"{name}: label holds {fractions[0]:g}, expected whole numbers")
     return whole_numbers, header
+
+
+def _read_layers(source: VolumeFile, layers: ClassLayers, name: str) -> tuple[np.ndarray, VolumeHeader]:
+    """The masks of all classes as one, from a file for each or the channels of one file."""
+    masks = [ClassMask(None, bit, name) for bit in layers.unknown]
+    own = source._replace(layers=None)
+    if len(layers.bits) > 1 and len(source.paths) == 1:
+        voxels, header = read_volume(own, f"{name}: label")
+        if header.channels != len(layers.bits):
+            raise DataError(f"{name}: label has {header.channels} channels, others have {len(layers.bits)}")
+        for channel, bit in enumerate(layers.bits):
+            masks.append(ClassMask(_flat(voxels[..., channel]), bit, f"{name}: label channel {channel + 1}"))
+    else:
+        header = read_volume_header(own._replace(paths=source.paths[:1]), f"{name}: label")
+        for path, bit in zip(source.paths, layers.bits, strict=True):
+            values, layer_header = read_label_volume(own._replace(paths=(path,)), path)
+            if layer_header.size != header.size or not same_grid(layer_header, header):
+                raise DataError(f"{path}: has another shape or affine than {source.paths[0]}; resample one of them")
+            masks.append(ClassMask(_flat(values), bit, path))
+    return combined(masks, layers.ignored).reshape(header.size), header
+
+
+def _flat(volume: np.ndarray) -> np.ndarray:
+    """(D, H, W) -> (D x H, W)."""
+    return volume.reshape(-1, volume.shape[-1])
 
 
 def same_grid(first: VolumeHeader, second: VolumeHeader) -> bool:

@@ -29,7 +29,7 @@ RULE = "classes.txt"
 SUFFIXES = tuple(sorted((*IMAGE_SUFFIXES, *VOLUME_SUFFIXES), key=len, reverse=True))
 DELIMITERS = (",", ";", "\t")
 SEPARATORS = (";", "|", "\t")  # what may stand between classes, beside a comma
-IMAGE_TITLES = ("image", "filename", "file", "name")
+IMAGE_TITLES = ("image", "filename", "file")
 CLASSES_TITLES = ("classes", "labels")
 YES = ("1", "1.0", "true", "yes", "y", "x")
 NO = ("0", "0.0", "false", "no", "n", "-", "")

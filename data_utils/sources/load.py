@@ -6,6 +6,7 @@ from pathlib import Path
 
 from data_utils.config import DataConfig
 from data_utils.sources.annotations.find import find_annotations
+from data_utils.sources.class_volumes import by_channel, find_class_volumes
 from data_utils.sources.folder import find_splits, pair_files
 from data_utils.sources.hf_datasets import HFRecords, TableName, ask_hub, holds_tables, is_hub_id, load_tables
 from data_utils.sources.holdout import hold_out, hold_out_fold, hold_out_shards
@@ -53,23 +54,25 @@ def _load_splits(config: DataConfig) -> tuple[Records, Records]:
     path = Path(config.dataset).expanduser()
     if config.streaming or "://" in config.dataset or path.suffix == ".tar" or _holds_tars(path):
         return load_stream(config, path)
-    splits: dict[str, Callable[[], Records]]
+    splits: dict[str, Callable[[], Records]] = {}
     if path.is_dir() and not holds_tables(path):
         named_splits = _named_splits(config)
-        splits = dict(open_volumes(path, named_splits, config))
+        if config.task in (None, OVERLAPPING):
+            splits = find_class_volumes(path, named_splits, config)
+        if not splits:
+            splits = dict(open_volumes(path, named_splits, config))
         if not splits:
             splits = open_folder(path, named_splits, config)
     else:
         tables = load_tables(config.dataset, path, config.dataset_config)
-        splits = {}
         for split, table in tables.items():
             name = TableName(config.dataset, config.dataset_config, split)
             splits[split] = partial(HFRecords, table, name, config.image_column, config.mask_column)
     train_name, val_name = _choose(splits, config)
-    train = splits[train_name]()
+    train = by_channel(splits[train_name](), config)
     if val_name is not None:
         _check_folds(config, f"the validation split {val_name}")
-        return train, splits[val_name]()
+        return train, by_channel(splits[val_name](), config)
     if config.fold is not None:
         return hold_out_fold(train, config.fold, config.seed, config.val_group)
     return hold_out(train, config.val_fraction, config.seed, config.val_group)

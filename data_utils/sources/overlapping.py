@@ -25,7 +25,7 @@ from data_utils.sources.folder import (
     masks_by_image,
     natural,
 )
-from data_utils.sources.records import AnnotationSummary, Record, Records
+from data_utils.sources.records import AnnotationSummary, LabelSet, Record, Records, folders_of
 from data_utils.sources.walk import walk
 from runtime.cache import digest, digest_of_files
 from runtime.errors import DataError, ImageError
@@ -74,6 +74,7 @@ class ObjectRecords(Records):
     def __init__(self, records: Records, config: DataConfig) -> None:
         self.records = records
         self.unpaired, self.classes = records.unpaired, records.classes
+        self.label_sets, self.unlisted = records.label_sets, records.unlisted
         if not isinstance(records[0]["target"], LayeredMask):
             raise DataError(
                 f"--task {OVERLAPPING}: {config.dataset} has one mask for each image; give a folder of masks for each"
@@ -93,6 +94,9 @@ class ObjectRecords(Records):
 
     def name(self, i: int) -> str:
         return self.records.name(i)
+
+    def labeled(self, i: int) -> LabelSet | None:
+        return self.records.labeled(i)
 
     @property
     def annotations(self) -> AnnotationSummary | None:  # type: ignore[override]  # counted once it is asked for
@@ -143,6 +147,9 @@ class ClassFolderRecords(Records):
 
     def name(self, i: int) -> str:
         return os.fsdecode(self.files[i, 0].item())
+
+    def image_folders(self) -> set[tuple[str, str]]:
+        return folders_of(self.folders[0], self.files[:, 0])
 
     def _paths(self, i: int) -> list[str]:
         """The path of the image, and that of each class's mask, "" where there is none."""
@@ -204,6 +211,10 @@ class ChannelRecords(Records):
 
     def name(self, i: int) -> str:
         return os.fsdecode(self.names[i].item())
+
+    def image_folders(self) -> set[tuple[str, str]]:
+        image = os.fsdecode(self.pairs[0, 0].item())
+        return folders_of(image.removesuffix(self.name(0)), self.names)
 
     @cached_property
     def digest(self) -> str:  # type: ignore[override]  # computed once it is asked for

@@ -92,21 +92,27 @@ def open_volumes(root: Path, named_splits: Sequence[str], config: DataConfig) ->
 
     `.npy` files and TIFFs of many pages are volumes where a spacing is given, by flag or file, or `--dims 3`.
     """
+    splits, suffixes = find_volume_splits(root, named_splits, config)
+    openers: dict[str, Callable[[], VolumeRecords]] = {}
+    for name, (images, masks) in splits.items():
+        openers[name] = partial(open_cases, images, masks, suffixes, config)
+    return openers
+
+
+def find_volume_splits(
+    root: Path, named_splits: Sequence[str], config: DataConfig
+) -> tuple[dict[str, tuple[Path, Path]], tuple[str, ...]]:
+    """Split -> its folders of images and labels, and how the names of volumes end; no split where there are none."""
     folders = children(root)
     suffixes: tuple[str, ...] = VOLUME_SUFFIXES
     takes_stacks = config.dims == 3 or config.spacing is not None
     if takes_stacks or _spacing_file(root, *folders.values()) is not None:
         suffixes += STACK_SUFFIXES
     if {"imagestr", "labelstr"} <= folders.keys():
-        splits = {"train": (folders["imagestr"], folders["labelstr"])}
-    elif any(_holds(folder, suffixes) for folder in folders.values()):
-        splits = find_splits(root, named_splits)
-    else:
-        return {}
-    openers: dict[str, Callable[[], VolumeRecords]] = {}
-    for name, (images, masks) in splits.items():
-        openers[name] = partial(open_cases, images, masks, suffixes, config)
-    return openers
+        return {"train": (folders["imagestr"], folders["labelstr"])}, suffixes
+    if any(_holds(folder, suffixes) for folder in folders.values()):
+        return find_splits(root, named_splits), suffixes
+    return {}, suffixes
 
 
 def _holds(folder: Path, suffixes: tuple[str, ...]) -> bool:
@@ -227,7 +233,8 @@ def read_description(file: Path) -> Description:
     for name, value in labels.items():
         if isinstance(value, list):
             raise DataError(
-                f"{file}: the label {name} is a region, {value}; regions are not supported, give one number"
+                f"{file}: the label {name} is a region, {value}; give each label one number here, and the regions as"
+                ' --regions "whole=1+2+3;core=2+3;active=3"'
             )
         if not re.fullmatch("[0-9]{1,18}", str(value)):
             raise DataError(f"{file}: the label {name} is {repr(value)[:80]}, expected a whole number")

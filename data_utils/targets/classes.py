@@ -43,13 +43,15 @@ class ClassReader(MaskReader):
         file_classes: NamedClasses,
         pixels: Mapping[LabelSet | None, dict[MaskValue, int]],
     ) -> "ClassReader":
-        sets = LabelSets.of(label_sets, self.class_map, file_classes)
+        class_map = self.class_map
+        values = class_map.values_by_class()
+        sets = LabelSets.of(label_sets, class_map.names, values, file_classes, class_map.background)
         if sets.are_complete:
             return self
-        counts = np.zeros(len(self.class_map), np.int64)
+        counts = np.zeros(len(class_map), np.int64)
         for labels, set_pixels in pixels.items():
-            counts += np.where(sets.flags_of(labels), count_classes(set_pixels, self.class_map), 0)
-        return PartlyLabeledReader(self.class_map, tuple(counts.tolist()), label_sets=sets)
+            counts += np.where(sets.flags_of(labels), count_classes(set_pixels, class_map), 0)
+        return PartlyLabeledReader(class_map, tuple(counts.tolist()), label_sets=sets)
 
     def task(self, loss: str, class_weights: Sequence[float | str] | None) -> Classes:
         return Classes(self.class_map.names, loss, class_weight_tensor(class_weights, self.class_pixels))
@@ -131,7 +133,7 @@ class PartlyLabeledReader(ClassReader):
         return self.known_labels(target)
 
     def describe(self) -> str:
-        return f"{super().describe()}, some images labeled for some of these only ({self.label_sets.where})"
+        return super().describe() + self.label_sets.describe()
 
 
 def count_classes(pixels: dict[MaskValue, int], class_map: ClassMap) -> tuple[int, ...]:

@@ -77,7 +77,7 @@ def _masks(records: Records, indices: Iterable[int]) -> Iterator[np.ndarray]:
 
 
 def _values(record: Record) -> np.ndarray | None:
-    """(H, W) or (D, H, W) numbers, the first rows of a mask too large to be read whole; None for colors."""
+    """(H, W) or (D, H, W) numbers, of a large mask those of the first rows; None for colors: classes."""
     source = record["target"]
     if isinstance(source, VolumeFile):
         return read_label_volume(source, record["name"])[0]

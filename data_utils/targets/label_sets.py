@@ -4,8 +4,9 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from itertools import chain
 
-from data_utils.class_map import ClassMap, NamedClasses, show
+from data_utils.class_map import NamedClasses, show
 from data_utils.sources.records import LabelSet
 from runtime.console import first_few
 from runtime.errors import DataError
@@ -29,44 +30,57 @@ class LabelSets:
     where: str = ""
 
     @classmethod
-    def of(cls, label_sets: Mapping[LabelSet, str], class_map: ClassMap, file_classes: NamedClasses) -> "LabelSets":
+    def of(
+        cls,
+        label_sets: Mapping[LabelSet, str],
+        names: Sequence[str],
+        values: Sequence[Sequence[MaskValue]],
+        file_classes: NamedClasses,
+        background: int | None = None,
+    ) -> "LabelSets":
         """What names of label files mean for the classes of a task.
 
         A class is known by its name, by its mask values, and by the names that the data set gives to these. Where it
-        joins several, an image is labeled for it if it is labeled for each.
+        has several values, an image is labeled for it if it is labeled for each.
 
         Args:
             label_sets: the sets, each with the place that says it.
+            names: those of the classes.
+            values: the mask values of each.
             file_classes: mask value and name of the classes that the data set names.
+            background: the index of the class of all other pixels, if there is one.
 
         Raises DataError, with the place, for names of no class.
         """
         words: dict[MaskValue, set[str]] = defaultdict(set)
-        for values in class_map.values_by_class():
-            for value in values:
-                words[value].add(show([value]))
+        for value in chain.from_iterable(values):
+            words[value].add(show([value]))
         for value, name in file_classes:
             words[value].add(name)
-        known = {*class_map.names}.union(*words.values())
-        flags = [(True,) * len(class_map)]
+        known = {*names}.union(*words.values())
+        flags = [(True,) * len(names)]
         numbers: dict[LabelSet, int] = {}
-        for names, where in label_sets.items():
-            _check_names(names, known, where, class_map.names)
+        for labels, where in label_sets.items():
+            _check_names(labels, known, where, names)
             labeled = []
-            for name, values in zip(class_map.names, class_map.values_by_class(), strict=True):
-                is_labeled = [not words[value].isdisjoint(names) for value in values]
-                labeled.append(name in names or all(is_labeled))
-            set_flags = _with_background(labeled, class_map.background)
+            for name, class_values in zip(names, values, strict=True):
+                is_labeled = [not words[value].isdisjoint(labels) for value in class_values]
+                labeled.append(name in labels or all(is_labeled))
+            set_flags = _with_background(labeled, background)
             if set_flags not in flags:
                 flags.append(set_flags)
-            numbers[names] = flags.index(set_flags)
-        places = [where for names, where in label_sets.items() if numbers[names] > 0]
+            numbers[labels] = flags.index(set_flags)
+        places = [where for labels, where in label_sets.items() if numbers[labels] > 0]
         return cls(tuple(flags), numbers, places[0] if places else "")
 
     @property
     def are_complete(self) -> bool:
         """Whether every image is labeled for all classes."""
         return len(self.flags) == 1
+
+    def describe(self) -> str:
+        """A half-sentence to add to a line on the classes."""
+        return f", some images labeled for some of these only ({self.where})"
 
     def number(self, labels: LabelSet | None) -> int:
         """The index of the set of an image that is labeled for classes of these names; None stands for all."""

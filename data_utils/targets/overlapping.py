@@ -1,6 +1,6 @@
 """The classes of each pixel, of which there may be several, from values that hold a bit for each."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,33 +9,38 @@ import numpy as np
 from data_utils.class_map import NamedClasses
 from data_utils.config import DataConfig
 from data_utils.sources.overlapping import class_bits
+from data_utils.sources.records import LabelSet
+from data_utils.targets.bits import BitReader, known_pixels
 from data_utils.targets.classes import class_weight_tensor
-from data_utils.targets.reader import MaskReader
-from tasks.overlapping import MOST_CLASSES, Overlapping, OverlapTarget, packed, unpack_bits
-from tasks.target import Target
+from data_utils.targets.label_sets import LabelSets
+from tasks.overlapping import Overlapping, OverlapTarget, unpack_bits
 from unet.config import MaskValue
 
 
 @dataclass(frozen=True)
-class OverlapReader(MaskReader):
+class OverlapReader(BitReader):
     """The bits of classes and of what is unknown, as the sources give them.
 
     Args:
         names: the classes, in the order of their bits.
         shares: what share of the known pixels each class has; empty until they are counted.
         overlap: what share of the pixels of any class has several.
+        values: the values that stand for each class in the data set.
     """
 
     names: tuple[str, ...]
     class_pixels: tuple[int, ...] = ()
     shares: tuple[float, ...] = ()
     overlap: float = 0.0
-
-    target = OverlapTarget
+    values: tuple[tuple[MaskValue, ...], ...] = ()
 
     @classmethod
     def of_values(cls, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig) -> "OverlapReader":
-        return cls(class_bits(classes).names)
+        bits = class_bits(classes)
+        values: list[list[MaskValue]] = [[] for _ in bits.names]
+        for value, bit in bits.bit_of.items():
+            values[bit].append(value)
+        return cls(bits.names, values=tuple(map(tuple, values)))
 
     def with_pixels(self, pixels: dict[MaskValue, int]) -> "OverlapReader":
         values = np.array(list(pixels), np.int64)
@@ -52,12 +57,29 @@ class OverlapReader(MaskReader):
         overlap = counts[has_several].sum() / max(1, counts[truth != 0].sum())
         return replace(self, class_pixels=tuple(class_pixels), shares=tuple(shares), overlap=float(overlap))
 
+    def partly_labeled(
+        self,
+        label_sets: Mapping[LabelSet, str],
+        file_classes: NamedClasses,
+        pixels: Mapping[LabelSet | None, dict[MaskValue, int]],
+    ) -> "OverlapReader":
+        sets = LabelSets.of(label_sets, self.names, self.values, file_classes)
+        if sets.are_complete:
+            return self
+        reader = replace(self, label_sets=sets)
+        return reader.with_pixels(known_pixels(pixels, reader))
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        return self.names
+
     def task(self, loss: str, class_weights: Sequence[float | str] | None) -> Overlapping:
         return Overlapping(self.names, loss, class_weight_tensor(class_weights, self.class_pixels))
 
     @property
     def key(self) -> tuple:
-        return (Overlapping.name,)  # the digest of the records says which bits they have
+        # the digest of the records says which bits they have, and what they are labeled for
+        return (Overlapping.name,) if self.label_sets is None else (Overlapping.name, self.label_sets.flags)
 
     @property
     def identity(self) -> list[str]:
@@ -69,14 +91,6 @@ class OverlapReader(MaskReader):
 
     of_label_volume = of_mask
 
-    @property
-    def all_bits(self) -> np.int32:
-        """The bits of all classes."""
-        return np.int32(2 ** len(self.names) - 1 & 2**MOST_CLASSES - 1)
-
-    def shown_truth(self, target: Target) -> np.ndarray:
-        return packed(target)
-
     def to_preprocess(self) -> dict[str, Any]:
         return {"class_names": self.names}
 
@@ -84,7 +98,7 @@ class OverlapReader(MaskReader):
         text = f"classes that may overlap {', '.join(self.names)}"
         if self.overlap:
             text += f" ({self.overlap:.1%} of their pixels have several)"
-        return text
+        return text + self.describe_label_sets()
 
     def describe_pixels(self) -> list[str]:
         lines = ["classes that may overlap: share of the pixels of which it is known"]

@@ -1,6 +1,6 @@
 """The regions of each pixel, unions of the labels of a mask, from its values."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -8,12 +8,13 @@ import numpy as np
 
 from data_utils.class_map import ClassMap, NamedClasses, parse_values, resolve_classes, show
 from data_utils.config import DataConfig
+from data_utils.sources.records import LabelSet
+from data_utils.targets.bits import BitReader
 from data_utils.targets.classes import class_weight_tensor
-from data_utils.targets.reader import MaskReader
+from data_utils.targets.label_sets import LabelSets
 from runtime.errors import DataError, SettingsError
-from tasks.overlapping import OverlapTarget, packed
+from tasks.overlapping import OverlapTarget
 from tasks.regions import MOST_REGIONS, Region, Regions, region_bits
-from tasks.target import Target
 from unet.config import IGNORE_INDEX, MaskValue
 
 EXAMPLE = '--regions "whole=1+2+3;core=2+3;active=3"'
@@ -67,7 +68,7 @@ def _check_pair(earlier: Region, later: Region) -> None:
 
 
 @dataclass(frozen=True)
-class RegionReader(MaskReader):
+class RegionReader(BitReader):
     """The regions of mask values.
 
     Args:
@@ -81,7 +82,6 @@ class RegionReader(MaskReader):
     class_map: ClassMap | None = None
     class_pixels: tuple[int, ...] = ()
 
-    target = OverlapTarget
     has_classes = True
 
     @classmethod
@@ -110,13 +110,34 @@ class RegionReader(MaskReader):
             counts.append(sum(pixels.get(value, 0) for value in region.values))
         return replace(self, class_pixels=tuple(counts))
 
+    def partly_labeled(
+        self,
+        label_sets: Mapping[LabelSet, str],
+        file_classes: NamedClasses,
+        pixels: Mapping[LabelSet | None, dict[MaskValue, int]],
+    ) -> "RegionReader":
+        assert self.class_map is not None
+        label_names = (*zip(self.class_map.values, self.class_map.names, strict=True), *file_classes)
+        values = [region.values for region in self.regions]
+        sets = LabelSets.of(label_sets, self.class_names, values, label_names)
+        if sets.are_complete:
+            return self
+        counts = np.zeros(len(self.regions), np.int64)
+        for labels, set_pixels in pixels.items():
+            counts += np.where(sets.flags_of(labels), self.with_pixels(set_pixels).class_pixels, 0)
+        return replace(self, class_pixels=tuple(counts.tolist()), label_sets=sets)
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        return tuple(region.name for region in self.regions)
+
     def task(self, loss: str, class_weights: Sequence[float | str] | None) -> Regions:
-        names = tuple(region.name for region in self.regions)
-        return Regions(names, loss, class_weight_tensor(class_weights, self.class_pixels), self.regions)
+        return Regions(self.class_names, loss, class_weight_tensor(class_weights, self.class_pixels), self.regions)
 
     @property
     def key(self) -> tuple:
-        return (Regions.name, *self.identity, self.ignored)
+        key = (Regions.name, *self.identity, self.ignored)
+        return key if self.label_sets is None else (*key, self.label_sets.flags)
 
     @property
     def identity(self) -> list[str]:
@@ -136,9 +157,6 @@ class RegionReader(MaskReader):
             known[values == ignored] = 0
         return OverlapTarget(truth, known)
 
-    def shown_truth(self, target: Target) -> np.ndarray:
-        return packed(target)
-
     def to_preprocess(self) -> dict[str, Any]:
         return {
             "class_names": tuple(region.name for region in self.regions),
@@ -151,4 +169,4 @@ class RegionReader(MaskReader):
         text = f"regions {', '.join(self.identity)}"
         if self.ignored:
             text += f", ignored {show(self.ignored)}"
-        return text
+        return text + self.describe_label_sets()

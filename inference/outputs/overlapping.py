@@ -8,7 +8,8 @@ from typing import BinaryIO
 
 import numpy as np
 
-from data_utils.image_io.class_masks import ClassFile, ClassMasks
+from data_utils.image_io.class_masks import ClassFile, ClassMasks, layered_label
+from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.volumes import write_volume
 from data_utils.image_io.writers import MASK_LEVEL, PngWriter, write_pages
 from data_utils.targets.overlapping import OverlapReader
@@ -91,6 +92,10 @@ class OverlapEncoder(MaskEncoder):
     def written_mask(self, job: Job) -> MaskFile:
         files = tuple(ClassFile(str(job.file(extension))) for extension in self.mask_extensions)
         return ClassMasks(files, tuple(range(len(files))))
+
+    def written_volume(self, job: VolumeJob) -> VolumeFile:
+        files = [str(job.file(extension)) for extension in self.mask_extensions]
+        return layered_label(files, range(len(files)))
 
     def check_volume(self, name: str) -> None:
         """Masks of 0 and 255 are whole numbers."""

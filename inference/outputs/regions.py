@@ -48,3 +48,4 @@ class RegionEncoder(OverlapEncoder):
     open_mask = MaskEncoder.open_mask
     write_volume = MaskEncoder.write_volume
     written_mask = MaskEncoder.written_mask
+    written_volume = MaskEncoder.written_volume

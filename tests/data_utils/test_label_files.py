@@ -1,6 +1,7 @@
 """classes.csv and classes.txt: which classes an image is labeled for, and what is wrong with such files.
 
-Modules: data_utils/sources/label_files.py, data_utils/targets/label_sets.py, data_utils/analysis/label_sets.py.
+Modules: data_utils/sources/label_files.py, data_utils/targets/label_sets.py, data_utils/targets/bits.py,
+data_utils/analysis/label_sets.py.
 """
 
 from pathlib import Path
@@ -8,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import load_info
+from overlaps import SIZE as OVERLAPS
+from overlaps import write_overlaps
 from PIL import Image
 from volumes import write_msd
 
@@ -122,7 +125,7 @@ def test_a_folder_has_a_rule(tmp_path):
 
 HOSTILE = {
     "empty": (b"", "its first line is '', expected image,classes"),
-    "another table": (b"name,r,g,b\ncar,1,2,3\n", "line 2 has '2' for g, expected 1 or 0"),
+    "another table": (b"name,r,g,b\ncar,1,2,3\n", "its first line is 'name,r,g,b', expected image,classes"),
     "another first column": (b"class,value\ncar,1\n", "its first line is 'class,value', expected image,classes"),
     "no classes": (b"image\na.png\n", "its first line is 'image' alone"),
     "no rows": (b"image,classes\n", "names no image"),
@@ -184,26 +187,30 @@ def test_a_row_may_speak_of_an_image_that_is_not_used(tmp_path):
 CLASS_MAP = ClassMap(("background", "car", "pet"), (0, 1, 2), None, joined=((3, 2),))
 
 
+def sets_of(names: dict[tuple[str, ...], str], class_map: ClassMap, file_classes=()) -> LabelSets:
+    return LabelSets.of(names, class_map.names, class_map.values_by_class(), file_classes, class_map.background)
+
+
 def test_names_are_those_of_classes_values_or_what_the_data_set_calls_them():
     names = {("car",): "a", ("1",): "b", ("pet",): "c", ("dog",): "d", ("cat", "dog"): "e", ("2", "3"): "f"}
-    sets = LabelSets.of({**names, ("car", "cat", "dog"): "g"}, CLASS_MAP, ((2, "dog"), (3, "cat"), (9, "bird")))
-    found = {key: sets.flags_of(key) for key in names}
+    file_classes = ((2, "dog"), (3, "cat"), (9, "bird"))  # the last is left out by --classes
+    sets = sets_of({**names, ("car", "cat", "dog"): "g", ("bird", "car"): "h"}, CLASS_MAP, file_classes)
     car, pet, none = (False, True, False), (False, False, True), (False, False, False)
-    assert list(found.values()) == [car, car, pet, none, pet, pet]  # a joined class needs all that it joins
+    # a joined class needs all that it joins
+    assert [sets.flags_of(key) for key in names] == [car, car, pet, none, pet, pet]
     assert sets.flags_of(("car", "cat", "dog")) == sets.flags_of(None) == (True, True, True)
-    bird = LabelSets.of({("bird", "car"): "h"}, CLASS_MAP, ((9, "bird"),))  # named, and left out by --classes
-    assert bird.flags_of(("bird", "car")) == car
+    assert sets.flags_of(("bird", "car")) == car and sets.where == "a"
     with pytest.raises(DataError, match="h: no class is called 'brid'; the classes are background, car, pet; did you"):
-        LabelSets.of({("brid",): "h"}, CLASS_MAP, ((9, "bird"),))
+        sets_of({("brid",): "h"}, CLASS_MAP, file_classes)
 
 
 def test_the_background_is_known_where_all_other_classes_are():
     for names in ((), ("background",), ("background", "car")):
-        assert LabelSets.of({names: "a"}, CLASS_MAP, ()).flags_of(names)[0] is False
+        assert sets_of({names: "a"}, CLASS_MAP).flags_of(names)[0] is False
     unnamed = ClassMap(("0", "1", "2"), (0, 1, 2), None)
-    assert LabelSets.of({("1", "2"): "a"}, unnamed, ()).are_complete
+    assert sets_of({("1", "2"): "a"}, unnamed).are_complete
     streets = ClassMap(("road", "car"), (0, 1), None)
-    assert LabelSets.of({("car",): "a"}, streets, ()).flags_of(("car",)) == (False, True)
+    assert sets_of({("car",): "a"}, streets).flags_of(("car",)) == (False, True)
 
 
 def test_pixels_and_crops_count_only_where_their_class_is_labeled(tmp_path):
@@ -284,3 +291,37 @@ def test_volumes_and_their_slices_are_labeled_too(tmp_path):
             # locations of a class are kept where the volume is labeled for it
             numbers[split.records.name(i)] = len(split.class_locations[i])
     assert numbers == {"scan_00": 1, "scan_01": 1, "scan_02": 2}
+
+
+def test_classes_that_overlap_are_unknown_where_an_image_is_not_labeled_for_them(tmp_path):
+    write_overlaps(tmp_path, 6, seed=0)
+    plain = load_info(tmp_path)
+    first, second, third = plain.reader.names
+    rows = [f"{number:02},{first if number % 2 else f'{second};{third}'}" for number in range(6)]
+    (tmp_path / "classes.csv").write_text("image,classes\n" + "\n".join(rows))
+    data = load_info(tmp_path)
+    pixels = np.zeros(3, int)
+    for split, plain_split in ((data.train, plain.train), (data.val, plain.val)):
+        for record, plain_record in zip(split.records, plain_split.records, strict=True):
+            target = data.reader.read(record, OVERLAPS)
+            whole = plain.reader.read(plain_record, OVERLAPS)
+            bits = 1 if int(record["name"][:2]) % 2 else 6
+            assert (target.known == bits).all() and (target.truth == whole.truth & bits).all()
+            pixels += [(target.truth >> bit & 1).sum() for bit in range(3)]
+    assert data.reader.class_pixels == tuple(pixels.tolist()) != plain.reader.class_pixels
+    assert data.reader.shares == pytest.approx(tuple(pixels / (3 * OVERLAPS[0] * OVERLAPS[1])))
+    assert "labeled for some of these only" in str(data) and data.reader.key != plain.reader.key
+    assert f"         3   50.000 %  {first}" in check_data(DataConfig(str(tmp_path)))[0]
+
+
+def test_a_region_is_unknown_where_an_image_is_not_labeled_for_all_of_it(tmp_path):
+    folder = write(tmp_path, ["a", "b", "c"])
+    (folder / "classes.csv").write_text("image,classes\na,1\nb,2;3\nc,1;2;3\n")
+    data = load_info(folder, val_fraction=0.34, regions="whole=1+2+3;pets=2+3")
+    known = {}
+    for split in (data.train, data.val):
+        for record in split.records:
+            known[record["name"]] = set(np.unique(data.reader.read(record, SIZE).known).tolist())
+    assert known == {"a.png": {0}, "b.png": {2}, "c.png": {3}}
+    band = SIZE[0] // 4 * SIZE[1]
+    assert data.reader.class_pixels == (3 * band, 2 * 2 * band)

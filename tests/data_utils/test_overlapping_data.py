@@ -1,7 +1,8 @@
 """Data sets whose classes overlap: how they are found, read and refused.
 
 Modules: data_utils/sources/overlapping.py, data_utils/image_io/class_masks.py, data_utils/targets/overlapping.py,
-data_utils/targets/regions.py, data_utils/targets/find.py, data_utils/analysis/overlaps.py.
+data_utils/targets/regions.py, data_utils/targets/find.py, data_utils/analysis/overlaps.py,
+data_utils/sources/class_volumes.py.
 """
 
 import json
@@ -12,10 +13,13 @@ import pytest
 from annotations import error_of, loaded
 from overlaps import NAMES, SIZE, labels_of, scene, write_mask, write_overlaps
 from PIL import Image
+from volumes import case, write_nifti
 
 from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.analysis.validate import check_data
 from data_utils.config import DataConfig
+from data_utils.image_io.volumes import read_volume
+from data_utils.sources.load import load_records
 from data_utils.targets.regions import RegionReader, parse_regions
 from runtime.errors import DataError, SettingsError, UserError
 from tasks.overlapping import OverlapTarget
@@ -236,6 +240,54 @@ def test_labelme_shapes_of_background_and_ignored_ones_change_all_classes(tmp_pa
     target = targets_of(tmp_path, task="overlapping")[0]
     assert (target.truth[12:17, 8:11] == 0).all() and (target.known[12:17, 8:11] == 0b11).all()
     assert (target.known[8:13, 20:25] == 0).all() and (target.truth[8:13, 20:25] == 0).all()
+
+
+# volumes
+
+
+def write_volumes(folder: Path, count: int, *, by_channel: bool = False) -> list[np.ndarray]:
+    """images/ and labels of two classes that overlap; the labels, (2, x, y, z) bool each."""
+    labels = []
+    for seed in range(count):
+        image, label = case(seed)
+        both = np.stack([label > 0, label > 1])
+        write_nifti(folder / "images" / f"c{seed}.nii.gz", image)
+        if by_channel:
+            write_nifti(folder / "masks" / f"c{seed}.nii.gz", np.moveaxis(both, 0, -1).astype(np.uint8))
+        else:
+            for name, values in zip(("inner", "whole"), both[::-1], strict=True):
+                write_nifti(folder / "masks" / name / f"c{seed}.nii.gz", values.astype(np.uint8))
+        labels.append(both)
+    return labels
+
+
+@pytest.mark.parametrize("by_channel", [False, True])
+def test_volumes_have_a_label_or_a_channel_for_each_class(tmp_path, by_channel):
+    labels = write_volumes(tmp_path, 4, by_channel=by_channel)
+    info = info_of(tmp_path)
+    assert info.config.task == "overlapping" and info.train.records.dims == 3
+    assert info.reader.names == (("class 1", "class 2") if by_channel else ("inner", "whole"))
+    record = info.train.records[0]
+    _, header = read_volume(record["image"], record["name"])
+    target = info.reader.read_volume(record, header)
+    expected = labels[int(record["name"][1:])].transpose(0, 3, 2, 1)
+    assert (planes(target.truth, 2) == (expected if by_channel else expected[::-1])).all()
+    assert (target.known == 3).all()
+
+
+def test_a_volume_without_a_label_of_a_class_is_unknown_for_it(tmp_path):
+    write_volumes(tmp_path, 4)
+    (tmp_path / "masks" / "inner" / "c1.nii.gz").unlink()
+    info = info_of(tmp_path)
+    known = {}
+    for records in (info.train.records, info.val.records):
+        for record in records:
+            _, header = read_volume(record["image"], record["name"])
+            known[record["name"]] = np.unique(info.reader.read_volume(record, header).known).tolist()
+    assert known == {"c0": [3], "c1": [0b10], "c2": [3], "c3": [3]}
+    (tmp_path / "masks" / "whole" / "c1.nii.gz").unlink()
+    assert "c1.nii.gz: image without mask" in error_of(tmp_path)
+    assert sum(map(len, load_records(DataConfig(str(tmp_path), allow_unpaired=True)))) == 3
 
 
 # regions

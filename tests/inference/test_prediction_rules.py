@@ -117,7 +117,8 @@ def test_a_batch_is_full_when_its_shares_are_one():
 
 
 def new_writer(**options) -> PredictionWriter:
-    return PredictionWriter(ClassEncoder(ClassMap(("a", "b"), (0, 1), None)), None, (".png", ".npy"), **options)
+    encoder = ClassEncoder(ClassMap(("a", "b"), (0, 1), None))
+    return PredictionWriter(encoder, Classes(("a", "b")), (".png", ".npy"), **options)
 
 
 def test_a_prediction_is_finished_when_all_its_files_are_newer_than_its_image(tmp_path):

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from tasks.classes import LOSSES, SMOOTHING, Classes, ClassTarget
+from tasks.classes import Classes, ClassTarget
 from tasks.partly_labeled import PartlyLabeledClasses, PartlyLabeledTarget
+from tasks.pixels_and_regions import LOSSES, SMOOTHING
 from tasks.step_loss import StepLoss
 
 NAMES = ("background", "car", "dog", "person")

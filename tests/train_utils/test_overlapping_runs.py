@@ -7,6 +7,7 @@ inference/true_masks.py.
 import json
 from pathlib import Path
 
+import nibabel
 import numpy as np
 import pytest
 import tifffile
@@ -14,6 +15,7 @@ from conftest import PROGRAMS, TINY, launch, predict
 from in_process import Run, run_train
 from overlaps import NAMES, labels_of, scene, write_overlaps
 from PIL import Image
+from volumes import case, write_nifti
 
 from inference import Predictor
 from inference.outputs.overlapping import OverlapEncoder, folder_names
@@ -208,6 +210,30 @@ def test_regions_are_written_as_a_label_map_and_scored_both_ways(tmp_path):
             assert of_region == pytest.approx(dice(labels >= value, found >= value))
             assert of_label == pytest.approx(dice(labels == value, found == value))
     assert report["dice"][0] > 0.5
+
+
+def test_volumes_are_written_and_scored_class_by_class(tmp_path):
+    for seed in range(4):
+        image, label = case(seed, (20, 24, 16))
+        write_nifti(tmp_path / "images" / f"c{seed}.nii.gz", image)
+        for name, lowest in (("inner", 2), ("whole", 1)):
+            write_nifti(tmp_path / "masks" / name / f"c{seed}.nii.gz", (label >= lowest).astype(np.uint8))
+    flags = [*TINY, "--max-steps", "20", "--batch-size", "2", "--learning-rate", "0.02", "--tracker", "none"]
+    run = run_train(tmp_path / "run", "--dataset", tmp_path, *flags)
+    assert run.exit_code == 0, run.output
+    reports = []
+    for _ in range(2):  # the second time the masks are there
+        truth = ["--truth", tmp_path / "masks", "--overlay", "--probabilities"]
+        result = predict(run.folder / "model", [tmp_path / "images"], tmp_path / "out", *truth)
+        assert result.returncode == 0, result.stderr
+        reports.append(json.loads((tmp_path / "out" / "metrics.json").read_text()))
+    assert reports[0] == reports[1] and reports[0]["by_case"]["classes"] == ["inner", "whole"]
+    for index, name in enumerate(("inner", "whole")):
+        found, true = [], []
+        for seed in range(4):
+            found.append(nibabel.load(tmp_path / "out" / name / f"c{seed}.nii.gz").get_fdata() == 255)
+            true.append(nibabel.load(tmp_path / "masks" / name / f"c{seed}.nii.gz").get_fdata() == 1)
+        assert reports[0]["dice"][index] == pytest.approx(dice(np.stack(true), np.stack(found)))
 
 
 def dice(truth: np.ndarray, found: np.ndarray) -> float | None:

@@ -54,6 +54,7 @@ def test_a_run_learns_scores_resumes_and_reports(data, tmp_path):
     assert whole.values("eval/iou/blue") == [None, None] and min(whole.values("eval/iou/red")) >= 0
     for page in ("report.html", "model/README.md"):
         assert "No validation image is labeled for background, blue: these" in (whole.folder / page).read_text()
+    assert "<p>No validation image is labeled for all classes.</p>" in (whole.folder / "report.html").read_text()
     # the model is one of plain classes
     masks = tmp_path / "masks"
     result = predict(whole.folder / "model", [data / "val" / "images"], masks, "--truth", data / "val" / "masks")

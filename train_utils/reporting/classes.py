@@ -100,6 +100,7 @@ class ClassSection(Section):
             absent=[self.names[index] for index in absent],
             matrix_picture=picture,
             confusions=confusions(counts, self.names),
+            has_matrix=counts.any() or not scores.is_partly_labeled,
             is_partly_labeled=scores.is_partly_labeled,
             unscored=scores.unscored,
             strong=DARK,

@@ -43,32 +43,22 @@ class CocoMask(LayeredMask):
 
     def draw(self) -> np.ndarray:
         """Crowds first, as 255, so that objects marked one by one stay; then objects, those of fewer pixels on top."""
-        size, layers = self._layers()
+        size = self._size()
         mask = np.zeros(size, np.uint8, order="F")  # pycocotools stores masks in this order
         # neighbors of one class are decoded as one
-        for value, group in groupby(layers, key=lambda layer: layer[2]):
+        for value, group in groupby(self._layers(size), key=lambda layer: layer[2]):
             merged = rle_masks.merge([layer[3] for layer in group])
             mask[rle_masks.decode(merged).astype(bool)] = value
         return np.ascontiguousarray(mask)
 
     def draw_objects(self) -> tuple[np.ndarray, np.ndarray]:
-        size, layers = self._layers()
-        numbers = np.zeros(size, np.int32, order="F")
-        for number, layer in enumerate(layers, 1):
-            numbers[rle_masks.decode(layer[3]).astype(bool)] = number
-        return np.ascontiguousarray(numbers), np.array([0, *(layer[2] for layer in layers)], np.uint8)
-
-    def _layers(self) -> tuple[tuple[int, int], list[Layer]]:
-        """(H, W) of the mask, and its layers from the lowest to the highest."""
         size = self._size()
-        layers: list[Layer] = []
-        for entry, value, runs in self._objects(size):
-            if entry.get("iscrowd"):
-                layers.append((True, 0, IGNORE_INDEX, runs))
-            else:
-                layers.append((False, -int(rle_masks.area(runs)), value, runs))
-        layers.sort(key=lambda layer: (not layer[0], layer[1]))
-        return size, layers
+        numbers = np.zeros(size, np.int32, order="F")
+        values = [0]
+        for number, (_, _, value, runs) in enumerate(self._layers(size), 1):
+            numbers[rle_masks.decode(runs).astype(bool)] = number
+            values.append(value)
+        return np.ascontiguousarray(numbers), np.array(values, np.uint8)
 
     def draw_classes(self, bit_of: Mapping[MaskValue, int]) -> np.ndarray:
         size = self._size()
@@ -88,6 +78,17 @@ class CocoMask(LayeredMask):
             check_drawing_size(self.size, size, f"{self.file}: {os.path.basename(self.image)}")
             return self.size
         return size
+
+    def _layers(self, size: tuple[int, int]) -> list[Layer]:
+        """The objects as layers from the lowest to the highest."""
+        layers: list[Layer] = []
+        for entry, value, runs in self._objects(size):
+            if entry.get("iscrowd"):
+                layers.append((True, 0, IGNORE_INDEX, runs))
+            else:
+                layers.append((False, -int(rle_masks.area(runs)), value, runs))
+        layers.sort(key=lambda layer: (not layer[0], layer[1]))
+        return layers
 
     def _objects(self, size: tuple[int, int]) -> Iterator[tuple[Entry, int, Entry]]:
         """Each object: the file's entry, its mask value, and its pixels as RLE."""

@@ -61,34 +61,32 @@ class YoloMask(LayeredMask):
 
     def draw(self) -> np.ndarray:
         """(H, W) uint8 of the image's size; objects of less area on top, filled by Pillow."""
-        size = read_header(self.image, self.image)[0]
-        objects = self._by_area(size)
-        return _filled(size, "L", objects, [outline.value for outline in objects])
+        size, outlines = self._sorted_outlines()
+        return _filled(size, "L", outlines, [outline.value for outline in outlines])
 
     def draw_objects(self) -> tuple[np.ndarray, np.ndarray]:
-        size = read_header(self.image, self.image)[0]
-        objects = self._by_area(size)
-        values = [0, *(outline.value for outline in objects)]
-        return _filled(size, "I", objects, range(1, len(values))), np.array(values, np.uint8)
-
-    def _by_area(self, size: tuple[int, int]) -> list[Outline]:
-        """The objects of an image of (H, W), those of less area last."""
-        return sorted(self._outlines(*size), key=lambda outline: area(outline.points), reverse=True)
+        size, outlines = self._sorted_outlines()
+        values = [0, *(outline.value for outline in outlines)]
+        return _filled(size, "I", outlines, range(1, len(values))), np.array(values, np.uint8)
 
     def draw_classes(self, bit_of: Mapping[MaskValue, int]) -> np.ndarray:
-        height, width = read_header(self.image, self.image)[0]
+        size = read_header(self.image, self.image)[0]
         outlines: dict[int, list[Outline]] = defaultdict(list)
-        for outline in self._outlines(height, width):
+        for outline in self._outlines(*size):
             if outline.value in bit_of:
                 outlines[bit_of[outline.value]].append(outline)
-        truth = np.zeros((height, width), np.int64)
-        for bit, objects in outlines.items():
-            picture = Image.new("L", (width, height))
-            pen = ImageDraw.Draw(picture)
-            for outline in objects:
-                fill(pen, outline.points, 1)
-            truth |= np.asarray(picture, np.int64) << bit
+        truth = np.zeros(size, np.int64)
+        for bit, outlines_of_class in outlines.items():
+            inside = _filled(size, "L", outlines_of_class, [1] * len(outlines_of_class))
+            truth |= inside.astype(np.int64) << bit
         return pack_bits(truth, np.zeros_like(truth))
+
+    def _sorted_outlines(self) -> tuple[tuple[int, int], list[Outline]]:
+        """(H, W) of the image, and its objects, those of less area last."""
+        height, width = read_header(self.image, self.image)[0]
+        outlines = self._outlines(height, width)
+        outlines.sort(key=lambda outline: area(outline.points), reverse=True)
+        return (height, width), outlines
 
     def _outlines(self, height: int, width: int) -> list[Outline]:
         """The objects of an image of this size."""
@@ -100,11 +98,11 @@ class YoloMask(LayeredMask):
         return objects
 
 
-def _filled(size: tuple[int, int], mode: str, objects: Sequence[Outline], values: Sequence[int]) -> np.ndarray:
+def _filled(size: tuple[int, int], mode: str, outlines: Sequence[Outline], values: Sequence[int]) -> np.ndarray:
     """A picture of (H, W) with a value for each object, later ones on top."""
     picture = Image.new(mode, size[::-1])
     pen = ImageDraw.Draw(picture)
-    for outline, value in zip(objects, values, strict=True):
+    for outline, value in zip(outlines, values, strict=True):
         fill(pen, outline.points, value)
     return np.asarray(picture)
 
@@ -226,7 +224,8 @@ def _images_of(value: Any, split: str, settings: Path, base: str) -> Path | None
     root = settings.parent
     inside = re.sub(r"^(\.\./)+", "", str(value or ""))  # Roboflow's ../train/images means train/images
     paths = [root / base / inside, root / inside, root / base / str(value)]
-    return next((path for path in paths if inside and path.exists()), None)
+    # not `Path.exists`, which raises an OSError for a name that is too long
+    return next((path for path in paths if inside and os.path.exists(path)), None)
 
 
 def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> dict[str, Callable[[], Records]]:

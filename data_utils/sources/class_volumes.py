@@ -1,0 +1,153 @@
+"""Volumes whose classes may overlap: a folder of labels for each class, or labels with a channel for each."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
+from pathlib import Path
+
+from data_utils.class_map import parse_values
+from data_utils.config import DataConfig
+from data_utils.image_io.class_masks import layered_label
+from data_utils.image_io.formats import ClassLayers, VolumeFile
+from data_utils.image_io.volumes import read_volume_header
+from data_utils.sources.annotations.layout import check_unpaired
+from data_utils.sources.folder import children, natural
+from data_utils.sources.overlapping import FEWEST_FOLDERS, OVERLAPPING, chosen_bits
+from data_utils.sources.records import Record, Records
+from data_utils.sources.volumes import Case, Description, VolumeRecords, find_volume_splits, open_cases
+from runtime.cache import digest, digest_of_files
+from runtime.errors import DataError
+
+WITHOUT_MASK = ": image without mask"  # how the line of such a file ends
+
+
+class ClassVolumeRecords(VolumeRecords):
+    """Volumes, each with a label for each class.
+
+    Args:
+        records: the volumes that have a label of each class; the file of an image is the same in all.
+        names: the classes.
+        unpaired: what has been left out, a line for each file.
+    """
+
+    task = OVERLAPPING
+
+    def __init__(
+        self, records: Sequence[VolumeRecords], names: Sequence[str], config: DataConfig, unpaired: Sequence[str]
+    ) -> None:
+        self.labels: dict[str, list[str]] = {}  # of each case, "" where a class has none
+        images: dict[str, tuple[str, ...]] = {}
+        for index, of_class in enumerate(records):
+            for case in of_class.cases:
+                images.setdefault(case.name, case.images)
+                self.labels.setdefault(case.name, [""] * len(records))[index] = case.mask
+        cases = [Case(name, images[name], mask="") for name in sorted(images, key=natural)]
+        super().__init__(cases, records[0].spacing, Description(tuple(enumerate(names, 1))), unpaired)
+        bit_of = chosen_bits(config, self.classes).bit_of
+        self.bits = tuple(bit_of.get(value) for value, _ in self.classes)
+        self.ignored = tuple(parse_values(config.ignore_index))
+
+    def __getitem__(self, i: int) -> Record:
+        name, images, _ = self.cases[i]
+        target = layered_label(self.labels[name], self.bits, self.ignored)
+        return {"image": self._file(images), "target": target, "name": name}
+
+    @cached_property
+    def digest(self) -> str:  # type: ignore[override]  # computed once it is asked for
+        """Key of names, sizes and times of all files, and of what is made of them."""
+        paths: list[str] = []
+        for case in self.cases:
+            paths += [*case.images, *filter(None, self.labels[case.name])]
+        return digest_of_files(paths, repr((self.labels, self.spacing, self.bits, self.ignored)).encode())
+
+
+class ChannelVolumeRecords(Records):
+    """Volumes whose labels have a channel for each class."""
+
+    task = OVERLAPPING
+    dims = 3
+
+    def __init__(self, volumes: VolumeRecords, channels: int, config: DataConfig) -> None:
+        self.volumes = volumes
+        self.unpaired = volumes.unpaired
+        self.modality = volumes.modality
+        self.classes = tuple((value, f"class {value}") for value in range(1, channels + 1))
+        bit_of = chosen_bits(config, self.classes).bit_of
+        bits = tuple(bit_of.get(value) for value, _ in self.classes)
+        self.layers = ClassLayers(bits, ignored=tuple(parse_values(config.ignore_index)))
+        self.digest = volumes.digest and digest(OVERLAPPING, volumes.digest, repr(self.layers))
+
+    def __len__(self) -> int:
+        return len(self.volumes)
+
+    def __getitem__(self, i: int) -> Record:
+        record = self.volumes[i]
+        label = record["target"]
+        assert isinstance(label, VolumeFile)
+        return {**record, "target": label._replace(layers=self.layers)}
+
+    def name(self, i: int) -> str:
+        return self.volumes.name(i)
+
+
+def find_class_volumes(root: Path, named_splits: Sequence[str], config: DataConfig) -> dict[str, Callable[[], Records]]:
+    """Split -> what opens its records, of a folder of volumes with labels of one class each; nothing of others."""
+    splits, suffixes = find_volume_splits(root, named_splits, config)
+    folders_of = {}
+    for split, (images, labels) in splits.items():
+        folders_of[split] = _class_folders(images, labels, suffixes, config)
+    openers: dict[str, Callable[[], Records]] = {}
+    if folders_of and all(folders_of.values()):
+        names = sorted({folder.name for folders in folders_of.values() for folder in folders}, key=natural)
+        for split, (images, labels) in splits.items():
+            openers[split] = partial(open_class_volumes, images, labels, names, suffixes, config)
+    return openers
+
+
+def _class_folders(images: Path, labels: Path, suffixes: tuple[str, ...], config: DataConfig) -> list[Path]:
+    """The folders below `labels` that hold a label of one class for each image; none where labels lie otherwise."""
+    if _volumes_in(labels, suffixes):
+        return []
+    folders = [folder for folder in children(labels).values() if _volumes_in(folder, suffixes)]
+    if config.task == OVERLAPPING:
+        return folders
+    lie_flat = not any(_volumes_in(folder, suffixes) for folder in children(images).values())
+    return folders if lie_flat and len(folders) >= FEWEST_FOLDERS else []
+
+
+def _volumes_in(folder: Path, suffixes: tuple[str, ...]) -> bool:
+    """Whether a volume lies in a folder itself."""
+    return any(path.name.lower().endswith(suffixes) and path.name[0] != "." for path in folder.iterdir())
+
+
+def open_class_volumes(
+    images: Path, labels: Path, names: Sequence[str], suffixes: tuple[str, ...], config: DataConfig
+) -> ClassVolumeRecords:
+    """The volumes with a label in any of the folders. DataError for files without partner, unless they are allowed."""
+    records = []
+    without_mask: list[set[str]] = []
+    unpaired: set[str] = set()
+    for name in names:
+        of_class = VolumeRecords([], config.spacing, Description())
+        if (labels / name).is_dir():  # else another split has the class
+            of_class = open_cases(images, labels / name, suffixes, replace(config, allow_unpaired=True))
+            without_mask.append({line for line in of_class.unpaired if line.endswith(WITHOUT_MASK)})
+            unpaired |= set(of_class.unpaired) - without_mask[-1]
+        records.append(of_class)
+    unpaired |= set.intersection(*without_mask)  # an image lacks a label where it does so in every folder
+    check_unpaired(sorted(unpaired), max(map(len, records)), config.allow_unpaired, images)
+    return ClassVolumeRecords(records, names, config, sorted(unpaired))
+
+
+def by_channel(records: Records, config: DataConfig) -> Records:
+    """The records, with a class for each channel of their labels if these have several."""
+    is_joined = isinstance(records, VolumeRecords) and not isinstance(records, ClassVolumeRecords)
+    if not is_joined or config.task not in (None, OVERLAPPING) or not len(records):
+        return records
+    assert isinstance(records, VolumeRecords)
+    record = records[0]
+    try:
+        channels = read_volume_header(record["target"], record["name"]).channels
+    except DataError:  # it is named where all labels are read
+        return records
+    return ChannelVolumeRecords(records, channels, config) if channels > 1 else records

@@ -1,0 +1,68 @@
+"""Targets with bits for the classes of each pixel, of which some images may be labeled for some only."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from data_utils.sources.records import LabelSet, Record
+from data_utils.targets.label_sets import LabelSets
+from data_utils.targets.reader import MaskReader
+from tasks.overlapping import OverlapTarget, pack_bits, packed, unpack_bits
+from tasks.target import Target
+from unet.config import MaskValue
+
+
+@dataclass(frozen=True)
+class BitReader(MaskReader):
+    """Bits of classes; those that an image is not labeled for are unknown in all of it.
+
+    Args:
+        label_sets: the different sets of classes that images are labeled for; None where all are labeled for all.
+    """
+
+    label_sets: LabelSets | None = field(default=None, kw_only=True)
+
+    target = OverlapTarget
+
+    def labeled_classes(self, labels: LabelSet | None) -> Collection[int] | None:
+        if self.label_sets is None:
+            return None
+        return np.flatnonzero(self.label_sets.flags_of(labels)).tolist()
+
+    def labeled_bits(self, labels: LabelSet | None) -> int:
+        """The bits of the classes that an image is labeled for."""
+        classes = self.labeled_classes(labels)
+        assert classes is not None
+        return sum(1 << bit for bit in classes)
+
+    @property
+    def all_bits(self) -> np.int32:
+        """The bits of all classes."""
+        return np.int32(2 ** len(self.class_names) - 1)
+
+    def describe_label_sets(self) -> str:
+        """What to add to `describe` where some images are labeled for some classes only."""
+        return "" if self.label_sets is None else self.label_sets.describe()
+
+    def of_record(self, target: Target, record: Record) -> Target:
+        if self.label_sets is None:
+            return target
+        assert isinstance(target, OverlapTarget)
+        bits = np.int32(self.labeled_bits(record.get("labeled")))
+        return OverlapTarget(target.truth & bits, target.known & bits)
+
+    def shown_truth(self, target: Target) -> np.ndarray:
+        return packed(target)
+
+
+def known_pixels(pixels: Mapping[LabelSet | None, Mapping[MaskValue, int]], reader: BitReader) -> dict[MaskValue, int]:
+    """How many pixels have which bits, as `pack_bits` has them, where an image tells of what it is labeled for only."""
+    totals: dict[MaskValue, int] = {}
+    for labels, counts in pixels.items():
+        bits = np.int64(reader.labeled_bits(labels))
+        truth, unknown = unpack_bits(np.array(list(counts), np.int64))
+        values = pack_bits(truth & bits, unknown | ~bits & reader.all_bits).tolist()
+        for value, count in zip(values, counts.values(), strict=True):
+            totals[value] = totals.get(value, 0) + count
+    return totals

@@ -7,13 +7,13 @@ python benchmarks/objects.py maps DSB/stage1_train   what tells objects apart: t
 """
 
 import argparse
-import resource
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+import psutil
 import torch
 from scipy.ndimage import distance_transform_edt, label
 from torch import Tensor
@@ -89,23 +89,26 @@ def true_depth(ids: np.ndarray) -> np.ndarray:
 
 def measure_discs() -> None:
     ids = draw_discs(np.random.default_rng(0))
-    answers = answers_of(ids > 0, true_depth(ids))
     count = int(ids.max())
     touching = count - label(ids > 0)[1]
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    answers = answers_of(ids > 0, true_depth(ids))
+    process = psutil.Process()
+    before = peak = process.memory_info().rss
     start = time.process_time()
     objects = ObjectFinder(smallest=50)
     for top in range(0, SIDE, BAND):
         objects.add(answers[top : top + BAND])
+        peak = max(peak, process.memory_info().rss)
     labels = np.concatenate(list(objects.finish()))
     seconds = time.process_time() - start
+    peak = max(peak, process.memory_info().rss)
     scores = score(labels, ids)
     found = int(scores.values["found"])
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     print(f"{count:,} discs on {SIDE} x {SIDE} pixels, {2 * touching:,} of them in touching pairs")
     strict = scores.classes[0]["ap_by_iou"][8]
     print(f"{found:,} found at an IoU of 0.5, {len(objects.objects):,} predicted; AP@0.9 {strict:.4f}")
-    print(f"{seconds:.1f} s of one core; the peak of memory rose by {(peak - before) / 1024:,.0f} MB, labels included")
+    memory = f"{(peak - before) / 1e6:,.0f} MB, of which the labels are {labels.nbytes / 1e6:,.0f}"
+    print(f"{seconds:.1f} s of one core, {memory}")
 
 
 def score(labels: np.ndarray, ids: np.ndarray) -> ObjectScores:

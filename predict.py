@@ -31,7 +31,6 @@ from inference.scoring.volume import case_report, case_table
 from inference.tiling.sharing import SharedRows
 from runtime.cli import run_script
 from runtime.console import say, say_error, track
-from runtime.device import upload
 from runtime.distributed import barrier_without_timeout, on_main
 from runtime.errors import SettingsError
 from runtime.files import replaced_file
@@ -131,11 +130,13 @@ def main() -> None:
         tta=args.tta,
     )
     if args.boundary and not predictor.task.has_boundaries:
-        raise SettingsError(f"--boundary: the model's task, {predictor.task.name}, has no classes; leave the flag out")
+        raise SettingsError(f"--boundary: boundaries are not scored for {predictor.task.name}; leave the flag out")
     compile_networks(accelerator, predictor.networks)
     encoder = new_encoder(predictor.config)
     if args.file is not None:
         encoder = encoder.for_file(args.file)
+    if args.coco and not (encoder.has_objects and predictor.config.dims == 2):
+        raise SettingsError("--coco: is for models of objects in images, which this is not; leave the flag out")
     extensions = [*encoder.mask_extensions, *encoder.extensions]
     if args.overlay:
         extensions.append(OVERLAY)
@@ -162,14 +163,17 @@ def main() -> None:
                 is_written = isinstance(result, ScoreError)
                 failures.append(Failure(line, is_written, has_mask=encoder.mask_file(job).exists()))
             elif result is not None:
-                scores.sums += result.scores.sums
+                scores.merge(result.scores)
                 scored.append(ScoredImage(result.to_json(job.name), result.boundary, result.areas))
 
     # 5. Report: the scores of all processes, and each failure by its name
     barrier_without_timeout(accelerator)  # a process may be done long before another
     failures = sorted(gather_object(failures))
     scored = gather_object(scored)
-    scores.sums = accelerator.reduce(upload(scores.sums, accelerator.device), "sum").cpu()
+    scores_of_processes = gather_object([scores])
+    scores = predictor.task.new_scores(1)
+    for others in scores_of_processes:
+        scores.merge(others)
     if accelerator.is_main_process:
         report = None
         if args.truth and scored:
@@ -179,11 +183,14 @@ def main() -> None:
         try:
             close_output(args.output, report, is_complete=are_all_new)
             writer.write_legend(args.output)
+            encoder.write_joined(args.output, work.jobs)
+            if args.coco:
+                writer.write_coco(args.output, work.jobs)
         except OSError as error:
-            line = f"{args.output}: metrics.json or predict.json cannot be written ({error})"
+            line = f"{args.output}: metrics.json, predict.json or objects.json cannot be written ({error})"
             failures.append(Failure(line, is_written=True, has_mask=True))
-        masks = work.images - sum(not failure.is_written for failure in failures)
-        say(f"{masks} of {work.images} masks in {args.file or args.output}")
+        written = len(work.jobs) - sum(not failure.is_written for failure in failures)
+        say(f"{written} of {len(work.jobs)} {encoder.outputs} in {args.file or args.output}")
         for failure in failures:
             say_error(f"predict.py: failed: {failure.line}")
     accelerator.end_training()

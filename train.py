@@ -294,7 +294,8 @@ def main() -> None:
     axes = info.axes(args.depth)
     weights = on_main(accelerator, lambda: starting_point(network_settings, axes, start.checkpoint.model_config()))
     preprocess = info.preprocess(weights.source_preprocess(info.channels))
-    task = info.reader.task(args.loss, args.class_weights).to(device)
+    reader = info.reader.at_size(info.usual_size(preprocess))
+    task = reader.task(args.loss, args.class_weights).to(device)
     model = weights.build(info.channels, task, preprocess)
     model.activation_checkpointing = args.activation_checkpointing or start.limit.activation_checkpointing
     criterion = StepLoss(task, strides=model.head_strides)
@@ -312,7 +313,8 @@ def main() -> None:
     tuning = KernelTuning.from_args(args, device, shapes.train, total_steps)
     with tuning.of(shapes.largest):
         split = preflight(accelerator, model, criterion, largest, split, args.optimizer, keeps_average)
-    evaluated = largest_evaluation(model.config, shapes.val, info.val.sizes, pixels_per_batch(device))
+    target_sizes = info.reader.target_sizes(info.val.sizes, shapes.val)
+    evaluated = largest_evaluation(model.config, shapes.val, target_sizes, pixels_per_batch(device))
     check_evaluation(accelerator, model, criterion, info.channels, evaluated, args.optimizer, keeps_average)
     memory = StepMemory(accelerator, start.output_dir, model, split)
 

@@ -21,6 +21,8 @@ class DataConfig:
         dims: 2 for images, 3 for volumes, None for what the files are.
         spacing: (z, y, x) in mm of volumes whose files hold none.
         normalization: `z-score` or `ct` for volumes; None for what suits their modality.
+        absent: what an empty cell in a table of points means, `unknown` or `not-there`.
+        swap: names of points that change places in the mirror: left=right, with commas between pairs.
         regions: unions of mask values, as `data_utils.targets.regions` reads them.
         task: what the network learns; None until the data have been looked at.
     """
@@ -53,6 +55,8 @@ class DataConfig:
     spacing: tuple[float, float, float] | None = None
     normalization: str | None = None
     task: str | None = None
+    absent: str | None = None
+    swap: str | None = None
     regions: str | None = None
 
     @classmethod

@@ -28,7 +28,10 @@ class OnnxNetwork(nn.Module):
             self.session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime may raise anything at somebody else's file
             raise ModelError(f"{path}: cannot be loaded: {one_line(error)}") from error
-        config = self.session.get_modelmeta().custom_metadata_map.get("config")
+        try:
+            config = self.session.get_modelmeta().custom_metadata_map.get("config")
+        except UnicodeDecodeError as error:
+            raise ModelError(f"{path}: its metadata are no text ({error})") from error
         if config is None:
             raise ModelError(
                 f"{path}: lacks the preprocessing; it must be written by `python -m inference.export MODEL OUTPUT.onnx`"

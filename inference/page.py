@@ -15,8 +15,8 @@ from data_utils.image_io.writers import OVERLAY_LEVEL
 from data_utils.visualize import to_rgb
 from inference.inputs import find_jobs
 from inference.outputs import new_encoder
-from inference.outputs.encoder import LegendEntry, MaskEncoder
-from inference.outputs.jobs import MASK, Job, VolumeJob
+from inference.outputs.encoder import Encoder, LegendEntry, MaskEncoder
+from inference.outputs.jobs import MASK, OVERLAY, Job, VolumeJob
 from inference.outputs.writer import PredictionWriter
 from inference.pipeline import ERRORS_OF_ONE_FILE, PredictionPipeline
 from inference.predictor import Predictor
@@ -64,15 +64,20 @@ class PagePredictor:
         file = Path(upload)
         try:
             job = page_job(file)
-            extensions = (*self.encoder.mask_extensions, *self.encoder.extensions)
-            writer = PredictionWriter(self.encoder, self.predictor.task, extensions)
+            encoder = self.encoder
+            extensions = [*encoder.mask_extensions, *encoder.extensions]
+            if not isinstance(encoder, MaskEncoder):
+                extensions.append(OVERLAY)
+            writer = PredictionWriter(encoder, self.predictor.task, tuple(extensions))
             pipeline = PredictionPipeline(self.predictor, writer, finished=set())
             ((_, problem),) = pipeline.run([[job]])
             if isinstance(problem, Exception):
                 raise problem
-            with open_mask_rows(self.encoder.written_mask(job), self.encoder.reader) as rows:
+            if not isinstance(encoder, MaskEncoder):
+                return picture_html(read_image(job.file(OVERLAY), file.name), encoder), self._download(job)
+            with open_mask_rows(encoder.written_mask(job), encoder.reader) as rows:
                 mask = rows.read(0, rows.size[0]).prediction
-            return prediction_html(read_image(file, file.name), mask, self.encoder), self._download(job)
+            return prediction_html(read_image(file, file.name), mask, encoder), self._download(job)
         except ERRORS_OF_ONE_FILE as error:
             line = str(error).replace(str(file), file.name)  # a visitor knows its name, not where it lies here
             return f'<p role="alert">{escape(line)}</p>', None
@@ -126,6 +131,21 @@ def prediction_html(image: np.ndarray, mask: np.ndarray, encoder: MaskEncoder) -
 {stack}<img class="mask" style="{paper}" src="{layer}" alt="mask"></div></figure>
 <figure><figcaption>Overlay</figcaption>
 {stack}<img src="{photo}" alt="image"><img class="mask tint" src="{layer}" alt="its mask"></div></figure>
+</div><ul class="classes">{"".join(legend)}</ul>"""
+
+
+def picture_html(overlay: np.ndarray, encoder: Encoder) -> str:
+    """An overlay (H, W, 3) with its legend, to be shown with STYLE."""
+    height, width = overlay.shape[:2]
+    step = max(1, max(height, width) // SHOWN_SIDE)
+    source = _address(Image.fromarray(np.ascontiguousarray(overlay[::step, ::step])))
+    stack = f'<div class="stack" style="aspect-ratio: {width} / {height}; width: calc(75vh * {width} / {height})">'
+    legend = []
+    for name, color in zip(encoder.names, encoder.colors.tolist(), strict=True):
+        legend.append(f'<li><span style="background: rgb{tuple(color)}"></span>{escape(name)}</li>')
+    return f"""<div class="pictures">
+<figure><figcaption>Points</figcaption>
+{stack}<img src="{source}" alt="image with points"></div></figure>
 </div><ul class="classes">{"".join(legend)}</ul>"""
 
 

@@ -24,8 +24,10 @@ from inference.outputs.writer import PredictionWriter
 from inference.predictor import Predictor
 from inference.provenance import provenance_of, record_provenance
 from inference.readers import NetworkInputs
-from inference.scoring.truth import ImageScore, ImageScorer, ScoreError
-from inference.scoring.volume import VolumeScore, VolumeScorer
+from inference.scoring import new_image_scorer, new_volume_scorer
+from inference.scoring.points import PointScore, with_truths
+from inference.scoring.truth import ImageScore, ScoreError
+from inference.scoring.volume import VolumeScore
 from inference.tiling import Tiling, band_length
 from inference.tiling.sharing import SharedRows
 from runtime.console import say, track
@@ -35,7 +37,7 @@ from runtime.memory import memory_shortage
 from runtime.mesh import Mesh
 from runtime.parallel import default_workers, pipelined
 
-Score = ImageScore | VolumeScore
+Score = ImageScore | VolumeScore | PointScore
 KINDS = {2: "images", 3: "volumes"}  # number of axes -> kind of input
 ERRORS_OF_ONE_FILE = (DataError, MemoryShortage, OSError)  # the other files are predicted all the same
 REMEDY = "give --tile-size {}, or a smaller one than before"
@@ -46,12 +48,12 @@ class Work:
     """The work of a call of predict.py.
 
     Args:
-        images: the number of inputs.
+        jobs: all of them.
         batches: the jobs to do, in batches that are computed together.
         finished: the jobs that have their outputs already, and are only scored.
     """
 
-    images: int
+    jobs: list[Job]
     batches: list[list[Job]]
     finished: set[Job]
 
@@ -61,16 +63,19 @@ def plan_work(args: Namespace, predictor: Predictor, writer: PredictionWriter) -
     config = predictor.config
     stacks = config.preprocess.spacing if config.dims == 3 else None
     output = args.output if args.file is None else args.file.with_suffix("")
+    encoder = writer.encoder
     jobs = find_jobs(
         args.input,
         output,
         writer.extensions,
-        args.truth,
+        None if encoder.truths_in_table else args.truth,
         args.mask_suffix,
         config.in_channels,
         stacks,
-        writer.encoder.class_folders,
+        encoder.class_folders,
     )
+    if args.truth and encoder.truths_in_table:
+        jobs = with_truths(jobs, args.truth, tuple(encoder.names))
     if args.file is not None:
         jobs = [named_job(jobs, args.file, args.overwrite)]
     for folder in {job.file(extension).parent for job in jobs for extension in writer.extensions}:
@@ -93,7 +98,7 @@ def plan_work(args: Namespace, predictor: Predictor, writer: PredictionWriter) -
     if args.file is None:
         record_provenance(args.output, provenance_of(args), args.overwrite)
     if finished:
-        say(f"{len(finished)} of {len(jobs)} masks are there already; --overwrite predicts them again")
+        say(f"{len(finished)} of {len(jobs)} {encoder.outputs} are there already; --overwrite predicts them again")
 
     @cache
     def batch_of(size: tuple[int, ...]) -> tuple[Hashable, int] | None:
@@ -104,7 +109,7 @@ def plan_work(args: Namespace, predictor: Predictor, writer: PredictionWriter) -
     batches = batches_of(todo, batch_of)
     if args.truth:
         batches += [[job] for job in jobs if job in finished]
-    return Work(len(jobs), batches, finished)
+    return Work(jobs, batches, finished)
 
 
 class PredictionPipeline:
@@ -185,7 +190,7 @@ class ImageSteps:
         self.predictor = predictor
         self.writer = writer.images
         self.shows_image = writer.shows_image
-        self.scorer = ImageScorer(writer.encoder, writer.task, writer.boundary)
+        self.scorer = new_image_scorer(writer.encoder, writer.task, writer.boundary)
 
     def read(self, job: ImageJob) -> NetworkInputs | None:
         """The inputs of the networks; None for an image that is read in windows."""
@@ -261,7 +266,7 @@ class VolumeSteps:
     def __init__(self, predictor: Predictor, writer: PredictionWriter) -> None:
         self.predictor = predictor
         self.writer = writer.volumes
-        self.scorer = VolumeScorer(writer.encoder, writer.task, writer.boundary)
+        self.scorer = new_volume_scorer(writer.encoder, writer.task, writer.boundary)
 
     def read(self, job: VolumeJob) -> None:
         """Nothing ahead: a volume may take half the memory."""

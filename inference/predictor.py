@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from data_utils.image_io.formats import ImageSource, VolumeFile
 from data_utils.image_io.regions import Regions
+from data_utils.image_io.volumes import read_volume_header
 from data_utils.loading.batch_sampler import images_per_batch, pixels_per_batch
 from inference.decoding import new_decoder
 from inference.decoding.decoder import Band, Decoder
@@ -24,6 +25,7 @@ from inference.tiling.sharing import SharedRows
 from runtime.device import upload
 from runtime.errors import ModelError
 from tasks import task_of_model
+from tasks.landmarks import Landmarks
 from unet.blocks import channels_last
 from unet.config import UNetConfig
 from unet.model import UNet
@@ -42,6 +44,20 @@ class Prediction(NamedTuple("Prediction", [("mask", np.ndarray), ("probabilities
     """
 
     objects: Sequence[Any] = ()
+
+
+class Landmark(NamedTuple):
+    """A point of an image.
+
+    place: (y, x) or (z, y, x) in pixels; the center of the first is 0.
+    presence: the probability that it is in the image.
+    confidence: the share of the map's weight that lies around the place.
+    """
+
+    name: str
+    place: tuple[float, ...]
+    presence: float
+    confidence: float
 
 
 class Predictor:
@@ -113,11 +129,24 @@ class Predictor:
         A volume is given as a path or a `VolumeFile`; a model of images predicts it slice by slice.
         """
         decoder = self.new_decoder()
-        bands = self._predict(image, name, page, decoder, probabilities=True)
+        bands, _ = self._predict(image, name, page, decoder, probabilities=True)
         probabilities = [band.probabilities for band in bands if band.probabilities is not None]
         prediction = Prediction(decoder.mask(_joined_rows(bands)), np.concatenate(probabilities, axis=1))
         prediction.objects = decoder.objects
         return prediction
+
+    @torch.inference_mode()
+    def points(self, image: ImageSource, name: str = "image", page: int = 0) -> list[Landmark]:
+        """The points of an image or a volume, from a model of landmarks."""
+        if not isinstance(self.task, Landmarks):
+            raise ModelError(f"the model's task is {self.task.name}: it answers masks, and no points")
+        bands, size = self._predict(image, name, page, self.new_decoder(), probabilities=False)
+        rows = _joined_rows(bands)
+        landmarks = []
+        for point, row in zip(self.task.names, rows, strict=True):
+            place = row[:-2] * np.array(size) - 0.5
+            landmarks.append(Landmark(point, tuple(place.tolist()), float(row[-2]), float(row[-1])))
+        return landmarks
 
     @torch.inference_mode()
     def mask(self, image: ImageSource, name: str = "image", page: int = 0) -> np.ndarray:
@@ -127,18 +156,23 @@ class Predictor:
     @torch.inference_mode()
     def prediction(self, image: ImageSource, name: str = "image", page: int = 0) -> np.ndarray:
         """The prediction as scores and pictures take it, (H, W) or (D, H, W)."""
-        return _joined_rows(self._predict(image, name, page, self.new_decoder(), probabilities=False))
+        bands, _ = self._predict(image, name, page, self.new_decoder(), probabilities=False)
+        return _joined_rows(bands)
 
     def _predict(
         self, image: ImageSource, name: str, page: int, decoder: Decoder, *, probabilities: bool
-    ) -> list[Band]:
+    ) -> tuple[list[Band], tuple[int, ...]]:
+        """The prediction of an image or volume, and its size."""
         volume = volume_of(image)
+        size: tuple[int, ...]
         if volume is None:
             inputs = self.inputs(image, name, page)
+            size = inputs.size
             logits = iter(self.in_batch([inputs.tensors], [inputs.size]))
         else:
+            size = read_volume_header(volume, name).size
             logits = self.bands(volume, name)
-        return list(decoder.read(logits, probabilities=probabilities))
+        return list(decoder.read(logits, probabilities=probabilities)), size
 
     def new_decoder(self) -> Decoder:
         """A decoder, which reads the prediction of one image from its logits."""
@@ -200,7 +234,8 @@ class Predictor:
 
         For tiles it includes their sums, and the copies of what they share.
         """
-        sizes = [size, *self.input_sizes(size)]
+        network_sizes = self.input_sizes(size)
+        sizes = [self._logits_size(size, network_sizes[0]), *network_sizes]
         pixels = max(map(math.prod, sizes))
         copies = 4 if any(self.tilings(size)) else 1
         return 4 * self.config.num_classes * pixels * copies
@@ -231,7 +266,12 @@ class Predictor:
 
     def _averaged(self, batches: Sequence[Sequence[Tensor]], index: int, size: tuple[int, int]) -> Tensor:
         """The logits of one image of a batch at its own `size`, averaged over the networks."""
-        return self._decoder.average([resize_logits(logits[index][None], size)[0] for logits in batches])
+        target = self._logits_size(size, batches[0][index].shape[1:])
+        return self._decoder.average([resize_logits(logits[index][None], target)[0] for logits in batches])
+
+    def _logits_size(self, size: Size, network_size: Size) -> Size:
+        """The size of the logits that are read: an image's own `size`, or that of the first network's input."""
+        return size if self._decoder.at_image_size else tuple(network_size)
 
     def _batch(
         self, network: nn.Module, images: Sequence[Tensor], tilings: Sequence[Tiling | None]
@@ -253,7 +293,7 @@ class Predictor:
         streams = []
         for network, network_input, tiling in zip(self.networks, inputs, tilings, strict=True):
             bands = self._network_bands(network, network_input, tiling)
-            streams.append(resize_bands(bands, network_input.size, size))
+            streams.append(resize_bands(bands, network_input.size, self._logits_size(size, inputs[0].size)))
         for logits in zip(*streams, strict=True):
             yield self._decoder.average(logits)
 

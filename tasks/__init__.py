@@ -2,6 +2,7 @@
 
 from runtime.errors import ModelError
 from tasks.classes import Classes
+from tasks.landmarks import Landmarks
 from tasks.objects import Objects
 from tasks.overlapping import Overlapping
 from tasks.regions import Regions
@@ -10,6 +11,7 @@ from unet.config import NEWER, UNetConfig
 
 TASKS: dict[str, type[Task]] = {
     Classes.name: Classes,
+    Landmarks.name: Landmarks,
     Objects.name: Objects,
     Overlapping.name: Overlapping,
     Regions.name: Regions,

@@ -1,6 +1,6 @@
 """Targets: what the network is to say about an image, as arrays of a few kinds.
 
-Crops, padding, resizing and augmentation know the kind of a field and nothing of its meaning.
+Crops, padding, resizing and augmentation know the kind of a field, labels or points, and nothing of its meaning.
 """
 
 from __future__ import annotations
@@ -127,6 +127,35 @@ class Target:
             return padded
 
         return self.map_with_unknown(pad)
+
+    def cropped(self: AnyTarget, window: Sequence[slice]) -> AnyTarget:
+        """The target of a crop, a slice of each axis."""
+        return self.at(tuple(window))
+
+    def band(self: AnyTarget, start: int, stop: int) -> AnyTarget:
+        """The target of rows or slices [start, stop) of each image of a batch, whose losses add up over the bands."""
+        return self.at((slice(None), slice(start, stop)))
+
+    def for_loss(self: AnyTarget) -> AnyTarget:
+        """A batch in the types that losses take: whole numbers are int64."""
+        return self.map(Tensor.long)
+
+    def moved(
+        self: AnyTarget,
+        labels: Callable[[Tensor, int], Tensor],
+        points: Callable[[Tensor], tuple[Tensor, Tensor]],
+    ) -> AnyTarget:
+        """A batch that moves with its images.
+
+        Args:
+            labels: moves labels (B, *spatial), told what they are where nothing is known.
+            points: moves points (B, K, axes); it also says, (B,), which images are mirrored.
+        """
+        return self.map_with_unknown(labels)
+
+    def locations(self) -> list[np.ndarray] | None:
+        """(n, axes) each, pixels that training crops may be centered on; None where the labels of `main` say it."""
+        return None
 
     @property
     def main(self) -> Array:

@@ -41,6 +41,10 @@ class Scores(ABC):
     def image_comparison(self) -> list[float]:
         """The same of each image."""
 
+    def merge(self, others: "Scores") -> None:
+        """Count what others have counted of further images; what is known of each image is not kept."""
+        self.sums += others.sums
+
     @abstractmethod
     def record(self) -> dict[str, float | None]:
         """The scores under the names that metrics.jsonl and the trackers share; None where there is no score."""
@@ -97,6 +101,14 @@ class Task(ABC):
     @abstractmethod
     def outputs(self) -> int:
         """Channels of the logits."""
+
+    def unknown_target(self, shape: Sequence[int]) -> Target:
+        """A target of NumPy arrays of an image of a shape (*spatial) of which nothing is known."""
+        return self.target.unknown(shape)
+
+    def zero_targets(self, shape: Sequence[int], device: torch.device) -> Target:
+        """A batch of targets of a shape (B, *spatial), as large in memory as those that training sees."""
+        return self.target.zeros(shape, device)
 
     def at_level(self, targets: Target, factors: Sequence[int]) -> Target:
         """The targets (B, *spatial) of a coarser level of deep supervision, where `factors` pixels become one.

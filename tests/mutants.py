@@ -476,6 +476,33 @@ MUTANTS = [
         "missed",
         "test_losses.py",
     ),
+    # classes that overlap, regions
+    Mutant(
+        "tasks/overlapping.py",
+        "Overlapping.partial",
+        "(entropy * known).sum(dim=(0, *spatial))",
+        "entropy.sum(dim=(0, *spatial))",
+        "test_overlapping.py",
+    ),
+    Mutant(
+        "tasks/overlapping.py",
+        "Overlapping.partial",
+        "log_probs.exp() * known",
+        "log_probs.exp()",
+        "test_overlapping.py",
+    ),
+    Mutant(
+        "tasks/overlapping.py",
+        "class_tables",
+        "count_bits(predicted & counted, classes)",
+        "count_bits(predicted, classes)",
+        "test_overlapping.py",
+    ),
+    Mutant("data_utils/loading/augment.py", "", "WIDE = torch.int32", "WIDE = torch.int64", "test_overlapping.py"),
+    Mutant("data_utils/image_io/class_masks.py", "combined", "unknown & ~truth", "unknown", "test_overlapping_data.py"),
+    Mutant(
+        "tasks/regions.py", "Regions.bits_of_labels", "region.values[0]", "region.values[-1]", "test_overlapping.py"
+    ),
     # network
     Mutant("unet/model.py", "UNet._way_down", "(images - self.mean) / self.std", "images - self.mean", "test_model.py"),
     Mutant(
@@ -535,7 +562,7 @@ MUTANTS = [
     Mutant(
         "data_utils/loading/dataset.py",
         "SegmentationDataset.read",
-        "self.target.unknown(target.shape) if slot.filler else target.numbered()",
+        "self.reader.unknown(target.shape) if slot.filler else target.numbered()",
         "target.numbered()",
         "test_dataset.py test_equality.py",
     ),
@@ -875,10 +902,10 @@ MUTANTS = [
         "test_annotations_coco.py",
     ),
     Mutant(
-        "data_utils/sources/annotations/find.py",
-        "find_annotations",
-        "if _holds_masks(root, named):\n    return None",
-        "pass",
+        "data_utils/sources/load.py",
+        "open_folder",
+        "has_masks = holds_masks(path, named_splits)",
+        "has_masks = False",
         "test_annotations_coco.py",
     ),
     Mutant(
@@ -1054,9 +1081,9 @@ MUTANTS = [
         "padded_size.append(divisor)",
         "test_volumes_network.py test_model.py",
     ),
-    Mutant("tasks/step_loss.py", "StepLoss.__call__", "weight * share", "share", "test_losses.py"),
+    Mutant("tasks/step_loss.py", "StepLoss.of_drawn", "weight * share", "share", "test_losses.py"),
     Mutant(
-        "tasks/step_loss.py", "StepLoss.__call__", "level_logits = level_logits[..., *sides]", "pass", "test_losses.py"
+        "tasks/step_loss.py", "StepLoss.of_drawn", "level_logits = level_logits[..., *sides]", "pass", "test_losses.py"
     ),
     Mutant(
         "unet/model.py",
@@ -2246,7 +2273,7 @@ MUTANTS = [
     Mutant("runtime/documents.py", "", "MOST_DIGITS = 300", "MOST_DIGITS = 400", "test_documents.py"),
     Mutant(
         "tasks/step_loss.py",
-        "StepLoss.__call__",
+        "StepLoss.of_drawn",
         "torch.where(counts > 0, counts, 1)",
         "counts.clamp_min(1)",
         "test_losses.py",

@@ -33,20 +33,22 @@ class Evaluation:
 def read_bands(
     task: Task, decoder: Decoder, bands: Iterable[Tensor], target: Target
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """The prediction (1, *spatial) of an image and the sums of `Task.partial`, from bands of its logits.
+    """The prediction of an image, with a first axis of 1, and the sums of `Task.partial`, from bands of its logits.
 
     Args:
         bands: (1, outputs, n, ...) each, from top to bottom, at the size of the target.
         target: (1, *spatial).
     """
     drawn = task.draw(target)
-    answers = []
+    answers: list[Tensor] = []
     sums: tuple[Tensor, ...] = ()
     top = 0
     for logits in bands:
-        rows = slice(top, top + logits.shape[2])
-        partial = task.partial(logits, drawn.at((slice(None), rows)))
-        answers.append(decoder.decode(logits, dim=1).to(getattr(torch, decoder.dtype)))
+        bottom = top + logits.shape[2]
+        partial = task.partial(logits, drawn.band(top, bottom))
+        answer = decoder.take(logits)
+        if answer is not None:
+            answers.append(answer)
         sums = tuple(map(torch.add, sums, partial)) if sums else partial
-        top = rows.stop
-    return decoder.predict(torch.cat(answers, dim=1)), sums
+        top = bottom
+    return decoder.conclude(answers), sums

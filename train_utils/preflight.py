@@ -215,7 +215,7 @@ def _attempt_evaluation(
         reserved = torch.empty(other_bytes, dtype=torch.uint8, device=accelerator.device)
         with torch.inference_mode(), accelerator.autocast():
             images = torch.rand((size.images, channels, *size.input), device=accelerator.device)
-            target = task.target.unknown(size.target).map(torch.from_numpy).at(None).to(accelerator.device)
+            target = task.unknown_target(size.target).map(torch.from_numpy).at(None).to(accelerator.device)
             for bands in bands_at_sizes(trial, images, [size.target] * size.images, network.config):
                 read_bands(task, new_decoder(task), islice(bands, BANDS_TRIED), target)
             task.counts(target)
@@ -252,7 +252,7 @@ def _attempt_fits(
         reserved = torch.empty(other_bytes, dtype=torch.uint8, device=accelerator.device)
         size = split.micro_batch_size
         images = channels_last(torch.rand((size, *shape), device=accelerator.device))
-        targets = criterion.task.target.zeros((size, *shape[1:]), accelerator.device)
+        targets = criterion.task.zero_targets((size, *shape[1:]), accelerator.device)
         with accelerator.autocast():
             logits = trial(images)
         criterion(logits, targets, criterion.counts(targets)).backward()

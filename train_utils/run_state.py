@@ -31,7 +31,7 @@ class RunState:
         """The state in a checkpoint; older ones have a confusion matrix, and the IoU of each image."""
         value = dict(value)
         if "best_matrix" in value:
-            value["best_scores"] = {"sums": value.pop("best_matrix"), "by_image": value.pop("best_images")}
+            value["best_scores"] = {"sums": value.pop("best_matrix"), "by_image": value.pop("best_images", [])}
         unknown = sorted(value.keys() - {entry.name for entry in fields(cls)})
         if unknown:
             raise ValueError(f"its run holds {', '.join(unknown)}, {NEWER}")

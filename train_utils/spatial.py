@@ -66,7 +66,8 @@ class Slabs:
 
     def cut_targets(self, targets: Target) -> Target:
         """This process's slab of targets (B, *spatial)."""
-        return targets.at((slice(None), self.rows(targets.shape[1])))
+        rows = self.rows(targets.shape[1])
+        return targets.band(rows.start, rows.stop)
 
 
 def check_slabs(accelerator: Accelerator, model: UNet, mesh: Mesh, shortest: int, sync_batchnorm: str) -> None:

@@ -252,7 +252,7 @@ class UNet(
 
         So the memory and the time that a model takes depend on the size of its file, not on a number in it.
         """
-        layers = max(config.depth, *_layer_counts(config.encoder or {}))
+        layers = max(config.depth, *layer_counts(config.encoder or {}))
         channels = max(config.in_channels, config.num_classes)
         values = sum(weight.numel() for weight in weights.values())
         if layers > len(weights) or channels > values:
@@ -287,7 +287,7 @@ def _read_config(file: Path) -> UNetConfig:
     return UNetConfig.from_json(content)
 
 
-def _layer_counts(encoder: dict[str, Any]) -> list[int]:
+def layer_counts(encoder: dict[str, Any]) -> list[int]:
     """The whole numbers of an encoder's config that say how many layers something has."""
     counts = [0]
     for name, value in encoder.items():

@@ -21,9 +21,10 @@ from data_utils.analysis.label_sets import label_set_warnings, read_labels
 from data_utils.analysis.label_warnings import label_warnings
 from data_utils.analysis.normalization import STATISTICS_IMAGES, Normalization, measure_normalization
 from data_utils.analysis.overlaps import overlap_warnings
+from data_utils.analysis.point_checks import point_warnings
 from data_utils.analysis.spoiled_masks import check_borders
 from data_utils.analysis.volume_findings import target_spacing
-from data_utils.class_map import ClassMap, NamedClasses, named_classes
+from data_utils.class_map import NamedClasses, named_classes
 from data_utils.config import DataConfig
 from data_utils.sources.load import load_records
 from data_utils.sources.records import ListRecords, Records
@@ -115,6 +116,19 @@ class DatasetInfo:
         values = replace(values, **NO_CLASSES)
         return replace(values, **self.reader.to_preprocess())
 
+    def usual_size(self, preprocess: Preprocess) -> tuple[float, ...]:
+        """The median of the sizes (*spatial) at which a network sees the training images, before they are cropped."""
+        sizes = self.train.sizes
+        if not sizes.any():  # a stream, whose images are cropped or resized to one size
+            return self.config.image_size or self.config.crop_size or (1.0, 1.0)
+        if self.train.spacings is not None:
+            sizes = sizes * self.train.spacings / np.array(preprocess.spacing)
+        elif preprocess.image_size is not None:
+            return preprocess.image_size
+        else:
+            sizes = sizes * preprocess.scale
+        return tuple(np.median(sizes, axis=0).tolist())
+
     def axes(self, depth: int | None) -> NetworkAxes:
         """The axes of a network for these data: for volumes in patches also the kernels and strides of its levels."""
         if self.train.records.dims == 2:
@@ -157,11 +171,14 @@ def load_dataset_info(config: DataConfig) -> DatasetInfo:
     """
     train, val = load_records(config)
     config = replace(config, task=find_task(train, config))
-    classes = named_classes(config.classes, train.classes, config.others)
+    targets = reader_type(config)
+    classes: NamedClasses = ()
+    if not targets.takes_points:
+        classes = named_classes(config.classes, train.classes, config.others)
     if train.group_sizes is None:
         info = inspect_files(train, val, config, classes)
         return replace(info, content=content_key([train, val]))
-    lacks_classes = reader_type(config).has_classes and not classes
+    lacks_classes = targets.has_classes and not classes
     if lacks_classes or not (config.image_size or config.crop_size):
         raise DataError("a stream is not read before training: give --classes, and --image-size or --crop-size")
     info = sample_stream(train, val, config, classes)
@@ -184,7 +201,7 @@ def inspect_files(train: Records, val: Records, config: DataConfig, classes: Nam
     pixels = total_pixels(inspected)
     if targets.has_classes and not classes:
         check_borders(inspected, pixels)
-    reader = targets.of_values(pixels, classes, config).with_records(train)
+    reader = targets.of_records(train, pixels, classes, config).with_records(train)
     for inspection, records in inspected:
         find_unknown(inspection, records, reader.class_map)
         _check(inspection, records, config)
@@ -198,6 +215,8 @@ def inspect_files(train: Records, val: Records, config: DataConfig, classes: Nam
     warnings = label_warnings(inspected, pixels, reader.class_map, named=is_named, ignored=is_ignored, chosen=is_chosen)
     warnings += label_set_warnings(inspected, reader)
     warnings += overlap_warnings((train, val))
+    warnings += reader.warnings((train, val))
+    warnings += point_warnings(inspected, reader.partners)
     return DatasetInfo(config, train_split, val_split, reader, normalization, warnings)
 
 
@@ -209,8 +228,8 @@ def _split(records: Records, inspection: SplitInspection, reader: TargetReader) 
         background = 0
     locations = {}
     for i, class_locations in inspection.class_locations.items():
-        labeled = reader.labeled_classes(records.labeled(i))
-        locations[i] = _list_locations(class_locations, reader.class_map, background, labeled)
+        labeled = reader.labeled_in_map(records.labeled(i))
+        locations[i] = _list_locations(class_locations, reader, background, labeled)
     return Split(records, usable_sizes(inspection), _texts(inspection), locations, spacings)
 
 
@@ -270,7 +289,7 @@ def _check(inspection: SplitInspection, records: Records, config: DataConfig) ->
 
 def _list_locations(
     class_locations: ClassLocations,
-    class_map: ClassMap | None,
+    reader: TargetReader,
     background: MaskValue | None,
     labeled: Collection[int] | None,
 ) -> list[np.ndarray]:
@@ -279,8 +298,10 @@ def _list_locations(
     Args:
         labeled: the classes, by index, that the image is labeled for; None for all.
     """
+    class_map = reader.class_map
     if class_map is None:
-        return [pixels for value, pixels in class_locations.items() if value != background]
+        values = [value for value in class_locations if background is None or not reader.is_empty(value)]
+        return [class_locations[value] for value in values]
     locations: dict[int, list[np.ndarray]] = {}
     for value, pixels in class_locations.items():
         index = class_map.index_of(value)

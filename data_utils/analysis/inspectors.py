@@ -13,6 +13,7 @@ from data_utils.analysis.inspect import (
     excess_values,
     inspect,
 )
+from data_utils.analysis.inspect_points import inspect_points
 from data_utils.analysis.inspect_volumes import VolumeInspection, VolumeSplitInspection, inspect_volume
 from data_utils.analysis.inspect_windows import inspect_in_windows
 from data_utils.analysis.normalization import Normalization, measure_normalization
@@ -116,6 +117,13 @@ class ImageInspector(Inspector):
         return measure_normalization(records, config, inspection.problems)
 
 
+class PointInspector(ImageInspector):
+    """Looks at headers of images; their points are known."""
+
+    def inspect(self, record: Record) -> Inspection | Problem:
+        return inspect_points(record, windows=self.windows)
+
+
 class VolumeInspector(Inspector):
     """Looks at all of the volumes and their labels."""
 
@@ -144,6 +152,8 @@ class VolumeInspector(Inspector):
 
 def choose_inspector(records: Records, *, has_classes: bool = True, windows: bool = False) -> Inspector:
     """The inspector that suits these records; `windows` says whether large images are looked at in windows."""
+    if records.landmarks is not None:
+        return PointInspector(has_classes=False, windows=windows)
     if records.dims == 3:
         return VolumeInspector(has_classes=has_classes)
     return ImageInspector(has_classes=has_classes, windows=windows)

@@ -83,7 +83,6 @@ def _unlabeled(splits: Splits, reader: TargetReader) -> Iterator[str]:
 
 def _never_labeled(splits: Splits, reader: TargetReader) -> Iterator[str]:
     """Classes that no training image, or no validation image, is labeled for."""
-    background = None if reader.class_map is None else reader.class_map.background
     consequences = ("which will not be learned", "which cannot be scored")
     for (inspection, _), kind, consequence in zip(splits, ("training", "validation"), consequences, strict=True):
         labeled: set[int] = set()
@@ -92,7 +91,7 @@ def _never_labeled(splits: Splits, reader: TargetReader) -> Iterator[str]:
                 labeled.update(labeled_indices(reader, content.labels))
         missing = []
         for index, name in enumerate(reader.class_names):
-            if index not in labeled and index != background:
+            if index not in labeled and index != reader.background:
                 missing.append(name)
         if missing:
             yield f"no {kind} image is labeled for {', '.join(first_few(missing, LISTED))}, {consequence}"

@@ -11,8 +11,9 @@ from data_utils.analysis.inspectors import Inspector, choose_inspector, inspect_
 from data_utils.analysis.label_sets import describe_labels, label_set_warnings, read_labels
 from data_utils.analysis.label_warnings import label_warnings
 from data_utils.analysis.overlaps import overlap_warnings
+from data_utils.analysis.point_checks import describe_points, point_warnings
 from data_utils.analysis.spoiled_masks import check_borders
-from data_utils.class_map import ClassMap, named_classes, show
+from data_utils.class_map import ClassMap, NamedClasses, named_classes, show
 from data_utils.config import DataConfig
 from data_utils.sources.load import load_records
 from data_utils.sources.records import Record, Records, annotation_summaries
@@ -64,10 +65,12 @@ def check_data(config: DataConfig) -> tuple[str, int]:
     shares: list[str] = []
     try:
         pixels = total_pixels(inspected)
-        classes = named_classes(config.classes, train.classes, config.others)
+        classes: NamedClasses = ()
+        if not targets.takes_points:
+            classes = named_classes(config.classes, train.classes, config.others)
         if targets.has_classes and not classes:
             check_borders(inspected, pixels)
-        reader = read_labels(targets.of_values(pixels, classes, config), inspected)
+        reader = read_labels(targets.of_records(train, pixels, classes, config), inspected)
         class_map = reader.class_map
         is_ignored = bool(config.ignore_index)
         is_chosen = bool(config.classes)
@@ -76,9 +79,12 @@ def check_data(config: DataConfig) -> tuple[str, int]:
         )
         warnings += label_set_warnings(inspected, reader)
         warnings += overlap_warnings((train, val))
+        warnings += reader.warnings((train, val))
+        warnings += point_warnings(inspected, reader.partners)
         reader = reader.with_pixels(pixels).with_records(train)
         shares = [*reader.describe_pixels(), *describe_labels(inspected, reader)]
         shares += reader.describe_records([train, val])
+        shares += describe_points(inspected)
         for inspection, records in inspected:
             find_unknown(inspection, records, class_map)
         if class_map is not None:

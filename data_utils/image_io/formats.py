@@ -64,7 +64,24 @@ class VolumeFile(NamedTuple):
     layers: ClassLayers | None = None
 
 
-ImageSource = str | Path | bytes | dict | Image.Image | np.ndarray | DrawnMask | EmbeddedImage | VolumeFile
+class PointSource(NamedTuple):
+    """The points of an image, as their file has them.
+
+    file: that lists them.
+    space: "pixels", or "LPS" or "RAS" for mm.
+    positions: (K, n) float64, (x, y) or (x, y, z); the center of the first pixel is 0.
+    states: (K,) int64, those of `tasks.points`.
+    """
+
+    file: str
+    space: str
+    positions: np.ndarray
+    states: np.ndarray
+
+
+ImageSource = (
+    str | Path | bytes | dict | Image.Image | np.ndarray | DrawnMask | EmbeddedImage | VolumeFile | PointSource
+)
 
 TIFF_SUFFIXES = (".tif", ".tiff")
 IMAGE_SUFFIXES: tuple[str, ...] = (".bmp", ".gif", ".jp2", ".jpeg", ".jpg", ".npy", ".pbm", ".pgm", ".png", ".pnm")

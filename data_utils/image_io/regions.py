@@ -23,7 +23,7 @@ from data_utils.image_io.formats import (
 )
 from data_utils.image_io.reader import decode_image, read_image, size_as_seen
 from data_utils.image_io.tiff import has_windows, is_tiff, read_window
-from runtime.errors import ImageError
+from runtime.errors import ImageError, one_line
 from unet.config import Preprocess
 
 LARGE = 2**24  # pixels: a larger image is read in windows to take a crop
@@ -155,8 +155,9 @@ def _regions(path: Path, page: int, stack: ExitStack) -> Regions:
         return ArrayRegions(array)
     if is_tiff(path):
         tiff_page = stack.enter_context(tifffile.TiffFile(path)).pages[page].aspage()
-        if 0 in (tiff_page.imagelength, tiff_page.imagewidth):
-            raise ValueError("it is empty")
+        for side in (tiff_page.imagelength, tiff_page.imagewidth):
+            if not isinstance(side, int) or side < 1:  # a damaged header may hold anything
+                raise ValueError(f"a side of it is {one_line(ValueError(side))}")
         if has_windows(tiff_page):
             return TiffRegions(path, tiff_page)
     picture = stack.enter_context(open_picture(path))

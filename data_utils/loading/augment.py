@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -15,6 +16,7 @@ from data_utils.loading.draws import ELASTIC, Draw
 from data_utils.loading.noise import unit_noise
 from tasks.target import AnyTarget
 
+INVERSIONS = 60  # steps that invert elastic displacements of points
 WIDE = torch.int32  # labels that a float32 may not hold: they are picked by the numbers of pixels
 
 Recolor: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -52,7 +54,7 @@ def augment(
     assert len(draws) == len(numbers) == len(images) == targets.shape[0], (len(draws), numbers.shape, images.shape)
     images = images.to(torch.promote_types(images.dtype, torch.float32))
     if all(drawn.is_identity for drawn in draws):
-        return images, targets.map(Tensor.long)
+        return images, targets.for_loss()
     channels = images.shape[1]
     size = images.shape[2:]
     per_pixel = (1,) * len(size)
@@ -79,7 +81,10 @@ def augment(
     for i, drawn in enumerate(draws):
         if drawn.noise:
             new_images[i] += drawn.noise * std * unit_noise(images[i].shape, drawn.noise_seed, images.device)
-    new_targets = targets.map_with_unknown(lambda labels, unknown: _moved(labels, unknown, grid, outside, unmoved))
+    new_targets = targets.moved(
+        labels=lambda labels, unknown: _moved(labels, unknown, grid, outside, unmoved),
+        points=lambda points: _moved_points(points, draws, size),
+    )
     return torch.where(outside[:, None], fill, new_images), new_targets
 
 
@@ -92,6 +97,34 @@ def _moved(labels: Tensor, unknown: int, grid: Tensor, outside: Tensor, unmoved:
     for i in unmoved:
         picked[i] = labels[i]
     return picked.masked_fill(outside, unknown)
+
+
+def _moved_points(points: Tensor, draws: Sequence[Draw], size: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Where points (B, K, n) of the samples are once these are moved, and (B,) which samples are mirrored.
+
+    The map of `_sampling_grid` leads from where a point will be to where it is. What is elastic in it is inverted by
+    steps, each of which leaves a fraction of the error: displacements change slowly from pixel to pixel.
+    """
+    matrix = torch.tensor(np.stack([drawn.matrix for drawn in draws])).to(points)
+    extent = points.new_tensor(tuple(size)).flip(0)
+    source = points.flip(-1) - (extent - 1) / 2  # (x, y, ...) from the center
+    inverse = torch.linalg.inv(matrix).transpose(1, 2)
+    moved = source @ inverse
+    if any(drawn.elastic is not None for drawn in draws):
+        still = np.zeros(ELASTIC)
+        elastic = [still if drawn.elastic is None else drawn.elastic for drawn in draws]
+        displacements = torch.tensor(np.stack(elastic)).to(points)
+        for _ in range(INVERSIONS):
+            # as `F.interpolate` has it with aligned corners: -1 and 1 are the centers of the outermost pixels
+            places = (moved * (2 / (extent - 1).clamp_min(1)))[:, :, None]
+            displacement = F.grid_sample(
+                displacements, places, mode="bicubic", padding_mode="border", align_corners=True
+            )
+            moved = (source - displacement[..., 0].transpose(1, 2)) @ inverse
+    is_moved = torch.tensor([drawn.moves for drawn in draws]).to(points.device, non_blocking=True)
+    is_mirrored = torch.tensor([drawn.is_mirrored for drawn in draws]).to(points.device, non_blocking=True)
+    moved = (moved + (extent - 1) / 2).flip(-1)
+    return torch.where(is_moved[:, None, None], moved, points), is_mirrored
 
 
 def _nearest_pixels(grid: Tensor) -> Tensor:

@@ -66,12 +66,12 @@ class SegmentationDataset(Dataset):
         if problem is None:
             try:
                 image, target = self.sample(slot)
-                target = self.target.unknown(target.shape) if slot.filler else target.numbered()
+                target = self.reader.unknown(target.shape) if slot.filler else target.numbered()
                 return image, target, None
             except self.config.skipped_errors as error:
                 problem = str(error)
         image = np.broadcast_to(_column(self.fill, slot.shape), (len(self.fill), *slot.shape))
-        return image, self.target.unknown(slot.shape), problem
+        return image, self.reader.unknown(slot.shape), problem
 
     def sample(self, slot: Slot) -> Sample:
         """Image (C, *size), and its target."""
@@ -120,7 +120,7 @@ class TrainingDataset(SegmentationDataset):
         image, target = self.samples.load(slot.index)
         window = self.samples.choose_window(slot.index, target, crop_size, rng)
         sides = tuple(slice(*side) for side in window)
-        return image[(slice(None), *sides)], target.at(sides)
+        return image[(slice(None), *sides)], target.cropped(sides)
 
     def __getitem__(self, slot: Slot) -> tuple[Tensor, Target, Draw, Slot, str | None]:
         image, target, problem = self.read(slot)
@@ -133,6 +133,7 @@ class TrainingDataset(SegmentationDataset):
             size=slot.shape,
             channels=self.channels,
             spacing=self.samples.spacing(slot.index),
+            may_mirror=self.reader.mirrors,
         )
         return _tensor(image), target.map(_tensor), drawn, slot, problem
 

@@ -36,6 +36,11 @@ class Draw:
         return self.elastic is not None or bool((self.matrix != np.eye(len(self.matrix))).any())
 
     @property
+    def is_mirrored(self) -> bool:
+        """Whether the sample becomes its mirror image: left and right change places."""
+        return bool(np.linalg.det(self.matrix) < 0)
+
+    @property
     def is_identity(self) -> bool:
         """Whether nothing happens."""
         is_recolored = np.any(self.gain != 1) or np.any(self.shift) or self.gamma != 1
@@ -50,10 +55,12 @@ def draw(
     size: Sequence[int],
     channels: int,
     spacing: Sequence[float] | None = None,
+    may_mirror: bool = True,
 ) -> Draw:
     """The augmentation of the sample `key` = (epoch, sample).
 
-    Images have the size (H, W); volumes (D, H, W), and a spacing (z, y, x) in mm.
+    Images have the size (H, W); volumes (D, H, W), and a spacing (z, y, x) in mm. Unless it `may_mirror`, nothing
+    is mirrored.
     """
     if strength not in STRENGTHS:
         raise ValueError(f"augmentation strength {strength!r} is none of {', '.join(STRENGTHS)}")
@@ -67,6 +74,8 @@ def draw(
     tilt, log_scale, contrast, brightness, blur_sigma, noise_sigma = rng.uniform(-1, 1, 6)
     displacement = rng.standard_normal(ELASTIC)
     channel_contrast, channel_brightness = rng.uniform(-1, 1, (2, channels))
+    if not may_mirror:
+        mirror_x = mirror_y = np.float64(1)
 
     if strength == "mirror":
         mirror = np.eye(len(size))
@@ -77,7 +86,7 @@ def draw(
     gain = np.full(channels, 1 + 0.2 * contrast)
     shift = np.full(channels, 0.2 * brightness)
     if spacing is not None:
-        drawn = _draw_volume(np.random.default_rng([seed, *key, 3]), is_strong, scale, spacing)
+        drawn = _draw_volume(np.random.default_rng([seed, *key, 3]), is_strong, scale, spacing, may_mirror)
     elif is_strong:
         angle = math.pi * tilt if turn_any < 0.5 else 0.0
         if size[0] == size[1]:
@@ -114,7 +123,9 @@ def _linear_map(flip: np.ndarray, angle: float, scale: float) -> np.ndarray:
     return flip @ np.array([[cos, sin], [-sin, cos]])
 
 
-def _draw_volume(rng: np.random.Generator, is_strong: bool, scale: float, spacing: Sequence[float]) -> Draw:
+def _draw_volume(
+    rng: np.random.Generator, is_strong: bool, scale: float, spacing: Sequence[float], may_mirror: bool
+) -> Draw:
     """Mirrors, turns about three axes and a zoom by `scale`, rigid in mm; gamma; one time in four a low resolution.
 
     Axes much coarser than the finest (thick slices) stay as coarse as they are.
@@ -128,6 +139,8 @@ def _draw_volume(rng: np.random.Generator, is_strong: bool, scale: float, spacin
     flips = np.where(mirrors < 0.5, -1.0, 1.0)
     if not is_strong:
         flips[1:] = 1.0  # left and right only, as in images
+    if not may_mirror:
+        flips[:] = 1.0
     most_degrees = 30 if is_strong else 15
     turns = _turns(math.radians(most_degrees) * tilts, np.array(spacing[::-1], dtype=float))
     shares[np.array(spacing) > ALIKE * min(spacing)] = 1.0

@@ -38,7 +38,7 @@ class Samples(ABC):
         self.reader = info.reader
         self.channels = info.channels
         self.preprocess = preprocess
-        self.fit_targets = fit_targets
+        self.fit_targets = fit_targets or info.reader.at_network_size
         mean, std = self._statistics(info)
         self.mean = np.asarray(mean, dtype=np.float32)
         self.std = np.asarray(std, dtype=np.float32)
@@ -100,6 +100,9 @@ class ImageSamples(Samples):
             return image.window(window), target.read(image.size, window)
 
     def choose_window(self, index: int, target: Target, crop_size: Sequence[int], rng: np.random.Generator) -> Window:
+        locations = target.locations()
+        if locations is not None:
+            return crop_around(locations, target.shape, target.shape, tuple(crop_size), rng)
         return crop_window(
             self.reader.known_labels(target), target.unknown_value(target.names()[0]), tuple(crop_size), rng
         )

@@ -5,13 +5,14 @@ from functools import partial
 from pathlib import Path
 
 from data_utils.config import DataConfig
-from data_utils.sources.annotations.find import find_annotations
+from data_utils.sources.annotations.find import find_annotations, holds_masks
 from data_utils.sources.class_volumes import by_channel, find_class_volumes
 from data_utils.sources.folder import find_splits, pair_files
 from data_utils.sources.hf_datasets import HFRecords, TableName, ask_hub, holds_tables, is_hub_id, load_tables
 from data_utils.sources.holdout import hold_out, hold_out_fold, hold_out_shards
 from data_utils.sources.label_files import read_label_files
 from data_utils.sources.overlapping import OVERLAPPING, ObjectRecords, find_overlapping
+from data_utils.sources.points.find import find_points, open_points
 from data_utils.sources.records import Records
 from data_utils.sources.shapes import VAL_FIRST, Shapes
 from data_utils.sources.streams.parquet import ParquetRecords
@@ -20,6 +21,7 @@ from data_utils.sources.streams.webdataset import TarRecords
 from data_utils.sources.volume_slices import SliceRecords
 from data_utils.sources.volumes import open_volumes
 from runtime.errors import DataError
+from tasks.landmarks import Landmarks
 
 SHAPES_LENGTHS = (240, 48)
 TRAIN_SPLITS = ("train", "training")
@@ -89,7 +91,7 @@ def _check_folds(config: DataConfig, validation: str) -> None:
 
 
 def open_folder(path: Path, named_splits: Sequence[str], config: DataConfig) -> dict[str, Callable[[], Records]]:
-    """Split -> what opens it, of a folder of images with masks or annotations.
+    """Split -> what opens it, of a folder of images with masks, annotations or points.
 
     Splits with unusual names are only those in `named_splits`.
     """
@@ -97,7 +99,17 @@ def open_folder(path: Path, named_splits: Sequence[str], config: DataConfig) -> 
         overlapping = find_overlapping(path, named_splits, config)
         if overlapping:
             return overlapping
-    annotated = find_annotations(path, named_splits, config.allow_unpaired)
+    has_masks = holds_masks(path, named_splits)
+    annotated = None
+    if not has_masks:
+        annotated = find_annotations(path, named_splits, config.allow_unpaired)
+    if config.task == Landmarks.name or not has_masks:
+        points = find_points(path, named_splits)
+        if points and annotated is not None and config.task is None:
+            file = next(iter(points.values())).files[0]
+            raise DataError(f"{path} holds annotations, and points in {file}; give --task classes or --task landmarks")
+        if points and config.task in (None, Landmarks.name):
+            return open_points(path, points, config.absent, config.allow_unpaired)
     if annotated is not None:
         return annotated
     splits: dict[str, Callable[[], Records]] = {}

@@ -46,6 +46,14 @@ class AnnotationSummary(NamedTuple):
     crowds: int = 0
 
 
+class LandmarkNames(NamedTuple):
+    """The points that records hold instead of masks: their names, and the format and space that they came in."""
+
+    names: tuple[str, ...]
+    layout: str
+    space: str = "pixels"
+
+
 class Records(ABC):
     """A sequence of records.
 
@@ -57,6 +65,7 @@ class Records(ABC):
         annotations: what the annotation files hold that the masks are drawn from; None where masks are files.
         dims: 2 for images, 3 for volumes, whose sources are `VolumeFile`s.
         modality: what the volumes were made with, as their data set names it ("CT", "MRI"); None where it does not.
+        landmarks: the points that stand in the place of masks; None where there are masks.
         label_sets: the sets of classes that images are labeled for, where these are not all, each with the place that
             says it.
         unlisted: names of images of which a list of label sets says nothing.
@@ -71,6 +80,7 @@ class Records(ABC):
     annotations: AnnotationSummary | None = None
     dims: int = 2
     modality: str | None = None
+    landmarks: LandmarkNames | None = None
     label_sets: Mapping[LabelSet, str] = NO_LABEL_SETS
     unlisted: tuple[str, ...] = ()
     has_rules: bool = True
@@ -195,6 +205,7 @@ class Subset(Records):
         self.unpaired, self.classes = records.unpaired, records.classes
         self.dims = records.dims
         self.modality = records.modality
+        self.landmarks = records.landmarks
         self.label_sets = records.label_sets
         self.has_rules = records.has_rules
         self.task = records.task

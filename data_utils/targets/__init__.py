@@ -4,15 +4,18 @@ from data_utils.config import DataConfig
 from data_utils.targets.classes import ClassReader
 from data_utils.targets.objects import ObjectReader
 from data_utils.targets.overlapping import OverlapReader
+from data_utils.targets.points import PointReader
 from data_utils.targets.reader import TargetReader
 from data_utils.targets.regions import RegionReader
 from tasks.classes import Classes
+from tasks.landmarks import Landmarks
 from tasks.objects import Objects
 from tasks.overlapping import Overlapping
 from tasks.regions import Regions
 
 TARGETS: dict[str, type[TargetReader]] = {
     Classes.name: ClassReader,
+    Landmarks.name: PointReader,
     Objects.name: ObjectReader,
     Overlapping.name: OverlapReader,
     Regions.name: RegionReader,

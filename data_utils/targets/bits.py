@@ -25,6 +25,11 @@ class BitReader(MaskReader):
 
     target = OverlapTarget
 
+    @property
+    def background(self) -> None:
+        """What is of no class has no bit."""
+        return None
+
     def labeled_classes(self, labels: LabelSet | None) -> Collection[int] | None:
         if self.label_sets is None:
             return None

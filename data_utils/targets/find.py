@@ -13,6 +13,7 @@ from data_utils.sources.records import Record, Records
 from runtime.cache import cached, digest
 from runtime.errors import DataError, SettingsError
 from tasks.classes import Classes
+from tasks.landmarks import Landmarks
 from tasks.objects import Objects
 from tasks.regions import Regions
 
@@ -31,6 +32,8 @@ def find_task(records: Records, config: DataConfig) -> str:
         if config.task not in (None, Regions.name):
             raise SettingsError(f"--regions is for --task {Regions.name}, and --task is {config.task}; leave one out")
         return Regions.name
+    if config.task == Landmarks.name and records.landmarks is None:
+        raise DataError(f"--task {config.task}: {config.dataset} holds masks, and no points; leave the flag out")
     if config.task is not None:
         return config.task
     if records.task is not None:
@@ -77,7 +80,7 @@ def _masks(records: Records, indices: Iterable[int]) -> Iterator[np.ndarray]:
 
 
 def _values(record: Record) -> np.ndarray | None:
-    """(H, W) or (D, H, W) numbers, of a large mask those of its first rows; None for colors, which stand for classes."""
+    """(H, W) or (D, H, W) numbers, of a large mask those of its first rows; None for colors, which are classes."""
     source = record["target"]
     if isinstance(source, VolumeFile):
         return read_label_volume(source, record["name"])[0]

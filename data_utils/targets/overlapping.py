@@ -1,15 +1,18 @@
 """The classes of each pixel, of which there may be several, from values that hold a bit for each."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from data_utils.class_map import NamedClasses
 from data_utils.config import DataConfig
+from data_utils.image_io.reader import decode_mask
+from data_utils.image_io.resize import resize_mask
 from data_utils.sources.overlapping import class_bits
-from data_utils.sources.records import LabelSet
+from data_utils.sources.records import LabelSet, Record
 from data_utils.targets.bits import BitReader, known_pixels
 from data_utils.targets.classes import class_weight_tensor
 from data_utils.targets.label_sets import LabelSets
@@ -69,6 +72,10 @@ class OverlapReader(BitReader):
         reader = replace(self, label_sets=sets)
         return reader.with_pixels(known_pixels(pixels, reader))
 
+    def is_empty(self, value: MaskValue) -> bool:
+        truth, _ = unpack_bits(np.array(value))
+        return not truth
+
     @property
     def class_names(self) -> tuple[str, ...]:
         return self.names
@@ -93,6 +100,17 @@ class OverlapReader(BitReader):
 
     def to_preprocess(self) -> dict[str, Any]:
         return {"class_names": self.names}
+
+    def detail_kept(self, records: Iterable[Record], scale: float) -> float:
+        scores = Overlapping(self.names).new_scores(1)
+        for record in records:
+            values = decode_mask(record["target"], record["name"]).values
+            small = tuple(max(1, int(side * scale)) for side in values.shape)
+            back = self.of_mask(resize_mask(resize_mask(values, small), values.shape), record["name"])
+            target = self.of_record(self.of_mask(values, record["name"]), record)
+            assert isinstance(target, OverlapTarget)
+            scores.add(torch.from_numpy(back.truth), target.map(torch.from_numpy), 0)
+        return scores.comparison
 
     def describe(self) -> str:
         text = f"classes that may overlap {', '.join(self.names)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -32,6 +32,10 @@ class TargetReader(ABC):
         may_shrink: whether the plan may have images resized to fewer pixels.
         class_map: the mask value of each class; None where values are no classes.
         class_pixels: how many pixels of each class the masks hold; empty where values are no classes.
+        takes_points: whether it reads points, from records that hold them, instead of masks.
+        at_network_size: whether targets are always those of the network's input, in evaluation too.
+        mirrors: whether a mirrored image has an answer of its own, so that augmentation may mirror.
+        partners: for each point, the one that it becomes in the mirror; empty where targets are no points.
     """
 
     target: ClassVar[type[Target]]
@@ -39,6 +43,17 @@ class TargetReader(ABC):
     may_shrink: ClassVar[bool] = True
     class_map: ClassMap | None = None
     class_pixels: tuple[int, ...] = ()
+    takes_points: ClassVar[bool] = False
+    at_network_size: ClassVar[bool] = False
+    mirrors: bool = True
+    partners: tuple[int, ...] = ()
+
+    @classmethod
+    def of_records(
+        cls, records: Records, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig
+    ) -> TargetReader:
+        """The reader of records whose masks hold these values, so many pixels each."""
+        return cls.of_values(pixels, classes, config)
 
     @classmethod
     @abstractmethod
@@ -47,6 +62,10 @@ class TargetReader(ABC):
 
     def with_pixels(self, pixels: dict[MaskValue, int]) -> TargetReader:
         """The reader that also knows how many pixels of each value the masks that can be used hold."""
+        return self
+
+    def at_size(self, size: Sequence[float]) -> TargetReader:
+        """The reader that knows the usual size (*spatial) of the network's inputs."""
         return self
 
     def partly_labeled(
@@ -71,9 +90,22 @@ class TargetReader(ABC):
         """The names of the classes that images may be labeled for, by index; empty where values are no classes."""
         return self.class_map.names if self.class_map else ()
 
+    @property
+    def background(self) -> int | None:
+        """The index of the class of pixels that are of no other, if there is one."""
+        return self.class_map.background if self.class_map else None
+
     def labeled_classes(self, labels: LabelSet | None) -> Collection[int] | None:
         """The classes, by index, that an image with this set of labels is labeled for; None for all."""
         return None
+
+    def is_empty(self, value: MaskValue) -> bool:
+        """Whether a value of a mask without class map says that nothing is there."""
+        return value == 0
+
+    def labeled_in_map(self, labels: LabelSet | None) -> Collection[int] | None:
+        """The same as indices of the class map, where its classes are others."""
+        return self.labeled_classes(labels)
 
     def known_labels(self, target: Target) -> np.ndarray:
         """The labels (*spatial) of an image that crops are centered on; unknown where it is not labeled for them."""
@@ -94,6 +126,14 @@ class TargetReader(ABC):
     @abstractmethod
     def task(self, loss: str, class_weights: Sequence[float | str] | None) -> Task:
         """The task of a network that learns these targets, with the values of --loss and --class-weights."""
+
+    def unknown(self, shape: Sequence[int]) -> Target:
+        """A target of an image of a shape (*spatial) of which nothing is known."""
+        return self.target.unknown(shape)
+
+    def target_sizes(self, image_sizes: np.ndarray, network_sizes: np.ndarray) -> np.ndarray:
+        """(N, n), the sizes of the targets in an evaluation, from those of the images and of the network's inputs."""
+        return network_sizes if self.at_network_size else image_sizes
 
     @property
     @abstractmethod
@@ -123,6 +163,10 @@ class TargetReader(ABC):
     def open_window(self, record: Record) -> Any:
         """A context with the `MaskWindows` of the target of a large image."""
 
+    def warnings(self, splits: Sequence[Records]) -> tuple[str, ...]:
+        """Lines on what looks like a mistake in the targets."""
+        return ()
+
     @abstractmethod
     def to_preprocess(self) -> dict[str, Any]:
         """The fields of `Preprocess` that say what the outputs of a model mean."""
@@ -130,6 +174,13 @@ class TargetReader(ABC):
     @abstractmethod
     def describe(self) -> str:
         """What the targets hold, for a line on the data set."""
+
+    def detail_kept(self, records: Iterable[Record], scale: float) -> float:
+        """Mean IoU, over the classes, of the masks with themselves resized by `scale` and back.
+
+        1 where what is lost of targets is not measured. It is not asked for where there is a class map.
+        """
+        return 1.0
 
     def describe_pixels(self) -> list[str]:
         """Lines on how many pixels mean what, where a class map does not say it."""

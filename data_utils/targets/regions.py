@@ -1,6 +1,6 @@
 """The regions of each pixel, unions of the labels of a mask, from its values."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -126,6 +126,19 @@ class RegionReader(BitReader):
         for labels, set_pixels in pixels.items():
             counts += np.where(sets.flags_of(labels), self.with_pixels(set_pixels).class_pixels, 0)
         return replace(self, class_pixels=tuple(counts.tolist()), label_sets=sets)
+
+    def labeled_in_map(self, labels: LabelSet | None) -> Collection[int] | None:
+        classes = self.labeled_classes(labels)
+        if classes is None:
+            return None
+        assert self.class_map is not None
+        indices: set[int] = set()
+        for index in classes:
+            for value in self.regions[index].values:
+                label = self.class_map.index_of(value)
+                assert label is not None  # regions hold values of the masks
+                indices.add(label)
+        return indices
 
     @property
     def class_names(self) -> tuple[str, ...]:

@@ -4,10 +4,12 @@ from pathlib import Path
 
 from inference.decoding.classes import ClassDecoder
 from inference.decoding.decoder import Decoder
+from inference.decoding.landmarks import LandmarkDecoder
 from inference.decoding.objects import ObjectDecoder
 from inference.decoding.overlapping import OverlapDecoder
 from inference.decoding.regions import RegionDecoder
 from tasks.classes import Classes
+from tasks.landmarks import Landmarks
 from tasks.objects import Objects
 from tasks.overlapping import Overlapping
 from tasks.regions import Regions
@@ -15,6 +17,7 @@ from tasks.task import Task
 
 DECODERS: dict[str, type[Decoder]] = {
     Classes.name: ClassDecoder,
+    Landmarks.name: LandmarkDecoder,
     Objects.name: ObjectDecoder,
     Overlapping.name: OverlapDecoder,
     Regions.name: RegionDecoder,

@@ -35,9 +35,14 @@ class Decoder(ABC):
 
     Attributes:
         dtype: NumPy's name of the type of predictions.
+        at_image_size: whether logits are resized to the image's own size before they are read; else they are those of
+            the network's input.
+        mirrors: whether a mirrored image has an answer of its own, so that `--tta` may mirror.
     """
 
     dtype = "uint8"
+    at_image_size = True
+    mirrors = True
 
     def __init__(self, task: Task, scratch: Path | None = None) -> None:
         self.task = task
@@ -72,15 +77,31 @@ class Decoder(ABC):
         """Logits that have these `probabilities`."""
 
     def average(self, logits: Sequence[Tensor], dim: int = 0) -> Tensor:
-        """Logits whose probabilities are the mean of those of each."""
+        """Logits that stand for those of several networks or views."""
         if len(logits) == 1:
             return logits[0]
         # logits of an ONNX file are on the CPU, whatever computes the others
         devices = [view.device for view in logits if not view.is_cpu]
         device = devices[0] if devices else logits[0].device
         views = [view if view.device == device else upload(view, device) for view in logits]
+        return self.joined(views, dim)
+
+    def joined(self, views: Sequence[Tensor], dim: int = 0) -> Tensor:
+        """Logits whose probabilities are the mean of those of each; all are on one device."""
         mean = sum(self.probabilities(view, dim) for view in views) / len(views)
         return self.logits_of(mean, dim)
+
+    def unmirrored(self, logits: Tensor, dim: int = 0) -> Tensor:
+        """Logits of a mirrored image, mirrored back, as those of the image itself."""
+        return logits
+
+    def take(self, logits: Tensor) -> Tensor | None:
+        """The answers to a band of logits (1, outputs, n, ...); None where they are kept until all bands are read."""
+        return self.decode(logits, dim=1).to(getattr(torch, self.dtype))
+
+    def conclude(self, answers: Sequence[Tensor]) -> Tensor:
+        """The prediction, with a first axis of 1, from what `take` gave for all bands of an image."""
+        return self.predict(torch.cat(list(answers), dim=1))
 
     def add(self, logits: Tensor, *, probabilities: bool) -> Band:
         """Read the next band of logits, (outputs, n, W) or (outputs, n, H, W). The host waits once for all."""

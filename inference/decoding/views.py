@@ -23,8 +23,11 @@ def averaged_views(network: nn.Module, batch: Tensor, decoder: Decoder) -> Tenso
     else:  # a volume is only mirrored: its axes may differ in spacing
         for count in range(4):
             turns += [(0, axes) for axes in combinations((2, 3, 4), count)]
-    views = [
-        full_precision(network(batch.rot90(turn, (2, 3)).flip(axes)).flip(axes).rot90(-turn, (2, 3)))
-        for turn, axes in turns
-    ]
+    views = []
+    for turn, axes in turns:
+        is_mirrored = len(axes) % 2 == 1
+        if is_mirrored and not decoder.mirrors:
+            continue
+        logits = full_precision(network(batch.rot90(turn, (2, 3)).flip(axes)).flip(axes).rot90(-turn, (2, 3)))
+        views.append(decoder.unmirrored(logits, dim=1) if is_mirrored else logits)
     return decoder.average(views, dim=1)

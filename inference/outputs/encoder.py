@@ -37,29 +37,63 @@ class LegendEntry(NamedTuple):
     text: str
 
 
-class MaskEncoder(ABC):
-    """The mask of a prediction, and its picture.
+class Encoder(ABC):
+    """How predictions are written and shown.
 
     Attributes:
-        extensions: those of the files that stand beside each mask.
-        reader: reads such masks, and true ones.
+        kind: of what is written, "mask" or "points"; writers and scorers are chosen by it.
+        outputs: what the files of all images are called together.
+        truths_in_table: whether --truth is a table of all images, and not a folder with a file for each.
+        extensions: those of the files that stand beside each of them.
+        has_objects: whether masks number objects, which --coco collects.
         names: what the colors stand for.
         colors: (N, 3) uint8, one for each name.
-        mask_extensions: those of the files of a mask, as `Job.file` takes them; most masks are one file.
+        mask_extensions: those of the files of an image, as `Job.file` takes them; most are one file.
         class_folders: the folder of each class's masks, where classes have masks of their own.
     """
 
+    kind: ClassVar[str]
+    outputs: ClassVar[str]
+    truths_in_table: ClassVar[bool] = False
     extensions: ClassVar[Sequence[str]] = ()
+    has_objects: ClassVar[bool] = False
     mask_extensions: Sequence[str] = (MASK,)
     class_folders: Sequence[str] = ()
-    reader: MaskReader
     names: Sequence[str]
     colors: np.ndarray
 
     @classmethod
     @abstractmethod
-    def of_model(cls, config: UNetConfig) -> MaskEncoder:
+    def of_model(cls, config: UNetConfig) -> Encoder:
         """The encoder that the config.json of a model calls for."""
+
+    @abstractmethod
+    def for_file(self, file: Path) -> Encoder:
+        """The encoder of the only image, in this file. SettingsError where it cannot be in such a file."""
+
+    @abstractmethod
+    def mask_file(self, job: Job) -> Path:
+        """The file that is written of an image, or would be."""
+
+    def legend(self) -> Image.Image | None:
+        """What the colors of overlays mean; None where they mean nothing."""
+        return legend(self.names, self.colors)
+
+    def write_joined(self, folder: Path, jobs: Sequence[Job]) -> None:
+        """Write what stands in one file for all images, once each has its own."""
+        return
+
+
+class MaskEncoder(Encoder):
+    """The mask of a prediction, and its picture.
+
+    Attributes:
+        reader: reads such masks, and true ones.
+    """
+
+    kind = "mask"
+    outputs = "masks"
+    reader: MaskReader
 
     @abstractmethod
     def encode(self, rows: np.ndarray) -> np.ndarray:
@@ -91,10 +125,6 @@ class MaskEncoder(ABC):
         """A uint8 image (H, W, 3) with its prediction (H, W) drawn on it."""
         return overlay(image, rows, self.colors)
 
-    def legend(self) -> Image.Image | None:
-        """What the colors of overlays mean; None where they mean nothing."""
-        return legend(self.names, self.colors)
-
     def legend_entries(self, rows: np.ndarray) -> list[LegendEntry]:
         """What a page says of a prediction (H, W): the share of each name."""
         shares = np.bincount(rows.ravel(), minlength=len(self.names)) / rows.size
@@ -122,7 +152,7 @@ class MaskEncoder(ABC):
         with replaced_file(job.file(MASK)) as file:
             write_volume(file, self.encode(prediction), job.volume)
 
-    def write_tables(  # noqa: B027  # most masks stand alone
+    def write_tables(  # most masks stand alone
         self, files: Mapping[str, BinaryIO], decoder: Decoder, header: VolumeHeader | None
     ) -> None:
         """Write the files of `extensions` on a prediction that is complete; `header` is that of a volume."""

@@ -41,6 +41,7 @@ class ObjectEncoder(MaskEncoder):
     """
 
     extensions = (TABLE,)
+    has_objects = True
 
     def __init__(self, names: Sequence[str], shades: np.ndarray | None = None) -> None:
         self.reader = ObjectReader()

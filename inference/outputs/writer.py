@@ -1,14 +1,23 @@
 """The files that a call of prediction writes for images and volumes."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from inference.outputs.encoder import MaskEncoder
+from inference.outputs.coco import write_coco
+from inference.outputs.encoder import Encoder
 from inference.outputs.images import ImageWriter
 from inference.outputs.jobs import LEGEND, MASK, OVERLAY, Job
+from inference.outputs.objects import TABLE
+from inference.outputs.points import PointImageWriter, PointVolumeWriter
 from inference.outputs.volumes import VolumeWriter
 from runtime.files import replaced_file
 from tasks.task import Task
+
+# the writers of each kind of output
+IMAGE_WRITERS: dict[str, Any] = {"mask": ImageWriter, "points": PointImageWriter}
+VOLUME_WRITERS: dict[str, Any] = {"mask": VolumeWriter, "points": PointVolumeWriter}
 
 
 @dataclass(frozen=True)
@@ -16,12 +25,12 @@ class PredictionWriter:
     """Which files are written, and how.
 
     Args:
-        extensions: those of the files to write; the first file, the mask, is finished last.
+        extensions: those of the files to write; the first one, a mask or points, is finished last.
         overwrite: whether to write files again that are there.
         boundary: whether boundaries are scored too.
     """
 
-    encoder: MaskEncoder
+    encoder: Encoder
     task: Task
     extensions: tuple[str, ...]
     overwrite: bool = False
@@ -48,14 +57,23 @@ class PredictionWriter:
         return OVERLAY in self.extensions
 
     @property
-    def images(self) -> ImageWriter:
+    def images(self) -> ImageWriter | PointImageWriter:
         """Writes the predictions of images."""
-        return ImageWriter(self.encoder, self.task, self.extensions)
+        return IMAGE_WRITERS[self.encoder.kind](self.encoder, self.task, self.extensions)
 
     @property
     def volumes(self) -> VolumeWriter:
         """Writes the predictions of volumes."""
-        return VolumeWriter(self.encoder, self.task, self.extensions)
+        return VOLUME_WRITERS[self.encoder.kind](self.encoder, self.task, self.extensions)
+
+    def write_coco(self, folder: Path, jobs: Iterable[Job]) -> None:
+        """Write the objects of all jobs that have a mask into one COCO file."""
+        images = []
+        for job in jobs:
+            mask = self.encoder.mask_file(job)
+            if mask.exists():
+                images.append((job.image, mask, job.file(TABLE)))
+        write_coco(folder, images, self.encoder.names[1:])
 
     def write_legend(self, folder: Path) -> None:
         """Write the colors of the classes in overlays, if there are any."""

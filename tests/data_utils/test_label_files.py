@@ -334,5 +334,7 @@ def test_a_region_is_unknown_where_an_image_is_not_labeled_for_all_of_it(tmp_pat
         for record in split.records:
             known[record["name"]] = set(np.unique(data.reader.read(record, SIZE).known).tolist())
     assert known == {"a.png": {0}, "b.png": {2}, "c.png": {3}}
+    labeled = [data.reader.labeled_in_map(labels) for labels in (("1",), ("2", "3"), None)]
+    assert labeled == [set(), {2, 3}, {1, 2, 3}]
     band = SIZE[0] // 4 * SIZE[1]
     assert data.reader.class_pixels == (3 * band, 2 * 2 * band)

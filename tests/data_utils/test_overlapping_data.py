@@ -95,6 +95,9 @@ def test_a_class_without_a_mask_is_unknown_for_that_image(folders):
     targets = targets_of(folders)
     assert [np.unique(target.known).tolist() for target in targets] == [[7], [7], [0b101], [7]]
     assert (planes(targets[2].truth)[1] == 0).all() and planes(targets[2].truth)[0].any()
+    joined = targets_of(folders, classes="1=cold,2=warm,3=warm")[2]
+    red = true_masks(4, 0)[2][2]
+    assert (joined.known == np.where(red, 0b11, 0b01)).all() and (planes(joined.truth, 2)[1] == red).all()
     (folders / "train" / "masks" / "red" / "02.png").unlink()
     (only_red,) = {tuple(np.unique(target.known).tolist()) for target in targets_of(folders, classes="red")[2:3]}
     assert only_red == (0,)

@@ -19,19 +19,40 @@ def of_no_width(tiff: bytes) -> bytes:
     return bytes(content)
 
 
-def make_cases(tiff: bytes) -> list[tuple[str, str, bytes]]:
+def of_two_widths(tiff: bytes) -> bytes:
+    """A TIFF whose width is a pair of numbers."""
+    content = bytearray(tiff)
+    (begin,) = struct.unpack_from("<I", content, 4)
+    (tags,) = struct.unpack_from("<H", content, begin)
+    for at in range(begin + 2, begin + 2 + 12 * tags, 12):
+        if struct.unpack_from("<H", content, at)[0] == WIDTH:
+            struct.pack_into("<HHIHH", content, at, WIDTH, 3, 2, 8, 8)
+    return bytes(content)
+
+
+def make_cases(tiff: bytes, encoder: bytes, checkpoint: bytes) -> list[tuple[str, str, bytes]]:
     """Kind, file name and content of each.
 
     Args:
         tiff: a valid picture.
+        encoder: a valid config.json of an encoder.
+        checkpoint: a valid state.json.
     """
+    backbone = json.loads(encoder)
+    state = json.loads(checkpoint)
     described = {"labels": {"0": "background", "x": DIGITS, "y": DIGITS}, "modality": {"0": "CT"}}
     return [
         ("dataset.json", "dataset.json", json.dumps(described | {"labels": {"a": DIGITS, "b": 1}}).encode()),
         ("dataset.json", "dataset.json", json.dumps(described).encode()),
         ("tiff", "a.tif", of_no_width(tiff)),
+        ("tiff", "a.tif", of_two_widths(tiff)),
         ("itk", "a.nrrd", NRRD + b"a/" * 3000 + b"\n\n" + bytes(24)),  # SimpleITK ended the process
         ("yolo", "labels/train/0.txt", f"{DIGITS} 0.1 0.1 0.5 0.1 0.5 0.5\n".encode()),
+        ("yolo", "data.yaml", f"names: [cell]\ntrain: {'1' * 400}\n".encode()),
+        ("encoder", "config.json", json.dumps(backbone | {"depths": [1, 1, 2, 10**9]}).encode()),
+        ("encoder", "config.json", json.dumps(backbone | {"stage_names": None}).encode()),
+        ("checkpoint", "step/state.json", json.dumps(state | {"model": "x"}).encode()),
+        ("checkpoint", "step/state.json", json.dumps(state | {"flags": ["x"]}).encode()),
         ("voc", "labelmap.txt", f"a:{DIGITS},0,0::\n".encode()),
         ("classes", "a.json", json.dumps({DIGITS: "background", "1": "cell"}).encode()),
     ]

@@ -58,7 +58,15 @@ def read_inputs(seed: int, names: list[str], first: int, count: int, folder: Pat
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
     kinds = make_kinds(scratch, ROOT / "tests" / "data")
-    cases = [] if names else make_cases(kinds["tiff"].files["a.tif"])  # they come first
+    cases = (
+        []
+        if names
+        else make_cases(
+            kinds["tiff"].files["a.tif"],
+            kinds["encoder"].files["config.json"],
+            kinds["checkpoint"].files["step/state.json"],
+        )
+    )  # they come first
     names = names or sorted(kinds)
     for number in range(first, first + count):
         name = names[number % len(names)]

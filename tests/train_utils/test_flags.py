@@ -34,6 +34,7 @@ from runtime.errors import DataError, SettingsError
 from runtime.mesh import Mesh
 from tasks import TASKS
 from tasks.classes import Classes
+from tasks.points import ABSENT, PRESENT, UNKNOWN
 from train_utils.settings import flags as flags_of_train
 from unet import UNet
 
@@ -308,6 +309,25 @@ def check_outside(run, folder, monkeypatch):
         flags = ("--dataset", run.data, "--classes", "0=background,7=cell", "--outside", outside)
         others[outside] = load_dataset_info(config(*flags)).reader.class_map.outside
     assert others == {"ignore": 255, "background": 0}
+
+
+@checks("--absent", "--swap")
+def check_absent_and_swap(run, folder, monkeypatch):
+    (folder / "images").mkdir(parents=True)
+    for name in ("a.png", "b.png"):
+        Image.new("L", (24, 16)).save(folder / "images" / name)
+    (folder / "points.csv").write_text("image,X1,Y1,X2,Y2\na.png,1,2,3,4\nb.png,,,5,6\n")
+    records, _ = load_records(config("--dataset", folder))
+    assert records.task == "landmarks"
+    absences = {}
+    for absent in ("unknown", "not-there"):
+        both = load_records(config("--dataset", folder, "--absent", absent))
+        absences[absent] = sorted(int(part[0]["target"].states[0]) for part in both)
+    assert absences == {"unknown": [UNKNOWN, PRESENT], "not-there": [ABSENT, PRESENT]}
+    reader = load_dataset_info(config("--dataset", folder)).reader
+    assert reader.partners == (0, 1) and not reader.mirrors
+    reader = load_dataset_info(config("--dataset", folder, "--swap", "1=2")).reader
+    assert reader.partners == (1, 0) and reader.mirrors
 
 
 @checks("--classes", "--ignore-index")

@@ -1,6 +1,6 @@
 """Objects from the first step to the last file: training, report, prediction, scores.
 
-Modules: train_utils/reporting/objects.py, inference/outputs/objects.py.
+Modules: train_utils/reporting/objects.py, inference/outputs/objects.py, inference/outputs/coco.py.
 """
 
 import csv
@@ -177,6 +177,27 @@ def test_an_onnx_file_finds_the_same_objects(run, large, tmp_path):
         Predictor.from_pretrained(source).mask(image) for source in (run.folder / "model", tmp_path / "model.onnx")
     ]
     assert masks[0].max() == masks[1].max() and (masks[0] != masks[1]).mean() < 1e-3
+
+
+def test_a_coco_file_holds_the_pixels_of_all_objects(run, large, tmp_path):
+    masks = pytest.importorskip("pycocotools.mask")
+    result = predict(run.folder / "model", [large / "images"], tmp_path, "--coco")
+    assert result.returncode == 0, result.stderr
+    content = json.loads((tmp_path / "objects.json").read_text())
+    mask = np.array(Image.open(tmp_path / "large.png"))
+    assert content["images"] == [{"id": 1, "file_name": "large.png", "height": 200, "width": 150}]
+    assert content["categories"] == [{"id": 1, "name": "object"}] and len(content["annotations"]) == mask.max()
+    for number, annotation in enumerate(content["annotations"], 1):
+        pixels = masks.decode(annotation["segmentation"]).astype(bool)
+        np.testing.assert_array_equal(pixels, mask == number)
+        assert annotation["area"] == pixels.sum() and annotation["image_id"] == 1
+        left, top, width, height = annotation["bbox"]
+        assert pixels[top : top + height, left : left + width].sum() == pixels.sum()
+
+
+def test_a_model_of_classes_has_no_coco_file(model, large, tmp_path, fails_with):
+    result = predict(model, [large / "images"], tmp_path, "--coco")
+    fails_with(result, "--coco: is for models of objects in images, which this is not; leave the flag out", 1)
 
 
 def write_objects(folder: Path, count: int) -> Path:

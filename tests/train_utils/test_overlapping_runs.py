@@ -194,7 +194,7 @@ def test_two_processes_compute_what_one_does(data, tmp_path):
 
 def test_regions_are_written_as_a_label_map_and_scored_both_ways(tmp_path):
     data = data_set(tmp_path / "data", "labels")
-    flags = [*TINY, "--max-steps", "40", "--batch-size", "4", "--learning-rate", "0.02", "--tracker", "none"]
+    flags = [*TINY, "--max-steps", "25", "--batch-size", "4", "--learning-rate", "0.03", "--tracker", "none"]
     run = run_train(tmp_path / "run", "--dataset", data, *flags, "--regions", REGIONS)
     assert run.exit_code == 0, run.output
     assert run.settings["identity"]["classes"] == REGIONS.split(";")
@@ -218,7 +218,7 @@ def test_volumes_are_written_and_scored_class_by_class(tmp_path):
         write_nifti(tmp_path / "images" / f"c{seed}.nii.gz", image)
         for name, lowest in (("inner", 2), ("whole", 1)):
             write_nifti(tmp_path / "masks" / name / f"c{seed}.nii.gz", (label >= lowest).astype(np.uint8))
-    flags = [*TINY, "--max-steps", "20", "--batch-size", "2", "--learning-rate", "0.02", "--tracker", "none"]
+    flags = [*TINY, "--max-steps", "6", "--batch-size", "2", "--learning-rate", "0.05", "--tracker", "none"]
     run = run_train(tmp_path / "run", "--dataset", tmp_path, *flags)
     assert run.exit_code == 0, run.output
     reports = []

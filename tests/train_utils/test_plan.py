@@ -10,7 +10,8 @@ from in_process import parsed, run_train
 from PIL import Image
 from volumes import write_msd
 
-from data_utils.analysis.dataset_info import DatasetInfo, Split
+from data_utils.analysis.dataset_info import DatasetInfo, Split, load_dataset_info
+from data_utils.config import DataConfig
 from data_utils.sources.records import Subset
 from train_utils.settings import plan
 from train_utils.settings.plan import Plan, as_flags, detail_kept, plan_run
@@ -134,6 +135,17 @@ def test_long_narrow_images_are_cropped_along_their_length(tmp_path):
 
 def test_masks_at_full_size_keep_all_detail(tmp_path):
     assert detail_kept(load_info(write_pairs(tmp_path, 3, (40, 50), thin=True)), 1.0) == 1.0
+
+
+def test_detail_of_classes_that_overlap_is_measured_class_by_class(tmp_path):
+    for number in range(4):
+        rows = np.indices((64, 64))[0]
+        for folder, mask in (("images", rows), ("masks/area", rows > 9), ("masks/lines", rows % 8 == 0)):
+            (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+            Image.fromarray((mask * 3).astype(np.uint8)).save(tmp_path / folder / f"{number}.png")
+    info = load_dataset_info(DataConfig(str(tmp_path)))
+    assert detail_kept(info, 1.0) == 1.0
+    assert 0.4 < detail_kept(info, 0.25) < 0.6  # the area stays, a line of one pixel is lost
 
 
 def test_few_images_are_seen_often_enough(tmp_path):

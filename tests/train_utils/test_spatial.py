@@ -18,6 +18,12 @@ from runtime.distributed import seed_step
 from runtime.errors import SettingsError
 from runtime.mesh import Mesh
 from tasks.classes import Classes, ClassTarget
+from tasks.landmarks import Landmarks
+from tasks.objects import Objects, ObjectTarget
+from tasks.overlapping import Overlapping, OverlapTarget
+from tasks.points import ABSENT, PRESENT, UNKNOWN, PointTarget
+from tasks.target import Target
+from tasks.task import Task
 from train_utils.spatial import Slabs, check_slabs, split_network, step_loss
 from train_utils.sync_batchnorm import SynchronizedBatchNorm
 from unet import UNetConfig
@@ -35,6 +41,7 @@ CASES: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
         {"norm": "group", "depth": 2, "dims": 3, "block": "residual", "dropout": 0.3},
         (64, 4, 4),
     ),
+    "image, landmarks": ({"norm": "batch", "depth": 3}, (71, 12)),
     "volume, instance, odd": ({"norm": "instance", "depth": 2, "dims": 3, "upsample": "bilinear"}, (67, 4, 5)),
 }
 MORE_CASES: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
@@ -45,9 +52,31 @@ MORE_CASES: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     "image, dropout": ({"norm": "group", "depth": 2, "dropout": 0.3}, (64, 8)),
     "volume, group, odd": ({"norm": "group", "depth": 2, "dims": 3, "block": "residual", **VOLUMES}, (65, 5, 6)),
     "volume, instance": ({"norm": "instance", "depth": 2, "dims": 3, **VOLUMES}, (64, 4, 8)),
+    "volume, overlapping": ({"norm": "batch", "depth": 3, "dims": 3}, (64, 8, 8)),
+    "image, objects": ({"norm": "batch", "depth": 3}, (71, 12)),
 }
 PROCESSES = 4
 SIZES = {"1 x 4": 4, "2 x 2": 2}  # how many processes share a volume
+
+
+def task_and_targets(case: str, size: tuple[int, ...]) -> tuple[Task, Target]:
+    """Those that the name of a case ends with; three outputs each."""
+    masks = torch.randint(0, CLASSES, (IMAGES, *size))
+    masks[:, :3] = 255
+    if case.endswith("overlapping"):
+        bits = torch.randint(0, 8, (2, IMAGES, *size))
+        return Overlapping(tuple("abc")), OverlapTarget(truth=bits[0] & bits[1], known=bits[1])
+    if case.endswith("objects"):
+        ids = torch.div(torch.arange(size[0]), 9, rounding_mode="floor").view(1, -1, *[1] * (len(size) - 1)) + 1
+        mask = masks.clamp_max(1).where(masks < 255, 255)
+        return Objects(), ObjectTarget(mask=mask, ids=ids.expand_as(mask) * (mask == 1))
+    if case.endswith("landmarks"):
+        points = torch.rand(IMAGES, CLASSES, len(size), dtype=torch.float64) * torch.tensor(size)
+        states = torch.tensor([[PRESENT, ABSENT, PRESENT], [PRESENT, PRESENT, UNKNOWN]])
+        shapes = torch.tensor(size).expand(IMAGES, -1)
+        partners = torch.arange(CLASSES).expand(IMAGES, -1)
+        return Landmarks(tuple("abc"), nowhere=3.0), PointTarget(points, states, partners, shapes, shapes.double())
+    return Classes(tuple("abc"), weights=torch.tensor([0.5, 1, 2])), ClassTarget(masks)
 
 
 def train(case: str, mesh: Mesh, processes: int, recompute: bool) -> tuple[Tensor, dict[str, Tensor]]:
@@ -58,10 +87,9 @@ def train(case: str, mesh: Mesh, processes: int, recompute: bool) -> tuple[Tenso
     network = DeeplySupervisedUNet(config).double().train()
     network.activation_checkpointing = recompute
     images = torch.randn(IMAGES, 1, *size, dtype=torch.float64)
-    masks = torch.randint(0, CLASSES, (IMAGES, *size))
-    masks[:, :3] = 255
     slabs = Slabs(mesh, config.divisors[0])
-    criterion = step_loss(Classes(tuple("abc"), weights=torch.tensor([0.5, 1, 2])), network.head_strides, slabs)
+    task, targets = task_and_targets(case, size)
+    criterion = step_loss(task, network.head_strides, slabs)
     model: torch.nn.Module = network
     if processes > 1:
         for name, layer in list(network.named_modules()):
@@ -72,7 +100,7 @@ def train(case: str, mesh: Mesh, processes: int, recompute: bool) -> tuple[Tenso
     groups = processes // mesh.size
     own = slice(mesh.group * IMAGES // groups, (mesh.group + 1) * IMAGES // groups)
     inputs = channels_last(images[own])
-    targets = ClassTarget(masks[own])
+    targets = targets.at(own)
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3)
     losses = []
     for step in range(STEPS):

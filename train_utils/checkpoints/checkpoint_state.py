@@ -7,6 +7,8 @@ from train_utils.run_state import RunState
 from train_utils.settings.record import RunSettings
 from unet.config import NEWER, UNetConfig
 
+OBJECTS = {"model", "run", "flags", "identity"}  # the entries that every checkpoint has
+
 
 @dataclass(frozen=True)
 class CheckpointState:
@@ -26,9 +28,12 @@ class CheckpointState:
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> "CheckpointState":
         """The state that state.json holds; ValueError where it lacks what a checkpoint has."""
-        lacking = {"model", "run", "flags", "identity"} - value.keys()
+        lacking = OBJECTS - value.keys()
         if lacking:
             raise ValueError(f"lacks {', '.join(sorted(lacking))}")
+        for name in sorted(OBJECTS):
+            if not isinstance(value[name], dict):
+                raise ValueError(f"its {name} is no object")
         known_entries = {entry.name for entry in (*fields(cls), *fields(RunSettings))}
         unknown = sorted(value.keys() - known_entries)
         if unknown:

@@ -90,7 +90,7 @@ class CompileGain:
         device = self.accelerator.device
         shape = self.passes.most_common(1)[0][0]
         images = channels_last(torch.rand(shape, device=device))
-        targets = criterion.task.target.zeros((shape[0], *shape[2:]), device)
+        targets = criterion.task.zero_targets((shape[0], *shape[2:]), device)
         counts = criterion.counts(targets)
 
         def timed() -> float:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 # size of a curve, in points; the page scales it
 WIDTH = 480
 HEIGHT = 240
+ROW_HEIGHT = 18  # of a landmark in a plot of errors
 MAX_POINTS = 400  # points of a line; more cannot be told apart
 # matplotlib takes colors, a page in dark mode needs other ones: each stands for what it is replaced by
 TEXT = "#000001"
@@ -115,6 +116,32 @@ def curve(title: str, series: dict[str, Points], best_step: int | None = None) -
     return Curve(title, _inline(buffer.getvalue(), title), last)
 
 
+def error_plot(title: str, errors: dict[str, np.ndarray], unit: str) -> str | None:
+    """An <svg> with a row for each name: errors as dots on a logarithmic axis, a bar at the median."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    if not any(len(values) for values in errors.values()):
+        return None
+    smallest = 10 ** math.floor(math.log10(max(1e-3, np.concatenate([*errors.values()]).min())))
+    height = max(HEIGHT, ROW_HEIGHT * (2 + len(errors)))
+    with matplotlib.rc_context(CURVE_STYLE | {"axes.grid.axis": "x", "axes.autolimit_mode": "data"}):
+        figure = Figure(figsize=(WIDTH / 72, height / 72), layout="constrained")
+        axes = figure.add_subplot()
+        for row, values in enumerate(errors.values()):
+            shown = np.maximum(values, smallest)
+            axes.plot(shown, np.full(len(shown), row), ".", color=SERIES[0], alpha=0.5, gid=f"errors-{row}")
+            if len(shown):
+                axes.plot([np.median(shown)] * 2, [row - 0.35, row + 0.35], color=SERIES[1], linewidth=2)
+        axes.set_xscale("log")
+        axes.set_yticks(range(len(errors)), [_shortened(name) for name in errors], parse_math=False)
+        axes.set_ylim(len(errors) - 0.5, -0.5)
+        axes.set_xlabel(f"error in {unit}", color=TEXT, fontsize=11)
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    return _inline(buffer.getvalue(), title, height)
+
+
 def _thinned(points: np.ndarray) -> np.ndarray:
     """(n, 2) points as at most MAX_POINTS: the means of runs of nearly equal length."""
     if len(points) <= MAX_POINTS:
@@ -122,12 +149,12 @@ def _thinned(points: np.ndarray) -> np.ndarray:
     return np.stack([run.mean(axis=0) for run in np.array_split(points, MAX_POINTS)])
 
 
-def _inline(svg: str, title: str) -> str:
+def _inline(svg: str, title: str, height: int = HEIGHT) -> str:
     """matplotlib's SVG file as an element of a page: its colors are the page's, its ids its own."""
     content = svg[svg.index("<svg") :]
     content = re.sub(r"<metadata>.*?</metadata>", "", content, flags=re.DOTALL)
     content = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", content, flags=re.DOTALL)  # it styles the whole page
-    view = f'viewBox="0 0 {WIDTH} {HEIGHT}"'
+    view = f'viewBox="0 0 {WIDTH} {height}"'
     content = re.sub(r"<svg[^>]*>", f'<svg {view} role="img" aria-label="{escape(title)}">', content, count=1)
     prefix = re.sub(r"\W+", "-", title.lower())
     content = re.sub(r'\bid="', f'id="{prefix}-', content)

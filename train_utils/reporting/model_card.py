@@ -39,6 +39,7 @@ def model_card(settings: RunSettings, best: Evaluation, section: Section) -> str
         title=title,
         description=section.description(),
         mask_values=section.mask_values,
+        answer=section.answer,
         measured=section.markdown(best.scores).rstrip(),
         encoder=settings.encoder,
         is_lite0=settings.encoder == encoder_name(CONFIG),
@@ -56,7 +57,7 @@ def _front_matter(title: str, dataset: str, section: Section, metrics: Sequence[
     for metric in metrics:
         if metric.value is not None:
             result = EvalResult(
-                task_type="image-segmentation",
+                task_type=section.pipeline_tag,
                 task_name=section.task_name,
                 dataset_type=dataset,
                 dataset_name=dataset,
@@ -68,8 +69,8 @@ def _front_matter(title: str, dataset: str, section: Section, metrics: Sequence[
             results.append(result)
     return ModelCardData(
         library_name="unet-accelerate",
-        pipeline_tag="image-segmentation",
-        tags=["unet", *section.tags, "image-segmentation"],
+        pipeline_tag=section.pipeline_tag,
+        tags=["unet", *section.tags, section.pipeline_tag],
         model_name=title if results else None,
         eval_results=results or None,
     )

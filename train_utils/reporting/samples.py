@@ -7,9 +7,6 @@ import numpy as np
 from PIL import Image
 
 from data_utils.analysis.dataset_info import DatasetInfo
-from data_utils.image_io.reader import read_image
-from data_utils.image_io.volumes import read_volume
-from data_utils.visualize_volumes import busiest_voxel, orthogonal_slices
 from inference.predictor import Predictor
 from runtime.redact import printable
 from train_utils.reporting.section import Section
@@ -35,7 +32,7 @@ def sample_panels(
     good = [index for index in range(len(info.val)) if index not in info.val.bad]
     for index in np.unique(np.linspace(0, len(good) - 1, count).astype(int)).tolist():
         try:
-            name, image, truth, pred = _predicted(info, good[index], predictor)
+            name, image, truth, pred = section.example(info, good[index], predictor)
         except info.config.skipped_errors:
             continue
         panels[name] = section.panel(image, truth, pred)
@@ -63,36 +60,11 @@ def worst_and_best(
     pictures = {}
     for index in indices:
         try:
-            name, image, truth, pred = _predicted(info, index, predictor)
+            name, image, truth, pred = section.example(info, index, predictor)
         except info.config.skipped_errors:
             continue
         pictures[f"{name}: {section.label(comparisons[index])}"] = section.views(image, truth, pred)
     return pictures
-
-
-def _predicted(info: DatasetInfo, index: int, predictor: Predictor) -> tuple[str, np.ndarray, np.ndarray, np.ndarray]:
-    """Name, image (H, W, C), truth and prediction, (H, W) each, of a validation record.
-
-    A volume is shown by three orthogonal slices, where they show most of the truth.
-    """
-    record = info.val.records[index]
-    name = record["name"]
-    target = info.reader.target
-    unknown = target.unknown_value(target.names()[0])
-    if info.val.records.dims == 3:
-        voxels, header = read_volume(record["image"], name)
-        truth = info.reader.shown_truth(info.reader.read_volume(record, header))
-        center = busiest_voxel(truth)
-        pred = predictor.prediction(record["image"], name).astype(truth.dtype, copy=False)
-        image = orthogonal_slices(voxels, center, header.spacing)
-        truth = orthogonal_slices(truth, center, header.spacing, fill=unknown)
-        pred = orthogonal_slices(pred, center, header.spacing, fill=unknown)
-        return name, image, truth, pred
-    image = read_image(record["image"], name)
-    size = image.shape[:2]
-    truth = info.reader.shown_truth(info.reader.read(record, size, size))
-    pred = predictor.prediction(record["image"], name)
-    return name, image, truth, pred
 
 
 def save_pictures(folder: Path, pictures: dict[str, np.ndarray]) -> None:

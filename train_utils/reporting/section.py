@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from data_utils.analysis.dataset_info import DatasetInfo
+from data_utils.image_io.reader import read_image
+from data_utils.image_io.volumes import read_volume
 from data_utils.targets.reader import TargetReader
+from data_utils.visualize_volumes import busiest_voxel, orthogonal_slices
+from inference.predictor import Predictor
 from tasks.task import Scores
 
 
@@ -20,13 +25,29 @@ class Metric(NamedTuple):
     value: float | None
 
 
+class Example(NamedTuple):
+    """A validation record with what is true of it and what was predicted, as pictures show them.
+
+    Args:
+        image: (H, W, C).
+        truth, pred: (H, W) masks, or what else a task has.
+    """
+
+    name: str
+    image: np.ndarray
+    truth: Any
+    pred: Any
+
+
 class Section(ABC):
     """The part of reports that knows the task.
 
     Attributes:
         task_name: what the Hub calls the task.
         tags: the tags that it has there.
+        pipeline_tag: what it calls such models.
         mask_values: what a mask of the predictor holds.
+        answer: the line of the card's example that predicts, of a {source}; empty where the answer is a mask.
         flags: flags of training that only this task has.
         curves: title -> {label: record}, at most two in one chart.
         compared: the records that stand beside the hyper-parameters in TensorBoard.
@@ -35,7 +56,9 @@ class Section(ABC):
 
     task_name: ClassVar[str]
     tags: ClassVar[Sequence[str]] = ()
-    mask_values: ClassVar[str]
+    pipeline_tag: ClassVar[str] = "image-segmentation"
+    mask_values: ClassVar[str] = ""
+    answer: ClassVar[str] = ""
     flags: ClassVar[Sequence[str]] = ()
     curves: ClassVar[dict[str, dict[str, str]]]
     compared: ClassVar[Sequence[str]]
@@ -59,6 +82,30 @@ class Section(ABC):
     @abstractmethod
     def label(self, comparison: float) -> str:
         """The score of an image in its title."""
+
+    def example(self, info: DatasetInfo, index: int, predictor: Predictor) -> Example:
+        """A validation record with its prediction.
+
+        A volume is shown by three orthogonal slices, where they show most of the truth.
+        """
+        record = info.val.records[index]
+        name = record["name"]
+        target = info.reader.target
+        unknown = target.unknown_value(target.names()[0])
+        if info.val.records.dims == 3:
+            voxels, header = read_volume(record["image"], name)
+            truth = info.reader.shown_truth(info.reader.read_volume(record, header))
+            center = busiest_voxel(truth)
+            pred = predictor.prediction(record["image"], name).astype(truth.dtype, copy=False)
+            image = orthogonal_slices(voxels, center, header.spacing)
+            truth = orthogonal_slices(truth, center, header.spacing, fill=unknown)
+            pred = orthogonal_slices(pred, center, header.spacing, fill=unknown)
+            return Example(name, image, truth, pred)
+        image = read_image(record["image"], name)
+        size = image.shape[:2]
+        truth = info.reader.shown_truth(info.reader.read(record, size, size))
+        pred = predictor.prediction(record["image"], name)
+        return Example(name, image, truth, pred)
 
     @abstractmethod
     def panel(self, image: np.ndarray, truth: np.ndarray, pred: np.ndarray) -> np.ndarray:

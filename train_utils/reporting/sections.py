@@ -2,16 +2,19 @@
 
 from data_utils.analysis.dataset_info import DatasetInfo
 from tasks.classes import Classes
+from tasks.landmarks import Landmarks
 from tasks.objects import Objects
 from tasks.overlapping import Overlapping
 from tasks.regions import Regions
 from train_utils.reporting.classes import ClassSection
+from train_utils.reporting.landmarks import LandmarkSection
 from train_utils.reporting.objects import ObjectSection
 from train_utils.reporting.overlapping import OverlapSection, RegionSection
 from train_utils.reporting.section import Section
 
 SECTIONS: dict[str, type[Section]] = {
     Classes.name: ClassSection,
+    Landmarks.name: LandmarkSection,
     Objects.name: ObjectSection,
     Overlapping.name: OverlapSection,
     Regions.name: RegionSection,

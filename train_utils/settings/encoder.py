@@ -14,7 +14,9 @@ from runtime.errors import ModelError, one_line
 from train_utils.settings import lite0
 from unet.backbone import SIDE, dry_pass, encoder_name, import_transformers, level_of, random_backbone
 from unet.config import Preprocess
+from unet.model import layer_counts
 
+MOST_LAYERS = 1000  # of a stage; the deepest known encoders have 36
 NEEDLESS = ("id2label", "label2id", "architectures", "transformers_version", "dtype")  # entries of a backbone's config
 # how torchvision, timm and segmentation_models.pytorch name encoders -> the Hub's id of such weights
 HUB_IDS = {f"resnet{layers}": f"microsoft/resnet-{layers}" for layers in (18, 26, 34, 50, 101, 152)}
@@ -65,7 +67,7 @@ def load_encoder(source: str, *, pretrained: bool) -> PretrainedEncoder:
             problem = "has no usable config.json"
         raise ModelError(f"--encoder {source}: {problem}: {one_line(error)}") from error
     backbones = transformers.AutoBackbone._model_mapping
-    if type(config) not in backbones or not hasattr(config, "stage_names"):  # some have no stages
+    if type(config) not in backbones or not getattr(config, "stage_names", None):  # some have no stages
         raise ModelError(
             f"--encoder {source}: {config.model_type or 'this'} is not a backbone of transformers; use {EXAMPLES}"
         )
@@ -93,6 +95,8 @@ def with_channels(config: dict[str, Any], channels: int) -> dict[str, Any]:
 
 def _pyramid(source: str, config: dict[str, Any]) -> tuple[int, list[str]]:
     """Level of the coarsest features, and the last stage of each level; ModelError where they are no pyramid."""
+    if max(layer_counts(config)) > MOST_LAYERS:
+        raise ModelError(f"--encoder {source}: its config.json has a stage of more than {MOST_LAYERS} layers")
     all_stages = config | {"out_features": config["stage_names"], "out_indices": None}
     try:
         with torch.device("meta"):  # shapes are all that is wanted

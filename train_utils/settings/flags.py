@@ -8,6 +8,7 @@ from pathlib import Path
 from data_utils.class_map import OUTSIDE
 from data_utils.config import NORMALIZATIONS, DataConfig
 from data_utils.loading.draws import STRENGTHS
+from data_utils.sources.points.table import ABSENCES
 from runtime import cli as arg
 from runtime.console import say
 from runtime.launch import COMM_HOOKS
@@ -111,7 +112,7 @@ def _add_first_flags(group: Group) -> None:
 
 def _add_data_flags(group: Group) -> None:
     add = group.add_argument
-    add("--task", choices=tuple(TASKS), help="what the network learns from the masks (default: found in the data)")
+    add("--task", choices=tuple(TASKS), help="what the network learns of an image (default: found in the data)")
     unions = "learn unions of mask values, 'whole=1+2+3;core=2+3;active=3', and write a mask of their first values"
     add("--regions", metavar="REGIONS", help=unions)
     add("--dataset-config", metavar="NAME", help="configuration of a Hub data set")
@@ -137,6 +138,10 @@ def _add_data_flags(group: Group) -> None:
     add("--ignore-index", metavar="VALUES", help=ignored)
     outside = "what becomes of classes that --classes leaves out; without --classes, of the data set's background"
     add("--outside", choices=OUTSIDE, help=f"{outside} (default: background; an error where --classes has values)")
+    absent = "landmarks: what an empty cell in a table of points means (default: unknown)"
+    add("--absent", choices=tuple(ABSENCES), help=absent)
+    pairs = "landmarks: points that change places in the mirror, left=right,... (default: found by their names)"
+    add("--swap", metavar="PAIRS", help=pairs)
     add("--image-size", type=arg.natural, nargs=2, metavar=("H", "W"), help="resize all images to one size")
     draft = "decode JPEG files at a reduced size: faster, and a file differs by a few grey levels from its pixels"
     add("--draft", action="store_true", help=draft)

@@ -4,7 +4,7 @@ It depends on the data and the flags alone, never on the machine or the number o
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_mask
 from data_utils.image_io.regions import LARGE
 from data_utils.image_io.resize import resize_mask
+from data_utils.sources.records import Record
 from runtime.errors import SettingsError
 from tasks.classes import Classes
 from tasks.confusion import confusion_matrix, scores
@@ -238,21 +239,15 @@ def _scale(info: DatasetInfo, pixels: int) -> float:
 
 
 def detail_kept(info: DatasetInfo, scale: float) -> float:
-    """Mean IoU, over the classes, of some training masks with themselves resized by `scale` and back.
-
-    1 where masks hold no classes: what is lost of other targets is not measured.
-    """
+    """Mean IoU, over the classes, of some training masks with themselves resized by `scale` and back."""
     class_map = info.reader.class_map
     if class_map is None:
-        return 1.0
+        return info.reader.detail_kept(_some_records(info), scale)
     classes = len(class_map)
     matrix = torch.zeros(classes, classes, dtype=torch.int64)
-    good = np.delete(np.arange(len(info.train)), list(info.train.bad))
-    positions = np.unique(np.linspace(0, len(good) - 1, MASKS).astype(int))
-    for position in positions:
-        record = info.train.records[int(good[position])]
+    for record in _some_records(info):
         mask = class_map.encode(read_mask(record["target"], record["name"]), record["name"])
-        labeled = info.reader.labeled_classes(record.get("labeled"))
+        labeled = info.reader.labeled_in_map(record.get("labeled"))
         if labeled is not None:
             mask[~np.isin(mask, list(labeled))] = IGNORE_INDEX
         height, width = mask.shape
@@ -261,6 +256,13 @@ def detail_kept(info: DatasetInfo, scale: float) -> float:
         valid = (mask != IGNORE_INDEX) & (back != IGNORE_INDEX)
         matrix += confusion_matrix(_indices(back[valid]), _indices(mask[valid]), classes)
     return scores(matrix)["mean_iou"] or 0.0
+
+
+def _some_records(info: DatasetInfo) -> Iterator[Record]:
+    """Training records that can be used, spread over the set."""
+    good = np.delete(np.arange(len(info.train)), list(info.train.bad))
+    for position in np.unique(np.linspace(0, len(good) - 1, MASKS).astype(int)):
+        yield info.train.records[int(good[position])]
 
 
 def _indices(values: np.ndarray) -> torch.Tensor:

@@ -36,6 +36,8 @@ class TrainSettings:
     on_bad_sample: str
     ignore_index: str | None
     outside: str | None
+    absent: str | None
+    swap: str | None
     image_size: Sequence[int] | None
     scale: float | None
     crop_size: Sequence[int] | None

@@ -22,12 +22,10 @@ FORMATS = {
 def find_annotations(
     root: Path, named_splits: Sequence[str], allow_unpaired: bool
 ) -> dict[str, Callable[[], Records]] | None:
-    """Split -> what opens its records; None where masks lie beside the images, or nothing is recognized.
+    """Split -> what opens its records; None where nothing is recognized.
 
     Raises DataError for annotations of two formats: they may say different things, and only the user knows.
     """
-    if _holds_masks(root, named_splits):
-        return None
     splits_of_format: dict[str, SplitPaths] = {}
     for name, (find, _) in FORMATS.items():
         splits = find(root, named_splits)
@@ -47,7 +45,7 @@ def find_annotations(
     return load(root, splits, allow_unpaired)
 
 
-def _holds_masks(root: Path, named_splits: Sequence[str]) -> bool:
+def holds_masks(root: Path, named_splits: Sequence[str]) -> bool:
     """Whether it is a folder of images and masks."""
     try:
         folders = find_splits(root, named_splits)

@@ -44,6 +44,24 @@ class LabelmeMask(LayeredMask):
             draw_shape(picture, shape, value, where)
         return np.asarray(picture)
 
+    def draw_objects(self) -> tuple[np.ndarray, np.ndarray]:
+        """Shapes of one label and group are one object; background erases what lies below."""
+        content = read_labelme(self.file)
+        picture = self._empty_picture(content, mode="I")
+        values = [0]
+        number_of_group: dict[tuple[int, str], int] = {}
+        for value, shape, where in self._shapes(content):
+            group = shape.get("group_id")
+            number = number_of_group.get((value, str(group))) if group is not None else None
+            if value == 0:
+                number = 0
+            if number is None:
+                number = len(values)
+                values.append(value)
+                number_of_group[value, str(group)] = number
+            draw_shape(picture, shape, number, where)
+        return np.asarray(picture), np.array(values, np.uint8)
+
     def draw_classes(self, bit_of: Mapping[MaskValue, int]) -> np.ndarray:
         """What `LayeredMask` says: background takes all classes away, and what counts nowhere makes all unknown."""
         content = read_labelme(self.file)
@@ -64,24 +82,6 @@ class LabelmeMask(LayeredMask):
                 truth[inside] = 0
                 unknown[inside] = all_bits if value == IGNORE_INDEX else 0
         return pack_bits(truth, unknown)
-
-    def draw_objects(self) -> tuple[np.ndarray, np.ndarray]:
-        """Shapes of one label and group are one object."""
-        content = read_labelme(self.file)
-        picture = self._empty_picture(content, "I")
-        values = [0]
-        number_of_group: dict[tuple[str, str], int] = {}
-        for value, shape, where in self._shapes(content):
-            group = shape.get("group_id")
-            key = (str(shape.get("label")), str(group))
-            number = 0  # background erases what lies below
-            if value and group is not None and key in number_of_group:
-                number = number_of_group[key]
-            elif value:
-                values.append(value)
-                number = number_of_group[key] = len(values) - 1
-            draw_shape(picture, shape, number, where)
-        return np.asarray(picture), np.array(values, np.uint8)
 
     def _shapes(self, content: dict[str, Any]) -> Iterator[tuple[int, dict[str, Any], str]]:
         """Each shape with its mask value, and what messages call it."""

@@ -224,7 +224,8 @@ def _images_of(value: Any, split: str, settings: Path, base: str) -> Path | None
     root = settings.parent
     inside = re.sub(r"^(\.\./)+", "", str(value or ""))  # Roboflow's ../train/images means train/images
     paths = [root / base / inside, root / inside, root / base / str(value)]
-    return next((path for path in paths if inside and path.exists()), None)
+    # not `Path.exists`, which raises an OSError for a name that is too long
+    return next((path for path in paths if inside and os.path.exists(path)), None)
 
 
 def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> dict[str, Callable[[], Records]]:

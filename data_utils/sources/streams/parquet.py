@@ -15,6 +15,7 @@ import numpy as np
 from data_utils.sources.hf_datasets import find_columns
 from data_utils.sources.records import Record, StreamRecords
 from data_utils.sources.streams.remote import open_file, reachable, retried
+from runtime.errors import DataError
 from runtime.redact import redact
 
 
@@ -83,7 +84,10 @@ class _Column:
         self.values = values
 
     def __getitem__(self, row: int) -> dict | bytes | None:
-        value = self.values[row].as_py()
+        try:
+            value = self.values[row].as_py()
+        except UnicodeDecodeError as error:
+            raise DataError(f"row {row} of a group holds a path that is no text ({error})") from error
         return {"bytes": None} if value is None else value
 
 

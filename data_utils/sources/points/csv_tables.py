@@ -1,0 +1,274 @@
+"""Points in CSV files: long, wide and DeepLabCut's. The center of the first pixel is (0, 0) in all three.
+
+long        image,landmark,x,y[,z][,state]      a row for each point; state is present, absent or unknown
+wide        image,X1,Y1,X2,Y2,...               a row for each image
+            image,nose_x,nose_y[,nose_v],...    with v 0 for unknown, 1 and 2 for present
+deeplabcut  three rows of headings, scorer, bodyparts and coords, then a row for each image
+"""
+
+import csv
+import io
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from data_utils.sources.points.table import EMPTY, PointTable, TableBuilder, number
+from runtime.documents import MOST_BYTES_OF_DATA, read_bytes
+from runtime.errors import DataError, one_line
+from tasks.points import ABSENT, PRESENT, UNKNOWN
+
+Rows = list[list[str]]
+IMAGE_TITLES = ("image", "filename", "file", "file_name", "image_name", "image_id", "img", "path", "name")
+LANDMARK_TITLES = ("landmark", "landmark_name", "point", "keypoint", "bodypart", "label")
+STATES = {"present": PRESENT, "absent": ABSENT, "unknown": UNKNOWN}
+STATE_NAMES = {state: name for name, state in STATES.items()}
+MISSING = ("", "nan", "na", "n/a", "none", "null")
+DIALECTS = ",;\t"
+AXES = "xyz"
+NUMBERED = re.compile(r"([xyz])_?(\d+)")  # X1
+NAMED = re.compile(r"(.+)[_ .-]([xyzv]|confidence|presence)")  # nose_x
+PREDICTED = ("confidence", "presence")  # further columns of a prediction
+
+
+def read_rows(file: str | Path) -> Rows:
+    """The rows of a CSV file that are not empty. DataError for what cannot be read as text."""
+    try:
+        text = read_bytes(file, MOST_BYTES_OF_DATA).decode("utf-8-sig")
+        first_line = text.partition("\n")[0]
+        separator = max(DIALECTS, key=first_line.count)
+        return [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=separator) if any(row)]
+    except (OSError, ValueError, csv.Error) as error:
+        raise DataError(f"{file} cannot be read as CSV ({one_line(error)})") from error
+
+
+def layout_of(rows: Rows) -> str | None:
+    """The layout of a table of points; None for other tables."""
+    if not rows:
+        return None
+    titles = [title.strip().lower() for title in rows[0]]
+    if titles[0] == "scorer":
+        return "deeplabcut"
+    if not set(titles) & set(IMAGE_TITLES):
+        return None
+    if set(titles) & set(LANDMARK_TITLES) and {"x", "y"} <= set(titles):
+        return "long"
+    columns = _wide_columns(rows[0])
+    has_places = any(axis == "x" for _, axis in columns.values())
+    return "wide" if has_places and titles[0] in IMAGE_TITLES else None
+
+
+def read(file: str | Path) -> PointTable | None:
+    """The points of a file; None where it is no table of points."""
+    rows = read_rows(file)
+    layout = layout_of(rows)
+    if layout is None:
+        return None
+    table = READERS[layout](rows, str(file))
+    if not table.images or not table.names:
+        raise DataError(f"{file}: lists no points")
+    return table
+
+
+def _read_long(rows: Rows, file: str) -> PointTable:
+    titles = [title.strip().lower() for title in rows[0]]
+    image_column = _column(titles, IMAGE_TITLES)
+    name_column = _column(titles, LANDMARK_TITLES)
+    state_column = titles.index("state") if "state" in titles else None
+    axes = [titles.index(axis) for axis in AXES if axis in titles]
+    builder = TableBuilder("long", len(axes))
+    for line, row in enumerate(rows[1:], 2):
+        where = f"{file}, row {line}"
+        _check_length(row, len(titles), where)
+        state, position = _point([row[column] for column in axes], where)
+        if state_column is not None and row[state_column].strip():
+            word = row[state_column].strip().lower()
+            if word not in STATES:
+                raise DataError(f"{where}: state {word!r} is none of {', '.join(STATES)}")
+            if STATES[word] == PRESENT and state == EMPTY:
+                raise DataError(f"{where}: a point that is present has no coordinates")
+            state = STATES[word]
+        image = row[image_column].strip()
+        name = row[name_column].strip()
+        if not image or not name:
+            raise DataError(f"{where}: has no image or no landmark")
+        places = {title: column for column, title in enumerate(titles)}
+        builder.add(file, image, name, state, position, _prediction(row, places, where))
+    return builder.table()
+
+
+def _read_wide(rows: Rows, file: str) -> PointTable:
+    columns = _wide_columns(rows[0])
+    points: dict[str, dict[str, int]] = {}  # the column of each axis, and of the visibility
+    for column, (name, axis) in columns.items():
+        points.setdefault(name, {})[axis] = column
+    points = {name: places for name, places in points.items() if {"x", "y"} <= places.keys()}
+    counts = {len([axis for axis in AXES if axis in places]) for places in points.values()}
+    if len(counts) != 1:
+        raise DataError(f"{file}: some points have a z and others have none")
+    axes = counts.pop()
+    builder = TableBuilder("wide", axes)
+    for line, row in enumerate(rows[1:], 2):
+        where = f"{file}, row {line}"
+        _check_length(row, len(rows[0]), where)
+        image = row[0].strip()
+        for name, places in points.items():
+            cells = [row[places[axis]] for axis in AXES if axis in places]
+            state, position = _point(cells, f"{where}, {name}")
+            if "v" in places and row[places["v"]].strip() in ("0", "0.0"):
+                state = UNKNOWN
+            builder.add(file, image, name, state, position, _prediction(row, places, where))
+    return builder.table()
+
+
+def _wide_columns(titles: Sequence[str]) -> dict[int, tuple[str, str]]:
+    """The point and axis of each column that has one; v stands for its visibility."""
+    columns = {}
+    for column, title in enumerate(titles[1:], 1):
+        text = title.strip()
+        numbered = NUMBERED.fullmatch(text.lower())
+        named = NAMED.fullmatch(text) or NAMED.fullmatch(text.lower())
+        if numbered:
+            columns[column] = numbered[2], numbered[1]
+        elif named:
+            columns[column] = named[1], named[2].lower()
+    return columns
+
+
+def _read_deeplabcut(rows: Rows, file: str) -> PointTable:
+    headings = {row[0].strip().lower(): row for row in rows[:4]}
+    if "individuals" in headings:
+        raise DataError(f"{file}: has several individuals in an image, which is not supported; give one table for each")
+    if "bodyparts" not in headings or "coords" not in headings:
+        raise DataError(f"{file}: begins with scorer, as tables of DeepLabCut do, but has no rows bodyparts and coords")
+    bodyparts = headings["bodyparts"]
+    coordinates = [cell.strip().lower() for cell in headings["coords"]]
+    if len(bodyparts) != len(coordinates):
+        raise DataError(f"{file}: its rows bodyparts and coords have different lengths")
+    points: dict[str, dict[str, int]] = {}
+    for column, (name, axis) in enumerate(zip(bodyparts, coordinates, strict=True)):
+        title = "confidence" if axis == "likelihood" else axis
+        if title in (*AXES, *PREDICTED):
+            points.setdefault(name.strip(), {})[title] = column
+    lacking = [name for name, places in points.items() if not {"x", "y"} <= places.keys()]
+    if lacking:
+        raise DataError(f"{file}: {lacking[0]!r} has no columns x and y")
+    axes = 3 if points and all("z" in places for places in points.values()) else 2
+    first = min((places["x"] for places in points.values()), default=1)  # newer versions split the path into columns
+    builder = TableBuilder("deeplabcut", axes)
+    for line, row in enumerate(rows[3:], 4):
+        where = f"{file}, row {line}"
+        _check_length(row, len(bodyparts), where)
+        image = "/".join(cell.strip() for cell in row[:first] if cell.strip())
+        for name, places in points.items():
+            cells = [row[places[axis]] for axis in AXES[:axes]]
+            state, position = _point(cells, f"{where}, {name}")
+            builder.add(file, image, name, state, position, _prediction(row, places, where))
+    return builder.table()
+
+
+def _point(cells: Sequence[str], where: str) -> tuple[int, tuple[float, ...]]:
+    """The state and position of the cells of a point."""
+    texts = [cell.strip() for cell in cells]
+    missing = [text.lower() in MISSING for text in texts]
+    if all(missing):
+        return EMPTY, ()
+    if any(missing):
+        raise DataError(f"{where}: has only some of the coordinates: {', '.join(texts)}")
+    return PRESENT, tuple(number(text, where) for text in texts)
+
+
+def _prediction(row: Sequence[str], columns: Mapping[str, int], where: str) -> tuple[float, float] | None:
+    """Confidence and presence of a point that was predicted; None for others."""
+    if not all(title in columns and row[columns[title]].strip() for title in PREDICTED):
+        return None
+    confidence, presence = (number(row[columns[title]], where) for title in PREDICTED)
+    return confidence, presence
+
+
+def _column(titles: Sequence[str], names: Sequence[str]) -> int:
+    """The first column with one of the titles."""
+    return next(titles.index(name) for name in names if name in titles)
+
+
+def _check_length(row: Sequence[str], expected: int, where: str) -> None:
+    if len(row) != expected:
+        raise DataError(f"{where}: has {len(row)} cells, the heading {expected}; is the file cut off?")
+
+
+READERS: dict[str, Callable[[Rows, str], PointTable]] = {
+    "long": _read_long,
+    "wide": _read_wide,
+    "deeplabcut": _read_deeplabcut,
+}
+
+
+def write(table: PointTable) -> str:
+    """The content of a file in the table's own layout, with presence and confidence where it has them."""
+    text = io.StringIO(newline="")
+    WRITERS[table.layout](csv.writer(text, lineterminator="\n"), table)
+    return text.getvalue()
+
+
+def _write_long(writer: Any, table: PointTable) -> None:
+    axes = list(AXES[: table.axes])
+    writer.writerow(["image", "landmark", *axes, "state", *_predicted_titles(table)])
+    for row, image in enumerate(table.images):
+        for column, name in enumerate(table.names):
+            state = int(table.states[row, column])
+            if state == UNKNOWN and table.presence is None:
+                continue
+            cells = _cells(table, row, column)
+            writer.writerow([image, name, *cells, STATE_NAMES[state], *_predicted(table, row, column)])
+
+
+def _write_wide(writer: Any, table: PointTable) -> None:
+    are_numbers = all(name.isdigit() for name in table.names)
+    titles = ["image"]
+    for name in table.names:
+        for axis in AXES[: table.axes]:
+            titles.append(f"{axis.upper()}{name}" if are_numbers else f"{name}_{axis}")
+        titles += [f"{name}_{title}" for title in _predicted_titles(table)]
+    writer.writerow(titles)
+    for row, image in enumerate(table.images):
+        writer.writerow([image, *_row(table, row)])
+
+
+def _write_deeplabcut(writer: Any, table: PointTable) -> None:
+    coordinates = [*AXES[: table.axes]]
+    titles = ["likelihood" if title == "confidence" else title for title in _predicted_titles(table)]
+    coordinates += titles
+    bodyparts = [name for name in table.names for _ in coordinates]
+    writer.writerow(["scorer"] + ["unet"] * len(bodyparts))
+    writer.writerow(["bodyparts", *bodyparts])
+    writer.writerow(["coords", *(coordinates * len(table.names))])
+    for row, image in enumerate(table.images):
+        writer.writerow([image, *_row(table, row)])
+
+
+def _row(table: PointTable, row: int) -> list[str]:
+    cells: list[str] = []
+    for column in range(len(table.names)):
+        cells += _cells(table, row, column)
+        cells += _predicted(table, row, column)
+    return cells
+
+
+def _cells(table: PointTable, row: int, column: int) -> list[str]:
+    """The coordinates of a point; empty cells where it has none."""
+    if table.states[row, column] != PRESENT and table.presence is None:
+        return [""] * table.axes
+    return [repr(float(value)) for value in table.positions[row, column]]
+
+
+def _predicted_titles(table: PointTable) -> list[str]:
+    return [] if table.presence is None else ["confidence", "presence"]
+
+
+def _predicted(table: PointTable, row: int, column: int) -> list[str]:
+    if table.presence is None or table.confidence is None:
+        return []
+    return [f"{table.confidence[row, column]:.6f}", f"{table.presence[row, column]:.6f}"]
+
+
+WRITERS = {"long": _write_long, "wide": _write_wide, "deeplabcut": _write_deeplabcut}

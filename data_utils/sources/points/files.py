@@ -1,0 +1,41 @@
+"""The formats of points: how the files of each are called, read and written."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from data_utils.sources.points import csv_tables
+from data_utils.sources.points.table import PointTable
+from runtime.errors import DataError
+
+
+class Format(NamedTuple):
+    """A format of points.
+
+    extension: of the files that are written.
+    holds_several: whether a file holds the points of several images.
+    read: the points of a file; None where it holds something else.
+    write: the content of a file.
+    """
+
+    extension: str
+    holds_several: bool
+    read: Callable[[Path], PointTable | None]
+    write: Callable[[PointTable], str]
+
+
+CSV = Format(".csv", True, csv_tables.read, csv_tables.write)
+FORMATS: dict[str, Format] = {"long": CSV, "wide": CSV, "deeplabcut": CSV}
+
+
+def read_written(file: Path, layout: str) -> PointTable:
+    """The points of a file that prediction has written; DataError where it is another one."""
+    table = FORMATS[layout].read(file)
+    if table is None:
+        raise DataError(f"{file}: holds no points any more; --overwrite writes it again")
+    return table
+
+
+def content(table: PointTable) -> bytes:
+    """The content of a file of the table's format."""
+    return FORMATS[table.layout].write(table).encode()

@@ -1,0 +1,139 @@
+"""Which points lie in a folder."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from data_utils.image_io.formats import IMAGE_SUFFIXES
+from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
+from data_utils.image_io.volumes import is_volume
+from data_utils.sources.annotations.layout import check_unpaired, find_file, listed, wanted_splits
+from data_utils.sources.folder import IMAGE_FOLDERS, children
+from data_utils.sources.points import csv_tables
+from data_utils.sources.points.table import PointRecords, PointTable, joined_tables
+from data_utils.sources.records import Records
+from runtime.errors import DataError
+
+LABELED_DATA = "labeled-data"  # where DeepLabCut has a folder for each video
+
+
+def find_points(root: Path, named_splits: Sequence[str]) -> dict[str, PointTable]:
+    """Split -> its points, with the same names in all splits; nothing where no file in the folder lists points.
+
+    A table stands in the folder of its split or is named after it; a flat folder is one split, `train`.
+    """
+    wanted = wanted_splits(named_splits)
+    splits: dict[str, PointTable] = {}
+    for name, folder in children(root).items():
+        if name in wanted:
+            table = _table_in(folder)
+            if table is not None:
+                splits[name] = table
+    if not splits:
+        splits = _splits_by_name(root, wanted)
+    names: dict[str, None] = {}
+    for table in splits.values():
+        names |= dict.fromkeys(table.names)
+    return {split: table.with_names(tuple(names)) for split, table in splits.items()}
+
+
+def _splits_by_name(root: Path, wanted: set[str]) -> dict[str, PointTable]:
+    """The tables train.csv, val.csv and the like in a folder, else all of it as the split train."""
+    splits: dict[str, PointTable] = {}
+    for file in sorted(root.glob("*.csv")):
+        if file.stem.lower() in wanted:
+            table = csv_tables.read(file)
+            if table is not None:
+                splits[file.stem.lower()] = table
+    if splits:
+        return splits
+    whole = _table_in(root)
+    return {} if whole is None else {"train": whole}
+
+
+def _table_in(folder: Path) -> PointTable | None:
+    """The points that the files of a folder list, of one format."""
+    tables = _read_all(sorted(folder.glob("*.csv")))
+    if len(tables) > 1:
+        files = [table.files[0] for table in tables]
+        raise DataError(f"{folder}: {len(files)} files list points: {listed(files)}; keep one of them")
+    if not tables:  # DeepLabCut has a table beside the frames of each video
+        files_of_videos = sorted(folder.glob(f"{LABELED_DATA}/*/*.csv")) or sorted(folder.glob("*/*.csv"))
+        tables = [table for table in _read_all(files_of_videos) if table.layout == "deeplabcut"]
+    return joined_tables(tables) if tables else None
+
+
+def _read_all(files: Sequence[Path]) -> list[PointTable]:
+    """The tables of points among CSV files."""
+    tables = [csv_tables.read(file) for file in files if not file.name.startswith(".")]
+    return [table for table in tables if table is not None]
+
+
+def open_points(
+    root: Path, splits: dict[str, PointTable], absent: str | None, allow_unpaired: bool
+) -> dict[str, Callable[[], Records]]:
+    """Split -> what opens its records."""
+    return {split: partial(_open_split, root, table, absent, allow_unpaired) for split, table in splits.items()}
+
+
+def _open_split(root: Path, table: PointTable, absent: str | None, allow_unpaired: bool) -> PointRecords:
+    """The images of a table, wherever they are below `root`."""
+    folders = _image_folders(root, table)
+    rows: list[int] = []
+    paths: list[str] = []
+    unpaired: list[str] = []
+    for row, image in enumerate(table.images):
+        path = _find_image(image, folders)
+        if path is None:
+            unpaired.append(f"{image}: listed in {Path(table.files[row]).name}, but the file is missing")
+        else:
+            rows.append(row)
+            paths.append(path)
+    where = Path(table.files[0])
+    check_unpaired(unpaired, len(paths), allow_unpaired, where)
+    if len(set(paths)) < len(paths):
+        repeated = sorted({path for path in paths if paths.count(path) > 1})
+        raise DataError(f"{where}: lists {len(repeated)} images more than once: {listed(repeated)}")
+    kinds = {is_volume(path) for path in paths}
+    if len(kinds) > 1:
+        raise DataError(f"{where}: lists images and volumes; give a data set of each")
+    dims = 3 if kinds.pop() else 2
+    if table.axes != dims:
+        kind = {2: "images, which take x and y", 3: "volumes, which take x, y and z"}[dims]
+        raise DataError(f"{where}: its points have {table.axes} coordinates, but it lists {kind}")
+    return PointRecords(table.rows(rows), paths, absent, unpaired, dims)
+
+
+def _image_folders(root: Path, table: PointTable) -> list[str]:
+    """Folders that images may be in: beside the tables, in the data set, and in their folders of images."""
+    parents = [Path(file).parent for file in dict.fromkeys(table.files)]
+    folders: list[Path] = []
+    for parent in dict.fromkeys([*parents, *(parent.parent for parent in parents), root]):
+        below = children(parent)
+        folders += [below[name] for name in (*IMAGE_FOLDERS, "imagestr") if name in below]
+        folders.append(parent)
+    return [str(folder) for folder in dict.fromkeys(folders)]
+
+
+def _find_image(image: str, folders: Sequence[str]) -> str | None:
+    """The file of an image, whose extension the table may leave out."""
+    path = find_file(image, folders)
+    if path is not None or Path(image).suffix.lower() in IMAGE_SUFFIXES or is_volume(image):
+        return path
+    for suffix in (*IMAGE_SUFFIXES, *VOLUME_SUFFIXES):
+        path = find_file(image + suffix, folders)
+        if path is not None:
+            return path
+    return None
+
+
+def read_truth(path: Path) -> PointTable:
+    """The points of a file, or of those of a folder; empty cells are unknown. DataError where there are none."""
+    if path.is_dir():
+        table = _table_in(path)
+    else:
+        tables = _read_all([path])
+        table = tables[0] if tables else None
+    if table is None:
+        raise DataError(f"{path}: no file there lists points (docs/landmarks.md)")
+    return table.with_absence(None)

@@ -1,0 +1,278 @@
+"""The points of many images, whatever format they came in, and the records that are made of them."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from data_utils.image_io.formats import PointSource, VolumeFile
+from data_utils.image_io.volume_formats import STACK_SUFFIXES, Spacing
+from data_utils.sources.records import LandmarkNames, Record, Records
+from runtime.cache import digest_of_files
+from runtime.errors import DataError
+from tasks.landmarks import Landmarks
+from tasks.point_scores import FOUND
+from tasks.points import ABSENT, PRESENT, UNKNOWN
+
+EMPTY = 4  # the state of an empty cell, until `--absent` says what it means
+FARTHEST = 1e7  # pixels or mm: a point further away is a mistake
+ABSENCES = {"unknown": UNKNOWN, "not-there": ABSENT}  # what `--absent` makes of an empty cell
+
+
+@dataclass(frozen=True, eq=False)
+class PointTable:
+    """The points that files of one format list.
+
+    Args:
+        layout: the format, one of `tasks.landmarks.LAYOUTS`.
+        names: of the K points.
+        images: what the files call the N images.
+        positions: (N, K, n) float64, (x, y) or (x, y, z); zeros where a point has none.
+        states: (N, K) int64: unknown, absent, present or EMPTY.
+        files: the file that lists each image.
+        space: "pixels", or "LPS" or "RAS" for mm.
+        presence, confidence: (N, K), of predictions.
+    """
+
+    layout: str
+    names: tuple[str, ...]
+    images: tuple[str, ...]
+    positions: np.ndarray
+    states: np.ndarray
+    files: tuple[str, ...]
+    space: str = "pixels"
+    presence: np.ndarray | None = None
+    confidence: np.ndarray | None = None
+
+    @property
+    def axes(self) -> int:
+        """2 or 3."""
+        return self.positions.shape[-1]
+
+    def with_names(self, names: Sequence[str]) -> PointTable:
+        """The table with more names, and in their order; nothing is known of points that it does not list."""
+        columns = [names.index(name) for name in self.names]
+        shape = (len(self.images), len(names))
+
+        def spread(values: np.ndarray, unknown: int = 0) -> np.ndarray:
+            spread_values = np.full((*shape, *values.shape[2:]), unknown, values.dtype)
+            spread_values[:, columns] = values
+            return spread_values
+
+        return replace(
+            self,
+            names=tuple(names),
+            positions=spread(self.positions),
+            states=spread(self.states, UNKNOWN),
+            presence=None if self.presence is None else spread(self.presence),
+            confidence=None if self.confidence is None else spread(self.confidence),
+        )
+
+    def rows(self, rows: Sequence[int]) -> PointTable:
+        """The table of some of the images, without what was predicted."""
+        return replace(
+            self,
+            images=tuple(self.images[row] for row in rows),
+            positions=self.positions[list(rows)],
+            states=self.states[list(rows)],
+            files=tuple(self.files[row] for row in rows),
+            presence=None,
+            confidence=None,
+        )
+
+    def columns(self, columns: Sequence[int]) -> PointTable:
+        """The table of some of the points, without what was predicted."""
+        return replace(
+            self,
+            names=tuple(self.names[column] for column in columns),
+            positions=self.positions[:, list(columns)],
+            states=self.states[:, list(columns)],
+            presence=None,
+            confidence=None,
+        )
+
+    def renamed(self, images: Sequence[str]) -> PointTable:
+        """The table with other names of its images."""
+        return replace(self, images=tuple(images))
+
+    def with_absence(self, absent: str | None) -> PointTable:
+        """The table whose empty cells mean what `--absent` says."""
+        states = np.where(self.states == EMPTY, ABSENCES[absent or "unknown"], self.states)
+        return replace(self, states=states)
+
+
+class TableBuilder:
+    """Collects points one by one, of images and names in the order in which they are first mentioned."""
+
+    def __init__(self, layout: str, axes: int) -> None:
+        self.layout = layout
+        self.axes = axes
+        self.images: dict[str, str] = {}  # the file that lists each
+        self.names: dict[str, int] = {}
+        self.points: dict[tuple[str, str], tuple[int, tuple[float, ...]]] = {}
+        self.predicted: dict[tuple[str, str], tuple[float, float]] = {}
+
+    def add(
+        self,
+        file: str,
+        image: str,
+        name: str,
+        state: int,
+        position: Sequence[float] = (),
+        predicted: tuple[float, float] | None = None,
+    ) -> None:
+        """Add a point, with confidence and presence where it is `predicted`: presence then says whether it is there.
+
+        DataError where the image has a point of this name already.
+        """
+        self.images.setdefault(image, file)
+        self.names.setdefault(name, len(self.names))
+        if (image, name) in self.points:
+            raise DataError(
+                f"{file}: {image} has two points {name!r}; several animals or persons in an image are not supported:"
+                " give each an image of its own, or each point a name of its own"
+            )
+        if predicted is not None:
+            self.predicted[image, name] = predicted
+            _, presence = predicted
+            state = PRESENT if presence >= FOUND else ABSENT
+        self.points[image, name] = state, tuple(position)
+
+    def table(self, space: str = "pixels") -> PointTable:
+        """All points as arrays."""
+        images = {image: row for row, image in enumerate(self.images)}
+        positions = np.zeros((len(images), len(self.names), self.axes))
+        states = np.full((len(images), len(self.names)), UNKNOWN, np.int64)
+        for (image, name), (state, position) in self.points.items():
+            row, column = images[image], self.names[name]
+            states[row, column] = state
+            if position:
+                positions[row, column] = position
+        files = tuple(self.images.values())
+        table = PointTable(self.layout, tuple(self.names), tuple(images), positions, states, files, space)
+        if not self.predicted:
+            return table
+        confidence = np.zeros(states.shape)
+        presence = np.zeros(states.shape)
+        for (image, name), values in self.predicted.items():
+            place = images[image], self.names[name]
+            confidence[place], presence[place] = values
+        return replace(table, confidence=confidence, presence=presence)
+
+
+def joined_tables(tables: Sequence[PointTable]) -> PointTable:
+    """The points of several files of one format, with the names of all; DataError where they do not go together."""
+    first = tables[0]
+    names: dict[str, None] = {}
+    for table in tables:
+        if (table.axes, table.space) != (first.axes, first.space):
+            raise DataError(
+                f"{first.files[0]} lists points of {first.axes} axes in {first.space}, {table.files[0]} of"
+                f" {table.axes} axes in {table.space}; they must agree"
+            )
+        names |= dict.fromkeys(table.names)
+    whole = [table.with_names(tuple(names)) for table in tables]
+    images: list[str] = []
+    files: list[str] = []
+    for table in whole:
+        images += table.images
+        files += table.files
+    presence = [table.presence for table in whole if table.presence is not None]
+    confidence = [table.confidence for table in whole if table.confidence is not None]
+    return replace(
+        whole[0],
+        images=tuple(images),
+        positions=np.concatenate([table.positions for table in whole]),
+        states=np.concatenate([table.states for table in whole]),
+        files=tuple(files),
+        presence=np.concatenate(presence) if len(presence) == len(whole) else None,
+        confidence=np.concatenate(confidence) if len(confidence) == len(whole) else None,
+    )
+
+
+def number(text: object, where: str) -> float:
+    """A coordinate. DataError, with `where`, for what is no finite number or too far away to be meant."""
+    try:
+        value = float(text)  # type: ignore[arg-type]  # what is no number raises
+    except (TypeError, ValueError, OverflowError) as error:
+        raise DataError(f"{where}: {str(text)[:40]!r} is no coordinate") from error
+    if not math.isfinite(value) or abs(value) > FARTHEST:
+        raise DataError(f"{where}: coordinate {str(text)[:40]} is not within {FARTHEST:,.0f}")
+    return value
+
+
+class PointRecords(Records):
+    """Images and the points of each.
+
+    Args:
+        table: its rows are those of the records.
+        paths: the file of each image.
+        absent: what an empty cell of the table means, as `--absent` has it.
+        unpaired: what has been left out, a line for each file.
+        spacing: (z, y, x) in mm of volumes whose files hold none.
+
+    Attributes:
+        empty: how many cells of the table are empty.
+    """
+
+    task = Landmarks.name
+
+    def __init__(
+        self,
+        table: PointTable,
+        paths: Sequence[str],
+        absent: str | None = None,
+        unpaired: Sequence[str] = (),
+        dims: int = 2,
+        spacing: Spacing | None = None,
+    ) -> None:
+        self.table = table.with_absence(absent)
+        self.empty = int((table.states == EMPTY).sum())
+        self.absent = absent
+        self.dims = dims
+        self.spacing = spacing
+        self.unpaired = tuple(unpaired)
+        self.landmarks = LandmarkNames(table.names, table.layout, table.space)
+        self.folder = os.path.commonpath([os.path.dirname(path) for path in paths])
+        # bytes in an array, as in FolderRecords
+        self.names = np.array([os.fsencode(os.path.relpath(path, self.folder)) for path in paths])
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __getitem__(self, i: int) -> Record:
+        name = os.fsdecode(self.names[i].item())
+        path = os.path.join(self.folder, name)
+        image: str | VolumeFile = path
+        if self.dims == 3:
+            holds_no_spacing = path.lower().endswith(STACK_SUFFIXES)
+            image = VolumeFile((path,), self.spacing if holds_no_spacing else None)
+        table = self.table
+        source = PointSource(table.files[i], table.space, table.positions[i], table.states[i])
+        return {"image": image, "target": source, "name": name}
+
+    @cached_property
+    def digest(self) -> str:  # type: ignore[override]  # computed once it is asked for
+        """Key of names, sizes and times of all files, and of the points."""
+        table = self.table
+        paths = [os.path.join(self.folder, os.fsdecode(name)) for name in self.names.tolist()]
+        drawn = repr((table.layout, table.names, table.space, self.dims, self.spacing)).encode()
+        content = b"/".join([drawn, table.positions.tobytes(), table.states.tobytes(), *self.names])
+        return digest_of_files([*paths, *sorted(set(table.files))], content)
+
+
+def count_states(states: np.ndarray) -> dict[str, np.ndarray]:
+    """How many of the states (N, K) of each point are of each kind."""
+    kinds = {"present": PRESENT, "absent": ABSENT, "unknown": UNKNOWN}
+    return {name: (states == state).sum(axis=0) for name, state in kinds.items()}
+
+
+def path_stem(image: str) -> str:
+    """The name of an image without folders and extension, as files of predictions have it."""
+    return Path(image.replace("\\", "/")).stem

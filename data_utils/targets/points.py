@@ -1,0 +1,190 @@
+"""Named points, from the place that a file gives them to that in a network's input."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from data_utils.class_map import NamedClasses
+from data_utils.config import DataConfig
+from data_utils.image_io.formats import PointSource
+from data_utils.image_io.regions import regions_of
+from data_utils.image_io.resize import Window
+from data_utils.image_io.volumes import VolumeHeader
+from data_utils.sources.points.spaces import to_voxels
+from data_utils.sources.points.table import PointRecords
+from data_utils.sources.records import Record, Records, Subset
+from data_utils.targets.reader import TargetReader
+from data_utils.targets.sides import find_sides
+from runtime.errors import DataError
+from tasks.landmarks import Landmarks
+from tasks.points import OUTSIDE, PRESENT, PointTarget, unknown_points
+from unet.config import MaskValue
+
+SIGMA_SHARE = 1 / 160  # of the longer side of the network's input
+SIGMAS = (1.0, 3.0)  # the least and the most, in pixels: a narrower Gaussian falls between pixels
+
+
+@dataclass(frozen=True)
+class PointReader(TargetReader):
+    """The chosen points of each image.
+
+    Args:
+        names: of the chosen points.
+        chosen: the index of each in the files.
+        partners: the point that each becomes in the mirror.
+        mirrors: whether images may be mirrored.
+        unit: of the scores.
+        layout, space: the format that the points came in, and what they are counted in.
+        sides_line: says which points change places in the mirror.
+        sigma, nowhere: those of the task.
+    """
+
+    names: tuple[str, ...]
+    chosen: tuple[int, ...]
+    partners: tuple[int, ...]
+    mirrors: bool = True
+    unit: str = "px"
+    layout: str = "long"
+    space: str = "pixels"
+    sides_line: str = ""
+    sigma: float = 2.0
+    nowhere: float = 0.0
+
+    target = PointTarget
+    takes_points = True
+    at_network_size = True
+
+    @classmethod
+    def of_values(cls, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig) -> PointReader:
+        raise DataError(f"{config.dataset}: masks hold no points, which --task landmarks needs")
+
+    @classmethod
+    def of_records(
+        cls, records: Records, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig
+    ) -> PointReader:
+        assert records.landmarks is not None
+        all_names, layout, space = records.landmarks
+        names = all_names
+        if config.classes:
+            names = tuple(name.strip() for name in config.classes.split(",") if name.strip())
+            unknown = [name for name in names if name not in all_names]
+            if unknown or len(set(names)) < len(names):
+                raise DataError(f"--classes {config.classes}: expected some of {', '.join(all_names)}")
+        sides = find_sides(names, config.swap)
+        unit = "mm" if records.dims == 3 else "px"
+        chosen = tuple(all_names.index(name) for name in names)
+        return cls(names, chosen, sides.partners, sides.mirrors, unit, layout, space, sides.line)
+
+    def at_size(self, size: Sequence[float]) -> PointReader:
+        sigma = min(max(max(size) * SIGMA_SHARE, SIGMAS[0]), SIGMAS[1])
+        return replace(self, sigma=round(sigma, 2), nowhere=round(math.log(math.prod(size)), 2))
+
+    def task(self, loss: str, class_weights: Sequence[float | str] | None) -> Landmarks:
+        return Landmarks(
+            names=self.names,
+            sigma=self.sigma,
+            nowhere=self.nowhere,
+            partners=self.partners,
+            mirrors=self.mirrors,
+            unit=self.unit,
+            layout=self.layout,
+            space=self.space,
+        )
+
+    def unknown(self, shape: Sequence[int]) -> PointTarget:
+        return unknown_points(self.partners, shape)
+
+    @property
+    def key(self) -> tuple:
+        return (self.names, self.chosen, self.partners)
+
+    def read(self, record: Record, image_size: tuple[int, int], size: tuple[int, ...] | None = None) -> PointTarget:
+        source = record["target"]
+        assert isinstance(source, PointSource)
+        points = source.positions[list(self.chosen), ::-1]
+        return self._target(source, points, image_size, size or image_size, (1.0, 1.0))
+
+    def read_volume(self, record: Record, header: VolumeHeader, size: tuple[int, ...] | None = None) -> PointTarget:
+        source = record["target"]
+        assert isinstance(source, PointSource)
+        points = to_voxels(source.positions[list(self.chosen)], source.space, header)
+        return self._target(source, points, header.size, size or header.size, header.spacing)
+
+    def _target(
+        self,
+        source: PointSource,
+        points: np.ndarray,
+        image_size: Sequence[int],
+        size: Sequence[int],
+        spacing: Sequence[float],
+    ) -> PointTarget:
+        """Points (K, n) in pixels of an image, as a target of an image that is resized to `size`."""
+        scale = np.array(image_size) / np.array(size)
+        states = source.states[list(self.chosen)].copy()
+        resized = np.where((states == PRESENT)[:, None], (points + 0.5) / scale - 0.5, 0.0)
+        is_inside = ((resized >= -0.5) & (resized < np.array(size) - 0.5)).all(axis=1)
+        states[(states == PRESENT) & ~is_inside] = OUTSIDE
+        return PointTarget(
+            points=resized,
+            states=states,
+            partners=np.array(self.partners, np.int64),
+            size=np.array(size, np.int64),
+            unit=scale * np.array(spacing),
+        )
+
+    @contextmanager
+    def open_window(self, record: Record) -> Iterator[PointWindows]:
+        with regions_of(record["image"]) as regions:
+            yield PointWindows(self, record, regions.size)
+
+    def to_preprocess(self) -> dict[str, Any]:
+        return {}
+
+    def describe(self) -> str:
+        return f"{len(self.names)} landmarks: {', '.join(self.names)}"
+
+    def warnings(self, splits: Sequence[Records]) -> tuple[str, ...]:
+        lines = [self.sides_line] if self.sides_line else []
+        tables = point_records(splits)
+        empty = sum(records.empty for records in tables)
+        if empty and tables[0].absent is None:
+            lines.append(
+                f"{empty} empty cells are points of which nothing is known; if these are not in the image, give"
+                " --absent not-there"
+            )
+        return tuple(lines)
+
+
+class PointWindows:
+    """The points of windows of an image that is too large to be read whole.
+
+    Attributes:
+        size: (H, W) of the image.
+    """
+
+    def __init__(self, reader: PointReader, record: Record, size: tuple[int, int]) -> None:
+        self.reader = reader
+        self.record = record
+        self.size = size
+
+    def read(self, size: tuple[int, int], window: Window) -> PointTarget:
+        """The points in a `window` of the image resized to `size` (H, W)."""
+        whole = self.reader.read(self.record, self.size, size)
+        return whole.cropped([slice(*side) for side in window])
+
+
+def point_records(splits: Sequence[Records]) -> list[PointRecords]:
+    """The records of points that the splits are made of, each once."""
+    found: dict[int, PointRecords] = {}
+    for records in splits:
+        while isinstance(records, Subset):
+            records = records.records
+        if isinstance(records, PointRecords):
+            found[id(records)] = records
+    return list(found.values())

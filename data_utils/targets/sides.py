@@ -1,0 +1,91 @@
+"""Which points change places in the mirror: left and right, by their names or by `--swap`."""
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from runtime.console import first_few
+from runtime.errors import DataError
+
+NAMED = 3  # pairs and names in a line
+WORDS = {"left": "right", "Left": "Right", "LEFT": "RIGHT"}
+WORDS |= {right: left for left, right in WORDS.items()}
+# a letter that stands alone: L_eye, eye_l; and the first of two that do, as in paw_LH
+LETTERS = {"l": "r", "r": "l", "L": "R", "R": "L"}
+WORD = re.compile("|".join(WORDS))
+LETTER = re.compile(r"(?<![A-Za-z])[LRlr](?![A-Za-z])|(?<![A-Z])[LR](?=[A-Z](?![A-Za-z]))")
+
+
+class Sides(NamedTuple):
+    """How points behave in the mirror.
+
+    partners: the index of the point that each becomes.
+    mirrors: whether images may be mirrored.
+    line: says what was found; empty where there is nothing to say.
+    """
+
+    partners: tuple[int, ...]
+    mirrors: bool
+    line: str
+
+
+def find_sides(names: Sequence[str], swap: str | None) -> Sides:
+    """The sides of points. DataError for a `--swap` that names others."""
+    if swap is not None:
+        return _swapped(names, swap)
+    numbers = {name: number for number, name in enumerate(names)}
+    partners = list(range(len(names)))
+    pairs: list[str] = []
+    alone: list[str] = []  # names with a side, without the other one
+    for name in names:
+        other = mirrored_name(name)
+        if other == name:
+            continue
+        if other in numbers:
+            partners[numbers[name]] = numbers[other]
+            if numbers[name] < numbers[other]:
+                pairs.append(f"{name} and {other}")
+        else:
+            alone.append(name)
+    has_both_sides = len({_side(name) for name in alone}) > 1
+    if has_both_sides or (alone and pairs):
+        shown = ", ".join(first_few(alone, NAMED))
+        line = f"mirroring is off: {shown} have a side, but no partner of their name; --swap left=right,... names them"
+        return Sides(tuple(range(len(names))), False, line)
+    if all(name.isdigit() for name in names) and len(names) > 1:
+        line = "mirroring is off: numbers do not say which points are left and right; --swap 1=2,... names them"
+        return Sides(tuple(partners), False, line)
+    if pairs:
+        return Sides(tuple(partners), True, f"in the mirror {'; '.join(first_few(pairs, NAMED))} change places")
+    return Sides(tuple(partners), True, "")
+
+
+def mirrored_name(name: str) -> str:
+    """The name of the other side; the same where a name has no side."""
+    other = WORD.sub(lambda match: WORDS[match[0]], name)
+    if other != name:
+        return other
+    return LETTER.sub(lambda match: LETTERS[match[0]], name)
+
+
+def _side(name: str) -> str:
+    """`l` or `r`, of a name that has a side."""
+    match = WORD.search(name) or LETTER.search(name)
+    return "" if match is None else match[0][0].lower()
+
+
+def _swapped(names: Sequence[str], swap: str) -> Sides:
+    """The sides that `--swap` names."""
+    partners = list(range(len(names)))
+    numbers = {name: number for number, name in enumerate(names)}
+    for pair in filter(None, (text.strip() for text in swap.split(","))):
+        sides = [side.strip() for side in pair.split("=")]
+        unknown = [side for side in sides if side not in numbers]
+        if len(sides) != 2 or unknown:
+            listed = ", ".join(names)
+            raise DataError(f"--swap {pair}: expected left=right with two of {listed}")
+        left, right = (numbers[side] for side in sides)
+        if partners[left] != left or partners[right] != right or left == right:
+            raise DataError(f"--swap {pair}: a point has one partner, another than itself")
+        partners[left], partners[right] = right, left
+    return Sides(tuple(partners), True, "")

@@ -1,0 +1,111 @@
+"""Points drawn on pictures: truth, prediction, and the line between both."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+from data_utils.image_io.resize import resize_image
+from data_utils.visualize import palette, to_rgb, value_limits
+
+SMALLEST = 3  # pixels of the radius of a point
+SHARE = 1 / 150  # of the longer side of the picture
+LINE = (255, 255, 255)
+PLANE_SIDE = 360  # pixels of a volume's longest side on its picture
+LEAST_SIDE = 480  # a smaller picture is enlarged, so that points do not hide it
+
+
+def point_colors(count: int) -> np.ndarray:
+    """(count, 3) uint8, a color for each point."""
+    return palette(count + 1)[1:]
+
+
+def enlarged(image: np.ndarray) -> tuple[np.ndarray, int]:
+    """A picture (H, W, 3) that is large enough for points, and how many times as large it is."""
+    factor = max(1, round(LEAST_SIDE / max(image.shape[:2])))
+    return image.repeat(factor, axis=0).repeat(factor, axis=1), factor
+
+
+def draw_points(
+    image: np.ndarray,
+    predicted: np.ndarray,
+    is_found: np.ndarray,
+    truth: np.ndarray | None = None,
+    is_true: np.ndarray | None = None,
+) -> np.ndarray:
+    """A picture (H, W[, C]) with its points, uint8 (H', W', 3): found ones are discs, true ones rings, with a line.
+
+    Args:
+        predicted, truth: (K, 2) places (y, x) in pixels; the center of the first is 0.
+        is_found, is_true: (K,) bool, which of them are drawn.
+    """
+    rgb, factor = enlarged(to_rgb(image))
+    picture = Image.fromarray(np.ascontiguousarray(rgb))
+    pen = ImageDraw.Draw(picture)
+    radius = max(SMALLEST, round(max(picture.size) * SHARE))
+    colors = point_colors(len(predicted))
+    found = [_spot(place, factor) for place in predicted]
+    true = {}
+    if truth is not None and is_true is not None:
+        true = {number: _spot(truth[number], factor) for number in np.flatnonzero(is_true).tolist()}
+    for number, spot in true.items():
+        if is_found[number]:
+            pen.line([spot, found[number]], fill=LINE, width=max(1, radius // 3))
+    for number, color in enumerate(colors.tolist()):
+        if is_found[number]:
+            _disc(pen, found[number], radius, fill=tuple(color), outline=(0, 0, 0))
+        if number in true:
+            _disc(pen, true[number], radius + 2, outline=tuple(color), width=2)
+    return np.asarray(picture)
+
+
+def draw_volume_points(
+    voxels: np.ndarray,
+    spacing: Sequence[float],
+    predicted: np.ndarray,
+    is_found: np.ndarray,
+    truth: np.ndarray | None = None,
+    is_true: np.ndarray | None = None,
+) -> np.ndarray:
+    """A volume (D, H, W, C) with its points as `draw_points` has them: three planes through the middle of the points.
+
+    Every point is drawn on each plane, wherever it lies before or behind it. Superior and anterior are up.
+    """
+    shown = predicted[is_found]
+    if truth is not None and is_true is not None and is_true.any():
+        shown = truth[is_true]
+    size = np.array(voxels.shape[:3])
+    middle = shown.mean(axis=0) if len(shown) else (size - 1) / 2
+    center = middle.round().astype(int).clip(0, size - 1)
+    limits = value_limits(voxels[center[0]])
+    scale = PLANE_SIDE / (size * spacing).max()
+    pictures = []
+    for axis in range(3):
+        rows, columns = [other for other in range(3) if other != axis]
+        plane = to_rgb(np.take(voxels, center[axis], axis), limits)
+        height, width = (max(1, round(size[other] * spacing[other] * scale)) for other in (rows, columns))
+        resized = np.ascontiguousarray(resize_image(plane, (height, width))[::-1])
+        factors = np.array([height / size[rows], width / size[columns]])
+        spots = _on_plane(predicted[:, [rows, columns]], factors, height)
+        true = None if truth is None else _on_plane(truth[:, [rows, columns]], factors, height)
+        pictures.append(draw_points(resized, spots, is_found, true, is_true))
+    tallest = max(len(picture) for picture in pictures)
+    return np.hstack([np.pad(picture, ((0, tallest - len(picture)), (0, 2), (0, 0))) for picture in pictures])
+
+
+def _on_plane(places: np.ndarray, factors: np.ndarray, height: int) -> np.ndarray:
+    """Places (K, 2) of a plane that is resized by `factors` to so many rows, and turned upside down."""
+    spots = (places + 0.5) * factors - 0.5
+    spots[:, 0] = height - 1 - spots[:, 0]
+    return spots
+
+
+def _spot(place: np.ndarray, factor: int) -> tuple[float, float]:
+    """(x, y) in an enlarged picture of a place (y, x)."""
+    y, x = np.nan_to_num((place + 0.5) * factor - 0.5).tolist()
+    return x, y
+
+
+def _disc(pen: ImageDraw.ImageDraw, center: tuple[float, float], radius: int, **options: object) -> None:
+    x, y = center
+    pen.ellipse((x - radius, y - radius, x + radius, y + radius), **options)  # type: ignore[arg-type]

@@ -1,0 +1,168 @@
+"""The place of each landmark from its map, read band by band."""
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from inference.decoding.decoder import Band, Decoder
+from runtime.device import download
+from tasks.landmarks import Landmarks
+from tasks.task import Task
+
+
+class LandmarkDecoder(Decoder):
+    """For each point (K, n + 2): its place as shares of the sides, 0 to 1; its presence; its confidence.
+
+    The place is the highest pixel of the map, refined by a parabola through it and its neighbors along each axis: the
+    logarithm of a Gaussian is one. Presence is the share of the map among map and "nowhere"; confidence is the share of
+    the map's weight that lies around the place.
+    """
+
+    dtype = "float64"
+    at_image_size = False
+    task: Landmarks
+
+    def __init__(self, task: Task, scratch: Path | None = None) -> None:
+        super().__init__(task, scratch)
+        assert isinstance(task, Landmarks)
+        self.mirrors = task.mirrors
+        self._peaks = PeakFinder(task)
+
+    def decode(self, logits: Tensor, dim: int = 0) -> Tensor:
+        raise NotImplementedError("a landmark is read from its whole map, by `PeakFinder`")
+
+    def probabilities(self, logits: Tensor, dim: int = 0) -> Tensor:
+        return (logits - self.task.nowhere).sigmoid()  # that the point is at a pixel, and not nowhere
+
+    def logits_of(self, probabilities: Tensor, dim: int = 0) -> Tensor:
+        return probabilities.logit(eps=torch.finfo(probabilities.dtype).eps) + self.task.nowhere
+
+    def joined(self, views: Sequence[Tensor], dim: int = 0) -> Tensor:
+        # the geometric mean of the maps: the arithmetic one would follow the map of the highest weight alone
+        return torch.stack(list(views)).mean(dim=0)
+
+    def unmirrored(self, logits: Tensor, dim: int = 0) -> Tensor:
+        return logits.index_select(dim, torch.tensor(self.task.partners, device=logits.device))
+
+    def take(self, logits: Tensor) -> None:
+        self._peaks.add(logits[0])
+
+    def conclude(self, answers: Sequence[Tensor]) -> Tensor:
+        prediction = self._peaks.finish()
+        self._peaks = PeakFinder(self.task)  # for the next image
+        return prediction[None]
+
+    def add(self, logits: Tensor, *, probabilities: bool) -> Band:
+        self._peaks.add(logits)
+        if not probabilities:
+            return Band(None)
+        (maps,) = download([self.probabilities(logits)])
+        return Band(None, maps.numpy())
+
+    def finish(self) -> Iterator[Band]:
+        yield Band(self._peaks.finish().cpu().numpy())
+
+
+class PeakFinder:
+    """Reads the maps (K, *spatial) of an image band by band; no more of them is kept than the last rows."""
+
+    def __init__(self, task: Landmarks) -> None:
+        self.nowhere = task.nowhere
+        self.radius = max(2, math.ceil(2 * task.sigma))
+        self._rows = 0  # how many were read
+        self._searched = 0  # how many of them were searched for the highest pixel: those with all rows around them
+        self._read: Tensor | None = None  # the last rows of the logits
+        self._peaks = Tensor()  # (K,) the highest logit
+        self._pixels = Tensor()  # (K, n) where it is
+        self._patches = Tensor()  # (K, side, ...) the logits around it
+        self._weights = Tensor()  # (K,) log of the weight of the map
+
+    def add(self, logits: Tensor) -> None:
+        """Read the next rows of the maps, (K, n, ...)."""
+        if logits.dtype != torch.float64:
+            logits = logits.float()
+        weights = logits.flatten(1).logsumexp(dim=1)
+        rows = logits
+        if self._read is None:
+            self._weights = weights
+            self._peaks = torch.full_like(weights, -torch.inf)
+            self._pixels = weights.new_zeros((len(logits), logits.ndim - 1), dtype=torch.int64)
+            self._patches = logits.new_zeros((len(logits), *[2 * self.radius + 1] * (logits.ndim - 1)))
+        else:
+            self._weights = torch.logaddexp(self._weights, weights)
+            rows = torch.cat([self._read, logits], dim=1)
+        self._rows += logits.shape[1]
+        self._search(rows, self._rows - self.radius)
+        self._read = rows[:, -2 * self.radius :]
+
+    def finish(self) -> Tensor:
+        """The prediction (K, n + 2)."""
+        rows = self._read
+        assert rows is not None, "an image has logits"
+        self._search(rows, self._rows)
+        size = self._peaks.new_tensor([self._rows, *rows.shape[2:]], dtype=torch.float64)
+        places = (self._pixels + self._offsets() + 0.5) / size
+        around = self._patches.flatten(1).logsumexp(dim=1)
+        confidence = (around - self._weights).exp().clamp_max(1)
+        presence = (self._weights - self.nowhere).sigmoid()
+        return torch.cat([places, presence[:, None], confidence[:, None]], dim=1)
+
+    def _search(self, rows: Tensor, stop: int) -> None:
+        """Look for higher pixels in the rows before row `stop` of the image; `rows` (K, n, ...) are the last ones."""
+        start = self._rows - rows.shape[1]  # where they lie in the image
+        if stop <= self._searched:
+            return
+        candidates = rows[:, self._searched - start : stop - start]
+        peaks, places = candidates.flatten(1).max(dim=1)
+        pixels = torch.stack(torch.unravel_index(places, candidates.shape[1:]), dim=1)
+        pixels[:, 0] += self._searched
+        self._searched = stop
+        is_higher = peaks > self._peaks
+        patches = self._around(rows, start, pixels)
+        others = [1] * (rows.ndim - 1)
+        self._patches = torch.where(is_higher.view(-1, *others), patches, self._patches)
+        self._pixels = torch.where(is_higher[:, None], pixels, self._pixels)
+        self._peaks = torch.where(is_higher, peaks, self._peaks)
+
+    def _around(self, rows: Tensor, start: int, pixels: Tensor) -> Tensor:
+        """(K, side, ...) the logits around a pixel (K, n) of each map; -inf beyond the image."""
+        axes = rows.ndim - 1
+        padded = F.pad(rows, [self.radius] * (2 * axes), value=-torch.inf)
+        span = torch.arange(2 * self.radius + 1, device=rows.device)
+        index = [torch.arange(len(rows), device=rows.device).view(-1, *[1] * axes)]
+        for axis in range(axes):
+            places = pixels[:, axis, None] + span
+            if axis == 0:
+                places = places - start
+            shape = [len(rows)] + [1] * axes
+            shape[1 + axis] = len(span)
+            index.append(places.view(shape))
+        return padded[tuple(index)]
+
+    def _offsets(self) -> Tensor:
+        """(K, n) float64, from the highest pixel to the top of a parabola along each axis."""
+        axes = self._pixels.shape[1]
+        offsets = []
+        for axis in range(axes):
+            line = self._patches
+            for other in reversed(range(axes)):
+                if other != axis:
+                    line = line.select(1 + other, self.radius)
+            line = line[:, self.radius - 2 : self.radius + 3].double()
+            offset = _top(line[:, 1:4])
+            # at the border the parabola runs through the next two pixels
+            offset = torch.where(line[:, 1].isinf(), 1 + _top(line[:, 2:5]), offset)
+            offset = torch.where(line[:, 3].isinf(), _top(line[:, 0:3]) - 1, offset)
+            offsets.append(offset.nan_to_num(0, 0, 0).clamp(-0.5, 0.5))
+        return torch.stack(offsets, dim=1)
+
+
+def _top(values: Tensor) -> Tensor:
+    """(K,) the place, from the middle one, of the top of a parabola through three values (K, 3) in a row."""
+    before, middle, after = values.unbind(1)
+    curvature = before - 2 * middle + after
+    return torch.where(curvature < 0, 0.5 * (before - after) / curvature, 0)

@@ -1,0 +1,174 @@
+"""Points: written in the format that they came in, drawn on images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+from torch import Tensor
+
+from data_utils.image_io.reader import read_image
+from data_utils.image_io.regions import Regions
+from data_utils.image_io.volumes import read_volume
+from data_utils.sources.points import files
+from data_utils.sources.points.spaces import from_voxels
+from data_utils.sources.points.table import PointTable, joined_tables
+from data_utils.visualize import legend
+from data_utils.visualize_points import draw_points, draw_volume_points, point_colors
+from inference.decoding import new_decoder
+from inference.outputs.encoder import Encoder
+from inference.outputs.images import RowSink
+from inference.outputs.jobs import OVERLAY, PROBABILITIES, ImageJob, Job, VolumeJob
+from runtime.errors import SettingsError
+from runtime.files import replaced_file
+from tasks import task_of_model
+from tasks.landmarks import Landmarks
+from tasks.point_scores import FOUND
+from tasks.points import ABSENT, PRESENT
+from tasks.task import Task
+from unet.config import UNetConfig
+
+JOINED = "points"  # the stem of the table of all images
+SEVERAL = 2  # images, from which on a table of all of them is written
+
+
+class PointEncoder(Encoder):
+    """A file of points for each image, in the format that the points of training came in."""
+
+    kind = "points"
+    outputs = "files of points"
+    truths_in_table = True
+
+    def __init__(self, task: Landmarks) -> None:
+        self.task = task
+        self.names = task.names
+        self.colors = point_colors(len(task.names))
+        self.extension = files.FORMATS[task.layout].extension
+        self.mask_extensions = (self.extension,)
+
+    @classmethod
+    def of_model(cls, config: UNetConfig) -> PointEncoder:
+        task = task_of_model(config)
+        assert isinstance(task, Landmarks)
+        return cls(task)
+
+    def for_file(self, file: Path) -> PointEncoder:
+        raise SettingsError(f"--output {file}: the points of this model are {self.extension} files; give a folder")
+
+    def mask_file(self, job: Job) -> Path:
+        return job.file(self.extension)
+
+    def legend(self) -> Image.Image:
+        """What the colors of overlays mean."""
+        return legend(("landmarks", *self.names), np.vstack([[[0, 0, 0]], self.colors]))
+
+    def table(self, image: str, prediction: np.ndarray, positions: np.ndarray) -> PointTable:
+        """The points of an image from a prediction (K, n + 2), at `positions` (K, n) as its format counts them."""
+        states = np.where(prediction[:, -2] >= FOUND, PRESENT, ABSENT)
+        return PointTable(
+            layout=self.task.layout,
+            names=self.task.names,
+            images=(image,),
+            positions=positions[None],
+            states=states[None],
+            files=(image,),
+            space=self.task.space,
+            presence=prediction[None, :, -2],
+            confidence=prediction[None, :, -1],
+        )
+
+    def write_joined(self, folder: Path, jobs: Sequence[Job]) -> None:
+        """Write a table of the points of all images, for formats that hold those of several."""
+        written = [job for job in jobs if job.file(self.extension).exists()]
+        if len(jobs) < SEVERAL or not written or not files.FORMATS[self.task.layout].holds_several:
+            return
+        tables = []
+        for job in written:
+            table = files.read_written(job.file(self.extension), self.task.layout)
+            below = job.output.relative_to(folder).with_name(job.image.name).as_posix()
+            tables.append(table.with_names(self.names).renamed((below,)))
+        with replaced_file(folder / f"{JOINED}{self.extension}") as file:
+            file.write(files.content(joined_tables(tables)))
+
+
+@dataclass(frozen=True)
+class PointImageWriter:
+    """Writes what is asked for of each image."""
+
+    encoder: PointEncoder
+    task: Task
+    extensions: tuple[str, ...]
+
+    def write(
+        self,
+        job: ImageJob,
+        size: tuple[int, int],
+        bands: Iterable[Tensor],
+        image: Regions | None,
+        sink: RowSink | None,
+    ) -> None:
+        """Write the points of an image of `size` (H, W) from logits (K, n, w) of the network's input.
+
+        Args:
+            image: the image itself, where an overlay shows it.
+            sink: takes the prediction too.
+        """
+        job.output.parent.mkdir(parents=True, exist_ok=True)
+        prediction = read_prediction(self.task, bands, job, save_maps=PROBABILITIES in self.extensions)
+        places = prediction[:, :-2] * np.array(size) - 0.5
+        if OVERLAY in self.extensions and image is not None:
+            pixels = read_image(image.read(0, size[0]), job.name)
+            picture = draw_points(pixels, places, prediction[:, -2] >= FOUND)
+            with replaced_file(job.file(OVERLAY)) as file:
+                Image.fromarray(picture).save(file, "png")
+        table = self.encoder.table(job.image.name, prediction, places[:, ::-1])
+        with replaced_file(job.file(self.encoder.extension)) as file:
+            file.write(files.content(table))
+        if sink is not None:
+            sink.add(prediction)
+
+
+@dataclass(frozen=True)
+class PointVolumeWriter:
+    """Writes what is asked for of each volume."""
+
+    encoder: PointEncoder
+    task: Task
+    extensions: tuple[str, ...]
+
+    def write(self, job: VolumeJob, size: tuple[int, ...], bands: Iterable[Tensor]) -> np.ndarray:
+        """Write the points of a volume from logits (K, n, h, w) of the network's input; returns the prediction."""
+        job.output.parent.mkdir(parents=True, exist_ok=True)
+        prediction = read_prediction(self.task, bands, job, save_maps=PROBABILITIES in self.extensions)
+        voxels, header = read_volume(job.volume, job.name)
+        places = prediction[:, :-2] * np.array(size) - 0.5
+        is_found = prediction[:, -2] >= FOUND
+        if OVERLAY in self.extensions:
+            picture = draw_volume_points(voxels, header.spacing, places, is_found)
+            with replaced_file(job.file(OVERLAY)) as file:
+                Image.fromarray(picture).save(file, "png")
+        table = self.encoder.table(job.image.name, prediction, from_voxels(places, self.encoder.task.space, header))
+        with replaced_file(job.file(self.encoder.extension)) as file:
+            file.write(files.content(table))
+        return prediction
+
+
+def read_prediction(task: Task, bands: Iterable[Tensor], job: Job, *, save_maps: bool) -> np.ndarray:
+    """The prediction (K, n + 2) of an image; its maps go to a file as they come, where that is asked for."""
+    decoder = new_decoder(task)
+    if not save_maps:
+        (last,) = [band.rows for band in decoder.read(bands, probabilities=False) if band.rows is not None]
+        return last
+    maps: list[np.ndarray] = []
+    prediction = np.empty(0)
+    for band in decoder.read(bands, probabilities=True):
+        if band.probabilities is not None:
+            maps.append(band.probabilities)
+        if band.rows is not None:
+            prediction = band.rows
+    with replaced_file(job.output.with_name(job.output.name + PROBABILITIES)) as file:
+        np.save(file, np.concatenate(maps, axis=1))
+    return prediction

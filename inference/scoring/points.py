@@ -1,0 +1,178 @@
+"""Scoring predicted points against true ones, at the image's own size."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import torch
+
+from data_utils.image_io.formats import PointSource
+from data_utils.image_io.volumes import read_volume_header, volume_stem
+from data_utils.sources.points.files import read_written
+from data_utils.sources.points.find import read_truth
+from data_utils.sources.points.spaces import to_voxels
+from data_utils.sources.points.table import PointTable
+from data_utils.sources.records import Record
+from data_utils.targets.points import PointReader
+from inference.outputs.jobs import Job, VolumeJob
+from inference.scoring.truth import ScoreError
+from runtime.errors import DataError
+from tasks.landmarks import Landmarks
+from tasks.point_scores import ERROR, STATE, LandmarkScores
+from tasks.points import PRESENT, PointTarget
+
+
+class PointScore(NamedTuple):
+    """The scores of an image."""
+
+    scores: LandmarkScores
+
+    @property
+    def boundary(self) -> None:
+        """Points have none."""
+        return None
+
+    @property
+    def areas(self) -> None:
+        """Points have none."""
+        return None
+
+    def to_json(self, name: str) -> dict[str, Any]:
+        """What metrics.json says of this image; a point that has no error has None."""
+        errors = {}
+        for point, values in zip(self.scores.names, self.scores.by_image[0].tolist(), strict=True):
+            errors[point] = values[ERROR] if values[STATE] == PRESENT else None
+        return {"image": name} | self.scores.brief() | {"errors": errors}
+
+
+class PointTruth:
+    """Takes a prediction, to score it against the true points of an image.
+
+    Attributes:
+        problem: why that cannot be done.
+    """
+
+    problem: Exception | None = None
+
+    def __init__(self, task: Landmarks, target: PointTarget) -> None:
+        self.target = target
+        self.scores = task.new_scores(1)
+
+    def add(self, prediction: np.ndarray) -> None:
+        """Score a prediction (K, n + 2)."""
+        batch = self.target.map(lambda array: torch.from_numpy(array)[None])
+        self.scores.add(torch.from_numpy(prediction)[None], batch, 0)
+
+    def score(self) -> PointScore:
+        """The score of what was added."""
+        return PointScore(self.scores)
+
+
+@dataclass(frozen=True)
+class PointScorer:
+    """Scores the points of images and volumes against true ones."""
+
+    task: Landmarks
+    extension: str
+
+    @contextmanager
+    def open(self, job: Job, size: tuple[int, int]) -> Iterator[PointTruth]:
+        """What scores the prediction of an image of `size`."""
+        yield PointTruth(self.task, self._target(job, size))
+
+    def score(self, job: Job) -> PointScore:
+        """The score of points that were written before; ScoreError where it cannot be had."""
+        try:
+            table = read_written(job.file(self.extension), self.task.layout).with_names(self.task.names)
+            return self.score_mask(job, as_prediction(table, job))
+        except (DataError, OSError, ValueError) as error:
+            raise ScoreError(str(error)) from error
+
+    def score_mask(self, job: Job, prediction: np.ndarray) -> PointScore:
+        """The score of a prediction (K, n + 2)."""
+        assert job.size is not None
+        truth = PointTruth(self.task, self._target(job, job.size))
+        truth.add(prediction)
+        return truth.score()
+
+    def _target(self, job: Job, size: tuple[int, ...]) -> PointTarget:
+        """The true points of a job, in its own pixels."""
+        every = tuple(range(len(self.task.names)))
+        reader = PointReader(self.task.names, every, self.task.partners)
+        record: Record = {"image": str(job.image), "target": self._source(job), "name": job.name}
+        if isinstance(job, VolumeJob):
+            return reader.read_volume(record, read_volume_header(job.volume, job.name))
+        height, width = size
+        return reader.read(record, (height, width))
+
+    def _source(self, job: Job) -> PointSource:
+        """The true points of a job."""
+        folder, row = cast("tuple[Path, int]", job.truth)
+        table = true_points(folder, self.task.names)
+        return PointSource(table.files[row], table.space, table.positions[row], table.states[row])
+
+
+def as_prediction(table: PointTable, job: Job) -> np.ndarray:
+    """(K, n + 2), the prediction of a job from the table that was written of it."""
+    positions = table.positions[0]
+    if isinstance(job, VolumeJob):
+        header = read_volume_header(job.volume, job.name)
+        size: tuple[int, ...] = header.size
+        voxels = to_voxels(positions, table.space, header)
+    else:
+        assert job.size is not None
+        size = job.size
+        voxels = positions[:, ::-1]
+    places = (voxels + 0.5) / np.array(size)
+    presence = (table.states[0] == PRESENT).astype(float) if table.presence is None else table.presence[0]
+    return np.column_stack([places, presence, presence])
+
+
+@lru_cache(maxsize=2)  # each process reads it once
+def true_points(path: Path, names: tuple[str, ...]) -> PointTable:
+    """The true points of all images, with the model's names; DataError where no file has them."""
+    table = read_truth(path)
+    known = [name for name in table.names if name in names]
+    if not known:
+        raise DataError(f"--truth {path}: has none of the model's points {', '.join(names)}")
+    columns = [table.names.index(name) for name in known]
+    return table.columns(columns).with_names(names)
+
+
+def with_truths(jobs: Sequence[Job], path: Path, names: tuple[str, ...]) -> list[Job]:
+    """The jobs, each with the row of its true points; DataError for those that the table does not list."""
+    table = true_points(path, names)
+    rows: dict[str, list[int]] = {}
+    for row, image in enumerate(table.images):
+        rows.setdefault(_stem(image), []).append(row)
+    found = []
+    missing = []
+    for job in jobs:
+        candidates = rows.get(_stem(str(job.image)), [])
+        if not candidates:
+            missing.append(str(job.image))
+            continue
+        best = max(candidates, key=lambda row: _shared_end(table.images[row], job.image))
+        found.append(replace(job, truth=(path, best)))
+    if missing:
+        raise DataError(f"--truth {path}: lists no points of {len(missing)} inputs, the first is {missing[0]}")
+    return found
+
+
+def _stem(image: str) -> str:
+    return volume_stem(image.replace("\\", "/").rpartition("/")[2])
+
+
+def _shared_end(image: str, path: Path) -> int:
+    """How many parts at the end of two paths agree."""
+    count = 0
+    parts = image.replace("\\", "/").split("/")
+    for first, second in zip(reversed(parts), reversed(path.resolve().parts), strict=False):
+        if first != second:
+            break
+        count += 1
+    return count

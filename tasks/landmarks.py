@@ -1,0 +1,134 @@
+"""Landmarks: the place of each named point in an image, or that it is not there, from one map for each point."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from runtime.errors import ModelError
+from tasks.point_scores import LandmarkScores
+from tasks.points import PRESENT, UNKNOWN, PointTarget, unknown_points
+from tasks.task import Task
+from unet.config import UNetConfig
+
+LAYOUTS = ("long", "wide", "deeplabcut", "labelme", "coco", "markups", "fcsv", "tps", "nnlandmark")
+
+
+@dataclass(frozen=True)
+class Landmarks(Task):
+    """Cross-entropy over space, per present point, plus that of its presence, per known point.
+
+    The map of a point holds a weight exp(logit) at each pixel; beside them stands one for "nowhere". The probability of
+    a pixel is its share of all weights, so presence needs no output of its own: it is the share of the whole map. The
+    cross-entropy against a Gaussian at the point, or against "nowhere", is a sum of two terms, the place of present
+    points and the presence of known ones.
+
+    Args:
+        names: the points' names.
+        sigma: standard deviation of the Gaussians, in pixels of the network's input.
+        nowhere: the logarithm of the weight of "nowhere": with that of the number of pixels, an untrained network takes
+            a point to be there as often as not.
+        partners: the index of the point that each becomes in the mirror.
+        mirrors: whether images may be mirrored.
+        unit: what errors are measured in: "px" of the image's file, or "mm".
+        layout: the format that the points came in, one of LAYOUTS, which predictions are written in.
+        space: what they are counted in: "pixels", or mm in "LPS" or "RAS".
+    """
+
+    names: tuple[str, ...]
+    sigma: float = 2.0
+    nowhere: float = 0.0
+    partners: tuple[int, ...] = ()
+    mirrors: bool = True
+    unit: str = "px"
+    layout: str = LAYOUTS[0]
+    space: str = "pixels"
+
+    name = "landmarks"
+    compared_by = "closeness"
+    target = PointTarget
+    terms = 2  # one of the places and one of the presence
+
+    @property
+    def outputs(self) -> int:
+        return len(self.names)
+
+    def unknown_target(self, shape: Sequence[int]) -> PointTarget:
+        return unknown_points(self.partners, shape)
+
+    def zero_targets(self, shape: Sequence[int], device: torch.device) -> PointTarget:
+        target = self.unknown_target(shape[1:]).map(torch.from_numpy)
+        return PointTarget.stack([target] * shape[0]).to(device)
+
+    def at_level(self, targets: PointTarget, factors: Sequence[int]) -> PointTarget:  # type: ignore[override]  # its own target
+        factor = targets.points.new_tensor(tuple(factors))
+        points = (targets.points - (factor - 1) / 2) / factor  # the center of the pixels that become one
+        size = targets.size // torch.tensor(tuple(factors))
+        return replace(targets, points=points, size=size, unit=targets.unit * factor)
+
+    def counts(self, targets: PointTarget) -> Tensor:  # type: ignore[override]  # its own target
+        """(2,): present points, known points."""
+        dtype = targets.points.dtype
+        present = (targets.states == PRESENT).sum(dtype=dtype)
+        return torch.stack([present, (targets.states != UNKNOWN).sum(dtype=dtype)])
+
+    def partial(self, logits: Tensor, targets: PointTarget) -> tuple[Tensor, ...]:  # type: ignore[override]  # its own target
+        """(B, K) each: the map's weight; Gaussian x logits, and the Gaussian alone; which are present, which known.
+
+        A Gaussian is a product of one vector along each axis, so that no map of it is made.
+        """
+        if logits.dtype != torch.float64:
+            logits = logits.float()
+        pull = logits
+        mass = logits.new_ones(logits.shape[:2])
+        for axis in reversed(range(targets.points.shape[-1])):
+            positions = torch.arange(logits.shape[2 + axis], device=logits.device, dtype=targets.points.dtype)
+            distances = (positions - targets.points[:, :, axis, None]) / self.sigma
+            profile = (-0.5 * distances.square()).exp().to(logits.dtype)  # (B, K, side)
+            others = [1] * axis
+            pull = (pull * profile.view(*profile.shape[:2], *others, -1)).sum(dim=-1)
+            mass = mass * profile.sum(dim=-1)
+        # float64 holds the weights of logits up to 700, which add up over bands; Apple's GPUs have none
+        wide = logits.dtype if logits.device.type == "mps" else torch.float64
+        weight = logits.flatten(2).logsumexp(dim=2).to(wide).exp()
+        present = (targets.states == PRESENT).to(logits.dtype)
+        known = (targets.states != UNKNOWN).to(logits.dtype)
+        return weight, pull, mass, present, known
+
+    def finish(self, partial: tuple[Tensor, ...]) -> Tensor:
+        """(2,): summed terms of the places and of the presence."""
+        weight, pull, mass, present, known = partial
+        present, known = (present > 0).to(pull.dtype), (known > 0).to(pull.dtype)  # in each of the bands
+        log_weight = weight.clamp_min(torch.finfo(weight.dtype).tiny).log().to(pull.dtype)
+        place = log_weight - pull / mass.clamp_min(torch.finfo(mass.dtype).tiny)
+        odds = log_weight - self.nowhere
+        presence = present * F.softplus(-odds) + (known - present) * F.softplus(odds)
+        return torch.stack([(present * place).sum(), presence.sum()])
+
+    def new_scores(self, images: int, device: torch.device | str = "cpu") -> LandmarkScores:
+        return LandmarkScores.of_images(self.names, self.unit, images, device)
+
+    def scores_from_json(self, value: dict[str, Any]) -> LandmarkScores:
+        by_image = torch.tensor(value["by_image"], dtype=torch.float64)
+        return LandmarkScores(self.names, self.unit, torch.tensor(value["sums"]), by_image)
+
+    def to_config(self) -> dict[str, Any]:
+        return {"name": self.name, **asdict(self)}
+
+    @classmethod
+    def from_config(cls, config: UNetConfig) -> "Landmarks":
+        values = dict(config.task or {})
+        values.pop("name")
+        try:
+            names = tuple(map(str, values.pop("names")))
+            partners = tuple(map(int, values.pop("partners")))
+            task = cls(names=names, partners=partners, **values)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ModelError(f"the model's task {config.task} is damaged ({error}); use another copy") from error
+        is_order = sorted(partners) == list(range(len(names)))
+        if not is_order or len(names) != config.num_classes or task.layout not in LAYOUTS or not task.sigma > 0:
+            raise ModelError(f"the model's task {config.task} does not fit its {config.num_classes} outputs")
+        return task

@@ -1,0 +1,202 @@
+"""Scores of landmarks: how far points are off, and how well it is known whether they are there."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tasks.points import ABSENT, PRESENT, PointTarget
+from tasks.task import Scores
+
+FOUND = 0.5  # a point whose presence is less probable counts as not found
+RADII = {"px": (1.0, 2.0, 3.0, 5.0), "mm": (2.0, 2.5, 3.0, 4.0)}  # in percent of the longer side, or in mm
+FAR = {"px": 10.0, "mm": 10.0}  # an error beyond is an outlier
+STATE, ERROR, SIDE, DIAGONAL, PRESENCE = range(5)  # what is kept of each point of an image
+
+
+class LandmarkScores(Scores):
+    """Every score from the errors of all points of all images.
+
+    Args:
+        unit: of the errors, "px" or "mm".
+        sums: (1,) int64, the number of known points.
+        by_image: (images, K, 5) float64: state, error, longer side and diagonal of the image in the unit, and the
+            predicted probability that the point is there; zeros for what is unknown.
+    """
+
+    def __init__(self, names: Sequence[str], unit: str, sums: Tensor, by_image: Tensor) -> None:
+        self.names = tuple(names)
+        self.unit = unit
+        self.sums = sums
+        self.by_image = by_image
+
+    @classmethod
+    def of_images(
+        cls, names: Sequence[str], unit: str, images: int, device: torch.device | str = "cpu"
+    ) -> "LandmarkScores":
+        """Scores of so many images, with nothing counted yet."""
+        sums = torch.zeros(1, dtype=torch.int64, device=device)
+        dtype = torch.float32 if torch.device(device).type == "mps" else torch.float64  # Apple's GPUs have no float64
+        return cls(names, unit, sums, torch.zeros(images, len(names), 5, dtype=dtype, device=device))
+
+    def add(self, prediction: Tensor, target: PointTarget, index: int) -> None:  # type: ignore[override]  # its own target
+        """Count (1, K, n + 2): places as shares of the image's sides, presence, confidence."""
+        unit = target.unit[0]
+        size = target.size[0].to(unit.device)
+        places = prediction[0, :, :-2] * size - 0.5
+        errors = ((places - target.points[0]) * unit).square().sum(dim=1).sqrt()
+        lengths = size * unit
+        states = target.states[0]
+        is_known = (states == ABSENT) | (states == PRESENT)
+        values = torch.stack(
+            [
+                states.to(errors.dtype),
+                errors * (states == PRESENT),
+                lengths.max().expand_as(errors),
+                lengths.square().sum().sqrt().expand_as(errors),
+                prediction[0, :, -2],
+            ],
+            dim=1,
+        )
+        self.sums += is_known.sum()
+        self.by_image[index] += (values * is_known[:, None]).to(self.by_image.dtype)
+
+    def merge(self, others: Scores) -> None:
+        super().merge(others)
+        self.by_image = torch.cat([self.by_image, others.by_image])
+
+    @property
+    def comparison(self) -> float:
+        present = self._present()
+        return _mean(_closeness(present)) or 0.0
+
+    @property
+    def image_comparison(self) -> list[float]:
+        comparisons = []
+        for points in self.by_image:
+            present = points[points[:, STATE] == PRESENT]
+            comparisons.append(_mean(_closeness(present)) or 0.0)
+        return comparisons
+
+    def values(self, landmark: int | None = None) -> dict[str, float | None]:
+        """Scores by name, of one landmark or of all; None where there is nothing to score."""
+        points = self.by_image if landmark is None else self.by_image[:, landmark, None]
+        points = points.flatten(0, 1)
+        present = points[points[:, STATE] == PRESENT]
+        absent = points[points[:, STATE] == ABSENT]
+        errors = present[:, ERROR]
+        relative = errors if self.unit == "mm" else 100 * errors / present[:, SIDE].clamp_min(1)
+        values: dict[str, float | None] = {
+            "mean_radial_error": _mean(errors),
+            "radial_error_std": errors.std(correction=0).item() if len(errors) else None,
+            "median_radial_error": errors.quantile(0.5).item() if len(errors) else None,
+        }
+        for radius in RADII[self.unit]:
+            values[f"sdr/{radius_name(radius, self.unit)}"] = _mean((relative <= radius).double())
+        found = int((present[:, PRESENCE] >= FOUND).sum())
+        invented = int((absent[:, PRESENCE] >= FOUND).sum())
+        values["outliers"] = float((relative > FAR[self.unit]).sum())
+        values["presence_precision"] = found / (found + invented) if found + invented else None
+        values["presence_recall"] = found / len(present) if len(present) else None
+        values["presence_auroc"] = auroc(present[:, PRESENCE], absent[:, PRESENCE])
+        values["present"] = float(len(present))
+        values["absent"] = float(len(absent))
+        return values
+
+    def record(self) -> dict[str, float | None]:
+        values = self.values()
+        names = [name for name in values if name not in ("present", "absent")]
+        record: dict[str, float | None] = {"eval/closeness": self.comparison}
+        record |= {f"eval/{name}": values[name] for name in names}
+        for landmark, name in enumerate(self.names):
+            record[f"eval/mean_radial_error/{name}"] = self.values(landmark)["mean_radial_error"]
+        return record
+
+    def brief(self) -> dict[str, float | None]:
+        is_counted = bool(len(self._present()))
+        closeness = self.comparison if is_counted else None
+        return {"closeness": closeness, "mean_radial_error": self.values()["mean_radial_error"]}
+
+    def report(self) -> dict[str, Any]:
+        by_landmark = {name: self.values(landmark) for landmark, name in enumerate(self.names)}
+        return {"unit": self.unit, "closeness": self.comparison, **self.values(), "by_landmark": by_landmark}
+
+    def summary(self) -> str:
+        values = self.values()
+        text = f"mean radial error {error_text(values['mean_radial_error'], self.unit)}"
+        text += f", median {error_text(values['median_radial_error'], self.unit)}"
+        if values["presence_auroc"] is not None:
+            text += f", AUROC of presence {values['presence_auroc']:.4f}"
+        return text
+
+    def table(self, boundary: dict[str, Any] | None = None) -> str:
+        """A line for each landmark and one for all."""
+        titles = score_titles(self.unit)
+        width = max(8, *map(len, self.names))
+        rows = [" ".join([f"{'landmark':<{width}}", *(f"{title:>{max(8, len(title))}}" for title in titles.values())])]
+        for landmark, name in [*enumerate(self.names), (None, "all")]:
+            values = self.values(landmark)
+            cells = []
+            for key, title in titles.items():
+                cells.append(f"{score_cell(key, values[key]):>{max(8, len(title))}}")
+            rows.append(" ".join([f"{name:<{width}}", *cells]))
+        return "\n".join(rows)
+
+    def _present(self) -> Tensor:
+        """(n, 5), what is kept of all present points."""
+        points = self.by_image.flatten(0, 1)
+        return points[points[:, STATE] == PRESENT]
+
+
+def radius_name(radius: float, unit: str) -> str:
+    """How keys call a radius of the success detection rate: 2mm, or 1_percent of the longer side."""
+    return f"{radius:g}mm" if unit == "mm" else f"{radius:g}_percent"
+
+
+def score_titles(unit: str) -> dict[str, str]:
+    """The heading of each column of a table of scores."""
+    titles = {"mean_radial_error": f"mean ({unit})", "radial_error_std": "std", "median_radial_error": "median"}
+    for radius in RADII[unit]:
+        sign = f"{radius:g} mm" if unit == "mm" else f"{radius:g}%"
+        titles[f"sdr/{radius_name(radius, unit)}"] = f"<= {sign}"
+    titles["outliers"] = "outliers"
+    titles |= {"presence_precision": "precision", "presence_recall": "recall", "presence_auroc": "AUROC"}
+    return titles | {"present": "present", "absent": "absent"}
+
+
+def score_cell(key: str, value: float | None) -> str:
+    """A score as a table shows it."""
+    if value is None:
+        return "n/a"
+    if key in ("outliers", "present", "absent"):
+        return f"{value:.0f}"
+    return f"{value:.2f}" if "radial" in key else f"{value:.3f}"
+
+
+def error_text(error: float | None, unit: str) -> str:
+    """An error with its unit."""
+    return "n/a" if error is None else f"{error:.2f} {unit}"
+
+
+def auroc(positive: Tensor, negative: Tensor) -> float | None:
+    """The probability that a present point has a higher value than an absent one; None where one kind is missing."""
+    if not len(positive) or not len(negative):
+        return None
+    values = torch.cat([positive, negative])
+    _, places, counts = values.unique(return_inverse=True, return_counts=True)
+    ends = counts.cumsum(0)
+    ranks = (ends - (counts - 1) / 2)[places]  # equal values share the mean of their ranks
+    least = len(positive) * (len(positive) + 1) / 2
+    return ((ranks[: len(positive)].sum() - least) / (len(positive) * len(negative))).item()
+
+
+def _closeness(present: Tensor) -> Tensor:
+    """1 - error / diagonal of points (n, 5), at least 0; a point that is not found is as far as the diagonal."""
+    closeness = (1 - present[:, ERROR] / present[:, DIAGONAL].clamp_min(math.ulp(0.0))).clamp_min(0)
+    return closeness * (present[:, PRESENCE] >= FOUND)
+
+
+def _mean(values: Tensor) -> float | None:
+    return values.mean().item() if len(values) else None

@@ -1,0 +1,104 @@
+"""Points of an image as arrays: where they are, and whether it is known that they are there."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tasks.target import Target
+
+# the states of a point
+UNKNOWN = 0  # nobody has looked: it counts in neither loss nor scores
+ABSENT = 1
+PRESENT = 2
+OUTSIDE = 3  # it lies outside the crop: there is nothing to find, and its presence in the image is not asked
+
+
+@dataclass(frozen=True, eq=False)
+class PointTarget(Target):
+    """K points of an image with n axes, in pixels of the network's input; the center of its first pixel is 0.
+
+    Args:
+        points: (K, n) float64, along the axes of the image: (y, x) or (z, y, x).
+        states: (K,) int64.
+        partners: (K,) int64, the point that each becomes in the mirror: left and right change places.
+        size: (n,) int64 of the image; it stays on the CPU, where a shape is needed.
+        unit: (n,) float64, the length of a pixel in the unit of the scores: pixels of the file, or mm.
+    """
+
+    points: Any
+    states: Any
+    partners: Any
+    size: Any
+    unit: Any
+
+    def at(self, place: Any) -> "PointTarget":
+        return self.map(lambda array: array[place])
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        if self.size.ndim == 1:
+            return tuple(self.size.tolist())
+        return (len(self.size), *self.size[0].tolist())
+
+    def cropped(self, window: Sequence[slice]) -> "PointTarget":
+        starts = [side.start or 0 for side in window]
+        shape = [len(range(length)[side]) for length, side in zip(self.shape, window, strict=True)]
+        size = self.size.copy()
+        size[:] = shape
+        points = self.points - starts
+        is_inside = ((points >= -0.5) & (points < size - 0.5)).all(axis=-1)
+        states = self.states.copy()
+        states[(states == PRESENT) & ~is_inside] = OUTSIDE
+        return replace(self, points=points, states=states, size=size)
+
+    def padded(self, shape: Sequence[int]) -> "PointTarget":
+        size = self.size.copy()
+        size[:] = shape
+        return replace(self, size=size)
+
+    def band(self, start: int, stop: int) -> "PointTarget":
+        points = self.points.clone()
+        points[..., 0] -= start
+        size = self.size.clone()
+        size[:, 0] = stop - start
+        return replace(self, points=points, size=size)
+
+    def for_loss(self) -> "PointTarget":
+        return self
+
+    def moved(
+        self,
+        labels: Callable[[Tensor, int], Tensor],
+        points: Callable[[Tensor], tuple[Tensor, Tensor]],
+    ) -> "PointTarget":
+        moved, is_mirrored = points(self.points)
+        # the left one is where the right one was
+        sources = torch.where(is_mirrored[:, None], self.partners, torch.arange(moved.shape[1], device=moved.device))
+        moved = moved.gather(1, sources[:, :, None].expand_as(moved))
+        states = self.states.gather(1, sources)
+        last = moved.new_tensor(self.shape[1:]) - 0.5
+        is_inside = ((moved >= -0.5) & (moved < last)).all(dim=-1)
+        return replace(self, points=moved, states=states.masked_fill((states == PRESENT) & ~is_inside, OUTSIDE))
+
+    def locations(self) -> list[Any]:
+        pixels = self.points.round().astype(int)
+        return [pixel[None] for pixel, state in zip(pixels, self.states, strict=True) if state == PRESENT]
+
+    def to(self, device: torch.device, non_blocking: bool = False) -> "PointTarget":
+        return replace(super().to(device, non_blocking), size=self.size)
+
+
+def unknown_points(partners: Sequence[int], shape: Sequence[int]) -> PointTarget:
+    """A target of NumPy arrays of an image (*spatial) of which nothing is known."""
+    count = len(partners)
+    return PointTarget(
+        points=np.zeros((count, len(shape))),
+        states=np.full(count, UNKNOWN, np.int64),
+        partners=np.array(partners, np.int64),
+        size=np.array(shape, np.int64),
+        unit=np.ones(len(shape)),
+    )

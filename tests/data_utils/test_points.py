@@ -1,0 +1,356 @@
+"""Points: their files, which of them are found in a folder, what is unknown or absent, and how they are moved.
+
+Modules: data_utils/sources/points/table.py, csv_tables.py, files.py, data_utils/sources/points/find.py, spaces.py,
+data_utils/targets/points.py, sides.py, data_utils/targets/find.py, data_utils/analysis/inspect_points.py,
+visualize_points.py, data_utils/analysis/point_checks.py.
+"""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from points import NAMES, SIZE, dots, write_dots
+
+from data_utils.analysis.dataset_info import load_dataset_info
+from data_utils.analysis.validate import check_data
+from data_utils.config import DataConfig
+from data_utils.loading.augment import augment
+from data_utils.loading.batch_sampler import Slot
+from data_utils.loading.dataset import TrainingDataset
+from data_utils.loading.draws import Draw, draw, pack_draws
+from data_utils.sources.load import load_records
+from data_utils.sources.points import files
+from data_utils.sources.points.table import EMPTY, PointTable
+from data_utils.targets.points import point_records
+from data_utils.targets.sides import find_sides
+from data_utils.visualize_points import draw_points
+from runtime.errors import DataError
+from tasks.points import ABSENT, OUTSIDE, PRESENT, UNKNOWN, PointTarget
+from unet import Preprocess
+
+LAYOUTS = ("long", "wide", "deeplabcut")
+
+
+def info_of(folder: Path, **settings):
+    return load_dataset_info(DataConfig(dataset=str(folder), val_fraction=0.3, **settings))
+
+
+def write(folder: Path, text: str, *, images: int = 1, name: str = "points.csv") -> Path:
+    """A folder of black images a.png, b.png, ... and a table of points."""
+    (folder / "images").mkdir(parents=True)
+    for letter in "abcdefgh"[:images]:
+        Image.new("L", (20, 16)).save(folder / "images" / f"{letter}.png")
+    (folder / name).write_text(text)
+    return folder
+
+
+def read(folder: Path, **settings) -> PointTable:
+    """The points of all records of a folder, as training sees them."""
+    train, _ = load_records(DataConfig(dataset=str(folder), **settings))
+    (records,) = point_records([train])
+    return records.table
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_drawn_dot_is_where_the_file_says_and_is_written_back(tmp_path, layout):
+    write_dots(tmp_path, 4, seed=0, layout=layout)
+    info = info_of(tmp_path)
+    assert info.config.task == "landmarks" and info.reader.names == NAMES
+    seen = 0
+    for split in (info.train, info.val):
+        for record in split.records:
+            image = np.asarray(Image.open(record["image"])).astype(float)
+            target = info.reader.read(record, SIZE)
+            for channel, (y, x) in enumerate(target.points):
+                weights = (image[:, :, channel] - 60).clip(0)
+                rows, columns = np.indices(SIZE)
+                window = (abs(rows - y) < 5) & (abs(columns - x) < 5)
+                center = [(axis * weights)[window].sum() / weights[window].sum() for axis in (rows, columns)]
+                assert np.hypot(*(np.array(center) - (y, x))) < 0.6
+                seen += 1
+    assert seen == 12
+    table = files.FORMATS[layout].read(tmp_path / "points.csv")
+    (tmp_path / "again.csv").write_bytes(files.content(table))
+    again = files.FORMATS[layout].read(tmp_path / "again.csv")
+    assert again.names == table.names and again.images == table.images
+    assert np.array_equal(again.positions, table.positions) and np.array_equal(again.states, table.states)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_predictions_are_written_with_presence_and_confidence_and_read_again(tmp_path, layout):
+    presence = np.array([[0.25, 0.75]])
+    table = PointTable(
+        layout=layout,
+        names=("a", "b"),
+        images=("one.png",),
+        positions=np.array([[[1.5, 2.25], [3.0, 4.0]]]),
+        states=np.array([[ABSENT, PRESENT]]),
+        files=("",),
+        presence=presence,
+        confidence=np.array([[0.5, 1.0]]),
+    )
+    file = tmp_path / "points.csv"
+    file.write_bytes(files.content(table))
+    again = files.read_written(file, layout)
+    assert np.array_equal(again.positions, table.positions) and np.array_equal(again.states, table.states)
+    assert np.array_equal(again.presence, presence) and again.confidence.tolist() == [[0.5, 1.0]]
+
+
+def test_empty_cells_are_unknown_unless_a_flag_says_that_they_are_not_there(tmp_path):
+    folder = write(tmp_path, "image,a_x,a_y,b_x,b_y\na.png,1,2,,\nb.png,nan,NaN,3,4\n", images=2)
+    info = info_of(folder)
+    assert "2 empty cells are points of which nothing is known" in "\n".join(info.warnings)
+    assert "--absent not-there" in "\n".join(info.warnings)
+    assert read(folder).states.tolist() == [[PRESENT, UNKNOWN], [UNKNOWN, PRESENT]]
+    assert read(folder, absent="not-there").states.tolist() == [[PRESENT, ABSENT], [ABSENT, PRESENT]]
+    assert not info_of(folder, absent="not-there").warnings
+
+
+def test_a_long_table_says_the_state_and_has_no_rows_for_what_is_unknown(tmp_path):
+    rows = ["image,landmark,x,y,state", "a.png,one,1,2,present", "a.png,two,,,absent", "b.png,one,3,4,unknown"]
+    rows.append("b.png,two,5,6,")
+    table = read(write(tmp_path, "\n".join(rows), images=2))
+    assert table.states.tolist() == [[PRESENT, ABSENT], [UNKNOWN, PRESENT]]
+    assert table.positions[1, 1].tolist() == [5, 6]
+
+
+def test_numbered_columns_and_visibilities_are_understood(tmp_path):
+    table = read(write(tmp_path / "numbered", "filename;X1;Y1;X2;Y2\na;1.5;2;3;4\nb;1;2;3;4\n", images=2))
+    assert table.names == ("1", "2") and table.positions[0].tolist() == [[1.5, 2], [3, 4]]
+    table = read(write(tmp_path / "visible", "image,nose_x,nose_y,nose_v\na.png,1,2,0\nb.png,1,2,1\n", images=2))
+    assert table.names == ("nose",) and table.states.tolist() == [[UNKNOWN], [PRESENT]]
+
+
+def test_tables_of_deeplabcut_lie_beside_the_frames_of_each_video(tmp_path):
+    for video in ("first", "second"):
+        folder = tmp_path / "labeled-data" / video
+        write_dots(folder, 2, seed=0, layout="deeplabcut", name="CollectedData_Me.csv")
+        for image in (folder / "images").iterdir():
+            image.rename(folder / image.name)
+        (folder / "images").rmdir()
+        text = (folder / "CollectedData_Me.csv").read_text()
+        (folder / "CollectedData_Me.csv").write_text(text.replace("frame_", f"labeled-data/{video}/frame_"))
+    table = read(tmp_path)
+    assert [image.split("/")[1] for image in table.images] == ["first", "first", "second", "second"]
+    # newer versions have a column for each part of the path
+    file = tmp_path / "labeled-data" / "first" / "CollectedData_Me.csv"
+    lines = file.read_text().splitlines()
+    heads = [line.replace(",", ",,,", 1) for line in lines[:3]]
+    split_paths = [line.replace("/", ",", 2) for line in lines[3:]]
+    file.write_text("\n".join(heads + split_paths))
+    assert read(tmp_path).images == table.images
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("image,landmark,x,y\na.png,one,1e300,2\n", "row 2: coordinate 1e300 is not within"),
+        ("image,landmark,x,y\na.png,one,inf,2\n", "coordinate inf is not within"),
+        ("image,landmark,x,y\na.png,one,left,2\n", "'left' is no coordinate"),
+        ("image,landmark,x,y\na.png,one,1,\n", "has only some of the coordinates"),
+        ("image,landmark,x,y\na.png,one,1,2\na.png,one,3,4\n", "several animals or persons in an image"),
+        ("image,landmark,x,y,state\na.png,one,1,2,maybe\n", "state 'maybe' is none of present, absent, unknown"),
+        ("image,landmark,x,y\na.png,one,1\n", "row 2: has 3 cells, the heading 4; is the file cut off?"),
+        ("image,a_x,a_y\na.png,1,2\na.png,3,4\n", "several animals or persons in an image"),
+        ("image,landmark,x,y\nb.png,one,1,2\n", "b.png: listed in points.csv, but the file is missing"),
+        ("image,landmark,x,y\n", "lists no points"),
+        ("scorer,me,me\nindividuals,one,one\nbodyparts,a,a\ncoords,x,y\n", "several individuals in an image"),
+        ("scorer,me,me\nbodyparts,a,a\ncoords,x,x\na.png,1,2\n", "'a' has no columns x and y"),
+        ("image,landmark,x,y,z\na.png,one,1,2,3\n", "its points have 3 coordinates, but it lists images"),
+    ],
+)
+def test_a_damaged_table_is_one_line(tmp_path, text, message):
+    with pytest.raises(DataError, match=message.replace("?", r"\?")):
+        read(write(tmp_path, text))
+
+
+def test_masks_come_before_points_unless_a_flag_asks_for_these(tmp_path):
+    write_dots(tmp_path, 4, seed=0)
+    shutil.copytree(tmp_path / "images", tmp_path / "masks")
+    config = DataConfig(dataset=str(tmp_path))
+    assert load_records(config)[0].landmarks is None
+    assert load_records(replace(config, task="landmarks"))[0].landmarks is not None
+    shutil.rmtree(tmp_path / "masks")
+    with pytest.raises(DataError, match=r"no folder of masks"):
+        load_records(replace(config, task="classes"))
+
+
+def test_a_task_that_the_data_are_not_for_is_one_line(tiny_folder):
+    with pytest.raises(DataError, match=r"--task landmarks: .* holds masks, and no points"):
+        load_dataset_info(DataConfig(dataset=str(tiny_folder), task="landmarks"))
+
+
+def test_splits_are_folders_or_tables_of_their_name(tmp_path):
+    write_dots(tmp_path / "a" / "train", 3, seed=0)
+    write_dots(tmp_path / "a" / "val", 2, seed=1)
+    write_dots(tmp_path / "b", 3, seed=0, name="train.csv")
+    lines = (tmp_path / "b" / "train.csv").read_text().splitlines()
+    (tmp_path / "b" / "val.csv").write_text("\n".join([lines[0], *lines[-3:]]))
+    (tmp_path / "b" / "train.csv").write_text("\n".join(lines[:-3]))
+    for folder, counts in (("a", [3, 2]), ("b", [2, 1])):
+        records = load_records(DataConfig(dataset=str(tmp_path / folder)))
+        assert [len(split) for split in records] == counts
+        assert records[0].landmarks == records[1].landmarks
+
+
+def test_some_points_can_be_chosen_and_others_are_named(tmp_path):
+    write_dots(tmp_path, 4, seed=0)
+    reader = info_of(tmp_path, classes="tail,nose").reader
+    assert reader.names == ("tail", "nose") and reader.chosen == (2, 0)
+    with pytest.raises(DataError, match="--classes tale: expected some of nose, ear, tail"):
+        info_of(tmp_path, classes="tale")
+
+
+@pytest.mark.parametrize(
+    ("names", "swap", "partners", "mirrors"),
+    [
+        (["left_ear", "nose", "right_ear"], None, (2, 1, 0), True),
+        (["leftear", "rightear"], None, (1, 0), True),
+        (["L_eye", "R_eye", "eye_l", "eye_r", "Ball"], None, (1, 0, 3, 2, 4), True),
+        (["LeftPaw", "RightPaw", "tail"], None, (1, 0, 2), True),
+        (["nose", "tail", "ball"], None, (0, 1, 2), True),
+        (["paw1LH_top", "paw2RF_top", "nose"], None, (0, 1, 2), False),
+        (["L1", "L2", "L3"], None, (0, 1, 2), True),  # vertebrae
+        (["left_ear", "right_ear", "left_eye"], None, (0, 1, 2), False),
+        (["1", "2"], None, (0, 1), False),
+        (["1", "2"], "1=2", (1, 0), True),
+        (["paw1LH", "paw2LF", "paw3RF", "paw4RH"], "paw1LH=paw4RH, paw2LF=paw3RF", (3, 2, 1, 0), True),
+    ],
+)
+def test_the_mirror_swaps_left_and_right_by_name_or_is_off(names, swap, partners, mirrors):
+    sides = find_sides(names, swap)
+    assert (sides.partners, sides.mirrors) == (partners, mirrors)
+    assert ("mirroring is off" in sides.line) == (not mirrors)
+
+
+@pytest.mark.parametrize("swap", ["left", "a=c", "a=b,b=a", "a=a"])
+def test_a_wrong_swap_is_one_line(swap):
+    with pytest.raises(DataError, match="--swap"):
+        find_sides(["a", "b"], swap)
+
+
+def batch_of(points: torch.Tensor, size: tuple[int, ...], partners: list[int]) -> PointTarget:
+    """A batch of present points (B, K, n)."""
+    count, names, axes = points.shape
+    return PointTarget(
+        points=points,
+        states=torch.full((count, names), PRESENT),
+        partners=torch.tensor([partners] * count),
+        size=torch.tensor([size] * count),
+        unit=torch.ones(count, axes, dtype=torch.float64),
+    )
+
+
+@pytest.mark.parametrize(("size", "spacing"), [((48, 64), None), ((64, 64), None), ((12, 20, 16), (2.0, 1.0, 1.0))])
+def test_points_move_with_the_image_to_a_billionth_of_a_pixel(size, spacing):
+    axes = len(size)
+    draws = []
+    for sample in range(12):
+        options = {"strength": "strong", "seed": 5, "size": size, "channels": axes, "spacing": spacing}
+        draws.append(draw((1, sample), **options))
+    draws = [replace(Draw(drawn.matrix), elastic=drawn.elastic) for drawn in draws]  # colors stay
+    # an image whose values are its own coordinates shows where each of its pixels came from
+    ramps = torch.stack(torch.meshgrid(*(torch.arange(side).double() for side in size), indexing="ij"))
+    images = ramps.expand(len(draws), *ramps.shape).clone()
+    numbers = pack_draws(draws, axes, torch.float64)
+    fill, std = torch.full((axes,), -99.0), torch.ones(axes)
+    moved, _ = augment(images, batch_of(torch.zeros(12, 1, axes).double(), size, [0]), draws, numbers, fill, std)
+    middle = tuple(side // 2 + 1 for side in size)
+    sources = moved[(slice(None), slice(None), *middle)]  # (B, n)
+    is_shown = (sources > 1).all(dim=1) & (sources < torch.tensor(size) - 2).all(dim=1)
+    assert is_shown.sum() >= 6
+    targets = batch_of(sources[:, None], size, [0])
+    _, moved_targets = augment(images, targets, draws, numbers, fill, std)
+    expected = torch.tensor(middle).double().expand_as(sources)
+    assert (moved_targets.points[:, 0] - expected)[is_shown].abs().max() < 1e-9
+
+
+def test_mirrored_points_change_their_names_and_leave_the_crop_unknown():
+    size = (10, 12)
+    mirrored, still, moved = Draw(np.diag([-1.0, 1.0])), Draw(), Draw(4 * np.eye(2))
+    points = torch.tensor([[[1.0, 2.0], [4.0, 7.0], [0.0, 0.0]]] * 3).double()
+    draws = [mirrored, still, replace(moved, matrix=np.eye(2) / 4)]
+    targets = batch_of(points, size, [1, 0, 2])
+    targets.states[:, 1] = ABSENT
+    images = torch.zeros(3, 1, *size)
+    numbers = pack_draws(draws, 1)
+    _, answer = augment(images, targets, draws, numbers, torch.zeros(1), torch.ones(1))
+    assert answer.points[0].tolist() == [[4, 4], [1, 9], [0, 11]]
+    assert answer.states[0].tolist() == [ABSENT, PRESENT, PRESENT]
+    assert answer.points[1].equal(points[1])
+    assert answer.states[2].tolist() == [OUTSIDE, ABSENT, OUTSIDE]
+
+
+def test_nothing_is_mirrored_where_names_do_not_say_how(tmp_path):
+    for sample in range(20):
+        for spacing, size in ((None, (16, 16)), ((1.0, 1.0, 1.0), (8, 8, 8))):
+            options = {"seed": 0, "size": size, "channels": 1, "spacing": spacing, "may_mirror": False}
+            for strength in ("mirror", "basic", "strong"):
+                assert not draw((0, sample), strength=strength, **options).is_mirrored
+
+
+def test_training_sees_points_at_the_network_size_in_crops(tmp_path):
+    write_dots(tmp_path, 6, seed=0)
+    config = DataConfig(dataset=str(tmp_path), crop_size=(16, 16), augment="none", val_fraction=0.3)
+    info = load_dataset_info(config)
+    dataset = TrainingDataset(info.train, info, Preprocess(mean=(0.0,) * 3, std=(1.0,) * 3))
+
+    inside = 0
+    for index in range(len(dataset)):
+        image, target, *_ = dataset[Slot(index, 0, (16, 16))]
+        assert image.shape == (3, 16, 16) and target.shape == (16, 16)
+        for channel, (point, state) in enumerate(zip(target.points.tolist(), target.states.tolist(), strict=True)):
+            if state == PRESENT:
+                y, x = (round(side) for side in point)
+                assert image[channel, y, x] > 120
+                inside += 1
+            else:
+                assert state == OUTSIDE
+    assert inside
+
+
+def test_a_check_counts_states_and_finds_likely_mistakes(tmp_path):
+    rows = ["image,left_x,left_y,right_x,right_y,tail_x,tail_y"]
+    for number in range(12):
+        left, right = (15, 4) if number == 7 else (4, 15)  # exchanged once
+        rows.append(f"i{number}.png,{left},3,{right},3,,")
+    rows[3] = "i2.png,4,3,25,3,4.1,3.2"  # outside, and two at one place
+    (tmp_path / "images").mkdir()
+    for number in range(12):
+        Image.new("L", (20, 16)).save(tmp_path / "images" / f"i{number}.png")
+    (tmp_path / "points.csv").write_text("\n".join(rows))
+    report, problems = check_data(DataConfig(dataset=str(tmp_path)))
+    assert problems == 0
+    assert "      12        0        0  left" in report and "       1        0       11  tail" in report
+    assert "1 points lie outside their images: i2.png (right at 25, 3)" in report
+    assert "1 pairs of points lie at one place: i2.png (left and tail)" in report
+    assert "left and right may be exchanged in 1 images: i7.png" in report
+    assert "11 empty cells are points of which nothing is known" in report
+
+
+def test_points_of_images_that_are_resized_follow_them(tmp_path):
+    write_dots(tmp_path, 3, seed=0)
+    info = info_of(tmp_path)
+    record = info.train.records[0]
+    whole, half = info.reader.read(record, SIZE), info.reader.read(record, SIZE, (16, 11))
+    assert np.allclose((whole.points + 0.5) / SIZE, (half.points + 0.5) / (16, 11))
+    assert half.unit.tolist() == [2, 4] and half.shape == (16, 11)
+
+
+def test_drawn_points_show_truth_and_prediction():
+    image = np.zeros((20, 30), np.uint8)
+    places = np.array([[5.0, 5.0], [12.0, 20.0]])
+    drawn = draw_points(image, places, np.array([True, False]), places + 3, np.array([True, True]))
+    assert drawn.shape[0] >= 320 and drawn.any(axis=2).any()
+    alone = draw_points(image, places, np.array([False, False]))
+    assert not alone.any()
+
+
+def test_the_helpers_draw_what_they_say():
+    images, positions, states = dots(2, seed=0)
+    assert len(images) == 2 and positions.shape == (2, 3, 2) and (states == PRESENT).all()
+    assert EMPTY not in (ABSENT, PRESENT, UNKNOWN, OUTSIDE)

@@ -1,0 +1,226 @@
+"""Landmarks: the loss over bands and processes, places from maps, scores.
+
+Modules: tasks/landmarks.py, tasks/points.py, tasks/point_scores.py, inference/decoding/landmarks.py.
+"""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from inference.decoding.landmarks import LandmarkDecoder
+from runtime.errors import ModelError
+from tasks import task_of_model
+from tasks.landmarks import Landmarks
+from tasks.point_scores import auroc
+from tasks.points import ABSENT, OUTSIDE, PRESENT, UNKNOWN, PointTarget, unknown_points
+from tasks.step_loss import StepLoss
+from unet import UNetConfig
+
+TASK = Landmarks(names=("left", "right", "tail"), sigma=2.0, nowhere=0.5, partners=(1, 0, 2))
+
+
+def target(points: Tensor, states: list[list[int]], size: tuple[int, ...]) -> PointTarget:
+    """A batch of points (B, K, n)."""
+    count, points_count, axes = points.shape
+    return PointTarget(
+        points=points.double(),
+        states=torch.tensor(states),
+        partners=torch.tensor(TASK.partners).expand(count, points_count).clone(),
+        size=torch.tensor([size] * count),
+        unit=torch.ones(count, axes, dtype=torch.float64),
+    )
+
+
+def gaussian_maps(points: Tensor, size: tuple[int, ...], sigma: float = 2.0) -> Tensor:
+    """Logits (B, K, *size) whose weights are a Gaussian at each of the points (B, K, n), on a floor."""
+    logits = torch.zeros(*points.shape[:2], *size, dtype=torch.float64)
+    for axis, side in enumerate(size):
+        others = [1] * len(size)
+        others[axis] = side
+        positions = torch.arange(side, dtype=torch.float64).view(1, 1, *others)
+        center = points[:, :, axis].view(*points.shape[:2], *[1] * len(size))
+        logits = logits - 0.5 * ((positions - center) / sigma) ** 2
+    return torch.logaddexp(logits, torch.full_like(logits, -9.0))
+
+
+def random_points(size: tuple[int, ...], seed: int = 0, count: int = 2) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    shares = torch.rand(count, 3, len(size), generator=generator, dtype=torch.float64)
+    return shares * torch.tensor(size, dtype=torch.float64) - 0.5
+
+
+@pytest.mark.parametrize("size", [(23, 30), (9, 14, 17)])
+def test_the_loss_of_bands_adds_up_to_that_of_the_whole(size):
+    points = random_points(size)
+    targets = target(points, [[PRESENT, ABSENT, PRESENT], [UNKNOWN, PRESENT, OUTSIDE]], size)
+    logits = torch.randn(2, 3, *size, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    whole = TASK.finish(TASK.partial(logits, targets))
+    sums: tuple[Tensor, ...] = ()
+    top = 0
+    for band in logits.split(4, dim=2):
+        part = TASK.partial(band, targets.band(top, top + band.shape[2]))
+        sums = tuple(map(torch.add, sums, part)) if sums else part
+        top += band.shape[2]
+    torch.testing.assert_close(TASK.finish(sums), whole, rtol=1e-12, atol=1e-12)
+
+
+def test_the_loss_is_the_cross_entropy_against_a_gaussian_and_of_presence():
+    size = (12, 15)
+    points = random_points(size, count=1)
+    targets = target(points, [[PRESENT, ABSENT, UNKNOWN]], size)
+    logits = torch.randn(1, 3, *size, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    rows, columns = torch.meshgrid(torch.arange(size[0]), torch.arange(size[1]), indexing="ij")
+    distances = (rows - points[0, 0, 0]) ** 2 + (columns - points[0, 0, 1]) ** 2
+    gaussian = (-0.5 * distances / TASK.sigma**2).exp()
+    gaussian = gaussian / gaussian.sum()
+    place = -(gaussian * logits[0, 0].flatten().log_softmax(0).view(size)).sum()
+    # beside the map stands a weight for "nowhere"
+    presence = -(logits[0, 0].flatten().logsumexp(0) - TASK.nowhere).sigmoid().log()
+    absence = -(TASK.nowhere - logits[0, 1].flatten().logsumexp(0)).sigmoid().log()
+    sums = TASK.finish(TASK.partial(logits, targets))
+    torch.testing.assert_close(sums, torch.stack([place, presence + absence]))
+    assert TASK.counts(targets).tolist() == [1, 2]
+
+
+def test_the_loss_of_a_step_does_not_depend_on_how_it_is_split():
+    size = (16, 16)
+    points = random_points(size, count=4)
+    states = [[PRESENT, ABSENT, UNKNOWN], [PRESENT] * 3, [UNKNOWN] * 3, [OUTSIDE, PRESENT, ABSENT]]
+    targets = target(points, states, size)
+    levels = [torch.randn(4, 3, 16, 16).double(), torch.randn(4, 3, 8, 8).double()]
+    loss = StepLoss(TASK, strides=[(2, 2)])
+    counts = loss.counts(targets)
+    whole = loss(levels, targets, counts)
+    parts = []
+    for images in (slice(0, 1), slice(1, 4)):
+        parts.append(loss([level[images] for level in levels], targets.at(images), counts))
+    torch.testing.assert_close(sum(parts), whole)
+
+
+def test_a_coarser_level_has_the_center_of_the_pixels_that_become_one():
+    targets = target(torch.tensor([[[0.5, 0.5], [2.5, 4.5], [0.0, 0.0]]]), [[PRESENT] * 3], (8, 9))
+    coarse = TASK.at_level(targets, (2, 2))
+    assert coarse.points[0].tolist() == [[0, 0], [1, 2], [-0.25, -0.25]]
+    assert coarse.shape == (1, 4, 4)
+
+
+@pytest.mark.parametrize("size", [(40, 51), (13, 20, 22)])
+@pytest.mark.parametrize("length", [1, 3, 50])
+def test_places_of_drawn_gaussians_are_read_to_a_twentieth_of_a_pixel_in_bands_too(size, length):
+    points = random_points(size, seed=3, count=1)
+    decoder = LandmarkDecoder(TASK)
+    for band in gaussian_maps(points, size).split(length, dim=2):
+        assert decoder.take(band) is None
+    prediction = decoder.conclude(())[0]
+    places = prediction[:, : len(size)] * torch.tensor(size) - 0.5
+    assert (places - points[0]).abs().max() < 0.05
+    assert (prediction[:, -2:] > 0.5).all()
+
+
+def test_a_map_without_weight_is_a_point_that_is_not_there():
+    decoder = LandmarkDecoder(TASK)
+    decoder.take(torch.full((1, 3, 20, 20), -12.0))
+    assert (decoder.conclude(())[0, :, -2] < 0.01).all()
+
+
+def test_views_are_swapped_back_and_their_maps_multiplied():
+    decoder = LandmarkDecoder(TASK)
+    logits = torch.randn(1, 3, 4, 4)
+    assert decoder.unmirrored(logits, dim=1).equal(logits[:, [1, 0, 2]])
+    assert decoder.average([logits, 3 * logits], dim=1).allclose(2 * logits)
+    assert not LandmarkDecoder(replace(TASK, mirrors=False)).mirrors
+
+
+def test_a_crop_knows_nothing_of_the_presence_of_points_outside():
+    points = np.array([[5.0, 5.0], [1.0, 9.0], [3.4, 2.6]])
+    whole = replace(unknown_points(TASK.partners, (10, 12)), points=points, states=np.array([PRESENT, PRESENT, ABSENT]))
+    crop = whole.cropped([slice(2, 8), slice(1, 6)])
+    assert crop.points.tolist() == (points - [2, 1]).tolist()
+    assert crop.states.tolist() == [PRESENT, OUTSIDE, ABSENT]
+    assert crop.shape == (6, 5) and crop.padded((8, 8)).shape == (8, 8)
+    assert [place.tolist() for place in crop.locations()] == [[[3, 4]]]
+    assert whole.states.tolist() == [PRESENT, PRESENT, ABSENT]  # it is left as it was
+
+
+def test_scores_are_those_of_the_errors_one_by_one():
+    scores = TASK.new_scores(2)
+    size = (60, 80)  # the diagonal is 100
+    first = target(torch.tensor([[[10.0, 10], [20, 20], [5, 5]]]), [[PRESENT, PRESENT, ABSENT]], size)
+    second = target(torch.tensor([[[10.0, 10], [20, 20], [5, 5]]]), [[PRESENT, UNKNOWN, PRESENT]], size)
+    scores.add(prediction([[10, 13], [24, 23], [5, 5]], [0.9, 0.8, 0.3], size), first, 0)
+    scores.add(prediction([[10, 10], [0, 0], [5, 15]], [0.9, 0.1, 0.2], size), second, 1)
+    values = scores.values()
+    errors = [3, 5, 0, 10]
+    assert values["mean_radial_error"] == pytest.approx(np.mean(errors))
+    assert values["radial_error_std"] == pytest.approx(np.std(errors))
+    assert values["median_radial_error"] == pytest.approx(4)
+    # 1, 2, 3 and 5% of 80 pixels
+    assert [values[f"sdr/{radius}_percent"] for radius in (1, 2, 3, 5)] == [0.25, 0.25, 0.25, 0.5]
+    assert values["outliers"] == 1
+    assert (values["presence_precision"], values["presence_recall"]) == (1.0, 0.75)
+    assert values["presence_auroc"] == pytest.approx(3 / 4)
+    # the last one is not found, and so as far as the diagonal
+    assert scores.comparison == pytest.approx(np.mean([0.97, 0.95, 1, 0]))
+    assert scores.image_comparison == pytest.approx([0.96, 0.5])
+    again = TASK.scores_from_json(scores.to_json())
+    assert again.report() == scores.report() and again.table() == scores.table()
+
+
+def prediction(places: list[list[float]], presence: list[float], size: tuple[int, int]) -> Tensor:
+    """(1, K, 4) as a decoder gives it."""
+    shares = (torch.tensor(places, dtype=torch.float64) + 0.5) / torch.tensor(size)
+    return torch.cat([shares, torch.tensor([presence]).T.double(), torch.ones(len(places), 1)], dim=1)[None]
+
+
+def test_merged_scores_are_those_of_all_images():
+    size = (60, 80)
+    whole, parts = TASK.new_scores(3), TASK.new_scores(0)
+    for index in range(3):
+        truth = target(random_points(size, seed=index, count=1), [[PRESENT, ABSENT, UNKNOWN]], size)
+        answer = prediction(random_points(size, seed=9 + index, count=1)[0].tolist(), [0.6, 0.4, 0.1], size)
+        part = TASK.new_scores(1)
+        whole.add(answer, truth, index)
+        part.add(answer, truth, 0)
+        parts.merge(part)
+    assert parts.report() == whole.report()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_auroc_counts_pairs_and_ties_by_half(seed):
+    rng = np.random.default_rng(seed)
+    positive, negative = rng.integers(0, 6, 17) / 5, rng.integers(0, 5, 11) / 5
+    wins = (positive[:, None] > negative).mean() + 0.5 * (positive[:, None] == negative).mean()
+    assert auroc(torch.from_numpy(positive), torch.from_numpy(negative)) == pytest.approx(wins)
+    assert auroc(torch.from_numpy(positive), torch.zeros(0)) is None
+
+
+def test_a_model_knows_its_points():
+    config = UNetConfig(num_classes=3, task=TASK.to_config())
+    assert task_of_model(UNetConfig.from_json(config.to_json())) == TASK
+    for damage in ({"names": ["a"]}, {"partners": [0, 0, 1]}, {"sigma": 0}, {"layout": "xml"}, {"more": 1}):
+        with pytest.raises(ModelError, match="task"):
+            task_of_model(replace(config, task={**TASK.to_config(), **damage}))
+
+
+def test_the_gradient_moves_a_map_to_its_point():
+    size = (16, 20)
+    points = random_points(size, count=1)
+    targets = target(points, [[PRESENT, PRESENT, ABSENT]], size)
+    logits = torch.zeros(1, 3, *size, dtype=torch.float64, requires_grad=True)
+    loss = StepLoss(TASK)
+    optimizer = torch.optim.Adam([logits], lr=0.3)
+    for _ in range(200):
+        optimizer.zero_grad()
+        loss(logits, targets, loss.counts(targets)).backward()
+        optimizer.step()
+    decoder = LandmarkDecoder(TASK)
+    decoder.take(logits.detach())
+    answer = decoder.conclude(())[0]
+    places = answer[:2, :2] * torch.tensor(size) - 0.5
+    assert (places - points[0, :2]).abs().max() < 0.05
+    assert answer[:2, 2].min() > 0.9 and answer[2, 2] < 0.1
+    assert math.isfinite(loss(logits, targets, loss.counts(targets)).item())

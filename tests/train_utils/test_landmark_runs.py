@@ -1,0 +1,151 @@
+"""Landmarks as a user has them: found in the data, trained, predicted, scored and shown.
+
+Modules: train_utils/reporting/landmarks.py, inference/outputs/points.py, inference/scoring/points.py.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import TINY, predict
+from in_process import Run, run_train
+from PIL import Image
+from points import NAMES, SIZE, write_dots
+
+from data_utils.sources.points import files
+from inference import Predictor
+from inference.page import PagePredictor
+from tasks.landmarks import Landmarks
+from tasks.points import ABSENT, PRESENT
+from unet import UNet, UNetConfig
+
+FLAGS = [
+    *TINY,
+    "--norm",
+    "batch",
+    "--batch-size",
+    "4",
+    "--base-channels",
+    "8",
+    "--learning-rate",
+    "0.01",
+    "--augment",
+    "mirror",
+]
+LENGTH = ["--max-steps", "150", "--eval-every", "75", "--checkpoint-every", "75", "--log-every", "75"]
+SPLIT = ["--absent", "not-there", "--val-fraction", "0.3"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """24 images with dots, some of which are not there."""
+    folder = tmp_path_factory.mktemp("dots")
+    write_dots(folder, 24, seed=0, layout="deeplabcut", absent=0.3)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    output = tmp_path_factory.mktemp("runs") / "dots"
+    return run_train(output, folder, *FLAGS, *LENGTH, *SPLIT)
+
+
+def test_points_are_found_learned_and_shown(run):
+    assert run.exit_code == 0, run.output
+    assert "3 landmarks: nose, ear, tail" in run.output
+    last = run.records[-1]
+    assert last["eval/median_radial_error"] < 1.5 and last["eval/presence_auroc"] > 0.9
+    assert {"eval/closeness", "eval/sdr/1_percent", "eval/mean_radial_error/tail"} <= last.keys()
+    assert "AUROC" in run.output
+    page = (run.folder / "report.html").read_text()
+    assert "Errors of each landmark" in page and "nose" in page and "a line joins both" in page
+    card = (run.folder / "model" / "README.md").read_text()
+    assert "keypoint-detection" in card and "predictor.points" in card and "| tail |" in card
+    assert run.config["task"]["names"] == list(NAMES) and run.config["task"]["layout"] == "deeplabcut"
+    assert run.settings["flags"]["task"] == "landmarks"
+    assert len(list((run.folder / "predictions").rglob("*.png"))) == 7
+
+
+def test_predictions_come_in_the_format_of_the_data_and_are_scored(run, folder, tmp_path):
+    flags = ["--truth", folder, "--overlay", "--probabilities"]
+    result = predict(run.folder / "model", [folder / "images"], tmp_path / "out", *flags)
+    assert result.returncode == 0, result.stderr
+    assert "24 of 24 files of points" in result.stdout
+    metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    assert metrics["median_radial_error"] < 1.5 and metrics["images"] == 24 and metrics["unit"] == "px"
+    assert set(metrics["by_landmark"]) == set(NAMES)
+    table = files.read_written(tmp_path / "out" / "points.csv", "deeplabcut")
+    assert table.names == NAMES and len(table.images) == 24 and table.presence is not None
+    single = files.read_written(tmp_path / "out" / "frame_00.csv", "deeplabcut")
+    assert np.array_equal(single.positions[0], table.positions[table.images.index("frame_00.png")])
+    assert Image.open(tmp_path / "out" / "frame_00.overlay.png").width >= 320
+    maps = np.load(tmp_path / "out" / "frame_00.npy")
+    assert maps.shape == (3, *SIZE)
+    landmarks = Predictor.from_pretrained(run.folder / "model").points(folder / "images" / "frame_00.png")
+    assert [landmark.name for landmark in landmarks] == list(NAMES)
+    assert np.allclose([landmark.place[::-1] for landmark in landmarks], single.positions[0])
+    # what is there already is scored again from its files
+    again = predict(run.folder / "model", [folder / "images"], tmp_path / "out", *flags)
+    assert "24 of 24 files of points are there already" in again.stdout
+    repeated = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    for key in ("mean_radial_error", "closeness"):
+        assert repeated[key] == pytest.approx(metrics[key])
+
+
+def test_views_and_ensembles_find_the_same_points(run, folder):
+    model, image = run.folder / "model", folder / "images" / "frame_01.png"
+    whole = Predictor.from_pretrained(model).points(image)
+    averaged = Predictor.from_pretrained(model, ensemble=[model], tta=True).points(image)
+    table = files.FORMATS["deeplabcut"].read(folder / "points.csv")
+    is_there = table.states[table.images.index("frame_01.png")] == PRESENT
+    assert is_there.any()
+    for first, second, is_present in zip(whole, averaged, is_there, strict=True):
+        if is_present:
+            assert np.hypot(*np.subtract(first.place, second.place)) < 2
+
+
+def test_exact_tiles_change_nothing():
+    torch.manual_seed(0)
+    task = Landmarks(NAMES, partners=(1, 0, 2))
+    network = UNet(UNetConfig(num_classes=3, base_channels=4, depth=1, task=task.to_config()))
+    image = np.random.default_rng(0).integers(0, 255, (100, 120, 3), dtype=np.uint8)
+    whole, tiled = Predictor(network), Predictor(network, tile_size=48)
+    (tiling,) = tiled.tilings((100, 120))
+    assert tiling is not None and tiling.exact and whole.tilings((100, 120)) == [None]
+    for first, second in zip(whole.points(image), tiled.points(image), strict=True):
+        assert np.allclose(first.place, second.place, atol=1e-3)
+        assert first[2:] == pytest.approx(second[2:], abs=1e-5)
+
+
+def test_a_resumed_run_ends_with_the_same_weights(run, folder, tmp_path):
+    checkpoint = run.folder / "checkpoints" / "step-00000075"
+    resumed = run_train(tmp_path / "again", folder, *FLAGS, *LENGTH, *SPLIT, "--resume", checkpoint)
+    assert resumed.exit_code == 0, resumed.output
+    for name, weight in run.weights(150).items():
+        assert torch.equal(weight, resumed.weights(150)[name])
+
+
+def test_the_page_draws_points(run, folder, tmp_path):
+    upload = tmp_path / "frame.png"
+    upload.write_bytes((folder / "images" / "frame_02.png").read_bytes())
+    page, file = PagePredictor(run.folder / "model")(str(upload))
+    assert 'alt="image with points"' in page and "nose" in page
+    assert file is not None and files.read_written(Path(file), "deeplabcut").names == NAMES
+
+
+def test_absent_points_are_a_target_and_unknown_ones_are_not(run, folder):
+    table = files.FORMATS["deeplabcut"].read(folder / "points.csv").with_absence("not-there")
+    predictor = Predictor.from_pretrained(run.folder / "model")
+    presence = []
+    for image in table.images:
+        presence.append([landmark.presence for landmark in predictor.points(folder / "images" / image)])
+    is_absent = table.states == ABSENT
+    assert np.median(np.array(presence)[is_absent]) < 0.5 < np.median(np.array(presence)[~is_absent])
+
+
+def test_true_points_that_are_not_there_are_one_line(run, folder, tmp_path, fails_with):
+    write_dots(tmp_path / "other", 2, seed=0)
+    result = predict(run.folder / "model", [folder / "images"], tmp_path / "out", "--truth", tmp_path / "other")
+    fails_with(result, "lists no points of 22 inputs", 1)

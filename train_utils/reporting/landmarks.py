@@ -1,0 +1,103 @@
+"""Landmarks in the report: the errors of each, and images with true and predicted points joined by a line."""
+
+from typing import Any
+
+import numpy as np
+
+from data_utils.analysis.dataset_info import DatasetInfo
+from data_utils.image_io.reader import read_image
+from data_utils.targets.points import PointReader
+from data_utils.visualize import to_rgb
+from data_utils.visualize_points import draw_points, enlarged, point_colors
+from inference.predictor import Predictor
+from tasks.point_scores import ERROR, FOUND, STATE, LandmarkScores, error_text, score_cell, score_titles
+from tasks.points import PRESENT, PointTarget
+from train_utils.reporting.charts import error_plot
+from train_utils.reporting.rendering import markdown_text, render
+from train_utils.reporting.section import Example, Metric, Section
+
+
+class LandmarkSection(Section):
+    """What reports show of `tasks.landmarks`."""
+
+    task_name = "Keypoint detection"
+    pipeline_tag = "keypoint-detection"
+    tags = ("landmark-detection",)
+    answer = "points = predictor.points({source})  # name, place in pixels, presence and confidence of each"
+    curves = {  # noqa: RUF012
+        "Mean radial error": {"mean": "eval/mean_radial_error", "median": "eval/median_radial_error"},
+        "AUROC of presence": {"AUROC": "eval/presence_auroc"},
+    }
+    compared = ("eval/closeness", "eval/mean_radial_error", "eval/loss")
+    views_hint = "Rings are true points, discs predicted ones; a line joins both."
+
+    def __init__(self, reader: PointReader) -> None:
+        super().__init__(reader)
+        self.names = reader.names
+        self.unit = reader.unit
+
+    def description(self) -> str:
+        names = ", ".join(map(markdown_text, self.names))
+        return f"Detection of {len(self.names)} landmarks: {names}."
+
+    def metrics(self, scores: LandmarkScores) -> list[Metric]:  # type: ignore[override]  # its own scores
+        values = scores.values()
+        return [
+            Metric("mean_radial_error", f"Mean radial error ({self.unit})", values["mean_radial_error"]),
+            Metric("median_radial_error", f"Median radial error ({self.unit})", values["median_radial_error"]),
+            Metric("presence_auroc", "AUROC of presence", values["presence_auroc"]),
+        ]
+
+    def label(self, comparison: float) -> str:
+        return f"closeness {comparison:.4f}"
+
+    def example(self, info: DatasetInfo, index: int, predictor: Predictor) -> Example:
+        record = info.val.records[index]
+        name = record["name"]
+        image = read_image(record["image"], name)
+        size = image.shape[:2]
+        truth = info.reader.read(record, size, size)
+        prediction = predictor.prediction(record["image"], name)
+        places = prediction[:, :-2] * np.array(size) - 0.5
+        return Example(name, image, truth, np.column_stack([places, prediction[:, -2]]))
+
+    def panel(self, image: np.ndarray, truth: PointTarget, pred: np.ndarray) -> np.ndarray:  # type: ignore[override]  # points
+        return np.hstack([*self.views(image, truth, pred).values()])
+
+    def views(self, image: np.ndarray, truth: PointTarget, pred: np.ndarray) -> dict[str, np.ndarray]:  # type: ignore[override]  # points
+        drawn = draw_points(image, pred[:, :-1], pred[:, -1] >= FOUND, truth.points, truth.states == PRESENT)
+        return {"image": enlarged(to_rgb(image))[0], "truth and prediction": drawn}
+
+    def pictures(self, scores: LandmarkScores) -> dict[str, np.ndarray]:  # type: ignore[override]  # its own scores
+        return {}
+
+    def html(self, scores: LandmarkScores) -> str:  # type: ignore[override]  # its own scores
+        colors = [f"rgb{tuple(color)}" for color in point_colors(len(self.names)).tolist()]
+        return render(
+            "landmarks.html.jinja",
+            titles=list(score_titles(self.unit).values()),
+            rows=self._rows(scores),
+            colors=colors,
+            plot=error_plot("Errors of each landmark", self._errors(scores), self.unit),
+            mean=error_text(scores.values()["mean_radial_error"], self.unit),
+        )
+
+    def markdown(self, scores: LandmarkScores) -> str:  # type: ignore[override]  # its own scores
+        return render("landmarks.md.jinja", titles=list(score_titles(self.unit).values()), rows=self._rows(scores))
+
+    def _rows(self, scores: LandmarkScores) -> list[dict[str, Any]]:
+        """The table of the scores: a row for each landmark, then one for all."""
+        rows = []
+        for landmark, name in [*enumerate(self.names), (None, "all")]:
+            values = scores.values(landmark)
+            cells = [score_cell(key, values[key]) for key in score_titles(self.unit)]
+            rows.append({"name": name, "cells": cells})
+        return rows
+
+    def _errors(self, scores: LandmarkScores) -> dict[str, np.ndarray]:
+        """The errors of the present points of each landmark."""
+        errors = {}
+        for landmark, name in enumerate(self.names):
+            points = scores.by_image[:, landmark]
+            errors[name] = points[points[:, STATE] == PRESENT, ERROR].numpy()
+        return errors

@@ -2670,7 +2670,7 @@ MUTANTS = [
         "test_numbers_by_hand.py",
     ),
     Mutant("unet/axes.py", "_stride", "length < 2 * finest", "length <= 2 * finest", "test_numbers_by_hand.py"),
-    # mistakes that passed unnoticed once
+    # limits, keys and orders
     Mutant(
         "runtime/documents.py",
         "_check_levels",
@@ -2740,6 +2740,69 @@ MUTANTS = [
         "2 * len(shared) <= len(stems)",
         "2 * len(shared) < len(stems)",
         "test_overlapping_data.py",
+    ),
+    Mutant(
+        "data_utils/targets/objects.py",
+        "ObjectReader.key",
+        "(Objects.name, self.ignored, self.classes, self.outside)",
+        "(Objects.name, self.ignored, self.classes)",
+        "test_object_targets.py",
+    ),
+    Mutant(
+        "data_utils/targets/regions.py",
+        "RegionReader.key",
+        "(Regions.name, *self.identity, self.ignored)",
+        "(Regions.name, *self.identity)",
+        "test_overlapping_data.py",
+    ),
+    Mutant(
+        "inference/decoding/objects.py",
+        "ObjectDecoder.decode",
+        "1 - of_classes.softmax(dim).select(dim, 0)",
+        "of_classes.softmax(dim).amax(dim)",
+        "test_object_decoding.py",
+    ),
+    Mutant(
+        "inference/true_masks.py",
+        "TrueMasks.find",
+        "(stack, page_numbers[number])",
+        "(stack, number)",
+        "test_output_rules.py",
+    ),
+    Mutant(
+        "data_utils/image_io/meta_image.py",
+        "check_meta_image",
+        "prod(map(int, sides)) * channels * voxel_bytes",
+        "prod(map(int, sides)) * voxel_bytes",
+        "test_hostile_files.py",
+    ),
+    Mutant(
+        "data_utils/analysis/spoiled_masks.py",
+        "check_borders",
+        'digest("borders", *digests)',
+        'digest("borders", digests[0])',
+        "test_spoiled_masks.py",
+    ),
+    Mutant(
+        "train_utils/step_memory.py",
+        "StepMemory.shortage_halves",
+        "MemoryLimit(self.size, self.network.activation_checkpointing)",
+        "MemoryLimit(self.size)",
+        "test_memory_rules.py",
+    ),
+    Mutant(
+        "train_utils/reporting/objects.py",
+        "mark_objects",
+        "np.where(is_ignored, 0, pred)",
+        "pred",
+        "test_objects_train.py",
+    ),
+    Mutant(
+        "data_utils/targets/objects.py",
+        "ObjectReader.with_records",
+        'digest("objects", records.digest, self.key)',
+        'digest("objects", records.digest)',
+        "test_object_targets.py",
     ),
 ]
 

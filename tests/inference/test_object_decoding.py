@@ -15,6 +15,7 @@ from inference.decoding import canvas
 from inference.decoding.components import ComponentStream
 from inference.decoding.finder import ObjectFinder, separated
 from inference.decoding.objects import ObjectDecoder
+from tasks.classes import Classes
 from tasks.matching import classes_of, numbers_of
 from tasks.objects import Objects
 
@@ -92,6 +93,15 @@ def test_objects_say_where_they_are():
     assert (first.number, first.class_index, first.size, first.box) == (1, 2, 18, (4, 5, 10, 8))
     assert first.center == (6.5, 6.0) and first.score == pytest.approx(0.8)
     assert (second.number, second.size, second.box) == (2, 1, (15, 20, 16, 21))
+
+
+def test_the_score_of_an_object_is_how_surely_it_is_no_background():
+    decoder = ObjectDecoder(Objects(Classes(("background", "cell", "dirt"))))
+    logits = torch.tensor([0.2, 0.5, 0.3]).log().tolist()
+    answer = torch.tensor([*logits, 10.0]).view(4, 1, 1).expand(4, 6, 8)  # deep in an object
+    list(decoder.read(iter([answer]), probabilities=False))
+    (detected,) = decoder.objects
+    assert detected.class_index == 1 and detected.score == pytest.approx(0.8, abs=0.5 / 255)
 
 
 def test_an_object_has_the_class_of_most_of_its_pixels():

@@ -293,6 +293,17 @@ def test_true_masks_are_found_by_stem_suffix_and_page(tmp_path):
     assert TrueMasks({}, None, stems("a")).suffix == ""
 
 
+def test_small_copies_within_a_stack_are_no_true_masks(tmp_path):
+    file = tmp_path / "stack.tif"
+    with tifffile.TiffWriter(file) as tiff:
+        for _ in range(2):
+            tiff.write(np.zeros((8, 8), np.uint8), photometric="minisblack")
+            tiff.write(np.zeros((2, 2), np.uint8), photometric="minisblack", subfiletype=1)
+    masks = TrueMasks({Path("stack"): file}, "", [Path("stack")])
+    pages = [masks.find(Path("stack"), Path(f"stack_{number:04}"), number, 2) for number in range(2)]
+    assert pages == [(file, 0), (file, 2)]
+
+
 def test_a_job_knows_its_name_its_pixels_and_its_files():
     image = ImageJob(image=Path("in/a.b.tif"), size=(4, 5), output=Path("out/a.b"))
     assert (image.name, image.pixels, image.files) == ("in/a.b.tif", 20, ("in/a.b.tif",))

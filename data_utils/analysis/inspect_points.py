@@ -1,11 +1,16 @@
-"""What `inspect` does, for images with points: their headers are read, and their points are known."""
+"""What `inspect` does, for images and volumes with points, which are known."""
+
+import zlib
 
 import numpy as np
 
 from data_utils.analysis.inspect import ClassLocations, Inspection, Problem
+from data_utils.analysis.inspect_volumes import FOREGROUND, VolumeInspection
 from data_utils.image_io.formats import PointSource
 from data_utils.image_io.reader import read_header
 from data_utils.image_io.regions import large_regions
+from data_utils.image_io.volumes import read_volume
+from data_utils.sources.points.spaces import to_voxels
 from data_utils.sources.records import Record
 from runtime.errors import DataError
 from tasks.points import PRESENT
@@ -24,15 +29,37 @@ def inspect_points(record: Record, *, windows: bool = False) -> Inspection | Pro
     if windows:
         with large_regions(record["image"]) as regions:
             if regions is not None:
-                locations = point_locations(source, size)
+                locations = point_locations(source.positions[:, ::-1], source, size)
     return Inspection(size, size, mode, "numbers", {}, locations)
 
 
-def point_locations(source: PointSource, size: tuple[int, ...]) -> ClassLocations:
-    """The pixel (1, n) of each present point, in an image of `size`."""
+def inspect_volume_points(record: Record) -> VolumeInspection | Problem:
+    """What all of a volume says, and where its points are; intensities are those of voxels anywhere."""
+    name = record["name"]
+    source = record["target"]
+    assert isinstance(source, PointSource)
+    try:
+        voxels, header = read_volume(record["image"], name)
+    except DataError as error:
+        return Problem("image cannot be read", str(error))
+    rng = np.random.default_rng(zlib.crc32(repr((name, header.size)).encode()))  # the same on every start
+    z, y, x = (rng.integers(side, size=FOREGROUND) for side in header.size)
+    return VolumeInspection(
+        size=header.size,
+        mask_size=header.size,
+        mode=header.dtype,
+        kind="numbers",
+        pixels={},
+        class_locations=point_locations(to_voxels(source.positions, source.space, header), source, header.size),
+        spacing=header.spacing,
+        foreground=voxels[z, y, x].astype(np.float32),
+    )
+
+
+def point_locations(places: np.ndarray, source: PointSource, size: tuple[int, ...]) -> ClassLocations:
+    """The pixel (1, n) of each present point, by its number from 1, from `places` (K, n) in an image of `size`."""
     locations: ClassLocations = {}
-    for number, (position, state) in enumerate(zip(source.positions, source.states, strict=True)):
+    for number, (place, state) in enumerate(zip(places, source.states, strict=True), 1):
         if state == PRESENT:
-            pixel = position[::-1].round().astype(np.int64)
-            locations[number] = pixel.clip(0, np.array(size) - 1)[None]
+            locations[number] = place.round().astype(np.int64).clip(0, np.array(size) - 1)[None]
     return locations

@@ -81,9 +81,9 @@ def _pixels_of_values(keys: np.ndarray, counts: dict[MaskValue, int]) -> Iterato
     Where there are more values than classes may be, numbers of objects say, all but 0 are one value, 1.
     """
     if len(counts) > MAX_VALUES:
-        yield 1, np.flatnonzero(keys)
         if 0 in counts:
             yield 0, np.flatnonzero(keys == 0)
+        yield 1, np.flatnonzero(keys)
         return
     for value in counts:
         yield value, np.flatnonzero(keys == key_of(value))

@@ -13,7 +13,7 @@ from data_utils.analysis.inspect import (
     excess_values,
     inspect,
 )
-from data_utils.analysis.inspect_points import inspect_points
+from data_utils.analysis.inspect_points import inspect_points, inspect_volume_points
 from data_utils.analysis.inspect_volumes import VolumeInspection, VolumeSplitInspection, inspect_volume
 from data_utils.analysis.inspect_windows import inspect_in_windows
 from data_utils.analysis.normalization import Normalization, measure_normalization
@@ -150,8 +150,17 @@ class VolumeInspector(Inspector):
         return inspection.volumes.normalization(records.modality, config)
 
 
+class VolumePointInspector(VolumeInspector):
+    """Looks at all of the volumes; their points are known."""
+
+    def inspect(self, record: Record) -> Inspection | Problem:
+        return inspect_volume_points(record)
+
+
 def choose_inspector(records: Records, *, has_classes: bool = True, windows: bool = False) -> Inspector:
     """The inspector that suits these records; `windows` says whether large images are looked at in windows."""
+    if records.landmarks is not None and records.dims == 3:
+        return VolumePointInspector(has_classes=False)
     if records.landmarks is not None:
         return PointInspector(has_classes=False, windows=windows)
     if records.dims == 3:

@@ -12,7 +12,7 @@ from data_utils.sources.hf_datasets import HFRecords, TableName, ask_hub, holds_
 from data_utils.sources.holdout import hold_out, hold_out_fold, hold_out_shards
 from data_utils.sources.label_files import read_label_files
 from data_utils.sources.overlapping import OVERLAPPING, ObjectRecords, find_overlapping
-from data_utils.sources.points.find import find_points, open_points
+from data_utils.sources.points.find import find_points, lacks_masks, open_points
 from data_utils.sources.records import Records
 from data_utils.sources.shapes import VAL_FIRST, Shapes
 from data_utils.sources.streams.parquet import ParquetRecords
@@ -59,7 +59,8 @@ def _load_splits(config: DataConfig) -> tuple[Records, Records]:
     splits: dict[str, Callable[[], Records]] = {}
     if path.is_dir() and not holds_tables(path):
         named_splits = _named_splits(config)
-        if config.task in (None, OVERLAPPING):
+        splits = open_volumes_with_points(path, named_splits, config)
+        if not splits and config.task in (None, OVERLAPPING):
             splits = find_class_volumes(path, named_splits, config)
         if not splits:
             splits = dict(open_volumes(path, named_splits, config))
@@ -88,6 +89,19 @@ def _check_folds(config: DataConfig, validation: str) -> None:
             f"--fold {number}/{count} cuts the training images into folds, but {config.dataset} has {validation};"
             " leave --fold out, or give a data set of one split"
         )
+
+
+def open_volumes_with_points(
+    path: Path, named_splits: Sequence[str], config: DataConfig
+) -> dict[str, Callable[[], Records]]:
+    """Split -> what opens it, of a folder of volumes with points; nothing of others."""
+    asks = config.task == Landmarks.name
+    if not asks and (config.task is not None or not lacks_masks(path, named_splits)):
+        return {}
+    points = find_points(path, named_splits)
+    if not points or any(table.axes != 3 for table in points.values()):
+        return {}
+    return open_points(path, points, config.absent, config.allow_unpaired)
 
 
 def open_folder(path: Path, named_splits: Sequence[str], config: DataConfig) -> dict[str, Callable[[], Records]]:

@@ -189,3 +189,18 @@ def test_check_data_counts_objects_and_those_that_touch(tmp_path):
 
 def test_the_task_is_found_unless_it_is_given():
     assert parsed(*TINY).task is None and parsed("--task", "objects", *TINY).task == "objects"
+
+
+def test_large_label_images_are_read_in_windows(tmp_path, monkeypatch):
+    monkeypatch.setattr("data_utils.image_io.regions.LARGE", 1000)
+    ids = np.zeros((60, 80), np.int32)
+    ids[::2, ::2] = np.arange(1, 30 * 40 + 1).reshape(30, 40)  # more than classes may be
+    for name, values in (("images", picture(ids)), ("masks", ids)):
+        (tmp_path / name).mkdir()
+        for index in range(3):
+            np.save(tmp_path / name / f"{index}.npy", values)
+    info = load_info(tmp_path, task="objects", crop_size=(16, 16))
+    background, objects = info.train.class_locations[0]
+    assert (ids[tuple(background.T)] == 0).all() and (ids[tuple(objects.T)] > 0).all()
+    target = TrainingDataset(info.train, info, info.preprocess())[Slot(0, 0, (16, 16))][1]
+    assert int(target.ids.max()) == 64 and target.mask.sum() == 64

@@ -219,6 +219,14 @@ def test_more_objects_than_a_png_numbers_make_a_tiff(tmp_path):
     assert write_objects(tmp_path, 3).name == "out.png" and not file.exists()
 
 
+def test_the_page_counts_objects():
+    encoder = ObjectEncoder(("background", "cell"))
+    labels = packed(np.array([[0, 1], [7, 7]]), np.array([[0, 1], [1, 1]]))
+    assert [entry.text for entry in encoder.legend_entries(labels)] == ["2 objects"]
+    assert [entry.text for entry in encoder.legend_entries(labels[:1])] == ["1 object"]
+    assert encoder.legend() is None and encoder.shades(labels)[0, 0] == 0
+
+
 def test_found_missed_and_invented_objects_have_colors_of_their_own():
     truth, pred = np.zeros((8, 12), int), np.zeros((8, 12), int)
     truth[1:5, 1:5] = pred[1:5, 1:5] = packed(np.array(1), np.array(1))

@@ -6,9 +6,11 @@ import numpy as np
 
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.image_io.reader import read_image
+from data_utils.image_io.volumes import read_volume
+from data_utils.sources.records import Record
 from data_utils.targets.points import PointReader
 from data_utils.visualize import to_rgb
-from data_utils.visualize_points import draw_points, enlarged, point_colors
+from data_utils.visualize_points import draw_points, draw_volume_points, enlarged, point_colors
 from inference.predictor import Predictor
 from tasks.point_scores import ERROR, FOUND, STATE, LandmarkScores, error_text, score_cell, score_titles
 from tasks.points import PRESENT, PointTarget
@@ -54,6 +56,8 @@ class LandmarkSection(Section):
     def example(self, info: DatasetInfo, index: int, predictor: Predictor) -> Example:
         record = info.val.records[index]
         name = record["name"]
+        if info.val.records.dims == 3:
+            return self._volume_example(info, record, predictor)
         image = read_image(record["image"], name)
         size = image.shape[:2]
         truth = info.reader.read(record, size, size)
@@ -61,10 +65,24 @@ class LandmarkSection(Section):
         places = prediction[:, :-2] * np.array(size) - 0.5
         return Example(name, image, truth, np.column_stack([places, prediction[:, -2]]))
 
-    def panel(self, image: np.ndarray, truth: PointTarget, pred: np.ndarray) -> np.ndarray:  # type: ignore[override]  # points
+    def _volume_example(self, info: DatasetInfo, record: Record, predictor: Predictor) -> Example:
+        """A volume as three planes through the middle of its points, on which these are drawn."""
+        name = record["name"]
+        voxels, header = read_volume(record["image"], name)
+        truth = info.reader.read_volume(record, header)
+        assert isinstance(truth, PointTarget)
+        prediction = predictor.prediction(record["image"], name)
+        places = prediction[:, :-2] * np.array(header.size) - 0.5
+        is_found = prediction[:, -2] >= FOUND
+        drawn = draw_volume_points(voxels, header.spacing, places, is_found, truth.points, truth.states == PRESENT)
+        return Example(name, drawn, None, None)
+
+    def panel(self, image: np.ndarray, truth: PointTarget | None, pred: np.ndarray) -> np.ndarray:  # type: ignore[override]  # points
         return np.hstack([*self.views(image, truth, pred).values()])
 
-    def views(self, image: np.ndarray, truth: PointTarget, pred: np.ndarray) -> dict[str, np.ndarray]:  # type: ignore[override]  # points
+    def views(self, image: np.ndarray, truth: PointTarget | None, pred: np.ndarray) -> dict[str, np.ndarray]:  # type: ignore[override]  # points
+        if truth is None:  # of a volume
+            return {"truth and prediction": image}
         drawn = draw_points(image, pred[:, :-1], pred[:, -1] >= FOUND, truth.points, truth.states == PRESENT)
         return {"image": enlarged(to_rgb(image))[0], "truth and prediction": drawn}
 

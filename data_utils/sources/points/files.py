@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from data_utils.sources.points import csv_tables
+from data_utils.sources.points import csv_tables, markups
 from data_utils.sources.points.table import PointTable
 from runtime.errors import DataError
 
@@ -25,7 +25,22 @@ class Format(NamedTuple):
 
 
 CSV = Format(".csv", True, csv_tables.read, csv_tables.write)
-FORMATS: dict[str, Format] = {"long": CSV, "wide": CSV, "deeplabcut": CSV}
+FORMATS: dict[str, Format] = {
+    "long": CSV,
+    "wide": CSV,
+    "deeplabcut": CSV,
+    "markups": Format(markups.MARKUPS, False, markups.read_markups, markups.write_markups),
+    "fcsv": Format(markups.FCSV, False, markups.read_fcsv, markups.write_fcsv),
+}
+
+
+def read(file: Path) -> PointTable | None:
+    """The points of a file of any format; None where it holds something else."""
+    name = file.name.lower()
+    for known in FORMATS.values():
+        if name.endswith(known.extension):
+            return known.read(file)
+    return None
 
 
 def read_written(file: Path, layout: str) -> PointTable:

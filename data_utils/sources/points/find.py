@@ -8,12 +8,14 @@ from data_utils.image_io.formats import IMAGE_SUFFIXES
 from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
 from data_utils.image_io.volumes import is_volume
 from data_utils.sources.annotations.layout import check_unpaired, find_file, listed, wanted_splits
-from data_utils.sources.folder import IMAGE_FOLDERS, children
-from data_utils.sources.points import csv_tables
+from data_utils.sources.folder import IMAGE_FOLDERS, children, find_splits
+from data_utils.sources.points import files
+from data_utils.sources.points.markups import FCSV, MARKUPS
 from data_utils.sources.points.table import PointRecords, PointTable, joined_tables
 from data_utils.sources.records import Records
 from runtime.errors import DataError
 
+FOLDERS = ("points", "landmarks", "markups", "fiducials")  # of files of points, one for each volume
 LABELED_DATA = "labeled-data"  # where DeepLabCut has a folder for each video
 
 
@@ -42,7 +44,7 @@ def _splits_by_name(root: Path, wanted: set[str]) -> dict[str, PointTable]:
     splits: dict[str, PointTable] = {}
     for file in sorted(root.glob("*.csv")):
         if file.stem.lower() in wanted:
-            table = csv_tables.read(file)
+            table = files.read(file)
             if table is not None:
                 splits[file.stem.lower()] = table
     if splits:
@@ -55,17 +57,33 @@ def _table_in(folder: Path) -> PointTable | None:
     """The points that the files of a folder list, of one format."""
     tables = _read_all(sorted(folder.glob("*.csv")))
     if len(tables) > 1:
-        files = [table.files[0] for table in tables]
-        raise DataError(f"{folder}: {len(files)} files list points: {listed(files)}; keep one of them")
+        names = [table.files[0] for table in tables]
+        raise DataError(f"{folder}: {len(names)} files list points: {listed(names)}; keep one of them")
     if not tables:  # DeepLabCut has a table beside the frames of each video
         files_of_videos = sorted(folder.glob(f"{LABELED_DATA}/*/*.csv")) or sorted(folder.glob("*/*.csv"))
         tables = [table for table in _read_all(files_of_videos) if table.layout == "deeplabcut"]
+    if not tables:
+        tables = _tables_of_volumes(folder)
     return joined_tables(tables) if tables else None
 
 
-def _read_all(files: Sequence[Path]) -> list[PointTable]:
-    """The tables of points among CSV files."""
-    tables = [csv_tables.read(file) for file in files if not file.name.startswith(".")]
+def _tables_of_volumes(folder: Path) -> list[PointTable]:
+    """The points in files of one volume each: beside the volumes, or in a folder of their own."""
+    below = children(folder)
+    places = [folder, *(below[name] for name in (*FOLDERS, *IMAGE_FOLDERS, "imagestr") if name in below)]
+    for place in places:
+        of_kind = {kind: sorted(place.glob(f"*{kind}")) for kind in (MARKUPS, FCSV)}
+        if all(of_kind.values()):
+            raise DataError(f"{place}: holds files {MARKUPS} and {FCSV}; keep one of the two kinds")
+        tables = _read_all([*of_kind[MARKUPS], *of_kind[FCSV]])
+        if tables:
+            return tables
+    return []
+
+
+def _read_all(candidates: Sequence[Path]) -> list[PointTable]:
+    """The tables of points among files."""
+    tables = [files.read(file) for file in candidates if not file.name.startswith(".")]
     return [table for table in tables if table is not None]
 
 
@@ -125,6 +143,17 @@ def _find_image(image: str, folders: Sequence[str]) -> str | None:
         if path is not None:
             return path
     return None
+
+
+def lacks_masks(root: Path, named_splits: Sequence[str]) -> bool:
+    """Whether a folder has no folder of masks, of images or volumes."""
+    if "labelstr" in children(root):
+        return False
+    try:
+        find_splits(root, named_splits)
+    except DataError:
+        return True
+    return False
 
 
 def read_truth(path: Path) -> PointTable:

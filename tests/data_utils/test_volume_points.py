@@ -1,0 +1,151 @@
+"""Points of volumes: Slicer's files and tables, from mm to voxels and back, whatever the orientation of the volume.
+
+Modules: data_utils/sources/points/markups.py, data_utils/sources/points/spaces.py.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import nibabel
+import numpy as np
+import pytest
+from in_process import run_train
+
+from data_utils.analysis.dataset_info import load_dataset_info
+from data_utils.config import DataConfig
+from data_utils.image_io.formats import VolumeFile
+from data_utils.image_io.volumes import read_volume
+from data_utils.sources.points import files
+from data_utils.sources.points.spaces import from_voxels, to_voxels
+from data_utils.sources.points.table import PointTable
+from inference import Predictor
+from runtime.errors import DataError
+from tasks.points import ABSENT, PRESENT, UNKNOWN
+
+SIZE = (20, 16, 12)  # along the axes of the file
+NAMES = ("front", "back")
+SPACES = {"markups": "LPS", "fcsv": "RAS", "long": "pixels"}
+AFFINES = {
+    "RAS": np.diag([1.0, 1.5, 2.0, 1.0]),
+    "LPI": np.diag([-1.0, -1.5, 2.0, 1.0]) + np.array([[0, 0, 0, 30], [0, 0, 0, 9], [0, 0, 0, -7], [0, 0, 0, 0]]),
+    "turned": np.array([[0, 1.5, 0, -3], [2, 0, 0, 5], [0, 0, -1, 11], [0, 0, 0, 1.0]]),
+}
+
+
+def write_volumes(folder: Path, count: int, layout: str, affine: np.ndarray, seed: int = 0) -> None:
+    """Volumes with a bright and a dark dot, and the files that say where these are."""
+    rng = np.random.default_rng(seed)
+    (folder / "images").mkdir(parents=True)
+    axes = np.indices(SIZE)
+    tables = []
+    for number in range(count):
+        places = rng.uniform(3, np.array(SIZE) - 4, (2, 3)).round(3)  # in voxels of the file
+        voxels = rng.normal(100, 3, SIZE)
+        for place, sign in zip(places, (1, -1), strict=True):
+            distance = sum((axis - side) ** 2 for axis, side in zip(axes, place, strict=True))
+            voxels += sign * 60 * np.exp(-0.5 * distance / 1.5**2)
+        nibabel.save(nibabel.Nifti1Image(voxels.astype(np.float32), affine), folder / "images" / f"case{number}.nii.gz")
+        positions = places
+        if layout != "long":
+            positions = places @ affine[:3, :3].T + affine[:3, 3]
+        if SPACES[layout] == "LPS":
+            positions = positions * (-1, -1, 1)
+        states = np.full((1, 2), PRESENT)
+        name = f"case{number}"
+        tables.append(PointTable(layout, NAMES, (name,), positions[None], states, ("",), SPACES[layout]))
+    if layout == "long":
+        images = tuple(table.images[0] for table in tables)
+        positions = np.concatenate([table.positions for table in tables])
+        whole = replace(tables[0], images=images, positions=positions, states=np.full((count, 2), PRESENT))
+        (folder / "points.csv").write_bytes(files.content(replace(whole, files=("",) * count)))
+        return
+    for table in tables:
+        extension = files.FORMATS[layout].extension
+        (folder / "images" / f"{table.images[0]}{extension}").write_bytes(files.content(table))
+
+
+@pytest.mark.parametrize("layout", ["markups", "fcsv", "long"])
+@pytest.mark.parametrize("orientation", AFFINES)
+def test_a_drawn_dot_is_where_the_file_says(tmp_path, layout, orientation):
+    write_volumes(tmp_path, 3, layout, AFFINES[orientation])
+    info = load_dataset_info(DataConfig(dataset=str(tmp_path), val_fraction=0.4))
+    assert info.config.task == "landmarks" and info.reader.unit == "mm" and info.reader.names == NAMES
+    for record in info.train.records:
+        voxels, header = read_volume(record["image"], record["name"])
+        target = info.reader.read_volume(record, header)
+        for sign, (z, y, x) in zip((1, -1), target.points, strict=True):
+            weights = (sign * (voxels[..., 0] - 100)).clip(15, None) - 15
+            axes = np.indices(voxels.shape[:3])
+            center = [(axis * weights).sum() / weights.sum() for axis in axes]
+            assert np.linalg.norm(np.subtract(center, (z, y, x))) < 0.5
+        assert np.allclose(target.unit, header.spacing)
+
+
+@pytest.mark.parametrize("space", ["pixels", "LPS", "RAS"])
+@pytest.mark.parametrize("orientation", AFFINES)
+def test_places_come_back_from_voxels(tmp_path, space, orientation):
+    file = tmp_path / "a.nii.gz"
+    nibabel.save(nibabel.Nifti1Image(np.zeros(SIZE, np.float32), AFFINES[orientation]), file)
+    _, header = read_volume(VolumeFile((str(file),)), "a")
+    positions = np.random.default_rng(0).uniform(0, 10, (5, 3))
+    assert np.allclose(from_voxels(to_voxels(positions, space, header), space, header), positions, atol=1e-9)
+
+
+@pytest.mark.parametrize("layout", ["markups", "fcsv"])
+def test_slicers_files_keep_names_places_and_states(tmp_path, layout):
+    states = np.array([[PRESENT, PRESENT]] if layout == "fcsv" else [[PRESENT, UNKNOWN]])
+    positions = np.array([[[1.25, -2.5, 3e-4], [7.0, 8.0, 9.0]]]) * (states[0] == PRESENT)[:, None]
+    table = PointTable(layout, NAMES, ("case",), positions, states, ("",), "LPS")
+    file = tmp_path / f"case{files.FORMATS[layout].extension}"
+    file.write_bytes(files.content(table))
+    again = files.read(file)
+    assert again is not None and (again.names, again.images, again.space) == (NAMES, ("case",), "LPS")
+    assert np.array_equal(again.positions, positions) and np.array_equal(again.states, states)
+    assert ABSENT not in again.states
+
+
+def test_old_files_of_slicer_are_ras(tmp_path):
+    file = tmp_path / "a.fcsv"
+    file.write_text("# CoordinateSystem = 0\n# columns = id,x,y,z,label\n1,1,2,3,one\n")
+    assert files.read(file).space == "RAS"
+    file.write_text("1,1,2,3,0,0,0,1,1,1,0,one,,\n")
+    assert files.read(file).space == "RAS" and files.read(file).names == ("one",)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.mrk.json", "{", "cannot be read as JSON"),
+        ("a.mrk.json", '{"markups": [{"coordinateSystem": "XYZ", "controlPoints": []}]}', "is none of RAS, LPS"),
+        ("a.mrk.json", '{"markups": [{"controlPoints": [{"position": [1, 2]}]}]}', "expected three numbers"),
+        ("a.mrk.json", '{"markups": [{"controlPoints": [{"position": [1, 2, 1e300]}]}]}', "is not within"),
+        ("a.mrk.json", '{"markups": [{"controlPoints": [5]}]}', "point 1 is no object"),
+        ("a.mrk.json", '{"markups": [5]}', "holds 1 lists of points"),
+        ("a.fcsv", "# columns = id,label\n", "hold no x, y and z"),
+        ("a.fcsv", "1,2\n", "is the file cut off"),
+        ("a.fcsv", "1,a,2,3\n", "'a' is no coordinate"),
+        ("a.fcsv", "# CoordinateSystem = 7\n", "coordinate system '7'"),
+    ],
+)
+def test_a_damaged_file_is_one_line(tmp_path, name, text, message):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(DataError, match=message):
+        files.read(tmp_path / name)
+
+
+def test_points_of_volumes_are_learned_and_predicted_in_their_own_format(tmp_path):
+    write_volumes(tmp_path / "data", 6, "markups", AFFINES["LPI"])
+    flags = ["--plan", "none", "--base-channels", "4", "--depth", "2", "--norm", "instance", "--num-workers", "0"]
+    flags += ["--crop-size", "12", "16", "16", "--batch-size", "2", "--learning-rate", "0.02", "--max-steps", "60"]
+    flags += ["--eval-every", "60", "--augment", "none", "--swap", "", "--val-fraction", "0.3"]
+    run = run_train(tmp_path / "run", "--dataset", tmp_path / "data", *flags)
+    assert run.exit_code == 0, run.output
+    assert run.values("eval/median_radial_error")[-1] < 3 and "eval/sdr/2mm" in run.records[-1]
+    assert "Errors of each landmark" in (run.folder / "report.html").read_text()
+    image = tmp_path / "data" / "images" / "case0.nii.gz"
+    landmarks = Predictor.from_pretrained(run.folder / "model").points(image)
+    truth = files.read(image.with_name("case0.mrk.json"))
+    _, header = read_volume(VolumeFile((str(image),)), "case0")
+    places = to_voxels(truth.positions[0], truth.space, header)
+    errors = [np.linalg.norm(np.subtract(point.place, place)) for point, place in zip(landmarks, places, strict=True)]
+    assert min(errors) < 2

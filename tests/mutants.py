@@ -2804,6 +2804,13 @@ MUTANTS = [
         'digest("objects", records.digest)',
         "test_object_targets.py",
     ),
+    Mutant(
+        "inference/decoding/finder.py",
+        "ObjectFinder.finish",
+        "final_number[np.array(self._touching, np.int64).reshape(-1, 2)]",
+        "np.array(self._touching, np.int64).reshape(-1, 2)",
+        "test_object_decoding.py",
+    ),
 ]
 
 

@@ -95,6 +95,18 @@ def test_objects_say_where_they_are():
     assert (second.number, second.size, second.box) == (2, 1, (15, 20, 16, 21))
 
 
+def test_objects_that_touch_have_different_shades_in_whatever_order_they_end():
+    answers = np.zeros((13, 14), np.int32)
+    deep = 1 | 255 << 8 | 255 << 16
+    answers[:, :3] = deep
+    answers[6, :3] = 1 | 10 << 8 | 255 << 16  # two objects that touch, the first and the last one
+    answers[1:6:2, 6:13:2] = deep  # twelve others end before
+    answers[1, 6] = 0
+    _, objects = found(answers, [])
+    assert [detected.size > 1 for detected in objects] == [True, *[False] * 11, True]
+    assert objects[0].shade != objects[12].shade
+
+
 def test_the_score_of_an_object_is_how_surely_it_is_no_background():
     decoder = ObjectDecoder(Objects(Classes(("background", "cell", "dirt"))))
     logits = torch.tensor([0.2, 0.5, 0.3]).log().tolist()

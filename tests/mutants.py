@@ -2811,6 +2811,13 @@ MUTANTS = [
         "np.array(self._touching, np.int64).reshape(-1, 2)",
         "test_object_decoding.py",
     ),
+    Mutant(
+        "inference/page.py",
+        "PagePredictor._download",
+        "file.relative_to(job.output.parent)",
+        "file.name",
+        "test_overlapping_runs.py",
+    ),
 ]
 
 

@@ -6,6 +6,7 @@ inference/true_masks.py.
 
 import json
 from pathlib import Path
+from zipfile import ZipFile
 
 import nibabel
 import numpy as np
@@ -158,6 +159,7 @@ def test_a_page_shows_each_class_and_gives_an_archive(run, data, tmp_path):
     html, download = PagePredictor(run.folder / "model")(str(upload))
     assert all(f"</span>{name} " in html for name in NAMES)
     assert download is not None and download.endswith("image.zip")
+    assert ZipFile(download).namelist() == [f"{name}/image.png" for name in NAMES]
 
 
 def test_bits_are_what_a_predictor_gives(run, data, predicted):

@@ -31,7 +31,7 @@ DISCS = 20_000
 TOUCHING = 3  # every third disc touches another one
 BAND = 64
 STEP = 15  # every so many images are scored
-SEEDS = (64, 128, 192)  # of 255: a pixel with so much is part of a seed
+PEAKS = (13, 26, 51)  # of 255: a seed is so much deeper than what lies between it and deeper ones
 
 
 def draw_discs(rng: np.random.Generator) -> np.ndarray:
@@ -168,19 +168,19 @@ def images_of(folder: Path) -> Iterator[np.ndarray]:
 def measure_maps(folder: Path) -> None:
     rows: dict[str, ObjectScores] = {"connected components": Objects().new_scores(1)}
     for name in MAPS:
-        rows |= {f"{name}, seeds from {seed / LEVELS:.2f}": Objects().new_scores(1) for seed in SEEDS}
+        rows |= {f"{name}, peaks of {peak / LEVELS:.2f}": Objects().new_scores(1) for peak in PEAKS}
     for ids in images_of(folder):
         components = label(ids > 0)[0]
         add(rows["connected components"], packed(components, components > 0), ids)
         for name, draw in MAPS.items():
             answers = answers_of(ids > 0, draw(torch.from_numpy(ids.astype(np.int64))[None])[0].numpy())
-            for seed in SEEDS:
-                finder.SEED = seed
+            for peak in PEAKS:
+                finder.PEAK = peak
                 objects = ObjectFinder()
                 objects.add(answers)
                 labels = np.concatenate(list(objects.finish()))
                 assert numbers_of(labels).max(initial=0) == len(objects.objects)
-                add(rows[f"{name}, seeds from {seed / LEVELS:.2f}"], labels, ids)
+                add(rows[f"{name}, peaks of {peak / LEVELS:.2f}"], labels, ids)
     for name, scores in rows.items():
         values = scores.values
         counts = f"{values['predicted']:,} for {values['objects']:,}"

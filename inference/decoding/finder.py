@@ -12,12 +12,13 @@ import numpy as np
 
 from data_utils.visualize_objects import shades_of, touching
 from inference.decoding.canvas import Canvas
-from inference.decoding.components import Component, ComponentStream, sides
+from inference.decoding.components import Component, ComponentStream
 from runtime.errors import DataError
 from tasks.matching import CLASS_BITS, packed
 
-SEED = 128  # a pixel of this depth or more, of LEVELS, is part of a seed
 LEVELS = 255  # of depth and certainty
+BLUR = 1.0  # pixels, standard deviation: a learned depth has steps that are no objects
+PEAK = 26  # of LEVELS: a seed is a place this much deeper than what lies between it and deeper ones
 # an answer is a number that holds the class in its lowest bits, then the depth, then the certainty
 BYTE = 255
 DEPTH_SHIFT = 8
@@ -144,14 +145,17 @@ class ObjectFinder:
 def separated(answers: np.ndarray) -> tuple[np.ndarray, int]:
     """The objects of a component, numbered from 1, int32, 0 where `answers` is; and how many they are.
 
-    A component without a deep part is one object.
+    Its seeds are the peaks of the depth, after a little blur. A component with one peak is one object.
     """
-    from scipy.ndimage import label
+    from scipy.ndimage import gaussian_filter, generate_binary_structure, label
+    from skimage.morphology import h_maxima
     from skimage.segmentation import watershed
 
-    depth = ((answers >> DEPTH_SHIFT) & BYTE).astype(np.uint8)
-    seeds, count = label(depth >= SEED, sides(answers.ndim))
+    depth = ((answers >> DEPTH_SHIFT) & BYTE).astype(np.float32)
+    depth = gaussian_filter(depth, BLUR, mode="constant").round().astype(np.uint8)
     is_component = answers > 0
+    is_peak = (h_maxima(depth, PEAK) > 0) & is_component
+    seeds, count = label(is_peak, generate_binary_structure(answers.ndim, answers.ndim))
     if count < 2:
         return is_component.astype(np.int32), 1
     return watershed(LEVELS - depth, seeds, mask=is_component).astype(np.int32), count

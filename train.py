@@ -319,7 +319,7 @@ def main() -> None:
     memory = StepMemory(accelerator, start.output_dir, model, split)
 
     # 5. Prepare: batch norm over all processes, sharding, compiled regions, optimizer, loaders
-    criterion = step_loss(task, model.head_strides, slabs)
+    criterion = step_loss(task, model.head_strides, slabs)  # the trials above are without other processes
     compile_gain = CompileGain(accelerator)
     compile_loss(accelerator, criterion)
     state = start.checkpoint.run_state()

@@ -136,12 +136,7 @@ class PredictionPipeline:
         jobs = [job for batch in batches for job in batch]
         if shared_rows.mesh.is_first:
             numbers = {job: number for number, job in enumerate(jobs)}
-
-            def compute(batch: list[tuple[Job, NetworkInputs | None]]) -> list[Callable[[], Score | None]]:
-                ((job, _),) = batch
-                with shared_rows.lead(numbers[job]):
-                    return self._compute(batch)
-
+            compute = partial(self._lead, shared_rows, numbers)
             yield from pipelined(batches, self._read, compute, ERRORS_OF_ONE_FILE, threads=1)
             shared_rows.end()
         else:
@@ -149,6 +144,14 @@ class PredictionPipeline:
                 with shared_rows.follow(ERRORS_OF_ONE_FILE):
                     self._steps[type(jobs[number])].follow(jobs[number])
         self.predictor.shared_rows = None
+
+    def _lead(
+        self, shared_rows: SharedRows, numbers: dict[Job, int], batch: list[tuple[Job, NetworkInputs | None]]
+    ) -> list[Callable[[], Score | None]]:
+        """`_compute` for the only job of a batch, with the help of the other processes."""
+        ((job, _),) = batch
+        with shared_rows.lead(numbers[job]):
+            return self._compute(batch)
 
     def _read(self, job: Job) -> NetworkInputs | None:
         """Read ahead in a thread; None for jobs that are read while they are computed, or not at all."""

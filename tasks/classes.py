@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from tasks.confusion import ClassCounts, confusion_matrix, format_table, image_iou, scores_of, summary_line
-from tasks.pixels_and_regions import FOCAL_GAMMA, PixelsAndRegions
+from tasks.pixels_and_regions import FOCAL_GAMMA, MEANS, ClassMeans, PixelsAndRegions
 from tasks.target import Target, labels
-from tasks.task import Scores
 from unet.config import IGNORE_INDEX, UNetConfig
 
 COUNTED_BYTES = 2**30  # that `counts` takes for some rows at a time
@@ -23,7 +22,7 @@ class ClassTarget(Target):
     mask: Any = labels(unknown=IGNORE_INDEX)
 
 
-class ClassScores(Scores):
+class ClassScores(ClassMeans):
     """Every score from one integer confusion matrix over all images.
 
     Args:
@@ -35,11 +34,7 @@ class ClassScores(Scores):
     """
 
     is_partly_labeled: ClassVar[bool] = False
-
-    def __init__(self, names: Sequence[str], sums: Tensor, by_image: Tensor) -> None:
-        self.names = tuple(names)
-        self.sums = sums
-        self.by_image = by_image
+    recorded = (*MEANS, "pixel_accuracy")
 
     def add(self, prediction: Tensor, target: ClassTarget, index: int) -> None:  # type: ignore[override]  # its own target
         matrix = confusion_matrix(prediction, target.mask, len(self.names), IGNORE_INDEX)
@@ -66,29 +61,9 @@ class ClassScores(Scores):
         """`confusion.scores_of`: means by name, and a list over the classes by metric."""
         return scores_of(self.counts)
 
-    @property
-    def comparison(self) -> float:
-        return self.values["mean_iou"] or 0.0
-
-    @property
-    def image_comparison(self) -> list[float]:
-        return self.by_image[:, 0].tolist()
-
-    def record(self) -> dict[str, float | None]:
-        values = self.values
-        record = {f"eval/{key}": values[key] for key in ("mean_iou", "mean_dice", "pixel_accuracy")}
-        for metric in ("iou", "dice"):
-            for name, value in zip(self.names, values[metric], strict=True):
-                record[f"eval/{metric}/{name}"] = value
-        return record
-
     def brief(self) -> dict[str, float | None]:
         values = self.values
         return {"mean_iou": values["mean_iou"], "pixel_accuracy": values["pixel_accuracy"]}
-
-    def by_class(self) -> dict[str, list[float | None]]:
-        values = self.values
-        return {"dice": values["dice"], "iou": values["iou"]}
 
     def report(self) -> dict[str, Any]:
         return {"classes": self.names, **self.values, "confusion_matrix": self.matrix.tolist()}

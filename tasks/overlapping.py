@@ -1,6 +1,5 @@
 """Classes that may overlap: a sigmoid for each, cross-entropy and Dice from logits, a 2 x 2 table for each class."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tasks.confusion import mean_of_present, ratios, text_table
-from tasks.pixels_and_regions import FOCAL_GAMMA, PixelsAndRegions
+from tasks.pixels_and_regions import FOCAL_GAMMA, ClassMeans, PixelsAndRegions
 from tasks.target import Target, labels
-from tasks.task import Scores
 from unet.config import UNetConfig
 
 MOST_CLASSES = 31  # bits of an int32 but its sign
@@ -103,7 +101,7 @@ def image_iou(tables: Tensor) -> Tensor:
     return (hits / union.clamp_min(1)).sum() / (union > 0).sum().clamp_min(1)
 
 
-class OverlapScores(Scores):
+class OverlapScores(ClassMeans):
     """Every score from one table of whole numbers for each class.
 
     Args:
@@ -113,11 +111,6 @@ class OverlapScores(Scores):
     """
 
     has_background = False
-
-    def __init__(self, names: Sequence[str], sums: Tensor, by_image: Tensor) -> None:
-        self.names = tuple(names)
-        self.sums = sums
-        self.by_image = by_image
 
     def add(self, prediction: Tensor, target: OverlapTarget, index: int) -> None:  # type: ignore[override]  # its own target
         tables = self.tables(prediction, target)
@@ -138,29 +131,9 @@ class OverlapScores(Scores):
             **by_class,
         }
 
-    @property
-    def comparison(self) -> float:
-        return self.values["mean_iou"] or 0.0
-
-    @property
-    def image_comparison(self) -> list[float]:
-        return self.by_image[:, 0].tolist()
-
-    def record(self) -> dict[str, float | None]:
-        values = self.values
-        record = {f"eval/{key}": values[key] for key in ("mean_iou", "mean_dice")}
-        for metric in ("iou", "dice"):
-            for name, value in zip(self.names, values[metric], strict=True):
-                record[f"eval/{metric}/{name}"] = value
-        return record
-
     def brief(self) -> dict[str, float | None]:
         values = self.values
         return {"mean_iou": values["mean_iou"], "mean_dice": values["mean_dice"]}
-
-    def by_class(self) -> dict[str, list[float | None]]:
-        values = self.values
-        return {"dice": values["dice"], "iou": values["iou"]}
 
     def report(self) -> dict[str, Any]:
         return {"classes": self.names, **self.values, "tables": self.sums[: len(self.names)].tolist()}

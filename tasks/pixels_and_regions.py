@@ -2,18 +2,66 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
 
-from tasks.task import Task
+from tasks.task import Scores, Task
 
+MEANS = ("mean_iou", "mean_dice")
 AnyTask = TypeVar("AnyTask", bound="PixelsAndRegions")
 LOSSES = ("ce+logdice", "ce+dice", "ce", "dice", "focal+dice")
 FOCAL_GAMMA = 2.0  # Lin et al. 2017, arXiv:1708.02002
 SMOOTHING = 1e-3  # pixels, so that -log Dice of what is not found at all is finite
+
+
+class ClassMeans(Scores):
+    """Scores of classes whose means, IoU first, are what models are compared by.
+
+    Args:
+        names: the classes.
+        sums: whole numbers of pixels, int64, as the subclass counts them.
+        by_image: (images, 1), the mean IoU of each image.
+
+    Attributes:
+        recorded: the means that a record holds.
+    """
+
+    recorded: ClassVar[Sequence[str]] = MEANS
+
+    def __init__(self, names: Sequence[str], sums: Tensor, by_image: Tensor) -> None:
+        self.names = tuple(names)
+        self.sums = sums
+        self.by_image = by_image
+
+    @property
+    @abstractmethod
+    def values(self) -> dict[str, Any]:
+        """Means over the classes by name, and a list over the classes by metric."""
+
+    @property
+    def comparison(self) -> float:
+        return self.values["mean_iou"] or 0.0
+
+    @property
+    def image_comparison(self) -> list[float]:
+        return self.by_image[:, 0].tolist()
+
+    def record(self) -> dict[str, float | None]:
+        values = self.values
+        record = {f"eval/{key}": values[key] for key in self.recorded}
+        for metric in ("iou", "dice"):
+            for name, value in zip(self.names, values[metric], strict=True):
+                record[f"eval/{metric}/{name}"] = value
+        return record
+
+    def by_class(self) -> dict[str, list[float | None]]:
+        values = self.values
+        return {"dice": values["dice"], "iou": values["iou"]}
 
 
 @dataclass(frozen=True, eq=False)  # tensors have no single truth value to compare by

@@ -413,7 +413,13 @@ MUTANTS = [
         "test_checkpoints.py",
     ),
     # what is published
-    Mutant("tasks/classes.py", "ClassScores.record", "values[metric]", "values['iou']", "test_published_numbers.py"),
+    Mutant(
+        "tasks/pixels_and_regions.py",
+        "ClassMeans.record",
+        "values[metric]",
+        "values['iou']",
+        "test_published_numbers.py",
+    ),
     Mutant(
         "train_utils/monitoring/throughput.py",
         "Meter.summary",
@@ -943,7 +949,9 @@ MUTANTS = [
         "read_mask(self.file, self.file)",
         "test_annotations_folders.py",
     ),
-    Mutant("data_utils/sources/records.py", "Subset.__init__", "records.classes", "()", "test_annotations_coco.py"),
+    Mutant(
+        "data_utils/sources/records.py", "DerivedRecords.__init__", "records.classes", "()", "test_annotations_coco.py"
+    ),
     Mutant(
         "data_utils/sources/records.py",
         "annotation_summaries",
@@ -1432,8 +1440,8 @@ MUTANTS = [
     Mutant(
         "data_utils/sources/records.py",
         "Subset.digest",
-        "digest(whole, self.indices.tobytes())",
-        "digest(whole, len(self.indices))",
+        "self.digest_with(self.indices.tobytes())",
+        "self.digest_with(len(self.indices))",
         "test_dataset_info.py",
     ),
     Mutant(

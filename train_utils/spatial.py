@@ -182,13 +182,12 @@ class _SumOverSlabs(torch.autograd.Function):
         return grad * ctx.size, None  # the sum of the gradients of all processes, which are equal
 
 
-def _with_borders(x: Tensor, slabs: Slabs, reach: int) -> tuple[Tensor | None, Tensor, Tensor | None]:
-    """The last slices of the slab before x (B, C, *spatial), x, and the first ones of the slab behind, `reach` each."""
+def _slices_beside(x: Tensor, slabs: Slabs, reach: int) -> tuple[Tensor | None, Tensor | None]:
+    """The last slices of the slab before x (B, C, *spatial), and the first ones of the slab behind, `reach` each."""
     mesh = slabs.mesh
     first = None if mesh.is_first else x.narrow(FIRST, 0, reach)
     last = None if mesh.is_last else x.narrow(FIRST, x.shape[FIRST] - reach, reach)
-    before, behind = mesh.exchange(first, last)
-    return before, x, behind
+    return mesh.exchange(first, last)
 
 
 class _SlabConvolution(torch.autograd.Function):
@@ -201,7 +200,7 @@ class _SlabConvolution(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, slabs: Slabs) -> Tensor:
         reach = weight.shape[FIRST] // 2
-        before, x, behind = _with_borders(x, slabs, reach)
+        before, behind = _slices_beside(x, slabs, reach)
         ctx.slabs = slabs
         ctx.bias_sizes = None if bias is None else list(bias.shape)
         ctx.save_for_backward(x, weight, before, behind)
@@ -323,7 +322,7 @@ class _Borders(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, slabs: Slabs) -> Tensor:
         ctx.mesh = slabs.mesh
-        before, x, behind = _with_borders(x, slabs, reach=1)
+        before, behind = _slices_beside(x, slabs, reach=1)
         first = x.narrow(FIRST, 0, 1) if before is None else before
         last = x.narrow(FIRST, x.shape[FIRST] - 1, 1) if behind is None else behind
         return torch.cat([first, x, last], dim=FIRST)

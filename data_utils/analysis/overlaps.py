@@ -22,6 +22,8 @@ def overlap_warnings(splits: Iterable[Records]) -> tuple[str, ...]:
     several = 0
     labeled = 0
     for records in splits:
+        if not len(records) or not isinstance(records[0]["target"], LayeredMask):
+            continue
         key = records.digest and digest("overlaps", records.digest)
         counts = cached(key, partial(_count, records))
         several += counts[0]
@@ -35,15 +37,14 @@ def overlap_warnings(splits: Iterable[Records]) -> tuple[str, ...]:
 
 
 def _count(records: Records) -> list[int]:
-    """How many pixels of some images have several classes, and how many have any; 0 where masks are files."""
+    """How many pixels of some images have several classes, and how many have any."""
     classes = [value for value, name in records.classes if name.lower() not in BACKGROUND_NAMES]
     bit_of: dict[MaskValue, int] = {value: bit % MOST_CLASSES for bit, value in enumerate(classes)}
     several = 0
     labeled = 0
     for index in np.unique(np.linspace(0, len(records) - 1, SAMPLED).astype(int)).tolist():
         mask = records[index]["target"]
-        if not isinstance(mask, LayeredMask):
-            break
+        assert isinstance(mask, LayeredMask)
         try:
             truth, _ = unpack_bits(mask.draw_classes(bit_of))
         except DataError:  # it is named where all masks are read

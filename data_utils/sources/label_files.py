@@ -17,9 +17,8 @@ import numpy as np
 
 from data_utils.image_io.formats import IMAGE_SUFFIXES, ImageSource, VolumeFile
 from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
-from data_utils.sources.records import AnnotationSummary, LabelSet, Record, Records
+from data_utils.sources.records import DerivedRecords, LabelSet, Record, Records
 from data_utils.sources.walk import walk
-from runtime.cache import digest
 from runtime.console import first_few
 from runtime.documents import read_bytes
 from runtime.errors import DataError, one_line
@@ -194,7 +193,7 @@ class LabelFiles:
         return folders[: folders.index(self.root) + 1]
 
 
-class LabeledRecords(Records):
+class LabeledRecords(DerivedRecords):
     """Records of which some are labeled for some of the classes only.
 
     Args:
@@ -207,29 +206,15 @@ class LabeledRecords(Records):
     def __init__(
         self, records: Records, sets: dict[LabelSet, str], numbers: np.ndarray, unlisted: Sequence[str]
     ) -> None:
-        self.records = records
+        super().__init__(records)
         self.label_sets = sets
         self.unlisted = tuple(unlisted)
         self.numbers = numbers
-        self.unpaired = records.unpaired
-        self.classes = records.classes
-        self.dims = records.dims
-        self.modality = records.modality
-        self.task = records.task
-        self.has_rules = records.has_rules
         self._sets = list(sets)
-
-    @property
-    def annotations(self) -> AnnotationSummary | None:  # type: ignore[override]  # counted once it is asked for
-        return self.records.annotations
 
     @cached_property
     def digest(self) -> str | None:  # type: ignore[override]  # computed once it is asked for
-        whole = self.records.digest
-        return None if whole is None else digest("labeled", whole, self._sets, self.numbers.tobytes())
-
-    def __len__(self) -> int:
-        return len(self.records)
+        return self.digest_with("labeled", self._sets, self.numbers.tobytes())
 
     def __getitem__(self, i: int) -> Record:
         record = self.records[i]
@@ -239,15 +224,6 @@ class LabeledRecords(Records):
     def labeled(self, i: int) -> LabelSet | None:
         number = int(self.numbers[i])
         return None if number == ALL else self._sets[number]
-
-    def name(self, i: int) -> str:
-        return self.records.name(i)
-
-    def image_folders(self) -> set[tuple[str, str]]:
-        return self.records.image_folders()
-
-    def open_here(self) -> None:
-        self.records.open_here()
 
 
 def read_label_files(splits: Sequence[Records], root: Path) -> list[Records]:

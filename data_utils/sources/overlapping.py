@@ -25,9 +25,9 @@ from data_utils.sources.folder import (
     masks_by_image,
     natural,
 )
-from data_utils.sources.records import AnnotationSummary, LabelSet, Record, Records, folders_of
+from data_utils.sources.records import DerivedRecords, Record, Records, folders_of
 from data_utils.sources.walk import walk
-from runtime.cache import digest, digest_of_files
+from runtime.cache import digest_of_files
 from runtime.errors import DataError, ImageError
 from tasks.overlapping import MOST_CLASSES, Overlapping
 from unet.config import MaskValue
@@ -66,15 +66,13 @@ def chosen_bits(config: DataConfig, classes: NamedClasses) -> ClassBits:
     return class_bits(named_classes(config.classes, classes, config.others))
 
 
-class ObjectRecords(Records):
+class ObjectRecords(DerivedRecords):
     """The records of annotations whose objects keep what lies below others. DataError where masks are files."""
 
-    task = OVERLAPPING
-
     def __init__(self, records: Records, config: DataConfig) -> None:
-        self.records = records
-        self.unpaired, self.classes = records.unpaired, records.classes
-        self.label_sets, self.unlisted = records.label_sets, records.unlisted
+        super().__init__(records)
+        self.unlisted = records.unlisted
+        self.task = OVERLAPPING
         if not isinstance(records[0]["target"], LayeredMask):
             raise DataError(
                 f"--task {OVERLAPPING}: {config.dataset} has one mask for each image; give a folder of masks for each"
@@ -83,29 +81,15 @@ class ObjectRecords(Records):
             )
         self.bits = tuple(chosen_bits(config, records.classes).bit_of.items())
 
-    def __len__(self) -> int:
-        return len(self.records)
-
     def __getitem__(self, i: int) -> Record:
         record = self.records[i]
         mask = record["target"]
         assert isinstance(mask, LayeredMask)
         return {**record, "target": ObjectBits(mask, self.bits)}
 
-    def name(self, i: int) -> str:
-        return self.records.name(i)
-
-    def labeled(self, i: int) -> LabelSet | None:
-        return self.records.labeled(i)
-
-    @property
-    def annotations(self) -> AnnotationSummary | None:  # type: ignore[override]  # counted once it is asked for
-        return self.records.annotations
-
     @cached_property
     def digest(self) -> str | None:  # type: ignore[override]  # computed once it is asked for
-        whole = self.records.digest
-        return None if whole is None else digest(OVERLAPPING, whole, repr(self.bits))
+        return self.digest_with(OVERLAPPING, repr(self.bits))
 
 
 class ClassFolderRecords(Records):

@@ -196,12 +196,11 @@ class StreamRecords(Records):
         """The records of the groups that `chosen`, (G,) bool, marks."""
 
 
-class Subset(Records):
-    """The records of another sequence at `indices`, (N,) int64."""
+class DerivedRecords(Records):
+    """Records made of those of another sequence: one of each, in its order, unless a subclass says otherwise."""
 
-    def __init__(self, records: Records, indices: np.ndarray) -> None:
+    def __init__(self, records: Records) -> None:
         self.records = records
-        self.indices = indices
         self.unpaired, self.classes = records.unpaired, records.classes
         self.dims = records.dims
         self.modality = records.modality
@@ -215,10 +214,37 @@ class Subset(Records):
         """The summary of the whole sequence."""
         return self.records.annotations
 
+    def digest_with(self, *parts: object) -> str | None:
+        """The digest of the other sequence, and of what is made of it; None where that one has none."""
+        whole = self.records.digest
+        return None if whole is None else digest(whole, *parts)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def name(self, i: int) -> str:
+        return self.records.name(i)
+
+    def labeled(self, i: int) -> LabelSet | None:
+        return self.records.labeled(i)
+
+    def image_folders(self) -> set[tuple[str, str]]:
+        return self.records.image_folders()
+
+    def open_here(self) -> None:
+        self.records.open_here()
+
+
+class Subset(DerivedRecords):
+    """The records of another sequence at `indices`, (N,) int64."""
+
+    def __init__(self, records: Records, indices: np.ndarray) -> None:
+        super().__init__(records)
+        self.indices = indices
+
     @cached_property
     def digest(self) -> str | None:  # type: ignore[override]  # computed once it is asked for
-        whole = self.records.digest
-        return None if whole is None else digest(whole, self.indices.tobytes())
+        return self.digest_with(self.indices.tobytes())
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -231,12 +257,6 @@ class Subset(Records):
 
     def labeled(self, i: int) -> LabelSet | None:
         return self.records.labeled(int(self.indices[i]))
-
-    def image_folders(self) -> set[tuple[str, str]]:
-        return self.records.image_folders()
-
-    def open_here(self) -> None:
-        self.records.open_here()
 
 
 class ListRecords(Records):

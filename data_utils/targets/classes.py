@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -48,10 +49,8 @@ class ClassReader(MaskReader):
         sets = LabelSets.of(label_sets, class_map.names, values, file_classes, class_map.background)
         if sets.are_complete:
             return self
-        counts = np.zeros(len(class_map), np.int64)
-        for labels, set_pixels in pixels.items():
-            counts += np.where(sets.flags_of(labels), count_classes(set_pixels, class_map), 0)
-        return PartlyLabeledReader(class_map, tuple(counts.tolist()), label_sets=sets)
+        class_pixels = sets.class_pixels(pixels, partial(count_classes, class_map=class_map))
+        return PartlyLabeledReader(class_map, class_pixels, label_sets=sets)
 
     def task(self, loss: str, class_weights: Sequence[float | str] | None) -> Classes:
         return Classes(self.class_map.names, loss, class_weight_tensor(class_weights, self.class_pixels))

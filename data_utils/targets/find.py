@@ -1,6 +1,7 @@
 """Which task a data set is, by what its targets hold."""
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 import numpy as np
 
@@ -41,10 +42,15 @@ def find_task(records: Records, config: DataConfig) -> str:
     are_classes = config.classes or config.ignore_index or records.classes or records.group_sizes is not None
     if are_classes or not len(records) or isinstance(records[0]["target"], DrawnMask):
         return Classes.name
-    if not holds_many_values(records):
-        return Classes.name
-    key = records.digest and digest("task", records.digest)
-    return cached(key, lambda: {"task": Objects.name if number_objects(records) else Classes.name})["task"]
+    key = records.digest and digest("task of masks", records.digest)
+    return cached(key, partial(_task_of_masks, records))
+
+
+def _task_of_masks(records: Records) -> str:
+    """The task that the numbers in masks call for."""
+    if holds_many_values(records) and number_objects(records):
+        return Objects.name
+    return Classes.name
 
 
 def holds_many_values(records: Records) -> bool:

@@ -1,10 +1,12 @@
 """Which classes of a task an image is labeled for, from the names that label files hold."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import chain
+
+import numpy as np
 
 from data_utils.class_map import NamedClasses, show
 from data_utils.sources.records import LabelSet
@@ -85,6 +87,22 @@ class LabelSets:
     def number(self, labels: LabelSet | None) -> int:
         """The index of the set of an image that is labeled for classes of these names; None stands for all."""
         return 0 if labels is None else self.numbers[labels]
+
+    def class_pixels(
+        self,
+        pixels: Mapping[LabelSet | None, dict[MaskValue, int]],
+        count: Callable[[dict[MaskValue, int]], Sequence[int]],
+    ) -> tuple[int, ...]:
+        """Pixels of each class in the images that are labeled for it.
+
+        Args:
+            pixels: those of each mask value, of the images of each set.
+            count: the pixels of each class among those of the values.
+        """
+        counts = np.zeros(len(self.flags[0]), np.int64)
+        for labels, set_pixels in pixels.items():
+            counts += np.where(self.flags_of(labels), count(set_pixels), 0)
+        return tuple(counts.tolist())
 
     def flags_of(self, labels: LabelSet | None) -> tuple[bool, ...]:
         """Whether such an image is labeled for each class."""

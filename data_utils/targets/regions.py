@@ -105,10 +105,14 @@ class RegionReader(BitReader):
         return cls(regions, tuple(ignored), class_map)
 
     def with_pixels(self, pixels: dict[MaskValue, int]) -> "RegionReader":
+        return replace(self, class_pixels=self._count(pixels))
+
+    def _count(self, pixels: dict[MaskValue, int]) -> tuple[int, ...]:
+        """The pixels of each region."""
         counts = []
         for region in self.regions:
             counts.append(sum(pixels.get(value, 0) for value in region.values))
-        return replace(self, class_pixels=tuple(counts))
+        return tuple(counts)
 
     def partly_labeled(
         self,
@@ -122,10 +126,7 @@ class RegionReader(BitReader):
         sets = LabelSets.of(label_sets, self.class_names, values, label_names)
         if sets.are_complete:
             return self
-        counts = np.zeros(len(self.regions), np.int64)
-        for labels, set_pixels in pixels.items():
-            counts += np.where(sets.flags_of(labels), self.with_pixels(set_pixels).class_pixels, 0)
-        return replace(self, class_pixels=tuple(counts.tolist()), label_sets=sets)
+        return replace(self, class_pixels=sets.class_pixels(pixels, self._count), label_sets=sets)
 
     def labeled_in_map(self, labels: LabelSet | None) -> Collection[int] | None:
         classes = self.labeled_classes(labels)

@@ -80,6 +80,14 @@ class PointEncoder(Encoder):
             confidence=prediction[None, :, -1],
         )
 
+    def write(self, job: Job, table: PointTable, picture: np.ndarray | None) -> None:
+        """Write the points of a job, and the picture with them, if there is one."""
+        if picture is not None:
+            with replaced_file(job.file(OVERLAY)) as file:
+                Image.fromarray(picture).save(file, "png")
+        with replaced_file(job.file(self.extension)) as file:
+            file.write(files.content(table))
+
     def write_joined(self, folder: Path, jobs: Sequence[Job]) -> None:
         """Write a table of the points of all images, for formats that hold those of several."""
         written = [job for job in jobs if job.file(self.extension).exists()]
@@ -119,14 +127,11 @@ class PointImageWriter:
         job.output.parent.mkdir(parents=True, exist_ok=True)
         prediction = read_prediction(self.task, bands, job, save_maps=PROBABILITIES in self.extensions)
         places = prediction[:, :-2] * np.array(size) - 0.5
+        picture = None
         if OVERLAY in self.extensions and image is not None:
             pixels = read_image(image.read(0, size[0]), job.name)
             picture = draw_points(pixels, places, prediction[:, -2] >= FOUND)
-            with replaced_file(job.file(OVERLAY)) as file:
-                Image.fromarray(picture).save(file, "png")
-        table = self.encoder.table(job.image.name, prediction, places[:, ::-1])
-        with replaced_file(job.file(self.encoder.extension)) as file:
-            file.write(files.content(table))
+        self.encoder.write(job, self.encoder.table(job.image.name, prediction, places[:, ::-1]), picture)
         if sink is not None:
             sink.add(prediction)
 
@@ -146,13 +151,11 @@ class PointVolumeWriter:
         voxels, header = read_volume(job.volume, job.name)
         places = prediction[:, :-2] * np.array(size) - 0.5
         is_found = prediction[:, -2] >= FOUND
+        picture = None
         if OVERLAY in self.extensions:
             picture = draw_volume_points(voxels, header.spacing, places, is_found)
-            with replaced_file(job.file(OVERLAY)) as file:
-                Image.fromarray(picture).save(file, "png")
         table = self.encoder.table(job.image.name, prediction, from_voxels(places, self.encoder.task.space, header))
-        with replaced_file(job.file(self.encoder.extension)) as file:
-            file.write(files.content(table))
+        self.encoder.write(job, table, picture)
         return prediction
 
 

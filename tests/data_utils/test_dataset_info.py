@@ -205,7 +205,7 @@ def test_a_damaged_or_impossible_cache_only_costs_time(tmp_path, looks, monkeypa
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     first = load_info(folder)
     files = list(cache_folder().glob("*.json"))
-    assert len(files) == 5  # both splits, how much classes overlap in each, and the brightness
+    assert len(files) == 4  # both splits, the task, and the brightness
     for file in files:
         file.write_text(file.read_text()[:-5])
     assert same(load_info(folder), first) and len(looks) == 24

@@ -8,25 +8,14 @@ WIDTH = 256  # the tag of a TIFF
 NRRD = b"NRRD0004\ntype: uint8\ndimension: 3\nsizes: 2 3 4\nencoding: raw\n"
 
 
-def of_no_width(tiff: bytes) -> bytes:
-    """A TIFF with a width of 0."""
+def with_width(tiff: bytes, layout: str, *values: int) -> bytes:
+    """A TIFF with another entry for its width: a layout of `struct`, its type, how many values it has, and these."""
     content = bytearray(tiff)
     (begin,) = struct.unpack_from("<I", content, 4)
     (tags,) = struct.unpack_from("<H", content, begin)
     for at in range(begin + 2, begin + 2 + 12 * tags, 12):
         if struct.unpack_from("<H", content, at)[0] == WIDTH:
-            struct.pack_into("<HHII", content, at, WIDTH, 4, 1, 0)
-    return bytes(content)
-
-
-def of_two_widths(tiff: bytes) -> bytes:
-    """A TIFF whose width is a pair of numbers."""
-    content = bytearray(tiff)
-    (begin,) = struct.unpack_from("<I", content, 4)
-    (tags,) = struct.unpack_from("<H", content, begin)
-    for at in range(begin + 2, begin + 2 + 12 * tags, 12):
-        if struct.unpack_from("<H", content, at)[0] == WIDTH:
-            struct.pack_into("<HHIHH", content, at, WIDTH, 3, 2, 8, 8)
+            struct.pack_into(layout, content, at, WIDTH, *values)
     return bytes(content)
 
 
@@ -44,8 +33,8 @@ def make_cases(tiff: bytes, encoder: bytes, checkpoint: bytes) -> list[tuple[str
     return [
         ("dataset.json", "dataset.json", json.dumps(described | {"labels": {"a": DIGITS, "b": 1}}).encode()),
         ("dataset.json", "dataset.json", json.dumps(described).encode()),
-        ("tiff", "a.tif", of_no_width(tiff)),
-        ("tiff", "a.tif", of_two_widths(tiff)),
+        ("tiff", "a.tif", with_width(tiff, "<HHII", 4, 1, 0)),
+        ("tiff", "a.tif", with_width(tiff, "<HHIHH", 3, 2, 8, 8)),
         ("itk", "a.nrrd", NRRD + b"a/" * 3000 + b"\n\n" + bytes(24)),  # SimpleITK ended the process
         ("yolo", "labels/train/0.txt", f"{DIGITS} 0.1 0.1 0.5 0.1 0.5 0.5\n".encode()),
         ("yolo", "data.yaml", f"names: [cell]\ntrain: {'1' * 400}\n".encode()),

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from runtime.errors import ModelError
 from tasks.confusion import mean_of_present, ratios, text_table
 from tasks.pixels_and_regions import FOCAL_GAMMA, ClassMeans, PixelsAndRegions
 from tasks.target import Target, labels
@@ -173,7 +174,14 @@ class Overlapping(PixelsAndRegions):
     Each class is a question of its own, which a sigmoid answers. Dice of image b and class c is that of `Classes`, over
     the pixels that are known for c. The names are in the order of the classes' bits, and the weights are factors on the
     cross-entropy of each class.
+
+    Args:
+        partners: the index of the class that each becomes in the mirror; empty where each stays.
+        mirrors: whether images may be mirrored.
     """
+
+    partners: tuple[int, ...] = ()
+    mirrors: bool = True
 
     name = "overlapping"
     compared_by = "mean IoU"
@@ -217,8 +225,30 @@ class Overlapping(PixelsAndRegions):
         return OverlapScores(self.names, torch.tensor(value["sums"]), torch.tensor(value["by_image"]).view(-1, 1))
 
     def to_config(self) -> dict[str, Any]:
-        return {"name": self.name}
+        values: dict[str, Any] = {"name": self.name}
+        if self.partners not in ((), tuple(range(self.outputs))):
+            values["partners"] = list(self.partners)
+        if not self.mirrors:
+            values["mirrors"] = False
+        return values
 
     @classmethod
     def from_config(cls, config: UNetConfig) -> "Overlapping":
-        return cls(config.preprocess.class_names or tuple(map(str, range(1, config.num_classes + 1))))
+        names = config.preprocess.class_names or tuple(map(str, range(1, config.num_classes + 1)))
+        partners, mirrors = sides_of_model(config)
+        return cls(names, partners=partners, mirrors=mirrors)
+
+
+def sides_of_model(config: UNetConfig) -> tuple[tuple[int, ...], bool]:
+    """The partner of each class in the mirror, and whether images may be mirrored. ModelError for others."""
+    values = config.task or {}
+    order = list(range(config.num_classes))
+    partners = values.get("partners", order)
+    mirrors = values.get("mirrors", True)
+    try:
+        is_order = sorted(partners) == order
+    except TypeError:
+        is_order = False
+    if not is_order or not isinstance(mirrors, bool):
+        raise ModelError(f"config.json: the sides of the task {config.task} are damaged; use another copy")
+    return tuple(partners), mirrors

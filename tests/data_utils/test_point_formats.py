@@ -6,7 +6,6 @@ Modules: data_utils/sources/points/labelme_points.py, coco_keypoints.py, tps.py,
 import base64
 import io
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import nibabel
 import numpy as np
 import pytest
 from PIL import Image
-from points import NAMES, SIZE, dots
+from points import NAMES, SIZE, WRITERS, coco_content, dots, write_tps
 
 from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.analysis.validate import check_data
@@ -30,53 +29,6 @@ from runtime.errors import DataError
 from tasks.points import ABSENT, PRESENT, UNKNOWN
 
 HEIGHT, WIDTH = SIZE
-Writer = Callable[[Path, list[str], np.ndarray], None]
-
-
-def labelme_shapes(positions: np.ndarray) -> list[dict]:
-    shapes = []
-    for name, place in zip(NAMES, positions.tolist(), strict=True):
-        shapes.append({"label": name, "points": [place], "shape_type": "point", "group_id": None, "flags": {}})
-    return shapes
-
-
-def labelme_content(image: str, positions: np.ndarray, **more) -> str:
-    content = {"version": "5.5.0", "flags": {}, "shapes": labelme_shapes(positions), "imagePath": image}
-    content |= {"imageData": None, "imageHeight": HEIGHT, "imageWidth": WIDTH}
-    return json.dumps(content | more)
-
-
-def write_labelme(folder: Path, images: list[str], positions: np.ndarray) -> None:
-    for image, places in zip(images, positions, strict=True):
-        (folder / "images" / image).with_suffix(".json").write_text(labelme_content(image, places))
-
-
-def coco_content(images: list[str], positions: np.ndarray) -> dict:
-    annotations = []
-    entries = []
-    for number, (image, places) in enumerate(zip(images, positions, strict=True), 7):
-        entries.append({"id": number, "file_name": image, "height": HEIGHT, "width": WIDTH})
-        keypoints = np.column_stack([places, [2, 1, 2]]).ravel().tolist()
-        annotations.append({"id": number, "image_id": number, "category_id": 1, "keypoints": keypoints})
-    category = {"id": 1, "name": "mouse", "keypoints": list(NAMES), "skeleton": []}
-    return {"images": entries, "annotations": annotations, "categories": [category]}
-
-
-def write_coco(folder: Path, images: list[str], positions: np.ndarray) -> None:
-    (folder / "annotations").mkdir()
-    file = folder / "annotations" / "person_keypoints_train2017.json"
-    file.write_text(json.dumps(coco_content(images, positions)))
-
-
-def write_tps(folder: Path, images: list[str], positions: np.ndarray) -> None:
-    lines = []
-    for number, (image, places) in enumerate(zip(images, positions, strict=True)):
-        rows = [f"{x} {HEIGHT - 1 - y}" for x, y in places.tolist()]  # from the lowest row up
-        lines += ["LM=3", *rows, "CURVES=1", "POINTS=2", "1 1", "2 2", f"IMAGE={image}", f"ID={number}", "SCALE=0.01"]
-    (folder / "all.tps").write_text("\r\n".join(lines))
-
-
-WRITERS: dict[str, Writer] = {"labelme": write_labelme, "coco": write_coco, "tps": write_tps}
 
 
 def write_set(folder: Path, layout: str, count: int = 4) -> np.ndarray:

@@ -16,7 +16,7 @@ from data_utils.image_io.formats import PointSource
 from data_utils.image_io.regions import regions_of
 from data_utils.image_io.resize import Window
 from data_utils.image_io.volumes import VolumeHeader
-from data_utils.sources.points.spaces import to_voxels
+from data_utils.sources.points.spaces import to_pixels, to_voxels
 from data_utils.sources.points.table import PointRecords
 from data_utils.sources.records import Record, Records, Subset
 from data_utils.targets.reader import TargetReader
@@ -107,7 +107,7 @@ class PointReader(TargetReader):
     def read(self, record: Record, image_size: tuple[int, int], size: tuple[int, ...] | None = None) -> PointTarget:
         source = record["target"]
         assert isinstance(source, PointSource)
-        points = source.positions[list(self.chosen), ::-1]
+        points = to_pixels(source, image_size, record["name"])[list(self.chosen)]
         return self._target(source, points, image_size, size or image_size, (1.0, 1.0))
 
     def read_volume(self, record: Record, header: VolumeHeader, size: tuple[int, ...] | None = None) -> PointTarget:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from data_utils.config import DataConfig
 from data_utils.sources.annotations.find import find_annotations, holds_masks
+from data_utils.sources.bands import BandRecords, find_scenes
 from data_utils.sources.class_volumes import by_channel, find_class_volumes
 from data_utils.sources.folder import find_splits, pair_files
 from data_utils.sources.hf_datasets import HFRecords, TableName, ask_hub, holds_tables, is_hub_id, load_tables
@@ -38,6 +39,8 @@ def load_records(config: DataConfig) -> tuple[Records, Records]:
     Raises DataError for data that are missing, unpaired or ambiguous.
     """
     train, val = read_label_files(_load_splits(config), Path(config.dataset).expanduser())
+    if config.bands and not train.bands:
+        train, val = BandRecords(train, config.bands), BandRecords(val, config.bands)
     for records in (train, val):
         if config.dims == 3 and records.dims != 3:
             raise DataError(
@@ -130,8 +133,14 @@ def open_folder(
         return annotated
     splits: dict[str, Callable[[], Records]] = {}
     for name, (images, masks) in find_splits(path, named_splits).items():
-        splits[name] = partial(pair_files, images, masks, config.mask_suffix, config.allow_unpaired)
+        splits[name] = partial(open_images, images, masks, config)
     return splits
+
+
+def open_images(images: Path, masks: Path, config: DataConfig) -> Records:
+    """Images and masks of one name; an image is a file, or a folder of its bands."""
+    scenes = find_scenes(images, masks, config.mask_suffix, config.bands)
+    return scenes or pair_files(images, masks, config.mask_suffix, config.allow_unpaired)
 
 
 def load_stream(config: DataConfig, path: Path) -> tuple[Records, Records]:

@@ -20,6 +20,7 @@ class TrainSettings:
     check_data: bool
     task: str | None
     regions: str | None
+    bands: list[str] | None
     classes: str | None
     dataset_config: str | None
     train_split: str | None

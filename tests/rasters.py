@@ -1,0 +1,36 @@
+"""TIFFs with a place, as rasterio writes them."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import rasterio
+from rasterio.transform import from_origin
+
+NORTH_UP = from_origin(500_000, 5_000_000, 10, 10)
+UTM = "EPSG:32633"
+
+
+def write_raster(path: Path, bands: np.ndarray, **profile: Any) -> Path:
+    """Write bands (C, H, W) to a path, by default with a place in UTM; `names` are those of the bands."""
+    names = profile.pop("names", ())
+    settings = {"driver": "GTiff", "crs": UTM, "transform": NORTH_UP, **profile}
+    count, height, width = bands.shape
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with rasterio.open(path, "w", count=count, height=height, width=width, dtype=bands.dtype, **settings) as file:
+        file.write(bands)
+        for number, name in enumerate(names, 1):
+            file.set_band_description(number, name)
+    return path
+
+
+def scene(seed: int, *, channels: int = 5, size: tuple[int, int] = (40, 56)) -> tuple[np.ndarray, np.ndarray]:
+    """Bands (C, H, W) uint16 of which one is bright in a rectangle, and the mask (H, W) of that, 0 and 1."""
+    rng = np.random.default_rng(seed)
+    height, width = size
+    top, left = rng.integers(0, (height // 2, width // 2)).tolist()
+    mask = np.zeros(size, np.uint8)
+    mask[top : top + height // 2, left : left + width // 2] = 1
+    bands = rng.integers(200, 400, (channels, *size)).astype(np.uint16)
+    bands[1] += np.uint16(3000) * mask
+    return bands, mask

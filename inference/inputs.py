@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from data_utils.image_io.formats import BandSource, VolumeFile
+from data_utils.image_io.placed_masks import Grid, PlacedMask, on_grid
 from data_utils.image_io.rasters import raster_header
 from data_utils.image_io.reader import read_header
 from data_utils.image_io.tiff import is_tiff, tiff_pages
@@ -15,7 +16,7 @@ from data_utils.image_io.volume_formats import STACK_SUFFIXES, Spacing
 from data_utils.image_io.volumes import is_volume, read_volume_header
 from data_utils.sources.bands import bands_in
 from data_utils.sources.volumes import spacing_of
-from inference.outputs.jobs import LEGEND, MASK, OVERLAY, ImageJob, Job, RasterJob, VolumeJob
+from inference.outputs.jobs import LEGEND, MASK, OVERLAY, ImageJob, Job, MaskFile, RasterJob, VolumeJob
 from inference.true_masks import open_true_masks, pictures_below, stem_of
 from runtime.errors import DataError
 
@@ -66,7 +67,7 @@ def find_jobs(
         for number, (page, page_stem) in enumerate(zip(pages, page_stems, strict=True)):
             true_mask = None
             if truths:
-                true_mask = truths.find(stem, page_stem, number, len(pages))
+                true_mask = _placed(truths.find(stem, page_stem, number, len(pages)), page)
             jobs.append(replace(page, output=output / page_stem, root=output, truth=true_mask))
     if truths and truths.missing:
         raise DataError(
@@ -75,6 +76,18 @@ def find_jobs(
         )
     _check_outputs(jobs, output, tuple(extensions), {file.resolve() for _, file in files})
     return jobs
+
+
+def _placed(mask: MaskFile | None, job: Job) -> MaskFile | None:
+    """A true mask on the grid of its image, where both have a place."""
+    if not isinstance(job, RasterJob) or not isinstance(mask, tuple) or isinstance(mask, VolumeFile) or not job.size:
+        return mask
+    path, page = mask
+    if page:
+        return mask
+    height, width = job.size
+    placed = on_grid(str(path), Grid(job.place, (height, width)), str(path))
+    return placed if isinstance(placed, PlacedMask) else mask
 
 
 def named_job(jobs: Sequence[Job], file: Path, overwrite: bool) -> Job:

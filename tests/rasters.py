@@ -1,5 +1,6 @@
 """TIFFs with a place, as rasterio writes them."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -34,3 +35,24 @@ def scene(seed: int, *, channels: int = 5, size: tuple[int, int] = (40, 56)) -> 
     bands = rng.integers(200, 400, (channels, *size)).astype(np.uint16)
     bands[1] += np.uint16(3000) * mask
     return bands, mask
+
+
+def square(left: float, top: float, side: float) -> list[tuple[float, float]]:
+    """The corners, in the world, of a square of pixels of `NORTH_UP`."""
+    corners = [(left, top), (left + side, top), (left + side, top + side), (left, top + side), (left, top)]
+    return [NORTH_UP @ corner for corner in corners]
+
+
+def feature(*rings: list[tuple[float, float]], **properties: Any) -> dict[str, Any]:
+    """A polygon of GeoJSON."""
+    return {"type": "Feature", "properties": properties, "geometry": {"type": "Polygon", "coordinates": list(rings)}}
+
+
+def write_geojson(path: Path, features: list[dict[str, Any]], crs: str | None = UTM) -> Path:
+    """Write polygons, by default in the CRS of `write_raster`."""
+    content: dict[str, Any] = {"type": "FeatureCollection", "features": features}
+    if crs:
+        content["crs"] = {"type": "name", "properties": {"name": f"urn:ogc:def:crs:EPSG::{crs.rpartition(':')[2]}"}}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content))
+    return path

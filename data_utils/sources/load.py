@@ -6,6 +6,7 @@ from pathlib import Path
 
 from data_utils.config import DataConfig
 from data_utils.sources.annotations.find import find_annotations, holds_masks
+from data_utils.sources.annotations.geojson import find_polygons
 from data_utils.sources.bands import BandRecords, find_scenes
 from data_utils.sources.class_volumes import by_channel, find_class_volumes
 from data_utils.sources.folder import find_splits, pair_files
@@ -13,6 +14,7 @@ from data_utils.sources.hf_datasets import HFRecords, TableName, ask_hub, holds_
 from data_utils.sources.holdout import hold_out, hold_out_fold, hold_out_shards
 from data_utils.sources.label_files import read_label_files
 from data_utils.sources.overlapping import OVERLAPPING, ObjectRecords, find_overlapping
+from data_utils.sources.placed import with_places
 from data_utils.sources.points.find import are_annotations, check_task, find_points, lacks_masks, open_points
 from data_utils.sources.points.table import PointTable
 from data_utils.sources.records import Records
@@ -41,6 +43,7 @@ def load_records(config: DataConfig) -> tuple[Records, Records]:
     train, val = read_label_files(_load_splits(config), Path(config.dataset).expanduser())
     if config.bands and not train.bands:
         train, val = BandRecords(train, config.bands), BandRecords(val, config.bands)
+    train, val = with_places(train), with_places(val)
     for records in (train, val):
         if config.dims == 3 and records.dims != 3:
             raise DataError(
@@ -122,7 +125,16 @@ def open_folder(
         if overlapping:
             return overlapping
     annotated = None
-    if not holds_masks(path, named_splits):
+    has_masks = holds_masks(path, named_splits)
+    polygons = {} if has_masks or points else find_polygons(path, named_splits, config)
+    if polygons:
+        return polygons
+    if config.label_column:
+        raise DataError(
+            f"--label-column {config.label_column} is a column of polygons, but {path} holds no .geojson beside its"
+            " images; leave it out"
+        )
+    if not has_masks:
         annotated = find_annotations(path, named_splits, config.allow_unpaired)
     if points and annotated is not None:
         file = next(iter(points.values())).files[0]

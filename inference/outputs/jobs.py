@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from data_utils.image_io.class_masks import ClassChannels, ClassMasks
 from data_utils.image_io.formats import BandSource, VolumeFile
+from data_utils.image_io.placed_masks import PlacedMask
 from data_utils.image_io.places import Place
 
 # extensions of outputs
@@ -16,8 +17,8 @@ OVERLAY = ".overlay.png"
 PROBABILITIES = ".npy"
 LEGEND = f"legend{OVERLAY}"
 
-# a file and its page, a mask of several files or channels, or a volume of several
-MaskFile = tuple[Path, int] | ClassMasks | ClassChannels | VolumeFile
+# a file and its page, a mask of several files or channels, or on another grid, or a volume of several
+MaskFile = tuple[Path, int] | ClassMasks | ClassChannels | PlacedMask | VolumeFile
 
 
 @dataclass(frozen=True, kw_only=True)

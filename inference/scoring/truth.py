@@ -10,6 +10,7 @@ import torch
 
 from data_utils.image_io.class_masks import ClassChannels, ClassMasks
 from data_utils.image_io.formats import VolumeFile
+from data_utils.image_io.placed_masks import PlacedMask
 from data_utils.image_io.reader import read_mask
 from data_utils.image_io.regions import open_regions, regions_of
 from data_utils.image_io.resize import nearest, same_proportions
@@ -69,7 +70,7 @@ class MaskRows(NamedTuple):
 @contextmanager
 def open_mask_rows(mask: MaskFile, reader: MaskReader) -> Iterator[MaskRows]:
     """A mask, of which a window is read at a time where its format allows it."""
-    if isinstance(mask, ClassMasks | ClassChannels):
+    if isinstance(mask, ClassMasks | ClassChannels | PlacedMask):
         name = mask.name
         opened = regions_of(mask)
     else:

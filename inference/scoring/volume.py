@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from data_utils.image_io.class_masks import ClassChannels, ClassMasks
-from data_utils.image_io.formats import VolumeFile
+from data_utils.image_io.formats import DrawnMask, VolumeFile
 from data_utils.image_io.volume_formats import STACK_SUFFIXES
 from data_utils.image_io.volumes import VolumeHeader, read_label_volume, read_volume_header, same_grid
 from inference.outputs.encoder import MaskEncoder
@@ -127,7 +126,7 @@ def _as_volume(mask: MaskFile) -> VolumeFile:
     """The volume of a mask, which is one file or several."""
     if isinstance(mask, VolumeFile):
         return mask
-    assert not isinstance(mask, ClassMasks | ClassChannels)
+    assert not isinstance(mask, DrawnMask)
     path, _ = mask
     return VolumeFile((str(path),))
 

@@ -16,6 +16,7 @@ from rasters import NORTH_UP, scene, write_raster
 from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.analysis.normalization import channel_statistics, channel_sums
 from data_utils.config import DataConfig
+from data_utils.image_io import rasters as rasters_module
 from data_utils.image_io.formats import BandSource
 from data_utils.image_io.places import place_of
 from data_utils.image_io.rasters import raster_header
@@ -113,6 +114,19 @@ def test_bands_are_chosen_by_name_and_number(tmp_path):
         read_image(BandSource((str(path),), ("B11",)))
     with pytest.raises(ImageError, match="none called 5"):
         read_image(BandSource((str(path),), ("5",)))
+
+
+def test_without_a_codec_pictures_are_read_by_pillow_and_others_are_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(rasters_module, "has_codec", lambda compression: False)
+    grey = np.random.default_rng(0).integers(0, 4000, (1, 50, 60)).astype(np.uint16)
+    path = write_raster(tmp_path / "grey.tif", grey, compress="lzw", nodata=7)
+    assert np.array_equal(np.ma.getdata(read_image(path))[:, :, 0], grey[0])
+    with open_regions(path) as regions:
+        assert not regions.in_windows and np.array_equal(regions.read(9, 20)[:, :, 0], grey[0, 9:20])
+    bands, _ = scene(0)
+    path = write_raster(tmp_path / "bands.tif", bands, compress="lzw")
+    with pytest.raises(ImageError, match=r"compressed by LZW.*requirements-geo\.txt"):
+        read_image(path, "bands.tif")
 
 
 def write_set(folder, *, as_files=False):

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import rasterio
 import torch
-from conftest import predict
+from conftest import TINY, predict
+from in_process import run_train
 from PIL import Image
 from rasterio.transform import Affine
 from rasters import NORTH_UP, UTM, scene, write_raster
@@ -156,3 +157,19 @@ def test_the_only_mask_may_be_a_tiff_or_a_picture(tmp_path, model):
     plain = write_raster(tmp_path / "plain.tif", bands, crs=None, transform=Affine.identity(), names=NAMES)
     result = predict(model, [plain], tmp_path / "other.tif")
     assert result.returncode == 1 and "has no place in the world" in result.stderr
+
+
+def test_a_run_on_bands_of_scenes_is_predicted_on_their_grid(tmp_path):
+    for number in range(6):
+        image, mask = write_scene(tmp_path / "data" / "images" / f"{number}.tif", number, size=(40, 48))
+        write_raster(tmp_path / "data" / "masks" / f"{number}.tif", 7 * mask[None])
+    flags = ["--dataset", tmp_path / "data", "--bands", "B03", "B08", *TINY, "--crop-size", "32", "32"]
+    run = run_train(tmp_path / "run", *flags, "--epochs", "30", "--learning-rate", "0.02")
+    assert run.exit_code == 0 and run.config["preprocess"]["bands"] == ["B03", "B08"], run.output
+    assert (run.folder / "report.html").exists()
+    result = predict(run.folder / "model", [image], tmp_path / "out", "--truth", tmp_path / "data" / "masks")
+    assert result.returncode == 0, result.stderr
+    with rasterio.open(tmp_path / "out" / "5.tif") as file:
+        predicted = file.read(1)
+        assert file.transform == NORTH_UP and (predicted[:6, :20] == 255).all()
+    assert (predicted == 7 * mask)[6:].mean() > 0.9

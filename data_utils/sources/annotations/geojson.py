@@ -201,6 +201,8 @@ def _grid(image: str) -> Grid:
 class PolygonRecords(PairedRecords):
     """Images with a place, and files of polygons."""
 
+    values: dict[str, int]
+
     def __init__(self, images: Path, folder: Path, pairs: Sequence[tuple[str, str]], column: str | None) -> None:
         files = sorted({str(folder / file) for _, file in pairs if file})
         names = sorted({shape.label for file in files for shape in read_shapes(file, column).shapes}, key=natural)

@@ -38,9 +38,11 @@ class Decoder(ABC):
         at_image_size: whether logits are resized to the image's own size before they are read; else they are those of
             the network's input.
         mirrors: whether a mirrored image has an answer of its own, so that `--tta` may mirror.
+        reading: how another program reads the prediction from the logits, in words.
     """
 
     dtype = "uint8"
+    reading = ""
     at_image_size = True
     mirrors = True
 

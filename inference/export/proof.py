@@ -108,7 +108,7 @@ def opened_answers(name: str, path: Path, batches: Sequence[np.ndarray]) -> tupl
         images = Path(folder) / "images.npz"
         answers = Path(folder) / "answers.npz"
         np.savez(images, *batches)
-        command = [sys.executable, OPENER, name, path.absolute(), images, answers]
+        command = [sys.executable, str(OPENER), name, str(path.absolute()), str(images), str(answers)]
         offline = {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": folder}
         process = subprocess.run(command, cwd=folder, env=os.environ | offline, capture_output=True, text=True)
         lines = process.stderr.strip().splitlines() or [f"it ended with exit code {process.returncode}"]

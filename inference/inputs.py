@@ -18,6 +18,7 @@ from inference.outputs.jobs import LEGEND, OVERLAY, ImageJob, Job, VolumeJob
 from inference.true_masks import open_true_masks, pictures_below, stem_of
 from runtime.errors import DataError
 
+OF_ALL_INPUTS = ("predict.json", "metrics.json", "points.csv", "points.tps", "points.json")  # files of --output
 CHANNEL = re.compile(r"(.+)_(\d{4})")  # how nnU-Net names the files of a volume's channels: CASE_0000, CASE_0001
 
 
@@ -86,7 +87,7 @@ def named_job(jobs: Sequence[Job], file: Path, overwrite: bool) -> Job:
 
 
 def _check_outputs(jobs: Sequence[Job], output: Path, extensions: Sequence[str], sources: set[Path]) -> None:
-    """DataError for files that would be written twice, or over one of the sources or the legend."""
+    """DataError for files that would be written twice, or over one of the sources or what is written of all inputs."""
     job_of_file: dict[Path, Job] = {}
     for job in jobs:
         for file in map(job.file, extensions):
@@ -99,6 +100,9 @@ def _check_outputs(jobs: Sequence[Job], output: Path, extensions: Sequence[str],
     if OVERLAY in extensions and legend in job_of_file:
         name = job_of_file[legend].name
         raise DataError(f"--input: {name} would write {legend}, the legend of the overlays; rename it")
+    for file in (output / name for name in OF_ALL_INPUTS):
+        if file in job_of_file:
+            raise DataError(f"--input: {job_of_file[file].name} would write {file}, which is of all inputs; rename it")
 
 
 def _inputs(files: Sequence[tuple[Path, Path]], channels: int) -> dict[tuple[Path, Path], list[Path]]:

@@ -910,8 +910,8 @@ MUTANTS = [
     Mutant(
         "data_utils/sources/load.py",
         "open_folder",
-        "has_masks = holds_masks(path, named_splits)",
-        "has_masks = False",
+        "not holds_masks(path, named_splits)",
+        "True",
         "test_annotations_coco.py",
     ),
     Mutant(
@@ -2808,8 +2808,8 @@ MUTANTS = [
     Mutant(
         "data_utils/targets/objects.py",
         "ObjectReader.with_records",
-        'digest("objects", records.digest, self.key)',
-        'digest("objects", records.digest)',
+        'digest("shapes of objects", records.digest, self.key)',
+        'digest("shapes of objects", records.digest)',
         "test_object_targets.py",
     ),
     Mutant(

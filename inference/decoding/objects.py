@@ -22,6 +22,10 @@ class ObjectDecoder(Decoder):
     """Labels of objects: number and class, as `tasks.matching.packed` makes them; known when all bands are read."""
 
     dtype = "int32"
+    reading = (
+        "all logits but the last are those of classes; the sigmoid of the last is the depth within an object, from 0 at"
+        " its border to 1, and predict.py grows each object from a peak of it"
+    )
 
     def __init__(self, task: Task, scratch: Path | None = None) -> None:
         super().__init__(task, scratch)

@@ -4,6 +4,7 @@ Modules: train_utils/reporting/landmarks.py, inference/outputs/points.py, infere
 """
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 from conftest import TINY, predict
 from in_process import Run, run_train
 from PIL import Image
-from points import NAMES, SIZE, write_dots
+from points import NAMES, SIZE, WRITERS, write_dots
 
 from data_utils.sources.points import files
 from inference import Predictor
@@ -92,6 +93,34 @@ def test_predictions_come_in_the_format_of_the_data_and_are_scored(run, folder, 
     repeated = json.loads((tmp_path / "out" / "metrics.json").read_text())
     for key in ("mean_radial_error", "closeness"):
         assert repeated[key] == pytest.approx(metrics[key])
+
+
+@pytest.mark.parametrize("layout", WRITERS)
+def test_predictions_in_the_formats_of_other_programs_are_the_same(run, folder, tmp_path, layout):
+    known = files.FORMATS["deeplabcut"].read(folder / "points.csv")
+    positions = np.where((known.states == PRESENT)[:, :, None], known.positions, np.nan)
+    data, model = tmp_path / "data", tmp_path / "model"
+    shutil.copytree(folder / "images", data / "images")
+    WRITERS[layout](data, list(known.images), positions)
+    shutil.copytree(run.folder / "model", model)
+    config = json.loads((model / "config.json").read_text())
+    config["task"]["layout"] = layout
+    if layout == "tps":
+        config["task"] |= {"names": ["1", "2", "3"], "space": "pixels from the bottom"}
+    (model / "config.json").write_text(json.dumps(config))
+    results = []
+    for truth, of_model, output in ((folder, run.folder / "model", "csv"), (data, model, "out"), (data, model, "out")):
+        result = predict(of_model, [data / "images"], tmp_path / output, "--truth", truth)
+        assert result.returncode == 0, result.stderr
+        metrics = json.loads((tmp_path / output / "metrics.json").read_text())
+        results.append([metrics[key] for key in ("mean_radial_error", "closeness", "presence_recall", "outliers")])
+    assert "24 of 24 files of points are there already" in result.stdout
+    np.testing.assert_allclose(results, [results[0]] * 3, rtol=1e-9)
+    extension = files.FORMATS[layout].extension
+    assert files.read(tmp_path / "out" / f"frame_00{extension}").layout == layout
+    if files.FORMATS[layout].holds_several:
+        joined = files.read(tmp_path / "out" / f"points{extension}")
+        assert len(joined.images) == 24 and joined.presence is not None
 
 
 def test_views_and_ensembles_find_the_same_points(run, folder):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from data_utils.image_io.class_masks import ClassChannels, ClassMasks
-from data_utils.image_io.formats import VolumeFile
+from data_utils.image_io.formats import DrawnMask, VolumeFile
 
 # extensions of outputs
 MASK = ".png"
@@ -15,8 +15,8 @@ OVERLAY = ".overlay.png"
 PROBABILITIES = ".npy"
 LEGEND = f"legend{OVERLAY}"
 
-# a file and its page, a mask of several files or channels, or a volume of several
-MaskFile = tuple[Path, int] | ClassMasks | ClassChannels | VolumeFile
+# a file and its page, a mask that is drawn from other files or channels, or a volume of several
+MaskFile = tuple[Path, int] | ClassMasks | ClassChannels | DrawnMask | VolumeFile
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,11 +15,13 @@ import tifffile
 from data_utils.image_io.volumes import VolumeHeader
 from data_utils.image_io.writers import MASK_LEVEL, PngWriter
 from data_utils.targets.objects import ObjectReader
+from data_utils.targets.reader import MaskReader
 from data_utils.visualize_objects import COLORS, outlined, shaded
 from inference.decoding.decoder import Decoder
 from inference.decoding.finder import DetectedObject
 from inference.outputs.encoder import LegendEntry, MaskEncoder, MaskSink
-from inference.outputs.jobs import MASK, ImageJob, Job, VolumeJob
+from inference.outputs.jobs import MASK, ImageJob, Job, MaskFile, VolumeJob
+from inference.outputs.object_masks import AnnotatedObjects, WrittenObjects
 from runtime.console import say
 from runtime.errors import DataError, one_line
 from runtime.files import replaced_file, replaced_path
@@ -31,6 +33,7 @@ TABLE = ".objects.csv"
 JOINED = "objects.csv"  # the table of all images
 LARGE_MASK = ".tif"  # of more objects than a PNG can number
 MOST_IN_PNG = 2**16 - 1
+ONE_CLASS = 2  # names, with the background
 STRIP = 64  # rows of a TIFF that are compressed together
 IMAGE_COLUMNS = ("number", "class", "area", "center_y", "center_x", "top", "left", "bottom", "right", "score")
 VOLUME_COLUMNS: tuple[str, ...] = ("number", "class", "voxels", "volume_mm3", "x_mm", "y_mm", "z_mm")
@@ -92,6 +95,16 @@ class ObjectEncoder(MaskEncoder):
         if isinstance(job, ImageJob) and large.exists() and not job.file(MASK).exists():
             return large
         return job.file(MASK)
+
+    def written_mask(self, job: Job) -> MaskFile:
+        if len(self.names) == ONE_CLASS:
+            return super().written_mask(job)
+        return WrittenObjects(self.mask_file(job), job.file(TABLE), tuple(self.names[1:]))
+
+    def reader_of(self, mask: MaskFile) -> MaskReader:
+        if not isinstance(mask, AnnotatedObjects | WrittenObjects):
+            return self.reader
+        return ObjectReader(classes=tuple(enumerate(self.names[1:], 1)), is_packed=True)
 
     @contextmanager
     def open_mask(self, job: ImageJob, size: tuple[int, int], decoder: Decoder) -> Iterator[MaskSink]:

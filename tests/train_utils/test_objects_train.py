@@ -193,6 +193,36 @@ def test_small_objects_and_those_at_the_border_are_left_out(run, shared_folder, 
     fails_with(other, "holds masks of another model or other settings", 1)
 
 
+def write_samples(folder: Path, counts: list[int]) -> Path:
+    """The layout of DSB2018: for each image a folder of it and a mask for each of its objects."""
+    for index, count in enumerate(counts):
+        ids = discs((60, 70), count, seed=index)
+        sample = folder / f"s{index}"
+        for name in ("images", "masks"):
+            (sample / name).mkdir(parents=True)
+        Image.fromarray(picture(ids, index)).save(sample / "images" / f"photo{index}.png")
+        for number in range(1, int(ids.max()) + 1):
+            Image.fromarray((ids == number).astype(np.uint8) * 255).save(sample / "masks" / f"{number}.png")
+    return folder
+
+
+def test_folders_of_one_object_masks_are_inputs_and_truth(run, tmp_path):
+    samples = write_samples(tmp_path / "samples", [9, 12, 0])
+    model = run.folder / "model"
+    result = predict(model, [samples], tmp_path / "out", "--truth", samples)
+    assert result.returncode == 0, result.stderr
+    assert sorted(file.name for file in (tmp_path / "out").glob("*.png")) == ["s0.png", "s1.png", "s2.png"]
+    metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    assert metrics["objects"] == sum(int(discs((60, 70), count, seed).max()) for seed, count in enumerate([9, 12, 0]))
+    for inputs in (f"{samples}/*/images/*.png", samples / "s1" / "images"):
+        other = predict(model, [inputs], tmp_path / "other", "--truth", samples, "--overwrite")
+        assert other.returncode == 0, other.stderr
+        assert json.loads((tmp_path / "other" / "metrics.json").read_text())["objects"] > 5
+    (samples / "s1" / "images" / "photo1.png").rename(tmp_path / "photo9.png")
+    missing = predict(model, [tmp_path / "photo9.png"], tmp_path / "third", "--truth", samples)
+    assert missing.returncode == 1 and "has no mask for 1 inputs, the first is photo9" in missing.stderr
+
+
 @pytest.mark.slow
 def test_objects_that_two_processes_predict_are_byte_for_byte_those_of_one(run, shared_folder, tmp_path):
     images = tmp_path / "images"

@@ -910,8 +910,8 @@ MUTANTS = [
     Mutant(
         "data_utils/sources/load.py",
         "open_folder",
-        "has_masks = holds_masks(path, named_splits)",
-        "has_masks = False",
+        "not holds_masks(path, named_splits)",
+        "True",
         "test_annotations_coco.py",
     ),
     Mutant(
@@ -2636,7 +2636,7 @@ MUTANTS = [
     Mutant(
         "inference/outputs/volumes.py", "VolumeWriter.write", "start = mask_stop", "start = 0", "test_output_rules.py"
     ),
-    Mutant("inference/outputs/jobs.py", "ImageJob.name", "self.page + 1", "self.page", "test_output_rules.py"),
+    Mutant("inference/outputs/jobs.py", "ImageJob._page_text", "self.page + 1", "self.page", "test_output_rules.py"),
     Mutant("inference/inputs.py", "_inputs", "match[2] == '0000'", "True", "test_output_rules.py"),
     Mutant("inference/inputs.py", "find_jobs", "all_stems += page_stems", "pass", "test_output_rules.py"),
     Mutant("inference/pipeline.py", "tracked", "count <= 1", "count <= 2", "test_output_rules.py"),
@@ -2808,8 +2808,8 @@ MUTANTS = [
     Mutant(
         "data_utils/targets/objects.py",
         "ObjectReader.with_records",
-        'digest("objects", records.digest, self.key)',
-        'digest("objects", records.digest)',
+        'digest("shapes of objects", records.digest, self.key)',
+        'digest("shapes of objects", records.digest)',
         "test_object_targets.py",
     ),
     Mutant(

@@ -20,7 +20,7 @@ ROOMS = {
         "partly_labeled objects regions",
     ),
     "data_utils": (
-        "config class_map",
+        "config class_map holes",
         "image_io",
         "visualize visualize_volumes visualize_objects visualize_points",
         "sources",

@@ -1,23 +1,32 @@
-"""ONNX: the file gives torch's own logits on any size, and predicts as the model does.
+"""Models for other programs: each format gives the logits of predict.py on any size, or is not written.
 
-Modules: inference/export/onnx.py, inference/export/__main__.py, inference/onnx_network.py.
+Modules: inference/export/__main__.py, inference/export/graph.py, inference/export/onnx.py, inference/export/opener.py,
+inference/export/proof.py, inference/export/target.py, inference/export/targets.py, inference/export/torch.py,
+inference/onnx_network.py.
 """
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import torch
 from conftest import ROOT, launch
 from PIL import Image
 
+from data_utils.image_io.resize import resize_image
 from inference import Predictor
+from inference.export import proof
+from inference.export.graph import resized, resized_bytes
 from inference.export.onnx import export
+from inference.export.target import Options, export_proved
+from inference.export.targets import TARGETS
 from inference.onnx_network import OnnxNetwork
-from runtime.errors import ModelError
+from runtime.errors import ModelError, SettingsError
 from unet import Preprocess, UNet, UNetConfig
 
 PREPROCESS = Preprocess(
@@ -27,6 +36,13 @@ PREPROCESS = Preprocess(
     class_names=("a", "b", "c"),
     class_values=((1, 2, 3), (4, 5, 6), (7, 8, 9)),
 )
+
+
+UNIT_RANGE = Preprocess(
+    image_size=(40, 56), mean=(900.0,), std=(300.0,), detect_unit_range=True, pixel_types=("uint16",)
+)
+PREPROCESS_OF_POINTS = Preprocess(scale=0.5, mean=(90.0,) * 3, std=(50.0,) * 3)
+POINTS = {"name": "landmarks", "names": ["eye", "ear"], "partners": [0, 1]}
 
 
 def network(norm: str, upsample: str) -> UNet:
@@ -63,15 +79,75 @@ def test_the_command_writes_a_file_that_predict_and_python_take(tmp_path):
     expected = Predictor.from_pretrained(tmp_path / "model")(image)
     for predictor in (Predictor(str(file)), Predictor.from_pretrained(file)):
         np.testing.assert_allclose(predictor(image).probabilities, expected.probabilities, rtol=0, atol=1e-6)  # 6e-8
+    raw = np.asarray(Image.open(image), np.float32).transpose(2, 0, 1)[None]  # at twice the network's size
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    (logits,) = onnxruntime.InferenceSession(file, options).run(["logits"], {"images": raw})
+    np.testing.assert_array_equal(logits[0].argmax(0), expected.mask)
     for model, output in ((tmp_path / "model", "one"), (file, "two")):
         result = launch("predict.py", "--model", model, "--input", image, "--output", tmp_path / output)
         assert result.returncode == 0, result.stderr
     assert (tmp_path / "one" / "a.png").read_bytes() == (tmp_path / "two" / "a.png").read_bytes()
 
 
+@pytest.mark.parametrize("channels", [1, 3, 4])
+@pytest.mark.parametrize(
+    ("size", "target"), [((97, 131), (48, 65)), ((15, 15), (7, 7)), ((1, 1), (1, 1)), ((40, 30), (64, 9))]
+)
+def test_the_graph_resizes_as_predict_py_does(channels, size, target):
+    rng = np.random.default_rng(0)
+    image = rng.integers(0, 256, (*size, channels), dtype=np.uint8)
+    expected = resize_image(image, target).transpose(2, 0, 1)
+    pixels = torch.from_numpy(image).permute(2, 0, 1)[None].float()
+    np.testing.assert_array_equal(resized_bytes(pixels, target)[0], expected)
+    image = rng.normal(1000, 300, (*size, channels)).astype(np.float32)
+    expected = resize_image(image, target).transpose(2, 0, 1)
+    np.testing.assert_array_equal(resized(torch.from_numpy(image).permute(2, 0, 1)[None], target)[0], expected)
+
+
+def test_a_program_of_torch_takes_raw_images_of_any_size(tmp_path):
+    model = network("batch", "transpose")
+    export_proved(TARGETS["torch"], model, tmp_path / "model.pt2", Options())
+    texts = {"config.json": "", "description.json": ""}
+    program = torch.export.load(tmp_path / "model.pt2", extra_files=texts).module()
+    assert UNetConfig.from_json(json.loads(texts["config.json"])) == model.config
+    assert "largest logit" in json.loads(texts["description.json"])["decoding"]
+    predictor = Predictor(model)
+    for size in ((97, 131), (15, 15), (1, 2)):
+        image = np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8)
+        with torch.inference_mode():
+            logits = program(torch.from_numpy(image).permute(2, 0, 1)[None].float())
+        np.testing.assert_array_equal(logits[0].argmax(0), predictor.mask(image))
+    with pytest.raises(SettingsError, match=r"model\.zip: the name must end in \.pt2"):
+        export_proved(TARGETS["torch"], model, tmp_path / "model.zip", Options())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "config",
+    [
+        UNetConfig(3, 3, 4, 3, "instance", "bilinear", preprocess=PREPROCESS),
+        UNetConfig(
+            3, 3, 4, 5, encoder={"model_type": "efficientnet_lite0", "num_channels": 3, "_name_or_path": "lite0"}
+        ),
+        UNetConfig(1, 3, 4, 2, "instance", dims=3),
+        UNetConfig(1, 3, 4, 2, "batch", dims=3, kernels=((1, 3, 3),) * 3, strides=((1, 2, 2), (2, 2, 2))),
+        UNetConfig(1, 2, 4, 2, "group", preprocess=UNIT_RANGE),
+        UNetConfig(3, 2, 4, 2, preprocess=PREPROCESS_OF_POINTS, task=POINTS),
+    ],
+    ids=["instance", "lite0", "volumes", "flat volumes", "unit range", "landmarks"],
+)
+@pytest.mark.parametrize("target", ["onnx", "torch"])
+def test_all_kinds_of_models_are_proved(config, target, tmp_path):
+    torch.manual_seed(0)
+    path = tmp_path / f"model{TARGETS[target].suffix}"
+    export_proved(TARGETS[target], UNet(config), path, Options())
+    assert path.is_file()
+
+
 def test_a_file_whose_logits_differ_is_not_kept(tmp_path, monkeypatch):
     model = network("batch", "transpose")
-    monkeypatch.setattr(OnnxNetwork, "forward", lambda self, images: model(images) + 0.01)
+    monkeypatch.setattr(proof, "TOLERANCE", 1e-9)
     with pytest.raises(ModelError, match="logits differ from torch's"):
         export(model, tmp_path / "model.onnx")
     assert list(tmp_path.iterdir()) == []

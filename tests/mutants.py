@@ -2636,7 +2636,7 @@ MUTANTS = [
     Mutant(
         "inference/outputs/volumes.py", "VolumeWriter.write", "start = mask_stop", "start = 0", "test_output_rules.py"
     ),
-    Mutant("inference/outputs/jobs.py", "ImageJob.name", "self.page + 1", "self.page", "test_output_rules.py"),
+    Mutant("inference/outputs/jobs.py", "ImageJob._page_text", "self.page + 1", "self.page", "test_output_rules.py"),
     Mutant("inference/inputs.py", "_inputs", "match[2] == '0000'", "True", "test_output_rules.py"),
     Mutant("inference/inputs.py", "find_jobs", "all_stems += page_stems", "pass", "test_output_rules.py"),
     Mutant("inference/pipeline.py", "tracked", "count <= 1", "count <= 2", "test_output_rules.py"),

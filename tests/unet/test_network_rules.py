@@ -13,9 +13,9 @@ from torch import nn
 
 from unet import Preprocess, UNet, UNetConfig
 from unet.axes import level_axes
-from unet.backbone import dry_pass, encoder_name, level_of
+from unet.backbone import Encoder, dry_pass, encoder_name, level_of
 from unet.blocks import Up, norm_layer
-from unet.lite import Lite0
+from unet.lite import Features, Lite0
 from unet.model import DeeplySupervisedUNet
 from unet.recompute import frozen_statistics, recomputing
 
@@ -236,6 +236,7 @@ def test_blocks_that_run_twice_are_all_that_are_trained():
     blocks = [network.stem, *network.downs, *network.encoder.stages, *network.ups]
     assert [*map(id, network.blocks)] == [*map(id, blocks)]
     network.encoder.freeze()
+    assert not any(module.training for module in network.encoder.modules())
     assert [*map(id, network.blocks)] == [*map(id, [network.stem, *network.downs, *network.ups])]
     network.train()
     assert not any(module.training for module in network.encoder.modules())
@@ -250,6 +251,27 @@ def test_a_dry_pass_leaves_the_mode_of_a_backbone_and_its_statistics():
         dry_pass(backbone, LITE)
         assert {module.training for module in backbone.modules()} == {mode}
         assert all(value.equal(before[name]) for name, value in backbone.state_dict().items())
+
+
+class Backbone(nn.Module):
+    """Features of strides 2 and 4, and a parameter that they have no use for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used = nn.Conv2d(3, 4, 3, stride=2, padding=1)
+        self.unused = nn.Parameter(torch.ones(1))
+
+    def forward(self, images: torch.Tensor) -> Features:
+        first = self.used(images)
+        return Features((first, first[:, :, ::2, ::2]))
+
+
+def test_what_the_features_have_no_use_for_is_not_trained(monkeypatch):
+    monkeypatch.setattr("unet.backbone.random_backbone", lambda config: Backbone())
+    encoder = Encoder({"num_channels": 3})
+    assert (encoder.first_level, encoder.channels) == (1, [4, 4])
+    trained = {name: parameter.requires_grad for name, parameter in encoder.backbone.named_parameters()}
+    assert trained == {"unused": False, "used.weight": True, "used.bias": True}
 
 
 def test_levels_are_halvings_of_both_sides():

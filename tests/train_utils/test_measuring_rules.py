@@ -284,6 +284,8 @@ def test_a_line_that_was_written_in_part_is_cut_off_and_written_with_the_next_on
     log._refused = b""
     log._append("second\n")
     assert path.read_bytes() == b"first\n" and log._refused == b"second\n"
+    log.path.room = 2
+    assert not log.is_saved() and path.read_bytes() == b"first\n"
     log._append("third\n")
     assert path.read_bytes() == b"first\nsecond\nthird\n" and log.is_saved()
     assert capsys.readouterr().out.count("metrics.jsonl could not be written") == 1

@@ -14,6 +14,7 @@ from data_utils.image_io.reader import read_header
 from data_utils.image_io.tiff import is_tiff, tiff_pages
 from data_utils.image_io.volume_formats import STACK_SUFFIXES, Spacing
 from data_utils.image_io.volumes import is_volume, read_volume_header
+from data_utils.sources.annotations.one_object_masks import images_of_set
 from data_utils.sources.bands import bands_in
 from data_utils.sources.volumes import spacing_of
 from inference.outputs.jobs import LEGEND, MASK, OVERLAY, ImageJob, Job, MaskFile, RasterJob, VolumeJob
@@ -33,6 +34,7 @@ def find_jobs(
     channels: int = 1,
     stacks: Spacing | None = None,
     class_folders: Sequence[str] = (),
+    objects: Sequence[str] = (),
     bands: Sequence[str] = (),
     *,
     writes_rasters: bool = False,
@@ -41,14 +43,16 @@ def find_jobs(
 
     `channels` is the number of channels that the model takes. A model of volumes takes .npy and TIFF files as stacks;
     their spacing is `stacks`, (z, y, x) in mm, where no spacing.json beside them or above says another. The true masks
-    of classes that may overlap lie in the `class_folders` of `truth`. Of TIFFs only the `bands` are read, where some
-    are named; they may be files, in a folder for each image. With `writes_rasters` the outputs of TIFFs with a place
-    have it too. DataError for inputs that are not there, have no true mask, or would write one file twice, or over an
-    input or the legend.
+    of classes that may overlap lie in the `class_folders` of `truth`. For a model of objects, of the classes `objects`,
+    they may be annotations; where each image has a folder for it and its masks, the images are inputs. Of TIFFs only
+    the `bands` are read, where some are named; they may be files, in a folder for each image. With `writes_rasters` the
+    outputs of TIFFs with a place have it too. DataError for inputs that are not there, have no true mask, or would
+    write one file twice, or over an input or the legend.
     """
     files: list[tuple[Path, Path]] = []
     for pattern in patterns:
-        files += _matches(pattern, output)
+        of_set = _images_of_set(Path(pattern)) if objects else []
+        files += of_set or _matches(pattern, output)
     inputs = _inputs(list(dict.fromkeys(files)), channels, bands)
     with ThreadPoolExecutor() as pool:  # only headers are read: it is the disk that takes time
         pages_of_inputs = list(
@@ -61,7 +65,7 @@ def find_jobs(
         all_stems = list(stems)
         for page_stems in stems_of_pages:
             all_stems += page_stems
-        truths = open_true_masks(truth, mask_suffix, all_stems, class_folders)
+        truths = open_true_masks(truth, mask_suffix, all_stems, class_folders, objects)
     jobs: list[Job] = []
     for stem, pages, page_stems in zip(stems, pages_of_inputs, stems_of_pages, strict=True):
         for number, (page, page_stem) in enumerate(zip(pages, page_stems, strict=True)):
@@ -243,6 +247,13 @@ def _matches(pattern: str, output: Path) -> list[tuple[Path, Path]]:
     if not matches:
         raise DataError(f"--input {pattern}: no image or volume found")
     return matches
+
+
+def _images_of_set(folder: Path) -> list[tuple[Path, Path]]:
+    """(stem, image) of a folder that has a folder for each image and its masks; of others nothing."""
+    if not folder.is_dir():
+        return []
+    return [(Path(name), image) for name, image in images_of_set(folder)]
 
 
 def _glob_matches(pattern: str, output: Path) -> list[tuple[Path, Path]]:

@@ -76,6 +76,7 @@ def plan_work(args: Namespace, predictor: Predictor, writer: PredictionWriter) -
         config.in_channels,
         stacks,
         encoder.class_folders,
+        encoder.names[1:] if encoder.has_objects else (),
         config.preprocess.bands,
         writes_rasters=writes_rasters,
     )

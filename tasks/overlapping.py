@@ -169,11 +169,12 @@ def text_of_means(values: dict[str, Any]) -> str:
 
 @dataclass(frozen=True, eq=False)  # tensors have no single truth value to compare by
 class Overlapping(PixelsAndRegions):
-    """Binary cross-entropy (or focal) per known pixel and class, plus soft Dice per (image, class in its truth).
+    """Binary cross-entropy (or focal) per known pixel, plus soft Dice per (image, class in its truth).
 
-    Each class is a question of its own, which a sigmoid answers. Dice of image b and class c is that of `Classes`, over
-    the pixels that are known for c. The names are in the order of the classes' bits, and the weights are factors on the
-    cross-entropy of each class.
+    Each class is a question of its own, which a sigmoid answers. The cross-entropy of a pixel is the sum over its
+    classes: a mean over them would leave too much to Dice, the more classes there are. Dice of image b and class c is
+    that of `Classes`, over the pixels that are known for c. The names are in the order of the classes' bits, and the
+    weights are factors on the cross-entropy of each class.
 
     Args:
         partners: the index of the class that each becomes in the mirror; empty where each stays.
@@ -188,14 +189,14 @@ class Overlapping(PixelsAndRegions):
     target = OverlapTarget
 
     def counts(self, targets: OverlapTarget) -> Tensor:  # type: ignore[override]  # its own target
-        """(2,): the weight of the known pixels of all classes, the number of (image, class) pairs."""
+        """(2,): the weight of the known pixels, in the mean of the classes; the number of (image, class) pairs."""
         # Apple's GPUs have no float64
         dtype = torch.float32 if targets.truth.device.type == "mps" else torch.float64
         known = count_bits(targets.known, self.outputs).to(dtype)
         pairs = torch.zeros((), dtype=dtype, device=known.device)
         for truth in targets.truth:
             pairs = pairs + (count_bits(truth, self.outputs) > 0).sum().to(dtype)
-        return torch.stack([(known * self.class_weights).sum(), pairs])
+        return torch.stack([(known * self.class_weights).mean(), pairs])
 
     def partial(self, logits: Tensor, targets: OverlapTarget) -> tuple[Tensor, ...]:  # type: ignore[override]  # its own target
         """The pixels' term; with one of the regions also (B, classes) each: sum(p t), sum(p), sum(t)."""

@@ -37,9 +37,11 @@ class Decoder(ABC):
         dtype: NumPy's name of the type of predictions.
         at_image_size: whether logits are resized to the image's own size before they are read; else they are those of
             the network's input.
+        reading: how another program reads the prediction from the logits, in words.
     """
 
     dtype = "uint8"
+    reading = ""
     at_image_size = True
 
     def __init__(self, task: Task, scratch: Path | None = None) -> None:

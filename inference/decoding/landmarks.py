@@ -23,6 +23,10 @@ class LandmarkDecoder(Decoder):
     """
 
     dtype = "float64"
+    reading = (
+        "a map for each point, whose largest logit marks the place; the softmax over the map and one more logit,"
+        " `nowhere` of the task in the config, says how likely the point is in the image"
+    )
     at_image_size = False
     task: Landmarks
 

@@ -22,6 +22,7 @@ from data_utils.image_io.reader import read_image
 from data_utils.image_io.volumes import read_volume
 from data_utils.sources.load import load_records
 from data_utils.sources.points import files
+from data_utils.sources.points.nnlandmark import case_of
 from data_utils.sources.points.spaces import from_pixels, to_pixels
 from data_utils.sources.points.table import PointTable
 from data_utils.targets.points import point_records
@@ -130,6 +131,23 @@ def test_tps_counts_from_the_lowest_row_and_negative_is_unknown(tmp_path):
     positions = from_pixels(places, table.space, (10, 20))
     source = table.source(0)._replace(positions=positions)
     assert np.allclose(to_pixels(source, (10, 20), "a"), places, atol=1e-12)
+
+
+def test_a_point_that_is_predicted_beyond_the_border_is_not_taken_for_unknown(tmp_path):
+    places = np.array([[[-0.4, 6.0]]])
+    table = PointTable("tps", ("1",), ("a.png",), places, np.full((1, 1), PRESENT), ("",))
+    predicted = replace(table, presence=np.ones((1, 1)), confidence=np.ones((1, 1)))
+    for written, expected in ((table, [0, 6]), (predicted, [-0.4, 6])):
+        (tmp_path / "a.tps").write_bytes(files.content(written))
+        again = files.read(tmp_path / "a.tps")
+        assert again.states.tolist() == [[PRESENT]] and again.positions[0, 0].tolist() == expected
+    (tmp_path / "a.tps").write_text("LM=2\n-1 5\n5 -1\nID=a\n")
+    assert files.read(tmp_path / "a.tps").states.tolist() == [[UNKNOWN, UNKNOWN]]
+
+
+def test_a_case_is_called_as_its_volume_without_channel_and_extension():
+    names = ("a_0000.nii.gz", "b/a.v2_0000.mha", "a.v2", "a.npy", "a_0001.nii")
+    assert [case_of(name) for name in names] == ["a", "b/a.v2", "a.v2", "a", "a_0001"]
 
 
 def test_visibility_of_keypoints_is_present_or_unknown(tmp_path):

@@ -10,13 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import TINY, predict
+from conftest import PROGRAMS, TINY, launch, predict
 from in_process import Run, run_train
 from PIL import Image
 from points import NAMES, SIZE, WRITERS, write_dots
 
 from data_utils.sources.points import files
 from inference import Predictor
+from inference.export.onnx import export
 from inference.page import PagePredictor
 from tasks.landmarks import Landmarks
 from tasks.points import ABSENT, PRESENT
@@ -154,6 +155,59 @@ def test_a_resumed_run_ends_with_the_same_weights(run, folder, tmp_path):
     assert resumed.exit_code == 0, resumed.output
     for name, weight in run.weights(150).items():
         assert torch.equal(weight, resumed.weights(150)[name])
+
+
+@pytest.mark.slow
+def test_two_processes_compute_what_one_does(folder, tmp_path):
+    """In float64, with points that are absent and a batch that two processes cannot share evenly."""
+    flags = [*TINY, "--max-steps", "3", "--batch-size", "3", "--tracker", "none", "--log-every", "1", *SPLIT]
+    arguments = ["train.py", "--dataset", folder, "--output-dir", tmp_path / "two", *flags]
+    result = launch(PROGRAMS / "in_float64.py", *arguments, profile="multi_cpu")
+    assert result.returncode == 0, result.stderr
+    torch.set_default_dtype(torch.float64)
+    try:
+        one = run_train(tmp_path / "one", folder, *flags)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    two = [json.loads(line) for line in (tmp_path / "two" / "metrics.jsonl").read_text().splitlines()]
+    compared = 0
+    for first, second in zip(one.records, two, strict=True):
+        for key in first:
+            if key in ("train/loss", "train/grad_norm") or key.startswith("eval/"):
+                assert second[key] == (first[key] and pytest.approx(first[key], rel=1e-9, abs=1e-9)), key
+                compared += 1
+    assert compared > 20
+
+
+@pytest.mark.slow
+def test_folds_an_average_of_weights_and_an_encoder_take_points(folder, tmp_path):
+    flags = ["--plan", "none", "--encoder", "lite0", "--base-channels", "2", "--image-size", "64", "64"]
+    flags += ["--ema-decay", "0.9", "--fold", "2/3", "--max-steps", "4", "--batch-size", "4", "--num-workers", "0"]
+    run = run_train(tmp_path / "run", folder, *flags, "--absent", "not-there", "--tracker", "none")
+    assert run.exit_code == 0, run.output
+    assert "16 training and 8 validation images" in run.output
+    average, last = run.tensors(4, "average"), run.weights(4)
+    assert any(not torch.equal(weight, last[name]) for name, weight in average.items())
+    assert run.config["encoder"] is not None and run.config["task"]["name"] == "landmarks"
+    points = Predictor.from_pretrained(run.folder / "model").points(folder / "images" / "frame_03.png")
+    assert [point.name for point in points] == list(NAMES)
+    exported = tmp_path / "model.onnx"
+    export(UNet.from_pretrained(run.folder / "model"), exported)
+    again = Predictor.from_pretrained(exported).points(folder / "images" / "frame_03.png")
+    assert np.allclose([point.place for point in points], [point.place for point in again], atol=0.05)
+
+
+def test_an_onnx_file_holds_maps_and_how_they_are_read(run, folder, tmp_path):
+    export(UNet.from_pretrained(run.folder / "model"), tmp_path / "model.onnx")
+    image = folder / "images" / "frame_03.png"
+    exported = Predictor.from_pretrained(tmp_path / "model.onnx")
+    assert exported.task == Predictor.from_pretrained(run.folder / "model").task
+    own = Predictor.from_pretrained(run.folder / "model").points(image)
+    for first, second in zip(own, exported.points(image), strict=True):
+        assert first.name == second.name and np.allclose(first.place, second.place, atol=0.01)
+        assert first[2:] == pytest.approx(second[2:], abs=1e-3)
+    result = predict(tmp_path / "model.onnx", [image], tmp_path / "out")
+    assert result.returncode == 0 and (tmp_path / "out" / "frame_03.csv").exists()
 
 
 def test_the_page_draws_points(run, folder, tmp_path):

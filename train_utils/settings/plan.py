@@ -117,11 +117,16 @@ def plan_run(info: DatasetInfo, settings: TrainSettings) -> Plan:
     scale = settings.scale
     if scale is None:
         has_size = is_volumes or settings.image_size or settings.crop_size
-        scale = _scale(info, resized) if info.reader.may_shrink and not has_size else 1.0
+        if has_size or not info.reader.may_shrink:
+            scale = 1.0
+        elif info.reader.takes_points:
+            scale = _scale_of_points(info, max(resized, SHORT_RESIZED_PIXELS))
+        else:
+            scale = _scale(info, resized)
     crop_size = settings.crop_size
     if crop_size is None and is_volumes:
         crop_size = patch_size(info, minutes)
-    elif crop_size is None and not settings.image_size:
+    elif crop_size is None and not settings.image_size and not info.reader.takes_points:
         crop_size = _crop_size(sizes * scale, cropped)
     seen_rarely = is_short and not is_volumes and len(info.train) >= IMAGES_A_MINUTE * minutes
     base_channels = None
@@ -236,6 +241,19 @@ def _scale(info: DatasetInfo, pixels: int) -> float:
         if image_pixels * scale**2 <= pixels:
             break
     return chosen
+
+
+def _scale_of_points(info: DatasetInfo, pixels: int) -> float:
+    """The largest of SCALES at which an image has at most `pixels`, or a smaller one.
+
+    Images are not cropped for points: which of two like ones a point is, left or right, shows in the whole image.
+    """
+    image_pixels = float(np.median(info.train.sizes.prod(axis=1)))
+    largest = math.sqrt(pixels / image_pixels)
+    for scale in SCALES:
+        if scale <= largest:
+            return scale
+    return max(1, math.floor(100 * largest)) / 100
 
 
 def detail_kept(info: DatasetInfo, scale: float) -> float:

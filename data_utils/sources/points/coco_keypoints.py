@@ -1,6 +1,6 @@
 """COCO's keypoints: a category names them, an annotation of one person or animal has x, y and v of each.
 
-v is 0 where a keypoint is not labelled, and so unknown, 1 where it is hidden and 2 where it is seen. The format:
+v is 0 where a keypoint is not labeled, and so unknown, 1 where it is hidden and 2 where it is seen. The format:
 https://cocodataset.org/#format-data.
 """
 

@@ -1956,7 +1956,7 @@ MUTANTS = [
         "best_model.is_saved() and push_to_hub(best_model.folder, args.push_to_hub)",
         "test_run_decisions.py",
     ),
-    Mutant("train_utils/results.py", "facts", "model.config.dims == 2", "True", "test_run_decisions.py"),
+    Mutant("train_utils/results.py", "_lacks_encoder", "model.config.dims == 3", "False", "test_run_decisions.py"),
     Mutant(
         "train_utils/checkpoints/find.py",
         "compare_settings",
@@ -2877,8 +2877,8 @@ MUTANTS = [
         "test_landmarks.py",
     ),
     Mutant(
-        "inference/decoding/landmarks.py",
-        "LandmarkDecoder.unmirrored",
+        "inference/decoding/decoder.py",
+        "Decoder.unmirrored",
         "logits.index_select(dim, torch.tensor(self.task.partners, device=logits.device))",
         "logits",
         "test_landmarks.py",

@@ -2820,6 +2820,27 @@ MUTANTS = [
         "test_object_decoding.py",
     ),
     Mutant(
+        "inference/decoding/finder.py",
+        "ObjectFinder._fill",
+        "(hole_numbers > 0) & ~np.isin(hole_numbers, occupied)",
+        "hole_numbers > 0",
+        "test_object_decoding.py",
+    ),
+    Mutant(
+        "data_utils/holes.py",
+        "holes",
+        "generate_binary_structure(is_object.ndim, is_object.ndim)",
+        "generate_binary_structure(is_object.ndim, 1)",
+        "test_object_decoding.py",
+    ),
+    Mutant(
+        "inference/true_masks.py",
+        "ObjectTruths.__init__",
+        "None if name in self._places else (records, index)",
+        "(records, index)",
+        "test_annotated_objects.py",
+    ),
+    Mutant(
         "inference/page.py",
         "PagePredictor._download",
         "file.relative_to(job.output.parent)",

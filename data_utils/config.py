@@ -22,7 +22,7 @@ class DataConfig:
         spacing: (z, y, x) in mm of volumes whose files hold none.
         normalization: `z-score` or `ct` for volumes; None for what suits their modality.
         absent: what an empty cell in a table of points means, `unknown` or `not-there`.
-        swap: names of points that change places in the mirror: left=right, with commas between pairs.
+        swap: names of points or overlapping classes that change places in the mirror: left=right, with commas between.
         regions: unions of mask values, as `data_utils.targets.regions` reads them.
         task: what the network learns; None until the data have been looked at.
     """

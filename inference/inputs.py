@@ -12,11 +12,13 @@ from data_utils.image_io.reader import read_header
 from data_utils.image_io.tiff import is_tiff, tiff_pages
 from data_utils.image_io.volume_formats import STACK_SUFFIXES, Spacing
 from data_utils.image_io.volumes import is_volume, read_volume_header
+from data_utils.sources.annotations.one_object_masks import images_of_set
 from data_utils.sources.volumes import spacing_of
 from inference.outputs.jobs import LEGEND, OVERLAY, ImageJob, Job, VolumeJob
 from inference.true_masks import open_true_masks, pictures_below, stem_of
 from runtime.errors import DataError
 
+OF_ALL_INPUTS = ("predict.json", "metrics.json", "points.csv", "points.tps", "points.json")  # files of --output
 CHANNEL = re.compile(r"(.+)_(\d{4})")  # how nnU-Net names the files of a volume's channels: CASE_0000, CASE_0001
 
 
@@ -29,17 +31,20 @@ def find_jobs(
     channels: int = 1,
     stacks: Spacing | None = None,
     class_folders: Sequence[str] = (),
+    objects: Sequence[str] = (),
 ) -> list[Job]:
     """Every input once, with outputs <relative stem><extension>, or <relative stem>_<page> for TIFFs of many pages.
 
     `channels` is the number of channels that the model takes. A model of volumes takes .npy and TIFF files as stacks;
     their spacing is `stacks`, (z, y, x) in mm, where no spacing.json beside them or above says another. The true masks
-    of classes that may overlap lie in the `class_folders` of `truth`. DataError for inputs that are not there, have no
-    true mask, or would write one file twice, or over an input or the legend.
+    of classes that may overlap lie in the `class_folders` of `truth`. For a model of objects, of the classes `objects`,
+    they may be annotations; where each image has a folder for it and its masks, the images are inputs. DataError for
+    inputs that are not there, have no true mask, or would write one file twice, or over an input or the legend.
     """
     files: list[tuple[Path, Path]] = []
     for pattern in patterns:
-        files += _matches(pattern, output)
+        of_set = _images_of_set(Path(pattern)) if objects else []
+        files += of_set or _matches(pattern, output)
     inputs = _inputs(list(dict.fromkeys(files)), channels)
     with ThreadPoolExecutor() as pool:  # only headers are read: it is the disk that takes time
         pages_of_inputs = list(pool.map(lambda paths: _pages(paths, stacks), inputs.values()))
@@ -50,7 +55,7 @@ def find_jobs(
         all_stems = list(stems)
         for page_stems in stems_of_pages:
             all_stems += page_stems
-        truths = open_true_masks(truth, mask_suffix, all_stems, class_folders)
+        truths = open_true_masks(truth, mask_suffix, all_stems, class_folders, objects)
     jobs: list[Job] = []
     for stem, pages, page_stems in zip(stems, pages_of_inputs, stems_of_pages, strict=True):
         for number, (page, page_stem) in enumerate(zip(pages, page_stems, strict=True)):
@@ -82,7 +87,7 @@ def named_job(jobs: Sequence[Job], file: Path, overwrite: bool) -> Job:
 
 
 def _check_outputs(jobs: Sequence[Job], output: Path, extensions: Sequence[str], sources: set[Path]) -> None:
-    """DataError for files that would be written twice, or over one of the sources or the legend."""
+    """DataError for files that would be written twice, or over one of the sources or what is written of all inputs."""
     job_of_file: dict[Path, Job] = {}
     for job in jobs:
         for file in map(job.file, extensions):
@@ -95,6 +100,9 @@ def _check_outputs(jobs: Sequence[Job], output: Path, extensions: Sequence[str],
     if OVERLAY in extensions and legend in job_of_file:
         name = job_of_file[legend].name
         raise DataError(f"--input: {name} would write {legend}, the legend of the overlays; rename it")
+    for file in (output / name for name in OF_ALL_INPUTS):
+        if file in job_of_file:
+            raise DataError(f"--input: {job_of_file[file].name} would write {file}, which is of all inputs; rename it")
 
 
 def _inputs(files: Sequence[tuple[Path, Path]], channels: int) -> dict[tuple[Path, Path], list[Path]]:
@@ -177,6 +185,13 @@ def _matches(pattern: str, output: Path) -> list[tuple[Path, Path]]:
     if not matches:
         raise DataError(f"--input {pattern}: no image or volume found")
     return matches
+
+
+def _images_of_set(folder: Path) -> list[tuple[Path, Path]]:
+    """(stem, image) of a folder that has a folder for each image and its masks; of others nothing."""
+    if not folder.is_dir():
+        return []
+    return [(Path(name), image) for name, image in images_of_set(folder)]
 
 
 def _glob_matches(pattern: str, output: Path) -> list[tuple[Path, Path]]:

@@ -4,12 +4,15 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from runtime.documents import parse_json
 from runtime.errors import ModelError, one_line
 from unet.config import UNetConfig
+
+PREPARE = "prepare"  # the input, true by default, that says whether images are resized in the graph
 
 
 class OnnxNetwork(nn.Module):
@@ -40,11 +43,14 @@ class OnnxNetwork(nn.Module):
             self.config = UNetConfig.from_json(parse_json(config))
         except ValueError as error:
             raise ModelError(f"{path}: cannot be loaded: {one_line(error)}") from error
+        defaults = [entry.name for entry in self.session.get_overridable_initializers()]
+        self.feeds = {PREPARE: np.array(False)} if PREPARE in defaults else {}  # images come prepared
         self.register_buffer("mean", torch.zeros(()))  # its device is where inputs belong, as in UNet
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, C, *spatial) raw pixel values of any numeric type -> logits (B, num_classes, *spatial) float32."""
-        (logits,) = self.session.run(["logits"], {"images": images.float().contiguous().numpy()})
+        feeds = self.feeds | {"images": images.float().contiguous().numpy()}
+        (logits,) = self.session.run(["logits"], feeds)
         return torch.from_numpy(logits)
 
 

@@ -73,6 +73,7 @@ def plan_work(args: Namespace, predictor: Predictor, writer: PredictionWriter) -
         config.in_channels,
         stacks,
         encoder.class_folders,
+        encoder.names[1:] if encoder.has_objects else (),
     )
     if args.truth and encoder.truths_in_table:
         jobs = with_truths(jobs, args.truth, tuple(encoder.names))

@@ -648,10 +648,10 @@ MUTANTS = [
         "test_lite.py",
     ),
     Mutant(
-        "train_utils/settings/plan.py",
-        "_is_color",
-        "len(channels) == 3 and len(set(channels)) > 1",
-        "len(channels) == 3",
+        "data_utils/analysis/normalization.py",
+        "Normalization.is_color",
+        "len(self.mean) == 3 and len(channels) > 1",
+        "len(self.mean) == 3",
         "test_plan.py",
     ),
     Mutant("unet/backbone.py", "Encoder.train", "mode and (not self.frozen)", "mode", "test_encoders.py"),
@@ -910,8 +910,8 @@ MUTANTS = [
     Mutant(
         "data_utils/sources/load.py",
         "open_folder",
-        "has_masks = holds_masks(path, named_splits)",
-        "has_masks = False",
+        "not holds_masks(path, named_splits)",
+        "True",
         "test_annotations_coco.py",
     ),
     Mutant(
@@ -1956,7 +1956,7 @@ MUTANTS = [
         "best_model.is_saved() and push_to_hub(best_model.folder, args.push_to_hub)",
         "test_run_decisions.py",
     ),
-    Mutant("train_utils/results.py", "facts", "model.config.dims == 2", "True", "test_run_decisions.py"),
+    Mutant("train_utils/results.py", "_lacks_encoder", "model.config.dims == 3", "False", "test_run_decisions.py"),
     Mutant(
         "train_utils/checkpoints/find.py",
         "compare_settings",
@@ -2636,7 +2636,7 @@ MUTANTS = [
     Mutant(
         "inference/outputs/volumes.py", "VolumeWriter.write", "start = mask_stop", "start = 0", "test_output_rules.py"
     ),
-    Mutant("inference/outputs/jobs.py", "ImageJob.name", "self.page + 1", "self.page", "test_output_rules.py"),
+    Mutant("inference/outputs/jobs.py", "ImageJob._page_text", "self.page + 1", "self.page", "test_output_rules.py"),
     Mutant("inference/inputs.py", "_inputs", "match[2] == '0000'", "True", "test_output_rules.py"),
     Mutant("inference/inputs.py", "find_jobs", "all_stems += page_stems", "pass", "test_output_rules.py"),
     Mutant("inference/pipeline.py", "tracked", "count <= 1", "count <= 2", "test_output_rules.py"),
@@ -2808,8 +2808,8 @@ MUTANTS = [
     Mutant(
         "data_utils/targets/objects.py",
         "ObjectReader.with_records",
-        'digest("objects", records.digest, self.key)',
-        'digest("objects", records.digest)',
+        'digest("shapes of objects", records.digest, self.key)',
+        'digest("shapes of objects", records.digest)',
         "test_object_targets.py",
     ),
     Mutant(
@@ -2825,6 +2825,104 @@ MUTANTS = [
         "file.relative_to(job.output.parent)",
         "file.name",
         "test_overlapping_runs.py",
+    ),
+    # landmarks
+    Mutant(
+        "tasks/landmarks.py",
+        "Landmarks.at_level",
+        "(targets.points - (factor - 1) / 2) / factor",
+        "targets.points / factor",
+        "test_landmarks.py",
+    ),
+    Mutant(
+        "tasks/landmarks.py",
+        "Landmarks.finish",
+        "(known - present) * F.softplus(odds)",
+        "known * F.softplus(odds)",
+        "test_landmarks.py",
+    ),
+    Mutant(
+        "tasks/landmarks.py",
+        "Landmarks.counts",
+        "(targets.states != UNKNOWN).sum(dtype=dtype)",
+        "(targets.states == PRESENT).sum(dtype=dtype)",
+        "test_landmarks.py",
+    ),
+    Mutant(
+        "tasks/points.py",
+        "PointTarget.moved",
+        "moved.gather(1, sources[:, :, None].expand_as(moved))",
+        "moved",
+        "test_points.py",
+    ),
+    Mutant(
+        "tasks/points.py",
+        "PointTarget.cropped",
+        "states[(states == PRESENT) & ~is_inside] = OUTSIDE",
+        "states[(states == PRESENT) & ~is_inside] = ABSENT",
+        "test_landmarks.py",
+    ),
+    Mutant(
+        "tasks/point_scores.py",
+        "_closeness",
+        "closeness * (present[:, PRESENCE] >= FOUND)",
+        "closeness",
+        "test_landmarks.py",
+    ),
+    Mutant(
+        "inference/decoding/landmarks.py",
+        "_top",
+        "0.5 * (before - after) / curvature",
+        "0.4 * (before - after) / curvature",
+        "test_landmarks.py",
+    ),
+    Mutant(
+        "inference/decoding/decoder.py",
+        "Decoder.unmirrored",
+        "logits.index_select(dim, torch.tensor(self.task.partners, device=logits.device))",
+        "logits",
+        "test_landmarks.py",
+    ),
+    Mutant(
+        "data_utils/targets/points.py",
+        "PointReader._target",
+        "(points + 0.5) / scale - 0.5",
+        "points / scale",
+        "test_points.py",
+    ),
+    Mutant(
+        "data_utils/sources/points/spaces.py",
+        "to_pixels",
+        "size[0] - 1 - positions[:, 1]",
+        "size[0] - positions[:, 1]",
+        "test_point_formats.py",
+    ),
+    Mutant(
+        "data_utils/sources/points/coco_keypoints.py",
+        "",
+        "{0: UNKNOWN, 1: PRESENT, 2: PRESENT}",
+        "{0: UNKNOWN, 1: UNKNOWN, 2: PRESENT}",
+        "test_point_formats.py",
+    ),
+    Mutant(
+        "data_utils/sources/points/tps.py", "_point", "min(position) < 0", "max(position) < 0", "test_point_formats.py"
+    ),
+    Mutant(
+        "data_utils/sources/points/tps.py", "_place", "max(0.0, float(side))", "float(side)", "test_point_formats.py"
+    ),
+    Mutant(
+        "data_utils/sources/points/nnlandmark.py",
+        "case_of",
+        "stem.removesuffix(FIRST_CHANNEL)",
+        "stem",
+        "test_point_formats.py",
+    ),
+    Mutant(
+        "data_utils/sources/points/labelme_points.py",
+        "find_shapes",
+        "any(contents.areas for contents in all_contents) and not explicit",
+        "False",
+        "test_point_formats.py",
     ),
     # small rules, each held by one quick test of its package
     Mutant("unet/config.py", "Preprocess.resampled_size", "round", "int", "test_network_rules.py"),

@@ -21,7 +21,7 @@ ROOMS = {
         "partly_labeled objects regions",
     ),
     "data_utils": (
-        "config class_map",
+        "config class_map holes",
         "image_io",
         "visualize visualize_volumes visualize_objects visualize_points",
         "sources",
@@ -61,7 +61,7 @@ ONLY_IN = {
     "nibabel": ("data_utils/image_io/",),
     "SimpleITK": ("data_utils/image_io/",),
     "gradio": ("app.py",),
-    "transformers": ("unet/backbone.py",),
+    "transformers": ("unet/backbone.py", "inference/export/opener.py"),
 }
 NOT_IN = {
     "unet/": ("PIL", "tifffile", "nibabel", "argparse"),
@@ -70,7 +70,8 @@ NOT_IN = {
     "app.py": ("train_utils",),  # a Space is a copy of it and of the other packages
 }
 NOT_AT_START = ("matplotlib", "scipy", "transformers", "jinja2", "datasets", "onnx", "onnxruntime", "pandas", "gradio")
-NOT_AT_START += ("nibabel", "SimpleITK", "skimage")
+COPIED = "/templates/"  # code that is a part of what is exported, and of no package
+NOT_AT_START += ("nibabel", "SimpleITK", "skimage", "openvino", "bioimageio")
 
 
 @cache
@@ -83,6 +84,7 @@ def modules(root: Path) -> dict[str, ast.Module]:
     """Path below `root` -> what it says, of the scripts and of all packages."""
     files = [root / script for script in SCRIPTS if (root / script).exists()]
     files += [file for package in ORDER for file in sorted((root / package).rglob("*.py"))]
+    files = [file for file in files if COPIED not in file.as_posix()]
     return {file.relative_to(root).as_posix(): parse(file) for file in files}
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
@@ -37,7 +36,9 @@ class InstanceNorm(nn.InstanceNorm2d):
     def forward(self, x: Tensor) -> Tensor:
         if x.is_cuda:
             return group_norm(x, self.num_features, self.weight, self.bias, self.eps)
-        return F.instance_norm(x, weight=self.weight, bias=self.bias, eps=self.eps)
+        # `F.instance_norm` asks first whether x has a single value, for which UNet pads; torch.export could not answer
+        is_cudnn = torch.backends.cudnn.enabled
+        return torch.instance_norm(x, self.weight, self.bias, None, None, True, self.momentum, self.eps, is_cudnn)
 
 
 def group_norm(

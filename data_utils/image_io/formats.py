@@ -68,15 +68,17 @@ class PointSource(NamedTuple):
     """The points of an image, as their file has them.
 
     file: that lists them.
-    space: "pixels", or "LPS" or "RAS" for mm.
+    space: what they are counted in, as in `PointTable`.
     positions: (K, n) float64, (x, y) or (x, y, z); the center of the first pixel is 0.
     states: (K,) int64, those of `tasks.points`.
+    size: (H, W) of the image that they were made for, where the file says it.
     """
 
     file: str
     space: str
     positions: np.ndarray
     states: np.ndarray
+    size: tuple[int, int] | None = None
 
 
 ImageSource = (

@@ -12,7 +12,8 @@ from data_utils.sources.hf_datasets import HFRecords, TableName, ask_hub, holds_
 from data_utils.sources.holdout import hold_out, hold_out_fold, hold_out_shards
 from data_utils.sources.label_files import read_label_files
 from data_utils.sources.overlapping import OVERLAPPING, ObjectRecords, find_overlapping
-from data_utils.sources.points.find import find_points, lacks_masks, open_points
+from data_utils.sources.points.find import are_annotations, check_task, find_points, lacks_masks, open_points
+from data_utils.sources.points.table import PointTable
 from data_utils.sources.records import Records
 from data_utils.sources.shapes import VAL_FIRST, Shapes
 from data_utils.sources.streams.parquet import ParquetRecords
@@ -59,13 +60,15 @@ def _load_splits(config: DataConfig) -> tuple[Records, Records]:
     splits: dict[str, Callable[[], Records]] = {}
     if path.is_dir() and not holds_tables(path):
         named_splits = _named_splits(config)
-        splits = open_volumes_with_points(path, named_splits, config)
+        points = look_for_points(path, named_splits, config)
+        if any(table.axes == 3 for table in points.values()):
+            splits = open_points(path, points, config.absent, config.allow_unpaired)
         if not splits and config.task in (None, OVERLAPPING):
             splits = find_class_volumes(path, named_splits, config)
         if not splits:
             splits = dict(open_volumes(path, named_splits, config))
         if not splits:
-            splits = open_folder(path, named_splits, config)
+            splits = open_folder(path, named_splits, config, points)
     else:
         tables = load_tables(config.dataset, path, config.dataset_config)
         for split, table in tables.items():
@@ -91,39 +94,38 @@ def _check_folds(config: DataConfig, validation: str) -> None:
         )
 
 
-def open_volumes_with_points(
-    path: Path, named_splits: Sequence[str], config: DataConfig
+def look_for_points(path: Path, named_splits: Sequence[str], config: DataConfig) -> dict[str, PointTable]:
+    """Split -> its points, where these are asked for or no masks lie in a folder; nothing otherwise."""
+    explicit = config.task == Landmarks.name
+    if not explicit and config.task is not None:
+        return {}
+    if not explicit and not lacks_masks(path, named_splits):
+        check_task(path)
+        return {}
+    return find_points(path, named_splits, explicit=explicit)
+
+
+def open_folder(
+    path: Path, named_splits: Sequence[str], config: DataConfig, points: dict[str, PointTable]
 ) -> dict[str, Callable[[], Records]]:
-    """Split -> what opens it, of a folder of volumes with points; nothing of others."""
-    asks = config.task == Landmarks.name
-    if not asks and (config.task is not None or not lacks_masks(path, named_splits)):
-        return {}
-    points = find_points(path, named_splits)
-    if not points or any(table.axes != 3 for table in points.values()):
-        return {}
-    return open_points(path, points, config.absent, config.allow_unpaired)
-
-
-def open_folder(path: Path, named_splits: Sequence[str], config: DataConfig) -> dict[str, Callable[[], Records]]:
     """Split -> what opens it, of a folder of images with masks, annotations or points.
 
     Splits with unusual names are only those in `named_splits`.
     """
+    if points and (config.task == Landmarks.name or are_annotations(points)):
+        return open_points(path, points, config.absent, config.allow_unpaired)
     if config.task in (None, OVERLAPPING):
         overlapping = find_overlapping(path, named_splits, config)
         if overlapping:
             return overlapping
-    has_masks = holds_masks(path, named_splits)
     annotated = None
-    if not has_masks:
+    if not holds_masks(path, named_splits):
         annotated = find_annotations(path, named_splits, config.allow_unpaired)
-    if config.task == Landmarks.name or not has_masks:
-        points = find_points(path, named_splits)
-        if points and annotated is not None and config.task is None:
-            file = next(iter(points.values())).files[0]
-            raise DataError(f"{path} holds annotations, and points in {file}; give --task classes or --task landmarks")
-        if points and config.task in (None, Landmarks.name):
-            return open_points(path, points, config.absent, config.allow_unpaired)
+    if points and annotated is not None:
+        file = next(iter(points.values())).files[0]
+        raise DataError(f"{path} holds annotations, and points in {file}; give --task classes or --task landmarks")
+    if points:
+        return open_points(path, points, config.absent, config.allow_unpaired)
     if annotated is not None:
         return annotated
     splits: dict[str, Callable[[], Records]] = {}

@@ -9,6 +9,8 @@ from inference.decoding.decoder import Decoder
 class ClassDecoder(Decoder):
     """Class indices; the probability of each class is the softmax of its logit."""
 
+    reading = "the class of a pixel is the index of its largest logit"
+
     def decode(self, logits: Tensor, dim: int = 0) -> Tensor:
         return most_likely(logits, dim)
 

@@ -10,6 +10,7 @@ from tasks.regions import Regions
 class RegionDecoder(OverlapDecoder):
     """The regions of the label that is written: that of the last region whose sigmoid is above one half."""
 
+    reading = "a pixel has the label of the last region whose logit is above 0"
     task: Regions
 
     def decode(self, logits: Tensor, dim: int = 0) -> Tensor:

@@ -1,9 +1,12 @@
-"""Write a model in ONNX.
+"""Write a model for other programs, if their own runtime answers as predict.py does.
 
 python -m inference.export runs/x/model model.onnx
+python -m inference.export runs/x/model model.pt2 --to torch
 """
 
-from inference.export.onnx import CHECKED, TOLERANCE, export
+from inference.export.proof import CHECKED
+from inference.export.target import MASKS_ARE_EQUAL, Options, export_proved
+from inference.export.targets import TARGETS
 from runtime import cli
 from runtime.console import say
 from runtime.errors import WriteError
@@ -12,17 +15,24 @@ from unet.model import UNet
 
 def main() -> None:
     """Export a model folder or a Hub id from the command line."""
-    parser = cli.Arguments(description="Write a model in ONNX.")
+    parser = cli.Arguments(description=__doc__.splitlines()[0])
     parser.add_argument("model", help="model folder or Hub id")
-    parser.add_argument("output", type=cli.path, help="the .onnx file to write")
+    parser.add_argument("output", type=cli.path, help="the file to write; the folder with --to hub and openvino")
+    parser.add_argument("--to", choices=sorted(TARGETS), default="onnx", help="the format; see docs/export.md")
+    parser.add_argument("--license", help="license of the model, such as CC-BY-4.0; with --to hub and bioimageio")
+    answer = "answer the class of each pixel, and not logits; with --to openvino"
+    parser.add_argument("--mask", action="store_true", default=None, help=answer)
     args = parser.parse_args()
+    options = Options(license=args.license, mask=args.mask)
     model = UNet.from_pretrained(args.model)
+    target = TARGETS[args.to]
     try:
-        export(model, args.output)
+        export_proved(target, model, args.output, options)
     except OSError as error:
         raise WriteError(f"{args.output}: cannot be written ({error})") from error
     sizes = len(CHECKED[model.config.dims])
-    say(f"wrote {args.output}; its logits agree with torch's to {TOLERANCE:g} on {sizes} image sizes")
+    proof = MASKS_ARE_EQUAL if args.mask else target.proof
+    say(f"wrote {args.output}; in {target.runtime} {proof} on {sizes} image sizes")
 
 
 if __name__ == "__main__":

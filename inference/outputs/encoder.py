@@ -109,6 +109,10 @@ class MaskEncoder(Encoder):
         """What reads a mask that was written."""
         return self.mask_file(job), 0
 
+    def reader_of(self, mask: MaskFile) -> MaskReader:
+        """The reader of a written or true mask."""
+        return self.reader
+
     def written_volume(self, job: VolumeJob) -> VolumeFile:
         """What reads the mask of a volume that was written."""
         return VolumeFile((str(self.mask_file(job)),))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from data_utils.image_io.class_masks import ClassChannels, ClassMasks
-from data_utils.image_io.formats import VolumeFile
+from data_utils.image_io.formats import DrawnMask, VolumeFile
 
 # extensions of outputs
 MASK = ".png"
@@ -15,8 +15,8 @@ OVERLAY = ".overlay.png"
 PROBABILITIES = ".npy"
 LEGEND = f"legend{OVERLAY}"
 
-# a file and its page, a mask of several files or channels, or a volume of several
-MaskFile = tuple[Path, int] | ClassMasks | ClassChannels | VolumeFile
+# a file and its page, a mask that is drawn from other files or channels, or a volume of several
+MaskFile = tuple[Path, int] | ClassMasks | ClassChannels | DrawnMask | VolumeFile
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +67,12 @@ class Job(ABC):
             return 0
         return math.prod(self.size)
 
+    @property
+    def relative_name(self) -> str:
+        """Its name in tables of all inputs: its file, as it lies below the folder that was given."""
+        root = self.root or self.output.parent
+        return self.output.relative_to(root).with_name(self.image.name).as_posix()
+
     def file(self, extension: str) -> Path:
         """One of its outputs; an extension `class/.png` stands for a file in a folder `class` of all outputs."""
         folder, _, ending = extension.rpartition("/")
@@ -87,9 +93,15 @@ class ImageJob(Job):
 
     @property
     def name(self) -> str:
-        if self.page == 0:
-            return str(self.image)
-        return f"{self.image} page {self.page + 1}"
+        return str(self.image) + self._page_text
+
+    @property
+    def relative_name(self) -> str:
+        return super().relative_name + self._page_text
+
+    @property
+    def _page_text(self) -> str:
+        return f" page {self.page + 1}" if self.page else ""
 
 
 @dataclass(frozen=True, kw_only=True)

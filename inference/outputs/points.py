@@ -14,7 +14,7 @@ from data_utils.image_io.reader import read_image
 from data_utils.image_io.regions import Regions
 from data_utils.image_io.volumes import read_volume
 from data_utils.sources.points import files
-from data_utils.sources.points.spaces import from_voxels
+from data_utils.sources.points.spaces import from_pixels, from_voxels
 from data_utils.sources.points.table import PointTable, joined_tables
 from data_utils.visualize import legend
 from data_utils.visualize_points import draw_points, draw_volume_points, point_colors
@@ -65,8 +65,13 @@ class PointEncoder(Encoder):
         """What the colors of overlays mean."""
         return legend(("landmarks", *self.names), np.vstack([[[0, 0, 0]], self.colors]))
 
-    def table(self, image: str, prediction: np.ndarray, positions: np.ndarray) -> PointTable:
-        """The points of an image from a prediction (K, n + 2), at `positions` (K, n) as its format counts them."""
+    def table(
+        self, image: str, prediction: np.ndarray, positions: np.ndarray, size: tuple[int, int] | None = None
+    ) -> PointTable:
+        """The points of an image from a prediction (K, n + 2), at `positions` (K, n) as its format counts them.
+
+        `size` is (H, W) of an image; None for a volume.
+        """
         states = np.where(prediction[:, -2] >= FOUND, PRESENT, ABSENT)
         return PointTable(
             layout=self.task.layout,
@@ -78,6 +83,7 @@ class PointEncoder(Encoder):
             space=self.task.space,
             presence=prediction[None, :, -2],
             confidence=prediction[None, :, -1],
+            sizes=None if size is None else np.array([size]),
         )
 
     def write(self, job: Job, table: PointTable, picture: np.ndarray | None) -> None:
@@ -131,7 +137,8 @@ class PointImageWriter:
         if OVERLAY in self.extensions and image is not None:
             pixels = read_image(image.read(0, size[0]), job.name)
             picture = draw_points(pixels, places, prediction[:, -2] >= FOUND)
-        self.encoder.write(job, self.encoder.table(job.image.name, prediction, places[:, ::-1]), picture)
+        positions = from_pixels(places, self.encoder.task.space, size)
+        self.encoder.write(job, self.encoder.table(job.image.name, prediction, positions, size), picture)
         if sink is not None:
             sink.add(prediction)
 

@@ -72,7 +72,7 @@ class PredictionWriter:
         for job in jobs:
             mask = self.encoder.mask_file(job)
             if mask.exists():
-                images.append((job.image, mask, job.file(TABLE)))
+                images.append((job.relative_name, mask, job.file(TABLE)))
         write_coco(folder, images, self.encoder.names[1:])
 
     def write_legend(self, folder: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from data_utils.image_io.class_masks import ClassChannels, ClassMasks
-from data_utils.image_io.formats import VolumeFile
+from data_utils.image_io.formats import DrawnMask, VolumeFile
 from data_utils.image_io.reader import read_mask
 from data_utils.image_io.regions import open_regions, regions_of
 from data_utils.image_io.resize import nearest, same_proportions
@@ -70,6 +70,9 @@ def open_mask_rows(mask: MaskFile, reader: MaskReader) -> Iterator[MaskRows]:
     """A mask, of which a window is read at a time where its format allows it."""
     if isinstance(mask, ClassMasks | ClassChannels):
         name = mask.name
+        opened = regions_of(mask)
+    elif isinstance(mask, DrawnMask):
+        name = "the true objects"  # what draws them names the file
         opened = regions_of(mask)
     else:
         assert not isinstance(mask, VolumeFile)
@@ -170,7 +173,7 @@ class ImageScorer:
         problem = None
         with ExitStack() as stack:
             try:
-                truth = stack.enter_context(open_mask_rows(job.truth, self.encoder.reader))
+                truth = stack.enter_context(open_mask_rows(job.truth, self.encoder.reader_of(job.truth)))
                 truth.check_proportions(size)
             except (DataError, OSError) as error:
                 problem = error
@@ -182,7 +185,8 @@ class ImageScorer:
         height, width = job.size
         with self.open(job, (height, width)) as scorer:
             try:
-                with open_mask_rows(self.encoder.written_mask(job), self.encoder.reader) as mask:
+                written = self.encoder.written_mask(job)
+                with open_mask_rows(written, self.encoder.reader_of(written)) as mask:
                     mask.check_size((height, width))
                     for top in range(0, height, SCORED_ROWS):
                         if scorer.problem:

@@ -13,7 +13,7 @@ import shutil
 import tarfile
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import nibabel
@@ -26,6 +26,7 @@ from PIL import Image
 
 from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.analysis.inspect import inspect
+from data_utils.analysis.inspect_points import inspect_points, inspect_volume_points
 from data_utils.analysis.inspect_volumes import inspect_volume
 from data_utils.class_map import parse_classes
 from data_utils.config import DataConfig
@@ -35,12 +36,15 @@ from data_utils.image_io.regions import bands, open_regions
 from data_utils.loading.image_input import ImageInput
 from data_utils.loading.volume_input import VolumeInput
 from data_utils.sources.load import load_records
+from data_utils.sources.points import files
+from data_utils.sources.points.table import PointTable
 from inference.inputs import find_jobs
 from inference.models import load_network
 from inference.page import page_job
 from inference.provenance import record_provenance
 from runtime.cache import cached
 from runtime.errors import DataError
+from tasks.points import ABSENT, PRESENT, UNKNOWN
 from tests.fuzz import mutations
 from train_utils.checkpoints.find import find_checkpoint, fingerprint, peek
 from train_utils.microbatch import memory_limit
@@ -129,6 +133,22 @@ def read_config(config: DataConfig) -> None:
                 inspect(record)
                 with suppress(DataError):
                     decode_image(record["image"], record["name"])
+
+
+def read_points(path: Path) -> None:
+    """Read the file for itself, and as that of a data set: the points of each record, of images and volumes."""
+    with suppress(DataError):
+        table = files.read(path)
+        if table is not None:
+            files.content(table)
+    config = DataConfig(str(path.parent), val_fraction=0.5, allow_unpaired=True, task="landmarks")
+    for records in load_records(config):
+        str(records.digest)
+        for record in records:
+            if records.dims == 3:
+                inspect_volume_points(record)
+            else:
+                inspect_points(record)
 
 
 def read_stream(path: Path) -> None:
@@ -230,6 +250,33 @@ def labelme() -> bytes:
     ]
     content = {"imagePath": "0.png", "imageData": None, "imageHeight": SIZE[0], "imageWidth": SIZE[1]}
     return json.dumps(content | {"shapes": shapes}).encode()
+
+
+def tables_of_points() -> dict[str, bytes]:
+    """The points of 0.png, 1.png and 2.png in each format of several images."""
+    states = np.array([[PRESENT, PRESENT], [PRESENT, ABSENT], [UNKNOWN, PRESENT]])
+    positions = np.random.default_rng(0).uniform(0, 11, (3, 2, 2)).round(2)
+    table = PointTable("long", ("1", "2"), ("0.png", "1.png", "2.png"), positions, states, ("",) * 3)
+    contents = {}
+    for layout, name in (("long", "a.csv"), ("wide", "b.csv"), ("deeplabcut", "c.csv"), ("tps", "d.tps")):
+        contents[name] = files.content(replace(table, layout=layout))
+    predicted = replace(table, layout="tps", presence=positions[:, :, 0] / 12, confidence=positions[:, :, 1] / 12)
+    contents["e.tps"] = files.content(predicted)
+    sizes = np.array([SIZE] * 3)
+    contents["annotations.json"] = files.content(replace(predicted, layout="coco", sizes=sizes))
+    contents["0.json"] = files.content(replace(predicted.rows([0]), layout="labelme", sizes=sizes[:1]))
+    return contents
+
+
+def points_of_a_volume() -> dict[str, bytes]:
+    """The points of `case` in each format."""
+    positions = np.array([[[1.5, 2.0, 3.0], [4.0, 3.0, 1.25]]])
+    states = np.array([[PRESENT, ABSENT]])
+    table = PointTable("markups", ("1", "2"), ("case",), positions, states, ("",), "LPS")
+    names = {"markups": "case.mrk.json", "fcsv": "case.fcsv", "nnlandmark": "all_landmarks_voxel.json"}
+    contents = {name: files.content(replace(table, layout=layout)) for layout, name in names.items()}
+    predicted = replace(table, layout="nnlandmark", presence=np.array([[0.5, 0.25]]), confidence=np.ones((1, 2)))
+    return contents | {"points.json": files.content(predicted)}
 
 
 def volume(kind: str, scratch: Path) -> bytes:
@@ -381,6 +428,10 @@ def make_kinds(scratch: Path, stored: Path) -> dict[str, Kind]:
             read_data_set,
             flat | {"1.json": labelme().replace(b"0.png", b"1.png")},
         ),
+        "points": Kind(tables_of_points(), (in_lines, in_json_or_bytes, in_bytes), read_points, flat),
+        "points of volumes": Kind(
+            points_of_a_volume(), (in_lines, in_json_or_bytes, in_bytes), read_points, {"case.nii.gz": stack}
+        ),
         "yolo": Kind(
             {"data.yaml": yolo["data.yaml"], "labels/train/0.txt": yolo_lines}, (in_lines, in_bytes), read_yolo, yolo
         ),
@@ -423,6 +474,13 @@ def make_kinds(scratch: Path, stored: Path) -> dict[str, Kind]:
         "tar": Kind({"a.tar": tar()}, (in_bytes,), read_single_stream),
         "parquet": Kind({"a.parquet": parquet()}, (in_bytes,), read_single_stream),
     }
+
+
+def in_json_or_bytes(rng: random.Random, content: bytes) -> bytes:
+    """A JSON document changed in its meaning, other content in its bytes."""
+    if content.startswith(b"{"):
+        return mutations.change_json(rng, content)
+    return mutations.change_bytes(rng, content)
 
 
 def in_json_lines(rng: random.Random, content: bytes) -> bytes:

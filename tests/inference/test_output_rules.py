@@ -384,6 +384,9 @@ def test_inputs_that_cannot_be_are_one_line(tmp_path):
     with pytest.raises(DataError, match=r"legend\.overlay\.png, the legend of the overlays; rename it"):
         find_jobs([str(tmp_path / "in" / "legend.png")], tmp_path / "out", [".png", ".overlay.png"])
     assert len(find_jobs([str(tmp_path / "in" / "legend.png")], tmp_path / "out", [".png"])) == 1
+    touch(tmp_path, "points.png")
+    with pytest.raises(DataError, match=r"points\.png would write .*points\.json, which is of all inputs; rename it"):
+        find_jobs([str(tmp_path / "points.png")], tmp_path / "out", [".json"])
     for pattern, line in (("", "--input: is empty"), (str(tmp_path / "none*"), "no image or volume found")):
         with pytest.raises(DataError, match=line):
             find_jobs([pattern], tmp_path / "out", [".png"])

@@ -140,7 +140,7 @@ def _add_data_flags(group: Group) -> None:
     add("--outside", choices=OUTSIDE, help=f"{outside} (default: background; an error where --classes has values)")
     absent = "landmarks: what an empty cell in a table of points means (default: unknown)"
     add("--absent", choices=tuple(ABSENCES), help=absent)
-    pairs = "landmarks: points that change places in the mirror, left=right,... (default: found by their names)"
+    pairs = "points or overlapping classes that change places in the mirror, left=right,... (default: by their names)"
     add("--swap", metavar="PAIRS", help=pairs)
     add("--image-size", type=arg.natural, nargs=2, metavar=("H", "W"), help="resize all images to one size")
     draft = "decode JPEG files at a reduced size: faster, and a file differs by a few grey levels from its pixels"

@@ -1,0 +1,190 @@
+"""A network as other programs run it: raw images of any size in, logits of their own size out, without a branch on it.
+
+Sizes are numbers of torch here, so that the same code is traced for ONNX and exported for torch.
+"""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from inference.decoding import new_decoder
+from tasks import task_of_model
+from unet.config import UNetConfig
+from unet.model import UNet
+
+FIXED_POINT = 2**22  # what Pillow multiplies weights by before it rounds them
+LINEAR = {2: "bilinear", 3: "trilinear"}
+
+
+def prepares_images(config: UNetConfig) -> bool:
+    """Whether predict.py changes images before the network sees them: their size, or the range of their values."""
+    preprocess = config.preprocess
+    is_resized = preprocess.image_size is not None or preprocess.scale != 1
+    return config.dims == 2 and (is_resized or preprocess.detect_unit_range)
+
+
+class ExportedNetwork(nn.Module):
+    """A model with all that predict.py does to an image before and after it.
+
+    Images are resized as Pillow does it, and logits resized back to the images' own size, or left at that of the
+    network where its task reads them so. Volumes are taken at the spacing of the network, clipped and standardized.
+    """
+
+    def __init__(self, model: UNet) -> None:
+        super().__init__()
+        self.model = model
+        self.prepares = prepares_images(model.config)
+        self.resizes_back = self.prepares and new_decoder(task_of_model(model.config)).at_image_size
+
+    def forward(self, images: Tensor, prepare: Tensor | None = None) -> Tensor:
+        """(B, in_channels, *spatial) raw pixel values -> logits (B, num_classes, *spatial).
+
+        Args:
+            prepare: a single truth value: whether to do what predict.py does to images. By default that is done.
+        """
+        if not self.prepares:
+            return self._logits(images)
+        if prepare is None:
+            prepare = torch.ones((), dtype=torch.bool)
+        logits = self._logits(self._prepared(images, prepare))
+        if self.resizes_back:
+            logits = F.interpolate(logits, size=images.shape[2:], mode=LINEAR[2], align_corners=False)
+        return logits
+
+    def _prepared(self, images: Tensor, prepare: Tensor) -> Tensor:
+        """The network's input, as `ImageInput` makes it."""
+        config = self.model.config
+        preprocess = config.preprocess
+        sides = [_tensor(side) for side in images.shape[2:]]
+        if preprocess.image_size is not None:
+            targets = [torch.tensor(side) for side in preprocess.image_size]
+        else:
+            targets = [(_double(side) * preprocess.scale).floor().long().clamp(min=1)[0] for side in sides]
+        targets = [torch.where(prepare, target, side) for target, side in zip(targets, sides, strict=True)]
+        size = [_length(target) for target in targets]
+        if preprocess.pixel_types in ((), ("uint8",)):
+            images = torch.where(prepare, resized_bytes(images, size), resized(images, size))
+        else:
+            images = resized(images, size)
+        if preprocess.detect_unit_range:
+            is_unit_range = images.amax((1, 2, 3), keepdim=True) <= 1
+            images = torch.where(prepare & is_unit_range, images * 255, images)
+        return images
+
+    def _logits(self, images: Tensor) -> Tensor:
+        """What `UNet.forward` computes."""
+        model = self.model
+        size = images.shape[2:]
+        x = self._padded((images - model.mean) / model.std)
+        skips = [model.stem(x)]
+        for down in model.downs:
+            skips.append(down(skips[-1]))
+        if model.encoder is not None:
+            skips += model.encoder(x)
+        x = skips.pop()
+        for up in model.ups:
+            skip = skips.pop()
+            x = up.up(x)
+            x = F.pad(x, _pads_around(skip.shape[2:], x.shape[2:]))
+            x = up.conv(torch.cat([skip, x], dim=1))
+        logits = model.head(x)
+        window = [slice(side) for side in size]
+        return logits[(..., *window)]
+
+    def _padded(self, images: Tensor) -> Tensor:
+        """Images with their sides lengthened as `UNet.forward` describes."""
+        config = self.model.config
+        sides = [_tensor(side) for side in images.shape[2:]]
+        shortest = [torch.tensor(divisor) for divisor in config.divisors]
+        if config.norm == "instance":
+            is_short = [side < 2 * divisor for side, divisor in zip(sides, shortest, strict=True)]
+            is_single_value = torch.stack(is_short).all()
+            shortest = [torch.where(is_single_value, 2 * divisor, divisor) for divisor in shortest]
+        for axis, (side, least, divisor) in enumerate(zip(sides, shortest, config.divisors, strict=True), start=2):
+            if config.encoder is None:
+                target = torch.where(side >= least, side, 2 * divisor)
+            else:
+                target = (side + least - 1) // least * least
+            border = torch.arange(_length(target, at_least=divisor)).clamp(max=images.shape[axis] - 1)
+            images = images.index_select(axis, border)
+        return images
+
+
+def resized(images: Tensor, size: Sequence[int]) -> Tensor:
+    """(B, C, H, W) float32 -> (B, C, *size), bicubic, as `resize_image` does it: along the rows first."""
+    rows, columns = _matrices(images, size)
+    images = (images.double() @ columns.T).float()
+    return (rows @ images.double()).float()
+
+
+def resized_bytes(images: Tensor, size: Sequence[int]) -> Tensor:
+    """(B, C, H, W) float32, whole numbers up to 255 -> (B, C, *size), rounded to such as `resize_image` does it."""
+    if images.shape[1] not in (1, 3):
+        return resized(images, size).round().clamp(0, 255)
+    rows, columns = _matrices(images, size)
+    images = _rounded(images.double() @ _fixed_point(columns).T)
+    return _rounded(_fixed_point(rows) @ images).float()
+
+
+def _matrices(images: Tensor, size: Sequence[int]) -> list[Tensor]:
+    """The weights along rows and columns that bring images to `size`."""
+    return [bicubic(side, target) for side, target in zip(images.shape[2:], size, strict=True)]
+
+
+def bicubic(length: int, target: int) -> Tensor:
+    """(target, length) float64: the weight of each pixel of a side in each of the side resized; those of Pillow."""
+    scale = _double(length) / _double(target)
+    widening = scale.clamp(min=1)
+    centers = ((torch.arange(target, dtype=torch.float64) + 0.5) * scale)[:, None]
+    pixels = torch.arange(length, dtype=torch.float64)
+    first = (centers - 2 * widening + 0.5).floor()
+    last = (centers + 2 * widening + 0.5).floor()  # the pixel behind
+    x = ((pixels - centers + 0.5) / widening).abs()
+    near = (1.5 * x - 2.5) * x * x + 1
+    far = (((x - 5) * x + 8) * x - 4) * -0.5
+    weights = torch.where(x < 1, near, far)
+    is_used = (x < 2) & (pixels >= first) & (pixels < last)
+    weights = torch.where(is_used, weights, 0.0)
+    return weights / weights.sum(dim=1, keepdim=True)
+
+
+def _fixed_point(weights: Tensor) -> Tensor:
+    """Weights as the whole numbers by which Pillow multiplies pixels of 8 bits, half of one rounded away from 0."""
+    return (weights.abs() * FIXED_POINT + 0.5).floor() * weights.sign()
+
+
+def _rounded(sums: Tensor) -> Tensor:
+    """Pixels of 8 bits from sums of fixed-point weights, which float64 holds exactly."""
+    return ((sums + FIXED_POINT // 2) / FIXED_POINT).floor().clamp(0, 255)
+
+
+def _pads_around(size: Sequence[int], smaller: Sequence[int]) -> list[int]:
+    """What `F.pad` takes to bring a `smaller` size to `size`, half of it before and half of it behind."""
+    pads = []
+    for side, smaller_side in zip(reversed(size), reversed(smaller), strict=True):  # the last axis comes first
+        missing = side - smaller_side
+        pads += [missing // 2, missing - missing // 2]
+    return pads
+
+
+def _tensor(length: int) -> Tensor:
+    """A length to compute with; the tracer's already is a tensor."""
+    if isinstance(length, Tensor):
+        return length
+    return torch.full((), length, dtype=torch.int64)
+
+
+def _double(length: int | Tensor) -> Tensor:
+    """(1,) float64: the tracer forgets the type of a number without an axis, and divides such in float32."""
+    return torch.ones(1, dtype=torch.float64) * length
+
+
+def _length(number: Tensor, at_least: int = 1) -> int:
+    """A computed length, of which torch may assume that it is so long; the tracer takes the tensor."""
+    if torch.jit.is_tracing():
+        return number  # type: ignore[return-value]
+    length = number.item()  # a symbol while torch exports
+    torch._check(length >= at_least)
+    return length  # type: ignore[return-value]

@@ -1,0 +1,103 @@
+"""Opens an exported model by its own runtime alone, and writes down its answers; `proof` runs it.
+
+python opener.py onnx model.onnx images.npz answers.npz
+
+Nothing of this project is imported here: a model that needs something of it fails.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+
+import numpy as np
+
+# (B, C, *spatial) pixel values -> (B, num_classes, *spatial) logits, or (B, *spatial) class indices
+Answer = Callable[[np.ndarray], np.ndarray]
+
+
+def open_onnx(path: str) -> Answer:
+    """By onnxruntime."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4  # errors are raised, and need not be printed
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+    def answer(images: np.ndarray) -> np.ndarray:
+        (logits,) = session.run(["logits"], {"images": images.astype(np.float32)})
+        return logits
+
+    return answer
+
+
+def open_torch(path: str) -> Answer:
+    """By torch."""
+    import torch
+
+    program = torch.export.load(path).module()
+
+    def answer(images: np.ndarray) -> np.ndarray:
+        with torch.inference_mode():
+            return program(torch.from_numpy(images.astype(np.float32))).numpy()
+
+    return answer
+
+
+def open_openvino(path: str) -> Answer:
+    """By OpenVINO on the CPU, in 32 bits: by itself it takes 16 where a CPU has them."""
+    import openvino
+
+    network = openvino.compile_model(f"{path}/model.xml", "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    kind = network.input(0).get_element_type().to_dtype()
+
+    def answer(images: np.ndarray) -> np.ndarray:
+        return network({"images": images.astype(kind)})[0].copy()
+
+    return answer
+
+
+def open_hub(path: str) -> Answer:
+    """By a pipeline of transformers, which answers masks."""
+    import transformers
+    from PIL import Image
+
+    transformers.utils.logging.set_verbosity(transformers.logging.CRITICAL)
+    transformers.utils.logging.disable_progress_bar()
+    segment = transformers.pipeline("image-segmentation", path, trust_remote_code=True)
+    indices = segment.model.config.label2id
+
+    def answer(images: np.ndarray) -> np.ndarray:
+        masks = []
+        for pixels in images:
+            image = Image.fromarray(pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0))
+            mask = np.zeros((image.height, image.width), np.int64)
+            for part in segment(image):
+                mask[np.asarray(part["mask"]) > 0] = indices[part["label"]]
+            masks.append(mask)
+        return np.stack(masks)
+
+    return answer
+
+
+OPENERS = {"onnx": open_onnx, "torch": open_torch, "hub": open_hub, "openvino": open_openvino}
+
+
+def main(name: str, model: str, images: str, answers: str) -> None:
+    """Answer each batch of `images`; at an error write the answers before it, and end with its text."""
+    written = []
+    problem = None
+    try:
+        answer = OPENERS[name](model)
+        with np.load(images) as batches:
+            for key in batches.files:
+                written.append(answer(batches[key]))
+    except Exception as error:  # a runtime may raise anything
+        problem = " ".join(str(error).split()) or type(error).__name__
+    np.savez(answers, *written)
+    sys.exit(problem)
+
+
+if __name__ == "__main__":
+    own_folder = os.path.dirname(os.path.abspath(__file__))
+    sys.path = [entry for entry in sys.path if entry != own_folder]  # its modules are named like the runtimes
+    main(*sys.argv[1:])

@@ -1,0 +1,136 @@
+"""The proof of an export: its own runtime, in a process of its own, answers as `Predictor` does."""
+
+import copy
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from data_utils.image_io.resize import resize_image
+from inference.predictor import Predictor
+from runtime.errors import ModelError, one_line
+from unet.blocks import fold_batch_norm
+from unet.config import UNetConfig
+from unet.model import UNet
+
+TOLERANCE = 1e-4  # difference between logits, relative where they are larger than 1
+CHECKED = {  # number of axes -> batch size and sides
+    2: ((1, 1, 1), (2, 37, 53), (1, 64, 64), (1, 101, 8), (3, 23, 130), (1, 15, 15), (1, 97, 131)),
+    3: ((1, 1, 1, 1), (2, 9, 19, 26), (1, 16, 32, 32), (1, 33, 8, 21), (3, 3, 23, 40)),
+}
+OPENER = Path(__file__).with_name("opener.py")
+
+
+def check_answers(name: str, runtime: str, model: UNet, path: Path) -> None:
+    """ModelError unless the exported model at `path` gives the logits of `model` on images of the training kind."""
+    batches = [images_of(model.config, shape) for shape in CHECKED[model.config.dims]]
+    answers, complaint = opened_answers(name, path, batches)
+    for index, (batch, expected) in enumerate(zip(batches, expected_logits(model, batches), strict=True)):
+        sides = " x ".join(map(str, batch.shape[2:]))
+        if index == len(answers):
+            raise ModelError(f"{runtime} cannot compute images of {sides} pixels: {complaint}")
+        answer = torch.from_numpy(answers[index])
+        if not answer.is_floating_point():
+            check_mask(runtime, answer, expected)
+            continue
+        difference = relative_difference(answer, expected)
+        if difference > TOLERANCE:
+            raise ModelError(f"{runtime}'s logits differ from torch's by {difference:.1e} at {sides} pixels")
+
+
+def check_mask(runtime: str, mask: Tensor, logits: Tensor) -> None:
+    """ModelError where a mask (B, H, W) is not that of the logits, unless two of them are equal but for a rounding."""
+    sides = " x ".join(map(str, logits.shape[2:]))
+    if mask.shape != logits[:, 0].shape:
+        raise ModelError(f"{runtime}'s masks are not of the size of the images, {sides} pixels")
+    best = logits.amax(dim=1)
+    chosen = logits.gather(1, mask[:, None].long())[:, 0]
+    tolerated = TOLERANCE * max(1.0, logits.abs().max().item())
+    differing = (best - chosen > tolerated).sum().item()
+    if differing:
+        raise ModelError(
+            f"{runtime}'s masks differ from predict.py's in {differing} of {mask.numel()} pixels at {sides}"
+        )
+
+
+def relative_difference(logits: Tensor, expected: Tensor) -> float:
+    """The largest difference between logits, as a share of the largest expected one where that is above 1."""
+    if logits.shape != expected.shape:
+        return float("inf")
+    difference = (logits - expected).abs().max().item()
+    return difference / max(1.0, expected.abs().max().item())
+
+
+def images_of(config: UNetConfig, shape: Sequence[int]) -> np.ndarray:
+    """Images of the training kind: spots of noise, about the mean, in the type of the training images.
+
+    Args:
+        shape: the batch size, and the size of each image.
+
+    Returns:
+        (B, C, *spatial); for volumes what their network sees.
+    """
+    preprocess = config.preprocess
+    generator = np.random.default_rng(sum(shape))
+    count, *size = shape
+    noise = generator.standard_normal((count, config.in_channels, *size))
+    mean = np.resize(preprocess.mean or (127.0,), config.in_channels)
+    std = np.resize(preprocess.std or (64.0,), config.in_channels)
+    column = (-1, *[1] * config.dims)
+    if config.dims == 2:
+        noise = 0.5 * noise + spots(generator, noise.shape)
+    pixels = mean.reshape(column) + std.reshape(column) * noise
+    kind = np.dtype((preprocess.pixel_types or ("uint8",))[0])
+    if config.dims == 3 or kind.kind == "f":
+        return pixels.astype(np.float32)
+    limits = np.iinfo(kind)
+    return pixels.round().clip(max(limits.min, 0), limits.max).astype(kind)
+
+
+def spots(generator: np.random.Generator, shape: Sequence[int]) -> np.ndarray:
+    """Noise (B, C, H, W) that changes over some ten pixels."""
+    count, channels, height, width = shape
+    coarse = generator.standard_normal((height // 10 + 2, width // 10 + 2, count * channels))
+    smooth = resize_image(coarse.astype(np.float32), (height, width))
+    return smooth.transpose(2, 0, 1).reshape(shape)
+
+
+@torch.inference_mode()
+def expected_logits(model: UNet, batches: Sequence[np.ndarray]) -> list[Tensor]:
+    """The logits of predict.py for batches of images, (B, num_classes, *spatial) each."""
+    predictor = Predictor(fold_batch_norm(copy.deepcopy(model)))
+    expected = []
+    for batch in batches:
+        if model.config.dims == 3:
+            expected.append(model(torch.from_numpy(batch)))
+            continue
+        inputs = [predictor.inputs(image.transpose(1, 2, 0)) for image in batch]
+        logits = predictor.in_batch([image.tensors for image in inputs], [image.size for image in inputs])
+        expected.append(torch.stack(logits))
+    return expected
+
+
+def opened_answers(name: str, path: Path, batches: Sequence[np.ndarray]) -> tuple[list[np.ndarray], str]:
+    """What an exported model answers in a process that has nothing of this project; and what stopped it, if anything.
+
+    Args:
+        name: the format, as opener.py calls it.
+    """
+    with TemporaryDirectory(prefix="export-") as folder:
+        images = Path(folder) / "images.npz"
+        answers = Path(folder) / "answers.npz"
+        np.savez(images, *batches)
+        command = [sys.executable, str(OPENER), name, str(path.absolute()), str(images), str(answers)]
+        offline = {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": folder}
+        process = subprocess.run(command, cwd=folder, env=os.environ | offline, capture_output=True, text=True)
+        lines = process.stderr.strip().splitlines() or [f"it ended with exit code {process.returncode}"]
+        if not answers.is_file():
+            return [], one_line(RuntimeError(lines[-1]), 150)
+        with np.load(answers) as content:
+            return [content[key] for key in content.files], one_line(RuntimeError(lines[-1]), 150)

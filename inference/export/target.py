@@ -1,0 +1,105 @@
+"""What a format for other programs is, and how a model is written in one: only with proof that it answers as ours."""
+
+from abc import ABC, abstractmethod
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import ClassVar, NamedTuple
+
+from inference.decoding import new_decoder
+from inference.export.graph import prepares_images
+from inference.export.proof import TOLERANCE, check_answers
+from runtime.errors import ModelError, SettingsError
+from runtime.files import complete_folder, replaced_path
+from tasks import task_of_model
+from unet.config import UNetConfig
+from unet.model import UNet
+
+MASKS_ARE_EQUAL = "its masks are those of predict.py"
+
+
+class Options(NamedTuple):
+    """What one asks of an export, beside its format.
+
+    license: that of the model, as SPDX calls it.
+    mask: whether the answer is the class of each pixel, and not logits.
+    """
+
+    license: str | None = None
+    mask: bool | None = None
+
+
+class Target(ABC):
+    """A format for other programs.
+
+    Attributes:
+        runtime: the library that opens it, as messages call it.
+        is_folder: whether it is a folder; else it is a file.
+        suffix: how the name of its file must end.
+        flags: which of `Options` it takes.
+        proof: what the runtime was seen to do.
+    """
+
+    runtime: ClassVar[str]
+    is_folder: ClassVar[bool] = False
+    suffix: ClassVar[str] = ""
+    flags: ClassVar[tuple[str, ...]] = ()
+    proof: ClassVar[str] = f"its logits agree with torch's to {TOLERANCE:g}"
+
+    @abstractmethod
+    def write(self, model: UNet, path: Path, options: Options) -> None:
+        """Write the model, which is in evaluation mode, on the CPU and of float32. ModelError where that cannot be."""
+
+    def problem(self, config: UNetConfig) -> str | None:
+        """Why models of this config cannot be written, in words that follow "the model"; None if they can."""
+        return None
+
+    def hint(self, config: UNetConfig) -> str:
+        """What to add to a message that the runtime answers otherwise, or cannot."""
+        return ""
+
+    @property
+    def name(self) -> str:
+        """The format's name in `opener.py`, and that of its module."""
+        return type(self).__name__.lower()
+
+    def description(self, config: UNetConfig) -> dict[str, str]:
+        """What whoever opens it should know, as texts by name."""
+        images = "(batch, channels, height, width), pixel values as they are in image files"
+        if config.dims == 3:
+            images = "(batch, channels, depth, height, width), voxels clipped, standardized and resampled"
+            images += " as `preprocess` in the config says"
+        decoder = new_decoder(task_of_model(config))
+        logits = "of the size of the images"
+        if prepares_images(config) and not decoder.at_image_size:
+            logits = "of the size at which the network sees the images"
+        return {"images": images, "logits": logits, "decoding": decoder.reading}
+
+
+def export_proved(target: Target, model: UNet, path: Path, options: Options) -> None:
+    """Write `model` for other programs; ModelError, and no file, where their answers are not those of `Predictor`."""
+    if not path.name.endswith(target.suffix):
+        raise SettingsError(f"{path}: the name must end in {target.suffix}")
+    for name, value in options._asdict().items():
+        if value is not None and name not in target.flags:
+            raise SettingsError(f"--{name} is not for --to {target.name}")
+    problem = target.problem(model.config)
+    if problem is not None:
+        raise ModelError(f"the model {problem}")
+    model = model.cpu().float().eval()
+    place = complete_folder if target.is_folder else replaced_path
+    with place(path) as temporary:
+        target.write(model, temporary, options)
+        try:
+            check_answers(target.name, target.runtime, model, temporary)
+        except ModelError as error:
+            hint = target.hint(model.config)
+            raise ModelError(f"{error}; {hint}" if hint else str(error)) from error
+
+
+def import_package(package: str, install: str) -> ModuleType:
+    """A library that a format needs; ModelError that names the command to `install` it."""
+    try:
+        return import_module(package)
+    except ModuleNotFoundError as error:
+        raise ModelError(f"{package} is not installed: {install}") from error

@@ -910,8 +910,8 @@ MUTANTS = [
     Mutant(
         "data_utils/sources/load.py",
         "open_folder",
-        "not holds_masks(path, named_splits)",
-        "True",
+        "has_masks = holds_masks(path, named_splits)",
+        "has_masks = False",
         "test_annotations_coco.py",
     ),
     Mutant(

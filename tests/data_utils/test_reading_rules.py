@@ -194,9 +194,9 @@ def test_masks_are_compressed_well_and_pictures_fast():
 def test_rows_that_never_come_are_zero(tmp_path):
     with (tmp_path / "a.npy").open("wb") as file:
         writer = NpyWriter(file, (2, 5, 3))
-        writer.write(np.full((2, 1, 3), 1.0))
-        writer.write(np.full((2, 2, 3), 2.0))
-    assert np.load(tmp_path / "a.npy")[:, :, 0].tolist() == [[1, 2, 2, 0, 0]] * 2
+        for value in (1.0, 2.0, 3.0):
+            writer.write(np.full((2, 1, 3), value))
+    assert np.load(tmp_path / "a.npy")[:, :, 0].tolist() == [[1, 2, 3, 0, 0]] * 2
 
 
 def test_what_one_mask_of_a_class_shows_is_known_although_another_ignores_it():

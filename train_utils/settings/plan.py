@@ -174,17 +174,11 @@ def _suits_lite0(info: DatasetInfo, settings: TrainSettings) -> bool:
         return False
     if any(getattr(settings, name) is not None for name in PLAIN_NETWORK):
         return False
-    if info.train.records.dims == 3 or info.normalization.pixel_types != ("uint8",) or not _is_color(info):
+    if info.train.records.dims == 3 or info.normalization.pixel_types != ("uint8",) or not info.normalization.is_color:
         return False
     height, width = np.median(info.train.sizes, axis=0)
     seen_size = settings.crop_size or settings.image_size or (height, width)
     return min(height, width, *seen_size) >= SMALLEST_PHOTOGRAPH and height * width <= LARGE
-
-
-def _is_color(info: DatasetInfo) -> bool:
-    """Whether images have three channels that differ; grey images that were saved as color have three equal ones."""
-    channels = list(zip(info.normalization.mean, info.normalization.std, strict=True))
-    return len(channels) == 3 and len(set(channels)) > 1
 
 
 def check_axes(info: DatasetInfo, settings: TrainSettings) -> None:

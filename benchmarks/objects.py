@@ -5,14 +5,14 @@ With a perfect network, whose maps are drawn from the truth:
 python benchmarks/objects.py discs                   20,000 discs on 8192 x 8192 pixels: found, time and memory
 python benchmarks/objects.py maps DSB/stage1_train   what tells objects apart: three kinds of maps
 
-With trained ones; DSB holds train/ and val/, with a folder for each image:
+With trained ones, for so many minutes of processor time; DSB holds train/ and val/, with a folder for each image:
 
 python benchmarks/objects.py train runs/discs --minutes 10                   the same discs, from a TIFF
 python benchmarks/objects.py candidates runs/candidates --data DSB --minutes 20   each kind of map, and border weights
 python benchmarks/objects.py candidates runs/candidates --data DSB --minutes 20 --only center
 
-`maps` takes every fifteenth image of a folder of one-object masks, by sorted name. The candidates get equal
-processor time, and their maps are decoded in several ways: what is published is the best one of each.
+`maps` takes every fifteenth image of a folder of one-object masks, by sorted name. The maps of
+the candidates are decoded in several ways: what is published is the best one of each.
 """
 
 import argparse
@@ -58,16 +58,18 @@ TOUCHING = 3  # every third disc touches another one
 BAND = 64
 STEP = 15  # every so many images are scored
 PEAKS = (13, 26, 51)  # of 255: a seed is so much deeper than what lies between it and deeper ones
-BLURS = (1.0, 2.0)  # of learned maps
+LEARNED_PEAKS = (26, 51, 102)
+BLURS = (1.0, 2.0, 3.0)  # of learned maps
 TRAINING_IMAGES = 48  # of discs
 TRAINING_SIDE = 512
+FEWER = 20  # discs at most that one of them has less than another
 BORDER_WEIGHT = 10.0  # w0 of the U-Net paper
 BORDER_WIDTH = 5.0  # its sigma, in pixels
 FAR = 9  # times BORDER_WIDTH: a border so far away changes no weight in float64
 DARK = 50  # a picture with a lower median is one of fluorescence
 
 
-def draw_discs(rng: np.random.Generator, side: int = SIDE, discs: int = DISCS) -> np.ndarray:
+def draw_discs(rng: np.random.Generator, side: int, discs: int) -> np.ndarray:
     """(side, side) int32: numbered discs on a jittered grid; one of three lies at the side of another one."""
     ids = np.zeros((side, side), np.int32)
     cells = int(np.ceil(np.sqrt(discs / (1 + 1 / (TOUCHING - 1)))))
@@ -121,7 +123,7 @@ def true_depth(ids: np.ndarray) -> np.ndarray:
 
 
 def measure_discs() -> None:
-    ids = draw_discs(np.random.default_rng(0))
+    ids = draw_discs(np.random.default_rng(0), SIDE, DISCS)
     count = int(ids.max())
     touching = count - label(ids > 0)[1]
     answers = answers_of(ids > 0, true_depth(ids))
@@ -207,7 +209,6 @@ def border_weights(ids: np.ndarray) -> np.ndarray:
 def draw_apart(task: Objects, targets: ObjectTarget) -> DrawnObjects:
     """Objects that touch are drawn apart, by a pixel of each; instead of a map there are the border weights."""
     ids = targets.ids.numpy().astype(np.int32)
-    is_inside = edge_map(targets.ids, targets.mask != IGNORE_INDEX).numpy() > 0
     touches = np.zeros(ids.shape, bool)
     for axis in (1, 2):
         first = ids.take(range(ids.shape[axis] - 1), axis)
@@ -215,7 +216,6 @@ def draw_apart(task: Objects, targets: ObjectTarget) -> DrawnObjects:
         differ = (first != second) & (first > 0) & (second > 0)
         np.moveaxis(touches, axis, 0)[:-1] |= np.moveaxis(differ, axis, 0)
         np.moveaxis(touches, axis, 0)[1:] |= np.moveaxis(differ, axis, 0)
-    touches &= ~is_inside
     weights = np.stack([border_weights(np.where(gaps, 0, image)) for image, gaps in zip(ids, touches, strict=True)])
     mask = targets.mask.masked_fill(torch.from_numpy(touches), 0)
     return DrawnObjects(mask, torch.from_numpy(weights).float())
@@ -301,7 +301,7 @@ class Decoding(NamedTuple):
             return np.concatenate(list(objects.finish()))
 
 
-DECODINGS = [Decoding(blur, peak) for blur in BLURS for peak in PEAKS]
+DECODINGS = [Decoding(blur, peak) for blur in BLURS for peak in LEARNED_PEAKS]
 COMPONENTS = Decoding(1.0, None)
 
 
@@ -310,23 +310,28 @@ def whole(answers: np.ndarray) -> tuple[np.ndarray, int]:
     return (answers > 0).astype(np.int32), 1
 
 
+def train_for(minutes: float, data: Path, output: Path) -> None:
+    """Train for so many minutes of this process's processor time, so that other programs take none of it."""
+    flags = ["--dataset", data, "--output-dir", output, "--max-minutes", minutes, "--num-workers", 0]
+    with (
+        mock.patch.object(rehearsal, "time", SimpleNamespace(monotonic=time.process_time)),
+        mock.patch.object(rehearsal, "STARTED", 0.0),
+        mock.patch.object(sys, "argv", ["train.py", *map(str, flags)]),
+    ):
+        train.main()
+
+
 def train_candidate(name: str, data: Path, minutes: float, output: Path) -> None:
     """Train with one candidate, score it on the validation images, and write the scores to candidates.jsonl."""
     draw = draw_apart if name == "weights" else drawn_as(MAPS[name])
-    clock = SimpleNamespace(monotonic=time.process_time)  # other programs take none of this time
-    flags = ["--dataset", str(data), "--output-dir", str(output / name), "--max-minutes", str(minutes)]
-    flags += ["--num-workers", "0", "--tracker", "none"]
     partial = weighted_partial if name == "weights" else Objects.partial
     separate = whole if name == "weights" else finder.separated
     with (
         mock.patch.object(Objects, "draw", draw),
         mock.patch.object(Objects, "partial", partial),
         mock.patch.object(finder, "separated", separate),
-        mock.patch.object(rehearsal, "time", clock),
-        mock.patch.object(rehearsal, "STARTED", 0.0),
-        mock.patch.object(sys, "argv", ["train.py", *flags]),
     ):
-        train.main()
+        train_for(minutes, data, output / name)
     spent = time.process_time()
     steps = json.loads((output / name / "finished.json").read_text())["step"]
     decodings = [COMPONENTS] if name == "weights" else [COMPONENTS, *DECODINGS]
@@ -375,13 +380,17 @@ def is_fluorescence(image: Path) -> bool:
 def measure_candidates(names: list[str], data: Path, minutes: float, output: Path) -> None:
     """Each candidate in a process of its own."""
     output.mkdir(parents=True, exist_ok=True)
-    context = multiprocessing.get_context("spawn")
     for name in names:
-        process = context.Process(target=train_candidate, args=(name, data, minutes, output))
-        process.start()
-        process.join()
-        if process.exitcode:
-            raise SystemExit(f"{name}: ended with {process.exitcode}")
+        in_own_process(train_candidate, name, data, minutes, output)
+
+
+def in_own_process(function: Callable[..., None], *arguments: object) -> None:
+    """Call a function in a new process, which has spent no time yet."""
+    process = multiprocessing.get_context("spawn").Process(target=function, args=arguments)
+    process.start()
+    process.join()
+    if process.exitcode:
+        raise SystemExit(f"{function.__name__}: ended with {process.exitcode}")
 
 
 def picture(ids: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -404,11 +413,12 @@ def write_disc_images(folder: Path) -> None:
     share = (TRAINING_SIDE / SIDE) ** 2
     for index in range(TRAINING_IMAGES):
         rng = np.random.default_rng([1, index])
-        ids = draw_discs(rng, TRAINING_SIDE, int(share * DISCS))
+        # label images of equally many objects would be taken for classes
+        ids = draw_discs(rng, TRAINING_SIDE, int(share * DISCS) - index % FEWER)
         Image.fromarray(picture(ids, rng)).save(folder / "data" / "images" / f"{index:02}.png")
         Image.fromarray(ids.astype(np.uint16)).save(folder / "data" / "masks" / f"{index:02}.png")
     rng = np.random.default_rng(0)
-    ids = draw_discs(rng)
+    ids = draw_discs(rng, SIDE, DISCS)
     options = {"tile": (256, 256), "compression": "zlib"}
     tifffile.imwrite(folder / "large" / "images" / "discs.tif", picture(ids, rng), **options)
     tifffile.imwrite(folder / "large" / "masks" / "discs.tif", ids, **options)
@@ -431,8 +441,7 @@ def measure_trained_discs(folder: Path, minutes: float) -> None:
     write_disc_images(folder)
     model = folder / "run" / "model"
     if not (folder / "run" / "finished.json").exists():
-        flags = ["--output-dir", folder / "run", "--max-minutes", minutes, "--num-workers", "0", "--tracker", "none"]
-        run("train.py", "--dataset", folder / "data", *flags)
+        in_own_process(train_for, minutes, folder / "data", folder / "run")
     predicted = folder / "predicted"
     flags = ["--input", folder / "large" / "images", "--output", predicted, "--overwrite"]
     seconds, processor, memory = run("predict.py", "--model", model, *flags)

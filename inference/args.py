@@ -41,7 +41,7 @@ def _add_first_flags(group: argparse._ArgumentGroup) -> None:
     add("--model", required=True, help=models)
     files = "files, folders (with their subfolders) or patterns such as 'scans/*.tif'"
     add("--input", required=True, nargs="+", metavar="FILES", help=files)
-    masks = "for the masks: <image>.png, of volumes <volume>.nii.gz; of one image also the file, ending in .png or .tif"
+    masks = "for the masks: <image>.png, .tif where the image has a place, .nii.gz of volumes; or one file .png or .tif"
     add("--output", required=True, type=arg.path, metavar="DIR", help=masks)
     add("--overlay", action="store_true", help="also draw each mask on its image: <image>.overlay.png")
     truth = "folder of true masks: print the scores and write metrics.json"

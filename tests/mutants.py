@@ -648,10 +648,10 @@ MUTANTS = [
         "test_lite.py",
     ),
     Mutant(
-        "train_utils/settings/plan.py",
-        "_is_color",
-        "len(channels) == 3 and len(set(channels)) > 1",
-        "len(channels) == 3",
+        "data_utils/analysis/normalization.py",
+        "Normalization.is_color",
+        "len(self.mean) == 3 and len(channels) > 1",
+        "len(self.mean) == 3",
         "test_plan.py",
     ),
     Mutant("unet/backbone.py", "Encoder.train", "mode and (not self.frozen)", "mode", "test_encoders.py"),
@@ -910,8 +910,8 @@ MUTANTS = [
     Mutant(
         "data_utils/sources/load.py",
         "open_folder",
-        "not holds_masks(path, named_splits)",
-        "True",
+        "has_masks = holds_masks(path, named_splits)",
+        "has_masks = False",
         "test_annotations_coco.py",
     ),
     Mutant(
@@ -1956,7 +1956,7 @@ MUTANTS = [
         "best_model.is_saved() and push_to_hub(best_model.folder, args.push_to_hub)",
         "test_run_decisions.py",
     ),
-    Mutant("train_utils/results.py", "facts", "model.config.dims == 2", "True", "test_run_decisions.py"),
+    Mutant("train_utils/results.py", "_lacks_encoder", "model.config.dims == 3", "False", "test_run_decisions.py"),
     Mutant(
         "train_utils/checkpoints/find.py",
         "compare_settings",
@@ -2877,8 +2877,8 @@ MUTANTS = [
         "test_landmarks.py",
     ),
     Mutant(
-        "inference/decoding/landmarks.py",
-        "LandmarkDecoder.unmirrored",
+        "inference/decoding/decoder.py",
+        "Decoder.unmirrored",
         "logits.index_select(dim, torch.tensor(self.task.partners, device=logits.device))",
         "logits",
         "test_landmarks.py",

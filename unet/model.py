@@ -33,7 +33,6 @@ class UNet(
     nn.Module,
     PyTorchModelHubMixin,
     library_name="unet-accelerate",
-    pipeline_tag="image-segmentation",
     tags=["unet", "semantic-segmentation"],
     paper_url="https://arxiv.org/abs/1505.04597",
 ):

@@ -64,6 +64,20 @@ class VolumeFile(NamedTuple):
     layers: ClassLayers | None = None
 
 
+class BandSource(NamedTuple):
+    """Bands of a TIFF, or of several that hold some each.
+
+    Args:
+        paths: the files.
+        bands: names, or numbers from 1, of the bands that are read; empty for all.
+        page: of the file.
+    """
+
+    paths: tuple[str, ...]
+    bands: tuple[str, ...] = ()
+    page: int = 0
+
+
 class PointSource(NamedTuple):
     """The points of an image, as their file has them.
 
@@ -82,7 +96,17 @@ class PointSource(NamedTuple):
 
 
 ImageSource = (
-    str | Path | bytes | dict | Image.Image | np.ndarray | DrawnMask | EmbeddedImage | VolumeFile | PointSource
+    str
+    | Path
+    | bytes
+    | dict
+    | Image.Image
+    | np.ndarray
+    | DrawnMask
+    | EmbeddedImage
+    | VolumeFile
+    | PointSource
+    | BandSource
 )
 
 TIFF_SUFFIXES = (".tif", ".tiff")

@@ -6,12 +6,15 @@ from pathlib import Path
 
 from data_utils.config import DataConfig
 from data_utils.sources.annotations.find import find_annotations, holds_masks
+from data_utils.sources.annotations.geojson import find_polygons
+from data_utils.sources.bands import BandRecords, find_scenes
 from data_utils.sources.class_volumes import by_channel, find_class_volumes
 from data_utils.sources.folder import find_splits, pair_files
 from data_utils.sources.hf_datasets import HFRecords, TableName, ask_hub, holds_tables, is_hub_id, load_tables
 from data_utils.sources.holdout import hold_out, hold_out_fold, hold_out_shards
 from data_utils.sources.label_files import read_label_files
 from data_utils.sources.overlapping import OVERLAPPING, ObjectRecords, find_overlapping
+from data_utils.sources.placed import with_places
 from data_utils.sources.points.find import are_annotations, check_task, find_points, lacks_masks, open_points
 from data_utils.sources.points.table import PointTable
 from data_utils.sources.records import Records
@@ -38,6 +41,9 @@ def load_records(config: DataConfig) -> tuple[Records, Records]:
     Raises DataError for data that are missing, unpaired or ambiguous.
     """
     train, val = read_label_files(_load_splits(config), Path(config.dataset).expanduser())
+    if config.bands and not train.bands:
+        train, val = BandRecords(train, config.bands), BandRecords(val, config.bands)
+    train, val = with_places(train), with_places(val)
     for records in (train, val):
         if config.dims == 3 and records.dims != 3:
             raise DataError(
@@ -119,7 +125,16 @@ def open_folder(
         if overlapping:
             return overlapping
     annotated = None
-    if not holds_masks(path, named_splits):
+    has_masks = holds_masks(path, named_splits)
+    polygons = {} if has_masks or points else find_polygons(path, named_splits, config)
+    if polygons:
+        return polygons
+    if config.label_column:
+        raise DataError(
+            f"--label-column {config.label_column} is a column of polygons, but {path} holds no .geojson beside its"
+            " images; leave it out"
+        )
+    if not has_masks:
         annotated = find_annotations(path, named_splits, config.allow_unpaired)
     if points and annotated is not None:
         file = next(iter(points.values())).files[0]
@@ -130,8 +145,14 @@ def open_folder(
         return annotated
     splits: dict[str, Callable[[], Records]] = {}
     for name, (images, masks) in find_splits(path, named_splits).items():
-        splits[name] = partial(pair_files, images, masks, config.mask_suffix, config.allow_unpaired)
+        splits[name] = partial(open_images, images, masks, config)
     return splits
+
+
+def open_images(images: Path, masks: Path, config: DataConfig) -> Records:
+    """Images and masks of one name; an image is a file, or a folder of its bands."""
+    scenes = find_scenes(images, masks, config.mask_suffix, config.bands)
+    return scenes or pair_files(images, masks, config.mask_suffix, config.allow_unpaired)
 
 
 def load_stream(config: DataConfig, path: Path) -> tuple[Records, Records]:

@@ -4,8 +4,8 @@ python -m inference.export runs/x/model model.onnx
 python -m inference.export runs/x/model model.pt2 --to torch
 """
 
-from inference.export.proof import CHECKED, TOLERANCE
-from inference.export.target import Options, export_proved
+from inference.export.proof import CHECKED
+from inference.export.target import MASKS_ARE_EQUAL, Options, export_proved
 from inference.export.targets import TARGETS
 from runtime import cli
 from runtime.console import say
@@ -17,18 +17,22 @@ def main() -> None:
     """Export a model folder or a Hub id from the command line."""
     parser = cli.Arguments(description=__doc__.splitlines()[0])
     parser.add_argument("model", help="model folder or Hub id")
-    parser.add_argument("output", type=cli.path, help="the file to write, or with --to hub the folder")
+    parser.add_argument("output", type=cli.path, help="the file to write; the folder with --to hub and openvino")
     parser.add_argument("--to", choices=sorted(TARGETS), default="onnx", help="the format; see docs/export.md")
+    parser.add_argument("--license", help="license of the model, such as CC-BY-4.0; with --to hub and bioimageio")
+    answer = "answer the class of each pixel, and not logits; with --to openvino"
+    parser.add_argument("--mask", action="store_true", default=None, help=answer)
     args = parser.parse_args()
+    options = Options(license=args.license, mask=args.mask)
     model = UNet.from_pretrained(args.model)
     target = TARGETS[args.to]
     try:
-        export_proved(target, model, args.output, Options())
+        export_proved(target, model, args.output, options)
     except OSError as error:
         raise WriteError(f"{args.output}: cannot be written ({error})") from error
     sizes = len(CHECKED[model.config.dims])
-    answer = f"in {target.runtime} its logits agree with torch's to {TOLERANCE:g} on {sizes} image sizes"
-    say(f"wrote {args.output}; {answer}")
+    proof = MASKS_ARE_EQUAL if args.mask else target.proof
+    say(f"wrote {args.output}; in {target.runtime} {proof} on {sizes} image sizes")
 
 
 if __name__ == "__main__":

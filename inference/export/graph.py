@@ -44,7 +44,6 @@ class ExportedNetwork(nn.Module):
         Args:
             prepare: a single truth value: whether to do what predict.py does to images. By default that is done.
         """
-        images = images.float()
         if not self.prepares:
             return self._logits(images)
         if prepare is None:

@@ -10,6 +10,7 @@ import torch
 from inference.export.graph import ExportedNetwork
 from inference.export.target import Options, Target, export_proved
 from inference.onnx_network import PREPARE, import_onnx
+from unet.config import UNetConfig
 from unet.model import UNet
 
 OPSET = 17
@@ -23,7 +24,11 @@ class Onnx(Target):
     """
 
     runtime = "onnxruntime"
-    unable = "encoders with window attention (Swin) cannot be exported"
+
+    def hint(self, config: UNetConfig) -> str:
+        if config.encoder is not None:
+            return "encoders with window attention (Swin) cannot be exported"
+        return ""
 
     def write(self, model: UNet, path: Path, options: Options) -> None:
         onnx = import_onnx("onnx")

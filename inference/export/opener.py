@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-Answer = Callable[[np.ndarray], np.ndarray]  # (B, C, *spatial) pixel values -> (B, num_classes, *spatial) logits
+# (B, C, *spatial) pixel values -> (B, num_classes, *spatial) logits, or (B, *spatial) class indices
+Answer = Callable[[np.ndarray], np.ndarray]
 
 
 def open_onnx(path: str) -> Answer:
@@ -42,7 +43,43 @@ def open_torch(path: str) -> Answer:
     return answer
 
 
-OPENERS = {"onnx": open_onnx, "torch": open_torch}
+def open_openvino(path: str) -> Answer:
+    """By OpenVINO on the CPU, in 32 bits: by itself it takes 16 where a CPU has them."""
+    import openvino
+
+    network = openvino.compile_model(f"{path}/model.xml", "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    kind = network.input(0).get_element_type().to_dtype()
+
+    def answer(images: np.ndarray) -> np.ndarray:
+        return network({"images": images.astype(kind)})[0].copy()
+
+    return answer
+
+
+def open_hub(path: str) -> Answer:
+    """By a pipeline of transformers, which answers masks."""
+    import transformers
+    from PIL import Image
+
+    transformers.utils.logging.set_verbosity(transformers.logging.CRITICAL)
+    transformers.utils.logging.disable_progress_bar()
+    segment = transformers.pipeline("image-segmentation", path, trust_remote_code=True)
+    indices = segment.model.config.label2id
+
+    def answer(images: np.ndarray) -> np.ndarray:
+        masks = []
+        for pixels in images:
+            image = Image.fromarray(pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0))
+            mask = np.zeros((image.height, image.width), np.int64)
+            for part in segment(image):
+                mask[np.asarray(part["mask"]) > 0] = indices[part["label"]]
+            masks.append(mask)
+        return np.stack(masks)
+
+    return answer
+
+
+OPENERS = {"onnx": open_onnx, "torch": open_torch, "hub": open_hub, "openvino": open_openvino}
 
 
 def main(name: str, model: str, images: str, answers: str) -> None:

@@ -1,21 +1,32 @@
 """What a format for other programs is, and how a model is written in one: only with proof that it answers as ours."""
 
 from abc import ABC, abstractmethod
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import ClassVar, NamedTuple
 
 from inference.decoding import new_decoder
 from inference.export.graph import prepares_images
-from inference.export.proof import check_answers
+from inference.export.proof import TOLERANCE, check_answers
 from runtime.errors import ModelError, SettingsError
 from runtime.files import complete_folder, replaced_path
 from tasks import task_of_model
 from unet.config import UNetConfig
 from unet.model import UNet
 
+MASKS_ARE_EQUAL = "its masks are those of predict.py"
+
 
 class Options(NamedTuple):
-    """What one asks of an export."""
+    """What one asks of an export, beside its format.
+
+    license: that of the model, as SPDX calls it.
+    mask: whether the answer is the class of each pixel, and not logits.
+    """
+
+    license: str | None = None
+    mask: bool | None = None
 
 
 class Target(ABC):
@@ -23,15 +34,17 @@ class Target(ABC):
 
     Attributes:
         runtime: the library that opens it, as messages call it.
-        unable: what to add to a message that the runtime cannot compute an image.
         is_folder: whether it is a folder; else it is a file.
         suffix: how the name of its file must end.
+        flags: which of `Options` it takes.
+        proof: what the runtime was seen to do.
     """
 
     runtime: ClassVar[str]
-    unable: ClassVar[str] = ""
     is_folder: ClassVar[bool] = False
     suffix: ClassVar[str] = ""
+    flags: ClassVar[tuple[str, ...]] = ()
+    proof: ClassVar[str] = f"its logits agree with torch's to {TOLERANCE:g}"
 
     @abstractmethod
     def write(self, model: UNet, path: Path, options: Options) -> None:
@@ -40,6 +53,10 @@ class Target(ABC):
     def problem(self, config: UNetConfig) -> str | None:
         """Why models of this config cannot be written, in words that follow "the model"; None if they can."""
         return None
+
+    def hint(self, config: UNetConfig) -> str:
+        """What to add to a message that the runtime answers otherwise, or cannot."""
+        return ""
 
     @property
     def name(self) -> str:
@@ -63,6 +80,9 @@ def export_proved(target: Target, model: UNet, path: Path, options: Options) -> 
     """Write `model` for other programs; ModelError, and no file, where their answers are not those of `Predictor`."""
     if not path.name.endswith(target.suffix):
         raise SettingsError(f"{path}: the name must end in {target.suffix}")
+    for name, value in options._asdict().items():
+        if value is not None and name not in target.flags:
+            raise SettingsError(f"--{name} is not for --to {target.name}")
     problem = target.problem(model.config)
     if problem is not None:
         raise ModelError(f"the model {problem}")
@@ -70,4 +90,16 @@ def export_proved(target: Target, model: UNet, path: Path, options: Options) -> 
     place = complete_folder if target.is_folder else replaced_path
     with place(path) as temporary:
         target.write(model, temporary, options)
-        check_answers(target.name, target.runtime, target.unable, model, temporary)
+        try:
+            check_answers(target.name, target.runtime, model, temporary)
+        except ModelError as error:
+            hint = target.hint(model.config)
+            raise ModelError(f"{error}; {hint}" if hint else str(error)) from error
+
+
+def import_package(package: str, install: str) -> ModuleType:
+    """A library that a format needs; ModelError that names the command to `install` it."""
+    try:
+        return import_module(package)
+    except ModuleNotFoundError as error:
+        raise ModelError(f"{package} is not installed: {install}") from error

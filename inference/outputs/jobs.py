@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from data_utils.image_io.class_masks import ClassChannels, ClassMasks
-from data_utils.image_io.formats import DrawnMask, VolumeFile
+from data_utils.image_io.formats import BandSource, DrawnMask, VolumeFile
+from data_utils.image_io.places import Place
 
 # extensions of outputs
 MASK = ".png"
@@ -83,9 +84,14 @@ class Job(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class ImageJob(Job):
-    """An image: a page of its file."""
+    """An image: a page of its file, or bands of several files.
+
+    Args:
+        bands: the bands that are read; None for all of one file.
+    """
 
     page: int = 0
+    bands: BandSource | None = None
 
     disk_copies = 1
     smaller_tile = 512
@@ -102,6 +108,24 @@ class ImageJob(Job):
     @property
     def _page_text(self) -> str:
         return f" page {self.page + 1}" if self.page else ""
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return self.bands.paths if self.bands else (str(self.image),)
+
+    @property
+    def source(self) -> Path | BandSource:
+        """What is read, of which `page` is one."""
+        return self.bands or self.image
+
+
+@dataclass(frozen=True, kw_only=True)
+class RasterJob(ImageJob):
+    """An image whose file says where it lies in the world: so do its outputs."""
+
+    place: Place
+
+    extensions: ClassVar[dict[str, str]] = {MASK: ".tif", PROBABILITIES: ".probabilities.tif"}
 
 
 @dataclass(frozen=True, kw_only=True)

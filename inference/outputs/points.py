@@ -20,7 +20,7 @@ from data_utils.visualize import legend
 from data_utils.visualize_points import draw_points, draw_volume_points, point_colors
 from inference.decoding import new_decoder
 from inference.outputs.encoder import Encoder
-from inference.outputs.images import RowSink
+from inference.outputs.images import ReadMissing, RowSink
 from inference.outputs.jobs import OVERLAY, PROBABILITIES, ImageJob, Job, VolumeJob
 from runtime.errors import SettingsError
 from runtime.files import replaced_file
@@ -123,12 +123,14 @@ class PointImageWriter:
         bands: Iterable[Tensor],
         image: Regions | None,
         sink: RowSink | None,
+        missing: ReadMissing | None = None,
     ) -> None:
         """Write the points of an image of `size` (H, W) from logits (K, n, w) of the network's input.
 
         Args:
             image: the image itself, where an overlay shows it.
             sink: takes the prediction too.
+            missing: of no meaning here.
         """
         job.output.parent.mkdir(parents=True, exist_ok=True)
         prediction = read_prediction(self.task, bands, job, save_maps=PROBABILITIES in self.extensions)

@@ -63,7 +63,7 @@ class PointTruth:
         self.target = target
         self.scores = task.new_scores(1)
 
-    def add(self, prediction: np.ndarray) -> None:
+    def add(self, prediction: np.ndarray, missing: np.ndarray | None = None) -> None:
         """Score a prediction (K, n + 2)."""
         batch = self.target.map(lambda array: torch.from_numpy(array)[None])
         self.scores.add(torch.from_numpy(prediction)[None], batch, 0)

@@ -1,6 +1,7 @@
 """Models for other programs: each format gives the logits of predict.py on any size, or is not written.
 
-Modules: inference/export/__main__.py, inference/export/graph.py, inference/export/onnx.py, inference/export/opener.py,
+Modules: inference/export/__main__.py, inference/export/graph.py, inference/export/hub.py, inference/export/onnx.py,
+inference/export/opener.py, inference/export/openvino.py,
 inference/export/proof.py, inference/export/target.py, inference/export/targets.py, inference/export/torch.py,
 inference/onnx_network.py.
 """
@@ -8,20 +9,24 @@ inference/onnx_network.py.
 import json
 import subprocess
 import sys
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import numpy as np
 import onnx
 import onnxruntime
+import openvino
 import pytest
 import torch
 from conftest import ROOT, launch
+from huggingface_hub import ModelCard
 from PIL import Image
 
 from data_utils.image_io.resize import resize_image
 from inference import Predictor
 from inference.export import proof
 from inference.export.graph import resized, resized_bytes
+from inference.export.hub import Hub
 from inference.export.onnx import export
 from inference.export.target import Options, export_proved
 from inference.export.targets import TARGETS
@@ -42,6 +47,7 @@ UNIT_RANGE = Preprocess(
     image_size=(40, 56), mean=(900.0,), std=(300.0,), detect_unit_range=True, pixel_types=("uint16",)
 )
 PREPROCESS_OF_POINTS = Preprocess(scale=0.5, mean=(90.0,) * 3, std=(50.0,) * 3)
+LITE0 = {"model_type": "efficientnet_lite0", "num_channels": 3, "_name_or_path": "lite0"}
 POINTS = {"name": "landmarks", "names": ["eye", "ear"], "partners": [0, 1]}
 
 
@@ -127,9 +133,7 @@ def test_a_program_of_torch_takes_raw_images_of_any_size(tmp_path):
     "config",
     [
         UNetConfig(3, 3, 4, 3, "instance", "bilinear", preprocess=PREPROCESS),
-        UNetConfig(
-            3, 3, 4, 5, encoder={"model_type": "efficientnet_lite0", "num_channels": 3, "_name_or_path": "lite0"}
-        ),
+        UNetConfig(3, 3, 4, 5, encoder=LITE0),
         UNetConfig(1, 3, 4, 2, "instance", dims=3),
         UNetConfig(1, 3, 4, 2, "batch", dims=3, kernels=((1, 3, 3),) * 3, strides=((1, 2, 2), (2, 2, 2))),
         UNetConfig(1, 2, 4, 2, "group", preprocess=UNIT_RANGE),
@@ -143,6 +147,107 @@ def test_all_kinds_of_models_are_proved(config, target, tmp_path):
     path = tmp_path / f"model{TARGETS[target].suffix}"
     export_proved(TARGETS[target], UNet(config), path, Options())
     assert path.is_file()
+
+
+OPEN_TEN = """
+import sys, numpy as np
+from PIL import Image
+from transformers import pipeline
+segment = pipeline("image-segmentation", sys.argv[1], trust_remote_code=True)
+for index in range(10):
+    mask = np.zeros(Image.open(f"{index}.png").size[::-1], np.uint8)
+    for part in segment(f"{index}.png"):
+        mask[np.asarray(part["mask"]) == 255] = segment.model.config.label2id[part["label"]]
+    Image.fromarray(mask).save(f"mask_{index}.png")
+assert not {"unet", "inference", "runtime", "data_utils", "unet_accelerate"} & sys.modules.keys()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("encoder", [None, LITE0], ids=["plain", "lite0"])
+def test_a_pipeline_opens_the_folder_without_this_project_and_gives_the_masks_of_predict_py(encoder, tmp_path):
+    torch.manual_seed(0)
+    UNet(UNetConfig(3, 3, 4, 5, preprocess=PREPROCESS, encoder=encoder)).save_pretrained(tmp_path / "model")
+    result = launch("-m", "inference.export", tmp_path / "model", tmp_path / "hub", "--to", "hub", "--license", "mit")
+    assert result.returncode == 0, result.stderr
+    assert "in transformers its masks are those of predict.py" in result.stdout
+    data = ModelCard.load(tmp_path / "hub" / "README.md").data
+    assert (data.pipeline_tag, data.library_name, data.license) == ("image-segmentation", "transformers", "mit")
+    predictor = Predictor(tmp_path / "model")
+    rng = np.random.default_rng(0)
+    for index in range(10):
+        pixels = rng.integers(0, 256, (15 + 20 * index, 97, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / f"{index}.png")
+    environment = {"PATH": "", "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "home"), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", OPEN_TEN, str(tmp_path / "hub")]
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True)
+    for index in range(10):
+        mask = np.asarray(Image.open(tmp_path / f"mask_{index}.png"))
+        np.testing.assert_array_equal(mask, predictor.mask(tmp_path / f"{index}.png"))
+
+
+@pytest.mark.parametrize("norm", ["batch", "group", "instance"])
+@pytest.mark.parametrize("upsample", ["transpose", "bilinear", "bilinear_aligned"])
+def test_the_network_of_a_hub_folder_is_ours(norm, upsample, tmp_path):
+    torch.manual_seed(0)
+    config = UNetConfig(1, 2, 4, 2, norm, upsample, block="residual")
+    model = UNet(config).eval()
+    Hub().write(model, tmp_path, Options())
+    spec = spec_from_file_location("modeling_unet", tmp_path / "modeling_unet.py")
+    code = module_from_spec(spec)
+    spec.loader.exec_module(code)
+    theirs = code.UNetForSemanticSegmentation.from_pretrained(tmp_path).eval()
+    for size in ((37, 53), (3, 40), (1, 1)):
+        images = torch.rand(2, 1, *size) * 255
+        with torch.inference_mode():
+            torch.testing.assert_close(theirs(images).logits, model(images))
+
+
+def test_what_no_pipeline_opens_is_refused_in_one_line(tmp_path):
+    config = UNetConfig(3, 2, 4, 2, preprocess=PREPROCESS_OF_POINTS, task=POINTS)
+    refusals = {
+        "task landmarks": config,
+        "takes volumes": UNetConfig(1, 2, 4, 2, dims=3),
+        "1 channels of uint16": UNetConfig(1, 2, 4, 2, preprocess=Preprocess(pixel_types=("uint16",))),
+        "encoder of transformers": UNetConfig(3, 2, 4, 5, encoder={"model_type": "resnet", "num_channels": 3}),
+    }
+    for line, config in refusals.items():
+        assert line in Hub().problem(config)
+    volumes = UNet(refusals["takes volumes"])
+    with pytest.raises(ModelError, match=r"^the model takes volumes; a pipeline of transformers takes images$"):
+        export_proved(Hub(), volumes, tmp_path / "hub", Options())
+    with pytest.raises(SettingsError, match="--license is not for --to onnx"):
+        export_proved(TARGETS["onnx"], volumes, tmp_path / "a.onnx", Options(license="mit"))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("mask", [None, True])
+def test_openvino_takes_bytes_and_answers_logits_or_masks(mask, tmp_path):
+    torch.manual_seed(0)
+    preprocess = Preprocess(mean=(90.0,) * 3, std=(50.0,) * 3, pixel_types=("uint8",))
+    model = UNet(UNetConfig(3, 3, 4, 3, preprocess=preprocess)).eval()
+    export_proved(TARGETS["openvino"], model, tmp_path / "ir", Options(mask=mask))
+    assert {path.name for path in (tmp_path / "ir").iterdir()} == {"model.xml", "model.bin"}
+    network = openvino.compile_model(tmp_path / "ir" / "model.xml", "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    image = np.random.default_rng(0).integers(0, 256, (97, 131, 3), dtype=np.uint8)
+    answer = network({"images": image.transpose(2, 0, 1)[None]})["mask" if mask else "logits"]
+    classes = answer[0] if mask else answer[0].argmax(0)
+    np.testing.assert_array_equal(classes, Predictor(model).mask(image))
+
+
+def test_a_mask_is_refused_where_pixels_have_no_single_class(tmp_path):
+    model = UNet(UNetConfig(3, 2, 4, 2, preprocess=PREPROCESS_OF_POINTS, task=POINTS))
+    with pytest.raises(ModelError, match=r"--mask is for models of classes, and the task is landmarks"):
+        export_proved(TARGETS["openvino"], model, tmp_path / "ir", Options(mask=True))
+
+
+def test_a_mask_may_differ_only_where_two_classes_are_equally_likely():
+    logits = torch.tensor([[[[1.0, 2.0]], [[1.00001, 0.0]]]])
+    proof.check_mask("transformers", torch.tensor([[[0, 0]]]), logits)
+    with pytest.raises(ModelError, match=r"masks differ from predict\.py's in 1 of 2 pixels at 1 x 2"):
+        proof.check_mask("transformers", torch.tensor([[[1, 1]]]), logits)
+    with pytest.raises(ModelError, match="not of the size of the images"):
+        proof.check_mask("transformers", torch.tensor([[[1]]]), logits)
 
 
 def test_a_file_whose_logits_differ_is_not_kept(tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tifffile
 import torch
-from conftest import TINY, launch, predict
+from conftest import PROGRAMS, TINY, launch, predict
 from in_process import Run, run_train
 from objects import discs, picture, write_discs
 from PIL import Image
@@ -20,9 +20,12 @@ from PIL import Image
 from inference import Predictor
 from inference.decoding.finder import DetectedObject
 from inference.export.onnx import export
+from inference.outputs.images import ImageWriter
 from inference.outputs.jobs import ImageJob
 from inference.outputs.objects import ObjectEncoder
+from inference.scoring.truth import ImageScorer
 from tasks.matching import packed
+from tasks.objects import Objects
 from train_utils.reporting.objects import BLUE, GREEN, RED, mark_objects
 from unet import UNet
 
@@ -55,6 +58,47 @@ def large(tmp_path_factory) -> Path:
         (folder / name).mkdir()
         Image.fromarray(pixels).save(folder / name / "large.png")
     return folder
+
+
+def test_two_processes_compute_what_one_does(folder, tmp_path):
+    """In float64; every score is a whole count, the losses agree."""
+    flags = ["train.py", "--dataset", folder, *TINY, "--max-steps", "3", "--batch-size", "3", "--tracker", "none"]
+    flags += ["--log-every", "1"]
+    states = []
+    for profile in ("cpu", "multi_cpu"):
+        output = tmp_path / profile
+        result = launch(PROGRAMS / "in_float64.py", *flags, "--output-dir", output, profile=profile)
+        assert result.returncode == 0, result.stderr
+        lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+        state = json.loads((output / "checkpoints" / "step-00000003" / "state.json").read_text())
+        states.append(([line["train/loss"] for line in lines if "train/loss" in line], state["run"]["best_scores"]))
+    (loss, scores), (loss_of_two, scores_of_two) = states
+    assert len(loss) == 3 and loss == pytest.approx(loss_of_two, rel=1e-9)
+    assert scores["sums"] == scores_of_two["sums"] and scores["by_image"] == scores_of_two["by_image"]
+
+
+def test_extreme_label_images_are_trained_on_and_scored(tmp_path):
+    """Gaps in the numbers, no object, one that fills the image, and objects of one pixel."""
+    gaps = discs((48, 64), 9, seed=1).astype(np.uint32)
+    gaps[gaps > 0] = 900_000 + 70_000 * gaps[gaps > 0]
+    pixels = np.zeros((48, 64), np.uint32)
+    pixels[::3, ::3] = np.arange(1, 16 * 22 + 1).reshape(16, 22)
+    for split in ("train", "val"):
+        for index, ids in enumerate((gaps, np.zeros_like(gaps), np.full_like(gaps, 77), pixels)):
+            for name in ("images", "masks"):
+                (tmp_path / "data" / split / name).mkdir(parents=True, exist_ok=True)
+            bright = np.where(ids > 0, 180, 40).astype(np.uint8)
+            Image.fromarray(bright).save(tmp_path / "data" / split / "images" / f"{index}.png")
+            tifffile.imwrite(tmp_path / "data" / split / "masks" / f"{index}.tif", ids)
+    flags = [*TINY, "--task", "objects", "--max-steps", "4", "--batch-size", "2", "--tracker", "none"]
+    run = run_train(tmp_path / "run", "--dataset", tmp_path / "data", *flags, "--crop-size", "32", "32")
+    assert run.exit_code == 0, run.output
+    assert all(np.isfinite(run.values("train/loss")))
+    masks = tmp_path / "data" / "val" / "masks"
+    result = predict(run.folder / "model", [masks.with_name("images")], tmp_path / "out", "--truth", masks)
+    assert result.returncode == 0, result.stderr
+    metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    assert metrics["objects"] == len(np.unique(gaps)) - 1 + 1 + pixels.max()
 
 
 def rows_of(table: Path) -> list[dict]:
@@ -327,6 +371,22 @@ def test_more_objects_than_a_png_numbers_make_a_tiff(tmp_path):
     values = tifffile.imread(file)
     assert values.dtype == np.uint32 and values.tolist() == [[0, 65_536], [1, 2]]
     assert write_objects(tmp_path, 3).name == "out.png" and not file.exists()
+
+
+@pytest.mark.slow
+def test_seventy_thousand_objects_are_written_read_and_scored(tmp_path):
+    ids = np.zeros((560, 1000), np.int32)
+    ids[::2, ::4] = np.arange(1, 280 * 250 + 1).reshape(280, 250)
+    logits = torch.zeros(3, *ids.shape)
+    logits[1] = torch.from_numpy(np.where(ids > 0, 9.0, -9.0))
+    job = ImageJob(image=tmp_path / "in.png", size=ids.shape, output=tmp_path / "out", truth=(tmp_path / "true.tif", 0))
+    tifffile.imwrite(tmp_path / "true.tif", ids)
+    writer = ImageWriter(ObjectEncoder(("background", "object")), Objects(), (".png", ".objects.csv"))
+    writer.write(job, ids.shape, logits.split(64, dim=1), None, None)
+    np.testing.assert_array_equal(tifffile.imread(tmp_path / "out.tif"), ids)
+    assert len(rows_of(tmp_path / "out.objects.csv")) == 70_000
+    scores = ImageScorer(writer.encoder, Objects()).score(job).scores
+    assert scores.values["found"] == scores.values["predicted"] == 70_000 and scores.comparison == 1
 
 
 def test_the_page_counts_objects():

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from data_utils.image_io.reader import read_mask
-from inference.outputs.objects import IMAGE_COLUMNS, REMEDY, table_rows
+from inference.outputs.object_tables import IMAGE_COLUMNS, REMEDY, table_rows
 from runtime.errors import DataError
 from runtime.files import replaced_file
 

@@ -1,6 +1,5 @@
 """Masks of objects that are more than a label image: true ones from annotations, written ones with their classes."""
 
-import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +8,7 @@ import numpy as np
 
 from data_utils.image_io.formats import DrawnMask
 from data_utils.image_io.reader import read_mask
+from inference.outputs.object_tables import IMAGE_COLUMNS, REMEDY, table_rows
 from runtime.errors import DataError
 from tasks.matching import packed
 from unet.config import IGNORE_INDEX
@@ -68,10 +68,9 @@ class WrittenObjects(DrawnMask):
         """(H, W) int64: number and class of each pixel, as `tasks.matching.packed` makes them."""
         numbers = read_mask(self.mask, str(self.mask))
         classes = np.zeros(int(numbers.max()) + 1, np.int64)
-        with self.table.open(newline="") as file:
-            for row in csv.DictReader(file):
-                try:
-                    classes[int(row["number"])] = self.names.index(row["class"]) + 1
-                except (KeyError, ValueError, IndexError) as error:
-                    raise DataError(f"{self.table}: is not the table of {self.mask}") from error
+        for row in table_rows(self.table, IMAGE_COLUMNS):
+            number = int(row["number"])
+            if not 0 < number < len(classes) or row["class"] not in self.names:
+                raise DataError(f"{self.table}: object {number} is not one of {self.mask}; {REMEDY}")
+            classes[number] = self.names.index(row["class"]) + 1
         return packed(numbers, classes[numbers])

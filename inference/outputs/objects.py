@@ -18,12 +18,11 @@ from data_utils.targets.objects import ObjectReader
 from data_utils.targets.reader import MaskReader
 from data_utils.visualize_objects import COLORS, outlined, shaded
 from inference.decoding.decoder import Decoder
-from inference.decoding.finder import DetectedObject
 from inference.outputs.encoder import LegendEntry, MaskEncoder, MaskSink
 from inference.outputs.jobs import MASK, ImageJob, Job, MaskFile, VolumeJob
 from inference.outputs.object_masks import AnnotatedObjects, WrittenObjects
+from inference.outputs.object_tables import IMAGE_COLUMNS, VOLUME_COLUMNS, image_cells, table_rows, volume_cells
 from runtime.console import say
-from runtime.errors import DataError, one_line
 from runtime.files import replaced_file, replaced_path
 from tasks.matching import numbers_of
 from tasks.objects import Objects
@@ -35,11 +34,6 @@ LARGE_MASK = ".tif"  # of more objects than a PNG can number
 MOST_IN_PNG = 2**16 - 1
 ONE_CLASS = 2  # names, with the background
 STRIP = 64  # rows of a TIFF that are compressed together
-IMAGE_COLUMNS = ("number", "class", "area", "center_y", "center_x", "top", "left", "bottom", "right", "score")
-VOLUME_COLUMNS: tuple[str, ...] = ("number", "class", "voxels", "volume_mm3", "x_mm", "y_mm", "z_mm")
-VOLUME_COLUMNS += ("first_z", "first_y", "first_x", "end_z", "end_y", "end_x", "score")
-WHOLE = ("number", "area", "top", "left", "bottom", "right")  # columns of whole numbers
-REMEDY = "--overwrite makes it anew"
 
 
 class ObjectEncoder(MaskEncoder):
@@ -151,35 +145,6 @@ def _append_table(joined: csv.DictWriter, job: Job) -> int:
         joined.writerow({"image": job.relative_name, **row})
         count += 1
     return count
-
-
-def table_rows(table: Path, columns: Sequence[str]) -> Iterator[dict[str, str]]:
-    """The rows of the table of an image, which somebody may have changed: then DataError."""
-    with table.open(newline="", encoding="utf-8", errors="replace") as file:
-        rows = csv.reader(file)
-        try:
-            if next(rows, None) != list(columns):
-                raise ValueError("expected the columns " + ", ".join(columns))
-            for cells in rows:
-                row = dict(zip(columns, cells, strict=True))
-                for name in WHOLE:
-                    int(row.get(name, "0"))
-                float(row["score"])
-                yield row
-        except (ValueError, csv.Error) as error:
-            raise DataError(f"{table}: is not as prediction wrote it ({one_line(error)}); {REMEDY}") from error
-
-
-def image_cells(detected: DetectedObject) -> list[str]:
-    """Center and box of an object, in pixels."""
-    return [*(f"{position:.2f}" for position in detected.center), *map(str, detected.box)]
-
-
-def volume_cells(detected: DetectedObject, header: VolumeHeader) -> list[str]:
-    """Volume and center of an object in mm, in the space of the file; its box in voxels, in RAS orientation."""
-    volume = detected.size * float(np.prod(header.spacing))
-    position = header.affine @ [*reversed(detected.center), 1]
-    return [f"{volume:.4g}", *(f"{millimeters:.3f}" for millimeters in position[:3]), *map(str, detected.box)]
 
 
 class LabelImage:

@@ -17,6 +17,7 @@ from data_utils.sources.load import load_records
 from data_utils.targets.find import find_task
 from data_utils.targets.objects import ObjectReader
 from inference.outputs.jobs import ImageJob
+from inference.outputs.object_tables import IMAGE_COLUMNS
 from inference.outputs.objects import ObjectEncoder
 from inference.true_masks import open_true_masks
 from runtime.errors import DataError
@@ -185,10 +186,12 @@ def test_classes_of_written_objects_are_read_with_them(tmp_path):
     job = ImageJob(image=tmp_path / "in.png", size=(1, 4), output=tmp_path / "out")
     Image.fromarray(np.array([[0, 1, 2, 2]], np.uint16)).save(tmp_path / "out.png")
     table = tmp_path / "out.objects.csv"
-    table.write_text("number,class\n1,dog\n2,cat\n")
+    header = ",".join(IMAGE_COLUMNS)
+    table.write_text(f"{header}\n1,dog,1,0,1,0,1,1,2,0.9\n2,cat,2,0,2.5,0,2,1,4,0.8\n")
     written = ObjectEncoder(("background", "cat", "dog")).written_mask(job)
     assert classes_of(written.draw()).tolist() == [[0, 2, 1, 1]]
     assert numbers_of(written.draw()).tolist() == [[0, 1, 2, 2]]
-    table.write_text("number,class\n1,bird\n")
-    with pytest.raises(DataError, match=r"out.objects.csv: is not the table of .*out.png"):
-        written.draw()
+    for row in ("1,bird,1,0,1,0,1,1,2,0.9", "3,dog,1,0,1,0,1,1,2,0.9", "-1,dog,1,0,1,0,1,1,2,0.9"):
+        table.write_text(f"{header}\n{row}\n")
+        with pytest.raises(DataError, match=r"out.objects.csv: object -?[13] is not one of .*out.png"):
+            written.draw()

@@ -128,7 +128,7 @@ def test_a_crop_is_drawn_by_the_seed_the_epoch_and_the_image_and_apart_from_the_
 def test_images_are_mirrored_only_where_the_reader_allows_it(info):
     for mirrors in (True, False):
         dataset = TrainingDataset(info.train, info, Preprocess())
-        dataset.reader = SimpleNamespace(mirrors=mirrors)
+        dataset.reader = SimpleNamespace(mirrors=mirrors, mirrored=lambda target: target)
         dataset.read = lambda slot: (np.zeros((3, 8, 8), np.uint8), ClassTarget(np.zeros((8, 8), np.uint8)), None)
         draws = [dataset[Slot(0, epoch, (8, 8))][2] for epoch in range(12)]
         assert any(drawn.is_mirrored for drawn in draws) is mirrors

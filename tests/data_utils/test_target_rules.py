@@ -17,12 +17,12 @@ from data_utils.sources.records import ListRecords, Subset
 from data_utils.targets.classes import ClassReader, PartlyLabeledReader, class_weight_tensor
 from data_utils.targets.find import holds_many_values, number_objects
 from data_utils.targets.label_sets import LabelSets
-from data_utils.targets.objects import ObjectCensus, ObjectReader, smallest_object
+from data_utils.targets.objects import ObjectCensus, ObjectReader, shapes_of_objects
 from data_utils.targets.overlapping import OverlapReader
 from data_utils.targets.points import PointReader, point_records
 from data_utils.targets.reader import TargetReader
 from data_utils.targets.regions import RegionReader
-from data_utils.targets.sides import find_sides, mirrored_name
+from data_utils.targets.sides import mirrored_name, point_sides
 from runtime.errors import DataError
 from tasks.matching import packed
 from tasks.points import ABSENT, OUTSIDE, PRESENT
@@ -97,11 +97,11 @@ def test_more_than_three_values_in_one_of_three_masks_call_for_a_closer_look():
 def test_the_smallest_prediction_is_half_of_the_hundredth_smallest_object():
     sizes = np.arange(11, 111)  # the percentile lies just below 12
     mask = np.repeat(np.arange(1, 101), sizes)[None]
-    records = Masks([mask] * 130)
-    assert smallest_object(records, ObjectReader()) == 5
-    assert len(records.read) == 64
-    assert smallest_object(Masks([NOTHING]), ObjectReader()) == 1
-    assert smallest_object(Masks([numbered(3)]), ObjectReader()) == 1
+    assert shapes_of_objects(Masks([mask]), ObjectReader())["smallest"] == 5
+    assert shapes_of_objects(Masks([numbered(3)]), ObjectReader())["smallest"] == 1
+    records = Masks([NOTHING] * 130)
+    assert shapes_of_objects(records, ObjectReader()) == {"smallest": 1, "fills_holes": False}
+    assert (len(records.read), records.read[-1]) == (64, 129)
     assert not ObjectReader.may_shrink and ClassReader.may_shrink
 
 
@@ -266,16 +266,16 @@ def test_all_ignored_values_are_unknown_and_kept_for_prediction():
     ],
 )
 def test_left_and_right_are_read_from_names(names, partners, mirrors):
-    sides = find_sides(names, None)
+    sides = point_sides(names, None)
     assert (sides.partners, sides.mirrors) == (partners, mirrors)
     assert [mirrored_name(mirrored_name(name)) for name in names] == [*names]
 
 
 @pytest.mark.parametrize("swap", ["a=b,b=c", "a=b,c=b", "a=b,a=c", "a=a", "a=b=c", "a", "a=x"])
 def test_a_point_has_one_partner_and_another_than_itself(swap):
-    assert find_sides(("a", "b", "c"), "a=b, ").partners == (1, 0, 2)
+    assert point_sides(("a", "b", "c"), "a=b, ").partners == (1, 0, 2)
     with pytest.raises(DataError, match="--swap "):
-        find_sides(("a", "b", "c"), swap)
+        point_sides(("a", "b", "c"), swap)
 
 
 def test_what_a_setting_of_the_data_means():

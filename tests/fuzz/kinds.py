@@ -38,12 +38,21 @@ from data_utils.loading.volume_input import VolumeInput
 from data_utils.sources.load import load_records
 from data_utils.sources.points import files
 from data_utils.sources.points.table import PointTable
+from data_utils.targets.find import find_task
+from data_utils.targets.objects import ObjectReader, shapes_of_objects
 from inference.inputs import find_jobs
 from inference.models import load_network
+from inference.outputs.coco import write_coco
+from inference.outputs.jobs import ImageJob
+from inference.outputs.object_tables import IMAGE_COLUMNS
+from inference.outputs.objects import ObjectEncoder
 from inference.page import page_job
 from inference.provenance import record_provenance
+from inference.scoring.truth import ImageScorer
 from runtime.cache import cached
 from runtime.errors import DataError
+from tasks.classes import Classes
+from tasks.objects import Objects, ObjectTarget
 from tasks.points import ABSENT, PRESENT, UNKNOWN
 from tests.fuzz import mutations
 from train_utils.checkpoints.find import find_checkpoint, fingerprint, peek
@@ -421,6 +430,23 @@ def make_kinds(scratch: Path, stored: Path) -> dict[str, Kind]:
             read_label_table,
             images | masks,
         ),
+        "label images": Kind(
+            {
+                "masks/0.png": picture("png", "I;16"),
+                "masks/1.tif": tiff(7 * grey.astype(np.int32), photometric="minisblack"),
+                "masks/2.npy": array(70_000 * grey.astype(np.int64)),
+            },
+            (in_bytes, mutations.change_png, mutations.change_tiff),
+            read_label_images,
+            {f"images/{n}.png": images[f"images/{n}.png"] for n in range(3)} | label_images(grey),
+        ),
+        "one-object masks": Kind(
+            {"0/masks/1.png": picture("png", "1"), "0/images/0.png": picture("png")},
+            (in_bytes, mutations.change_png),
+            read_one_object_masks,
+            one_object_masks(),
+        ),
+        "objects": Kind(written_objects(grey), (in_lines, in_bytes), read_written_objects, written_objects(grey)),
         "coco": Kind({"_annotations.coco.json": coco()}, (in_json, in_json, in_bytes), read_data_set, flat),
         "labelme": Kind(
             {"0.json": labelme()},
@@ -481,6 +507,69 @@ def in_json_or_bytes(rng: random.Random, content: bytes) -> bytes:
     if content.startswith(b"{"):
         return mutations.change_json(rng, content)
     return mutations.change_bytes(rng, content)
+
+
+def label_images(grey: np.ndarray) -> dict[str, bytes]:
+    """Label images of several formats."""
+    return {"masks/0.png": picture("png", "L"), "masks/1.tif": tiff(grey), "masks/2.npy": array(grey)}
+
+
+def one_object_masks() -> dict[str, bytes]:
+    """A folder for each of three images, with a mask for each of two objects."""
+    files: dict[str, bytes] = {}
+    for sample in range(3):
+        files[f"{sample}/images/{sample}.png"] = picture("png")
+        for number in range(2):
+            files[f"{sample}/masks/{number}.png"] = picture("png", "1")
+    return files
+
+
+def written_objects(grey: np.ndarray) -> dict[str, bytes]:
+    """What prediction writes of an image: its label image, and the table of its objects."""
+    file = io.BytesIO()
+    Image.fromarray(grey.astype(np.uint16)).save(file, "png")
+    height, width = grey.shape
+    lines = [",".join(IMAGE_COLUMNS)]
+    for number, name in ((1, "cell"), (2, "dirt")):
+        lines.append(f"{number},{name},{int((grey == number).sum())},5.50,7.25,0,0,{height},{width},0.9000")
+    return {"a.png": file.getvalue(), "a.objects.csv": "\n".join([*lines, ""]).encode()}
+
+
+def read_label_images(path: Path) -> None:
+    """Inspect a data set of objects, look which task it is, and read what a crop is made from."""
+    root = path.parent.parent
+    read_objects(DataConfig(str(root), val_fraction=0.5))
+
+
+def read_one_object_masks(path: Path) -> None:
+    """The same of a folder for each image; and the images and true objects that predict.py finds in it."""
+    root = path.parent.parent.parent
+    find_jobs([str(root)], root.parent / "out", [".png"], truth=root, objects=["cell"])
+    read_objects(DataConfig(str(root), val_fraction=0.5, allow_unpaired=True))
+
+
+def read_objects(config: DataConfig) -> None:
+    for records in load_records(config):
+        find_task(records, config)
+        reader = ObjectReader()
+        shapes_of_objects(records, reader)
+        for record in records:
+            inspect(record)
+            with suppress(DataError):
+                ObjectTarget(reader.ids(record), reader.ids(record)).numbered()
+
+
+def read_written_objects(path: Path) -> None:
+    """Score what was written, and collect it in the files of all images."""
+    folder = path.parent
+    encoder = ObjectEncoder(("background", "cell", "dirt"))
+    truth = (folder / "a.png", 0)
+    job = ImageJob(image=folder / "a.jpg", size=SIZE, output=folder / "a", root=folder, truth=truth)
+    with suppress(DataError):
+        ImageScorer(encoder, Objects(Classes(encoder.names))).score(job)
+    with suppress(DataError):
+        encoder.write_joined(folder, [job])
+    write_coco(folder, [("a.jpg", folder / "a.png", folder / "a.objects.csv")], encoder.names[1:])
 
 
 def in_json_lines(rng: random.Random, content: bytes) -> bytes:

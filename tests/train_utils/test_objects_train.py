@@ -1,6 +1,7 @@
 """Objects from the first step to the last file: training, report, prediction, scores.
 
-Modules: train_utils/reporting/objects.py, inference/outputs/objects.py, inference/outputs/coco.py.
+Modules: train_utils/reporting/objects.py, inference/outputs/objects.py, inference/outputs/object_tables.py,
+inference/outputs/coco.py.
 """
 
 import csv

@@ -18,6 +18,7 @@ from accelerate.utils import gather_object
 from PIL import Image
 
 from inference.args import parse_args
+from inference.decoding.objects import choose_objects
 from inference.outputs import new_encoder
 from inference.outputs.jobs import OVERLAY, PROBABILITIES
 from inference.outputs.writer import PredictionWriter
@@ -32,7 +33,7 @@ from inference.tiling.sharing import SharedRows
 from runtime.cli import run_script
 from runtime.console import say, say_error, track
 from runtime.distributed import barrier_without_timeout, on_main
-from runtime.errors import SettingsError
+from runtime.errors import DataError, SettingsError
 from runtime.files import replaced_file
 from runtime.launch import check_launch, compile_networks, process_group_options, start_process
 from runtime.mesh import Mesh
@@ -129,6 +130,7 @@ def main() -> None:
         overlap=args.overlap,
         tta=args.tta,
     )
+    predictor.task = choose_objects(predictor.task, args.min_size, drops_border=args.drop_border)
     if args.boundary and not predictor.task.has_boundaries:
         raise SettingsError(f"--boundary: boundaries are not scored for {predictor.task.name}; leave the flag out")
     compile_networks(accelerator, predictor.networks)
@@ -183,11 +185,12 @@ def main() -> None:
         try:
             close_output(args.output, report, is_complete=are_all_new)
             writer.write_legend(args.output)
-            encoder.write_joined(args.output, work.jobs)
+            if is_folder:
+                encoder.write_joined(args.output, work.jobs)
             if args.coco:
                 writer.write_coco(args.output, work.jobs)
-        except OSError as error:
-            line = f"{args.output}: metrics.json, predict.json or objects.json cannot be written ({error})"
+        except (OSError, DataError) as error:
+            line = f"{args.output}: metrics.json, predict.json or a file of all images cannot be written ({error})"
             failures.append(Failure(line, is_written=True, has_mask=True))
         written = len(work.jobs) - sum(not failure.is_written for failure in failures)
         say(f"{written} of {len(work.jobs)} {encoder.outputs} in {args.file or args.output}")

@@ -22,7 +22,9 @@ class DataConfig:
         spacing: (z, y, x) in mm of volumes whose files hold none.
         normalization: `z-score` or `ct` for volumes; None for what suits their modality.
         absent: what an empty cell in a table of points means, `unknown` or `not-there`.
-        swap: names of points that change places in the mirror: left=right, with commas between pairs.
+        swap: names of points or overlapping classes that change places in the mirror: left=right, with commas between.
+        label_column: column of polygons in the world that says their class; None where they are of one.
+        bands: names or numbers of the bands of rasters that are read, in this order; None for all.
         regions: unions of mask values, as `data_utils.targets.regions` reads them.
         task: what the network learns; None until the data have been looked at.
     """
@@ -58,12 +60,14 @@ class DataConfig:
     absent: str | None = None
     swap: str | None = None
     regions: str | None = None
+    bands: tuple[str, ...] | None = None
+    label_column: str | None = None
 
     @classmethod
     def from_args(cls, args: Any) -> "DataConfig":
         """The settings among the flags of a script, its attributes; None stands for what is not decided yet."""
         values: dict[str, Any] = {field.name: getattr(args, field.name) for field in fields(cls)}
-        for name in ("image_size", "crop_size", "spacing"):
+        for name in ("image_size", "crop_size", "spacing", "bands"):
             if values[name]:
                 values[name] = tuple(values[name])
         if values["fold"]:

@@ -113,7 +113,7 @@ def main() -> None:
     args = parser.parse_args()
     how = {"mask_suffix": args.mask_suffix, "allow_unpaired": args.allow_unpaired}
     config = DataConfig(str(args.folder), task=Classes.name, **how)
-    folders = open_folder(args.folder, ["test"], config)
+    folders = open_folder(args.folder, ["test"], config, points={})
     splits = {name: open_split() for name, open_split in folders.items()}
     for records in read_label_files([*splits.values()], args.folder):
         if records.label_sets:

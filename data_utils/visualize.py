@@ -48,7 +48,7 @@ def value_limits(image: np.ndarray) -> tuple[float, float]:
 
     The channels share the limits, so that hues survive.
     """
-    finite = image[np.isfinite(image)]
+    finite = np.ma.getdata(image)[np.ma.filled(np.isfinite(image), False)]
     if not finite.size:
         return 0.0, 0.0
     low, high = np.percentile(finite, (1, 99))
@@ -62,7 +62,7 @@ def to_rgb(image: np.ndarray, limits: tuple[float, float] | None = None) -> np.n
     """Any picture (H, W) or (H, W, C) as uint8 (H, W, 3).
 
     One or two channels (grey, grey and alpha) become grey, of more the first three are shown. Types other than uint8
-    are stretched between `limits`, by default their own `value_limits`.
+    are stretched between `limits`, by default their own `value_limits`. Pixels without data are black.
     """
     if image.ndim == 2:
         image = image[:, :, None]
@@ -70,8 +70,8 @@ def to_rgb(image: np.ndarray, limits: tuple[float, float] | None = None) -> np.n
         image = image[:, :, :1].repeat(3, axis=2)
     image = image[:, :, :3]
     if image.dtype == np.uint8:
-        return image
-    image = image.astype(np.float64)
+        return np.ma.filled(image, 0)
+    image = np.ma.filled(image.astype(np.float64), np.nan)
     low, high = limits or value_limits(image)
     scaled = (image - low) / (high - low or 1.0)
     return np.rint(255 * np.nan_to_num(scaled, posinf=1, neginf=0).clip(0, 1)).astype(np.uint8)

@@ -41,7 +41,7 @@ def _add_first_flags(group: argparse._ArgumentGroup) -> None:
     add("--model", required=True, help=models)
     files = "files, folders (with their subfolders) or patterns such as 'scans/*.tif'"
     add("--input", required=True, nargs="+", metavar="FILES", help=files)
-    masks = "for the masks: <image>.png, of volumes <volume>.nii.gz; of one image also the file, ending in .png or .tif"
+    masks = "for the masks: <image>.png, .tif where the image has a place, .nii.gz of volumes; or one file .png or .tif"
     add("--output", required=True, type=arg.path, metavar="DIR", help=masks)
     add("--overlay", action="store_true", help="also draw each mask on its image: <image>.overlay.png")
     truth = "folder of true masks: print the scores and write metrics.json"
@@ -53,8 +53,11 @@ def _add_advanced_flags(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     probabilities = "also write the probability of each class: <image>.npy, of volumes <volume>.probabilities.nii.gz"
     add("--probabilities", action="store_true", help=probabilities)
-    mirrored = "average over mirrored and turned copies of the image, as far as training used them"
     add("--coco", action="store_true", help="of objects: also write all of them into one file of COCO, objects.json")
+    smallest = "of objects: leave out those of fewer pixels (default: what is small for the training objects)"
+    add("--min-size", type=arg.natural, metavar="PIXELS", help=smallest)
+    add("--drop-border", action="store_true", help="of objects: leave out those that touch the border of the image")
+    mirrored = "average over mirrored and turned copies of the image, as far as training used them"
     add("--tta", action="store_true", help=mirrored)
     add("--ensemble", nargs="+", default=[], metavar="MODEL", help="average with these models")
     add("--boundary", action="store_true", help="with --truth: also boundary IoU and HD95, of volumes in mm")

@@ -7,16 +7,21 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from data_utils.image_io.formats import VolumeFile
+from data_utils.image_io.formats import BandSource, VolumeFile
+from data_utils.image_io.placed_masks import Grid, PlacedMask, on_grid
+from data_utils.image_io.rasters import raster_header
 from data_utils.image_io.reader import read_header
 from data_utils.image_io.tiff import is_tiff, tiff_pages
 from data_utils.image_io.volume_formats import STACK_SUFFIXES, Spacing
 from data_utils.image_io.volumes import is_volume, read_volume_header
+from data_utils.sources.annotations.one_object_masks import images_of_set
+from data_utils.sources.bands import bands_in
 from data_utils.sources.volumes import spacing_of
-from inference.outputs.jobs import LEGEND, OVERLAY, ImageJob, Job, VolumeJob
+from inference.outputs.jobs import LEGEND, MASK, OVERLAY, ImageJob, Job, MaskFile, RasterJob, VolumeJob
 from inference.true_masks import open_true_masks, pictures_below, stem_of
 from runtime.errors import DataError
 
+OF_ALL_INPUTS = ("predict.json", "metrics.json", "points.csv", "points.tps", "points.json")  # files of --output
 CHANNEL = re.compile(r"(.+)_(\d{4})")  # how nnU-Net names the files of a volume's channels: CASE_0000, CASE_0001
 
 
@@ -29,20 +34,30 @@ def find_jobs(
     channels: int = 1,
     stacks: Spacing | None = None,
     class_folders: Sequence[str] = (),
+    objects: Sequence[str] = (),
+    bands: Sequence[str] = (),
+    *,
+    writes_rasters: bool = False,
 ) -> list[Job]:
     """Every input once, with outputs <relative stem><extension>, or <relative stem>_<page> for TIFFs of many pages.
 
     `channels` is the number of channels that the model takes. A model of volumes takes .npy and TIFF files as stacks;
     their spacing is `stacks`, (z, y, x) in mm, where no spacing.json beside them or above says another. The true masks
-    of classes that may overlap lie in the `class_folders` of `truth`. DataError for inputs that are not there, have no
-    true mask, or would write one file twice, or over an input or the legend.
+    of classes that may overlap lie in the `class_folders` of `truth`. For a model of objects, of the classes `objects`,
+    they may be annotations; where each image has a folder for it and its masks, the images are inputs. Of TIFFs only
+    the `bands` are read, where some are named; they may be files, in a folder for each image. With `writes_rasters` the
+    outputs of TIFFs with a place have it too. DataError for inputs that are not there, have no true mask, or would
+    write one file twice, or over an input or the legend.
     """
     files: list[tuple[Path, Path]] = []
     for pattern in patterns:
-        files += _matches(pattern, output)
-    inputs = _inputs(list(dict.fromkeys(files)), channels)
+        of_set = _images_of_set(Path(pattern)) if objects else []
+        files += of_set or _matches(pattern, output)
+    inputs = _inputs(list(dict.fromkeys(files)), channels, bands)
     with ThreadPoolExecutor() as pool:  # only headers are read: it is the disk that takes time
-        pages_of_inputs = list(pool.map(lambda paths: _pages(paths, stacks), inputs.values()))
+        pages_of_inputs = list(
+            pool.map(lambda paths: _pages(paths, stacks, bands, rasters=writes_rasters), inputs.values())
+        )
     stems = [stem for _, stem in inputs]
     stems_of_pages = [_page_stems(stem, len(pages)) for stem, pages in zip(stems, pages_of_inputs, strict=True)]
     truths = None
@@ -50,13 +65,13 @@ def find_jobs(
         all_stems = list(stems)
         for page_stems in stems_of_pages:
             all_stems += page_stems
-        truths = open_true_masks(truth, mask_suffix, all_stems, class_folders)
+        truths = open_true_masks(truth, mask_suffix, all_stems, class_folders, objects)
     jobs: list[Job] = []
     for stem, pages, page_stems in zip(stems, pages_of_inputs, stems_of_pages, strict=True):
         for number, (page, page_stem) in enumerate(zip(pages, page_stems, strict=True)):
             true_mask = None
             if truths:
-                true_mask = truths.find(stem, page_stem, number, len(pages))
+                true_mask = _placed(truths.find(stem, page_stem, number, len(pages)), page)
             jobs.append(replace(page, output=output / page_stem, root=output, truth=true_mask))
     if truths and truths.missing:
         raise DataError(
@@ -67,6 +82,18 @@ def find_jobs(
     return jobs
 
 
+def _placed(mask: MaskFile | None, job: Job) -> MaskFile | None:
+    """A true mask on the grid of its image, where both have a place."""
+    if not isinstance(job, RasterJob) or not isinstance(mask, tuple) or isinstance(mask, VolumeFile) or not job.size:
+        return mask
+    path, page = mask
+    if page:
+        return mask
+    height, width = job.size
+    placed = on_grid(str(path), Grid(job.place, (height, width)), str(path))
+    return placed if isinstance(placed, PlacedMask) else mask
+
+
 def named_job(jobs: Sequence[Job], file: Path, overwrite: bool) -> Job:
     """The only job, with the `file` that its mask is to be. DataError for several, for volumes, and over a file."""
     if len(jobs) > 1:
@@ -74,6 +101,10 @@ def named_job(jobs: Sequence[Job], file: Path, overwrite: bool) -> Job:
     job = replace(jobs[0], output=file.with_suffix(""), root=file.parent)
     if isinstance(job, VolumeJob):
         raise DataError(f"--output {file}: the mask of a volume is no {file.suffix}; give a folder")
+    if isinstance(job, RasterJob) and file.suffix == MASK:  # a picture is asked for
+        values = vars(job).copy()
+        del values["place"]
+        job = ImageJob(**values)
     if file.resolve() == job.image.resolve():
         raise DataError(f"--output {file}: is the input, not to be overwritten; choose another name")
     if file.exists() and not overwrite:
@@ -82,7 +113,7 @@ def named_job(jobs: Sequence[Job], file: Path, overwrite: bool) -> Job:
 
 
 def _check_outputs(jobs: Sequence[Job], output: Path, extensions: Sequence[str], sources: set[Path]) -> None:
-    """DataError for files that would be written twice, or over one of the sources or the legend."""
+    """DataError for files that would be written twice, or over one of the sources or what is written of all inputs."""
     job_of_file: dict[Path, Job] = {}
     for job in jobs:
         for file in map(job.file, extensions):
@@ -95,10 +126,17 @@ def _check_outputs(jobs: Sequence[Job], output: Path, extensions: Sequence[str],
     if OVERLAY in extensions and legend in job_of_file:
         name = job_of_file[legend].name
         raise DataError(f"--input: {name} would write {legend}, the legend of the overlays; rename it")
+    for file in (output / name for name in OF_ALL_INPUTS):
+        if file in job_of_file:
+            raise DataError(f"--input: {job_of_file[file].name} would write {file}, which is of all inputs; rename it")
 
 
-def _inputs(files: Sequence[tuple[Path, Path]], channels: int) -> dict[tuple[Path, Path], list[Path]]:
-    """(key, stem) of each input -> its files: one, or those of a volume's channels.
+def _inputs(
+    files: Sequence[tuple[Path, Path]], channels: int, bands: Sequence[str]
+) -> dict[tuple[Path, Path], list[Path]]:
+    """(key, stem) of each input -> its files: one, or those of a volume's channels or of an image's bands.
+
+    Each of the bands is a file where a folder holds a TIFF that is named by it.
 
     Volumes CASE_0000, CASE_0001, ... are the channels of CASE if the model takes several. If it takes one, `_0000` is
     no part of the names where all volumes have it.
@@ -106,7 +144,12 @@ def _inputs(files: Sequence[tuple[Path, Path]], channels: int) -> dict[tuple[Pat
     channel_matches = {file: CHANNEL.fullmatch(stem.name) for stem, file in files if is_volume(file)}
     are_cases = channels > 1 or all(match and match[2] == "0000" for match in channel_matches.values())
     inputs: dict[tuple[Path, Path], list[Path]] = {}
+    scenes = _scenes(files, bands)
     for stem, file in files:
+        if file.parent in scenes:
+            name = stem.parent if stem.parent.name else Path(file.parent.name)
+            inputs[file.parent, name] = scenes[file.parent]
+            continue
         match = channel_matches.get(file)
         key = (file, stem)
         if match and are_cases:
@@ -115,22 +158,49 @@ def _inputs(files: Sequence[tuple[Path, Path]], channels: int) -> dict[tuple[Pat
     return inputs
 
 
-def _pages(files: Sequence[Path], stacks: Spacing | None) -> Sequence[Job]:
+def _scenes(files: Sequence[tuple[Path, Path]], bands: Sequence[str]) -> dict[Path, list[Path]]:
+    """The folders in which each of the bands is a TIFF of its own, with these; files of a band are not inputs."""
+    folders: dict[Path, list[Path]] = {}
+    for _, file in files:
+        if bands and is_tiff(file):
+            folders.setdefault(file.parent, []).append(file)
+    scenes = {}
+    for folder, members in folders.items():
+        try:
+            chosen = bands_in([str(file) for file in members], bands, str(folder))
+        except DataError:
+            continue
+        if len(set(chosen)) == len(bands):
+            scenes[folder] = list(map(Path, chosen))
+    return scenes
+
+
+def _pages(files: Sequence[Path], stacks: Spacing | None, bands: Sequence[str], *, rasters: bool) -> Sequence[Job]:
     """A job for each page of an input's file; outputs and truth come later."""
     first = files[0]
     volume = _volume_file(files, stacks)
     if volume is not None:
         return [_volume_job(first, volume)]
+    source = BandSource(tuple(map(str, files)), tuple(bands)) if bands else None
     try:
-        if is_tiff(first):
+        if source is not None and len(files) > 1:
+            pages = [(0, read_header(source, str(first))[0])]
+        elif is_tiff(first):
             pages = tiff_pages(first)
         else:
             size, _ = read_header(first, str(first))
             pages = [(0, size)]
     except DataError:
         pages = []
-    jobs = [ImageJob(image=first, size=size, output=first, page=page) for page, size in pages]
-    return jobs or [ImageJob(image=first, size=None, output=first)]
+    jobs: list[Job] = []
+    for page, size in pages:
+        page_source = source and source._replace(page=page)
+        job = ImageJob(image=first, size=size, output=first, page=page, bands=page_source)
+        raster = raster_header(first, page) if rasters and is_tiff(first) else None
+        if raster is not None and raster.place is not None:
+            job = RasterJob(**vars(job), place=raster.place)
+        jobs.append(job)
+    return jobs or [ImageJob(image=first, size=None, output=first, bands=source)]
 
 
 def _volume_job(file: Path, volume: VolumeFile) -> VolumeJob:
@@ -177,6 +247,13 @@ def _matches(pattern: str, output: Path) -> list[tuple[Path, Path]]:
     if not matches:
         raise DataError(f"--input {pattern}: no image or volume found")
     return matches
+
+
+def _images_of_set(folder: Path) -> list[tuple[Path, Path]]:
+    """(stem, image) of a folder that has a folder for each image and its masks; of others nothing."""
+    if not folder.is_dir():
+        return []
+    return [(Path(name), image) for name, image in images_of_set(folder)]
 
 
 def _glob_matches(pattern: str, output: Path) -> list[tuple[Path, Path]]:

@@ -19,7 +19,9 @@ from data_utils.visualize import to_rgb
 from inference.batches import batches_of, share_of
 from inference.inputs import find_jobs, named_job
 from inference.outputs.disk import check_disk
-from inference.outputs.jobs import ImageJob, Job, VolumeJob
+from inference.outputs.encoder import MaskEncoder
+from inference.outputs.images import ReadMissing, missing_rows
+from inference.outputs.jobs import MASK, ImageJob, Job, RasterJob, VolumeJob
 from inference.outputs.writer import PredictionWriter
 from inference.predictor import Predictor
 from inference.provenance import provenance_of, record_provenance
@@ -64,6 +66,7 @@ def plan_work(args: Namespace, predictor: Predictor, writer: PredictionWriter) -
     stacks = config.preprocess.spacing if config.dims == 3 else None
     output = args.output if args.file is None else args.file.with_suffix("")
     encoder = writer.encoder
+    writes_rasters = isinstance(encoder, MaskEncoder) and encoder.written_values is not None
     jobs = find_jobs(
         args.input,
         output,
@@ -73,11 +76,16 @@ def plan_work(args: Namespace, predictor: Predictor, writer: PredictionWriter) -
         config.in_channels,
         stacks,
         encoder.class_folders,
+        encoder.names[1:] if encoder.has_objects else (),
+        config.preprocess.bands,
+        writes_rasters=writes_rasters,
     )
     if args.truth and encoder.truths_in_table:
         jobs = with_truths(jobs, args.truth, tuple(encoder.names))
     if args.file is not None:
         jobs = [named_job(jobs, args.file, args.overwrite)]
+        if writes_rasters and jobs[0].file(MASK).suffix != args.file.suffix:
+            raise DataError(f"--output {args.file}: the image has no place in the world; give a file .png")
     for folder in {job.file(extension).parent for job in jobs for extension in writer.extensions}:
         remove_leftovers(folder)
     finished = {job for job in jobs if writer.is_finished(job)}
@@ -118,8 +126,10 @@ class PredictionPipeline:
     def __init__(self, predictor: Predictor, writer: PredictionWriter, finished: set[Job]) -> None:
         self.predictor = predictor
         self.finished = finished
+        image_steps = ImageSteps(predictor, writer)
         self._steps: dict[type[Job], Any] = {
-            ImageJob: ImageSteps(predictor, writer),
+            ImageJob: image_steps,
+            RasterJob: image_steps,
             VolumeJob: VolumeSteps(predictor, writer),
         }
 
@@ -201,12 +211,12 @@ class ImageSteps:
             return None
         if job.size is None and is_tiff(job.image):
             check_pages(job.image)
-        inputs = self.predictor.inputs(job.image, job.name, job.page, keep_pixels=self.shows_image)
+        inputs = self.predictor.inputs(job.source, job.name, job.page, keep_pixels=self.shows_image)
         if not self.shows_image:
             return inputs
         pixels = inputs.pixels
         if pixels is None or pixels.shape[:2] != inputs.size:  # decoded in less detail than an overlay shows
-            pixels = read_image(job.image, job.name, job.page)
+            pixels = read_image(job.source, job.name, job.page)
         return inputs._replace(pixels=to_rgb(pixels))
 
     def compute(self, batch: list[tuple[ImageJob, NetworkInputs | None]]) -> list[Callable[[], Score | None]]:
@@ -226,19 +236,19 @@ class ImageSteps:
 
     def follow(self, job: ImageJob) -> None:
         """Help another process with an image that it predicts in windows."""
-        with open_regions(job.image, job.page) as regions:
+        with open_regions(job.source, job.page) as regions:
             for _ in self.predictor.bands(regions, job.name):
                 pass
 
     def _in_windows(self, job: ImageJob) -> Score | None:
-        with open_regions(job.image, job.page) as regions:
+        with open_regions(job.source, job.page) as regions:
             if not regions.in_windows:
                 say(
                     f"{job.name}: cannot be read in parts, so the whole decoded image is kept in memory",
                     every_process=True,
                 )
             bands = tracked(self.predictor.bands(regions, job.name), self.predictor, job, regions.size)
-            return self._write(job, regions.size, bands, regions)
+            return self._write(job, regions.size, bands, regions, missing_rows(regions))
 
     def _finish(self, job: ImageJob, inputs: NetworkInputs, logits: Tensor) -> Score | None:
         # few rows at a time take less memory; but on a GPU each band would wait for other work in the queue
@@ -247,17 +257,22 @@ class ImageSteps:
         if inputs.pixels is not None:
             shown = ArrayRegions(inputs.pixels)
         with memory_shortage(job.name, REMEDY.format(job.smaller_tile)):
-            return self._write(job, inputs.size, logits.split(rows, dim=1), shown)
+            return self._write(job, inputs.size, logits.split(rows, dim=1), shown, inputs.missing_rows())
 
     def _write(
-        self, job: ImageJob, size: tuple[int, int], bands: Iterable[Tensor], shown: Regions | None
+        self,
+        job: ImageJob,
+        size: tuple[int, int],
+        bands: Iterable[Tensor],
+        shown: Regions | None,
+        missing: ReadMissing | None,
     ) -> Score | None:
         """Write an image, and score it; ScoreError, once the prediction is safe, for a true mask that is unusable."""
         if job.truth is None:
-            self.writer.write(job, size, bands, shown, None)
+            self.writer.write(job, size, bands, shown, None, missing)
             return None
         with self.scorer.open(job, size) as scorer:
-            self.writer.write(job, size, bands, shown, scorer)
+            self.writer.write(job, size, bands, shown, scorer, missing)
         if scorer.problem:
             raise ScoreError(f"{scorer.problem}; the prediction is written anyway") from scorer.problem
         return scorer.score()

@@ -22,7 +22,12 @@ def provenance_of(args: Namespace) -> dict:
     Tiles are left out, so that a call that ran out of memory can continue with smaller ones.
     """
     models = {redact(name): _checksum(Path(name)) for name in [args.model, *args.ensemble]}
-    return {"models": models, "scale": args.scale, "tta": args.tta, "complete": True}
+    provenance = {"models": models, "scale": args.scale, "tta": args.tta, "complete": True}
+    if args.min_size is not None:
+        provenance["min_size"] = args.min_size
+    if args.drop_border:
+        provenance["drop_border"] = True
+    return provenance
 
 
 def record_provenance(output: Path, provenance: dict, overwrite: bool) -> None:

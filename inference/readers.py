@@ -1,6 +1,6 @@
 """The inputs of networks, read from an image or a volume a few rows or slices at a time."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,8 +12,9 @@ from data_utils.image_io.formats import ImageSource, VolumeFile
 from data_utils.image_io.reader import decode_image
 from data_utils.image_io.regions import ArrayRegions, Regions
 from data_utils.image_io.volumes import VOLUME_SUFFIXES, is_volume, read_volume
-from data_utils.loading.image_input import ImageInput
+from data_utils.loading.image_input import ImageInput, missing_pixels
 from data_utils.loading.volume_input import SliceInput, VolumeInput
+from data_utils.sources.bands import with_bands
 from runtime.errors import ImageError
 from unet.config import UNetConfig
 
@@ -28,11 +29,20 @@ class NetworkInputs(NamedTuple):
     tensors: (C, h, w) for each network.
     size: (H, W) of the image itself.
     pixels: (h, w, C), decoded for the first network; None unless asked for.
+    missing: (H, W) bool, where the image holds no data; None where all of it does.
     """
 
     tensors: list[Tensor]
     size: tuple[int, int]
     pixels: np.ndarray | None = None
+    missing: np.ndarray | None = None
+
+    def missing_rows(self) -> Callable[[int, int], np.ndarray] | None:
+        """A function that gives rows [top, bottom) of `missing`."""
+        missing = self.missing
+        if missing is None:
+            return None
+        return lambda top, bottom: missing[top:bottom]
 
 
 def volume_of(source: ImageSource) -> VolumeFile | None:
@@ -57,13 +67,15 @@ def read_inputs(
     for config in configs:
         check_takes_images(config, name)
         preprocess = config.preprocess
-        detail = (preprocess.draft, preprocess.image_size, preprocess.scale)
+        detail = (preprocess.draft, preprocess.image_size, preprocess.scale, preprocess.bands)
         if detail not in decoded:
-            decoded[detail] = ArrayRegions(*decode_image(image, name, page, draft_for=preprocess))
+            source = with_bands(image, preprocess.bands)
+            decoded[detail] = ArrayRegions(*decode_image(source, name, page, draft_for=preprocess))
         network_input = ImageInput(decoded[detail], preprocess, config.in_channels, name)
         tensors.append(torch.tensor(network_input.whole()))
     first = next(iter(decoded.values()))
-    return NetworkInputs(tensors, first.size, first.array if keep_pixels else None)
+    missing = missing_pixels(first.array)
+    return NetworkInputs(tensors, first.size, first.array if keep_pixels else None, missing)
 
 
 def input_size(config: UNetConfig, size: Size, spacing: Spacing = None) -> Size:

@@ -4,12 +4,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from data_utils.image_io.class_masks import ClassChannels, ClassFile, ClassMasks, layered_label
-from data_utils.image_io.formats import IMAGE_SUFFIXES, ClassLayers, VolumeFile
+from data_utils.image_io.formats import IMAGE_SUFFIXES, ClassLayers, DrawnMask, VolumeFile
 from data_utils.image_io.tiff import is_tiff, tiff_pages
 from data_utils.image_io.volumes import is_volume, volume_stem
+from data_utils.sources.annotations.find import find_annotations
 from data_utils.sources.folder import detect_suffix
+from data_utils.sources.records import Records
 from inference.outputs.jobs import MaskFile
+from inference.outputs.object_masks import AnnotatedObjects, indices_of_values
 from runtime.errors import DataError
+
+TEST_SPLITS = ("test", "testing")  # beside those that training reads
 
 
 def pictures_below(folder: Path, is_output: Callable[[Path], bool] = lambda _: False) -> list[tuple[Path, Path]]:
@@ -39,9 +44,21 @@ def masks_below(folder: Path) -> dict[Path, Path]:
 
 
 def open_true_masks(
-    folder: Path, suffix: str | None, stems: Sequence[Path], class_folders: Sequence[str]
-) -> "TrueMasks | ClassTruths":
-    """The true masks of inputs with these stems, in a folder."""
+    folder: Path,
+    suffix: str | None,
+    stems: Sequence[Path],
+    class_folders: Sequence[str],
+    objects: Sequence[str] = (),
+) -> "TrueMasks | ClassTruths | ObjectTruths":
+    """The true masks of inputs with these stems, in a folder; `objects` are the classes of a model of objects."""
+    if objects and folder.is_dir():
+        annotations = find_annotations(folder, TEST_SPLITS, allow_unpaired=True)
+        if annotations:
+            return ObjectTruths([open_split() for open_split in annotations.values()], objects)
+        if len(objects) > 1:
+            raise DataError(
+                f"--truth {folder}: masks do not say the classes of objects; give a folder of COCO or labelme"
+            )
     files = masks_below(folder)
     if class_folders:
         return ClassTruths(files, suffix, stems, class_folders)
@@ -74,6 +91,38 @@ class TrueMasks:
         if len(page_numbers) != pages:
             raise DataError(f"{stack}: has {len(page_numbers)} pages, the image {pages}")
         return stack, page_numbers[number]
+
+
+class ObjectTruths:
+    """True objects from annotations, or from a folder of masks for each image.
+
+    Args:
+        objects: the model's classes of objects.
+    """
+
+    def __init__(self, splits: Sequence[Records], objects: Sequence[str]) -> None:
+        self.missing: list[str] = []
+        self.objects = objects
+        self._places: dict[str, tuple[Records, int] | None] = {}  # None for names that several images have
+        for records in splits:
+            for index in range(len(records)):
+                record = records[index]
+                path = stem_of(Path(record["name"]))
+                for name in {path.as_posix(), path.name, Path(str(record["image"])).stem}:
+                    self._places[name] = None if name in self._places else (records, index)
+
+    def find(self, stem: Path, page_stem: Path, number: int, pages: int) -> AnnotatedObjects | None:
+        """The true objects of an input, None where there are none, which is noted in `missing`."""
+        # where each image has a folder, the names of the folders tell images apart
+        for name in (page_stem.as_posix(), page_stem.name, *reversed(page_stem.parent.parts)):
+            place = self._places.get(name)
+            if place is not None:
+                records, index = place
+                source = records[index]["target"]
+                assert isinstance(source, DrawnMask)
+                return AnnotatedObjects(source, indices_of_values(records.classes, self.objects))
+        self.missing.append(str(page_stem))
+        return None
 
 
 class ClassTruths:

@@ -28,9 +28,7 @@ class ObjectTarget(Target):
 
     def numbered(self) -> "ObjectTarget":
         """The target with its objects numbered anew, so that numbers are smaller than the number of pixels."""
-        present, ids = np.unique(self.ids, return_inverse=True)
-        first = 0 if present[0] == 0 else 1
-        return replace(self, ids=(ids + first).reshape(self.ids.shape).astype(np.int32))
+        return replace(self, ids=without_gaps(self.ids))
 
     @property
     def prediction(self) -> Any:
@@ -56,10 +54,14 @@ class Objects(Task):
     Args:
         classes: the task of the first outputs; its first class is the background.
         smallest: pixels of an object; predictions of fewer are left out.
+        fills_holes: whether what an object encloses, and no other object has, is part of it in predictions.
+        drops_border: whether predictions that touch the border of the image are left out.
     """
 
     classes: Classes = field(default_factory=lambda: Classes((BACKGROUND, OBJECT)))
     smallest: int = 1
+    fills_holes: bool = False
+    drops_border: bool = False
 
     name = "objects"
     compared_by = "AP@0.5"
@@ -104,12 +106,25 @@ class Objects(Task):
         return replace(self, classes=self.classes.to(device))
 
     def to_config(self) -> dict[str, Any]:
-        return {"name": self.name, "classes": list(self.classes.names), "smallest": self.smallest}
+        return {
+            "name": self.name,
+            "classes": list(self.classes.names),
+            "smallest": self.smallest,
+            "fills_holes": self.fills_holes,
+        }
 
     @classmethod
     def from_config(cls, config: UNetConfig) -> "Objects":
         assert config.task is not None
-        return cls(Classes(tuple(config.task["classes"])), config.task["smallest"])
+        task = config.task
+        return cls(Classes(tuple(task["classes"])), task["smallest"], task.get("fills_holes", False))
+
+
+def without_gaps(ids: np.ndarray) -> np.ndarray:
+    """The numbers of objects, counted anew from 1 in the same order, int32; 0 stays 0."""
+    present, numbers = np.unique(ids, return_inverse=True)
+    first = 0 if present[0] == 0 else 1
+    return (numbers + first).reshape(ids.shape).astype(np.int32)
 
 
 def normalized_depth(ids: Tensor, known: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from runtime.errors import ModelError
 from tasks.confusion import mean_of_present, ratios, text_table
 from tasks.pixels_and_regions import FOCAL_GAMMA, ClassMeans, PixelsAndRegions
 from tasks.target import Target, labels
@@ -168,26 +169,34 @@ def text_of_means(values: dict[str, Any]) -> str:
 
 @dataclass(frozen=True, eq=False)  # tensors have no single truth value to compare by
 class Overlapping(PixelsAndRegions):
-    """Binary cross-entropy (or focal) per known pixel and class, plus soft Dice per (image, class in its truth).
+    """Binary cross-entropy (or focal) per known pixel, plus soft Dice per (image, class in its truth).
 
-    Each class is a question of its own, which a sigmoid answers. Dice of image b and class c is that of `Classes`, over
-    the pixels that are known for c. The names are in the order of the classes' bits, and the weights are factors on the
-    cross-entropy of each class.
+    Each class is a question of its own, which a sigmoid answers. The cross-entropy of a pixel is the sum over its
+    classes: a mean over them would leave too much to Dice, the more classes there are. Dice of image b and class c is
+    that of `Classes`, over the pixels that are known for c. The names are in the order of the classes' bits, and the
+    weights are factors on the cross-entropy of each class.
+
+    Args:
+        partners: the index of the class that each becomes in the mirror; empty where each stays.
+        mirrors: whether images may be mirrored.
     """
+
+    partners: tuple[int, ...] = ()
+    mirrors: bool = True
 
     name = "overlapping"
     compared_by = "mean IoU"
     target = OverlapTarget
 
     def counts(self, targets: OverlapTarget) -> Tensor:  # type: ignore[override]  # its own target
-        """(2,): the weight of the known pixels of all classes, the number of (image, class) pairs."""
+        """(2,): the weight of the known pixels, in the mean of the classes; the number of (image, class) pairs."""
         # Apple's GPUs have no float64
         dtype = torch.float32 if targets.truth.device.type == "mps" else torch.float64
         known = count_bits(targets.known, self.outputs).to(dtype)
         pairs = torch.zeros((), dtype=dtype, device=known.device)
         for truth in targets.truth:
             pairs = pairs + (count_bits(truth, self.outputs) > 0).sum().to(dtype)
-        return torch.stack([(known * self.class_weights).sum(), pairs])
+        return torch.stack([(known * self.class_weights).mean(), pairs])
 
     def partial(self, logits: Tensor, targets: OverlapTarget) -> tuple[Tensor, ...]:  # type: ignore[override]  # its own target
         """The pixels' term; with one of the regions also (B, classes) each: sum(p t), sum(p), sum(t)."""
@@ -217,8 +226,30 @@ class Overlapping(PixelsAndRegions):
         return OverlapScores(self.names, torch.tensor(value["sums"]), torch.tensor(value["by_image"]).view(-1, 1))
 
     def to_config(self) -> dict[str, Any]:
-        return {"name": self.name}
+        values: dict[str, Any] = {"name": self.name}
+        if self.partners not in ((), tuple(range(self.outputs))):
+            values["partners"] = list(self.partners)
+        if not self.mirrors:
+            values["mirrors"] = False
+        return values
 
     @classmethod
     def from_config(cls, config: UNetConfig) -> "Overlapping":
-        return cls(config.preprocess.class_names or tuple(map(str, range(1, config.num_classes + 1))))
+        names = config.preprocess.class_names or tuple(map(str, range(1, config.num_classes + 1)))
+        partners, mirrors = sides_of_model(config)
+        return cls(names, partners=partners, mirrors=mirrors)
+
+
+def sides_of_model(config: UNetConfig) -> tuple[tuple[int, ...], bool]:
+    """The partner of each class in the mirror, and whether images may be mirrored. ModelError for others."""
+    values = config.task or {}
+    order = list(range(config.num_classes))
+    partners = values.get("partners", order)
+    mirrors = values.get("mirrors", True)
+    try:
+        is_order = sorted(partners) == order
+    except TypeError:
+        is_order = False
+    if not is_order or not isinstance(mirrors, bool):
+        raise ModelError(f"config.json: the sides of the task {config.task} are damaged; use another copy")
+    return tuple(partners), mirrors

@@ -15,6 +15,7 @@ from tasks.overlapping import (
     OverlapScores,
     OverlapTarget,
     class_tables,
+    sides_of_model,
     table_scores,
     text_of_means,
 )
@@ -120,12 +121,14 @@ class Regions(Overlapping):
         return [region_bits(self.regions, region.values[0]) for region in self.regions]
 
     def to_config(self) -> dict[str, Any]:
-        return {"name": self.name, "regions": [[region.name, list(region.values)] for region in self.regions]}
+        return {**super().to_config(), "regions": [[region.name, list(region.values)] for region in self.regions]}
 
     @classmethod
     def from_config(cls, config: UNetConfig) -> "Regions":
         regions = regions_of_model(config)
-        return cls(tuple(region.name for region in regions), regions=regions)
+        partners, mirrors = sides_of_model(config)
+        names = tuple(region.name for region in regions)
+        return cls(names, partners=partners, mirrors=mirrors, regions=regions)
 
 
 def regions_of_model(config: UNetConfig) -> tuple[Region, ...]:

@@ -88,6 +88,8 @@ class Task(ABC):
         has_boundaries: whether its predictions are classes, whose boundaries can be scored.
         needs_exact_tiles: whether a pixel that differs may change much more than itself; --tile-size is then the side
             that is taken from a tile.
+        partners: for each output, the one that it becomes in the mirror; empty where each stays.
+        mirrors: whether a mirrored image has an answer of its own, so that images may be mirrored.
     """
 
     name: ClassVar[str]
@@ -96,6 +98,8 @@ class Task(ABC):
     terms: ClassVar[int]
     has_boundaries: ClassVar[bool] = False
     needs_exact_tiles: ClassVar[bool] = False
+    partners: tuple[int, ...] = ()
+    mirrors: bool = True
 
     @property
     @abstractmethod

@@ -1,5 +1,7 @@
-"""Images with dots at known places, and tables of points in the three layouts of CSV."""
+"""Images with dots at known places, tables of points in the three layouts of CSV, and files of other programs."""
 
+import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,3 +48,53 @@ def write_dots(
     table = PointTable(layout, NAMES, tuple(names), positions, states, ("",) * count)
     (folder / name).write_bytes(files.content(replace(table, positions=positions.round(4))))
     return table
+
+
+def write_labelme(folder: Path, images: list[str], positions: np.ndarray) -> None:
+    """A file beside each of the images in images/; points whose place is NaN are left out."""
+    for image, places in zip(images, positions, strict=True):
+        shapes = []
+        for name, place in zip(NAMES, places.tolist(), strict=True):
+            if not np.isnan(place).any():
+                shapes.append({"label": name, "points": [place], "shape_type": "point", "group_id": None, "flags": {}})
+        content = {"version": "5.5.0", "flags": {}, "shapes": shapes, "imagePath": image, "imageData": None}
+        content |= {"imageHeight": SIZE[0], "imageWidth": SIZE[1]}
+        (folder / "images" / image).with_suffix(".json").write_text(json.dumps(content))
+
+
+def coco_content(images: list[str], positions: np.ndarray) -> dict:
+    """COCO's keypoints of images; those whose place is NaN are not labelled."""
+    annotations = []
+    entries = []
+    for number, (image, places) in enumerate(zip(images, positions, strict=True), 7):
+        entries.append({"id": number, "file_name": image, "height": SIZE[0], "width": SIZE[1]})
+        keypoints = np.column_stack([places, [2, 1, 2]])
+        keypoints[np.isnan(places).any(axis=1)] = 0
+        annotations.append(
+            {"id": number, "image_id": number, "category_id": 1, "keypoints": keypoints.ravel().tolist()}
+        )
+    category = {"id": 1, "name": "mouse", "keypoints": list(NAMES), "skeleton": []}
+    return {"images": entries, "annotations": annotations, "categories": [category]}
+
+
+def write_coco(folder: Path, images: list[str], positions: np.ndarray) -> None:
+    (folder / "annotations").mkdir()
+    file = folder / "annotations" / "person_keypoints_train2017.json"
+    file.write_text(json.dumps(coco_content(images, positions)))
+
+
+def write_tps(folder: Path, images: list[str], positions: np.ndarray) -> None:
+    lines = []
+    for number, (image, places) in enumerate(zip(images, positions, strict=True)):
+        rows = []
+        for x, y in places.tolist():  # from the lowest row up
+            rows.append("-1 -1" if np.isnan(x) else f"{x} {SIZE[0] - 1 - y}")
+        lines += ["LM=3", *rows, "CURVES=1", "POINTS=2", "1 1", "2 2", f"IMAGE={image}", f"ID={number}", "SCALE=0.01"]
+    (folder / "all.tps").write_text("\r\n".join(lines))
+
+
+WRITERS: dict[str, Callable[[Path, list[str], np.ndarray], None]] = {
+    "labelme": write_labelme,
+    "coco": write_coco,
+    "tps": write_tps,
+}

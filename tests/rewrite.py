@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from typing import NamedTuple
 
 
@@ -17,6 +18,12 @@ class Match(NamedTuple):
 
     nodes: list[ast.AST]
     renamed: dict[str, str]
+
+
+@cache
+def parse_module(source: str) -> ast.Module:
+    """The tree of a module, in which many pieces may be looked for; it is left as it is."""
+    return ast.parse(source)
 
 
 def find_place(module: ast.Module, name: str) -> Place | None:
@@ -95,7 +102,7 @@ def rewrite(source: str, name: str, before: str, after: str) -> str | None:
 
     Returns None where there is no such place, or the piece stands there more than once or not at all.
     """
-    place = find_place(ast.parse(source), name)
+    place = find_place(parse_module(source), name)
     match = find_match(place, parse(before)) if place else None
     if match is None:
         return None

@@ -6,18 +6,32 @@ import json
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from class_loss import ClassLoss
 from conftest import write_folder
 from PIL import Image
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from benchmarks import objects
 from benchmarks.candidates import CANDIDATES, changes
+from benchmarks.landmarks import (
+    LOSSES,
+    along_axes,
+    center_of_mass,
+    cubes_in_place,
+    drawn_maps,
+    readings,
+    target_of,
+    task_of,
+)
 from benchmarks.mixed_sizes import SIZES, losses, seen, write_photographs
 from benchmarks.roofline import CAST_BYTES, NORM, RELU, WEIGHT_BYTES, layout_seconds, other_bytes
 from benchmarks.sets import prepare
 from benchmarks.side_by_side import VOID, class_iou
 from benchmarks.train import step_seconds, write_stand_ins
+from tasks.matching import numbers_of
+from tasks.objects import Objects, ObjectTarget
 from tasks.step_loss import StepLoss
 from unet import UNet, UNetConfig
 
@@ -163,3 +177,96 @@ def test_losses_add_up_to_what_is_lost():
     found = losses({"padding": 19.0, "data_wait": 3.0, "communication": 5.0}, alone, efficiency=0.8)
     expected = {"padding": 10, "data wait": 2, "communication": 5, "the rest": 3}
     assert found == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("size", [[20, 24], [12, 14, 16]])
+def test_each_way_to_the_targets_of_landmarks_gives_the_same(size):
+    generator = torch.Generator().manual_seed(0)
+    points = torch.rand(3, len(size), generator=generator) * (torch.tensor(size) - 1)
+    logits = torch.randn(3, *size, generator=generator)
+    drawn = (logits * drawn_maps(points, size)).flatten(1).sum(dim=1)
+    torch.testing.assert_close(along_axes(points, logits), drawn, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close((logits * cubes_in_place(points, size)).flatten(1).sum(dim=1), drawn, rtol=0, atol=0.01)
+
+
+def test_places_are_read_from_drawn_gaussians_in_two_ways():
+    points = torch.tensor([[9.3, 10.6], [11.0, 8.25]], dtype=torch.float64)
+    logits = drawn_maps(points, [20, 20]).clamp_min(1e-6).log()
+    places = readings(logits, task_of(2, [20, 20]))
+    torch.testing.assert_close(places["parabola"], points, rtol=0, atol=1e-6)
+    assert (center_of_mass(logits, 4) - points).abs().max() < 0.15
+
+
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+def test_a_map_at_its_point_costs_less_than_one_beside_it(loss):
+    size = [20, 24]
+    points = torch.tensor([[[5.0, 6.0], [12.0, 15.0]]])
+    own = task_of(2, size)
+    task = loss(own.names, own.sigma, own.nowhere, own.partners)
+    costs = []
+    for shift in (0, 2):
+        maps = drawn_maps(points + shift, size).clamp(1e-4, 1 - 1e-4)
+        partial = task.partial(maps.logit(), target_of(points, size))
+        costs.append(task.finish(partial)[0].item())
+    assert 0 < costs[0] < 0.9 * costs[1]
+
+
+def label_image() -> np.ndarray:
+    """Four objects, two of which touch, and a gap in their numbers."""
+    ids = np.zeros((60, 90), np.int32)
+    ids[10:20, 10:22], ids[10:20, 22:30], ids[26:50, 12:18], ids[5:12, 70:90] = 1, 2, 5, 7
+    return ids
+
+
+def test_border_weights_follow_equation_2_of_the_paper():
+    ids = label_image()
+    pixels = np.argwhere(np.ones_like(ids)).reshape(*ids.shape, 1, 2)
+    distances = []
+    for number in (1, 2, 5, 7):
+        squares = ((pixels - np.argwhere(ids == number)) ** 2).sum(axis=-1)
+        distances.append(np.sqrt(squares.min(axis=-1)))
+    first, second, *_ = np.sort(distances, axis=0)
+    expected = 10 * np.exp(-((first + second) ** 2) / (2 * 5**2))
+    weights = objects.border_weights(ids)
+    assert weights.dtype == np.float64 and weights.max() > 9
+    np.testing.assert_allclose(weights, expected, rtol=1e-12, atol=1e-15)
+    assert (objects.border_weights(np.where(ids == 1, 1, 0)) == 0).all()  # of one object there is no second
+
+
+def test_maps_of_candidates_tell_touching_objects_apart():
+    ids = torch.from_numpy(label_image().astype(np.int64))[None]
+    known = torch.ones_like(ids, dtype=torch.bool)
+    edges = objects.edge_map(ids, known)[0]
+    assert edges[15, 15] == 1 and edges[15, 21] == edges[15, 22] == edges[10, 15] == edges[0, 0] == 0
+    centers = objects.center_map(ids, known)[0]
+    assert centers[14, 15] > 0.95 > centers[14, 20] > centers[14, 21] and centers[0, 0] == 0
+    target = ObjectTarget((ids > 0).to(torch.uint8), ids)
+    drawn = objects.draw_apart(Objects(), target)
+    assert (drawn.mask[0, 15, 20:24] == torch.tensor([1, 0, 0, 1])).all() and drawn.mask[0, 10, 15] == 1
+    gaps = np.where((target.mask - drawn.mask)[0].numpy() > 0, 0, label_image())
+    np.testing.assert_allclose(drawn.depth[0], objects.border_weights(gaps), rtol=1e-6, atol=1e-12)
+
+
+def test_weighted_cross_entropy_is_that_of_the_paper():
+    ids = torch.from_numpy(label_image().astype(np.int64))[None]
+    target = ObjectTarget((ids > 0).to(torch.uint8), ids)
+    target.mask[0, :4] = 255
+    drawn = objects.draw_apart(Objects(), target)
+    logits = torch.randn(1, 3, 60, 90, generator=torch.Generator().manual_seed(0))
+    *_, weighted = objects.weighted_partial(Objects(), logits, drawn)
+    errors = F.cross_entropy(logits[:, :2], drawn.mask.long(), ignore_index=255, reduction="none")
+    assert weighted.item() == pytest.approx((errors * drawn.depth).sum().item(), rel=1e-5)
+
+
+def test_components_are_a_way_of_decoding():
+    answers = objects.answers_of(label_image() > 0, np.ones((60, 90)))
+    assert numbers_of(objects.COMPONENTS.labels(answers, Objects())).max() == 3
+    depth = objects.normalized_depth(torch.from_numpy(label_image())[None].long(), torch.ones(1, 60, 90).bool())
+    answers = objects.answers_of(label_image() > 0, depth[0].numpy())
+    assert numbers_of(objects.Decoding(1.0, 26).labels(answers, Objects())).max() == 4
+
+
+def test_training_discs_are_recognized_as_objects():
+    images = [objects.draw_discs(np.random.default_rng(index), 256, 19 - index) for index in range(3)]
+    assert [int(ids.max()) for ids in images] == [19, 18, 17]
+    assert objects.picture(images[0], np.random.default_rng(0)).shape == (256, 256)

@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ ROOMS = {
         "partly_labeled objects regions",
     ),
     "data_utils": (
-        "config class_map",
+        "config class_map holes",
         "image_io",
         "visualize visualize_volumes visualize_objects visualize_points",
         "sources",
@@ -73,12 +74,18 @@ COPIED = "/templates/"  # code that is a part of what is exported, and of no pac
 NOT_AT_START += ("nibabel", "SimpleITK", "skimage", "openvino")
 
 
+@cache
+def parse(file: Path) -> ast.Module:
+    """What a file says; several tests look at the same files."""
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
 def modules(root: Path) -> dict[str, ast.Module]:
     """Path below `root` -> what it says, of the scripts and of all packages."""
     files = [root / script for script in SCRIPTS if (root / script).exists()]
     files += [file for package in ORDER for file in sorted((root / package).rglob("*.py"))]
     files = [file for file in files if COPIED not in file.as_posix()]
-    return {file.relative_to(root).as_posix(): ast.parse(file.read_text(encoding="utf-8")) for file in files}
+    return {file.relative_to(root).as_posix(): parse(file) for file in files}
 
 
 def imports(tree: ast.AST, *, at_start: bool = False) -> Iterator[str]:
@@ -162,7 +169,7 @@ def imports_of_tests(folder: Path) -> list[str]:
     """One line for each test file that imports another."""
     problems = set()
     for path in sorted(folder.rglob("*.py")):
-        for name in imports(ast.parse(path.read_text(encoding="utf-8"))):
+        for name in imports(parse(path)):
             if any(part.startswith("test_") for part in name.split(".")[:2]):
                 problems.add(f"{path.name} imports {name.split('.')[0]}")
     return sorted(problems)
@@ -172,7 +179,7 @@ def modules_without_tests(root: Path) -> list[str]:
     """Modules of the packages that no file of tests is named after, and none names in its docstring."""
     named: set[str] = set()
     for path in (root / "tests").rglob("test_*.py"):
-        documentation = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        documentation = ast.get_docstring(parse(path)) or ""
         named |= {word.rstrip(".,") for word in documentation.split()}
         named.add(path.name.removeprefix("test_"))
     missing = []

@@ -127,10 +127,17 @@ def facts(state: RunState, best: Evaluation, info: DatasetInfo, section: Section
         steps=state.step,
         validation_images=len(info.val),
         unfound=section.unfound(best.scores),
-        lacks_encoder=info.channels == 3 and model.config.dims == 2 and model.config.encoder is None,
+        lacks_encoder=_lacks_encoder(info, model),
         is_generated=info.config.dataset == DataConfig.dataset,
         score=section.compared[0],
     )
+
+
+def _lacks_encoder(info: DatasetInfo, model: UNet) -> bool:
+    """Whether these may be photographs that no encoder looks at; for landmarks, none has been seen to gain."""
+    if info.reader.takes_points or model.config.dims == 3:
+        return False
+    return info.normalization.is_color and model.config.encoder is None
 
 
 def finish_run(

@@ -34,6 +34,7 @@ class Preprocess:
         spacing: (z, y, x) in mm that volumes are resampled to; None for images.
         clip: lowest and highest value that the voxels of volumes are clipped to, None where they are not.
         standardize: give each channel of a volume mean 0 and standard deviation 1 over its own voxels.
+        bands: names or numbers of the bands of rasters that are read, in this order; empty for all.
         turned: whether training used all turns and mirrorings, so that `--tta` averages over them; else `--tta`
             averages over an image and its left-right mirroring.
     """
@@ -54,9 +55,20 @@ class Preprocess:
     clip: tuple[float, float] | None = None
     standardize: bool = False
     turned: bool = True
+    bands: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("image_size", "mean", "std", "class_names", "ignore_value", "pixel_types", "spacing", "clip"):
+        for name in (
+            "image_size",
+            "mean",
+            "std",
+            "class_names",
+            "ignore_value",
+            "pixel_types",
+            "spacing",
+            "clip",
+            "bands",
+        ):
             object.__setattr__(self, name, _tuple_if_list(getattr(self, name)))
         expect("class_values", self.class_values, isinstance(self.class_values, list | tuple), "a list")
         values = tuple(_tuple_if_list(value) for value in self.class_values)
@@ -68,7 +80,7 @@ class Preprocess:
         expect("scale", self.scale, _is_positive(self.scale), "a number above 0")
         expect("mean", self.mean, _is_tuple(self.mean, _is_number), "finite numbers")
         expect("std", self.std, _is_tuple(self.std, _is_positive), "finite numbers above 0")
-        for name in ("class_names", "pixel_types"):
+        for name in ("class_names", "pixel_types", "bands"):
             texts = getattr(self, name)
             expect(name, texts, _is_tuple(texts, _is_text), "texts")
 
@@ -226,6 +238,8 @@ class UNetConfig:
             del values["preprocess"]["joined_values"]
         if self.preprocess.outside_class is None:
             del values["preprocess"]["outside_class"]
+        if not self.preprocess.bands:
+            del values["preprocess"]["bands"]
         return values
 
     @property

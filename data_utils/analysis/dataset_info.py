@@ -27,6 +27,7 @@ from data_utils.analysis.volume_findings import target_spacing
 from data_utils.class_map import NamedClasses, named_classes
 from data_utils.config import DataConfig
 from data_utils.sources.load import load_records
+from data_utils.sources.placed import place_warnings
 from data_utils.sources.records import ListRecords, Records
 from data_utils.targets import reader_type
 from data_utils.targets.find import find_task
@@ -111,6 +112,7 @@ class DatasetInfo:
             spacing=spacing,
             draft=self.config.draft or values.draft,
             turned=self.config.augment == "strong",
+            bands=self.train.records.bands or self.config.bands or (),
         )
         # the source's classes go, whether or not these data have classes
         values = replace(values, **NO_CLASSES)
@@ -214,7 +216,7 @@ def inspect_files(train: Records, val: Records, config: DataConfig, classes: Nam
     is_chosen = bool(config.classes)
     warnings = label_warnings(inspected, pixels, reader.class_map, named=is_named, ignored=is_ignored, chosen=is_chosen)
     warnings += label_set_warnings(inspected, reader)
-    warnings += overlap_warnings((train, val))
+    warnings += overlap_warnings((train, val)) + place_warnings((train, val))
     warnings += reader.warnings((train, val))
     warnings += point_warnings(inspected, reader.partners)
     return DatasetInfo(config, train_split, val_split, reader, normalization, warnings)

@@ -10,7 +10,7 @@ from data_utils.image_io.formats import PointSource
 from data_utils.image_io.reader import read_header
 from data_utils.image_io.regions import large_regions
 from data_utils.image_io.volumes import read_volume
-from data_utils.sources.points.spaces import to_voxels
+from data_utils.sources.points.spaces import to_pixels, to_voxels
 from data_utils.sources.records import Record
 from runtime.errors import DataError
 from tasks.points import PRESENT
@@ -25,11 +25,15 @@ def inspect_points(record: Record, *, windows: bool = False) -> Inspection | Pro
         size, mode = read_header(record["image"], f"{name}: image")
     except DataError as error:
         return Problem("image cannot be read", str(error))
+    try:
+        places = to_pixels(source, size, name)
+    except DataError as error:
+        return Problem("points of an image of another shape", str(error))
     locations: ClassLocations | None = None
     if windows:
         with large_regions(record["image"]) as regions:
             if regions is not None:
-                locations = point_locations(source.positions[:, ::-1], source, size)
+                locations = point_locations(places, source, size)
     return Inspection(size, size, mode, "numbers", {}, locations)
 
 

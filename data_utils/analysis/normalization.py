@@ -25,13 +25,13 @@ class Sums(NamedTuple):
     """What is added up over the pixels of an image.
 
     Args:
-        pixels: how many there are.
+        pixels: how many there are; of a raster (C,), how many hold data in each channel.
         values: (C,) float64, the sum of each channel.
         squares: (C,) float64, the sum of its squares.
         pixel_type: NumPy's name of the type of the image.
     """
 
-    pixels: int
+    pixels: int | np.ndarray
     values: np.ndarray
     squares: np.ndarray
     pixel_type: str
@@ -52,6 +52,12 @@ class Normalization(NamedTuple):
     pixel_types: tuple[str, ...]
     clip: tuple[float, float] | None = None
     standardize: bool = False
+
+    @property
+    def is_color(self) -> bool:
+        """Whether images have three channels that differ; grey images saved as color have three equal ones."""
+        channels = set(zip(self.mean, self.std, strict=True))
+        return len(self.mean) == 3 and len(channels) > 1
 
 
 def measure_normalization(records: Records, config: DataConfig, bad: Container[int]) -> Normalization:
@@ -95,7 +101,8 @@ def read_sample(source: ImageSource, name: str) -> np.ndarray:
             for left in _window_starts(width):
                 window = regions.read(top, min(top + SIDE, height), left, left + min(SIDE, width))
                 parts.append(read_image(window, name))
-        return np.concatenate(parts)
+        is_masked = any(isinstance(part, np.ma.MaskedArray) for part in parts)
+        return np.ma.concatenate(parts) if is_masked else np.concatenate(parts)
 
 
 def _window_starts(length: int) -> list[int]:
@@ -106,6 +113,10 @@ def _window_starts(length: int) -> list[int]:
 def channel_sums(image: np.ndarray) -> Sums:
     """The sums over an image (H, W, C)."""
     values = image.reshape(-1, image.shape[2]).astype(np.float64)
+    if isinstance(values, np.ma.MaskedArray):
+        pixels = len(values) - np.ma.getmaskarray(values).sum(axis=0)
+        filled = values.filled(0)
+        return Sums(pixels, filled.sum(axis=0), np.square(filled).sum(axis=0), str(image.dtype))
     return Sums(len(values), values.sum(axis=0), np.square(values).sum(axis=0), str(image.dtype))
 
 
@@ -125,7 +136,7 @@ def channel_statistics(sums: Sequence[Sums], skip: bool = False) -> tuple[tuple[
         raise DataError(
             "none of the training images sampled for mean and std can be read; --check-data lists the problems"
         )
-    pixels = sum(image.pixels for image in sums)
+    pixels = np.maximum(sum(image.pixels for image in sums), 1)  # 0 in a channel without data
     mean = sum(image.values for image in sums) / pixels + np.zeros(usual)
     squares = sum(image.squares for image in sums) / pixels + np.zeros(usual)
     std = np.sqrt(np.maximum(squares - mean**2, 0))

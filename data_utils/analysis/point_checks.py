@@ -6,6 +6,7 @@ import numpy as np
 
 from data_utils.analysis.inspect import SplitInspection
 from data_utils.image_io.formats import PointSource
+from data_utils.sources.points.spaces import PIXELS, UPWARD, to_pixels
 from data_utils.sources.points.table import count_states
 from data_utils.sources.records import Records
 from runtime.console import first_few
@@ -23,7 +24,7 @@ def describe_points(splits: Splits) -> list[str]:
     landmarks = splits[0][1].landmarks if splits else None
     if landmarks is None:
         return []
-    states = np.stack([source.states for _, _, _, source in _sources(splits)])
+    states = np.stack([source.states for _, _, source in _sources(splits)])
     counts = count_states(states)
     lines = ["landmarks: images in which each is present, absent, unknown"]
     for number, name in enumerate(landmarks.names):
@@ -41,10 +42,13 @@ def point_warnings(splits: Splits, partners: Sequence[int]) -> tuple[str, ...]:
     outside: list[str] = []
     doubles: list[str] = []
     directions: dict[tuple[int, int], list[tuple[str, bool]]] = {}
-    for name, size, space, source in _sources(splits):
+    for name, size, source in _sources(splits):
         present = np.flatnonzero(source.states == PRESENT)
         positions = source.positions
-        if space == "pixels" and any(size):
+        if len(size) == 2 and all(size):
+            height, width = size
+            positions = to_pixels(source, (height, width), name)[:, ::-1]
+        if any(size) and source.space in (PIXELS, UPWARD):
             extent = np.array(size[::-1])
             for number in present.tolist():
                 if (positions[number] < -0.5).any() or (positions[number] > extent - 0.5).any():
@@ -73,13 +77,13 @@ def point_warnings(splits: Splits, partners: Sequence[int]) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _sources(splits: Splits) -> Iterator[tuple[str, tuple[int, ...], str, PointSource]]:
-    """Name, size, space and points of each image."""
+def _sources(splits: Splits) -> Iterator[tuple[str, tuple[int, ...], PointSource]]:
+    """Name, size and points of each image."""
     for inspection, records in splits:
         for index, record in enumerate(records):
             source = record["target"]
             assert isinstance(source, PointSource)
-            yield record["name"], tuple(inspection.sizes[index].tolist()), source.space, source
+            yield record["name"], tuple(inspection.sizes[index].tolist()), source
 
 
 def _pairs(numbers: np.ndarray) -> Iterator[tuple[int, int]]:

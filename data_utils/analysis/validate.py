@@ -16,6 +16,7 @@ from data_utils.analysis.spoiled_masks import check_borders
 from data_utils.class_map import ClassMap, NamedClasses, named_classes, show
 from data_utils.config import DataConfig
 from data_utils.sources.load import load_records
+from data_utils.sources.placed import place_warnings
 from data_utils.sources.records import Record, Records, annotation_summaries
 from data_utils.targets import reader_type
 from data_utils.targets.find import find_task
@@ -78,7 +79,7 @@ def check_data(config: DataConfig) -> tuple[str, int]:
             inspected, pixels, class_map, named=bool(classes), ignored=is_ignored, chosen=is_chosen
         )
         warnings += label_set_warnings(inspected, reader)
-        warnings += overlap_warnings((train, val))
+        warnings += overlap_warnings((train, val)) + place_warnings((train, val))
         warnings += reader.warnings((train, val))
         warnings += point_warnings(inspected, reader.partners)
         reader = reader.with_pixels(pixels).with_records(train)

@@ -64,23 +64,49 @@ class VolumeFile(NamedTuple):
     layers: ClassLayers | None = None
 
 
+class BandSource(NamedTuple):
+    """Bands of a TIFF, or of several that hold some each.
+
+    Args:
+        paths: the files.
+        bands: names, or numbers from 1, of the bands that are read; empty for all.
+        page: of the file.
+    """
+
+    paths: tuple[str, ...]
+    bands: tuple[str, ...] = ()
+    page: int = 0
+
+
 class PointSource(NamedTuple):
     """The points of an image, as their file has them.
 
     file: that lists them.
-    space: "pixels", or "LPS" or "RAS" for mm.
+    space: what they are counted in, as in `PointTable`.
     positions: (K, n) float64, (x, y) or (x, y, z); the center of the first pixel is 0.
     states: (K,) int64, those of `tasks.points`.
+    size: (H, W) of the image that they were made for, where the file says it.
     """
 
     file: str
     space: str
     positions: np.ndarray
     states: np.ndarray
+    size: tuple[int, int] | None = None
 
 
 ImageSource = (
-    str | Path | bytes | dict | Image.Image | np.ndarray | DrawnMask | EmbeddedImage | VolumeFile | PointSource
+    str
+    | Path
+    | bytes
+    | dict
+    | Image.Image
+    | np.ndarray
+    | DrawnMask
+    | EmbeddedImage
+    | VolumeFile
+    | PointSource
+    | BandSource
 )
 
 TIFF_SUFFIXES = (".tif", ".tiff")

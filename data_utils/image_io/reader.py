@@ -13,6 +13,7 @@ from PIL.JpegImagePlugin import JpegImageFile
 from data_utils.image_io.formats import (
     COPIES,
     TURNED,
+    BandSource,
     DrawnMask,
     EmbeddedImage,
     ImageSource,
@@ -22,10 +23,11 @@ from data_utils.image_io.formats import (
     open_picture,
     readable,
 )
+from data_utils.image_io.rasters import Raster, open_raster
 from data_utils.image_io.resize import same_proportions
 from data_utils.image_io.tiff import check_pages, is_tiff
 from runtime.errors import DataError, ImageError
-from unet.config import Preprocess
+from unet.config import IGNORE_INDEX, Preprocess
 
 Side = TypeVar("Side", int, float)
 GREY_MODES = ("L", "I", "F")
@@ -58,8 +60,8 @@ class DecodedMask(NamedTuple):
 
 
 @contextmanager
-def opened(source: ImageSource | None, name: str, page: int = 0) -> Iterator[Image.Image | np.ndarray]:
-    """The picture (and page, of a TIFF) or array of a source, not decoded yet; an array may be mapped from its file.
+def opened(source: ImageSource | None, name: str, page: int = 0) -> Iterator[Image.Image | np.ndarray | Raster]:
+    """The picture (and page, of a TIFF), raster or array of a source, not decoded yet; an array may be mapped.
 
     Raises ImageError, with `name`, for what cannot be opened; what is decoded meanwhile must be `readable` too.
     """
@@ -69,7 +71,7 @@ def opened(source: ImageSource | None, name: str, page: int = 0) -> Iterator[Ima
         yield picture
 
 
-def _open(source: ImageSource | None, name: str, page: int, stack: ExitStack) -> Image.Image | np.ndarray:
+def _open(source: ImageSource | None, name: str, page: int, stack: ExitStack) -> Image.Image | np.ndarray | Raster:
     content = cast(Any, source)
     if isinstance(source, dict):  # `datasets` with Image(decode=False), or a page of a TIFF
         page = source.get("page", page)
@@ -89,6 +91,10 @@ def _open(source: ImageSource | None, name: str, page: int, stack: ExitStack) ->
     if isinstance(content, str | Path) and str(content).lower().endswith(".npy"):
         check_regular(content)
         return np.lib.format.open_memmap(content, mode="r")
+    if isinstance(content, str | Path | BandSource):
+        raster = open_raster(content, stack, page)
+        if raster is not None:
+            return raster
     picture = stack.enter_context(open_picture(BytesIO(content) if isinstance(content, bytes) else content))
     if page:
         picture.seek(page)
@@ -104,7 +110,8 @@ def read_image(source: ImageSource, name: str = "image", page: int = 0) -> np.nd
     """Read an image from a path (and page, of a TIFF), bytes, a `datasets` record, a PIL image or an array.
 
     Returns (H, W, C) in the file's own value range: uint8, uint16, int32 or float32; C is 1 for grey, 3 for color
-    (palettes are resolved, alpha is dropped, CMYK converted), anything for a `.npy` of (H, W, C).
+    (palettes are resolved, alpha is dropped, CMYK converted), anything for a `.npy` of (H, W, C) and for rasters; these
+    are masked arrays where pixels hold no data.
     Raises ImageError, with `name`, for what cannot be read.
     """
     return decode_image(source, name, page).pixels
@@ -128,9 +135,12 @@ def decode_image(
         return DecodedImage(pixels, size, extent=size)
 
 
-def _checked(image: Image.Image | np.ndarray, name: str) -> np.ndarray:
+def _checked(image: Image.Image | np.ndarray | Raster, name: str) -> np.ndarray:
     """Pixels (H, W, C) of an opened image, in memory."""
-    pixels = _grey_or_color(image) if isinstance(image, Image.Image) else image
+    if isinstance(image, Raster):
+        pixels = image.whole()
+    else:
+        pixels = _grey_or_color(image) if isinstance(image, Image.Image) else image
     if isinstance(pixels, np.memmap):
         check_memory(COPIES * pixels.nbytes, "the array")
         pixels = np.array(pixels)
@@ -207,9 +217,11 @@ def decode_mask(source: ImageSource, name: str) -> DecodedMask:
     """Mask values as `read_mask` gives them, and how they are stored."""
     where = f"{name}: mask"
     with opened(source, where) as picture, readable(where):
+        if isinstance(picture, Raster):
+            picture = picture.whole()
         if isinstance(picture, np.ndarray):
             check_memory(COPIES * picture.nbytes, "the array")
-            mask = np.array(picture)
+            mask = _mask_values(picture)
             is_jpeg = False
         else:
             mask = _stored_values(picture)
@@ -245,6 +257,14 @@ def _stored_values(picture: Image.Image) -> np.ndarray:
     return np.asarray(picture)
 
 
+def _mask_values(array: np.ndarray) -> np.ndarray:
+    """The values of a mask in an array; those that are not numbers are unknown, others that hold no data stay."""
+    values = np.array(array)
+    if isinstance(array, np.ma.MaskedArray) and values.dtype.kind == "f":
+        values[np.isnan(values)] = IGNORE_INDEX
+    return values
+
+
 def _whole_numbers(mask: np.ndarray, name: str) -> np.ndarray:
     """(H, W) numbers as uint8 or uint16 where they fit, else int64."""
     if mask.dtype in (np.uint8, np.uint16):
@@ -275,6 +295,8 @@ def read_header(source: ImageSource, name: str) -> tuple[tuple[int, int], str]:
     if isinstance(source, str | Path) and is_tiff(source):
         check_pages(Path(source))
     with opened(source, name) as picture, readable(name):
+        if isinstance(picture, Raster):
+            return picture.size, f"{picture.dtype} x {len(picture.bands)}"
         if isinstance(picture, np.ndarray):
             if picture.ndim < 2:
                 raise ImageError(f"{name} is an array of shape {picture.shape}, expected (H, W) or (H, W, C)")

@@ -14,6 +14,7 @@ from PIL.JpegImagePlugin import JpegImageFile
 
 from data_utils.image_io.formats import (
     TIFF_SUFFIXES,
+    BandSource,
     DrawnMask,
     ImageSource,
     check_decoding,
@@ -21,6 +22,7 @@ from data_utils.image_io.formats import (
     open_picture,
     readable,
 )
+from data_utils.image_io.rasters import Raster, open_raster
 from data_utils.image_io.reader import decode_image, read_image, size_as_seen
 from data_utils.image_io.tiff import has_windows, is_tiff, read_window
 from runtime.errors import ImageError, one_line
@@ -38,11 +40,13 @@ class Regions(ABC):
         size: (H, W) of the picture.
         extent: how far (h, w) the windows reach: `size`, or less where a JPEG was decoded with less detail.
         in_windows: whether only the windows are decoded; else the whole picture is, when the first one is read.
+        may_miss: whether some pixels may hold no data, and are masked.
     """
 
     size: tuple[int, int]
     extent: tuple[float, float]
     in_windows = True
+    may_miss = False
 
     @abstractmethod
     def read(self, top: int, bottom: int, left: int = 0, right: int | None = None) -> Image.Image | np.ndarray:
@@ -60,6 +64,7 @@ class ArrayRegions(Regions):
         self, array: np.ndarray, size: tuple[int, int] | None = None, extent: tuple[float, float] | None = None
     ) -> None:
         self.array = array
+        self.may_miss = isinstance(array, np.ma.MaskedArray)
         self.size = size or array.shape[:2]
         self.extent = extent or array.shape[:2]
 
@@ -79,6 +84,21 @@ class TiffRegions(Regions):
         if right is None:
             right = self.size[1]
         return read_window(self.path, self.page, (top, bottom), (left, right))
+
+
+class RasterRegions(Regions):
+    """Windows of a raster, masked where it holds no data."""
+
+    def __init__(self, raster: Raster) -> None:
+        self.raster = raster
+        self.size = self.extent = raster.size
+        self.in_windows = raster.in_windows
+        self.may_miss = raster.may_miss
+
+    def read(self, top: int, bottom: int, left: int = 0, right: int | None = None) -> np.ndarray:
+        if right is None:
+            right = self.size[1]
+        return self.raster.read((int(top), int(bottom)), (int(left), int(right)))
 
 
 class JpegRegions(Regions):
@@ -135,18 +155,23 @@ class PillowRegions(Regions):
 
 
 @contextmanager
-def open_regions(path: Path, page: int = 0) -> Iterator[Regions]:
+def open_regions(path: Path | BandSource, page: int = 0) -> Iterator[Regions]:
     """Windows of a picture file: from the file itself for `.npy` and most TIFFs, else from one decoded copy.
 
     Raises ImageError for what cannot be read.
     """
+    name = path.paths[0] if isinstance(path, BandSource) else str(path)
     with ExitStack() as stack:
-        with readable(str(path)):
+        with readable(name):
             regions = _regions(path, page, stack)
         yield regions
 
 
-def _regions(path: Path, page: int, stack: ExitStack) -> Regions:
+def _regions(path: Path | BandSource, page: int, stack: ExitStack) -> Regions:
+    raster = open_raster(path, stack, page)
+    if raster is not None:
+        return RasterRegions(raster)
+    assert isinstance(path, Path)
     check_regular(path)
     if path.suffix.lower() == ".npy":
         array = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -170,6 +195,8 @@ def regions_of(source: ImageSource) -> AbstractContextManager[Regions]:
     """Windows of a path, or of a page of it, {"path": path, "page": number}; a drawn mask is drawn whole."""
     if isinstance(source, DrawnMask):
         return nullcontext(ArrayRegions(source.draw()))
+    if isinstance(source, BandSource):
+        return open_regions(source)
     if isinstance(source, dict):
         return open_regions(Path(source["path"]), source.get("page", 0))
     return open_regions(Path(cast(str, source)))
@@ -181,6 +208,8 @@ def large_regions(source: ImageSource) -> Iterator[Regions | None]:
     path: object = source
     if isinstance(source, dict) and source.get("bytes") is None:
         path = source.get("path")
+    if isinstance(source, BandSource):
+        path = source.paths[0]
     with ExitStack() as stack:
         regions = None
         if isinstance(path, str) and path.lower().endswith(WINDOWED_SUFFIXES):

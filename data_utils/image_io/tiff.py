@@ -11,6 +11,7 @@ import numpy as np
 import tifffile
 
 from data_utils.image_io.formats import TIFF_SUFFIXES, TURNED, check_regular, readable
+from data_utils.image_io.places import has_place_tags
 from runtime.errors import ImageError
 
 MOST_TAGS = 4096  # tifffile takes a directory with more of them for damaged and stops
@@ -65,11 +66,12 @@ def _opened(path: Path) -> tifffile.TiffFile:
 
 
 def _full_pages(tiff: tifffile.TiffFile) -> Iterator[tuple[int, tifffile.TiffPage]]:
-    """The pages of a TIFF, save the small copies, and their numbers."""
+    """The pages of a TIFF, save the small copies and the masks of those with a place, and their numbers."""
     _check_directories(tiff)
     for number, frame in enumerate(tiff.pages):
         page = frame.aspage()
-        if number == 0 or not page.is_reduced:
+        is_mask = page.is_mask and has_place_tags(tiff.pages[0].aspage())
+        if number == 0 or not (page.is_reduced or is_mask):
             yield number, page
 
 
@@ -133,11 +135,11 @@ def has_windows(page: tifffile.TiffPage) -> bool:
     except (ValueError, ImportError):  # compressed by a codec that tifffile lacks
         return False
     is_small = int(np.prod(page.chunks)) * np.dtype(page.dtype).itemsize <= SEGMENT_BYTES
-    return is_small and _has_codec(page.compression)
+    return is_small and has_codec(page.compression)
 
 
 @cache
-def _has_codec(compression: int) -> bool:
+def has_codec(compression: int) -> bool:
     """Whether the library that a codec of tifffile needs is installed, for which tifffile looks only as it decodes."""
     try:
         tifffile.TIFF.DECOMPRESSORS[compression](b"")

@@ -135,6 +135,8 @@ class TrainingDataset(SegmentationDataset):
             spacing=self.samples.spacing(slot.index),
             may_mirror=self.reader.mirrors,
         )
+        if drawn.is_mirrored:
+            target = self.reader.mirrored(target)
         return _tensor(image), target.map(_tensor), drawn, slot, problem
 
     def _pad(self, image: np.ndarray, target: Target, shape: tuple[int, ...]) -> Sample:

@@ -8,8 +8,9 @@ import numpy as np
 from data_utils.image_io.formats import ImageSource
 from data_utils.image_io.reader import decode_image, read_image
 from data_utils.image_io.regions import ArrayRegions, Regions
-from data_utils.image_io.resize import Window, resize_image, resize_rows, resize_window
+from data_utils.image_io.resize import Window, nearest, resize_image, resize_mask, resize_rows, resize_window
 from runtime.errors import ImageError, UserWarningLine
+from tasks.target import AnyTarget
 from unet.config import Preprocess
 
 CHUNK = 128  # output rows that are resized at once
@@ -101,7 +102,47 @@ class ImageInput:
                 PixelTypeWarning,
                 stacklevel=2,
             )
-        return fit_channels(pixels, self.channels, self.name)
+        pixels = fit_channels(pixels, self.channels, self.name)
+        return self._fill(pixels) if isinstance(pixels, np.ma.MaskedArray) else pixels
+
+    def _fill(self, pixels: np.ma.MaskedArray) -> np.ndarray:
+        """Pixels with the mean of its channel where a channel holds no data."""
+        mean = np.array(self.preprocess.mean or (0.0,))
+        if len(mean) not in (1, pixels.shape[2]):  # of an encoder that sees grey images in color
+            mean = mean[:1]
+        if pixels.dtype.kind != "f":
+            mean = mean.round()
+        return np.where(np.ma.getmaskarray(pixels), mean, pixels.data).astype(pixels.dtype)
+
+    def missing(self, window: Window) -> np.ndarray | None:
+        """Where no channel holds data in a `window` of the network's input, (h, w) bool; None where all hold some."""
+        if not self.regions.may_miss:
+            return None
+        rows, columns = (
+            nearest(want, have)[slice(*sides)]
+            for want, have, sides in zip(self.size, self.regions.size, window, strict=True)
+        )
+        missing = missing_pixels(self.regions.read(rows[0], rows[-1] + 1, columns[0], columns[-1] + 1))
+        if missing is None:
+            return None
+        return missing[rows - rows[0]][:, columns - columns[0]]
+
+
+def missing_pixels(pixels: object) -> np.ndarray | None:
+    """Where none of the channels of pixels (H, W, C) holds data, (H, W) bool; None where everywhere one does."""
+    if not isinstance(pixels, np.ma.MaskedArray):
+        return None
+    missing = np.asarray(np.ma.getmaskarray(pixels).all(axis=2))
+    return missing if missing.any() else None
+
+
+def without_missing(target: AnyTarget, missing: np.ndarray | None) -> AnyTarget:
+    """The target (*spatial) of an image, of which nothing is known where the image, of any size, holds no data."""
+    if missing is None:
+        return target
+    return target.map_with_unknown(
+        lambda labels, unknown: np.where(resize_mask(missing, labels.shape), labels.dtype.type(unknown), labels)
+    )
 
 
 def _input_type(pixels: np.ndarray) -> type[np.generic]:

@@ -12,7 +12,7 @@ from data_utils.image_io.regions import ArrayRegions, regions_of
 from data_utils.image_io.resize import Window
 from data_utils.loading.crop import crop_around, crop_window
 from data_utils.loading.decoded_cache import DecodedSplit, Sample
-from data_utils.loading.image_input import ImageInput
+from data_utils.loading.image_input import ImageInput, missing_pixels, without_missing
 from data_utils.loading.volume_input import VolumeInput
 from tasks.target import Target
 from unet.config import Preprocess
@@ -85,7 +85,7 @@ class ImageSamples(Samples):
         image = ImageInput(ArrayRegions(*decoded), self.preprocess, self.channels, record["name"])
         pixels = image.whole()
         target = self.reader.read(record, decoded.size, image.size if self.fit_targets else None)
-        return pixels, target
+        return pixels, without_missing(target, missing_pixels(decoded.pixels))
 
     def load_crop(self, index: int, crop_size: Sequence[int], rng: np.random.Generator) -> Sample | None:
         locations = self.split.class_locations.get(index)
@@ -97,7 +97,8 @@ class ImageSamples(Samples):
             check_sizes(name, regions.size, target.size)  # they may have changed since they were looked at
             image = ImageInput(regions, self.preprocess, self.channels, name)
             window = crop_around(locations, target.size, image.size, tuple(crop_size), rng)
-            return image.window(window), target.read(image.size, window)
+            pixels = image.window(window)
+            return pixels, without_missing(target.read(image.size, window), image.missing(window))
 
     def choose_window(self, index: int, target: Target, crop_size: Sequence[int], rng: np.random.Generator) -> Window:
         locations = target.locations()

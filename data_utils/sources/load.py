@@ -6,13 +6,17 @@ from pathlib import Path
 
 from data_utils.config import DataConfig
 from data_utils.sources.annotations.find import find_annotations, holds_masks
+from data_utils.sources.annotations.geojson import find_polygons
+from data_utils.sources.bands import BandRecords, find_scenes
 from data_utils.sources.class_volumes import by_channel, find_class_volumes
 from data_utils.sources.folder import find_splits, pair_files
 from data_utils.sources.hf_datasets import HFRecords, TableName, ask_hub, holds_tables, is_hub_id, load_tables
 from data_utils.sources.holdout import hold_out, hold_out_fold, hold_out_shards
 from data_utils.sources.label_files import read_label_files
 from data_utils.sources.overlapping import OVERLAPPING, ObjectRecords, find_overlapping
-from data_utils.sources.points.find import find_points, lacks_masks, open_points
+from data_utils.sources.placed import with_places
+from data_utils.sources.points.find import are_annotations, check_task, find_points, lacks_masks, open_points
+from data_utils.sources.points.table import PointTable
 from data_utils.sources.records import Records
 from data_utils.sources.shapes import VAL_FIRST, Shapes
 from data_utils.sources.streams.parquet import ParquetRecords
@@ -37,6 +41,9 @@ def load_records(config: DataConfig) -> tuple[Records, Records]:
     Raises DataError for data that are missing, unpaired or ambiguous.
     """
     train, val = read_label_files(_load_splits(config), Path(config.dataset).expanduser())
+    if config.bands and not train.bands:
+        train, val = BandRecords(train, config.bands), BandRecords(val, config.bands)
+    train, val = with_places(train), with_places(val)
     for records in (train, val):
         if config.dims == 3 and records.dims != 3:
             raise DataError(
@@ -59,13 +66,15 @@ def _load_splits(config: DataConfig) -> tuple[Records, Records]:
     splits: dict[str, Callable[[], Records]] = {}
     if path.is_dir() and not holds_tables(path):
         named_splits = _named_splits(config)
-        splits = open_volumes_with_points(path, named_splits, config)
+        points = look_for_points(path, named_splits, config)
+        if any(table.axes == 3 for table in points.values()):
+            splits = open_points(path, points, config.absent, config.allow_unpaired)
         if not splits and config.task in (None, OVERLAPPING):
             splits = find_class_volumes(path, named_splits, config)
         if not splits:
             splits = dict(open_volumes(path, named_splits, config))
         if not splits:
-            splits = open_folder(path, named_splits, config)
+            splits = open_folder(path, named_splits, config, points)
     else:
         tables = load_tables(config.dataset, path, config.dataset_config)
         for split, table in tables.items():
@@ -91,45 +100,59 @@ def _check_folds(config: DataConfig, validation: str) -> None:
         )
 
 
-def open_volumes_with_points(
-    path: Path, named_splits: Sequence[str], config: DataConfig
+def look_for_points(path: Path, named_splits: Sequence[str], config: DataConfig) -> dict[str, PointTable]:
+    """Split -> its points, where these are asked for or no masks lie in a folder; nothing otherwise."""
+    explicit = config.task == Landmarks.name
+    if not explicit and config.task is not None:
+        return {}
+    if not explicit and not lacks_masks(path, named_splits):
+        check_task(path)
+        return {}
+    return find_points(path, named_splits, explicit=explicit)
+
+
+def open_folder(
+    path: Path, named_splits: Sequence[str], config: DataConfig, points: dict[str, PointTable]
 ) -> dict[str, Callable[[], Records]]:
-    """Split -> what opens it, of a folder of volumes with points; nothing of others."""
-    asks = config.task == Landmarks.name
-    if not asks and (config.task is not None or not lacks_masks(path, named_splits)):
-        return {}
-    points = find_points(path, named_splits)
-    if not points or any(table.axes != 3 for table in points.values()):
-        return {}
-    return open_points(path, points, config.absent, config.allow_unpaired)
-
-
-def open_folder(path: Path, named_splits: Sequence[str], config: DataConfig) -> dict[str, Callable[[], Records]]:
     """Split -> what opens it, of a folder of images with masks, annotations or points.
 
     Splits with unusual names are only those in `named_splits`.
     """
+    if points and (config.task == Landmarks.name or are_annotations(points)):
+        return open_points(path, points, config.absent, config.allow_unpaired)
     if config.task in (None, OVERLAPPING):
         overlapping = find_overlapping(path, named_splits, config)
         if overlapping:
             return overlapping
-    has_masks = holds_masks(path, named_splits)
     annotated = None
+    has_masks = holds_masks(path, named_splits)
+    polygons = {} if has_masks or points else find_polygons(path, named_splits, config)
+    if polygons:
+        return polygons
+    if config.label_column:
+        raise DataError(
+            f"--label-column {config.label_column} is a column of polygons, but {path} holds no .geojson beside its"
+            " images; leave it out"
+        )
     if not has_masks:
         annotated = find_annotations(path, named_splits, config.allow_unpaired)
-    if config.task == Landmarks.name or not has_masks:
-        points = find_points(path, named_splits)
-        if points and annotated is not None and config.task is None:
-            file = next(iter(points.values())).files[0]
-            raise DataError(f"{path} holds annotations, and points in {file}; give --task classes or --task landmarks")
-        if points and config.task in (None, Landmarks.name):
-            return open_points(path, points, config.absent, config.allow_unpaired)
+    if points and annotated is not None:
+        file = next(iter(points.values())).files[0]
+        raise DataError(f"{path} holds annotations, and points in {file}; give --task classes or --task landmarks")
+    if points:
+        return open_points(path, points, config.absent, config.allow_unpaired)
     if annotated is not None:
         return annotated
     splits: dict[str, Callable[[], Records]] = {}
     for name, (images, masks) in find_splits(path, named_splits).items():
-        splits[name] = partial(pair_files, images, masks, config.mask_suffix, config.allow_unpaired)
+        splits[name] = partial(open_images, images, masks, config)
     return splits
+
+
+def open_images(images: Path, masks: Path, config: DataConfig) -> Records:
+    """Images and masks of one name; an image is a file, or a folder of its bands."""
+    scenes = find_scenes(images, masks, config.mask_suffix, config.bands)
+    return scenes or pair_files(images, masks, config.mask_suffix, config.allow_unpaired)
 
 
 def load_stream(config: DataConfig, path: Path) -> tuple[Records, Records]:

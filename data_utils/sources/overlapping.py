@@ -13,6 +13,7 @@ from data_utils.class_map import BACKGROUND_NAMES, NamedClasses, named_classes, 
 from data_utils.config import DataConfig
 from data_utils.image_io.class_masks import ClassChannels, ClassFile, ClassMasks, LayeredMask, ObjectBits, binary
 from data_utils.image_io.formats import IMAGE_SUFFIXES, ImageSource, readable
+from data_utils.image_io.rasters import Raster
 from data_utils.image_io.reader import opened, read_mask
 from data_utils.image_io.tiff import is_tiff, page_numbers
 from data_utils.sources.annotations.layout import check_unpaired
@@ -302,6 +303,9 @@ def count_classes(mask: Path, image: Path, *, explicit: bool) -> tuple[Sequence[
             if isinstance(picture, np.ndarray):
                 channels = 1 if picture.ndim < 3 else picture.shape[2]
                 is_color = channels in (3, 4) and picture.dtype == np.uint8
+            elif isinstance(picture, Raster):
+                channels = len(picture.bands)
+                is_color = channels == 3 and picture.dtype == np.uint8
             else:
                 channels = 3 if picture.mode in ("RGB", "RGBA") else 1
                 is_color = channels == 3

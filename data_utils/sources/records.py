@@ -71,6 +71,7 @@ class Records(ABC):
         unlisted: names of images of which a list of label sets says nothing.
         has_rules: whether a `classes.txt` among the images says what they are labeled for.
         task: the only task that the targets can be read for; None where their content decides.
+        bands: the names of the bands that images are made of, where each is a file; else empty.
     """
 
     digest: str | None = None
@@ -85,6 +86,7 @@ class Records(ABC):
     unlisted: tuple[str, ...] = ()
     has_rules: bool = True
     task: str | None = None
+    bands: tuple[str, ...] = ()
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -208,6 +210,7 @@ class DerivedRecords(Records):
         self.label_sets = records.label_sets
         self.has_rules = records.has_rules
         self.task = records.task
+        self.bands = records.bands
 
     @property
     def annotations(self) -> AnnotationSummary | None:  # type: ignore[override]  # counted once it is asked for

@@ -1,13 +1,14 @@
 """Targets with bits for the classes of each pixel, of which some images may be labeled for some only."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from data_utils.sources.records import LabelSet, Record
+from data_utils.sources.records import LabelSet, Record, Records
 from data_utils.targets.label_sets import LabelSets
 from data_utils.targets.reader import MaskReader
+from data_utils.targets.sides import Sides
 from tasks.overlapping import OverlapTarget, pack_bits, packed, unpack_bits
 from tasks.target import Target
 from unet.config import MaskValue
@@ -19,9 +20,11 @@ class BitReader(MaskReader):
 
     Args:
         label_sets: the different sets of classes that images are labeled for; None where all are labeled for all.
+        sides: how the classes behave in the mirror; None where a model is all that is known.
     """
 
     label_sets: LabelSets | None = field(default=None, kw_only=True)
+    sides: Sides | None = field(default=None, kw_only=True)
 
     target = OverlapTarget
 
@@ -57,8 +60,35 @@ class BitReader(MaskReader):
         bits = np.int32(self.labeled_bits(record.get("labeled")))
         return OverlapTarget(target.truth & bits, target.known & bits)
 
+    @property
+    def mirrors(self) -> bool:  # type: ignore[override]  # what the names of the classes say
+        return self.sides is None or self.sides.mirrors
+
+    @property
+    def class_partners(self) -> tuple[int, ...]:
+        """The class that each becomes in the mirror."""
+        return tuple(range(len(self.class_names))) if self.sides is None else self.sides.partners
+
+    def mirrored(self, target: Target) -> Target:
+        return target.map(lambda bits: swapped_bits(bits, self.class_partners))
+
+    def warnings(self, splits: Sequence[Records]) -> tuple[str, ...]:
+        if self.sides is None or not self.sides.line:
+            return ()
+        return (self.sides.line,)
+
     def shown_truth(self, target: Target) -> np.ndarray:
         return packed(target)
+
+
+def swapped_bits(bits: np.ndarray, partners: Sequence[int]) -> np.ndarray:
+    """Bits of classes, each in the place of its partner's."""
+    swapped = bits
+    for bit, partner in enumerate(partners):
+        if bit < partner:  # each pair once
+            differs = (bits >> bit ^ bits >> partner) & 1
+            swapped = swapped ^ (differs << bit | differs << partner)
+    return swapped
 
 
 def known_pixels(pixels: Mapping[LabelSet | None, Mapping[MaskValue, int]], reader: BitReader) -> dict[MaskValue, int]:

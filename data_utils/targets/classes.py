@@ -33,6 +33,8 @@ class ClassReader(MaskReader):
 
     @classmethod
     def of_values(cls, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig) -> "ClassReader":
+        if config.swap:
+            raise SettingsError(f"--swap {config.swap}: for points and for classes that may overlap; leave it out")
         return cls(resolve_classes(pixels, classes, config.ignore_index, config.others))
 
     def with_pixels(self, pixels: dict[MaskValue, int]) -> "ClassReader":

@@ -3,12 +3,14 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from data_utils.class_map import NamedClasses, pack
 from data_utils.config import DataConfig
+from data_utils.holes import has_hole
 from data_utils.image_io.formats import DrawnMask, VolumeFile
 from data_utils.image_io.reader import decode_mask
 from data_utils.image_io.volumes import read_label_volume
@@ -21,13 +23,14 @@ from runtime.console import first_few
 from runtime.errors import DataError, SettingsError
 from tasks.classes import Classes
 from tasks.matching import classes_of, numbers_of, packed
-from tasks.objects import BACKGROUND, OBJECT, Objects, ObjectTarget
+from tasks.objects import BACKGROUND, OBJECT, Objects, ObjectTarget, without_gaps
 from tasks.target import Target
 from unet.config import IGNORE_INDEX, MaskValue
 
 SAMPLED = 64  # masks whose objects are measured
 SAMPLED_VOLUMES = 4
 SMALL = 1  # percent of the objects that are smaller than those which say how small a prediction may be
+FEW_HOLES = 0.05  # share of the objects that may have holes, by mistake, where predictions have none
 SMALLEST_SHARE = 0.5  # of the size of such an object: predictions below are left out
 LARGEST_NUMBER = 2**31 - 1
 NAMED = 3  # images in a line
@@ -42,7 +45,7 @@ class ObjectReader(MaskReader):
         classes: mask value and name of each class that annotations give to objects, without the background; for label
             images, which have none, one class.
         outside: what becomes of objects of other classes: no object, or, with 255, ignored pixels.
-        smallest: pixels of an object, see `tasks.objects.Objects`.
+        smallest, fills_holes: see `tasks.objects.Objects`.
         is_packed: whether values are those of a `PackedMask`.
     """
 
@@ -50,6 +53,7 @@ class ObjectReader(MaskReader):
     classes: tuple[tuple[int, str], ...] = ((1, OBJECT),)
     outside: int = 0
     smallest: int = 1
+    fills_holes: bool = False
     class_pixels: tuple[int, ...] = ()
     is_packed: bool = False
 
@@ -80,14 +84,13 @@ class ObjectReader(MaskReader):
         return replace(self, class_pixels=tuple(counts))
 
     def with_records(self, records: Records) -> "ObjectReader":
-        key = records.digest and digest("objects", records.digest, self.key)
-        smallest = cached(key, lambda: {"smallest": smallest_object(records, self)})["smallest"]
-        return replace(self, smallest=smallest)
+        key = records.digest and digest("shapes of objects", records.digest, self.key)
+        return replace(self, **cached(key, partial(shapes_of_objects, records, self)))
 
     def task(self, loss: str, class_weights: Sequence[float | str] | None) -> Objects:
         weights = class_weight_tensor(class_weights, self.class_pixels)
         names = [name for _, name in self.classes]
-        return Objects(Classes((BACKGROUND, *names), loss, weights), self.smallest)
+        return Objects(Classes((BACKGROUND, *names), loss, weights), self.smallest, self.fills_holes)
 
     @property
     def key(self) -> tuple:
@@ -160,7 +163,11 @@ class ObjectReader(MaskReader):
                 except DataError:  # it is among the problems
                     continue
                 census.add(record["name"], ids)
-        return [*census.lines(), f"predictions of fewer than {self.smallest:,} pixels will be left out"]
+        holes = "filled" if self.fills_holes else "kept"
+        return [
+            *census.lines(),
+            f"predictions of fewer than {self.smallest:,} pixels will be left out, and holes in predictions {holes}",
+        ]
 
     def ids(self, record: Record) -> np.ndarray:
         """The numbers of the objects of a record, at the mask's own size; DataError where it cannot be read."""
@@ -233,22 +240,32 @@ class ObjectCensus:
         return lines
 
 
-def object_sizes(record: Record, reader: ObjectReader) -> list[int]:
-    """The pixels of each object of a mask."""
-    ids = reader.ids(record)
-    _, counts = np.unique(ids[ids > 0], return_counts=True)
-    return counts.tolist()
+def shapes_of_objects(records: Records, reader: ObjectReader) -> dict[str, Any]:
+    """What some masks say of predictions: how small they may be, and whether their holes are to be filled.
 
-
-def smallest_object(records: Records, reader: ObjectReader) -> int:
-    """How small a prediction may be: half as large as objects of which nearly all others are larger."""
+    The smallest is half as large as objects of which nearly all others are larger.
+    """
     count = SAMPLED_VOLUMES if records.dims == 3 else SAMPLED
     sizes: list[int] = []
+    hollow = 0
     for index in np.unique(np.linspace(0, len(records) - 1, count).astype(int)).tolist():
         try:
-            sizes += object_sizes(records[index], reader)
+            ids = reader.ids(records[index])
         except DataError:  # it is named where all masks are read
             continue
+        for is_object in objects_of(ids):
+            sizes.append(int(is_object.sum()))
+            hollow += has_hole(is_object)
     if not sizes:
-        return 1
-    return max(1, int(SMALLEST_SHARE * np.percentile(sizes, SMALL)))
+        return {"smallest": 1, "fills_holes": False}
+    smallest = max(1, int(SMALLEST_SHARE * np.percentile(sizes, SMALL)))
+    return {"smallest": smallest, "fills_holes": hollow <= FEW_HOLES * len(sizes)}
+
+
+def objects_of(ids: np.ndarray) -> Iterator[np.ndarray]:
+    """The pixels of each object in its own box, bool."""
+    from scipy.ndimage import find_objects
+
+    numbers = without_gaps(ids)
+    for number, box in enumerate(find_objects(numbers), 1):
+        yield numbers[box] == number

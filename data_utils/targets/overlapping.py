@@ -16,6 +16,7 @@ from data_utils.sources.records import LabelSet, Record
 from data_utils.targets.bits import BitReader, known_pixels
 from data_utils.targets.classes import class_weight_tensor
 from data_utils.targets.label_sets import LabelSets
+from data_utils.targets.sides import find_sides
 from tasks.overlapping import Overlapping, OverlapTarget, unpack_bits
 from unet.config import MaskValue
 
@@ -43,7 +44,7 @@ class OverlapReader(BitReader):
         values: list[list[MaskValue]] = [[] for _ in bits.names]
         for value, bit in bits.bit_of.items():
             values[bit].append(value)
-        return cls(bits.names, values=tuple(map(tuple, values)))
+        return cls(bits.names, values=tuple(map(tuple, values)), sides=find_sides(bits.names, config.swap))
 
     def with_pixels(self, pixels: dict[MaskValue, int]) -> "OverlapReader":
         values = np.array(list(pixels), np.int64)
@@ -81,7 +82,8 @@ class OverlapReader(BitReader):
         return self.names
 
     def task(self, loss: str, class_weights: Sequence[float | str] | None) -> Overlapping:
-        return Overlapping(self.names, loss, class_weight_tensor(class_weights, self.class_pixels))
+        weights = class_weight_tensor(class_weights, self.class_pixels)
+        return Overlapping(self.names, loss, weights, self.class_partners, self.mirrors)
 
     @property
     def key(self) -> tuple:

@@ -16,11 +16,11 @@ from data_utils.image_io.formats import PointSource
 from data_utils.image_io.regions import regions_of
 from data_utils.image_io.resize import Window
 from data_utils.image_io.volumes import VolumeHeader
-from data_utils.sources.points.spaces import to_voxels
+from data_utils.sources.points.spaces import to_pixels, to_voxels
 from data_utils.sources.points.table import PointRecords
 from data_utils.sources.records import Record, Records, Subset
 from data_utils.targets.reader import TargetReader
-from data_utils.targets.sides import find_sides
+from data_utils.targets.sides import point_sides
 from runtime.errors import DataError
 from tasks.landmarks import Landmarks
 from tasks.points import OUTSIDE, PRESENT, PointTarget, unknown_points
@@ -76,7 +76,7 @@ class PointReader(TargetReader):
             unknown = [name for name in names if name not in all_names]
             if unknown or len(set(names)) < len(names):
                 raise DataError(f"--classes {config.classes}: expected some of {', '.join(all_names)}")
-        sides = find_sides(names, config.swap)
+        sides = point_sides(names, config.swap)
         unit = "mm" if records.dims == 3 else "px"
         chosen = tuple(all_names.index(name) for name in names)
         return cls(names, chosen, sides.partners, sides.mirrors, unit, layout, space, sides.line)
@@ -107,7 +107,7 @@ class PointReader(TargetReader):
     def read(self, record: Record, image_size: tuple[int, int], size: tuple[int, ...] | None = None) -> PointTarget:
         source = record["target"]
         assert isinstance(source, PointSource)
-        points = source.positions[list(self.chosen), ::-1]
+        points = to_pixels(source, image_size, record["name"])[list(self.chosen)]
         return self._target(source, points, image_size, size or image_size, (1.0, 1.0))
 
     def read_volume(self, record: Record, header: VolumeHeader, size: tuple[int, ...] | None = None) -> PointTarget:

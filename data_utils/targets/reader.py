@@ -111,6 +111,10 @@ class TargetReader(ABC):
         """The labels (*spatial) of an image that crops are centered on; unknown where it is not labeled for them."""
         return target.main
 
+    def mirrored(self, target: Target) -> Target:
+        """The target of an image that will be mirrored: left then has the name of right."""
+        return target
+
     def shown_truth(self, target: Target) -> np.ndarray:
         """What pictures show beside a prediction (*spatial)."""
         return target.prediction

@@ -12,6 +12,7 @@ from data_utils.sources.records import LabelSet
 from data_utils.targets.bits import BitReader
 from data_utils.targets.classes import class_weight_tensor
 from data_utils.targets.label_sets import LabelSets
+from data_utils.targets.sides import find_sides
 from runtime.errors import DataError, SettingsError
 from tasks.overlapping import OverlapTarget
 from tasks.regions import MOST_REGIONS, Region, Regions, region_bits
@@ -102,7 +103,8 @@ class RegionReader(BitReader):
         ignored = [value for value, index in class_map.joined if index == IGNORE_INDEX]
         if class_map.ignore_value is not None:
             ignored.insert(0, class_map.ignore_value)
-        return cls(regions, tuple(ignored), class_map)
+        sides = find_sides([region.name for region in regions], config.swap)
+        return cls(regions, tuple(ignored), class_map, sides=sides)
 
     def with_pixels(self, pixels: dict[MaskValue, int]) -> "RegionReader":
         return replace(self, class_pixels=self._count(pixels))
@@ -146,7 +148,8 @@ class RegionReader(BitReader):
         return tuple(region.name for region in self.regions)
 
     def task(self, loss: str, class_weights: Sequence[float | str] | None) -> Regions:
-        return Regions(self.class_names, loss, class_weight_tensor(class_weights, self.class_pixels), self.regions)
+        weights = class_weight_tensor(class_weights, self.class_pixels)
+        return Regions(self.class_names, loss, weights, self.class_partners, self.mirrors, self.regions)
 
     @property
     def key(self) -> tuple:

@@ -1,4 +1,4 @@
-"""Which points change places in the mirror: left and right, by their names or by `--swap`."""
+"""Which points or classes change places in the mirror: left and right, by their names or by `--swap`."""
 
 import re
 from collections.abc import Sequence
@@ -17,9 +17,9 @@ LETTER = re.compile(r"(?<![A-Za-z])[LRlr](?![A-Za-z])|(?<![A-Z])[LR](?=[A-Z](?![
 
 
 class Sides(NamedTuple):
-    """How points behave in the mirror.
+    """How points or classes behave in the mirror.
 
-    partners: the index of the point that each becomes.
+    partners: the index of the one that each becomes.
     mirrors: whether images may be mirrored.
     line: says what was found; empty where there is nothing to say.
     """
@@ -29,8 +29,17 @@ class Sides(NamedTuple):
     line: str
 
 
+def point_sides(names: Sequence[str], swap: str | None) -> Sides:
+    """The sides of points, whose numbers may hide them. DataError for a `--swap` that names others."""
+    sides = find_sides(names, swap)
+    if swap is None and len(names) > 1 and all(name.isdigit() for name in names):
+        line = "mirroring is off: numbers do not say which points are left and right; --swap 1=2,... names them"
+        return Sides(sides.partners, False, line)
+    return sides
+
+
 def find_sides(names: Sequence[str], swap: str | None) -> Sides:
-    """The sides of points. DataError for a `--swap` that names others."""
+    """The sides that names have. DataError for a `--swap` that names others."""
     if swap is not None:
         return _swapped(names, swap)
     numbers = {name: number for number, name in enumerate(names)}
@@ -52,9 +61,6 @@ def find_sides(names: Sequence[str], swap: str | None) -> Sides:
         shown = ", ".join(first_few(alone, NAMED))
         line = f"mirroring is off: {shown} have a side, but no partner of their name; --swap left=right,... names them"
         return Sides(tuple(range(len(names))), False, line)
-    if all(name.isdigit() for name in names) and len(names) > 1:
-        line = "mirroring is off: numbers do not say which points are left and right; --swap 1=2,... names them"
-        return Sides(tuple(partners), False, line)
     if pairs:
         return Sides(tuple(partners), True, f"in the mirror {'; '.join(first_few(pairs, NAMED))} change places")
     return Sides(tuple(partners), True, "")
@@ -86,6 +92,6 @@ def _swapped(names: Sequence[str], swap: str) -> Sides:
             raise DataError(f"--swap {pair}: expected left=right with two of {listed}")
         left, right = (numbers[side] for side in sides)
         if partners[left] != left or partners[right] != right or left == right:
-            raise DataError(f"--swap {pair}: a point has one partner, another than itself")
+            raise DataError(f"--swap {pair}: each has one partner, another than itself")
         partners[left], partners[right] = right, left
     return Sides(tuple(partners), True, "")

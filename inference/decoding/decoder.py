@@ -37,14 +37,12 @@ class Decoder(ABC):
         dtype: NumPy's name of the type of predictions.
         at_image_size: whether logits are resized to the image's own size before they are read; else they are those of
             the network's input.
-        mirrors: whether a mirrored image has an answer of its own, so that `--tta` may mirror.
         reading: how another program reads the prediction from the logits, in words.
     """
 
     dtype = "uint8"
     reading = ""
     at_image_size = True
-    mirrors = True
 
     def __init__(self, task: Task, scratch: Path | None = None) -> None:
         self.task = task
@@ -95,7 +93,9 @@ class Decoder(ABC):
 
     def unmirrored(self, logits: Tensor, dim: int = 0) -> Tensor:
         """Logits of a mirrored image, mirrored back, as those of the image itself."""
-        return logits
+        if not self.task.partners:
+            return logits
+        return logits.index_select(dim, torch.tensor(self.task.partners, device=logits.device))
 
     def take(self, logits: Tensor) -> Tensor | None:
         """The answers to a band of logits (1, outputs, n, ...); None where they are kept until all bands are read."""

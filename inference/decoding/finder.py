@@ -10,11 +10,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from data_utils.holes import has_hole, holes
 from data_utils.visualize_objects import shades_of, touching
 from inference.decoding.canvas import Canvas
 from inference.decoding.components import Component, ComponentStream
 from runtime.errors import DataError
 from tasks.matching import CLASS_BITS, packed
+from tasks.objects import Objects
 
 LEVELS = 255  # of depth and certainty
 BLUR = 1.0  # pixels, standard deviation: a learned depth has steps that are no objects
@@ -51,21 +53,22 @@ class ObjectFinder:
     """Finds the objects of one image or volume.
 
     Args:
-        smallest: pixels; smaller ones are left out.
+        task: which objects are left out, and whether holes are filled.
         scratch: the folder of a temporary file, which holds the numbers of a large image's pixels.
 
     Attributes:
         objects: what is known of each object, in the order of the numbers, once all is read.
     """
 
-    def __init__(self, smallest: int = 1, scratch: Path | None = None) -> None:
-        self.smallest = smallest
+    def __init__(self, task: Objects, scratch: Path | None = None) -> None:
+        self.task = task
         self.scratch = scratch
         self.objects: list[DetectedObject] = []
         self._components = ComponentStream()
         self._canvas: Canvas | None = None
         self._found: list[tuple[tuple[int, ...], DetectedObject]] = []  # with the position of the first pixel
         self._touching: list[tuple[int, int]] = []  # pairs of their numbers
+        self._hollow: list[int] = []  # the indices of those that have holes to fill
 
     def add(self, answers: np.ndarray) -> None:
         """Read the next band (n, ...)."""
@@ -81,18 +84,55 @@ class ObjectFinder:
             return
         for component in self._components.finish():
             self._separate(component)
-        order = sorted(range(len(self._found)), key=self._first_pixel)
-        final_number = np.zeros(len(order) + 1, np.int64)
+        for index in self._hollow:
+            self._fill(index)
+        order = sorted(self._kept(), key=self._first_pixel)
+        final_number = np.zeros(len(self._found) + 1, np.int64)  # 0 for what is left out
         final_number[np.array(order, np.int64) + 1] = np.arange(1, len(order) + 1)
         pairs = final_number[np.array(self._touching, np.int64).reshape(-1, 2)]
+        pairs = pairs[(pairs > 0).all(axis=1)]
         shades = shades_of(len(order), map(tuple, pairs.tolist()))
-        label_of = np.zeros(len(order) + 1, np.int32)
+        label_of = np.zeros(len(self._found) + 1, np.int32)
         for number, index in enumerate(order, 1):
             _, found = self._found[index]
             self.objects.append(found._replace(number=number, shade=int(shades[number])))
             label_of[found.number] = packed(np.array(number), np.array(found.class_index))
         for band in self._canvas.bands():
             yield label_of[band]
+
+    def _kept(self) -> list[int]:
+        """The indices of the objects that are not left out."""
+        assert self._canvas is not None
+        if not self.task.drops_border:
+            return list(range(len(self._found)))
+        size = (self._canvas.rows, *self._canvas.sides)
+        kept = []
+        for index, (_, found) in enumerate(self._found):
+            start, end = found.box[: len(size)], found.box[len(size) :]
+            if min(start) > 0 and all(stop < side for stop, side in zip(end, size, strict=True)):
+                kept.append(index)
+        return kept
+
+    def _fill(self, index: int) -> None:
+        """Add to an object what it encloses, unless another object lies there."""
+        assert self._canvas is not None
+        first_pixel, found = self._found[index]
+        axes = len(first_pixel)
+        start = found.box[:axes]
+        window = tuple(slice(low, high) for low, high in zip(start, found.box[axes:], strict=True))
+        values = self._canvas.values[window]
+        hole_numbers = holes(values == found.number)
+        occupied = np.unique(hole_numbers[values > 0])
+        is_filled = (hole_numbers > 0) & ~np.isin(hole_numbers, occupied)
+        pixels = int(is_filled.sum())
+        if not pixels:
+            return
+        values[is_filled] = found.number
+        size = found.size + pixels
+        center = []
+        for low, mean, positions in zip(start, found.center, np.nonzero(is_filled), strict=True):
+            center.append((mean * found.size + low * pixels + int(positions.sum())) / size)
+        self._found[index] = (first_pixel, found._replace(size=size, center=tuple(center)))
 
     def _first_pixel(self, index: int) -> tuple[int, ...]:
         return self._found[index][0]
@@ -117,7 +157,7 @@ class ObjectFinder:
         assert self._canvas is not None
         positions = np.nonzero(is_object)
         size = len(positions[0])
-        if size < self.smallest:
+        if size < self.task.smallest:
             return
         if len(self._found) == MOST_OBJECTS:
             raise DataError(f"the prediction has more than {MOST_OBJECTS:,} objects; cut the image into parts")
@@ -139,6 +179,8 @@ class ObjectFinder:
             box=(*box.start, *end),
             score=int((answers >> CERTAINTY_SHIFT).sum()) / (LEVELS * size),
         )
+        if self.task.fills_holes and has_hole(is_object):
+            self._hollow.append(len(self._found))
         self._found.append((tuple(first_pixel), found))
 
 

@@ -33,7 +33,6 @@ class LandmarkDecoder(Decoder):
     def __init__(self, task: Task, scratch: Path | None = None) -> None:
         super().__init__(task, scratch)
         assert isinstance(task, Landmarks)
-        self.mirrors = task.mirrors
         self._peaks = PeakFinder(task)
 
     def decode(self, logits: Tensor, dim: int = 0) -> Tensor:
@@ -48,9 +47,6 @@ class LandmarkDecoder(Decoder):
     def joined(self, views: Sequence[Tensor], dim: int = 0) -> Tensor:
         # the geometric mean of the maps: the arithmetic one would follow the map of the highest weight alone
         return torch.stack(list(views)).mean(dim=0)
-
-    def unmirrored(self, logits: Tensor, dim: int = 0) -> Tensor:
-        return logits.index_select(dim, torch.tensor(self.task.partners, device=logits.device))
 
     def take(self, logits: Tensor) -> None:
         self._peaks.add(logits[0])

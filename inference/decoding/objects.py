@@ -1,6 +1,7 @@
 """Objects: which pixels belong to which of them, from classes and depths."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from inference.decoding.classes import most_likely
 from inference.decoding.decoder import Band, Decoder
 from inference.decoding.finder import CERTAINTY_SHIFT, DEPTH_SHIFT, LEVELS, DetectedObject, ObjectFinder
 from runtime.device import download
+from runtime.errors import SettingsError
 from tasks.matching import numbers_of
 from tasks.objects import Objects
 from tasks.task import Task
@@ -28,8 +30,7 @@ class ObjectDecoder(Decoder):
     def __init__(self, task: Task, scratch: Path | None = None) -> None:
         super().__init__(task, scratch)
         assert isinstance(task, Objects)
-        self._smallest = task.smallest
-        self._finder = ObjectFinder(task.smallest, scratch)
+        self._finder = ObjectFinder(task, scratch)
 
     @property
     def objects(self) -> list[DetectedObject]:
@@ -46,7 +47,7 @@ class ObjectDecoder(Decoder):
         return answers.masked_fill(most_likely_class == 0, 0)
 
     def predict(self, answers: Tensor) -> Tensor:
-        finder = ObjectFinder(self._smallest)
+        finder = ObjectFinder(self._finder.task)
         finder.add(answers[0].cpu().numpy())
         labels = np.concatenate(list(finder.finish()))
         return torch.from_numpy(labels).to(answers.device)[None]
@@ -78,3 +79,18 @@ class ObjectDecoder(Decoder):
     def finish(self) -> Iterator[Band]:
         for rows in self._finder.finish():
             yield Band(rows)
+
+
+def choose_objects(task: Task, smallest: int | None, *, drops_border: bool) -> Task:
+    """The task, with other rules for objects that are left out; SettingsError where the task has no objects.
+
+    Args:
+        smallest: pixels of an object, at least; None leaves the number that follows from the training data.
+        drops_border: whether objects that touch the border of the image are left out.
+    """
+    if smallest is None and not drops_border:
+        return task
+    if not isinstance(task, Objects):
+        flag = "--drop-border" if drops_border else "--min-size"
+        raise SettingsError(f"{flag}: is for models of objects, and this is one of {task.name}; leave the flag out")
+    return replace(task, smallest=task.smallest if smallest is None else smallest, drops_border=drops_border)

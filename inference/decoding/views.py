@@ -26,7 +26,7 @@ def averaged_views(network: nn.Module, batch: Tensor, decoder: Decoder) -> Tenso
     views = []
     for turn, axes in turns:
         is_mirrored = len(axes) % 2 == 1
-        if is_mirrored and not decoder.mirrors:
+        if is_mirrored and not decoder.task.mirrors:
             continue
         logits = full_precision(network(batch.rot90(turn, (2, 3)).flip(axes)).flip(axes).rot90(-turn, (2, 3)))
         views.append(decoder.unmirrored(logits, dim=1) if is_mirrored else logits)

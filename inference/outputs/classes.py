@@ -1,5 +1,7 @@
 """Masks of classes: in the values or colors that the model was trained on."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from data_utils.class_map import ClassMap
@@ -7,7 +9,7 @@ from data_utils.targets.classes import ClassReader
 from data_utils.visualize import class_colors, outlined_overlay
 from inference.outputs.encoder import MaskEncoder
 from runtime.errors import ImageError
-from unet.config import UNetConfig
+from unet.config import MaskValue, UNetConfig
 
 
 class ClassEncoder(MaskEncoder):
@@ -25,6 +27,10 @@ class ClassEncoder(MaskEncoder):
 
     def encode(self, rows: np.ndarray) -> np.ndarray:
         return self.class_map.decode(rows)
+
+    @property
+    def written_values(self) -> Sequence[MaskValue]:
+        return self.class_map.values
 
     def overlay(self, image: np.ndarray, rows: np.ndarray) -> np.ndarray:
         return outlined_overlay(image, rows, self.colors)

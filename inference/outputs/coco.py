@@ -3,7 +3,6 @@
 The format: https://cocodataset.org/#format-data.
 """
 
-import csv
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -12,16 +11,18 @@ from typing import Any
 import numpy as np
 
 from data_utils.image_io.reader import read_mask
+from inference.outputs.object_tables import IMAGE_COLUMNS, REMEDY, table_rows
+from runtime.errors import DataError
 from runtime.files import replaced_file
 
 COCO = "objects.json"
 
 
-def write_coco(folder: Path, images: Iterable[tuple[Path, Path, Path]], names: Sequence[str]) -> None:
+def write_coco(folder: Path, images: Iterable[tuple[str, Path, Path]], names: Sequence[str]) -> None:
     """Write folder/objects.json, an image at a time.
 
     Args:
-        images: the file of each image, its label image, and the table of its objects.
+        images: the name of each image, its label image, and the table of its objects.
         names: the classes of objects.
     """
     categories = [{"id": number, "name": name} for number, name in enumerate(names, 1)]
@@ -30,10 +31,10 @@ def write_coco(folder: Path, images: Iterable[tuple[Path, Path, Path]], names: S
     annotations = 0
     with replaced_file(folder / COCO) as file:
         file.write(b'{"annotations": [')
-        for number, (image, mask, table) in enumerate(images, 1):
+        for number, (name, mask, table) in enumerate(images, 1):
             labels = read_mask(mask, str(mask))
             height, width = labels.shape
-            entries.append({"id": number, "file_name": image.name, "height": height, "width": width})
+            entries.append({"id": number, "file_name": name, "height": height, "width": width})
             for annotation in annotations_of(labels, table, ids):
                 separator = ",\n" if annotations else "\n"
                 annotations += 1
@@ -45,18 +46,19 @@ def write_coco(folder: Path, images: Iterable[tuple[Path, Path, Path]], names: S
 
 def annotations_of(labels: np.ndarray, table: Path, ids: dict[str, int]) -> Iterator[dict[str, Any]]:
     """The objects of a label image (H, W), from the rows of their table."""
-    with table.open(newline="") as file:
-        for row in csv.DictReader(file):
-            top, left, bottom, right = (int(row[side]) for side in ("top", "left", "bottom", "right"))
-            is_object = labels[top:bottom, left:right] == int(row["number"])
-            yield {
-                "category_id": ids[row["class"]],
-                "segmentation": run_lengths(is_object, (top, left), labels.shape),
-                "area": int(row["area"]),
-                "bbox": [left, top, right - left, bottom - top],
-                "iscrowd": 0,
-                "score": float(row["score"]),
-            }
+    for row in table_rows(table, IMAGE_COLUMNS):
+        top, left, bottom, right = (int(row[side]) for side in ("top", "left", "bottom", "right"))
+        is_object = labels[top:bottom, left:right] == int(row["number"])
+        if not is_object.any() or row["class"] not in ids:
+            raise DataError(f"{table}: object {row['number']} is not one of the mask; {REMEDY}")
+        yield {
+            "category_id": ids[row["class"]],
+            "segmentation": run_lengths(is_object, (top, left), labels.shape),
+            "area": int(row["area"]),
+            "bbox": [left, top, right - left, bottom - top],
+            "iscrowd": 0,
+            "score": float(row["score"]),
+        }
 
 
 def run_lengths(is_object: np.ndarray, corner: tuple[int, int], size: tuple[int, int]) -> dict[str, Any]:

@@ -12,15 +12,19 @@ import numpy as np
 from PIL import Image
 
 from data_utils.image_io.formats import VolumeFile
+from data_utils.image_io.geotiff_writer import GeoTiffWriter
 from data_utils.image_io.volumes import VolumeHeader, write_volume
 from data_utils.image_io.writers import MASK_LEVEL, PngWriter
 from data_utils.targets.reader import MaskReader
 from data_utils.visualize import legend, overlay
 from inference.decoding.decoder import Decoder
-from inference.outputs.jobs import MASK, ImageJob, Job, MaskFile, VolumeJob
+from inference.outputs.jobs import MASK, ImageJob, Job, MaskFile, RasterJob, VolumeJob
+from inference.outputs.rasters import MaskRaster, free_value
 from runtime.errors import SettingsError
 from runtime.files import replaced_file
-from unet.config import UNetConfig
+from unet.config import MaskValue, UNetConfig
+
+RASTER = RasterJob.extensions[MASK]
 
 
 class MaskSink(Protocol):
@@ -101,6 +105,8 @@ class MaskEncoder(Encoder):
 
     def for_file(self, file: Path) -> MaskEncoder:
         """The encoder of a mask that is the only one, in this file. SettingsError where it cannot be in such a file."""
+        if file.suffix == RASTER and self.written_values is not None:
+            return self
         if file.suffix.lower() != MASK:
             raise SettingsError(f"--output {file}: masks of this model are PNG files; give a folder, or a file .png")
         return self
@@ -108,6 +114,10 @@ class MaskEncoder(Encoder):
     def written_mask(self, job: Job) -> MaskFile:
         """What reads a mask that was written."""
         return self.mask_file(job), 0
+
+    def reader_of(self, mask: MaskFile) -> MaskReader:
+        """The reader of a written or true mask."""
+        return self.reader
 
     def written_volume(self, job: VolumeJob) -> VolumeFile:
         """What reads the mask of a volume that was written."""
@@ -141,9 +151,25 @@ class MaskEncoder(Encoder):
         """The file of a mask that is written, or would be."""
         return job.file(MASK)
 
+    @property
+    def written_values(self) -> Sequence[MaskValue] | None:
+        """The values that masks hold, where a TIFF with a place can hold them; None where such masks are PNG files."""
+        return None
+
     @contextmanager
     def open_mask(self, job: ImageJob, size: tuple[int, int], decoder: Decoder) -> Iterator[MaskSink]:
         """The file of an image's mask, which takes its place when the context ends."""
+        values = self.written_values
+        if isinstance(job, RasterJob) and values is not None:
+            numbers = {value for value in values if isinstance(value, int)}
+            channels = 1 if numbers else 3
+            nodata = free_value(numbers) if numbers else 0  # black, of colors
+            with (
+                replaced_file(job.file(MASK)) as file,
+                GeoTiffWriter(file, size, job.place, channels, nodata, is_color=not numbers) as raster,
+            ):
+                yield MaskRaster(raster)
+            return
         with replaced_file(job.file(MASK)) as file, PngWriter(file, size, MASK_LEVEL) as writer:
             yield writer
 

@@ -8,27 +8,31 @@ from typing import BinaryIO, Protocol
 import numpy as np
 from torch import Tensor
 
+from data_utils.image_io.geotiff_writer import GeoTiffWriter
 from data_utils.image_io.reader import read_image
 from data_utils.image_io.regions import Regions
 from data_utils.image_io.writers import OVERLAY_LEVEL, NpyWriter, PngWriter
+from data_utils.loading.image_input import missing_pixels
 from data_utils.visualize import to_rgb, value_limits
 from inference.decoding import new_decoder
 from inference.decoding.decoder import Band, Decoder
 from inference.outputs.encoder import MaskEncoder, MaskSink
-from inference.outputs.jobs import OVERLAY, PROBABILITIES, ImageJob
+from inference.outputs.jobs import OVERLAY, PROBABILITIES, ImageJob, RasterJob
+from inference.outputs.rasters import MaskRaster
 from runtime.files import replaced_file
 from runtime.parallel import AHEAD, map_ahead
 from tasks.task import Task
 
 SAMPLED_ROWS = 64  # rows of a large image by which the brightness of its overlay is chosen
 ReadRows = Callable[[int, int], np.ndarray]  # rows [top, bottom) of a picture
+ReadMissing = Callable[[int, int], np.ndarray | None]  # where rows hold no data, (n, W) bool; None for nowhere
 
 
 class RowSink(Protocol):
     """An object that takes the rows of a prediction too, as they are written."""
 
-    def add(self, mask: np.ndarray) -> None:
-        """Take the next rows, (n, W)."""
+    def add(self, mask: np.ndarray, missing: np.ndarray | None = None) -> None:
+        """Take the next rows, (n, W), and where the image holds no data in them, (n, W) bool."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,7 @@ class ImageWriter:
         bands: Iterable[Tensor],
         image: Regions | None,
         sink: RowSink | None,
+        missing: ReadMissing | None = None,
     ) -> None:
         """Write logits (outputs, n, W) as they come.
 
@@ -53,16 +58,22 @@ class ImageWriter:
             size: (H, W) of the image.
             image: the image itself, where an overlay shows it.
             sink: takes the rows of the prediction too.
+            missing: gives rows (n, W) that say where the image holds no data; None where all of it does.
         """
         job.output.parent.mkdir(parents=True, exist_ok=True)
-        with self._output_files(job, size, image, sink) as files:
+        with self._output_files(job, size, image, sink, missing) as files:
             for _ in map_ahead(files.write, bands, ahead=AHEAD):
                 pass
             files.finish()
 
     @contextmanager
     def _output_files(
-        self, job: ImageJob, size: tuple[int, int], image: Regions | None, sink: RowSink | None
+        self,
+        job: ImageJob,
+        size: tuple[int, int],
+        image: Regions | None,
+        sink: RowSink | None,
+        missing: ReadMissing | None,
     ) -> Iterator["OutputFiles"]:
         """The files of an image, which come into being together, the first one last."""
         shown = None
@@ -78,10 +89,13 @@ class ImageWriter:
             overlay = None
             if shown:
                 overlay = stack.enter_context(PngWriter(files[OVERLAY], size, OVERLAY_LEVEL))
-            probabilities = None
-            if PROBABILITIES in files:
+            probabilities: NpyWriter | GeoTiffWriter | None = None
+            if PROBABILITIES in files and isinstance(job, RasterJob):
+                writer = GeoTiffWriter(files[PROBABILITIES], size, job.place, self.task.outputs, np.nan)
+                probabilities = stack.enter_context(writer)
+            elif PROBABILITIES in files:
                 probabilities = NpyWriter(files[PROBABILITIES], (self.task.outputs, *size))
-            yield OutputFiles(self.encoder, decoder, files, mask, overlay, probabilities, shown, sink)
+            yield OutputFiles(self.encoder, decoder, files, mask, overlay, probabilities, shown, sink, missing)
 
 
 class OutputFiles:
@@ -94,9 +108,10 @@ class OutputFiles:
         files: Mapping[str, BinaryIO],
         mask: MaskSink,
         overlay: PngWriter | None,
-        probabilities: NpyWriter | None,
+        probabilities: NpyWriter | GeoTiffWriter | None,
         shown: ReadRows | None,
         sink: RowSink | None,
+        missing: ReadMissing | None,
     ) -> None:
         self.encoder = encoder
         self.decoder = decoder
@@ -106,7 +121,9 @@ class OutputFiles:
         self.probabilities = probabilities
         self.shown = shown
         self.sink = sink
+        self.missing = missing
         self._top = 0
+        self._written = 0  # rows of the probabilities
 
     def write(self, logits: Tensor) -> None:
         """Append logits (outputs, n, W)."""
@@ -120,17 +137,39 @@ class OutputFiles:
 
     def _append(self, band: Band) -> None:
         if self.probabilities and band.probabilities is not None:
-            self.probabilities.write(band.probabilities)
+            self._write_probabilities(band.probabilities)
         if band.rows is None:
             return
         top = self._top
         self._top += len(band.rows)
-        self.mask.write(self.encoder.encode(band.rows))
+        missing = self.missing(top, self._top) if self.missing else None
+        values = self.encoder.encode(band.rows)
+        if missing is not None and isinstance(self.mask, MaskRaster):
+            values = self.mask.without(values, missing)
+        self.mask.write(values)
         if self.overlay and self.shown:
             encoder = self.encoder.of_prediction(self.decoder)
             self.overlay.write(encoder.overlay(self.shown(top, self._top), band.rows))
         if self.sink:
-            self.sink.add(band.rows)
+            self.sink.add(band.rows, missing)
+
+    def _write_probabilities(self, probabilities: np.ndarray) -> None:
+        """Append probabilities (C, n, W); those of a raster are NaN where the image holds no data."""
+        assert self.probabilities is not None
+        top = self._written
+        self._written += probabilities.shape[1]
+        if self.missing and isinstance(self.probabilities, GeoTiffWriter):
+            missing = self.missing(top, self._written)
+            if missing is not None:
+                probabilities = np.where(missing, np.float32(np.nan), probabilities)
+        self.probabilities.write(probabilities)
+
+
+def missing_rows(regions: Regions) -> ReadMissing | None:
+    """A function that says of rows of an image where it holds no data, (n, W) bool; None where all of it does."""
+    if not regions.may_miss:
+        return None
+    return lambda top, bottom: missing_pixels(regions.read(top, bottom))
 
 
 def _bright_rows(regions: Regions, name: str) -> ReadRows:

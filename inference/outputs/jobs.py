@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from data_utils.image_io.class_masks import ClassChannels, ClassMasks
-from data_utils.image_io.formats import VolumeFile
+from data_utils.image_io.formats import BandSource, DrawnMask, VolumeFile
+from data_utils.image_io.places import Place
 
 # extensions of outputs
 MASK = ".png"
@@ -15,8 +16,8 @@ OVERLAY = ".overlay.png"
 PROBABILITIES = ".npy"
 LEGEND = f"legend{OVERLAY}"
 
-# a file and its page, a mask of several files or channels, or a volume of several
-MaskFile = tuple[Path, int] | ClassMasks | ClassChannels | VolumeFile
+# a file and its page, a mask that is drawn from other files or channels, or a volume of several
+MaskFile = tuple[Path, int] | ClassMasks | ClassChannels | DrawnMask | VolumeFile
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +68,12 @@ class Job(ABC):
             return 0
         return math.prod(self.size)
 
+    @property
+    def relative_name(self) -> str:
+        """Its name in tables of all inputs: its file, as it lies below the folder that was given."""
+        root = self.root or self.output.parent
+        return self.output.relative_to(root).with_name(self.image.name).as_posix()
+
     def file(self, extension: str) -> Path:
         """One of its outputs; an extension `class/.png` stands for a file in a folder `class` of all outputs."""
         folder, _, ending = extension.rpartition("/")
@@ -77,9 +84,14 @@ class Job(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class ImageJob(Job):
-    """An image: a page of its file."""
+    """An image: a page of its file, or bands of several files.
+
+    Args:
+        bands: the bands that are read; None for all of one file.
+    """
 
     page: int = 0
+    bands: BandSource | None = None
 
     disk_copies = 1
     smaller_tile = 512
@@ -87,9 +99,33 @@ class ImageJob(Job):
 
     @property
     def name(self) -> str:
-        if self.page == 0:
-            return str(self.image)
-        return f"{self.image} page {self.page + 1}"
+        return str(self.image) + self._page_text
+
+    @property
+    def relative_name(self) -> str:
+        return super().relative_name + self._page_text
+
+    @property
+    def _page_text(self) -> str:
+        return f" page {self.page + 1}" if self.page else ""
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return self.bands.paths if self.bands else (str(self.image),)
+
+    @property
+    def source(self) -> Path | BandSource:
+        """What is read, of which `page` is one."""
+        return self.bands or self.image
+
+
+@dataclass(frozen=True, kw_only=True)
+class RasterJob(ImageJob):
+    """An image whose file says where it lies in the world: so do its outputs."""
+
+    place: Place
+
+    extensions: ClassVar[dict[str, str]] = {MASK: ".tif", PROBABILITIES: ".probabilities.tif"}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,5 +1,6 @@
 """Numbered objects: a label image, and a table with a row for each object."""
 
+import codecs
 import csv
 import io
 import zlib
@@ -14,23 +15,25 @@ import tifffile
 from data_utils.image_io.volumes import VolumeHeader
 from data_utils.image_io.writers import MASK_LEVEL, PngWriter
 from data_utils.targets.objects import ObjectReader
+from data_utils.targets.reader import MaskReader
 from data_utils.visualize_objects import COLORS, outlined, shaded
 from inference.decoding.decoder import Decoder
-from inference.decoding.finder import DetectedObject
 from inference.outputs.encoder import LegendEntry, MaskEncoder, MaskSink
-from inference.outputs.jobs import MASK, ImageJob, Job
+from inference.outputs.jobs import MASK, ImageJob, Job, MaskFile, VolumeJob
+from inference.outputs.object_masks import AnnotatedObjects, WrittenObjects
+from inference.outputs.object_tables import IMAGE_COLUMNS, VOLUME_COLUMNS, image_cells, table_rows, volume_cells
+from runtime.console import say
 from runtime.files import replaced_file, replaced_path
 from tasks.matching import numbers_of
 from tasks.objects import Objects
 from unet.config import UNetConfig
 
 TABLE = ".objects.csv"
+JOINED = "objects.csv"  # the table of all images
 LARGE_MASK = ".tif"  # of more objects than a PNG can number
 MOST_IN_PNG = 2**16 - 1
+ONE_CLASS = 2  # names, with the background
 STRIP = 64  # rows of a TIFF that are compressed together
-IMAGE_COLUMNS = ("number", "class", "area", "center_y", "center_x", "top", "left", "bottom", "right", "score")
-VOLUME_COLUMNS: tuple[str, ...] = ("number", "class", "voxels", "volume_mm3", "x_mm", "y_mm", "z_mm")
-VOLUME_COLUMNS += ("first_z", "first_y", "first_x", "end_z", "end_y", "end_x", "score")
 
 
 class ObjectEncoder(MaskEncoder):
@@ -87,6 +90,16 @@ class ObjectEncoder(MaskEncoder):
             return large
         return job.file(MASK)
 
+    def written_mask(self, job: Job) -> MaskFile:
+        if len(self.names) == ONE_CLASS:
+            return super().written_mask(job)
+        return WrittenObjects(self.mask_file(job), job.file(TABLE), tuple(self.names[1:]))
+
+    def reader_of(self, mask: MaskFile) -> MaskReader:
+        if not isinstance(mask, AnnotatedObjects | WrittenObjects):
+            return self.reader
+        return ObjectReader(classes=tuple(enumerate(self.names[1:], 1)), is_packed=True)
+
     @contextmanager
     def open_mask(self, job: ImageJob, size: tuple[int, int], decoder: Decoder) -> Iterator[MaskSink]:
         with ExitStack() as stack:
@@ -96,6 +109,23 @@ class ObjectEncoder(MaskEncoder):
             job.file(MASK).unlink(missing_ok=True)  # of an earlier call
         else:
             job.file(LARGE_MASK).unlink(missing_ok=True)
+
+    def write_joined(self, folder: Path, jobs: Sequence[Job]) -> None:
+        """Write one table of the objects of all images, an image at a time."""
+        columns: list[str] = []
+        if any(isinstance(job, ImageJob) for job in jobs):
+            columns += IMAGE_COLUMNS
+        if any(isinstance(job, VolumeJob) for job in jobs):
+            columns += VOLUME_COLUMNS
+        written = [job for job in jobs if self.mask_file(job).exists() and job.file(TABLE).exists()]
+        objects = 0
+        with replaced_file(folder / JOINED) as file:
+            text = codecs.getwriter("utf-8")(file, "surrogateescape")
+            table = csv.DictWriter(text, ["image", *dict.fromkeys(columns)], lineterminator="\n")
+            table.writeheader()
+            for job in written:
+                objects += _append_table(table, job)
+        say(f"{objects:,} objects in {len(written):,} images are listed in {folder / JOINED}")
 
     def write_tables(self, files: Mapping[str, BinaryIO], decoder: Decoder, header: VolumeHeader | None) -> None:
         text = io.StringIO()
@@ -108,16 +138,13 @@ class ObjectEncoder(MaskEncoder):
         files[TABLE].write(text.getvalue().encode())
 
 
-def image_cells(detected: DetectedObject) -> list[str]:
-    """Center and box of an object, in pixels."""
-    return [*(f"{position:.2f}" for position in detected.center), *map(str, detected.box)]
-
-
-def volume_cells(detected: DetectedObject, header: VolumeHeader) -> list[str]:
-    """Volume and center of an object in mm, in the space of the file; its box in voxels, in RAS orientation."""
-    volume = detected.size * float(np.prod(header.spacing))
-    position = header.affine @ [*reversed(detected.center), 1]
-    return [f"{volume:.4g}", *(f"{millimeters:.3f}" for millimeters in position[:3]), *map(str, detected.box)]
+def _append_table(joined: csv.DictWriter, job: Job) -> int:
+    """Append the objects of a job, and return how many they are."""
+    count = 0
+    for row in table_rows(job.file(TABLE), VOLUME_COLUMNS if isinstance(job, VolumeJob) else IMAGE_COLUMNS):
+        joined.writerow({"image": job.relative_name, **row})
+        count += 1
+    return count
 
 
 class LabelImage:

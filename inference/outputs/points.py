@@ -14,13 +14,13 @@ from data_utils.image_io.reader import read_image
 from data_utils.image_io.regions import Regions
 from data_utils.image_io.volumes import read_volume
 from data_utils.sources.points import files
-from data_utils.sources.points.spaces import from_voxels
+from data_utils.sources.points.spaces import from_pixels, from_voxels
 from data_utils.sources.points.table import PointTable, joined_tables
 from data_utils.visualize import legend
 from data_utils.visualize_points import draw_points, draw_volume_points, point_colors
 from inference.decoding import new_decoder
 from inference.outputs.encoder import Encoder
-from inference.outputs.images import RowSink
+from inference.outputs.images import ReadMissing, RowSink
 from inference.outputs.jobs import OVERLAY, PROBABILITIES, ImageJob, Job, VolumeJob
 from runtime.errors import SettingsError
 from runtime.files import replaced_file
@@ -65,8 +65,13 @@ class PointEncoder(Encoder):
         """What the colors of overlays mean."""
         return legend(("landmarks", *self.names), np.vstack([[[0, 0, 0]], self.colors]))
 
-    def table(self, image: str, prediction: np.ndarray, positions: np.ndarray) -> PointTable:
-        """The points of an image from a prediction (K, n + 2), at `positions` (K, n) as its format counts them."""
+    def table(
+        self, image: str, prediction: np.ndarray, positions: np.ndarray, size: tuple[int, int] | None = None
+    ) -> PointTable:
+        """The points of an image from a prediction (K, n + 2), at `positions` (K, n) as its format counts them.
+
+        `size` is (H, W) of an image; None for a volume.
+        """
         states = np.where(prediction[:, -2] >= FOUND, PRESENT, ABSENT)
         return PointTable(
             layout=self.task.layout,
@@ -78,6 +83,7 @@ class PointEncoder(Encoder):
             space=self.task.space,
             presence=prediction[None, :, -2],
             confidence=prediction[None, :, -1],
+            sizes=None if size is None else np.array([size]),
         )
 
     def write(self, job: Job, table: PointTable, picture: np.ndarray | None) -> None:
@@ -117,12 +123,14 @@ class PointImageWriter:
         bands: Iterable[Tensor],
         image: Regions | None,
         sink: RowSink | None,
+        missing: ReadMissing | None = None,
     ) -> None:
         """Write the points of an image of `size` (H, W) from logits (K, n, w) of the network's input.
 
         Args:
             image: the image itself, where an overlay shows it.
             sink: takes the prediction too.
+            missing: of no meaning here.
         """
         job.output.parent.mkdir(parents=True, exist_ok=True)
         prediction = read_prediction(self.task, bands, job, save_maps=PROBABILITIES in self.extensions)
@@ -131,7 +139,8 @@ class PointImageWriter:
         if OVERLAY in self.extensions and image is not None:
             pixels = read_image(image.read(0, size[0]), job.name)
             picture = draw_points(pixels, places, prediction[:, -2] >= FOUND)
-        self.encoder.write(job, self.encoder.table(job.image.name, prediction, places[:, ::-1]), picture)
+        positions = from_pixels(places, self.encoder.task.space, size)
+        self.encoder.write(job, self.encoder.table(job.image.name, prediction, positions, size), picture)
         if sink is not None:
             sink.add(prediction)
 

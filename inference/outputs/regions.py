@@ -34,6 +34,10 @@ class RegionEncoder(OverlapEncoder):
             ignored.insert(0, preprocess.ignore_value)
         return cls(regions_of_model(config), tuple(value for value in ignored if isinstance(value, int)))
 
+    @property
+    def written_values(self) -> tuple[int, ...]:
+        return (0, *(region.values[0] for region in self.regions))
+
     def encode(self, rows: np.ndarray) -> np.ndarray:
         largest = max(region.values[0] for region in self.regions)
         if not 0 < largest <= LARGEST:

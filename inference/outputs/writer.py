@@ -8,7 +8,7 @@ from typing import Any
 from inference.outputs.coco import write_coco
 from inference.outputs.encoder import Encoder
 from inference.outputs.images import ImageWriter
-from inference.outputs.jobs import LEGEND, MASK, OVERLAY, Job
+from inference.outputs.jobs import LEGEND, MASK, OVERLAY, Job, RasterJob
 from inference.outputs.objects import TABLE
 from inference.outputs.points import PointImageWriter, PointVolumeWriter
 from inference.outputs.volumes import VolumeWriter
@@ -39,6 +39,8 @@ class PredictionWriter:
     def is_finished(self, job: Job) -> bool:
         """Whether there is nothing to predict: all outputs exist and are newer than the input."""
         if self.overwrite or job.size is None:
+            return False
+        if isinstance(job, RasterJob) and job.truth:  # its mask does not say where its image holds no data
             return False
         begun = max(Path(path).stat().st_mtime for path in job.files)
         try:
@@ -72,7 +74,7 @@ class PredictionWriter:
         for job in jobs:
             mask = self.encoder.mask_file(job)
             if mask.exists():
-                images.append((job.image, mask, job.file(TABLE)))
+                images.append((job.relative_name, mask, job.file(TABLE)))
         write_coco(folder, images, self.encoder.names[1:])
 
     def write_legend(self, folder: Path) -> None:

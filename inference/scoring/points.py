@@ -14,7 +14,8 @@ from data_utils.image_io.formats import PointSource
 from data_utils.image_io.volumes import read_volume_header, volume_stem
 from data_utils.sources.points.files import read_written
 from data_utils.sources.points.find import read_truth
-from data_utils.sources.points.spaces import to_voxels
+from data_utils.sources.points.nnlandmark import case_of
+from data_utils.sources.points.spaces import to_pixels, to_voxels
 from data_utils.sources.points.table import PointTable
 from data_utils.sources.records import Record
 from data_utils.targets.points import PointReader
@@ -62,7 +63,7 @@ class PointTruth:
         self.target = target
         self.scores = task.new_scores(1)
 
-    def add(self, prediction: np.ndarray) -> None:
+    def add(self, prediction: np.ndarray, missing: np.ndarray | None = None) -> None:
         """Score a prediction (K, n + 2)."""
         batch = self.target.map(lambda array: torch.from_numpy(array)[None])
         self.scores.add(torch.from_numpy(prediction)[None], batch, 0)
@@ -113,7 +114,7 @@ class PointScorer:
         """The true points of a job."""
         folder, row = cast("tuple[Path, int]", job.truth)
         table = true_points(folder, self.task.names)
-        return PointSource(table.files[row], table.space, table.positions[row], table.states[row])
+        return table.source(row)
 
 
 def as_prediction(table: PointTable, job: Job) -> np.ndarray:
@@ -125,8 +126,8 @@ def as_prediction(table: PointTable, job: Job) -> np.ndarray:
         voxels = to_voxels(positions, table.space, header)
     else:
         assert job.size is not None
-        size = job.size
-        voxels = positions[:, ::-1]
+        height, width = size = job.size
+        voxels = to_pixels(table.source(0), (height, width), job.name)
     places = (voxels + 0.5) / np.array(size)
     presence = (table.states[0] == PRESENT).astype(float) if table.presence is None else table.presence[0]
     return np.column_stack([places, presence, presence])
@@ -136,11 +137,9 @@ def as_prediction(table: PointTable, job: Job) -> np.ndarray:
 def true_points(path: Path, names: tuple[str, ...]) -> PointTable:
     """The true points of all images, with the model's names; DataError where no file has them."""
     table = read_truth(path)
-    known = [name for name in table.names if name in names]
-    if not known:
+    if not set(table.names) & set(names):
         raise DataError(f"--truth {path}: has none of the model's points {', '.join(names)}")
-    columns = [table.names.index(name) for name in known]
-    return table.columns(columns).with_names(names)
+    return table.with_names(names)
 
 
 def with_truths(jobs: Sequence[Job], path: Path, names: tuple[str, ...]) -> list[Job]:
@@ -152,7 +151,8 @@ def with_truths(jobs: Sequence[Job], path: Path, names: tuple[str, ...]) -> list
     found = []
     missing = []
     for job in jobs:
-        candidates = rows.get(_stem(str(job.image)), [])
+        stem = _stem(str(job.image))
+        candidates = rows.get(stem) or rows.get(case_of(stem), [])
         if not candidates:
             missing.append(str(job.image))
             continue

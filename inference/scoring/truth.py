@@ -9,10 +9,12 @@ import numpy as np
 import torch
 
 from data_utils.image_io.class_masks import ClassChannels, ClassMasks
-from data_utils.image_io.formats import VolumeFile
+from data_utils.image_io.formats import DrawnMask, VolumeFile
+from data_utils.image_io.placed_masks import PlacedMask
 from data_utils.image_io.reader import read_mask
 from data_utils.image_io.regions import open_regions, regions_of
 from data_utils.image_io.resize import nearest, same_proportions
+from data_utils.loading.image_input import without_missing
 from data_utils.targets.reader import MaskReader
 from inference.outputs.encoder import MaskEncoder
 from inference.outputs.jobs import ImageJob, MaskFile
@@ -68,8 +70,11 @@ class MaskRows(NamedTuple):
 @contextmanager
 def open_mask_rows(mask: MaskFile, reader: MaskReader) -> Iterator[MaskRows]:
     """A mask, of which a window is read at a time where its format allows it."""
-    if isinstance(mask, ClassMasks | ClassChannels):
+    if isinstance(mask, ClassMasks | ClassChannels | PlacedMask):
         name = mask.name
+        opened = regions_of(mask)
+    elif isinstance(mask, DrawnMask):
+        name = "the true objects"  # what draws them names the file
         opened = regions_of(mask)
     else:
         assert not isinstance(mask, VolumeFile)
@@ -118,8 +123,8 @@ class TruthScorer:
         self._mask_rows: list[tuple[np.ndarray, np.ndarray]] | None = [] if boundary else None
         self._areas = AreaCounter(task.outputs) if task.has_boundaries else None
 
-    def add(self, mask: np.ndarray) -> None:
-        """Count the next rows of a prediction, (n, W)."""
+    def add(self, mask: np.ndarray, missing: np.ndarray | None = None) -> None:
+        """Count the next rows of a prediction, (n, W); those of `missing`, (n, W) bool, are unknown."""
         top = self._top
         self._top += len(mask)
         if self.truth is None or self.problem is not None:
@@ -132,6 +137,8 @@ class TruthScorer:
         except (DataError, OSError) as error:
             self.problem = error
             return
+        if missing is not None:
+            truth = without_missing(truth, missing[self._rows[first:last] - top][:, self._columns])
         pred = mask[self._rows[first:last] - top][:, self._columns]
         preds = torch.from_numpy(pred).long()[None]
         target = truth.map(lambda rows: torch.from_numpy(rows)[None])
@@ -170,7 +177,7 @@ class ImageScorer:
         problem = None
         with ExitStack() as stack:
             try:
-                truth = stack.enter_context(open_mask_rows(job.truth, self.encoder.reader))
+                truth = stack.enter_context(open_mask_rows(job.truth, self.encoder.reader_of(job.truth)))
                 truth.check_proportions(size)
             except (DataError, OSError) as error:
                 problem = error
@@ -182,7 +189,8 @@ class ImageScorer:
         height, width = job.size
         with self.open(job, (height, width)) as scorer:
             try:
-                with open_mask_rows(self.encoder.written_mask(job), self.encoder.reader) as mask:
+                written = self.encoder.written_mask(job)
+                with open_mask_rows(written, self.encoder.reader_of(written)) as mask:
                     mask.check_size((height, width))
                     for top in range(0, height, SCORED_ROWS):
                         if scorer.problem:

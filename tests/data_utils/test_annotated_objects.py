@@ -1,4 +1,7 @@
-"""Objects from annotations, with --task objects: COCO, labelme and YOLO tell them apart, and name their classes."""
+"""Objects from annotations, with --task objects: COCO, labelme and YOLO tell them apart, and name their classes.
+
+Modules: inference/outputs/object_masks.py, inference/true_masks.py.
+"""
 
 import json
 from pathlib import Path
@@ -13,7 +16,12 @@ from data_utils.sources.annotations.cityscapes import EvaluatedIds
 from data_utils.sources.load import load_records
 from data_utils.targets.find import find_task
 from data_utils.targets.objects import ObjectReader
+from inference.outputs.jobs import ImageJob
+from inference.outputs.object_tables import IMAGE_COLUMNS
+from inference.outputs.objects import ObjectEncoder
+from inference.true_masks import open_true_masks
 from runtime.errors import DataError
+from tasks.matching import classes_of, numbers_of
 
 SIZE = (20, 30)
 # two cats that touch, and a dog: (left, top, right, bottom)
@@ -135,3 +143,55 @@ def test_annotations_without_objects_are_refused_in_a_line():
     record = {"image": "a.png", "target": EvaluatedIds("a_labelIds.png"), "name": "a.png"}
     with pytest.raises(DataError, match="these annotations tell no objects apart; leave out --task objects"):
         ObjectReader().ids(record)
+
+
+@pytest.mark.parametrize("write", [write_coco, write_yolo, write_labelme])
+def test_annotations_are_the_truth_of_predictions(tmp_path, write):
+    write(tmp_path)
+    truths = open_true_masks(tmp_path, None, [Path("a")], (), ("dog", "cat"))
+    true = truths.find(Path("a"), Path("a"), 0, 1)
+    labels = true.draw()
+    numbers, classes = numbers_of(labels), classes_of(labels)
+    assert len(np.unique(numbers)) == 4 and set(classes[numbers == 0]) == {0}
+    assert classes[5, 5] == classes[5, 14] == 2 and classes[15, 24] == 1 and numbers[5, 5] != numbers[5, 14]
+    target = ObjectEncoder(("background", "dog", "cat")).reader_of(true).of_mask(labels, "a")
+    np.testing.assert_array_equal(target.mask, classes)
+    one_class = open_true_masks(tmp_path, None, [Path("a")], (), ("animal",)).find(Path("a"), Path("a"), 0, 1)
+    assert set(classes_of(one_class.draw()).ravel()) == {0, 1}
+    assert truths.find(Path("z"), Path("z"), 0, 1) is None and truths.missing == ["z"]
+
+
+def test_masks_that_do_not_say_classes_are_no_truth_of_several(tmp_path):
+    Image.new("L", (4, 4)).save(tmp_path / "a.png")
+    with pytest.raises(DataError, match="masks do not say the classes of objects; give a folder of COCO or labelme"):
+        open_true_masks(tmp_path, None, [Path("a")], (), ("dog", "cat"))
+
+
+def test_names_that_two_images_have_are_told_apart_by_their_folders(tmp_path):
+    write_coco(tmp_path)
+    file = tmp_path / "annotations" / "instances_train.json"
+    content = json.loads(file.read_text())
+    for image, folder in zip(content["images"], ("x", "y"), strict=False):
+        (tmp_path / "images" / folder).mkdir()
+        (tmp_path / "images" / image["file_name"]).rename(tmp_path / "images" / folder / "a.png")
+        image["file_name"] = f"{folder}/a.png"
+    file.write_text(json.dumps(content))
+    truths = open_true_masks(tmp_path, None, [], (), ("cat", "dog"))
+    assert truths.find(Path("a"), Path("a"), 0, 1) is None
+    first, second = (truths.find(Path(stem), Path(stem), 0, 1) for stem in ("x/a", "y/a"))
+    assert first.source != second.source
+
+
+def test_classes_of_written_objects_are_read_with_them(tmp_path):
+    job = ImageJob(image=tmp_path / "in.png", size=(1, 4), output=tmp_path / "out")
+    Image.fromarray(np.array([[0, 1, 2, 2]], np.uint16)).save(tmp_path / "out.png")
+    table = tmp_path / "out.objects.csv"
+    header = ",".join(IMAGE_COLUMNS)
+    table.write_text(f"{header}\n1,dog,1,0,1,0,1,1,2,0.9\n2,cat,2,0,2.5,0,2,1,4,0.8\n")
+    written = ObjectEncoder(("background", "cat", "dog")).written_mask(job)
+    assert classes_of(written.draw()).tolist() == [[0, 2, 1, 1]]
+    assert numbers_of(written.draw()).tolist() == [[0, 1, 2, 2]]
+    for row in ("1,bird,1,0,1,0,1,1,2,0.9", "3,dog,1,0,1,0,1,1,2,0.9", "-1,dog,1,0,1,0,1,1,2,0.9"):
+        table.write_text(f"{header}\n{row}\n")
+        with pytest.raises(DataError, match=r"out.objects.csv: object -?[13] is not one of .*out.png"):
+            written.draw()

@@ -19,7 +19,7 @@ from data_utils.loading.batch_sampler import Slot
 from data_utils.loading.dataset import TrainingDataset
 from data_utils.sources.load import load_records
 from data_utils.targets.find import are_pieces, find_task
-from data_utils.targets.objects import ObjectReader, smallest_object
+from data_utils.targets.objects import ObjectReader, shapes_of_objects
 from runtime.errors import DataError, SettingsError
 
 COUNTS = [3, 5, 8, 9, 12, 14, 17]
@@ -155,7 +155,7 @@ def test_32_bit_label_images_are_numbered_anew_in_crops(tmp_path):
 def test_the_smallest_prediction_follows_from_the_data(tmp_path):
     config = DataConfig(dataset=str(write_discs(tmp_path, COUNTS, seed=0)))
     train, _ = load_records(config)
-    smallest = smallest_object(train, ObjectReader())
+    smallest = shapes_of_objects(train, ObjectReader())["smallest"]
     areas = []
     for record in train:
         ids = np.array(Image.open(record["target"]))
@@ -168,9 +168,27 @@ def test_the_smallest_prediction_is_measured_anew_for_other_objects(tmp_path):
     train, _ = load_records(DataConfig(dataset=str(write_discs(tmp_path, COUNTS, seed=0))))
     reader = ObjectReader()
     first_objects = ObjectReader(ignored=tuple(range(2, 100)))
-    assert smallest_object(train, reader) != smallest_object(train, first_objects)
-    for chosen in (reader, first_objects):
-        assert chosen.with_records(train).smallest == smallest_object(train, chosen)
+    shapes = [shapes_of_objects(train, chosen) for chosen in (reader, first_objects)]
+    assert shapes[0]["smallest"] != shapes[1]["smallest"]
+    for chosen, shape in zip((reader, first_objects), shapes, strict=True):
+        assert chosen.with_records(train).smallest == shape["smallest"]
+
+
+def test_holes_of_predictions_are_filled_where_training_objects_have_hardly_any(tmp_path):
+    write_discs(tmp_path, [20, 21, 22, 23], seed=0)
+    config = DataConfig(dataset=str(tmp_path), task="objects")
+    train, _ = load_records(config)
+    assert ObjectReader().with_records(train).fills_holes
+    assert "holes in predictions filled" in check_data(config)[0]
+    for file in (tmp_path / "masks").iterdir():
+        ids = np.array(Image.open(file))
+        for number in range(1, int(ids.max()) + 1, 4):
+            y, x = np.argwhere(ids == number).mean(axis=0).round().astype(int)
+            ids[y, x] = 0
+        Image.fromarray(ids).save(file)
+    train, _ = load_records(config)
+    assert not ObjectReader().with_records(train).fills_holes
+    assert not shapes_of_objects(train, ObjectReader(ignored=tuple(range(1, 100))))["fills_holes"]
 
 
 def test_check_data_counts_objects_and_those_that_touch(tmp_path):

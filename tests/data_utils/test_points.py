@@ -26,7 +26,7 @@ from data_utils.sources.load import load_records
 from data_utils.sources.points import files
 from data_utils.sources.points.table import EMPTY, PointTable
 from data_utils.targets.points import point_records
-from data_utils.targets.sides import find_sides
+from data_utils.targets.sides import point_sides
 from data_utils.visualize_points import draw_points
 from runtime.errors import DataError
 from tasks.points import ABSENT, OUTSIDE, PRESENT, UNKNOWN, PointTarget
@@ -222,7 +222,7 @@ def test_some_points_can_be_chosen_and_others_are_named(tmp_path):
     ],
 )
 def test_the_mirror_swaps_left_and_right_by_name_or_is_off(names, swap, partners, mirrors):
-    sides = find_sides(names, swap)
+    sides = point_sides(names, swap)
     assert (sides.partners, sides.mirrors) == (partners, mirrors)
     assert ("mirroring is off" in sides.line) == (not mirrors)
 
@@ -230,7 +230,7 @@ def test_the_mirror_swaps_left_and_right_by_name_or_is_off(names, swap, partners
 @pytest.mark.parametrize("swap", ["left", "a=c", "a=b,b=a", "a=a"])
 def test_a_wrong_swap_is_one_line(swap):
     with pytest.raises(DataError, match="--swap"):
-        find_sides(["a", "b"], swap)
+        point_sides(["a", "b"], swap)
 
 
 def batch_of(points: torch.Tensor, size: tuple[int, ...], partners: list[int]) -> PointTarget:

@@ -43,5 +43,6 @@ def make_cases(tiff: bytes, encoder: bytes, checkpoint: bytes) -> list[tuple[str
         ("checkpoint", "step/state.json", json.dumps(state | {"model": "x"}).encode()),
         ("checkpoint", "step/state.json", json.dumps(state | {"flags": ["x"]}).encode()),
         ("voc", "labelmap.txt", f"a:{DIGITS},0,0::\n".encode()),
+        ("points", "a.csv", b"image,landmark,x,y,state\n0.png,1,,,\n1.png,1,2,3,present\n"),
         ("classes", "a.json", json.dumps({DIGITS: "background", "1": "cell"}).encode()),
     ]

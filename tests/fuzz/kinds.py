@@ -13,7 +13,7 @@ import shutil
 import tarfile
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import nibabel
@@ -26,6 +26,7 @@ from PIL import Image
 
 from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.analysis.inspect import inspect
+from data_utils.analysis.inspect_points import inspect_points, inspect_volume_points
 from data_utils.analysis.inspect_volumes import inspect_volume
 from data_utils.class_map import parse_classes
 from data_utils.config import DataConfig
@@ -35,12 +36,24 @@ from data_utils.image_io.regions import bands, open_regions
 from data_utils.loading.image_input import ImageInput
 from data_utils.loading.volume_input import VolumeInput
 from data_utils.sources.load import load_records
+from data_utils.sources.points import files
+from data_utils.sources.points.table import PointTable
+from data_utils.targets.find import find_task
+from data_utils.targets.objects import ObjectReader, shapes_of_objects
 from inference.inputs import find_jobs
 from inference.models import load_network
+from inference.outputs.coco import write_coco
+from inference.outputs.jobs import ImageJob
+from inference.outputs.object_tables import IMAGE_COLUMNS
+from inference.outputs.objects import ObjectEncoder
 from inference.page import page_job
 from inference.provenance import record_provenance
+from inference.scoring.truth import ImageScorer
 from runtime.cache import cached
 from runtime.errors import DataError
+from tasks.classes import Classes
+from tasks.objects import Objects, ObjectTarget
+from tasks.points import ABSENT, PRESENT, UNKNOWN
 from tests.fuzz import mutations
 from train_utils.checkpoints.find import find_checkpoint, fingerprint, peek
 from train_utils.microbatch import memory_limit
@@ -129,6 +142,22 @@ def read_config(config: DataConfig) -> None:
                 inspect(record)
                 with suppress(DataError):
                     decode_image(record["image"], record["name"])
+
+
+def read_points(path: Path) -> None:
+    """Read the file for itself, and as that of a data set: the points of each record, of images and volumes."""
+    with suppress(DataError):
+        table = files.read(path)
+        if table is not None:
+            files.content(table)
+    config = DataConfig(str(path.parent), val_fraction=0.5, allow_unpaired=True, task="landmarks")
+    for records in load_records(config):
+        str(records.digest)
+        for record in records:
+            if records.dims == 3:
+                inspect_volume_points(record)
+            else:
+                inspect_points(record)
 
 
 def read_stream(path: Path) -> None:
@@ -230,6 +259,33 @@ def labelme() -> bytes:
     ]
     content = {"imagePath": "0.png", "imageData": None, "imageHeight": SIZE[0], "imageWidth": SIZE[1]}
     return json.dumps(content | {"shapes": shapes}).encode()
+
+
+def tables_of_points() -> dict[str, bytes]:
+    """The points of 0.png, 1.png and 2.png in each format of several images."""
+    states = np.array([[PRESENT, PRESENT], [PRESENT, ABSENT], [UNKNOWN, PRESENT]])
+    positions = np.random.default_rng(0).uniform(0, 11, (3, 2, 2)).round(2)
+    table = PointTable("long", ("1", "2"), ("0.png", "1.png", "2.png"), positions, states, ("",) * 3)
+    contents = {}
+    for layout, name in (("long", "a.csv"), ("wide", "b.csv"), ("deeplabcut", "c.csv"), ("tps", "d.tps")):
+        contents[name] = files.content(replace(table, layout=layout))
+    predicted = replace(table, layout="tps", presence=positions[:, :, 0] / 12, confidence=positions[:, :, 1] / 12)
+    contents["e.tps"] = files.content(predicted)
+    sizes = np.array([SIZE] * 3)
+    contents["annotations.json"] = files.content(replace(predicted, layout="coco", sizes=sizes))
+    contents["0.json"] = files.content(replace(predicted.rows([0]), layout="labelme", sizes=sizes[:1]))
+    return contents
+
+
+def points_of_a_volume() -> dict[str, bytes]:
+    """The points of `case` in each format."""
+    positions = np.array([[[1.5, 2.0, 3.0], [4.0, 3.0, 1.25]]])
+    states = np.array([[PRESENT, ABSENT]])
+    table = PointTable("markups", ("1", "2"), ("case",), positions, states, ("",), "LPS")
+    names = {"markups": "case.mrk.json", "fcsv": "case.fcsv", "nnlandmark": "all_landmarks_voxel.json"}
+    contents = {name: files.content(replace(table, layout=layout)) for layout, name in names.items()}
+    predicted = replace(table, layout="nnlandmark", presence=np.array([[0.5, 0.25]]), confidence=np.ones((1, 2)))
+    return contents | {"points.json": files.content(predicted)}
 
 
 def volume(kind: str, scratch: Path) -> bytes:
@@ -374,12 +430,33 @@ def make_kinds(scratch: Path, stored: Path) -> dict[str, Kind]:
             read_label_table,
             images | masks,
         ),
+        "label images": Kind(
+            {
+                "masks/0.png": picture("png", "I;16"),
+                "masks/1.tif": tiff(7 * grey.astype(np.int32), photometric="minisblack"),
+                "masks/2.npy": array(70_000 * grey.astype(np.int64)),
+            },
+            (in_bytes, mutations.change_png, mutations.change_tiff),
+            read_label_images,
+            {f"images/{n}.png": images[f"images/{n}.png"] for n in range(3)} | label_images(grey),
+        ),
+        "one-object masks": Kind(
+            {"0/masks/1.png": picture("png", "1"), "0/images/0.png": picture("png")},
+            (in_bytes, mutations.change_png),
+            read_one_object_masks,
+            one_object_masks(),
+        ),
+        "objects": Kind(written_objects(grey), (in_lines, in_bytes), read_written_objects, written_objects(grey)),
         "coco": Kind({"_annotations.coco.json": coco()}, (in_json, in_json, in_bytes), read_data_set, flat),
         "labelme": Kind(
             {"0.json": labelme()},
             (in_json, in_json, in_bytes),
             read_data_set,
             flat | {"1.json": labelme().replace(b"0.png", b"1.png")},
+        ),
+        "points": Kind(tables_of_points(), (in_lines, in_json_or_bytes, in_bytes), read_points, flat),
+        "points of volumes": Kind(
+            points_of_a_volume(), (in_lines, in_json_or_bytes, in_bytes), read_points, {"case.nii.gz": stack}
         ),
         "yolo": Kind(
             {"data.yaml": yolo["data.yaml"], "labels/train/0.txt": yolo_lines}, (in_lines, in_bytes), read_yolo, yolo
@@ -423,6 +500,76 @@ def make_kinds(scratch: Path, stored: Path) -> dict[str, Kind]:
         "tar": Kind({"a.tar": tar()}, (in_bytes,), read_single_stream),
         "parquet": Kind({"a.parquet": parquet()}, (in_bytes,), read_single_stream),
     }
+
+
+def in_json_or_bytes(rng: random.Random, content: bytes) -> bytes:
+    """A JSON document changed in its meaning, other content in its bytes."""
+    if content.startswith(b"{"):
+        return mutations.change_json(rng, content)
+    return mutations.change_bytes(rng, content)
+
+
+def label_images(grey: np.ndarray) -> dict[str, bytes]:
+    """Label images of several formats."""
+    return {"masks/0.png": picture("png", "L"), "masks/1.tif": tiff(grey), "masks/2.npy": array(grey)}
+
+
+def one_object_masks() -> dict[str, bytes]:
+    """A folder for each of three images, with a mask for each of two objects."""
+    files: dict[str, bytes] = {}
+    for sample in range(3):
+        files[f"{sample}/images/{sample}.png"] = picture("png")
+        for number in range(2):
+            files[f"{sample}/masks/{number}.png"] = picture("png", "1")
+    return files
+
+
+def written_objects(grey: np.ndarray) -> dict[str, bytes]:
+    """What prediction writes of an image: its label image, and the table of its objects."""
+    file = io.BytesIO()
+    Image.fromarray(grey.astype(np.uint16)).save(file, "png")
+    height, width = grey.shape
+    lines = [",".join(IMAGE_COLUMNS)]
+    for number, name in ((1, "cell"), (2, "dirt")):
+        lines.append(f"{number},{name},{int((grey == number).sum())},5.50,7.25,0,0,{height},{width},0.9000")
+    return {"a.png": file.getvalue(), "a.objects.csv": "\n".join([*lines, ""]).encode()}
+
+
+def read_label_images(path: Path) -> None:
+    """Inspect a data set of objects, look which task it is, and read what a crop is made from."""
+    root = path.parent.parent
+    read_objects(DataConfig(str(root), val_fraction=0.5))
+
+
+def read_one_object_masks(path: Path) -> None:
+    """The same of a folder for each image; and the images and true objects that predict.py finds in it."""
+    root = path.parent.parent.parent
+    find_jobs([str(root)], root.parent / "out", [".png"], truth=root, objects=["cell"])
+    read_objects(DataConfig(str(root), val_fraction=0.5, allow_unpaired=True))
+
+
+def read_objects(config: DataConfig) -> None:
+    for records in load_records(config):
+        find_task(records, config)
+        reader = ObjectReader()
+        shapes_of_objects(records, reader)
+        for record in records:
+            inspect(record)
+            with suppress(DataError):
+                ObjectTarget(reader.ids(record), reader.ids(record)).numbered()
+
+
+def read_written_objects(path: Path) -> None:
+    """Score what was written, and collect it in the files of all images."""
+    folder = path.parent
+    encoder = ObjectEncoder(("background", "cell", "dirt"))
+    truth = (folder / "a.png", 0)
+    job = ImageJob(image=folder / "a.jpg", size=SIZE, output=folder / "a", root=folder, truth=truth)
+    with suppress(DataError):
+        ImageScorer(encoder, Objects(Classes(encoder.names))).score(job)
+    with suppress(DataError):
+        encoder.write_joined(folder, [job])
+    write_coco(folder, [("a.jpg", folder / "a.png", folder / "a.objects.csv")], encoder.names[1:])
 
 
 def in_json_lines(rng: random.Random, content: bytes) -> bytes:

@@ -1,8 +1,10 @@
 """Objects from the answers of pixels: the same in any bands, numbered by position, apart where they touch.
 
 Modules: inference/decoding/objects.py, inference/decoding/finder.py, inference/decoding/components.py,
-inference/decoding/canvas.py, data_utils/visualize_objects.py.
+inference/decoding/canvas.py, data_utils/visualize_objects.py, data_utils/holes.py.
 """
+
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -12,9 +14,10 @@ from scipy.ndimage import gaussian_filter, label
 
 from data_utils.visualize_objects import SHADES, outlined, shaded, shades_of, touching
 from inference.decoding import canvas
-from inference.decoding.components import ComponentStream
+from inference.decoding.components import Component, ComponentStream
 from inference.decoding.finder import ObjectFinder, separated
-from inference.decoding.objects import ObjectDecoder
+from inference.decoding.objects import ObjectDecoder, choose_objects
+from runtime.errors import SettingsError
 from tasks.classes import Classes
 from tasks.matching import classes_of, numbers_of
 from tasks.objects import Objects
@@ -29,9 +32,9 @@ def noisy_answers(size: tuple[int, ...], seed: int) -> np.ndarray:
     return np.where(field > 0, answers, 0).astype(np.int32)
 
 
-def found(answers: np.ndarray, cuts: list[int], smallest: int = 1):
-    """Labels and objects, where bands end at `cuts`."""
-    finder = ObjectFinder(smallest)
+def found(answers: np.ndarray, cuts: list[int], **rules):
+    """Labels and objects, where bands end at `cuts`; `rules` are those of the task."""
+    finder = ObjectFinder(Objects(**rules))
     for start, stop in zip([0, *cuts], [*cuts, len(answers)], strict=True):
         finder.add(answers[start:stop])
     return np.concatenate(list(finder.finish())), finder.objects
@@ -40,12 +43,98 @@ def found(answers: np.ndarray, cuts: list[int], smallest: int = 1):
 @pytest.mark.parametrize("size", [(90, 70), (24, 20, 22)])
 def test_any_bands_give_the_same_objects(size):
     answers = noisy_answers(size, seed=0)
-    labels, objects = found(answers, [])
-    assert len(objects) > label(answers > 0)[1] > 1  # some components are cut
-    for cuts in ([len(answers) // 2], [1, 2, 3, 20], list(range(1, len(answers)))):
-        other_labels, other_objects = found(answers, cuts)
-        assert other_objects == objects
-        np.testing.assert_array_equal(other_labels, labels)
+    assert len(found(answers, [])[1]) > label(answers > 0)[1] > 1  # some components are cut
+    for rules in ({}, {"fills_holes": True}, {"drops_border": True, "smallest": 9, "fills_holes": True}):
+        labels, objects = found(answers, [], **rules)
+        for cuts in ([len(answers) // 2], [1, 2, 3, 20], list(range(1, len(answers)))):
+            other_labels, other_objects = found(answers, cuts, **rules)
+            assert other_objects == objects
+            np.testing.assert_array_equal(other_labels, labels)
+
+
+class Shuffled(ComponentStream):
+    """Hands all components on at the end, in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.components: list[Component] = []
+
+    def add(self, band: np.ndarray) -> Iterator[Component]:
+        self.components += super().add(band)
+        return iter(())
+
+    def finish(self) -> Iterator[Component]:
+        components = [*self.components, *super().finish()]
+        for index in np.random.default_rng(0).permutation(len(components)).tolist():
+            yield components[index]
+
+
+def test_objects_do_not_depend_on_the_order_in_which_components_end(monkeypatch):
+    answers = noisy_answers((90, 70), seed=3)
+    labels, objects = found(answers, [20, 40], fills_holes=True)
+    monkeypatch.setattr("inference.decoding.finder.ComponentStream", Shuffled)
+    other_labels, other_objects = found(answers, [7, 60], fills_holes=True)
+    np.testing.assert_array_equal(other_labels, labels)
+    # colors are free to differ
+    assert [item._replace(shade=0) for item in other_objects] == [item._replace(shade=0) for item in objects]
+
+
+def answers_of(ids: list[list[int]]) -> np.ndarray:
+    """Answers in which 1 is a pixel of an object; all are shallow, so that each component is one object."""
+    return np.where(np.array(ids) > 0, 1 | 20 << 8 | 204 << 16, 0).astype(np.int32)
+
+
+RINGS = [
+    [1, 1, 1, 0, 1, 1, 1, 1, 1],
+    [1, 0, 1, 0, 1, 0, 0, 0, 1],
+    [1, 1, 1, 0, 1, 0, 1, 0, 1],
+    [0, 0, 0, 0, 1, 0, 0, 0, 1],
+    [1, 1, 1, 0, 1, 1, 1, 1, 1],
+    [1, 0, 1, 0, 0, 0, 0, 0, 0],
+    [1, 1, 0, 0, 0, 1, 0, 0, 0],
+]
+
+
+def test_what_an_object_encloses_alone_is_filled():
+    labels, objects = found(answers_of(RINGS), [3], fills_holes=True)
+    expected = np.array(RINGS)
+    expected[1, 1] = 1  # neither the hole of a ring about another object, nor one that opens at a corner
+    np.testing.assert_array_equal(labels > 0, expected > 0)
+    assert (objects[0].size, objects[0].center) == (9, (1.0, 1.0)) and objects[0].score == pytest.approx(0.8)
+    np.testing.assert_array_equal(found(answers_of(RINGS), [3])[0] > 0, np.array(RINGS) > 0)
+
+
+def test_the_center_of_a_filled_object_is_that_of_all_its_pixels():
+    ids = np.zeros((12, 14), int)
+    ids[2:9, 3:12] = 1
+    ids[3:7, 4:6] = 0
+    labels, (item,) = found(answers_of(ids), [], fills_holes=True)
+    assert item.size == 63 and item.center == pytest.approx((5.0, 7.0)) and (labels > 0).sum() == 63
+
+
+def test_a_speck_that_is_left_out_is_filled_over():
+    (outer,) = found(answers_of(RINGS), [], fills_holes=True, smallest=13)[1]
+    assert outer.size == 25 and outer.box == (0, 4, 5, 9)
+
+
+def test_objects_at_the_border_may_be_left_out():
+    ids = np.zeros((9, 30), int)
+    for left in (0, 4, 8, 12, 16, 27):
+        ids[3:6, left : left + 3] = 1
+    ids[0:3, 5], ids[6:9, 9] = 1, 1  # up to the first and the last row
+    labels, objects = found(answers_of(ids), [4], drops_border=True)
+    assert [item.box for item in objects] == [(3, 12, 6, 15), (3, 16, 6, 19)]
+    assert sorted(np.unique(numbers_of(labels)).tolist()) == [0, 1, 2]
+    assert found(answers_of(np.ones((3, 3))), [], drops_border=True)[1] == []
+
+
+def test_flags_for_objects_need_a_model_of_objects():
+    task = choose_objects(Objects(smallest=9), None, drops_border=True)
+    assert task.drops_border and task.smallest == 9
+    assert choose_objects(Objects(smallest=9), 2, drops_border=False).smallest == 2
+    assert choose_objects(Classes(("a", "b")), None, drops_border=False).name == "classes"
+    with pytest.raises(SettingsError, match="--min-size: is for models of objects, and this is one of classes"):
+        choose_objects(Classes(("a", "b")), 5, drops_border=False)
 
 
 def test_components_are_those_of_the_whole_image():

@@ -384,6 +384,9 @@ def test_inputs_that_cannot_be_are_one_line(tmp_path):
     with pytest.raises(DataError, match=r"legend\.overlay\.png, the legend of the overlays; rename it"):
         find_jobs([str(tmp_path / "in" / "legend.png")], tmp_path / "out", [".png", ".overlay.png"])
     assert len(find_jobs([str(tmp_path / "in" / "legend.png")], tmp_path / "out", [".png"])) == 1
+    touch(tmp_path, "points.png")
+    with pytest.raises(DataError, match=r"points\.png would write .*points\.json, which is of all inputs; rename it"):
+        find_jobs([str(tmp_path / "points.png")], tmp_path / "out", [".json"])
     for pattern, line in (("", "--input: is empty"), (str(tmp_path / "none*"), "no image or volume found")):
         with pytest.raises(DataError, match=line):
             find_jobs([pattern], tmp_path / "out", [".png"])
@@ -451,7 +454,7 @@ def test_mask_overlay_and_probabilities_of_an_image_are_written_band_by_band(tmp
     tifffile.imwrite(tmp_path / "a.tif", pixels[:, :, 0], photometric="minisblack")
     rows = logits.argmax(0).numpy().astype(np.uint8)
     taken = []
-    sink = SimpleNamespace(add=lambda band: taken.append(band))
+    sink = SimpleNamespace(add=lambda band, missing: taken.append(band))
     writer = ImageWriter(encoder, TASK, (".png", ".overlay.png", ".npy"))
     job = ImageJob(image=tmp_path / "a.tif", size=(9, 6), output=tmp_path / "out" / "a")
     writer.write(job, (9, 6), logits.split(4, dim=1), ArrayRegions(pixels), sink)

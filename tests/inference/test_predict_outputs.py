@@ -73,7 +73,9 @@ def test_a_folder_never_holds_masks_of_two_models_or_settings(model, photos, tmp
 
 def test_an_output_folder_is_claimed_by_what_made_its_masks(model, tmp_path):
     def provenance(tta: bool = False, ensemble: tuple = ()) -> dict:
-        return provenance_of(Namespace(model=str(model), ensemble=[*ensemble], scale=None, tta=tta))
+        return provenance_of(
+            Namespace(model=str(model), ensemble=[*ensemble], scale=None, tta=tta, min_size=None, drop_border=False)
+        )
 
     def refused(**settings) -> None:
         with pytest.raises(DataError, match="--overwrite"):
@@ -97,7 +99,7 @@ def test_a_folder_of_masks_knows_all_that_made_them(model, tmp_path, monkeypatch
     monkeypatch.setattr("inference.provenance.CHUNK", 64)  # the weights are read in several parts
     folder = shutil.copytree(model, tmp_path / "model")
     other = shutil.copytree(model, tmp_path / "other")
-    args = Namespace(model=str(folder), ensemble=[str(other)], scale=None, tta=False)
+    args = Namespace(model=str(folder), ensemble=[str(other)], scale=None, tta=False, min_size=None, drop_border=False)
     record_provenance(tmp_path, provenance_of(args), False)
     record_provenance(tmp_path, provenance_of(args), False)
     if change == "scale":

@@ -251,7 +251,8 @@ def test_a_mask_of_an_earlier_run_stays_where_none_was_written(is_written, has_m
 
 
 def arguments(model: Path, **changes) -> Namespace:
-    return Namespace(**{"model": str(model), "ensemble": [], "scale": None, "tta": False} | changes)
+    flags = {"ensemble": [], "scale": None, "tta": False, "min_size": None, "drop_border": False}
+    return Namespace(model=str(model), **flags | changes)
 
 
 def test_a_folder_of_masks_is_complete_when_all_are_of_one_model(tmp_path):

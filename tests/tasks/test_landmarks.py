@@ -132,7 +132,7 @@ def test_views_are_swapped_back_and_their_maps_multiplied():
     logits = torch.randn(1, 3, 4, 4)
     assert decoder.unmirrored(logits, dim=1).equal(logits[:, [1, 0, 2]])
     assert decoder.average([logits, 3 * logits], dim=1).allclose(2 * logits)
-    assert not LandmarkDecoder(replace(TASK, mirrors=False)).mirrors
+    assert not LandmarkDecoder(replace(TASK, mirrors=False)).task.mirrors
 
 
 def test_a_crop_knows_nothing_of_the_presence_of_points_outside():

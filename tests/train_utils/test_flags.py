@@ -18,6 +18,7 @@ from conftest import write_folder
 from encoders import write_encoder
 from in_process import Run, parsed, run_train
 from PIL import Image
+from rasters import feature, scene, square, write_geojson, write_raster
 from safetensors.torch import load_file
 from volumes import case
 
@@ -328,6 +329,34 @@ def check_absent_and_swap(run, folder, monkeypatch):
     assert reader.partners == (0, 1) and not reader.mirrors
     reader = load_dataset_info(config("--dataset", folder, "--swap", "1=2")).reader
     assert reader.partners == (1, 0) and reader.mirrors
+
+
+@checks("--bands")
+def check_bands(run, folder, monkeypatch):
+    for number in range(2):
+        bands, mask = scene(number)
+        write_raster(folder / "images" / f"{number}.tif", bands)
+        write_raster(folder / "masks" / f"{number}.tif", mask[None])
+    info = load_dataset_info(config("--dataset", folder, "--bands", "3", "1"))
+    whole = load_dataset_info(config("--dataset", folder))
+    assert info.normalization.mean == (whole.normalization.mean[2], whole.normalization.mean[0])
+    assert info.preprocess().bands == ("3", "1")
+
+
+@checks("--label-column")
+def check_label_column(run, folder, monkeypatch):
+    features = []
+    for number, label in enumerate(("field", "wood")):
+        bands, _ = scene(number)
+        write_raster(folder / "images" / f"{number}.tif", bands)
+        features.append(feature(square(10 * number, 0, 8), kind=label))
+    write_geojson(folder / "areas.geojson", features)
+    assert load_records(config("--dataset", folder, "--label-column", "kind"))[0].classes == (
+        (0, "background"),
+        (1, "field"),
+        (2, "wood"),
+    )
+    assert load_records(config("--dataset", folder))[0].classes == ((0, "background"), (1, "polygon"))
 
 
 @checks("--classes", "--ignore-index")

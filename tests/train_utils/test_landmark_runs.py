@@ -4,18 +4,20 @@ Modules: train_utils/reporting/landmarks.py, inference/outputs/points.py, infere
 """
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from conftest import TINY, predict
+from conftest import PROGRAMS, TINY, launch, predict
 from in_process import Run, run_train
 from PIL import Image
-from points import NAMES, SIZE, write_dots
+from points import NAMES, SIZE, WRITERS, write_dots
 
 from data_utils.sources.points import files
 from inference import Predictor
+from inference.export.onnx import export
 from inference.page import PagePredictor
 from tasks.landmarks import Landmarks
 from tasks.points import ABSENT, PRESENT
@@ -94,6 +96,34 @@ def test_predictions_come_in_the_format_of_the_data_and_are_scored(run, folder, 
         assert repeated[key] == pytest.approx(metrics[key])
 
 
+@pytest.mark.parametrize("layout", WRITERS)
+def test_predictions_in_the_formats_of_other_programs_are_the_same(run, folder, tmp_path, layout):
+    known = files.FORMATS["deeplabcut"].read(folder / "points.csv")
+    positions = np.where((known.states == PRESENT)[:, :, None], known.positions, np.nan)
+    data, model = tmp_path / "data", tmp_path / "model"
+    shutil.copytree(folder / "images", data / "images")
+    WRITERS[layout](data, list(known.images), positions)
+    shutil.copytree(run.folder / "model", model)
+    config = json.loads((model / "config.json").read_text())
+    config["task"]["layout"] = layout
+    if layout == "tps":
+        config["task"] |= {"names": ["1", "2", "3"], "space": "pixels from the bottom"}
+    (model / "config.json").write_text(json.dumps(config))
+    results = []
+    for truth, of_model, output in ((folder, run.folder / "model", "csv"), (data, model, "out"), (data, model, "out")):
+        result = predict(of_model, [data / "images"], tmp_path / output, "--truth", truth)
+        assert result.returncode == 0, result.stderr
+        metrics = json.loads((tmp_path / output / "metrics.json").read_text())
+        results.append([metrics[key] for key in ("mean_radial_error", "closeness", "presence_recall", "outliers")])
+    assert "24 of 24 files of points are there already" in result.stdout
+    np.testing.assert_allclose(results, [results[0]] * 3, rtol=1e-9)
+    extension = files.FORMATS[layout].extension
+    assert files.read(tmp_path / "out" / f"frame_00{extension}").layout == layout
+    if files.FORMATS[layout].holds_several:
+        joined = files.read(tmp_path / "out" / f"points{extension}")
+        assert len(joined.images) == 24 and joined.presence is not None
+
+
 def test_views_and_ensembles_find_the_same_points(run, folder):
     model, image = run.folder / "model", folder / "images" / "frame_01.png"
     whole = Predictor.from_pretrained(model).points(image)
@@ -125,6 +155,59 @@ def test_a_resumed_run_ends_with_the_same_weights(run, folder, tmp_path):
     assert resumed.exit_code == 0, resumed.output
     for name, weight in run.weights(150).items():
         assert torch.equal(weight, resumed.weights(150)[name])
+
+
+@pytest.mark.slow
+def test_two_processes_compute_what_one_does(folder, tmp_path):
+    """In float64, with points that are absent and a batch that two processes cannot share evenly."""
+    flags = [*TINY, "--max-steps", "3", "--batch-size", "3", "--tracker", "none", "--log-every", "1", *SPLIT]
+    arguments = ["train.py", "--dataset", folder, "--output-dir", tmp_path / "two", *flags]
+    result = launch(PROGRAMS / "in_float64.py", *arguments, profile="multi_cpu")
+    assert result.returncode == 0, result.stderr
+    torch.set_default_dtype(torch.float64)
+    try:
+        one = run_train(tmp_path / "one", folder, *flags)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    two = [json.loads(line) for line in (tmp_path / "two" / "metrics.jsonl").read_text().splitlines()]
+    compared = 0
+    for first, second in zip(one.records, two, strict=True):
+        for key in first:
+            if key in ("train/loss", "train/grad_norm") or key.startswith("eval/"):
+                assert second[key] == (first[key] and pytest.approx(first[key], rel=1e-9, abs=1e-9)), key
+                compared += 1
+    assert compared > 20
+
+
+@pytest.mark.slow
+def test_folds_an_average_of_weights_and_an_encoder_take_points(folder, tmp_path):
+    flags = ["--plan", "none", "--encoder", "lite0", "--base-channels", "2", "--image-size", "64", "64"]
+    flags += ["--ema-decay", "0.9", "--fold", "2/3", "--max-steps", "4", "--batch-size", "4", "--num-workers", "0"]
+    run = run_train(tmp_path / "run", folder, *flags, "--absent", "not-there", "--tracker", "none")
+    assert run.exit_code == 0, run.output
+    assert "16 training and 8 validation images" in run.output
+    average, last = run.tensors(4, "average"), run.weights(4)
+    assert any(not torch.equal(weight, last[name]) for name, weight in average.items())
+    assert run.config["encoder"] is not None and run.config["task"]["name"] == "landmarks"
+    points = Predictor.from_pretrained(run.folder / "model").points(folder / "images" / "frame_03.png")
+    assert [point.name for point in points] == list(NAMES)
+    exported = tmp_path / "model.onnx"
+    export(UNet.from_pretrained(run.folder / "model"), exported)
+    again = Predictor.from_pretrained(exported).points(folder / "images" / "frame_03.png")
+    assert np.allclose([point.place for point in points], [point.place for point in again], atol=0.05)
+
+
+def test_an_onnx_file_holds_maps_and_how_they_are_read(run, folder, tmp_path):
+    export(UNet.from_pretrained(run.folder / "model"), tmp_path / "model.onnx")
+    image = folder / "images" / "frame_03.png"
+    exported = Predictor.from_pretrained(tmp_path / "model.onnx")
+    assert exported.task == Predictor.from_pretrained(run.folder / "model").task
+    own = Predictor.from_pretrained(run.folder / "model").points(image)
+    for first, second in zip(own, exported.points(image), strict=True):
+        assert first.name == second.name and np.allclose(first.place, second.place, atol=0.01)
+        assert first[2:] == pytest.approx(second[2:], abs=1e-3)
+    result = predict(tmp_path / "model.onnx", [image], tmp_path / "out")
+    assert result.returncode == 0 and (tmp_path / "out" / "frame_03.csv").exists()
 
 
 def test_the_page_draws_points(run, folder, tmp_path):

@@ -8,6 +8,7 @@ import pytest
 from conftest import load_info, write_folder
 from in_process import parsed, run_train
 from PIL import Image
+from points import write_dots
 from volumes import write_msd
 
 from data_utils.analysis.dataset_info import DatasetInfo, Split, load_dataset_info
@@ -72,6 +73,15 @@ def test_images_whose_masks_would_lose_detail_are_cropped_instead(tmp_path):
     height, width = settings["crop_size"]
     assert height % 32 == width % 32 == 0
     assert 0.5 * 192 * 256 < height * width <= 192 * 256
+
+
+@pytest.mark.parametrize(
+    ("size", "scale"), [((128, 160), 1.0), ((480, 640), 0.33), ((2400, 1935), 0.1), ((9000, 12000), 0.02)]
+)
+def test_images_with_points_are_resized_and_never_cropped(tmp_path, size, scale):
+    write_dots(tmp_path, 4, seed=0)
+    settings = planned(sized(load_info(tmp_path), 100, size), "--max-minutes", "10")
+    assert (settings["scale"], settings["crop_size"]) == (scale, None)
 
 
 @pytest.mark.parametrize(

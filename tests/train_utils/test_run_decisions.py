@@ -165,7 +165,7 @@ def data_set(dataset: str, channels: int, images: int = 3) -> DatasetInfo:
     records = ListRecords([{"image": np.zeros((4, 6), np.uint8), "name": f"i{index}"} for index in range(images)])
     split = Split(records, np.full((images, 2), (4, 6)))
     reader = ClassReader(ClassMap(("a", "b"), (0, 255), None), (1, 1))
-    normalization = Normalization((1.0,) * channels, (1.0,) * channels, ("uint8",))
+    normalization = Normalization((1.0, 2.0, 3.0)[:channels], (1.0,) * channels, ("uint8",))
     return DatasetInfo(DataConfig(dataset, task="classes"), split, split, reader, normalization)
 
 
@@ -179,6 +179,8 @@ def test_what_the_judgement_of_a_run_is_told():
         info = data_set(dataset, channels)
         network = UNet(replace(MODEL, dims=dims))
         assert not facts(RunState(), Evaluation(60, None, scores), info, new_section(info), network).lacks_encoder
+    grey = replace(data_set("photos", 3), normalization=Normalization((1.0,) * 3, (1.0,) * 3, ("uint8",)))
+    assert not facts(RunState(), Evaluation(60, None, scores), grey, new_section(grey), UNet(MODEL)).lacks_encoder
     info = data_set("shapes", 3)
     assert facts(RunState(), Evaluation(60, None, scores), info, new_section(info), UNet(MODEL)).is_generated
 

@@ -138,9 +138,13 @@ def _add_data_flags(group: Group) -> None:
     add("--ignore-index", metavar="VALUES", help=ignored)
     outside = "what becomes of classes that --classes leaves out; without --classes, of the data set's background"
     add("--outside", choices=OUTSIDE, help=f"{outside} (default: background; an error where --classes has values)")
+    bands = "names or numbers of the bands of TIFF files to train on, such as B08 B04 B03, or 8 4 3 (default: all)"
+    add("--bands", nargs="+", metavar="BAND", help=bands)
+    column = "column of polygons in the world (GeoJSON) that says their class (default: all are of one)"
+    add("--label-column", metavar="NAME", help=column)
     absent = "landmarks: what an empty cell in a table of points means (default: unknown)"
     add("--absent", choices=tuple(ABSENCES), help=absent)
-    pairs = "landmarks: points that change places in the mirror, left=right,... (default: found by their names)"
+    pairs = "points or overlapping classes that change places in the mirror, left=right,... (default: by their names)"
     add("--swap", metavar="PAIRS", help=pairs)
     add("--image-size", type=arg.natural, nargs=2, metavar=("H", "W"), help="resize all images to one size")
     draft = "decode JPEG files at a reduced size: faster, and a file differs by a few grey levels from its pixels"

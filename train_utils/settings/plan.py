@@ -117,11 +117,16 @@ def plan_run(info: DatasetInfo, settings: TrainSettings) -> Plan:
     scale = settings.scale
     if scale is None:
         has_size = is_volumes or settings.image_size or settings.crop_size
-        scale = _scale(info, resized) if info.reader.may_shrink and not has_size else 1.0
+        if has_size or not info.reader.may_shrink:
+            scale = 1.0
+        elif info.reader.takes_points:
+            scale = _scale_of_points(info, max(resized, SHORT_RESIZED_PIXELS))
+        else:
+            scale = _scale(info, resized)
     crop_size = settings.crop_size
     if crop_size is None and is_volumes:
         crop_size = patch_size(info, minutes)
-    elif crop_size is None and not settings.image_size:
+    elif crop_size is None and not settings.image_size and not info.reader.takes_points:
         crop_size = _crop_size(sizes * scale, cropped)
     seen_rarely = is_short and not is_volumes and len(info.train) >= IMAGES_A_MINUTE * minutes
     base_channels = None
@@ -169,17 +174,11 @@ def _suits_lite0(info: DatasetInfo, settings: TrainSettings) -> bool:
         return False
     if any(getattr(settings, name) is not None for name in PLAIN_NETWORK):
         return False
-    if info.train.records.dims == 3 or info.normalization.pixel_types != ("uint8",) or not _is_color(info):
+    if info.train.records.dims == 3 or info.normalization.pixel_types != ("uint8",) or not info.normalization.is_color:
         return False
     height, width = np.median(info.train.sizes, axis=0)
     seen_size = settings.crop_size or settings.image_size or (height, width)
     return min(height, width, *seen_size) >= SMALLEST_PHOTOGRAPH and height * width <= LARGE
-
-
-def _is_color(info: DatasetInfo) -> bool:
-    """Whether images have three channels that differ; grey images that were saved as color have three equal ones."""
-    channels = list(zip(info.normalization.mean, info.normalization.std, strict=True))
-    return len(channels) == 3 and len(set(channels)) > 1
 
 
 def check_axes(info: DatasetInfo, settings: TrainSettings) -> None:
@@ -236,6 +235,19 @@ def _scale(info: DatasetInfo, pixels: int) -> float:
         if image_pixels * scale**2 <= pixels:
             break
     return chosen
+
+
+def _scale_of_points(info: DatasetInfo, pixels: int) -> float:
+    """The largest of SCALES at which an image has at most `pixels`, or a smaller one.
+
+    Images are not cropped for points: which of two like ones a point is, left or right, shows in the whole image.
+    """
+    image_pixels = float(np.median(info.train.sizes.prod(axis=1)))
+    largest = math.sqrt(pixels / image_pixels)
+    for scale in SCALES:
+        if scale <= largest:
+            return scale
+    return max(1, math.floor(100 * largest)) / 100
 
 
 def detail_kept(info: DatasetInfo, scale: float) -> float:

@@ -20,6 +20,8 @@ class TrainSettings:
     check_data: bool
     task: str | None
     regions: str | None
+    bands: list[str] | None
+    label_column: str | None
     classes: str | None
     dataset_config: str | None
     train_split: str | None

@@ -155,8 +155,11 @@ def _summarize(
     return AnnotationSummary("COCO", annotated, len(objects) - annotated, instances, crowds)
 
 
-def find(root: Path, named_splits: Sequence[str]) -> SplitPaths:
-    """Split -> (folder that the images are below, JSON file); `SPLIT/PART` for each of several files of one split."""
+def find(root: Path, named_splits: Sequence[str], names: re.Pattern[str] = FILES) -> SplitPaths:
+    """Split -> (folder that the images are below, JSON file); `SPLIT/PART` for each of several files of one split.
+
+    `names` are those of the files; what its group holds is the split.
+    """
     wanted = wanted_splits(named_splits)
     folders = [root]
     for name, folder in children(root).items():
@@ -165,12 +168,13 @@ def find(root: Path, named_splits: Sequence[str]) -> SplitPaths:
     splits: SplitPaths = {}
     for folder in folders:
         for path in sorted(folder.glob("*.json")):
-            match = FILES.fullmatch(path.name)
+            match = names.fullmatch(path.name)
             if match is None:
                 continue
             above = root if folder.name.lower() == "annotations" else folder
             usual_name = "train" if above == root else above.name
-            split = re.sub(r"[-_]?20\d\d$", "", match[1] or usual_name).lower()
+            name = match[match.lastindex] if match.lastindex else usual_name
+            split = re.sub(r"[-_]?20\d\d$", "", name).lower()
             if split.startswith("test") and split not in wanted:
                 continue
             if split in splits:

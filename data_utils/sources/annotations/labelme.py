@@ -46,11 +46,20 @@ IGNORED = "__ignore__"  # labelme's own name for what counts nowhere
 
 
 class Contents(NamedTuple):
-    """What a file holds: number of objects of each label, path of the image, whether that is in the file itself."""
+    """What a file holds.
+
+    objects: how many of each label.
+    image: the path of the image.
+    is_embedded: whether the image is in the file itself.
+    points: how many of the shapes are points.
+    areas: how many are none.
+    """
 
     objects: dict[str, int]
     image: str
     is_embedded: bool
+    points: int
+    areas: int
 
 
 @dataclass(frozen=True)
@@ -106,10 +115,15 @@ def _holds_shapes(folder: Path) -> bool:
     for parent, folders, names in walk(folder):
         folders.sort()
         json_names = sorted(name for name in names if name.lower().endswith(".json"))
-        for name in json_names[:3]:
-            with suppress(OSError, ValueError), open_regular(os.path.join(parent, name)) as stream:
-                if KEYS.search(stream.read(HEAD)):
-                    return True
+        if any(is_labelme(os.path.join(parent, name)) for name in json_names[:3]):
+            return True
+    return False
+
+
+def is_labelme(file: str | Path) -> bool:
+    """Whether a JSON file is labelme's, by its head."""
+    with suppress(OSError, ValueError), open_regular(file) as stream:
+        return KEYS.search(stream.read(HEAD)) is not None
     return False
 
 
@@ -149,7 +163,7 @@ def look_at(folder: Path) -> dict[str, Contents | None]:
         with ThreadPoolExecutor() as pool:
             return list(pool.map(_contents, paths))
 
-    key = digest("labelme", digest_of_files(paths, repr(files).encode()))
+    key = digest("labelme with points", digest_of_files(paths, repr(files).encode()))
     contents_of: dict[str, Contents | None] = {}
     for file, contents in zip(files, cached(key, read_all), strict=True):
         contents_of[file] = contents and Contents(*contents)  # the cache holds lists
@@ -167,7 +181,9 @@ def _contents(path: str) -> Contents | None:
         key = f"shape {number}" if group is None else f"group {group}"
         objects.add((str(shape.get("label")), key))
     counts = Counter(label for label, _ in sorted(objects))
-    return Contents(dict(counts), str(content.get("imagePath") or ""), bool(content.get("imageData")))
+    image = str(content.get("imagePath") or "")
+    points = sum(shape.get("shape_type") == "point" for shape in content["shapes"])
+    return Contents(dict(counts), image, bool(content.get("imageData")), points, len(content["shapes"]) - points)
 
 
 def open_records(
@@ -186,12 +202,7 @@ def open_records(
     pairs: list[tuple[str, str]] = []
     unpaired: list[str] = []
     for file, contents in contents_of.items():
-        image = by_stem.pop(os.path.splitext(file)[0], None)
-        if image is None and contents and contents.image:
-            beside = os.path.join(files, os.path.dirname(file))
-            path = find_file(contents.image, [beside, str(images)])
-            if path is not None:
-                image = os.path.relpath(path, images)
+        image = by_stem.pop(os.path.splitext(file)[0], None) or named_image(folders, file, contents)
         if image is None and contents and not contents.is_embedded:
             unpaired.append(f"{file}: no image of its name")
         else:
@@ -211,6 +222,15 @@ def open_records(
     check_unpaired(unpaired, len(pairs), allow_unpaired, images)
     summary = _summarize([contents_of[file] for _, file in pairs], classes, values)
     return LabelmeRecords(folders, pairs, classes, values, summary, unpaired)
+
+
+def named_image(folders: tuple[Path, Path], file: str, contents: Contents | None) -> str | None:
+    """The path, below the folder of images, of the image that a JSON file names; None where it is not there."""
+    if not contents or not contents.image:
+        return None
+    images, files = folders
+    path = find_file(contents.image, [os.path.join(files, os.path.dirname(file)), str(images)])
+    return None if path is None else os.path.relpath(path, images)
 
 
 def _summarize(

@@ -104,6 +104,20 @@ def find(root: Path, named_splits: Sequence[str]) -> SplitPaths:
     return {}
 
 
+def images_of_set(root: Path) -> list[tuple[str, Path]]:
+    """Name and image of each folder in `root`, where these are folders of an image and of masks each; else nothing."""
+    if not _is_set(root):
+        return []
+    images = []
+    for folder in sorted(children(root).values(), key=lambda path: natural(path.name)):
+        inside = children(folder)
+        names = pictures(str(inside[IMAGES])) if IMAGES in inside else []
+        if len(names) != 1:
+            return []
+        images.append((folder.name, inside[IMAGES] / names[0]))
+    return images
+
+
 def _is_set(root: Path) -> bool:
     """Whether the first folders in it hold images/ and masks/ each."""
     folders = list(children(root).values())[:LOOKED_AT]

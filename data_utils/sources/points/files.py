@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from data_utils.sources.points import csv_tables, markups
+from data_utils.sources.points import coco_keypoints, csv_tables, labelme_points, markups, nnlandmark, tps
 from data_utils.sources.points.table import PointTable
 from runtime.errors import DataError
 
@@ -24,6 +24,7 @@ class Format(NamedTuple):
     write: Callable[[PointTable], str]
 
 
+JSON = ".json"
 CSV = Format(".csv", True, csv_tables.read, csv_tables.write)
 FORMATS: dict[str, Format] = {
     "long": CSV,
@@ -31,15 +32,23 @@ FORMATS: dict[str, Format] = {
     "deeplabcut": CSV,
     "markups": Format(markups.MARKUPS, False, markups.read_markups, markups.write_markups),
     "fcsv": Format(markups.FCSV, False, markups.read_fcsv, markups.write_fcsv),
+    "tps": Format(tps.TPS, True, tps.read_tps, tps.write_tps),
+    "labelme": Format(JSON, False, labelme_points.read_shapes, labelme_points.write_shapes),
+    "coco": Format(JSON, True, coco_keypoints.read_keypoints, coco_keypoints.write_keypoints),
+    "nnlandmark": Format(JSON, True, nnlandmark.read_nnlandmark, nnlandmark.write_nnlandmark),
 }
 
 
 def read(file: Path) -> PointTable | None:
     """The points of a file of any format; None where it holds something else."""
     name = file.name.lower()
-    for known in FORMATS.values():
+    if name.endswith(markups.MARKUPS):
+        return markups.read_markups(file)
+    for known in dict.fromkeys(FORMATS.values()):  # the layouts of CSV are one format
         if name.endswith(known.extension):
-            return known.read(file)
+            table = known.read(file)
+            if table is not None:
+                return table
     return None
 
 

@@ -9,21 +9,55 @@ from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
 from data_utils.image_io.volumes import is_volume
 from data_utils.sources.annotations.layout import check_unpaired, find_file, listed, wanted_splits
 from data_utils.sources.folder import IMAGE_FOLDERS, children, find_splits
-from data_utils.sources.points import files
+from data_utils.sources.points import files, nnlandmark
+from data_utils.sources.points.coco_keypoints import find_keypoints
+from data_utils.sources.points.labelme_points import find_shapes
 from data_utils.sources.points.markups import FCSV, MARKUPS
-from data_utils.sources.points.table import PointRecords, PointTable, joined_tables
+from data_utils.sources.points.nnlandmark import ALL_CASES
+from data_utils.sources.points.table import FIRST_CHANNEL, PointRecords, PointTable, joined_tables
 from data_utils.sources.records import Records
+from data_utils.sources.walk import walk
 from runtime.errors import DataError
 
 FOLDERS = ("points", "landmarks", "markups", "fiducials")  # of files of points, one for each volume
+MORE_IMAGE_FOLDERS = ("imagestr", "data", "jpegimages")
+ANNOTATIONS = ("coco", "labelme")  # formats that hold areas too
+MASK_SUFFIXES = IMAGE_SUFFIXES + VOLUME_SUFFIXES
 LABELED_DATA = "labeled-data"  # where DeepLabCut has a folder for each video
 
 
-def find_points(root: Path, named_splits: Sequence[str]) -> dict[str, PointTable]:
+def find_points(root: Path, named_splits: Sequence[str], *, explicit: bool) -> dict[str, PointTable]:
     """Split -> its points, with the same names in all splits; nothing where no file in the folder lists points.
 
-    A table stands in the folder of its split or is named after it; a flat folder is one split, `train`.
+    A table stands in the folder of its split or is named after it; a flat folder is one split, `train`. Files of COCO
+    and labelme lie as those of areas do, and are read for points where they hold nothing else, or where points are
+    asked for (`explicit`).
     """
+    kinds = [
+        _find_tables(root, named_splits),
+        find_keypoints(root, named_splits, explicit=explicit),
+        find_shapes(root, named_splits, explicit=explicit),
+    ]
+    kinds = [splits for splits in kinds if splits]
+    if len(kinds) > 1:
+        first_files = [next(iter(splits.values())).files[0] for splits in kinds]
+        raise DataError(f"{root}: points are listed in {' and in '.join(first_files)}; keep one of the two")
+    if not kinds:
+        return {}
+    (splits,) = kinds
+    names: dict[str, None] = {}
+    for table in splits.values():
+        names |= dict.fromkeys(table.names)
+    return {split: table.with_names(tuple(names)) for split, table in splits.items()}
+
+
+def are_annotations(points: dict[str, PointTable]) -> bool:
+    """Whether points lie in files that hold areas in other data sets."""
+    return any(table.layout in ANNOTATIONS for table in points.values())
+
+
+def _find_tables(root: Path, named_splits: Sequence[str]) -> dict[str, PointTable]:
+    """The same as `find_points`, of files that can only list points."""
     wanted = wanted_splits(named_splits)
     splits: dict[str, PointTable] = {}
     for name, folder in children(root).items():
@@ -31,19 +65,14 @@ def find_points(root: Path, named_splits: Sequence[str]) -> dict[str, PointTable
             table = _table_in(folder)
             if table is not None:
                 splits[name] = table
-    if not splits:
-        splits = _splits_by_name(root, wanted)
-    names: dict[str, None] = {}
-    for table in splits.values():
-        names |= dict.fromkeys(table.names)
-    return {split: table.with_names(tuple(names)) for split, table in splits.items()}
+    return splits or _splits_by_name(root, wanted)
 
 
 def _splits_by_name(root: Path, wanted: set[str]) -> dict[str, PointTable]:
     """The tables train.csv, val.csv and the like in a folder, else all of it as the split train."""
     splits: dict[str, PointTable] = {}
-    for file in sorted(root.glob("*.csv")):
-        if file.stem.lower() in wanted:
+    for file in sorted([*root.glob("*.csv"), *root.glob("*.tps")]):
+        if file.stem.lower() in wanted and file.stem.lower() not in splits:
             table = files.read(file)
             if table is not None:
                 splits[file.stem.lower()] = table
@@ -55,7 +84,9 @@ def _splits_by_name(root: Path, wanted: set[str]) -> dict[str, PointTable]:
 
 def _table_in(folder: Path) -> PointTable | None:
     """The points that the files of a folder list, of one format."""
-    tables = _read_all(sorted(folder.glob("*.csv")))
+    named = [folder / name for name in nnlandmark.NAMES if (folder / name).is_file()]
+    tables = _read_all(sorted([*folder.glob("*.csv"), *folder.glob("*.tps")]))
+    tables += [table for table in map(nnlandmark.read_nnlandmark, named) if table is not None]
     if len(tables) > 1:
         names = [table.files[0] for table in tables]
         raise DataError(f"{folder}: {len(names)} files list points: {listed(names)}; keep one of them")
@@ -70,7 +101,7 @@ def _table_in(folder: Path) -> PointTable | None:
 def _tables_of_volumes(folder: Path) -> list[PointTable]:
     """The points in files of one volume each: beside the volumes, or in a folder of their own."""
     below = children(folder)
-    places = [folder, *(below[name] for name in (*FOLDERS, *IMAGE_FOLDERS, "imagestr") if name in below)]
+    places = [folder, *(below[name] for name in (*FOLDERS, *IMAGE_FOLDERS, *MORE_IMAGE_FOLDERS) if name in below)]
     for place in places:
         of_kind = {kind: sorted(place.glob(f"*{kind}")) for kind in (MARKUPS, FCSV)}
         if all(of_kind.values()):
@@ -97,11 +128,14 @@ def open_points(
 def _open_split(root: Path, table: PointTable, absent: str | None, allow_unpaired: bool) -> PointRecords:
     """The images of a table, wherever they are below `root`."""
     folders = _image_folders(root, table)
+    test_images = children(root).get("imagests")
     rows: list[int] = []
     paths: list[str] = []
     unpaired: list[str] = []
     for row, image in enumerate(table.images):
         path = _find_image(image, folders)
+        if path is None and test_images and _find_image(image, [str(test_images)]):
+            continue  # nnLandmark lists them too
         if path is None:
             unpaired.append(f"{image}: listed in {Path(table.files[row]).name}, but the file is missing")
         else:
@@ -123,13 +157,18 @@ def _open_split(root: Path, table: PointTable, absent: str | None, allow_unpaire
 
 
 def _image_folders(root: Path, table: PointTable) -> list[str]:
-    """Folders that images may be in: beside the tables, in the data set, and in their folders of images."""
-    parents = [Path(file).parent for file in dict.fromkeys(table.files)]
+    """Folders that images may be in: beside the tables, in the data set, in folders of images and of the split."""
+    table_files = [Path(file) for file in dict.fromkeys(table.files)]
+    parents = [file.parent for file in table_files]
+    splits = dict.fromkeys(file.stem.rpartition("_")[2].lower() for file in table_files)  # person_keypoints_train2017
     folders: list[Path] = []
     for parent in dict.fromkeys([*parents, *(parent.parent for parent in parents), root]):
         below = children(parent)
-        folders += [below[name] for name in (*IMAGE_FOLDERS, "imagestr") if name in below]
-        folders.append(parent)
+        of_images = [below[name] for name in (*IMAGE_FOLDERS, *MORE_IMAGE_FOLDERS) if name in below]
+        for place in [*of_images, parent]:
+            inner = children(place)
+            folders += [inner[split] for split in splits if split in inner]
+        folders += [*of_images, parent]
     return [str(folder) for folder in dict.fromkeys(folders)]
 
 
@@ -138,8 +177,9 @@ def _find_image(image: str, folders: Sequence[str]) -> str | None:
     path = find_file(image, folders)
     if path is not None or Path(image).suffix.lower() in IMAGE_SUFFIXES or is_volume(image):
         return path
-    for suffix in (*IMAGE_SUFFIXES, *VOLUME_SUFFIXES):
-        path = find_file(image + suffix, folders)
+    endings = [*IMAGE_SUFFIXES, *VOLUME_SUFFIXES, *(FIRST_CHANNEL + suffix for suffix in VOLUME_SUFFIXES)]
+    for ending in endings:
+        path = find_file(image + ending, folders)
         if path is not None:
             return path
     return None
@@ -150,16 +190,34 @@ def lacks_masks(root: Path, named_splits: Sequence[str]) -> bool:
     if "labelstr" in children(root):
         return False
     try:
-        find_splits(root, named_splits)
+        folders = find_splits(root, named_splits)
     except DataError:
         return True
+    return not any(_holds_masks(masks) for _, masks in folders.values())
+
+
+def _holds_masks(folder: Path) -> bool:
+    """Whether any picture or volume lies in a folder or below it."""
+    for _, _, names in walk(folder):
+        if any(name.lower().endswith(MASK_SUFFIXES) and not name.startswith(".") for name in names):
+            return True
     return False
+
+
+def check_task(root: Path) -> None:
+    """DataError for nnLandmark's folders, whose labels are cubes around the points that a file beside them lists."""
+    if (root / ALL_CASES).is_file():
+        raise DataError(
+            f"{root} holds labels, and points in {ALL_CASES}; give --task landmarks for the points, or --task classes"
+            " for the labels"
+        )
 
 
 def read_truth(path: Path) -> PointTable:
     """The points of a file, or of those of a folder; empty cells are unknown. DataError where there are none."""
     if path.is_dir():
-        table = _table_in(path)
+        splits = find_points(path, (), explicit=True)
+        table = joined_tables(list(splits.values())) if splits else None
     else:
         tables = _read_all([path])
         table = tables[0] if tables else None

@@ -9,10 +9,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from data_utils.sources.points.spaces import SIGNS
-from data_utils.sources.points.table import PointTable, TableBuilder, number
+from data_utils.sources.points.table import PointTable, TableBuilder, number, read_note, written_note
 from runtime.documents import MOST_BYTES, read_bytes, read_json
 from runtime.errors import DataError, one_line
 from tasks.points import ABSENT, PRESENT, UNKNOWN
@@ -23,6 +21,7 @@ SCHEMA = "https://raw.githubusercontent.com/slicer/slicer/master/Modules/Loadabl
 SCHEMA += "markups-schema-v1.0.3.json#"
 OLD_SPACES = {"0": "RAS", "1": "LPS"}  # how old files of .fcsv call them
 STATUSES = {PRESENT: "defined", ABSENT: "missing", UNKNOWN: "undefined"}
+NOT_THERE = "# not there: "  # before a row of .fcsv
 COLUMNS = "id,x,y,z,ow,ox,oy,oz,vis,sel,lock,label,desc,associatedNodeID"
 
 
@@ -56,6 +55,9 @@ def read_markups(file: Path) -> PointTable | None:
         name = str(point.get("label") or point.get("id") or index)
         status = point.get("positionStatus", "defined")
         place = point.get("position")
+        note = read_note(str(point.get("description", "")), where)
+        if note is not None:  # a predicted point has a place, whether or not it is there
+            status = "defined"
         if status == "missing":
             builder.add(str(file), stem_of(file), name, ABSENT)
         elif status != "defined" or place is None:
@@ -63,7 +65,8 @@ def read_markups(file: Path) -> PointTable | None:
         elif not isinstance(place, list) or len(place) != 3:
             raise DataError(f"{where}: position is {str(place)[:60]}, expected three numbers")
         else:
-            builder.add(str(file), stem_of(file), name, PRESENT, [number(side, where) for side in place])
+            position = [number(side, where) for side in place]
+            builder.add(str(file), stem_of(file), name, PRESENT, position, note)
     return builder.table(space)
 
 
@@ -75,9 +78,8 @@ def write_markups(table: PointTable) -> str:
         point: dict[str, Any] = {"id": str(index + 1), "label": name, "positionStatus": STATUSES[state]}
         if state == PRESENT or table.presence is not None:
             point["position"] = table.positions[0, index].tolist()
-        if table.presence is not None and table.confidence is not None:
-            presence, confidence = float(table.presence[0, index]), float(table.confidence[0, index])
-            point["description"] = f"presence {presence:.6f}, confidence {confidence:.6f}"
+        if table.presence is not None:
+            point["description"] = written_note(*table.predicted(0, index))
         points.append(point)
     markup = {"type": "Fiducial", "coordinateSystem": table.space, "coordinateUnits": "mm", "controlPoints": points}
     return json.dumps({"@schema": SCHEMA, "markups": [markup]}, indent=2) + "\n"
@@ -95,30 +97,38 @@ def read_fcsv(file: Path) -> PointTable | None:
     titles = [title.strip() for title in settings.get("columns", COLUMNS).split(",")]
     if not {"x", "y", "z"} <= set(titles):
         raise DataError(f"{file}: its columns {', '.join(titles)} hold no x, y and z")
+    lines = [line.removeprefix(NOT_THERE) for line in text.splitlines()]
+    rows = csv.reader(io.StringIO("\n".join(line for line in lines if line and line[0] != "#")))
     builder = TableBuilder("fcsv", 3)
-    rows = csv.reader(io.StringIO("\n".join(line for line in text.splitlines() if line and line[0] != "#")))
     for index, row in enumerate(rows, 1):
         where = f"{file}: point {index}"
         if len(row) <= titles.index("z"):
             raise DataError(f"{where} has {len(row)} cells, expected {len(titles)}; is the file cut off?")
         cells = dict(zip(titles, row, strict=False))
         name = cells.get("label") or cells.get("id") or str(index)
-        builder.add(str(file), stem_of(file), name, PRESENT, [number(cells[axis], where) for axis in "xyz"])
+        position = [number(cells[axis], where) for axis in "xyz"]
+        builder.add(str(file), stem_of(file), name, PRESENT, position, read_note(cells.get("desc", ""), where))
     return builder.table(space) if builder.names else None
 
 
 def write_fcsv(table: PointTable) -> str:
-    """The content of a .fcsv with the points of one volume; points that are not there have no row."""
+    """The content of a .fcsv with the points of one volume.
+
+    Points that are not there have no row; those of a prediction stand in comments, which other programs read over.
+    """
     text = io.StringIO(newline="")
     text.write("# Markups fiducial file version = 4.11\n")
     text.write(f"# CoordinateSystem = {table.space}\n# columns = {COLUMNS}\n")
     writer = csv.writer(text, lineterminator="\n")
-    for index in np.flatnonzero(table.states[0] == PRESENT).tolist():
+    for index, name in enumerate(table.names):
+        is_present = table.states[0, index] == PRESENT
+        if not is_present and table.presence is None:
+            continue
         x, y, z = (repr(float(side)) for side in table.positions[0, index])
-        note = ""
-        if table.presence is not None and table.confidence is not None:
-            note = f"presence {table.presence[0, index]:.6f} confidence {table.confidence[0, index]:.6f}"
-        writer.writerow([index + 1, x, y, z, 0, 0, 0, 1, 1, 1, 0, table.names[index], note, ""])
+        note = "" if table.presence is None else written_note(*table.predicted(0, index))
+        if not is_present:
+            text.write(NOT_THERE)
+        writer.writerow([index + 1, x, y, z, 0, 0, 0, 1, 1, 1, 0, name, note, ""])
     return text.getvalue()
 
 

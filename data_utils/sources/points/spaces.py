@@ -1,16 +1,47 @@
-"""Places in a volume: from what a file of points says to voxels as the volume is read, and back.
+"""Places in an image or volume: from what a file of points says to pixels as the image is read, and back.
 
-Files say voxels along the axes of the volume's own file, or mm in one of the two systems of medical images: RAS, the
-axes of which run to the right, to the front and up, or LPS, whose first two run the other way.
+Files of images say pixels, from the top or from the bottom. Files of volumes say voxels along the axes of the volume's
+own file, or mm in one of the two systems of medical images: RAS, the axes of which run to the right, to the front and
+up, or LPS, whose first two run the other way.
 """
 
 import numpy as np
 
+from data_utils.image_io.formats import PointSource
+from data_utils.image_io.resize import same_proportions
 from data_utils.image_io.volumes import VolumeHeader
 from runtime.errors import DataError
 
 PIXELS = "pixels"
+UPWARD = "pixels from the bottom"  # the center of the lowest row is 0, and y runs up
 SIGNS = {"RAS": (1.0, 1.0, 1.0), "LPS": (-1.0, -1.0, 1.0)}  # of (x, y, z), to RAS
+
+
+def to_pixels(source: PointSource, size: tuple[int, int], name: str) -> np.ndarray:
+    """(K, 2) places (y, x) in pixels of an image of `size` (H, W), from the (x, y) of a file.
+
+    DataError, with the `name` of the image, where they were made for an image of other proportions.
+    """
+    positions = source.positions.copy()
+    if source.size is not None and source.size != size:
+        if not same_proportions(source.size, size):
+            height, width = source.size
+            raise DataError(
+                f"{name}: is {size[0]} x {size[1]} (height x width), but {source.file} gives points of an image of"
+                f" {height} x {width}; correct the size in that file"
+            )
+        positions = (positions + 0.5) * (np.array(size[::-1]) / source.size[::-1]) - 0.5
+    if source.space == UPWARD:
+        positions[:, 1] = size[0] - 1 - positions[:, 1]
+    return positions[:, ::-1]
+
+
+def from_pixels(places: np.ndarray, space: str, size: tuple[int, int]) -> np.ndarray:
+    """The inverse of `to_pixels`, for an image of the size that the points are made for."""
+    positions = places[:, ::-1].copy()
+    if space == UPWARD:
+        positions[:, 1] = size[0] - 1 - positions[:, 1]
+    return positions
 
 
 def to_voxels(positions: np.ndarray, space: str, header: VolumeHeader) -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,8 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from data_utils.image_io.formats import PointSource, VolumeFile
+from data_utils.image_io.formats import ImageSource, PointSource, VolumeFile
 from data_utils.image_io.volume_formats import STACK_SUFFIXES, Spacing
+from data_utils.sources.annotations.labelme import LabelmeImage
 from data_utils.sources.records import LandmarkNames, Record, Records
 from runtime.cache import digest_of_files
 from runtime.errors import DataError
@@ -22,6 +24,12 @@ from tasks.points import ABSENT, PRESENT, UNKNOWN
 
 EMPTY = 4  # the state of an empty cell, until `--absent` says what it means
 FARTHEST = 1e7  # pixels or mm: a point further away is a mistake
+SEVERAL = (
+    "several animals or persons in an image are not supported: give each an image of its own, or each point a name of"
+    " its own"
+)
+NOTE = re.compile(r"presence (\S+) confidence (\S+)$")
+FIRST_CHANNEL = "_0000"  # at the end of the name of a volume's file, after that of the case
 ABSENCES = {"unknown": UNKNOWN, "not-there": ABSENT}  # what `--absent` makes of an empty cell
 
 
@@ -36,8 +44,9 @@ class PointTable:
         positions: (N, K, n) float64, (x, y) or (x, y, z); zeros where a point has none.
         states: (N, K) int64: unknown, absent, present or EMPTY.
         files: the file that lists each image.
-        space: "pixels", or "LPS" or "RAS" for mm.
+        space: "pixels", "pixels from the bottom", or "LPS" or "RAS" for mm.
         presence, confidence: (N, K), of predictions.
+        sizes: (N, 2), height and width of the image that the points are made for; 0 where a file does not say it.
     """
 
     layout: str
@@ -49,6 +58,7 @@ class PointTable:
     space: str = "pixels"
     presence: np.ndarray | None = None
     confidence: np.ndarray | None = None
+    sizes: np.ndarray | None = None
 
     @property
     def axes(self) -> int:
@@ -56,13 +66,14 @@ class PointTable:
         return self.positions.shape[-1]
 
     def with_names(self, names: Sequence[str]) -> PointTable:
-        """The table with more names, and in their order; nothing is known of points that it does not list."""
-        columns = [names.index(name) for name in self.names]
+        """The table with these names alone, in their order; nothing is known of points that it does not list."""
+        listed = [column for column, name in enumerate(self.names) if name in names]
+        columns = [names.index(self.names[column]) for column in listed]
         shape = (len(self.images), len(names))
 
         def spread(values: np.ndarray, unknown: int = 0) -> np.ndarray:
             spread_values = np.full((*shape, *values.shape[2:]), unknown, values.dtype)
-            spread_values[:, columns] = values
+            spread_values[:, columns] = values[:, listed]
             return spread_values
 
         return replace(
@@ -84,22 +95,25 @@ class PointTable:
             files=tuple(self.files[row] for row in rows),
             presence=None,
             confidence=None,
-        )
-
-    def columns(self, columns: Sequence[int]) -> PointTable:
-        """The table of some of the points, without what was predicted."""
-        return replace(
-            self,
-            names=tuple(self.names[column] for column in columns),
-            positions=self.positions[:, list(columns)],
-            states=self.states[:, list(columns)],
-            presence=None,
-            confidence=None,
+            sizes=None if self.sizes is None else self.sizes[list(rows)],
         )
 
     def renamed(self, images: Sequence[str]) -> PointTable:
         """The table with other names of its images."""
         return replace(self, images=tuple(images))
+
+    def predicted(self, row: int, column: int) -> tuple[float, float]:
+        """Confidence and presence of a point that was predicted."""
+        assert self.confidence is not None and self.presence is not None
+        return float(self.confidence[row, column]), float(self.presence[row, column])
+
+    def source(self, row: int) -> PointSource:
+        """The points of an image."""
+        size: tuple[int, int] | None = None
+        if self.sizes is not None and self.sizes[row].all():
+            height, width = self.sizes[row].tolist()
+            size = height, width
+        return PointSource(self.files[row], self.space, self.positions[row], self.states[row], size)
 
     def with_absence(self, absent: str | None) -> PointTable:
         """The table whose empty cells mean what `--absent` says."""
@@ -117,6 +131,13 @@ class TableBuilder:
         self.names: dict[str, int] = {}
         self.points: dict[tuple[str, str], tuple[int, tuple[float, ...]]] = {}
         self.predicted: dict[tuple[str, str], tuple[float, float]] = {}
+        self.sizes: dict[str, tuple[int, int]] = {}
+
+    def add_image(self, file: str, image: str, size: tuple[int, int] | None = None) -> None:
+        """Add an image, of (H, W) where its file says it; it may have no points."""
+        self.images.setdefault(image, file)
+        if size is not None:
+            self.sizes[image] = size
 
     def add(
         self,
@@ -131,13 +152,10 @@ class TableBuilder:
 
         DataError where the image has a point of this name already.
         """
-        self.images.setdefault(image, file)
+        self.add_image(file, image)
         self.names.setdefault(name, len(self.names))
         if (image, name) in self.points:
-            raise DataError(
-                f"{file}: {image} has two points {name!r}; several animals or persons in an image are not supported:"
-                " give each an image of its own, or each point a name of its own"
-            )
+            raise DataError(f"{file}: {image} has two points {name!r}; {SEVERAL}")
         if predicted is not None:
             self.predicted[image, name] = predicted
             _, presence = predicted
@@ -156,6 +174,8 @@ class TableBuilder:
                 positions[row, column] = position
         files = tuple(self.images.values())
         table = PointTable(self.layout, tuple(self.names), tuple(images), positions, states, files, space)
+        if self.sizes:
+            table = replace(table, sizes=np.array([self.sizes.get(image, (0, 0)) for image in images], np.int64))
         if not self.predicted:
             return table
         confidence = np.zeros(states.shape)
@@ -185,6 +205,7 @@ def joined_tables(tables: Sequence[PointTable]) -> PointTable:
         files += table.files
     presence = [table.presence for table in whole if table.presence is not None]
     confidence = [table.confidence for table in whole if table.confidence is not None]
+    sizes = [table.sizes for table in whole if table.sizes is not None]
     return replace(
         whole[0],
         images=tuple(images),
@@ -193,6 +214,7 @@ def joined_tables(tables: Sequence[PointTable]) -> PointTable:
         files=tuple(files),
         presence=np.concatenate(presence) if len(presence) == len(whole) else None,
         confidence=np.concatenate(confidence) if len(confidence) == len(whole) else None,
+        sizes=np.concatenate(sizes) if len(sizes) == len(whole) else None,
     )
 
 
@@ -205,6 +227,27 @@ def number(text: object, where: str) -> float:
     if not math.isfinite(value) or abs(value) > FARTHEST:
         raise DataError(f"{where}: coordinate {str(text)[:40]} is not within {FARTHEST:,.0f}")
     return value
+
+
+def said_size(height: object, width: object) -> tuple[int, int] | None:
+    """(H, W) of an image from what a file says, which may be nothing or no size."""
+    if isinstance(height, int) and isinstance(width, int) and 0 < min(height, width) <= max(height, width) <= FARTHEST:
+        return height, width
+    return None
+
+
+def written_note(confidence: float, presence: float) -> str:
+    """What formats without columns of their own say of a predicted point."""
+    return f"presence {presence:.6f} confidence {confidence:.6f}"
+
+
+def read_note(text: str, where: str) -> tuple[float, float] | None:
+    """Confidence and presence from the end of a text that `written_note` has made; None for other texts."""
+    match = NOTE.search(text)
+    if match is None:
+        return None
+    presence, confidence = (number(cell, where) for cell in match.groups())
+    return confidence, presence
 
 
 class PointRecords(Records):
@@ -249,22 +292,34 @@ class PointRecords(Records):
     def __getitem__(self, i: int) -> Record:
         name = os.fsdecode(self.names[i].item())
         path = os.path.join(self.folder, name)
-        image: str | VolumeFile = path
+        image: ImageSource = path
         if self.dims == 3:
             holds_no_spacing = path.lower().endswith(STACK_SUFFIXES)
-            image = VolumeFile((path,), self.spacing if holds_no_spacing else None)
-        table = self.table
-        source = PointSource(table.files[i], table.space, table.positions[i], table.states[i])
-        return {"image": image, "target": source, "name": name}
+            image = VolumeFile(channel_files(path), self.spacing if holds_no_spacing else None)
+        elif path.lower().endswith(".json"):
+            image = LabelmeImage(path)
+        return {"image": image, "target": self.table.source(i), "name": name}
 
     @cached_property
     def digest(self) -> str:  # type: ignore[override]  # computed once it is asked for
         """Key of names, sizes and times of all files, and of the points."""
         table = self.table
-        paths = [os.path.join(self.folder, os.fsdecode(name)) for name in self.names.tolist()]
+        paths: list[str] = []
+        for name in self.names.tolist():
+            paths += channel_files(os.path.join(self.folder, os.fsdecode(name)))
         drawn = repr((table.layout, table.names, table.space, self.dims, self.spacing)).encode()
         content = b"/".join([drawn, table.positions.tobytes(), table.states.tobytes(), *self.names])
         return digest_of_files([*paths, *sorted(set(table.files))], content)
+
+
+def channel_files(path: str) -> tuple[str, ...]:
+    """The files of a volume's channels, CASE_0000, CASE_0001 and so on, from the first; of others the only file."""
+    stem, channel, ending = path.rpartition(FIRST_CHANNEL)
+    paths = [path]
+    if channel and "/" not in ending:
+        while os.path.exists(following := f"{stem}_{len(paths):04}{ending}"):
+            paths.append(following)
+    return tuple(paths)
 
 
 def count_states(states: np.ndarray) -> dict[str, np.ndarray]:

@@ -1,0 +1,176 @@
+"""TIFFs with a place, in compressed tiles, written a few rows at a time, however large they are.
+
+The format: https://www.itu.int/itudoc/itu-t/com16/tiff-fx/docs/tiff6.pdf, and for more than 4 GB
+https://www.awaresystems.be/imaging/tiff/bigtiff.html.
+"""
+
+import struct
+import zlib
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+
+from data_utils.image_io.places import ASCII_PARAMETERS, KEY_DIRECTORY, NODATA, Place
+
+TILE = 256  # pixels of a side of a tile
+LEVEL = 6  # of compression
+CLASSIC_BYTES = 2**32 - 2**24  # larger files have offsets of 8 bytes
+ASCII, SHORT, LONG, DOUBLE, LONG8 = 2, 3, 4, 12, 16  # types of values
+LETTERS = {SHORT: "H", LONG: "L", DOUBLE: "d", LONG8: "Q"}
+KINDS = {"u": 1, "i": 2, "f": 3}  # sample formats
+DEFLATE = 8
+GREY, RGB = 1, 2
+TOGETHER, IN_PLANES = 1, 2  # how samples are stored
+
+
+class Tag(NamedTuple):
+    """A tag of a page: its code, the type of its values, and these."""
+
+    code: int
+    kind: int
+    values: tuple | str
+
+
+class GeoTiffWriter:
+    """A TIFF of `size` (H, W) at a place, written as its rows come. A context, which finishes the file.
+
+    Args:
+        channels: how many bands there are.
+        nodata: what pixels without data hold; None where there are none.
+        is_color: whether the bands are red, green and blue.
+    """
+
+    def __init__(
+        self,
+        file: BinaryIO,
+        size: tuple[int, int],
+        place: Place,
+        channels: int = 1,
+        nodata: float | None = None,
+        *,
+        is_color: bool = False,
+    ) -> None:
+        self.file = file
+        self.size = size
+        self.place = place
+        self.channels = channels
+        self.nodata = nodata
+        self.is_color = is_color
+        self._dtype: np.dtype | None = None
+        self._is_big = False
+        self._rows = np.empty((channels, 0, size[1]))  # those of no tile yet
+        self._offsets: list[list[int]] = []  # of the tiles of each band
+        self._lengths: list[list[int]] = []
+
+    def write(self, rows: np.ndarray) -> None:
+        """Append the next rows, (C, n, W)."""
+        if self._dtype is None:
+            self._start(rows.dtype)
+        self._rows = np.concatenate([self._rows, rows], axis=1)
+        while self._rows.shape[1] >= TILE:
+            self._write_tiles(self._rows[:, :TILE])
+            self._rows = self._rows[:, TILE:]
+
+    def _start(self, dtype: np.dtype) -> None:
+        self._dtype = dtype.newbyteorder("<")
+        height, width = self.size
+        self._is_big = height * width * self.channels * dtype.itemsize > CLASSIC_BYTES
+        # the position of the tags is written at the end
+        self.file.write(b"II" + (struct.pack("<HHHQ", 43, 8, 0, 0) if self._is_big else struct.pack("<HL", 42, 0)))
+        self._rows = np.empty((self.channels, 0, width), dtype)
+        self._offsets = [[] for _ in range(self.channels)]
+        self._lengths = [[] for _ in range(self.channels)]
+
+    def _write_tiles(self, rows: np.ndarray) -> None:
+        """Write a row of tiles of each band, from up to TILE rows (C, n, W)."""
+        _, height, width = rows.shape
+        for left in range(0, width, TILE):
+            part = rows[:, :, left : left + TILE]
+            tile = np.zeros((self.channels, TILE, TILE), self._dtype)
+            tile[:, :height, : part.shape[2]] = part
+            for channel, plane in enumerate(tile):
+                content = zlib.compress(plane.tobytes(), LEVEL)
+                self._offsets[channel].append(self.file.tell())
+                self._lengths[channel].append(len(content))
+                self.file.write(content)
+
+    def __enter__(self) -> "GeoTiffWriter":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if error[0] is not None or self._dtype is None:
+            return
+        if self._rows.shape[1]:
+            self._write_tiles(self._rows)
+        self._write_directory(self._tags())
+
+    def _tags(self) -> list[Tag]:
+        """The tags of the page, in the order of their codes."""
+        assert self._dtype is not None
+        height, width = self.size
+        count = self.channels
+        offset_kind = LONG8 if self._is_big else LONG
+        offsets = tuple(offset for channel in self._offsets for offset in channel)
+        lengths = tuple(length for channel in self._lengths for length in channel)
+        tags = [
+            Tag(256, LONG, (width,)),
+            Tag(257, LONG, (height,)),
+            Tag(258, SHORT, (8 * self._dtype.itemsize,) * count),
+            Tag(259, SHORT, (DEFLATE,)),
+            Tag(262, SHORT, (RGB if self.is_color else GREY,)),
+            Tag(277, SHORT, (count,)),
+            Tag(284, SHORT, (TOGETHER if count == 1 else IN_PLANES,)),
+            Tag(322, LONG, (TILE,)),
+            Tag(323, LONG, (TILE,)),
+            Tag(324, offset_kind, offsets),
+            Tag(325, LONG, lengths),
+            Tag(339, SHORT, (KINDS[self._dtype.kind],) * count),
+        ]
+        if count > 1 and not self.is_color:
+            tags.append(Tag(338, SHORT, (0,) * (count - 1)))  # further bands are of no kind that TIFF knows
+        for code, values in self.place.tags:
+            kind = DOUBLE
+            if code == KEY_DIRECTORY:
+                kind = SHORT
+            elif code == ASCII_PARAMETERS:
+                kind = ASCII
+            tags.append(Tag(code, kind, values))
+        if self.nodata is not None:
+            tags.append(Tag(NODATA, ASCII, f"{self.nodata:g}"))
+        return sorted(tags)
+
+    def _write_directory(self, tags: list[Tag]) -> None:
+        """Write the tags behind the tiles, values that do not fit into them first, and where they are."""
+        letter = "Q" if self._is_big else "L"
+        field = 8 if self._is_big else 4
+        entries = []
+        for tag in tags:
+            count, content = _encoded(tag)
+            if len(content) > field:
+                position = self._aligned_position()
+                self.file.write(content)
+                content = struct.pack(f"<{letter}", position)
+            entries.append(struct.pack(f"<HH{letter}", tag.code, tag.kind, count) + content.ljust(field, b"\0"))
+        directory = self._aligned_position()
+        self.file.write(struct.pack("<Q" if self._is_big else "<H", len(entries)))
+        self.file.write(b"".join(entries) + struct.pack(f"<{letter}", 0))
+        end = self.file.tell()
+        self.file.seek(8 if self._is_big else 4)
+        self.file.write(struct.pack(f"<{letter}", directory))
+        self.file.seek(end)
+
+    def _aligned_position(self) -> int:
+        """The end of the file, at an even byte."""
+        position = self.file.tell()
+        if position % 2:
+            self.file.write(b"\0")
+            position += 1
+        return position
+
+
+def _encoded(tag: Tag) -> tuple[int, bytes]:
+    """How many values a tag has, and their bytes."""
+    if isinstance(tag.values, str):
+        content = tag.values.encode("ascii", "replace") + b"\0"
+        return len(content), content
+    return len(tag.values), struct.pack(f"<{len(tag.values)}{LETTERS[tag.kind]}", *tag.values)

@@ -1,0 +1,123 @@
+"""Masks that lie on another grid than their images: each pixel of an image takes the value at its center."""
+
+import os
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import tifffile
+
+from data_utils.image_io.formats import BandSource, DrawnMask, ImageSource, check_memory, check_regular
+from data_utils.image_io.places import Place, place_of
+from data_utils.image_io.reader import read_mask
+from data_utils.image_io.tiff import is_tiff
+from runtime.errors import DataError
+from unet.config import IGNORE_INDEX
+
+ROWS = 256  # that are placed at once
+NUDGE = 1e-6  # pixels: centers that lie between two pixels belong to the second, whatever the rounding
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The grid of a raster: its place, and (H, W)."""
+
+    place: Place
+    size: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class PlacedMask(DrawnMask):
+    """The mask of an image on the image's grid; unknown where the mask's file ends before the image does.
+
+    Args:
+        source: the mask, as it is read without a place.
+        name: what messages call it.
+        own: the grid of the mask.
+        image: that of the image.
+    """
+
+    source: ImageSource
+    name: str
+    own: Grid
+    image: Grid
+
+    def draw(self) -> np.ndarray:
+        check_crs(self.image.place, self.own.place, self.name)
+        values = read_mask(self.source, self.name)
+        if values.ndim == 3:
+            raise DataError(f"{self.name}: is a color mask on another grid than its image; store it as numbers")
+        height, width = self.image.size
+        check_memory(height * width * values.itemsize, "the mask")
+        placed = np.full(self.image.size, IGNORE_INDEX, values.dtype)
+        columns = np.arange(width) + 0.5
+        for top in range(0, height, ROWS):
+            rows = np.arange(top, min(top + ROWS, height))[:, None] + 0.5
+            x, y = self.image.place.to_world(columns, rows)
+            own_columns, own_rows = self.own.place.to_pixels(x, y)
+            column_indices = np.floor(own_columns + NUDGE)
+            row_indices = np.floor(own_rows + NUDGE)
+            inside = (column_indices >= 0) & (column_indices < values.shape[1])
+            inside &= (row_indices >= 0) & (row_indices < values.shape[0])
+            band = placed[top : top + len(rows)]
+            band[inside] = values[row_indices[inside].astype(int), column_indices[inside].astype(int)]
+        return placed
+
+
+def check_crs(image: Place, mask: Place, name: str) -> None:
+    """DataError, with `name`, where an image and its mask have different coordinate reference systems."""
+    if image.crs is None or mask.crs is None or image.crs.same(mask.crs):
+        return
+    target = f"gdalwarp -r near -t_srs EPSG:{image.crs.epsg}" if image.crs.epsg else "gdalwarp -r near"
+    raise DataError(f"{name}: mask is in {mask.crs}, its image in {image.crs}; bring it there ({target})")
+
+
+def grid_of(path: str, page: int = 0) -> Grid | None:
+    """The grid of a page of a TIFF; None where it has no place, or cannot be read, which shows when it is decoded."""
+    if not is_tiff(path):
+        return None
+    try:
+        changed = os.stat(path).st_mtime_ns
+    except OSError:
+        return None
+    return _read_grid(path, page, changed)
+
+
+@lru_cache(maxsize=4096)
+def _read_grid(path: str, page: int, changed: int) -> Grid | None:
+    try:
+        check_regular(path)
+        with ExitStack() as stack:
+            tiff_page = stack.enter_context(tifffile.TiffFile(path)).pages[page].aspage()
+            place = place_of(tiff_page)
+            size = (int(tiff_page.imagelength), int(tiff_page.imagewidth))
+    except Exception:  # tifffile raises many kinds of errors at damaged files
+        return None
+    return None if place is None else Grid(place, size)
+
+
+def path_of(source: ImageSource) -> tuple[str, int] | None:
+    """The path and page of a source that is a file; None for others."""
+    if isinstance(source, BandSource):
+        return source.paths[0], source.page
+    if isinstance(source, dict) and source.get("bytes") is None:
+        return source["path"], source.get("page", 0)
+    return (str(source), 0) if isinstance(source, str) else None
+
+
+def grid_of_source(source: ImageSource) -> Grid | None:
+    """The grid of a source."""
+    file = path_of(source)
+    return None if file is None else grid_of(*file)
+
+
+def on_grid(mask: ImageSource, image: Grid, name: str) -> ImageSource:
+    """The mask of an image on its grid: as it is where it has the same, or no place."""
+    own = grid_of_source(mask)
+    if own is None:
+        return mask
+    is_same_crs = image.place.crs is None or own.place.crs is None or image.place.crs.same(own.place.crs)
+    if is_same_crs and own.size == image.size and image.place.is_grid_of(own.place, image.size):
+        return mask
+    return PlacedMask(mask, name, own, image)

@@ -1,0 +1,178 @@
+"""The place of a TIFF in the world: its grid and the tags that name its coordinate reference system (CRS).
+
+The tags are those of the GeoTIFF standard, https://docs.ogc.org/is/19-008r4/19-008r4.html.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import tifffile
+
+PIXEL_SCALE = 33550
+TIE_POINT = 33922
+TRANSFORMATION = 34264
+KEY_DIRECTORY = 34735
+DOUBLE_PARAMETERS = 34736
+ASCII_PARAMETERS = 34737
+NODATA = 42113  # GDAL's: the value of pixels without data, as text
+
+PLACE_TAGS = (PIXEL_SCALE, TIE_POINT, TRANSFORMATION, KEY_DIRECTORY, DOUBLE_PARAMETERS, ASCII_PARAMETERS)
+MODEL_TYPE_KEY = 1024
+RASTER_TYPE_KEY = 1025
+GEOGRAPHIC_KEY = 2048
+PROJECTED_KEY = 3072
+GEOGRAPHIC_MODEL = 2
+PIXEL_IS_POINT = 2
+USER_DEFINED = 32767
+IDENTITY = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)  # rows and columns themselves
+SAME = 1e-3  # pixels by which two grids may differ
+
+Transform = tuple[float, float, float, float, float, float]
+
+
+class Crs(NamedTuple):
+    """A coordinate reference system.
+
+    Args:
+        epsg: its number in the EPSG registry; None where it is defined in another way.
+        keys: the GeoTIFF tags that define it, or the text of another file.
+    """
+
+    epsg: int | None
+    keys: tuple
+
+    def same(self, other: "Crs") -> bool:
+        """Whether both are one, as far as can be told without a library."""
+        if self.epsg is not None or other.epsg is not None:
+            return self.epsg == other.epsg
+        return self.keys == other.keys
+
+    def __str__(self) -> str:
+        return "a CRS without EPSG number" if self.epsg is None else f"EPSG:{self.epsg}"
+
+
+class Place(NamedTuple):
+    """Where the pixels of a raster lie.
+
+    Args:
+        transform: (a, b, c, d, e, f): the corner of row r and column q lies at x = aq + br + c, y = dq + er + f.
+        crs: None where the file names none.
+        tags: code, type and values of each tag, to be written again.
+    """
+
+    transform: Transform
+    crs: Crs | None
+    tags: tuple[tuple[int, Any], ...]
+
+    def to_world(self, column: Any, row: Any) -> tuple[Any, Any]:
+        """(x, y) of a position in pixels, from the corner of the first one."""
+        a, b, c, d, e, f = self.transform
+        return a * column + b * row + c, d * column + e * row + f
+
+    def to_pixels(self, x: Any, y: Any) -> tuple[Any, Any]:
+        """(column, row) of a position in the world."""
+        a, b, c, d, e, f = self.transform
+        determinant = a * e - b * d
+        x = x - c
+        y = y - f
+        return (e * x - b * y) / determinant, (a * y - d * x) / determinant
+
+    def offset_of(self, other: "Place") -> tuple[float, float]:
+        """Where the first corner of another raster lies: (column, row) of this one."""
+        return self.to_pixels(other.transform[2], other.transform[5])
+
+    def has_pixels_of(self, other: "Place", size: Sequence[int]) -> bool:
+        """Whether pixels of both have one size and direction, so that over `size` (H, W) they stay together."""
+        height, width = size
+        columns = (0.0, float(width), 0.0)
+        rows = (0.0, 0.0, float(height))
+        shifts = []
+        for column, row in zip(columns, rows, strict=True):
+            there = self.to_pixels(*other.to_world(column, row))
+            shifts.append((there[0] - column, there[1] - row))
+        first = shifts[0]
+        return all(math.dist(first, shift) < SAME * max(height, width) for shift in shifts)
+
+    def is_grid_of(self, other: "Place", size: Sequence[int]) -> bool:
+        """Whether both are one grid over `size` (H, W), to a thousandth of a pixel."""
+        height, width = size
+        corners = ((0, 0), (width, 0), (0, height), (width, height))
+        return all(math.dist(self.to_pixels(*other.to_world(*corner)), corner) <= SAME for corner in corners)
+
+
+def place_of(page: tifffile.TiffPage) -> Place | None:
+    """The place of a TIFF page; None where it has none, or one that is no plain grid."""
+    values = {code: _tag_value(page, code) for code in PLACE_TAGS}
+    keys = geo_keys(values[KEY_DIRECTORY])
+    transform = _transform(values, keys)
+    if transform is None or (transform == IDENTITY and not keys):
+        return None
+    tags = tuple((code, value) for code, value in values.items() if value is not None)
+    return Place(transform, _crs(values, keys), tags)
+
+
+def has_place_tags(page: tifffile.TiffPage) -> bool:
+    """Whether a TIFF page says where it lies."""
+    return any(code in page.tags for code in (PIXEL_SCALE, TRANSFORMATION, KEY_DIRECTORY))
+
+
+def _tag_value(page: tifffile.TiffPage, code: int) -> Any:
+    """The numbers of a tag as a tuple, or its text; None where there is none."""
+    value = page.tags.valueof(code)
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int | float):
+        return (value,)
+    return value if isinstance(value, tuple) else None
+
+
+def geo_keys(directory: Any) -> dict[int, int]:
+    """The keys of a GeoKeyDirectory whose values stand in it."""
+    keys: dict[int, int] = {}
+    if not isinstance(directory, tuple):
+        return keys
+    for start in range(4, len(directory) - 3, 4):
+        key, location, _, value = directory[start : start + 4]
+        if location == 0:
+            keys[key] = value
+    return keys
+
+
+def _transform(values: dict[int, Any], keys: dict[int, int]) -> Transform | None:
+    matrix = values[TRANSFORMATION]
+    scale = values[PIXEL_SCALE]
+    tie = values[TIE_POINT]
+    if _are_numbers(matrix, 16):
+        a, b, c, d, e, f = matrix[0], matrix[1], matrix[3], matrix[4], matrix[5], matrix[7]
+    elif _are_numbers(scale, 2) and _are_numbers(tie, 6):
+        column, row, _, x, y, _ = tie[:6]
+        a, b, c = scale[0], 0.0, x - column * scale[0]
+        d, e, f = 0.0, -scale[1], y + row * scale[1]
+    else:
+        return None
+    if keys.get(RASTER_TYPE_KEY) == PIXEL_IS_POINT:  # the tags then say where the centers of pixels are
+        c -= (a + b) / 2
+        f -= (d + e) / 2
+    determinant = a * e - b * d
+    if not math.isfinite(determinant) or determinant == 0:
+        return None
+    return float(a), float(b), float(c), float(d), float(e), float(f)
+
+
+def _are_numbers(values: Any, count: int) -> bool:
+    """Whether these are at least so many finite numbers."""
+    if not isinstance(values, tuple) or len(values) < count:
+        return False
+    return all(isinstance(value, int | float) and math.isfinite(value) for value in values)
+
+
+def _crs(values: dict[int, Any], keys: dict[int, int]) -> Crs | None:
+    if not keys:
+        return None
+    code = keys.get(PROJECTED_KEY)
+    if code is None and keys.get(MODEL_TYPE_KEY) == GEOGRAPHIC_MODEL:
+        code = keys.get(GEOGRAPHIC_KEY)
+    if code is not None and 0 < code < USER_DEFINED:
+        return Crs(code, ())
+    return Crs(None, (values[KEY_DIRECTORY], values[DOUBLE_PARAMETERS], values[ASCII_PARAMETERS]))

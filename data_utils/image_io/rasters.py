@@ -1,0 +1,503 @@
+"""Rasters: TIFFs with any number of bands, whose pixels may hold no data; read in windows."""
+
+import html
+import re
+from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import cached_property
+from pathlib import Path
+from threading import Lock
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+import tifffile
+from PIL import Image
+
+from data_utils.image_io.formats import BandSource, check_memory, check_regular, open_picture, readable
+from data_utils.image_io.places import NODATA, Place, has_place_tags, place_of
+from data_utils.image_io.tiff import SEGMENT_BYTES, has_codec, is_tiff
+from runtime.console import first_few
+from runtime.errors import ImageError, UserError
+
+METADATA = 42112  # GDAL's: a text in XML, with the names of bands
+DESCRIPTION = re.compile(r'<Item name="DESCRIPTION" sample="(\d{1,6})"[^>]*>([^<]*)</Item>')
+ALPHA = (tifffile.EXTRASAMPLE.ASSOCALPHA, tifffile.EXTRASAMPLE.UNASSALPHA)
+COLORS = (tifffile.PHOTOMETRIC.MINISBLACK, tifffile.PHOTOMETRIC.RGB)
+CACHED_BYTES = 2**28  # of decoded tiles: a row of them is read again for each band of rows
+PILLOW_SAMPLES = (1, 3, 4)  # of pictures that Pillow may read
+SHOWN = 8  # names of bands in a message
+# what Pillow makes of types of pixels, so that a file is the same with and without a place
+READ_AS = {"int8": "int32", "int16": "int32", "float16": "float32", "float64": "float32"}
+
+Range = tuple[int, int]  # first and last pixel along a side, the last one left out
+
+
+class RasterFile:
+    """A TIFF page whose samples are bands.
+
+    Attributes:
+        size: (H, W).
+        nodata: the value of pixels without data; None where there is none.
+        names: of the bands; empty texts where they have none.
+        place: where it lies; None where it does not say so.
+        alpha: the sample that says how opaque pixels are; None where there is none.
+    """
+
+    def __init__(self, path: Path, page: tifffile.TiffPage, mask: tifffile.TiffPage | None) -> None:
+        self.path = path
+        self.page = page
+        self.size = (_side(page.imagelength), _side(page.imagewidth))
+        self.samples = int(page.samplesperpixel)
+        self.place: Place | None = place_of(page)
+        self.nodata = _nodata(page)
+        self.names = _names(page, self.samples)
+        self.alpha = _alpha(page)
+        self.pixels = Segments(path, page)
+        self.mask = None if mask is None else Segments(path, mask)
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The type in which its pixels are read."""
+        stored = np.dtype(self.page.dtype)
+        return np.dtype(READ_AS.get(str(stored), stored))
+
+    @property
+    def may_miss(self) -> bool:
+        """Whether some pixels may hold no data."""
+        has_value = self.nodata is not None or np.dtype(self.page.dtype).kind == "f"
+        return has_value or self.alpha is not None or self.mask is not None
+
+    def read(self, rows: Range, columns: Range, samples: Sequence[int]) -> tuple[np.ndarray, np.ndarray | None]:
+        """Values (n, m, C) of some bands, and where they hold no data, of the same shape; None where all hold some."""
+        values = self.pixels.read(rows, columns, samples)
+        missing = None
+        if values.dtype.kind == "f":
+            missing = np.isnan(values)
+        if self.nodata is not None:
+            equal = values == values.dtype.type(self.nodata)
+            missing = equal if missing is None else missing | equal
+        outside = self._outside(rows, columns, samples)
+        if outside is not None:
+            missing = np.broadcast_to(outside, values.shape) if missing is None else missing | outside
+        if missing is not None and not missing.any():
+            missing = None
+        return values.astype(self.dtype, copy=False), missing
+
+    def _outside(self, rows: Range, columns: Range, samples: Sequence[int]) -> np.ndarray | None:
+        """Where alpha or the file's mask says that there is nothing: (n, m, 1) bool; None where neither is there."""
+        if self.alpha is not None and self.alpha not in samples:
+            return self.pixels.read(rows, columns, (self.alpha,)) == 0
+        if self.mask is not None:
+            return self.mask.read(rows, columns, (0,)) == 0
+        return None
+
+
+class Segments:
+    """The tiles or strips of a TIFF page; those decoded last are kept."""
+
+    def __init__(self, path: Path, page: tifffile.TiffPage) -> None:
+        self.path = path
+        self.page = page
+        self.dtype = np.dtype(page.dtype)
+        self.size = (_side(page.imagelength), _side(page.imagewidth))
+        self.is_planar = page.planarconfig == 2
+        self.samples = int(page.samplesperpixel)
+        if page.is_tiled:
+            self.segment = (_side(page.tilelength), _side(page.tilewidth))
+        else:
+            self.segment = (min(_side(page.rowsperstrip), self.size[0]), self.size[1])
+        self._decoded: OrderedDict[int, np.ndarray | None] = OrderedDict()
+        self._bytes = 0
+        self._lock = Lock()
+
+    @property
+    def segment_bytes(self) -> int:
+        """How much memory a decoded segment takes."""
+        together = 1 if self.is_planar else self.samples
+        return self.segment[0] * self.segment[1] * together * self.dtype.itemsize
+
+    @property
+    def in_windows(self) -> bool:
+        """Whether a window is read without most of the file."""
+        return self.page.is_contiguous or (self._has_codec and self.segment_bytes <= SEGMENT_BYTES)
+
+    @cached_property
+    def _has_codec(self) -> bool:
+        return has_codec(self.page.compression)
+
+    def read(self, rows: Range, columns: Range, samples: Sequence[int]) -> np.ndarray:
+        """A window (n, m, C) of some samples."""
+        shape = (rows[1] - rows[0], columns[1] - columns[0], len(samples))
+        check_memory(int(np.prod(shape, dtype=np.int64)) * self.dtype.itemsize, "a part of the image")
+        with self.path.open("rb") as file:
+            if self.page.is_contiguous and self.page.bitspersample % 8 == 0:
+                return self._stored(file, rows, columns, samples)
+            if not self._has_codec:
+                return self._picture[slice(*rows), slice(*columns)][:, :, list(samples)]
+            return self._window(file, rows, columns, samples, shape)
+
+    def _stored(self, file: BinaryIO, rows: Range, columns: Range, samples: Sequence[int]) -> np.ndarray:
+        """A window of a page that is not compressed, whose rows lie one behind the other."""
+        height, width = self.size
+        start = self.page.dataoffsets[0]
+        if not self.is_planar:
+            values = self._rows(file, start, rows, self.samples)[:, slice(*columns)]
+            return values[:, :, list(samples)].astype(self.dtype)
+        plane_bytes = height * width * self.dtype.itemsize
+        planes = [self._rows(file, start + sample * plane_bytes, rows, 1)[:, slice(*columns), 0] for sample in samples]
+        return np.stack(planes, axis=2).astype(self.dtype)
+
+    def _rows(self, file: BinaryIO, start: int, rows: Range, together: int) -> np.ndarray:
+        """Rows (n, W, together) of an image, or plane, that begins at a byte of the file."""
+        shape = (rows[1] - rows[0], self.size[1], together)
+        row_bytes = shape[1] * together * self.dtype.itemsize
+        file.seek(start + rows[0] * row_bytes)
+        stored = np.frombuffer(file.read(shape[0] * row_bytes), self.dtype.newbyteorder(self.page.parent.byteorder))
+        if stored.size < np.prod(shape, dtype=np.int64):
+            raise OSError("the file ends before its image does")
+        return stored.reshape(shape)
+
+    def _window(
+        self, file: BinaryIO, rows: Range, columns: Range, samples: Sequence[int], shape: tuple[int, int, int]
+    ) -> np.ndarray:
+        """A window of a page in segments, each decoded if the window reaches into it."""
+        height, width = self.segment
+        across = -(-self.size[1] // width)
+        down = -(-self.size[0] // height)
+        planes = self.samples if self.is_planar else 1
+        if len(self.page.dataoffsets) < across * down * planes:
+            raise ValueError("it has fewer tiles or strips than its size needs")
+        window = np.empty(shape, self.dtype)
+        for row in range(rows[0] // height, -(-rows[1] // height)):
+            for column in range(columns[0] // width, -(-columns[1] // width)):
+                index = row * across + column
+                inside, outside = _overlap((row, column), self.segment, rows, columns)
+                if not self.is_planar:
+                    values = self._segment(file, index)
+                    window[outside] = self._empty if values is None else values[inside][:, :, list(samples)]
+                    continue
+                for number, sample in enumerate(samples):
+                    values = self._segment(file, sample * across * down + index)
+                    window[(*outside, number)] = self._empty if values is None else values[inside][:, :, 0]
+        return window
+
+    @property
+    def _empty(self) -> float:
+        """What pixels of tiles that are left out hold."""
+        nodata = _nodata(self.page)
+        return 0 if nodata is None else nodata
+
+    def _segment(self, file: BinaryIO, index: int) -> np.ndarray | None:
+        """A decoded segment (h, w, C); None for one that is left out of the file."""
+        with self._lock:
+            if index in self._decoded:
+                self._decoded.move_to_end(index)
+                return self._decoded[index]
+        length = self.page.databytecounts[index]
+        values = None
+        if length:
+            check_memory(self.segment_bytes, "a tile or strip of it")
+            file.seek(self.page.dataoffsets[index])
+            segment, *_ = self.page.decode(file.read(length), index, jpegtables=self.page.jpegtables)
+            values = None if segment is None else segment[0]
+        with self._lock:
+            if index not in self._decoded:
+                self._decoded[index] = values
+                self._bytes += self.segment_bytes
+            while self._bytes > CACHED_BYTES and len(self._decoded) > 1:
+                self._decoded.popitem(last=False)
+                self._bytes -= self.segment_bytes
+        return values
+
+    @cached_property
+    def _picture(self) -> np.ndarray:
+        """All pixels (H, W, C) of a page whose codec only Pillow has."""
+        remedy = "pip install -r requirements-geo.txt"
+        try:
+            with open_picture(self.path) as picture:
+                picture.seek(self.page.index)
+                pixels = np.asarray(picture)
+        except (Image.UnidentifiedImageError, EOFError, KeyError) as error:
+            codec = getattr(self.page.compression, "name", self.page.compression)
+            raise ImageError(f"{self.path}: is compressed by {codec}, which needs a library; {remedy}") from error
+        if pixels.ndim == 2:
+            pixels = pixels[:, :, None]
+        if pixels.shape != (*self.size, self.samples):
+            raise ValueError(f"it is of shape {pixels.shape} as decoded")
+        return pixels.astype(self.dtype)
+
+
+def _overlap(
+    tile: tuple[int, int], segment: tuple[int, int], rows: Range, columns: Range
+) -> tuple[tuple[slice, slice], tuple[slice, slice]]:
+    """Where a tile and a window overlap: in the tile, and in the window."""
+    inside = []
+    outside = []
+    for number, length, (start, stop) in zip(tile, segment, (rows, columns), strict=True):
+        first = max(number * length, start)
+        last = min((number + 1) * length, stop)
+        inside.append(slice(first - number * length, last - number * length))
+        outside.append(slice(first - start, last - start))
+    return (inside[0], inside[1]), (outside[0], outside[1])
+
+
+class Band(NamedTuple):
+    """A band of a raster: a sample of one of its files, and its name."""
+
+    file: int
+    sample: int
+    name: str
+
+
+class Raster:
+    """Bands of one file, or of several files of one size; arguments as the attributes.
+
+    Attributes:
+        files: all of them.
+        bands: those that are read.
+    """
+
+    def __init__(self, files: Sequence[RasterFile], bands: Sequence[Band]) -> None:
+        self.files = files
+        self.bands = bands
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(H, W)."""
+        return self.files[0].size
+
+    @property
+    def place(self) -> Place | None:
+        """Where it lies."""
+        return self.files[0].place
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The type in which its pixels are read."""
+        return np.result_type(*[file.dtype for file in self._used()])
+
+    @property
+    def may_miss(self) -> bool:
+        """Whether some pixels may hold no data."""
+        return any(file.may_miss for file in self._used())
+
+    @property
+    def in_windows(self) -> bool:
+        """Whether windows are read without most of the files."""
+        return all(file.pixels.in_windows for file in self._used())
+
+    def _used(self) -> list[RasterFile]:
+        return [self.files[number] for number in sorted({band.file for band in self.bands})]
+
+    def read(self, rows: Range, columns: Range) -> np.ndarray:
+        """A window (n, m, C), masked where bands hold no data, if some do."""
+        shape = (rows[1] - rows[0], columns[1] - columns[0], len(self.bands))
+        values = np.empty(shape, self.dtype)
+        missing = np.zeros(shape, bool)
+        for number, file in enumerate(self.files):
+            channels = [channel for channel, band in enumerate(self.bands) if band.file == number]
+            if not channels:
+                continue
+            samples = [self.bands[channel].sample for channel in channels]
+            file_values, file_missing = file.read(rows, columns, samples)
+            values[:, :, channels] = file_values
+            if file_missing is not None:
+                missing[:, :, channels] = file_missing
+        if missing.any():
+            return np.ma.MaskedArray(values, missing)
+        return values
+
+    def whole(self) -> np.ndarray:
+        """All of it, as `read` gives it."""
+        height, width = self.size
+        return self.read((0, height), (0, width))
+
+
+class RasterHeader(NamedTuple):
+    """What the header of a raster says: (H, W), its place, and the names of its bands."""
+
+    size: tuple[int, int]
+    place: Place | None
+    names: tuple[str, ...]
+
+
+def open_raster(source: str | Path | BandSource, stack: ExitStack, page: int = 0) -> Raster | None:
+    """The raster of a path or of bands of files, open as long as `stack` is; None for what is read as a picture.
+
+    A TIFF is one if it has a place, if it has more bands than a picture has, or if bands of it are chosen.
+    Raises ImageError for bands that are not there.
+    """
+    if not isinstance(source, BandSource):
+        if not is_tiff(source):
+            return None
+        source = BandSource((str(source),), page=page)
+        is_chosen = False
+    else:
+        is_chosen = True
+    files = []
+    for path in source.paths:
+        file = _open_file(Path(path), source.page, stack, is_chosen=is_chosen)
+        if file is None:
+            return None
+        files.append(file)
+    first = files[0]
+    for file in files:
+        if file.size != first.size:
+            sizes = f"{first.size[0]} x {first.size[1]} and {file.size[0]} x {file.size[1]}"
+            raise ImageError(f"{first.path} and {file.path}: bands of {sizes} (height x width); store them at one size")
+    bands = _all_bands(files)
+    if source.bands:
+        bands = _choose(bands, source)
+    else:  # alpha says where there is data
+        bands = [band for band in bands if band.sample != files[band.file].alpha]
+    return Raster(files, bands)
+
+
+def raster_header(path: Path, page: int = 0) -> RasterHeader | None:
+    """What the header of a raster says; None for what is read as a picture, or cannot be read."""
+    try:
+        with readable(str(path)), ExitStack() as stack:
+            raster = open_raster(path, stack, page)
+            if raster is None:
+                return None
+            return RasterHeader(raster.size, raster.place, tuple(band.name for band in raster.bands))
+    except UserError:
+        return None
+
+
+def _open_file(path: Path, number: int, stack: ExitStack, *, is_chosen: bool) -> RasterFile | None:
+    """The page of a TIFF as a raster; None where it is a picture."""
+    check_regular(path)
+    if is_chosen and not is_tiff(path):
+        raise ImageError(f"{path}: --bands chooses bands of TIFF files; leave it out, or convert the image")
+    try:
+        tiff = stack.enter_context(tifffile.TiffFile(path))
+        pages = tiff.pages
+        page = pages[0].aspage() if number == 0 else pages[number].aspage()
+        is_raster = _has_bands(page) and (is_chosen or _is_more_than_picture(page))
+    except Exception:
+        if is_chosen:
+            raise
+        return None  # Pillow reads more than tifffile of damaged files, and says what is wrong
+    if not is_raster:
+        if is_chosen:
+            raise ImageError(f"{path}: bands cannot be chosen of a TIFF of palettes, of single bits or of video colors")
+        return None
+    return RasterFile(path, page, _mask_page(tiff, page))
+
+
+def _has_bands(page: tifffile.TiffPage) -> bool:
+    """Whether the samples of a page are numbers that can be bands."""
+    is_upright = page.tags.valueof("Orientation", default=1) == 1
+    is_number = page.dtype is not None and np.dtype(page.dtype).kind in "uif" and page.bitspersample % 8 == 0
+    return is_upright and is_number and page.photometric in COLORS and page.imagedepth == 1
+
+
+def _is_more_than_picture(page: tifffile.TiffPage) -> bool:
+    """Whether a page has a place, or more bands or other numbers than a picture."""
+    if has_place_tags(page):
+        return True
+    if page.samplesperpixel not in PILLOW_SAMPLES:
+        return page.samplesperpixel > 2 or _alpha(page) is None
+    if page.samplesperpixel == 1:
+        return False
+    is_rgb = page.photometric == tifffile.PHOTOMETRIC.RGB
+    return not (is_rgb and str(page.dtype) in ("uint8", "uint16"))
+
+
+def _mask_page(tiff: tifffile.TiffFile, page: tifffile.TiffPage) -> tifffile.TiffPage | None:
+    """The page that says, as GDAL stores it, which pixels of a page hold data."""
+    if page.is_reduced or not has_place_tags(page):
+        return None
+    try:
+        following = tiff.pages[page.index + 1].aspage()
+    except IndexError:
+        return None
+    is_mask = following.is_mask and not following.is_reduced
+    if is_mask and (following.imagelength, following.imagewidth) == (page.imagelength, page.imagewidth):
+        return following
+    return None
+
+
+def _side(value: object) -> int:
+    """A length in pixels; a damaged header may hold anything."""
+    if not isinstance(value, int) or value < 1:
+        raise ValueError(f"a side of it, or of a tile of it, is {str(value)[:40]}")
+    return value
+
+
+def _nodata(page: tifffile.TiffPage) -> float | None:
+    """The value of pixels without data; None where there is none, or one that its type of pixels does not hold."""
+    text = page.tags.valueof(NODATA)
+    dtype = np.dtype(page.dtype)
+    if not isinstance(text, str):
+        return None
+    try:
+        value = float(text.strip(" \0"))
+    except ValueError:
+        return None
+    if dtype.kind == "f":
+        return None if np.isnan(value) else value
+    limits = np.iinfo(dtype)
+    if value != np.floor(value) or not limits.min <= value <= limits.max:
+        return None
+    return int(value)
+
+
+def _names(page: tifffile.TiffPage, samples: int) -> tuple[str, ...]:
+    """The names that GDAL has given the bands; empty texts for others."""
+    names = [""] * samples
+    text = page.tags.valueof(METADATA)
+    if isinstance(text, str):
+        for sample, name in DESCRIPTION.findall(text):
+            if int(sample) < samples:
+                names[int(sample)] = html.unescape(name).strip()
+    return tuple(names)
+
+
+def _alpha(page: tifffile.TiffPage) -> int | None:
+    """The sample that says how opaque a pixel is."""
+    extras = tuple(page.extrasamples)
+    first = page.samplesperpixel - len(extras)
+    for number, kind in enumerate(extras):
+        if kind in ALPHA:
+            return first + number
+    return None
+
+
+def _all_bands(files: Sequence[RasterFile]) -> list[Band]:
+    """All bands; a file of one band has its own name, if the band has none or there are several files."""
+    bands = []
+    for number, file in enumerate(files):
+        for sample, name in enumerate(file.names):
+            if file.samples == 1 and (len(files) > 1 or not name):
+                name = file.path.stem
+            bands.append(Band(number, sample, name))
+    return bands
+
+
+def _choose(bands: Sequence[Band], source: BandSource) -> list[Band]:
+    """The bands that are asked for by name or number."""
+    chosen = []
+    for wanted in source.bands:
+        matches = [band for band in bands if has_band_name(band.name, wanted)]
+        exact = [band for band in matches if band.name.casefold() == wanted.casefold()]
+        matches = exact or matches
+        if not matches and wanted.isdecimal() and 1 <= int(wanted) <= len(bands):
+            matches = [bands[int(wanted) - 1]]
+        if len(matches) != 1:
+            names = [band.name or str(number) for number, band in enumerate(bands, 1)]
+            seen = "none" if not matches else f"{len(matches)} that are"
+            raise ImageError(
+                f"{source.paths[0]}: has {len(bands)} bands, {seen} called {wanted}; its bands are"
+                f" {', '.join(first_few(names, SHOWN))}"
+            )
+        chosen += matches
+    return chosen
+
+
+def has_band_name(name: str, wanted: str) -> bool:
+    """Whether a band of this name, often that of a file such as T32TQM_20200101_B02_10m, is the one that is wanted."""
+    pattern = rf"(^|.*[_\-. ]){re.escape(wanted)}([_\-. ].*|$)"
+    return re.fullmatch(pattern, name, re.IGNORECASE) is not None

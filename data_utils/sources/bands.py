@@ -1,0 +1,125 @@
+"""Images made of chosen bands of TIFF files, and images whose bands are a file each."""
+
+import os
+import re
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+
+from data_utils.image_io.formats import TIFF_SUFFIXES, BandSource, ImageSource
+from data_utils.image_io.rasters import has_band_name
+from data_utils.sources.folder import detect_suffix, files_by_stem, masks_by_image
+from data_utils.sources.records import DerivedRecords, ListRecords, Record, Records
+from runtime.cache import digest_of_files
+from runtime.console import first_few
+from runtime.errors import DataError
+
+SHOWN = 8  # names of bands in a message
+SEPARATORS = re.compile("[_. -]")  # between the words of a name
+
+
+def with_bands(source: ImageSource, bands: Sequence[str]) -> ImageSource:
+    """The source of an image of which only some bands are read; all where none are named."""
+    if not bands:
+        return source
+    if isinstance(source, BandSource):
+        return source._replace(bands=tuple(bands))
+    if isinstance(source, dict) and source.get("bytes") is None:
+        return BandSource((source["path"],), tuple(bands), source.get("page", 0))
+    if isinstance(source, str | Path):
+        return BandSource((str(source),), tuple(bands))
+    raise DataError("--bands chooses bands of TIFF files, and these images are none; leave it out")
+
+
+class BandRecords(DerivedRecords):
+    """The records of another sequence with some bands of each image."""
+
+    def __init__(self, records: Records, bands: tuple[str, ...]) -> None:
+        super().__init__(records)
+        self.chosen = bands
+
+    @cached_property
+    def digest(self) -> str | None:  # type: ignore[override]  # computed once it is asked for
+        return self.digest_with("bands", self.chosen)
+
+    def __getitem__(self, i: int) -> Record:
+        record = self.records[i]
+        return {**record, "image": with_bands(record["image"], self.chosen)}
+
+
+class SceneRecords(ListRecords):
+    """Images whose bands are files, in a folder for each image, with a mask that is named like the folder."""
+
+    def __init__(self, scenes: Sequence[tuple[str, tuple[str, ...], str]], bands: tuple[str, ...]) -> None:
+        records: list[Record] = []
+        for name, paths, mask in scenes:
+            records.append({"image": BandSource(paths, bands), "target": mask, "name": name})
+        super().__init__(records)
+        self.bands = bands
+        self.paths = [path for _, paths, mask in scenes for path in (*paths, mask)]
+
+    @cached_property
+    def digest(self) -> str:  # type: ignore[override]  # computed once it is asked for
+        return digest_of_files(self.paths, repr((self.paths, self.bands)).encode())
+
+
+def find_scenes(images: Path, masks: Path, suffix: str | None, bands: tuple[str, ...] | None) -> SceneRecords | None:
+    """The images of a folder whose bands are files; None where images are files.
+
+    Raises DataError where images do not have the same bands.
+    """
+    folders = scene_folders(images)
+    if not folders:
+        return None
+    mask_files = files_by_stem(masks, "masks")
+    used_suffix = detect_suffix(folders, mask_files) if suffix is None else suffix
+    mask_of = masks_by_image(mask_files, used_suffix)
+    names = [name for name in folders if name in mask_of]
+    if not names:
+        return None
+    wanted = bands or band_names(folders[names[0]])
+    scenes = []
+    for name in names:
+        paths = tuple(str(images / file) for file in bands_in(folders[name], wanted, str(images / name)))
+        scenes.append((name, paths, str(masks / mask_of[name])))
+    return SceneRecords(scenes, wanted)
+
+
+def scene_folders(images: Path) -> dict[str, list[str]]:
+    """The folders of TIFF files below a folder, with the paths of these; none where the folder itself holds files."""
+    folders: dict[str, list[str]] = {}
+    with os.scandir(images) as entries:
+        if any(entry.is_file() for entry in entries if not entry.name.startswith(".")):
+            return {}
+    for stem, file in files_by_stem(images, "images").items():
+        folder, _, _ = stem.rpartition("/")
+        if not folder or not file.lower().endswith(TIFF_SUFFIXES):
+            return {}
+        folders.setdefault(folder, []).append(file)
+    return folders
+
+
+def band_names(files: Sequence[str]) -> tuple[str, ...]:
+    """What tells the names of files apart: the first word in which all of them differ, else the whole name."""
+    stems = [Path(file).stem for file in files]
+    if len(stems) == 1:
+        return tuple(stems)
+    words = [SEPARATORS.split(stem) for stem in stems]
+    for column in zip(*words, strict=False):
+        if len(set(column)) == len(stems):
+            return column
+    return tuple(stems)
+
+
+def bands_in(files: Sequence[str], wanted: Sequence[str], scene: str) -> list[str]:
+    """The file of each band that is wanted. DataError, with the `scene`, where there is none, or several."""
+    chosen = []
+    for band in wanted:
+        matches = [file for file in files if has_band_name(Path(file).stem, band)]
+        matches = [file for file in matches if Path(file).stem.casefold() == band.casefold()] or matches
+        if len(matches) != 1:
+            names = ", ".join(first_few([Path(file).name for file in files], SHOWN))
+            seen = "no file is" if not matches else f"{len(matches)} files are"
+            raise DataError(f"{scene}: {seen} band {band}; its files are {names}; give --bands")
+        chosen += matches
+    return chosen

@@ -1,0 +1,72 @@
+"""Images with a place whose masks may lie on other grids."""
+
+from collections.abc import Iterable
+from functools import cached_property
+
+from data_utils.image_io.placed_masks import PlacedMask, grid_of_source, on_grid
+from data_utils.sources.records import DerivedRecords, Record, Records
+
+SAMPLED = 128  # masks whose grids are compared with those of their images
+NOTABLE = 0.01  # pixels: a smaller shift is rounding
+
+
+class PlacedRecords(DerivedRecords):
+    """The records of another sequence, each mask on the grid of its image."""
+
+    @cached_property
+    def digest(self) -> str | None:  # type: ignore[override]  # computed once it is asked for
+        return self.digest_with("placed")
+
+    def __getitem__(self, i: int) -> Record:
+        record = self.records[i]
+        grid = grid_of_source(record["image"])
+        if grid is None:
+            return record
+        return {**record, "target": on_grid(record["target"], grid, record["name"])}
+
+
+def with_places(records: Records) -> Records:
+    """The records, the masks placed where images have a place."""
+    if not len(records) or records.dims == 3 or records.group_sizes is not None:
+        return records
+    return PlacedRecords(records) if grid_of_source(records[0]["image"]) else records
+
+
+def place_warnings(splits: Iterable[Records]) -> tuple[str, ...]:
+    """A line where masks are shifted against their images by a part of a pixel."""
+    shifted: list[tuple[str, float, float]] = []
+    for records in splits:
+        for i in range(min(len(records), SAMPLED) if _are_placed(records) else 0):
+            shift = _shift(records[i])
+            if shift is not None:
+                shifted.append((records.name(i), *shift))
+    if not shifted:
+        return ()
+    name, right, down = shifted[0]
+    return (
+        f"{len(shifted)} masks are shifted against their images by a part of a pixel, {name} by {right:+.2f} to the"
+        f" right and {down:+.2f} down: they count where their coordinates say; if both were made for one grid, correct"
+        " the place of one of them",
+    )
+
+
+def _are_placed(records: Records) -> bool:
+    """Whether some of the masks of records may lie on other grids."""
+    while isinstance(records, DerivedRecords):
+        if isinstance(records, PlacedRecords):
+            return True
+        records = records.records
+    return False
+
+
+def _shift(record: Record) -> tuple[float, float] | None:
+    """How far right and down the pixels of a mask lie, of the image's size and less than one away; else None."""
+    mask = record["target"]
+    if not isinstance(mask, PlacedMask) or not mask.image.place.has_pixels_of(mask.own.place, mask.image.size):
+        return None
+    column, row = mask.image.place.offset_of(mask.own.place)
+    right = column - round(column)
+    down = row - round(row)
+    if max(abs(right), abs(down)) < NOTABLE:
+        return None
+    return right, down

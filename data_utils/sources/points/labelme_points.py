@@ -1,0 +1,104 @@
+"""labelme's shapes of type `point`: a JSON file for each image, whose labels are the names of the points.
+
+A point that a file does not hold is unknown. A predicted point that is not there stands under ABSENT, which labelme
+neither shows nor loses.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from data_utils.sources.annotations import labelme
+from data_utils.sources.annotations.labelme_mask import read_labelme
+from data_utils.sources.annotations.layout import holds_pictures
+from data_utils.sources.folder import files_by_stem
+from data_utils.sources.points.table import PointTable, TableBuilder, number, read_note, said_size, written_note
+from runtime.errors import DataError
+from tasks.points import PRESENT
+
+ABSENT = "absent_shapes"
+VERSION = "5.5.0"  # of labelme, which its files name
+
+
+def find_shapes(root: Path, named_splits: Sequence[str], *, explicit: bool) -> dict[str, PointTable]:
+    """Split -> its points, from the files of a folder; the name of an image is its path below `root`.
+
+    DataError where the files hold areas too, unless the points are asked for.
+    """
+    splits = labelme.find(root, named_splits)
+    contents_of = {split: labelme.look_at(files) for split, (_, files) in splits.items()}
+    all_contents = [contents for of_split in contents_of.values() for contents in of_split.values() if contents]
+    if not any(contents.points for contents in all_contents):
+        return {}
+    if any(contents.areas for contents in all_contents) and not explicit:
+        raise DataError(
+            f"{root} holds points and other shapes of labelme; give --task landmarks for the points alone, or --task"
+            " classes, in which a point is a disc"
+        )
+    tables: dict[str, PointTable] = {}
+    for split, folders in splits.items():
+        images, files = folders
+        by_stem = files_by_stem(images, "images") if holds_pictures(images) else {}
+        builder = TableBuilder("labelme", 2)
+        for file, contents in contents_of[split].items():
+            if contents is None and not labelme.is_labelme(files / file):
+                continue  # it lies there for something else
+            stem = os.path.splitext(file)[0]
+            image = by_stem.get(stem) or labelme.named_image(folders, file, contents)
+            path = images / (image or stem)
+            if image is None and contents and contents.is_embedded:
+                path = files / file
+            add_shapes(builder, files / file, os.path.relpath(path, root))
+        tables[split] = builder.table()
+    return tables
+
+
+def read_shapes(file: Path) -> PointTable | None:
+    """The points of a file; None where it holds something else."""
+    if not labelme.is_labelme(file):
+        return None
+    builder = TableBuilder("labelme", 2)
+    add_shapes(builder, file, file.stem)
+    return builder.table() if builder.names else None
+
+
+def add_shapes(builder: TableBuilder, file: Path, image: str) -> None:
+    """Add the points of a file, which are those of an image."""
+    content = read_labelme(str(file))
+    builder.add_image(str(file), image, said_size(content.get("imageHeight"), content.get("imageWidth")))
+    absent = content.get(ABSENT)
+    for index, shape in enumerate([*content["shapes"], *(absent if isinstance(absent, list) else [])], 1):
+        where = f"{file}: shape {index}"
+        if not isinstance(shape, dict) or shape.get("shape_type") != "point":
+            continue
+        places = shape.get("points")
+        place = places[0] if isinstance(places, list) and len(places) == 1 else None
+        if not isinstance(place, list) or len(place) != 2:
+            raise DataError(f"{where}: a point has {str(places)[:60]}, expected [[x, y]]")
+        position = [number(side, where) for side in place]
+        note = read_note(str(shape.get("description") or ""), where)
+        builder.add(str(file), image, str(shape.get("label")), PRESENT, position, note)
+
+
+def write_shapes(table: PointTable) -> str:
+    """The content of a file with the points of one image."""
+    shapes: list[dict[str, Any]] = []
+    absent: list[dict[str, Any]] = []
+    for column, name in enumerate(table.names):
+        is_present = table.states[0, column] == PRESENT
+        if not is_present and table.presence is None:
+            continue
+        note = "" if table.presence is None else written_note(*table.predicted(0, column))
+        place = table.positions[0, column].tolist()
+        shape = {"label": name, "points": [place], "group_id": None, "description": note, "shape_type": "point"}
+        (shapes if is_present else absent).append(shape | {"flags": {}, "mask": None})
+    content: dict[str, Any] = {"version": VERSION, "flags": {}, "shapes": shapes}
+    content |= {"imagePath": table.images[0], "imageData": None}
+    size = table.source(0).size
+    if size is not None:
+        content["imageHeight"], content["imageWidth"] = size
+    if absent:
+        content[ABSENT] = absent
+    return json.dumps(content, indent=2) + "\n"

@@ -1,0 +1,79 @@
+"""Points in nnLandmark's JSON: {case: {name: [x, y, z]}}, voxels along the axes of the volume's own file.
+
+A point that a case does not list is unknown. A predicted point is {"coordinates": [x, y, z], "likelihood": 0.9}, as in
+nnLandmark's own predictions; `presence` stands beside it here.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from data_utils.image_io.volume_formats import STACK_SUFFIXES, VOLUME_SUFFIXES
+from data_utils.image_io.volumes import volume_stem
+from data_utils.sources.points.table import FIRST_CHANNEL, PointTable, TableBuilder, number
+from runtime.documents import MOST_BYTES_OF_DATA, read_json
+from runtime.errors import DataError, one_line
+from tasks.points import PRESENT, UNKNOWN
+
+ALL_CASES = "all_landmarks_voxel.json"  # what nnLandmark calls the file in the folder of a data set
+NAMES = (ALL_CASES, "prediction_all_landmark_voxel.json", "landmarks.json", "points.json")
+
+
+def read_nnlandmark(file: Path) -> PointTable | None:
+    """The points of a file; None where it holds something else."""
+    try:
+        content = read_json(file, (dict, list), MOST_BYTES_OF_DATA)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{file} cannot be read as JSON ({one_line(error)})") from error
+    if not isinstance(content, dict) or not content or not all(map(_is_case, content.values())):
+        return None
+    builder = TableBuilder("nnlandmark", 3)
+    for case, points in content.items():
+        builder.add_image(str(file), case)
+        for name, entry in points.items():
+            where = f"{file}: {name} of {case}"
+            place = entry
+            predicted = None
+            if isinstance(entry, dict):
+                place = entry["coordinates"]
+                if {"likelihood", "presence"} <= entry.keys():
+                    predicted = number(entry["likelihood"], where), number(entry["presence"], where)
+            if place is None:
+                builder.add(str(file), case, name, UNKNOWN)
+            elif len(place) != 3:
+                raise DataError(f"{where}: has {len(place)} coordinates, expected three, in voxels")
+            else:
+                position = [number(side, where) for side in place]
+                builder.add(str(file), case, name, PRESENT, position, predicted)
+    return builder.table() if builder.names else None
+
+
+def _is_case(points: Any) -> bool:
+    """Whether it holds the points of a case."""
+    if not isinstance(points, dict):
+        return False
+    places = [entry.get("coordinates", "") if isinstance(entry, dict) else entry for entry in points.values()]
+    return all(place is None or isinstance(place, list) for place in places)
+
+
+def write_nnlandmark(table: PointTable) -> str:
+    """The content of a file; points of which nothing is known have no entry."""
+    cases: dict[str, dict[str, Any]] = {}
+    for row, image in enumerate(table.images):
+        points: dict[str, Any] = {}
+        for column, name in enumerate(table.names):
+            place = table.positions[row, column].tolist()
+            if table.presence is not None:
+                confidence, presence = table.predicted(row, column)
+                points[name] = {"coordinates": place, "likelihood": confidence, "presence": presence}
+            elif table.states[row, column] == PRESENT:
+                points[name] = place
+        cases[case_of(image)] = points
+    return json.dumps(cases, indent=2) + "\n"
+
+
+def case_of(image: str) -> str:
+    """The case that a volume belongs to."""
+    is_file = image.lower().endswith(VOLUME_SUFFIXES + STACK_SUFFIXES)
+    stem = volume_stem(image) if is_file else image
+    return stem.removesuffix(FIRST_CHANNEL)

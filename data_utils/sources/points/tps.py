@@ -1,0 +1,152 @@
+"""Points in TPS files, as tpsDig writes them: numbered points of one image after another.
+
+LM=2            how many points follow, as lines of x and y
+12.5 30
+-1 -1           negative, or NA: of this point nothing is known
+IMAGE=a.png     ID= stands for it where it is missing
+SCALE=0.01      length of a pixel: points are pixels all the same, and it is not read
+
+x counts from the center of the first column, y from that of the lowest row, and up. Curves (`CURVES=`, `POINTS=`) are
+left out. What is predicted stands in `COMMENT=`.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from data_utils.sources.points.spaces import UPWARD
+from data_utils.sources.points.table import PointTable, TableBuilder, number, read_note, written_note
+from runtime.documents import MOST_BYTES_OF_DATA, read_bytes
+from runtime.errors import DataError, one_line
+from tasks.points import PRESENT, UNKNOWN
+
+TPS = ".tps"
+MISSING = ("na", "nan")
+NOWHERE = "-1 -1"  # coordinates of a point of which nothing is known
+MOST_POINTS = 10_000  # of an image
+SEPARATOR = "; "  # between the predictions of points in a comment
+Lines = Iterator[tuple[int, str]]
+
+
+@dataclass
+class Specimen:
+    """What a file says of one image."""
+
+    points: list[tuple[int, tuple[float, ...]]]  # state and position of each
+    where: str  # the line that it begins in
+    fields: dict[str, str] = field(default_factory=dict)
+
+
+def read_tps(file: Path) -> PointTable | None:
+    """The points of a file; None where it holds none."""
+    try:
+        content = read_bytes(file, MOST_BYTES_OF_DATA)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{file} cannot be read ({one_line(error)})") from error
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:  # older programs write names in the code page of their machine
+        text = content.decode("latin-1")
+    builder = TableBuilder("tps", 2)
+    for specimen in _specimens(text, file):
+        image = specimen.fields.get("IMAGE") or specimen.fields.get("ID")
+        if not image:
+            raise DataError(f"{specimen.where}: its points have no IMAGE= and no ID=; is the file cut off?")
+        predictions = _predictions(specimen)
+        builder.add_image(str(file), image)
+        for index, (state, position) in enumerate(specimen.points):
+            predicted = None
+            if predictions:
+                position, predicted = predictions[index]
+            builder.add(str(file), image, str(index + 1), state, position, predicted)
+    if not builder.images:
+        raise DataError(f"{file}: has no line LM=, which the points of an image begin with in TPS")
+    return builder.table(UPWARD) if builder.names else None
+
+
+def _specimens(text: str, file: Path) -> Iterator[Specimen]:
+    """What the file says of each image."""
+    lines: Lines = iter([(index, line) for index, line in enumerate(text.splitlines(), 1) if line.strip()])
+    specimen: Specimen | None = None
+    for index, line in lines:
+        title, _, value = (text.strip() for text in line.partition("="))
+        where = f"{file}, line {index}"
+        if title.upper() == "LM3":
+            raise DataError(f"{where}: LM3= lists points of volumes, and TPS is read for images only")
+        if title.upper() == "LM":
+            if specimen is not None:
+                yield specimen
+            points = [_point(line, place) for line, place in _following(lines, value, where)]
+            specimen = Specimen(points, where)
+        elif title.upper() == "POINTS":  # of a curve
+            for _ in _following(lines, value, where):
+                pass
+        elif specimen is not None and value:
+            specimen.fields.setdefault(title.upper(), value)
+    if specimen is not None:
+        yield specimen
+
+
+def _following(lines: Lines, count: str, where: str) -> Iterator[tuple[str, str]]:
+    """The next lines, as many as `count` says, each with its place."""
+    if not re.fullmatch(r"\d{1,5}", count) or int(count) > MOST_POINTS:
+        raise DataError(f"{where}: {count[:40]!r} is no number of points, 0 to {MOST_POINTS:,}")
+    for index in range(int(count)):
+        _, line = next(lines, (0, ""))
+        if not line or "=" in line:
+            raise DataError(f"{where}: {count} points are to follow, but there are {index}; is the file cut off?")
+        yield line, f"{where}: point {index + 1}"
+
+
+def _point(line: str, where: str) -> tuple[int, tuple[float, ...]]:
+    """The state and position of a point."""
+    cells = line.split()
+    if len(cells) != 2:
+        raise DataError(f"{where}: has {len(cells)} coordinates, expected x and y")
+    if any(cell.lower() in MISSING for cell in cells):
+        return UNKNOWN, ()
+    position = tuple(number(cell, where) for cell in cells)
+    return (UNKNOWN, ()) if min(position) < 0 else (PRESENT, position)
+
+
+def _predictions(specimen: Specimen) -> list[tuple[tuple[float, ...], tuple[float, float]]]:
+    """Position, and confidence and presence, of each point of a predicted image; empty for others."""
+    predictions = []
+    for text in specimen.fields.get("COMMENT", "").split(SEPARATOR):
+        note = read_note(text, specimen.where)
+        if note is None:
+            return []
+        predictions.append((tuple(number(cell, specimen.where) for cell in text.split()[:2]), note))
+    return predictions if len(predictions) == len(specimen.points) else []
+
+
+def write_tps(table: PointTable) -> str:
+    """The content of a file; the names of points are their numbers, and points between them are unknown."""
+    lines: list[str] = []
+    numbers = {int(name): column for column, name in enumerate(table.names)}
+    columns = [numbers.get(place) for place in range(1, max(numbers) + 1)]
+    for row, image in enumerate(table.images):
+        lines.append(f"LM={len(columns)}")
+        for column in columns:
+            lines.append(_place(table, row, column))
+        lines += [f"IMAGE={image}", f"ID={row}"]
+        if table.presence is not None:
+            notes = [_note(table, row, column) for column in columns]
+            lines.append(f"COMMENT={SEPARATOR.join(notes)}")
+    return "\n".join([*lines, ""])
+
+
+def _place(table: PointTable, row: int, column: int | None) -> str:
+    """x and y of a point, as other programs read them."""
+    if column is None or table.states[row, column] != PRESENT:
+        return NOWHERE
+    return " ".join(repr(max(0.0, float(side))) for side in table.positions[row, column])
+
+
+def _note(table: PointTable, row: int, column: int | None) -> str:
+    """What is predicted of a point, which may be that it is not there."""
+    if column is None:
+        return f"{NOWHERE} {written_note(0, 0)}"
+    x, y = table.positions[row, column].tolist()
+    return f"{x!r} {y!r} {written_note(*table.predicted(row, column))}"

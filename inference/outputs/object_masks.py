@@ -1,0 +1,76 @@
+"""Masks of objects that are more than a label image: true ones from annotations, written ones with their classes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from data_utils.image_io.formats import DrawnMask
+from data_utils.image_io.reader import read_mask
+from inference.outputs.object_tables import IMAGE_COLUMNS, REMEDY, table_rows
+from runtime.errors import DataError
+from tasks.matching import packed
+from unet.config import IGNORE_INDEX
+
+
+@dataclass(frozen=True)
+class AnnotatedObjects(DrawnMask):
+    """True objects, from annotations.
+
+    Args:
+        source: draws their numbers and mask values.
+        index_of_value: for each mask value, the index that the model gives to its class, 0 for none.
+    """
+
+    source: DrawnMask
+    index_of_value: tuple[int, ...]
+
+    def draw(self) -> np.ndarray:
+        """(H, W) int64: number and class of each pixel, as `tasks.matching.packed` makes them."""
+        numbers, values = self.source.draw_objects()
+        classes = np.array(self.index_of_value)[values]
+        classes[values == IGNORE_INDEX] = IGNORE_INDEX
+        return packed(numbers, classes[numbers])
+
+
+def indices_of_values(classes: Sequence[tuple[object, str]], names: Sequence[str]) -> tuple[int, ...]:
+    """The index of each mask value's class, given the value and name of each, and the model's names of objects.
+
+    A model of one class does not ask for names.
+    """
+    indices = [0] * (IGNORE_INDEX + 1)
+    for value, name in classes or ((1, names[0]),):
+        if not isinstance(value, int) or value in (0, IGNORE_INDEX):
+            continue
+        if len(names) == 1:
+            indices[value] = 1
+        elif name in names:
+            indices[value] = names.index(name) + 1
+    return tuple(indices)
+
+
+@dataclass(frozen=True)
+class WrittenObjects(DrawnMask):
+    """Objects that prediction wrote, with their classes.
+
+    Args:
+        mask: the label image.
+        table: the table of its objects.
+        names: the classes of objects.
+    """
+
+    mask: Path
+    table: Path
+    names: tuple[str, ...]
+
+    def draw(self) -> np.ndarray:
+        """(H, W) int64: number and class of each pixel, as `tasks.matching.packed` makes them."""
+        numbers = read_mask(self.mask, str(self.mask))
+        classes = np.zeros(int(numbers.max()) + 1, np.int64)
+        for row in table_rows(self.table, IMAGE_COLUMNS):
+            number = int(row["number"])
+            if not 0 < number < len(classes) or row["class"] not in self.names:
+                raise DataError(f"{self.table}: object {number} is not one of {self.mask}; {REMEDY}")
+            classes[number] = self.names.index(row["class"]) + 1
+        return packed(numbers, classes[numbers])

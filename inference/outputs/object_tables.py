@@ -1,0 +1,46 @@
+"""The table of the objects of an image: its columns, its cells, and how it is read again."""
+
+import csv
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from data_utils.image_io.volumes import VolumeHeader
+from inference.decoding.finder import DetectedObject
+from runtime.errors import DataError, one_line
+
+IMAGE_COLUMNS = ("number", "class", "area", "center_y", "center_x", "top", "left", "bottom", "right", "score")
+VOLUME_COLUMNS: tuple[str, ...] = ("number", "class", "voxels", "volume_mm3", "x_mm", "y_mm", "z_mm")
+VOLUME_COLUMNS += ("first_z", "first_y", "first_x", "end_z", "end_y", "end_x", "score")
+WHOLE = ("number", "area", "top", "left", "bottom", "right")  # columns of whole numbers
+REMEDY = "--overwrite makes it anew"
+
+
+def table_rows(table: Path, columns: Sequence[str]) -> Iterator[dict[str, str]]:
+    """The rows of the table of an image, which somebody may have changed: then DataError."""
+    with table.open(newline="", encoding="utf-8", errors="replace") as file:
+        rows = csv.reader(file)
+        try:
+            if next(rows, None) != list(columns):
+                raise ValueError("expected the columns " + ", ".join(columns))
+            for cells in rows:
+                row = dict(zip(columns, cells, strict=True))
+                for name in WHOLE:
+                    int(row.get(name, "0"))
+                float(row["score"])
+                yield row
+        except (ValueError, csv.Error) as error:
+            raise DataError(f"{table}: is not as prediction wrote it ({one_line(error)}); {REMEDY}") from error
+
+
+def image_cells(detected: DetectedObject) -> list[str]:
+    """Center and box of an object, in pixels."""
+    return [*(f"{position:.2f}" for position in detected.center), *map(str, detected.box)]
+
+
+def volume_cells(detected: DetectedObject, header: VolumeHeader) -> list[str]:
+    """Volume and center of an object in mm, in the space of the file; its box in voxels, in RAS orientation."""
+    volume = detected.size * float(np.prod(header.spacing))
+    position = header.affine @ [*reversed(detected.center), 1]
+    return [f"{volume:.4g}", *(f"{millimeters:.3f}" for millimeters in position[:3]), *map(str, detected.box)]

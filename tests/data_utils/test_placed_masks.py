@@ -1,0 +1,185 @@
+"""Masks on other grids than their images, and polygons, count where their coordinates say, as GDAL has it.
+
+Modules: data_utils/image_io/placed_masks.py, data_utils/image_io/rasterize.py, data_utils/sources/placed.py,
+data_utils/sources/annotations/geojson.py.
+"""
+
+import json
+
+import numpy as np
+import pytest
+from conftest import predict
+from pyproj import Transformer
+from rasterio.features import rasterize
+from rasterio.transform import Affine
+from rasterio.warp import Resampling, reproject
+from rasters import NORTH_UP, UTM, feature, scene, square, write_geojson, write_raster
+
+from data_utils.analysis.dataset_info import load_dataset_info
+from data_utils.analysis.validate import check_data
+from data_utils.config import DataConfig
+from data_utils.image_io.rasterize import fill_polygon
+from data_utils.image_io.reader import read_mask
+from data_utils.sources.load import load_records
+from runtime.errors import DataError
+from unet import Preprocess, UNet, UNetConfig
+
+
+def config(folder, **settings):
+    return DataConfig(str(folder), **{"task": "classes", **settings})
+
+
+def write_pairs(folder, transform, mask_of=lambda mask: mask, crs=UTM):
+    """Three images, and masks on another grid."""
+    for number in range(3):
+        bands, mask = scene(number)
+        write_raster(folder / "images" / f"{number}.tif", bands)
+        write_raster(folder / "masks" / f"{number}.tif", mask_of(mask)[None], transform=transform, crs=crs)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("transform", "size"),
+    [
+        (NORTH_UP @ Affine.scale(3), (15, 20)),  # coarser
+        (NORTH_UP @ Affine.translation(-7, 4) @ Affine.scale(0.5), (120, 160)),  # finer, and larger than the image
+        (NORTH_UP @ Affine.translation(9, 3) @ Affine.rotation(30), (30, 40)),  # turned, and smaller
+    ],
+)
+def test_a_mask_on_another_grid_is_placed_as_gdal_places_it(tmp_path, transform, size):
+    mask = np.random.default_rng(0).integers(0, 4, size).astype(np.uint8)
+    write_pairs(tmp_path, transform, mask_of=lambda _: mask)
+    record = next(iter(load_records(config(tmp_path))[0]))
+    expected = np.full((40, 56), 255, np.uint8)
+    reproject(
+        mask,
+        expected,
+        src_transform=transform,
+        src_crs=UTM,
+        dst_transform=NORTH_UP,
+        dst_crs=UTM,
+        dst_nodata=255,
+        resampling=Resampling.nearest,
+        tolerance=0,
+    )
+    placed = read_mask(record["target"], "a")
+    assert (placed == expected).mean() > 0.998  # centers between two pixels
+    info = load_dataset_info(config(tmp_path))
+    assert info.reader.class_map.ignore_value in (None, 255) and info.train.sizes.tolist() == [[40, 56]] * 2
+
+
+def test_a_shift_by_half_a_pixel_is_one_line(tmp_path):
+    write_pairs(tmp_path, NORTH_UP @ Affine.translation(0.5, 0.5))
+    info = load_dataset_info(config(tmp_path))
+    (line,) = [line for line in info.warnings if "shifted" in line]
+    assert "3 masks" in line and "+0.50 to the right and +0.50 down" in line
+    assert line in check_data(config(tmp_path))[0]
+    write_pairs(tmp_path, NORTH_UP)
+    assert not [line for line in load_dataset_info(config(tmp_path)).warnings if "shifted" in line]
+
+
+def test_a_mask_in_another_crs_is_one_line(tmp_path):
+    write_pairs(tmp_path, NORTH_UP, crs="EPSG:32634")
+    with pytest.raises(DataError, match=r"mask is in EPSG:32634, its image in EPSG:32633.*-t_srs EPSG:32633"):
+        load_dataset_info(config(tmp_path))
+    report, problems = check_data(config(tmp_path))
+    assert problems == 3 and "EPSG:32634" in report
+
+
+def test_polygons_are_filled_as_rasterio_fills_them():
+    rng = np.random.default_rng(0)
+    size = (40, 50)
+    for number in range(200):
+        corners = rng.uniform(-15, 65, (rng.integers(3, 9), 2))
+        if number % 2:  # on corners and centers of pixels
+            corners = np.round(corners * 2) / 2
+        hole = rng.uniform(10, 30, (4, 2))
+        rings = [corners, hole] if number % 3 else [corners]
+        polygon = {"type": "Polygon", "coordinates": [[*ring.tolist(), ring[0].tolist()] for ring in rings]}
+        mask = np.zeros(size, np.uint8)
+        fill_polygon(mask, [np.array(ring) for ring in polygon["coordinates"]], 1)
+        assert np.array_equal(mask, rasterize([(polygon, 1)], size, dtype=np.uint8)), number
+
+
+def test_polygons_in_longitude_and_latitude_are_brought_to_the_image(tmp_path):
+    to_degrees = Transformer.from_crs(UTM, 4326, always_xy=True)
+    rings = [square(5, 5, 20), square(10, 10, 5)]
+    other = square(20, 20, 100)
+    for number in range(3):
+        bands, _ = scene(number)
+        write_raster(tmp_path / "images" / f"{number}.tif", bands)
+    features = [feature(*rings, kind="wood"), feature(other, kind="field")]
+    expected = rasterize(
+        [(features[0]["geometry"], 2), (features[1]["geometry"], 1)], (40, 56), transform=NORTH_UP, dtype=np.uint8
+    )
+    write_geojson(tmp_path / "areas.geojson", features)
+    settings = config(tmp_path, label_column="kind")
+    train, _ = load_records(settings)
+    assert np.array_equal(read_mask(train[0]["target"], "a"), expected)
+    assert train.classes == ((0, "background"), (1, "field"), (2, "wood"))
+    for entry in features:
+        geometry = entry["geometry"]
+        geometry["coordinates"] = [
+            [to_degrees.transform(*corner) for corner in ring] for ring in geometry["coordinates"]
+        ]
+    write_geojson(tmp_path / "areas.geojson", features, crs=None)
+    in_degrees = read_mask(load_records(settings)[0][0]["target"], "a")
+    assert (in_degrees == expected).mean() > 0.99  # corners moved by rounding
+    info = load_dataset_info(config(tmp_path, label_column="kind", outside="ignore"))
+    assert info.reader.class_map.names == ("field", "wood") and info.reader.class_map.index_of(0) == 255
+
+
+def test_each_image_may_have_polygons_of_its_own(tmp_path):
+    for number in range(3):
+        bands, _ = scene(number)
+        write_raster(tmp_path / "images" / f"{number}.tif", bands)
+        write_geojson(tmp_path / "labels" / f"{number}.geojson", [feature(square(number, 0, 10))])
+    train, val = load_records(config(tmp_path))
+    masks = {record["name"]: read_mask(record["target"], "a") for part in (train, val) for record in part}
+    assert {name: int(mask.argmax(axis=1)[0]) for name, mask in masks.items()} == {"0.tif": 0, "1.tif": 1, "2.tif": 2}
+    (tmp_path / "labels" / "2.geojson").unlink()
+    with pytest.raises(DataError, match=r"2\.tif: image without polygons"):
+        load_records(config(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        ("{", "cannot be read as GeoJSON"),
+        ('{"type": "Topology"}', "has no list"),
+        (json.dumps({"features": [3]}), "feature 1 is no object"),
+        (json.dumps({"features": [{"geometry": {"type": "Point", "coordinates": [1, 2]}}]}), "is of type 'Point'"),
+        (json.dumps({"features": [{"geometry": {"type": "Polygon", "coordinates": [[[1, 2]]]}}]}), "fewer than 3"),
+        (json.dumps({"features": [{"geometry": {"type": "Polygon", "coordinates": [["x"]]}}]}), "no list of positions"),
+        (
+            json.dumps({"features": [feature(square(0, 0, 9))], "crs": {"properties": {"name": "local"}}}),
+            "crs is 'local'",
+        ),
+        (json.dumps({"features": []}), "hold no polygon"),
+    ],
+)
+def test_a_damaged_file_of_polygons_is_one_line(tmp_path, content, line):
+    for number in range(2):
+        write_raster(tmp_path / "images" / f"{number}.tif", scene(number)[0])
+    (tmp_path / "areas.geojson").write_text(content)
+    with pytest.raises(DataError, match=line):
+        load_dataset_info(config(tmp_path))
+
+
+def test_a_true_mask_on_another_grid_is_scored_where_it_lies(tmp_path):
+    preprocess = Preprocess(
+        mean=(300.0,) * 5, std=(50.0,) * 5, class_values=(0, 1), class_names=("a", "b"), ignore_value=255
+    )
+    UNet(UNetConfig(5, 2, base_channels=4, depth=2, norm="group", preprocess=preprocess)).save_pretrained(
+        tmp_path / "m"
+    )
+    bands, mask = scene(0)
+    image = write_raster(tmp_path / "in" / "a.tif", bands)
+    write_raster(tmp_path / "same" / "a.tif", mask[None])
+    wide = np.pad(mask, ((3, 30), (9, 2)))
+    write_raster(tmp_path / "wide" / "a.tif", wide[None], transform=NORTH_UP @ Affine.translation(-9, -3))
+    reports = []
+    for truth in ("same", "wide"):
+        assert predict(tmp_path / "m", [image], tmp_path / "out" / truth, "--truth", tmp_path / truth).returncode == 0
+        reports.append(json.loads((tmp_path / "out" / truth / "metrics.json").read_text()))
+    assert reports[0] == reports[1]

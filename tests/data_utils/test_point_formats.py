@@ -1,0 +1,344 @@
+"""Points in the files of other programs: labelme, COCO, TPS and nnLandmark, read and written in the same format.
+
+Modules: data_utils/sources/points/labelme_points.py, coco_keypoints.py, tps.py, nnlandmark.py.
+"""
+
+import base64
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import nibabel
+import numpy as np
+import pytest
+from PIL import Image
+from points import NAMES, SIZE, WRITERS, coco_content, dots, write_tps
+
+from data_utils.analysis.dataset_info import load_dataset_info
+from data_utils.analysis.validate import check_data
+from data_utils.config import DataConfig
+from data_utils.image_io.reader import read_image
+from data_utils.image_io.volumes import read_volume
+from data_utils.sources.load import load_records
+from data_utils.sources.points import files
+from data_utils.sources.points.nnlandmark import case_of
+from data_utils.sources.points.spaces import from_pixels, to_pixels
+from data_utils.sources.points.table import PointTable
+from data_utils.targets.points import point_records
+from runtime.errors import DataError
+from tasks.points import ABSENT, PRESENT, UNKNOWN
+
+HEIGHT, WIDTH = SIZE
+
+
+def write_set(folder: Path, layout: str, count: int = 4) -> np.ndarray:
+    """A folder of images with dots and the files of another program; returns the places (count, 3, 2)."""
+    images, positions, _ = dots(count, seed=0)
+    positions = positions.round(3)
+    (folder / "images").mkdir(parents=True)
+    names = [f"frame_{number:02}.png" for number in range(count)]
+    for name, image in zip(names, images, strict=True):
+        Image.fromarray(image).save(folder / "images" / name)
+    WRITERS[layout](folder, names, positions)
+    return positions
+
+
+def table_of(folder: Path, **settings) -> PointTable:
+    """The points of all records of a folder, as training sees them."""
+    (records,) = point_records(load_records(DataConfig(str(folder), **settings))[:1])
+    return records.table
+
+
+@pytest.mark.parametrize("layout", WRITERS)
+def test_a_drawn_dot_is_where_the_file_says_and_is_written_back(tmp_path, layout):
+    write_set(tmp_path, layout)
+    info = load_dataset_info(DataConfig(str(tmp_path), val_fraction=0.5))
+    assert info.config.task == "landmarks" and info.reader.layout == layout
+    assert info.reader.names == (("1", "2", "3") if layout == "tps" else NAMES)
+    for split in (info.train, info.val):
+        for record in split.records:
+            image = read_image(record["image"], "image").astype(float)
+            target = info.reader.read(record, SIZE)
+            for channel, (y, x) in enumerate(target.points):
+                weights = (image[:, :, channel] - 60).clip(0)
+                rows, columns = np.indices(SIZE)
+                window = (abs(rows - y) < 5) & (abs(columns - x) < 5)
+                center = [(axis * weights)[window].sum() / weights[window].sum() for axis in (rows, columns)]
+                assert np.hypot(*(np.array(center) - (y, x))) < 0.6
+    table = table_of(tmp_path).rows([1])
+    file = tmp_path / f"again{files.FORMATS[layout].extension}"
+    file.write_bytes(files.content(table))
+    again = files.read(file)
+    assert again is not None and again.names == table.names and again.layout == layout
+    assert np.array_equal(again.positions, table.positions) and np.array_equal(again.states, table.states)
+    assert again.space == table.space and np.array_equal(again.sizes, table.sizes)
+
+
+@pytest.mark.parametrize("layout", [*WRITERS, "nnlandmark", "markups", "fcsv"])
+def test_a_prediction_keeps_the_place_of_points_that_are_not_there(tmp_path, layout):
+    names = ("1", "2") if layout == "tps" else ("a", "b")
+    axes = 2 if layout in WRITERS else 3
+    space = {"markups": "LPS", "fcsv": "LPS", "tps": "pixels from the bottom"}.get(layout, "pixels")
+    table = PointTable(
+        layout=layout,
+        names=names,
+        images=("one",),
+        positions=np.array([[[1.5, 2.25, 0.5], [3.0, 4.0, 1e-3]]])[:, :, :axes],
+        states=np.array([[ABSENT, PRESENT]]),
+        files=("",),
+        space=space,
+        presence=np.array([[0.25, 0.75]]),
+        confidence=np.array([[0.5, 1.0]]),
+        sizes=np.array([[30, 40]]),
+    )
+    file = tmp_path / f"one{files.FORMATS[layout].extension}"
+    file.write_bytes(files.content(table))
+    again = files.read(file)
+    assert again is not None
+    again = again.with_names(names)
+    assert np.array_equal(again.positions, table.positions) and np.array_equal(again.states, table.states)
+    assert np.array_equal(again.presence, table.presence) and np.array_equal(again.confidence, table.confidence)
+    # other programs find only the point that is there
+    if layout == "labelme":
+        assert [shape["label"] for shape in json.loads(file.read_text())["shapes"]] == ["b"]
+    if layout == "coco":
+        (entry,) = json.loads(file.read_text())["annotations"]
+        assert entry["keypoints"][2::3] == [0, 2] and entry["num_keypoints"] == 1
+    if layout == "tps":
+        assert file.read_text().splitlines()[:3] == ["LM=2", "-1 -1", "3.0 4.0"]
+
+
+def test_numbered_points_keep_their_numbers_where_some_are_chosen(tmp_path):
+    table = PointTable(
+        "tps", ("3", "1"), ("a.png",), np.array([[[5.0, 6.0], [7.0, 8.0]]]), np.full((1, 2), PRESENT), ("",)
+    )
+    (tmp_path / "a.tps").write_bytes(files.content(table))
+    again = files.read(tmp_path / "a.tps")
+    assert again.names == ("1", "2", "3") and again.states.tolist() == [[PRESENT, UNKNOWN, PRESENT]]
+    assert again.positions[0].tolist() == [[7, 8], [0, 0], [5, 6]]
+    assert again.with_names(("3", "1")).positions.tolist() == table.positions.tolist()
+
+
+def test_tps_counts_from_the_lowest_row_and_negative_is_unknown(tmp_path):
+    file = tmp_path / "a.tps"
+    file.write_text("lm=3\n0 0\n-1 -1\nNA NA\nID=first.png\nLM=1\n1 2\nIMAGE=C:\\x\\second.png\nCOMMENT=good\n")
+    table = files.read(file)
+    assert table.images == ("first.png", "C:\\x\\second.png")
+    assert table.states.tolist() == [[PRESENT, UNKNOWN, UNKNOWN], [PRESENT, UNKNOWN, UNKNOWN]]
+    assert to_pixels(table.source(0), (10, 20), "a")[0].tolist() == [9, 0]
+    places = np.random.default_rng(0).uniform(0, 9, (4, 2))
+    positions = from_pixels(places, table.space, (10, 20))
+    source = table.source(0)._replace(positions=positions)
+    assert np.allclose(to_pixels(source, (10, 20), "a"), places, atol=1e-12)
+
+
+def test_a_point_that_is_predicted_beyond_the_border_is_not_taken_for_unknown(tmp_path):
+    places = np.array([[[-0.4, 6.0]]])
+    table = PointTable("tps", ("1",), ("a.png",), places, np.full((1, 1), PRESENT), ("",))
+    predicted = replace(table, presence=np.ones((1, 1)), confidence=np.ones((1, 1)))
+    for written, expected in ((table, [0, 6]), (predicted, [-0.4, 6])):
+        (tmp_path / "a.tps").write_bytes(files.content(written))
+        again = files.read(tmp_path / "a.tps")
+        assert again.states.tolist() == [[PRESENT]] and again.positions[0, 0].tolist() == expected
+    (tmp_path / "a.tps").write_text("LM=2\n-1 5\n5 -1\nID=a\n")
+    assert files.read(tmp_path / "a.tps").states.tolist() == [[UNKNOWN, UNKNOWN]]
+
+
+def test_a_case_is_called_as_its_volume_without_channel_and_extension():
+    names = ("a_0000.nii.gz", "b/a.v2_0000.mha", "a.v2", "a.npy", "a_0001.nii")
+    assert [case_of(name) for name in names] == ["a", "b/a.v2", "a.v2", "a", "a_0001"]
+
+
+def test_visibility_of_keypoints_is_present_or_unknown(tmp_path):
+    content = coco_content(["a.png"], np.ones((1, 3, 2)))
+    content["annotations"][0]["keypoints"] = [1, 2, 0, 3, 4, 1, 5, 6, 2]
+    content["annotations"].append({"id": 9, "image_id": 7, "category_id": 1, "keypoints": [0] * 9})  # nothing labeled
+    content["images"].append({"id": 8, "file_name": "b.png"})
+    (tmp_path / "a.json").write_text(json.dumps(content))
+    table = files.read(tmp_path / "a.json")
+    assert table.states.tolist() == [[UNKNOWN, PRESENT, PRESENT], [UNKNOWN] * 3]
+    assert table.positions[0, 1:].tolist() == [[3, 4], [5, 6]]
+
+
+def test_points_of_an_image_that_was_made_smaller_follow_it(tmp_path):
+    positions = write_set(tmp_path, "labelme")
+    for file in sorted((tmp_path / "images").glob("*.png")):
+        Image.open(file).resize((WIDTH // 2, HEIGHT // 2)).save(file)
+    info = load_dataset_info(DataConfig(str(tmp_path), val_fraction=0.5))
+    record = info.train.records[0]
+    number = int(record["name"][-6:-4])
+    target = info.reader.read(record, (HEIGHT // 2, WIDTH // 2))
+    assert np.allclose(target.points[:, ::-1], (positions[number] + 0.5) / 2 - 0.5)
+    Image.new("RGB", (30, 30)).save(tmp_path / "images" / "frame_01.png")
+    report, problems = check_data(DataConfig(str(tmp_path)))
+    assert problems == 1 and "frame_01.png: is 30 x 30 (height x width), but " in report
+    assert f"gives points of an image of {HEIGHT} x {WIDTH}" in report
+
+
+def test_labelme_files_may_hold_their_image(tmp_path):
+    positions = write_set(tmp_path, "labelme")
+    for file in sorted((tmp_path / "images").glob("*.png")):
+        data = base64.b64encode(file.read_bytes()).decode()
+        content = json.loads(file.with_suffix(".json").read_text())
+        file.with_suffix(".json").write_text(json.dumps(content | {"imageData": data}))
+        file.unlink()
+    info = load_dataset_info(DataConfig(str(tmp_path), val_fraction=0.5))
+    record = info.train.records[0]
+    assert read_image(record["image"], "image").shape == (*SIZE, 3)
+    assert np.allclose(info.reader.read(record, SIZE).points[:, ::-1], positions[int(record["name"][-7:-5])])
+
+
+def test_shapes_of_both_kinds_ask_for_the_task(tmp_path):
+    write_set(tmp_path, "labelme")
+    file = tmp_path / "images" / "frame_02.json"
+    content = json.loads(file.read_text())
+    content["shapes"].append({"label": "body", "points": [[1, 1], [9, 1], [9, 9]], "shape_type": "polygon"})
+    file.write_text(json.dumps(content))
+    config = DataConfig(str(tmp_path), val_fraction=0.5)
+    with pytest.raises(DataError, match=r"points and other shapes of labelme; give --task landmarks .*--task classes"):
+        load_records(config)
+    train, _ = load_records(replace(config, task="landmarks"))
+    assert train.landmarks.names == NAMES
+    train, _ = load_records(replace(config, task="classes"))
+    assert train.landmarks is None and [name for _, name in train.classes] == ["background", "body", *sorted(NAMES)]
+
+
+def test_points_alone_are_discs_where_classes_are_asked_for(tmp_path):
+    write_set(tmp_path, "labelme")
+    train, _ = load_records(DataConfig(str(tmp_path), val_fraction=0.5, task="classes"))
+    assert train.landmarks is None and len(train.classes) == 4
+
+
+def test_keypoints_beside_outlines_are_read_where_they_are_asked_for(tmp_path):
+    write_set(tmp_path, "coco")
+    file = tmp_path / "annotations" / "person_keypoints_train2017.json"
+    content = json.loads(file.read_text())
+    for entry in content["annotations"]:
+        entry["segmentation"] = [[1, 1, 9, 1, 9, 9]]
+    file.with_name("instances_train2017.json").write_text(json.dumps(content))
+    config = DataConfig(str(tmp_path), val_fraction=0.5)
+    assert load_records(config)[0].landmarks is None
+    assert load_records(replace(config, task="landmarks"))[0].landmarks.names == NAMES
+    file.with_name("instances_train2017.json").unlink()
+    assert load_records(config)[0].landmarks.names == NAMES
+
+
+def test_points_in_files_of_two_formats_are_one_line(tmp_path):
+    write_set(tmp_path, "labelme")
+    write_tps(tmp_path, ["frame_00.png"], np.ones((1, 3, 2)))
+    with pytest.raises(DataError, match=r"points are listed in .*all\.tps and in .*frame_00\.json; keep one"):
+        load_records(DataConfig(str(tmp_path)))
+
+
+def changed(content: dict, **changes) -> str:
+    return json.dumps(content | changes)
+
+
+COCO = coco_content(["a.png"], np.ones((1, 3, 2)))
+(OBJECT,) = COCO["annotations"]
+HALF = '{"shapes": [{"label": "a", "points": [[1'
+SHAPE = {"label": "a", "shape_type": "point", "points": [[1, 2]]}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.json", HALF, "cannot be read as JSON"),
+        ("a.json", json.dumps({"shapes": [SHAPE, SHAPE]}), "two points 'a'; several animals or persons"),
+        ("a.json", json.dumps({"shapes": [SHAPE | {"points": [[1, 1e300]]}]}), "coordinate 1e.300 is not within"),
+        ("a.json", '{"shapes": [{"label": "a", "shape_type": "point", "points": [[1, NaN]]}]}', "nan is not within"),
+        ("a.json", json.dumps({"shapes": [SHAPE | {"points": [1, 2]}]}), "a point has"),
+        ("a.json", json.dumps({"shapes": [SHAPE | {"points": [["x", {}]]}]}), "'x' is no coordinate"),
+        ("a.json", json.dumps(COCO)[:-200], "cannot be read as JSON"),
+        ("a.json", changed(COCO, annotations=[OBJECT, OBJECT]), "keypoints of 2 objects; several animals"),
+        ("a.json", changed(COCO, annotations=[OBJECT | {"keypoints": [1, 2, 2]}]), "has 3 numbers, expected x, y"),
+        ("a.json", changed(COCO, annotations=[OBJECT | {"keypoints": [1, 2, 3] * 3}]), "v of 'nose' is 3, expected"),
+        ("a.json", changed(COCO, annotations=[OBJECT | {"keypoints": [1, 1e300, 2] * 3}]), "is not within"),
+        ("a.json", changed(COCO, annotations=[OBJECT | {"keypoints": [1, None, 2] * 3}]), "'None' is no coordinate"),
+        ("a.json", changed(COCO, categories=[COCO["categories"][0] | {"keypoints": "nose"}]), "names its keypoints"),
+        ("a.json", '{"case": {"one": [1, 2]}}', "one of case: has 2 coordinates, expected three"),
+        ("a.json", '{"case": {"one": [1, 2, NaN]}}', "nan is not within"),
+        ("a.json", '{"case": {"one": [1, 2, 1e300]}}', "is not within"),
+        ("a.json", '{"case": {"one": [1, 2,', "cannot be read as JSON"),
+        ("a.tps", "LM=2\n1 2\nIMAGE=a.png\n", "2 points are to follow, but there are 1; is the file cut off"),
+        ("a.tps", "LM=2\n1 2\n3 4\n", "no IMAGE= and no ID=; is the file cut off"),
+        ("a.tps", "LM=1e300\n1 2\n", "'1e300' is no number of points"),
+        ("a.tps", "LM=1\n1 inf\nID=a\n", "inf is not within"),
+        ("a.tps", "LM=1\n1 1e300\nID=a\n", "1e300 is not within"),
+        ("a.tps", "LM=1\n1\nID=a\n", "has 1 coordinates"),
+        ("a.tps", "LM3=1\n1 2 3\nID=a\n", "for images only"),
+        ("a.tps", "LM=1\n1 2\nID=a\nLM=1\n1 2\nID=a\n", "two points '1'; several animals"),
+        ("a.tps", "\0\1", "has no line LM="),
+    ],
+)
+def test_a_damaged_file_is_one_line(tmp_path, name, text, message):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(DataError, match=message) as error:
+        files.read(tmp_path / name)
+    assert "\n" not in str(error.value) and name in str(error.value)
+
+
+def write_volumes(folder: Path, affine: np.ndarray, channels: int = 1) -> dict[str, dict[str, list[float]]]:
+    """nnLandmark's folder: volumes with dots, and a file that lists all cases, also those of the test."""
+    rng = np.random.default_rng(0)
+    size = (20, 16, 12)
+    cases: dict[str, dict[str, list[float]]] = {}
+    for number in range(4):
+        place = rng.uniform(3, np.array(size) - 4, 3).round(2)
+        distance = sum((axis - side) ** 2 for axis, side in zip(np.indices(size), place, strict=True))
+        voxels = (100 * np.exp(-0.5 * distance / 1.5**2)).astype(np.float32)
+        images = folder / ("imagesTs" if number == 3 else "imagesTr")
+        images.mkdir(exist_ok=True, parents=True)
+        for channel in range(channels):
+            nibabel.save(nibabel.Nifti1Image(voxels, affine), images / f"case.{number}_{channel:04}.nii.gz")
+        cases[f"case.{number}"] = {"tip": place.tolist()}
+    cases["case.0"]["rim"] = [1, 2, 3]
+    (folder / "all_landmarks_voxel.json").write_text(json.dumps(cases))
+    (folder / "name_to_label.json").write_text('{"tip": 1, "rim": 2}')
+    spacing = {case: {"image_spacing": [1, 1, 2], "annotation_spacing": None} for case in cases}
+    (folder / "spacing.json").write_text(json.dumps(spacing))
+    return cases
+
+
+@pytest.mark.parametrize(
+    "affine", [np.diag([1, 1, 2, 1.0]), np.array([[0, -1.0, 0, 9], [1, 0, 0, 0], [0, 0, -2, 5], [0, 0, 0, 1]])]
+)
+def test_nnlandmarks_voxels_are_those_of_the_file(tmp_path, affine):
+    cases = write_volumes(tmp_path, affine, channels=2)
+    info = load_dataset_info(DataConfig(str(tmp_path), val_fraction=0.34))
+    assert info.config.task == "landmarks" and info.reader.names == ("tip", "rim")
+    assert len(info.train.records) + len(info.val.records) == 3  # those of the test are left out
+    for record in info.train.records:
+        voxels, header = read_volume(record["image"], record["name"])
+        assert voxels.shape[-1] == 2
+        weights = (voxels[..., 0] - 20).clip(0)
+        center = [(axis * weights).sum() / weights.sum() for axis in np.indices(voxels.shape[:3])]
+        assert np.linalg.norm(info.reader.read_volume(record, header).points[0] - center) < 0.3
+    table = files.read(tmp_path / "all_landmarks_voxel.json")
+    assert table.states.tolist() == [[PRESENT, PRESENT]] + [[PRESENT, UNKNOWN]] * 3
+    assert json.loads(files.content(table)) == cases
+
+
+def test_nnlandmarks_labels_ask_for_the_task(tmp_path):
+    write_volumes(tmp_path, np.eye(4))
+    (tmp_path / "labelsTr").mkdir()
+    for number in range(3):
+        cubes = nibabel.Nifti1Image(np.zeros((20, 16, 12), np.uint8), np.eye(4))
+        nibabel.save(cubes, tmp_path / "labelsTr" / f"case.{number}.nii.gz")
+    config = DataConfig(str(tmp_path), val_fraction=0.34)
+    with pytest.raises(DataError, match=r"holds labels, and points in all_landmarks_voxel\.json; give --task"):
+        load_records(config)
+    assert load_records(replace(config, task="landmarks"))[0].landmarks.names == ("tip", "rim")
+    (tmp_path / "spacing.json").unlink()  # of another format than that for volumes without spacing
+    assert load_records(replace(config, task="classes"))[0].landmarks is None
+
+
+def test_other_json_files_list_no_points(tmp_path):
+    for text in ("{}", "[]", '{"a": 1}', '{"a": {"b": 1}}', '{"images": [], "keypoints": 3}'):
+        (tmp_path / "a.json").write_text(text)
+        assert files.read(tmp_path / "a.json") is None
+    stream = io.BytesIO()
+    Image.new("L", (4, 4)).save(stream, "png")
+    (tmp_path / "b.txt").write_bytes(stream.getvalue())
+    assert files.read(tmp_path / "b.txt") is None

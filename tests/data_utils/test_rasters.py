@@ -1,0 +1,199 @@
+"""TIFFs with any number of bands are read as rasterio reads them; pixels without data count nowhere.
+
+Modules: data_utils/image_io/rasters.py, data_utils/image_io/places.py, data_utils/sources/bands.py.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import rasterio
+import tifffile
+from rasterio.enums import MaskFlags, Resampling
+from rasterio.transform import Affine
+from rasters import NORTH_UP, scene, write_raster
+
+from data_utils.analysis.dataset_info import load_dataset_info
+from data_utils.analysis.normalization import channel_statistics, channel_sums
+from data_utils.config import DataConfig
+from data_utils.image_io import rasters as rasters_module
+from data_utils.image_io.formats import BandSource
+from data_utils.image_io.places import place_of
+from data_utils.image_io.rasters import raster_header
+from data_utils.image_io.reader import read_header, read_image, read_mask
+from data_utils.image_io.regions import open_regions
+from data_utils.loading.samples import new_samples
+from data_utils.visualize import to_rgb
+from runtime.errors import DataError, ImageError
+
+LAYOUTS = [
+    {"interleave": "pixel"},
+    {"interleave": "band", "compress": "deflate"},
+    {"interleave": "pixel", "tiled": True, "blockxsize": 32, "blockysize": 16, "compress": "deflate", "predictor": 2},
+    {"interleave": "band", "tiled": True, "blockxsize": 16, "blockysize": 32, "BIGTIFF": "YES"},
+]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "uint16", "uint32", "float32"])
+@pytest.mark.parametrize("channels", [1, 3, 6, 13])
+def test_bands_are_read_as_rasterio_reads_them(tmp_path, channels, dtype, layout):
+    bands = (np.random.default_rng(0).random((channels, 70, 93)) * 200).astype(dtype)
+    path = write_raster(tmp_path / "a.tif", bands, **layout)
+    pixels = read_image(path)
+    assert np.array_equal(pixels, np.moveaxis(bands, 0, 2)) and not isinstance(pixels, np.ma.MaskedArray)
+    assert read_header(path, "a") == ((70, 93), f"{pixels.dtype} x {channels}")
+    with open_regions(path) as regions:
+        assert regions.in_windows
+        assert np.array_equal(regions.read(11, 50, 7, 66), pixels[11:50, 7:66])
+
+
+def test_a_plain_tiff_is_read_as_before(tmp_path):
+    colors = np.random.default_rng(0).integers(0, 256, (20, 30, 3), np.uint8)
+    tifffile.imwrite(tmp_path / "a.tif", colors, photometric="rgb")
+    assert raster_header(tmp_path / "a.tif") is None
+    assert np.array_equal(read_image(tmp_path / "a.tif"), colors)
+    grey = np.arange(600, dtype=np.int16).reshape(20, 30)
+    tifffile.imwrite(tmp_path / "b.tif", grey)
+    assert raster_header(tmp_path / "b.tif") is None
+    assert read_image(tmp_path / "b.tif").dtype == np.int32  # Pillow's
+    assert read_image(write_raster(tmp_path / "c.tif", grey[None])).dtype == np.int32
+
+
+def test_overviews_change_nothing(tmp_path):
+    bands, _ = scene(0, size=(256, 300))
+    path = write_raster(tmp_path / "a.tif", bands, tiled=True, blockxsize=64, blockysize=64)
+    with rasterio.open(path, "r+") as file:
+        file.build_overviews([2, 4], Resampling.average)
+    assert np.array_equal(read_image(path), np.moveaxis(bands, 0, 2))
+
+
+@pytest.mark.parametrize("nodata", [0, -9999.0, float("nan")])
+def test_pixels_without_data_are_those_that_rasterio_masks(tmp_path, nodata):
+    bands = np.random.default_rng(0).integers(1, 9, (4, 20, 30)).astype(np.float32)
+    bands[:, :5] = nodata  # in all bands
+    bands[2, 10:12] = nodata  # in one
+    path = write_raster(tmp_path / "a.tif", bands, nodata=nodata, photometric="minisblack")
+    pixels = read_image(path)
+    with rasterio.open(path) as file:
+        truth = file.read(masked=True)
+        valid = file.dataset_mask()
+    assert np.array_equal(np.moveaxis(np.ma.getmaskarray(pixels), 2, 0), np.ma.getmaskarray(truth))
+    assert np.array_equal(np.ma.getmaskarray(pixels).all(axis=2), valid == 0)
+    mean, std = channel_statistics([channel_sums(pixels)])
+    assert np.allclose(mean, truth.reshape(4, -1).mean(axis=1)) and np.allclose(std, truth.reshape(4, -1).std(axis=1))
+    assert (to_rgb(pixels)[:5] == 0).all()
+
+
+def test_alpha_and_the_mask_of_a_file_say_where_there_is_data(tmp_path):
+    colors = np.full((4, 20, 30), 100, np.uint8)
+    colors[3] = 255
+    colors[3, :, :7] = 0
+    path = write_raster(tmp_path / "alpha.tif", colors, photometric="rgb", alpha="yes")
+    pixels = read_image(path)
+    assert pixels.shape == (20, 30, 3) and np.ma.getmaskarray(pixels)[:, :7].all() and not pixels.mask[:, 7:].any()
+    assert read_image(BandSource((str(path),), ("4", "1"))).shape == (20, 30, 2)
+    with rasterio.Env(GDAL_TIFF_INTERNAL_MASK=True):
+        masked = write_raster(tmp_path / "mask.tif", colors[:3], photometric="rgb")
+        with rasterio.open(masked, "r+") as file:
+            file.write_mask(colors[3] > 0)
+            assert MaskFlags.per_dataset in file.mask_flag_enums[0]
+    assert np.array_equal(np.ma.getmaskarray(read_image(masked))[:, :, 0], colors[3] == 0)
+
+
+def test_bands_are_chosen_by_name_and_number(tmp_path):
+    bands, _ = scene(0, channels=4)
+    path = write_raster(tmp_path / "a.tif", bands, names=("B02", "B03", "B04", "B08 & more"), photometric="minisblack")
+    pixels = np.moveaxis(bands, 0, 2)
+    for chosen, indices in ((("B08", "b04", "2"), [3, 2, 1]), (("4", "1"), [3, 0])):
+        source = BandSource((str(path),), chosen)
+        assert np.array_equal(read_image(source), pixels[:, :, indices])
+        with open_regions(source) as regions:
+            assert np.array_equal(regions.read(3, 9), pixels[3:9][:, :, indices])
+    with pytest.raises(ImageError, match=r"a\.tif.*has 4 bands, none called B11; its bands are B02, B03, B04, B08"):
+        read_image(BandSource((str(path),), ("B11",)))
+    with pytest.raises(ImageError, match="none called 5"):
+        read_image(BandSource((str(path),), ("5",)))
+
+
+def test_without_a_codec_pictures_are_read_by_pillow_and_others_are_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(rasters_module, "has_codec", lambda compression: False)
+    grey = np.random.default_rng(0).integers(0, 4000, (1, 50, 60)).astype(np.uint16)
+    path = write_raster(tmp_path / "grey.tif", grey, compress="lzw", nodata=7)
+    assert np.array_equal(np.ma.getdata(read_image(path))[:, :, 0], grey[0])
+    with open_regions(path) as regions:
+        assert not regions.in_windows and np.array_equal(regions.read(9, 20)[:, :, 0], grey[0, 9:20])
+    bands, _ = scene(0)
+    path = write_raster(tmp_path / "bands.tif", bands, compress="lzw")
+    with pytest.raises(ImageError, match=r"compressed by LZW.*requirements-geo\.txt"):
+        read_image(path, "bands.tif")
+
+
+def write_set(folder, *, as_files=False):
+    """A data set of four scenes, each a file or a folder of bands."""
+    for number in range(4):
+        bands, mask = scene(number)
+        bands[:, :3] = 0
+        name = f"scene{number}"
+        if as_files:
+            for band, plane in zip(("B02", "B03", "B04", "B08", "B11"), bands, strict=True):
+                write_raster(folder / "images" / name / f"T33_{name}_{band}_10m.tif", plane[None], nodata=0)
+        else:
+            write_raster(folder / "images" / f"{name}.tif", bands, nodata=0, names=("B02", "B03", "B04", "B08", "B11"))
+        write_raster(folder / "masks" / f"{name}.tif", mask[None])
+    return folder
+
+
+def test_bands_that_are_files_are_those_of_one_file(tmp_path):
+    infos = []
+    for folder, as_files in ((tmp_path / "a", False), (tmp_path / "b", True)):
+        write_set(folder, as_files=as_files)
+        infos.append(load_dataset_info(DataConfig(str(folder), bands=("B03", "B11"), task="classes")))
+    one, several = infos
+    assert one.normalization == several.normalization and one.channels == 2
+    assert one.preprocess().bands == several.preprocess().bands == ("B03", "B11")
+    pixels = [new_samples(info.train, info, info.preprocess(), fit_targets=True).load(0)[0] for info in infos]
+    assert np.array_equal(*pixels)
+    of_all = load_dataset_info(DataConfig(str(tmp_path / "b"), task="classes"))
+    assert of_all.channels == 5 and of_all.preprocess().bands == ("B02", "B03", "B04", "B08", "B11")
+    with pytest.raises(DataError, match="no file is band B12"):
+        load_dataset_info(DataConfig(str(tmp_path / "b"), bands=("B12",), task="classes"))
+
+
+def test_the_network_sees_the_mean_where_there_is_no_data_and_learns_nothing_there(tmp_path):
+    info = load_dataset_info(DataConfig(str(write_set(tmp_path)), task="classes"))
+    preprocess = info.preprocess()
+    pixels, target = new_samples(info.train, info, preprocess, fit_targets=True).load(0)
+    assert np.allclose(pixels[:, 0], np.round(preprocess.mean)[:, None])
+    assert (target.main[:3] == 255).all() and (target.main[3:] != 255).all()
+    half = replace(preprocess, scale=0.5)
+    _, smaller = new_samples(info.train, info, half, fit_targets=True).load(0)
+    assert smaller.main.shape == (20, 28) and (smaller.main[0] == 255).all() and (smaller.main[2:] != 255).all()
+    _, own_size = new_samples(info.train, info, half, fit_targets=False).load(0)
+    assert (own_size.main[:3] == 255).all() and (own_size.main[3:] != 255).all()
+
+
+def test_places_are_those_of_rasterio(tmp_path):
+    bands = np.zeros((1, 8, 9), np.uint8)
+    turned = Affine.translation(3e5, 4e6) * Affine.rotation(20) * Affine.scale(2, -3)
+    for transform in (NORTH_UP, turned):
+        for area_or_point in ("Area", "Point"):
+            path = write_raster(tmp_path / "a.tif", bands, transform=transform)
+            with rasterio.open(path, "r+") as file:
+                file.update_tags(AREA_OR_POINT=area_or_point)
+            with rasterio.open(path) as file, tifffile.TiffFile(path) as tiff:
+                place = place_of(tiff.pages[0])
+                assert np.allclose(place.transform, file.transform[:6])
+                assert place.crs.epsg == file.crs.to_epsg() == 32633
+                assert np.allclose(place.to_pixels(*place.to_world(3.5, 2.0)), (3.5, 2.0))
+
+
+def test_a_damaged_header_is_one_line(tmp_path):
+    bands, _ = scene(0)
+    path = write_raster(tmp_path / "a.tif", bands, compress="deflate", tiled=True, blockxsize=16, blockysize=16)
+    content = bytearray(path.read_bytes())
+    path.write_bytes(content[: len(content) // 2])
+    with pytest.raises(ImageError, match=r"a\.tif"):
+        read_image(path, "a.tif")
+    with pytest.raises((DataError, ImageError), match=r"a\.tif"):
+        read_mask(path, "a.tif")

@@ -1,0 +1,291 @@
+"""Small rules of targets: by what a task is recognized, what a cache must tell apart, which points are left and right.
+
+Modules: data_utils/targets/find.py, data_utils/targets/objects.py, data_utils/targets/label_sets.py,
+data_utils/targets/points.py, data_utils/targets/regions.py, data_utils/targets/sides.py, data_utils/targets/classes.py,
+data_utils/targets/overlapping.py, data_utils/config.py.
+"""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from data_utils.class_map import ClassMap
+from data_utils.config import DataConfig
+from data_utils.image_io.formats import PointSource
+from data_utils.sources.records import ListRecords, Subset
+from data_utils.targets.classes import ClassReader, PartlyLabeledReader, class_weight_tensor
+from data_utils.targets.find import holds_many_values, number_objects
+from data_utils.targets.label_sets import LabelSets
+from data_utils.targets.objects import ObjectCensus, ObjectReader, shapes_of_objects
+from data_utils.targets.overlapping import OverlapReader
+from data_utils.targets.points import PointReader, point_records
+from data_utils.targets.reader import TargetReader
+from data_utils.targets.regions import RegionReader
+from data_utils.targets.sides import mirrored_name, point_sides
+from runtime.errors import DataError
+from tasks.matching import packed
+from tasks.points import ABSENT, OUTSIDE, PRESENT
+from tasks.regions import Region
+
+
+class Masks(ListRecords):
+    """Records of masks that are arrays, and which of them were read."""
+
+    def __init__(self, masks: list[np.ndarray], dims: int = 2) -> None:
+        super().__init__([{"image": mask, "target": mask, "name": str(number)} for number, mask in enumerate(masks)])
+        self.dims = dims
+        self.read: list[int] = []
+
+    def __getitem__(self, i: int) -> dict:
+        self.read.append(i)
+        return super().__getitem__(i)
+
+
+def numbered(highest: int, *, broken: bool = False) -> np.ndarray:
+    """A mask with a pixel of each number; a broken one has a second piece of the first number."""
+    values = np.arange(highest + 1, dtype=np.uint16)
+    return np.append(values, [0, 1])[None] if broken else values[None]
+
+
+NOTHING = np.zeros((2, 2), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("masks", "are_objects"),
+    [
+        ([numbered(8), numbered(9), numbered(10)], True),
+        ([numbered(7), numbered(8), numbered(9)], False),  # few sets of classes have ten values
+        ([numbered(10), numbered(11)], False),  # three highest values differ
+        ([numbered(10 + number % 4) for number in range(8)], True),  # as many differ as half of the masks
+        ([numbered(10 + number % 3) for number in range(8)], False),
+        ([numbered(10 + number % 10) for number in range(20)], True),
+        ([numbered(10 + number % 9) for number in range(20)], False),
+        ([numbered(10 + number, broken=number == 0) for number in range(10)], True),  # nine of ten are whole
+        ([numbered(10 + number, broken=number < 2) for number in range(10)], False),
+        ([numbered(256)] * 2, True),  # no class has such a value
+        ([numbered(255)] * 2, False),
+        ([numbered(255), numbered(300)], False),
+        ([numbered(256), NOTHING], True),  # a mask without any object says nothing
+        ([NOTHING], False),
+    ],
+)
+def test_masks_number_objects_where_their_highest_values_differ_and_are_many(masks, are_objects):
+    assert number_objects(Masks(masks)) is are_objects
+
+
+def test_masks_are_sampled_from_the_first_to_the_last():
+    for dims, count in ((2, 20), (3, 4)):
+        records = Masks([numbered(3)] * 60, dims)
+        number_objects(records)
+        assert len(records.read) == count and (records.read[0], records.read[-1]) == (0, 59)
+
+
+def test_a_mask_that_cannot_be_read_is_passed_over():
+    records = Masks([numbered(8), numbered(9), numbered(10)])
+    records.records.insert(1, {"image": "", "target": "nowhere.png", "name": "gone"})
+    assert number_objects(records)
+
+
+def test_more_than_three_values_in_one_of_three_masks_call_for_a_closer_look():
+    assert not holds_many_values(Masks([numbered(2)] * 3 + [numbered(9)]))
+    assert holds_many_values(Masks([numbered(2), numbered(2), numbered(3)]))
+    colors = np.random.default_rng(0).integers(0, 256, (9, 9, 3), dtype=np.uint8)
+    assert not holds_many_values(Masks([colors]))
+
+
+def test_the_smallest_prediction_is_half_of_the_hundredth_smallest_object():
+    sizes = np.arange(11, 111)  # the percentile lies just below 12
+    mask = np.repeat(np.arange(1, 101), sizes)[None]
+    assert shapes_of_objects(Masks([mask]), ObjectReader())["smallest"] == 5
+    assert shapes_of_objects(Masks([numbered(3)]), ObjectReader())["smallest"] == 1
+    records = Masks([NOTHING] * 130)
+    assert shapes_of_objects(records, ObjectReader()) == {"smallest": 1, "fills_holes": False}
+    assert (len(records.read), records.read[-1]) == (64, 129)
+    assert not ObjectReader.may_shrink and ClassReader.may_shrink
+
+
+def test_objects_of_other_classes_are_none_and_may_count_nowhere():
+    ids, values = np.array([[1, 2, 3, 0, 4]]), np.array([[7, 9, 8, 0, 255]])
+    labels = packed(ids, values)
+    for outside in (0, 255):
+        reader = ObjectReader(classes=((9, "a"), (7, "b")), outside=outside, is_packed=True)
+        target = reader.of_mask(labels, "mask")
+        assert target.mask.tolist() == [[2, 1, outside, 0, 255]] and target.ids.tolist() == [[1, 2, 0, 0, 0]]
+    for others, outside in ((None, 0), ("background", 0), ("ignore", 255)):
+        config = DataConfig(outside=others)
+        assert ObjectReader.of_values({}, ((0, "none"), (9, "a")), config) == ObjectReader((), ((9, "a"),), outside)
+
+
+def test_pixels_of_objects_are_those_of_their_classes_and_the_others_background():
+    pixels = {0: 50, 7: 20, 9: 30}
+    assert ObjectReader().with_pixels(pixels).class_pixels == (50, 50)
+    two = ObjectReader(classes=((9, "a"), (7, "b"))).with_pixels(pixels)
+    assert two.class_pixels == (50, 30, 20)
+
+
+def test_a_census_adds_up_over_images():
+    census = ObjectCensus()
+    census.add("first", np.array([[1, 1, 2, 0, 3]]))
+    census.add("second", np.array([[1, 0], [0, 1]]))  # a corner joins
+    census.add("third", np.array([[0, 0, 0, 0]]))
+    census.add("fourth", np.array([[5, 5, 6, 0, 6]]))
+    assert census.lines() == [
+        "objects: 6 in 3 of 4 images; 1.5 an image, 3 at most",
+        "sizes of objects in pixels: 1 to 2, median 2; 4 (66.7%) touch another object",
+        "to check: in 1 images a number names several pieces, which count as one object: fourth",
+    ]
+
+
+SETS = {("a",): "first", ("b",): "second"}
+BY_A = LabelSets(((True, True), (True, False)), {("a",): 1})
+BY_B = LabelSets(((True, True), (True, False)), {("b",): 1})
+TWO = ClassMap(("a", "b"), (1, 2), None)
+REGION = Region("whole", (1, 2))
+
+
+@pytest.mark.parametrize(
+    "readers",
+    [
+        [
+            ClassReader(TWO),
+            ClassReader(ClassMap(("a", "b"), (2, 1), None)),
+            ClassReader(ClassMap(("a", "b"), (1, 2), 9)),
+            ClassReader(ClassMap(("a", "b"), (1, 2), None, joined=((3, 0),))),
+            ClassReader(ClassMap(("a", "b"), (1, 2), None, joined=((3, 1),))),
+            ClassReader(ClassMap(("a", "b"), (1, 2), None, outside=0)),
+            ClassReader(ClassMap(("a", "b"), (1, 2), None, outside=255)),
+            PartlyLabeledReader(TWO, label_sets=BY_A),
+            PartlyLabeledReader(TWO, label_sets=BY_B),
+            PartlyLabeledReader(TWO, label_sets=LabelSets(((True, True), (False, True)), {("a",): 1})),
+        ],
+        [
+            PointReader(("a", "b"), (0, 1), (0, 1)),
+            PointReader(("a", "c"), (0, 1), (0, 1)),
+            PointReader(("a", "b"), (1, 0), (0, 1)),
+            PointReader(("a", "b"), (0, 1), (1, 0)),
+        ],
+        [
+            OverlapReader(("a", "b")),
+            OverlapReader(("a", "b"), label_sets=BY_A),
+            OverlapReader(("a", "b"), label_sets=LabelSets(((True, True), (False, True)), {("a",): 1})),
+            RegionReader((REGION,)),
+            RegionReader((Region("whole", (2, 1)),)),
+            RegionReader((Region("other", (1, 2)),)),
+            RegionReader((REGION,), ignored=(9,)),
+            RegionReader((REGION,), label_sets=LabelSets(((True,), (False,)), {("a",): 1})),
+            ObjectReader(),
+        ],
+    ],
+    ids=["classes", "points", "bits"],
+)
+def test_what_a_reader_makes_of_a_file_is_told_apart_by_its_key(readers: list[TargetReader]):
+    keys = [repr(reader.key) for reader in readers]
+    assert len(set(keys)) == len(keys)
+
+
+def test_names_of_classes_do_not_matter_to_what_is_kept():
+    assert ClassReader(TWO).key == ClassReader(ClassMap(("x", "y"), (1, 2), None)).key
+
+
+def test_no_class_weights_are_asked_for_in_two_ways():
+    assert class_weight_tensor(None, (1, 2)) is class_weight_tensor(["none"], (1, 2)) is None
+    assert class_weight_tensor(["auto"], (0, 30, 10)).tolist() == pytest.approx([1, (4 / 9) ** 0.5, (4 / 3) ** 0.5])
+
+
+def test_the_first_place_with_a_set_that_lacks_classes_is_named():
+    sets = LabelSets.of({("a", "b"): "whole", ("a",): "half", ("b",): "rest"}, ("a", "b"), ((1,), (2,)), ())
+    assert (sets.where, sets.numbers[("a", "b")], sets.are_complete) == ("half", 0, False)
+    assert LabelSets.of({("a", "b"): "whole"}, ("a", "b"), ((1,), (2,)), ()).are_complete
+
+
+def test_a_wrong_name_is_shown_with_eight_classes_and_in_eighty_characters():
+    names = [f"class {number}" for number in range(9)]
+    values = [(number,) for number in range(9)]
+    with pytest.raises(DataError) as error:
+        LabelSets.of({("z" * 99,): "here"}, names, values, ())
+    listed = ", ".join(names[:8])
+    assert str(error.value) == f"here: no class is called {'z' * 80!r}; the classes are {listed}, ..."
+
+
+def test_gaussians_are_as_wide_as_the_image_asks_for_within_bounds():
+    reader = PointReader(("a",), (0,), (0,))
+    for size, sigma in (((320, 160), 2.0), ((100, 90), 1.0), ((40, 2000), 3.0), ((10, 200, 30), 1.25)):
+        at_size = reader.at_size(size)
+        assert (at_size.sigma, at_size.nowhere) == (sigma, round(float(np.log(np.prod(size))), 2))
+        assert (at_size.task("", None).sigma, at_size.task("", None).nowhere) == (sigma, at_size.nowhere)
+
+
+def test_points_follow_a_resized_image_and_its_pixels_keep_their_length():
+    states = np.array([PRESENT, PRESENT, ABSENT, PRESENT])
+    positions = np.array([[3.5, 1.5], [39.5, 0], [7, 7], [-0.5, -0.5]])  # (x, y) in an image of 20 x 40
+    record = {"image": "", "target": PointSource("file", "pixels", positions, states), "name": "a"}
+    reader = PointReader(tuple("dcba"), (3, 2, 1, 0), (0, 1, 2, 3))
+    target = reader.read(record, (20, 40), (10, 10))
+    assert target.points.tolist() == [[-0.5, -0.5], [0, 0], [-0.25, 9.5], [0.5, 0.5]]
+    assert target.states.tolist() == [PRESENT, ABSENT, OUTSIDE, PRESENT]
+    assert (target.unit.tolist(), target.size.tolist()) == ([2, 4], [10, 10])
+    assert states.tolist() == [PRESENT, PRESENT, ABSENT, PRESENT]  # those of the file stay
+    assert reader.read(record, (20, 40)).unit.tolist() == [1, 1]
+    volume = reader._target(record["target"], positions, (4, 4), (2, 4), (5.0, 0.5))
+    assert volume.unit.tolist() == [10, 0.5]
+
+
+def test_records_of_points_that_two_splits_share_are_counted_once(monkeypatch):
+    monkeypatch.setattr("data_utils.targets.points.PointRecords", ListRecords)
+    records, others = ListRecords([]), ListRecords([])
+    splits = [Subset(records, np.arange(0)), Subset(Subset(records, np.arange(0)), np.arange(0)), others]
+    assert point_records(splits) == [records, others]
+
+
+def test_all_ignored_values_are_unknown_and_kept_for_prediction():
+    reader = RegionReader((Region("whole", (3, 1)), Region("core", (1,))), ignored=(9, 8))
+    target = reader.of_label_volume(np.array([[0, 1, 3, 8, 9]]), "mask")
+    assert target.truth.tolist() == [[0, 3, 1, 0, 0]] and target.known.tolist() == [[3, 3, 3, 0, 0]]
+    assert reader.to_preprocess() == {
+        "class_names": ("whole", "core"),
+        "class_values": (3, 1),
+        "ignore_value": 9,
+        "joined_values": ((8, 255),),
+    }
+
+
+@pytest.mark.parametrize(
+    ("names", "partners", "mirrors"),
+    [
+        (("left ear", "right ear", "nose"), (1, 0, 2), True),
+        (("left ear", "right ear", "left eye"), (0, 1, 2), False),  # one has no partner
+        (("left ear", "right eye"), (0, 1), False),
+        (("left ear", "left eye"), (0, 1), True),  # a picture of one side
+        (("1",), (0,), True),
+        (("1", "2"), (0, 1), False),
+        (("1", "tip"), (0, 1), True),
+        (("paw_LH", "paw_RH", "paw_LF", "paw_RF"), (1, 0, 3, 2), True),
+        (("L_eye", "R_eye", "LEFT", "RIGHT"), (1, 0, 3, 2), True),
+        (("eyel", "eyer"), (0, 1), True),  # no letter stands alone
+    ],
+)
+def test_left_and_right_are_read_from_names(names, partners, mirrors):
+    sides = point_sides(names, None)
+    assert (sides.partners, sides.mirrors) == (partners, mirrors)
+    assert [mirrored_name(mirrored_name(name)) for name in names] == [*names]
+
+
+@pytest.mark.parametrize("swap", ["a=b,b=c", "a=b,c=b", "a=b,a=c", "a=a", "a=b=c", "a", "a=x"])
+def test_a_point_has_one_partner_and_another_than_itself(swap):
+    assert point_sides(("a", "b", "c"), "a=b, ").partners == (1, 0, 2)
+    with pytest.raises(DataError, match="--swap "):
+        point_sides(("a", "b", "c"), swap)
+
+
+def test_what_a_setting_of_the_data_means():
+    assert DataConfig(crop_size=(4, 4)).may_crop and DataConfig(plan="auto").may_crop and not DataConfig().may_crop
+    assert DataConfig(classes="a,b").others == "background"
+    assert DataConfig(classes="a,b", outside="ignore").others == "ignore"
+    assert DataConfig().others is None
+    assert (DataConfig().skipped_errors, DataConfig(on_bad_sample="skip").skipped_errors) == ((), (DataError,))
+    config = DataConfig()
+    assert (config.val_fraction, config.augment, config.seed, config.draft) == (0.1, "basic", 0, False)
+    flags = vars(DataConfig(image_size=[4, 5], spacing=[1, 2, 3], crop_size=[2, 2], fold="2/5"))
+    read = DataConfig.from_args(SimpleNamespace(**flags))
+    assert (read.image_size, read.spacing, read.crop_size, read.fold) == ((4, 5), (1, 2, 3), (2, 2), (2, 5))

@@ -1,0 +1,175 @@
+"""The mask of a TIFF with a place is a TIFF of the same grid, as rasterio reads it.
+
+Modules: inference/outputs/rasters.py, data_utils/image_io/geotiff_writer.py, data_utils/image_io/places.py.
+"""
+
+import json
+from unittest import mock
+
+import numpy as np
+import pytest
+import rasterio
+import torch
+from conftest import TINY, predict
+from in_process import run_train
+from PIL import Image
+from rasterio.transform import Affine
+from rasters import NORTH_UP, UTM, scene, write_raster
+
+from data_utils.image_io import geotiff_writer
+from data_utils.image_io.geotiff_writer import GeoTiffWriter
+from data_utils.image_io.rasters import raster_header
+from inference import predictor as predictor_module
+from inference.outputs.rasters import free_value
+from inference.predictor import Predictor
+from unet import Preprocess, UNet, UNetConfig
+
+BANDS = ("B08", "B04", "B03")
+NAMES = ("B02", "B03", "B04", "B08", "B11")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A model of three of five bands that has learned nothing."""
+    torch.manual_seed(0)
+    preprocess = Preprocess(
+        mean=(300.0, 310.0, 320.0),
+        std=(50.0, 60.0, 900.0),
+        class_names=("other", "field"),
+        class_values=(0, 7),
+        ignore_value=255,
+        pixel_types=("uint16",),
+        bands=BANDS,
+        draft=False,
+    )
+    folder = tmp_path_factory.mktemp("model")
+    UNet(UNetConfig(3, 2, base_channels=4, depth=2, norm="group", preprocess=preprocess)).save_pretrained(folder)
+    return folder
+
+
+def write_scene(path, seed=0, *, size=(70, 90), **profile):
+    bands, mask = scene(seed, size=size)
+    bands[:, :6, :20] = 0
+    return write_raster(path, bands, nodata=0, names=NAMES, **profile), mask
+
+
+@pytest.mark.parametrize("in_windows", [False, True])
+def test_a_mask_has_the_place_of_its_image(tmp_path, model, in_windows):
+    turned = Affine.translation(3e5, 4e6) @ Affine.rotation(20) @ Affine.scale(2, -3)
+    write_scene(tmp_path / "in" / "a.tif")
+    write_scene(tmp_path / "in" / "b" / "c.tif", 1, transform=turned, crs="EPSG:4326", interleave="band")
+    with mock.patch.object(predictor_module, "WINDOW_MEMORY", 1000 if in_windows else 2**27):
+        result = predict(
+            model, [tmp_path / "in"], tmp_path / "out", "--probabilities", "--tile-size", "32", "--overlay"
+        )
+    assert result.returncode == 0, result.stderr
+    predictor = Predictor.from_pretrained(model, tile_size=32)
+    for name in ("a", "b/c"):
+        prediction = predictor(tmp_path / "in" / f"{name}.tif")
+        expected = np.where(prediction.mask == 1, 7, 0)
+        expected[:6, :20] = 255
+        with (
+            rasterio.open(tmp_path / "in" / f"{name}.tif") as image,
+            rasterio.open(tmp_path / f"out/{name}.tif") as mask,
+        ):
+            assert (mask.transform, mask.crs, mask.shape) == (image.transform, image.crs, image.shape)
+            assert mask.nodata == 255 and mask.is_tiled and mask.dtypes == ("uint8",)
+            assert np.array_equal(mask.read(1), expected)
+            assert np.array_equal(mask.dataset_mask(), image.dataset_mask())
+        with rasterio.open(tmp_path / f"out/{name}.probabilities.tif") as file:
+            probabilities = file.read()
+            assert file.transform == image.transform and np.isnan(probabilities[:, :6, :20]).all()
+            assert np.allclose(probabilities[:, 6:], prediction.probabilities[:, 6:], atol=1e-6)
+        assert (tmp_path / "out" / f"{name}.overlay.png").exists()
+
+
+def test_an_image_without_place_has_a_png(tmp_path, model):
+    bands, _ = scene(0)
+    write_raster(tmp_path / "in" / "a.tif", bands, crs=None, transform=Affine.identity(), names=NAMES)
+    assert predict(model, [tmp_path / "in"], tmp_path / "out").returncode == 0
+    assert Image.open(tmp_path / "out" / "a.png").size == (56, 40)
+
+
+def test_scores_leave_out_pixels_without_data(tmp_path, model):
+    _, mask = write_scene(tmp_path / "in" / "a.tif")
+    mask[:6, :20] = 1
+    write_raster(tmp_path / "truth" / "a.tif", 7 * mask[None])
+    flags = [tmp_path / "out", "--truth", tmp_path / "truth"]
+    assert predict(model, [tmp_path / "in"], *flags).returncode == 0
+    first = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    prediction = Predictor.from_pretrained(model)(tmp_path / "in" / "a.tif").mask
+    has_data = np.ones(mask.shape, bool)
+    has_data[:6, :20] = False
+    assert first["pixel_accuracy"] == pytest.approx((prediction == mask)[has_data].mean())
+    assert predict(model, [tmp_path / "in"], *flags).returncode == 0  # its masks are there already
+    assert json.loads((tmp_path / "out" / "metrics.json").read_text()) == first
+
+
+def test_bands_that_are_files_of_a_folder_are_one_image(tmp_path, model):
+    bands, _ = scene(0)
+    write_raster(tmp_path / "one" / "a.tif", bands, names=NAMES)
+    for name, plane in zip(NAMES, bands, strict=True):
+        write_raster(tmp_path / "several" / "a" / f"T33_{name}.tif", plane[None])
+    assert predict(model, [tmp_path / "one"], tmp_path / "out1").returncode == 0
+    assert predict(model, [tmp_path / "several"], tmp_path / "out2").returncode == 0
+    assert predict(model, [tmp_path / "several" / "a"], tmp_path / "out3").returncode == 0
+    first = (tmp_path / "out1" / "a.tif").read_bytes()
+    assert (tmp_path / "out2" / "a.tif").read_bytes() == first == (tmp_path / "out3" / "a.tif").read_bytes()
+    (tmp_path / "several" / "a" / "T33_B04.tif").unlink()
+    result = predict(model, [tmp_path / "several"], tmp_path / "out4")
+    assert result.returncode == 1 and "none called B08" in result.stderr and "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("is_big", [False, True])
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "float32"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_what_is_written_is_read_by_rasterio(tmp_path, channels, dtype, is_big):
+    size = (300, 515)
+    rows = (np.random.default_rng(0).random((channels, *size)) * 200).astype(dtype)
+    place = raster_header(write_raster(tmp_path / "in.tif", np.zeros((1, *size), np.uint8))).place
+    with (
+        mock.patch.object(geotiff_writer, "CLASSIC_BYTES", 0 if is_big else 2**32),
+        (tmp_path / "out.tif").open("wb") as file,
+        GeoTiffWriter(file, size, place, channels, 9) as writer,
+    ):
+        for top in range(0, size[0], 64):
+            writer.write(rows[:, top : top + 64])
+    with rasterio.open(tmp_path / "out.tif") as file:
+        assert np.array_equal(file.read(), rows)
+        assert (file.transform, file.crs.to_string(), file.nodata) == (NORTH_UP, UTM, 9)
+
+
+def test_the_value_of_pixels_without_data_is_no_class():
+    assert free_value({0, 1}) == 255
+    assert free_value({0, 255, 254}) == 253
+    assert free_value(set(range(256))) == 65535
+
+
+def test_the_only_mask_may_be_a_tiff_or_a_picture(tmp_path, model):
+    image, _ = write_scene(tmp_path / "a.tif")
+    for name in ("mask.tif", "mask.png"):
+        assert predict(model, [image], tmp_path / name).returncode == 0
+    with rasterio.open(tmp_path / "mask.tif") as file:
+        mask = file.read(1)
+    picture = np.array(Image.open(tmp_path / "mask.png"))
+    assert mask.shape == picture.shape and np.array_equal(mask[6:], picture[6:])
+    bands, _ = scene(0)
+    plain = write_raster(tmp_path / "plain.tif", bands, crs=None, transform=Affine.identity(), names=NAMES)
+    result = predict(model, [plain], tmp_path / "other.tif")
+    assert result.returncode == 1 and "has no place in the world" in result.stderr
+
+
+def test_a_run_on_bands_of_scenes_is_predicted_on_their_grid(tmp_path):
+    for number in range(6):
+        image, mask = write_scene(tmp_path / "data" / "images" / f"{number}.tif", number, size=(40, 48))
+        write_raster(tmp_path / "data" / "masks" / f"{number}.tif", 7 * mask[None])
+    flags = ["--dataset", tmp_path / "data", "--bands", "B03", "B08", *TINY, "--crop-size", "32", "32"]
+    run = run_train(tmp_path / "run", *flags, "--epochs", "30", "--learning-rate", "0.02")
+    assert run.exit_code == 0 and run.config["preprocess"]["bands"] == ["B03", "B08"], run.output
+    assert (run.folder / "report.html").exists()
+    result = predict(run.folder / "model", [image], tmp_path / "out", "--truth", tmp_path / "data" / "masks")
+    assert result.returncode == 0, result.stderr
+    with rasterio.open(tmp_path / "out" / "5.tif") as file:
+        predicted = file.read(1)
+        assert file.transform == NORTH_UP and (predicted[:6, :20] == 255).all()
+    assert (predicted == 7 * mask)[6:].mean() > 0.9

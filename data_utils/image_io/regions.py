@@ -98,7 +98,8 @@ class RasterRegions(Regions):
     def read(self, top: int, bottom: int, left: int = 0, right: int | None = None) -> np.ndarray:
         if right is None:
             right = self.size[1]
-        return self.raster.read((int(top), int(bottom)), (int(left), int(right)))
+        with readable(str(self.raster.files[0].path)):
+            return self.raster.read((int(top), int(bottom)), (int(left), int(right)))
 
 
 class JpegRegions(Regions):

@@ -23,6 +23,7 @@ import torch
 from conftest import pytorch_unet_checkpoint
 from in_process import parsed
 from PIL import Image
+from rasters import feature, square, write_raster
 
 from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.analysis.inspect import inspect
@@ -30,8 +31,10 @@ from data_utils.analysis.inspect_points import inspect_points, inspect_volume_po
 from data_utils.analysis.inspect_volumes import inspect_volume
 from data_utils.class_map import parse_classes
 from data_utils.config import DataConfig
-from data_utils.image_io.formats import VolumeFile
-from data_utils.image_io.reader import decode_image, read_image
+from data_utils.image_io.formats import BandSource, VolumeFile
+from data_utils.image_io.placed_masks import Grid, on_grid
+from data_utils.image_io.places import Crs, Place
+from data_utils.image_io.reader import decode_image, read_image, read_mask
 from data_utils.image_io.regions import bands, open_regions
 from data_utils.loading.image_input import ImageInput
 from data_utils.loading.volume_input import VolumeInput
@@ -116,6 +119,23 @@ def read_picture(path: Path) -> None:
             read_image(rows, path.name)
     find_jobs([source], path.parent / "out", [".png"])
     page_job(path)
+
+
+def read_raster(path: Path) -> None:
+    """Read it as a picture, with all bands and some, and as a mask on another grid."""
+    read_picture(path)
+    source = BandSource((str(path),), ("2", "B1"))
+    with suppress(DataError), open_regions(source) as regions:
+        for _, rows in bands(regions):
+            read_image(rows, path.name)
+    find_jobs([str(path)], path.parent / "out", [".png"], bands=("1",), writes_rasters=True)
+    grid = Grid(Place((10.0, 0.0, 500_000.0, 0.0, -10.0, 5_000_000.0), Crs(32633, ()), ()), SIZE)
+    with suppress(DataError):
+        read_mask(on_grid(str(path), grid, path.name), path.name)
+
+
+def read_polygons(path: Path) -> None:
+    read_config(DataConfig(str(path.parent), val_fraction=0.5, label_column="kind"))
 
 
 def read_volume_file(path: Path) -> None:
@@ -234,6 +254,26 @@ def read_cache(path: Path) -> None:
     folder.mkdir(exist_ok=True)
     shutil.copy(path, folder / "key.json")
     assert cached("key", lambda: [1, 2]) == [1, 2]
+
+
+def rasters(scratch: Path) -> dict[str, bytes]:
+    """TIFFs with a place, of several bands."""
+    bands = np.random.default_rng(0).integers(0, 3, (5, *SIZE), dtype=np.uint16)
+    tiles = {"tiled": True, "blockxsize": 16, "blockysize": 16, "compress": "deflate"}
+    paths = [
+        write_raster(scratch / "a.tif", bands, nodata=0, names=("B1", "B2", "B3", "B4", "B5")),
+        write_raster(scratch / "b.tif", bands[:4].astype(np.uint8), photometric="rgb", alpha="yes", **tiles),
+        write_raster(scratch / "c.tif", bands[:1].astype(np.float32), nodata=float("nan"), **tiles, BIGTIFF="YES"),
+        write_raster(scratch / "d.tif", bands[:2], interleave="band", **tiles),
+    ]
+    return {path.name: path.read_bytes() for path in paths}
+
+
+def polygons_in_the_world() -> bytes:
+    features = [feature(square(1, 1, 5), square(2, 2, 2), kind="wood"), feature(square(4, 4, 30), kind=3)]
+    features[1]["geometry"] = {"type": "MultiPolygon", "coordinates": [features[1]["geometry"]["coordinates"]]}
+    crs = {"type": "name", "properties": {"name": "urn:ogc:def:crs:EPSG::32633"}}
+    return json.dumps({"type": "FeatureCollection", "crs": crs, "features": features}).encode()
 
 
 def coco() -> bytes:
@@ -413,6 +453,13 @@ def make_kinds(scratch: Path, stored: Path) -> dict[str, Kind]:
         "pictures": Kind(pictures, (in_bytes,), read_picture),
         "png": Kind(pngs, (in_bytes, mutations.change_png), read_picture),
         "tiff": Kind(tiffs, (in_bytes, mutations.change_tiff), read_picture),
+        "geotiff": Kind(rasters(scratch), (in_bytes, mutations.change_tiff), read_raster),
+        "geojson": Kind(
+            {"areas.geojson": polygons_in_the_world()},
+            (in_json, in_bytes),
+            read_polygons,
+            {f"images/{n}.tif": rasters(scratch)["a.tif"] for n in range(2)},
+        ),
         "nifti": Kind({"a.nii": volume(".nii", scratch)}, (in_bytes,), read_volume_file),
         "nifti.gz": Kind({"a.nii.gz": stack}, (in_bytes, mutations.change_inside_gzip), read_volume_file),
         "itk": Kind(

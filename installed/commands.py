@@ -1,6 +1,7 @@
 """The commands of the installed package. Each is a script; one whose part is not installed says which to install."""
 
 from importlib import import_module
+from importlib.util import find_spec
 
 from runtime.cli import run_script
 from runtime.errors import SettingsError
@@ -11,7 +12,7 @@ PARTS = dict.fromkeys(("datasets", "jinja2", "matplotlib", "pycocotools", "tenso
 
 def train() -> None:
     """unet-train: train.py, in one process; in several: accelerate launch -m unet_accelerate.train."""
-    run_script(lambda: _run(".train"))
+    run_script(lambda: _run(".train", needs=tuple(PARTS)))
 
 
 def predict() -> None:
@@ -29,9 +30,12 @@ def export() -> None:
     run_script(lambda: _run(".inference.export.__main__"))
 
 
-def _run(module: str) -> None:
-    """Run a script's `main`. SettingsError where a package that it needs is not installed."""
+def _run(module: str, needs: tuple[str, ...] = ()) -> None:
+    """Run a script's `main`. SettingsError where a package is not installed: for those of `needs` before it begins."""
     try:
+        for name in needs:
+            if find_spec(name) is None:
+                raise ModuleNotFoundError(name=name)
         import_module(module, __package__).main()
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]

@@ -868,8 +868,8 @@ MUTANTS = [
     Mutant(
         "data_utils/sources/annotations/coco_mask.py",
         "CocoMask._layers",
-        "-int(rle_masks.area(runs))",
-        "int(rle_masks.area(runs))",
+        "-int(rle_code().area(runs))",
+        "int(rle_code().area(runs))",
         "test_annotations_coco.py",
     ),
     Mutant(

@@ -15,6 +15,16 @@ from torch.utils._pytree import tree_leaves
 
 from benchmarks import objects
 from benchmarks.candidates import CANDIDATES, changes
+from benchmarks.landmarks import (
+    LOSSES,
+    along_axes,
+    center_of_mass,
+    cubes_in_place,
+    drawn_maps,
+    readings,
+    target_of,
+    task_of,
+)
 from benchmarks.mixed_sizes import SIZES, losses, seen, write_photographs
 from benchmarks.roofline import CAST_BYTES, NORM, RELU, WEIGHT_BYTES, layout_seconds, other_bytes
 from benchmarks.sets import prepare
@@ -167,6 +177,38 @@ def test_losses_add_up_to_what_is_lost():
     found = losses({"padding": 19.0, "data_wait": 3.0, "communication": 5.0}, alone, efficiency=0.8)
     expected = {"padding": 10, "data wait": 2, "communication": 5, "the rest": 3}
     assert found == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("size", [[20, 24], [12, 14, 16]])
+def test_each_way_to_the_targets_of_landmarks_gives_the_same(size):
+    generator = torch.Generator().manual_seed(0)
+    points = torch.rand(3, len(size), generator=generator) * (torch.tensor(size) - 1)
+    logits = torch.randn(3, *size, generator=generator)
+    drawn = (logits * drawn_maps(points, size)).flatten(1).sum(dim=1)
+    torch.testing.assert_close(along_axes(points, logits), drawn, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close((logits * cubes_in_place(points, size)).flatten(1).sum(dim=1), drawn, rtol=0, atol=0.01)
+
+
+def test_places_are_read_from_drawn_gaussians_in_two_ways():
+    points = torch.tensor([[9.3, 10.6], [11.0, 8.25]], dtype=torch.float64)
+    logits = drawn_maps(points, [20, 20]).clamp_min(1e-6).log()
+    places = readings(logits, task_of(2, [20, 20]))
+    torch.testing.assert_close(places["parabola"], points, rtol=0, atol=1e-6)
+    assert (center_of_mass(logits, 4) - points).abs().max() < 0.15
+
+
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+def test_a_map_at_its_point_costs_less_than_one_beside_it(loss):
+    size = [20, 24]
+    points = torch.tensor([[[5.0, 6.0], [12.0, 15.0]]])
+    own = task_of(2, size)
+    task = loss(own.names, own.sigma, own.nowhere, own.partners)
+    costs = []
+    for shift in (0, 2):
+        maps = drawn_maps(points + shift, size).clamp(1e-4, 1 - 1e-4)
+        partial = task.partial(maps.logit(), target_of(points, size))
+        costs.append(task.finish(partial)[0].item())
+    assert 0 < costs[0] < 0.9 * costs[1]
 
 
 def label_image() -> np.ndarray:

@@ -71,7 +71,7 @@ NOT_IN = {
 }
 NOT_AT_START = ("matplotlib", "scipy", "transformers", "jinja2", "datasets", "onnx", "onnxruntime", "pandas", "gradio")
 COPIED = "/templates/"  # code that is a part of what is exported, and of no package
-NOT_AT_START += ("nibabel", "SimpleITK", "skimage", "openvino", "bioimageio")
+NOT_AT_START += ("nibabel", "SimpleITK", "skimage", "openvino")
 
 
 @cache

@@ -89,7 +89,7 @@ def scene_folders(images: Path) -> dict[str, list[str]]:
     """The folders of TIFF files below a folder, with the paths of these; none where the folder itself holds files."""
     folders: dict[str, list[str]] = {}
     with os.scandir(images) as entries:
-        if any(entry.is_file() for entry in entries if not entry.name.startswith(".")):
+        if any(os.path.isfile(entry.path) for entry in entries if not entry.name.startswith(".")):
             return {}
     for stem, file in files_by_stem(images, "images").items():
         folder, _, _ = stem.rpartition("/")

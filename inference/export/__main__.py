@@ -19,7 +19,7 @@ def main() -> None:
     parser.add_argument("model", help="model folder or Hub id")
     parser.add_argument("output", type=cli.path, help="the file to write; the folder with --to hub and openvino")
     parser.add_argument("--to", choices=sorted(TARGETS), default="onnx", help="the format; see docs/export.md")
-    parser.add_argument("--license", help="license of the model, such as CC-BY-4.0; with --to hub and bioimageio")
+    parser.add_argument("--license", help="license of the model, such as CC-BY-4.0; with --to hub")
     answer = "answer the class of each pixel, and not logits; with --to openvino"
     parser.add_argument("--mask", action="store_true", default=None, help=answer)
     args = parser.parse_args()

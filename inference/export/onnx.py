@@ -8,11 +8,12 @@ from typing import Any
 import torch
 
 from inference.export.graph import ExportedNetwork
-from inference.export.target import Options, Target, export_proved
-from inference.onnx_network import PREPARE, import_onnx
+from inference.export.target import Options, Target, export_proved, import_package
+from inference.onnx_network import PREPARE
 from unet.config import UNetConfig
 from unet.model import UNet
 
+INSTALL = "pip install onnx onnxruntime"
 OPSET = 17
 AXES = ("depth", "height", "width")
 
@@ -31,8 +32,8 @@ class Onnx(Target):
         return ""
 
     def write(self, model: UNet, path: Path, options: Options) -> None:
-        onnx = import_onnx("onnx")
-        import_onnx("onnxruntime")
+        onnx = import_package("onnx", INSTALL)
+        import_package("onnxruntime", INSTALL)
         write_graph(model, path)
         written = onnx.load(path)
         config = model.config

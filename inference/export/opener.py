@@ -79,22 +79,38 @@ def open_hub(path: str) -> Answer:
     return answer
 
 
-OPENERS = {"onnx": open_onnx, "torch": open_torch, "hub": open_hub, "openvino": open_openvino}
+OPENERS = {
+    "onnx": open_onnx,
+    "torch": open_torch,
+    "openvino": open_openvino,
+    "hub": open_hub,
+}
 
 
 def main(name: str, model: str, images: str, answers: str) -> None:
-    """Answer each batch of `images`; at an error write the answers before it, and end with its text."""
+    """Answer each batch of `images`; at an error write the answers before it, and end with its text.
+
+    A model that cannot be opened has no file of answers.
+    """
     written = []
     problem = None
     try:
         answer = OPENERS[name](model)
+    except Exception as error:  # a runtime may raise anything
+        sys.exit(text_of(error))
+    try:
         with np.load(images) as batches:
             for key in batches.files:
                 written.append(answer(batches[key]))
-    except Exception as error:  # a runtime may raise anything
-        problem = " ".join(str(error).split()) or type(error).__name__
+    except Exception as error:
+        problem = text_of(error)
     np.savez(answers, *written)
     sys.exit(problem)
+
+
+def text_of(error: Exception) -> str:
+    """What an error says, in one line."""
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 if __name__ == "__main__":

@@ -31,6 +31,8 @@ def check_answers(name: str, runtime: str, model: UNet, path: Path) -> None:
     """ModelError unless the exported model at `path` gives the logits of `model` on images of the training kind."""
     batches = [images_of(model.config, shape) for shape in CHECKED[model.config.dims]]
     answers, complaint = opened_answers(name, path, batches)
+    if answers is None:
+        raise ModelError(f"{runtime} cannot open the model: {complaint}")
     for index, (batch, expected) in enumerate(zip(batches, expected_logits(model, batches), strict=True)):
         sides = " x ".join(map(str, batch.shape[2:]))
         if index == len(answers):
@@ -116,8 +118,10 @@ def expected_logits(model: UNet, batches: Sequence[np.ndarray]) -> list[Tensor]:
     return expected
 
 
-def opened_answers(name: str, path: Path, batches: Sequence[np.ndarray]) -> tuple[list[np.ndarray], str]:
+def opened_answers(name: str, path: Path, batches: Sequence[np.ndarray]) -> tuple[list[np.ndarray] | None, str]:
     """What an exported model answers in a process that has nothing of this project; and what stopped it, if anything.
+
+    There are no answers, not even an empty list, from a model that cannot be opened.
 
     Args:
         name: the format, as opener.py calls it.
@@ -131,6 +135,6 @@ def opened_answers(name: str, path: Path, batches: Sequence[np.ndarray]) -> tupl
         process = subprocess.run(command, cwd=folder, env=os.environ | offline, capture_output=True, text=True)
         lines = process.stderr.strip().splitlines() or [f"it ended with exit code {process.returncode}"]
         if not answers.is_file():
-            return [], one_line(RuntimeError(lines[-1]), 150)
+            return None, one_line(RuntimeError(lines[-1]), 150)
         with np.load(answers) as content:
             return [content[key] for key in content.files], one_line(RuntimeError(lines[-1]), 150)

@@ -88,7 +88,15 @@ def save(path: Path, values: np.ndarray, grid: np.ndarray | None = None) -> Path
 def predict(predictor: Predictor, inputs: list[Path], output: Path, *, truth: Path | None = None, **options):
     """Each job of what predict.py would do, with its score or the error that stopped it."""
     flags = {"overlay": False, "probabilities": False, "boundary": False, "overwrite": False} | options
-    args = Namespace(input=list(map(str, inputs)), output=output, file=None, truth=truth, mask_suffix=None)
+    args = Namespace(
+        input=list(map(str, inputs)),
+        output=output,
+        file=None,
+        truth=truth,
+        mask_suffix=None,
+        min_size=None,
+        drop_border=False,
+    )
     vars(args).update(flags, model="m", ensemble=[], scale=None, tta=False)
     extensions = (MASK, *[OVERLAY] * args.overlay, *[PROBABILITIES] * args.probabilities)
     encoder = new_encoder(predictor.config)

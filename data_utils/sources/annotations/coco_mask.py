@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
+from types import ModuleType
 from typing import Any
 
 import numpy as np
-from pycocotools import mask as rle_masks
 
 from data_utils.image_io.class_masks import LayeredMask
 from data_utils.image_io.reader import read_header
@@ -23,6 +23,13 @@ LONGEST_RUN = 60  # bits of a run's length
 FILE_KEY = "file"  # where an entry keeps its file, if the data set has several for one split
 Entry = dict[str, Any]
 Layer = tuple[bool, int, int, Entry]  # whether it is a crowd, its rank in the order, its mask value, its pixels as RLE
+
+
+def rle_code() -> ModuleType:
+    """The code of pycocotools for run lengths, which prediction does without unless it reads or writes COCO."""
+    from pycocotools import mask
+
+    return mask
 
 
 @dataclass(frozen=True)
@@ -47,8 +54,8 @@ class CocoMask(LayeredMask):
         mask = np.zeros(size, np.uint8, order="F")  # pycocotools stores masks in this order
         # neighbors of one class are decoded as one
         for value, group in groupby(self._layers(size), key=lambda layer: layer[2]):
-            merged = rle_masks.merge([layer[3] for layer in group])
-            mask[rle_masks.decode(merged).astype(bool)] = value
+            merged = rle_code().merge([layer[3] for layer in group])
+            mask[rle_code().decode(merged).astype(bool)] = value
         return np.ascontiguousarray(mask)
 
     def draw_objects(self) -> tuple[np.ndarray, np.ndarray]:
@@ -56,7 +63,7 @@ class CocoMask(LayeredMask):
         numbers = np.zeros(size, np.int32, order="F")
         values = [0]
         for number, (_, _, value, runs) in enumerate(self._layers(size), 1):
-            numbers[rle_masks.decode(runs).astype(bool)] = number
+            numbers[rle_code().decode(runs).astype(bool)] = number
             values.append(value)
         return np.ascontiguousarray(numbers), np.array(values, np.uint8)
 
@@ -86,7 +93,7 @@ class CocoMask(LayeredMask):
             if entry.get("iscrowd"):
                 layers.append((True, 0, IGNORE_INDEX, runs))
             else:
-                layers.append((False, -int(rle_masks.area(runs)), value, runs))
+                layers.append((False, -int(rle_code().area(runs)), value, runs))
         layers.sort(key=lambda layer: (not layer[0], layer[1]))
         return layers
 
@@ -104,7 +111,7 @@ def _bits(runs_of: Mapping[int, list[Entry]], size: tuple[int, int]) -> np.ndarr
     """(H, W) int64 in which the pixels of each bit's run lengths have that bit."""
     bits = np.zeros(size, np.int64)
     for bit, runs in runs_of.items():
-        bits |= rle_masks.decode(rle_masks.merge(runs)).astype(np.int64) << bit
+        bits |= rle_code().decode(rle_code().merge(runs)).astype(np.int64) << bit
     return bits
 
 
@@ -130,7 +137,7 @@ def encode(segmentation: Any, height: int, width: int, where: str) -> Entry:
     # pycocotools leaves what no run reaches uninitialized
     if not all(isinstance(run, int) and run >= 0 for run in runs) or sum(runs) != height * width:
         raise DataError(f"{where} has run lengths that do not add up to {height} x {width} pixels")
-    return rle_masks.frPyObjects({"size": size, "counts": runs}, height, width)
+    return rle_code().frPyObjects({"size": size, "counts": runs}, height, width)
 
 
 def _encode_polygons(segmentation: list, height: int, width: int, where: str) -> Entry:
@@ -138,8 +145,8 @@ def _encode_polygons(segmentation: list, height: int, width: int, where: str) ->
     visible = [clipped(points, (height, width)) for points in polygons]
     outlines = [points.ravel().tolist() for points in visible if len(points)]
     if not outlines:
-        return rle_masks.encode(np.zeros((height, width), np.uint8, order="F"))
-    return rle_masks.merge(rle_masks.frPyObjects(outlines, height, width))
+        return rle_code().encode(np.zeros((height, width), np.uint8, order="F"))
+    return rle_code().merge(rle_code().frPyObjects(outlines, height, width))
 
 
 def run_lengths(text: str) -> list[int]:

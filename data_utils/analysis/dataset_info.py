@@ -8,6 +8,7 @@ import numpy as np
 
 from data_utils.analysis.content import content_key, sampled_indices
 from data_utils.analysis.distinct_rows import rows_as_text
+from data_utils.analysis.findings import find_warnings
 from data_utils.analysis.inspect import (
     ClassLocations,
     SplitInspection,
@@ -17,17 +18,13 @@ from data_utils.analysis.inspect import (
 )
 from data_utils.analysis.inspect_volumes import VolumeSplitInspection
 from data_utils.analysis.inspectors import Inspector, choose_inspector, inspect_split
-from data_utils.analysis.label_sets import label_set_warnings, read_labels
-from data_utils.analysis.label_warnings import label_warnings
+from data_utils.analysis.label_sets import read_labels
 from data_utils.analysis.normalization import STATISTICS_IMAGES, Normalization, measure_normalization
-from data_utils.analysis.overlaps import overlap_warnings
-from data_utils.analysis.point_checks import point_warnings
 from data_utils.analysis.spoiled_masks import check_borders
 from data_utils.analysis.volume_findings import target_spacing
 from data_utils.class_map import NamedClasses, named_classes
 from data_utils.config import DataConfig
 from data_utils.sources.load import load_records
-from data_utils.sources.placed import place_warnings
 from data_utils.sources.records import ListRecords, Records
 from data_utils.targets import reader_type
 from data_utils.targets.find import find_task
@@ -212,13 +209,7 @@ def inspect_files(train: Records, val: Records, config: DataConfig, classes: Nam
     train_split = _split(train, train_inspection, reader)
     val_split = _split(val, val_inspection, reader)
     normalization = train_inspector.normalization(train, train_inspection, config)
-    is_ignored = bool(config.ignore_index)
-    is_chosen = bool(config.classes)
-    warnings = label_warnings(inspected, pixels, reader.class_map, named=is_named, ignored=is_ignored, chosen=is_chosen)
-    warnings += label_set_warnings(inspected, reader)
-    warnings += overlap_warnings((train, val)) + place_warnings((train, val))
-    warnings += reader.warnings((train, val))
-    warnings += point_warnings(inspected, reader.partners)
+    warnings = find_warnings(inspected, (train, val), pixels, reader, config, named=is_named)
     return DatasetInfo(config, train_split, val_split, reader, normalization, warnings)
 
 

@@ -6,17 +6,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from data_utils.analysis.findings import find_warnings
 from data_utils.analysis.inspect import Inspection, Problem, SplitInspection, find_unknown, merge_equal, total_pixels
 from data_utils.analysis.inspectors import Inspector, choose_inspector, inspect_split
-from data_utils.analysis.label_sets import describe_labels, label_set_warnings, read_labels
-from data_utils.analysis.label_warnings import label_warnings
-from data_utils.analysis.overlaps import overlap_warnings
-from data_utils.analysis.point_checks import describe_points, point_warnings
+from data_utils.analysis.label_sets import describe_labels, read_labels
+from data_utils.analysis.point_checks import describe_points
 from data_utils.analysis.spoiled_masks import check_borders
 from data_utils.class_map import ClassMap, NamedClasses, named_classes, show
 from data_utils.config import DataConfig
 from data_utils.sources.load import load_records
-from data_utils.sources.placed import place_warnings
 from data_utils.sources.records import Record, Records, annotation_summaries
 from data_utils.targets import reader_type
 from data_utils.targets.find import find_task
@@ -73,15 +71,7 @@ def check_data(config: DataConfig) -> tuple[str, int]:
             check_borders(inspected, pixels)
         reader = read_labels(targets.of_records(train, pixels, classes, config), inspected)
         class_map = reader.class_map
-        is_ignored = bool(config.ignore_index)
-        is_chosen = bool(config.classes)
-        warnings = label_warnings(
-            inspected, pixels, class_map, named=bool(classes), ignored=is_ignored, chosen=is_chosen
-        )
-        warnings += label_set_warnings(inspected, reader)
-        warnings += overlap_warnings((train, val)) + place_warnings((train, val))
-        warnings += reader.warnings((train, val))
-        warnings += point_warnings(inspected, reader.partners)
+        warnings = find_warnings(inspected, (train, val), pixels, reader, config, named=bool(classes))
         reader = reader.with_pixels(pixels).with_records(train)
         shares = [*reader.describe_pixels(), *describe_labels(inspected, reader)]
         shares += reader.describe_records([train, val])

@@ -1,7 +1,8 @@
 """What is known of a data set before the first step: looked at once, remembered until a file changes.
 
 Modules: data_utils/analysis/inspect.py, data_utils/analysis/inspectors.py, data_utils/analysis/inspect_windows.py,
-data_utils/analysis/label_warnings.py, data_utils/analysis/normalization.py, data_utils/config.py.
+data_utils/analysis/label_warnings.py, data_utils/analysis/findings.py, data_utils/analysis/normalization.py,
+data_utils/config.py.
 """
 
 import json

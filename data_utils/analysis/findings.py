@@ -1,0 +1,45 @@
+"""All that looks like a mistake in a data set, a line each, for training and for --check-data alike."""
+
+from collections.abc import Sequence
+
+from data_utils.analysis.inspect import SplitInspection
+from data_utils.analysis.label_sets import label_set_warnings
+from data_utils.analysis.label_warnings import label_warnings
+from data_utils.analysis.overlaps import overlap_warnings
+from data_utils.analysis.point_checks import point_warnings
+from data_utils.config import DataConfig
+from data_utils.sources.placed import place_warnings
+from data_utils.sources.records import Records
+from data_utils.targets.reader import TargetReader
+from unet.config import MaskValue
+
+
+def find_warnings(
+    inspected: Sequence[tuple[SplitInspection, Records]],
+    splits: Sequence[Records],
+    pixels: dict[MaskValue, int],
+    reader: TargetReader,
+    config: DataConfig,
+    *,
+    named: bool,
+) -> tuple[str, ...]:
+    """The lines on masks that hold `pixels`, on what they are labeled for, where they lie, and on points.
+
+    Args:
+        inspected: the splits whose files could be inspected.
+        splits: all of them.
+        named: whether the classes are named, by a flag or by the data set.
+    """
+    warnings = label_warnings(
+        inspected,
+        pixels,
+        reader.class_map,
+        named=named,
+        ignored=bool(config.ignore_index),
+        chosen=bool(config.classes),
+    )
+    warnings += label_set_warnings(inspected, reader)
+    warnings += overlap_warnings(splits)
+    warnings += place_warnings(splits)
+    warnings += reader.warnings(splits)
+    return warnings + point_warnings(inspected, reader.partners)

@@ -481,11 +481,9 @@ def _choose(bands: Sequence[Band], source: BandSource) -> list[Band]:
     """The bands that are asked for by name or number."""
     chosen = []
     for wanted in source.bands:
-        matches = [band for band in bands if has_band_name(band.name, wanted)]
-        exact = [band for band in matches if band.name.casefold() == wanted.casefold()]
-        matches = exact or matches
+        matches = indices_of_band([band.name for band in bands], wanted)
         if not matches and wanted.isdecimal() and 1 <= int(wanted) <= len(bands):
-            matches = [bands[int(wanted) - 1]]
+            matches = [int(wanted) - 1]
         if len(matches) != 1:
             names = [band.name or str(number) for number, band in enumerate(bands, 1)]
             seen = "none" if not matches else f"{len(matches)} that are"
@@ -493,8 +491,14 @@ def _choose(bands: Sequence[Band], source: BandSource) -> list[Band]:
                 f"{source.paths[0]}: has {len(bands)} bands, {seen} called {wanted}; its bands are"
                 f" {', '.join(first_few(names, SHOWN))}"
             )
-        chosen += matches
+        chosen.append(bands[matches[0]])
     return chosen
+
+
+def indices_of_band(names: Sequence[str], wanted: str) -> list[int]:
+    """The names that a band is known by: those that are its own, else those that hold it as a word."""
+    exact = [index for index, name in enumerate(names) if name.casefold() == wanted.casefold()]
+    return exact or [index for index, name in enumerate(names) if has_band_name(name, wanted)]
 
 
 def has_band_name(name: str, wanted: str) -> bool:

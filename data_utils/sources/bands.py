@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 from data_utils.image_io.formats import TIFF_SUFFIXES, BandSource, ImageSource
-from data_utils.image_io.rasters import has_band_name
+from data_utils.image_io.rasters import indices_of_band
 from data_utils.sources.folder import detect_suffix, files_by_stem, masks_by_image
 from data_utils.sources.records import DerivedRecords, ListRecords, Record, Records
 from runtime.cache import digest_of_files
@@ -114,12 +114,12 @@ def band_names(files: Sequence[str]) -> tuple[str, ...]:
 def bands_in(files: Sequence[str], wanted: Sequence[str], scene: str) -> list[str]:
     """The file of each band that is wanted. DataError, with the `scene`, where there is none, or several."""
     chosen = []
+    stems = [Path(file).stem for file in files]
     for band in wanted:
-        matches = [file for file in files if has_band_name(Path(file).stem, band)]
-        matches = [file for file in matches if Path(file).stem.casefold() == band.casefold()] or matches
+        matches = indices_of_band(stems, band)
         if len(matches) != 1:
             names = ", ".join(first_few([Path(file).name for file in files], SHOWN))
             seen = "no file is" if not matches else f"{len(matches)} files are"
             raise DataError(f"{scene}: {seen} band {band}; its files are {names}; give --bands")
-        chosen += matches
+        chosen.append(files[matches[0]])
     return chosen

@@ -98,3 +98,11 @@ WRITERS: dict[str, Callable[[Path, list[str], np.ndarray], None]] = {
     "coco": write_coco,
     "tps": write_tps,
 }
+
+
+def dot_center(channel: np.ndarray, y: float, x: float) -> np.ndarray:
+    """(y, x), the center of mass of what is bright about a place in a picture (H, W)."""
+    weights = (channel - 60).clip(0)
+    rows, columns = np.indices(channel.shape)
+    window = (abs(rows - y) < 5) & (abs(columns - x) < 5)
+    return np.array([(axis * weights)[window].sum() / weights[window].sum() for axis in (rows, columns)])

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from points import NAMES, SIZE, dots, write_dots
+from points import NAMES, SIZE, dot_center, dots, write_dots
 
 from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.analysis.validate import check_data
@@ -66,11 +66,7 @@ def test_a_drawn_dot_is_where_the_file_says_and_is_written_back(tmp_path, layout
             image = np.asarray(Image.open(record["image"])).astype(float)
             target = info.reader.read(record, SIZE)
             for channel, (y, x) in enumerate(target.points):
-                weights = (image[:, :, channel] - 60).clip(0)
-                rows, columns = np.indices(SIZE)
-                window = (abs(rows - y) < 5) & (abs(columns - x) < 5)
-                center = [(axis * weights)[window].sum() / weights[window].sum() for axis in (rows, columns)]
-                assert np.hypot(*(np.array(center) - (y, x))) < 0.6
+                assert np.hypot(*(dot_center(image[:, :, channel], y, x) - (y, x))) < 0.6
                 seen += 1
     assert seen == 12
     table = files.FORMATS[layout].read(tmp_path / "points.csv")

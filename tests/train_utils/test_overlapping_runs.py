@@ -23,7 +23,7 @@ from inference.outputs.overlapping import OverlapEncoder, folder_names
 from inference.page import PagePredictor
 from runtime.errors import CheckpointError
 
-FLAGS = [*TINY, "--max-steps", "60", "--batch-size", "4", "--learning-rate", "0.02", "--class-weights", "auto"]
+FLAGS = [*TINY, "--max-steps", "60", "--batch-size", "4", "--learning-rate", "0.01", "--class-weights", "auto"]
 FLAGS += ["--eval-every", "30", "--checkpoint-every", "30", "--ema-decay", "0.5"]
 REGIONS = "whole=1+2+3;core=2+3;active=3"
 
@@ -82,7 +82,7 @@ def test_it_learns_and_every_class_is_recorded(run):
     assert "classes that may overlap blue, green, red" in run.output
     assert run.settings["identity"]["task"] == "overlapping" and run.settings["identity"]["classes"] == [*NAMES]
     assert run.config["task"] == {"name": "overlapping"} and run.config["preprocess"]["class_names"] == [*NAMES]
-    assert run.values("eval/mean_iou")[-1] > 0.4  # measured 0.547
+    assert run.values("eval/mean_iou")[-1] > 0.4  # measured 0.593
     for name in NAMES:
         assert len(run.values(f"eval/iou/{name}")) == len(run.values(f"eval/dice/{name}")) == 2
 
@@ -122,7 +122,7 @@ def test_views_networks_and_tiles_are_averaged(run, data, tmp_path):
     assert result.returncode == 0, result.stderr
     report = json.loads((tmp_path / "metrics.json").read_text())
     assert report["iou"] == pytest.approx(iou(true_masks(), written(tmp_path)), abs=1e-15)
-    assert report["mean_iou"] > 0.3  # measured 0.356
+    assert report["mean_iou"] > 0.5
 
 
 def test_one_image_may_be_written_as_a_tiff_of_pages(run, data, predicted, tmp_path, fails_with):

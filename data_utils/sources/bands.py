@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
-from data_utils.image_io.formats import TIFF_SUFFIXES, BandSource, ImageSource
+from data_utils.image_io.formats import IMAGE_SUFFIXES, TIFF_SUFFIXES, BandSource, ImageSource
 from data_utils.image_io.rasters import indices_of_band
 from data_utils.sources.folder import detect_suffix, files_by_stem, masks_by_image
 from data_utils.sources.records import DerivedRecords, ListRecords, Record, Records
+from data_utils.sources.walk import walk
 from runtime.cache import digest_of_files
 from runtime.console import first_few
 from runtime.errors import DataError
@@ -91,12 +92,25 @@ def scene_folders(images: Path) -> dict[str, list[str]]:
     with os.scandir(images) as entries:
         if any(os.path.isfile(entry.path) for entry in entries if not entry.name.startswith(".")):
             return {}
+    if _holds_other_images(images):
+        return {}
     for stem, file in files_by_stem(images, "images").items():
         folder, _, _ = stem.rpartition("/")
-        if not folder or not file.lower().endswith(TIFF_SUFFIXES):
+        if not folder:
             return {}
         folders.setdefault(folder, []).append(file)
     return folders
+
+
+def _holds_other_images(images: Path) -> bool:
+    """Whether an image that is no TIFF lies below a folder; it looks no further than to the first one."""
+    for _, folders, names in walk(images):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in names:
+            ending = os.path.splitext(name)[1].lower()
+            if not name.startswith(".") and ending in IMAGE_SUFFIXES and ending not in TIFF_SUFFIXES:
+                return True
+    return False
 
 
 def band_names(files: Sequence[str]) -> tuple[str, ...]:

@@ -252,7 +252,8 @@ def test_the_query_of_a_signed_file_is_not_part_of_its_kind_split_or_name():
 
 
 def test_the_record_of_predictions_names_models_without_secrets():
-    args = Namespace(model="https://me:secret@host/m?token=secret", ensemble=["o/n@v1"], scale=None, tta=False)
+    flags = {"scale": None, "tta": False, "min_size": None, "drop_border": False}
+    args = Namespace(model="https://me:secret@host/m?token=secret", ensemble=["o/n@v1"], **flags)
     assert provenance_of(args)["models"] == {"https://host/m": None, "o/n@v1": None}
 
 

@@ -12,6 +12,7 @@ import warnings
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -34,6 +35,7 @@ from data_utils.loading.noise import unit_noise
 from data_utils.loading.samples import VolumeSamples
 from data_utils.loading.volume_input import SliceInput, VolumeInput
 from data_utils.sources.records import StreamRecords
+from runtime import signals
 from runtime.errors import DataError
 from tasks.classes import ClassTarget
 from unet.config import Preprocess, UNetConfig
@@ -176,13 +178,14 @@ def test_a_stream_has_as_many_processes_as_share_no_group_and_threads_for_the_re
     assert (train.open_groups, train.is_scattered, val.is_scattered) == (16, False, True)
 
 
-def test_a_loader_process_outlasts_signals_to_stop(info):
+def test_a_loader_process_outlasts_signals_to_stop(info, monkeypatch):
+    monkeypatch.setattr(signals.ctypes, "CDLL", Mock())  # this process is not to end with its parent
     model = UNetConfig(base_channels=2, depth=1)
     split = BatchSplit(4, processes=2, micro_batch_size=2, accumulation=1, processes_per_volume=2)
     shapes = network_shapes(info, model)
     train, val = build_loaders(info, model, shapes, split, range(2), 0, torch.device("cpu"))
     assert len(val.batch_sampler) % 4 == 0  # a batch for each process of the launch
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: signal.getsignal(number) for number in signals.stop_signals()}
     try:
         for loader in (train, val):
             loader.worker_init_fn(0)

@@ -226,8 +226,6 @@ def epsg_of(place: Place) -> int | None:
 def check_polygons(extension: str, encoder: Encoder) -> None:
     """SettingsError for a model whose predictions have no areas, and for GeoPackages without pyogrio."""
     if not (isinstance(encoder, MaskEncoder) and encoder.writes_rasters):
-        raise SettingsError(
-            f"--polygons: need masks with a place, and {encoder.outputs} of this kind have none; leave it out"
-        )
+        raise SettingsError(f"--polygons: {encoder.outputs} of this kind have no place; leave the flag out")
     if extension == GEOPACKAGE and find_spec("pyogrio") is None:
         raise SettingsError("--polygons gpkg: GeoPackages need pyogrio: pip install -r requirements-geo.txt")

@@ -160,29 +160,37 @@ class PolygonMask(DrawnMask):
     values: tuple[tuple[str, int], ...]
 
     def draw(self) -> np.ndarray:
-        grid = _grid(self.image)
-        check_memory(int(np.prod(grid.size)), "the mask")
-        mask = np.zeros(grid.size, np.uint8)
-        for rings, value in self._drawable(grid):
+        height, width = _grid(self.image).size
+        return self.draw_part((0, height), (0, width))
+
+    def draw_part(self, rows: tuple[int, int], columns: tuple[int, int]) -> np.ndarray:
+        size = (rows[1] - rows[0], columns[1] - columns[0])
+        check_memory(size[0] * size[1], "the mask")
+        mask = np.zeros(size, np.uint8)
+        first = np.array([columns[0], rows[0]], float)
+        for rings, value in self._drawable(_grid(self.image), first, size):
             fill_polygon(mask, rings, value)
         return mask
 
-    def _drawable(self, grid: Grid) -> Iterator[tuple[list[np.ndarray], int]]:
-        """The rings, in pixels, and the mask value of each shape that reaches into the image."""
+    def _drawable(self, grid: Grid, first: np.ndarray, size: tuple[int, int]) -> Iterator[tuple[list[np.ndarray], int]]:
+        """The rings and the value of each shape in a part of the image, of `size` (H, W).
+
+        Rings are in pixels from `first`, the (column, row) where the part begins.
+        """
         shapes, epsg = read_shapes(self.file, self.column) if self.file else Shapes((), LONGITUDE_LATITUDE)
         value_of = dict(self.values)
         target = grid.place.crs.epsg if grid.place.crs else epsg
         if target is None:
             raise DataError(f"{self.image}: its CRS has no EPSG number, so polygons cannot be brought to it")
         transform = None if target == epsg else _transformer(epsg, target, self.file)
-        height, width = grid.size
+        height, width = size
         for shape in shapes:
             rings = []
             for ring in shape.rings:
                 x, y = ring.T
                 if transform is not None:
                     x, y = transform(x, y)
-                rings.append(np.stack(grid.place.to_pixels(np.asarray(x), np.asarray(y)), axis=1))
+                rings.append(np.stack(grid.place.to_pixels(np.asarray(x), np.asarray(y)), axis=1) - first)
             corners = np.concatenate(rings)
             is_finite = np.isfinite(corners).all() and np.abs(corners).max() < FARTHEST
             low = corners.min(axis=0)

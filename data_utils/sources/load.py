@@ -8,7 +8,7 @@ import numpy as np
 
 from data_utils.config import DataConfig
 from data_utils.sources.annotations.find import find_annotations, holds_masks
-from data_utils.sources.annotations.geojson import find_polygons
+from data_utils.sources.annotations.world_polygons import find_polygons
 from data_utils.sources.bands import BandRecords, find_scenes
 from data_utils.sources.blocks import hold_out_blocks
 from data_utils.sources.class_volumes import by_channel, find_class_volumes
@@ -153,8 +153,8 @@ def open_folder(
         return polygons
     if config.label_column:
         raise DataError(
-            f"--label-column {config.label_column} is a column of polygons, but {path} holds no .geojson beside its"
-            " images; leave it out"
+            f"--label-column {config.label_column} is a column of polygons, but {path} holds no .geojson or .gpkg"
+            " beside its images; leave it out"
         )
     if not has_masks:
         annotated = find_annotations(path, named_splits, config.allow_unpaired)

@@ -1,7 +1,6 @@
 """Predicted areas as polygons in the world: GeoJSON, and GeoPackage where pyogrio is installed."""
 
 import json
-import struct
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -12,6 +11,7 @@ import numpy as np
 
 from data_utils.image_io.outlines import Areas, Outliner
 from data_utils.image_io.places import Place
+from data_utils.image_io.well_known_binary import well_known_binary
 from inference.decoding.decoder import Decoder
 from inference.outputs.encoder import Encoder, MaskEncoder, Properties
 from inference.outputs.jobs import Job, RasterJob
@@ -22,7 +22,6 @@ GEOJSON = ".geojson"
 GEOPACKAGE = ".gpkg"
 POLYGONS = (GEOJSON, GEOPACKAGE)
 LONGITUDE_LATITUDE = 4326  # EPSG: what GeoJSON is in where it does not say otherwise
-POLYGON = 3  # in WKB, well-known binary
 
 Rings = list[np.ndarray]  # (n, 2) as (x, y), the last corner again the first: the outline of a polygon, then its holes
 
@@ -180,15 +179,6 @@ class GeoPackageFile:
     def __exit__(self, *error: object) -> None:
         if error[0] is None and not self.path.exists():
             self._append([], [])
-
-
-def well_known_binary(rings: Rings) -> bytes:
-    """A polygon as WKB, https://www.ogc.org/standards/sfa."""
-    parts = [struct.pack("<BII", 1, POLYGON, len(rings))]
-    for ring in rings:
-        parts.append(struct.pack("<I", len(ring)))
-        parts.append(np.ascontiguousarray(ring, "<f8").tobytes())
-    return b"".join(parts)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from rasters import UTM, scene, write_raster
 from data_utils.image_io import outlines
 from data_utils.image_io.outlines import Outliner
 from data_utils.image_io.places import Place
+from data_utils.image_io.well_known_binary import well_known_binary
 from inference import predictor as predictor_module
 from inference.outputs import polygons as polygons_module
 from inference.outputs.polygons import polygons_of
@@ -171,7 +172,7 @@ def test_a_geopackage_holds_the_same(tmp_path, models):
     assert len(geometries) == len(features) > 1
     assert len(raw.read(tmp_path / "out" / "c.gpkg")[2]) == 0
     expected = [np.array(ring) for ring in features[0]["geometry"]["coordinates"]]
-    assert geometries[0] == polygons_module.well_known_binary(expected)
+    assert geometries[0] == well_known_binary(expected)
 
 
 def test_polygons_that_cannot_be_are_one_line(tmp_path, models, fails_with):

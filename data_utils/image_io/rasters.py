@@ -25,7 +25,7 @@ DESCRIPTION = re.compile(r'<Item name="DESCRIPTION" sample="(\d{1,6})"[^>]*>([^<
 ALPHA = (tifffile.EXTRASAMPLE.ASSOCALPHA, tifffile.EXTRASAMPLE.UNASSALPHA)
 COLORS = (tifffile.PHOTOMETRIC.MINISBLACK, tifffile.PHOTOMETRIC.RGB)
 CACHED_BYTES = 2**28  # of decoded tiles: a row of them is read again for each band of rows
-PILLOW_SAMPLES = (1, 3, 4)  # of pictures that Pillow may read
+PILLOW_SAMPLES = (3, 4)  # of pictures in color
 SHOWN = 8  # names of bands in a message
 # what Pillow makes of types of pixels, so that a file is the same with and without a place
 READ_AS = {"int8": "int32", "int16": "int32", "float16": "float32", "float64": "float32"}
@@ -330,7 +330,8 @@ class Raster:
 def open_raster(source: str | Path | BandSource, stack: ExitStack, page: int = 0) -> Raster | None:
     """The raster of a path or of bands of files, open as long as `stack` is; None for what is read as a picture.
 
-    A TIFF is one if it has a place, if it has more bands than a picture has, or if bands of it are chosen.
+    A TIFF is one if it has a place, if bands of it are chosen, or if Pillow does not open it. What Pillow opens stays
+    what Pillow makes of it, even if that is the first of several bands.
     Raises ImageError for bands that are not there.
     """
     if not isinstance(source, BandSource):
@@ -368,7 +369,7 @@ def _open_file(path: Path, number: int, stack: ExitStack, *, is_chosen: bool) ->
         tiff = stack.enter_context(tifffile.TiffFile(path))
         pages = tiff.pages
         page = pages[0].aspage() if number == 0 else pages[number].aspage()
-        is_raster = _has_bands(page) and (is_chosen or _is_more_than_picture(page))
+        is_raster = _has_bands(page) and (is_chosen or has_place_tags(page) or _is_no_picture(path, page))
     except Exception:
         if is_chosen:
             raise
@@ -394,16 +395,19 @@ def _is_photograph(page: tifffile.TiffPage) -> bool:
     return is_video and has_place_tags(page)
 
 
-def _is_more_than_picture(page: tifffile.TiffPage) -> bool:
-    """Whether a page has a place, or more bands or other numbers than a picture."""
-    if has_place_tags(page):
-        return True
-    if page.samplesperpixel not in PILLOW_SAMPLES:
-        return page.samplesperpixel > 2 or _alpha(page) is None
-    if page.samplesperpixel == 1:
+def _is_no_picture(path: Path, page: tifffile.TiffPage) -> bool:
+    """Whether a page without a place has more bands or other numbers than Pillow takes for a picture."""
+    if page.samplesperpixel == 1 or (page.samplesperpixel == 2 and _alpha(page) is not None):
         return False
     is_rgb = page.photometric == tifffile.PHOTOMETRIC.RGB
-    return not (is_rgb and str(page.dtype) in ("uint8", "uint16"))
+    if is_rgb and page.samplesperpixel in PILLOW_SAMPLES and str(page.dtype) in ("uint8", "uint16"):
+        return False
+    try:
+        with open_picture(path) as picture:
+            picture.seek(page.index)
+    except Exception:  # Pillow raises many kinds of errors
+        return True
+    return False
 
 
 def _mask_page(tiff: tifffile.TiffFile, page: tifffile.TiffPage) -> tifffile.TiffPage | None:

@@ -24,6 +24,7 @@ from data_utils.targets.sides import point_sides
 from runtime.errors import DataError
 from tasks.landmarks import Landmarks
 from tasks.points import OUTSIDE, PRESENT, PointTarget, unknown_points
+from tasks.target import Target
 from unet.config import MaskValue
 
 SIGMA_SHARE = 1 / 160  # of the longer side of the network's input
@@ -98,11 +99,16 @@ class PointReader(TargetReader):
         )
 
     def unknown(self, shape: Sequence[int]) -> PointTarget:
-        return unknown_points(self.partners, shape)
+        return unknown_points(len(self.names), shape)
+
+    def mirrored(self, target: Target) -> Target:
+        assert isinstance(target, PointTarget)
+        partners = list(self.partners)
+        return replace(target, points=target.points[partners], states=target.states[partners])
 
     @property
     def key(self) -> tuple:
-        return (self.names, self.chosen, self.partners)
+        return (self.names, self.chosen)
 
     def read(self, record: Record, image_size: tuple[int, int], size: tuple[int, ...] | None = None) -> PointTarget:
         source = record["target"]
@@ -133,7 +139,6 @@ class PointReader(TargetReader):
         return PointTarget(
             points=resized,
             states=states,
-            partners=np.array(self.partners, np.int64),
             size=np.array(size, np.int64),
             unit=scale * np.array(spacing),
         )

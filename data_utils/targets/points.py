@@ -101,6 +101,15 @@ class PointReader(TargetReader):
     def unknown(self, shape: Sequence[int]) -> PointTarget:
         return unknown_points(len(self.names), shape)
 
+    @property
+    def sided_pairs(self) -> list[tuple[int, int]]:
+        """The indices, in the files, of the points that change places in the mirror, each pair once."""
+        pairs = []
+        for point, partner in enumerate(self.partners):
+            if point < partner:
+                pairs.append((self.chosen[point], self.chosen[partner]))
+        return pairs
+
     def mirrored(self, target: Target) -> Target:
         assert isinstance(target, PointTarget)
         partners = list(self.partners)

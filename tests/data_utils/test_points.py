@@ -334,6 +334,8 @@ def test_a_check_counts_states_and_finds_likely_mistakes(tmp_path):
     assert "1 pairs of points lie at one place: i2.png (left and tail)" in report
     assert "left and right may be exchanged in 1 images: i7.png" in report
     assert "11 empty cells are points of which nothing is known" in report
+    report, _ = check_data(DataConfig(dataset=str(tmp_path), classes="tail,right,left"))
+    assert "right and left may be exchanged in 1 images: i7.png" in report
 
 
 def test_points_of_images_that_are_resized_follow_them(tmp_path):

@@ -1,7 +1,8 @@
 """Speed and memory of TIFFs with a place: prediction of large scenes, and the decoding of patches of many bands.
 
 python benchmarks/rasters.py --speed 6000       (a scene of that side with and without a place, in turn)
-python benchmarks/rasters.py --memory 20000     (a scene of 8 bands, and one with polygons)
+python benchmarks/rasters.py --memory 20000     (a scene of 8 bands)
+python benchmarks/rasters.py --polygons 20000   (the polygons of a mask)
 python benchmarks/rasters.py --patches          (random patches of 13 and of 3 bands)
 
 Times are processor time of the whole process, all of its threads, so that other work on the machine counts little.
@@ -23,10 +24,17 @@ from typing import Any
 import numpy as np
 import tifffile
 import torch
+from scipy.ndimage import gaussian_filter
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from data_utils.class_map import ClassMap
+from data_utils.image_io.places import Crs, Place
 from data_utils.image_io.regions import open_regions
+from inference.decoding import new_decoder
+from inference.outputs.classes import ClassEncoder
+from inference.outputs.polygons import GeoJsonFile, PolygonSink
+from tasks.classes import Classes
 from unet import Preprocess, UNet, UNetConfig
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -36,6 +44,7 @@ NOISE = 4  # brightest, where areas have 40 to 200
 REPEATS = 3  # the fastest one counts
 PATCHES = 50
 PATCH = 512
+BAND = 64  # rows of a prediction that come together
 # EPSG:32633, pixels of 10 m; GDAL's nodata
 PLACE = [
     (33550, "d", 3, (10.0, 10.0, 0.0)),
@@ -45,20 +54,20 @@ PLACE = [
 NODATA = [(42113, "s", 2, "0")]
 
 
-def encoded_tiles(channels: int, dtype: str, noise: int = NOISE) -> list[bytes]:
+def encoded_tiles(channels: int, dtype: str) -> list[bytes]:
     """Compressed tiles with large areas and noise, as satellites see the ground; interleaved."""
     rng = np.random.default_rng(0)
     tiles = []
     for _ in range(DISTINCT):
         coarse = rng.integers(40, 200, (TILE // 64, TILE // 64, channels))
-        tile = np.kron(coarse, np.ones((64, 64, 1), int)) + rng.integers(0, noise, (TILE, TILE, channels))
+        tile = np.kron(coarse, np.ones((64, 64, 1), int)) + rng.integers(0, NOISE, (TILE, TILE, channels))
         tiles.append(zlib.compress(np.ascontiguousarray(tile, dtype).data, 6))
     return tiles
 
 
-def write_scene(path: Path, side: int, channels: int, dtype: str, *, has_place: bool, noise: int = NOISE) -> None:
+def write_scene(path: Path, side: int, channels: int, dtype: str, *, has_place: bool) -> None:
     """Write a tiled, compressed scene."""
-    tiles = encoded_tiles(channels, dtype, noise)
+    tiles = encoded_tiles(channels, dtype)
     count = (-(-side // TILE)) ** 2
     options: dict[str, Any] = {"photometric": "rgb"} if channels == 3 else {"photometric": "minisblack"}
     if channels > 3:
@@ -124,17 +133,36 @@ def speed(side: int, folder: Path) -> Iterator[dict]:
         yield {**row, "speed": plain / place}
 
 
-def memory(side: int, folder: Path) -> Iterator[dict]:
-    """A scene of 8 bands of 16 bits; and one without noise, so that its areas are those of a trained network."""
+def memory(side: int, folder: Path) -> dict:
+    """A scene of 8 bands of 16 bits."""
     model = write_model(folder / "model", 8, "uint16")
     image = folder / "scene.tif"
-    for flags, noise in (((), NOISE), (("--polygons",), 1)):
-        write_scene(image, side, 8, "uint16", has_place=True, noise=noise)
-        processor, wall, peak = predicted(model, image, folder / "out", *flags)
-        row = {"side": side, "flags": flags, "processor_seconds": processor, "seconds": wall, "peak_gb": peak}
-        if flags:
-            row["polygons_mb"] = (folder / "out" / "scene.geojson").stat().st_size / 1e6
-        yield row
+    write_scene(image, side, 8, "uint16", has_place=True)
+    processor, wall, peak = predicted(model, image, folder / "out")
+    return {"side": side, "processor_seconds": processor, "seconds": wall, "peak_gb": peak}
+
+
+def polygons(side: int, file: Path) -> dict:
+    """A mask of round areas about 50 pixels wide, as polygons; the peak is that of this process."""
+    rng = np.random.default_rng(0)
+    field = gaussian_filter(rng.standard_normal((4 * TILE, 4 * TILE)), 20, mode="wrap")
+    rows = np.tile(field > 0, (1, -(-side // field.shape[1])))[:, :side].astype(np.uint8)
+    place = Place((10.0, 0.0, 500_000.0, 0.0, -10.0, 5_000_000.0), Crs(32633, ()), ())
+    encoder = ClassEncoder(ClassMap(("background", "field"), (0, 1), None))
+    count = 0
+    start = time.process_time()
+    with file.open("wb") as stream, GeoJsonFile(stream, place) as polygon_file:
+        sink = PolygonSink(polygon_file, encoder, new_decoder(Classes(encoder.names)), place, side)
+        for top in range(0, side, BAND):
+            sink.add(rows.take(range(top, min(top + BAND, side)), axis=0, mode="wrap"), None)
+        sink.finish()
+    seconds = time.process_time() - start
+    with file.open("rb") as stream:
+        count = sum(1 for _ in stream) - 2  # a line for each, and two around them
+    with open("/proc/self/status") as status:
+        peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM:")) * 1024 / 1e9
+    megabytes = file.stat().st_size / 1e6
+    return {"side": side, "polygons": count, "megabytes": megabytes, "processor_seconds": seconds, "peak_gb": peak}
 
 
 def patches(folder: Path) -> Iterator[dict]:
@@ -179,6 +207,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--speed", type=int, nargs="+", default=[], metavar="SIDE", help="sides of scenes")
     parser.add_argument("--memory", type=int, nargs="+", default=[], metavar="SIDE", help="sides of scenes")
+    parser.add_argument("--polygons", type=int, nargs="+", default=[], metavar="SIDE", help="sides of masks")
     parser.add_argument("--patches", action="store_true", help="decode patches")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -189,8 +218,9 @@ def main() -> None:
             for row in speed(side, Path(folder)):
                 print(json.dumps(row), flush=True)
         for side in args.memory:
-            for row in memory(side, Path(folder)):
-                print(json.dumps(row), flush=True)
+            print(json.dumps(memory(side, Path(folder))), flush=True)
+        for side in args.polygons:
+            print(json.dumps(polygons(side, Path(folder) / "areas.geojson")), flush=True)
 
 
 if __name__ == "__main__":

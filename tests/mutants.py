@@ -3175,6 +3175,43 @@ MUTANTS = [
         "gzip.GzipFile('', 'wb', GZIP_LEVEL, file, mtime=None)",
         "test_reading_rules.py",
     ),
+    # mistakes that were found by changing each expression in turn
+    Mutant(
+        "runtime/parallel.py",
+        "available_cpus",
+        "len(os.sched_getaffinity(0))",
+        "os.cpu_count()",
+        "test_process_rules.py",
+    ),
+    Mutant(
+        "train_utils/results.py",
+        "write_results",
+        "state.best_evaluation(task) if best_model.is_saved() else None",
+        "state.best_evaluation(task)",
+        "test_run_decisions.py",
+    ),
+    Mutant(
+        "data_utils/loading/loaders.py",
+        "NetworkShapes.shortest_first_side",
+        "self.train[:, 0].min()",
+        "self.train[:, 0].max()",
+        "test_loading_rules.py",
+    ),
+    Mutant(
+        "train_utils/microbatch.py",
+        "split_from_args",
+        "profile['processes'] // shared",
+        "profile['processes']",
+        "test_run_decisions.py",
+    ),
+    Mutant(
+        "data_utils/image_io/tiff.py",
+        "_stored",
+        "dtype.newbyteorder(page.parent.byteorder)",
+        "dtype",
+        "test_reading_rules.py",
+    ),
+    Mutant("train_utils/settings/plan.py", "_some_records", "list(info.train.bad)", "[]", "test_plan.py"),
 ]
 
 

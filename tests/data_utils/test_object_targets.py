@@ -246,5 +246,5 @@ def test_numbers_that_no_object_can_have_are_problems(tmp_path):
     config = DataConfig(dataset=str(tmp_path), task="objects")
     report, problems = check_data(config)
     assert problems == 1 and "06.png: mask holds 2,147,483,648, but the numbers of objects are 1 to" in report
-    with pytest.raises(DataError, match=r"^1 of 1 pairs cannot be used: 06\.png: mask holds 2,147,483,648, but"):
+    with pytest.raises(DataError, match=r"^1 of 6 pairs cannot be used: 06\.png: mask holds 2,147,483,648, but"):
         load_info(tmp_path, task="objects")

@@ -2800,7 +2800,7 @@ MUTANTS = [
     ),
     Mutant(
         "train_utils/reporting/objects.py",
-        "mark_objects",
+        "_known",
         "np.where(is_ignored, 0, pred)",
         "pred",
         "test_objects_train.py",

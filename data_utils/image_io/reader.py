@@ -266,8 +266,8 @@ def _is_unsigned(picture: Image.Image) -> bool:
     """Whether a TIFF holds numbers of 32 bits without sign."""
     if picture.mode != "I" or picture.format != "TIFF":
         return False
-    tags: Any = picture
-    return tags.tag_v2.get(SAMPLE_FORMAT, UNSIGNED) == UNSIGNED
+    tags = getattr(picture, "tag_v2", None)  # a copy has none
+    return tags is not None and tags.get(SAMPLE_FORMAT, UNSIGNED) == UNSIGNED
 
 
 def _mask_values(array: np.ndarray) -> np.ndarray:

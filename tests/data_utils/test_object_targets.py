@@ -248,3 +248,10 @@ def test_numbers_that_no_object_can_have_are_problems(tmp_path):
     assert problems == 1 and "06.png: mask holds 2,147,483,648, but the numbers of objects are 1 to" in report
     with pytest.raises(DataError, match=r"^1 of 6 pairs cannot be used: 06\.png: mask holds 2,147,483,648, but"):
         load_info(tmp_path, task="objects")
+
+
+def test_what_stops_numbers_that_are_taken_for_classes_says_that_they_may_be_objects(tmp_path):
+    for file in (write_discs(tmp_path, [12] * 6, seed=0) / "masks").iterdir():
+        Image.fromarray(np.array(Image.open(file)) * 7).save(file)
+    with pytest.raises(DataError, match=r"look like smoothed edges .*; the numbers in the masks may count objects"):
+        load_info(tmp_path)

@@ -302,6 +302,8 @@ class ObjectScores(Scores):
     def record(self) -> dict[str, float | None]:
         values = self.values
         record = {f"eval/{name}": values[name] for name in MEANS}
+        record["eval/missed"] = values["objects"] - values["found"]
+        record |= {f"eval/{name}": values[name] for name in ("split", "merged")}
         if len(self.names) > 1:
             for name, scores in zip(self.names, self.classes, strict=True):
                 record[f"eval/ap50/{name}"] = scores["ap50"]

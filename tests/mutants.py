@@ -2800,7 +2800,7 @@ MUTANTS = [
     ),
     Mutant(
         "train_utils/reporting/objects.py",
-        "mark_objects",
+        "_known",
         "np.where(is_ignored, 0, pred)",
         "pred",
         "test_objects_train.py",
@@ -2846,6 +2846,120 @@ MUTANTS = [
         "file.relative_to(job.output.parent)",
         "file.name",
         "test_overlapping_runs.py",
+    ),
+    # objects: what the data say, how they are told apart, written, shown
+    Mutant(
+        "inference/decoding/components.py",
+        "ComponentStream.add",
+        "start[0] += self._top",
+        "start[0] += 0",
+        "test_object_decoding.py",
+    ),
+    Mutant(
+        "inference/decoding/components.py",
+        "ComponentStream.finish",
+        "self._open = []",
+        "pass",
+        "test_object_decoding.py",
+    ),
+    Mutant(
+        "inference/decoding/components.py",
+        "joined",
+        "values[window] += piece.values",
+        "values[window] = piece.values",
+        "test_object_decoding.py",
+    ),
+    Mutant(
+        "inference/decoding/components.py",
+        "sides",
+        "generate_binary_structure(axes, 1)",
+        "generate_binary_structure(axes, axes)",
+        "test_object_decoding.py",
+    ),
+    Mutant(
+        "inference/decoding/finder.py",
+        "ObjectFinder._separate",
+        "labels[box] == label",
+        "labels[box] > 0",
+        "test_object_decoding.py",
+    ),
+    Mutant(
+        "inference/decoding/finder.py",
+        "ObjectFinder.finish",
+        "sorted(self._kept(), key=self._first_pixel)",
+        "self._kept()",
+        "test_object_decoding.py",
+    ),
+    Mutant(
+        "inference/decoding/finder.py", "ObjectFinder._kept", "stop < side", "stop <= side", "test_object_decoding.py"
+    ),
+    Mutant(
+        "inference/decoding/finder.py",
+        "ObjectFinder._note",
+        "size < self.task.smallest",
+        "size <= self.task.smallest",
+        "test_object_decoding.py",
+    ),
+    Mutant(
+        "inference/decoding/finder.py",
+        "separated",
+        "generate_binary_structure(answers.ndim, answers.ndim)",
+        "generate_binary_structure(answers.ndim, 1)",
+        "test_object_decoding.py",
+    ),
+    Mutant("inference/decoding/finder.py", "", "BLUR = 1.0", "BLUR = 2.0", "test_object_decoding.py"),
+    Mutant("inference/decoding/finder.py", "", "PEAK = 26", "PEAK = 51", "test_object_decoding.py"),
+    Mutant(
+        "data_utils/visualize_objects.py", "shades_of", "shades[number] not in taken", "True", "test_object_decoding.py"
+    ),
+    Mutant(
+        "inference/outputs/objects.py", "", "MOST_IN_PNG = 2**16 - 1", "MOST_IN_PNG = 2**16", "test_objects_train.py"
+    ),
+    Mutant("tasks/matching.py", "Matches.matched", "self.iou >= threshold", "self.iou > threshold", "test_objects.py"),
+    Mutant(
+        "tasks/matching.py",
+        "ObjectScores.record",
+        'values["objects"] - values["found"]',
+        'values["predicted"] - values["found"]',
+        "test_score_rules.py",
+    ),
+    Mutant(
+        "train_utils/reporting/objects.py",
+        "describe_errors",
+        "matches.count_split()",
+        "matches.count_merged()",
+        "test_objects_train.py",
+    ),
+    Mutant("train_utils/reporting/report.py", "_lower_first", "text[1:2].islower()", "True", "test_objects_train.py"),
+    Mutant("data_utils/targets/find.py", "", "MOST_PIECES = 1.1", "MOST_PIECES = 1.05", "test_target_rules.py"),
+    Mutant(
+        "data_utils/targets/find.py",
+        "reading_of_numbers",
+        "min(highest) > 255",
+        "min(highest) > 254",
+        "test_target_rules.py",
+    ),
+    Mutant("data_utils/targets/find.py", "task_warnings", "config.task is not None", "False", "test_object_targets.py"),
+    Mutant(
+        "data_utils/targets/objects.py",
+        "ObjectReader.problem_of",
+        "0 <= value <= LARGEST_NUMBER",
+        "0 <= value",
+        "test_object_targets.py",
+    ),
+    Mutant(
+        "data_utils/image_io/reader.py",
+        "_is_unsigned",
+        "tags.get(SAMPLE_FORMAT, UNSIGNED) == UNSIGNED",
+        "False",
+        "test_object_targets.py",
+    ),
+    Mutant(
+        "data_utils/analysis/dataset_info.py",
+        "load_dataset_info",
+        "[str(error), *doubts]",
+        "[str(error)]",
+        "test_object_targets.py",
     ),
     # landmarks
     Mutant(

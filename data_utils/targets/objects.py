@@ -133,11 +133,9 @@ class ObjectReader(MaskReader):
         return self._target(values, name)
 
     def _target(self, numbers: np.ndarray, name: str) -> ObjectTarget:
-        if numbers.min() < 0 or numbers.max() > LARGEST_NUMBER:
-            extreme = numbers.min() if numbers.min() < 0 else numbers.max()
-            raise DataError(
-                f"{name}: mask holds {extreme:,}, but the numbers of objects are 1 to {LARGEST_NUMBER:,}, and 0 is none"
-            )
+        problem = self.problem_of([int(numbers.min()), int(numbers.max())])
+        if problem is not None:
+            raise DataError(f"{name}: {problem}")
         ids = numbers.astype(np.int32)
         mask = (ids > 0).astype(np.uint8)
         if self.ignored:
@@ -145,6 +143,12 @@ class ObjectReader(MaskReader):
             mask[is_ignored] = IGNORE_INDEX
             ids[is_ignored] = 0
         return ObjectTarget(mask, ids)
+
+    def problem_of(self, values: Sequence[MaskValue]) -> str | None:
+        for value in values:
+            if isinstance(value, int) and not 0 <= value <= LARGEST_NUMBER:
+                return f"mask holds {value:,}, but the numbers of objects are 1 to {LARGEST_NUMBER:,}, and 0 is none"
+        return None
 
     def to_preprocess(self) -> dict[str, Any]:
         return {}

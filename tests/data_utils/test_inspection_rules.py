@@ -215,13 +215,13 @@ def test_pixels_of_each_value_are_counted():
 def test_two_hundred_and_fifty_five_values_are_not_too_many():
     assert excess_values(dict.fromkeys(range(255), 1)) is None
     assert "are these smoothed edges (JPEG, interpolation)?" in excess_values(dict.fromkeys(range(256), 1))
-    assert "numbers of instances" in excess_values(dict.fromkeys(range(300), 1))
+    assert "numbers of objects" in excess_values(dict.fromkeys(range(300), 1))
     ends = dict.fromkeys(range(300), 1) | {0: 9, 299: 8}  # most of the pixels are at the ends of a ramp
-    assert "numbers of instances" not in excess_values(ends)
-    assert "numbers of instances" in excess_values(ends | {5: 10})
+    assert "numbers of objects" not in excess_values(ends)
+    assert "numbers of objects" in excess_values(ends | {5: 10})
     near = {(value, 0, 0): 1 for value in range(256)}
     apart = {(value, value * 7 % 256, value * 13 % 256): 1 for value in range(256)}
-    assert "numbers of instances" not in excess_values(near) and "numbers of instances" in excess_values(apart)
+    assert "numbers of objects" not in excess_values(near) and "numbers of objects" in excess_values(apart)
 
 
 def test_what_is_wrong_with_four_files_is_one_line():
@@ -252,8 +252,6 @@ def test_numbers_and_colors_are_never_mixed_and_greys_go_with_either():
 
 def test_masks_with_values_of_no_class_become_problems():
     inspection, records = split_of({0: 3, 1: 2}, {0: 3, 9: 1}, {0: 2, 9: 3}, {5: 1})
-    find_unknown(inspection, records, None)
-    assert inspection.problems == {}
     find_unknown(inspection, records, CLASSES)
     assert set(inspection.problems) == {1, 2, 3} and inspection.members.tolist() == [0, -1, -1, -1]
     kind, text = inspection.problems[2]

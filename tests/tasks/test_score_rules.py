@@ -273,6 +273,7 @@ def test_counts_that_are_wrong_in_two_images_do_not_cancel():
     scores.add(labels([1, 0, 2, 0]), objects_of([1, 0, 0, 0]), 0)
     scores.add(labels([1, 0, 0, 0]), objects_of([1, 0, 2, 3]), 1)
     assert scores.values["count_error"] == 3 / 4  # by one and by two objects, of four
+    assert [scores.record()[f"eval/{name}"] for name in ("missed", "split", "merged")] == [2, 0, 0]
 
 
 def test_ap_is_that_of_its_threshold_and_panoptic_quality_counts_what_matches():

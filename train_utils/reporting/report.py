@@ -108,7 +108,7 @@ def _tiles(best: Evaluation, section: Section, records: Sequence[dict]) -> dict[
 
 
 def _lower_first(text: str) -> str:
-    return text[:1].lower() + text[1:]
+    return text[:1].lower() + text[1:] if text[1:2].islower() else text  # AP@0.5 and F1 stay
 
 
 def _upper_first(text: str) -> str:

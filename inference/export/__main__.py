@@ -22,7 +22,8 @@ def main() -> None:
     parser.add_argument("output", type=cli.path, help="the file to write; the folder with --to hub and openvino")
     parser.add_argument("--to", choices=sorted(TARGETS), default="onnx", help="the format; see docs/export.md")
     parser.add_argument("--license", help="license of the model, such as CC-BY-4.0; with --to hub and bioimageio")
-    parser.add_argument("--author", nargs="+", metavar="NAME", help="who made the model; with --to bioimageio")
+    author = "who made the model; with --to bioimageio, several times for several"
+    parser.add_argument("--author", action="append", metavar="NAME", help=author)
     answer = "answer the class of each pixel, and not logits; with --to openvino"
     parser.add_argument("--mask", action="store_true", default=None, help=answer)
     args = parser.parse_args()

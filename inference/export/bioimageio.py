@@ -6,6 +6,7 @@ import re
 import warnings
 from collections.abc import Sequence
 from datetime import datetime, timezone
+from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -35,7 +36,8 @@ from unet.blocks import fold_batch_norm
 from unet.config import UNetConfig
 from unet.model import UNet
 
-INSTALL = "pip install 'bioimageio.core>=0.11,<0.12' 'pydantic<2.14' onnx onnxruntime"
+INSTALL = "pip install -r requirements-export.txt"
+PYDANTIC = (2, 14)  # from this version on bioimageio.spec 0.5.12 cannot write down what it has read
 FORMAT_VERSION = "0.5.3"  # the first that has all that is written here: older programs read it too
 TESTED = {2: (1, 96, 128), 3: (1, 16, 48, 64)}  # number of axes -> batch size and sides of the test tensors
 COVER = (800, 400)  # pixels: bioimage.io shows covers of 2 : 1
@@ -71,9 +73,14 @@ class BioImageIo(Target):
     def problem(self, config: UNetConfig) -> str | None:
         if prepares_images(config) and not new_decoder(task_of_model(config)).at_image_size:
             return "resizes images, and answers at that size; a package of bioimage.io answers at the images' own"
+        if config.preprocess.clip is not None and config.preprocess.standardize:
+            return "clips volumes and then standardizes them; bioimageio.core measures a volume before it is clipped"
         return None
 
     def hint(self, config: UNetConfig) -> str:
+        installed = version("pydantic")
+        if tuple(map(int, installed.split(".")[:2])) >= PYDANTIC:
+            return f"bioimageio.core 0.11 does not go with pydantic {installed}: {INSTALL}"
         if config.encoder is not None:
             return "encoders with window attention (Swin) cannot be exported"
         return ""

@@ -104,10 +104,16 @@ def export_proved(target: Target, model: UNet, path: Path, options: Options) -> 
     problem = target.problem(model.config)
     if problem is not None:
         raise ModelError(f"the model {problem}")
+    if path.is_dir() and not target.is_folder:
+        raise SettingsError(f"{path}: is a folder, and --to {target.name} writes a file")
+    if path.is_file() and target.is_folder:
+        raise SettingsError(f"{path}: is a file, and --to {target.name} writes a folder")
     model = model.cpu().float().eval()
     place = complete_folder if target.is_folder else replaced_path
     with place(path) as temporary:
         target.write(model, temporary, options)
+        if path.is_dir() and names_in(path) not in ([], names_in(temporary)):
+            raise SettingsError(f"{path}: is a folder with other files, which would be lost; name a new one")
         try:
             batches = checked_images(model.config)
             expected = target.expected(model, batches)
@@ -116,6 +122,11 @@ def export_proved(target: Target, model: UNet, path: Path, options: Options) -> 
         except ModelError as error:
             hint = target.hint(model.config)
             raise ModelError(f"{error}; {hint}" if hint else str(error)) from error
+
+
+def names_in(folder: Path) -> list[str]:
+    """The names of all files of a folder."""
+    return sorted(file.name for file in folder.iterdir())
 
 
 def import_package(package: str, install: str) -> ModuleType:

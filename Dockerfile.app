@@ -1,4 +1,4 @@
-# The page of app.py, and its HTTP interface (docs/serving.md), on port 7860:
+# The page of app.py, and its HTTP interface, on port 7860 (docs/serving.md):
 # docker build -f Dockerfile.app -t unet-app .
 # docker run -p 7860:7860 -v "$PWD/runs/cells/model:/model:ro" unet-app
 # With a model on the Hub instead of a folder: -e MODEL=me/cells. PyPI's torch brings CUDA along; with a GPU add --gpus all.

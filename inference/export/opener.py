@@ -101,7 +101,7 @@ def open_package(path: str, weights: str) -> Answer:
     model = load_model_description(path)
     summary = test_model(model, weight_format=weights, devices=["cpu"])
     if summary.status != "passed":
-        raise RuntimeError(f"its test {summary.status}: {first_error(summary)}")
+        raise RuntimeError(f"its test did not pass: {first_error(summary)}")
     (source,) = get_member_ids(model.inputs)
     (answer_id,) = get_member_ids(model.outputs)
     pipeline = create_prediction_pipeline(model, weight_format=weights, devices=["cpu"])

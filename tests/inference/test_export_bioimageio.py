@@ -124,10 +124,8 @@ def test_what_is_expected_of_raw_volumes_is_clipped_or_standardized(preprocess):
     torch.manual_seed(0)
     model = UNet(UNetConfig(1, 2, 4, 2, dims=3, preprocess=preprocess)).eval()
     voxels = np.random.default_rng(0).normal(100, 300, (1, 1, 5, 9, 14)).astype(np.float32)
-    if preprocess.standardize:
-        prepared = (voxels - voxels.mean()) / voxels.std()
-    else:
-        prepared = voxels.clip(-100, 300)
+    standardized = (voxels - voxels.mean()) / voxels.std()
+    prepared = standardized if preprocess.standardize else voxels.clip(-100, 300)
     (answer,) = BioImageIo().expected(model, [voxels])
     with torch.inference_mode():
         torch.testing.assert_close(answer, model(torch.from_numpy(prepared)).softmax(1), rtol=0, atol=1e-5)
@@ -174,6 +172,6 @@ def test_a_package_whose_volumes_are_prepared_otherwise_is_not_kept(core, tmp_pa
     model = UNet(UNetConfig(1, 2, 4, 2, dims=3, preprocess=SCANS))
     export_proved(BioImageIo(), model, tmp_path / "liver.zip", OWNED)
     monkeypatch.setattr(module, "preprocessing", lambda config: [])
-    with pytest.raises(ModelError, match=r"bioimageio\.core cannot open the model: its test failed"):
+    with pytest.raises(ModelError, match=r"bioimageio\.core cannot open the model: its test did not pass"):
         export_proved(BioImageIo(), model, tmp_path / "other.zip", OWNED)
     assert [path.name for path in tmp_path.iterdir()] == ["liver.zip"]

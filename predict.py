@@ -21,6 +21,7 @@ from inference.args import parse_args
 from inference.decoding.objects import choose_objects
 from inference.outputs import new_encoder
 from inference.outputs.jobs import OVERLAY, PROBABILITIES
+from inference.outputs.polygons import check_polygons
 from inference.outputs.writer import PredictionWriter
 from inference.pipeline import PredictionPipeline, divide_work, plan_work
 from inference.predictor import Predictor
@@ -144,6 +145,9 @@ def main() -> None:
         extensions.append(OVERLAY)
     if args.probabilities:
         extensions.append(PROBABILITIES)
+    if args.polygons:
+        extensions.append(f".{args.polygons}")
+        check_polygons(extensions[-1], encoder)
     writer = PredictionWriter(encoder, predictor.task, tuple(extensions), args.overwrite, args.boundary)
 
     # 3. Inputs: one process looks, each takes its share; large ones are shared by the processes of a group

@@ -53,6 +53,8 @@ def _add_advanced_flags(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     probabilities = "also write the probability of each class: <image>.npy, of volumes <volume>.probabilities.nii.gz"
     add("--probabilities", action="store_true", help=probabilities)
+    polygons = "also write what is predicted as polygons: <image>.geojson, or .gpkg; needs images with a place"
+    add("--polygons", nargs="?", const="geojson", choices=("geojson", "gpkg"), help=polygons)
     add("--coco", action="store_true", help="of objects: also write all of them into one file of COCO, objects.json")
     smallest = "of objects: leave out those of fewer pixels (default: what is small for the training objects)"
     add("--min-size", type=arg.natural, metavar="PIXELS", help=smallest)

@@ -14,6 +14,7 @@ from data_utils.analysis.point_checks import describe_points
 from data_utils.analysis.spoiled_masks import check_borders
 from data_utils.class_map import ClassMap, NamedClasses, named_classes, show
 from data_utils.config import DataConfig
+from data_utils.sources.blocks import describe_neighbors
 from data_utils.sources.load import load_records
 from data_utils.sources.records import Record, Records, annotation_summaries
 from data_utils.targets import reader_type
@@ -63,6 +64,7 @@ def check_data(config: DataConfig) -> tuple[str, int]:
     names: dict[MaskValue | None, str] = {}
     warnings: tuple[str, ...] = ()
     shares: list[str] = []
+    lines += describe_neighbors(train, val)
     try:
         pixels = total_pixels(inspected)
         classes: NamedClasses = ()

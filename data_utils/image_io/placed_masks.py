@@ -94,6 +94,8 @@ def _read_grid(path: str, page: int, changed: int) -> Grid | None:
         check_regular(path)
         with ExitStack() as stack:
             tiff_page = stack.enter_context(tifffile.TiffFile(path)).pages[page].aspage()
+            if tiff_page.tags.valueof("Orientation", default=1) != 1:  # it is turned as it is decoded
+                return None
             place = place_of(tiff_page)
             size = (int(tiff_page.imagelength), int(tiff_page.imagewidth))
     except Exception:  # tifffile raises many kinds of errors at damaged files

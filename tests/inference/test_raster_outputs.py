@@ -18,7 +18,8 @@ from rasters import NORTH_UP, UTM, scene, write_raster
 
 from data_utils.image_io import geotiff_writer
 from data_utils.image_io.geotiff_writer import GeoTiffWriter
-from data_utils.image_io.rasters import raster_header
+from data_utils.image_io.placed_masks import grid_of
+from data_utils.image_io.reader import read_image
 from inference import predictor as predictor_module
 from inference.outputs.rasters import free_value
 from inference.predictor import Predictor
@@ -44,6 +45,15 @@ def model(tmp_path_factory):
     )
     folder = tmp_path_factory.mktemp("model")
     UNet(UNetConfig(3, 2, base_channels=4, depth=2, norm="group", preprocess=preprocess)).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def photo_model(tmp_path_factory):
+    """A model of photographs that has learned nothing."""
+    folder = tmp_path_factory.mktemp("photo_model")
+    torch.manual_seed(0)
+    UNet(UNetConfig(3, 2, base_channels=4, depth=2, norm="group")).save_pretrained(folder)
     return folder
 
 
@@ -126,7 +136,7 @@ def test_bands_that_are_files_of_a_folder_are_one_image(tmp_path, model):
 def test_what_is_written_is_read_by_rasterio(tmp_path, channels, dtype, is_big):
     size = (300, 515)
     rows = (np.random.default_rng(0).random((channels, *size)) * 200).astype(dtype)
-    place = raster_header(write_raster(tmp_path / "in.tif", np.zeros((1, *size), np.uint8))).place
+    place = grid_of(str(write_raster(tmp_path / "in.tif", np.zeros((1, *size), np.uint8)))).place
     with (
         mock.patch.object(geotiff_writer, "CLASSIC_BYTES", 0 if is_big else 2**32),
         (tmp_path / "out.tif").open("wb") as file,
@@ -173,3 +183,28 @@ def test_a_run_on_bands_of_scenes_is_predicted_on_their_grid(tmp_path):
         predicted = file.read(1)
         assert file.transform == NORTH_UP and (predicted[:6, :20] == 255).all()
     assert (predicted == 7 * mask)[6:].mean() > 0.9
+
+
+def test_a_photograph_in_colors_of_video_has_a_place(tmp_path, photo_model):
+    """JPEG inside a TIFF, as aerial photographs come, and a palette: the pixels are those of a picture."""
+    rng = np.random.default_rng(0)
+    bands = np.kron(rng.integers(0, 256, (3, 6, 8)), np.ones((1, 8, 8))).astype(np.uint8)
+    with rasterio.Env(GDAL_TIFF_INTERNAL_MASK=True):
+        path = write_raster(tmp_path / "in" / "a.tif", bands, compress="jpeg", photometric="ycbcr")
+        with rasterio.open(path, "r+") as file:
+            has_data = np.full(file.shape, 255, np.uint8)
+            has_data[:9, :11] = 0
+            file.write_mask(has_data)
+    pixels = read_image(path)
+    assert np.array_equal(np.ma.getdata(pixels), np.array(Image.open(path).convert("RGB")))
+    palette = write_raster(tmp_path / "in" / "b.tif", bands[:1] % 4)
+    with rasterio.open(palette, "r+") as file:
+        file.write_colormap(1, {number: (60 * number, 0, 0, 255) for number in range(4)})
+    assert predict(photo_model, [tmp_path / "in"], tmp_path / "out").returncode == 0
+    for name in ("a", "b"):
+        with (
+            rasterio.open(tmp_path / "out" / f"{name}.tif") as mask,
+            rasterio.open(tmp_path / f"in/{name}.tif") as image,
+        ):
+            assert (mask.transform, mask.crs, mask.shape) == (image.transform, image.crs, image.shape)
+            assert np.array_equal(mask.dataset_mask(), image.dataset_mask())

@@ -23,4 +23,10 @@ def task_of_model(config: UNetConfig) -> Task:
     name = Classes.name if config.task is None else config.task["name"]
     if name not in TASKS:
         raise ModelError(f"the model was trained for the task {name!r}, {NEWER}")
-    return TASKS[name].from_config(config)
+    try:
+        task = TASKS[name].from_config(config)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ModelError(f"the model's task {config.task} is damaged ({error!r}); use another copy") from error
+    if task.outputs != config.num_classes:
+        raise ModelError(f"the model's task {config.task} does not fit its {config.num_classes} outputs")
+    return task

@@ -72,10 +72,10 @@ def check_data(config: DataConfig) -> tuple[str, int]:
             classes = named_classes(config.classes, train.classes, config.others)
         if targets.has_classes and not classes:
             check_borders(inspected, pixels)
-        reader = read_labels(targets.of_records(train, pixels, classes, config), inspected)
+        reader = targets.of_records(train, pixels, classes, config).with_records(train)
+        reader = read_labels(reader.with_pixels(pixels), inspected)
         class_map = reader.class_map
         warnings = find_warnings(inspected, (train, val), pixels, reader, config, named=bool(classes))
-        reader = reader.with_pixels(pixels).with_records(train)
         shares = [*reader.describe_pixels(), *describe_labels(inspected, reader)]
         shares += reader.describe_records([train, val])
         shares += describe_points(inspected)

@@ -81,6 +81,10 @@ class Encoder(ABC):
     def mask_file(self, job: Job) -> Path:
         """The file that is written of an image, or would be."""
 
+    def file(self, job: Job, extension: str) -> Path:
+        """A file of a job that is written, or would be."""
+        return self.mask_file(job) if extension == MASK else job.file(extension)
+
     def legend(self) -> Image.Image | None:
         """What the colors of overlays mean; None where they mean nothing."""
         return legend(self.names, self.colors)

@@ -15,6 +15,7 @@ import nibabel
 import numpy as np
 import pytest
 import tifffile
+import torch
 from PIL import Image
 
 from data_utils.image_io.formats import VolumeFile
@@ -25,12 +26,13 @@ from data_utils.sources.points.spaces import from_voxels
 from data_utils.sources.points.table import PointTable
 from inference.decoding.finder import DetectedObject
 from inference.outputs.coco import run_lengths, write_coco
-from inference.outputs.jobs import ImageJob, VolumeJob
+from inference.outputs.jobs import MASK, PROBABILITIES, ImageJob, VolumeJob
 from inference.outputs.object_masks import AnnotatedObjects, WrittenObjects, indices_of_values
 from inference.outputs.object_tables import IMAGE_COLUMNS, image_cells, table_rows, volume_cells
 from inference.outputs.overlapping import OverlapEncoder, PageEncoder, folder_names
 from inference.outputs.points import PointEncoder
 from inference.outputs.regions import RegionEncoder
+from inference.outputs.writer import PredictionWriter
 from inference.provenance import provenance_of
 from inference.scoring.points import as_prediction, with_truths
 from runtime.errors import DataError, ImageError, SettingsError
@@ -288,6 +290,18 @@ def test_predicted_points_of_a_volume_come_back_from_their_file(tmp_path, layout
     )
 
 
+def test_maps_of_a_volume_are_an_array_that_a_second_call_finds(tmp_path):
+    task = landmarks("markups", "LPS")
+    job = volume_job(tmp_path)
+    writer = PredictionWriter(PointEncoder(task), task, (MASK, PROBABILITIES))
+    maps = torch.zeros(3, *job.size)
+    maps[:, 1, 1, 1] = 9
+    assert not writer.is_finished(job)
+    writer.volumes.write(job, job.size, [maps])
+    assert np.load(job.output.with_name(job.output.name + ".npy")).shape == maps.shape
+    assert writer.is_finished(job)
+
+
 def test_points_of_all_images_stand_in_one_table_where_the_format_holds_several(tmp_path):
     encoder = PointEncoder(landmarks("long", "pixels"))
     jobs = [image_job(tmp_path, name, (30, 40)) for name in ("a", "sub/b", "c")]
@@ -303,6 +317,12 @@ def test_points_of_all_images_stand_in_one_table_where_the_format_holds_several(
     encoder.write_joined(tmp_path / "out", jobs[:1])
     encoder.write_joined(tmp_path / "out", jobs[2:])
     assert not (tmp_path / "out" / "points.csv").exists()
+    pages = [replace(jobs[0], page=page, output=jobs[0].output.with_name(f"a_{page}")) for page in (0, 1)]
+    for job in pages:
+        encoder.write(job, encoder.table(job.image.name, prediction, np.full((3, 2), 7.0), (30, 40)), None)
+    encoder.write_joined(tmp_path / "out", pages)
+    assert read_written(tmp_path / "out" / "points.csv", "long").images == ("a.tif", "a.tif page 2")
+    (tmp_path / "out" / "points.csv").unlink()
     assert FORMATS["labelme"].holds_several is False
     PointEncoder(landmarks("labelme", "pixels")).write_joined(tmp_path / "out", jobs)
     assert not (tmp_path / "out" / "points.json").exists()

@@ -3355,8 +3355,8 @@ MUTANTS = [
     Mutant(
         "train_utils/reporting/objects.py",
         "mark_objects",
-        "predicted > 0",
-        "pred > 0",
+        "picture[is_ignored] = GREY",
+        "pass",
         "test_task_sections.py",
     ),
     Mutant(

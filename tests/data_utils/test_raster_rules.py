@@ -160,7 +160,7 @@ def test_a_crs_of_ones_own_is_known_by_its_keys(tmp_path):
 def test_masks_that_are_shifted_by_a_part_of_a_pixel_are_said(tmp_path):
     image = write_raster(tmp_path / "image.tif", np.zeros((5, 8, 9), np.uint16))
     records = []
-    shifts = {"a": (0.0, 0.0), "b": (0.3, -0.1), "c": (1.0, 2.0), "d": (0.004, 0.0)}
+    shifts = {"a": (0.0, 0.0), "b": (0.3, -0.1), "c": (1.0, 2.0), "d": (0.004, 0.0), "n": (-0.3, -0.2)}
     for name, (right, down) in shifts.items():
         transform = NORTH_UP * Affine.translation(right, down)
         mask = write_raster(tmp_path / f"{name}.tif", np.zeros((1, 8, 9), np.uint8), transform=transform)
@@ -172,7 +172,7 @@ def test_masks_that_are_shifted_by_a_part_of_a_pixel_are_said(tmp_path):
     placed = with_places(ListRecords(records))
     (line,) = place_warnings([placed])
     assert line.startswith(
-        "1 masks are shifted against their images by a part of a pixel, b by +0.30 to the right and -0.10"
+        "2 masks are shifted against their images by a part of a pixel, b by +0.30 to the right and -0.10"
     )
     assert place_warnings([ListRecords(records)]) == ()
     assert isinstance(placed[0]["target"], str) and isinstance(placed[1]["target"], PlacedMask)

@@ -16,11 +16,14 @@ from PIL import Image
 from rasterio.transform import Affine
 from rasters import NORTH_UP, UTM, scene, write_raster
 
+from data_utils.class_map import ClassMap
 from data_utils.image_io import geotiff_writer
 from data_utils.image_io.geotiff_writer import GeoTiffWriter
 from data_utils.image_io.placed_masks import grid_of
 from data_utils.image_io.reader import read_image
 from inference import predictor as predictor_module
+from inference.outputs.classes import ClassEncoder
+from inference.outputs.jobs import RasterJob
 from inference.outputs.rasters import free_value
 from inference.predictor import Predictor
 from unet import Preprocess, UNet, UNetConfig
@@ -147,6 +150,23 @@ def test_what_is_written_is_read_by_rasterio(tmp_path, channels, dtype, is_big):
     with rasterio.open(tmp_path / "out.tif") as file:
         assert np.array_equal(file.read(), rows)
         assert (file.transform, file.crs.to_string(), file.nodata) == (NORTH_UP, UTM, 9)
+
+
+@pytest.mark.parametrize(
+    ("values", "interpretations"), [((0, 300), ["gray"]), (((0, 0, 0), (9, 200, 7)), ["red", "green", "blue"])]
+)
+def test_a_mask_of_numbers_is_grey_and_one_of_colors_is_colored(tmp_path, values, interpretations):
+    bands, _ = scene(0, size=(20, 30))
+    place = raster_header(write_raster(tmp_path / "in.tif", bands)).place
+    job = RasterJob(image=tmp_path / "in.tif", size=(20, 30), output=tmp_path / "out", place=place)
+    encoder = ClassEncoder(ClassMap(("a", "b"), values, None))
+    rows = np.random.default_rng(0).integers(0, 2, (20, 30), np.uint8)
+    with encoder.open_mask(job, (20, 30), None) as mask:
+        mask.write(encoder.encode(rows))
+    with rasterio.open(tmp_path / "out.tif") as file:
+        assert [kind.name for kind in file.colorinterp] == interpretations
+        assert np.array_equal(np.moveaxis(file.read(), 0, 2).squeeze(), np.array(values)[rows])
+        assert file.nodata == (255 if len(interpretations) == 1 else 0)
 
 
 def test_the_value_of_pixels_without_data_is_no_class():

@@ -130,7 +130,8 @@ def test_regions_are_written_as_the_first_value_of_the_last_one():
     assert encoder.encode(rows).tolist() == [[0, 1, 2, 2], [300, 300, 300, 300]]
     assert encoder.encode(rows).dtype == np.uint16 and encoder.written_values == (0, 1, 2, 300)
     assert RegionEncoder(regions[:2], ()).encode(rows % 4).dtype == np.uint8
-    assert RegionEncoder((Region("a", (255,)),), ()).encode(rows % 2).max() == 255
+    largest = RegionEncoder((Region("a", (255,)),), ()).encode(rows % 2)
+    assert largest.max() == 255 and largest.dtype == np.uint8
     for value in (65536, -1):
         with pytest.raises(ImageError, match=f"mask value {value} cannot be written: a PNG mask holds 0 to 65535"):
             RegionEncoder((Region("a", (value,)),), ()).encode(rows)

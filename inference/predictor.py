@@ -24,7 +24,7 @@ from inference.tiling.resizing import full_precision, resize_bands, resize_logit
 from inference.tiling.sharing import SharedRows
 from runtime.device import upload
 from runtime.errors import ModelError
-from tasks import task_of_model
+from tasks import task_name, task_of_model
 from tasks.landmarks import Landmarks
 from unet.blocks import channels_last
 from unet.config import UNetConfig
@@ -94,7 +94,8 @@ class Predictor:
         for network in networks[1:]:
             if network.config.dims != self.config.dims:
                 raise ModelError(f"an ensemble cannot mix a {self.config.dims}-D and a {network.config.dims}-D model")
-            if not task_of_model(network.config).answers_as(task_of_model(self.config)):
+            is_of_task = task_name(network.config) == task_name(self.config)
+            if not (is_of_task and task_of_model(network.config).answers_as(task_of_model(self.config))):
                 raise ModelError("an ensemble needs models of the same task")
             if _classes(network.config) != _classes(self.config):
                 raise ModelError(

@@ -18,9 +18,14 @@ TASKS: dict[str, type[Task]] = {
 }
 
 
+def task_name(config: UNetConfig) -> str:
+    """The name of the task that a model was trained for."""
+    return Classes.name if config.task is None else config.task["name"]
+
+
 def task_of_model(config: UNetConfig) -> Task:
     """The task that a model was trained for; ModelError where this version does not know it."""
-    name = Classes.name if config.task is None else config.task["name"]
+    name = task_name(config)
     if name not in TASKS:
         raise ModelError(f"the model was trained for the task {name!r}, {NEWER}")
     try:

@@ -163,9 +163,9 @@ class MaskEncoder(Encoder):
         """What polygons outline in rows (n, W) of a prediction: layers of numbers, 0 where there is no area."""
         return [self.shades(rows)]
 
-    @abstractmethod
     def area_properties(self, layer: int, number: int, decoder: Decoder) -> Properties:
         """What is said of an area of `areas`, given its number."""
+        return {"value": number}
 
     @property
     def written_values(self) -> Sequence[MaskValue]:

@@ -157,7 +157,7 @@ def test_what_is_written_is_read_by_rasterio(tmp_path, channels, dtype, is_big):
 )
 def test_a_mask_of_numbers_is_grey_and_one_of_colors_is_colored(tmp_path, values, interpretations):
     bands, _ = scene(0, size=(20, 30))
-    place = raster_header(write_raster(tmp_path / "in.tif", bands)).place
+    place = grid_of(str(write_raster(tmp_path / "in.tif", bands))).place
     job = RasterJob(image=tmp_path / "in.tif", size=(20, 30), output=tmp_path / "out", place=place)
     encoder = ClassEncoder(ClassMap(("a", "b"), values, None))
     rows = np.random.default_rng(0).integers(0, 2, (20, 30), np.uint8)

@@ -1024,8 +1024,8 @@ MUTANTS = [
     Mutant(
         "train_utils/run_dir.py",
         "finished_line",
-        "{k: v for k, v in flags.items() if k not in (*LENGTH_AND_PLACE, *open_ones)}",
-        "{k: v for k, v in flags.items()}",
+        "(*LENGTH_AND_PLACE, *open_ones)",
+        "()",
         "test_repeat.py",
     ),
     Mutant(
@@ -3010,8 +3010,8 @@ MUTANTS = [
     Mutant(
         "data_utils/loading/dataset.py",
         "SegmentationDataset.cache",
-        "(preprocess.image_size, preprocess.scale, preprocess.detect_unit_range, preprocess.draft, preprocess.mean, self.channels)",
-        "(preprocess.image_size, preprocess.scale, preprocess.detect_unit_range, preprocess.draft, self.channels)",
+        "preprocess.mean",
+        "None",
         "test_decoded_cache.py",
     ),
     Mutant(

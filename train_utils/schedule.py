@@ -16,7 +16,7 @@ class Schedule:
     Args:
         kind: how the learning rate falls, one of SCHEDULES.
         log_every, eval_every, checkpoint_every: steps; all three happen at the last step too.
-        patience: evaluations without a better mean IoU before the run stops; None never stops it.
+        patience: evaluations without a better score before the run stops; None never stops it.
         encoder_factor: an encoder's share of the learning rate.
     """
 

@@ -47,7 +47,7 @@ class Encoder(ABC):
     """How predictions are written and shown.
 
     Attributes:
-        kind: of what is written, "mask" or "points"; writers and scorers are chosen by it.
+        kind: of what is written, "mask" or "points"; writers are chosen by it.
         outputs: what the files of all images are called together.
         truths_in_table: whether --truth is a table of all images, and not a folder with a file for each.
         extensions: those of the files that stand beside each of them.

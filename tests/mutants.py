@@ -2006,7 +2006,7 @@ MUTANTS = [
         "total_steps > done['total_steps']",
         "test_run_decisions.py",
     ),
-    Mutant("train_utils/reporting/judgement.py", "", "FEW_STEPS = 500", "FEW_STEPS = 501", "test_reporting.py"),
+    Mutant("train_utils/schedule.py", "", "FEW_STEPS = 500", "FEW_STEPS = 501", "test_reporting.py"),
     Mutant("train_utils/reporting/judgement.py", "", "FEW_IMAGES = 10", "FEW_IMAGES = 9", "test_reporting.py"),
     Mutant("train_utils/reporting/judgement.py", "", "RISEN = 1.1", "RISEN = 1.0", "test_reporting.py"),
     Mutant("train_utils/reporting/judgement.py", "", "GAIN = 0.01", "GAIN = 0.02", "test_reporting.py"),

@@ -8,6 +8,8 @@ from torch.optim import Optimizer
 from train_utils.run_state import RunState
 from train_utils.settings.train_settings import TrainSettings
 
+FEW_STEPS = 500  # after fewer steps masks are poor
+
 
 @dataclass(frozen=True)
 class Schedule:

@@ -25,14 +25,13 @@ from data_utils.sources.records import ListRecords
 from data_utils.targets.classes import ClassReader
 from runtime.errors import ImageError
 from tasks.classes import ClassScores
-from tasks.confusion import ClassCounts
+from tasks.confusion import ClassCounts, score_text
 from train_utils.evaluation import Evaluation
 from train_utils.reporting.classes import ClassSection, confusions, occurring
 from train_utils.reporting.embedding import embed_all, embed_png
 from train_utils.reporting.hub import push_to_hub
 from train_utils.reporting.judgement import Facts, judge
 from train_utils.reporting.model_card import model_card
-from train_utils.reporting.rendering import score_text
 from train_utils.reporting.report import read_log, write_report
 from train_utils.reporting.samples import pictures_of_an_evaluation, sample_panels, save_pictures, worst_and_best
 from train_utils.settings.record import RunSettings

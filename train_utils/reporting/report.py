@@ -12,10 +12,11 @@ import torch
 
 from runtime.documents import read_json, read_json_lines
 from runtime.files import replaced_file
+from tasks.confusion import score_text
 from train_utils.evaluation import Evaluation
 from train_utils.reporting.charts import Curve, Points, curve
 from train_utils.reporting.embedding import Embedded, embed_all
-from train_utils.reporting.rendering import render, score_text
+from train_utils.reporting.rendering import render
 from train_utils.reporting.section import Section
 from train_utils.settings.record import RunSettings, is_record
 

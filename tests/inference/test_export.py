@@ -213,6 +213,10 @@ def test_what_no_pipeline_opens_is_refused_in_one_line(tmp_path):
     }
     for line, config in refusals.items():
         assert line in Hub().problem(config)
+    assert Hub().problem(UNetConfig(3, 2, 4, 1)) is None
+    for axes in ({"kernels": ((3, 3), (3, 1))}, {"strides": ((2, 1),)}):
+        assert "its own kernels or strides" in Hub().problem(UNetConfig(3, 2, 4, 1, **axes))
+    assert "two classes of one name" in Hub().problem(UNetConfig(3, 2, preprocess=Preprocess(class_names=("a", "a"))))
     volumes = UNet(refusals["takes volumes"])
     with pytest.raises(ModelError, match=r"^the model takes volumes; a pipeline of transformers takes images$"):
         export_proved(Hub(), volumes, tmp_path / "hub", Options())

@@ -321,6 +321,8 @@ class Predictor:
 
     def _logits(self, network: nn.Module, batch: Tensor) -> Tensor:
         """(B, C, h, w) -> (B, num_classes, h, w) in full precision."""
+        if batch.dtype == torch.uint16:  # for which torch has little but copies
+            batch = batch.float()
         batch = channels_last(upload(batch, network.mean.device))
         if self.tta:
             return averaged_views(network, batch, self._decoder)

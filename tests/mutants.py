@@ -55,6 +55,57 @@ if schedule.evaluates(state.step):
 """
 
 MUTANTS = [
+    # maps: polygons, blocks of scenes, TIFFs with and without a place
+    Mutant(
+        "data_utils/image_io/outlines.py",
+        "_areas",
+        "np.where(corners.falls, -1, 1) * np.arange(count)",
+        "np.arange(count)",
+        "test_polygons.py",
+    ),
+    Mutant(
+        "data_utils/image_io/outlines.py",
+        "Outliner._finished",
+        "is_open[last_areas[self._last_areas > 0]] = not is_last",
+        "pass",
+        "test_polygons.py",
+    ),
+    Mutant(
+        "inference/outputs/polygons.py",
+        "polygons_of",
+        "closed[::-1] if is_outline == is_clockwise else closed",
+        "closed",
+        "test_polygons.py",
+    ),
+    Mutant(
+        "inference/outputs/polygons.py", "PolygonSink.add", "np.where(missing, 0, layer)", "layer", "test_polygons.py"
+    ),
+    Mutant("inference/outputs/classes.py", "ClassEncoder.areas", "numbers[index] = 0", "pass", "test_polygons.py"),
+    Mutant("data_utils/sources/blocks.py", "hold_out_blocks", "math.floor(row / side)", "0", "test_blocks.py"),
+    Mutant("data_utils/sources/blocks.py", "describe_neighbors", "depth > NEAR", "True", "test_blocks.py"),
+    Mutant("data_utils/image_io/scene_windows.py", "WindowRegions.read", "box.left + left", "left", "test_blocks.py"),
+    Mutant(
+        "data_utils/sources/annotations/world_polygons.py",
+        "PolygonMask.draw_part",
+        "np.array([columns[0], rows[0]], float)",
+        "np.zeros(2)",
+        "test_blocks.py",
+    ),
+    Mutant(
+        "data_utils/sources/annotations/shape_files.py",
+        "_read_geopackage",
+        "int(crs[len(EPSG) :]) if is_number else crs",
+        "None",
+        "test_placed_masks.py",
+    ),
+    Mutant("data_utils/image_io/rasters.py", "_is_no_picture", "return True", "return False", "test_rasters.py"),
+    Mutant(
+        "data_utils/image_io/rasters.py",
+        "_is_photograph",
+        "is_video and has_place_tags(page)",
+        "False",
+        "test_raster_outputs.py",
+    ),
     # images that are labeled for some classes only
     Mutant(
         "tasks/partly_labeled.py",

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 ROWS = 128  # that are outlined at once
-PENDING = 2**20  # corners, from which on finished areas are looked for; so many new ones, or twice as many as are open
+PENDING = 2**17  # corners, from which on finished areas are looked for; so many new ones, or twice as many as are open
 
 
 class Areas(NamedTuple):
@@ -121,6 +121,7 @@ def _corners(window: np.ndarray, areas: np.ndarray, row: int) -> Corners:
     below = window[:-1] == window[1:]
     is_straight = (beside[:-1] & beside[1:]) | (below[:, :-1] & below[:, 1:])
     rows, columns = np.nonzero(~is_straight)
+    rows, columns = rows.astype(np.int32), columns.astype(np.int32)
     # the four pixels at each such place
     pixels = []
     for down, right in ((0, 0), (0, 1), (1, 0), (1, 1)):

@@ -24,7 +24,7 @@ METADATA = 42112  # GDAL's: a text in XML, with the names of bands
 DESCRIPTION = re.compile(r'<Item name="DESCRIPTION" sample="(\d{1,6})"[^>]*>([^<]*)</Item>')
 ALPHA = (tifffile.EXTRASAMPLE.ASSOCALPHA, tifffile.EXTRASAMPLE.UNASSALPHA)
 COLORS = (tifffile.PHOTOMETRIC.MINISBLACK, tifffile.PHOTOMETRIC.RGB)
-CACHED_BYTES = 2**28  # of decoded tiles: a row of them is read again for each band of rows
+CACHED_BYTES = 3 * 2**26  # of decoded tiles: a row of them is read again for each band of rows
 PILLOW_SAMPLES = (3, 4)  # of pictures in color
 SHOWN = 8  # names of bands in a message
 # what Pillow makes of types of pixels, so that a file is the same with and without a place

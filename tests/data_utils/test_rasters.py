@@ -60,6 +60,11 @@ def test_a_plain_tiff_is_read_as_before(tmp_path):
     with ExitStack() as stack:
         assert open_raster(tmp_path / "b.tif", stack) is None
     assert read_image(tmp_path / "b.tif").dtype == np.int32  # Pillow's
+    planes = np.moveaxis(colors, 2, 0)
+    options = {"photometric": "minisblack", "planarconfig": "separate", "compression": "zlib", "metadata": None}
+    tifffile.imwrite(tmp_path / "d.tif", planes, extrasamples=["unspecified"] * 2, **options)
+    assert np.array_equal(read_image(tmp_path / "d.tif"), colors[:, :, :1])  # Pillow's, who knows one band
+    assert np.array_equal(read_image(BandSource((str(tmp_path / "d.tif"),), ("1", "2", "3"))), colors)
     assert read_image(write_raster(tmp_path / "c.tif", grey[None])).dtype == np.int32
 
 

@@ -123,6 +123,7 @@ def test_polygons_give_the_mask_again(tmp_path, models, task):
     for feature in features:
         outline, *holes = feature["geometry"]["coordinates"]
         assert signed_area(outline) > 0 and all(signed_area(hole) < 0 for hole in holes)
+        assert feature["properties"]["class"] != "background"
     masks = {"a.tif": lambda properties: properties.get("value", properties.get("number"))}
     inside = 0
     if task == "overlapping":

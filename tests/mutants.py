@@ -2560,7 +2560,7 @@ MUTANTS = [
     ),
     Mutant(
         "data_utils/visualize.py",
-        "value_limits",
+        "_limits",
         "np.percentile(finite, (1, 99))",
         "np.percentile(finite, (2, 98))",
         "test_visualize.py",

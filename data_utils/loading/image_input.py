@@ -14,7 +14,7 @@ from tasks.target import AnyTarget
 from unet.config import Preprocess
 
 CHUNK = 128  # output rows that are resized at once, at most
-CHUNK_VALUES = 2**23  # numbers in these rows
+CHUNK_VALUES = 2**22  # numbers in these rows
 
 
 class PixelTypeWarning(UserWarningLine):

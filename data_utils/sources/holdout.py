@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 
+from data_utils.image_io.placed_masks import grid_of_source
 from data_utils.sources.records import Records, StreamRecords, Subset
 from runtime.errors import DataError
 
@@ -18,8 +19,11 @@ def hold_out(records: Records, fraction: float, seed: int, group: Groups = None)
     `group` they are those whose names agree in its first bracket, or in all that it matches.
     """
     if len(records) < 2:
+        has_place = len(records) == 1 and records.dims == 2 and grid_of_source(records[0]["image"]) is not None
+        remedy = "; --val-blocks cuts the scene into several" if has_place else ""
         raise DataError(
-            f"at least 2 samples are needed, one to train on and one to validate on; the data set has {len(records)}"
+            "at least 2 samples are needed, one to train on and one to validate on;"
+            f" the data set has {len(records)}{remedy}"
         )
     groups = _groups(records, group)
     sizes = np.bincount(groups)

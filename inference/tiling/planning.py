@@ -12,7 +12,7 @@ WHOLE_MEMORY = 2**32  # bytes of activations up to which an image is computed wh
 TILE_MEMORY = 2**27  # bytes of activations of a tile
 LARGE_TILE_MEMORY = 3 * 2**28  # the same for a wide network: smaller tiles would be overlap for the most part
 BAND_MEMORY = 2**28  # bytes of logits of a row of tiles
-INPUT_MEMORY = 2**28  # bytes of pixels of a row of tiles, of more channels than pictures have
+INPUT_MEMORY = 3 * 2**26  # bytes of pixels of a row of tiles, of more channels than pictures have
 PICTURE_CHANNELS = 4
 
 WHOLE_VOLUME_MEMORY = 2**31  # bytes of activations up to which a volume, or an exact tile of it, is computed

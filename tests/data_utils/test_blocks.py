@@ -78,6 +78,15 @@ def test_blocks_make_the_scene_together(tmp_path, labels):
         assert np.array_equal(values, mask)
 
 
+def test_a_scene_alone_is_told_of_blocks_and_a_shift_of_its_mask_is_said(tmp_path):
+    bands, mask = scene(0, size=(200, 260))
+    write_raster(tmp_path / "images" / "0.tif", bands)
+    write_raster(tmp_path / "masks" / "0.tif", mask[None], transform=NORTH_UP @ Affine.translation(0.5, 0.5))
+    with pytest.raises(DataError, match=r"the data set has 1; --val-blocks cuts the scene into several"):
+        load_records(config(tmp_path, val_blocks=None))
+    assert any("+0.50 to the right and +0.50 down" in line for line in load_dataset_info(config(tmp_path)).warnings)
+
+
 def test_a_crop_of_a_block_reads_no_more_than_it(tmp_path):
     write_scene(tmp_path)
     info = load_dataset_info(config(tmp_path, crop_size=(32, 40)))

@@ -60,6 +60,9 @@ def test_a_plain_tiff_is_read_as_before(tmp_path):
     with ExitStack() as stack:
         assert open_raster(tmp_path / "b.tif", stack) is None
     assert read_image(tmp_path / "b.tif").dtype == np.int32  # Pillow's
+    bands = np.concatenate([colors, colors], axis=2)
+    tifffile.imwrite(tmp_path / "e.tif", bands, photometric="minisblack", planarconfig="contig", metadata=None)
+    assert np.array_equal(read_image(tmp_path / "e.tif"), bands)  # Pillow knows no such picture
     planes = np.moveaxis(colors, 2, 0)
     options = {"photometric": "minisblack", "planarconfig": "separate", "compression": "zlib", "metadata": None}
     tifffile.imwrite(tmp_path / "d.tif", planes, extrasamples=["unspecified"] * 2, **options)

@@ -53,7 +53,7 @@ ROOMS = {
         "results",
     ),
 }
-SCRIPTS = ("train.py", "predict.py", "app.py")
+SCRIPTS = ("train.py", "predict.py", "app.py", "compare.py")
 LAUNCHED = ("train.py", "predict.py")  # by accelerate
 # library: the places that may import it
 ONLY_IN = {

@@ -135,6 +135,13 @@ def test_the_report_shows_the_same_numbers_each_in_its_place(run, by_hand):
     assert [int(title) for title in titles] == np.argsort(by_hand.images, kind="stable").tolist()  # the worst first
 
 
+def test_the_file_of_images_holds_the_score_of_each(run, by_hand):
+    lines = (run.folder / "images.csv").read_text().splitlines()
+    rows = [line.split(",") for line in lines[1:]]
+    assert lines[0] == "image,mean IoU" and [Path(name).stem for name, _ in rows] == [f"cell_0{i}" for i in range(5)]
+    assert [float(score) for _, score in rows] == pytest.approx(by_hand.images, rel=FLOAT32)
+
+
 def test_the_model_card_shows_the_same_numbers(run, by_hand):
     card = ModelCard.load(run.folder / "model" / "README.md")
     metrics = {result.metric_type: result.metric_value for result in card.data.eval_results}

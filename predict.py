@@ -20,7 +20,7 @@ from PIL import Image
 from inference.args import parse_args
 from inference.decoding.objects import choose_objects
 from inference.outputs import new_encoder
-from inference.outputs.jobs import OVERLAY, PROBABILITIES
+from inference.outputs.jobs import OVERLAY, PROBABILITIES, UNCERTAINTY
 from inference.outputs.writer import PredictionWriter
 from inference.pipeline import PredictionPipeline, divide_work, plan_work
 from inference.predictor import Predictor
@@ -38,6 +38,7 @@ from runtime.files import replaced_file
 from runtime.launch import check_launch, compile_networks, process_group_options, start_process
 from runtime.mesh import Mesh
 from runtime.signals import exit_on_sigterm
+from tasks.calibration import calibration_report
 from tasks.task import Scores
 
 WORST = 5  # so many images are named on the terminal
@@ -80,6 +81,10 @@ def print_scores(scores: Scores, compared_by: str, scored: list[ScoredImage]) ->
     if boundaries:
         report["boundary"] = boundary_report(boundaries)
     say(scores.table(report.get("boundary")))
+    calibration = calibration_report(scores.reliability)
+    if calibration:
+        report["calibration"] = calibration
+        say(f"expected calibration error {calibration['expected_calibration_error']:.4f}")
     cases = [image for image in images if "dice" in image]  # volumes
     if cases:
         report["by_case"] = case_report(cases, report["classes"], has_background=scores.has_background)
@@ -144,6 +149,10 @@ def main() -> None:
         extensions.append(OVERLAY)
     if args.probabilities:
         extensions.append(PROBABILITIES)
+    if args.uncertainty:
+        if encoder.kind != "mask":
+            raise SettingsError("--uncertainty: points have a confidence in their table; leave the flag out")
+        extensions.append(UNCERTAINTY)
     writer = PredictionWriter(encoder, predictor.task, tuple(extensions), args.overwrite, args.boundary)
 
     # 3. Inputs: one process looks, each takes its share; large ones are shared by the processes of a group

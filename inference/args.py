@@ -53,6 +53,8 @@ def _add_advanced_flags(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     probabilities = "also write the probability of each class: <image>.npy, of volumes <volume>.probabilities.nii.gz"
     add("--probabilities", action="store_true", help=probabilities)
+    unsure = "also write how unsure each pixel is, 0 to 255: <image>.uncertainty.png, .tif or .nii.gz as the masks"
+    add("--uncertainty", action="store_true", help=unsure)
     add("--coco", action="store_true", help="of objects: also write all of them into one file of COCO, objects.json")
     smallest = "of objects: leave out those of fewer pixels (default: what is small for the training objects)"
     add("--min-size", type=arg.natural, metavar="PIXELS", help=smallest)

@@ -15,6 +15,7 @@ ROOMS = {
     "unet": ("axes norms lite", "blocks", "config recompute", "backbone", "model"),
     "tasks": (
         "target confusion",
+        "calibration",
         "task points",
         "pixels_and_regions point_scores",
         "step_loss classes landmarks matching overlapping",

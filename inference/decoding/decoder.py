@@ -1,5 +1,6 @@
 """From logits to predictions: what the network answers, as a file will hold it."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -11,6 +12,8 @@ from torch import Tensor
 
 from runtime.device import download, upload
 from tasks.task import Task
+
+UNSURE = 255  # the level of an answer that is as likely as any other
 
 
 class Band(NamedTuple):
@@ -75,6 +78,20 @@ class Decoder(ABC):
     @abstractmethod
     def logits_of(self, probabilities: Tensor, dim: int = 0) -> Tensor:
         """Logits that have these `probabilities`."""
+
+    def entropy(self, logits: Tensor, dim: int = 0) -> Tensor:
+        """How unsure each answer is, 0 where it is sure, 1 where all answers are as likely; `dim` is dropped.
+
+        Here each output is a question of its own, and the entropy is that of the one whose answer is least sure.
+        """
+        probabilities = self.probabilities(logits, dim)
+        of_outputs = torch.special.entr(probabilities) + torch.special.entr(1 - probabilities)
+        return of_outputs.amax(dim) / math.log(2)
+
+    def uncertainty(self, logits: Tensor) -> np.ndarray:
+        """The entropy of a band of logits (outputs, n, ...) as uint8 (n, ...), 255 where it is the largest."""
+        levels = (self.entropy(logits) * UNSURE).round().to(torch.uint8)
+        return download([levels])[0].numpy()
 
     def average(self, logits: Sequence[Tensor], dim: int = 0) -> Tensor:
         """Logits that stand for those of several networks or views."""

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from inference.decoding.classes import most_likely
+from inference.decoding.classes import class_entropy, most_likely
 from inference.decoding.decoder import Band, Decoder
 from inference.decoding.finder import CERTAINTY_SHIFT, DEPTH_SHIFT, LEVELS, DetectedObject, ObjectFinder
 from runtime.device import download
@@ -57,6 +57,10 @@ class ObjectDecoder(Decoder):
         classes = logits.shape[dim] - 1
         of_classes = logits.narrow(dim, 0, classes).softmax(dim)
         return torch.cat([of_classes, logits.narrow(dim, classes, 1).sigmoid()], dim)
+
+    def entropy(self, logits: Tensor, dim: int = 0) -> Tensor:
+        """That of the classes."""
+        return class_entropy(logits.narrow(dim, 0, logits.shape[dim] - 1), dim)
 
     def logits_of(self, probabilities: Tensor, dim: int = 0) -> Tensor:
         classes = probabilities.shape[dim] - 1

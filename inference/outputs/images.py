@@ -11,13 +11,13 @@ from torch import Tensor
 from data_utils.image_io.geotiff_writer import GeoTiffWriter
 from data_utils.image_io.reader import read_image
 from data_utils.image_io.regions import Regions
-from data_utils.image_io.writers import OVERLAY_LEVEL, NpyWriter, PngWriter
+from data_utils.image_io.writers import MASK_LEVEL, OVERLAY_LEVEL, NpyWriter, PngWriter
 from data_utils.loading.image_input import missing_pixels
 from data_utils.visualize import to_rgb, value_limits
 from inference.decoding import new_decoder
 from inference.decoding.decoder import Band, Decoder
 from inference.outputs.encoder import MaskEncoder, MaskSink
-from inference.outputs.jobs import OVERLAY, PROBABILITIES, ImageJob, RasterJob
+from inference.outputs.jobs import OVERLAY, PROBABILITIES, UNCERTAINTY, ImageJob, RasterJob
 from inference.outputs.rasters import MaskRaster
 from runtime.files import replaced_file
 from runtime.parallel import AHEAD, map_ahead
@@ -31,8 +31,12 @@ ReadMissing = Callable[[int, int], np.ndarray | None]  # where rows hold no data
 class RowSink(Protocol):
     """An object that takes the rows of a prediction too, as they are written."""
 
-    def add(self, mask: np.ndarray, missing: np.ndarray | None = None) -> None:
-        """Take the next rows, (n, W), and where the image holds no data in them, (n, W) bool."""
+    def add(self, mask: np.ndarray, missing: np.ndarray | None = None, logits: Tensor | None = None) -> None:
+        """Take the next rows, (n, W), and where the image holds no data in them, (n, W) bool.
+
+        Args:
+            logits: (outputs, n, W), where these rows are read from them alone.
+        """
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,14 @@ class ImageWriter:
                 probabilities = stack.enter_context(writer)
             elif PROBABILITIES in files:
                 probabilities = NpyWriter(files[PROBABILITIES], (self.task.outputs, *size))
-            yield OutputFiles(self.encoder, decoder, files, mask, overlay, probabilities, shown, sink, missing)
+            uncertainty: MaskSink | None = None
+            if UNCERTAINTY in files and isinstance(job, RasterJob):
+                uncertainty = MaskRaster(stack.enter_context(GeoTiffWriter(files[UNCERTAINTY], size, job.place)))
+            elif UNCERTAINTY in files:
+                uncertainty = stack.enter_context(PngWriter(files[UNCERTAINTY], size, MASK_LEVEL))
+            yield OutputFiles(
+                self.encoder, decoder, files, mask, overlay, probabilities, uncertainty, shown, sink, missing
+            )
 
 
 class OutputFiles:
@@ -109,6 +120,7 @@ class OutputFiles:
         mask: MaskSink,
         overlay: PngWriter | None,
         probabilities: NpyWriter | GeoTiffWriter | None,
+        uncertainty: MaskSink | None,
         shown: ReadRows | None,
         sink: RowSink | None,
         missing: ReadMissing | None,
@@ -119,6 +131,7 @@ class OutputFiles:
         self.mask = mask
         self.overlay = overlay
         self.probabilities = probabilities
+        self.uncertainty = uncertainty
         self.shown = shown
         self.sink = sink
         self.missing = missing
@@ -127,7 +140,9 @@ class OutputFiles:
 
     def write(self, logits: Tensor) -> None:
         """Append logits (outputs, n, W)."""
-        self._append(self.decoder.add(logits, probabilities=self.probabilities is not None))
+        if self.uncertainty:
+            self.uncertainty.write(self.decoder.uncertainty(logits))
+        self._append(self.decoder.add(logits, probabilities=self.probabilities is not None), logits)
 
     def finish(self) -> None:
         """Append the rest, when all logits were read."""
@@ -135,7 +150,7 @@ class OutputFiles:
             self._append(band)
         self.encoder.write_tables(self.files, self.decoder, None)
 
-    def _append(self, band: Band) -> None:
+    def _append(self, band: Band, logits: Tensor | None = None) -> None:
         if self.probabilities and band.probabilities is not None:
             self._write_probabilities(band.probabilities)
         if band.rows is None:
@@ -151,7 +166,7 @@ class OutputFiles:
             encoder = self.encoder.of_prediction(self.decoder)
             self.overlay.write(encoder.overlay(self.shown(top, self._top), band.rows))
         if self.sink:
-            self.sink.add(band.rows, missing)
+            self.sink.add(band.rows, missing, logits)
 
     def _write_probabilities(self, probabilities: np.ndarray) -> None:
         """Append probabilities (C, n, W); those of a raster are NaN where the image holds no data."""

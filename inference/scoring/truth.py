@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from data_utils.image_io.class_masks import ClassChannels, ClassMasks
 from data_utils.image_io.formats import DrawnMask, VolumeFile
@@ -20,6 +21,7 @@ from inference.outputs.encoder import MaskEncoder
 from inference.outputs.jobs import ImageJob, MaskFile
 from inference.scoring.boundary import BoundaryScores, boundary_scores
 from inference.scoring.components import AreaCounter
+from runtime.device import download, upload
 from runtime.errors import DataError
 from tasks.target import Target
 from tasks.task import Scores, Task
@@ -123,8 +125,12 @@ class TruthScorer:
         self._mask_rows: list[tuple[np.ndarray, np.ndarray]] | None = [] if boundary else None
         self._areas = AreaCounter(task.outputs) if task.has_boundaries else None
 
-    def add(self, mask: np.ndarray, missing: np.ndarray | None = None) -> None:
-        """Count the next rows of a prediction, (n, W); those of `missing`, (n, W) bool, are unknown."""
+    def add(self, mask: np.ndarray, missing: np.ndarray | None = None, logits: Tensor | None = None) -> None:
+        """Count the next rows of a prediction, (n, W); those of `missing`, (n, W) bool, are unknown.
+
+        Args:
+            logits: (outputs, n, W), which say how sure the prediction is; None where that is not counted.
+        """
         top = self._top
         self._top += len(mask)
         if self.truth is None or self.problem is not None:
@@ -137,16 +143,28 @@ class TruthScorer:
         except (DataError, OSError) as error:
             self.problem = error
             return
+        rows = self._rows[first:last] - top
         if missing is not None:
-            truth = without_missing(truth, missing[self._rows[first:last] - top][:, self._columns])
-        pred = mask[self._rows[first:last] - top][:, self._columns]
+            truth = without_missing(truth, missing[rows][:, self._columns])
+        pred = mask[rows][:, self._columns]
         preds = torch.from_numpy(pred).long()[None]
         target = truth.map(lambda rows: torch.from_numpy(rows)[None])
         self.scores.add(preds, target, 0)
+        if logits is not None:
+            self._count_confidences(logits, rows, target)
         if self._areas is not None:
             self._areas.add(pred, truth.main)
         if self._mask_rows is not None:
             self._mask_rows.append((pred, truth.main))
+
+    def _count_confidences(self, logits: Tensor, rows: np.ndarray, target: Target) -> None:
+        """Count how sure the logits (outputs, n, W) are in some of their rows, where tasks can say it."""
+        device = logits.device
+        of_rows = logits.index_select(1, upload(torch.from_numpy(rows), device))
+        of_target = of_rows.index_select(2, upload(torch.from_numpy(self._columns), device))
+        counts = self.task.reliability(of_target[None], target.map(lambda labels: upload(labels, device)))
+        if counts is not None:
+            self.scores.add_reliability(download([counts])[0])
 
     def score(self) -> ImageScore:
         """The score of the rows that were counted."""

@@ -4,7 +4,7 @@ import io
 import math
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -131,6 +131,31 @@ def _line_chart(title: str, lines: Sequence[tuple[int, np.ndarray]], best_step: 
         axes.locator_params(axis="x", nbins=5, integer=True)
         for grid_line in axes.get_ygridlines():
             grid_line.set_clip_on(False)
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    return _inline(buffer.getvalue(), title)
+
+
+def reliability_plot(title: str, curve_points: Sequence[Mapping[str, float]]) -> str:
+    """An <svg> of the share of right pixels over the confidence of each bin; on the dashed line both are equal.
+
+    Args:
+        curve_points: as `tasks.calibration.reliability_curve` gives them.
+    """
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    confidence = [point["confidence"] for point in curve_points]
+    accuracy = [point["accuracy"] for point in curve_points]
+    with matplotlib.rc_context(CURVE_STYLE):
+        figure = Figure(figsize=(WIDTH / 72, HEIGHT / 72), layout="constrained")
+        axes = figure.add_subplot()
+        axes.plot([0, 1], [0, 1], color=TEXT, linewidth=1, linestyle=(0, (4, 4)), gid="calibrated")
+        axes.plot(confidence, accuracy, color=SERIES[0], linewidth=2, marker="o", clip_on=False, gid="series-0")
+        axes.set_xlim(0, 1)
+        axes.set_ylim(0, 1)
+        axes.set_xlabel("confidence", color=TEXT, fontsize=11)
+        axes.set_ylabel("share of right pixels", color=TEXT, fontsize=11)
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     return _inline(buffer.getvalue(), title)

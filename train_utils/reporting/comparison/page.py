@@ -55,7 +55,7 @@ def write_page(
     """
     drawn = recipes[: len(SERIES)]
     content: dict[str, Any] = {
-        "columns": COLUMNS,
+        "columns": COLUMNS[:-1],  # folders stand below the table
         "rows": recipe_rows(recipes),
         "settings": settings,
         "sentences": [difference.sentence() for difference in differences],

@@ -37,6 +37,12 @@ def count_confidences(confidence: Tensor, is_right: Tensor, is_counted: Tensor) 
     return counts
 
 
+def largest_probability(logits: Tensor, dim: int) -> Tensor:
+    """The probability of the most likely class; `dim` is dropped."""
+    full = logits.float()
+    return (full.amax(dim) - full.logsumexp(dim)).exp()
+
+
 def _sums(bins: Tensor, values: Tensor) -> Tensor:
     """(BINS + 1,) int64: the sum of whole numbers (N,) in each bin."""
     if bins.device.type == "cpu":

@@ -221,9 +221,14 @@ class Overlapping(PixelsAndRegions):
 
     def reliability(self, logits: Tensor, targets: OverlapTarget) -> Tensor:  # type: ignore[override]  # its own target
         """That of each pixel and class, which is sure of its answer or of the opposite."""
+        return self.count_certainty(logits.float().sigmoid(), logits, targets)
+
+    def count_certainty(self, certainty: Tensor, prediction: Tensor, targets: OverlapTarget) -> Tensor:  # type: ignore[override]  # its own target
+        """From the probability of each class, (B, classes, *spatial); the prediction follows from it."""
         truth = planes(targets.truth, self.outputs).bool()
         known = planes(targets.known, self.outputs).bool()
-        return count_confidences(logits.float().abs().sigmoid(), (logits > 0) == truth, known)
+        is_right = (certainty > 0.5) == truth
+        return count_confidences(torch.maximum(certainty, 1 - certainty), is_right, known)
 
     def new_scores(self, images: int, device: torch.device | str = "cpu") -> OverlapScores:
         sums = torch.zeros(self.outputs, 2, 2, dtype=torch.int64, device=device)

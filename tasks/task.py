@@ -163,6 +163,10 @@ class Task(ABC):
         """
         return None
 
+    def count_certainty(self, certainty: Tensor, prediction: Tensor, targets: Target) -> Tensor:
+        """The same counts from what a decoder says of its `certainty`, and its prediction, (B, *spatial) each."""
+        raise NotImplementedError(f"{self.name}: its decoder says nothing of certainty")
+
     @abstractmethod
     def new_scores(self, images: int, device: torch.device | str = "cpu") -> Scores:
         """Scores of so many images, with nothing counted yet."""

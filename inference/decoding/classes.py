@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from inference.decoding.decoder import Decoder
+from tasks.calibration import largest_probability
 
 
 class ClassDecoder(Decoder):
@@ -22,6 +23,10 @@ class ClassDecoder(Decoder):
     def entropy(self, logits: Tensor, dim: int = 0) -> Tensor:
         """The entropy of the classes' probabilities over its largest value, ln(classes)."""
         return class_entropy(logits, dim)
+
+    def certainty(self, logits: Tensor) -> Tensor:
+        """(n, ...): the probability of the most likely class."""
+        return largest_probability(logits, dim=0)
 
     def logits_of(self, probabilities: Tensor, dim: int = 0) -> Tensor:
         # the logarithm of 0 could not be interpolated

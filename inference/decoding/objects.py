@@ -1,6 +1,6 @@
 """Objects: which pixels belong to which of them, from classes and depths."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +11,6 @@ from torch import Tensor
 from inference.decoding.classes import class_entropy, most_likely
 from inference.decoding.decoder import Band, Decoder
 from inference.decoding.finder import CERTAINTY_SHIFT, DEPTH_SHIFT, LEVELS, DetectedObject, ObjectFinder
-from runtime.device import download
 from runtime.errors import SettingsError
 from tasks.matching import numbers_of
 from tasks.objects import Objects
@@ -72,13 +71,11 @@ class ObjectDecoder(Decoder):
     def mask(self, rows: np.ndarray) -> np.ndarray:
         return numbers_of(rows)
 
-    def add(self, logits: Tensor, *, probabilities: bool) -> Band:
-        answers = [self.decode(logits).int()]
-        if probabilities:
-            answers.append(self.probabilities(logits))
-        arrays = [tensor.numpy() for tensor in download(answers)]
-        self._finder.add(arrays[0])
-        return Band(None, *arrays[1:])
+    def add(self, logits: Tensor, *, probabilities: bool, noted: Sequence[Tensor] = ()) -> Band:
+        band = self.downloaded(logits, self.decode(logits).int(), probabilities=probabilities, noted=noted)
+        assert band.rows is not None
+        self._finder.add(band.rows)
+        return band._replace(rows=None)
 
     def finish(self) -> Iterator[Band]:
         for rows in self._finder.finish():

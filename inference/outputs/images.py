@@ -31,11 +31,11 @@ ReadMissing = Callable[[int, int], np.ndarray | None]  # where rows hold no data
 class RowSink(Protocol):
     """An object that takes the rows of a prediction too, as they are written."""
 
-    def add(self, mask: np.ndarray, missing: np.ndarray | None = None, logits: Tensor | None = None) -> None:
+    def add(self, mask: np.ndarray, missing: np.ndarray | None = None, certainty: np.ndarray | None = None) -> None:
         """Take the next rows, (n, W), and where the image holds no data in them, (n, W) bool.
 
         Args:
-            logits: (outputs, n, W), where these rows are read from them alone.
+            certainty: (n, W) or (outputs, n, W), what `Decoder.certainty` gives for these rows.
         """
 
 
@@ -140,9 +140,17 @@ class OutputFiles:
 
     def write(self, logits: Tensor) -> None:
         """Append logits (outputs, n, W)."""
+        noted = []
         if self.uncertainty:
-            self.uncertainty.write(self.decoder.uncertainty(logits))
-        self._append(self.decoder.add(logits, probabilities=self.probabilities is not None), logits)
+            noted.append(self.decoder.uncertainty(logits))
+        certainty = self.decoder.certainty(logits) if self.sink else None
+        if certainty is not None:
+            noted.append(certainty)
+        band = self.decoder.add(logits, probabilities=self.probabilities is not None, noted=noted)
+        arrays = iter(band.noted)
+        if self.uncertainty:
+            self.uncertainty.write(next(arrays))
+        self._append(band, next(arrays, None))
 
     def finish(self) -> None:
         """Append the rest, when all logits were read."""
@@ -150,7 +158,7 @@ class OutputFiles:
             self._append(band)
         self.encoder.write_tables(self.files, self.decoder, None)
 
-    def _append(self, band: Band, logits: Tensor | None = None) -> None:
+    def _append(self, band: Band, certainty: np.ndarray | None = None) -> None:
         if self.probabilities and band.probabilities is not None:
             self._write_probabilities(band.probabilities)
         if band.rows is None:
@@ -166,7 +174,7 @@ class OutputFiles:
             encoder = self.encoder.of_prediction(self.decoder)
             self.overlay.write(encoder.overlay(self.shown(top, self._top), band.rows))
         if self.sink:
-            self.sink.add(band.rows, missing, logits)
+            self.sink.add(band.rows, missing, certainty)
 
     def _write_probabilities(self, probabilities: np.ndarray) -> None:
         """Append probabilities (C, n, W); those of a raster are NaN where the image holds no data."""

@@ -15,6 +15,7 @@ from inference.decoding import new_decoder
 from inference.decoding.decoder import Decoder
 from inference.outputs.encoder import MaskEncoder
 from inference.outputs.jobs import OVERLAY, PROBABILITIES, UNCERTAINTY, VolumeJob
+from runtime.device import download
 from runtime.files import replaced_file
 from tasks.task import Task
 
@@ -80,6 +81,6 @@ def _noted(bands: Iterable[Tensor], decoder: Decoder, uncertainty: np.ndarray) -
     start = 0
     for logits in bands:
         stop = start + logits.shape[1]
-        uncertainty[start:stop] = decoder.uncertainty(logits)
+        uncertainty[start:stop] = download([decoder.uncertainty(logits)])[0].numpy()
         start = stop
         yield logits

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from data_utils.image_io.class_masks import ClassChannels, ClassMasks
 from data_utils.image_io.formats import DrawnMask, VolumeFile
@@ -21,7 +20,6 @@ from inference.outputs.encoder import MaskEncoder
 from inference.outputs.jobs import ImageJob, MaskFile
 from inference.scoring.boundary import BoundaryScores, boundary_scores
 from inference.scoring.components import AreaCounter
-from runtime.device import download, upload
 from runtime.errors import DataError
 from tasks.target import Target
 from tasks.task import Scores, Task
@@ -125,11 +123,11 @@ class TruthScorer:
         self._mask_rows: list[tuple[np.ndarray, np.ndarray]] | None = [] if boundary else None
         self._areas = AreaCounter(task.outputs) if task.has_boundaries else None
 
-    def add(self, mask: np.ndarray, missing: np.ndarray | None = None, logits: Tensor | None = None) -> None:
+    def add(self, mask: np.ndarray, missing: np.ndarray | None = None, certainty: np.ndarray | None = None) -> None:
         """Count the next rows of a prediction, (n, W); those of `missing`, (n, W) bool, are unknown.
 
         Args:
-            logits: (outputs, n, W), which say how sure the prediction is; None where that is not counted.
+            certainty: (n, W) or (outputs, n, W), how sure the prediction is; None where that is not counted.
         """
         top = self._top
         self._top += len(mask)
@@ -150,21 +148,13 @@ class TruthScorer:
         preds = torch.from_numpy(pred).long()[None]
         target = truth.map(lambda rows: torch.from_numpy(rows)[None])
         self.scores.add(preds, target, 0)
-        if logits is not None:
-            self._count_confidences(logits, rows, target)
+        if certainty is not None:
+            of_target = torch.from_numpy(certainty[..., rows, :][..., self._columns])[None]
+            self.scores.add_reliability(self.task.count_certainty(of_target, preds, target))
         if self._areas is not None:
             self._areas.add(pred, truth.main)
         if self._mask_rows is not None:
             self._mask_rows.append((pred, truth.main))
-
-    def _count_confidences(self, logits: Tensor, rows: np.ndarray, target: Target) -> None:
-        """Count how sure the logits (outputs, n, W) are in some of their rows, where tasks can say it."""
-        device = logits.device
-        of_rows = logits.index_select(1, upload(torch.from_numpy(rows), device))
-        of_target = of_rows.index_select(2, upload(torch.from_numpy(self._columns), device))
-        counts = self.task.reliability(of_target[None], target.map(lambda labels: upload(labels, device)))
-        if counts is not None:
-            self.scores.add_reliability(download([counts])[0])
 
     def score(self) -> ImageScore:
         """The score of the rows that were counted."""

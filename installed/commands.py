@@ -35,6 +35,11 @@ def compare() -> None:
     run_script(lambda: _run(".compare", needs=("jinja2", "matplotlib")))
 
 
+def review() -> None:
+    """unet-review: review.py."""
+    run_script(lambda: _run(".review", needs=tuple(PARTS)))
+
+
 def _run(module: str, needs: tuple[str, ...] = ()) -> None:
     """Run a script's `main`. SettingsError where a package is not installed: for those of `needs` before it begins."""
     try:

@@ -41,7 +41,7 @@ ROOMS = {
         "true_masks batches provenance args",
         "inputs",
         "pipeline",
-        "export page",
+        "export page review",
     ),
     "train_utils": (
         "settings",
@@ -54,7 +54,7 @@ ROOMS = {
         "results",
     ),
 }
-SCRIPTS = ("train.py", "predict.py", "app.py", "compare.py")
+SCRIPTS = ("train.py", "predict.py", "app.py", "compare.py", "review.py")
 LAUNCHED = ("train.py", "predict.py")  # by accelerate
 # library: the places that may import it
 ONLY_IN = {

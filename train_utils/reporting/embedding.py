@@ -36,6 +36,13 @@ def embed_all(pictures: Sequence[np.ndarray], budget: int, side: int = MAX_SIDE)
         side = max(MIN_SIDE, side * 3 // 4)
 
 
+def reduced(pixels: np.ndarray, side: int = MAX_SIDE) -> np.ndarray:
+    """A (H, W, 3) uint8 picture of at most `side` pixels: many at their own size would fill the memory."""
+    image = Image.fromarray(pixels)
+    image.thumbnail((side, side))
+    return np.asarray(image)
+
+
 def embed_png(pixels: np.ndarray) -> Embedded:
     """A (H, W, 3) uint8 picture as it is."""
     image = Image.fromarray(pixels)

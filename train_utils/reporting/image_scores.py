@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from data_utils.analysis.dataset_info import DatasetInfo
+from data_utils.sources.excluded import shown_name
 from runtime.documents import MOST_BYTES_OF_DATA, read_bytes
 from runtime.files import replaced_file
-from runtime.redact import printable, redact
 
 IMAGE_SCORES = "images.csv"
 COLUMN = "image"
@@ -31,7 +31,7 @@ def write_image_scores(folder: Path, info: DatasetInfo, compared_by: str, compar
     for index, score in enumerate(comparisons):
         if index in info.val.bad:
             continue
-        name = printable(redact(info.val.records.name(index)))
+        name = shown_name(info.val.records, index)
         times[name] = times.get(name, 0) + 1
         if times[name] > 1:  # images of one name stand in the same order in every run
             name = f"{name} ({times[name]})"

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from PIL import Image
 
 from data_utils.image_io.reader import read_image
 from data_utils.visualize import to_rgb
@@ -16,7 +15,7 @@ from train_utils.reporting.comparison.differences import Difference
 from train_utils.reporting.comparison.recipes import Recipe
 from train_utils.reporting.comparison.recorded_runs import RecordedRun
 from train_utils.reporting.comparison.tables import COLUMNS, recipe_rows
-from train_utils.reporting.embedding import Embedded, embed_all
+from train_utils.reporting.embedding import Embedded, embed_all, reduced
 from train_utils.reporting.rendering import render
 from train_utils.reporting.report import FIGURE_BYTES, MAX_PAGE
 from train_utils.reporting.samples import picture_file
@@ -147,9 +146,7 @@ def _picture(run: RecordedRun, name: str) -> np.ndarray | None:
         pixels = read_image(file, str(file))
     except (ImageError, OSError):
         return None
-    picture = Image.fromarray(to_rgb(pixels))
-    picture.thumbnail((PANEL_SIDE, PANEL_SIDE))  # now: many at their own size would fill the memory
-    return np.asarray(picture)
+    return reduced(to_rgb(pixels), PANEL_SIDE)
 
 
 def _embedded(panels: dict[str, list[Panel]], room: int) -> dict[str, list[tuple[str, Embedded]]]:

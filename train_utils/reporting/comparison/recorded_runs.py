@@ -95,7 +95,7 @@ def read_runs(folders: Iterable[Path]) -> tuple[list[RecordedRun], list[str]]:
 
 def read_run(folder: Path) -> tuple[RecordedRun, list[str]]:
     """A run, and what is missing of it. DataError, without the name of the folder, for one that has no score."""
-    settings = _settings(folder)
+    settings = read_settings(folder)
     remarks = []
     try:
         lines, damaged = read_json_lines(folder / "metrics.jsonl")
@@ -127,7 +127,7 @@ def read_run(folder: Path) -> tuple[RecordedRun, list[str]]:
     return run, remarks
 
 
-def _settings(folder: Path) -> RunSettings:
+def read_settings(folder: Path) -> RunSettings:
     """What run.json says. DataError where it is none of a run that this version knows."""
     if not folder.is_dir():
         raise DataError("it is no folder of a run")

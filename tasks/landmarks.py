@@ -57,7 +57,7 @@ class Landmarks(Task):
         return len(self.names)
 
     def unknown_target(self, shape: Sequence[int]) -> PointTarget:
-        return unknown_points(self.partners, shape)
+        return unknown_points(self.outputs, shape)
 
     def zero_targets(self, shape: Sequence[int], device: torch.device) -> PointTarget:
         target = self.unknown_target(shape[1:]).map(torch.from_numpy)

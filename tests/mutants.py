@@ -3199,8 +3199,8 @@ MUTANTS = [
     Mutant(
         "data_utils/targets/points.py",
         "PointReader.key",
-        "(self.names, self.chosen, self.partners)",
-        "(self.names, self.partners)",
+        "(self.names, self.chosen)",
+        "(self.names,)",
         "test_target_rules.py",
     ),
     Mutant(

@@ -163,7 +163,6 @@ REGION = Region("whole", (1, 2))
             PointReader(("a", "b"), (0, 1), (0, 1)),
             PointReader(("a", "c"), (0, 1), (0, 1)),
             PointReader(("a", "b"), (1, 0), (0, 1)),
-            PointReader(("a", "b"), (0, 1), (1, 0)),
         ],
         [
             OverlapReader(("a", "b")),

@@ -83,7 +83,6 @@ def test_the_sides_of_an_image_are_those_of_its_file():
     target = PointTarget(
         points=torch.tensor([[[4.0, 9.0], [0.0, 0.0]]], dtype=torch.float64),
         states=torch.tensor([[PRESENT, OUTSIDE]]),
-        partners=torch.tensor([[0, 1]]),
         size=torch.tensor([[30, 20]]),
         unit=torch.tensor([[2.0, 6.0]], dtype=torch.float64),  # the file has 60 x 120 pixels
     )
@@ -111,7 +110,7 @@ def test_cells_of_landmarks_have_digits_that_suit_them():
 
 
 def marked(points: list[list[float]], states: list[int], size: tuple[int, int]) -> PointTarget:
-    target = unknown_points(range(len(points)), size)
+    target = unknown_points(len(points), size)
     return replace(target, points=np.array(points), states=np.array(states))
 
 
@@ -141,7 +140,7 @@ def test_a_moved_point_is_outside_only_where_it_was_there():
     target = batch_of(marked([[0, 0], [2, 0], [2, 0], [2, 3]], [PRESENT, ABSENT, UNKNOWN, PRESENT], (4, 6)))
     moved = target.moved(
         labels=lambda labels, unknown: labels,
-        points=lambda points: (points + torch.tensor([1.5, 0.0]), torch.tensor([False])),
+        points=lambda points: points + torch.tensor([1.5, 0.0]),
     )
     assert moved.states.tolist() == [[PRESENT, ABSENT, UNKNOWN, OUTSIDE]]  # 3.5 is the border of the last pixel
 

@@ -38,7 +38,7 @@ from train_utils.reporting.samples import pictures_of_an_evaluation, sample_pane
 from train_utils.settings.record import RunSettings
 
 SOUND = {"steps": 500, "validation_images": 10, "unfound": [], "lacks_encoder": False, "is_generated": False}
-NOTHING = "Nothing stands out: every class was found, and the validation loss has not risen."
+NOTHING = "Nothing stands out: nothing was left unfound, and the validation loss has not risen."
 
 
 def judged(records: list[dict], **changes) -> list[str]:

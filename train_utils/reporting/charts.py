@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 WIDTH = 480
 HEIGHT = 240
 ROW_HEIGHT = 18  # of a landmark in a plot of errors
+ERROR_TICKS = (1, 2, 5)  # in each power of ten
 MAX_POINTS = 400  # points of a line; more cannot be told apart
 # matplotlib takes colors, a page in dark mode needs other ones: each stands for what it is replaced by
 TEXT = "#000001"
@@ -165,6 +166,7 @@ def error_plot(title: str, errors: dict[str, np.ndarray], unit: str) -> str | No
     """An <svg> with a row for each name: errors as dots on a logarithmic axis, a bar at the median."""
     import matplotlib
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, NullFormatter
 
     if not any(len(values) for values in errors.values()):
         return None
@@ -179,6 +181,9 @@ def error_plot(title: str, errors: dict[str, np.ndarray], unit: str) -> str | No
             if len(shown):
                 axes.plot([np.median(shown)] * 2, [row - 0.35, row + 0.35], color=SERIES[1], linewidth=2)
         axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=ERROR_TICKS))
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_formatter(NullFormatter())
         axes.set_yticks(range(len(errors)), [_shortened(name) for name in errors], parse_math=False)
         axes.set_ylim(len(errors) - 0.5, -0.5)
         axes.set_xlabel(f"error in {unit}", color=TEXT, fontsize=11)

@@ -53,7 +53,7 @@ def judge(records: Sequence[dict[str, Any]], facts: Facts) -> list[str]:
     said = [sentence for sentence in sentences if sentence]
     if said:
         return said[:SENTENCES]
-    return ["Nothing stands out: every class was found, and the validation loss has not risen."]
+    return ["Nothing stands out: nothing was left unfound, and the validation loss has not risen."]
 
 
 def _few_steps(facts: Facts) -> str | None:

@@ -37,7 +37,7 @@ def compare() -> None:
 
 def review() -> None:
     """unet-review: review.py."""
-    run_script(lambda: _run(".review", needs=tuple(PARTS)))
+    run_script(lambda: _run(".review", needs=("jinja2", "matplotlib")))
 
 
 def _run(module: str, needs: tuple[str, ...] = ()) -> None:

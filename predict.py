@@ -25,6 +25,8 @@ from inference.outputs.writer import PredictionWriter
 from inference.pipeline import PredictionPipeline, divide_work, plan_work
 from inference.predictor import Predictor
 from inference.provenance import complete_provenance
+from inference.ranking import RIVAL, Ranked, find_candidates, rank, write_ranking
+from inference.ranking import TABLE as RANKING
 from inference.scoring.boundary import BoundaryScores, boundary_report
 from inference.scoring.components import area_report, area_table
 from inference.scoring.truth import ScoreError
@@ -39,9 +41,11 @@ from runtime.launch import check_launch, compile_networks, process_group_options
 from runtime.mesh import Mesh
 from runtime.signals import exit_on_sigterm
 from tasks.calibration import calibration_report
+from tasks.classes import Classes
 from tasks.task import Scores
 
 WORST = 5  # so many images are named on the terminal
+NEXT = 10  # so many images to annotate are
 
 
 class Failure(NamedTuple):
@@ -114,6 +118,15 @@ def close_output(folder: Path, report: dict | None, *, is_complete: bool) -> Non
             file.write(text.encode())
 
 
+def print_ranking(folder: Path, order: list[Ranked]) -> None:
+    """The first images to annotate on the terminal, all of them in rank.csv."""
+    write_ranking(folder, order)
+    say(f"to annotate next, of {len(order)} in {folder / RANKING}:")
+    for ranked in order[:NEXT]:
+        say(f"{ranked.candidate.name}: {ranked.reason}, entropy {ranked.candidate.entropy:.3f}")
+    say(RIVAL)
+
+
 def main() -> None:
     args = parse_args(__doc__)
 
@@ -153,6 +166,10 @@ def main() -> None:
         if encoder.kind != "mask":
             raise SettingsError("--uncertainty: points have a confidence in their table; leave the flag out")
         extensions.append(UNCERTAINTY)
+    if args.rank and (predictor.task.name != Classes.name or predictor.config.dims == 3):
+        raise SettingsError(
+            "--rank: orders images by the classes of their masks, which this model has not; leave it out"
+        )
     writer = PredictionWriter(encoder, predictor.task, tuple(extensions), args.overwrite, args.boundary)
 
     # 3. Inputs: one process looks, each takes its share; large ones are shared by the processes of a group
@@ -198,6 +215,8 @@ def main() -> None:
                 encoder.write_joined(args.output, work.jobs)
             if args.coco:
                 writer.write_coco(args.output, work.jobs)
+            if args.rank:
+                print_ranking(args.output, rank(find_candidates(work.jobs, encoder)))
         except (OSError, DataError) as error:
             line = f"{args.output}: metrics.json, predict.json or a file of all images cannot be written ({error})"
             failures.append(Failure(line, is_written=True, has_mask=True))

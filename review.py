@@ -2,16 +2,21 @@
 
 After folds:   python review.py --runs runs/cells-*
 One run:       python review.py --runs runs/cells, its validation images alone
+How sure:      python review.py --runs runs/cells --calibrate
 """
 
 import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 
 from runtime import cli as arg
 from runtime.console import say
-from runtime.errors import DataError, SettingsError
+from runtime.errors import DataError, SettingsError, UserError
+from train_utils.reporting.review.calibration import PAGE as CALIBRATION
+from train_utils.reporting.review.calibration import calibrate_run, write_calibration
 from train_utils.reporting.review.masks import review_runs
 from train_utils.reporting.review.page import LIST, PAGE, TABLE, write_review
 
@@ -28,33 +33,63 @@ def parse_args(description: str) -> argparse.Namespace:
     parser.add_argument("--dataset", metavar="DATA", help=moved)
     folder = f"for {PAGE}, {TABLE} and {LIST}"
     parser.add_argument("--output", type=arg.path, default=Path("review"), metavar="DIR", help=folder)
+    fitted = "instead, fit one temperature for each run's model, so that it is as sure as it is right; model/ changes"
+    parser.add_argument("--calibrate", action="store_true", help=fitted)
     args = parser.parse_args()
     if not args.runs and not args.model:
         parser.error("give the runs that are to look at the masks: --runs runs/cells-*")
     return args
 
 
-def main() -> None:
-    args = parse_args(__doc__)
-    folders = [*args.runs, *(model.parent for model in args.model)]
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-    # 1. Review: one image at a time, by the models of the runs that hold it out
-    reviews, lines = review_runs(folders, args.dataset, device)
+def review_masks(folders: list[Path], dataset: str | None, device: torch.device, output: Path) -> None:
+    """Review the masks that the runs hold out: the worst on the terminal, all in a page, a table and a list."""
+    reviews, lines = review_runs(folders, dataset, device)
     for line in lines:
         say(line)
     if not reviews:
         raise DataError("no mask could be reviewed; give finished runs of masks of classes: --runs runs/cells-*")
-
-    # 2. Report: the worst on the terminal; page, table and a list for train.py --exclude
     for review in reviews[:WORST]:
         say(f"score {review.score:.4f}, {review.name}: {'; '.join(review.problems) or 'nothing in particular'}")
-    try:
-        write_review(args.output, reviews, lines)
-    except OSError as error:
-        raise SettingsError(f"--output {args.output} cannot be written ({error.strerror}); choose another") from error
+    with writing(output):
+        write_review(output, reviews, lines)
     suspicious = sum(bool(review.problems) for review in reviews)
-    say(f"{len(reviews)} masks reviewed, {suspicious} look wrong; page in {args.output / PAGE}")
+    say(f"{len(reviews)} masks reviewed, {suspicious} look wrong; page in {output / PAGE}")
+
+
+def calibrate_models(folders: list[Path], dataset: str | None, device: torch.device, output: Path) -> None:
+    """Calibrate the model of each run; curves before and after as a page."""
+    calibrations = []
+    for folder in folders:
+        try:
+            calibrations.append(calibrate_run(folder, dataset, device))
+        except (UserError, OSError) as error:
+            say(f"{folder}: {error}; its model stays as it is")
+            continue
+        say(calibrations[-1].sentence())
+    if not calibrations:
+        raise DataError("no model could be calibrated; give finished runs of masks of classes: --runs runs/cells")
+    with writing(output):
+        write_calibration(output, calibrations)
+    say(f"page in {output / CALIBRATION}")
+
+
+@contextmanager
+def writing(output: Path) -> Iterator[None]:
+    """SettingsError where files cannot be written within."""
+    try:
+        yield
+    except OSError as error:
+        raise SettingsError(f"--output {output} cannot be written ({error.strerror}); choose another") from error
+
+
+def main() -> None:
+    args = parse_args(__doc__)
+    folders = [*args.runs, *(model.parent for model in args.model)]
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if args.calibrate:
+        calibrate_models(folders, args.dataset, device, args.output)
+    else:
+        review_masks(folders, args.dataset, device, args.output)
 
 
 if __name__ == "__main__":

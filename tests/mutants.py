@@ -257,6 +257,43 @@ MUTANTS = [
         "False",
         "test_review.py",
     ),
+    # review.py --calibrate
+    Mutant(
+        "inference/review/temperature.py",
+        "at_temperature",
+        "1 / temperature",
+        "temperature",
+        "test_temperature.py",
+    ),
+    Mutant(
+        "inference/review/temperature.py",
+        "TemperatureFit.add",
+        "mask.ravel() != IGNORE_INDEX",
+        "mask.ravel() >= 0",
+        "test_temperature.py",
+    ),
+    Mutant(
+        "train_utils/reporting/review/calibration.py",
+        "apply_temperature",
+        "network.config.temperature * temperature",
+        "temperature",
+        "test_review.py",
+    ),
+    # predict.py --rank
+    Mutant(
+        "inference/ranking.py",
+        "rank",
+        "len(order) % RANDOM_SHARE == RANDOM_SHARE - 1",
+        "False",
+        "test_ranking.py",
+    ),
+    Mutant(
+        "inference/ranking.py",
+        "_least_sure_first",
+        "-candidate.entropy",
+        "candidate.entropy",
+        "test_ranking.py",
+    ),
     # train.py: flags and the step
     Mutant("train.py", "main", "args.class_weights", "None", "test_flags.py"),
     Mutant("train.py", "main", "args.loss", "'ce+dice'", "test_flags.py"),

@@ -38,7 +38,7 @@ ROOMS = {
         "predictor",
         "outputs",
         "scoring",
-        "true_masks batches provenance args",
+        "true_masks batches provenance args ranking",
         "inputs",
         "pipeline",
         "export page review",

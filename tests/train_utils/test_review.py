@@ -1,6 +1,7 @@
 """review.py: masks that were spoiled are found by a run that has not trained on them, and a list leaves them out.
 
-Modules: train_utils/reporting/review/masks.py, train_utils/reporting/review/page.py.
+Modules: train_utils/reporting/review/masks.py, train_utils/reporting/review/page.py,
+train_utils/reporting/review/calibration.py.
 """
 
 import contextlib
@@ -20,6 +21,8 @@ from PIL import Image
 import review
 from data_utils.config import DataConfig
 from data_utils.sources.load import load_records
+from inference import Predictor
+from inference.review.temperature import at_temperature
 from runtime.cli import print_error
 from runtime.errors import UserError
 
@@ -81,3 +84,39 @@ def test_runs_that_cannot_say_anything_are_a_line_each(trained, tiny_folder, tmp
     assert f"{trained}: the data set has changed since the run: it is 14 + 4 images" in result.text
     assert f"{points}: its task is landmarks, and only masks of classes are reviewed" in result.text
     assert reviewed().code == 2
+
+
+def test_a_calibrated_model_has_the_same_masks_and_is_as_sure_as_it_is_right(trained, tiny_folder, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    data = tmp_path / "data"
+    shutil.copytree(tiny_folder, data)
+    rng = np.random.default_rng(0)
+    for file in (data / "val" / "masks").iterdir():  # a tenth is wrong: no model may be surer than that
+        mask = np.array(Image.open(file))
+        Image.fromarray(np.where(rng.random(mask.shape) < 0.1, 255 - mask, mask)).save(file)
+    image = data / "val" / "images" / "cell_00.png"
+    before = Predictor.from_pretrained(run / "model")(image)
+    flags = ("--calibrate", "--dataset", data, "--output", tmp_path / "out")
+    result = reviewed("--runs", run, tmp_path / "nothing", *flags)
+    assert result.code == 0, result.errors
+    assert f"{tmp_path / 'nothing'}: it is no folder of a run; its model stays as it is" in result.text
+    config = json.loads((run / "model" / "config.json").read_text())
+    temperature = config["temperature"]
+    after = Predictor.from_pretrained(run / "model")(image)
+    expected = at_temperature(before.probabilities, temperature)
+    np.testing.assert_allclose(after.probabilities, expected, rtol=0, atol=1e-5)
+    assert np.array_equal(after.mask, before.mask) and temperature != 1
+    assert f"{run}: temperature {temperature:.3f}, expected calibration error" in result.text
+    page = (tmp_path / "out" / "calibration.html").read_text()
+    assert page.count("<svg") == 2 and "before" in page and "after" in page
+    assert (run / "model" / "README.md").read_bytes() == (trained / "model" / "README.md").read_bytes()
+    before_and_after = re.search(r"error (\S+) before and (\S+) after", result.text)
+    assert float(before_and_after[2]) < float(before_and_after[1])
+    again = reviewed("--runs", run, *flags)
+    assert again.code == 0 and re.search(r"temperature (0\.99\d|1\.00\d)", again.text)
+    total = json.loads((run / "model" / "config.json").read_text())["temperature"]
+    assert total == pytest.approx(temperature, rel=0.01)
+    assert "temperature" not in json.loads((trained / "model" / "config.json").read_text())
+    failed = reviewed("--runs", tmp_path / "nothing", *flags)
+    assert failed.code == 1 and "no model could be calibrated" in failed.errors

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -50,8 +49,8 @@ def read_image_scores(folder: Path) -> dict[str, float]:
         if len(header) != 2 or header[0] != COLUMN:
             raise ValueError(f"its first line is not {COLUMN!r} and a score")
         for number, row in enumerate(rows, start=2):
-            if len(row) != 2 or not math.isfinite(float(row[1])):
-                raise ValueError(f"line {number} is not a name and a number")
+            if len(row) != 2 or not 0 <= float(row[1]) <= 1:
+                raise ValueError(f"line {number} is not a name and a score from 0 to 1")
             scores[row[0]] = float(row[1])
     except csv.Error as error:
         raise ValueError(str(error)) from error

@@ -1,6 +1,5 @@
 """Runs as their folders record them: settings, curves, and the score of each validation image."""
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -154,7 +153,7 @@ def _evaluations(records: Sequence[dict[str, Any]], key: str) -> list[tuple[int,
     evaluations = []
     for record in records:
         score = record.get(key)
-        if score is not None and math.isfinite(score):
+        if score is not None and 0 <= score <= 1:
             evaluations.append((record["step"], score))
     return evaluations
 

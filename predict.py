@@ -21,6 +21,7 @@ from inference.args import parse_args
 from inference.decoding.objects import choose_objects
 from inference.outputs import new_encoder
 from inference.outputs.jobs import OVERLAY, PROBABILITIES, UNCERTAINTY
+from inference.outputs.polygons import check_polygons
 from inference.outputs.writer import PredictionWriter
 from inference.pipeline import PredictionPipeline, divide_work, plan_work
 from inference.predictor import Predictor
@@ -170,6 +171,9 @@ def main() -> None:
         raise SettingsError(
             "--rank: orders images by the classes of their masks, which this model has not; leave it out"
         )
+    if args.polygons:
+        extensions.append(f".{args.polygons}")
+        check_polygons(extensions[-1], encoder)
     writer = PredictionWriter(encoder, predictor.task, tuple(extensions), args.overwrite, args.boundary)
 
     # 3. Inputs: one process looks, each takes its share; large ones are shared by the processes of a group

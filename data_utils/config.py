@@ -15,6 +15,8 @@ class DataConfig:
 
     Args:
         fold: (k, n), the k-th of n validation parts, from 1; None where `val_fraction` says how large the only one is.
+        val_blocks: pixels of a side of the blocks of scenes that are held out, 0 for what suits the scenes; None where
+            whole images are held out.
         image_size, crop_size: (H, W), None where images keep their size and are not cropped; crops of
             volumes (D, H, W).
         ignore_index: mask values, with commas between them.
@@ -36,6 +38,7 @@ class DataConfig:
     val_split: str | None = None
     val_fraction: float = 0.1
     val_group: str | None = None
+    val_blocks: int | None = None
     fold: tuple[int, int] | None = None
     image_column: str | None = None
     mask_column: str | None = None

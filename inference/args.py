@@ -60,6 +60,8 @@ def _add_advanced_flags(group: argparse._ArgumentGroup) -> None:
     add("--uncertainty", action="store_true", help=unsure)
     order = "also write the order in which to annotate the images, rank.csv; for classes in images"
     add("--rank", action="store_true", help=order)
+    polygons = "also write what is predicted as polygons: <image>.geojson, or .gpkg; needs images with a place"
+    add("--polygons", nargs="?", const="geojson", choices=("geojson", "gpkg"), help=polygons)
     add("--coco", action="store_true", help="of objects: also write all of them into one file of COCO, objects.json")
     smallest = "of objects: leave out those of fewer pixels (default: what is small for the training objects)"
     add("--min-size", type=arg.natural, metavar="PIXELS", help=smallest)

@@ -103,6 +103,7 @@ class Task(ABC):
             that is taken from a tile.
         partners: for each output, the one that it becomes in the mirror; empty where each stays.
         mirrors: whether a mirrored image has an answer of its own, so that images may be mirrored.
+        measured: the fields of `to_config` that were measured on training images, so that folds differ in them.
     """
 
     name: ClassVar[str]
@@ -113,6 +114,7 @@ class Task(ABC):
     needs_exact_tiles: ClassVar[bool] = False
     partners: tuple[int, ...] = ()
     mirrors: bool = True
+    measured: ClassVar[tuple[str, ...]] = ()
 
     @property
     @abstractmethod
@@ -182,6 +184,18 @@ class Task(ABC):
     def to_config(self) -> dict[str, Any] | None:
         """What config.json says of it; None for classes, which were the only task once."""
         return {"name": self.name}
+
+    def answers_as(self, other: "Task") -> bool:
+        """Whether the outputs of both mean the same, so that they can be averaged."""
+        meanings = []
+        for task in (self, other):
+            values = task.to_config() or {}
+            meanings.append({key: value for key, value in values.items() if key not in task.measured})
+        return meanings[0] == meanings[1]
+
+    def of_ensemble(self, others: Sequence["Task"]) -> "Task":
+        """The task that reads the averaged outputs of its own network and of those of `others`."""
+        return self
 
     @classmethod
     @abstractmethod

@@ -18,7 +18,8 @@ from inference.decoding import new_decoder
 from inference.decoding.decoder import Band, Decoder
 from inference.outputs.encoder import MaskEncoder, MaskSink
 from inference.outputs.jobs import OVERLAY, PROBABILITIES, UNCERTAINTY, ImageJob, RasterJob
-from inference.outputs.rasters import MaskRaster
+from inference.outputs.polygons import POLYGONS, PolygonSink, open_polygons
+from inference.outputs.rasters import MaskRaster, RasterSink
 from runtime.files import replaced_file
 from runtime.parallel import AHEAD, map_ahead
 from tasks.task import Task
@@ -88,7 +89,7 @@ class ImageWriter:
             mask = stack.enter_context(self.encoder.open_mask(job, size, decoder))
             files = {}
             for extension in self.extensions:
-                if extension not in self.encoder.mask_extensions:
+                if extension not in (*self.encoder.mask_extensions, *POLYGONS):
                     files[extension] = stack.enter_context(replaced_file(job.file(extension)))
             overlay = None
             if shown:
@@ -104,8 +105,13 @@ class ImageWriter:
                 uncertainty = MaskRaster(stack.enter_context(GeoTiffWriter(files[UNCERTAINTY], size, job.place)))
             elif UNCERTAINTY in files:
                 uncertainty = stack.enter_context(PngWriter(files[UNCERTAINTY], size, MASK_LEVEL))
+            polygons = None
+            for extension in set(POLYGONS) & set(self.extensions):
+                assert isinstance(job, RasterJob)
+                opened = open_polygons(job, extension, self.encoder, decoder, size[1])
+                polygons = stack.enter_context(opened)
             yield OutputFiles(
-                self.encoder, decoder, files, mask, overlay, probabilities, uncertainty, shown, sink, missing
+                self.encoder, decoder, files, mask, overlay, probabilities, uncertainty, polygons, shown, sink, missing
             )
 
 
@@ -121,6 +127,7 @@ class OutputFiles:
         overlay: PngWriter | None,
         probabilities: NpyWriter | GeoTiffWriter | None,
         uncertainty: MaskSink | None,
+        polygons: PolygonSink | None,
         shown: ReadRows | None,
         sink: RowSink | None,
         missing: ReadMissing | None,
@@ -132,6 +139,7 @@ class OutputFiles:
         self.overlay = overlay
         self.probabilities = probabilities
         self.uncertainty = uncertainty
+        self.polygons = polygons
         self.shown = shown
         self.sink = sink
         self.missing = missing
@@ -156,6 +164,8 @@ class OutputFiles:
         """Append the rest, when all logits were read."""
         for band in self.decoder.finish():
             self._append(band)
+        if self.polygons:
+            self.polygons.finish()
         self.encoder.write_tables(self.files, self.decoder, None)
 
     def _append(self, band: Band, certainty: np.ndarray | None = None) -> None:
@@ -167,12 +177,15 @@ class OutputFiles:
         self._top += len(band.rows)
         missing = self.missing(top, self._top) if self.missing else None
         values = self.encoder.encode(band.rows)
-        if missing is not None and isinstance(self.mask, MaskRaster):
-            values = self.mask.without(values, missing)
-        self.mask.write(values)
+        if isinstance(self.mask, RasterSink):
+            self.mask.write(values, missing)
+        else:
+            self.mask.write(values)
         if self.overlay and self.shown:
             encoder = self.encoder.of_prediction(self.decoder)
             self.overlay.write(encoder.overlay(self.shown(top, self._top), band.rows))
+        if self.polygons:
+            self.polygons.add(band.rows, missing)
         if self.sink:
             self.sink.add(band.rows, missing, certainty)
 

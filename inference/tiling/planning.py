@@ -12,6 +12,8 @@ WHOLE_MEMORY = 2**32  # bytes of activations up to which an image is computed wh
 TILE_MEMORY = 2**27  # bytes of activations of a tile
 LARGE_TILE_MEMORY = 3 * 2**28  # the same for a wide network: smaller tiles would be overlap for the most part
 BAND_MEMORY = 2**28  # bytes of logits of a row of tiles
+INPUT_MEMORY = 2**28  # bytes of pixels of a row of tiles, of more channels than pictures have
+PICTURE_CHANNELS = 4
 
 WHOLE_VOLUME_MEMORY = 2**31  # bytes of activations up to which a volume, or an exact tile of it, is computed
 TILE_VOXELS = 2**21  # voxels of a blended tile, 128 x 128 x 128: at least what networks are trained on
@@ -96,6 +98,8 @@ def _plan_image(config: UNetConfig, size: tuple[int, ...], tile_size: int | None
             return None
         pixels = max(TILE_MEMORY // pixel_bytes, min(decent**2, LARGE_TILE_MEMORY // pixel_bytes))
         tallest = max(smallest, BAND_MEMORY // (4 * config.num_classes * width))
+        if config.in_channels > PICTURE_CHANNELS:
+            tallest = min(tallest, max(smallest, INPUT_MEMORY // (4 * config.in_channels * width)))
         tile_height = min(max(smallest, math.isqrt(pixels)), tallest, up(height, grid))
         tile_width = max(smallest, pixels // tile_height)
     else:

@@ -97,6 +97,7 @@ def predict(predictor: Predictor, inputs: list[Path], output: Path, *, truth: Pa
         mask_suffix=None,
         min_size=None,
         drop_border=False,
+        polygons=None,
     )
     vars(args).update(flags, model="m", ensemble=[], scale=None, tta=False)
     extensions = (MASK, *[OVERLAY] * args.overlay, *[PROBABILITIES] * args.probabilities)

@@ -350,6 +350,17 @@ def check_bands(run, folder, monkeypatch):
     assert info.preprocess().bands == ("3", "1")
 
 
+@checks("--val-blocks")
+def check_blocks(run, folder, monkeypatch):
+    bands, mask = scene(0, size=(200, 260))
+    write_raster(folder / "images" / "0.tif", bands)
+    write_raster(folder / "masks" / "0.tif", mask[None])
+    assert [*map(len, load_records(config("--dataset", folder, "--val-blocks")))] == [11, 1]
+    assert [*map(len, load_records(config("--dataset", folder, "--val-blocks", "100")))] == [5, 1]
+    with pytest.raises(DataError, match=r"--val-blocks holds out .* has the validation split"):
+        load_records(config("--dataset", run.data, "--val-blocks"))
+
+
 @checks("--label-column")
 def check_label_column(run, folder, monkeypatch):
     features = []

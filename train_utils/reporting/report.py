@@ -13,10 +13,11 @@ import torch
 from runtime.documents import read_json, read_json_lines
 from runtime.files import replaced_file
 from tasks.calibration import calibration_report
+from tasks.confusion import score_text
 from train_utils.evaluation import Evaluation
 from train_utils.reporting.charts import Curve, Points, curve, reliability_plot
 from train_utils.reporting.embedding import Embedded, embed_all
-from train_utils.reporting.rendering import render, score_text
+from train_utils.reporting.rendering import render
 from train_utils.reporting.section import Section
 from train_utils.settings.record import RunSettings, is_record
 
@@ -118,7 +119,7 @@ def _tiles(best: Evaluation, section: Section, records: Sequence[dict]) -> dict[
 
 
 def _lower_first(text: str) -> str:
-    return text[:1].lower() + text[1:]
+    return text[:1].lower() + text[1:] if text[1:2].islower() else text  # AP@0.5 and F1 stay
 
 
 def _upper_first(text: str) -> str:

@@ -123,6 +123,8 @@ def _add_data_flags(group: Group) -> None:
     add("--val-fraction", type=arg.share, default=0.1, metavar="SHARE", help=held_out)
     names = "hold out whole groups of images: '^(donor\\d+)_' groups them by the part of the name in brackets"
     add("--val-group", metavar="REGEX", help=names)
+    blocks = "hold out blocks of scenes with a place, of so many pixels a side (default: about 40 blocks in all)"
+    add("--val-blocks", type=arg.natural, nargs="?", const=0, metavar="PIXELS", help=blocks)
     add("--fold", type=arg.fold, metavar="K/N", help="cross-validation: hold out the K-th of N disjoint parts")
     add("--image-column", metavar="NAME", help="column of the images (default: image)")
     add("--mask-column", metavar="NAME", help="column of the masks (default: mask, label or annotation)")

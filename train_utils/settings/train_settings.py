@@ -28,6 +28,7 @@ class TrainSettings:
     val_split: str | None
     val_fraction: float
     val_group: str | None
+    val_blocks: int | None
     fold: str | None
     image_column: str | None
     mask_column: str | None

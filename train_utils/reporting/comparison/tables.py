@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from tasks.confusion import score_text
 from train_utils.reporting.comparison.recipes import Recipe
-from train_utils.reporting.rendering import score_text
 
 COLUMNS = ("recipe", "runs", "score", "spread", "lowest", "highest", "images", "best step", "seeds or folds", "folders")
 LONGEST_CELL = 60  # characters on the terminal

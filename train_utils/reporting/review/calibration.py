@@ -13,8 +13,9 @@ from runtime.console import track
 from runtime.errors import DataError
 from runtime.files import replaced_file, replaced_files
 from tasks.calibration import calibration_error, count_confidences, no_counts, reliability_curve
+from tasks.confusion import score_text
 from train_utils.reporting.charts import reliability_plot
-from train_utils.reporting.rendering import render, score_text
+from train_utils.reporting.rendering import render
 from train_utils.reporting.review.masks import ReviewedRun, open_run, read_example
 from unet.config import IGNORE_INDEX
 from unet.model import UNet

@@ -55,6 +55,8 @@ def test_a_right_mask_has_no_problem_whatever_is_unlabeled():
     assert find_problems(probabilities_of(mask), mask, NAMES) == []
     assert find_problems(probabilities_of(mask, 1.0), mask, NAMES) == []
     assert find_problems(probabilities_of(mask), np.full_like(mask, 255), NAMES) == []
+    empty = np.zeros_like(mask)  # fits as well wherever it is moved
+    assert best_shift(probabilities_of(empty, 1.0), empty) is None
     unlabeled = mask.copy()
     unlabeled[:25] = 255
     assert find_problems(probabilities_of(mask), unlabeled, NAMES) == []

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from tasks.calibration import no_counts
 from tasks.target import Target
 from unet.config import UNetConfig
 
@@ -17,12 +18,14 @@ class Scores(ABC):
     Attributes:
         sums: a tensor that adds up over images and processes.
         by_image: (images, columns), zero for images that were not added; adds up over processes.
+        reliability: (bins, 3) int64, the counts of `calibration.count_confidences`; None where none were made.
         has_background: whether the first class of `by_class` is what lies around the others.
     """
 
     has_background: ClassVar[bool] = True
     sums: Tensor
     by_image: Tensor
+    reliability: Tensor | None = None
 
     @abstractmethod
     def add(self, prediction: Tensor, target: Target, index: int) -> None:
@@ -44,6 +47,13 @@ class Scores(ABC):
     def merge(self, others: "Scores") -> None:
         """Count what others have counted of further images; what is known of each image is not kept."""
         self.sums += others.sums
+        if others.reliability is not None:
+            self.add_reliability(others.reliability)
+
+    def add_reliability(self, counts: Tensor) -> None:
+        """Count how sure predictions are and how often they are right, (bins, 3)."""
+        before = no_counts(counts.device) if self.reliability is None else self.reliability
+        self.reliability = before + counts
 
     @abstractmethod
     def record(self) -> dict[str, float | None]:
@@ -71,7 +81,10 @@ class Scores(ABC):
 
     def to_json(self) -> dict[str, Any]:
         """What a checkpoint holds; `Task.scores_from_json` reads it."""
-        return {"sums": self.sums.tolist(), "by_image": self.by_image.tolist()}
+        state = {"sums": self.sums.tolist(), "by_image": self.by_image.tolist()}
+        if self.reliability is not None and self.reliability.any():
+            state["reliability"] = self.reliability.tolist()
+        return state
 
 
 class Task(ABC):
@@ -144,6 +157,17 @@ class Task(ABC):
     @abstractmethod
     def finish(self, partial: tuple[Tensor, ...]) -> Tensor:
         """(T,): the sum of each term, from the sums of whole images; these add up over images and processes."""
+
+    def reliability(self, logits: Tensor, targets: Target) -> Tensor | None:
+        """(bins, 3) counts of how sure the answers of logits (B, outputs, *spatial) are, and how often they are right.
+
+        They add up over bands and images. None where answers are no classes of pixels.
+        """
+        return None
+
+    def count_certainty(self, certainty: Tensor, prediction: Tensor, targets: Target) -> Tensor:
+        """The same counts from what a decoder says of its `certainty`, and its prediction, (B, *spatial) each."""
+        raise NotImplementedError(f"{self.name}: its decoder says nothing of certainty")
 
     @abstractmethod
     def new_scores(self, images: int, device: torch.device | str = "cpu") -> Scores:

@@ -17,11 +17,11 @@ from runtime.errors import CheckpointError, SettingsError
 from runtime.files import remove_leftovers, replaced_file, tolerated
 from runtime.lock import lock_folder
 from runtime.redact import redact_all
-from train_utils.checkpoints.find import FINISHED, LENGTH_AND_PLACE, FoundCheckpoint, checkpoint_folder, find_checkpoint
+from train_utils.checkpoints.find import LENGTH_AND_PLACE, FoundCheckpoint, checkpoint_folder, find_checkpoint
 from train_utils.microbatch import MemoryLimit, memory_limit
 from train_utils.schedule import Schedule
 from train_utils.settings.plan import Plan, as_flags, check_axes, patch_size, plan_run
-from train_utils.settings.record import UNRECORDED, flags_as_json, say_credentials
+from train_utils.settings.record import FINISHED, UNRECORDED, flags_as_json, say_credentials
 from train_utils.settings.train_settings import NO_ENCODER, TrainSettings
 
 

@@ -456,7 +456,7 @@ def test_mask_overlay_and_probabilities_of_an_image_are_written_band_by_band(tmp
     tifffile.imwrite(tmp_path / "a.tif", pixels[:, :, 0], photometric="minisblack")
     rows = logits.argmax(0).numpy().astype(np.uint8)
     taken = []
-    sink = SimpleNamespace(add=lambda band, missing: taken.append(band))
+    sink = SimpleNamespace(add=lambda band, missing, certainty: taken.append(band))
     writer = ImageWriter(encoder, TASK, (".png", ".overlay.png", ".npy"))
     job = ImageJob(image=tmp_path / "a.tif", size=(9, 6), output=tmp_path / "out" / "a")
     writer.write(job, (9, 6), logits.split(4, dim=1), ArrayRegions(pixels), sink)

@@ -72,9 +72,8 @@ def test_a_mask_has_the_place_of_its_image(tmp_path, model, in_windows):
     write_scene(tmp_path / "in" / "a.tif")
     write_scene(tmp_path / "in" / "b" / "c.tif", 1, transform=turned, crs="EPSG:4326", interleave="band")
     with mock.patch.object(predictor_module, "WINDOW_MEMORY", 1000 if in_windows else 2**27):
-        result = predict(
-            model, [tmp_path / "in"], tmp_path / "out", "--probabilities", "--tile-size", "32", "--overlay"
-        )
+        flags = ["--probabilities", "--uncertainty", "--tile-size", "32", "--overlay"]
+        result = predict(model, [tmp_path / "in"], tmp_path / "out", *flags)
     assert result.returncode == 0, result.stderr
     predictor = Predictor.from_pretrained(model, tile_size=32)
     for name in ("a", "b/c"):
@@ -93,6 +92,10 @@ def test_a_mask_has_the_place_of_its_image(tmp_path, model, in_windows):
             probabilities = file.read()
             assert file.transform == image.transform and np.isnan(probabilities[:, :6, :20]).all()
             assert np.allclose(probabilities[:, 6:], prediction.probabilities[:, 6:], atol=1e-6)
+        with rasterio.open(tmp_path / f"out/{name}.uncertainty.tif") as file:
+            entropy = -(prediction.probabilities * np.log(prediction.probabilities)).sum(axis=0) / np.log(2)
+            assert file.transform == image.transform and file.dtypes == ("uint8",)
+            assert np.allclose(file.read(1), 255 * entropy, rtol=0, atol=0.51)
         assert (tmp_path / "out" / f"{name}.overlay.png").exists()
 
 

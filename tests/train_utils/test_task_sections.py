@@ -37,7 +37,7 @@ from tasks.regions import Region, RegionScores
 from train_utils.reporting.charts import MAX_POINTS, curve, error_plot
 from train_utils.reporting.classes import ClassSection
 from train_utils.reporting.landmarks import LandmarkSection
-from train_utils.reporting.objects import BLUE, GREEN, ObjectSection, mark_objects, outlines
+from train_utils.reporting.objects import BLUE, GREEN, TITLES, ObjectSection, mark_objects, outlines
 from train_utils.reporting.overlapping import OverlapSection, RegionSection
 from train_utils.reporting.sections import new_section
 
@@ -149,7 +149,7 @@ def test_found_missed_invented_and_ignored_objects_have_their_colors():
     assert np.array_equal(outlines(labels), edges) and np.array_equal(shown, expected)
     section = ObjectSection(ObjectReader())
     views = section.views(np.zeros((12, 16), np.uint8), packed(true, classes), packed(pred, pred > 0))
-    assert list(views) == ["image", "truth", "prediction", "errors"]
+    assert list(views) == ["image", "truth", "prediction", "errors: 2 missed"]
     assert np.array_equal(views["truth"], outlined(np.zeros((12, 16), np.uint8), shaded(true)))
     assert np.array_equal(views["prediction"], outlined(np.zeros((12, 16), np.uint8), shaded(pred)))
     panel = section.panel(np.zeros((12, 16), np.uint8), packed(true, classes), packed(pred, pred > 0))
@@ -172,7 +172,7 @@ def test_objects_are_told_by_class_and_size():
     assert metrics["Panoptic quality"] == pytest.approx((2 * (1 + 0.85) / 6 + 0) / 2)
     assert list(metrics) == ["AP@0.5", "AP@0.75", "AP@0.5:0.95", "Panoptic quality", "F1", "Count error"]
     html = cells_of(section.html(scores))
-    assert html[0] == ["class", *metrics, "objects", "predicted", "found", "split", "merged"]
+    assert html[0] == ["class", *TITLES.values(), "objects", "predicted", "found", "split", "merged"]
     assert html[1][:2] == ["cell", "0.5000"] and html[1][-5:] == ["3", "3", "2", "0", "0"]
     assert html[2][:2] == ["dirt", "0.0000"] and html[2][-5:] == ["1", "0", "0", "0", "0"]
     assert [row[:2] for row in html[4:]] == [["below 64", "2"], ["64 to 255", "1"], ["256 to 1,023", "1"]]

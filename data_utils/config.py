@@ -26,6 +26,7 @@ class DataConfig:
         absent: what an empty cell in a table of points means, `unknown` or `not-there`.
         swap: names of points or overlapping classes that change places in the mirror: left=right, with commas between.
         label_column: column of polygons in the world that says their class; None where they are of one.
+        exclude: a file with the names of images that are left out.
         bands: names or numbers of the bands of rasters that are read, in this order; None for all.
         regions: unions of mask values, as `data_utils.targets.regions` reads them.
         task: what the network learns; None until the data have been looked at.
@@ -65,6 +66,7 @@ class DataConfig:
     regions: str | None = None
     bands: tuple[str, ...] | None = None
     label_column: str | None = None
+    exclude: str | None = None
 
     @classmethod
     def from_args(cls, args: Any) -> "DataConfig":

@@ -20,7 +20,14 @@ from inference.outputs.jobs import LEGEND, MASK, OVERLAY, ImageJob, Job, MaskFil
 from inference.true_masks import open_true_masks, pictures_below, stem_of
 from runtime.errors import DataError
 
-OF_ALL_INPUTS = ("predict.json", "metrics.json", "points.csv", "points.tps", "points.json")  # files of --output
+OF_ALL_INPUTS = (
+    "predict.json",
+    "metrics.json",
+    "points.csv",
+    "points.tps",
+    "points.json",
+    "rank.csv",
+)  # files of --output
 CHANNEL = re.compile(r"(.+)_(\d{4})")  # how nnU-Net names the files of a volume's channels: CASE_0000, CASE_0001
 
 

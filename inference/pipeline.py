@@ -104,7 +104,7 @@ def plan_work(args: Namespace, predictor: Predictor, writer: PredictionWriter) -
         say(f"{count} {KINDS[len(tiling.size)]} in {tiling}")
 
     # masks compress well, overlays do not, and probabilities are written as they are
-    bytes_of_pixel = 0.05 + 2 * args.overlay + 4 * predictor.config.num_classes * args.probabilities
+    bytes_of_pixel = 0.05 + 2 * args.overlay + args.uncertainty + 4 * predictor.config.num_classes * args.probabilities
     check_disk(args.output, int(bytes_of_pixel * sum(job.pixels * job.disk_copies for job in todo)))
     if args.file is None:
         record_provenance(args.output, provenance_of(args), args.overwrite)

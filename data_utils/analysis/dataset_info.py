@@ -12,7 +12,7 @@ from data_utils.analysis.findings import find_warnings
 from data_utils.analysis.inspect import (
     ClassLocations,
     SplitInspection,
-    find_unknown,
+    find_unreadable,
     raise_problems,
     total_pixels,
 )
@@ -27,7 +27,7 @@ from data_utils.config import DataConfig
 from data_utils.sources.load import load_records
 from data_utils.sources.records import ListRecords, Records
 from data_utils.targets import reader_type
-from data_utils.targets.find import find_task
+from data_utils.targets.find import find_task, task_warnings
 from data_utils.targets.reader import TargetReader
 from runtime.cache import cached, digest
 from runtime.console import first_few
@@ -169,14 +169,18 @@ def load_dataset_info(config: DataConfig) -> DatasetInfo:
     `on_bad_sample` "skip" they are noted.
     """
     train, val = load_records(config)
+    doubts = task_warnings(train, config)
     config = replace(config, task=find_task(train, config))
     targets = reader_type(config)
     classes: NamedClasses = ()
     if not targets.takes_points:
         classes = named_classes(config.classes, train.classes, config.others)
     if train.group_sizes is None:
-        info = inspect_files(train, val, config, classes)
-        return replace(info, content=content_key([train, val]))
+        try:
+            info = inspect_files(train, val, config, classes)
+        except DataError as error:
+            raise DataError("; ".join([str(error), *doubts])) from error
+        return replace(info, content=content_key([train, val]), warnings=doubts + info.warnings)
     lacks_classes = targets.has_classes and not classes
     if lacks_classes or not (config.image_size or config.crop_size):
         raise DataError("a stream is not read before training: give --classes, and --image-size or --crop-size")
@@ -202,9 +206,9 @@ def inspect_files(train: Records, val: Records, config: DataConfig, classes: Nam
         check_borders(inspected, pixels)
     reader = targets.of_records(train, pixels, classes, config).with_records(train)
     for inspection, records in inspected:
-        find_unknown(inspection, records, reader.class_map)
+        find_unreadable(inspection, records, reader)
         _check(inspection, records, config)
-    # without the records that `find_unknown` has taken out
+    # without the records that `find_unreadable` has taken out
     reader = read_labels(reader.with_pixels(total_pixels(inspected)), inspected)
     train_split = _split(train, train_inspection, reader)
     val_split = _split(val, val_inspection, reader)
@@ -245,7 +249,7 @@ def sample_stream(train: Records, val: Records, config: DataConfig, classes: Nam
     if all(isinstance(value, int) for value in pixels):  # masks outside the sample may hold the usual 255
         possible_pixels = pixels | {IGNORE_INDEX: pixels.get(IGNORE_INDEX, 0)}
     reader = targets.of_values(possible_pixels, classes, config)
-    find_unknown(inspection, sample, reader.class_map)
+    find_unreadable(inspection, sample, reader)
     _check(inspection, sample, config)
     normalization = measure_normalization(sample, config, inspection.problems)
     train_split = Split(train, np.zeros((len(train), 2), np.int32))
@@ -253,7 +257,7 @@ def sample_stream(train: Records, val: Records, config: DataConfig, classes: Nam
     if not config.image_size:
         val_inspector = choose_inspector(val, has_classes=targets.has_classes)
         val_inspection = inspect_split(val, "checking validation files", val_inspector)
-        find_unknown(val_inspection, val, reader.class_map)
+        find_unreadable(val_inspection, val, reader)
         _check(val_inspection, val, config)
         val_split = Split(val, usable_sizes(val_inspection), _texts(val_inspection))
     return DatasetInfo(config, train_split, val_split, reader.with_pixels(pixels), normalization)
@@ -261,7 +265,7 @@ def sample_stream(train: Records, val: Records, config: DataConfig, classes: Nam
 
 def _inspect_once(records: Records, title: str, inspector: Inspector, *, named: bool) -> SplitInspection:
     """The result of `inspect_split`, stored in the cache if there are no problems."""
-    key = records.digest and digest("inspections", records.digest, *inspector.key)
+    key = records.digest and digest("inspected files", records.digest, *inspector.key)
     computed: list[SplitInspection] = []
 
     def compute() -> dict:

@@ -13,6 +13,7 @@ from data_utils.class_map import MAX_VALUES, REPAIR, ClassMap, as_color, describ
 from data_utils.image_io.reader import decode_mask, read_header, size_mismatch
 from data_utils.image_io.resize import same_proportions
 from data_utils.sources.records import LabelSet, Record, Records
+from data_utils.targets.reader import TargetReader
 from runtime.cache import JSON
 from runtime.console import first_few
 from runtime.errors import DataError
@@ -48,7 +49,7 @@ class Inspection:
         size: (H, W) of the image.
         mask_size: (H, W) of the mask.
         mode: the image's type, as Pillow or NumPy names it.
-        kind: what the mask's values are: "numbers", "greys" or "colours".
+        kind: what the mask's values are: "numbers", "greys" or "colors".
         pixels: how many pixels of the mask hold each value.
         class_locations: where some of them are, for an image too large to be decoded whole for every crop; else None.
     """
@@ -169,7 +170,7 @@ def inspect(record: Record, *, has_classes: bool = True) -> Inspection | Problem
     pixels = count_values(mask)
     kind = "numbers"
     if mask.ndim == 3:
-        kind = "colours"
+        kind = "colors"
     elif is_colored:
         kind = "greys"
     inspection = Inspection(size, mask_size, mode, kind, pixels)
@@ -231,7 +232,7 @@ def excess_values(pixels: Mapping[MaskValue, int]) -> str | None:
         is_between_two = set(most_frequent) == {ordered[0], ordered[-1]}  # 0 and 65535, say; not so for instances
         is_smooth = is_between_two or max(ordered) <= 255
     if not is_smooth:
-        return f"{show(ordered)}; are these numbers of instances instead of classes, or are images and masks swapped?"
+        return f"{show(ordered)}; are these numbers of objects (--task objects), or are images and masks swapped?"
     guess = describe_invented(pixels) or f"are these smoothed edges (JPEG, interpolation)? {REPAIR}"
     return f"{show(ordered)}; {guess} (or are images and masks swapped?)"
 
@@ -241,7 +242,7 @@ def total_pixels(splits: Iterable[tuple[SplitInspection, Records]]) -> dict[Mask
 
     Raises DataError where masks of numbers and color masks are mixed.
     """
-    totals: dict[str, Counter] = {"numbers": Counter(), "greys": Counter(), "colours": Counter()}
+    totals: dict[str, Counter] = {"numbers": Counter(), "greys": Counter(), "colors": Counter()}
     examples: dict[str, str] = {}
     for inspection, records in splits:
         for number, (content, pixels) in enumerate(inspection.contents.items()):
@@ -251,10 +252,10 @@ def total_pixels(splits: Iterable[tuple[SplitInspection, Records]]) -> dict[Mask
                 examples.setdefault(content.kind, records.name(int(members[0])))
     numbers = totals["numbers"]
     greys = totals["greys"]
-    colors = totals["colours"]
+    colors = totals["colors"]
     if colors and numbers:
         raise DataError(
-            f"{examples['colours']} is a color mask and {examples['numbers']} one of numbers; store all in one way"
+            f"{examples['colors']} is a color mask and {examples['numbers']} one of numbers; store all in one way"
         )
     if colors:
         greys = Counter({as_color(value): count for value, count in greys.items()})
@@ -273,10 +274,22 @@ def pixels_by_labels(
     return {labels: dict(pixels) for labels, pixels in totals.items()}
 
 
-def find_unknown(inspection: SplitInspection, records: Records, class_map: ClassMap | None) -> None:
-    """Add to the inspection's problems the records whose masks hold values without a class, where there are classes."""
-    if class_map is None:
+def find_unreadable(inspection: SplitInspection, records: Records, reader: TargetReader) -> None:
+    """Add to the inspection's problems the records whose masks hold values that make no target."""
+    if reader.class_map is not None:
+        find_unknown(inspection, records, reader.class_map)
         return
+    for number, content in enumerate(inspection.contents):
+        problem = reader.problem_of(content.values)
+        if problem is None:
+            continue
+        for i in np.flatnonzero(inspection.members == number).tolist():
+            inspection.problems[i] = Problem("number of no object", f"{records[i]['name']}: {problem}")
+            inspection.members[i] = -1
+
+
+def find_unknown(inspection: SplitInspection, records: Records, class_map: ClassMap) -> None:
+    """Add to the inspection's problems the records whose masks hold values without a class."""
     for number, content in enumerate(inspection.contents):
         values = content.values
         if class_map.has_colors and content.kind == "greys":

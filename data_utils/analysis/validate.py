@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from data_utils.analysis.findings import find_warnings
-from data_utils.analysis.inspect import Inspection, Problem, SplitInspection, find_unknown, merge_equal, total_pixels
+from data_utils.analysis.inspect import Inspection, Problem, SplitInspection, find_unreadable, merge_equal, total_pixels
 from data_utils.analysis.inspectors import Inspector, choose_inspector, inspect_split
 from data_utils.analysis.label_sets import describe_labels, read_labels
 from data_utils.analysis.point_checks import describe_points
@@ -18,7 +18,7 @@ from data_utils.sources.blocks import describe_neighbors
 from data_utils.sources.load import load_records
 from data_utils.sources.records import Record, Records, annotation_summaries
 from data_utils.targets import reader_type
-from data_utils.targets.find import find_task
+from data_utils.targets.find import find_task, task_warnings
 from runtime.console import first_few
 from runtime.errors import DataError
 from unet.config import IGNORE_INDEX, MaskValue
@@ -36,6 +36,7 @@ def check_data(config: DataConfig) -> tuple[str, int]:
     Large training images are read in windows where training does that.
     """
     train, val = load_records(replace(config, allow_unpaired=True))
+    doubts = task_warnings(train, config)
     config = replace(config, task=find_task(train, config))
     splits = {"training": train, "validation": val}
     problems: dict[str, list[str]] = defaultdict(list)
@@ -71,15 +72,15 @@ def check_data(config: DataConfig) -> tuple[str, int]:
             classes = named_classes(config.classes, train.classes, config.others)
         if targets.has_classes and not classes:
             check_borders(inspected, pixels)
-        reader = read_labels(targets.of_records(train, pixels, classes, config), inspected)
+        reader = targets.of_records(train, pixels, classes, config).with_records(train)
+        reader = read_labels(reader.with_pixels(pixels), inspected)
         class_map = reader.class_map
         warnings = find_warnings(inspected, (train, val), pixels, reader, config, named=bool(classes))
-        reader = reader.with_pixels(pixels).with_records(train)
         shares = [*reader.describe_pixels(), *describe_labels(inspected, reader)]
         shares += reader.describe_records([train, val])
         shares += describe_points(inspected)
         for inspection, records in inspected:
-            find_unknown(inspection, records, class_map)
+            find_unreadable(inspection, records, reader)
         if class_map is not None:
             names = name_values(pixels, class_map)
             shares += labeled_share(pixels, class_map)
@@ -96,6 +97,7 @@ def check_data(config: DataConfig) -> tuple[str, int]:
             problems[problem.kind].append(problem.text)
     lines += describe([inspection for inspection, _ in inspected], pixels, names)
     lines += shares
+    warnings = doubts + warnings
     lines += [f"to check: {warning}" for warning in warnings]
     lines += list_problems(problems, len(warnings))
     return "\n".join(lines), sum(map(len, problems.values()))

@@ -154,10 +154,10 @@ class Segments:
         shape = (rows[1] - rows[0], self.size[1], together)
         row_bytes = shape[1] * together * self.dtype.itemsize
         file.seek(start + rows[0] * row_bytes)
-        stored = np.frombuffer(file.read(shape[0] * row_bytes), self.dtype.newbyteorder(self.page.parent.byteorder))
-        if stored.size < np.prod(shape, dtype=np.int64):
+        data = file.read(shape[0] * row_bytes)
+        if len(data) < shape[0] * row_bytes:
             raise OSError("the file ends before its image does")
-        return stored.reshape(shape)
+        return np.frombuffer(data, self.dtype.newbyteorder(self.page.parent.byteorder)).reshape(shape)
 
     def _window(
         self, file: BinaryIO, rows: Range, columns: Range, samples: Sequence[int], shape: tuple[int, int, int]

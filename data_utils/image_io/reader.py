@@ -32,6 +32,8 @@ from unet.config import IGNORE_INDEX, Preprocess
 
 Side = TypeVar("Side", int, float)
 GREY_MODES = ("L", "I", "F")
+SAMPLE_FORMAT = 339  # a tag of TIFFs
+UNSIGNED = (1,)
 
 
 class DecodedImage(NamedTuple):
@@ -245,10 +247,13 @@ def decode_mask(source: ImageSource, name: str) -> DecodedMask:
 def _stored_values(picture: Image.Image) -> np.ndarray:
     """All pixels of a mask as stored: (H, W), or (H, W, 3 or 4) uint8."""
     is_gif = picture.format == "GIF"
+    is_unsigned = _is_unsigned(picture)
     picture = _upright(picture)
     mode = picture.mode
     if mode in ("LA", "La", "PA"):
         return np.asarray(picture)[:, :, 0]
+    if is_unsigned:  # Pillow has no mode for numbers of 32 bits without sign
+        return np.asarray(picture).view(np.uint32)
     if mode in ("1", "L", "I", "F") or mode.startswith("I;16"):
         return np.asarray(picture)
     if mode == "P" and not is_gif:
@@ -256,6 +261,14 @@ def _stored_values(picture: Image.Image) -> np.ndarray:
     if mode not in ("RGB", "RGBA", "RGBX"):
         picture = picture.convert("RGB")
     return np.asarray(picture)
+
+
+def _is_unsigned(picture: Image.Image) -> bool:
+    """Whether a TIFF holds numbers of 32 bits without sign."""
+    if picture.mode != "I" or picture.format != "TIFF":
+        return False
+    tags = getattr(picture, "tag_v2", None)  # a copy has none
+    return tags is not None and tags.get(SAMPLE_FORMAT, UNSIGNED) == UNSIGNED
 
 
 def _mask_values(array: np.ndarray) -> np.ndarray:

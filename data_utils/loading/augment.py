@@ -49,7 +49,7 @@ def augment(
         recolor: `recolored`, compiled or not.
 
     Returns:
-        Float32 images (float64 stays), int64 targets.
+        Float32 images (float64 stays), and targets in the types that losses take.
     """
     assert len(draws) == len(numbers) == len(images) == targets.shape[0], (len(draws), numbers.shape, images.shape)
     images = images.to(torch.promote_types(images.dtype, torch.float32))

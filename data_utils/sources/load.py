@@ -12,6 +12,7 @@ from data_utils.sources.annotations.world_polygons import find_polygons
 from data_utils.sources.bands import BandRecords, find_scenes
 from data_utils.sources.blocks import hold_out_blocks
 from data_utils.sources.class_volumes import by_channel, find_class_volumes
+from data_utils.sources.excluded import leave_out
 from data_utils.sources.folder import find_splits, pair_files
 from data_utils.sources.hf_datasets import HFRecords, TableName, ask_hub, holds_tables, is_hub_id, load_tables
 from data_utils.sources.holdout import hold_out, hold_out_fold, hold_out_shards
@@ -55,6 +56,8 @@ def load_records(config: DataConfig) -> tuple[Records, Records]:
             raise DataError(
                 f"--dims 3: {config.dataset} holds images; volumes are NIfTI, NRRD, MHA, .npy or TIFF stacks"
             )
+    if config.exclude:
+        train, val = leave_out(train, val, Path(config.exclude))
     if config.task == OVERLAPPING and train.task != OVERLAPPING:
         return ObjectRecords(train, config), ObjectRecords(val, config)
     if config.dims == 2 and train.dims == 3:

@@ -24,6 +24,8 @@ FIRST = 3  # masks: if these hold few values, no others are looked at
 FEW_VALUES = 3  # values of a mask, with the background, that may just as well be classes
 CONNECTED_SHARE = 0.9  # of the masks
 FEWEST_NUMBERS = 3  # different highest values, at least, among the masks
+MOST_PIECES = 1.1  # for each number, among all masks: classes lie in many more
+EITHER = "classes or objects"
 MANY_NUMBERS = 10  # different highest values that are enough; and the highest of all, which few sets of classes reach
 
 
@@ -39,18 +41,35 @@ def find_task(records: Records, config: DataConfig) -> str:
         return config.task
     if records.task is not None:
         return records.task
+    reading = _reading(records, config)
+    return Classes.name if reading == EITHER else reading
+
+
+def task_warnings(records: Records, config: DataConfig) -> tuple[str, ...]:
+    """A line where masks may just as well number objects as hold classes, and no flag says which."""
+    if config.regions or config.task is not None or records.task is not None:
+        return ()
+    if _reading(records, config) != EITHER:
+        return ()
+    return (
+        "the numbers in the masks may count objects, since nearly each of them is one connected piece: give --task"
+        " objects if they do, and --task classes if they are classes",
+    )
+
+
+def _reading(records: Records, config: DataConfig) -> str:
+    """The task that the numbers in masks call for, or EITHER."""
     are_classes = config.classes or config.ignore_index or records.classes or records.group_sizes is not None
     if are_classes or not len(records) or isinstance(records[0]["target"], DrawnMask):
         return Classes.name
-    key = records.digest and digest("task of masks", records.digest)
-    return cached(key, partial(_task_of_masks, records))
+    key = records.digest and digest("reading of masks", records.digest)
+    return cached(key, partial(_reading_of_masks, records))
 
 
-def _task_of_masks(records: Records) -> str:
-    """The task that the numbers in masks call for."""
-    if holds_many_values(records) and number_objects(records):
-        return Objects.name
-    return Classes.name
+def _reading_of_masks(records: Records) -> str:
+    if not holds_many_values(records):
+        return Classes.name
+    return reading_of_numbers(records)
 
 
 def holds_many_values(records: Records) -> bool:
@@ -59,19 +78,31 @@ def holds_many_values(records: Records) -> bool:
     return any(len(np.unique(values)) > FEW_VALUES for values in _masks(records, first))
 
 
-def number_objects(records: Records) -> bool:
-    """Whether masks number objects: every value is one connected piece, and the highest one differs between files."""
+def reading_of_numbers(records: Records) -> str:
+    """Objects, if every value is one connected piece, and the highest one differs between files.
+
+    EITHER, if it does not differ, for all images may have as many objects, or if a few objects are in pieces. Else
+    classes.
+    """
     count = SAMPLED_VOLUMES if records.dims == 3 else SAMPLED
     highest = []
     connected = 0
+    all_numbers = 0
+    all_pieces = 0
     for values in _masks(records, np.unique(np.linspace(0, len(records) - 1, count).astype(int)).tolist()):
         if values.max() > 0:
+            numbers, pieces = count_pieces(values)
             highest.append(int(values.max()))
-            connected += are_pieces(values)
+            connected += pieces == numbers
+            all_numbers += numbers
+            all_pieces += pieces
+    if not highest or all_pieces > MOST_PIECES * all_numbers:
+        return Classes.name
     distinct = len(set(highest))
     differ = distinct >= max(FEWEST_NUMBERS, min(MANY_NUMBERS, len(highest) / 2))
-    differ = differ and max(highest, default=0) >= MANY_NUMBERS
-    return connected >= CONNECTED_SHARE * len(highest) and (differ or min(highest, default=0) > 255)
+    differ = differ and max(highest) >= MANY_NUMBERS
+    is_sure = connected >= CONNECTED_SHARE * len(highest) and (differ or min(highest) > 255)
+    return Objects.name if is_sure else EITHER
 
 
 def _masks(records: Records, indices: Iterable[int]) -> Iterator[np.ndarray]:
@@ -96,9 +127,9 @@ def _values(record: Record) -> np.ndarray | None:
     return values if values.ndim == 2 else None
 
 
-def are_pieces(values: np.ndarray) -> bool:
-    """Whether each value of a mask but 0 is one piece, whose pixels touch through sides or corners."""
+def count_pieces(values: np.ndarray) -> tuple[int, int]:
+    """How many values but 0 a mask holds, and how many pieces they form; pixels touch through sides or corners."""
     from skimage.measure import label
 
     pieces = label(values, connectivity=values.ndim)  # a piece has pixels of one value
-    return int(pieces.max()) == len(np.unique(values[values != 0]))
+    return len(np.unique(values[values != 0])), int(pieces.max())

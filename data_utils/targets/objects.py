@@ -74,14 +74,15 @@ class ObjectReader(MaskReader):
         return cls(ignored, tuple(of_objects), outside)
 
     def with_pixels(self, pixels: dict[MaskValue, int]) -> "ObjectReader":
-        counts = [0] * (len(self.classes) + 1)
-        if len(self.classes) == 1:
-            counts[1] = sum(count for value, count in pixels.items() if value != 0)
-        else:
-            for index, (value, _) in enumerate(self.classes, 1):
-                counts[index] = pixels.get(value, 0)
-        counts[0] = sum(pixels.values()) - sum(counts)
-        return replace(self, class_pixels=tuple(counts))
+        known = {value: count for value, count in pixels.items() if value not in self.ignored}
+        background = known.pop(0, 0)
+        if self.classes == ObjectReader.classes:  # values are numbers of objects
+            return replace(self, class_pixels=(background, sum(known.values())))
+        known.pop(IGNORE_INDEX, None)
+        of_classes = [known.pop(value, 0) for value, _ in self.classes]
+        if self.outside != IGNORE_INDEX:
+            background += sum(known.values())
+        return replace(self, class_pixels=(background, *of_classes))
 
     def with_records(self, records: Records) -> "ObjectReader":
         key = records.digest and digest("shapes of objects", records.digest, self.key)
@@ -133,11 +134,9 @@ class ObjectReader(MaskReader):
         return self._target(values, name)
 
     def _target(self, numbers: np.ndarray, name: str) -> ObjectTarget:
-        if numbers.min() < 0 or numbers.max() > LARGEST_NUMBER:
-            extreme = numbers.min() if numbers.min() < 0 else numbers.max()
-            raise DataError(
-                f"{name}: mask holds {extreme:,}, but the numbers of objects are 1 to {LARGEST_NUMBER:,}, and 0 is none"
-            )
+        problem = self.problem_of([int(numbers.min()), int(numbers.max())])
+        if problem is not None:
+            raise DataError(f"{name}: {problem}")
         ids = numbers.astype(np.int32)
         mask = (ids > 0).astype(np.uint8)
         if self.ignored:
@@ -145,6 +144,12 @@ class ObjectReader(MaskReader):
             mask[is_ignored] = IGNORE_INDEX
             ids[is_ignored] = 0
         return ObjectTarget(mask, ids)
+
+    def problem_of(self, values: Sequence[MaskValue]) -> str | None:
+        for value in values:
+            if isinstance(value, int) and not 0 <= value <= LARGEST_NUMBER:
+                return f"mask holds {value:,}, but the numbers of objects are 1 to {LARGEST_NUMBER:,}, and 0 is none"
+        return None
 
     def to_preprocess(self) -> dict[str, Any]:
         return {}

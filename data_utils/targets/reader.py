@@ -165,6 +165,10 @@ class TargetReader(ABC):
     def open_window(self, record: Record) -> Any:
         """A context with the `MaskWindows` of the target of a large image."""
 
+    def problem_of(self, values: Sequence[MaskValue]) -> str | None:
+        """What is wrong with a mask that holds these values, or None, where values are no classes."""
+        return None
+
     def warnings(self, splits: Sequence[Records]) -> tuple[str, ...]:
         """Lines on what looks like a mistake in the targets."""
         return ()

@@ -190,14 +190,17 @@ def separated(answers: np.ndarray) -> tuple[np.ndarray, int]:
     Its seeds are the peaks of the depth, after a little blur. A component with one peak is one object.
     """
     from scipy.ndimage import gaussian_filter, generate_binary_structure, label
-    from skimage.morphology import h_maxima
+    from skimage.morphology import local_maxima, reconstruction
     from skimage.segmentation import watershed
 
     depth = ((answers >> DEPTH_SHIFT) & BYTE).astype(np.float32)
-    depth = gaussian_filter(depth, BLUR, mode="constant").round().astype(np.uint8)
+    depth = gaussian_filter(depth, BLUR, mode="constant").round().astype(np.int16)
     is_component = answers > 0
-    is_peak = (h_maxima(depth, PEAK) > 0) & is_component
-    seeds, count = label(is_peak, generate_binary_structure(answers.ndim, answers.ndim))
+    everywhere = generate_binary_structure(answers.ndim, answers.ndim)
+    # `skimage.morphology.h_maxima` would take equal peaks for two, however little lies between them
+    cut = reconstruction(depth - PEAK, depth, footprint=everywhere)
+    is_peak = local_maxima(cut, connectivity=answers.ndim) & is_component
+    seeds, count = label(is_peak, everywhere)
     if count < 2:
         return is_component.astype(np.int32), 1
     return watershed(LEVELS - depth, seeds, mask=is_component).astype(np.int32), count

@@ -47,7 +47,7 @@ class Encoder(ABC):
     """How predictions are written and shown.
 
     Attributes:
-        kind: of what is written, "mask" or "points"; writers and scorers are chosen by it.
+        kind: of what is written, "mask" or "points"; writers are chosen by it.
         outputs: what the files of all images are called together.
         truths_in_table: whether --truth is a table of all images, and not a folder with a file for each.
         extensions: those of the files that stand beside each of them.
@@ -80,6 +80,10 @@ class Encoder(ABC):
     @abstractmethod
     def mask_file(self, job: Job) -> Path:
         """The file that is written of an image, or would be."""
+
+    def file(self, job: Job, extension: str) -> Path:
+        """A file of a job that is written, or would be."""
+        return self.mask_file(job) if extension == MASK else job.file(extension)
 
     def legend(self) -> Image.Image | None:
         """What the colors of overlays mean; None where they mean nothing."""
@@ -159,9 +163,9 @@ class MaskEncoder(Encoder):
         """What polygons outline in rows (n, W) of a prediction: layers of numbers, 0 where there is no area."""
         return [self.shades(rows)]
 
-    @abstractmethod
     def area_properties(self, layer: int, number: int, decoder: Decoder) -> Properties:
         """What is said of an area of `areas`, given its number."""
+        return {"value": number}
 
     @property
     def written_values(self) -> Sequence[MaskValue]:

@@ -215,13 +215,13 @@ def test_pixels_of_each_value_are_counted():
 def test_two_hundred_and_fifty_five_values_are_not_too_many():
     assert excess_values(dict.fromkeys(range(255), 1)) is None
     assert "are these smoothed edges (JPEG, interpolation)?" in excess_values(dict.fromkeys(range(256), 1))
-    assert "numbers of instances" in excess_values(dict.fromkeys(range(300), 1))
+    assert "numbers of objects" in excess_values(dict.fromkeys(range(300), 1))
     ends = dict.fromkeys(range(300), 1) | {0: 9, 299: 8}  # most of the pixels are at the ends of a ramp
-    assert "numbers of instances" not in excess_values(ends)
-    assert "numbers of instances" in excess_values(ends | {5: 10})
+    assert "numbers of objects" not in excess_values(ends)
+    assert "numbers of objects" in excess_values(ends | {5: 10})
     near = {(value, 0, 0): 1 for value in range(256)}
     apart = {(value, value * 7 % 256, value * 13 % 256): 1 for value in range(256)}
-    assert "numbers of instances" not in excess_values(near) and "numbers of instances" in excess_values(apart)
+    assert "numbers of objects" not in excess_values(near) and "numbers of objects" in excess_values(apart)
 
 
 def test_what_is_wrong_with_four_files_is_one_line():
@@ -241,7 +241,7 @@ def test_what_is_wrong_with_four_files_is_one_line():
 def test_numbers_and_colors_are_never_mixed_and_greys_go_with_either():
     numbers = split_of({0: 3, 7: 2}, {0: 1})
     greys = split_of({0: 5, 7: 1}, kind="greys")
-    colors = split_of({(0, 0, 0): 4, (7, 0, 0): 6}, kind="colours")
+    colors = split_of({(0, 0, 0): 4, (7, 0, 0): 6}, kind="colors")
     assert total_pixels([numbers, greys]) == {0: 9, 7: 3}
     assert total_pixels([greys, colors]) == {(0, 0, 0): 9, (7, 7, 7): 1, (7, 0, 0): 6}
     with pytest.raises(DataError, match=r"^0 is a color mask and 0 one of numbers; store all in one way"):
@@ -252,8 +252,6 @@ def test_numbers_and_colors_are_never_mixed_and_greys_go_with_either():
 
 def test_masks_with_values_of_no_class_become_problems():
     inspection, records = split_of({0: 3, 1: 2}, {0: 3, 9: 1}, {0: 2, 9: 3}, {5: 1})
-    find_unknown(inspection, records, None)
-    assert inspection.problems == {}
     find_unknown(inspection, records, CLASSES)
     assert set(inspection.problems) == {1, 2, 3} and inspection.members.tolist() == [0, -1, -1, -1]
     kind, text = inspection.problems[2]
@@ -284,7 +282,7 @@ def test_skipping_is_offered_where_something_is_left():
 def test_an_inspection_survives_the_cache():
     inspection = SplitInspection.of_count(3)
     locations = {0: np.array([[1, 2], [3, 4]]), (1, 2, 3): np.array([[0, 0]])}
-    inspection.add(0, Inspection((4, 5), (8, 10), "RGB", "colours", {(0, 0, 0): 3, (1, 2, 3): 2}, locations))
+    inspection.add(0, Inspection((4, 5), (8, 10), "RGB", "colors", {(0, 0, 0): 3, (1, 2, 3): 2}, locations))
     inspection.add(2, Inspection((6, 7), (6, 7), "L", "numbers", {0: 3, 9: 4}))
     inspection.add(1, Inspection((6, 7), (6, 7), "L", "numbers", {0: 1, 9: 1}))
     read = SplitInspection.from_json(inspection.to_json())
@@ -293,7 +291,7 @@ def test_an_inspection_survives_the_cache():
         assert each.resized_masks == 1 and each.modes == {"RGB": 1, "L": 2}
         contents = {(content.kind, content.values): pixels for content, pixels in each.contents.items()}
         assert contents["numbers", (0, 9)] == {0: 4, 9: 5}
-        assert list(contents) == [("colours", ((0, 0, 0), (1, 2, 3))), ("numbers", (0, 9))]
+        assert list(contents) == [("colors", ((0, 0, 0), (1, 2, 3))), ("numbers", (0, 9))]
         assert list(each.class_locations) == [0]
         stored = {value: pixels.tolist() for value, pixels in each.class_locations[0].items()}
         assert stored == {0: [[1, 2], [3, 4]], (1, 2, 3): [[0, 0]]}

@@ -18,7 +18,7 @@ from data_utils.config import DataConfig
 from data_utils.loading.batch_sampler import Slot
 from data_utils.loading.dataset import TrainingDataset
 from data_utils.sources.load import load_records
-from data_utils.targets.find import are_pieces, find_task
+from data_utils.targets.find import count_pieces, find_task
 from data_utils.targets.objects import ObjectReader, shapes_of_objects
 from runtime.errors import DataError, SettingsError
 
@@ -66,9 +66,10 @@ def test_masks_of_several_pieces_a_value_are_classes(tmp_path):
 
 
 def test_pieces_touch_through_sides_or_corners():
-    assert are_pieces(np.array([[1, 0, 2], [0, 1, 2]]))
-    assert not are_pieces(np.array([[1, 0, 0, 1]]))
-    assert are_pieces(np.array([[1, 1, 2, 2]])) and are_pieces(np.zeros((2, 2), int))
+    assert count_pieces(np.array([[1, 0, 2], [0, 1, 2]])) == (2, 2)
+    assert count_pieces(np.array([[1, 0, 0, 1]])) == (1, 2)
+    assert count_pieces(np.array([[1, 1, 2, 2]])) == (2, 2)
+    assert count_pieces(np.zeros((2, 2), int)) == (0, 0)
 
 
 def test_a_folder_of_masks_for_each_image_is_read_as_numbers(tmp_path):
@@ -222,3 +223,35 @@ def test_large_label_images_are_read_in_windows(tmp_path, monkeypatch):
     assert (ids[tuple(background.T)] == 0).all() and (ids[tuple(objects.T)] > 0).all()
     target = TrainingDataset(info.train, info, info.preprocess())[Slot(0, 0, (16, 16))][1]
     assert int(target.ids.max()) == 64 and target.mask.sum() == 64
+
+
+def test_equally_many_objects_in_all_images_may_be_classes(tmp_path):
+    for file in (write_discs(tmp_path, [20, 21, 22, 23], seed=0) / "masks").iterdir():
+        ids = np.array(Image.open(file))
+        Image.fromarray(np.where(ids > 5, 0, ids)).save(file)
+    doubt = "give --task objects if they do, and --task classes if they are classes"
+    report, problems = check_data(DataConfig(dataset=str(tmp_path)))
+    assert "to check: the numbers in the masks may count objects" in report and doubt in report and not problems
+    assert sum(doubt in warning for warning in load_info(tmp_path).warnings) == 1
+    for settings in ({"task": "classes"}, {"task": "objects"}, {"classes": "0=no,1=a,2=b,3=c,4=d,5=e"}):
+        assert doubt not in check_data(DataConfig(dataset=str(tmp_path), **settings))[0]
+
+
+def test_numbers_that_no_object_can_have_are_problems(tmp_path):
+    for index, file in enumerate(sorted((write_discs(tmp_path, COUNTS, seed=0) / "masks").iterdir())):
+        ids = np.array(Image.open(file)).astype(np.uint32)
+        numbers = np.where(ids > 0, 2**31, 0) if index == 6 else ids
+        tifffile.imwrite(file.with_suffix(".tif"), numbers.astype(np.uint32))
+        file.unlink()
+    config = DataConfig(dataset=str(tmp_path), task="objects")
+    report, problems = check_data(config)
+    assert problems == 1 and "06.png: mask holds 2,147,483,648, but the numbers of objects are 1 to" in report
+    with pytest.raises(DataError, match=r"^1 of 6 pairs cannot be used: 06\.png: mask holds 2,147,483,648, but"):
+        load_info(tmp_path, task="objects")
+
+
+def test_what_stops_numbers_that_are_taken_for_classes_says_that_they_may_be_objects(tmp_path):
+    for file in (write_discs(tmp_path, [12] * 6, seed=0) / "masks").iterdir():
+        Image.fromarray(np.array(Image.open(file)) * 7).save(file)
+    with pytest.raises(DataError, match=r"look like smoothed edges .*; the numbers in the masks may count objects"):
+        load_info(tmp_path)

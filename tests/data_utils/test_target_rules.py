@@ -15,7 +15,7 @@ from data_utils.config import DataConfig
 from data_utils.image_io.formats import PointSource
 from data_utils.sources.records import ListRecords, Subset
 from data_utils.targets.classes import ClassReader, PartlyLabeledReader, class_weight_tensor
-from data_utils.targets.find import holds_many_values, number_objects
+from data_utils.targets.find import EITHER, holds_many_values, reading_of_numbers
 from data_utils.targets.label_sets import LabelSets
 from data_utils.targets.objects import ObjectCensus, ObjectReader, shapes_of_objects
 from data_utils.targets.overlapping import OverlapReader
@@ -52,39 +52,41 @@ NOTHING = np.zeros((2, 2), np.uint8)
 
 
 @pytest.mark.parametrize(
-    ("masks", "are_objects"),
+    ("masks", "reading"),
     [
-        ([numbered(8), numbered(9), numbered(10)], True),
-        ([numbered(7), numbered(8), numbered(9)], False),  # few sets of classes have ten values
-        ([numbered(10), numbered(11)], False),  # three highest values differ
-        ([numbered(10 + number % 4) for number in range(8)], True),  # as many differ as half of the masks
-        ([numbered(10 + number % 3) for number in range(8)], False),
-        ([numbered(10 + number % 10) for number in range(20)], True),
-        ([numbered(10 + number % 9) for number in range(20)], False),
-        ([numbered(10 + number, broken=number == 0) for number in range(10)], True),  # nine of ten are whole
-        ([numbered(10 + number, broken=number < 2) for number in range(10)], False),
-        ([numbered(256)] * 2, True),  # no class has such a value
-        ([numbered(255)] * 2, False),
-        ([numbered(255), numbered(300)], False),
-        ([numbered(256), NOTHING], True),  # a mask without any object says nothing
-        ([NOTHING], False),
+        ([numbered(8), numbered(9), numbered(10)], "objects"),
+        ([numbered(7), numbered(8), numbered(9)], EITHER),  # few sets of classes have ten values
+        ([numbered(10), numbered(11)], EITHER),  # three highest values differ
+        ([numbered(10 + number % 4) for number in range(8)], "objects"),  # as many differ as half of the masks
+        ([numbered(10 + number % 3) for number in range(8)], EITHER),
+        ([numbered(10 + number % 10) for number in range(20)], "objects"),
+        ([numbered(10 + number % 9) for number in range(20)], EITHER),
+        ([numbered(10 + number, broken=number == 0) for number in range(10)], "objects"),  # nine of ten are whole
+        ([numbered(10 + number, broken=number < 2) for number in range(10)], EITHER),
+        ([numbered(10, broken=True)] * 8, EITHER),  # a tenth more pieces than numbers
+        ([numbered(9, broken=True)] * 8, "classes"),
+        ([numbered(256)] * 2, "objects"),  # no class has such a value
+        ([numbered(255)] * 2, EITHER),
+        ([numbered(255), numbered(300)], EITHER),
+        ([numbered(256), NOTHING], "objects"),  # a mask without any object says nothing
+        ([NOTHING], "classes"),
     ],
 )
-def test_masks_number_objects_where_their_highest_values_differ_and_are_many(masks, are_objects):
-    assert number_objects(Masks(masks)) is are_objects
+def test_masks_number_objects_where_their_highest_values_differ_and_are_many(masks, reading):
+    assert reading_of_numbers(Masks(masks)) == reading
 
 
 def test_masks_are_sampled_from_the_first_to_the_last():
     for dims, count in ((2, 20), (3, 4)):
         records = Masks([numbered(3)] * 60, dims)
-        number_objects(records)
+        reading_of_numbers(records)
         assert len(records.read) == count and (records.read[0], records.read[-1]) == (0, 59)
 
 
 def test_a_mask_that_cannot_be_read_is_passed_over():
     records = Masks([numbered(8), numbered(9), numbered(10)])
     records.records.insert(1, {"image": "", "target": "nowhere.png", "name": "gone"})
-    assert number_objects(records)
+    assert reading_of_numbers(records) == "objects"
 
 
 def test_more_than_three_values_in_one_of_three_masks_call_for_a_closer_look():
@@ -122,6 +124,11 @@ def test_pixels_of_objects_are_those_of_their_classes_and_the_others_background(
     assert ObjectReader().with_pixels(pixels).class_pixels == (50, 50)
     two = ObjectReader(classes=((9, "a"), (7, "b"))).with_pixels(pixels)
     assert two.class_pixels == (50, 30, 20)
+    # a number may be 255, but as a class it is of pixels that count nowhere; so do ignored numbers
+    assert ObjectReader(ignored=(9,)).with_pixels({**pixels, 255: 5}).class_pixels == (50, 25)
+    assert ObjectReader(classes=((9, "a"),)).with_pixels({**pixels, 255: 5}).class_pixels == (70, 30)
+    unknown = ObjectReader(classes=((9, "a"),), outside=255)
+    assert unknown.with_pixels({**pixels, 255: 5}).class_pixels == (50, 30)
 
 
 def test_a_census_adds_up_over_images():

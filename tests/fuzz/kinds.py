@@ -68,6 +68,10 @@ from tests.fuzz import mutations
 from train_utils.checkpoints.find import find_checkpoint, fingerprint, peek
 from train_utils.microbatch import memory_limit
 from train_utils.monitoring.tracking import _lines_up_to
+from train_utils.reporting.comparison.differences import compare_recipes
+from train_utils.reporting.comparison.recipes import differing_settings, group_runs
+from train_utils.reporting.comparison.recorded_runs import read_runs
+from train_utils.reporting.comparison.tables import terminal_text
 from train_utils.settings.encoder import load_encoder, read_normalization
 from unet import Preprocess, UNet, UNetConfig
 
@@ -270,6 +274,19 @@ def read_run(path: Path) -> None:
     else:
         with suppress(SystemExit):
             parsed("--like", str(path))
+
+
+def read_compared_runs(path: Path) -> None:
+    """Compare a run with itself, as compare.py does."""
+    runs, _ = read_runs([path.parent])
+    recipes = group_runs([*runs, *runs])
+    compare_recipes(recipes)
+    terminal_text(recipes, differing_settings(recipes))
+
+
+def read_list(path: Path) -> None:
+    """Leave out the images of a list."""
+    load_records(DataConfig(str(path.parent), val_fraction=0.5, exclude=str(path)))
 
 
 def read_encoder(path: Path) -> None:
@@ -490,6 +507,9 @@ def make_kinds(scratch: Path, stored: Path) -> dict[str, Kind]:
     training = [{"image": f"./imagesTr/a{n}.nii.gz", "label": f"./labelsTr/a{n}.nii.gz"} for n in range(3)]
     described = {"modality": {"0": "CT"}, "labels": {"0": "background", "1": "x", "2": "y"}, "training": training}
     cases = {f"imagesTr/a{n}_0000.nii.gz": stack for n in range(3)} | {f"labelsTr/a{n}.nii.gz": stack for n in range(3)}
+    scored = [json.dumps({"step": step, "train/loss": 0.25, "eval/mean_iou": 0.1 * step}) for step in (1, 2, 3)]
+    compared_run = run_folder(stored / "run") | {"metrics.jsonl": "\n".join([*scored, ""]).encode()}
+    compared_run |= {"images.csv": b'image,mean IoU\na.png,0.25\n"b,c.png",1\n', "finished.json": b"{}"}
     named = {"channel_names": {"0": "CT"}, "labels": {"background": 0, "x": 1, "y": 2}, "file_ending": ".nii.gz"}
     kinds = {
         "pictures": Kind(pictures, (in_bytes,), read_picture),
@@ -591,6 +611,15 @@ def make_kinds(scratch: Path, stored: Path) -> dict[str, Kind]:
             {f"step/{name}": content for name, content in checkpoint.items()},
         ),
         "run": Kind(run_folder(stored / "run"), (in_json_lines, in_bytes), read_run),
+        "compared run": Kind(
+            {name: compared_run[name] for name in ("images.csv", "metrics.jsonl", "run.json")},
+            (in_json_lines_or_bytes, in_lines, in_bytes),
+            read_compared_runs,
+            compared_run,
+        ),
+        "list of images": Kind(
+            {"list.txt": b"# wrong\nimages/0.png\n\n1.png\n"}, (in_lines, in_bytes), read_list, images | masks
+        ),
         "cache": Kind({"key.json": b"0" * 64 + b"\n[1, 2]"}, (in_bytes,), read_cache),
         "tar": Kind({"a.tar": tar()}, (in_bytes,), read_single_stream),
         "parquet": Kind({"a.parquet": parquet()}, (in_bytes,), read_single_stream),
@@ -681,6 +710,13 @@ def in_json_lines(rng: random.Random, content: bytes) -> bytes:
     at = rng.randrange(len(lines))
     lines[at] = mutations.change_json(rng, lines[at]) + b"\n"
     return b"".join(lines)
+
+
+def in_json_lines_or_bytes(rng: random.Random, content: bytes) -> bytes:
+    """A line of JSON changed in its meaning, other content in its bytes."""
+    if content.startswith(b"{"):
+        return in_json_lines(rng, content)
+    return mutations.change_bytes(rng, content)
 
 
 def read_folder(path: Path) -> None:

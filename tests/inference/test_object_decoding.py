@@ -15,7 +15,7 @@ from scipy.ndimage import gaussian_filter, label
 from data_utils.visualize_objects import SHADES, outlined, shaded, shades_of, touching
 from inference.decoding import canvas
 from inference.decoding.components import Component, ComponentStream
-from inference.decoding.finder import ObjectFinder, separated
+from inference.decoding.finder import DEPTH_SHIFT, LEVELS, ObjectFinder, separated
 from inference.decoding.objects import ObjectDecoder, choose_objects
 from runtime.errors import SettingsError
 from tasks.classes import Classes
@@ -282,3 +282,18 @@ def test_outlines_show_on_a_picture():
     ids[5:15, 5:10], ids[5:15, 10:15] = 1, 2
     shown = outlined(image, shaded(ids))
     assert (shown[9, 7] == 120).all() and (shown[9, 9] != shown[9, 7]).any() and (shown[9, 9] != shown[9, 10]).any()
+
+
+@pytest.mark.parametrize(("dip", "count"), [(0.05, 1), (0.3, 2)])
+def test_two_deep_parts_are_two_objects_if_a_tenth_lies_between_them(dip, count):
+    depth = np.ones((9, 24))
+    depth[:, 10:14] -= dip
+    answers = np.rint(LEVELS * depth).astype(np.int32) << DEPTH_SHIFT | 1
+    assert separated(answers)[1] == count
+
+
+def test_a_step_of_a_pixel_in_depth_is_no_object():
+    depth = np.full((9, 24), 0.6)
+    depth[4, 12] = 1
+    answers = np.rint(LEVELS * depth).astype(np.int32) << DEPTH_SHIFT | 1
+    assert separated(answers)[1] == 1

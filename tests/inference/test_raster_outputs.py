@@ -16,11 +16,14 @@ from PIL import Image
 from rasterio.transform import Affine
 from rasters import NORTH_UP, UTM, scene, write_raster
 
+from data_utils.class_map import ClassMap
 from data_utils.image_io import geotiff_writer
 from data_utils.image_io.geotiff_writer import GeoTiffWriter
 from data_utils.image_io.placed_masks import grid_of
 from data_utils.image_io.reader import read_image
 from inference import predictor as predictor_module
+from inference.outputs.classes import ClassEncoder
+from inference.outputs.jobs import RasterJob
 from inference.outputs.rasters import free_value
 from inference.predictor import Predictor
 from unet import Preprocess, UNet, UNetConfig
@@ -69,9 +72,8 @@ def test_a_mask_has_the_place_of_its_image(tmp_path, model, in_windows):
     write_scene(tmp_path / "in" / "a.tif")
     write_scene(tmp_path / "in" / "b" / "c.tif", 1, transform=turned, crs="EPSG:4326", interleave="band")
     with mock.patch.object(predictor_module, "WINDOW_MEMORY", 1000 if in_windows else 2**27):
-        result = predict(
-            model, [tmp_path / "in"], tmp_path / "out", "--probabilities", "--tile-size", "32", "--overlay"
-        )
+        flags = ["--probabilities", "--uncertainty", "--tile-size", "32", "--overlay"]
+        result = predict(model, [tmp_path / "in"], tmp_path / "out", *flags)
     assert result.returncode == 0, result.stderr
     predictor = Predictor.from_pretrained(model, tile_size=32)
     for name in ("a", "b/c"):
@@ -90,6 +92,10 @@ def test_a_mask_has_the_place_of_its_image(tmp_path, model, in_windows):
             probabilities = file.read()
             assert file.transform == image.transform and np.isnan(probabilities[:, :6, :20]).all()
             assert np.allclose(probabilities[:, 6:], prediction.probabilities[:, 6:], atol=1e-6)
+        with rasterio.open(tmp_path / f"out/{name}.uncertainty.tif") as file:
+            entropy = -(prediction.probabilities * np.log(prediction.probabilities)).sum(axis=0) / np.log(2)
+            assert file.transform == image.transform and file.dtypes == ("uint8",)
+            assert np.allclose(file.read(1), 255 * entropy, rtol=0, atol=0.51)
         assert (tmp_path / "out" / f"{name}.overlay.png").exists()
 
 
@@ -147,6 +153,23 @@ def test_what_is_written_is_read_by_rasterio(tmp_path, channels, dtype, is_big):
     with rasterio.open(tmp_path / "out.tif") as file:
         assert np.array_equal(file.read(), rows)
         assert (file.transform, file.crs.to_string(), file.nodata) == (NORTH_UP, UTM, 9)
+
+
+@pytest.mark.parametrize(
+    ("values", "interpretations"), [((0, 300), ["gray"]), (((0, 0, 0), (9, 200, 7)), ["red", "green", "blue"])]
+)
+def test_a_mask_of_numbers_is_grey_and_one_of_colors_is_colored(tmp_path, values, interpretations):
+    bands, _ = scene(0, size=(20, 30))
+    place = grid_of(str(write_raster(tmp_path / "in.tif", bands))).place
+    job = RasterJob(image=tmp_path / "in.tif", size=(20, 30), output=tmp_path / "out", place=place)
+    encoder = ClassEncoder(ClassMap(("a", "b"), values, None))
+    rows = np.random.default_rng(0).integers(0, 2, (20, 30), np.uint8)
+    with encoder.open_mask(job, (20, 30), None) as mask:
+        mask.write(encoder.encode(rows))
+    with rasterio.open(tmp_path / "out.tif") as file:
+        assert [kind.name for kind in file.colorinterp] == interpretations
+        assert np.array_equal(np.moveaxis(file.read(), 0, 2).squeeze(), np.array(values)[rows])
+        assert file.nodata == (255 if len(interpretations) == 1 else 0)
 
 
 def test_the_value_of_pixels_without_data_is_no_class():

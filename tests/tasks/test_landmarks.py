@@ -200,7 +200,8 @@ def test_auroc_counts_pairs_and_ties_by_half(seed):
 def test_a_model_knows_its_points():
     config = UNetConfig(num_classes=3, task=TASK.to_config())
     assert task_of_model(UNetConfig.from_json(config.to_json())) == TASK
-    for damage in ({"names": ["a"]}, {"partners": [0, 0, 1]}, {"sigma": 0}, {"layout": "xml"}, {"more": 1}):
+    damages = [{"names": ["a"]}, {"partners": [0, 0, 1]}, {"sigma": 0}, {"sigma": "2"}, {"layout": "xml"}, {"more": 1}]
+    for damage in damages:
         with pytest.raises(ModelError, match="task"):
             task_of_model(replace(config, task={**TASK.to_config(), **damage}))
 

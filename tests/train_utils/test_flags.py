@@ -263,6 +263,13 @@ def check_mask_suffix(run, folder, monkeypatch):
     assert {str(record["target"])[-6:] for record in records} == {"_b.png"}
 
 
+@checks("--exclude")
+def check_exclude(run, folder, monkeypatch):
+    (folder / "list.txt").write_text("cell_01.png\n")  # in both splits
+    flags = ("--dataset", run.data, "--exclude", folder / "list.txt")
+    assert [len(split) for split in load_records(config(*flags))] == [7, 2]
+
+
 @checks("--cache")
 def check_cache(run, folder, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder))

@@ -27,7 +27,7 @@ from inference.outputs.objects import ObjectEncoder
 from inference.scoring.truth import ImageScorer
 from tasks.matching import packed
 from tasks.objects import Objects
-from train_utils.reporting.objects import BLUE, GREEN, RED, mark_objects
+from train_utils.reporting.objects import BLUE, GREEN, RED, describe_errors, mark_objects
 from unet import UNet
 
 FLAGS = [*TINY, "--norm", "batch", "--batch-size", "4", "--learning-rate", "0.02", "--tracker", "none"]
@@ -111,6 +111,7 @@ def test_objects_are_found_in_the_data_and_learned(run):
     assert run.settings["flags"]["task"] == run.settings["identity"]["task"] == "objects"
     assert max(run.values("eval/ap50")) > 0.5  # measured 0.75
     assert {"eval/panoptic_quality", "eval/f1", "eval/count_error", "eval/ap", "eval/ap75"} <= set(run.records[-1])
+    assert {"eval/missed", "eval/split", "eval/merged"} <= set(run.records[-1])
     assert "found by size in pixels:" in run.output
     task = run.config["task"]
     assert task["name"] == "objects" and task["classes"] == ["background", "object"] and task["smallest"] > 1
@@ -119,6 +120,7 @@ def test_objects_are_found_in_the_data_and_learned(run):
 def test_report_and_card_speak_of_objects(run):
     report = (run.folder / "report.html").read_text()
     assert "<h2>Objects</h2>" in report and "Found by size" in report
+    assert "AP@0.5</" in report and "aP@0.5" not in report
     card = (run.folder / "model" / "README.md").read_text()
     assert "Instance segmentation: numbers for the objects of the classes object." in card
     assert "instance-segmentation" in card and "| object | " in card
@@ -413,3 +415,17 @@ def test_an_object_that_goes_on_in_ignored_pixels_is_found():
     truth[:, :4] = label
     shown = mark_objects(np.zeros((8, 12), np.uint8), truth, pred)
     assert tuple(shown[4, 1]) == GREEN and tuple(shown[4, 8]) not in (GREEN, RED, BLUE)
+
+
+def test_errors_are_counted_in_words():
+    truth = np.zeros((8, 12), np.int64)
+    truth[:4, :4], truth[:4, 4:8], truth[6:, :2], truth[:4, 8:] = 1, 2, 3, 4
+    pred = np.zeros_like(truth)
+    pred[:4, :8], pred[:4, 8:10], pred[:4, 10:] = 1, 2, 3
+    assert describe_errors(truth, truth) == "errors"
+    # the third is missed, an IoU of one half makes one of those that are split or merged found
+    assert describe_errors(packed(truth, truth > 0), packed(pred, pred > 0)) == "errors: 2 missed, 1 split, 2 merged"
+    truth[6:, :2] = 0
+    truth[6:, 4:8] = 9
+    ignored = packed(truth, np.where(truth == 9, 255, truth > 0))
+    assert describe_errors(ignored, packed(truth, truth > 0)) == "errors"

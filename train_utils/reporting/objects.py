@@ -21,6 +21,7 @@ MEANS = {
     "f1": "F1",
     "count_error": "Count error",
 }
+TITLES = MEANS | {"panoptic_quality": "PQ"}  # of a table
 COUNTS = ("objects", "predicted", "found", "split", "merged")
 GREEN = (40, 170, 70)
 BLUE = (40, 90, 230)
@@ -76,7 +77,7 @@ class ObjectSection(Section):
             "image": to_rgb(image),
             "truth": outlined(image, shaded(numbers_of(truth))),
             "prediction": outlined(image, shaded(numbers_of(pred))),
-            "errors": mark_objects(image, truth, pred),
+            describe_errors(truth, pred): mark_objects(image, truth, pred),
         }
 
     def html(self, scores: ObjectScores) -> str:  # type: ignore[override]  # its own scores
@@ -103,7 +104,22 @@ class ObjectSection(Section):
         ):
             if objects:
                 sizes.append({"label": label, "found": found, "objects": objects})
-        return {"titles": list(MEANS.values()), "counted": list(COUNTS), "classes": rows, "sizes": sizes}
+        return {"titles": list(TITLES.values()), "counted": list(COUNTS), "classes": rows, "sizes": sizes}
+
+
+def describe_errors(truth: np.ndarray, pred: np.ndarray) -> str:
+    """How many objects are missed, split and merged, in words."""
+    matches = Matches.of(Overlaps.between(*_known(truth, pred)))
+    missed = len(matches.true_sizes) - len(matches.matched(0.5))
+    counts = {"missed": missed, "split": matches.count_split(), "merged": matches.count_merged()}
+    texts = [f"{count:,} {name}" for name, count in counts.items() if count]
+    return f"errors: {', '.join(texts)}" if texts else "errors"
+
+
+def _known(truth: np.ndarray, pred: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Prediction and truth without what the truth ignores."""
+    is_ignored = classes_of(truth) == IGNORE_INDEX
+    return np.where(is_ignored, 0, pred), np.where(is_ignored, 0, truth)
 
 
 def mark_objects(image: np.ndarray, truth: np.ndarray, pred: np.ndarray) -> np.ndarray:
@@ -113,8 +129,7 @@ def mark_objects(image: np.ndarray, truth: np.ndarray, pred: np.ndarray) -> np.n
     """
     picture = np.repeat(to_rgb(image).mean(axis=2, keepdims=True) * 0.35, 3, axis=2).astype(np.uint8)
     is_ignored = classes_of(truth) == IGNORE_INDEX
-    true = np.where(is_ignored, 0, truth)
-    predicted = np.where(is_ignored, 0, pred)
+    predicted, true = _known(truth, pred)
     true_labels, true_indices = np.unique(true, return_inverse=True)
     predicted_labels, predicted_indices = np.unique(predicted, return_inverse=True)
     matches = Matches.of(Overlaps.between(predicted, true))

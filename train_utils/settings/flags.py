@@ -129,6 +129,7 @@ def _add_data_flags(group: Group) -> None:
     add("--image-column", metavar="NAME", help="column of the images (default: image)")
     add("--mask-column", metavar="NAME", help="column of the masks (default: mask, label or annotation)")
     add("--mask-suffix", metavar="SUFFIX", help="masks are named <image><suffix>.<ext> (default: detected)")
+    add("--exclude", metavar="FILE", help="leave out the images of a list, a name on each line")
     add("--allow-unpaired", action="store_true", help="leave out images or masks without a counterpart")
     add("--streaming", action="store_true", help="read parquet or tar files piece by piece; URLs always are")
     add("--cache", action="store_true", help="keep decoded, resized images on disk")

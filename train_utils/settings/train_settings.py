@@ -33,6 +33,7 @@ class TrainSettings:
     image_column: str | None
     mask_column: str | None
     mask_suffix: str | None
+    exclude: str | None
     allow_unpaired: bool
     streaming: bool
     cache: bool

@@ -46,7 +46,7 @@ def largest_probability(logits: Tensor, dim: int) -> Tensor:
 def _sums(bins: Tensor, values: Tensor) -> Tensor:
     """(BINS + 1,) int64: the sum of whole numbers (N,) in each bin."""
     if bins.device.type == "cpu":
-        return torch.bincount(bins, values.double(), minlength=BINS + 1).long()  # float64 holds sums below 2^53
+        return torch.zeros(BINS + 1, dtype=torch.int64).scatter_add_(0, bins, values)
     return replicated_sums(bins, values)
 
 

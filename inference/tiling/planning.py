@@ -14,7 +14,7 @@ LARGE_TILE_MEMORY = 3 * 2**28  # the same for a wide network: smaller tiles woul
 DECENT = 10  # a tile's side, in reaches: a fifth of it is overlap
 DECENT_OF_OBJECTS = 7  # finding objects takes memory besides
 BAND_MEMORY = 2**28  # bytes of logits of a row of tiles
-INPUT_MEMORY = 3 * 2**26  # bytes of pixels of a row of tiles, of more channels than pictures have
+INPUT_MEMORY = 5 * 2**25  # bytes of pixels of a row of tiles, of more channels than pictures have
 PICTURE_CHANNELS = 4
 
 WHOLE_VOLUME_MEMORY = 2**31  # bytes of activations up to which a volume, or an exact tile of it, is computed

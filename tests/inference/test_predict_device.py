@@ -144,7 +144,7 @@ def test_the_host_waits_once_for_each_image_or_written_band(
     todo = jobs(tmp_path, count)
     results = list(pipeline.run([[job] for job in todo] if in_windows else [todo]))
     bands = 2 if in_windows else 1  # of 64 rows
-    assert downloads == [tensors] * bands * count
+    assert downloads == [tensors + 1] * bands * count  # and how sure the prediction is, which is scored too
     assert [int(score.scores.sums[0, 0]) for _, score in results] == [100 * 80] * count  # scored from what was fetched
     assert all(job.file(extension).stat().st_size for job in todo for extension in extensions)
 

@@ -215,7 +215,7 @@ def test_the_same_weights_have_the_same_confusion_matrix_on_any_number_of_proces
     for output in (trained, tmp_path):
         newest = sorted((output / "checkpoints").glob("step-*"))[-1]
         states.append(json.loads((newest / "state.json").read_text())["run"])
-    assert {*states[0]["best_scores"]} == {"sums", "by_image"}
+    assert {*states[0]["best_scores"]} == {"sums", "by_image", "reliability"}
     assert states[0]["best_scores"] == states[1]["best_scores"]
 
 

@@ -1,5 +1,6 @@
 """An array that grows row by row: in memory while it is small, then in a temporary file."""
 
+import mmap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -7,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-IN_MEMORY = 2**26  # bytes
+IN_MEMORY = 2**22  # bytes
 ROWS = 64  # that are handed on together
 
 
@@ -23,31 +24,39 @@ class Canvas:
         self.scratch = scratch
         self.rows = 0
         self._file: Any = None
+        self._mapping: mmap.mmap | None = None
         self.values: np.ndarray = np.zeros((0, *sides), np.int32)
 
     def grow(self, rows: int) -> None:
         """Append so many rows."""
         self.rows += rows
+        self._release()
         if self.rows <= len(self.values):
             return
-        capacity = max(self.rows, 2 * len(self.values))
+        before = self.values
+        capacity = max(self.rows, 2 * len(before))
         shape = (capacity, *self.sides)
         size = 4 * int(np.prod(shape, dtype=np.int64))
         if size <= IN_MEMORY:
-            grown = np.zeros(shape, np.int32)
-            grown[: len(self.values)] = self.values
-            self.values = grown
-        elif isinstance(self.values, np.memmap):
-            self._file.truncate(size)
-            self.values = np.memmap(self._file, np.int32, "r+", shape=shape)
-        else:
+            self.values = np.zeros(shape, np.int32)
+            self.values[: len(before)] = before
+            return
+        is_first = self._file is None
+        if is_first:
             self._file = TemporaryFile(dir=self.scratch)  # noqa: SIM115  # it lives as long as the canvas
-            self._file.truncate(size)
-            before = self.values
-            self.values = np.memmap(self._file, np.int32, "r+", shape=shape)
+        self._file.truncate(size)
+        self._mapping = mmap.mmap(self._file.fileno(), size)
+        self.values = np.frombuffer(self._mapping, np.int32).reshape(shape)
+        if is_first:
             self.values[: len(before)] = before
 
     def bands(self) -> Iterator[np.ndarray]:
         """The rows from top to bottom, some at a time."""
         for top in range(0, self.rows, ROWS):
             yield self.values[top : min(top + ROWS, self.rows)]
+            self._release()
+
+    def _release(self) -> None:
+        """Give back the memory that holds pages of the file; the system reads them again where they are needed."""
+        if self._mapping is not None and hasattr(mmap, "MADV_DONTNEED"):  # Windows has none
+            self._mapping.madvise(mmap.MADV_DONTNEED)

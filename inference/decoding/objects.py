@@ -40,9 +40,9 @@ class ObjectDecoder(Decoder):
         """What a pixel says by itself: class, depth and how certain it is to be no background, as one number."""
         classes = logits.shape[dim] - 1
         of_classes = logits.narrow(dim, 0, classes)
-        most_likely_class = most_likely(of_classes, dim)
-        depth = (logits.select(dim, classes).sigmoid() * LEVELS).round().long()
-        certainty = ((1 - of_classes.softmax(dim).select(dim, 0)) * LEVELS).round().long()
+        most_likely_class = most_likely(of_classes, dim).int()
+        depth = (logits.select(dim, classes).sigmoid() * LEVELS).round().int()
+        certainty = ((1 - of_classes.softmax(dim).select(dim, 0)) * LEVELS).round().int()
         answers = most_likely_class | (depth << DEPTH_SHIFT) | (certainty << CERTAINTY_SHIFT)
         return answers.masked_fill(most_likely_class == 0, 0)
 
@@ -69,7 +69,7 @@ class ObjectDecoder(Decoder):
         return numbers_of(rows)
 
     def add(self, logits: Tensor, *, probabilities: bool) -> Band:
-        answers = [self.decode(logits).int()]
+        answers = [self.decode(logits)]
         if probabilities:
             answers.append(self.probabilities(logits))
         arrays = [tensor.numpy() for tensor in download(answers)]

@@ -11,6 +11,8 @@ from unet.config import UNetConfig
 WHOLE_MEMORY = 2**32  # bytes of activations up to which an image is computed whole
 TILE_MEMORY = 2**27  # bytes of activations of a tile
 LARGE_TILE_MEMORY = 3 * 2**28  # the same for a wide network: smaller tiles would be overlap for the most part
+DECENT = 10  # a tile's side, in reaches: a fifth of it is overlap
+DECENT_OF_OBJECTS = 7  # finding objects takes memory besides
 BAND_MEMORY = 2**28  # bytes of logits of a row of tiles
 
 WHOLE_VOLUME_MEMORY = 2**31  # bytes of activations up to which a volume, or an exact tile of it, is computed
@@ -59,14 +61,16 @@ def plan(
         tile_size: side of a tile; None computes whole what fits into 4 GB, or into 0.8 where exact tiles cost little,
             and chooses tiles beyond. Volumes are computed whole up to 2 GB.
         overlap: pixels that neighbors share; None takes what exact tiles need, or half a tile where none are exact.
-        adds_reach: whether `tile_size` is the side that is taken from a tile, so that it is exact wherever it can be.
+        adds_reach: whether `tile_size` is the side that is taken from a tile, so that it is exact wherever it can be,
+            as objects need it.
 
     Both are rounded up to the pooling grid. Raises SettingsError for an overlap that leaves nothing of a tile.
     """
     if adds_reach and tile_size is not None and overlap is None:
         tile_size = _with_reach(config, tile_size)
-    plan_tiles = _plan_volume if config.dims == 3 else _plan_image
-    return plan_tiles(config, tuple(size), tile_size, overlap)
+    if config.dims == 3:
+        return _plan_volume(config, tuple(size), tile_size, overlap)
+    return _plan_image(config, tuple(size), tile_size, overlap, DECENT_OF_OBJECTS if adds_reach else DECENT)
 
 
 def _with_reach(config: UNetConfig, kept: int) -> int:
@@ -77,7 +81,9 @@ def _with_reach(config: UNetConfig, kept: int) -> int:
     return up(kept, max(config.divisors)) + 2 * max(reaches)
 
 
-def _plan_image(config: UNetConfig, size: tuple[int, ...], tile_size: int | None, overlap: int | None) -> Tiling | None:
+def _plan_image(
+    config: UNetConfig, size: tuple[int, ...], tile_size: int | None, overlap: int | None, decent_reaches: int
+) -> Tiling | None:
     grid = config.divisors[0]
     pixel_bytes = _pixel_bytes(config)
     height, width = size
@@ -88,7 +94,7 @@ def _plan_image(config: UNetConfig, size: tuple[int, ...], tile_size: int | None
     if tile_size is None:
         half_overlap = needed or 8 * grid
         smallest = 4 * half_overlap  # half of a side is overlap
-        decent = 10 * half_overlap  # a fifth of a side is overlap
+        decent = decent_reaches * half_overlap
         # tiles of a narrow network are as good as the whole image and, in a CPU's caches, faster
         cheap = needed is not None and decent**2 * pixel_bytes <= LARGE_TILE_MEMORY
         whole_memory = LARGE_TILE_MEMORY if cheap else WHOLE_MEMORY

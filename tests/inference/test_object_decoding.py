@@ -248,7 +248,7 @@ def test_a_large_canvas_lies_in_a_file(monkeypatch, tmp_path):
     for rows in range(1, 30):
         grown.grow(rows)
         grown.values[grown.rows - 1] = rows
-    assert isinstance(grown.values, np.memmap)
+    assert not grown.values.flags.owndata
     written = np.concatenate(list(grown.bands()))
     assert len(written) == grown.rows and list(tmp_path.iterdir()) == []
     assert written[:, 0][written[:, 0] > 0].tolist() == list(range(1, 30))

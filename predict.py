@@ -20,11 +20,14 @@ from PIL import Image
 from inference.args import parse_args
 from inference.decoding.objects import choose_objects
 from inference.outputs import new_encoder
-from inference.outputs.jobs import OVERLAY, PROBABILITIES
+from inference.outputs.jobs import OVERLAY, PROBABILITIES, UNCERTAINTY
+from inference.outputs.polygons import check_polygons
 from inference.outputs.writer import PredictionWriter
 from inference.pipeline import PredictionPipeline, divide_work, plan_work
 from inference.predictor import Predictor
 from inference.provenance import complete_provenance
+from inference.ranking import RIVAL, Ranked, find_candidates, rank, write_ranking
+from inference.ranking import TABLE as RANKING
 from inference.scoring.boundary import BoundaryScores, boundary_report
 from inference.scoring.components import area_report, area_table
 from inference.scoring.truth import ScoreError
@@ -38,9 +41,12 @@ from runtime.files import replaced_file
 from runtime.launch import check_launch, compile_networks, process_group_options, start_process
 from runtime.mesh import Mesh
 from runtime.signals import exit_on_sigterm
+from tasks.calibration import calibration_report
+from tasks.classes import Classes
 from tasks.task import Scores
 
 WORST = 5  # so many images are named on the terminal
+NEXT = 10  # so many images to annotate are
 
 
 class Failure(NamedTuple):
@@ -80,6 +86,10 @@ def print_scores(scores: Scores, compared_by: str, scored: list[ScoredImage]) ->
     if boundaries:
         report["boundary"] = boundary_report(boundaries)
     say(scores.table(report.get("boundary")))
+    calibration = calibration_report(scores.reliability)
+    if calibration:
+        report["calibration"] = calibration
+        say(f"expected calibration error {calibration['expected_calibration_error']:.4f}")
     cases = [image for image in images if "dice" in image]  # volumes
     if cases:
         report["by_case"] = case_report(cases, report["classes"], has_background=scores.has_background)
@@ -107,6 +117,15 @@ def close_output(folder: Path, report: dict | None, *, is_complete: bool) -> Non
         text = json.dumps(report, indent=2) + "\n"
         with replaced_file(folder / "metrics.json") as file:
             file.write(text.encode())
+
+
+def print_ranking(folder: Path, order: list[Ranked]) -> None:
+    """The first images to annotate on the terminal, all of them in rank.csv."""
+    write_ranking(folder, order)
+    say(f"to annotate next, of {len(order)} in {folder / RANKING}:")
+    for ranked in order[:NEXT]:
+        say(f"{ranked.candidate.name}: {ranked.reason}, entropy {ranked.candidate.entropy:.3f}")
+    say(RIVAL)
 
 
 def main() -> None:
@@ -144,6 +163,17 @@ def main() -> None:
         extensions.append(OVERLAY)
     if args.probabilities:
         extensions.append(PROBABILITIES)
+    if args.uncertainty:
+        if encoder.kind != "mask":
+            raise SettingsError("--uncertainty: points have a confidence in their table; leave the flag out")
+        extensions.append(UNCERTAINTY)
+    if args.rank and (predictor.task.name != Classes.name or predictor.config.dims == 3):
+        raise SettingsError(
+            "--rank: orders images by the classes of their masks, which this model has not; leave it out"
+        )
+    if args.polygons:
+        extensions.append(f".{args.polygons}")
+        check_polygons(extensions[-1], encoder)
     writer = PredictionWriter(encoder, predictor.task, tuple(extensions), args.overwrite, args.boundary)
 
     # 3. Inputs: one process looks, each takes its share; large ones are shared by the processes of a group
@@ -189,6 +219,8 @@ def main() -> None:
                 encoder.write_joined(args.output, work.jobs)
             if args.coco:
                 writer.write_coco(args.output, work.jobs)
+            if args.rank:
+                print_ranking(args.output, rank(find_candidates(work.jobs, encoder)))
         except (OSError, DataError) as error:
             line = f"{args.output}: metrics.json, predict.json or a file of all images cannot be written ({error})"
             failures.append(Failure(line, is_written=True, has_mask=True))

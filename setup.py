@@ -12,7 +12,7 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 NAME = "unet_accelerate"
-SCRIPTS = ("train", "predict", "app")
+SCRIPTS = ("train", "predict", "app", "compare", "review")
 PACKAGES = ("runtime", "unet", "tasks", "data_utils", "inference", "train_utils")
 OWN = (*SCRIPTS, *PACKAGES)
 MESSAGES = {  # what messages say, as a pattern, and what they say of the installed package

@@ -40,6 +40,7 @@ from runtime.lock import locks_released
 from runtime.memory import grow_segments
 from runtime.mesh import Mesh
 from runtime.parallel import workers_ended
+from tasks.calibration import no_counts
 from tasks.step_loss import StepLoss
 from train_utils.buckets import rebuild_buckets
 from train_utils.checkpoints.save import Checkpoints
@@ -158,13 +159,14 @@ def evaluate(
     decoder = new_decoder(task)
     sums = torch.zeros(task.terms, device=device)
     counts = torch.zeros(task.terms, device=device)
+    reliability = no_counts(device)
     with gathered_weights(accelerator, model):
         for batch in track(loader, len(loader), "evaluating", unit="batch"):
             sizes = [target.shape for target in batch["targets"]]
             images = bands_at_sizes(model, batch["images"], sizes, config)
             for bands, target, index in zip(images, batch["targets"], batch["indices"], strict=True):
                 target = target.at(None)  # a batch of one
-                prediction, partial = read_bands(task, decoder, bands, target)
+                prediction, partial = read_bands(task, decoder, bands, target, reliability)
                 scores.add(prediction, target, index)
                 counts = counts + task.counts(target)
                 sums = sums + task.finish(partial).to(counts.dtype)
@@ -173,8 +175,10 @@ def evaluate(
     counts = accelerator.reduce(counts, "sum")
     scores.sums = accelerator.reduce(scores.sums, "sum")
     scores.by_image = accelerator.reduce(scores.by_image, "sum")
+    reliability = accelerator.reduce(reliability, "sum")
     loss = (sums / counts.clamp_min(1)).sum()
-    scores.sums, scores.by_image, loss = download([scores.sums, scores.by_image, loss])  # one wait for the device
+    state = download([scores.sums, scores.by_image, reliability, loss])  # one wait for the device
+    scores.sums, scores.by_image, scores.reliability, loss = state
     return Evaluation(step, loss.item(), scores)
 
 

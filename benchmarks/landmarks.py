@@ -104,7 +104,6 @@ def target_of(points: Tensor, size: list[int]) -> PointTarget:
     return PointTarget(
         points=points.double(),
         states=torch.full((count, names), PRESENT),
-        partners=torch.arange(names).expand(count, names),
         size=torch.tensor([size] * count),
         unit=torch.ones(count, axes, dtype=torch.float64),
     )

@@ -333,8 +333,12 @@ def file_numbers(path: Path) -> Iterator[tuple[str, str]]:
                 if key.startswith(("train/", "eval/")):
                     yield f"{key} at step {step}", repr(value)
     elif path.name == "metrics.json":
-        without_folders = re.sub(r'"image": "[^"]*/', '"image": "', path.read_text())
+        report = json.loads(path.read_text())
+        calibration = report.pop("calibration", None)  # earlier versions do not have it
+        without_folders = re.sub(r'"image": "[^"]*/', '"image": "', json.dumps(report, indent=2) + "\n")
         yield "scores", digest(without_folders.encode())
+        if calibration is not None:
+            yield "calibration", digest(json.dumps(calibration).encode())
     elif path.suffix == ".safetensors":
         for name, tensor in sorted(load_file(path).items()):
             yield name, array_digest(tensor.float().numpy() if tensor.dtype == torch.bfloat16 else tensor.numpy())

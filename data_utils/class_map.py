@@ -46,11 +46,11 @@ def unpack(key: int) -> tuple[int, int, int]:
 
 def show(values: Iterable[MaskValue]) -> str:
     """The first few values as a user writes them: 0, 1, #804080, ..."""
-    texts = [_value_text(value) for value in values]
+    texts = [value_text(value) for value in values]
     return ", ".join(first_few(texts, SHOWN))
 
 
-def _value_text(value: MaskValue) -> str:
+def value_text(value: MaskValue) -> str:
     """A value as a user writes it: 7, or #804080."""
     if isinstance(value, int):
         return str(value)
@@ -67,11 +67,11 @@ def is_run(values: Iterable[MaskValue]) -> bool:
 def as_classes(values: Sequence[MaskValue]) -> str:
     """An example of --classes for these values."""
     if len(values) == 2:
-        return f"{_value_text(values[0])}=background,{_value_text(values[1])}=foreground"
+        return f"{value_text(values[0])}=background,{value_text(values[1])}=foreground"
     texts = []
     for number, value in enumerate(values):
         name = f"class{number}" if number else "background"
-        texts.append(f"{_value_text(value)}={name}")
+        texts.append(f"{value_text(value)}={name}")
     return ",".join(texts)
 
 

@@ -15,6 +15,8 @@ class DataConfig:
 
     Args:
         fold: (k, n), the k-th of n validation parts, from 1; None where `val_fraction` says how large the only one is.
+        val_blocks: pixels of a side of the blocks of scenes that are held out, 0 for what suits the scenes; None where
+            whole images are held out.
         image_size, crop_size: (H, W), None where images keep their size and are not cropped; crops of
             volumes (D, H, W).
         ignore_index: mask values, with commas between them.
@@ -24,6 +26,7 @@ class DataConfig:
         absent: what an empty cell in a table of points means, `unknown` or `not-there`.
         swap: names of points or overlapping classes that change places in the mirror: left=right, with commas between.
         label_column: column of polygons in the world that says their class; None where they are of one.
+        exclude: a file with the names of images that are left out.
         bands: names or numbers of the bands of rasters that are read, in this order; None for all.
         regions: unions of mask values, as `data_utils.targets.regions` reads them.
         task: what the network learns; None until the data have been looked at.
@@ -35,6 +38,7 @@ class DataConfig:
     val_split: str | None = None
     val_fraction: float = 0.1
     val_group: str | None = None
+    val_blocks: int | None = None
     fold: tuple[int, int] | None = None
     image_column: str | None = None
     mask_column: str | None = None
@@ -62,6 +66,7 @@ class DataConfig:
     regions: str | None = None
     bands: tuple[str, ...] | None = None
     label_column: str | None = None
+    exclude: str | None = None
 
     @classmethod
     def from_args(cls, args: Any) -> "DataConfig":

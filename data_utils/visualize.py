@@ -2,6 +2,7 @@
 
 import colorsys
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
@@ -15,6 +16,9 @@ ALIKE = 200  # colors whose channels differ by less, together, are hard to tell 
 LINE = 20  # height in pixels of a legend's line
 ROUND = 6  # classes of a palette that share a saturation and a value
 SATURATIONS_AND_VALUES = ((0.75, 0.95), (0.55, 1.0), (0.95, 0.65))  # one pair for each of successive rounds
+COLORS = 3  # channels that are shown
+
+Limits = tuple[Any, Any]  # numbers, or arrays (COLORS,): what is shown as black, and as white
 
 
 def palette(num_classes: int) -> np.ndarray:
@@ -43,11 +47,19 @@ def colorize(mask: np.ndarray, colors: np.ndarray, ignore_color: tuple[int, int,
     return lookup[np.where((mask >= 0) & (mask < num_classes), mask, num_classes)]
 
 
-def value_limits(image: np.ndarray) -> tuple[float, float]:
+def value_limits(image: np.ndarray) -> Limits:
     """What values of a picture (H, W[, C]) are shown as black and as white: its 1st and 99th percentile.
 
-    The channels share the limits, so that hues survive.
+    The channels share the limits, so that hues survive. Bands, which are more than COLORS, have no hues: each of those
+    that are shown has limits of its own, (COLORS,).
     """
+    if image.ndim == 3 and image.shape[2] > COLORS:
+        low, high = np.array([_limits(image[:, :, band]) for band in range(COLORS)]).T
+        return low, high
+    return _limits(image)
+
+
+def _limits(image: np.ndarray) -> tuple[float, float]:
     finite = np.ma.getdata(image)[np.ma.filled(np.isfinite(image), False)]
     if not finite.size:
         return 0.0, 0.0
@@ -58,7 +70,7 @@ def value_limits(image: np.ndarray) -> tuple[float, float]:
     return finite.min(), finite.max()
 
 
-def to_rgb(image: np.ndarray, limits: tuple[float, float] | None = None) -> np.ndarray:
+def to_rgb(image: np.ndarray, limits: Limits | None = None) -> np.ndarray:
     """Any picture (H, W) or (H, W, C) as uint8 (H, W, 3).
 
     One or two channels (grey, grey and alpha) become grey, of more the first three are shown. Types other than uint8
@@ -68,12 +80,11 @@ def to_rgb(image: np.ndarray, limits: tuple[float, float] | None = None) -> np.n
         image = image[:, :, None]
     if image.shape[2] < 3:
         image = image[:, :, :1].repeat(3, axis=2)
-    image = image[:, :, :3]
     if image.dtype == np.uint8:
-        return np.ma.filled(image, 0)
+        return np.ma.filled(image[:, :, :COLORS], 0)
     image = np.ma.filled(image.astype(np.float64), np.nan)
     low, high = limits or value_limits(image)
-    scaled = (image - low) / (high - low or 1.0)
+    scaled = (image[:, :, :COLORS] - low) / np.where(high == low, 1.0, np.subtract(high, low))
     return np.rint(255 * np.nan_to_num(scaled, posinf=1, neginf=0).clip(0, 1)).astype(np.uint8)
 
 

@@ -24,10 +24,13 @@ def parse_args(description: str) -> argparse.Namespace:
     args = parser.parse_args()
     if args.boundary and not args.truth:
         parser.error("--boundary needs --truth, the folder of true masks to score against")
+    args.uncertainty |= args.rank  # it is what images are ranked by
     args.file = None  # the file of the only mask
     if args.output.suffix.lower() in MASK_FILES and not args.output.is_dir():
         args.file = args.output
         args.output = args.output.parent
+        if args.rank:
+            parser.error("--rank orders several images; give a folder as --output")
     if args.tile_size == "auto":
         args.tile_size = None
     if args.overlap == "auto":
@@ -53,6 +56,12 @@ def _add_advanced_flags(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     probabilities = "also write the probability of each class: <image>.npy, of volumes <volume>.probabilities.nii.gz"
     add("--probabilities", action="store_true", help=probabilities)
+    unsure = "also write how unsure each pixel is, 0 to 255: <image>.uncertainty.png, .tif or .nii.gz as the masks"
+    add("--uncertainty", action="store_true", help=unsure)
+    order = "also write the order in which to annotate the images, rank.csv; for classes in images"
+    add("--rank", action="store_true", help=order)
+    polygons = "also write what is predicted as polygons: <image>.geojson, or .gpkg; needs images with a place"
+    add("--polygons", nargs="?", const="geojson", choices=("geojson", "gpkg"), help=polygons)
     add("--coco", action="store_true", help="of objects: also write all of them into one file of COCO, objects.json")
     smallest = "of objects: leave out those of fewer pixels (default: what is small for the training objects)"
     add("--min-size", type=arg.natural, metavar="PIXELS", help=smallest)

@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from data_utils.image_io.formats import BandSource, VolumeFile
-from data_utils.image_io.placed_masks import Grid, PlacedMask, on_grid
-from data_utils.image_io.rasters import raster_header
+from data_utils.image_io.placed_masks import Grid, PlacedMask, grid_of, on_grid
 from data_utils.image_io.reader import read_header
 from data_utils.image_io.tiff import is_tiff, tiff_pages
 from data_utils.image_io.volume_formats import STACK_SUFFIXES, Spacing
@@ -21,7 +20,14 @@ from inference.outputs.jobs import LEGEND, MASK, OVERLAY, ImageJob, Job, MaskFil
 from inference.true_masks import open_true_masks, pictures_below, stem_of
 from runtime.errors import DataError
 
-OF_ALL_INPUTS = ("predict.json", "metrics.json", "points.csv", "points.tps", "points.json")  # files of --output
+OF_ALL_INPUTS = (
+    "predict.json",
+    "metrics.json",
+    "points.csv",
+    "points.tps",
+    "points.json",
+    "rank.csv",
+)  # files of --output
 CHANNEL = re.compile(r"(.+)_(\d{4})")  # how nnU-Net names the files of a volume's channels: CASE_0000, CASE_0001
 
 
@@ -196,9 +202,9 @@ def _pages(files: Sequence[Path], stacks: Spacing | None, bands: Sequence[str], 
     for page, size in pages:
         page_source = source and source._replace(page=page)
         job = ImageJob(image=first, size=size, output=first, page=page, bands=page_source)
-        raster = raster_header(first, page) if rasters and is_tiff(first) else None
-        if raster is not None and raster.place is not None:
-            job = RasterJob(**vars(job), place=raster.place)
+        grid = grid_of(str(first), page) if rasters else None
+        if grid is not None and grid.size == size:
+            job = RasterJob(**vars(job), place=grid.place)
         jobs.append(job)
     return jobs or [ImageJob(image=first, size=None, output=first, bands=source)]
 

@@ -22,6 +22,7 @@ from inference.outputs.disk import check_disk
 from inference.outputs.encoder import MaskEncoder
 from inference.outputs.images import ReadMissing, missing_rows
 from inference.outputs.jobs import MASK, ImageJob, Job, RasterJob, VolumeJob
+from inference.outputs.polygons import check_places
 from inference.outputs.writer import PredictionWriter
 from inference.predictor import Predictor
 from inference.provenance import provenance_of, record_provenance
@@ -66,7 +67,7 @@ def plan_work(args: Namespace, predictor: Predictor, writer: PredictionWriter) -
     stacks = config.preprocess.spacing if config.dims == 3 else None
     output = args.output if args.file is None else args.file.with_suffix("")
     encoder = writer.encoder
-    writes_rasters = isinstance(encoder, MaskEncoder) and encoder.written_values is not None
+    writes_rasters = isinstance(encoder, MaskEncoder) and encoder.writes_rasters
     jobs = find_jobs(
         args.input,
         output,
@@ -86,6 +87,8 @@ def plan_work(args: Namespace, predictor: Predictor, writer: PredictionWriter) -
         jobs = [named_job(jobs, args.file, args.overwrite)]
         if writes_rasters and jobs[0].file(MASK).suffix != args.file.suffix:
             raise DataError(f"--output {args.file}: the image has no place in the world; give a file .png")
+    if args.polygons:
+        check_places(jobs, f".{args.polygons}")
     for folder in {job.file(extension).parent for job in jobs for extension in writer.extensions}:
         remove_leftovers(folder)
     finished = {job for job in jobs if writer.is_finished(job)}
@@ -101,7 +104,7 @@ def plan_work(args: Namespace, predictor: Predictor, writer: PredictionWriter) -
         say(f"{count} {KINDS[len(tiling.size)]} in {tiling}")
 
     # masks compress well, overlays do not, and probabilities are written as they are
-    bytes_of_pixel = 0.05 + 2 * args.overlay + 4 * predictor.config.num_classes * args.probabilities
+    bytes_of_pixel = 0.05 + 2 * args.overlay + args.uncertainty + 4 * predictor.config.num_classes * args.probabilities
     check_disk(args.output, int(bytes_of_pixel * sum(job.pixels * job.disk_copies for job in todo)))
     if args.file is None:
         record_provenance(args.output, provenance_of(args), args.overwrite)

@@ -24,7 +24,7 @@ from inference.tiling.resizing import full_precision, resize_bands, resize_logit
 from inference.tiling.sharing import SharedRows
 from runtime.device import upload
 from runtime.errors import ModelError
-from tasks import task_of_model
+from tasks import task_name, task_of_model
 from tasks.landmarks import Landmarks
 from unet.blocks import channels_last
 from unet.config import UNetConfig
@@ -87,8 +87,6 @@ class Predictor:
             networks.append(network)
         self.networks = [network.eval() for network in networks]
         self.config: UNetConfig = networks[0].config
-        self.task = task_of_model(self.config)
-        self._decoder = self.new_decoder()
         self.shared_rows: SharedRows | None = None  # where several processes predict one input together
         self.tile_size = tile_size
         self.overlap = overlap
@@ -96,12 +94,16 @@ class Predictor:
         for network in networks[1:]:
             if network.config.dims != self.config.dims:
                 raise ModelError(f"an ensemble cannot mix a {self.config.dims}-D and a {network.config.dims}-D model")
-            if network.config.task != self.config.task:
+            is_of_task = task_name(network.config) == task_name(self.config)
+            if not (is_of_task and task_of_model(network.config).answers_as(task_of_model(self.config))):
                 raise ModelError("an ensemble needs models of the same task")
             if _classes(network.config) != _classes(self.config):
                 raise ModelError(
                     f"an ensemble needs models of the same classes: {_classes(self.config)}, {_classes(network.config)}"
                 )
+        task, *others = [task_of_model(network.config) for network in networks]
+        self.task = task.of_ensemble(others)
+        self._decoder = self.new_decoder()
 
     @classmethod
     def from_pretrained(
@@ -319,6 +321,8 @@ class Predictor:
 
     def _logits(self, network: nn.Module, batch: Tensor) -> Tensor:
         """(B, C, h, w) -> (B, num_classes, h, w) in full precision."""
+        if batch.dtype == torch.uint16:  # for which torch has little but copies
+            batch = batch.float()
         batch = channels_last(upload(batch, network.mean.device))
         if self.tta:
             return averaged_views(network, batch, self._decoder)

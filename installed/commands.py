@@ -30,6 +30,16 @@ def export() -> None:
     run_script(lambda: _run(".inference.export.__main__"))
 
 
+def compare() -> None:
+    """unet-compare: compare.py."""
+    run_script(lambda: _run(".compare", needs=("jinja2", "matplotlib")))
+
+
+def review() -> None:
+    """unet-review: review.py."""
+    run_script(lambda: _run(".review", needs=("jinja2", "matplotlib")))
+
+
 def _run(module: str, needs: tuple[str, ...] = ()) -> None:
     """Run a script's `main`. SettingsError where a package is not installed: for those of `needs` before it begins."""
     try:

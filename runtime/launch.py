@@ -256,7 +256,7 @@ def tune_kernels(device: torch.device, enabled: bool) -> Iterator[None]:
 
 
 def compile_networks(accelerator: Accelerator, networks: Iterable[nn.Module]) -> None:
-    """Compile the networks in place if the profile sets a `dynamo_backend`; in training `prepare` does that."""
+    """Compile the networks in place if the profile sets a `dynamo_backend`; training compiles blocks instead."""
     plugin = accelerator.state.dynamo_plugin
     if plugin.backend != DynamoBackend.NO:
         for network in networks:

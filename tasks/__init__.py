@@ -18,9 +18,20 @@ TASKS: dict[str, type[Task]] = {
 }
 
 
+def task_name(config: UNetConfig) -> str:
+    """The name of the task that a model was trained for."""
+    return Classes.name if config.task is None else config.task["name"]
+
+
 def task_of_model(config: UNetConfig) -> Task:
     """The task that a model was trained for; ModelError where this version does not know it."""
-    name = Classes.name if config.task is None else config.task["name"]
+    name = task_name(config)
     if name not in TASKS:
         raise ModelError(f"the model was trained for the task {name!r}, {NEWER}")
-    return TASKS[name].from_config(config)
+    try:
+        task = TASKS[name].from_config(config)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ModelError(f"the model's task {config.task} is damaged ({error!r}); use another copy") from error
+    if task.outputs != config.num_classes:
+        raise ModelError(f"the model's task {config.task} does not fit its {config.num_classes} outputs")
+    return task

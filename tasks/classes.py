@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from tasks.calibration import count_confidences, largest_probability
 from tasks.confusion import ClassCounts, confusion_matrix, format_table, image_iou, scores_of, summary_line
 from tasks.pixels_and_regions import FOCAL_GAMMA, MEANS, ClassMeans, PixelsAndRegions
 from tasks.target import Target, labels
@@ -123,6 +124,12 @@ class Classes(PixelsAndRegions):
         overlap = self._class_sums(log_truth.exp() * valid, truth)
         predicted = (log_probs.exp() * valid.unsqueeze(1)).sum(dim=tuple(range(2, logits.ndim)))
         return pixels, overlap, predicted, self._class_sums(valid, truth)
+
+    def reliability(self, logits: Tensor, targets: ClassTarget) -> Tensor:  # type: ignore[override]  # its own target
+        return self.count_certainty(largest_probability(logits, dim=1), logits.max(dim=1).indices, targets)
+
+    def count_certainty(self, certainty: Tensor, prediction: Tensor, targets: ClassTarget) -> Tensor:  # type: ignore[override]  # its own target
+        return count_confidences(certainty, prediction == targets.mask, targets.mask != IGNORE_INDEX)
 
     def new_scores(self, images: int, device: torch.device | str = "cpu") -> ClassScores:
         sums = torch.zeros(len(self.names), len(self.names), dtype=torch.int64, device=device)

@@ -108,9 +108,9 @@ def mean_of_present(values: Sequence[float | None]) -> float | None:
 
 def summary_line(result: dict, names: Sequence[str]) -> str:
     """The means of `scores` in one line; says so when only one class was ever predicted."""
-    line = f"mean IoU {_text(result['mean_iou'])}"
-    line += f", mean Dice {_text(result['mean_dice'])}"
-    line += f", pixel accuracy {_text(result['pixel_accuracy'])}"
+    line = f"mean IoU {score_text(result['mean_iou'])}"
+    line += f", mean Dice {score_text(result['mean_dice'])}"
+    line += f", pixel accuracy {score_text(result['pixel_accuracy'])}"
     predicted = []
     for name, precision in zip(names, result["precision"], strict=True):
         if precision is not None:
@@ -128,7 +128,7 @@ def format_table(counts: ClassCounts, names: Sequence[str], boundary: dict[str, 
         boundary: `boundary_iou` and `hd95` of each class and `mean_...` of both, which become two more columns.
     """
     result = scores_of(counts)
-    last = f"pixel accuracy {_text(result['pixel_accuracy'])}"
+    last = f"pixel accuracy {score_text(result['pixel_accuracy'])}"
     return text_table(names, result | (boundary or {}), counts.truth.long().tolist(), last=last)
 
 
@@ -157,12 +157,13 @@ def text_table(
 
     rows = [row(first, titles, f"{'pixels':>11}")]
     for index, name in enumerate(names):
-        cells = {metric: _text(result[metric][index]) for metric in titles}
+        cells = {metric: score_text(result[metric][index]) for metric in titles}
         rows.append(row(name, cells, f"{pixels[index]:>11,}"))
-    means = {metric: _text(result[f"mean_{metric}"]) for metric in averaged}
+    means = {metric: score_text(result[f"mean_{metric}"]) for metric in averaged}
     rows.append(row("mean", means, f" {last}").rstrip())
     return "\n".join(rows)
 
 
-def _text(value: float | None) -> str:
+def score_text(value: float | None) -> str:
+    """Four decimals, or n/a where there is no score."""
     return "n/a" if value is None else f"{value:.4f}"

@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from runtime.errors import ModelError
 from tasks.point_scores import LandmarkScores
 from tasks.points import PRESENT, UNKNOWN, PointTarget, unknown_points
 from tasks.task import Task
@@ -51,13 +50,14 @@ class Landmarks(Task):
     compared_by = "closeness"
     target = PointTarget
     terms = 2  # one of the places and one of the presence
+    measured = ("sigma", "nowhere")
 
     @property
     def outputs(self) -> int:
         return len(self.names)
 
     def unknown_target(self, shape: Sequence[int]) -> PointTarget:
-        return unknown_points(self.partners, shape)
+        return unknown_points(self.outputs, shape)
 
     def zero_targets(self, shape: Sequence[int], device: torch.device) -> PointTarget:
         target = self.unknown_target(shape[1:]).map(torch.from_numpy)
@@ -118,17 +118,25 @@ class Landmarks(Task):
     def to_config(self) -> dict[str, Any]:
         return {"name": self.name, **asdict(self)}
 
+    def of_ensemble(self, others: Sequence[Task]) -> "Landmarks":
+        # maps are averaged as they are, so what each network weighs its own against is averaged too
+        levels = [self.nowhere]
+        for task in others:
+            assert isinstance(task, Landmarks)
+            levels.append(task.nowhere)
+        return replace(self, nowhere=sum(levels) / len(levels))
+
     @classmethod
     def from_config(cls, config: UNetConfig) -> "Landmarks":
         values = dict(config.task or {})
         values.pop("name")
-        try:
-            names = tuple(map(str, values.pop("names")))
-            partners = tuple(map(int, values.pop("partners")))
-            task = cls(names=names, partners=partners, **values)
-        except (KeyError, TypeError, ValueError) as error:
-            raise ModelError(f"the model's task {config.task} is damaged ({error}); use another copy") from error
-        is_order = sorted(partners) == list(range(len(names)))
-        if not is_order or len(names) != config.num_classes or task.layout not in LAYOUTS or not task.sigma > 0:
-            raise ModelError(f"the model's task {config.task} does not fit its {config.num_classes} outputs")
+        names = tuple(map(str, values.pop("names")))
+        partners = tuple(map(int, values.pop("partners")))
+        task = cls(names=names, partners=partners, **values)
+        if sorted(partners) != list(range(len(names))):
+            raise ValueError(f"partners {partners} of {len(names)} points")
+        if task.layout not in LAYOUTS:
+            raise ValueError(f"layout {task.layout!r}")
+        if not task.sigma > 0:
+            raise ValueError(f"sigma {task.sigma}")
         return task

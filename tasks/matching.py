@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tasks.confusion import mean_of_present
+from tasks.confusion import mean_of_present, score_text
 from tasks.target import Target
 from tasks.task import Scores
 from unet.config import IGNORE_INDEX
@@ -319,19 +319,19 @@ class ObjectScores(Scores):
 
     def summary(self) -> str:
         values = self.values
-        line = f"AP@0.5 {_text(values['ap50'])}, panoptic quality {_text(values['panoptic_quality'])}"
-        return f"{line}, F1 {_text(values['f1'])}, {values['predicted']:,} objects for {values['objects']:,}"
+        line = f"AP@0.5 {score_text(values['ap50'])}, panoptic quality {score_text(values['panoptic_quality'])}"
+        return f"{line}, F1 {score_text(values['f1'])}, {values['predicted']:,} objects for {values['objects']:,}"
 
     def table(self, boundary: dict[str, Any] | None = None) -> str:
         width = max(len("class"), *map(len, self.names))
         lines = [f"{'class':<{width}}  AP@0.5  AP@0.75  AP@0.5:0.95      PQ      F1  objects  predicted   found"]
         for name, scores in zip(self.names, self.classes, strict=True):
-            cells = f"{_text(scores['ap50']):>6}  {_text(scores['ap75']):>7}  {_text(scores['ap']):>11}"
-            cells += f"  {_text(scores['panoptic_quality']):>6}  {_text(scores['f1']):>6}"
+            cells = f"{score_text(scores['ap50']):>6}  {score_text(scores['ap75']):>7}  {score_text(scores['ap']):>11}"
+            cells += f"  {score_text(scores['panoptic_quality']):>6}  {score_text(scores['f1']):>6}"
             counts = f"{scores['objects']:>7,}  {scores['predicted']:>9,}  {scores['found']:>6,}"
             lines.append(f"{name:<{width}}  {cells}  {counts}")
         values = self.values
-        error = _text(values["count_error"])
+        error = score_text(values["count_error"])
         lines.append(f"split {values['split']:,}, merged {values['merged']:,}, count error {error}")
         lines.append(f"found by size in pixels: {found_by_size(values['found_by_size'], values['objects_by_size'])}")
         return "\n".join(lines)
@@ -352,7 +352,3 @@ def found_by_size(found: Sequence[int], objects: Sequence[int]) -> str:
         if all_ones:
             texts.append(f"{label}: {found_ones:,} of {all_ones:,}")
     return "; ".join(texts) or "no objects"
-
-
-def _text(value: float | None) -> str:
-    return "n/a" if value is None else f"{value:.4f}"

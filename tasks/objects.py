@@ -68,6 +68,7 @@ class Objects(Task):
     target = ObjectTarget
     terms = Classes.terms + 1
     needs_exact_tiles = True
+    measured = ("smallest", "fills_holes")
 
     @property
     def outputs(self) -> int:
@@ -117,7 +118,7 @@ class Objects(Task):
     def from_config(cls, config: UNetConfig) -> "Objects":
         assert config.task is not None
         task = config.task
-        return cls(Classes(tuple(task["classes"])), task["smallest"], task.get("fills_holes", False))
+        return cls(Classes(tuple(task["classes"])), int(task["smallest"]), bool(task.get("fills_holes", False)))
 
 
 def without_gaps(ids: np.ndarray) -> np.ndarray:

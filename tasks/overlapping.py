@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from runtime.errors import ModelError
+from tasks.calibration import count_confidences
 from tasks.confusion import mean_of_present, ratios, text_table
 from tasks.pixels_and_regions import FOCAL_GAMMA, ClassMeans, PixelsAndRegions
 from tasks.target import Target, labels
@@ -217,6 +218,17 @@ class Overlapping(PixelsAndRegions):
             return (pixels,)
         probs = log_probs.exp() * known
         return pixels, (probs * truth).sum(dim=spatial), probs.sum(dim=spatial), truth.sum(dim=spatial)
+
+    def reliability(self, logits: Tensor, targets: OverlapTarget) -> Tensor:  # type: ignore[override]  # its own target
+        """That of each pixel and class, which is sure of its answer or of the opposite."""
+        return self.count_certainty(logits.float().sigmoid(), logits, targets)
+
+    def count_certainty(self, certainty: Tensor, prediction: Tensor, targets: OverlapTarget) -> Tensor:  # type: ignore[override]  # its own target
+        """From the probability of each class, (B, classes, *spatial); the prediction follows from it."""
+        truth = planes(targets.truth, self.outputs).bool()
+        known = planes(targets.known, self.outputs).bool()
+        is_right = (certainty > 0.5) == truth
+        return count_confidences(torch.maximum(certainty, 1 - certainty), is_right, known)
 
     def new_scores(self, images: int, device: torch.device | str = "cpu") -> OverlapScores:
         sums = torch.zeros(self.outputs, 2, 2, dtype=torch.int64, device=device)

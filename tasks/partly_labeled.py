@@ -124,6 +124,11 @@ class PartlyLabeledClasses(Classes):
         predicted = predicted + (log_probs.exp() * others.unsqueeze(1)).sum(dim=spatial)
         return pixels, overlap, predicted, size
 
+    def reliability(self, logits: Tensor, targets: PartlyLabeledTarget) -> Tensor:  # type: ignore[override]  # its own target
+        """That of the pixels whose class the image is labeled for."""
+        labeled, _ = self._divide(targets)
+        return super().reliability(logits, labeled)
+
     def new_scores(self, images: int, device: torch.device | str = "cpu") -> PartlyLabeledScores:
         classes = len(self.names)
         sums = torch.zeros(classes, classes + COUNTS, dtype=torch.int64, device=device)

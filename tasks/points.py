@@ -24,14 +24,12 @@ class PointTarget(Target):
     Args:
         points: (K, n) float64, along the axes of the image: (y, x) or (z, y, x).
         states: (K,) int64.
-        partners: (K,) int64, the point that each becomes in the mirror: left and right change places.
         size: (n,) int64 of the image; it stays on the CPU, where a shape is needed.
         unit: (n,) float64, the length of a pixel in the unit of the scores: pixels of the file, or mm.
     """
 
     points: Any
     states: Any
-    partners: Any
     size: Any
     unit: Any
 
@@ -73,16 +71,13 @@ class PointTarget(Target):
     def moved(
         self,
         labels: Callable[[Tensor, int], Tensor],
-        points: Callable[[Tensor], tuple[Tensor, Tensor]],
+        points: Callable[[Tensor], Tensor],
     ) -> "PointTarget":
-        moved, is_mirrored = points(self.points)
-        # the left one is where the right one was
-        sources = torch.where(is_mirrored[:, None], self.partners, torch.arange(moved.shape[1], device=moved.device))
-        moved = moved.gather(1, sources[:, :, None].expand_as(moved))
-        states = self.states.gather(1, sources)
+        moved = points(self.points)
         last = moved.new_tensor(self.shape[1:]) - 0.5
         is_inside = ((moved >= -0.5) & (moved < last)).all(dim=-1)
-        return replace(self, points=moved, states=states.masked_fill((states == PRESENT) & ~is_inside, OUTSIDE))
+        states = self.states.masked_fill((self.states == PRESENT) & ~is_inside, OUTSIDE)
+        return replace(self, points=moved, states=states)
 
     def locations(self) -> list[Any]:
         pixels = self.points.round().astype(int)
@@ -92,13 +87,11 @@ class PointTarget(Target):
         return replace(super().to(device, non_blocking), size=self.size)
 
 
-def unknown_points(partners: Sequence[int], shape: Sequence[int]) -> PointTarget:
-    """A target of NumPy arrays of an image (*spatial) of which nothing is known."""
-    count = len(partners)
+def unknown_points(count: int, shape: Sequence[int]) -> PointTarget:
+    """A target of NumPy arrays of an image (*spatial) of whose points nothing is known."""
     return PointTarget(
         points=np.zeros((count, len(shape))),
         states=np.full(count, UNKNOWN, np.int64),
-        partners=np.array(partners, np.int64),
         size=np.array(shape, np.int64),
         unit=np.ones(len(shape)),
     )

@@ -143,13 +143,13 @@ class Target:
     def moved(
         self: AnyTarget,
         labels: Callable[[Tensor, int], Tensor],
-        points: Callable[[Tensor], tuple[Tensor, Tensor]],
+        points: Callable[[Tensor], Tensor],
     ) -> AnyTarget:
         """A batch that moves with its images.
 
         Args:
             labels: moves labels (B, *spatial), told what they are where nothing is known.
-            points: moves points (B, K, axes); it also says, (B,), which images are mirrored.
+            points: moves points (B, K, axes).
         """
         return self.map_with_unknown(labels)
 

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from tasks.calibration import no_counts
 from tasks.target import Target
 from unet.config import UNetConfig
 
@@ -17,12 +18,14 @@ class Scores(ABC):
     Attributes:
         sums: a tensor that adds up over images and processes.
         by_image: (images, columns), zero for images that were not added; adds up over processes.
+        reliability: (bins, 3) int64, the counts of `calibration.count_confidences`; None where none were made.
         has_background: whether the first class of `by_class` is what lies around the others.
     """
 
     has_background: ClassVar[bool] = True
     sums: Tensor
     by_image: Tensor
+    reliability: Tensor | None = None
 
     @abstractmethod
     def add(self, prediction: Tensor, target: Target, index: int) -> None:
@@ -44,6 +47,13 @@ class Scores(ABC):
     def merge(self, others: "Scores") -> None:
         """Count what others have counted of further images; what is known of each image is not kept."""
         self.sums += others.sums
+        if others.reliability is not None:
+            self.add_reliability(others.reliability)
+
+    def add_reliability(self, counts: Tensor) -> None:
+        """Count how sure predictions are and how often they are right, (bins, 3)."""
+        before = no_counts(counts.device) if self.reliability is None else self.reliability
+        self.reliability = before + counts
 
     @abstractmethod
     def record(self) -> dict[str, float | None]:
@@ -71,7 +81,10 @@ class Scores(ABC):
 
     def to_json(self) -> dict[str, Any]:
         """What a checkpoint holds; `Task.scores_from_json` reads it."""
-        return {"sums": self.sums.tolist(), "by_image": self.by_image.tolist()}
+        state = {"sums": self.sums.tolist(), "by_image": self.by_image.tolist()}
+        if self.reliability is not None and self.reliability.any():
+            state["reliability"] = self.reliability.tolist()
+        return state
 
 
 class Task(ABC):
@@ -90,6 +103,7 @@ class Task(ABC):
             that is taken from a tile.
         partners: for each output, the one that it becomes in the mirror; empty where each stays.
         mirrors: whether a mirrored image has an answer of its own, so that images may be mirrored.
+        measured: the fields of `to_config` that were measured on training images, so that folds differ in them.
     """
 
     name: ClassVar[str]
@@ -100,6 +114,7 @@ class Task(ABC):
     needs_exact_tiles: ClassVar[bool] = False
     partners: tuple[int, ...] = ()
     mirrors: bool = True
+    measured: ClassVar[tuple[str, ...]] = ()
 
     @property
     @abstractmethod
@@ -143,6 +158,17 @@ class Task(ABC):
     def finish(self, partial: tuple[Tensor, ...]) -> Tensor:
         """(T,): the sum of each term, from the sums of whole images; these add up over images and processes."""
 
+    def reliability(self, logits: Tensor, targets: Target) -> Tensor | None:
+        """(bins, 3) counts of how sure the answers of logits (B, outputs, *spatial) are, and how often they are right.
+
+        They add up over bands and images. None where answers are no classes of pixels.
+        """
+        return None
+
+    def count_certainty(self, certainty: Tensor, prediction: Tensor, targets: Target) -> Tensor:
+        """The same counts from what a decoder says of its `certainty`, and its prediction, (B, *spatial) each."""
+        raise NotImplementedError(f"{self.name}: its decoder says nothing of certainty")
+
     @abstractmethod
     def new_scores(self, images: int, device: torch.device | str = "cpu") -> Scores:
         """Scores of so many images, with nothing counted yet."""
@@ -158,6 +184,18 @@ class Task(ABC):
     def to_config(self) -> dict[str, Any] | None:
         """What config.json says of it; None for classes, which were the only task once."""
         return {"name": self.name}
+
+    def answers_as(self, other: "Task") -> bool:
+        """Whether the outputs of both mean the same, so that they can be averaged."""
+        meanings = []
+        for task in (self, other):
+            values = task.to_config() or {}
+            meanings.append({key: value for key, value in values.items() if key not in task.measured})
+        return meanings[0] == meanings[1]
+
+    def of_ensemble(self, others: Sequence["Task"]) -> "Task":
+        """The task that reads the averaged outputs of its own network and of those of `others`."""
+        return self
 
     @classmethod
     @abstractmethod

@@ -29,8 +29,9 @@ SMALL = {  # flags that make a documented command quick
     "train.py": "--max-steps 2 --base-channels 4 --depth 2 --num-workers 0",
     "python -m data_utils.shapes": "--train 4 --val 2",
 }
-COMMAND = r"(\w+=\S+ )*(accelerate launch|torchrun|python3?) .*(train\.py|predict\.py|app\.py|benchmarks/|-m )"
-INSTALLED = {"unet-train": "train.py", "unet-predict": "predict.py", "unet-app": "app.py"}  # commands of the wheel
+COMMAND = r"(\w+=\S+ )*(accelerate launch|torchrun|python3?) .*((train|predict|app|compare|review)\.py|benchmarks/|-m )"
+# commands of the wheel
+INSTALLED = {f"unet-{name}": f"{name}.py" for name in ("train", "predict", "app", "compare", "review")}
 OTHERS = {"pip", "mypy", "pytest", "pre-commit", "tensorboard", "hf", "docker", "git", ".ci/run"}  # not ours to parse
 # flags that the documentation names and that belong to programs of other people
 FOREIGN = {"--amp", "--bilinear", "--load", "--mask-threshold", "--no-save", "--validation", "--viz"}  # Pytorch-UNet
@@ -162,7 +163,8 @@ def test_every_link_and_every_file_named_is_there(page):
 
 def known_flags() -> set[str]:
     """Every flag of the scripts and the launchers."""
-    files = [ROOT / "train_utils" / "settings" / "flags.py", ROOT / "inference" / "args.py", ROOT / "app.py"]
+    files = [ROOT / "train_utils" / "settings" / "flags.py", ROOT / "inference" / "args.py"]
+    files += [ROOT / "app.py", ROOT / "compare.py", ROOT / "review.py"]
     files += [
         path for folder in ("data_utils", "inference/export", "benchmarks") for path in (ROOT / folder).glob("*.py")
     ]

@@ -15,6 +15,7 @@ ROOMS = {
     "unet": ("axes norms lite", "blocks", "config recompute", "backbone", "model"),
     "tasks": (
         "target confusion",
+        "calibration",
         "task points",
         "pixels_and_regions point_scores",
         "step_loss classes landmarks matching overlapping",
@@ -37,10 +38,10 @@ ROOMS = {
         "predictor",
         "outputs",
         "scoring",
-        "true_masks batches provenance args",
+        "true_masks batches provenance args ranking",
         "inputs",
         "pipeline",
-        "export page",
+        "export page review",
     ),
     "train_utils": (
         "settings",
@@ -53,11 +54,11 @@ ROOMS = {
         "results",
     ),
 }
-SCRIPTS = ("train.py", "predict.py", "app.py")
+SCRIPTS = ("train.py", "predict.py", "app.py", "compare.py", "review.py")
 LAUNCHED = ("train.py", "predict.py")  # by accelerate
 # library: the places that may import it
 ONLY_IN = {
-    "accelerate": ("train_utils/", *(f"runtime/{name}.py" for name in ("launch", "distributed", "signals")), *LAUNCHED),
+    "accelerate": ("train_utils/", *(f"runtime/{name}.py" for name in ("launch", "distributed")), *LAUNCHED),
     "nibabel": ("data_utils/image_io/",),
     "SimpleITK": ("data_utils/image_io/",),
     "gradio": ("app.py",),

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from inference.decoding.decoder import Decoder
+from tasks.calibration import calibration_error
 from tasks.target import Target
 from tasks.task import Scores, Task
 
@@ -27,17 +28,23 @@ class Evaluation:
 
     def record(self) -> dict[str, float | None]:
         """The scores under the names that metrics.jsonl and the trackers share."""
-        return {"eval/loss": self.loss} | self.scores.record()
+        record = {"eval/loss": self.loss} | self.scores.record()
+        counts = self.scores.reliability
+        error = None if counts is None else calibration_error(counts)
+        if error is not None:
+            record["eval/calibration_error"] = error
+        return record
 
 
 def read_bands(
-    task: Task, decoder: Decoder, bands: Iterable[Tensor], target: Target
+    task: Task, decoder: Decoder, bands: Iterable[Tensor], target: Target, reliability: Tensor
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """The prediction of an image, with a first axis of 1, and the sums of `Task.partial`, from bands of its logits.
 
     Args:
         bands: (1, outputs, n, ...) each, from top to bottom, at the size of the target.
         target: (1, *spatial).
+        reliability: (bins, 3), to which is added how sure the answers are, for tasks that say it.
     """
     drawn = task.draw(target)
     answers: list[Tensor] = []
@@ -46,6 +53,9 @@ def read_bands(
     for logits in bands:
         bottom = top + logits.shape[2]
         partial = task.partial(logits, drawn.band(top, bottom))
+        counts = task.reliability(logits, target.band(top, bottom))
+        if counts is not None:
+            reliability += counts
         answer = decoder.take(logits)
         if answer is not None:
             answers.append(answer)

@@ -64,7 +64,7 @@ class MicroBatch(NamedTuple):
     """What one forward pass of training takes.
 
     images: (B, C, *size) float32, channels last.
-    targets: (B, *size) int64.
+    targets: of the same B images, in the types that losses take.
     is_filler: whether it counts nowhere, since its process has no image.
     """
 

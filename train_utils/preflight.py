@@ -20,6 +20,7 @@ from runtime.device import upload
 from runtime.errors import SettingsError, one_line
 from runtime.launch import SHARDING
 from runtime.memory import available_bytes, is_out_of_memory
+from tasks.calibration import no_counts
 from tasks.step_loss import StepLoss
 from train_utils.evaluation import read_bands
 from unet.blocks import channels_last
@@ -217,7 +218,8 @@ def _attempt_evaluation(
             images = torch.rand((size.images, channels, *size.input), device=accelerator.device)
             target = task.unknown_target(size.target).map(torch.from_numpy).at(None).to(accelerator.device)
             for bands in bands_at_sizes(trial, images, [size.target] * size.images, network.config):
-                read_bands(task, new_decoder(task), islice(bands, BANDS_TRIED), target)
+                counts = no_counts(accelerator.device)
+                read_bands(task, new_decoder(task), islice(bands, BANDS_TRIED), target, counts)
             task.counts(target)
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):

@@ -18,6 +18,7 @@ from train_utils.evaluation import Evaluation
 from train_utils.monitoring.monitor import Monitor
 from train_utils.monitoring.rehearsal import STARTED
 from train_utils.reporting.hub import push_to_hub
+from train_utils.reporting.image_scores import IMAGE_SCORES, write_image_scores
 from train_utils.reporting.judgement import Facts, judge
 from train_utils.reporting.model_card import model_card
 from train_utils.reporting.report import read_log, write_report
@@ -78,7 +79,14 @@ def _publish(
         card = model_card(monitor.run_log.settings, evaluation, section)
         is_saved = best_model.save(network, card)
         mark = " (best so far, saved)" if is_saved else " (best so far)"
+        _save_image_scores(monitor.run_log.output_dir, info, monitor.compared_by, evaluation)
     say(f"step {evaluation.step}: {evaluation.scores.summary()}{mark}")
+
+
+def _save_image_scores(folder: Path, info: DatasetInfo, compared_by: str, best: Evaluation) -> None:
+    """Keep what compare.py compares runs by; the disk may refuse it."""
+    with tolerated(IMAGE_SCORES):
+        write_image_scores(folder, info, compared_by, best.scores.image_comparison)
 
 
 def write_results(
@@ -101,6 +109,7 @@ def write_results(
     views = {}
     judgement: list[str] = []
     if best is not None:
+        _save_image_scores(output_dir, info, task.compared_by, best)  # once more: a resumed run may have lost the file
         model = UNet.from_pretrained(best_model.folder)
         predictor = Predictor(model.to(accelerator.device))
         with accelerator.autocast():

@@ -17,11 +17,11 @@ from runtime.errors import CheckpointError, SettingsError
 from runtime.files import remove_leftovers, replaced_file, tolerated
 from runtime.lock import lock_folder
 from runtime.redact import redact_all
-from train_utils.checkpoints.find import FINISHED, LENGTH_AND_PLACE, FoundCheckpoint, checkpoint_folder, find_checkpoint
+from train_utils.checkpoints.find import LENGTH_AND_PLACE, FoundCheckpoint, checkpoint_folder, find_checkpoint
 from train_utils.microbatch import MemoryLimit, memory_limit
 from train_utils.schedule import Schedule
 from train_utils.settings.plan import Plan, as_flags, check_axes, patch_size, plan_run
-from train_utils.settings.record import UNRECORDED, flags_as_json, say_credentials
+from train_utils.settings.record import FINISHED, UNRECORDED, flags_as_json, say_credentials
 from train_utils.settings.train_settings import NO_ENCODER, TrainSettings
 
 
@@ -132,10 +132,11 @@ def finished_line(folder: Path, args: TrainSettings) -> str | None:
     flags = flags_as_json(args)
     flags_done = UNRECORDED | done["flags"]
     open_ones = [name for name in (*Plan.names(), "task") if flags[name] is None]  # the run has planned or found them
-    compared = {k: v for k, v in flags.items() if k not in (*LENGTH_AND_PLACE, *open_ones)}
-    # a flag that is newer than the run is as the run was
-    if any(flags_done.get(name, value) != value for name, value in compared.items()):
-        return None
+    not_compared = (*LENGTH_AND_PLACE, *open_ones)
+    for name, value in flags.items():
+        # a flag that is newer than the run is as the run was
+        if name not in not_compared and flags_done.get(name, value) != value:
+            return None
     out_of_patience = done["step"] < done["total_steps"]
     total_steps = args.max_steps or (args.epochs or 0) * done["steps_per_epoch"]
     has_more_steps = total_steps > done["total_steps"] and not args.max_minutes

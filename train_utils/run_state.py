@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+import torch
+
 from tasks.task import Task
 from train_utils.evaluation import Evaluation
 from unet.config import NEWER
@@ -59,4 +61,7 @@ class RunState:
         """The best evaluation so far, but for its loss; None before the first."""
         if self.best < 0:
             return None
-        return Evaluation(self.best_step, None, task.scores_from_json(self.best_scores))
+        scores = task.scores_from_json(self.best_scores)
+        if "reliability" in self.best_scores:  # which checkpoints of earlier versions do not have
+            scores.add_reliability(torch.tensor(self.best_scores["reliability"]))
+        return Evaluation(self.best_step, None, scores)

@@ -8,6 +8,8 @@ from torch.optim import Optimizer
 from train_utils.run_state import RunState
 from train_utils.settings.train_settings import TrainSettings
 
+FEW_STEPS = 500  # after fewer steps masks are poor
+
 
 @dataclass(frozen=True)
 class Schedule:
@@ -16,7 +18,7 @@ class Schedule:
     Args:
         kind: how the learning rate falls, one of SCHEDULES.
         log_every, eval_every, checkpoint_every: steps; all three happen at the last step too.
-        patience: evaluations without a better mean IoU before the run stops; None never stops it.
+        patience: evaluations without a better score before the run stops; None never stops it.
         encoder_factor: an encoder's share of the learning rate.
     """
 

@@ -149,6 +149,8 @@ class UNetConfig:
             for 3 everywhere.
         strides: for each of the `depth` steps down, the factor along each axis; empty for 2 everywhere.
         task: what the outputs mean, an object with its `name`; None where they are classes.
+        temperature: what the logits of the trained network were divided by to make it as sure as it is right; the
+            weights of the last layer have it already.
     """
 
     in_channels: int = 3
@@ -165,6 +167,7 @@ class UNetConfig:
     kernels: Axes = ()
     strides: Axes = ()
     task: dict[str, Any] | None = None
+    temperature: float = 1.0
 
     def __post_init__(self) -> None:
         if isinstance(self.preprocess, dict):  # from config.json
@@ -193,6 +196,7 @@ class UNetConfig:
         is_task = self.task is None or (isinstance(self.task, dict) and isinstance(self.task.get("name"), str))
         expect("task", self.task, is_task, "null, or an object with a name")
 
+        expect("temperature", self.temperature, _is_positive(self.temperature), "a number above 0")
         self._expect_levels("kernels", self.depth + 1, (1, 3))
         self._expect_levels("strides", self.depth, (1, 2))
         is_share = _is_number(self.dropout) and 0 <= self.dropout < 1
@@ -234,6 +238,8 @@ class UNetConfig:
         values = asdict(self)
         if self.task is None:
             del values["task"]
+        if self.temperature == 1:
+            del values["temperature"]
         if not self.preprocess.joined_values:
             del values["preprocess"]["joined_values"]
         if self.preprocess.outside_class is None:

@@ -265,7 +265,7 @@ def sample_stream(train: Records, val: Records, config: DataConfig, classes: Nam
 
 def _inspect_once(records: Records, title: str, inspector: Inspector, *, named: bool) -> SplitInspection:
     """The result of `inspect_split`, stored in the cache if there are no problems."""
-    key = records.digest and digest("inspections", records.digest, *inspector.key)
+    key = records.digest and digest("inspected files", records.digest, *inspector.key)
     computed: list[SplitInspection] = []
 
     def compute() -> dict:

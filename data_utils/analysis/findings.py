@@ -10,6 +10,7 @@ from data_utils.analysis.point_checks import point_warnings
 from data_utils.config import DataConfig
 from data_utils.sources.placed import place_warnings
 from data_utils.sources.records import Records
+from data_utils.targets.points import PointReader
 from data_utils.targets.reader import TargetReader
 from unet.config import MaskValue
 
@@ -42,4 +43,6 @@ def find_warnings(
     warnings += overlap_warnings(splits)
     warnings += place_warnings(splits)
     warnings += reader.warnings(splits)
-    return warnings + point_warnings(inspected, reader.partners)
+    if isinstance(reader, PointReader):
+        warnings += point_warnings(inspected, reader.sided_pairs)
+    return warnings

@@ -49,7 +49,7 @@ class Inspection:
         size: (H, W) of the image.
         mask_size: (H, W) of the mask.
         mode: the image's type, as Pillow or NumPy names it.
-        kind: what the mask's values are: "numbers", "greys" or "colours".
+        kind: what the mask's values are: "numbers", "greys" or "colors".
         pixels: how many pixels of the mask hold each value.
         class_locations: where some of them are, for an image too large to be decoded whole for every crop; else None.
     """
@@ -170,7 +170,7 @@ def inspect(record: Record, *, has_classes: bool = True) -> Inspection | Problem
     pixels = count_values(mask)
     kind = "numbers"
     if mask.ndim == 3:
-        kind = "colours"
+        kind = "colors"
     elif is_colored:
         kind = "greys"
     inspection = Inspection(size, mask_size, mode, kind, pixels)
@@ -242,7 +242,7 @@ def total_pixels(splits: Iterable[tuple[SplitInspection, Records]]) -> dict[Mask
 
     Raises DataError where masks of numbers and color masks are mixed.
     """
-    totals: dict[str, Counter] = {"numbers": Counter(), "greys": Counter(), "colours": Counter()}
+    totals: dict[str, Counter] = {"numbers": Counter(), "greys": Counter(), "colors": Counter()}
     examples: dict[str, str] = {}
     for inspection, records in splits:
         for number, (content, pixels) in enumerate(inspection.contents.items()):
@@ -252,10 +252,10 @@ def total_pixels(splits: Iterable[tuple[SplitInspection, Records]]) -> dict[Mask
                 examples.setdefault(content.kind, records.name(int(members[0])))
     numbers = totals["numbers"]
     greys = totals["greys"]
-    colors = totals["colours"]
+    colors = totals["colors"]
     if colors and numbers:
         raise DataError(
-            f"{examples['colours']} is a color mask and {examples['numbers']} one of numbers; store all in one way"
+            f"{examples['colors']} is a color mask and {examples['numbers']} one of numbers; store all in one way"
         )
     if colors:
         greys = Counter({as_color(value): count for value, count in greys.items()})

@@ -61,7 +61,7 @@ def _inspect_bands(
             row, column = divmod(indices[evenly_spaced], values.shape[1])
             samples[value].append((count, np.stack([top + row, column], axis=1)))
     if any(isinstance(value, tuple) for value in pixels):  # bands of grey only are colors too
-        kind = "colours"
+        kind = "colors"
         color_pixels: Counter = Counter()
         for value, count in pixels.items():
             color_pixels[as_color(value)] += count

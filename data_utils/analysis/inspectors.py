@@ -188,7 +188,7 @@ def inspect_split(
     inspector = inspector or choose_inspector(records)
     inspect_record = inspect_record or inspector.inspect
     split_inspection = inspector.inspection.of_count(len(records))
-    pixels: dict[str, Counter[MaskValue]] = {"numbers": Counter(), "greys": Counter(), "colours": Counter()}
+    pixels: dict[str, Counter[MaskValue]] = {"numbers": Counter(), "greys": Counter(), "colors": Counter()}
     inspections = map_indices(lambda i: inspect_record(records[i]), len(records), inspector.chunk)
     for i, inspection in enumerate(track(inspections, len(records), title)):
         if isinstance(inspection, Problem):

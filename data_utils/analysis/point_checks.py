@@ -33,8 +33,11 @@ def describe_points(splits: Splits) -> list[str]:
     return lines
 
 
-def point_warnings(splits: Splits, partners: Sequence[int]) -> tuple[str, ...]:
-    """Lines on points outside their images, at one place, or likely exchanged with their partner in the mirror."""
+def point_warnings(splits: Splits, sided_pairs: Sequence[tuple[int, int]]) -> tuple[str, ...]:
+    """Lines on points outside their images, at one place, or likely exchanged with their partner in the mirror.
+
+    `sided_pairs` are the indices, in the files, of the points that change places in the mirror.
+    """
     landmarks = splits[0][1].landmarks if splits else None
     if landmarks is None:
         return ()
@@ -57,8 +60,8 @@ def point_warnings(splits: Splits, partners: Sequence[int]) -> tuple[str, ...]:
         for first, second in _pairs(present):
             if np.linalg.norm(positions[first] - positions[second]) < SAME:
                 doubles.append(f"{name} ({names[first]} and {names[second]})")
-        for first, second in enumerate(partners):
-            if first < second and {first, second} <= set(present.tolist()):
+        for first, second in sided_pairs:
+            if {first, second} <= set(present.tolist()):
                 is_before = bool(positions[first][0] < positions[second][0])
                 directions.setdefault((first, second), []).append((name, is_before))
     lines = []

@@ -14,6 +14,7 @@ from data_utils.analysis.point_checks import describe_points
 from data_utils.analysis.spoiled_masks import check_borders
 from data_utils.class_map import ClassMap, NamedClasses, named_classes, show
 from data_utils.config import DataConfig
+from data_utils.sources.blocks import describe_neighbors
 from data_utils.sources.load import load_records
 from data_utils.sources.records import Record, Records, annotation_summaries
 from data_utils.targets import reader_type
@@ -63,6 +64,7 @@ def check_data(config: DataConfig) -> tuple[str, int]:
     names: dict[MaskValue | None, str] = {}
     warnings: tuple[str, ...] = ()
     shares: list[str] = []
+    lines += describe_neighbors(train, val)
     try:
         pixels = total_pixels(inspected)
         classes: NamedClasses = ()
@@ -70,10 +72,10 @@ def check_data(config: DataConfig) -> tuple[str, int]:
             classes = named_classes(config.classes, train.classes, config.others)
         if targets.has_classes and not classes:
             check_borders(inspected, pixels)
-        reader = read_labels(targets.of_records(train, pixels, classes, config), inspected)
+        reader = targets.of_records(train, pixels, classes, config).with_records(train)
+        reader = read_labels(reader.with_pixels(pixels), inspected)
         class_map = reader.class_map
         warnings = find_warnings(inspected, (train, val), pixels, reader, config, named=bool(classes))
-        reader = reader.with_pixels(pixels).with_records(train)
         shares = [*reader.describe_pixels(), *describe_labels(inspected, reader)]
         shares += reader.describe_records([train, val])
         shares += describe_points(inspected)

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
@@ -31,6 +31,10 @@ class DrawnMask(ABC):
         """
         raise DataError("these annotations tell no objects apart; leave out --task objects")
 
+    def draw_part(self, rows: tuple[int, int], columns: tuple[int, int]) -> np.ndarray:
+        """Rows [top, bottom) and columns [left, right) of what `draw` gives."""
+        return self.draw()[slice(*rows), slice(*columns)]
+
 
 class EmbeddedImage(ABC):
     """An image inside another file, taken out whenever it is read: a small object that can be pickled."""
@@ -38,6 +42,14 @@ class EmbeddedImage(ABC):
     @abstractmethod
     def read(self) -> bytes | np.ndarray:
         """The bytes of an image file, or its pixels. Raises DataError, with the file that holds it."""
+
+
+class WindowSource(EmbeddedImage):
+    """A window of a larger image, which can be read in windows too."""
+
+    @abstractmethod
+    def open(self) -> Any:
+        """A context with the `Regions` of the window. Raises DataError as `read` does."""
 
 
 class ClassLayers(NamedTuple):

@@ -32,7 +32,7 @@ class Tag(NamedTuple):
 
 
 class GeoTiffWriter:
-    """A TIFF of `size` (H, W) at a place, written as its rows come. A context, which finishes the file.
+    """A TIFF of `size` (H, W) at a place, written as its rows come; as a context it is finished on leaving.
 
     Args:
         channels: how many bands there are.
@@ -98,7 +98,12 @@ class GeoTiffWriter:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if error[0] is not None or self._dtype is None:
+        if error[0] is None:
+            self.finish()
+
+    def finish(self) -> None:
+        """Write what is left, when all rows have come."""
+        if self._dtype is None:
             return
         if self._rows.shape[1]:
             self._write_tiles(self._rows)

@@ -44,23 +44,27 @@ class PlacedMask(DrawnMask):
     image: Grid
 
     def draw(self) -> np.ndarray:
+        height, width = self.image.size
+        return self.draw_part((0, height), (0, width))
+
+    def draw_part(self, rows: tuple[int, int], columns: tuple[int, int]) -> np.ndarray:
         check_crs(self.image.place, self.own.place, self.name)
         values = read_mask(self.source, self.name)
         if values.ndim == 3:
             raise DataError(f"{self.name}: is a color mask on another grid than its image; store it as numbers")
-        height, width = self.image.size
-        check_memory(height * width * values.itemsize, "the mask")
-        placed = np.full(self.image.size, IGNORE_INDEX, values.dtype)
-        columns = np.arange(width) + 0.5
-        for top in range(0, height, ROWS):
-            rows = np.arange(top, min(top + ROWS, height))[:, None] + 0.5
-            x, y = self.image.place.to_world(columns, rows)
+        size = (rows[1] - rows[0], columns[1] - columns[0])
+        check_memory(size[0] * size[1] * values.itemsize, "the mask")
+        placed = np.full(size, IGNORE_INDEX, values.dtype)
+        column_centers = np.arange(*columns) + 0.5
+        for top in range(0, size[0], ROWS):
+            row_centers = np.arange(rows[0] + top, min(rows[0] + top + ROWS, rows[1]))[:, None] + 0.5
+            x, y = self.image.place.to_world(column_centers, row_centers)
             own_columns, own_rows = self.own.place.to_pixels(x, y)
             column_indices = np.floor(own_columns + NUDGE)
             row_indices = np.floor(own_rows + NUDGE)
             inside = (column_indices >= 0) & (column_indices < values.shape[1])
             inside &= (row_indices >= 0) & (row_indices < values.shape[0])
-            band = placed[top : top + len(rows)]
+            band = placed[top : top + len(row_centers)]
             band[inside] = values[row_indices[inside].astype(int), column_indices[inside].astype(int)]
         return placed
 
@@ -90,6 +94,8 @@ def _read_grid(path: str, page: int, changed: int) -> Grid | None:
         check_regular(path)
         with ExitStack() as stack:
             tiff_page = stack.enter_context(tifffile.TiffFile(path)).pages[page].aspage()
+            if tiff_page.tags.valueof("Orientation", default=1) != 1:  # it is turned as it is decoded
+                return None
             place = place_of(tiff_page)
             size = (int(tiff_page.imagelength), int(tiff_page.imagewidth))
     except Exception:  # tifffile raises many kinds of errors at damaged files

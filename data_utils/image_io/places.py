@@ -118,13 +118,17 @@ def has_place_tags(page: tifffile.TiffPage) -> bool:
 
 
 def _tag_value(page: tifffile.TiffPage, code: int) -> Any:
-    """The numbers of a tag as a tuple, or its text; None where there is none."""
+    """The numbers of a tag as a tuple, or its text; None where it is not there, or is not of its kind."""
     value = page.tags.valueof(code)
-    if isinstance(value, str):
-        return value
+    if code == ASCII_PARAMETERS:
+        return value if isinstance(value, str) else None
     if isinstance(value, int | float):
-        return (value,)
-    return value if isinstance(value, tuple) else None
+        value = (value,)
+    if not isinstance(value, tuple) or not all(isinstance(number, int | float) for number in value):
+        return None
+    if code == KEY_DIRECTORY and not all(isinstance(number, int) and 0 <= number < 2**16 for number in value):
+        return None
+    return value
 
 
 def geo_keys(directory: Any) -> dict[int, int]:

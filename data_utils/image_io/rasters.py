@@ -14,18 +14,18 @@ import numpy as np
 import tifffile
 from PIL import Image
 
-from data_utils.image_io.formats import BandSource, check_memory, check_regular, open_picture, readable
+from data_utils.image_io.formats import BandSource, check_memory, check_regular, open_picture
 from data_utils.image_io.places import NODATA, Place, has_place_tags, place_of
 from data_utils.image_io.tiff import SEGMENT_BYTES, has_codec, is_tiff
 from runtime.console import first_few
-from runtime.errors import ImageError, UserError
+from runtime.errors import ImageError
 
 METADATA = 42112  # GDAL's: a text in XML, with the names of bands
 DESCRIPTION = re.compile(r'<Item name="DESCRIPTION" sample="(\d{1,6})"[^>]*>([^<]*)</Item>')
 ALPHA = (tifffile.EXTRASAMPLE.ASSOCALPHA, tifffile.EXTRASAMPLE.UNASSALPHA)
 COLORS = (tifffile.PHOTOMETRIC.MINISBLACK, tifffile.PHOTOMETRIC.RGB)
-CACHED_BYTES = 2**28  # of decoded tiles: a row of them is read again for each band of rows
-PILLOW_SAMPLES = (1, 3, 4)  # of pictures that Pillow may read
+CACHED_BYTES = 3 * 2**26  # of decoded tiles: a row of them is read again for each band of rows
+PILLOW_SAMPLES = (3, 4)  # of pictures in color
 SHOWN = 8  # names of bands in a message
 # what Pillow makes of types of pixels, so that a file is the same with and without a place
 READ_AS = {"int8": "int32", "int16": "int32", "float16": "float32", "float64": "float32"}
@@ -124,7 +124,8 @@ class Segments:
 
     @cached_property
     def _has_codec(self) -> bool:
-        return has_codec(self.page.compression)
+        # Pillow makes colors of photographs, so that these are the same with and without a place
+        return has_codec(self.page.compression) and not _is_photograph(self.page)
 
     def read(self, rows: Range, columns: Range, samples: Sequence[int]) -> np.ndarray:
         """A window (n, m, C) of some samples."""
@@ -134,7 +135,7 @@ class Segments:
             if self.page.is_contiguous and self.page.bitspersample % 8 == 0:
                 return self._stored(file, rows, columns, samples)
             if not self._has_codec:
-                return self._picture[slice(*rows), slice(*columns)][:, :, list(samples)]
+                return self._picture[slice(*rows), slice(*columns)][:, :, _index(samples)]
             return self._window(file, rows, columns, samples, shape)
 
     def _stored(self, file: BinaryIO, rows: Range, columns: Range, samples: Sequence[int]) -> np.ndarray:
@@ -143,7 +144,7 @@ class Segments:
         start = self.page.dataoffsets[0]
         if not self.is_planar:
             values = self._rows(file, start, rows, self.samples)[:, slice(*columns)]
-            return values[:, :, list(samples)].astype(self.dtype)
+            return values[:, :, _index(samples)].astype(self.dtype)
         plane_bytes = height * width * self.dtype.itemsize
         planes = [self._rows(file, start + sample * plane_bytes, rows, 1)[:, slice(*columns), 0] for sample in samples]
         return np.stack(planes, axis=2).astype(self.dtype)
@@ -153,10 +154,10 @@ class Segments:
         shape = (rows[1] - rows[0], self.size[1], together)
         row_bytes = shape[1] * together * self.dtype.itemsize
         file.seek(start + rows[0] * row_bytes)
-        stored = np.frombuffer(file.read(shape[0] * row_bytes), self.dtype.newbyteorder(self.page.parent.byteorder))
-        if stored.size < np.prod(shape, dtype=np.int64):
+        data = file.read(shape[0] * row_bytes)
+        if len(data) < shape[0] * row_bytes:
             raise OSError("the file ends before its image does")
-        return stored.reshape(shape)
+        return np.frombuffer(data, self.dtype.newbyteorder(self.page.parent.byteorder)).reshape(shape)
 
     def _window(
         self, file: BinaryIO, rows: Range, columns: Range, samples: Sequence[int], shape: tuple[int, int, int]
@@ -175,7 +176,7 @@ class Segments:
                 inside, outside = _overlap((row, column), self.segment, rows, columns)
                 if not self.is_planar:
                     values = self._segment(file, index)
-                    window[outside] = self._empty if values is None else values[inside][:, :, list(samples)]
+                    window[outside] = self._empty if values is None else values[inside][:, :, _index(samples)]
                     continue
                 for number, sample in enumerate(samples):
                     values = self._segment(file, sample * across * down + index)
@@ -217,7 +218,8 @@ class Segments:
         try:
             with open_picture(self.path) as picture:
                 picture.seek(self.page.index)
-                pixels = np.asarray(picture)
+                is_video = picture.mode == "YCbCr"
+                pixels = np.asarray(picture.convert("RGB") if is_video else picture)
         except (Image.UnidentifiedImageError, EOFError, KeyError) as error:
             codec = getattr(self.page.compression, "name", self.page.compression)
             raise ImageError(f"{self.path}: is compressed by {codec}, which needs a library; {remedy}") from error
@@ -226,6 +228,14 @@ class Segments:
         if pixels.shape != (*self.size, self.samples):
             raise ValueError(f"it is of shape {pixels.shape} as decoded")
         return pixels.astype(self.dtype)
+
+
+def _index(samples: Sequence[int]) -> slice | list[int]:
+    """What picks samples of an array; a slice, which copies nothing, where they stand one behind the other."""
+    first = samples[0]
+    if list(samples) == list(range(first, first + len(samples))):
+        return slice(first, first + len(samples))
+    return list(samples)
 
 
 def _overlap(
@@ -292,6 +302,9 @@ class Raster:
 
     def read(self, rows: Range, columns: Range) -> np.ndarray:
         """A window (n, m, C), masked where bands hold no data, if some do."""
+        if len(self.files) == 1:
+            values, missing = self.files[0].read(rows, columns, [band.sample for band in self.bands])
+            return values if missing is None else np.ma.MaskedArray(values, np.array(missing))
         shape = (rows[1] - rows[0], columns[1] - columns[0], len(self.bands))
         values = np.empty(shape, self.dtype)
         missing = np.zeros(shape, bool)
@@ -301,9 +314,9 @@ class Raster:
                 continue
             samples = [self.bands[channel].sample for channel in channels]
             file_values, file_missing = file.read(rows, columns, samples)
-            values[:, :, channels] = file_values
+            values[:, :, _index(channels)] = file_values
             if file_missing is not None:
-                missing[:, :, channels] = file_missing
+                missing[:, :, _index(channels)] = file_missing
         if missing.any():
             return np.ma.MaskedArray(values, missing)
         return values
@@ -314,18 +327,11 @@ class Raster:
         return self.read((0, height), (0, width))
 
 
-class RasterHeader(NamedTuple):
-    """What the header of a raster says: (H, W), its place, and the names of its bands."""
-
-    size: tuple[int, int]
-    place: Place | None
-    names: tuple[str, ...]
-
-
 def open_raster(source: str | Path | BandSource, stack: ExitStack, page: int = 0) -> Raster | None:
     """The raster of a path or of bands of files, open as long as `stack` is; None for what is read as a picture.
 
-    A TIFF is one if it has a place, if it has more bands than a picture has, or if bands of it are chosen.
+    A TIFF is one if it has a place, if bands of it are chosen, or if Pillow does not open it. What Pillow opens stays
+    what Pillow makes of it, even if that is the first of several bands.
     Raises ImageError for bands that are not there.
     """
     if not isinstance(source, BandSource):
@@ -354,18 +360,6 @@ def open_raster(source: str | Path | BandSource, stack: ExitStack, page: int = 0
     return Raster(files, bands)
 
 
-def raster_header(path: Path, page: int = 0) -> RasterHeader | None:
-    """What the header of a raster says; None for what is read as a picture, or cannot be read."""
-    try:
-        with readable(str(path)), ExitStack() as stack:
-            raster = open_raster(path, stack, page)
-            if raster is None:
-                return None
-            return RasterHeader(raster.size, raster.place, tuple(band.name for band in raster.bands))
-    except UserError:
-        return None
-
-
 def _open_file(path: Path, number: int, stack: ExitStack, *, is_chosen: bool) -> RasterFile | None:
     """The page of a TIFF as a raster; None where it is a picture."""
     check_regular(path)
@@ -375,7 +369,7 @@ def _open_file(path: Path, number: int, stack: ExitStack, *, is_chosen: bool) ->
         tiff = stack.enter_context(tifffile.TiffFile(path))
         pages = tiff.pages
         page = pages[0].aspage() if number == 0 else pages[number].aspage()
-        is_raster = _has_bands(page) and (is_chosen or _is_more_than_picture(page))
+        is_raster = _has_bands(page) and (is_chosen or has_place_tags(page) or _is_no_picture(path, page))
     except Exception:
         if is_chosen:
             raise
@@ -391,19 +385,29 @@ def _has_bands(page: tifffile.TiffPage) -> bool:
     """Whether the samples of a page are numbers that can be bands."""
     is_upright = page.tags.valueof("Orientation", default=1) == 1
     is_number = page.dtype is not None and np.dtype(page.dtype).kind in "uif" and page.bitspersample % 8 == 0
-    return is_upright and is_number and page.photometric in COLORS and page.imagedepth == 1
+    is_color = page.photometric in COLORS or _is_photograph(page)
+    return is_upright and is_number and is_color and page.imagedepth == 1
 
 
-def _is_more_than_picture(page: tifffile.TiffPage) -> bool:
-    """Whether a page has a place, or more bands or other numbers than a picture."""
-    if has_place_tags(page):
-        return True
-    if page.samplesperpixel not in PILLOW_SAMPLES:
-        return page.samplesperpixel > 2 or _alpha(page) is None
-    if page.samplesperpixel == 1:
+def _is_photograph(page: tifffile.TiffPage) -> bool:
+    """Whether a page with a place is a JPEG of the colors of video, as aerial photographs are stored."""
+    is_video = page.photometric == tifffile.PHOTOMETRIC.YCBCR and page.compression == tifffile.COMPRESSION.JPEG
+    return is_video and has_place_tags(page)
+
+
+def _is_no_picture(path: Path, page: tifffile.TiffPage) -> bool:
+    """Whether a page without a place has more bands or other numbers than Pillow takes for a picture."""
+    if page.samplesperpixel == 1 or (page.samplesperpixel == 2 and _alpha(page) is not None):
         return False
     is_rgb = page.photometric == tifffile.PHOTOMETRIC.RGB
-    return not (is_rgb and str(page.dtype) in ("uint8", "uint16"))
+    if is_rgb and page.samplesperpixel in PILLOW_SAMPLES and str(page.dtype) in ("uint8", "uint16"):
+        return False
+    try:
+        with open_picture(path) as picture:
+            picture.seek(page.index)
+    except Exception:  # Pillow raises many kinds of errors
+        return True
+    return False
 
 
 def _mask_page(tiff: tifffile.TiffFile, page: tifffile.TiffPage) -> tifffile.TiffPage | None:

@@ -17,6 +17,7 @@ from data_utils.image_io.formats import (
     DrawnMask,
     EmbeddedImage,
     ImageSource,
+    WindowSource,
     check_decoding,
     check_memory,
     check_regular,
@@ -307,6 +308,10 @@ def read_header(source: ImageSource, name: str) -> tuple[tuple[int, int], str]:
     """((H, W) as seen, mode) of an image, from the header alone. Raises ImageError, with `name`."""
     if isinstance(source, str | Path) and is_tiff(source):
         check_pages(Path(source))
+    if isinstance(source, WindowSource):
+        with readable(name), source.open() as regions:
+            pixel = np.asarray(regions.read(0, 1, 0, 1))
+            return regions.size, f"{pixel.dtype} x {pixel[0, 0].size}"
     with opened(source, name) as picture, readable(name):
         if isinstance(picture, Raster):
             return picture.size, f"{picture.dtype} x {len(picture.bands)}"

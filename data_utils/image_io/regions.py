@@ -17,6 +17,7 @@ from data_utils.image_io.formats import (
     BandSource,
     DrawnMask,
     ImageSource,
+    WindowSource,
     check_decoding,
     check_regular,
     open_picture,
@@ -194,6 +195,8 @@ def _regions(path: Path | BandSource, page: int, stack: ExitStack) -> Regions:
 
 def regions_of(source: ImageSource) -> AbstractContextManager[Regions]:
     """Windows of a path, or of a page of it, {"path": path, "page": number}; a drawn mask is drawn whole."""
+    if isinstance(source, WindowSource):
+        return source.open()
     if isinstance(source, DrawnMask):
         return nullcontext(ArrayRegions(source.draw()))
     if isinstance(source, BandSource):
@@ -205,7 +208,7 @@ def regions_of(source: ImageSource) -> AbstractContextManager[Regions]:
 
 @contextmanager
 def large_regions(source: ImageSource) -> Iterator[Regions | None]:
-    """Windows of a large image that has them; None for any other, which is decoded whole."""
+    """Windows of a large image, or of a part of one, that has them; None for any other, which is decoded whole."""
     path: object = source
     if isinstance(source, dict) and source.get("bytes") is None:
         path = source.get("path")
@@ -213,6 +216,11 @@ def large_regions(source: ImageSource) -> Iterator[Regions | None]:
         path = source.paths[0]
     with ExitStack() as stack:
         regions = None
+        if isinstance(source, WindowSource):
+            with suppress(ImageError):
+                regions = stack.enter_context(source.open())
+            yield regions if regions and regions.in_windows else None
+            return
         if isinstance(path, str) and path.lower().endswith(WINDOWED_SUFFIXES):
             with suppress(ImageError):  # the file will be named when it is decoded
                 regions = stack.enter_context(regions_of(source))

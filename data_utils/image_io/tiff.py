@@ -166,9 +166,10 @@ def _stored(file: BinaryIO, page: tifffile.TiffPage, rows: tuple[int, int], colu
     dtype = np.dtype(page.dtype)
     row_bytes = shape[1] * shape[2] * dtype.itemsize
     file.seek(page.dataoffsets[0] + top * row_bytes)
-    stored = np.frombuffer(file.read((bottom - top) * row_bytes), dtype.newbyteorder(page.parent.byteorder))
-    if stored.size < np.prod(shape):
+    data = file.read((bottom - top) * row_bytes)
+    if len(data) < (bottom - top) * row_bytes:
         raise OSError("the file ends before its image does")
+    stored = np.frombuffer(data, dtype.newbyteorder(page.parent.byteorder))
     return stored.reshape(shape)[:, left:right].astype(dtype)
 
 

@@ -49,7 +49,7 @@ def augment(
         recolor: `recolored`, compiled or not.
 
     Returns:
-        Float32 images (float64 stays), int64 targets.
+        Float32 images (float64 stays), and targets in the types that losses take.
     """
     assert len(draws) == len(numbers) == len(images) == targets.shape[0], (len(draws), numbers.shape, images.shape)
     images = images.to(torch.promote_types(images.dtype, torch.float32))
@@ -99,8 +99,8 @@ def _moved(labels: Tensor, unknown: int, grid: Tensor, outside: Tensor, unmoved:
     return picked.masked_fill(outside, unknown)
 
 
-def _moved_points(points: Tensor, draws: Sequence[Draw], size: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Where points (B, K, n) of the samples are once these are moved, and (B,) which samples are mirrored.
+def _moved_points(points: Tensor, draws: Sequence[Draw], size: Sequence[int]) -> Tensor:
+    """Where points (B, K, n) of the samples are once these are moved.
 
     The map of `_sampling_grid` leads from where a point will be to where it is. What is elastic in it is inverted by
     steps, each of which leaves a fraction of the error: displacements change slowly from pixel to pixel.
@@ -122,9 +122,8 @@ def _moved_points(points: Tensor, draws: Sequence[Draw], size: Sequence[int]) ->
             )
             moved = (source - displacement[..., 0].transpose(1, 2)) @ inverse
     is_moved = torch.tensor([drawn.moves for drawn in draws]).to(points.device, non_blocking=True)
-    is_mirrored = torch.tensor([drawn.is_mirrored for drawn in draws]).to(points.device, non_blocking=True)
     moved = (moved + (extent - 1) / 2).flip(-1)
-    return torch.where(is_moved[:, None, None], moved, points), is_mirrored
+    return torch.where(is_moved[:, None, None], moved, points)
 
 
 def _nearest_pixels(grid: Tensor) -> Tensor:

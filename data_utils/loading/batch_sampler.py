@@ -351,7 +351,3 @@ def pixels_per_batch(device: torch.device) -> int:
 def images_per_batch(pixels: int, shape: Sequence[int]) -> int:
     """How many images of one shape (H, W), or volumes (D, H, W), share a forward pass of `pixels`."""
     return max(1, pixels // math.prod(shape))
-
-
-def _chunks(slots: list[Slot], size: int) -> list[list[Slot]]:
-    return [slots[start : start + size] for start in range(0, len(slots), size)]

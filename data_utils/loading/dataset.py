@@ -85,6 +85,7 @@ class SegmentationDataset(Dataset):
             preprocess.scale,
             preprocess.detect_unit_range,
             preprocess.draft,
+            preprocess.mean,  # it stands where a raster holds no data
             self.channels,
         )
         spacings = self.split.spacings

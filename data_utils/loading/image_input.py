@@ -13,7 +13,8 @@ from runtime.errors import ImageError, UserWarningLine
 from tasks.target import AnyTarget
 from unet.config import Preprocess
 
-CHUNK = 128  # output rows that are resized at once
+CHUNK = 128  # output rows that are resized at once, at most
+CHUNK_VALUES = 2**22  # numbers in these rows
 
 
 class PixelTypeWarning(UserWarningLine):
@@ -57,7 +58,7 @@ class ImageInput:
         return np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
     def slab(self, start: int, stop: int) -> np.ndarray:
-        """Rows [start, stop) of the network's input: (C, stop - start, w)."""
+        """Rows [start, stop) of the network's input: (C, stop - start, w), uint8, uint16 or float32."""
         pixels = self._rows(start, stop)
         return pixels * 255 if self._is_unit_range else pixels
 
@@ -75,17 +76,26 @@ class ImageInput:
         if not self.preprocess.detect_unit_range:
             return False
         height = self.size[0]
-        tops = range(0, height, CHUNK)
-        return not any((self._rows(top, min(top + CHUNK, height)) > 1).any() for top in tops)
+        step = self._chunk
+        tops = range(0, height, step)
+        return not any((self._rows(top, min(top + step, height)) > 1).any() for top in tops)
+
+    @property
+    def _chunk(self) -> int:
+        """How many output rows are resized at once: fewer where they are long and have many channels."""
+        return max(1, min(CHUNK, CHUNK_VALUES // (self.size[1] * self.channels)))
 
     def _rows(self, start: int, stop: int) -> np.ndarray:
         """Rows [start, stop) of the network's input, (C, stop - start, w), in the file's own value range."""
         pixels = np.empty((self.channels, 0, 0))
-        for first in range(start, stop, CHUNK):
-            last = min(first + CHUNK, stop)
+        step = self._chunk
+        for first in range(start, stop, step):
+            last = min(first + step, stop)
             rows = resize_rows(self._read, self.regions.extent, self.size, first, last).transpose(2, 0, 1)
             if first == start:
-                pixels = np.empty((self.channels, stop - start, self.size[1]), _input_type(rows))
+                # pixels of 16 bits stay what they are: rows of scenes with many bands are large
+                dtype = np.uint16 if rows.dtype == np.uint16 else _input_type(rows)
+                pixels = np.empty((self.channels, stop - start, self.size[1]), dtype)
             pixels[:, first - start : last - start] = rows
         return pixels
 
@@ -112,7 +122,7 @@ class ImageInput:
             mean = mean[:1]
         if pixels.dtype.kind != "f":
             mean = mean.round()
-        return np.where(np.ma.getmaskarray(pixels), mean, pixels.data).astype(pixels.dtype)
+        return np.where(np.ma.getmaskarray(pixels), mean.astype(pixels.dtype), pixels.data)
 
     def missing(self, window: Window) -> np.ndarray | None:
         """Where no channel holds data in a `window` of the network's input, (h, w) bool; None where all hold some."""

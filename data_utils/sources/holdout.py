@@ -5,19 +5,25 @@ import re
 
 import numpy as np
 
+from data_utils.image_io.placed_masks import grid_of_source
 from data_utils.sources.records import Records, StreamRecords, Subset
 from runtime.errors import DataError
 
+Groups = str | np.ndarray | None  # an expression that names have in common, or (N,) the number of each record's group
 
-def hold_out(records: Records, fraction: float, seed: int, group: str | None = None) -> tuple[Records, Records]:
+
+def hold_out(records: Records, fraction: float, seed: int, group: Groups = None) -> tuple[Records, Records]:
     """Training and validation part in the order of `records`; at least one record in each.
 
-    With a regular expression `group`, records whose names agree in its first bracket, or in all that it matches, stay
-    together: slices of one volume must not be on both sides.
+    Records of one group stay together: slices of one volume must not be on both sides. With a regular expression
+    `group` they are those whose names agree in its first bracket, or in all that it matches.
     """
     if len(records) < 2:
+        has_place = len(records) == 1 and records.dims == 2 and grid_of_source(records[0]["image"]) is not None
+        remedy = "; --val-blocks cuts the scene into several" if has_place else ""
         raise DataError(
-            f"at least 2 samples are needed, one to train on and one to validate on; the data set has {len(records)}"
+            "at least 2 samples are needed, one to train on and one to validate on;"
+            f" the data set has {len(records)}{remedy}"
         )
     groups = _groups(records, group)
     sizes = np.bincount(groups)
@@ -29,9 +35,7 @@ def hold_out(records: Records, fraction: float, seed: int, group: str | None = N
     return _divided(records, np.isin(groups, order[:count]))
 
 
-def hold_out_fold(
-    records: Records, fold: tuple[int, int], seed: int, group: str | None = None
-) -> tuple[Records, Records]:
+def hold_out_fold(records: Records, fold: tuple[int, int], seed: int, group: Groups = None) -> tuple[Records, Records]:
     """Training and validation part of fold (k, n), the k-th of n from 1, in the order of `records`.
 
     The validation parts of the n folds of one `seed` are disjoint, hold all records together and about as many each;
@@ -43,6 +47,8 @@ def hold_out_fold(
     if len(sizes) < count:
         kind = "volumes" if records.dims == 3 else "images"
         what = kind if group is None else f"groups of {kind}"
+        if isinstance(group, np.ndarray):
+            what = "blocks"
         raise DataError(f"--fold {number}/{count}: there are only {len(sizes)} {what}, and each fold needs one")
     order = np.random.default_rng(seed).permutation(len(sizes))
     # the largest groups come first, and each goes to the fold that has the fewest records so far
@@ -61,8 +67,10 @@ def _divided(records: Records, held_out: np.ndarray) -> tuple[Records, Records]:
     return train, val
 
 
-def _groups(records: Records, pattern: str | None) -> np.ndarray:
+def _groups(records: Records, pattern: Groups) -> np.ndarray:
     """(N,) number of each record's group, by first appearance; without a pattern each record stands alone."""
+    if isinstance(pattern, np.ndarray):
+        return pattern
     if pattern is None:
         return np.arange(len(records))
     try:

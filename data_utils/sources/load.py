@@ -4,11 +4,15 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from data_utils.config import DataConfig
 from data_utils.sources.annotations.find import find_annotations, holds_masks
-from data_utils.sources.annotations.geojson import find_polygons
+from data_utils.sources.annotations.world_polygons import find_polygons
 from data_utils.sources.bands import BandRecords, find_scenes
+from data_utils.sources.blocks import hold_out_blocks
 from data_utils.sources.class_volumes import by_channel, find_class_volumes
+from data_utils.sources.excluded import leave_out
 from data_utils.sources.folder import find_splits, pair_files
 from data_utils.sources.hf_datasets import HFRecords, TableName, ask_hub, holds_tables, is_hub_id, load_tables
 from data_utils.sources.holdout import hold_out, hold_out_fold, hold_out_shards
@@ -17,7 +21,7 @@ from data_utils.sources.overlapping import OVERLAPPING, ObjectRecords, find_over
 from data_utils.sources.placed import with_places
 from data_utils.sources.points.find import are_annotations, check_task, find_points, lacks_masks, open_points
 from data_utils.sources.points.table import PointTable
-from data_utils.sources.records import Records
+from data_utils.sources.records import Records, Subset
 from data_utils.sources.shapes import VAL_FIRST, Shapes
 from data_utils.sources.streams.parquet import ParquetRecords
 from data_utils.sources.streams.remote import find_files, kind_of
@@ -37,18 +41,23 @@ def load_records(config: DataConfig) -> tuple[Records, Records]:
 
     Without a validation split, one is drawn by `seed` from the training images: a share `val_fraction`, or the part
     that `fold` names. It is the same on every file system, and keeps images together whose names agree in what
-    `val_group` matches. With `dims` 2 the slices of volumes are the images; all slices of a volume are in one split.
+    `val_group` matches, or, with `val_blocks`, the windows of scenes that lie in one block. With `dims` 2 the slices of
+    volumes are the images; all slices of a volume are in one split.
     Raises DataError for data that are missing, unpaired or ambiguous.
     """
     train, val = read_label_files(_load_splits(config), Path(config.dataset).expanduser())
     if config.bands and not train.bands:
         train, val = BandRecords(train, config.bands), BandRecords(val, config.bands)
     train, val = with_places(train), with_places(val)
+    if config.val_blocks is not None:
+        train, val = hold_out_blocks(train, config)
     for records in (train, val):
         if config.dims == 3 and records.dims != 3:
             raise DataError(
                 f"--dims 3: {config.dataset} holds images; volumes are NIfTI, NRRD, MHA, .npy or TIFF stacks"
             )
+    if config.exclude:
+        train, val = leave_out(train, val, Path(config.exclude))
     if config.task == OVERLAPPING and train.task != OVERLAPPING:
         return ObjectRecords(train, config), ObjectRecords(val, config)
     if config.dims == 2 and train.dims == 3:
@@ -61,6 +70,8 @@ def _load_splits(config: DataConfig) -> tuple[Records, Records]:
         _check_folds(config, "its own validation images")
         return Shapes(SHAPES_LENGTHS[0]), Shapes(SHAPES_LENGTHS[1], first=VAL_FIRST)
     path = Path(config.dataset).expanduser()
+    if config.val_blocks is not None and not path.is_dir():
+        raise DataError(f"--val-blocks cuts images of a folder that have a place, but {config.dataset} is no folder")
     if config.streaming or "://" in config.dataset or path.suffix == ".tar" or _holds_tars(path):
         return load_stream(config, path)
     splits: dict[str, Callable[[], Records]] = {}
@@ -82,6 +93,9 @@ def _load_splits(config: DataConfig) -> tuple[Records, Records]:
             splits[split] = partial(HFRecords, table, name, config.image_column, config.mask_column)
     train_name, val_name = _choose(splits, config)
     train = by_channel(splits[train_name](), config)
+    if config.val_blocks is not None:
+        _check_blocks(config, val_name)
+        return train, Subset(train, np.zeros(0, np.int64))
     if val_name is not None:
         _check_folds(config, f"the validation split {val_name}")
         return train, by_channel(splits[val_name](), config)
@@ -98,6 +112,17 @@ def _check_folds(config: DataConfig, validation: str) -> None:
             f"--fold {number}/{count} cuts the training images into folds, but {config.dataset} has {validation};"
             " leave --fold out, or give a data set of one split"
         )
+
+
+def _check_blocks(config: DataConfig, validation: str | None) -> None:
+    """DataError where something else than blocks is to be held out."""
+    if validation is not None:
+        raise DataError(
+            f"--val-blocks holds out a part of the training images, but {config.dataset} has the validation split"
+            f" {validation}; leave one of them out"
+        )
+    if config.val_group is not None:
+        raise DataError("--val-blocks and --val-group: both say what is held out together; give one of them")
 
 
 def look_for_points(path: Path, named_splits: Sequence[str], config: DataConfig) -> dict[str, PointTable]:
@@ -131,8 +156,8 @@ def open_folder(
         return polygons
     if config.label_column:
         raise DataError(
-            f"--label-column {config.label_column} is a column of polygons, but {path} holds no .geojson beside its"
-            " images; leave it out"
+            f"--label-column {config.label_column} is a column of polygons, but {path} holds no .geojson or .gpkg"
+            " beside its images; leave it out"
         )
     if not has_masks:
         annotated = find_annotations(path, named_splits, config.allow_unpaired)

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from functools import cached_property
 
 from data_utils.image_io.placed_masks import PlacedMask, grid_of_source, on_grid
+from data_utils.image_io.scene_windows import SceneWindow
 from data_utils.sources.records import DerivedRecords, Record, Records
 
 SAMPLED = 128  # masks whose grids are compared with those of their images
@@ -62,6 +63,8 @@ def _are_placed(records: Records) -> bool:
 def _shift(record: Record) -> tuple[float, float] | None:
     """How far right and down the pixels of a mask lie, of the image's size and less than one away; else None."""
     mask = record["target"]
+    if isinstance(mask, SceneWindow):
+        mask = mask.source
     if not isinstance(mask, PlacedMask) or not mask.image.place.has_pixels_of(mask.own.place, mask.image.size):
         return None
     column, row = mask.image.place.offset_of(mask.own.place)

@@ -74,14 +74,15 @@ class ObjectReader(MaskReader):
         return cls(ignored, tuple(of_objects), outside)
 
     def with_pixels(self, pixels: dict[MaskValue, int]) -> "ObjectReader":
-        counts = [0] * (len(self.classes) + 1)
-        if len(self.classes) == 1:
-            counts[1] = sum(count for value, count in pixels.items() if value != 0)
-        else:
-            for index, (value, _) in enumerate(self.classes, 1):
-                counts[index] = pixels.get(value, 0)
-        counts[0] = sum(pixels.values()) - sum(counts)
-        return replace(self, class_pixels=tuple(counts))
+        known = {value: count for value, count in pixels.items() if value not in self.ignored}
+        background = known.pop(0, 0)
+        if self.classes == ObjectReader.classes:  # values are numbers of objects
+            return replace(self, class_pixels=(background, sum(known.values())))
+        known.pop(IGNORE_INDEX, None)
+        of_classes = [known.pop(value, 0) for value, _ in self.classes]
+        if self.outside != IGNORE_INDEX:
+            background += sum(known.values())
+        return replace(self, class_pixels=(background, *of_classes))
 
     def with_records(self, records: Records) -> "ObjectReader":
         key = records.digest and digest("shapes of objects", records.digest, self.key)

@@ -24,6 +24,7 @@ from data_utils.targets.sides import point_sides
 from runtime.errors import DataError
 from tasks.landmarks import Landmarks
 from tasks.points import OUTSIDE, PRESENT, PointTarget, unknown_points
+from tasks.target import Target
 from unet.config import MaskValue
 
 SIGMA_SHARE = 1 / 160  # of the longer side of the network's input
@@ -98,11 +99,25 @@ class PointReader(TargetReader):
         )
 
     def unknown(self, shape: Sequence[int]) -> PointTarget:
-        return unknown_points(self.partners, shape)
+        return unknown_points(len(self.names), shape)
+
+    @property
+    def sided_pairs(self) -> list[tuple[int, int]]:
+        """The indices, in the files, of the points that change places in the mirror, each pair once."""
+        pairs = []
+        for point, partner in enumerate(self.partners):
+            if point < partner:
+                pairs.append((self.chosen[point], self.chosen[partner]))
+        return pairs
+
+    def mirrored(self, target: Target) -> Target:
+        assert isinstance(target, PointTarget)
+        partners = list(self.partners)
+        return replace(target, points=target.points[partners], states=target.states[partners])
 
     @property
     def key(self) -> tuple:
-        return (self.names, self.chosen, self.partners)
+        return (self.names, self.chosen)
 
     def read(self, record: Record, image_size: tuple[int, int], size: tuple[int, ...] | None = None) -> PointTarget:
         source = record["target"]
@@ -133,7 +148,6 @@ class PointReader(TargetReader):
         return PointTarget(
             points=resized,
             states=states,
-            partners=np.array(self.partners, np.int64),
             size=np.array(size, np.int64),
             unit=scale * np.array(spacing),
         )

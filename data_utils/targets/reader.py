@@ -35,7 +35,6 @@ class TargetReader(ABC):
         takes_points: whether it reads points, from records that hold them, instead of masks.
         at_network_size: whether targets are always those of the network's input, in evaluation too.
         mirrors: whether a mirrored image has an answer of its own, so that augmentation may mirror.
-        partners: for each point, the one that it becomes in the mirror; empty where targets are no points.
     """
 
     target: ClassVar[type[Target]]
@@ -46,7 +45,6 @@ class TargetReader(ABC):
     takes_points: ClassVar[bool] = False
     at_network_size: ClassVar[bool] = False
     mirrors: bool = True
-    partners: tuple[int, ...] = ()
 
     @classmethod
     def of_records(

@@ -1,9 +1,12 @@
 """The most likely class of each pixel."""
 
+import math
+
 import torch
 from torch import Tensor
 
 from inference.decoding.decoder import Decoder
+from tasks.calibration import largest_probability
 
 
 class ClassDecoder(Decoder):
@@ -17,9 +20,23 @@ class ClassDecoder(Decoder):
     def probabilities(self, logits: Tensor, dim: int = 0) -> Tensor:
         return logits.softmax(dim)
 
+    def entropy(self, logits: Tensor, dim: int = 0) -> Tensor:
+        """The entropy of the classes' probabilities over its largest value, ln(classes)."""
+        return class_entropy(logits, dim)
+
+    def certainty(self, logits: Tensor) -> Tensor:
+        """(n, ...): the probability of the most likely class."""
+        return largest_probability(logits, dim=0)
+
     def logits_of(self, probabilities: Tensor, dim: int = 0) -> Tensor:
         # the logarithm of 0 could not be interpolated
         return probabilities.clamp_min(torch.finfo(probabilities.dtype).tiny).log()
+
+
+def class_entropy(logits: Tensor, dim: int) -> Tensor:
+    """The entropy of the softmax over its largest value; `dim` is dropped."""
+    entropy = torch.special.entr(logits.softmax(dim)).sum(dim)
+    return (entropy / math.log(max(2, logits.shape[dim]))).clamp_max(1)  # rounding may exceed it
 
 
 def most_likely(logits: Tensor, dim: int = 0) -> Tensor:

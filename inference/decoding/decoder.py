@@ -1,5 +1,6 @@
 """From logits to predictions: what the network answers, as a file will hold it."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -12,16 +13,20 @@ from torch import Tensor
 from runtime.device import download, upload
 from tasks.task import Task
 
+UNSURE = 255  # the level of an answer that is as likely as any other
+
 
 class Band(NamedTuple):
     """A part of a prediction: the next rows of an image, or slices of a volume.
 
     rows: (n, W) or (n, H, W); None where the logits read so far settle no row.
     probabilities: (outputs, n, W) or (outputs, n, H, W) of the rows that were read; None unless asked for.
+    noted: what else was asked for of the rows that were read.
     """
 
     rows: np.ndarray | None
     probabilities: np.ndarray | None = None
+    noted: tuple[np.ndarray, ...] = ()
 
 
 class Decoder(ABC):
@@ -76,6 +81,23 @@ class Decoder(ABC):
     def logits_of(self, probabilities: Tensor, dim: int = 0) -> Tensor:
         """Logits that have these `probabilities`."""
 
+    def entropy(self, logits: Tensor, dim: int = 0) -> Tensor:
+        """How unsure each answer is, 0 where it is sure, 1 where all answers are as likely; `dim` is dropped.
+
+        Here each output is a question of its own, and the entropy is that of the one whose answer is least sure.
+        """
+        probabilities = self.probabilities(logits, dim)
+        of_outputs = torch.special.entr(probabilities) + torch.special.entr(1 - probabilities)
+        return of_outputs.amax(dim) / math.log(2)
+
+    def uncertainty(self, logits: Tensor) -> Tensor:
+        """The entropy of a band of logits (outputs, n, ...) as uint8 (n, ...), 255 where it is the largest."""
+        return (self.entropy(logits) * UNSURE).round().to(torch.uint8)
+
+    def certainty(self, logits: Tensor) -> Tensor | None:
+        """What `Task.count_certainty` takes of a band of logits (outputs, n, ...); None where a task counts nothing."""
+        return None
+
     def average(self, logits: Sequence[Tensor], dim: int = 0) -> Tensor:
         """Logits that stand for those of several networks or views."""
         if len(logits) == 1:
@@ -105,13 +127,28 @@ class Decoder(ABC):
         """The prediction, with a first axis of 1, from what `take` gave for all bands of an image."""
         return self.predict(torch.cat(list(answers), dim=1))
 
-    def add(self, logits: Tensor, *, probabilities: bool) -> Band:
-        """Read the next band of logits, (outputs, n, W) or (outputs, n, H, W). The host waits once for all."""
-        answers = [self.decode(logits).to(getattr(torch, self.dtype))]
+    def add(self, logits: Tensor, *, probabilities: bool, noted: Sequence[Tensor] = ()) -> Band:
+        """Read the next band of logits, (outputs, n, W) or (outputs, n, H, W). The host waits once for all.
+
+        Args:
+            noted: further tensors that were computed from the band, and are wanted on the CPU.
+        """
+        answers = self.decode(logits).to(getattr(torch, self.dtype))
+        return self.downloaded(logits, answers, probabilities=probabilities, noted=noted)
+
+    def downloaded(
+        self, logits: Tensor, answers: Tensor | None, *, probabilities: bool, noted: Sequence[Tensor]
+    ) -> Band:
+        """A band on the CPU, with the answers in the place of its rows. The host waits once for all."""
+        tensors = [*noted]
+        if answers is not None:
+            tensors.append(answers)
         if probabilities:
-            answers.append(self.probabilities(logits))
-        arrays = [tensor.numpy() for tensor in download(answers)]
-        return Band(*arrays)
+            tensors.append(self.probabilities(logits))
+        arrays = [tensor.numpy() for tensor in download(tensors)]
+        others = iter(arrays[len(noted) :])
+        rows = None if answers is None else next(others)
+        return Band(rows, next(others) if probabilities else None, tuple(arrays[: len(noted)]))
 
     def finish(self) -> Iterator[Band]:
         """The rest of the prediction, when all bands were read."""

@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from inference.decoding.decoder import Band, Decoder
-from runtime.device import download
 from tasks.landmarks import Landmarks
 from tasks.task import Task
 
@@ -56,12 +55,9 @@ class LandmarkDecoder(Decoder):
         self._peaks = PeakFinder(self.task)  # for the next image
         return prediction[None]
 
-    def add(self, logits: Tensor, *, probabilities: bool) -> Band:
+    def add(self, logits: Tensor, *, probabilities: bool, noted: Sequence[Tensor] = ()) -> Band:
         self._peaks.add(logits)
-        if not probabilities:
-            return Band(None)
-        (maps,) = download([self.probabilities(logits)])
-        return Band(None, maps.numpy())
+        return self.downloaded(logits, None, probabilities=probabilities, noted=noted)
 
     def finish(self) -> Iterator[Band]:
         yield Band(self._peaks.finish().cpu().numpy())

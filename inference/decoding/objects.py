@@ -1,6 +1,6 @@
 """Objects: which pixels belong to which of them, from classes and depths."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,10 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from inference.decoding.classes import most_likely
+from inference.decoding.classes import class_entropy, most_likely
 from inference.decoding.decoder import Band, Decoder
 from inference.decoding.finder import CERTAINTY_SHIFT, DEPTH_SHIFT, LEVELS, DetectedObject, ObjectFinder
-from runtime.device import download
 from runtime.errors import SettingsError
 from tasks.matching import numbers_of
 from tasks.objects import Objects
@@ -58,6 +57,10 @@ class ObjectDecoder(Decoder):
         of_classes = logits.narrow(dim, 0, classes).softmax(dim)
         return torch.cat([of_classes, logits.narrow(dim, classes, 1).sigmoid()], dim)
 
+    def entropy(self, logits: Tensor, dim: int = 0) -> Tensor:
+        """That of the classes."""
+        return class_entropy(logits.narrow(dim, 0, logits.shape[dim] - 1), dim)
+
     def logits_of(self, probabilities: Tensor, dim: int = 0) -> Tensor:
         classes = probabilities.shape[dim] - 1
         limits = torch.finfo(probabilities.dtype)
@@ -68,13 +71,11 @@ class ObjectDecoder(Decoder):
     def mask(self, rows: np.ndarray) -> np.ndarray:
         return numbers_of(rows)
 
-    def add(self, logits: Tensor, *, probabilities: bool) -> Band:
-        answers = [self.decode(logits)]
-        if probabilities:
-            answers.append(self.probabilities(logits))
-        arrays = [tensor.numpy() for tensor in download(answers)]
-        self._finder.add(arrays[0])
-        return Band(None, *arrays[1:])
+    def add(self, logits: Tensor, *, probabilities: bool, noted: Sequence[Tensor] = ()) -> Band:
+        band = self.downloaded(logits, self.decode(logits), probabilities=probabilities, noted=noted)
+        assert band.rows is not None
+        self._finder.add(band.rows)
+        return band._replace(rows=None)
 
     def finish(self) -> Iterator[Band]:
         for rows in self._finder.finish():

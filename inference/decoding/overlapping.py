@@ -21,6 +21,10 @@ class OverlapDecoder(Decoder):
     def probabilities(self, logits: Tensor, dim: int = 0) -> Tensor:
         return logits.sigmoid()
 
+    def certainty(self, logits: Tensor) -> Tensor:
+        """(outputs, n, ...): the probability of each class."""
+        return logits.sigmoid()
+
     def logits_of(self, probabilities: Tensor, dim: int = 0) -> Tensor:
         # the logarithm of 0 could not be interpolated
         return probabilities.logit(eps=torch.finfo(probabilities.dtype).eps)

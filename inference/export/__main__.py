@@ -4,6 +4,8 @@ python -m inference.export runs/x/model model.onnx
 python -m inference.export runs/x/model model.pt2 --to torch
 """
 
+from pathlib import Path
+
 from inference.export.proof import CHECKED
 from inference.export.target import MASKS_ARE_EQUAL, Options, export_proved
 from inference.export.targets import TARGETS
@@ -19,11 +21,13 @@ def main() -> None:
     parser.add_argument("model", help="model folder or Hub id")
     parser.add_argument("output", type=cli.path, help="the file to write; the folder with --to hub and openvino")
     parser.add_argument("--to", choices=sorted(TARGETS), default="onnx", help="the format; see docs/export.md")
-    parser.add_argument("--license", help="license of the model, such as CC-BY-4.0; with --to hub")
+    parser.add_argument("--license", help="license of the model, such as CC-BY-4.0; with --to hub and bioimageio")
+    author = "who made the model; with --to bioimageio, several times for several"
+    parser.add_argument("--author", action="append", metavar="NAME", help=author)
     answer = "answer the class of each pixel, and not logits; with --to openvino"
     parser.add_argument("--mask", action="store_true", default=None, help=answer)
     args = parser.parse_args()
-    options = Options(license=args.license, mask=args.mask)
+    options = Options(license=args.license, author=args.author, mask=args.mask, folder=Path(args.model))
     model = UNet.from_pretrained(args.model)
     target = TARGETS[args.to]
     try:

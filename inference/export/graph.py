@@ -112,6 +112,14 @@ class ExportedNetwork(nn.Module):
         return images
 
 
+class ProbabilityNetwork(ExportedNetwork):
+    """The same, which answers probabilities (B, num_classes, *spatial), as the model's task reads them from logits."""
+
+    def forward(self, images: Tensor) -> Tensor:  # type: ignore[override]
+        decoder = new_decoder(task_of_model(self.model.config))
+        return decoder.probabilities(super().forward(images), dim=1)
+
+
 def resized(images: Tensor, size: Sequence[int]) -> Tensor:
     """(B, C, H, W) float32 -> (B, C, *size), bicubic, as `resize_image` does it: along the rows first."""
     rows, columns = _matrices(images, size)

@@ -34,7 +34,7 @@ class Onnx(Target):
     def write(self, model: UNet, path: Path, options: Options) -> None:
         onnx = import_package("onnx", INSTALL)
         import_package("onnxruntime", INSTALL)
-        write_graph(model, path)
+        write_graph(ExportedNetwork(model), path)
         written = onnx.load(path)
         config = model.config
         onnx.helper.set_model_props(written, {"config": json.dumps(config.to_json()), **self.description(config)})
@@ -47,32 +47,41 @@ def export(model: UNet, path: Path) -> None:
     export_proved(Onnx(), model, path, Options())
 
 
-def write_graph(model: UNet, path: Path) -> None:
-    """Write the network as an ONNX graph, without any metadata."""
-    network = ExportedNetwork(model).eval()
-    # sides that are odd at every level: all of the padding is traced
-    sides = [2 * divisor - 1 for divisor in model.config.divisors]
-    sides[-1] += 2 * model.config.divisors[-1]
-    inputs: list[Any] = [torch.zeros(2, model.config.in_channels, *sides)]
+def write_graph(network: ExportedNetwork, path: Path, answer: str = "logits", *, can_prepare: bool = True) -> None:
+    """Write a network as an ONNX graph, without any metadata.
+
+    Args:
+        answer: what the output is called.
+        can_prepare: whether the graph has the input PREPARE, if it prepares images.
+    """
+    config = network.model.config
+    inputs: list[Any] = [traced_images(config)]
     names = ["images"]
-    if network.prepares:
+    if network.prepares and can_prepare:
         inputs.append(torch.tensor(True))
         names.append(PREPARE)
     sizes = {0: "batch"}
-    for axis, name in enumerate(AXES[-model.config.dims :], start=2):
+    for axis, name in enumerate(AXES[-config.dims :], start=2):
         sizes[axis] = name
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # tracing warns, but its results are checked
         torch.onnx.export(
-            network,
+            network.eval(),
             tuple(inputs),
             path,
             dynamo=False,  # the newer exporter fixes sizes where Python compares them
             opset_version=OPSET,
             input_names=names,
-            output_names=["logits"],
-            dynamic_axes={"images": sizes, "logits": sizes},
+            output_names=[answer],
+            dynamic_axes={"images": sizes, answer: sizes},
         )
+
+
+def traced_images(config: UNetConfig) -> torch.Tensor:
+    """Images (2, C, *spatial) of sides that are odd at every level, so that all of the padding is traced."""
+    sides = [2 * divisor - 1 for divisor in config.divisors]
+    sides[-1] += 2 * config.divisors[-1]
+    return torch.zeros(2, config.in_channels, *sides)
 
 
 def _set_default(onnx: Any, written: Any) -> None:

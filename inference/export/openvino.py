@@ -6,7 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from inference.export.graph import prepares_images
+from inference.export.graph import ExportedNetwork, prepares_images
 from inference.export.onnx import write_graph
 from inference.export.target import Options, Target, import_package
 from runtime.errors import ModelError
@@ -40,7 +40,7 @@ class OpenVino(Target):
             raise ModelError(f"--mask is for models of classes, and the task is {config.task['name']}")
         with TemporaryDirectory(prefix="export-") as folder:
             graph = Path(folder) / "model.onnx"
-            write_graph(model, graph)
+            write_graph(ExportedNetwork(model), graph)
             steps = openvino.preprocess.PrePostProcessor(openvino.Core().read_model(graph))
             if config.preprocess.pixel_types == ("uint8",):
                 steps.input().tensor().set_element_type(openvino.Type.u8)

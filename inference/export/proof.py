@@ -27,23 +27,34 @@ CHECKED = {  # number of axes -> batch size and sides
 OPENER = Path(__file__).with_name("opener.py")
 
 
-def check_answers(name: str, runtime: str, model: UNet, path: Path) -> None:
-    """ModelError unless the exported model at `path` gives the logits of `model` on images of the training kind."""
-    batches = [images_of(model.config, shape) for shape in CHECKED[model.config.dims]]
-    answers, complaint = opened_answers(name, path, batches)
+def check_answers(
+    opener: str, runtime: str, path: Path, batches: Sequence[np.ndarray], expected: Sequence[Tensor]
+) -> None:
+    """ModelError unless the exported model at `path` answers batches of images as is `expected`.
+
+    Args:
+        opener: which of `OPENERS` in opener.py opens it.
+        runtime: what it is called.
+    """
+    answers, complaint = opened_answers(opener, path, batches)
     if answers is None:
         raise ModelError(f"{runtime} cannot open the model: {complaint}")
-    for index, (batch, expected) in enumerate(zip(batches, expected_logits(model, batches), strict=True)):
+    for index, (batch, expected_answer) in enumerate(zip(batches, expected, strict=True)):
         sides = " x ".join(map(str, batch.shape[2:]))
         if index == len(answers):
             raise ModelError(f"{runtime} cannot compute images of {sides} pixels: {complaint}")
         answer = torch.from_numpy(answers[index])
         if not answer.is_floating_point():
-            check_mask(runtime, answer, expected)
+            check_mask(runtime, answer, expected_answer)
             continue
-        difference = relative_difference(answer, expected)
+        difference = relative_difference(answer, expected_answer)
         if difference > TOLERANCE:
-            raise ModelError(f"{runtime}'s logits differ from torch's by {difference:.1e} at {sides} pixels")
+            raise ModelError(f"{runtime}'s answers differ from torch's by {difference:.1e} at {sides} pixels")
+
+
+def checked_images(config: UNetConfig) -> list[np.ndarray]:
+    """The batches of images on which an exported model is checked."""
+    return [images_of(config, shape) for shape in CHECKED[config.dims]]
 
 
 def check_mask(runtime: str, mask: Tensor, logits: Tensor) -> None:
@@ -105,7 +116,11 @@ def spots(generator: np.random.Generator, shape: Sequence[int]) -> np.ndarray:
 
 @torch.inference_mode()
 def expected_logits(model: UNet, batches: Sequence[np.ndarray]) -> list[Tensor]:
-    """The logits of predict.py for batches of images, (B, num_classes, *spatial) each."""
+    """The logits of predict.py for batches of images, (B, num_classes, *spatial) each.
+
+    Args:
+        batches: those of volumes hold what the network sees.
+    """
     predictor = Predictor(fold_batch_norm(copy.deepcopy(model)))
     expected = []
     for batch in batches:
@@ -118,20 +133,17 @@ def expected_logits(model: UNet, batches: Sequence[np.ndarray]) -> list[Tensor]:
     return expected
 
 
-def opened_answers(name: str, path: Path, batches: Sequence[np.ndarray]) -> tuple[list[np.ndarray] | None, str]:
+def opened_answers(opener: str, path: Path, batches: Sequence[np.ndarray]) -> tuple[list[np.ndarray] | None, str]:
     """What an exported model answers in a process that has nothing of this project; and what stopped it, if anything.
 
     There are no answers, not even an empty list, from a model that cannot be opened.
-
-    Args:
-        name: the format, as opener.py calls it.
     """
     with TemporaryDirectory(prefix="export-") as folder:
         images = Path(folder) / "images.npz"
         answers = Path(folder) / "answers.npz"
         np.savez(images, *batches)
-        command = [sys.executable, str(OPENER), name, str(path.absolute()), str(images), str(answers)]
-        offline = {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": folder}
+        command = [sys.executable, str(OPENER), opener, str(path.absolute()), str(images), str(answers)]
+        offline = {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": folder, "BIOIMAGEIO_CACHE_PATH": folder}
         process = subprocess.run(command, cwd=folder, env=os.environ | offline, capture_output=True, text=True)
         lines = process.stderr.strip().splitlines() or [f"it ended with exit code {process.returncode}"]
         if not answers.is_file():

@@ -1,20 +1,25 @@
 """What a format for other programs is, and how a model is written in one: only with proof that it answers as ours."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import ClassVar, NamedTuple
 
+import numpy as np
+from torch import Tensor
+
 from inference.decoding import new_decoder
 from inference.export.graph import prepares_images
-from inference.export.proof import TOLERANCE, check_answers
+from inference.export.proof import TOLERANCE, check_answers, checked_images, expected_logits
 from runtime.errors import ModelError, SettingsError
 from runtime.files import complete_folder, replaced_path
 from tasks import task_of_model
 from unet.config import UNetConfig
 from unet.model import UNet
 
+FLAGS = ("license", "author", "mask")  # those of `Options` that are flags
 MASKS_ARE_EQUAL = "its masks are those of predict.py"
 
 
@@ -22,11 +27,15 @@ class Options(NamedTuple):
     """What one asks of an export, beside its format.
 
     license: that of the model, as SPDX calls it.
+    author: who made the model, a name each.
     mask: whether the answer is the class of each pixel, and not logits.
+    folder: that of the model, whose run may lie around it.
     """
 
     license: str | None = None
+    author: Sequence[str] | None = None
     mask: bool | None = None
+    folder: Path | None = None
 
 
 class Target(ABC):
@@ -36,7 +45,7 @@ class Target(ABC):
         runtime: the library that opens it, as messages call it.
         is_folder: whether it is a folder; else it is a file.
         suffix: how the name of its file must end.
-        flags: which of `Options` it takes.
+        flags: which of FLAGS it takes.
         proof: what the runtime was seen to do.
     """
 
@@ -58,10 +67,19 @@ class Target(ABC):
         """What to add to a message that the runtime answers otherwise, or cannot."""
         return ""
 
+    def expected(self, model: UNet, batches: Sequence[np.ndarray]) -> list[Tensor]:
+        """What the runtime is to answer batches of images."""
+        return expected_logits(model, batches)
+
     @property
     def name(self) -> str:
-        """The format's name in `opener.py`, and that of its module."""
+        """The format's name, and that of its module."""
         return type(self).__name__.lower()
+
+    @property
+    def openers(self) -> Sequence[str]:
+        """The names in `opener.py` of what opens it."""
+        return (self.name,)
 
     def description(self, config: UNetConfig) -> dict[str, str]:
         """What whoever opens it should know, as texts by name."""
@@ -80,21 +98,35 @@ def export_proved(target: Target, model: UNet, path: Path, options: Options) -> 
     """Write `model` for other programs; ModelError, and no file, where their answers are not those of `Predictor`."""
     if not path.name.endswith(target.suffix):
         raise SettingsError(f"{path}: the name must end in {target.suffix}")
-    for name, value in options._asdict().items():
-        if value is not None and name not in target.flags:
+    for name in FLAGS:
+        if getattr(options, name) is not None and name not in target.flags:
             raise SettingsError(f"--{name} is not for --to {target.name}")
     problem = target.problem(model.config)
     if problem is not None:
         raise ModelError(f"the model {problem}")
+    if path.is_dir() and not target.is_folder:
+        raise SettingsError(f"{path}: is a folder, and --to {target.name} writes a file")
+    if path.is_file() and target.is_folder:
+        raise SettingsError(f"{path}: is a file, and --to {target.name} writes a folder")
     model = model.cpu().float().eval()
     place = complete_folder if target.is_folder else replaced_path
     with place(path) as temporary:
         target.write(model, temporary, options)
+        if path.is_dir() and names_in(path) not in ([], names_in(temporary)):
+            raise SettingsError(f"{path}: is a folder with other files, which would be lost; name a new one")
         try:
-            check_answers(target.name, target.runtime, model, temporary)
+            batches = checked_images(model.config)
+            expected = target.expected(model, batches)
+            for opener in target.openers:
+                check_answers(opener, target.runtime, temporary, batches, expected)
         except ModelError as error:
             hint = target.hint(model.config)
             raise ModelError(f"{error}; {hint}" if hint else str(error)) from error
+
+
+def names_in(folder: Path) -> list[str]:
+    """The names of all files of a folder."""
+    return sorted(file.name for file in folder.iterdir())
 
 
 def import_package(package: str, install: str) -> ModuleType:

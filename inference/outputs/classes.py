@@ -4,10 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from data_utils.class_map import ClassMap
+from data_utils.class_map import BACKGROUND_NAMES, ClassMap, value_text
 from data_utils.targets.classes import ClassReader
 from data_utils.visualize import class_colors, outlined_overlay
-from inference.outputs.encoder import MaskEncoder
+from inference.decoding.decoder import Decoder
+from inference.outputs.encoder import MaskEncoder, Properties
 from runtime.errors import ImageError
 from unet.config import MaskValue, UNetConfig
 
@@ -31,6 +32,17 @@ class ClassEncoder(MaskEncoder):
     @property
     def written_values(self) -> Sequence[MaskValue]:
         return self.class_map.values
+
+    def areas(self, rows: np.ndarray) -> Sequence[np.ndarray]:
+        numbers = np.arange(1, len(self.names) + 1, dtype=np.uint16)
+        for index, name in enumerate(self.names):
+            if name.lower() in BACKGROUND_NAMES:
+                numbers[index] = 0
+        return [numbers[rows]]
+
+    def area_properties(self, layer: int, number: int, decoder: Decoder) -> Properties:
+        value = self.class_map.values[number - 1]
+        return {"class": self.names[number - 1], "value": value if isinstance(value, int) else value_text(value)}
 
     def overlay(self, image: np.ndarray, rows: np.ndarray) -> np.ndarray:
         return outlined_overlay(image, rows, self.colors)

@@ -12,14 +12,13 @@ import numpy as np
 from PIL import Image
 
 from data_utils.image_io.formats import VolumeFile
-from data_utils.image_io.geotiff_writer import GeoTiffWriter
 from data_utils.image_io.volumes import VolumeHeader, write_volume
 from data_utils.image_io.writers import MASK_LEVEL, PngWriter
 from data_utils.targets.reader import MaskReader
 from data_utils.visualize import legend, overlay
 from inference.decoding.decoder import Decoder
 from inference.outputs.jobs import MASK, ImageJob, Job, MaskFile, RasterJob, VolumeJob
-from inference.outputs.rasters import MaskRaster, free_value
+from inference.outputs.rasters import open_mask_raster
 from runtime.errors import SettingsError
 from runtime.files import replaced_file
 from unet.config import MaskValue, UNetConfig
@@ -41,11 +40,14 @@ class LegendEntry(NamedTuple):
     text: str
 
 
+Properties = dict[str, int | str]  # what is said of a polygon
+
+
 class Encoder(ABC):
     """How predictions are written and shown.
 
     Attributes:
-        kind: of what is written, "mask" or "points"; writers and scorers are chosen by it.
+        kind: of what is written, "mask" or "points"; writers are chosen by it.
         outputs: what the files of all images are called together.
         truths_in_table: whether --truth is a table of all images, and not a folder with a file for each.
         extensions: those of the files that stand beside each of them.
@@ -79,6 +81,10 @@ class Encoder(ABC):
     def mask_file(self, job: Job) -> Path:
         """The file that is written of an image, or would be."""
 
+    def file(self, job: Job, extension: str) -> Path:
+        """A file of a job that is written, or would be."""
+        return self.mask_file(job) if extension == MASK else job.file(extension)
+
     def legend(self) -> Image.Image | None:
         """What the colors of overlays mean; None where they mean nothing."""
         return legend(self.names, self.colors)
@@ -93,10 +99,12 @@ class MaskEncoder(Encoder):
 
     Attributes:
         reader: reads such masks, and true ones.
+        writes_rasters: whether masks of images with a place are TIFFs that have it too.
     """
 
     kind = "mask"
     outputs = "masks"
+    writes_rasters: ClassVar[bool] = True
     reader: MaskReader
 
     @abstractmethod
@@ -105,7 +113,7 @@ class MaskEncoder(Encoder):
 
     def for_file(self, file: Path) -> MaskEncoder:
         """The encoder of a mask that is the only one, in this file. SettingsError where it cannot be in such a file."""
-        if file.suffix == RASTER and self.written_values is not None:
+        if file.suffix == RASTER:
             return self
         if file.suffix.lower() != MASK:
             raise SettingsError(f"--output {file}: masks of this model are PNG files; give a folder, or a file .png")
@@ -151,24 +159,25 @@ class MaskEncoder(Encoder):
         """The file of a mask that is written, or would be."""
         return job.file(MASK)
 
+    def areas(self, rows: np.ndarray) -> Sequence[np.ndarray]:
+        """What polygons outline in rows (n, W) of a prediction: layers of numbers, 0 where there is no area."""
+        return [self.shades(rows)]
+
+    def area_properties(self, layer: int, number: int, decoder: Decoder) -> Properties:
+        """What is said of an area of `areas`, given its number."""
+        return {"value": number}
+
     @property
-    def written_values(self) -> Sequence[MaskValue] | None:
-        """The values that masks hold, where a TIFF with a place can hold them; None where such masks are PNG files."""
-        return None
+    def written_values(self) -> Sequence[MaskValue]:
+        """The values that masks hold, where these are those of classes."""
+        return ()
 
     @contextmanager
     def open_mask(self, job: ImageJob, size: tuple[int, int], decoder: Decoder) -> Iterator[MaskSink]:
         """The file of an image's mask, which takes its place when the context ends."""
-        values = self.written_values
-        if isinstance(job, RasterJob) and values is not None:
-            numbers = {value for value in values if isinstance(value, int)}
-            channels = 1 if numbers else 3
-            nodata = free_value(numbers) if numbers else 0  # black, of colors
-            with (
-                replaced_file(job.file(MASK)) as file,
-                GeoTiffWriter(file, size, job.place, channels, nodata, is_color=not numbers) as raster,
-            ):
-                yield MaskRaster(raster)
+        if isinstance(job, RasterJob):
+            with open_mask_raster(job, job.file(MASK), size, self.written_values) as raster:
+                yield raster
             return
         with replaced_file(job.file(MASK)) as file, PngWriter(file, size, MASK_LEVEL) as writer:
             yield writer

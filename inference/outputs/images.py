@@ -11,14 +11,15 @@ from torch import Tensor
 from data_utils.image_io.geotiff_writer import GeoTiffWriter
 from data_utils.image_io.reader import read_image
 from data_utils.image_io.regions import Regions
-from data_utils.image_io.writers import OVERLAY_LEVEL, NpyWriter, PngWriter
+from data_utils.image_io.writers import MASK_LEVEL, OVERLAY_LEVEL, NpyWriter, PngWriter
 from data_utils.loading.image_input import missing_pixels
 from data_utils.visualize import to_rgb, value_limits
 from inference.decoding import new_decoder
 from inference.decoding.decoder import Band, Decoder
 from inference.outputs.encoder import MaskEncoder, MaskSink
-from inference.outputs.jobs import OVERLAY, PROBABILITIES, ImageJob, RasterJob
-from inference.outputs.rasters import MaskRaster
+from inference.outputs.jobs import OVERLAY, PROBABILITIES, UNCERTAINTY, ImageJob, RasterJob
+from inference.outputs.polygons import POLYGONS, PolygonSink, open_polygons
+from inference.outputs.rasters import MaskRaster, RasterSink
 from runtime.files import replaced_file
 from runtime.parallel import AHEAD, map_ahead
 from tasks.task import Task
@@ -31,8 +32,12 @@ ReadMissing = Callable[[int, int], np.ndarray | None]  # where rows hold no data
 class RowSink(Protocol):
     """An object that takes the rows of a prediction too, as they are written."""
 
-    def add(self, mask: np.ndarray, missing: np.ndarray | None = None) -> None:
-        """Take the next rows, (n, W), and where the image holds no data in them, (n, W) bool."""
+    def add(self, mask: np.ndarray, missing: np.ndarray | None = None, certainty: np.ndarray | None = None) -> None:
+        """Take the next rows, (n, W), and where the image holds no data in them, (n, W) bool.
+
+        Args:
+            certainty: (n, W) or (outputs, n, W), what `Decoder.certainty` gives for these rows.
+        """
 
 
 @dataclass(frozen=True)
@@ -84,7 +89,7 @@ class ImageWriter:
             mask = stack.enter_context(self.encoder.open_mask(job, size, decoder))
             files = {}
             for extension in self.extensions:
-                if extension not in self.encoder.mask_extensions:
+                if extension not in (*self.encoder.mask_extensions, *POLYGONS):
                     files[extension] = stack.enter_context(replaced_file(job.file(extension)))
             overlay = None
             if shown:
@@ -95,7 +100,19 @@ class ImageWriter:
                 probabilities = stack.enter_context(writer)
             elif PROBABILITIES in files:
                 probabilities = NpyWriter(files[PROBABILITIES], (self.task.outputs, *size))
-            yield OutputFiles(self.encoder, decoder, files, mask, overlay, probabilities, shown, sink, missing)
+            uncertainty: MaskSink | None = None
+            if UNCERTAINTY in files and isinstance(job, RasterJob):
+                uncertainty = MaskRaster(stack.enter_context(GeoTiffWriter(files[UNCERTAINTY], size, job.place)))
+            elif UNCERTAINTY in files:
+                uncertainty = stack.enter_context(PngWriter(files[UNCERTAINTY], size, MASK_LEVEL))
+            polygons = None
+            for extension in set(POLYGONS) & set(self.extensions):
+                assert isinstance(job, RasterJob)
+                opened = open_polygons(job, extension, self.encoder, decoder, size[1])
+                polygons = stack.enter_context(opened)
+            yield OutputFiles(
+                self.encoder, decoder, files, mask, overlay, probabilities, uncertainty, polygons, shown, sink, missing
+            )
 
 
 class OutputFiles:
@@ -109,6 +126,8 @@ class OutputFiles:
         mask: MaskSink,
         overlay: PngWriter | None,
         probabilities: NpyWriter | GeoTiffWriter | None,
+        uncertainty: MaskSink | None,
+        polygons: PolygonSink | None,
         shown: ReadRows | None,
         sink: RowSink | None,
         missing: ReadMissing | None,
@@ -119,6 +138,8 @@ class OutputFiles:
         self.mask = mask
         self.overlay = overlay
         self.probabilities = probabilities
+        self.uncertainty = uncertainty
+        self.polygons = polygons
         self.shown = shown
         self.sink = sink
         self.missing = missing
@@ -127,15 +148,27 @@ class OutputFiles:
 
     def write(self, logits: Tensor) -> None:
         """Append logits (outputs, n, W)."""
-        self._append(self.decoder.add(logits, probabilities=self.probabilities is not None))
+        noted = []
+        if self.uncertainty:
+            noted.append(self.decoder.uncertainty(logits))
+        certainty = self.decoder.certainty(logits) if self.sink else None
+        if certainty is not None:
+            noted.append(certainty)
+        band = self.decoder.add(logits, probabilities=self.probabilities is not None, noted=noted)
+        arrays = iter(band.noted)
+        if self.uncertainty:
+            self.uncertainty.write(next(arrays))
+        self._append(band, next(arrays, None))
 
     def finish(self) -> None:
         """Append the rest, when all logits were read."""
         for band in self.decoder.finish():
             self._append(band)
+        if self.polygons:
+            self.polygons.finish()
         self.encoder.write_tables(self.files, self.decoder, None)
 
-    def _append(self, band: Band) -> None:
+    def _append(self, band: Band, certainty: np.ndarray | None = None) -> None:
         if self.probabilities and band.probabilities is not None:
             self._write_probabilities(band.probabilities)
         if band.rows is None:
@@ -144,14 +177,17 @@ class OutputFiles:
         self._top += len(band.rows)
         missing = self.missing(top, self._top) if self.missing else None
         values = self.encoder.encode(band.rows)
-        if missing is not None and isinstance(self.mask, MaskRaster):
-            values = self.mask.without(values, missing)
-        self.mask.write(values)
+        if isinstance(self.mask, RasterSink):
+            self.mask.write(values, missing)
+        else:
+            self.mask.write(values)
         if self.overlay and self.shown:
             encoder = self.encoder.of_prediction(self.decoder)
             self.overlay.write(encoder.overlay(self.shown(top, self._top), band.rows))
+        if self.polygons:
+            self.polygons.add(band.rows, missing)
         if self.sink:
-            self.sink.add(band.rows, missing)
+            self.sink.add(band.rows, missing, certainty)
 
     def _write_probabilities(self, probabilities: np.ndarray) -> None:
         """Append probabilities (C, n, W); those of a raster are NaN where the image holds no data."""

@@ -14,6 +14,7 @@ from data_utils.image_io.places import Place
 MASK = ".png"
 OVERLAY = ".overlay.png"
 PROBABILITIES = ".npy"
+UNCERTAINTY = ".uncertainty.png"
 LEGEND = f"legend{OVERLAY}"
 
 # a file and its page, a mask that is drawn from other files or channels, or a volume of several
@@ -125,7 +126,11 @@ class RasterJob(ImageJob):
 
     place: Place
 
-    extensions: ClassVar[dict[str, str]] = {MASK: ".tif", PROBABILITIES: ".probabilities.tif"}
+    extensions: ClassVar[dict[str, str]] = {
+        MASK: ".tif",
+        PROBABILITIES: ".probabilities.tif",
+        UNCERTAINTY: ".uncertainty.tif",
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +139,11 @@ class VolumeJob(Job):
 
     volume: VolumeFile
 
-    extensions: ClassVar[dict[str, str]] = {MASK: ".nii.gz", PROBABILITIES: ".probabilities.nii.gz"}
+    extensions: ClassVar[dict[str, str]] = {
+        MASK: ".nii.gz",
+        PROBABILITIES: ".probabilities.nii.gz",
+        UNCERTAINTY: ".uncertainty.nii.gz",
+    }
     disk_copies = 2  # probabilities are first written as they are, then compressed
     smaller_tile = 64
     shares_batches = False

@@ -12,16 +12,19 @@ from typing import BinaryIO
 import numpy as np
 import tifffile
 
+from data_utils.image_io.geotiff_writer import GeoTiffWriter
+from data_utils.image_io.places import Place
 from data_utils.image_io.volumes import VolumeHeader
 from data_utils.image_io.writers import MASK_LEVEL, PngWriter
 from data_utils.targets.objects import ObjectReader
 from data_utils.targets.reader import MaskReader
 from data_utils.visualize_objects import COLORS, outlined, shaded
 from inference.decoding.decoder import Decoder
-from inference.outputs.encoder import LegendEntry, MaskEncoder, MaskSink
-from inference.outputs.jobs import MASK, ImageJob, Job, MaskFile, VolumeJob
+from inference.outputs.encoder import LegendEntry, MaskEncoder, MaskSink, Properties
+from inference.outputs.jobs import MASK, ImageJob, Job, MaskFile, RasterJob, VolumeJob
 from inference.outputs.object_masks import AnnotatedObjects, WrittenObjects
 from inference.outputs.object_tables import IMAGE_COLUMNS, VOLUME_COLUMNS, image_cells, table_rows, volume_cells
+from inference.outputs.rasters import MaskRaster, RasterSink
 from runtime.console import say
 from runtime.files import replaced_file, replaced_path
 from tasks.matching import numbers_of
@@ -100,8 +103,20 @@ class ObjectEncoder(MaskEncoder):
             return self.reader
         return ObjectReader(classes=tuple(enumerate(self.names[1:], 1)), is_packed=True)
 
+    def areas(self, rows: np.ndarray) -> Sequence[np.ndarray]:
+        return [numbers_of(rows)]
+
+    def area_properties(self, layer: int, number: int, decoder: Decoder) -> Properties:
+        return {"number": number, "class": self.names[decoder.objects[number - 1].class_index]}
+
     @contextmanager
     def open_mask(self, job: ImageJob, size: tuple[int, int], decoder: Decoder) -> Iterator[MaskSink]:
+        if isinstance(job, RasterJob):
+            with replaced_file(job.file(MASK)) as file:
+                raster = LabelRaster(file, job.place, size, decoder)
+                yield raster
+                raster.finish()
+            return
         with ExitStack() as stack:
             label_image = LabelImage(stack, job, size, decoder)
             yield label_image
@@ -145,6 +160,30 @@ def _append_table(joined: csv.DictWriter, job: Job) -> int:
         joined.writerow({"image": job.relative_name, **row})
         count += 1
     return count
+
+
+class LabelRaster(RasterSink):
+    """The TIFF of a label image with a place; its numbers have 16 bits, or 32 where there are many objects."""
+
+    def __init__(self, file: BinaryIO, place: Place, size: tuple[int, int], decoder: Decoder) -> None:
+        self.file = file
+        self.place = place
+        self.size = size
+        self.decoder = decoder
+        self._raster: MaskRaster | None = None
+
+    def write(self, rows: np.ndarray, missing: np.ndarray | None = None) -> None:
+        """Append rows (n, W) of numbers."""
+        dtype = np.dtype(np.uint16 if len(self.decoder.objects) < MOST_IN_PNG else np.uint32)
+        if self._raster is None:
+            nodata = 2 ** (8 * dtype.itemsize) - 1  # no object has it
+            self._raster = MaskRaster(GeoTiffWriter(self.file, self.size, self.place, nodata=nodata))
+        self._raster.write(rows.astype(dtype), missing)
+
+    def finish(self) -> None:
+        """Write what is left, when all rows have come."""
+        assert self._raster is not None
+        self._raster.writer.finish()
 
 
 class LabelImage:

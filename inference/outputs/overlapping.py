@@ -15,8 +15,9 @@ from data_utils.image_io.writers import MASK_LEVEL, PngWriter, write_pages
 from data_utils.targets.overlapping import OverlapReader
 from data_utils.visualize import outlined_classes, palette
 from inference.decoding.decoder import Decoder
-from inference.outputs.encoder import LegendEntry, MaskEncoder, MaskSink
-from inference.outputs.jobs import MASK, ImageJob, Job, MaskFile, VolumeJob
+from inference.outputs.encoder import LegendEntry, MaskEncoder, MaskSink, Properties
+from inference.outputs.jobs import MASK, ImageJob, Job, MaskFile, RasterJob, VolumeJob
+from inference.outputs.rasters import MaskRaster, RasterSink, open_mask_raster
 from runtime.errors import SettingsError
 from runtime.files import replaced_file
 from tasks.overlapping import Overlapping
@@ -74,9 +75,14 @@ class OverlapEncoder(MaskEncoder):
     @contextmanager
     def open_mask(self, job: ImageJob, size: tuple[int, int], decoder: Decoder) -> Iterator[MaskSink]:
         with ExitStack() as stack:
+            paths = [_with_folder(job.file(extension)) for extension in self.mask_extensions]
+            if isinstance(job, RasterJob):
+                rasters = [stack.enter_context(open_mask_raster(job, path, size, (0, INSIDE))) for path in paths]
+                yield ClassRasters(self, rasters)
+                return
             writers = []
-            for extension in self.mask_extensions:
-                file = stack.enter_context(replaced_file(_with_folder(job.file(extension))))
+            for path in paths:
+                file = stack.enter_context(replaced_file(path))
                 writers.append(stack.enter_context(PngWriter(file, size, MASK_LEVEL)))
             yield ClassWriters(self, writers)
 
@@ -100,6 +106,12 @@ class OverlapEncoder(MaskEncoder):
     def check_volume(self, name: str) -> None:
         """Masks of 0 and 255 are whole numbers."""
 
+    def areas(self, rows: np.ndarray) -> Sequence[np.ndarray]:
+        return self.class_masks(rows)
+
+    def area_properties(self, layer: int, number: int, decoder: Decoder) -> Properties:
+        return {"class": self.classes[layer]}
+
     def shades(self, rows: np.ndarray) -> np.ndarray:
         """The last of a pixel's classes: later ones lie over earlier ones."""
         shades = np.zeros(rows.shape, np.uint8)
@@ -118,11 +130,13 @@ class OverlapEncoder(MaskEncoder):
 
 
 class PageEncoder(OverlapEncoder):
-    """A TIFF with a page of 0 and 1 for each class.
+    """A TIFF with a page of 0 and 1 for each class; it has no place.
 
     Args:
         suffix: of its file.
     """
+
+    writes_rasters = False
 
     def __init__(self, classes: Sequence[str], suffix: str) -> None:
         super().__init__(classes)
@@ -151,6 +165,19 @@ class ClassWriters:
         """Append the next rows (n, W) of bits."""
         for writer, mask in zip(self.writers, self.encoder.class_masks(rows), strict=True):
             writer.write(mask)
+
+
+class ClassRasters(RasterSink):
+    """The open masks of all classes of an image with a place."""
+
+    def __init__(self, encoder: OverlapEncoder, rasters: Sequence[MaskRaster]) -> None:
+        self.encoder = encoder
+        self.rasters = rasters
+
+    def write(self, rows: np.ndarray, missing: np.ndarray | None = None) -> None:
+        """Append the next rows (n, W) of bits."""
+        for raster, mask in zip(self.rasters, self.encoder.class_masks(rows), strict=True):
+            raster.write(mask, missing)
 
 
 class PagesWriter:

@@ -61,6 +61,15 @@ class PointEncoder(Encoder):
     def mask_file(self, job: Job) -> Path:
         return job.file(self.extension)
 
+    def file(self, job: Job, extension: str) -> Path:
+        if extension == PROBABILITIES:  # maps of volumes are arrays too, and no volumes themselves
+            return job.output.with_name(job.output.name + PROBABILITIES)
+        return super().file(job, extension)
+
+    def maps_file(self, job: Job, extensions: Sequence[str]) -> Path | None:
+        """The file of a job's maps, where they are among what is written."""
+        return self.file(job, PROBABILITIES) if PROBABILITIES in extensions else None
+
     def legend(self) -> Image.Image:
         """What the colors of overlays mean."""
         return legend(("landmarks", *self.names), np.vstack([[[0, 0, 0]], self.colors]))
@@ -102,8 +111,7 @@ class PointEncoder(Encoder):
         tables = []
         for job in written:
             table = files.read_written(job.file(self.extension), self.task.layout)
-            below = job.output.relative_to(folder).with_name(job.image.name).as_posix()
-            tables.append(table.with_names(self.names).renamed((below,)))
+            tables.append(table.with_names(self.names).renamed((job.relative_name,)))
         with replaced_file(folder / f"{JOINED}{self.extension}") as file:
             file.write(files.content(joined_tables(tables)))
 
@@ -133,7 +141,7 @@ class PointImageWriter:
             missing: of no meaning here.
         """
         job.output.parent.mkdir(parents=True, exist_ok=True)
-        prediction = read_prediction(self.task, bands, job, save_maps=PROBABILITIES in self.extensions)
+        prediction = read_prediction(self.task, bands, self.encoder.maps_file(job, self.extensions))
         places = prediction[:, :-2] * np.array(size) - 0.5
         picture = None
         if OVERLAY in self.extensions and image is not None:
@@ -156,7 +164,7 @@ class PointVolumeWriter:
     def write(self, job: VolumeJob, size: tuple[int, ...], bands: Iterable[Tensor]) -> np.ndarray:
         """Write the points of a volume from logits (K, n, h, w) of the network's input; returns the prediction."""
         job.output.parent.mkdir(parents=True, exist_ok=True)
-        prediction = read_prediction(self.task, bands, job, save_maps=PROBABILITIES in self.extensions)
+        prediction = read_prediction(self.task, bands, self.encoder.maps_file(job, self.extensions))
         voxels, header = read_volume(job.volume, job.name)
         places = prediction[:, :-2] * np.array(size) - 0.5
         is_found = prediction[:, -2] >= FOUND
@@ -168,10 +176,10 @@ class PointVolumeWriter:
         return prediction
 
 
-def read_prediction(task: Task, bands: Iterable[Tensor], job: Job, *, save_maps: bool) -> np.ndarray:
-    """The prediction (K, n + 2) of an image; its maps go to a file as they come, where that is asked for."""
+def read_prediction(task: Task, bands: Iterable[Tensor], maps_file: Path | None) -> np.ndarray:
+    """The prediction (K, n + 2) of an image, whose maps (K, *spatial) are written to a file, if one is given."""
     decoder = new_decoder(task)
-    if not save_maps:
+    if maps_file is None:
         (last,) = [band.rows for band in decoder.read(bands, probabilities=False) if band.rows is not None]
         return last
     maps: list[np.ndarray] = []
@@ -181,6 +189,6 @@ def read_prediction(task: Task, bands: Iterable[Tensor], job: Job, *, save_maps:
             maps.append(band.probabilities)
         if band.rows is not None:
             prediction = band.rows
-    with replaced_file(job.output.with_name(job.output.name + PROBABILITIES)) as file:
+    with replaced_file(maps_file) as file:
         np.save(file, np.concatenate(maps, axis=1))
     return prediction

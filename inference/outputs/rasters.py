@@ -1,31 +1,64 @@
 """Masks of images with a place: TIFFs of the same grid."""
 
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
 import numpy as np
 
 from data_utils.image_io.geotiff_writer import GeoTiffWriter
+from inference.outputs.jobs import RasterJob
+from runtime.files import replaced_file
+from unet.config import MaskValue
 
 USUAL = 255  # what pixels without data hold, if it is no class
 LARGEST = 65535
 
 
-class MaskRaster:
+class RasterSink(ABC):
+    """The open file, or files, of a mask that say where an image holds no data."""
+
+    @abstractmethod
+    def write(self, rows: np.ndarray, missing: np.ndarray | None = None) -> None:
+        """Append the next rows of mask values, and where they hold no data, (n, W) bool."""
+
+
+class MaskRaster(RasterSink):
     """The open TIFF of a mask; pixels without data hold `nodata`."""
 
     def __init__(self, writer: GeoTiffWriter) -> None:
         self.writer = writer
 
-    def write(self, rows: np.ndarray) -> None:
+    def write(self, rows: np.ndarray, missing: np.ndarray | None = None) -> None:
         """Append the next rows of mask values, (n, W), or (n, W, 3) of colors."""
+        if missing is not None:
+            rows = self._without(rows, missing)
         bands = rows[None] if rows.ndim == 2 else np.moveaxis(rows, 2, 0)
         self.writer.write(bands)
 
-    def without(self, rows: np.ndarray, missing: np.ndarray) -> np.ndarray:
+    def _without(self, rows: np.ndarray, missing: np.ndarray) -> np.ndarray:
         """Rows of mask values that say where there is no data, (n, W) bool."""
         nodata = self.writer.nodata
         assert nodata is not None
         value_type = np.promote_types(rows.dtype, np.min_scalar_type(int(nodata)))
         mask = missing if rows.ndim == 2 else missing[:, :, None]
         return np.where(mask, value_type.type(nodata), rows).astype(value_type)
+
+
+@contextmanager
+def open_mask_raster(
+    job: RasterJob, path: Path, size: tuple[int, int], values: Sequence[MaskValue]
+) -> Iterator[MaskRaster]:
+    """The TIFF of a mask of these values, on the grid of its image; it takes its place when the context ends."""
+    numbers = {value for value in values if isinstance(value, int)}
+    channels = 1 if numbers else 3
+    nodata = free_value(numbers) if numbers else 0  # black, of colors
+    with (
+        replaced_file(path) as file,
+        GeoTiffWriter(file, size, job.place, channels, nodata, is_color=not numbers) as writer,
+    ):
+        yield MaskRaster(writer)
 
 
 def free_value(values: set[int]) -> int:

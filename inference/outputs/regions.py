@@ -1,10 +1,13 @@
 """Masks of regions: a label map, in which later regions lie over earlier ones."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from data_utils.targets.regions import RegionReader
 from data_utils.visualize import palette
-from inference.outputs.encoder import MaskEncoder
+from inference.decoding.decoder import Decoder
+from inference.outputs.encoder import MaskEncoder, Properties
 from inference.outputs.overlapping import NOTHING, OverlapEncoder
 from runtime.errors import ImageError
 from tasks.regions import Region, regions_of_model
@@ -33,6 +36,12 @@ class RegionEncoder(OverlapEncoder):
         if preprocess.ignore_value is not None:
             ignored.insert(0, preprocess.ignore_value)
         return cls(regions_of_model(config), tuple(value for value in ignored if isinstance(value, int)))
+
+    def areas(self, rows: np.ndarray) -> Sequence[np.ndarray]:
+        return [self.shades(rows)]
+
+    def area_properties(self, layer: int, number: int, decoder: Decoder) -> Properties:
+        return {"class": self.names[number], "value": self.written_values[number]}
 
     @property
     def written_values(self) -> tuple[int, ...]:

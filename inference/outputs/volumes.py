@@ -1,6 +1,6 @@
 """Writing the prediction of a volume: mask and probabilities as NIfTI on the volume's own grid, a picture of slices."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from tempfile import TemporaryFile
@@ -12,8 +12,10 @@ from torch import Tensor
 from data_utils.image_io.volumes import read_volume, read_volume_header, write_volume
 from data_utils.visualize_volumes import volume_page
 from inference.decoding import new_decoder
+from inference.decoding.decoder import Decoder
 from inference.outputs.encoder import MaskEncoder
-from inference.outputs.jobs import OVERLAY, PROBABILITIES, VolumeJob
+from inference.outputs.jobs import OVERLAY, PROBABILITIES, UNCERTAINTY, VolumeJob
+from runtime.device import download
 from runtime.files import replaced_file
 from tasks.task import Task
 
@@ -29,7 +31,8 @@ class VolumeWriter:
     def write(self, job: VolumeJob, size: tuple[int, ...], bands: Iterable[Tensor]) -> np.ndarray:
         """Write logits (outputs, n, H, W) as they come, and return the prediction (D, H, W).
 
-        The mask alone is kept in memory; probabilities go to a temporary file, from which they are compressed.
+        The mask is kept in memory, and so is the uncertainty where it is asked for; probabilities go to a temporary
+        file, from which they are compressed.
         """
         self.encoder.check_volume(job.name)
         job.output.parent.mkdir(parents=True, exist_ok=True)
@@ -47,6 +50,9 @@ class VolumeWriter:
             if PROBABILITIES in files:
                 scratch = stack.enter_context(TemporaryFile(dir=job.output.parent))
                 probabilities = np.memmap(scratch, np.float32, "w+", shape=(self.task.outputs, *size))
+            uncertainty = np.empty(size, np.uint8) if UNCERTAINTY in files else None
+            if uncertainty is not None:
+                bands = _noted(bands, decoder, uncertainty)
             for band in decoder.read(bands, probabilities=probabilities is not None):
                 if band.rows is not None:
                     start = mask_stop
@@ -58,6 +64,8 @@ class VolumeWriter:
                     probabilities[:, start:probabilities_stop] = band.probabilities
             if probabilities is not None:
                 write_volume(files[PROBABILITIES], probabilities, job.volume)
+            if uncertainty is not None:
+                write_volume(files[UNCERTAINTY], uncertainty, job.volume)
             if OVERLAY in files:
                 voxels, header = read_volume(job.volume, job.name)
                 shades = self.encoder.of_prediction(decoder).shades(mask)
@@ -66,3 +74,13 @@ class VolumeWriter:
             self.encoder.write_tables(files, decoder, read_volume_header(job.volume, job.name))
         self.encoder.write_volume(job, mask)  # last: a mask stands for all that is written beside it
         return mask
+
+
+def _noted(bands: Iterable[Tensor], decoder: Decoder, uncertainty: np.ndarray) -> Iterator[Tensor]:
+    """The bands of logits as they come, whose uncertainty is noted in an array (D, H, W)."""
+    start = 0
+    for logits in bands:
+        stop = start + logits.shape[1]
+        uncertainty[start:stop] = download([decoder.uncertainty(logits)])[0].numpy()
+        start = stop
+        yield logits

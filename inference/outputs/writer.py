@@ -8,7 +8,7 @@ from typing import Any
 from inference.outputs.coco import write_coco
 from inference.outputs.encoder import Encoder
 from inference.outputs.images import ImageWriter
-from inference.outputs.jobs import LEGEND, MASK, OVERLAY, Job, RasterJob
+from inference.outputs.jobs import LEGEND, OVERLAY, Job, RasterJob
 from inference.outputs.objects import TABLE
 from inference.outputs.points import PointImageWriter, PointVolumeWriter
 from inference.outputs.volumes import VolumeWriter
@@ -51,7 +51,7 @@ class PredictionWriter:
 
     def file(self, job: Job, extension: str) -> Path:
         """A file that is written for a job, or would be."""
-        return self.encoder.mask_file(job) if extension == MASK else job.file(extension)
+        return self.encoder.file(job, extension)
 
     @property
     def shows_image(self) -> bool:

@@ -123,8 +123,12 @@ class TruthScorer:
         self._mask_rows: list[tuple[np.ndarray, np.ndarray]] | None = [] if boundary else None
         self._areas = AreaCounter(task.outputs) if task.has_boundaries else None
 
-    def add(self, mask: np.ndarray, missing: np.ndarray | None = None) -> None:
-        """Count the next rows of a prediction, (n, W); those of `missing`, (n, W) bool, are unknown."""
+    def add(self, mask: np.ndarray, missing: np.ndarray | None = None, certainty: np.ndarray | None = None) -> None:
+        """Count the next rows of a prediction, (n, W); those of `missing`, (n, W) bool, are unknown.
+
+        Args:
+            certainty: (n, W) or (outputs, n, W), how sure the prediction is; None where that is not counted.
+        """
         top = self._top
         self._top += len(mask)
         if self.truth is None or self.problem is not None:
@@ -137,12 +141,16 @@ class TruthScorer:
         except (DataError, OSError) as error:
             self.problem = error
             return
+        rows = self._rows[first:last] - top
         if missing is not None:
-            truth = without_missing(truth, missing[self._rows[first:last] - top][:, self._columns])
-        pred = mask[self._rows[first:last] - top][:, self._columns]
+            truth = without_missing(truth, missing[rows][:, self._columns])
+        pred = mask[rows][:, self._columns]
         preds = torch.from_numpy(pred).long()[None]
         target = truth.map(lambda rows: torch.from_numpy(rows)[None])
         self.scores.add(preds, target, 0)
+        if certainty is not None:
+            of_target = torch.from_numpy(certainty[..., rows, :][..., self._columns])[None]
+            self.scores.add_reliability(self.task.count_certainty(of_target, preds, target))
         if self._areas is not None:
             self._areas.add(pred, truth.main)
         if self._mask_rows is not None:

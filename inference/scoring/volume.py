@@ -17,7 +17,7 @@ from inference.scoring.boundary import PERCENTILE, enclosing_box, numbers
 from inference.scoring.components import AreaCounter
 from inference.scoring.truth import ScoreError
 from runtime.errors import DataError
-from tasks.confusion import mean_of_present
+from tasks.confusion import mean_of_present, score_text
 from tasks.target import Target
 from tasks.task import Scores, Task
 from unet.config import IGNORE_INDEX
@@ -230,9 +230,9 @@ def case_table(report: dict[str, Any]) -> str:
 
     rows = [row("of cases", list(titles.values()), "cases")]
     for index, name in enumerate(report["classes"]):
-        values = [_text(report[key][index]) for key in titles]
+        values = [score_text(report[key][index]) for key in titles]
         rows.append(row(name, values, str(report["dice_cases"][index])))
-    means = [_text(report[f"mean_{key}"]) for key in titles]
+    means = [score_text(report[f"mean_{key}"]) for key in titles]
     rows.append(row(MEAN, means, str(report["cases"])))
     for name, count in zip(report["classes"], report.get("hd95_missed", ()), strict=False):
         if count:
@@ -240,7 +240,3 @@ def case_table(report: dict[str, Any]) -> str:
                 f"{name}: no distance in {count} of {report['cases']} cases: only one of truth and prediction has it"
             )
     return "\n".join(rows)
-
-
-def _text(value: float | None) -> str:
-    return "n/a" if value is None else f"{value:.4f}"

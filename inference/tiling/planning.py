@@ -14,6 +14,8 @@ LARGE_TILE_MEMORY = 3 * 2**28  # the same for a wide network: smaller tiles woul
 DECENT = 10  # a tile's side, in reaches: a fifth of it is overlap
 DECENT_OF_OBJECTS = 7  # finding objects takes memory besides
 BAND_MEMORY = 2**28  # bytes of logits of a row of tiles
+INPUT_MEMORY = 3 * 2**26  # bytes of pixels of a row of tiles, of more channels than pictures have
+PICTURE_CHANNELS = 4
 
 WHOLE_VOLUME_MEMORY = 2**31  # bytes of activations up to which a volume, or an exact tile of it, is computed
 TILE_VOXELS = 2**21  # voxels of a blended tile, 128 x 128 x 128: at least what networks are trained on
@@ -102,6 +104,8 @@ def _plan_image(
             return None
         pixels = max(TILE_MEMORY // pixel_bytes, min(decent**2, LARGE_TILE_MEMORY // pixel_bytes))
         tallest = max(smallest, BAND_MEMORY // (4 * config.num_classes * width))
+        if config.in_channels > PICTURE_CHANNELS:
+            tallest = min(tallest, max(smallest, INPUT_MEMORY // (4 * config.in_channels * width)))
         tile_height = min(max(smallest, math.isqrt(pixels)), tallest, up(height, grid))
         tile_width = max(smallest, pixels // tile_height)
     else:

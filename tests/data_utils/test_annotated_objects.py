@@ -1,6 +1,6 @@
 """Objects from annotations, with --task objects: COCO, labelme and YOLO tell them apart, and name their classes.
 
-Modules: inference/outputs/object_masks.py, inference/true_masks.py.
+Modules: inference/outputs/object_masks.py, inference/true_masks.py, data_utils/sources/annotations/one_object_masks.py.
 """
 
 import json
@@ -8,10 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import load_info
+from conftest import load_info, unnoticed
 from PIL import Image
 
 from data_utils.config import DataConfig
+from data_utils.sources.annotations import one_object_masks
 from data_utils.sources.annotations.cityscapes import EvaluatedIds
 from data_utils.sources.load import load_records
 from data_utils.targets.find import find_task
@@ -195,3 +196,58 @@ def test_classes_of_written_objects_are_read_with_them(tmp_path):
         table.write_text(f"{header}\n{row}\n")
         with pytest.raises(DataError, match=r"out.objects.csv: object -?[13] is not one of .*out.png"):
             written.draw()
+
+
+def write_set(root: Path, counts: dict[str, int]) -> dict[str, np.ndarray]:
+    """A folder for each image, with so many masks; returns the numbers that are to be read."""
+    expected = {}
+    for name, count in counts.items():
+        ids = np.zeros(SIZE, np.uint16)
+        for kind in ("images", "masks"):
+            (root / name / kind).mkdir(parents=True)
+        for number in range(1, count + 1):
+            mask = np.zeros(SIZE, np.uint8)
+            mask[2 * number : 2 * number + 3, 3:9] = 255  # each overlaps the one before
+            ids[mask > 0] = number
+            Image.fromarray(mask).save(root / name / "masks" / f"m{number}.png")
+        Image.fromarray(np.zeros(SIZE, np.uint8)).save(root / name / "images" / f"{name}.png")
+        expected[name] = ids
+    return expected
+
+
+def test_a_folder_of_one_object_masks_is_numbered_in_the_order_of_their_names(tmp_path):
+    expected = write_set(tmp_path, {"s2": 3, "s10": 0, "s1": 11 - 4})
+    records = one_object_masks.open_records(tmp_path, allow_unpaired=False)
+    assert [record["name"] for record in records] == ["s1.png", "s2.png", "s10.png"]
+    for record in records:
+        ids, values = record["target"].draw_objects()
+        assert np.array_equal(ids, expected[Path(record["name"]).stem])
+        assert np.array_equal(record["target"].draw(), ids)
+        assert values.tolist() == [0] + [1] * int(ids.max())
+    assert one_object_masks.images_of_set(tmp_path) == [
+        (name, tmp_path / name / "images" / f"{name}.png") for name in ("s1", "s2", "s10")
+    ]
+    Image.fromarray(np.zeros((4, 5), np.uint8)).save(tmp_path / "s2" / "masks" / "m9.png")
+    with pytest.raises(DataError, match=r"its masks m1\.png and m9\.png have different sizes, 20 x 30 and 4 x 5"):
+        records[1]["target"].draw()
+    Image.fromarray(np.zeros(SIZE, np.uint8)).save(tmp_path / "s2" / "images" / "other.png")
+    assert one_object_masks.images_of_set(tmp_path) == []
+    assert one_object_masks.images_of_set(tmp_path / "s1") == []
+    with pytest.raises(DataError, match="holds 2 images, expected the one that masks/ belongs to"):
+        one_object_masks.open_records(tmp_path, allow_unpaired=False)
+
+
+def test_the_key_of_one_object_masks_changes_with_each_file(tmp_path):
+    write_set(tmp_path, {"a": 2, "b": 1})
+    files = sorted(tmp_path.rglob("*.png"))
+
+    def key() -> str:
+        return one_object_masks.open_records(tmp_path, allow_unpaired=False).digest
+
+    assert unnoticed(files, key) == []
+    before = key()
+    (tmp_path / "a" / "masks" / "m2.png").rename(tmp_path / "a" / "masks" / "m3.png")
+    assert key() != before
+    (tmp_path / "c" / "images").mkdir(parents=True)
+    with pytest.raises(DataError, match=r"c: has no image"):
+        key()

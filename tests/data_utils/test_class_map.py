@@ -280,9 +280,9 @@ def test_a_lossy_mask_is_recognised():
 
 
 def test_instance_numbers_are_recognised():
-    with pytest.raises(DataError, match="instances"):
+    with pytest.raises(DataError, match="numbers of objects"):
         discover([(np.arange(300, dtype=np.uint16)[None], "a.png")])
-    with pytest.raises(DataError, match="instances"):  # none too many by itself
+    with pytest.raises(DataError, match="numbers of objects"):  # none too many by itself
         discover([(np.full((2, 2), i * 7, np.uint16), f"{i}.png") for i in range(300)])
 
 

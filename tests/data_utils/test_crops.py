@@ -159,7 +159,7 @@ def write_large(folder: Path, *, colored: bool = False) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("colored", [False, True], ids=["numbers", "colours"])
+@pytest.mark.parametrize("colored", [False, True], ids=["numbers", "colors"])
 @pytest.mark.parametrize("scale", [1.0, 0.45])
 def test_crops_of_large_images_are_read_in_windows_and_equal_those_of_the_whole(tmp_path, monkeypatch, colored, scale):
     folder = write_large(tmp_path / "data", colored=colored)

@@ -236,7 +236,7 @@ def test_a_grey_validation_mask_holds_the_grey_classes_of_colored_ones():
         contents = {Content(kind, values): Counter()}
         return SplitInspection(np.zeros((1, 2), int), np.zeros(1, int), contents=contents), ListRecords([])
 
-    splits = [split("colours", (0, 0, 0), (255, 0, 0)), split("greys", 0)]
+    splits = [split("colors", (0, 0, 0), (255, 0, 0)), split("greys", 0)]
     class_map = ClassMap(("ground", "car"), ((0, 0, 0), (255, 0, 0)), None)
     (line,) = label_warnings(splits, {}, class_map, named=True, ignored=True)
     assert line.startswith("no validation mask holds car, which")

@@ -10,6 +10,7 @@ import pytest
 from conftest import TINY, launch, load_info
 from filelock import FileLock
 from PIL import Image
+from rasters import write_raster
 
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.analysis.normalization import Normalization
@@ -211,3 +212,19 @@ def test_what_another_run_has_cached_with_other_settings_is_not_used(tmp_path, m
     expected = samples(changed, cached=False, **preprocess)
     assert expected != first
     assert samples(changed, cached=True, **preprocess) == expected
+
+
+def test_what_stands_where_a_raster_holds_no_data_is_the_mean_of_this_run(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    bands = np.full((1, 8, 8), 7, np.uint8)
+    bands[0, 0] = 0
+    for name in "ab":
+        write_raster(tmp_path / "data" / "images" / f"{name}.tif", bands, nodata=0)
+        (tmp_path / "data" / "masks").mkdir(exist_ok=True)
+        Image.fromarray(np.eye(8, dtype=np.uint8)).save(tmp_path / "data" / "masks" / f"{name}.png")
+    info = load_info(tmp_path / "data", val_fraction=0.5)
+    for mean in (3.0, 5.0):
+        dataset = EvaluationDataset(info.train, info, Preprocess(mean=(mean,)))
+        dataset.cache()
+        image = dataset[Slot(0, 0, (8, 8))][0]
+        assert (image[0, 0] == mean).all() and (image[0, 1:] == 7).all()

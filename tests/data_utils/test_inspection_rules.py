@@ -241,7 +241,7 @@ def test_what_is_wrong_with_four_files_is_one_line():
 def test_numbers_and_colors_are_never_mixed_and_greys_go_with_either():
     numbers = split_of({0: 3, 7: 2}, {0: 1})
     greys = split_of({0: 5, 7: 1}, kind="greys")
-    colors = split_of({(0, 0, 0): 4, (7, 0, 0): 6}, kind="colours")
+    colors = split_of({(0, 0, 0): 4, (7, 0, 0): 6}, kind="colors")
     assert total_pixels([numbers, greys]) == {0: 9, 7: 3}
     assert total_pixels([greys, colors]) == {(0, 0, 0): 9, (7, 7, 7): 1, (7, 0, 0): 6}
     with pytest.raises(DataError, match=r"^0 is a color mask and 0 one of numbers; store all in one way"):
@@ -282,7 +282,7 @@ def test_skipping_is_offered_where_something_is_left():
 def test_an_inspection_survives_the_cache():
     inspection = SplitInspection.of_count(3)
     locations = {0: np.array([[1, 2], [3, 4]]), (1, 2, 3): np.array([[0, 0]])}
-    inspection.add(0, Inspection((4, 5), (8, 10), "RGB", "colours", {(0, 0, 0): 3, (1, 2, 3): 2}, locations))
+    inspection.add(0, Inspection((4, 5), (8, 10), "RGB", "colors", {(0, 0, 0): 3, (1, 2, 3): 2}, locations))
     inspection.add(2, Inspection((6, 7), (6, 7), "L", "numbers", {0: 3, 9: 4}))
     inspection.add(1, Inspection((6, 7), (6, 7), "L", "numbers", {0: 1, 9: 1}))
     read = SplitInspection.from_json(inspection.to_json())
@@ -291,7 +291,7 @@ def test_an_inspection_survives_the_cache():
         assert each.resized_masks == 1 and each.modes == {"RGB": 1, "L": 2}
         contents = {(content.kind, content.values): pixels for content, pixels in each.contents.items()}
         assert contents["numbers", (0, 9)] == {0: 4, 9: 5}
-        assert list(contents) == [("colours", ((0, 0, 0), (1, 2, 3))), ("numbers", (0, 9))]
+        assert list(contents) == [("colors", ((0, 0, 0), (1, 2, 3))), ("numbers", (0, 9))]
         assert list(each.class_locations) == [0]
         stored = {value: pixels.tolist() for value, pixels in each.class_locations[0].items()}
         assert stored == {0: [[1, 2], [3, 4]], (1, 2, 3): [[0, 0]]}

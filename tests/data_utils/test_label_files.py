@@ -322,7 +322,10 @@ def test_classes_that_overlap_are_unknown_where_an_image_is_not_labeled_for_them
     assert data.reader.class_pixels == tuple(pixels.tolist()) != plain.reader.class_pixels
     assert data.reader.shares == pytest.approx(tuple(pixels / (3 * OVERLAPS[0] * OVERLAPS[1])))
     assert "labeled for some of these only" in str(data) and data.reader.key != plain.reader.key
-    assert f"         3   50.000 %  {first}" in check_data(DataConfig(str(tmp_path)))[0]
+    report, _ = check_data(DataConfig(str(tmp_path)))
+    assert f"         3   50.000 %  {first}" in report
+    for name, share in zip(data.reader.names, data.reader.shares, strict=True):  # of what is known
+        assert f"  {100 * share:7.3f} %  {name}" in report
 
 
 def test_a_region_is_unknown_where_an_image_is_not_labeled_for_all_of_it(tmp_path):

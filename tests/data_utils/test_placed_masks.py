@@ -1,10 +1,13 @@
 """Masks on other grids than their images, and polygons, count where their coordinates say, as GDAL has it.
 
 Modules: data_utils/image_io/placed_masks.py, data_utils/image_io/rasterize.py, data_utils/sources/placed.py,
-data_utils/sources/annotations/geojson.py.
+data_utils/sources/annotations/world_polygons.py, data_utils/sources/annotations/shape_files.py,
+data_utils/image_io/well_known_binary.py.
 """
 
 import json
+import struct
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -20,6 +23,7 @@ from data_utils.analysis.validate import check_data
 from data_utils.config import DataConfig
 from data_utils.image_io.rasterize import fill_polygon
 from data_utils.image_io.reader import read_mask
+from data_utils.image_io.well_known_binary import well_known_binary
 from data_utils.sources.load import load_records
 from runtime.errors import DataError
 from unet import Preprocess, UNet, UNetConfig
@@ -183,3 +187,40 @@ def test_a_true_mask_on_another_grid_is_scored_where_it_lies(tmp_path):
         assert predict(tmp_path / "m", [image], tmp_path / "out" / truth, "--truth", tmp_path / truth).returncode == 0
         reports.append(json.loads((tmp_path / "out" / truth / "metrics.json").read_text()))
     assert reports[0] == reports[1]
+
+
+@pytest.mark.parametrize("crs", [UTM, "EPSG:4326", "+proj=laea +lat_0=45 +lon_0=15"])
+def test_a_geopackage_is_read_as_its_polygons_in_geojson(tmp_path, crs):
+    raw = pytest.importorskip("pyogrio.raw")
+    for number in range(3):
+        bands, _ = scene(number)
+        write_raster(tmp_path / "images" / f"{number}.tif", bands)
+    features = [feature(square(5, 5, 20), square(10, 10, 5), kind=1), feature(square(20, 20, 100), kind=2)]
+    features[1]["geometry"] = {"type": "MultiPolygon", "coordinates": [features[1]["geometry"]["coordinates"]]}
+    write_geojson(tmp_path / "areas.geojson", features)
+    settings = config(tmp_path, label_column="kind")
+    expected = read_mask(load_records(settings)[0][0]["target"], "a")
+    (tmp_path / "areas.geojson").unlink()
+    to_crs = Transformer.from_crs(UTM, crs, always_xy=True)
+    first, second = ([to_crs.transform(*corner) for corner in square(*box)] for box in ((5, 5, 20), (20, 20, 100)))
+    hole = [to_crs.transform(*corner) for corner in square(10, 10, 5)]
+    geometries = [[first, hole], [second]]
+    blobs = np.array([well_known_binary([np.array(ring) for ring in rings]) for rings in geometries], object)
+    blobs[1] = struct.pack("<BII", 1, 6, 1) + blobs[1]
+    layer = {"layer": "areas", "driver": "GPKG", "crs": crs}
+    raw.write(str(tmp_path / "areas.gpkg"), blobs, [np.array([1, 2])], ["kind"], geometry_type="Unknown", **layer)
+    train, _ = load_records(settings)
+    assert train.classes == ((0, "background"), (1, "1"), (2, "2"))
+    assert (read_mask(train[0]["target"], "a") == expected).mean() > (0.98 if crs != UTM else 0.9999)
+    report, problems = check_data(settings)
+    assert problems == 0 and "annotations: GeoPackage" in report
+    with pytest.raises(DataError, match=r"feature 1 has no value in the column crop, its columns are kind"):
+        load_records(config(tmp_path, label_column="crop"))
+    raw.write(
+        str(tmp_path / "areas.gpkg"), blobs[:1], [], [], append=True, geometry_type="Polygon", **{**layer, "layer": "b"}
+    )
+    with pytest.raises(DataError, match=r"holds 2 layers of polygons, expected one \(areas, b\)"):
+        load_records(settings)
+    with mock.patch.dict("sys.modules", {"pyogrio": None}), pytest.raises(DataError, match="pip install -r req"):
+        (tmp_path / "areas.gpkg").touch()
+        load_records(settings)

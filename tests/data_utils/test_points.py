@@ -25,7 +25,7 @@ from data_utils.loading.draws import Draw, draw, pack_draws
 from data_utils.sources.load import load_records
 from data_utils.sources.points import files
 from data_utils.sources.points.table import EMPTY, PointTable
-from data_utils.targets.points import point_records
+from data_utils.targets.points import PointReader, point_records
 from data_utils.targets.sides import point_sides
 from data_utils.visualize_points import draw_points
 from runtime.errors import DataError
@@ -229,13 +229,12 @@ def test_a_wrong_swap_is_one_line(swap):
         point_sides(["a", "b"], swap)
 
 
-def batch_of(points: torch.Tensor, size: tuple[int, ...], partners: list[int]) -> PointTarget:
+def batch_of(points: torch.Tensor, size: tuple[int, ...]) -> PointTarget:
     """A batch of present points (B, K, n)."""
     count, names, axes = points.shape
     return PointTarget(
         points=points,
         states=torch.full((count, names), PRESENT),
-        partners=torch.tensor([partners] * count),
         size=torch.tensor([size] * count),
         unit=torch.ones(count, axes, dtype=torch.float64),
     )
@@ -254,31 +253,40 @@ def test_points_move_with_the_image_to_a_billionth_of_a_pixel(size, spacing):
     images = ramps.expand(len(draws), *ramps.shape).clone()
     numbers = pack_draws(draws, axes, torch.float64)
     fill, std = torch.full((axes,), -99.0), torch.ones(axes)
-    moved, _ = augment(images, batch_of(torch.zeros(12, 1, axes).double(), size, [0]), draws, numbers, fill, std)
+    moved, _ = augment(images, batch_of(torch.zeros(12, 1, axes).double(), size), draws, numbers, fill, std)
     middle = tuple(side // 2 + 1 for side in size)
     sources = moved[(slice(None), slice(None), *middle)]  # (B, n)
     is_shown = (sources > 1).all(dim=1) & (sources < torch.tensor(size) - 2).all(dim=1)
     assert is_shown.sum() >= 6
-    targets = batch_of(sources[:, None], size, [0])
+    targets = batch_of(sources[:, None], size)
     _, moved_targets = augment(images, targets, draws, numbers, fill, std)
     expected = torch.tensor(middle).double().expand_as(sources)
     assert (moved_targets.points[:, 0] - expected)[is_shown].abs().max() < 1e-9
 
 
-def test_mirrored_points_change_their_names_and_leave_the_crop_unknown():
+def test_points_that_leave_the_crop_are_not_known_to_be_absent():
     size = (10, 12)
-    mirrored, still, moved = Draw(np.diag([-1.0, 1.0])), Draw(), Draw(4 * np.eye(2))
     points = torch.tensor([[[1.0, 2.0], [4.0, 7.0], [0.0, 0.0]]] * 3).double()
-    draws = [mirrored, still, replace(moved, matrix=np.eye(2) / 4)]
-    targets = batch_of(points, size, [1, 0, 2])
+    draws = [Draw(np.diag([-1.0, 1.0])), Draw(), Draw(np.eye(2) / 4)]
+    targets = batch_of(points, size)
     targets.states[:, 1] = ABSENT
     images = torch.zeros(3, 1, *size)
     numbers = pack_draws(draws, 1)
     _, answer = augment(images, targets, draws, numbers, torch.zeros(1), torch.ones(1))
-    assert answer.points[0].tolist() == [[4, 4], [1, 9], [0, 11]]
-    assert answer.states[0].tolist() == [ABSENT, PRESENT, PRESENT]
+    assert answer.points[0].tolist() == [[1, 9], [4, 4], [0, 11]]
+    assert answer.states[0].tolist() == [PRESENT, ABSENT, PRESENT]
     assert answer.points[1].equal(points[1])
     assert answer.states[2].tolist() == [OUTSIDE, ABSENT, OUTSIDE]
+
+
+def test_in_the_mirror_left_and_right_change_places():
+    reader = PointReader(("left", "right", "tail"), chosen=(0, 1, 2), partners=(1, 0, 2))
+    points = np.array([[1.0, 2.0], [4.0, 7.0], [0.0, 0.0]])
+    target = replace(reader.unknown((10, 12)), points=points, states=np.array([PRESENT, ABSENT, OUTSIDE]))
+    mirrored = reader.mirrored(target)
+    assert mirrored.points.tolist() == [[4, 7], [1, 2], [0, 0]]
+    assert mirrored.states.tolist() == [ABSENT, PRESENT, OUTSIDE]
+    assert target.points.tolist() == points.tolist()  # what a cache holds stays
 
 
 def test_nothing_is_mirrored_where_names_do_not_say_how(tmp_path):
@@ -326,6 +334,8 @@ def test_a_check_counts_states_and_finds_likely_mistakes(tmp_path):
     assert "1 pairs of points lie at one place: i2.png (left and tail)" in report
     assert "left and right may be exchanged in 1 images: i7.png" in report
     assert "11 empty cells are points of which nothing is known" in report
+    report, _ = check_data(DataConfig(dataset=str(tmp_path), classes="tail,right,left"))
+    assert "right and left may be exchanged in 1 images: i7.png" in report
 
 
 def test_points_of_images_that_are_resized_follow_them(tmp_path):

@@ -3,6 +3,7 @@
 Modules: data_utils/image_io/rasters.py, data_utils/image_io/places.py, data_utils/sources/bands.py.
 """
 
+from contextlib import ExitStack
 from dataclasses import replace
 
 import numpy as np
@@ -19,7 +20,7 @@ from data_utils.config import DataConfig
 from data_utils.image_io import rasters as rasters_module
 from data_utils.image_io.formats import BandSource
 from data_utils.image_io.places import place_of
-from data_utils.image_io.rasters import raster_header
+from data_utils.image_io.rasters import open_raster
 from data_utils.image_io.reader import read_header, read_image, read_mask
 from data_utils.image_io.regions import open_regions
 from data_utils.loading.samples import new_samples
@@ -51,12 +52,22 @@ def test_bands_are_read_as_rasterio_reads_them(tmp_path, channels, dtype, layout
 def test_a_plain_tiff_is_read_as_before(tmp_path):
     colors = np.random.default_rng(0).integers(0, 256, (20, 30, 3), np.uint8)
     tifffile.imwrite(tmp_path / "a.tif", colors, photometric="rgb")
-    assert raster_header(tmp_path / "a.tif") is None
+    with ExitStack() as stack:
+        assert open_raster(tmp_path / "a.tif", stack) is None
     assert np.array_equal(read_image(tmp_path / "a.tif"), colors)
     grey = np.arange(600, dtype=np.int16).reshape(20, 30)
     tifffile.imwrite(tmp_path / "b.tif", grey)
-    assert raster_header(tmp_path / "b.tif") is None
+    with ExitStack() as stack:
+        assert open_raster(tmp_path / "b.tif", stack) is None
     assert read_image(tmp_path / "b.tif").dtype == np.int32  # Pillow's
+    bands = np.concatenate([colors, colors], axis=2)
+    tifffile.imwrite(tmp_path / "e.tif", bands, photometric="minisblack", planarconfig="contig", metadata=None)
+    assert np.array_equal(read_image(tmp_path / "e.tif"), bands)  # Pillow knows no such picture
+    planes = np.moveaxis(colors, 2, 0)
+    options = {"photometric": "minisblack", "planarconfig": "separate", "compression": "zlib", "metadata": None}
+    tifffile.imwrite(tmp_path / "d.tif", planes, extrasamples=["unspecified"] * 2, **options)
+    assert np.array_equal(read_image(tmp_path / "d.tif"), colors[:, :, :1])  # Pillow's, who knows one band
+    assert np.array_equal(read_image(BandSource((str(tmp_path / "d.tif"),), ("1", "2", "3"))), colors)
     assert read_image(write_raster(tmp_path / "c.tif", grey[None])).dtype == np.int32
 
 

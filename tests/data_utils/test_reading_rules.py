@@ -22,7 +22,7 @@ from data_utils.image_io.meta_image import check_meta_image
 from data_utils.image_io.nrrd import check_nrrd
 from data_utils.image_io.reader import decode_mask, read_header, read_image
 from data_utils.image_io.regions import ArrayRegions, bands, large_regions
-from data_utils.image_io.tiff import page_numbers
+from data_utils.image_io.tiff import has_windows, page_numbers, read_window
 from data_utils.image_io.volumes import VolumeHeader, read_label_volume, read_volume, same_grid, write_volume
 from data_utils.image_io.writers import NpyWriter, PngWriter
 from runtime.errors import DataError, ImageError
@@ -93,6 +93,33 @@ def test_the_first_page_of_a_tiff_counts_whatever_it_says_of_itself(tmp_path):
         for kind in (1, 1, 0):
             tiff.write(np.zeros((8, 8), np.uint8), photometric="minisblack", subfiletype=kind)
     assert page_numbers(tmp_path / "a.tif") == [0, 2]
+
+
+@pytest.mark.parametrize("byteorder", ["<", ">"])
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "float32"])
+@pytest.mark.parametrize("layout", [{}, {"compression": "zlib"}, {"tile": (16, 32)}], ids=["stored", "strips", "tiles"])
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_windows_of_a_tiff_are_those_of_the_whole_page(tmp_path, byteorder, dtype, layout, channels):
+    shape = (45, 70) if channels == 1 else (45, 70, channels)
+    pixels = np.random.default_rng(0).integers(0, 256, shape).astype(dtype)
+    if dtype != "uint8":
+        pixels *= 200
+    photometric = "minisblack" if channels == 1 else "rgb"
+    tifffile.imwrite(tmp_path / "a.tif", pixels, photometric=photometric, byteorder=byteorder, rowsperstrip=7, **layout)
+    whole = pixels.reshape(45, 70, channels)[:, :, :3]
+    with tifffile.TiffFile(tmp_path / "a.tif") as tiff:
+        page = tiff.pages[0].aspage()
+        assert has_windows(page) is (dtype == "uint8" or channels == 1)
+        if not has_windows(page):
+            return
+        for rows in ((0, 45), (0, 1), (6, 8), (13, 33), (44, 45)):
+            for columns in ((0, 70), (0, 1), (31, 33), (32, 64), (69, 70)):
+                window = read_window(tmp_path / "a.tif", page, rows, columns)
+                assert window.dtype == dtype and (window == whole[slice(*rows), slice(*columns)]).all()
+    if "tile" not in layout and "compression" not in layout:
+        (tmp_path / "a.tif").write_bytes((tmp_path / "a.tif").read_bytes()[:-1])
+        with pytest.raises(ImageError, match="the file ends before its image does"):
+            read_window(tmp_path / "a.tif", page, (44, 45), (0, 1))
 
 
 NRRD = "NRRD0004\ntype: unsigned short\ndimension: 3\nsizes: 2 3 4\nencoding: raw\n\n"

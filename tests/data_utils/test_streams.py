@@ -142,6 +142,14 @@ def test_masks_outside_the_sample_of_a_stream_may_hold_255(tmp_path):
     assert load_info(tmp_path / "folder", classes=flags["classes"]).reader.class_map.ignore_value is None
 
 
+def test_the_sizes_of_validation_images_are_read_where_a_stream_keeps_them(folder, packed):
+    info = load_info(packed, streaming=True, classes=CLASSES, crop_size=(32, 32))
+    assert info.val.sizes.tolist() == [list(SIZE)] * 5 and not info.train.sizes.any()
+    assert not load_info(packed, streaming=True, **STREAM).val.sizes.any()
+    seen_by_all = load_info(folder, classes=CLASSES, crop_size=(32, 32))
+    assert info.normalization.mean == pytest.approx(seen_by_all.normalization.mean, rel=0.02)
+
+
 def test_pages_of_a_tiff_have_their_shares_of_its_bytes(tmp_path):
     pages = np.random.default_rng(0).integers(0, 2, (8, 32, 40), dtype=np.uint8)
     for folder in ("train/images", "train/masks", "val/images", "val/masks"):

@@ -237,3 +237,13 @@ def test_a_page_tints_a_quarter_and_draws_outlines_in_full_color():
     assert not page[320:322].any() and not page[-2:].any()
     coronal = page[322:482]
     assert (coronal[-40:] == 40).all() and (coronal[:120, 32:160] != 40).any(axis=2).all()  # up is superior
+
+
+def test_each_of_many_bands_has_a_stretch_of_its_own():
+    bands = np.random.default_rng(0).random((50, 60, 5)) * (1, 100, 10_000, 1, 1)
+    picture = to_rgb(bands)
+    assert picture.shape == (50, 60, 3)
+    assert all(picture[:, :, band].min() == 0 and picture[:, :, band].max() == 255 for band in range(3))
+    assert np.array_equal(picture[:, :, 2], to_rgb(bands[:, :, 2])[:, :, 0])
+    assert np.array_equal(picture[:10], to_rgb(bands[:10], value_limits(bands)))
+    assert to_rgb(bands[:, :, :3])[:, :, 1].max() < 10  # colors share theirs

@@ -14,6 +14,8 @@ import tarfile
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
+from itertools import chain, islice
 from pathlib import Path
 
 import nibabel
@@ -32,12 +34,16 @@ from data_utils.analysis.inspect_volumes import inspect_volume
 from data_utils.class_map import parse_classes
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import BandSource, VolumeFile
+from data_utils.image_io.geotiff_writer import GeoTiffWriter
+from data_utils.image_io.outlines import Outliner
 from data_utils.image_io.placed_masks import Grid, on_grid
 from data_utils.image_io.places import Crs, Place
 from data_utils.image_io.reader import decode_image, read_image, read_mask
 from data_utils.image_io.regions import bands, open_regions
+from data_utils.image_io.well_known_binary import well_known_binary
 from data_utils.loading.image_input import ImageInput
 from data_utils.loading.volume_input import VolumeInput
+from data_utils.sources.blocks import describe_neighbors
 from data_utils.sources.load import load_records
 from data_utils.sources.points import files
 from data_utils.sources.points.table import PointTable
@@ -46,9 +52,10 @@ from data_utils.targets.objects import ObjectReader, shapes_of_objects
 from inference.inputs import find_jobs
 from inference.models import load_network
 from inference.outputs.coco import write_coco
-from inference.outputs.jobs import ImageJob
+from inference.outputs.jobs import ImageJob, RasterJob
 from inference.outputs.object_tables import IMAGE_COLUMNS
 from inference.outputs.objects import ObjectEncoder
+from inference.outputs.polygons import polygons_of
 from inference.page import page_job
 from inference.provenance import record_provenance
 from inference.scoring.truth import ImageScorer
@@ -61,6 +68,10 @@ from tests.fuzz import mutations
 from train_utils.checkpoints.find import find_checkpoint, fingerprint, peek
 from train_utils.microbatch import memory_limit
 from train_utils.monitoring.tracking import _lines_up_to
+from train_utils.reporting.comparison.differences import compare_recipes
+from train_utils.reporting.comparison.recipes import differing_settings, group_runs
+from train_utils.reporting.comparison.recorded_runs import read_runs
+from train_utils.reporting.comparison.tables import terminal_text
 from train_utils.settings.encoder import load_encoder, read_normalization
 from unet import Preprocess, UNet, UNetConfig
 
@@ -128,14 +139,37 @@ def read_raster(path: Path) -> None:
     with suppress(DataError), open_regions(source) as regions:
         for _, rows in bands(regions):
             read_image(rows, path.name)
-    find_jobs([str(path)], path.parent / "out", [".png"], bands=("1",), writes_rasters=True)
+    for job in find_jobs([str(path)], path.parent / "out", [".png"], bands=("1",), writes_rasters=True):
+        if isinstance(job, RasterJob):
+            write_outputs(job)
     grid = Grid(Place((10.0, 0.0, 500_000.0, 0.0, -10.0, 5_000_000.0), Crs(32633, ()), ()), SIZE)
     with suppress(DataError):
         read_mask(on_grid(str(path), grid, path.name), path.name)
 
 
+def write_outputs(job: RasterJob) -> None:
+    """Write a mask and polygons where an image says that it lies."""
+    mask = np.eye(4, 5, dtype=np.uint8)
+    writer = GeoTiffWriter(io.BytesIO(), (4, 5), job.place)
+    writer.write(mask[None])
+    writer.finish()
+    outliner = Outliner(5)
+    for areas in (*outliner.add(mask), *outliner.finish()):
+        for rings in polygons_of(areas, job.place):
+            well_known_binary(rings)
+
+
 def read_polygons(path: Path) -> None:
     read_config(DataConfig(str(path.parent), val_fraction=0.5, label_column="kind"))
+
+
+def read_blocks(path: Path) -> None:
+    train, val = load_records(DataConfig(str(path.parent.parent), val_blocks=8))
+    for record in islice(chain(val, train), 3):  # a header may claim thousands of blocks
+        inspect(record)
+        with suppress(DataError):
+            read_image(record["image"])
+    describe_neighbors(val, val)
 
 
 def read_volume_file(path: Path) -> None:
@@ -242,6 +276,19 @@ def read_run(path: Path) -> None:
             parsed("--like", str(path))
 
 
+def read_compared_runs(path: Path) -> None:
+    """Compare a run with itself, as compare.py does."""
+    runs, _ = read_runs([path.parent])
+    recipes = group_runs([*runs, *runs])
+    compare_recipes(recipes)
+    terminal_text(recipes, differing_settings(recipes))
+
+
+def read_list(path: Path) -> None:
+    """Leave out the images of a list."""
+    load_records(DataConfig(str(path.parent), val_fraction=0.5, exclude=str(path)))
+
+
 def read_encoder(path: Path) -> None:
     if path.name == "preprocessor_config.json":
         read_normalization(str(path.parent), "resnet")
@@ -267,6 +314,18 @@ def rasters(scratch: Path) -> dict[str, bytes]:
         write_raster(scratch / "d.tif", bands[:2], interleave="band", **tiles),
     ]
     return {path.name: path.read_bytes() for path in paths}
+
+
+def geopackage(scratch: Path) -> bytes:
+    """Polygons of two classes."""
+    from pyogrio.raw import write
+
+    rings = [np.array(square(*box)) for box in ((1, 1, 5), (4, 4, 30))]
+    geometries = np.array([well_known_binary([ring]) for ring in rings], object)
+    labels = np.array(["wood", "field"], object)
+    path = scratch / "areas.gpkg"
+    write(str(path), geometries, [labels], ["kind"], driver="GPKG", geometry_type="Polygon", crs="EPSG:32633")
+    return path.read_bytes()
 
 
 def polygons_in_the_world() -> bytes:
@@ -448,8 +507,11 @@ def make_kinds(scratch: Path, stored: Path) -> dict[str, Kind]:
     training = [{"image": f"./imagesTr/a{n}.nii.gz", "label": f"./labelsTr/a{n}.nii.gz"} for n in range(3)]
     described = {"modality": {"0": "CT"}, "labels": {"0": "background", "1": "x", "2": "y"}, "training": training}
     cases = {f"imagesTr/a{n}_0000.nii.gz": stack for n in range(3)} | {f"labelsTr/a{n}.nii.gz": stack for n in range(3)}
+    scored = [json.dumps({"step": step, "train/loss": 0.25, "eval/mean_iou": 0.1 * step}) for step in (1, 2, 3)]
+    compared_run = run_folder(stored / "run") | {"metrics.jsonl": "\n".join([*scored, ""]).encode()}
+    compared_run |= {"images.csv": b'image,mean IoU\na.png,0.25\n"b,c.png",1\n', "finished.json": b"{}"}
     named = {"channel_names": {"0": "CT"}, "labels": {"background": 0, "x": 1, "y": 2}, "file_ending": ".nii.gz"}
-    return {
+    kinds = {
         "pictures": Kind(pictures, (in_bytes,), read_picture),
         "png": Kind(pngs, (in_bytes, mutations.change_png), read_picture),
         "tiff": Kind(tiffs, (in_bytes, mutations.change_tiff), read_picture),
@@ -459,6 +521,12 @@ def make_kinds(scratch: Path, stored: Path) -> dict[str, Kind]:
             (in_json, in_bytes),
             read_polygons,
             {f"images/{n}.tif": rasters(scratch)["a.tif"] for n in range(2)},
+        ),
+        "blocks": Kind(
+            {"images/0.tif": rasters(scratch)["a.tif"], "masks/0.tif": rasters(scratch)["c.tif"]},
+            (in_bytes, mutations.change_tiff),
+            read_blocks,
+            {"images/0.tif": rasters(scratch)["a.tif"], "masks/0.tif": rasters(scratch)["c.tif"]},
         ),
         "nifti": Kind({"a.nii": volume(".nii", scratch)}, (in_bytes,), read_volume_file),
         "nifti.gz": Kind({"a.nii.gz": stack}, (in_bytes, mutations.change_inside_gzip), read_volume_file),
@@ -543,10 +611,27 @@ def make_kinds(scratch: Path, stored: Path) -> dict[str, Kind]:
             {f"step/{name}": content for name, content in checkpoint.items()},
         ),
         "run": Kind(run_folder(stored / "run"), (in_json_lines, in_bytes), read_run),
+        "compared run": Kind(
+            {name: compared_run[name] for name in ("images.csv", "metrics.jsonl", "run.json")},
+            (in_json_lines_or_bytes, in_lines, in_bytes),
+            read_compared_runs,
+            compared_run,
+        ),
+        "list of images": Kind(
+            {"list.txt": b"# wrong\nimages/0.png\n\n1.png\n"}, (in_lines, in_bytes), read_list, images | masks
+        ),
         "cache": Kind({"key.json": b"0" * 64 + b"\n[1, 2]"}, (in_bytes,), read_cache),
         "tar": Kind({"a.tar": tar()}, (in_bytes,), read_single_stream),
         "parquet": Kind({"a.parquet": parquet()}, (in_bytes,), read_single_stream),
     }
+    if find_spec("pyogrio"):
+        kinds["geopackage"] = Kind(
+            {"areas.gpkg": geopackage(scratch)},
+            (in_bytes,),
+            read_polygons,
+            {f"images/{n}.tif": rasters(scratch)["a.tif"] for n in range(2)},
+        )
+    return kinds
 
 
 def in_json_or_bytes(rng: random.Random, content: bytes) -> bytes:
@@ -625,6 +710,13 @@ def in_json_lines(rng: random.Random, content: bytes) -> bytes:
     at = rng.randrange(len(lines))
     lines[at] = mutations.change_json(rng, lines[at]) + b"\n"
     return b"".join(lines)
+
+
+def in_json_lines_or_bytes(rng: random.Random, content: bytes) -> bytes:
+    """A line of JSON changed in its meaning, other content in its bytes."""
+    if content.startswith(b"{"):
+        return in_json_lines(rng, content)
+    return mutations.change_bytes(rng, content)
 
 
 def read_folder(path: Path) -> None:

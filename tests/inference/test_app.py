@@ -29,6 +29,8 @@ from inference.page import PagePredictor
 from runtime.errors import ModelError, SettingsError, UsageError
 from unet import Preprocess, UNet, UNetConfig
 
+SERVING = ROOT / "docs" / "serving.md"
+DOCKERFILES = [ROOT / "Dockerfile", ROOT / "Dockerfile.app"]
 IN_A_SPACE = ("app.py", "runtime", "unet", "tasks", "data_utils", "inference")  # beside requirements.txt and model/
 
 
@@ -212,6 +214,12 @@ def space(tmp_path_factory, model) -> Path:
     return folder
 
 
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
 def start(python: Path, space: Path, *flags: str) -> subprocess.Popen:
     """`python app.py` in the Space's folder."""
     environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "MODEL")}
@@ -250,6 +258,54 @@ def test_a_space_serves_the_masks_of_predict_py_and_keeps_nothing(python, space,
     assert large.startswith('<p role="alert">large.png: has 12,000 x 9,000 pixels') and nothing is None
     assert "Traceback" not in errors
     assert not any((space / "tmp").iterdir())
+
+
+@pytest.mark.slow
+def test_the_documented_ways_to_ask_a_page_get_its_mask(python, space, model, images, tmp_path):
+    expected = np.array([10, 200, 255])[Predictor(model).mask(images / "a.png")]
+    shutil.copy(images / "a.png", tmp_path / "cell.png")
+    by_python, by_curl = re.findall(r"^```(?:python|bash)\n(.*?)^```", SERVING.read_text(), re.DOTALL | re.MULTILINE)
+    server = start(python, space, "--port", str(port := free_port()))
+    try:
+        server.stdout.readline()
+        for command, program in (([python, "-c"], by_python), (["bash", "-euc"], by_curl)):
+            program = program.replace(":7860", f":{port}")
+            asked = subprocess.run([*command, program], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+            assert asked.returncode == 0, asked.stderr
+            mask = (asked.stdout.splitlines() or [tmp_path / "mask.png"])[-1]
+            np.testing.assert_array_equal(np.asarray(Image.open(mask)), expected)
+    finally:
+        server.terminate()
+        server.communicate(timeout=60)
+
+
+def test_the_image_of_the_page_holds_what_it_needs_and_starts_it(monkeypatch):
+    lines = DOCKERFILES[1].read_text().splitlines()
+    copied = [line.split()[1] for line in lines if line.startswith("COPY")]
+    assert sorted(copied) == sorted(["requirements-app.txt", *IN_A_SPACE])
+    (variables,) = (dict(re.findall(r"(\w+)=(\S+)", line)) for line in lines if line.startswith("ENV"))
+    (command,) = (json.loads(line.removeprefix("CMD ")) for line in lines if line.startswith("CMD"))
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "argv", command[1:])
+    args = app.parse_args("")
+    assert (args.model, args.host, args.port) == ("/model", "0.0.0.0", 7860)
+    assert "EXPOSE 7860" in lines and "-p 7860:7860" in SERVING.read_text()
+
+
+def test_dockerfiles_have_no_mistakes():
+    hadolint = shutil.which("hadolint", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    if hadolint is None:
+        pytest.skip("needs hadolint, which requirements-dev.txt has")
+    found = subprocess.run([hadolint, *DOCKERFILES], capture_output=True, text=True)
+    assert found.returncode == 0, found.stdout
+
+
+@pytest.mark.slow
+def test_docker_builds_the_image_of_the_page():
+    if shutil.which("docker") is None or subprocess.run(["docker", "info"], capture_output=True).returncode:
+        pytest.skip("needs Docker")
+    subprocess.run(["docker", "build", "-f", DOCKERFILES[1], ROOT], check=True, timeout=1800)
 
 
 @pytest.mark.slow

@@ -213,6 +213,10 @@ def test_what_no_pipeline_opens_is_refused_in_one_line(tmp_path):
     }
     for line, config in refusals.items():
         assert line in Hub().problem(config)
+    assert Hub().problem(UNetConfig(3, 2, 4, 1)) is None
+    for axes in ({"kernels": ((3, 3), (3, 1))}, {"strides": ((2, 1),)}):
+        assert "its own kernels or strides" in Hub().problem(UNetConfig(3, 2, 4, 1, **axes))
+    assert "two classes of one name" in Hub().problem(UNetConfig(3, 2, preprocess=Preprocess(class_names=("a", "a"))))
     volumes = UNet(refusals["takes volumes"])
     with pytest.raises(ModelError, match=r"^the model takes volumes; a pipeline of transformers takes images$"):
         export_proved(Hub(), volumes, tmp_path / "hub", Options())
@@ -235,6 +239,28 @@ def test_openvino_takes_bytes_and_answers_logits_or_masks(mask, tmp_path):
     np.testing.assert_array_equal(classes, Predictor(model).mask(image))
 
 
+def test_a_folder_with_other_files_is_not_replaced(tmp_path):
+    model = UNet(UNetConfig(3, 3, 4, 2))
+    model.save_pretrained(tmp_path / "model")
+    with pytest.raises(SettingsError, match=r"model: is a folder with other files, which would be lost"):
+        export_proved(TARGETS["openvino"], model, tmp_path / "model", Options())
+    with pytest.raises(SettingsError, match="model: is a folder, and --to onnx writes a file"):
+        export_proved(TARGETS["onnx"], model, tmp_path / "model", Options())
+    assert list(tmp_path.iterdir()) == [tmp_path / "model"] and (tmp_path / "model" / "model.safetensors").is_file()
+    (tmp_path / "ir").mkdir()
+    for _ in range(2):
+        export_proved(TARGETS["openvino"], model, tmp_path / "ir", Options())
+    with pytest.raises(SettingsError, match="is a file, and --to openvino writes a folder"):
+        export_proved(TARGETS["openvino"], model, tmp_path / "ir" / "model.xml", Options())
+
+
+def test_a_model_is_opened_with_the_network_off(tmp_path):
+    code = "import socket, opener; opener.turn_network_off(); socket.create_connection(('127.0.0.1', 1))"
+    environment = {"PYTHONPATH": str(ROOT / "inference" / "export")}
+    result = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert "OSError: a model that is checked must not need the network" in result.stderr
+
+
 def test_a_mask_is_refused_where_pixels_have_no_single_class(tmp_path):
     model = UNet(UNetConfig(3, 2, 4, 2, preprocess=PREPROCESS_OF_POINTS, task=POINTS))
     with pytest.raises(ModelError, match=r"--mask is for models of classes, and the task is landmarks"):
@@ -253,7 +279,7 @@ def test_a_mask_may_differ_only_where_two_classes_are_equally_likely():
 def test_a_file_whose_logits_differ_is_not_kept(tmp_path, monkeypatch):
     model = network("batch", "transpose")
     monkeypatch.setattr(proof, "TOLERANCE", 1e-9)
-    with pytest.raises(ModelError, match="logits differ from torch's"):
+    with pytest.raises(ModelError, match="answers differ from torch's"):
         export(model, tmp_path / "model.onnx")
     assert list(tmp_path.iterdir()) == []
 

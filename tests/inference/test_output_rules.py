@@ -40,6 +40,8 @@ from inference.tiling import band_length
 from inference.true_masks import TrueMasks
 from runtime.errors import DataError, ImageError, ModelError
 from tasks.classes import Classes, ClassTarget
+from tasks.landmarks import Landmarks
+from tasks.objects import Objects
 from unet import UNet
 from unet.config import Preprocess, UNetConfig
 
@@ -454,7 +456,7 @@ def test_mask_overlay_and_probabilities_of_an_image_are_written_band_by_band(tmp
     tifffile.imwrite(tmp_path / "a.tif", pixels[:, :, 0], photometric="minisblack")
     rows = logits.argmax(0).numpy().astype(np.uint8)
     taken = []
-    sink = SimpleNamespace(add=lambda band, missing: taken.append(band))
+    sink = SimpleNamespace(add=lambda band, missing, certainty: taken.append(band))
     writer = ImageWriter(encoder, TASK, (".png", ".overlay.png", ".npy"))
     job = ImageJob(image=tmp_path / "a.tif", size=(9, 6), output=tmp_path / "out" / "a")
     writer.write(job, (9, 6), logits.split(4, dim=1), ArrayRegions(pixels), sink)
@@ -563,6 +565,28 @@ def test_an_ensemble_needs_models_of_the_same_classes_axes_and_task():
     ):
         with pytest.raises(ModelError, match=line):
             Predictor(network_of(), ensemble=[other])
+
+
+def test_folds_differ_in_what_was_measured_and_are_an_ensemble_all_the_same():
+    folds = []
+    for smallest, fills_holes in ((3, True), (5, False)):
+        task = Objects(Classes(("background", "cell")), smallest, fills_holes)
+        folds.append(UNet(UNetConfig(1, 3, base_channels=1, depth=1, task=task.to_config())))
+    assert Predictor(folds[0], ensemble=folds[1:]).task.smallest == 3
+    with pytest.raises(ModelError, match="same task"):
+        Predictor(folds[0], ensemble=[network_of(("a", "b", "c"), (0, 1, 2))])
+
+
+def test_an_ensemble_of_landmarks_weighs_its_maps_against_the_mean_of_what_its_networks_do():
+    folds = []
+    for sigma, nowhere in ((1.5, 8.0), (2.0, 9.0)):
+        task = Landmarks(("a", "b"), sigma, nowhere, partners=(0, 1))
+        folds.append(UNet(UNetConfig(1, 2, base_channels=1, depth=1, task=task.to_config())))
+    predictor = Predictor(folds[0], ensemble=folds[1:])
+    assert predictor.task == Landmarks(("a", "b"), 1.5, 8.5, partners=(0, 1))
+    other = Landmarks(("a", "c"), 1.5, 8.0, partners=(0, 1))
+    with pytest.raises(ModelError, match="same task"):
+        Predictor(folds[0], ensemble=[UNet(replace(folds[0].config, task=other.to_config()))])
 
 
 def test_masks_of_pages_are_found_by_the_suffix_that_theirs_have(tmp_path):

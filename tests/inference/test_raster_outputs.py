@@ -16,10 +16,14 @@ from PIL import Image
 from rasterio.transform import Affine
 from rasters import NORTH_UP, UTM, scene, write_raster
 
+from data_utils.class_map import ClassMap
 from data_utils.image_io import geotiff_writer
 from data_utils.image_io.geotiff_writer import GeoTiffWriter
-from data_utils.image_io.rasters import raster_header
+from data_utils.image_io.placed_masks import grid_of
+from data_utils.image_io.reader import read_image
 from inference import predictor as predictor_module
+from inference.outputs.classes import ClassEncoder
+from inference.outputs.jobs import RasterJob
 from inference.outputs.rasters import free_value
 from inference.predictor import Predictor
 from unet import Preprocess, UNet, UNetConfig
@@ -47,6 +51,15 @@ def model(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def photo_model(tmp_path_factory):
+    """A model of photographs that has learned nothing."""
+    folder = tmp_path_factory.mktemp("photo_model")
+    torch.manual_seed(0)
+    UNet(UNetConfig(3, 2, base_channels=4, depth=2, norm="group")).save_pretrained(folder)
+    return folder
+
+
 def write_scene(path, seed=0, *, size=(70, 90), **profile):
     bands, mask = scene(seed, size=size)
     bands[:, :6, :20] = 0
@@ -59,9 +72,8 @@ def test_a_mask_has_the_place_of_its_image(tmp_path, model, in_windows):
     write_scene(tmp_path / "in" / "a.tif")
     write_scene(tmp_path / "in" / "b" / "c.tif", 1, transform=turned, crs="EPSG:4326", interleave="band")
     with mock.patch.object(predictor_module, "WINDOW_MEMORY", 1000 if in_windows else 2**27):
-        result = predict(
-            model, [tmp_path / "in"], tmp_path / "out", "--probabilities", "--tile-size", "32", "--overlay"
-        )
+        flags = ["--probabilities", "--uncertainty", "--tile-size", "32", "--overlay"]
+        result = predict(model, [tmp_path / "in"], tmp_path / "out", *flags)
     assert result.returncode == 0, result.stderr
     predictor = Predictor.from_pretrained(model, tile_size=32)
     for name in ("a", "b/c"):
@@ -80,6 +92,10 @@ def test_a_mask_has_the_place_of_its_image(tmp_path, model, in_windows):
             probabilities = file.read()
             assert file.transform == image.transform and np.isnan(probabilities[:, :6, :20]).all()
             assert np.allclose(probabilities[:, 6:], prediction.probabilities[:, 6:], atol=1e-6)
+        with rasterio.open(tmp_path / f"out/{name}.uncertainty.tif") as file:
+            entropy = -(prediction.probabilities * np.log(prediction.probabilities)).sum(axis=0) / np.log(2)
+            assert file.transform == image.transform and file.dtypes == ("uint8",)
+            assert np.allclose(file.read(1), 255 * entropy, rtol=0, atol=0.51)
         assert (tmp_path / "out" / f"{name}.overlay.png").exists()
 
 
@@ -126,7 +142,7 @@ def test_bands_that_are_files_of_a_folder_are_one_image(tmp_path, model):
 def test_what_is_written_is_read_by_rasterio(tmp_path, channels, dtype, is_big):
     size = (300, 515)
     rows = (np.random.default_rng(0).random((channels, *size)) * 200).astype(dtype)
-    place = raster_header(write_raster(tmp_path / "in.tif", np.zeros((1, *size), np.uint8))).place
+    place = grid_of(str(write_raster(tmp_path / "in.tif", np.zeros((1, *size), np.uint8)))).place
     with (
         mock.patch.object(geotiff_writer, "CLASSIC_BYTES", 0 if is_big else 2**32),
         (tmp_path / "out.tif").open("wb") as file,
@@ -137,6 +153,23 @@ def test_what_is_written_is_read_by_rasterio(tmp_path, channels, dtype, is_big):
     with rasterio.open(tmp_path / "out.tif") as file:
         assert np.array_equal(file.read(), rows)
         assert (file.transform, file.crs.to_string(), file.nodata) == (NORTH_UP, UTM, 9)
+
+
+@pytest.mark.parametrize(
+    ("values", "interpretations"), [((0, 300), ["gray"]), (((0, 0, 0), (9, 200, 7)), ["red", "green", "blue"])]
+)
+def test_a_mask_of_numbers_is_grey_and_one_of_colors_is_colored(tmp_path, values, interpretations):
+    bands, _ = scene(0, size=(20, 30))
+    place = grid_of(str(write_raster(tmp_path / "in.tif", bands))).place
+    job = RasterJob(image=tmp_path / "in.tif", size=(20, 30), output=tmp_path / "out", place=place)
+    encoder = ClassEncoder(ClassMap(("a", "b"), values, None))
+    rows = np.random.default_rng(0).integers(0, 2, (20, 30), np.uint8)
+    with encoder.open_mask(job, (20, 30), None) as mask:
+        mask.write(encoder.encode(rows))
+    with rasterio.open(tmp_path / "out.tif") as file:
+        assert [kind.name for kind in file.colorinterp] == interpretations
+        assert np.array_equal(np.moveaxis(file.read(), 0, 2).squeeze(), np.array(values)[rows])
+        assert file.nodata == (255 if len(interpretations) == 1 else 0)
 
 
 def test_the_value_of_pixels_without_data_is_no_class():
@@ -173,3 +206,28 @@ def test_a_run_on_bands_of_scenes_is_predicted_on_their_grid(tmp_path):
         predicted = file.read(1)
         assert file.transform == NORTH_UP and (predicted[:6, :20] == 255).all()
     assert (predicted == 7 * mask)[6:].mean() > 0.9
+
+
+def test_a_photograph_in_colors_of_video_has_a_place(tmp_path, photo_model):
+    """JPEG inside a TIFF, as aerial photographs come, and a palette: the pixels are those of a picture."""
+    rng = np.random.default_rng(0)
+    bands = np.kron(rng.integers(0, 256, (3, 6, 8)), np.ones((1, 8, 8))).astype(np.uint8)
+    with rasterio.Env(GDAL_TIFF_INTERNAL_MASK=True):
+        path = write_raster(tmp_path / "in" / "a.tif", bands, compress="jpeg", photometric="ycbcr")
+        with rasterio.open(path, "r+") as file:
+            has_data = np.full(file.shape, 255, np.uint8)
+            has_data[:9, :11] = 0
+            file.write_mask(has_data)
+    pixels = read_image(path)
+    assert np.array_equal(np.ma.getdata(pixels), np.array(Image.open(path).convert("RGB")))
+    palette = write_raster(tmp_path / "in" / "b.tif", bands[:1] % 4)
+    with rasterio.open(palette, "r+") as file:
+        file.write_colormap(1, {number: (60 * number, 0, 0, 255) for number in range(4)})
+    assert predict(photo_model, [tmp_path / "in"], tmp_path / "out").returncode == 0
+    for name in ("a", "b"):
+        with (
+            rasterio.open(tmp_path / "out" / f"{name}.tif") as mask,
+            rasterio.open(tmp_path / f"in/{name}.tif") as image,
+        ):
+            assert (mask.transform, mask.crs, mask.shape) == (image.transform, image.crs, image.shape)
+            assert np.array_equal(mask.dataset_mask(), image.dataset_mask())

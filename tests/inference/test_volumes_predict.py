@@ -87,7 +87,8 @@ def save(path: Path, values: np.ndarray, grid: np.ndarray | None = None) -> Path
 
 def predict(predictor: Predictor, inputs: list[Path], output: Path, *, truth: Path | None = None, **options):
     """Each job of what predict.py would do, with its score or the error that stopped it."""
-    flags = {"overlay": False, "probabilities": False, "boundary": False, "overwrite": False} | options
+    flags = {"overlay": False, "probabilities": False, "uncertainty": False, "boundary": False, "overwrite": False}
+    flags |= options
     args = Namespace(
         input=list(map(str, inputs)),
         output=output,
@@ -96,6 +97,7 @@ def predict(predictor: Predictor, inputs: list[Path], output: Path, *, truth: Pa
         mask_suffix=None,
         min_size=None,
         drop_border=False,
+        polygons=None,
     )
     vars(args).update(flags, model="m", ensemble=[], scale=None, tta=False)
     extensions = (MASK, *[OVERLAY] * args.overlay, *[PROBABILITIES] * args.probabilities)

@@ -24,9 +24,9 @@ from inference.outputs import WRITERS
 from inference.outputs.encoder import MaskEncoder
 from runtime.errors import DataError
 from tasks import TASKS
+from tasks.confusion import score_text
 from tasks.target import Target, labels
 from tasks.task import Scores, Task
-from train_utils.reporting.rendering import score_text
 from train_utils.reporting.section import Metric, Section
 from train_utils.reporting.sections import SECTIONS
 from unet.config import MaskValue, UNetConfig

@@ -353,6 +353,16 @@ def test_freed_memory_is_kept_where_a_cpu_computes(monkeypatch, device, calls):
     assert made == calls
 
 
+def test_the_cpus_are_those_that_this_process_may_use(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 5, 9} if process == 0 else set(), raising=False)
+    assert parallel.available_cpus() == 3
+    monkeypatch.delattr(os, "sched_getaffinity")  # as on macOS
+    assert parallel.available_cpus() == 64
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert parallel.available_cpus() == 1
+
+
 def test_indices_are_mapped_in_order_whatever_the_chunks(monkeypatch):
     monkeypatch.setattr(parallel, "available_cpus", lambda: 2)
     for count, chunk in ((0, 3), (1, 3), (7, 3), (9, 3), (5, 1)):

@@ -262,6 +262,7 @@ def test_the_record_of_predictions_names_models_without_secrets():
     [
         ("https://user:secret@host:80/a@b/x.tar?token=secret", "https://host:80/a@b/x.tar"),
         ("https://secret@host", "https://host"),
+        ("HTTPS://User:secret@Host/X.tar?secret", "HTTPS://Host/X.tar"),
         ("https://user:se@cret@host/x", "https://host/x"),
         ("https://user:se%40cret@host/x", "https://host/x"),
         ("https://user:se/cr?e#t@host/x", "https://host/x"),

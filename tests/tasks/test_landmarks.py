@@ -25,11 +25,10 @@ TASK = Landmarks(names=("left", "right", "tail"), sigma=2.0, nowhere=0.5, partne
 
 def target(points: Tensor, states: list[list[int]], size: tuple[int, ...]) -> PointTarget:
     """A batch of points (B, K, n)."""
-    count, points_count, axes = points.shape
+    count, _, axes = points.shape
     return PointTarget(
         points=points.double(),
         states=torch.tensor(states),
-        partners=torch.tensor(TASK.partners).expand(count, points_count).clone(),
         size=torch.tensor([size] * count),
         unit=torch.ones(count, axes, dtype=torch.float64),
     )
@@ -137,7 +136,7 @@ def test_views_are_swapped_back_and_their_maps_multiplied():
 
 def test_a_crop_knows_nothing_of_the_presence_of_points_outside():
     points = np.array([[5.0, 5.0], [1.0, 9.0], [3.4, 2.6]])
-    whole = replace(unknown_points(TASK.partners, (10, 12)), points=points, states=np.array([PRESENT, PRESENT, ABSENT]))
+    whole = replace(unknown_points(3, (10, 12)), points=points, states=np.array([PRESENT, PRESENT, ABSENT]))
     crop = whole.cropped([slice(2, 8), slice(1, 6)])
     assert crop.points.tolist() == (points - [2, 1]).tolist()
     assert crop.states.tolist() == [PRESENT, OUTSIDE, ABSENT]
@@ -201,7 +200,8 @@ def test_auroc_counts_pairs_and_ties_by_half(seed):
 def test_a_model_knows_its_points():
     config = UNetConfig(num_classes=3, task=TASK.to_config())
     assert task_of_model(UNetConfig.from_json(config.to_json())) == TASK
-    for damage in ({"names": ["a"]}, {"partners": [0, 0, 1]}, {"sigma": 0}, {"layout": "xml"}, {"more": 1}):
+    damages = [{"names": ["a"]}, {"partners": [0, 0, 1]}, {"sigma": 0}, {"sigma": "2"}, {"layout": "xml"}, {"more": 1}]
+    for damage in damages:
         with pytest.raises(ModelError, match="task"):
             task_of_model(replace(config, task={**TASK.to_config(), **damage}))
 

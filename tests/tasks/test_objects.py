@@ -3,16 +3,21 @@
 Modules: tasks/objects.py, tasks/matching.py.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from objects import discs
 from scipy.optimize import linear_sum_assignment
 
+from runtime.errors import ModelError
+from tasks import task_of_model
+from tasks.classes import Classes
 from tasks.matching import COLUMNS, THRESHOLDS, classes_of, numbers_of, packed
 from tasks.objects import Objects, ObjectTarget, normalized_depth
 from tasks.step_loss import StepLoss
-from unet.config import IGNORE_INDEX
+from unet.config import IGNORE_INDEX, UNetConfig
 
 
 def target_of(ids: np.ndarray, mask: np.ndarray | None = None) -> ObjectTarget:
@@ -213,3 +218,14 @@ def test_numbers_are_made_anew_in_each_crop():
     assert target.ids.tolist() == [[0, 2, 2], [1, 1, 0]] and target.ids.dtype == np.int32
     filled = ObjectTarget(np.ones((1, 2), np.uint8), np.array([[4, 9]], np.int32)).numbered()
     assert filled.ids.tolist() == [[1, 2]]
+
+
+def test_a_model_knows_its_objects_and_damaged_ones_are_refused():
+    task = Objects(Classes(("background", "a", "b")), smallest=4, fills_holes=True)
+    config = UNetConfig(num_classes=4, task=task.to_config())
+    assert task_of_model(UNetConfig.from_json(config.to_json())).to_config() == task.to_config()
+    for damage in ({"classes": None}, {"classes": ["a"]}, {"smallest": "x"}, {"smallest": None}):
+        with pytest.raises(ModelError, match="the model's task"):
+            task_of_model(replace(config, task={**task.to_config(), **damage}))
+    with pytest.raises(ModelError, match="is damaged"):
+        task_of_model(replace(config, task={"name": "objects"}))

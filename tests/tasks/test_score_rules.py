@@ -79,11 +79,59 @@ def test_a_point_beyond_the_diagonal_is_as_bad_as_one_that_is_not_found():
     assert score_of("px", [[PRESENT, 300, 100, 120, 1], [PRESENT, 0, 100, 120, 1]]).comparison == 0.5
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_scores_of_landmarks_are_those_that_are_counted_point_by_point(seed):
+    rng = np.random.default_rng(seed)
+    states = rng.choice([PRESENT, ABSENT, OUTSIDE], (7, 3))
+    states[2] = ABSENT  # an image without a point
+    kept = np.zeros((7, 3, 5))
+    known = states != OUTSIDE
+    kept[known, 0] = states[known]
+    kept[..., 1] = rng.integers(0, 30, (7, 3)) * (states == PRESENT)
+    kept[known, 2:4] = [100, 125]
+    kept[known, 4] = rng.choice([0.2, 0.4, 0.5, 0.8], known.sum())
+    scores = LandmarkScores(("a", "b", "c"), "px", torch.tensor([known.sum()]), torch.from_numpy(kept))
+    present, absent = kept[states == PRESENT], kept[states == ABSENT]
+    errors = present[:, 1]
+    found, invented = (present[:, 4] >= 0.5).sum(), (absent[:, 4] >= 0.5).sum()
+    pairs = present[:, 4, None] - absent[:, 4]
+    expected = {
+        "mean_radial_error": errors.mean(),
+        "radial_error_std": errors.std(),
+        "median_radial_error": np.median(errors),
+        "outliers": (errors > 10).sum(),
+        "presence_precision": found / (found + invented),
+        "presence_recall": found / len(present),
+        "presence_auroc": ((pairs > 0) + (pairs == 0) / 2).mean(),
+        "present": len(present),
+        "absent": len(absent),
+    }
+    expected |= {f"sdr/{percent}_percent": (errors <= percent).mean() for percent in (1, 2, 3, 5)}
+    assert scores.values() == pytest.approx(expected)
+    closeness = np.where(kept[..., 4] >= 0.5, np.clip(1 - kept[..., 1] / 125, 0, 1), 0)
+    assert scores.comparison == pytest.approx(closeness[states == PRESENT].mean())
+    by_image = [closeness[row][states[row] == PRESENT] for row in range(7)]
+    assert scores.image_comparison == pytest.approx([values.mean() if len(values) else 0 for values in by_image])
+    report = scores.report()
+    second = kept[:, 1][states[:, 1] == PRESENT]
+    assert report["by_landmark"]["b"]["mean_radial_error"] == pytest.approx(second[:, 1].mean())
+    assert (report["unit"], report["closeness"], report["present"]) == ("px", scores.comparison, len(present))
+    assert scores.brief() == {"closeness": scores.comparison, "mean_radial_error": pytest.approx(errors.mean())}
+    assert f"median {np.median(errors):.2f} px, AUROC of presence {expected['presence_auroc']:.4f}" in scores.summary()
+
+
+def test_landmarks_that_no_image_holds_have_no_scores():
+    scores = score_of("px", [[ABSENT, 0, 100, 125, 0.25]])
+    assert scores.comparison == 0 and scores.image_comparison == [0]
+    assert scores.brief() == {"closeness": None, "mean_radial_error": None}
+    assert scores.summary() == "mean radial error n/a, median n/a"
+    assert scores.table().splitlines()[1].split() == ["a", *["n/a"] * 7, "0", *["n/a"] * 3, "0", "1"]
+
+
 def test_the_sides_of_an_image_are_those_of_its_file():
     target = PointTarget(
         points=torch.tensor([[[4.0, 9.0], [0.0, 0.0]]], dtype=torch.float64),
         states=torch.tensor([[PRESENT, OUTSIDE]]),
-        partners=torch.tensor([[0, 1]]),
         size=torch.tensor([[30, 20]]),
         unit=torch.tensor([[2.0, 6.0]], dtype=torch.float64),  # the file has 60 x 120 pixels
     )
@@ -111,7 +159,7 @@ def test_cells_of_landmarks_have_digits_that_suit_them():
 
 
 def marked(points: list[list[float]], states: list[int], size: tuple[int, int]) -> PointTarget:
-    target = unknown_points(range(len(points)), size)
+    target = unknown_points(len(points), size)
     return replace(target, points=np.array(points), states=np.array(states))
 
 
@@ -141,7 +189,7 @@ def test_a_moved_point_is_outside_only_where_it_was_there():
     target = batch_of(marked([[0, 0], [2, 0], [2, 0], [2, 3]], [PRESENT, ABSENT, UNKNOWN, PRESENT], (4, 6)))
     moved = target.moved(
         labels=lambda labels, unknown: labels,
-        points=lambda points: (points + torch.tensor([1.5, 0.0]), torch.tensor([False])),
+        points=lambda points: points + torch.tensor([1.5, 0.0]),
     )
     assert moved.states.tolist() == [[PRESENT, ABSENT, UNKNOWN, OUTSIDE]]  # 3.5 is the border of the last pixel
 

@@ -21,6 +21,7 @@ import train
 from inference.decoding import new_decoder
 from inference.tiling import Tiling
 from inference.tiling.resizing import bands_at_sizes
+from tasks.calibration import no_counts
 from tasks.classes import Classes, ClassScores, ClassTarget
 from train_utils.evaluation import Evaluation, read_bands
 from unet import UNet
@@ -149,7 +150,7 @@ def test_a_volume_in_exact_tiles_has_the_prediction_and_the_loss_of_the_whole_on
     def evaluated() -> tuple[Tensor, Tensor, int]:
         (bands,) = bands_at_sizes(network, volume, [target.shape[1:]], network.config)
         bands = list(bands)
-        prediction, partial = read_bands(task, new_decoder(task), bands, target)
+        prediction, partial = read_bands(task, new_decoder(task), bands, target, no_counts())
         return prediction, task.finish(partial), len(bands)
 
     with torch.inference_mode():

@@ -263,6 +263,13 @@ def check_mask_suffix(run, folder, monkeypatch):
     assert {str(record["target"])[-6:] for record in records} == {"_b.png"}
 
 
+@checks("--exclude")
+def check_exclude(run, folder, monkeypatch):
+    (folder / "list.txt").write_text("cell_01.png\n")  # in both splits
+    flags = ("--dataset", run.data, "--exclude", folder / "list.txt")
+    assert [len(split) for split in load_records(config(*flags))] == [7, 2]
+
+
 @checks("--cache")
 def check_cache(run, folder, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
@@ -341,6 +348,17 @@ def check_bands(run, folder, monkeypatch):
     whole = load_dataset_info(config("--dataset", folder))
     assert info.normalization.mean == (whole.normalization.mean[2], whole.normalization.mean[0])
     assert info.preprocess().bands == ("3", "1")
+
+
+@checks("--val-blocks")
+def check_blocks(run, folder, monkeypatch):
+    bands, mask = scene(0, size=(200, 260))
+    write_raster(folder / "images" / "0.tif", bands)
+    write_raster(folder / "masks" / "0.tif", mask[None])
+    assert [*map(len, load_records(config("--dataset", folder, "--val-blocks")))] == [11, 1]
+    assert [*map(len, load_records(config("--dataset", folder, "--val-blocks", "100")))] == [5, 1]
+    with pytest.raises(DataError, match=r"--val-blocks holds out .* has the validation split"):
+        load_records(config("--dataset", run.data, "--val-blocks"))
 
 
 @checks("--label-column")

@@ -19,7 +19,7 @@ from runtime.errors import SettingsError
 from tasks.classes import ClassTarget
 from tasks.step_loss import StepLoss
 from train_utils.microbatch import MemoryLimit, MicroBatch, memory_limit
-from train_utils.preflight import EvaluationSize, preflight
+from train_utils.preflight import Copies, EvaluationSize, preflight
 from train_utils.step_memory import StepMemory
 from train_utils.tuning import KernelTuning
 from unet import UNet, UNetConfig
@@ -164,3 +164,14 @@ def test_a_size_that_is_learned_is_recorded_with_activation_checkpointing_if_it_
         raise torch.OutOfMemoryError("CUDA out of memory")
     assert undone == [True] and memory.size == 3
     assert memory_limit(tmp_path) == MemoryLimit(3, recomputes)
+
+
+@pytest.mark.parametrize(("free", "fits"), [(1000, False), (1001, True)])
+def test_an_estimate_of_activations_and_images_may_claim_two_thirds_of_the_free_memory(monkeypatch, free, fits):
+    asked = []
+    monkeypatch.setattr(train_utils.preflight, "step_bytes", lambda network, shape, copies: asked.append(shape) or 600)
+    monkeypatch.setattr(train_utils.preflight, "input_bytes", lambda shape, split: asked.append(shape) or 50)
+    monkeypatch.setattr(train_utils.preflight, "available_bytes", lambda: free)
+    split = BatchSplit(8, 1, 4, 2)
+    assert train_utils.preflight._estimate_fits(None, None, None, (3, 16, 24), split, Copies(3)) is fits
+    assert asked == [(4, 3, 16, 24), (3, 16, 24)]

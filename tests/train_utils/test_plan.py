@@ -13,7 +13,7 @@ from volumes import write_msd
 
 from data_utils.analysis.dataset_info import DatasetInfo, Split, load_dataset_info
 from data_utils.config import DataConfig
-from data_utils.sources.records import Subset
+from data_utils.sources.records import ListRecords, Subset
 from train_utils.settings import plan
 from train_utils.settings.plan import Plan, as_flags, detail_kept, plan_run
 
@@ -145,6 +145,16 @@ def test_long_narrow_images_are_cropped_along_their_length(tmp_path):
 
 def test_masks_at_full_size_keep_all_detail(tmp_path):
     assert detail_kept(load_info(write_pairs(tmp_path, 3, (40, 50), thin=True)), 1.0) == 1.0
+
+
+def test_detail_is_measured_on_images_that_can_be_used_and_on_labeled_classes(few):
+    records = ListRecords([few.train.records[index] for index in range(5)] + [{"name": "no image"}])
+    info = replace(few, train=Split(records, np.full((6, 2), (32, 40)), bad={5: "is no image"}))
+    kept = detail_kept(info, 0.25)
+    assert kept == detail_kept(
+        replace(few, train=Split(Subset(few.train.records, np.arange(5)), info.train.sizes)), 0.25
+    )
+    assert 0 < kept < 1
 
 
 def test_detail_of_classes_that_overlap_is_measured_class_by_class(tmp_path):

@@ -50,6 +50,7 @@ class ByHand:
         model = UNet.from_pretrained(run.folder / "model")
         self.matrix, self.images = np.zeros((2, 2), int), []
         pixel_losses, dices = [], []
+        confidences, hits = [], []
         for file in sorted((data / "val" / "images").iterdir()):
             pixels = torch.tensor(np.array(Image.open(file))).permute(2, 0, 1)[None]
             with torch.no_grad():
@@ -58,6 +59,8 @@ class ByHand:
             valid, truth, pred = stored != 7, (stored == 255).astype(int), logits.argmax(axis=0)
             probs = np.exp(logits) / np.exp(logits).sum(axis=0)
             pixel_losses += [-np.log(probs[truth[y, x], y, x]) for y, x in np.argwhere(valid)]
+            confidences += [*probs.max(axis=0)[valid]]
+            hits += [*(truth == pred)[valid]]
             for number in range(2):
                 here = valid & (truth == number)
                 if here.any():  # Dice of a class that the truth has
@@ -67,6 +70,9 @@ class ByHand:
             self.matrix += counts
             self.images.append(np.mean([self.iou(counts, c) for c in range(2) if counts[c].sum() + counts[:, c].sum()]))
         self.loss = np.mean(pixel_losses) + np.mean(dices)
+        bins = np.ceil(15 * np.array(confidences))
+        gaps = [abs(np.sum(np.array(hits)[bins == b]) - np.sum(np.array(confidences)[bins == b])) for b in set(bins)]
+        self.calibration_error = np.sum(gaps) / len(bins)
 
     @staticmethod
     def iou(matrix: np.ndarray, number: int) -> float:
@@ -102,6 +108,7 @@ def test_the_scores_in_metrics_jsonl_are_those_of_the_images(run, by_hand):
     (record,) = [record for record in run.records if "eval/mean_iou" in record]
     for key, value in by_hand.values.items():
         assert record[f"eval/{key}"] == pytest.approx(value, rel=1e-12), key
+    assert record["eval/calibration_error"] == pytest.approx(by_hand.calibration_error, abs=1e-5)
     assert record["eval/loss"] == pytest.approx(by_hand.loss, rel=FLOAT32)
     assert (record["step"], record["epoch"]) == (16, 8)
 
@@ -130,9 +137,17 @@ def test_the_report_shows_the_same_numbers_each_in_its_place(run, by_hand):
         shares = " ".join(f"{100 * share:.1f}" for share in matrix[number] / matrix[number].sum())
         assert f"{name} {shares}" in text
     assert f"cell_0{int(np.argmin(by_hand.images))}.png: IoU {min(by_hand.images):.4f}" in text
+    assert f"Expected calibration error: {by_hand.calibration_error:.4f}" in text
     assert "By their own mean IoU, worst first. Errors: wrong pixels are red" in text
     titles = re.findall(r"cell_0(\d)\.png: IoU", text)
     assert [int(title) for title in titles] == np.argsort(by_hand.images, kind="stable").tolist()  # the worst first
+
+
+def test_the_file_of_images_holds_the_score_of_each(run, by_hand):
+    lines = (run.folder / "images.csv").read_text().splitlines()
+    rows = [line.split(",") for line in lines[1:]]
+    assert lines[0] == "image,mean IoU" and [Path(name).stem for name, _ in rows] == [f"cell_0{i}" for i in range(5)]
+    assert [float(score) for _, score in rows] == pytest.approx(by_hand.images, rel=FLOAT32)
 
 
 def test_the_model_card_shows_the_same_numbers(run, by_hand):

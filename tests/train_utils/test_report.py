@@ -559,6 +559,9 @@ def test_two_processes_find_the_same_worst_and_best_images(trained, tiny_folder,
         assert result.returncode == 0, result.stderr
         titles[name] = re.findall(r"(\S+): IoU (\d\.\d+)", Page((tmp_path / name / "report.html").read_text()).text)
     assert titles["one"] == titles["two"] and len(titles["one"]) == 5
+    one, two = (records(tmp_path / name)[-1]["eval/calibration_error"] for name in ("one", "two"))
+    assert one == two > 0
+    assert (tmp_path / "one" / "images.csv").read_text() == (tmp_path / "two" / "images.csv").read_text()
     assert len({iou for _, iou in titles["one"]}) > 1
 
 

@@ -25,20 +25,19 @@ from data_utils.sources.records import ListRecords
 from data_utils.targets.classes import ClassReader
 from runtime.errors import ImageError
 from tasks.classes import ClassScores
-from tasks.confusion import ClassCounts
+from tasks.confusion import ClassCounts, score_text
 from train_utils.evaluation import Evaluation
 from train_utils.reporting.classes import ClassSection, confusions, occurring
 from train_utils.reporting.embedding import embed_all, embed_png
 from train_utils.reporting.hub import push_to_hub
 from train_utils.reporting.judgement import Facts, judge
 from train_utils.reporting.model_card import model_card
-from train_utils.reporting.rendering import score_text
 from train_utils.reporting.report import read_log, write_report
-from train_utils.reporting.samples import pictures_of_an_evaluation, sample_panels, save_pictures
+from train_utils.reporting.samples import pictures_of_an_evaluation, sample_panels, save_pictures, worst_and_best
 from train_utils.settings.record import RunSettings
 
 SOUND = {"steps": 500, "validation_images": 10, "unfound": [], "lacks_encoder": False, "is_generated": False}
-NOTHING = "Nothing stands out: every class was found, and the validation loss has not risen."
+NOTHING = "Nothing stands out: nothing was left unfound, and the validation loss has not risen."
 
 
 def judged(records: list[dict], **changes) -> list[str]:
@@ -200,6 +199,17 @@ def test_the_speed_of_one_process_is_told_in_its_unit(tmp_path):
     assert "1.5 GFLOP/s" in text and "images/s" not in text
 
 
+def test_the_speed_of_several_processes_is_the_median_and_their_memory_the_peak(tmp_path):
+    records = []
+    for step, (rate, peak, memory) in enumerate([(10, 20.0, 1.5), (30, 60.0, 3.25), (20, 25.0, 2.0)], 1):
+        speed = {"images_per_second": rate, "peak_flops_percent": peak, "peak_memory_gb": memory}
+        records.append({"step": step} | {f"perf/{name}": value for name, value in speed.items()})
+    settings = SETTINGS | {"profile": {"processes": 4, "mixed_precision": "no"}}
+    text = page_of(tmp_path, records, settings)
+    assert "20 images/s" in text and "25% of the device's peak" in text
+    assert "3.25 GB peak GPU memory" in text and "4 processes" in text
+
+
 def test_settings_are_told_as_they_are_typed(tmp_path):
     text = page_of(tmp_path, [])
     for row in (
@@ -264,6 +274,14 @@ def test_eight_pictures_are_spread_from_the_first_image_to_the_last():
 def test_images_that_cannot_be_read_have_no_picture():
     panels = sample_panels(data_set(4, bad=(0, 2)), predictor_of("i3"), section("a", "b"))
     assert list(panels) == ["i1"]
+
+
+@pytest.mark.parametrize(("count", "shown"), [(8, "5 3 0 4 1"), (6, "5 3 0 4 1"), (5, "5 0 4 1"), (3, "4 1")])
+def test_the_worst_images_come_first_and_those_that_cannot_be_read_are_left_out(count, shown):
+    comparisons = [0.5, 0.9, 0.1, 0.4, 0.8, 0.2, 0.0]
+    info = data_set(7, bad=(2,))
+    views = worst_and_best(info, predictor_of("i6"), section("a", "b"), comparisons, count)
+    assert list(views) == [f"i{index}: IoU {comparisons[int(index)]:.4f}" for index in shown.split()]
 
 
 def test_eight_images_or_two_volumes_are_shown_at_each_evaluation():

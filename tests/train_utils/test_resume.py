@@ -150,8 +150,8 @@ def test_run_killed_in_an_epoch_resumes_to_the_same_losses_scores_and_weights(ti
     assert "resumed from" in result.stdout
     assert records(output) == records(uninterrupted)
     same_weights(last_checkpoint(output), last_checkpoint(uninterrupted))
-    for file in ("config.json", "model.safetensors"):
-        assert (output / "model" / file).read_bytes() == (uninterrupted / "model" / file).read_bytes()
+    for file in ("model/config.json", "model/model.safetensors", "images.csv"):
+        assert (output / file).read_bytes() == (uninterrupted / file).read_bytes()
     events = EventAccumulator(str(output / "tensorboard"))
     events.Reload()
     assert [event.step for event in events.Scalars("train/loss")] == list(range(1, 41)), "one continuous curve"

@@ -6,6 +6,7 @@ train_utils/checkpoints/checkpoint_state.py, train_utils/settings/record.py.
 
 import hashlib
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +24,8 @@ from data_utils.sources.records import ListRecords
 from data_utils.targets.classes import ClassReader
 from runtime.errors import CheckpointError
 from tasks.classes import ClassScores
+from train_utils import results
+from train_utils.checkpoints.best_model import BestModel
 from train_utils.checkpoints.checkpoint_state import CheckpointState
 from train_utils.checkpoints.find import (
     FoundCheckpoint,
@@ -36,7 +39,7 @@ from train_utils.checkpoints.find import (
 from train_utils.evaluation import Evaluation
 from train_utils.microbatch import MemoryLimit, split_from_args
 from train_utils.reporting.sections import new_section
-from train_utils.results import facts, finish_run
+from train_utils.results import facts, finish_run, write_results
 from train_utils.run_dir import RunStart, finished_line, mark_finished
 from train_utils.run_state import RunState
 from train_utils.schedule import Schedule
@@ -102,6 +105,16 @@ def test_a_batch_is_split_by_flags_profile_and_what_has_fitted(flags, profile, s
     assert (split.batch_size, split.processes) == (4, profile["processes"])
 
 
+@pytest.mark.parametrize(
+    ("processes", "shared", "groups", "micro_batch"), [(4, 1, 4, 1), (4, 2, 2, 2), (2, 2, 1, 4), (6, 3, 2, 2)]
+)
+def test_a_batch_is_split_over_the_groups_that_share_a_volume(processes, shared, groups, micro_batch):
+    settings = settings_of("--processes-per-volume", str(shared))
+    split = split_from_args(settings, {"processes": processes}, None)
+    assert (split.processes, split.processes_per_volume, split.world_size) == (groups, shared, processes)
+    assert (split.micro_batch_size, split.accumulation) == (micro_batch, 1)
+
+
 def finished(folder: Path, step: int, total_steps: int, *flags: str) -> SimpleNamespace:
     """A folder in which a run of these flags has ended; asked with other flags, it answers with a line or None."""
     checkpoint_folder(folder / "checkpoints", step).mkdir(parents=True)
@@ -162,7 +175,8 @@ def test_a_run_that_was_stopped_says_how_to_go_on(tmp_path, capsys, all_saved, w
 
 
 def data_set(dataset: str, channels: int, images: int = 3) -> DatasetInfo:
-    records = ListRecords([{"image": np.zeros((4, 6), np.uint8), "name": f"i{index}"} for index in range(images)])
+    picture = np.zeros((4, 6), np.uint8)
+    records = ListRecords([{"image": picture, "target": picture, "name": f"i{index}"} for index in range(images)])
     split = Split(records, np.full((images, 2), (4, 6)))
     reader = ClassReader(ClassMap(("a", "b"), (0, 255), None), (1, 1))
     normalization = Normalization((1.0, 2.0, 3.0)[:channels], (1.0,) * channels, ("uint8",))
@@ -183,6 +197,42 @@ def test_what_the_judgement_of_a_run_is_told():
     assert not facts(RunState(), Evaluation(60, None, scores), grey, new_section(grey), UNet(MODEL)).lacks_encoder
     info = data_set("shapes", 3)
     assert facts(RunState(), Evaluation(60, None, scores), info, new_section(info), UNet(MODEL)).is_generated
+
+
+@pytest.mark.parametrize("is_saved", [True, False])
+def test_the_report_shows_the_best_model_only_if_it_was_saved(tmp_path, monkeypatch, capsys, is_saved):
+    info = data_set("photos", 1)
+    torch.manual_seed(0)
+    network = UNet(replace(MODEL, in_channels=1, preprocess=info.preprocess()))
+    best_model = BestModel(tmp_path / "model")
+    if is_saved:
+        best_model.save(network, "a card")
+    else:
+        (tmp_path / "model").write_text("in the way")
+        best_model.save(network, "a card")
+        capsys.readouterr()
+    scores = ClassScores(("a", "b"), torch.tensor([[4, 0], [3, 0]]), torch.tensor([[0.5], [0.2], [0.9]]))
+    (tmp_path / "metrics.jsonl").write_text('{"step": 700, "train/loss": 0.5}\n')
+    state = RunState(step=700)
+    state.update(Evaluation(600, 0.5, scores))
+    reports = []
+    monkeypatch.setattr(results, "write_report", lambda *arguments: reports.append(arguments))
+    accelerator = SimpleNamespace(device=torch.device("cpu"), autocast=nullcontext)
+    task = info.reader.task("ce+dice", None)
+    write_results(accelerator, tmp_path, state, best_model, info, task, new_section(info), ["it was fast", None])
+    ((folder, best, _, compared_by, views, notes, judgement, extent),) = reports
+    assert (folder, compared_by, notes, extent["training images"]) == (tmp_path, "mean IoU", ["it was fast"], "3")
+    printed = capsys.readouterr().out
+    assert "it was fast\n" in printed
+    if is_saved:
+        assert (best.step, best.scores.sums.tolist(), len(views)) == (600, [[4, 0], [3, 0]], 3)
+        assert [name.split(":")[0] for name in views] == ["i1", "i0", "i2"]  # the worst first
+        assert sorted(path.name for path in (tmp_path / "predictions").iterdir()) == ["i0.png", "i1.png", "i2.png"]
+        assert judgement[0].startswith("No pixel of b was found") and judgement[0] in printed
+        assert f"best model in {tmp_path / 'model'}, report in {tmp_path / 'report.html'}" in printed
+    else:
+        assert (best, views, list(judgement)) == (None, {}, [])
+        assert "best model" not in printed and not (tmp_path / "predictions").exists()
 
 
 def run_settings(**changes) -> RunSettings:

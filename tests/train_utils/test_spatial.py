@@ -74,8 +74,7 @@ def task_and_targets(case: str, size: tuple[int, ...]) -> tuple[Task, Target]:
         points = torch.rand(IMAGES, CLASSES, len(size), dtype=torch.float64) * torch.tensor(size)
         states = torch.tensor([[PRESENT, ABSENT, PRESENT], [PRESENT, PRESENT, UNKNOWN]])
         shapes = torch.tensor(size).expand(IMAGES, -1)
-        partners = torch.arange(CLASSES).expand(IMAGES, -1)
-        return Landmarks(tuple("abc"), nowhere=3.0), PointTarget(points, states, partners, shapes, shapes.double())
+        return Landmarks(tuple("abc"), nowhere=3.0), PointTarget(points, states, shapes, shapes.double())
     return Classes(tuple("abc"), weights=torch.tensor([0.5, 1, 2])), ClassTarget(masks)
 
 

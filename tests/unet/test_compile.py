@@ -22,7 +22,7 @@ from data_utils.loading.augment import recolored
 from tasks.classes import ClassTarget
 from tasks.pixels_and_regions import LOSSES
 from tasks.step_loss import StepLoss
-from train_utils.compilation import compile_blocks, compiled_recolor
+from train_utils.compilation import compile_blocks, compile_loss, compiled_recolor
 from train_utils.monitoring.compile_gain import CompileGain
 from train_utils.settings.encoder import load_encoder
 from unet import UNet, UNetConfig
@@ -164,3 +164,26 @@ def test_a_gain_that_cannot_be_measured_fails_no_run(monkeypatch):
     gain.steps = 1
     monkeypatch.setattr(gain, "_pass_seconds", fails)
     assert gain.sentence(None, None) == "compiling took 0 s; what it gains could not be measured (out of memory)"
+
+
+@pytest.mark.parametrize(("backend", "dynamic"), [("inductor", None), ("aot_eager", True), ("no", None)])
+def test_blocks_loss_and_colors_are_compiled_as_the_profile_says(monkeypatch, backend, dynamic):
+    plugin = TorchDynamoPlugin(backend=backend, dynamic=dynamic, mode="reduce-overhead")
+    accelerator = SimpleNamespace(state=SimpleNamespace(dynamo_plugin=plugin))
+    calls = []
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda module, **options: calls.append((module, options)))
+    monkeypatch.setattr(torch, "compile", lambda function, **options: calls.append((function, options)))
+    network = UNet(UNetConfig(base_channels=1, depth=1))
+    criterion = StepLoss(classes(2))
+    compile_blocks(accelerator, network)
+    compile_loss(accelerator, criterion)
+    compiled_recolor(accelerator)
+    expected = [*network.blocks, criterion.task.counts, criterion.task.partial, recolored] if backend != "no" else []
+    assert [compiled for compiled, _ in calls] == expected
+    for _, options in calls:
+        wanted = {"backend": backend, "dynamic": bool(dynamic), "mode": "reduce-overhead"}
+        assert {name: options[name] for name in wanted} == wanted
+    calls.clear()
+    network.activation_checkpointing = True
+    compile_blocks(accelerator, network)
+    assert calls == []

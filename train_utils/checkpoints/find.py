@@ -14,7 +14,6 @@ from unet.config import UNetConfig
 MANIFEST = "manifest.json"  # sizes and checksums; without it a checkpoint is not complete
 STATE = "state.json"  # where the run stands
 WRITTEN = {"model.safetensors", "optimizer.safetensors", STATE}  # the files of every checkpoint
-FINISHED = "finished.json"  # a run writes it last of all: without it the end of the run is done again
 # flags that a run which goes on may change without a word
 LENGTH_AND_PLACE = ("epochs", "max_steps", "max_minutes", "resume", "output_dir", "like", "processes_per_volume")
 

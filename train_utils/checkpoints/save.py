@@ -18,7 +18,6 @@ from runtime.files import WRITE_ERRORS, complete_folder
 from train_utils.checkpoints.best_model import BestModel
 from train_utils.checkpoints.checkpoint_state import CheckpointState
 from train_utils.checkpoints.find import (
-    FINISHED,
     MANIFEST,
     STATE,
     FoundCheckpoint,
@@ -31,7 +30,7 @@ from train_utils.checkpoints.find import (
 from train_utils.ema import WeightAverage
 from train_utils.evaluation import Evaluation
 from train_utils.run_state import RunState
-from train_utils.settings.record import RunSettings
+from train_utils.settings.record import FINISHED, RunSettings
 from train_utils.sharding import optimizer_tensors, restore_optimizer, shard_like, share_statistics, whole_copies
 from unet.model import UNet
 

@@ -31,7 +31,7 @@ from train_utils.compilation import compiles
 from train_utils.ema import WeightAverage
 from train_utils.reporting.samples import PICTURES, pictures_of_an_evaluation
 from train_utils.run_state import RunState
-from train_utils.schedule import Schedule
+from train_utils.schedule import FEW_STEPS, Schedule
 from train_utils.settings.record import RunSettings
 from train_utils.settings.train_settings import TrainSettings
 from unet.model import UNet
@@ -39,7 +39,6 @@ from unet.model import UNet
 Item = TypeVar("Item")
 
 PLANNED = 0.92  # share of the time: the run should end at 80 to 105% of it, however busy the machine becomes
-FEW_STEPS = 500  # after fewer steps masks are poor
 GOOD_STEPS = 1000  # so many give a first useful model
 PACE_STEPS = 20  # after so many steps, and this share of all, the pace of a run is known
 EARLY = 0.1

@@ -4,7 +4,7 @@ import io
 import math
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -19,12 +19,13 @@ if TYPE_CHECKING:
 WIDTH = 480
 HEIGHT = 240
 ROW_HEIGHT = 18  # of a landmark in a plot of errors
+ERROR_TICKS = (1, 2, 5)  # in each power of ten
 MAX_POINTS = 400  # points of a line; more cannot be told apart
 # matplotlib takes colors, a page in dark mode needs other ones: each stands for what it is replaced by
 TEXT = "#000001"
 GRID = "#000002"
-SERIES = ("#000003", "#000004")
-PAGE_COLORS = {TEXT: "--faint", GRID: "--line", SERIES[0]: "--series-0", SERIES[1]: "--series-1"}
+SERIES = ("#000003", "#000004", "#000005", "#000006", "#000007", "#000008")
+PAGE_COLORS = {TEXT: "--faint", GRID: "--line"} | {color: f"--series-{index}" for index, color in enumerate(SERIES)}
 CURVE_STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text, in the page's own font
     "svg.hashsalt": "unet-accelerate",  # the same file for the same run
@@ -83,26 +84,46 @@ def curve(title: str, series: dict[str, Points], best_step: int | None = None) -
 
     Titles on one page must differ. A dashed line marks `best_step`, if it is given.
     """
-    import matplotlib  # it is imported here: it takes a quarter of a second, and only reports and trackers need it
-    from matplotlib.figure import Figure
-
     lines = {}
     last = {}
     for label, points in series.items():
-        finite = [point for point in points if math.isfinite(point[1])]
-        if finite:
-            lines[label] = np.array(finite, dtype=float)
-            last[label] = finite[-1][1]
+        line = _finite(points)
+        if len(line):
+            lines[label] = line
+            last[label] = float(line[-1, 1])
     if not lines:
         return None
+    return Curve(title, _line_chart(title, list(enumerate(lines.values())), best_step), last)
+
+
+def overlaid(title: str, lines: Sequence[tuple[int, Points]]) -> str | None:
+    """An <svg> of many lines, each with the number of its color in SERIES; None where no line has a finite value.
+
+    Titles on one page must differ.
+    """
+    drawn = [(color, _finite(points)) for color, points in lines]
+    drawn = [(color, line) for color, line in drawn if len(line)]
+    return _line_chart(title, drawn, None) if drawn else None
+
+
+def _finite(points: Points) -> np.ndarray:
+    """(n, 2) steps and values, without values that are no numbers."""
+    return np.array([point for point in points if math.isfinite(point[1])], dtype=float).reshape(-1, 2)
+
+
+def _line_chart(title: str, lines: Sequence[tuple[int, np.ndarray]], best_step: int | None) -> str:
+    """An <svg> of lines (n, 2), each with the number of its color."""
+    import matplotlib  # it is imported here: it takes a quarter of a second, and only reports and trackers need it
+    from matplotlib.figure import Figure
+
     with matplotlib.rc_context(CURVE_STYLE):
         figure = Figure(figsize=(WIDTH / 72, HEIGHT / 72), layout="constrained")
         axes = figure.add_subplot()
-        for number, line in enumerate(lines.values()):
+        for number, (color, line) in enumerate(lines):
             steps, values = _thinned(line).T
-            (drawn,) = axes.plot(steps, values, color=SERIES[number], linewidth=2, clip_on=False)
+            (drawn,) = axes.plot(steps, values, color=SERIES[color], linewidth=2, clip_on=False)
             drawn.set(marker="o", markevery=[-1], gid=f"series-{number}")
-        last_step = max(line[-1, 0] for line in lines.values())
+        last_step = max(line[-1, 0] for _, line in lines)
         axes.set_xlim(0, last_step)
         axes.set_xlabel("step", color=TEXT, fontsize=11)
         if best_step is not None and best_step <= last_step:
@@ -113,13 +134,39 @@ def curve(title: str, series: dict[str, Points], best_step: int | None = None) -
             grid_line.set_clip_on(False)
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
-    return Curve(title, _inline(buffer.getvalue(), title), last)
+    return _inline(buffer.getvalue(), title)
+
+
+def reliability_plot(title: str, curve_points: Sequence[Mapping[str, float]]) -> str:
+    """An <svg> of the share of right pixels over the confidence of each bin; on the dashed line both are equal.
+
+    Args:
+        curve_points: as `tasks.calibration.reliability_curve` gives them.
+    """
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    confidence = [point["confidence"] for point in curve_points]
+    accuracy = [point["accuracy"] for point in curve_points]
+    with matplotlib.rc_context(CURVE_STYLE):
+        figure = Figure(figsize=(WIDTH / 72, HEIGHT / 72), layout="constrained")
+        axes = figure.add_subplot()
+        axes.plot([0, 1], [0, 1], color=TEXT, linewidth=1, linestyle=(0, (4, 4)), gid="calibrated")
+        axes.plot(confidence, accuracy, color=SERIES[0], linewidth=2, marker="o", clip_on=False, gid="series-0")
+        axes.set_xlim(0, 1)
+        axes.set_ylim(0, 1)
+        axes.set_xlabel("confidence", color=TEXT, fontsize=11)
+        axes.set_ylabel("share of right pixels", color=TEXT, fontsize=11)
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    return _inline(buffer.getvalue(), title)
 
 
 def error_plot(title: str, errors: dict[str, np.ndarray], unit: str) -> str | None:
     """An <svg> with a row for each name: errors as dots on a logarithmic axis, a bar at the median."""
     import matplotlib
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, NullFormatter
 
     if not any(len(values) for values in errors.values()):
         return None
@@ -134,6 +181,9 @@ def error_plot(title: str, errors: dict[str, np.ndarray], unit: str) -> str | No
             if len(shown):
                 axes.plot([np.median(shown)] * 2, [row - 0.35, row + 0.35], color=SERIES[1], linewidth=2)
         axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=ERROR_TICKS))
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_formatter(NullFormatter())
         axes.set_yticks(range(len(errors)), [_shortened(name) for name in errors], parse_math=False)
         axes.set_ylim(len(errors) - 0.5, -0.5)
         axes.set_xlabel(f"error in {unit}", color=TEXT, fontsize=11)

@@ -24,17 +24,23 @@ class Embedded:
     height: int
 
 
-def embed_all(pictures: Sequence[np.ndarray], budget: int) -> list[Embedded]:
+def embed_all(pictures: Sequence[np.ndarray], budget: int, side: int = MAX_SIDE) -> list[Embedded]:
     """(H, W, 3) uint8 pictures, all reduced to the largest common side with which their URIs fit into `budget` bytes.
 
-    One side for all keeps the views of an image comparable.
+    One side for all keeps the views of an image comparable; it is at most `side` pixels.
     """
-    side = MAX_SIDE
     while True:
         embedded = [_embed_reduced(pixels, side) for pixels in pictures]
         if side == MIN_SIDE or sum(len(picture.source) for picture in embedded) <= budget:
             return embedded
         side = max(MIN_SIDE, side * 3 // 4)
+
+
+def reduced(pixels: np.ndarray, side: int = MAX_SIDE) -> np.ndarray:
+    """A (H, W, 3) uint8 picture of at most `side` pixels: many at their own size would fill the memory."""
+    image = Image.fromarray(pixels)
+    image.thumbnail((side, side))
+    return np.asarray(image)
 
 
 def embed_png(pixels: np.ndarray) -> Embedded:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from runtime.console import first_few
+from train_utils.schedule import FEW_STEPS
 
-FEW_STEPS = 500  # after fewer steps masks are poor
 FEW_IMAGES = 10  # fewer validation images say little
 RISEN = 1.1  # a validation loss so many times its lowest has risen
 QUARTERS = 4  # of the evaluations; over-fitting is looked for behind the first of them
@@ -53,7 +53,7 @@ def judge(records: Sequence[dict[str, Any]], facts: Facts) -> list[str]:
     said = [sentence for sentence in sentences if sentence]
     if said:
         return said[:SENTENCES]
-    return ["Nothing stands out: every class was found, and the validation loss has not risen."]
+    return ["Nothing stands out: nothing was left unfound, and the validation loss has not risen."]
 
 
 def _few_steps(facts: Facts) -> str | None:

@@ -44,11 +44,13 @@ class LandmarkSection(Section):
 
     def metrics(self, scores: LandmarkScores) -> list[Metric]:  # type: ignore[override]  # its own scores
         values = scores.values()
-        return [
+        metrics = [
             Metric("mean_radial_error", f"Mean radial error ({self.unit})", values["mean_radial_error"]),
             Metric("median_radial_error", f"Median radial error ({self.unit})", values["median_radial_error"]),
-            Metric("presence_auroc", "AUROC of presence", values["presence_auroc"]),
         ]
+        if values["presence_auroc"] is not None:  # some points are absent
+            metrics.append(Metric("presence_auroc", "AUROC of presence", values["presence_auroc"]))
+        return metrics
 
     def label(self, comparison: float) -> str:
         return f"closeness {comparison:.4f}"

@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+from tasks.confusion import score_text
+
 TEMPLATES = Path(__file__).parent / "templates"
 MARKUP = re.compile(r"[\\`*|\[\]~]|(?<![^\W_])_|_(?![^\W_])")  # an underscore within a word is one
 
@@ -21,11 +23,6 @@ def render(template: str, **values: object) -> str:
     )
     environment.filters.update(score=score_text, markdown=markdown_text)
     return environment.get_template(template).render(values)
-
-
-def score_text(value: float | None) -> str:
-    """Four decimals, or n/a where there is no score."""
-    return "n/a" if value is None else f"{value:.4f}"
 
 
 def markdown_text(text: str) -> str:

@@ -12,10 +12,12 @@ import torch
 
 from runtime.documents import read_json, read_json_lines
 from runtime.files import replaced_file
+from tasks.calibration import calibration_report
+from tasks.confusion import score_text
 from train_utils.evaluation import Evaluation
-from train_utils.reporting.charts import Curve, Points, curve
+from train_utils.reporting.charts import Curve, Points, curve, reliability_plot
 from train_utils.reporting.embedding import Embedded, embed_all
-from train_utils.reporting.rendering import render, score_text
+from train_utils.reporting.rendering import render
 from train_utils.reporting.section import Section
 from train_utils.settings.record import RunSettings, is_record
 
@@ -65,6 +67,7 @@ def write_report(
         "extent": dict(extent or {}) | _epochs(records),
         "best_tiles": {} if best is None else _tiles(best, section, records),
         "task_sections": "" if best is None else section.html(best.scores),
+        "calibration": None if best is None else _calibration(best),
         "compared_by": compared_by,
         "views_hint": section.views_hint,
         "speed": _speed(records, int(settings.profile["processes"])),
@@ -80,6 +83,14 @@ def write_report(
     page = render("report.html.jinja", **content, views=_embedded(views, MAX_PAGE - rest))
     with replaced_file(folder / "report.html") as file:
         file.write(page.encode(errors="backslashreplace"))  # half a character in a name
+
+
+def _calibration(best: Evaluation) -> dict[str, Any] | None:
+    """The calibration of the best evaluation, with its curve; None where it was not counted."""
+    report = calibration_report(best.scores.reliability)
+    if report is None:
+        return None
+    return {"error": report["expected_calibration_error"], "svg": reliability_plot("Calibration", report["bins"])}
 
 
 def read_log(folder: Path) -> list[dict[str, Any]]:

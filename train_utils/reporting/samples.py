@@ -70,12 +70,12 @@ def worst_and_best(
 def save_pictures(folder: Path, pictures: dict[str, np.ndarray]) -> None:
     """Write each as a PNG named after its key, whose subfolders are kept."""
     for name, picture in pictures.items():
-        file = _file_below(folder, name)
+        file = picture_file(folder, name)
         file.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(picture).save(file)
 
 
-def _file_below(folder: Path, name: str) -> Path:
+def picture_file(folder: Path, name: str) -> Path:
     """The picture of a record; its name may come from inside a file, and may lead elsewhere (`../x`, `/x`)."""
     path = PurePath(printable(name))
     parts = [part[:LONGEST_NAME] for part in path.parts if part not in ("..", path.anchor)]

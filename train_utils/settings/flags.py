@@ -123,10 +123,13 @@ def _add_data_flags(group: Group) -> None:
     add("--val-fraction", type=arg.share, default=0.1, metavar="SHARE", help=held_out)
     names = "hold out whole groups of images: '^(donor\\d+)_' groups them by the part of the name in brackets"
     add("--val-group", metavar="REGEX", help=names)
+    blocks = "hold out blocks of scenes with a place, of so many pixels a side (default: about 40 blocks in all)"
+    add("--val-blocks", type=arg.natural, nargs="?", const=0, metavar="PIXELS", help=blocks)
     add("--fold", type=arg.fold, metavar="K/N", help="cross-validation: hold out the K-th of N disjoint parts")
     add("--image-column", metavar="NAME", help="column of the images (default: image)")
     add("--mask-column", metavar="NAME", help="column of the masks (default: mask, label or annotation)")
     add("--mask-suffix", metavar="SUFFIX", help="masks are named <image><suffix>.<ext> (default: detected)")
+    add("--exclude", metavar="FILE", help="leave out the images of a list, a name on each line")
     add("--allow-unpaired", action="store_true", help="leave out images or masks without a counterpart")
     add("--streaming", action="store_true", help="read parquet or tar files piece by piece; URLs always are")
     add("--cache", action="store_true", help="keep decoded, resized images on disk")

@@ -22,6 +22,7 @@ from unet.axes import NetworkAxes
 from unet.backbone import encoder_name
 from unet.config import UNetConfig
 
+FINISHED = "finished.json"  # a run writes it last of all: without it the end of the run is done again
 CREDENTIALS = "credentials_left_out"  # an entry of run.json and checkpoints: the flags whose URL was redacted
 PACKAGES = ("torch", "accelerate", "datasets", "safetensors", "huggingface_hub", "pillow", "numpy")
 CONTENT = "content of the data set"  # an entry of the identity, which runs of earlier versions do not have

@@ -28,10 +28,12 @@ class TrainSettings:
     val_split: str | None
     val_fraction: float
     val_group: str | None
+    val_blocks: int | None
     fold: str | None
     image_column: str | None
     mask_column: str | None
     mask_suffix: str | None
+    exclude: str | None
     allow_unpaired: bool
     streaming: bool
     cache: bool

@@ -1,0 +1,57 @@
+"""Compare training runs: which settings differ, how far their scores are apart, and whether that says which is better.
+
+python compare.py runs/*
+"""
+
+import argparse
+from pathlib import Path
+
+from runtime import cli as arg
+from runtime.console import say
+from runtime.errors import DataError, SettingsError
+from train_utils.reporting.comparison.differences import compare_recipes
+from train_utils.reporting.comparison.page import write_page
+from train_utils.reporting.comparison.recipes import differing_settings, group_runs
+from train_utils.reporting.comparison.recorded_runs import read_runs
+from train_utils.reporting.comparison.tables import terminal_text
+
+
+def parse_args(description: str) -> argparse.Namespace:
+    parser = arg.Arguments(description, usage="python compare.py RUN RUN ... [--output FILE]")
+    parser.add_argument("runs", nargs="+", type=arg.path, metavar="RUN", help="output folder of train.py")
+    page = "the page to write"
+    parser.add_argument("--output", type=arg.path, default=Path("comparison.html"), metavar="FILE", help=page)
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = parse_args(__doc__)
+
+    # 1. Runs: from what each has written into its folder; no data set and no model is opened
+    runs, lines = read_runs(args.runs)
+    if not runs:
+        raise DataError("; ".join([*lines, "no run is left to compare; give output folders of train.py, as runs/*"]))
+
+    # 2. Recipes: runs that differ by seed and fold alone belong together
+    recipes = group_runs(runs)
+    settings = differing_settings(recipes)
+    differences, remarks = compare_recipes(recipes)
+    lines += remarks
+
+    # 3. Report: on the terminal, and as a page
+    for line in lines:
+        say(line)
+    say(terminal_text(recipes, settings))
+    for difference in differences:
+        say(difference.sentence())
+    if len(recipes) == 1:
+        say("all runs are of one recipe: they differ by seed and fold alone")
+    try:
+        write_page(args.output, recipes, settings, differences, lines)
+    except OSError as error:
+        raise SettingsError(f"--output {args.output} cannot be written ({error.strerror}); choose another") from error
+    say(f"page in {args.output}")
+
+
+if __name__ == "__main__":
+    arg.run_script(main)

@@ -1,0 +1,192 @@
+"""Outlines of areas, exactly along the borders of pixels, from rows that come from top to bottom.
+
+An area is what pixels of one number are that hang together by their sides, as GDAL's polygonize has it. Outlines are
+kept as their corners: along each row and column of borders these come in pairs, the ends of straight lines.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+ROWS = 128  # that are outlined at once
+PENDING = 2**17  # corners, from which on finished areas are looked for; so many new ones, or twice as many as are open
+
+
+class Areas(NamedTuple):
+    """Some areas with their outlines.
+
+    Args:
+        numbers: (A,) of their pixels.
+        rings: (A,) how many rings each has: its outline, then those of its holes.
+        lengths: (R,) how many corners each ring has.
+        corners: (N, 2) (column, row), 0 at the corner of the first pixel; clockwise, as the image is seen.
+    """
+
+    numbers: np.ndarray
+    rings: np.ndarray
+    lengths: np.ndarray
+    corners: np.ndarray
+
+
+class Corners(NamedTuple):
+    """Corners of outlines, (N,) each.
+
+    Args:
+        areas: which area each belongs to.
+        numbers: of the area's pixels.
+        rows, columns: where it lies.
+        falls: whether the area has a single pixel at it, above and left or below and right.
+    """
+
+    areas: np.ndarray
+    numbers: np.ndarray
+    rows: np.ndarray
+    columns: np.ndarray
+    falls: np.ndarray
+
+    def chosen(self, which: np.ndarray) -> "Corners":
+        """Those at indices, or where a mask says so."""
+        return Corners(*[values[which] for values in self])
+
+
+class Outliner:
+    """Finds the areas of an image that is `width` pixels wide; only outlines of unfinished areas are kept in memory."""
+
+    def __init__(self, width: int) -> None:
+        self._row = 0  # the next one
+        self._last = np.zeros((1, width + 2), np.uint8)  # the row above it, with a pixel of no area at each end
+        self._last_areas = np.zeros(width + 2, np.int64)  # areas are numbered from 1
+        self._areas = 0  # numbers given
+        self._same: list[np.ndarray] = []  # (2, n), pairs of numbers that turned out to be one area
+        self._corners: list[Corners] = []
+        self._pending = 0  # corners since the last look for finished areas
+        self._open = 0  # corners that were left by it
+
+    def add(self, rows: np.ndarray) -> Iterator[Areas]:
+        """Read the next rows (n, W) of whole numbers, of which 0 belongs to no area; gives areas that are finished."""
+        for top in range(0, len(rows), ROWS):
+            self._read(rows[top : top + ROWS])
+            if self._pending > max(PENDING, self._open):
+                yield self._finished(is_last=False)
+
+    def finish(self) -> Iterator[Areas]:
+        """The areas that are left, when all rows were read."""
+        self._read(np.zeros((1, self._last.shape[1] - 2), np.uint8))
+        yield self._finished(is_last=True)
+
+    def _read(self, rows: np.ndarray) -> None:
+        from skimage.measure import label
+
+        window = np.concatenate([self._last, np.pad(rows, ((0, 0), (1, 1)))])
+        is_area = window[0] > 0
+        areas, count = label(window, background=0, connectivity=1, return_num=True)
+        areas = np.where(areas > 0, areas + self._areas, 0)
+        self._areas += int(count)
+        self._same.append(np.unique(np.stack([self._last_areas[is_area], areas[0, is_area]]), axis=1))
+        corners = _corners(window, areas, self._row)
+        self._corners.append(corners)
+        self._pending += len(corners.rows)
+        self._row += len(rows)
+        self._last = window[-1:]
+        self._last_areas = areas[-1]
+
+    def _finished(self, *, is_last: bool) -> Areas:
+        from scipy.sparse import coo_array
+        from scipy.sparse.csgraph import connected_components
+
+        first, second = np.concatenate(self._same, axis=1)
+        links = coo_array((np.ones(len(first), bool), (first, second)), shape=(self._areas + 1, self._areas + 1))
+        count, joined = connected_components(links, directed=False)
+        last_areas = joined[self._last_areas]
+        is_open = np.zeros(count, bool)
+        is_open[last_areas[self._last_areas > 0]] = not is_last
+        corners = Corners(*map(np.concatenate, zip(*self._corners, strict=True)))
+        corners = corners._replace(areas=joined[corners.areas])
+        is_kept = is_open[corners.areas]
+        numbers = np.cumsum(is_open)  # areas that are open are numbered anew
+        kept = corners.chosen(is_kept)
+        self._corners = [kept._replace(areas=numbers[kept.areas])]
+        self._last_areas = np.where(self._last_areas > 0, numbers[last_areas], 0)
+        self._areas = int(is_open.sum())
+        self._same = [np.zeros((2, 0), np.int64)]
+        self._open = len(kept.rows)
+        self._pending = 0
+        return _areas(corners.chosen(~is_kept))
+
+
+def _corners(window: np.ndarray, areas: np.ndarray, row: int) -> Corners:
+    """The corners between the rows of a window (n + 1, W + 2) of numbers; `row` is that of the first ones."""
+    beside = window[:, :-1] == window[:, 1:]
+    below = window[:-1] == window[1:]
+    is_straight = (beside[:-1] & beside[1:]) | (below[:, :-1] & below[:, 1:])
+    rows, columns = np.nonzero(~is_straight)
+    rows, columns = rows.astype(np.int32), columns.astype(np.int32)
+    # the four pixels at each such place
+    pixels = []
+    for down, right in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        places = rows + down, columns + right
+        pixels.append((window[places], areas[places]))
+    top_left, top_right, low_left, low_right = pixels
+    parts = []
+    for pixel, neighbors, opposite, falls in (
+        (top_left, (top_right, low_left), low_right, True),
+        (low_right, (top_right, low_left), top_left, True),
+        (top_right, (top_left, low_right), low_left, False),
+        (low_left, (top_left, low_right), top_right, False),
+    ):
+        number, area = pixel
+        first, second = (neighbor[0] for neighbor in neighbors)
+        is_alone = (number > 0) & (number != first) & (number != second)
+        is_three = (number > 0) & (number == first) & (number == second) & (number != opposite[0])
+        for is_corner, is_falling in ((is_alone, falls), (is_three, False)):
+            chosen = np.flatnonzero(is_corner)
+            part = Corners(area, number, rows + row, columns, np.full(len(rows), is_falling)).chosen(chosen)
+            parts.append(part)
+    return Corners(*map(np.concatenate, zip(*parts, strict=True)))
+
+
+def _areas(corners: Corners) -> Areas:
+    """The areas with all of these corners."""
+    corners = corners.chosen(np.lexsort((corners.columns, corners.rows, corners.areas)))
+    count = len(corners.rows)
+    # In this order a line along a row leads from each corner with an even index to the next one. Where an area touches
+    # itself with a corner, this stands there twice. Its rings part there: each keeps to the side of what lies outside.
+    order = np.where(corners.falls, -1, 1) * np.arange(count)
+    along_columns = np.lexsort((order, corners.rows, corners.columns, corners.areas))
+    partner = np.empty(count, np.int64)
+    partner[along_columns[::2]] = along_columns[1::2]
+    partner[along_columns[1::2]] = along_columns[::2]
+    walk, lengths = _walk(partner.tolist())
+    starts = np.cumsum(lengths) - lengths
+    areas = corners.areas[walk[starts]]
+    # the first corner of all is one of the outline, so that this is the first ring
+    _, firsts, rings = np.unique(areas, return_index=True, return_counts=True)
+    numbers = corners.numbers[walk[starts[firsts]]]
+    return Areas(numbers, rings, lengths, np.stack([corners.columns[walk], corners.rows[walk]], axis=1))
+
+
+def _walk(partner: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    """The corners of all rings, one behind the other, and the length of each ring.
+
+    Args:
+        partner: for each corner the one at the other end of its line along a column.
+    """
+    visited = bytearray(len(partner))
+    walk: list[int] = []
+    lengths = []
+    for start in range(0, len(partner), 2):
+        if visited[start]:
+            continue
+        before = len(walk)
+        corner = start
+        while True:
+            along_row = corner ^ 1
+            walk.append(corner)
+            walk.append(along_row)
+            visited[corner] = visited[along_row] = 1
+            corner = partner[along_row]
+            if corner == start:
+                break
+        lengths.append(len(walk) - before)
+    return np.array(walk, np.int64), np.array(lengths, np.int64)

@@ -1,0 +1,81 @@
+"""Windows of scenes that stand for images of their own, read from where they lie in the scene's file."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from PIL import Image
+
+from data_utils.image_io.formats import DrawnMask, ImageSource, WindowSource
+from data_utils.image_io.reader import read_image, read_mask
+from data_utils.image_io.regions import ArrayRegions, Regions, regions_of
+from runtime.errors import DataError
+
+
+class Box(NamedTuple):
+    """Rows [top, bottom) and columns [left, right) of a scene."""
+
+    top: int
+    bottom: int
+    left: int
+    right: int
+
+
+class WindowRegions(Regions):
+    """Windows of a window of other regions."""
+
+    def __init__(self, regions: Regions, box: Box) -> None:
+        self.regions = regions
+        self.box = box
+        self.size = self.extent = (box.bottom - box.top, box.right - box.left)
+        self.in_windows = regions.in_windows
+        self.may_miss = regions.may_miss
+
+    def read(self, top: int, bottom: int, left: int = 0, right: int | None = None) -> Image.Image | np.ndarray:
+        if right is None:
+            right = self.size[1]
+        box = self.box
+        return self.regions.read(box.top + top, box.top + bottom, box.left + left, box.left + right)
+
+
+@dataclass(frozen=True)
+class SceneWindow(WindowSource):
+    """A window of an image, or of the mask of one.
+
+    Args:
+        source: the image or mask.
+        name: what messages call it.
+        size: (H, W) of the image.
+        is_mask: whether `source` is a mask.
+    """
+
+    source: ImageSource
+    name: str
+    size: tuple[int, int]
+    box: Box
+    is_mask: bool
+
+    def read(self) -> np.ndarray:
+        """The pixels, or the mask values."""
+        if isinstance(self.source, DrawnMask):
+            return self._drawn(self.source)
+        with self.open() as regions:
+            part = regions.read(0, regions.size[0])
+            return read_mask(part, self.name) if self.is_mask else read_image(part, self.name)
+
+    @contextmanager
+    def open(self) -> Iterator[Regions]:
+        if isinstance(self.source, DrawnMask):
+            yield ArrayRegions(self._drawn(self.source))
+            return
+        with regions_of(self.source) as regions:
+            if regions.size != self.size:
+                sizes = f"{self.size[0]} x {self.size[1]}, its mask {regions.size[0]} x {regions.size[1]}"
+                raise DataError(f"{self.name}: image is {sizes}; --val-blocks needs masks with a place, or of one size")
+            yield WindowRegions(regions, self.box)
+
+    def _drawn(self, mask: DrawnMask) -> np.ndarray:
+        box = self.box
+        return mask.draw_part((box.top, box.bottom), (box.left, box.right))

@@ -1,0 +1,239 @@
+"""Files of polygons in the world: GeoJSON, and GeoPackage where pyogrio is installed."""
+
+import json
+import logging
+import os
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from data_utils.image_io.well_known_binary import rings_of
+from runtime.documents import MOST_BYTES_OF_DATA, read_json
+from runtime.errors import DataError, one_line
+
+GEOJSON = ".geojson"
+GEOPACKAGE = ".gpkg"
+SUFFIXES = (GEOJSON, GEOPACKAGE)
+LONGITUDE_LATITUDE = 4326  # EPSG: what coordinates are where a GeoJSON file does not say it
+ONLY_CLASS = "polygon"  # of polygons without --label-column
+EPSG = "EPSG:"
+ANY_KIND = ("Unknown", "GeometryCollection")  # what layers may be called that hold polygons
+
+
+class Shape(NamedTuple):
+    """A polygon, or several that belong together: rings (n, 2) as (x, y), and the class that a column says."""
+
+    rings: tuple[np.ndarray, ...]
+    label: str
+
+
+class Shapes(NamedTuple):
+    """What a file holds: shapes, and their CRS, an EPSG number or a text (WKT); None where it is that of the images."""
+
+    shapes: tuple[Shape, ...]
+    crs: int | str | None
+
+
+class PlacedShapes(NamedTuple):
+    """Shapes in the CRS of an image.
+
+    Args:
+        boxes: (N, 4), (left, top, right, bottom) of each; infinite for one that this CRS does not reach.
+    """
+
+    shapes: tuple[Shape, ...]
+    boxes: np.ndarray
+
+
+def read_shapes(file: str, column: str | None) -> Shapes:
+    """The polygons of a file, labeled by a column. Raises DataError for what holds none."""
+    return _read_shapes(file, column, _changed(file))
+
+
+def shapes_in(file: str, column: str | None, target: int | None) -> PlacedShapes:
+    """The polygons of a file in the CRS of an EPSG number; as they are where that is None.
+
+    Raises DataError where they cannot be brought there.
+    """
+    return _shapes_in(file, column, _changed(file), target)
+
+
+def _changed(file: str) -> int:
+    """When a file was changed, by which it is known what was read of it."""
+    try:
+        return os.stat(file).st_mtime_ns
+    except OSError as error:
+        raise DataError(f"{file} cannot be read ({error.strerror})") from error
+
+
+@lru_cache(maxsize=16)
+def _shapes_in(file: str, column: str | None, changed: int, target: int | None) -> PlacedShapes:
+    shapes, crs = _read_shapes(file, column, changed)
+    if crs is not None and target is not None and crs != target:
+        transform = _transformer(crs, target, file)
+        moved = []
+        for shape in shapes:
+            rings = [np.stack(transform(*ring.T), axis=1) for ring in shape.rings]
+            moved.append(Shape(tuple(rings), shape.label))
+        shapes = tuple(moved)
+    boxes = np.full((len(shapes), 4), np.inf)
+    for box, shape in zip(boxes, shapes, strict=True):
+        corners = np.concatenate(shape.rings)
+        if np.isfinite(corners).all():
+            box[:2] = corners.min(axis=0)
+            box[2:] = corners.max(axis=0)
+    return PlacedShapes(shapes, boxes)
+
+
+@lru_cache(maxsize=16)
+def _read_shapes(file: str, column: str | None, changed: int) -> Shapes:
+    if Path(file).suffix.lower() == GEOPACKAGE:
+        return _read_geopackage(file, column)
+    return _read_geojson(file, column)
+
+
+def _read_geojson(file: str, column: str | None) -> Shapes:
+    try:
+        content = read_json(file, most_bytes=MOST_BYTES_OF_DATA)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{file} cannot be read as GeoJSON ({one_line(error)})") from error
+    features = content.get("features")
+    if not isinstance(features, list):
+        raise DataError(f'{file}: has no list "features", so it is no GeoJSON of polygons')
+    shapes = []
+    for number, feature in enumerate(features, 1):
+        where = f"{file}: feature {number}"
+        if not isinstance(feature, dict):
+            raise DataError(f"{where} is no object")
+        rings = tuple(_rings(feature.get("geometry"), where))
+        if rings:
+            shapes.append(Shape(rings, _label(feature.get("properties"), column, where)))
+    return Shapes(tuple(shapes), _epsg(content.get("crs"), file))
+
+
+def _label(properties: Any, column: str | None, where: str) -> str:
+    if column is None:
+        return ONLY_CLASS
+    if not isinstance(properties, dict) or properties.get(column) is None:
+        names = ", ".join(properties) if isinstance(properties, dict) and properties else "none"
+        raise DataError(f"{where} has no value in the column {column}, its columns are {names}; give --label-column")
+    value = properties[column]
+    if not isinstance(value, str | int | float):
+        seen = json.dumps(value, default=str)[:40]
+        raise DataError(f"{where} has {seen} in the column {column}, expected a name or a number")
+    return str(value)
+
+
+def _rings(geometry: Any, where: str) -> Iterator[np.ndarray]:
+    """The rings of a polygon or of several; nothing of an empty geometry."""
+    if geometry is None:
+        return
+    kind = geometry.get("type") if isinstance(geometry, dict) else None
+    if kind not in ("Polygon", "MultiPolygon"):
+        raise DataError(f"{where} is of type {kind!r}, expected Polygon or MultiPolygon")
+    polygons = geometry.get("coordinates")
+    if kind == "Polygon":
+        polygons = [polygons]
+    if not isinstance(polygons, list) or not all(isinstance(polygon, list) for polygon in polygons):
+        raise DataError(f"{where} has coordinates that are no lists of rings")
+    for polygon in polygons:
+        for ring in polygon:
+            yield _checked_ring(ring, where)
+
+
+def _checked_ring(ring: Any, where: str) -> np.ndarray:
+    """Corners (n, 2); a height is left out."""
+    try:
+        corners = np.array([position[:2] for position in ring], np.float64)
+    except (TypeError, ValueError, IndexError):
+        raise DataError(f"{where} has a ring that is no list of positions") from None
+    return _checked(corners, where)
+
+
+def _checked(corners: np.ndarray, where: str) -> np.ndarray:
+    """The corners of a ring. DataError where they are none."""
+    if corners.ndim != 2 or corners.shape[1] != 2 or len(corners) < 3 or not np.isfinite(corners).all():
+        raise DataError(f"{where} has a ring of fewer than 3 positions, or with numbers that are not finite")
+    return corners
+
+
+def _epsg(crs: Any, file: str) -> int:
+    """The EPSG number of the `crs` of a file."""
+    if crs is None:
+        return LONGITUDE_LATITUDE
+    properties = crs.get("properties") if isinstance(crs, dict) else None
+    name = str(properties.get("name")) if isinstance(properties, dict) else str(crs)[:80]
+    if name.upper().endswith("CRS84"):
+        return LONGITUDE_LATITUDE
+    code = name.rpartition(":")[2]
+    if "EPSG" not in name.upper() or not code.isdecimal() or len(code) > 6:
+        raise DataError(f"{file}: its crs is {name[:80]!r}, expected an EPSG number; bring it to EPSG:4326")
+    return int(code)
+
+
+@lru_cache(maxsize=64)
+def _transformer(source: int | str, target: int, where: str) -> Callable[[np.ndarray, np.ndarray], Any]:
+    """A function from coordinates in one CRS to those in another. DataError where pyproj is missing or knows no way."""
+    name = f"{EPSG}{source}" if isinstance(source, int) else "a CRS without EPSG number"
+    try:
+        from pyproj import Transformer
+    except ImportError as error:
+        raise DataError(
+            f"{where} is in {name}, the image in EPSG:{target}; to bring one to the other: pip install -r"
+            " requirements-geo.txt"
+        ) from error
+    try:
+        return Transformer.from_crs(source, target, always_xy=True).transform
+    except Exception as error:
+        raise DataError(f"{where}: no way from {name} to EPSG:{target} ({one_line(error)})") from error
+
+
+def _read_geopackage(file: str, column: str | None) -> Shapes:
+    try:
+        import pyogrio
+        from pyogrio import raw
+    except ImportError as error:
+        raise DataError(f"{file}: to read GeoPackages: pip install -r requirements-geo.txt") from error
+    logging.getLogger("pyogrio").addHandler(logging.NullHandler())  # what GDAL says of a file is in the error
+    try:
+        layer = _only_layer(pyogrio.list_layers(file), file)
+        names = pyogrio.read_info(file, layer=layer)["fields"].tolist()
+        columns = [column] if column in names else []
+        meta, _, geometries, values = raw.read(file, layer=layer, columns=columns, force_2d=True)
+    except DataError:
+        raise
+    except Exception as error:  # of many kinds, at damaged files
+        raise DataError(f"{file} cannot be read as a GeoPackage ({one_line(error)})") from error
+    shapes = []
+    for number, geometry in enumerate(geometries, 1):
+        where = f"{file}: feature {number}"
+        properties = dict.fromkeys(names)
+        if columns:
+            properties[columns[0]] = _cell(values[0][number - 1])
+        rings = tuple(_checked(ring, where) for ring in rings_of(geometry, where))
+        if rings:
+            shapes.append(Shape(rings, _label(properties, column, where)))
+    crs = meta["crs"]
+    is_number = isinstance(crs, str) and crs.startswith(EPSG) and crs[len(EPSG) :].isdecimal()
+    return Shapes(tuple(shapes), int(crs[len(EPSG) :]) if is_number else crs)
+
+
+def _only_layer(layers: np.ndarray, file: str) -> str:
+    """The layer that holds polygons, from (name, type) of each. DataError where there is none, or several."""
+    names = []
+    for name, kind in layers.tolist():
+        if kind is not None and ("Polygon" in kind or kind in ANY_KIND):
+            names.append(str(name))
+    if len(names) != 1:
+        raise DataError(f"{file}: holds {len(names)} layers of polygons, expected one ({', '.join(names)})")
+    return names[0]
+
+
+def _cell(value: Any) -> Any:
+    """A value of a column; None for one that is missing, which is NaN in columns of numbers."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if value != value else value

@@ -1,0 +1,170 @@
+"""Polygons in the world (GeoJSON, GeoPackage), drawn on the grids of images with a place.
+
+One file for all images beside the folder of images, or a file for each image in masks/, labels/ or annotations/.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from data_utils.config import DataConfig
+from data_utils.image_io.formats import DrawnMask, check_memory
+from data_utils.image_io.placed_masks import Grid, grid_of
+from data_utils.image_io.rasterize import fill_polygon
+from data_utils.sources.annotations.layout import check_unpaired, folder_in, number_classes, wanted_splits
+from data_utils.sources.annotations.paired import PairedRecords
+from data_utils.sources.annotations.shape_files import GEOPACKAGE, SUFFIXES, read_shapes, shapes_in
+from data_utils.sources.folder import IMAGE_FOLDERS, MASK_FOLDERS, children, files_by_stem, natural
+from data_utils.sources.records import AnnotationSummary, Records
+from runtime.errors import DataError
+
+FARTHEST = 2**31  # pixels from an image, beyond which nothing is drawn
+
+
+@dataclass(frozen=True)
+class PolygonMask(DrawnMask):
+    """The polygons of a file on the grid of an image; later ones lie over earlier ones.
+
+    Args:
+        file: of the polygons; empty for an image that has none.
+        image: the path of the image.
+        column: that says the class.
+        values: class and mask value of each.
+    """
+
+    file: str
+    image: str
+    column: str | None
+    values: tuple[tuple[str, int], ...]
+
+    def draw(self) -> np.ndarray:
+        height, width = _grid(self.image).size
+        return self.draw_part((0, height), (0, width))
+
+    def draw_part(self, rows: tuple[int, int], columns: tuple[int, int]) -> np.ndarray:
+        size = (rows[1] - rows[0], columns[1] - columns[0])
+        check_memory(size[0] * size[1], "the mask")
+        mask = np.zeros(size, np.uint8)
+        first = np.array([columns[0], rows[0]], float)
+        for rings, value in self._drawable(_grid(self.image), first, size):
+            fill_polygon(mask, rings, value)
+        return mask
+
+    def _drawable(self, grid: Grid, first: np.ndarray, size: tuple[int, int]) -> Iterator[tuple[list[np.ndarray], int]]:
+        """The rings and the value of each shape in a part of the image, of `size` (H, W).
+
+        Rings are in pixels from `first`, the (column, row) where the part begins.
+        """
+        if not self.file:
+            return
+        crs = grid.place.crs
+        if crs is not None and crs.epsg is None:
+            raise DataError(f"{self.image}: its CRS has no EPSG number, so polygons cannot be brought to it")
+        shapes, boxes = shapes_in(self.file, self.column, crs.epsg if crs else None)
+        value_of = dict(self.values)
+        x, y = boxes[:, [0, 2, 0, 2]], boxes[:, [1, 1, 3, 3]]
+        with np.errstate(invalid="ignore"):  # infinite boxes are those of shapes that are not here
+            corners = np.stack(grid.place.to_pixels(x, y), axis=2) - first
+        low = corners.min(axis=1)
+        high = corners.max(axis=1)
+        is_near = (np.abs(corners) < FARTHEST).all(axis=(1, 2))
+        is_near &= (high > 0).all(axis=1) & (low < size[::-1]).all(axis=1)
+        for index in np.flatnonzero(is_near).tolist():
+            rings = []
+            for ring in shapes[index].rings:
+                rings.append(np.stack(grid.place.to_pixels(*ring.T), axis=1) - first)
+            yield rings, value_of[shapes[index].label]
+
+
+def _grid(image: str) -> Grid:
+    grid = grid_of(image)
+    if grid is None:
+        raise DataError(f"{image}: has no place in the world, so polygons cannot be drawn on it; give a GeoTIFF")
+    return grid
+
+
+class PolygonRecords(PairedRecords):
+    """Images with a place, and files of polygons."""
+
+    values: dict[str, int]
+
+    def __init__(self, images: Path, folder: Path, pairs: Sequence[tuple[str, str]], column: str | None) -> None:
+        files = sorted({str(folder / file) for _, file in pairs if file})
+        names = sorted({shape.label for file in files for shape in read_shapes(file, column).shapes}, key=natural)
+        if not names:
+            raise DataError(f"{folder}: its files of polygons hold no polygon")
+        classes, values = number_classes(names, str(folder))
+        super().__init__(images, folder, pairs, classes)
+        self.column = column
+        self.values = dict(zip(names, values, strict=True))
+
+    def mask(self, image: str, annotation: str) -> PolygonMask:
+        return PolygonMask(annotation, image, self.column, tuple(self.values.items()))
+
+    @cached_property
+    def annotations(self) -> AnnotationSummary:  # type: ignore[override]  # counted once it is asked for
+        """How many polygons of each class the files hold."""
+        counts = dict.fromkeys(self.values, 0)
+        files = [self.paths(i)[1] for i in range(len(self))]
+        for file in {file for file in files if file}:
+            for shape in read_shapes(file, self.column).shapes:
+                counts[shape.label] += 1
+        annotated = sum(map(bool, files))
+        kind = "GeoPackage" if any(file.lower().endswith(GEOPACKAGE) for file in files) else "GeoJSON"
+        return AnnotationSummary(kind, annotated, len(files) - annotated, counts)
+
+
+def find_polygons(root: Path, named_splits: Sequence[str], config: DataConfig) -> dict[str, Callable[[], Records]]:
+    """Split -> what opens its images with polygons; nothing where there are none."""
+    wanted = wanted_splits(named_splits)
+    splits = {name: folder for name, folder in children(root).items() if name in wanted} or {"train": root}
+    openers: dict[str, Callable[[], Records]] = {}
+    for name, folder in splits.items():
+        images = folder_in(folder, IMAGE_FOLDERS)
+        if images is None:
+            return {}
+        joined = _files_in(folder) or _files_in(root)
+        annotations = folder_in(folder, MASK_FOLDERS)
+        if joined:
+            openers[name] = _Opener(images, joined[0].parent, joined, config)
+        elif annotations is not None and _files_in(annotations):
+            openers[name] = _Opener(images, annotations, [], config)
+        else:
+            return {}
+    return openers
+
+
+def _files_in(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and path.is_file())
+
+
+@dataclass(frozen=True)
+class _Opener:
+    """Opens the images of a split, with the only file of polygons, or with one for each image.
+
+    Args:
+        joined: files that are for all images, of which there may be one.
+    """
+
+    images: Path
+    folder: Path
+    joined: Sequence[Path]
+    config: DataConfig
+
+    def __call__(self) -> PolygonRecords:
+        image_files = files_by_stem(self.images, "images")
+        if len(self.joined) > 1:
+            names = ", ".join(path.name for path in self.joined)
+            raise DataError(f"{self.folder}: holds {names}; keep one, or one for each image in masks/")
+        if self.joined:
+            pairs = [(image, self.joined[0].name) for image in image_files.values()]
+            return PolygonRecords(self.images, self.folder, pairs, self.config.label_column)
+        files = files_by_stem(self.folder, "polygons", SUFFIXES)
+        unpaired = [f"{image}: image without polygons" for stem, image in image_files.items() if stem not in files]
+        unpaired += [f"{file}: polygons without image" for stem, file in files.items() if stem not in image_files]
+        pairs = [(image, files[stem]) for stem, image in image_files.items() if stem in files]
+        check_unpaired(unpaired, len(pairs), self.config.allow_unpaired, self.images)
+        return PolygonRecords(self.images, self.folder, pairs, self.config.label_column)

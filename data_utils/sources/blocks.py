@@ -1,0 +1,217 @@
+"""Blocks of scenes: images with a place are cut into windows, and those of one block of the world stay together.
+
+Crops of one scene that lie beside each other are not independent, so whole blocks are held out for validation.
+"""
+
+import math
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from data_utils.config import DataConfig
+from data_utils.image_io.formats import ImageSource
+from data_utils.image_io.placed_masks import Grid, grid_of_source
+from data_utils.image_io.places import Place
+from data_utils.image_io.scene_windows import Box, SceneWindow
+from data_utils.sources.holdout import hold_out, hold_out_fold
+from data_utils.sources.records import DerivedRecords, LabelSet, Record, Records, Subset
+from runtime.console import first_few
+from runtime.errors import DataError
+from runtime.parallel import map_indices
+
+BLOCKS = 40  # that all scenes make together, if they are large enough
+SMALLEST = 64  # pixels of a side of a block
+LARGEST = 4096
+NAMED = 3  # images in a line
+NEAR = 0.5  # pixels between two images that touch
+
+
+class Window(NamedTuple):
+    """A window of the image of a record; `box` is None for all of it."""
+
+    record: int
+    box: Box | None
+
+
+class BlockRecords(DerivedRecords):
+    """Windows of the images of another sequence.
+
+    Args:
+        sizes: (H, W) of each image.
+        side: of a block, in pixels.
+    """
+
+    def __init__(
+        self, records: Records, windows: Sequence[Window], sizes: Sequence[tuple[int, int]], side: int
+    ) -> None:
+        super().__init__(records)
+        self.windows = windows
+        self.sizes = sizes
+        self.side = side
+
+    @cached_property
+    def digest(self) -> str | None:  # type: ignore[override]  # computed once it is asked for
+        return self.digest_with("blocks", self.side)
+
+    def __len__(self) -> int:
+        return len(self.windows)
+
+    def __getitem__(self, i: int) -> Record:
+        index, box = self.windows[i]
+        record = self.records[index]
+        if box is None:
+            return record
+        name = self.name(i)
+        size = self.sizes[index]
+        image = SceneWindow(record["image"], name, size, box, is_mask=False)
+        mask = SceneWindow(record["target"], name, size, box, is_mask=True)
+        return {**record, "image": image, "target": mask, "name": name}
+
+    def name(self, i: int) -> str:
+        index, box = self.windows[i]
+        name = self.records.name(index)
+        if box is None:
+            return name
+        path = Path(name)
+        return str(path.with_name(f"{path.stem}_{box.top}_{box.left}{path.suffix}"))
+
+    def labeled(self, i: int) -> LabelSet | None:
+        return self.records.labeled(self.windows[i].record)
+
+
+def hold_out_blocks(records: Records, config: DataConfig) -> tuple[Records, Records]:
+    """Training and validation windows of images with a place; those of one block are on one side.
+
+    Raises DataError for images without a place, and where there is one block only.
+    """
+    grids = _grids(records)
+    side = config.val_blocks or _block_side(grids, config.crop_size)
+    windows: list[Window] = []
+    blocks: list[tuple] = []
+    origins: dict[object, Place] = {}  # the place of the first image of each CRS: blocks are counted in its pixels
+    for index, grid in enumerate(grids):
+        crs = _key(grid.place)
+        origin = origins.setdefault(crs, grid.place)
+        for box in _boxes(grid.size, side):
+            center = grid.place.to_world((box.left + box.right) / 2, (box.top + box.bottom) / 2)
+            column, row = origin.to_pixels(*center)
+            blocks.append((crs, math.floor(row / side), math.floor(column / side)))
+            is_whole = box == Box(0, grid.size[0], 0, grid.size[1])
+            windows.append(Window(index, None if is_whole else box))
+    numbers: dict[tuple, int] = {}
+    groups = np.array([numbers.setdefault(block, len(numbers)) for block in blocks])
+    if len(numbers) < 2:
+        raise DataError(f"--val-blocks: blocks of {side} pixels hold all images together; give a smaller number")
+    cut = BlockRecords(records, windows, [grid.size for grid in grids], side)
+    if config.fold is not None:
+        return hold_out_fold(cut, config.fold, config.seed, groups)
+    return hold_out(cut, config.val_fraction, config.seed, groups)
+
+
+def _grids(records: Records) -> list[Grid]:
+    """The grid of each image. DataError for one that has no place."""
+    if records.dims == 3 or records.group_sizes is not None:
+        raise DataError("--val-blocks cuts images with a place in the world, and these are none; leave it out")
+    grids = []
+    for index, grid in enumerate(map_indices(lambda i: grid_of_source(records[i]["image"]), len(records))):
+        if grid is None:
+            name = records.name(index)
+            raise DataError(
+                f"--val-blocks: {name} has no place in the world, by which blocks are cut; leave the flag out"
+            )
+        grids.append(grid)
+    return grids
+
+
+def _block_side(grids: Sequence[Grid], crop_size: Sequence[int] | None) -> int:
+    """The side of a block in pixels: all images make about BLOCKS of them, none is smaller than a crop."""
+    pixels = sum(math.prod(grid.size) for grid in grids)
+    side = round(math.sqrt(pixels / BLOCKS))
+    return max(min(side, LARGEST), SMALLEST, *(crop_size or ()))
+
+
+def _boxes(size: tuple[int, int], side: int) -> list[Box]:
+    """The windows of an image (H, W), all of about one size, as near to `side` as it can be."""
+    rows, columns = (np.linspace(0, length, max(1, round(length / side)) + 1).round().astype(int) for length in size)
+    boxes = []
+    for top, bottom in zip(rows.tolist(), rows[1:].tolist(), strict=False):
+        for left, right in zip(columns.tolist(), columns[1:].tolist(), strict=False):
+            boxes.append(Box(top, bottom, left, right))
+    return boxes
+
+
+class Footprints(NamedTuple):
+    """Where the images of one CRS lie.
+
+    Args:
+        boxes: (N, 4), (left, top, right, bottom) in pixels of one grid.
+    """
+
+    boxes: np.ndarray
+    names: list[str]
+
+
+def describe_neighbors(train: Records, val: Records) -> list[str]:
+    """Lines on validation images that touch or overlap training images in the world; none where there is no place."""
+    lines = []
+    if isinstance(train, Subset) and isinstance(train.records, BlockRecords):
+        cut = train.records
+        lines.append(f"validation blocks: {len(val)} of {len(cut)}, of about {cut.side} pixels a side")
+    origins: dict[object, Place] = {}
+    train_footprints = _footprints(train, origins)
+    pairs: dict[str, list[str]] = {"overlap": [], "touch": []}
+    for crs, (boxes, names) in _footprints(val, origins).items():
+        if crs not in train_footprints:
+            continue
+        others, other_names = train_footprints[crs]
+        for box, name in zip(boxes, names, strict=True):
+            # how far two boxes reach into each other along each axis
+            depths = np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2])
+            nearest = int(depths.min(axis=1).argmax())
+            depth = depths[nearest].min()
+            if depth > -NEAR:
+                pairs["overlap" if depth > NEAR else "touch"].append(f"{name} and {other_names[nearest]}")
+    for verb, of_verb in pairs.items():
+        if of_verb:
+            examples = ", ".join(first_few(of_verb, NAMED))
+            lines.append(
+                f"{len(of_verb)} of {len(val)} validation images {verb} training images in the world: {examples}"
+            )
+    return lines
+
+
+def _footprints(records: Records, origins: dict[object, Place]) -> dict[object, Footprints]:
+    """The footprints of all images with a place, by their CRS; `origins` holds the grid of each."""
+    if records.dims == 3 or records.group_sizes is not None:
+        return {}
+    boxes: dict[object, list[np.ndarray]] = {}
+    names: dict[object, list[str]] = {}
+    for i, grid in enumerate(map_indices(lambda i: _grid_and_box(records[i]["image"]), len(records))):
+        if grid is None:
+            continue
+        place, box = grid
+        crs = _key(place)
+        origin = origins.setdefault(crs, place)
+        columns = np.array([box.left, box.right, box.left, box.right], float)
+        rows = np.array([box.top, box.top, box.bottom, box.bottom], float)
+        corners = np.stack(origin.to_pixels(*place.to_world(columns, rows)))
+        boxes.setdefault(crs, []).append(np.concatenate([corners.min(axis=1), corners.max(axis=1)]))
+        names.setdefault(crs, []).append(records.name(i))
+    return {crs: Footprints(np.array(of_crs), names[crs]) for crs, of_crs in boxes.items()}
+
+
+def _grid_and_box(source: ImageSource) -> tuple[Place, Box] | None:
+    """Where the image of a source lies; None where it has no place."""
+    window = source if isinstance(source, SceneWindow) else None
+    grid = grid_of_source(source if window is None else window.source)
+    if grid is None:
+        return None
+    return grid.place, window.box if window else Box(0, grid.size[0], 0, grid.size[1])
+
+
+def _key(place: Place) -> object:
+    """What the places of one CRS have in common."""
+    return place.crs and (place.crs.epsg or place.crs.keys)

@@ -1,0 +1,57 @@
+"""--exclude: images that are left out of both splits, by the names in a list."""
+
+from pathlib import Path
+
+import numpy as np
+
+from data_utils.sources.records import Records, Subset
+from runtime.console import first_few
+from runtime.documents import read_bytes
+from runtime.errors import DataError
+from runtime.redact import printable, redact
+
+COMMENT = "#"
+LISTED = 3  # names in a message
+
+
+def leave_out(train: Records, val: Records, file: Path) -> tuple[Records, Records]:
+    """Both splits without the images that a file names, a name on each line.
+
+    The images are left out when the splits are made, so that the others stay where they are. Raises DataError for a
+    list that cannot be read, for names that the data set does not have, and where a split would have no image left.
+    """
+    if train.group_sizes is not None:
+        raise DataError(f"--exclude {file}: the images of a stream are not known before training; leave the flag out")
+    names = read_names(file)
+    kept_splits = []
+    present: set[str] = set()
+    for records in (train, val):
+        of_split = [shown_name(records, index) for index in range(len(records))]
+        present |= names & set(of_split)
+        kept = np.array([index for index, name in enumerate(of_split) if name not in names], dtype=np.int64)
+        kept_splits.append(records if len(kept) == len(of_split) else Subset(records, kept))
+    unknown = sorted(names - present)
+    if unknown:
+        listed = ", ".join(first_few(unknown, LISTED))
+        raise DataError(f"--exclude {file}: the data set has no {listed}; take such lines out of the list")
+    for kept_records, what in zip(kept_splits, ("training", "validation"), strict=True):
+        if not len(kept_records):
+            raise DataError(f"--exclude {file}: leaves no {what} image; shorten the list")
+    return kept_splits[0], kept_splits[1]
+
+
+def read_names(file: Path) -> set[str]:
+    """The names in a list; empty lines and those that begin with # are none. DataError where it cannot be read."""
+    try:
+        text = read_bytes(file).decode()
+    except OSError as error:
+        raise DataError(f"--exclude {file}: cannot be read ({error.strerror})") from error
+    except ValueError as error:
+        raise DataError(f"--exclude {file}: is no list of names ({error})") from error
+    lines = (line.strip() for line in text.splitlines())
+    return {line for line in lines if line and not line.startswith(COMMENT)}
+
+
+def shown_name(records: Records, index: int) -> str:
+    """The name of a record as lists of images have it, in one line."""
+    return printable(redact(records.name(index)))

@@ -1,0 +1,307 @@
+"""A model as a package of bioimage.io, which ilastik, deepImageJ, QuPath and napari open."""
+
+import copy
+import hashlib
+import re
+import warnings
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from importlib.metadata import version
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from zipfile import ZIP_DEFLATED, ZipFile
+
+import numpy as np
+import torch
+import yaml
+from huggingface_hub import ModelCard
+from PIL import Image, ImageOps
+from torch import Tensor
+
+from data_utils.image_io.volumes import VolumeHeader
+from data_utils.loading.volume_input import VolumeInput
+from data_utils.visualize import in_a_row, palette, to_rgb
+from inference.decoding import new_decoder
+from inference.export.graph import ProbabilityNetwork, prepares_images
+from inference.export.onnx import OPSET, traced_images, write_graph
+from inference.export.proof import expected_logits, images_of
+from inference.export.target import Options, Target, import_package
+from inference.outputs import new_encoder
+from inference.tiling.receptive_field import reach
+from runtime.errors import SettingsError
+from tasks import task_of_model
+from tasks.objects import Objects
+from unet.blocks import fold_batch_norm
+from unet.config import UNetConfig
+from unet.model import UNet
+
+INSTALL = "pip install -r requirements-export.txt"
+PYDANTIC = (2, 14)  # from this version on bioimageio.spec 0.5.12 cannot write down what it has read
+FORMAT_VERSION = "0.5.3"  # the first that has all that is written here: older programs read it too
+TESTED = {2: (1, 96, 128), 3: (1, 16, 48, 64)}  # number of axes -> batch size and sides of the test tensors
+COVER = (800, 400)  # pixels: bioimage.io shows covers of 2 : 1
+PAPERS = {
+    2: {"text": "Ronneberger et al., U-Net, MICCAI 2015", "doi": "10.1007/978-3-319-24574-4_28"},
+    3: {"text": "Cicek et al., 3D U-Net, MICCAI 2016", "doi": "10.1007/978-3-319-46723-8_49"},
+}
+RANGES = {"uint8": [0, 255], "uint16": [0, 65535]}  # pixel type -> lowest and highest value
+DOCUMENTATION = """# {title}
+
+{text}
+
+## In this package
+
+- The input `image` takes {images}.
+- The output `probabilities` is {answer}.
+- Any size is taken. A program that cuts images into tiles should let them overlap by {overlap} on each side.
+"""
+
+
+class BioImageIo(Target):
+    """A .zip with rdf.yaml, weights for onnxruntime and for torch, a test image with our answer, and a picture.
+
+    `image` (B, C, *spatial) float32, values as they are in the files -> `probabilities` (B, num_classes, *spatial).
+    """
+
+    runtime = "bioimageio.core"
+    suffix = ".zip"
+    flags = ("license", "author")
+    proof = "its probabilities agree with those of predict.py to 0.0001, and its own test passed"
+    openers = ("bioimageio-onnx", "bioimageio-torchscript")
+
+    def problem(self, config: UNetConfig) -> str | None:
+        if prepares_images(config) and not new_decoder(task_of_model(config)).at_image_size:
+            return "resizes images, and answers at that size; a package of bioimage.io answers at the images' own"
+        if config.preprocess.clip is not None and config.preprocess.standardize:
+            return "clips volumes and then standardizes them; bioimageio.core measures a volume before it is clipped"
+        return None
+
+    def hint(self, config: UNetConfig) -> str:
+        installed = version("pydantic")
+        if tuple(map(int, installed.split(".")[:2])) >= PYDANTIC:
+            return f"bioimageio.core 0.11 does not go with pydantic {installed}: {INSTALL}"
+        if config.encoder is not None:
+            return "encoders with window attention (Swin) cannot be exported"
+        return ""
+
+    def expected(self, model: UNet, batches: Sequence[np.ndarray]) -> list[Tensor]:
+        """Probabilities; volumes are clipped and standardized by the package."""
+        config = model.config
+        if config.dims == 3:
+            batches = [np.stack([prepared_volume(config, volume) for volume in batch]) for batch in batches]
+        decoder = new_decoder(task_of_model(config))
+        return [decoder.probabilities(logits, dim=1) for logits in expected_logits(model, batches)]
+
+    def write(self, model: UNet, path: Path, options: Options) -> None:
+        license_id = checked_license(options)
+        import_package("bioimageio.core", INSTALL)
+        import_package("onnx", INSTALL)
+        import_package("onnxruntime", INSTALL)
+        config = model.config
+        title, text = card_of(config, options.folder)
+        with TemporaryDirectory(prefix="export-") as name:
+            folder = Path(name)
+            write_graph(ProbabilityNetwork(model), folder / "weights.onnx", "probabilities", can_prepare=False)
+            write_torchscript(model, folder / "weights.pt")
+            images = images_of(config, TESTED[config.dims])
+            (answer,) = self.expected(model, [images])
+            np.save(folder / "test_image.npy", images.astype(np.float32))
+            np.save(folder / "test_probabilities.npy", answer.numpy())
+            cover(images[0], answer[0], options.folder).save(folder / "cover.jpg", quality=90)
+            description = self.description(config)
+            documentation = DOCUMENTATION.format(
+                title=title,
+                text=text,
+                images=description["images"],
+                answer=answer_text(config),
+                overlap=overlap_text(config),
+            )
+            (folder / "README.md").write_text(documentation, encoding="utf-8")
+            content = resource(config, title, options.author or (), license_id, folder)
+            (folder / "rdf.yaml").write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+            with ZipFile(path, "w", ZIP_DEFLATED) as archive:
+                for file in sorted(folder.iterdir()):
+                    archive.write(file, file.name)
+
+
+def checked_license(options: Options) -> str:
+    """The license as SPDX writes it; SettingsError where it or the authors are missing, or no package takes them."""
+    from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
+
+    for name, value in (("author NAME", options.author), ("license ID", options.license)):
+        if not value:
+            raise SettingsError(f"--to bioimageio needs --{name}: a package says whose it is, and who may use it")
+    for author in options.author or ():
+        if "/" in author:
+            raise SettingsError(f"--author {author}: a name cannot have a slash")
+    try:
+        return canonicalize_license_expression(options.license or "")
+    except InvalidLicenseExpression as error:
+        line = f"--license {options.license}: is none of spdx.org/licenses, such as CC-BY-4.0"
+        raise SettingsError(line) from error
+
+
+def resource(config: UNetConfig, title: str, authors: Sequence[str], license_id: str, folder: Path) -> dict[str, Any]:
+    """What rdf.yaml says, of a folder that holds all other files."""
+    decoder = new_decoder(task_of_model(config))
+    letters = re.sub(r"[^A-Za-z0-9_+\-() ]", "_", title)[:128]
+    return {
+        "format_version": FORMAT_VERSION,
+        "type": "model",
+        "name": letters if len(letters) >= 5 else f"U-Net {letters}",
+        "description": f"A U-Net for {'volumes' if config.dims == 3 else 'images'}: {answer_text(config)}"[:512],
+        "authors": [{"name": name} for name in authors],
+        "license": license_id,
+        "cite": [PAPERS[config.dims]],
+        "tags": ["unet", "unet3d" if config.dims == 3 else "unet2d", "pytorch", "segmentation"],
+        "documentation": "README.md",
+        "covers": ["cover.jpg"],
+        "timestamp": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "inputs": [input_tensor(config, folder)],
+        "outputs": [output_tensor(config, folder)],
+        "weights": weights(folder),
+        "config": {"unet_accelerate": {"config": config.to_json(), "decoding": decoder.reading}},
+    }
+
+
+def weights(folder: Path) -> dict[str, Any]:
+    """What rdf.yaml says of the weights, in two formats: programs open one or the other."""
+    version = torch.__version__.partition("+")[0]
+    onnx = {**file_entry(folder / "weights.onnx"), "opset_version": OPSET, "parent": "torchscript"}
+    return {"torchscript": {**file_entry(folder / "weights.pt"), "pytorch_version": version}, "onnx": onnx}
+
+
+def input_tensor(config: UNetConfig, folder: Path) -> dict[str, Any]:
+    """What rdf.yaml says of the images."""
+    axes: list[dict[str, Any]] = [{"type": "batch"}]
+    channels = {1: ["intensity"], 3: ["red", "green", "blue"]}.get(config.in_channels)
+    axes.append({"type": "channel", "channel_names": channels or numbered("channel", config.in_channels)})
+    for name, scale in space(config).items():
+        axes.append({"type": "space", "id": name, "size": {"min": 1, "step": 1}, **scale})
+    pixel_types = config.preprocess.pixel_types or ("uint8",)
+    values: dict[str, Any] = {"type": "float32"}
+    if config.dims == 2 and pixel_types[0] in RANGES:
+        values["range"] = RANGES[pixel_types[0]]
+    return {
+        "id": "image",
+        "axes": axes,
+        "data": values,
+        "test_tensor": file_entry(folder / "test_image.npy"),
+        "preprocessing": preprocessing(config),
+    }
+
+
+def output_tensor(config: UNetConfig, folder: Path) -> dict[str, Any]:
+    """What rdf.yaml says of the probabilities."""
+    axes: list[dict[str, Any]] = [{"type": "batch"}, {"type": "channel", "channel_names": answer_names(config)}]
+    for name, scale in space(config).items():
+        axes.append({"type": "space", "id": name, "size": {"tensor_id": "image", "axis_id": name}, **scale})
+    return {
+        "id": "probabilities",
+        "axes": axes,
+        "data": {"type": "float32", "range": [0, 1]},
+        "test_tensor": file_entry(folder / "test_probabilities.npy"),
+    }
+
+
+def space(config: UNetConfig) -> dict[str, dict[str, Any]]:
+    """The axes of an image; those of volumes with the size of a voxel."""
+    if config.dims == 2:
+        return {"y": {}, "x": {}}
+    if config.preprocess.spacing is None:
+        return {"z": {}, "y": {}, "x": {}}
+    axes = {}
+    for name, millimeters in zip("zyx", config.preprocess.spacing, strict=True):
+        axes[name] = {"scale": millimeters, "unit": "millimeter"}
+    return axes
+
+
+def preprocessing(config: UNetConfig) -> list[dict[str, Any]]:
+    """What is done to volumes before the network sees them; for images the network does all itself."""
+    if config.dims == 2:
+        return []
+    steps = []
+    if config.preprocess.clip is not None:
+        lowest, highest = config.preprocess.clip
+        steps.append({"id": "clip", "kwargs": {"min": lowest, "max": highest}})
+    if config.preprocess.standardize:
+        steps.append({"id": "zero_mean_unit_variance", "kwargs": {"axes": ["z", "y", "x"]}})
+    return steps
+
+
+def prepared_volume(config: UNetConfig, voxels: np.ndarray) -> np.ndarray:
+    """(C, D, H, W) -> what the network sees of a volume that has its spacing already."""
+    size = voxels.shape[1:]
+    spacing = config.preprocess.spacing or (1.0, 1.0, 1.0)
+    header = VolumeHeader(size, spacing, len(voxels), "float32", np.eye(4), ())
+    return VolumeInput(voxels.transpose(1, 2, 3, 0), header, config.preprocess, len(voxels)).whole()
+
+
+def answer_names(config: UNetConfig) -> list[str]:
+    """A name for each channel of the answer, of letters and digits alone."""
+    names = list(new_encoder(config).names)
+    if isinstance(task_of_model(config), Objects):
+        names.append("depth")
+    of_channels = names[-config.num_classes :]  # that of pixels without any class has no channel
+    return [re.sub(r"\W", "_", name) for name in of_channels]
+
+
+def numbered(word: str, count: int) -> list[str]:
+    return [f"{word}_{index}" for index in range(count)]
+
+
+def answer_text(config: UNetConfig) -> str:
+    """What the output holds."""
+    return f"the probability of {', '.join(answer_names(config))}"
+
+
+def overlap_text(config: UNetConfig) -> str:
+    """How far a pixel's answer depends on its surroundings."""
+    reaches = reach(config)
+    if reaches is None:
+        return "half a tile"
+    factor = config.preprocess.scale if config.dims == 2 and config.preprocess.image_size is None else 1
+    return " x ".join(str(round(side / factor)) for side in dict.fromkeys(reaches)) + " pixels"
+
+
+def file_entry(file: Path) -> dict[str, str]:
+    """A file of the package, as rdf.yaml names it."""
+    return {"source": file.name, "sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
+
+
+def write_torchscript(model: UNet, path: Path) -> None:
+    """Write the network as a program of torch.jit."""
+    network = ProbabilityNetwork(fold_batch_norm(copy.deepcopy(model))).eval()
+    with warnings.catch_warnings(), torch.inference_mode():
+        warnings.simplefilter("ignore")  # tracing warns, but its results are checked
+        torch.jit.trace(network, traced_images(model.config), check_trace=False).save(str(path))
+
+
+def card_of(config: UNetConfig, folder: Path | None) -> tuple[str, str]:
+    """The title of a model and what its card says of it; or its classes, where it has no card."""
+    card = folder / "README.md" if folder else None
+    if card is None or not card.is_file():
+        return "U-Net", f"A U-Net that gives {answer_text(config)}."
+    text = ModelCard.load(card).text.strip()
+    first, _, rest = text.partition("\n")
+    return first.removeprefix("# "), rest.strip()
+
+
+def cover(image: np.ndarray, answer: Tensor, folder: Path | None) -> Image.Image:
+    """The first picture of the run around the model's folder; without one a test image beside its answer.
+
+    Args:
+        image: (C, H, W) or (C, D, H, W), of which the middle slice is shown.
+        answer: (num_classes, *spatial).
+    """
+    pictures = sorted((folder.absolute().parent / "predictions").rglob("*.png")) if folder else []
+    if pictures:
+        picture = Image.open(pictures[0]).convert("RGB")
+    else:
+        largest = answer.argmax(dim=0).numpy()
+        if image.ndim == 4:
+            image, largest = image[:, image.shape[1] // 2], largest[len(largest) // 2]
+        colors = palette(len(answer))
+        picture = Image.fromarray(in_a_row([to_rgb(image.transpose(1, 2, 0)), colors[largest]]))
+    return ImageOps.pad(picture, COVER, Image.Resampling.BICUBIC, color="white")

@@ -1,0 +1,96 @@
+"""Find masks that look wrong: each image is looked at by the models that have not trained on it.
+
+After folds:   python review.py --runs runs/cells-*
+One run:       python review.py --runs runs/cells, its validation images alone
+How sure:      python review.py --runs runs/cells --calibrate
+"""
+
+import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from runtime import cli as arg
+from runtime.console import say
+from runtime.errors import DataError, SettingsError, UserError
+from train_utils.reporting.review.calibration import PAGE as CALIBRATION
+from train_utils.reporting.review.calibration import calibrate_run, write_calibration
+from train_utils.reporting.review.masks import review_runs
+from train_utils.reporting.review.page import LIST, PAGE, TABLE, write_review
+
+WORST = 10  # so many images are named on the terminal
+
+
+def parse_args(description: str) -> argparse.Namespace:
+    parser = arg.Arguments(description, usage="python review.py --runs RUN [RUN ...] [--output DIR]")
+    runs = "output folders of train.py, such as those of the folds of a cross-validation"
+    parser.add_argument("--runs", nargs="+", default=[], type=arg.path, metavar="RUN", help=runs)
+    models = "the same by the folders of their models: runs/fold1/model"
+    parser.add_argument("--model", nargs="+", default=[], type=arg.path, metavar="MODEL", help=models)
+    moved = "the data set, where it is not where the runs have found it"
+    parser.add_argument("--dataset", metavar="DATA", help=moved)
+    folder = f"for {PAGE}, {TABLE} and {LIST}"
+    parser.add_argument("--output", type=arg.path, default=Path("review"), metavar="DIR", help=folder)
+    fitted = "instead, fit one temperature for each run's model, so that it is as sure as it is right; model/ changes"
+    parser.add_argument("--calibrate", action="store_true", help=fitted)
+    args = parser.parse_args()
+    if not args.runs and not args.model:
+        parser.error("give the runs that are to look at the masks: --runs runs/cells-*")
+    return args
+
+
+def review_masks(folders: list[Path], dataset: str | None, device: torch.device, output: Path) -> None:
+    """Review the masks that the runs hold out: the worst on the terminal, all in a page, a table and a list."""
+    reviews, lines = review_runs(folders, dataset, device)
+    for line in lines:
+        say(line)
+    if not reviews:
+        raise DataError("no mask could be reviewed; give finished runs of masks of classes: --runs runs/cells-*")
+    for review in reviews[:WORST]:
+        say(f"score {review.score:.4f}, {review.name}: {'; '.join(review.problems) or 'nothing in particular'}")
+    with writing(output):
+        write_review(output, reviews, lines)
+    suspicious = sum(bool(review.problems) for review in reviews)
+    say(f"{len(reviews)} masks reviewed, {suspicious} look wrong; page in {output / PAGE}")
+
+
+def calibrate_models(folders: list[Path], dataset: str | None, device: torch.device, output: Path) -> None:
+    """Calibrate the model of each run; curves before and after as a page."""
+    calibrations = []
+    for folder in folders:
+        try:
+            calibrations.append(calibrate_run(folder, dataset, device))
+        except (UserError, OSError) as error:
+            say(f"{folder}: {error}; its model stays as it is")
+            continue
+        say(calibrations[-1].sentence())
+    if not calibrations:
+        raise DataError("no model could be calibrated; give finished runs of masks of classes: --runs runs/cells")
+    with writing(output):
+        write_calibration(output, calibrations)
+    say(f"page in {output / CALIBRATION}")
+
+
+@contextmanager
+def writing(output: Path) -> Iterator[None]:
+    """SettingsError where files cannot be written within."""
+    try:
+        yield
+    except OSError as error:
+        raise SettingsError(f"--output {output} cannot be written ({error.strerror}); choose another") from error
+
+
+def main() -> None:
+    args = parse_args(__doc__)
+    folders = [*args.runs, *(model.parent for model in args.model)]
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if args.calibrate:
+        calibrate_models(folders, args.dataset, device, args.output)
+    else:
+        review_masks(folders, args.dataset, device, args.output)
+
+
+if __name__ == "__main__":
+    arg.run_script(main)

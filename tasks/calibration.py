@@ -1,0 +1,84 @@
+"""How sure predictions are, and how often they are right: counts for a reliability curve and its mean distance to it.
+
+Each pixel has a confidence, the probability of its answer. Pixels are counted in bins of it, with how many are right
+and with the sum of their confidences, as whole numbers: so counts of images and processes add up exactly, in any order.
+The expected calibration error is the mean over the pixels of the distance, in each bin, between the share of right ones
+and the mean confidence (Guo et al., "On Calibration of Modern Neural Networks", ICML 2017, arXiv:1706.04599).
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tasks.confusion import REPLICAS
+
+BINS = 15  # those of Guo et al., of equal width: ((b - 1) / 15, b / 15]
+STEPS = 2**20  # a confidence is a whole number of steps; float32 holds each
+COUNTED = 2**22  # pixels that are counted at a time: each takes tens of bytes meanwhile
+PIXELS, RIGHT, CONFIDENCE = range(3)  # the columns
+
+
+def no_counts(device: torch.device | str = "cpu") -> Tensor:
+    """(BINS, 3) int64 of zeros: pixels, right ones, and the sum of confidences in STEPS."""
+    return torch.zeros(BINS, 3, dtype=torch.int64, device=device)
+
+
+def count_confidences(confidence: Tensor, is_right: Tensor, is_counted: Tensor) -> Tensor:
+    """The counts (BINS, 3) of pixels, tensors of one shape: their confidence, in 0..1, and two of bool."""
+    counts = no_counts(confidence.device)
+    tensors = (confidence, is_right, is_counted)
+    for values, right, counted in zip(*(tensor.flatten().split(COUNTED) for tensor in tensors), strict=True):
+        steps = (values.float() * STEPS).round().long()
+        bins = ((steps * BINS - 1) // STEPS).clamp(0, BINS - 1)
+        bins = torch.where(counted, bins, BINS)  # one bin beyond, for pixels that do not count
+        columns = (torch.ones_like(steps), right.long(), steps)
+        counts += torch.stack([_sums(bins, column) for column in columns], dim=1)[:BINS]
+    return counts
+
+
+def largest_probability(logits: Tensor, dim: int) -> Tensor:
+    """The probability of the most likely class; `dim` is dropped."""
+    full = logits.float()
+    return (full.amax(dim) - full.logsumexp(dim)).exp()
+
+
+def _sums(bins: Tensor, values: Tensor) -> Tensor:
+    """(BINS + 1,) int64: the sum of whole numbers (N,) in each bin."""
+    if bins.device.type == "cpu":
+        return torch.bincount(bins, values.double(), minlength=BINS + 1).long()  # float64 holds sums below 2^53
+    return replicated_sums(bins, values)
+
+
+def replicated_sums(bins: Tensor, values: Tensor) -> Tensor:
+    """`_sums` for a device: each is the sum of REPLICAS copies, since neighboring pixels often share a bin."""
+    cells = bins * REPLICAS + torch.arange(len(bins), device=bins.device) % REPLICAS
+    copies = torch.zeros((BINS + 1) * REPLICAS, dtype=torch.int64, device=bins.device)
+    return copies.scatter_add_(0, cells, values).view(BINS + 1, REPLICAS).sum(dim=1)
+
+
+def calibration_error(counts: Tensor) -> float | None:
+    """The expected calibration error of counts (BINS, 3), in 0..1; None where no pixel was counted."""
+    pixels, right, steps = counts.double().cpu().T
+    total = pixels.sum().item()
+    if not total:
+        return None
+    return ((right - steps / STEPS).abs().sum() / total).item()
+
+
+def reliability_curve(counts: Tensor) -> list[dict[str, float]]:
+    """Mean confidence, share of right pixels and number of pixels of each bin that has any."""
+    curve = []
+    for pixels, right, steps in counts.tolist():
+        if pixels:
+            confidence = steps / STEPS / pixels
+            curve.append({"confidence": confidence, "accuracy": right / pixels, "pixels": pixels})
+    return curve
+
+
+def calibration_report(counts: Tensor | None) -> dict[str, Any] | None:
+    """What metrics.json says of counts (BINS, 3); None where no pixel was counted."""
+    error = None if counts is None else calibration_error(counts)
+    if counts is None or error is None:
+        return None
+    return {"expected_calibration_error": error, "bins": reliability_curve(counts)}

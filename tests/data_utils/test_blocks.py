@@ -1,0 +1,173 @@
+"""--val-blocks: whole blocks of scenes are held out, and what is read of a block is what the scene holds there.
+
+Modules: data_utils/sources/blocks.py, data_utils/image_io/scene_windows.py.
+"""
+
+import numpy as np
+import pytest
+from in_process import run_train
+from rasterio.transform import Affine
+from rasters import NORTH_UP, feature, scene, square, write_geojson, write_raster
+
+from data_utils.analysis.dataset_info import load_dataset_info
+from data_utils.analysis.validate import check_data
+from data_utils.config import DataConfig
+from data_utils.image_io.reader import read_image, read_mask
+from data_utils.loading.samples import new_samples
+from data_utils.sources.load import load_records
+from runtime.errors import CheckpointError, DataError
+
+FINER = NORTH_UP @ Affine.translation(-3, 2) @ Affine.scale(0.5)
+
+
+def config(folder, **settings):
+    return DataConfig(str(folder), **{"task": "classes", "val_blocks": 0, **settings})
+
+
+def write_scene(folder, number=0, *, size=(200, 260), transform=NORTH_UP, mask_transform=None):
+    """A scene, and its mask on its grid or on another one."""
+    bands, mask = scene(number, channels=3, size=size)
+    bands[:, :5, :9] = 0
+    write_raster(folder / "images" / f"{number}.tif", bands, nodata=0, transform=transform)
+    mask_size = size if mask_transform is None else (2 * size[0], 2 * size[1])
+    other = np.random.default_rng(number).integers(0, 3, mask_size).astype(np.uint8)
+    write_raster(
+        folder / "masks" / f"{number}.tif",
+        (mask if mask_transform is None else other)[None],
+        transform=mask_transform or transform,
+    )
+    return bands, mask
+
+
+def joined(records, read, size):
+    """The scene that windows make, and how often each pixel is read."""
+    whole = None
+    count = np.zeros(size, int)
+    for record in records:
+        top, left = map(int, record["name"].removesuffix(".tif").split("_")[1:])
+        part = read(record)
+        rows, columns = slice(top, top + part.shape[0]), slice(left, left + part.shape[1])
+        if whole is None:
+            whole = np.zeros((*size, *part.shape[2:]), part.dtype)
+        whole[rows, columns] = np.ma.getdata(part)
+        count[rows, columns] += 1
+    return whole, count
+
+
+@pytest.mark.parametrize("labels", ["mask", "finer mask", "polygons"])
+def test_blocks_make_the_scene_together(tmp_path, labels):
+    size = (200, 260)
+    bands, mask = write_scene(tmp_path, mask_transform=FINER if labels == "finer mask" else None)
+    if labels == "polygons":
+        (tmp_path / "masks" / "0.tif").unlink()
+        (tmp_path / "masks").rmdir()
+        write_geojson(tmp_path / "areas.geojson", [feature(square(20, 30, 90)), feature(square(150.5, 60, 90))])
+    settings = {"val_blocks": None, "val_fraction": 0.5}
+    write_scene(tmp_path, 1) if labels != "polygons" else write_raster(tmp_path / "images" / "1.tif", bands)
+    whole = {record["name"]: record for part in load_records(config(tmp_path, **settings)) for record in part}
+    (tmp_path / "images" / "1.tif").unlink()
+    (tmp_path / "masks" / "1.tif").unlink(missing_ok=True)
+    train, val = load_records(config(tmp_path))
+    records = [*train, *val]
+    assert len(val) == 1 and len(train) == 11
+    pixels, count = joined(records, lambda record: read_image(record["image"]), size)
+    assert (count == 1).all() and np.array_equal(pixels, np.moveaxis(bands, 0, 2))
+    values, _ = joined(records, lambda record: read_mask(record["target"], "mask"), size)
+    assert np.array_equal(values, read_mask(whole["0.tif"]["target"], "mask"))
+    if labels == "mask":
+        assert np.array_equal(values, mask)
+
+
+def test_a_scene_alone_is_told_of_blocks_and_a_shift_of_its_mask_is_said(tmp_path):
+    bands, mask = scene(0, size=(200, 260))
+    write_raster(tmp_path / "images" / "0.tif", bands)
+    write_raster(tmp_path / "masks" / "0.tif", mask[None], transform=NORTH_UP @ Affine.translation(0.5, 0.5))
+    with pytest.raises(DataError, match=r"the data set has 1; --val-blocks cuts the scene into several"):
+        load_records(config(tmp_path, val_blocks=None))
+    assert any("+0.50 to the right and +0.50 down" in line for line in load_dataset_info(config(tmp_path)).warnings)
+
+
+def test_a_crop_of_a_block_reads_no_more_than_it(tmp_path):
+    write_scene(tmp_path)
+    info = load_dataset_info(config(tmp_path, crop_size=(32, 40)))
+    assert sorted(info.train.class_locations) == list(range(len(info.train)))
+    samples = new_samples(info.train, info, info.preprocess(), fit_targets=True)
+    (number,) = [i for i, record in enumerate(info.train.records) if record["name"] == "0_0_0.tif"] or [0]
+    whole, target = samples.load(number)
+    for seed in range(3):
+        image, crop = samples.load_crop(number, (32, 40), np.random.default_rng(seed))
+        windows = np.lib.stride_tricks.sliding_window_view(whole, image.shape)
+        places = np.argwhere((windows == image).all(axis=(3, 4, 5)))
+        assert any(
+            np.array_equal(target.mask[row : row + 32, column : column + 40], crop.mask) for _, row, column in places
+        )
+
+
+def test_folds_hold_out_each_block_once(tmp_path):
+    write_scene(tmp_path)
+    held_out = [load_records(config(tmp_path, fold=(k, 4)))[1] for k in range(1, 5)]
+    names = [record["name"] for part in held_out for record in part]
+    assert len(names) == len(set(names)) == 12
+    with pytest.raises(DataError, match=r"--fold 1/30: there are only 12 blocks, and each fold needs one"):
+        load_records(config(tmp_path, fold=(1, 30)))
+
+
+def test_images_of_one_block_are_on_one_side(tmp_path):
+    """Small images of a mosaic, and two of one place."""
+    for number in range(16):
+        place = NORTH_UP @ Affine.translation(32 * (number % 4), 32 * (number // 4))
+        for date in range(2):
+            bands, mask = scene(number, channels=2, size=(32, 32))
+            write_raster(tmp_path / "images" / f"{number}_{date}.tif", bands, transform=place)
+            write_raster(tmp_path / "masks" / f"{number}_{date}.tif", mask[None], transform=place)
+    train, val = load_records(config(tmp_path, val_blocks=64, val_fraction=0.25))
+    assert (len(train), len(val)) == (24, 8)
+    held_out = {int(record["name"].split("_")[0]) for record in val}
+    assert held_out in ({0, 1, 4, 5}, {2, 3, 6, 7}, {8, 9, 12, 13}, {10, 11, 14, 15})
+    report, problems = check_data(config(tmp_path, val_blocks=64, val_fraction=0.25))
+    assert problems == 0 and "validation blocks: 8 of 32, of about 64 pixels a side" in report
+    assert "6 of 8 validation images touch training images in the world" in report and "overlap" not in report
+    report, _ = check_data(config(tmp_path, val_blocks=None, val_fraction=0.25))
+    assert "6 of 8 validation images overlap training images in the world" in report
+
+
+def test_a_run_on_one_scene_goes_on_with_the_same_blocks(tmp_path):
+    write_scene(tmp_path / "data")
+    flags = ["--dataset", tmp_path / "data", "--val-blocks", "--crop-size", "32", "32", "--encoder", "none"]
+    flags += ["--base-channels", "4", "--depth", "2", "--batch-size", "4", "--num-workers", "0"]
+    flags += ["--checkpoint-every", "2", "--log-every", "1"]
+    whole = run_train(tmp_path / "whole", *flags, "--max-steps", "4")
+    assert whole.exit_code == 0, whole.output
+    half = ["--max-steps", "4", "--resume", tmp_path / "whole" / "checkpoints" / "step-00000002"]
+    again = run_train(tmp_path / "again", *flags, *half)
+    assert again.exit_code == 0, again.output
+    assert again.values("train/loss") == whole.values("train/loss")[2:]
+    assert again.values("eval/loss")[-1] == whole.values("eval/loss")[-1]
+    flags[3:3] = ["128"]
+    with pytest.raises(CheckpointError, match=r"data set is 11 \+ 1 images .*, this run's is 3 \+ 1 images"):
+        run_train(tmp_path / "other", *flags, *half)
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({"val_blocks": 4096}, "--val-blocks: blocks of 4096 pixels hold all images together; give a smaller number"),
+        ({"val_group": "a"}, "--val-blocks and --val-group: both say what is held out together"),
+    ],
+)
+def test_blocks_that_cannot_be_are_one_line(tmp_path, settings, line):
+    write_scene(tmp_path)
+    with pytest.raises(DataError, match=line):
+        load_records(config(tmp_path, **settings))
+
+
+def test_images_without_place_have_no_blocks(tmp_path):
+    for number in range(2):
+        bands, mask = scene(number, channels=2)
+        settings = {"crs": None, "transform": Affine.identity()}
+        write_raster(tmp_path / "images" / f"{number}.tif", bands, **settings)
+        write_raster(tmp_path / "masks" / f"{number}.tif", mask[None], **settings)
+    with pytest.raises(DataError, match=r"0\.tif has no place in the world, by which blocks are cut"):
+        load_records(config(tmp_path))
+    with pytest.raises(DataError, match="shapes-000000 has no place"):
+        load_records(config("shapes"))

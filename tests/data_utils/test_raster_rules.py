@@ -1,0 +1,203 @@
+"""Rasters in windows: tiles that are left out, tiles that are kept, pixels without data at another size, places.
+
+Modules: data_utils/image_io/rasters.py, data_utils/image_io/places.py, data_utils/image_io/placed_masks.py,
+data_utils/loading/image_input.py, data_utils/sources/placed.py.
+"""
+
+from contextlib import ExitStack
+from unittest import mock
+
+import numpy as np
+import pytest
+import rasterio
+import tifffile
+from rasterio.transform import Affine, from_origin
+from rasterio.windows import Window
+from rasters import NORTH_UP, write_raster
+
+from data_utils.image_io import rasters as rasters_module
+from data_utils.image_io.formats import BandSource
+from data_utils.image_io.placed_masks import Grid, PlacedMask, grid_of, on_grid
+from data_utils.image_io.places import Crs, Place, geo_keys, place_of
+from data_utils.image_io.rasters import open_raster
+from data_utils.image_io.regions import open_regions, regions_of
+from data_utils.loading.image_input import ImageInput, missing_pixels, without_missing
+from data_utils.sources.placed import place_warnings, with_places
+from data_utils.sources.records import ListRecords
+from runtime.errors import ImageError
+from tasks.classes import ClassTarget
+from unet.config import Preprocess
+
+SPARSE = {"tiled": True, "blockxsize": 16, "blockysize": 32, "SPARSE_OK": "TRUE", "crs": "EPSG:32633"}
+
+
+@pytest.mark.parametrize("cached_bytes", [1, 2**26])
+@pytest.mark.parametrize("nodata", [None, 7])
+@pytest.mark.parametrize("layout", [{"compress": "deflate"}, {"compress": "deflate", "interleave": "band"}, {}])
+def test_tiles_that_a_file_leaves_out_are_those_of_rasterio_in_any_windows(
+    tmp_path, monkeypatch, layout, nodata, cached_bytes
+):
+    monkeypatch.setattr(rasters_module, "CACHED_BYTES", cached_bytes)
+    path = tmp_path / "a.tif"
+    rng = np.random.default_rng(0)
+    size = {"count": 4, "height": 90, "width": 70, "dtype": "uint16", "transform": NORTH_UP}
+    with rasterio.open(path, "w", driver="GTiff", nodata=nodata, **size, **SPARSE, **layout) as file:
+        for top, left in ((0, 16), (32, 0), (64, 64)):
+            part = rng.integers(0, 9, (4, min(32, 90 - top), min(16, 70 - left))).astype(np.uint16)
+            file.write(part, window=Window(left, top, part.shape[2], part.shape[1]))
+    with rasterio.open(path) as file:
+        expected = np.moveaxis(file.read(masked=True), 0, 2)
+    with open_regions(path) as regions:
+        for _ in range(2):
+            for rows, columns in (((0, 90), (0, 70)), ((20, 70), (10, 66)), ((33, 34), (17, 18)), ((60, 90), (60, 70))):
+                window = regions.read(*rows, *columns)
+                wanted = expected[slice(*rows), slice(*columns)]
+                assert np.array_equal(np.ma.getmaskarray(window), np.ma.getmaskarray(wanted))
+                assert np.array_equal(np.ma.filled(window, 7), np.ma.filled(wanted, 7))
+
+
+def test_a_tile_is_decoded_once_while_it_is_kept(tmp_path, monkeypatch):
+    bands = np.random.default_rng(0).integers(0, 9, (5, 64, 64)).astype(np.uint16)
+    tiles = {"tiled": True, "blockxsize": 32, "blockysize": 32, "compress": "deflate"}
+    path = write_raster(tmp_path / "a.tif", bands, **tiles)
+    for cached_bytes, decoded in ((2**26, 4), (2 * 32 * 32 * 10, 8)):  # all tiles, or two of them, are kept
+        monkeypatch.setattr(rasters_module, "CACHED_BYTES", cached_bytes)
+        with ExitStack() as stack:
+            raster = open_raster(path, stack)
+            page = raster.files[0].pixels.page
+            decode = mock.Mock(side_effect=page.decode)
+            monkeypatch.setattr(page, "decode", decode)
+            for _ in range(2):
+                assert np.array_equal(raster.whole(), np.moveaxis(bands, 0, 2))
+        assert decode.call_count == decoded, cached_bytes
+
+
+def test_a_raster_that_lacks_its_last_byte_is_cut_off(tmp_path):
+    bands = np.random.default_rng(0).integers(0, 9, (5, 8, 9)).astype(np.uint16)
+    for interleave in ("pixel", "band"):
+        path = write_raster(tmp_path / f"{interleave}.tif", bands, interleave=interleave)
+        with tifffile.TiffFile(path) as tiff:
+            end = tiff.pages[0].dataoffsets[0] + bands.nbytes
+        path.write_bytes(path.read_bytes()[: end - 1])
+        with pytest.raises(ImageError, match="the file ends before its image does"), open_regions(path) as regions:
+            regions.read(7, 8)
+
+
+def test_bands_of_files_must_have_one_size(tmp_path):
+    paths = []
+    for number, size in enumerate(((8, 9), (8, 10))):
+        paths.append(str(write_raster(tmp_path / f"B{number}.tif", np.zeros((1, *size), np.uint16))))
+    source = BandSource(tuple(paths), ())
+    line = r"B0\.tif and .*B1\.tif: bands of 8 x 9 and 8 x 10 \(height x width\)"
+    with pytest.raises(ImageError, match=line), open_regions(source):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("scale", "window"), [(1.0, ((3, 20), (5, 30))), (0.5, ((0, 10), (2, 15))), (2.0, ((9, 41), (0, 60)))]
+)
+def test_windows_miss_data_where_the_image_does_under_the_center_of_a_pixel(tmp_path, scale, window):
+    bands = np.random.default_rng(0).integers(1, 9, (5, 24, 32)).astype(np.uint16)
+    bands[:, :6, :9] = 0
+    bands[:4, 12:15] = 0  # one band holds data
+    path = write_raster(tmp_path / "a.tif", bands, nodata=0)
+    with open_regions(path) as regions:
+        network_input = ImageInput(regions, Preprocess(scale=scale, mean=(4.0,) * 5, std=(1.0,) * 5), 5)
+        height, width = network_input.size
+        rows = ((np.arange(height) + 0.5) * 24 / height).astype(int)
+        columns = ((np.arange(width) + 0.5) * 32 / width).astype(int)
+        expected = (bands == 0).all(axis=0)[np.ix_(rows, columns)]
+        (top, bottom), (left, right) = window
+        missing = network_input.missing(window)
+        assert np.array_equal(missing, expected[top:bottom, left:right]) and missing.any()
+        assert network_input.missing(((height - 4, height), (0, 4))) is None
+    full = write_raster(tmp_path / "b.tif", bands)
+    with open_regions(full) as regions:
+        assert ImageInput(regions, Preprocess(mean=(4.0,) * 5, std=(1.0,) * 5), 5).missing(window) is None
+
+
+def test_nothing_is_known_of_a_target_where_its_image_holds_no_data():
+    pixels = np.ma.MaskedArray(np.ones((4, 6, 2)), np.zeros((4, 6, 2), bool))
+    assert missing_pixels(pixels) is None and missing_pixels(np.ones((4, 6, 2))) is None
+    pixels.mask[:2, :3] = True
+    pixels.mask[3, 5, 0] = True  # the other channel holds data
+    missing = missing_pixels(pixels)
+    assert np.argwhere(missing).tolist() == [[row, column] for row in (0, 1) for column in (0, 1, 2)]
+    target = without_missing(ClassTarget(np.ones((8, 12), np.uint8)), missing)
+    assert (target.mask[:4, :6] == 255).all() and (target.mask == 255).sum() == 24 and target.mask.dtype == np.uint8
+    same = ClassTarget(np.ones((8, 12), np.uint8))
+    assert without_missing(same, None) is same
+
+
+def test_the_place_of_a_pixel_goes_to_the_world_and_back():
+    place = Place((2.0, 0.5, 100.0, 0.25, -3.0, 200.0), Crs(32633, ()), ())
+    assert place.to_world(3, 4) == (2 * 3 + 0.5 * 4 + 100, 0.25 * 3 - 3 * 4 + 200)
+    assert place.to_pixels(*place.to_world(3.0, 4.0)) == pytest.approx((3, 4))
+    shifted = place._replace(transform=(2.0, 0.5, *place.to_world(0.25, 0)[:1], 0.25, -3.0, place.to_world(0.25, 0)[1]))
+    assert place.offset_of(shifted) == pytest.approx((0.25, 0))
+    assert place.has_pixels_of(shifted, (50, 60)) and not place.is_grid_of(shifted, (50, 60))
+    assert place.is_grid_of(place, (50, 60))
+    coarser = place._replace(transform=(2.2, 0.5, 100.0, 0.25, -3.0, 200.0))
+    assert not place.has_pixels_of(coarser, (50, 60))
+    assert Crs(1, ("x",)).same(Crs(1, ("y",))) and not Crs(1, ()).same(Crs(2, ()))
+    assert Crs(None, ("x",)).same(Crs(None, ("x",))) and not Crs(None, ("x",)).same(Crs(None, ("y",)))
+
+
+def test_a_crs_of_ones_own_is_known_by_its_keys(tmp_path):
+    own = rasterio.crs.CRS.from_proj4("+proj=laea +lat_0=10 +lon_0=20 +datum=WGS84 +units=m")
+    other = rasterio.crs.CRS.from_proj4("+proj=laea +lat_0=11 +lon_0=20 +datum=WGS84 +units=m")
+    places = []
+    for name, crs in (("a", own), ("b", own), ("c", other), ("d", "EPSG:4326")):
+        path = write_raster(tmp_path / f"{name}.tif", np.zeros((1, 4, 5), np.uint8), crs=crs)
+        with tifffile.TiffFile(path) as tiff:
+            places.append(place_of(tiff.pages[0]))
+    assert [place.crs.epsg for place in places] == [None, None, None, 4326]
+    assert places[0].crs.same(places[1].crs) and not places[0].crs.same(places[2].crs)
+    assert str(places[0].crs) == "a CRS without EPSG number" and str(places[3].crs) == "EPSG:4326"
+    assert geo_keys((1, 1, 0, 2, 1024, 0, 1, 1, 3072, 34735, 1, 5)) == {1024: 1} and geo_keys(None) == {}
+
+
+def test_masks_that_are_shifted_by_a_part_of_a_pixel_are_said(tmp_path):
+    image = write_raster(tmp_path / "image.tif", np.zeros((5, 8, 9), np.uint16))
+    records = []
+    shifts = {"a": (0.0, 0.0), "b": (0.3, -0.1), "c": (1.0, 2.0), "d": (0.004, 0.0), "n": (-0.3, -0.2)}
+    for name, (right, down) in shifts.items():
+        transform = NORTH_UP * Affine.translation(right, down)
+        mask = write_raster(tmp_path / f"{name}.tif", np.zeros((1, 8, 9), np.uint8), transform=transform)
+        records.append({"image": str(image), "target": str(mask), "name": name})
+    coarse = write_raster(
+        tmp_path / "e.tif", np.zeros((1, 4, 5), np.uint8), transform=from_origin(500_000, 5_000_000, 20, 20)
+    )
+    records.append({"image": str(image), "target": str(coarse), "name": "e"})
+    placed = with_places(ListRecords(records))
+    (line,) = place_warnings([placed])
+    assert line.startswith(
+        "2 masks are shifted against their images by a part of a pixel, b by +0.30 to the right and -0.10"
+    )
+    assert place_warnings([ListRecords(records)]) == ()
+    assert isinstance(placed[0]["target"], str) and isinstance(placed[1]["target"], PlacedMask)
+    plain = tmp_path / "plain.tif"
+    tifffile.imwrite(plain, np.zeros((8, 9), np.uint8), photometric="minisblack")
+    listed = ListRecords([{"image": str(plain), "target": str(plain), "name": "p"}])
+    assert with_places(listed) is listed
+
+
+def test_a_mask_on_another_grid_is_read_where_its_coordinates_say(tmp_path):
+    image = write_raster(tmp_path / "image.tif", np.zeros((5, 8, 9), np.uint16))
+    values = np.arange(1, 31, dtype=np.uint8).reshape(1, 5, 6)
+    transform = NORTH_UP * Affine.translation(-2, 1) * Affine.scale(2)
+    mask = write_raster(tmp_path / "mask.tif", values, transform=transform)
+    grid = grid_of(str(image))
+    assert grid == Grid(grid.place, (8, 9)) and grid_of(str(tmp_path / "none.tif")) is None
+    assert grid_of(str(tmp_path / "a.png")) is None
+    with regions_of(on_grid(str(mask), grid, "m")) as regions:
+        read = np.asarray(regions.read(0, 8))
+    expected = np.zeros((8, 9), int)
+    expected[:] = read[0, 0]  # what stands for nothing known
+    for row in range(1, 8):
+        for column in range(9):
+            expected[row, column] = values[0, (row - 1) // 2, (column + 2) // 2]
+    assert (
+        np.array_equal(read.reshape(8, 9)[1:], expected[1:])
+        and (read.reshape(8, 9)[0] == read.reshape(8, 9)[0, 0]).all()
+    )

@@ -1,0 +1,177 @@
+"""Packages of bioimage.io: what they say, and that both of their weights give the probabilities of predict.py.
+
+Modules: inference/export/bioimageio.py.
+"""
+
+import hashlib
+from importlib.metadata import version
+from pathlib import Path
+from zipfile import ZipFile
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+import yaml
+from conftest import launch
+from PIL import Image
+
+from inference import Predictor
+from inference.export import bioimageio as module
+from inference.export.bioimageio import BioImageIo, checked_license, input_tensor, output_tensor, overlap_text
+from inference.export.target import Options, export_proved
+from runtime.errors import ModelError, SettingsError
+from unet import Preprocess, UNet, UNetConfig
+
+PREPROCESS = Preprocess(
+    scale=0.5,
+    mean=(90.0,) * 3,
+    std=(50.0,) * 3,
+    class_names=("sky", "land and sea"),
+    class_values=(0, 255),
+    pixel_types=("uint8",),
+)
+NAMES = {"class_names": ("other", "liver"), "class_values": (0, 1)}
+SCANS = Preprocess(standardize=True, spacing=(2.0, 0.5, 0.5), **NAMES)
+CT = Preprocess(clip=(-100.0, 300.0), mean=(50.0,), std=(80.0,), **NAMES)
+OWNED = Options(author=["A. Person", "Another"], license="mit")
+
+
+def small_model() -> UNet:
+    torch.manual_seed(0)
+    return UNet(UNetConfig(3, 2, 4, 2, preprocess=PREPROCESS)).eval()
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory) -> Path:
+    """The files of a package of a model without a run; bioimageio.core need not be there to write it."""
+    folder = tmp_path_factory.mktemp("package")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "import_package", lambda *names: None)
+        BioImageIo().write(small_model(), folder / "cells.zip", OWNED)
+    ZipFile(folder / "cells.zip").extractall(folder)
+    return folder
+
+
+@pytest.fixture
+def core() -> None:
+    """Skips where bioimageio.core cannot be had."""
+    pytest.importorskip("bioimageio.core", reason="needs requirements-export.txt")
+    if tuple(map(int, version("pydantic").split(".")[:2])) >= module.PYDANTIC:
+        pytest.skip("needs the pydantic of requirements-export.txt")
+
+
+def test_a_package_says_whose_it_is_and_what_it_takes(package):
+    content = yaml.safe_load((package / "rdf.yaml").read_text())
+    assert [author["name"] for author in content["authors"]] == ["A. Person", "Another"]
+    assert content["license"] == "MIT"
+    (image,), (answer,) = content["inputs"], content["outputs"]
+    assert image["axes"][1]["channel_names"] == ["red", "green", "blue"] and image["data"]["range"] == [0, 255]
+    assert answer["axes"][1]["channel_names"] == ["sky", "land_and_sea"]
+    assert content["config"]["unet_accelerate"]["config"] == yaml.safe_load(
+        yaml.safe_dump(small_model().config.to_json())
+    )
+    for entry in (image["test_tensor"], answer["test_tensor"], *content["weights"].values()):
+        assert hashlib.sha256((package / entry["source"]).read_bytes()).hexdigest() == entry["sha256"]
+    assert Image.open(package / content["covers"][0]).size == (800, 400)
+    assert "overlap by" in (package / content["documentation"]).read_text()
+
+
+@pytest.mark.parametrize("size", [(97, 131), (15, 15), (1, 2)])
+def test_both_weights_give_the_probabilities_of_predict_py(package, size):
+    pixels = np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8)
+    expected = Predictor(small_model())(pixels)
+    images = pixels.transpose(2, 0, 1)[None].astype(np.float32)
+    (by_onnxruntime,) = onnxruntime.InferenceSession(package / "weights.onnx").run(None, {"images": images})
+    with torch.inference_mode():
+        by_torch = torch.jit.load(package / "weights.pt")(torch.from_numpy(images)).numpy()
+    for probabilities in (by_onnxruntime, by_torch):
+        np.testing.assert_allclose(probabilities[0], expected.probabilities, rtol=0, atol=1e-5)
+        np.testing.assert_array_equal(probabilities[0].argmax(0), expected.mask)
+
+
+def test_the_card_and_the_first_picture_of_the_run_are_in_the_package(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "import_package", lambda *names: None)
+    folder = tmp_path / "run" / "model"
+    folder.mkdir(parents=True)
+    (folder / "README.md").write_text("---\ntags: [unet]\n---\n\n# U-Net on cells/1\n\nMean IoU 0.9.\n")
+    (tmp_path / "run" / "predictions").mkdir()
+    Image.new("RGB", (80, 40), "red").save(tmp_path / "run" / "predictions" / "a.png")
+    BioImageIo().write(small_model(), tmp_path / "cells.zip", OWNED._replace(folder=folder))
+    with ZipFile(tmp_path / "cells.zip") as archive:
+        assert "Mean IoU 0.9." in archive.read("README.md").decode()
+        assert yaml.safe_load(archive.read("rdf.yaml"))["name"] == "U-Net on cells_1"
+        red, green, _ = Image.open(archive.open("cover.jpg")).getpixel((400, 200))
+    assert red > 200 and green < 50
+
+
+def test_volumes_say_their_spacing_and_how_they_are_prepared(tmp_path):
+    for name in ("test_image.npy", "test_probabilities.npy"):
+        (tmp_path / name).write_bytes(b"")
+    config = UNetConfig(1, 2, 4, 2, dims=3, preprocess=SCANS)
+    image = input_tensor(config, tmp_path)
+    assert [axis.get("scale") for axis in image["axes"]] == [None, None, 2.0, 0.5, 0.5]
+    assert image["preprocessing"] == [{"id": "zero_mean_unit_variance", "kwargs": {"axes": ["z", "y", "x"]}}]
+    sizes = [axis.get("size") for axis in output_tensor(config, tmp_path)["axes"][2:]]
+    assert sizes == [{"tensor_id": "image", "axis_id": axis} for axis in "zyx"]
+    config = UNetConfig(1, 2, 4, 2, dims=3, preprocess=CT)
+    clipping = {"id": "clip", "kwargs": {"min": -100.0, "max": 300.0}}
+    assert input_tensor(config, tmp_path)["preprocessing"] == [clipping]
+
+
+@pytest.mark.parametrize("preprocess", [SCANS, CT], ids=["scans", "ct"])
+def test_what_is_expected_of_raw_volumes_is_clipped_or_standardized(preprocess):
+    torch.manual_seed(0)
+    model = UNet(UNetConfig(1, 2, 4, 2, dims=3, preprocess=preprocess)).eval()
+    voxels = np.random.default_rng(0).normal(100, 300, (1, 1, 5, 9, 14)).astype(np.float32)
+    standardized = (voxels - voxels.mean()) / voxels.std()
+    prepared = standardized if preprocess.standardize else voxels.clip(-100, 300)
+    (answer,) = BioImageIo().expected(model, [voxels])
+    with torch.inference_mode():
+        torch.testing.assert_close(answer, model(torch.from_numpy(prepared)).softmax(1), rtol=0, atol=1e-5)
+
+
+def test_tiles_are_to_overlap_by_what_a_pixel_depends_on():
+    plain = UNetConfig(3, 2, 4, 2)
+    half = UNetConfig(3, 2, 4, 2, preprocess=PREPROCESS)
+    assert int(overlap_text(half).split()[0]) == 2 * int(overlap_text(plain).split()[0])
+
+
+def test_what_no_package_can_be_made_of_is_one_line(tmp_path, monkeypatch):
+    points = {"name": "landmarks", "names": ["eye", "ear"], "partners": [0, 1]}
+    resized = UNet(UNetConfig(3, 2, 4, 2, preprocess=PREPROCESS, task=points))
+    with pytest.raises(ModelError, match="the model resizes images, and answers at that size"):
+        export_proved(BioImageIo(), resized, tmp_path / "a.zip", OWNED)
+    both = UNetConfig(1, 2, 4, 2, dims=3, preprocess=Preprocess(clip=(0.0, 1.0), standardize=True))
+    assert "clips volumes and then standardizes them" in BioImageIo().problem(both)
+    for options, line in {
+        Options(license="MIT"): "needs --author NAME",
+        Options(author=("A",)): "needs --license ID",
+        Options(author=("A/B",), license="MIT"): "--author A/B: a name cannot have a slash",
+        Options(author=("A",), license="mine"): "--license mine: is none of spdx.org/licenses",
+    }.items():
+        with pytest.raises(SettingsError, match=line):
+            checked_license(options)
+    monkeypatch.setattr(module, "version", lambda package: "2.14.4")
+    assert "does not go with pydantic 2.14.4: pip install -r" in BioImageIo().hint(small_model().config)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_the_command_writes_what_passes_the_test_of_bioimageio_core(core, tmp_path):
+    small_model().save_pretrained(tmp_path / "model")
+    flags = ["--to", "bioimageio", "--author", "A. Person", "--license", "CC-BY-4.0"]
+    result = launch("-m", "inference.export", tmp_path / "model", tmp_path / "cells.zip", *flags)
+    assert result.returncode == 0, result.stderr
+    assert "its own test passed on 7 image sizes" in result.stdout
+
+
+@pytest.mark.slow
+def test_a_package_whose_volumes_are_prepared_otherwise_is_not_kept(core, tmp_path, monkeypatch):
+    torch.manual_seed(0)
+    model = UNet(UNetConfig(1, 2, 4, 2, dims=3, preprocess=SCANS))
+    export_proved(BioImageIo(), model, tmp_path / "liver.zip", OWNED)
+    monkeypatch.setattr(module, "preprocessing", lambda config: [])
+    with pytest.raises(ModelError, match=r"bioimageio\.core cannot open the model: its test did not pass"):
+        export_proved(BioImageIo(), model, tmp_path / "other.zip", OWNED)
+    assert [path.name for path in tmp_path.iterdir()] == ["liver.zip"]

@@ -1,0 +1,108 @@
+"""What a model says of a mask: a score against cleanlab's formula, and masks that were spoiled in known ways.
+
+Modules: inference/review/mask_quality.py, inference/review/equal_images.py.
+"""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from data_utils.sources.records import ListRecords
+from inference.review.equal_images import equal_images
+from inference.review.mask_quality import best_shift, find_problems, mask_score
+
+NAMES = ("background", "cell", "dirt")
+
+
+def blobs() -> np.ndarray:
+    """A mask of two cells and a piece of dirt."""
+    mask = np.zeros((60, 80), np.uint8)
+    mask[8:20, 10:26] = 1
+    mask[35:50, 12:22] = 1
+    mask[30:46, 50:70] = 2
+    return mask
+
+
+def probabilities_of(mask: np.ndarray, sure: float = 0.94) -> np.ndarray:
+    """(3, H, W): what a model says that sees the mask."""
+    probabilities = np.full((3, *mask.shape), (1 - sure) / 2, np.float32)
+    np.put_along_axis(probabilities, mask[None].astype(np.int64), np.float32(sure), axis=0)
+    return probabilities
+
+
+def cleanlab_score(probabilities: np.ndarray, mask: np.ndarray) -> float:
+    """cleanlab's softmin, written out: scores times the softmax of 1 - scores at temperature 0.1."""
+    scores = np.array([probabilities[mask[place]][place] for place in np.ndindex(mask.shape)], np.float64)
+    exponents = (1 - scores) / 0.1
+    weights = np.exp(exponents - exponents.max())
+    return float(np.dot(scores, weights / weights.sum()))
+
+
+def test_the_score_is_the_softmin_of_the_probabilities_of_the_labels():
+    rng = np.random.default_rng(0)
+    probabilities = rng.dirichlet((1, 1, 1), (20, 30)).transpose(2, 0, 1).astype(np.float32)
+    mask = rng.integers(0, 3, (20, 30)).astype(np.uint8)
+    assert mask_score(probabilities, mask) == pytest.approx(cleanlab_score(probabilities, mask), abs=1e-6)
+    ignored = mask.copy()
+    ignored[:10] = 255
+    expected = cleanlab_score(probabilities[:, 10:], mask[10:])
+    assert mask_score(probabilities, ignored) == pytest.approx(expected, abs=1e-6)
+    assert mask_score(probabilities, np.full_like(mask, 255)) is None
+
+
+def test_a_right_mask_has_no_problem_whatever_is_unlabeled():
+    mask = blobs()
+    assert find_problems(probabilities_of(mask), mask, NAMES) == []
+    assert find_problems(probabilities_of(mask, 1.0), mask, NAMES) == []
+    assert find_problems(probabilities_of(mask), np.full_like(mask, 255), NAMES) == []
+    empty = np.zeros_like(mask)  # fits as well wherever it is moved
+    assert best_shift(probabilities_of(empty, 1.0), empty) is None
+    unlabeled = mask.copy()
+    unlabeled[:25] = 255
+    assert find_problems(probabilities_of(mask), unlabeled, NAMES) == []
+
+
+def test_objects_that_are_missing_or_not_seen_and_other_classes_are_named_with_their_place():
+    truth = blobs()
+    mask = truth.copy()
+    mask[8:20, 10:26] = 0
+    (missing,) = find_problems(probabilities_of(truth), mask, NAMES)
+    assert missing.kind == "missing" and missing.confidence == pytest.approx(0.94)
+    assert missing.text == "cell of 192 pixels at row 13, column 17 is missing in the mask"
+    mask = truth.copy()
+    mask[5:15, 40:60] = 1
+    (unseen,) = find_problems(probabilities_of(truth), mask, NAMES)
+    assert unseen.text == "cell of 200 pixels at row 9, column 49 is not seen in the image"
+    mask = truth.copy()
+    mask[truth == 2] = 1
+    (other,) = find_problems(probabilities_of(truth), mask, NAMES)
+    assert other.text == "cell of 320 pixels at row 37, column 59 looks like dirt" and other.kind == "another class"
+    assert find_problems(probabilities_of(truth, 0.6), mask, NAMES) == []  # the model is not sure
+    specks = truth.copy()
+    specks[55, 3:18] = 1  # 15 pixels are no object
+    assert find_problems(probabilities_of(truth), specks, NAMES) == []
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(4, -3), (0, 9), (-10, 2)])
+def test_a_shifted_mask_is_told_how_to_go_back(rows, columns):
+    truth = blobs()
+    mask = np.roll(truth, (-rows, -columns), axis=(0, 1))
+    assert best_shift(probabilities_of(truth), mask) == (rows, columns)
+    problems = find_problems(probabilities_of(truth), mask, NAMES)
+    assert f"moved by {rows:+d} rows and {columns:+d} columns" in problems[-1].text
+    large = np.kron(mask, np.ones((10, 10), np.uint8))  # is looked at in every third pixel
+    large_shift = best_shift(np.kron(probabilities_of(truth), np.ones((1, 10, 10), np.float32)), large)
+    if max(abs(rows), abs(columns)) < 5:
+        assert large_shift is not None and np.abs(np.subtract(large_shift, (10 * rows, 10 * columns))).max() <= 3
+    one_pixel = np.roll(truth, (0, 1), axis=(0, 1))
+    assert best_shift(probabilities_of(truth), one_pixel) is None
+
+
+def test_validation_images_that_were_trained_on_are_found_by_their_content(tmp_path):
+    records = []
+    for name, shade in (("a", 1), ("b", 2), ("c", 1), ("d", 3)):
+        Image.new("L", (4, 4), shade).save(tmp_path / f"{name}.png")
+        records.append({"image": str(tmp_path / f"{name}.png"), "target": None, "name": f"{name}.png"})
+    in_memory = {"image": np.zeros((4, 4), np.uint8), "target": None, "name": "array"}
+    equal = equal_images(ListRecords([records[0], records[1], in_memory]), ListRecords([*records[2:], in_memory]))
+    assert equal == {"c.png": "a.png"}

@@ -1,0 +1,191 @@
+"""Predicted areas as polygons: rasterio draws the mask from them again.
+
+Modules: data_utils/image_io/outlines.py, inference/outputs/polygons.py.
+"""
+
+import json
+from unittest import mock
+
+import numpy as np
+import pytest
+import rasterio
+import torch
+from conftest import predict
+from rasterio.features import rasterize, shapes
+from rasterio.transform import Affine
+from rasters import UTM, scene, write_raster
+
+from data_utils.image_io import outlines
+from data_utils.image_io.outlines import Outliner
+from data_utils.image_io.places import Place
+from data_utils.image_io.well_known_binary import well_known_binary
+from inference import predictor as predictor_module
+from inference.outputs import polygons as polygons_module
+from inference.outputs.polygons import polygons_of
+from unet import Preprocess, UNet, UNetConfig
+
+IN_PIXELS = Place((1.0, 0.0, 0.0, 0.0, 1.0, 0.0), None, ())
+TURNED = Affine.translation(3e5, 4e6) @ Affine.rotation(20) @ Affine.scale(2, -3)
+TASKS = {
+    "classes": {"class_names": ("background", "field"), "class_values": (0, 7)},
+    "regions": {"class_names": ("whole", "core")},
+    "overlapping": {"class_names": ("field", "wood/old")},
+    "objects": {},
+}
+SETTINGS = {
+    "classes": None,
+    "regions": {"name": "regions", "regions": [["whole", [3, 5]], ["core", [5]]]},
+    "overlapping": {"name": "overlapping"},
+    "objects": {"name": "objects", "classes": ["background", "house"], "smallest": 1},
+}
+
+
+def outlined(mask, rows):
+    """(number, rings) of the areas of a mask that comes in bands of rows."""
+    outliner = Outliner(mask.shape[1])
+    batches = []
+    for top in range(0, len(mask), rows):
+        batches += outliner.add(mask[top : top + rows])
+    batches += outliner.finish()
+    areas = []
+    for batch in batches:
+        areas += zip(batch.numbers.tolist(), polygons_of(batch, IN_PIXELS), strict=True)
+    return areas
+
+
+def signed_area(ring):
+    ring = np.asarray(ring, float)
+    return (ring[:-1, 0] * ring[1:, 1] - ring[1:, 0] * ring[:-1, 1]).sum() / 2
+
+
+def pixels_and_holes(rings):
+    return abs(signed_area(rings[0])) - sum(abs(signed_area(hole)) for hole in rings[1:]), len(rings)
+
+
+def test_areas_are_those_that_gdal_outlines():
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        size = rng.integers(1, 30, 2).tolist()
+        mask = rng.integers(0, rng.integers(2, 5), size).astype(np.uint8)
+        mask = np.kron(mask, np.ones(rng.integers(1, 4, 2).tolist(), np.uint8))
+        with (
+            mock.patch.object(outlines, "PENDING", int(rng.integers(1, 200))),
+            mock.patch.object(outlines, "ROWS", int(rng.integers(1, 20))),
+        ):
+            areas = outlined(mask, int(rng.integers(1, 9)))
+        expected = [shape["coordinates"] for shape, _ in shapes(mask, mask=mask > 0, connectivity=4)]
+        assert sorted(map(pixels_and_holes, (rings for _, rings in areas))) == sorted(map(pixels_and_holes, expected))
+        for _, rings in areas:
+            for ring in rings:  # no ring meets itself
+                assert len(set(map(tuple, ring.tolist()))) == len(ring) - 1
+        drawn = [({"type": "Polygon", "coordinates": rings}, number) for number, rings in areas]
+        assert not mask.any() or np.array_equal(rasterize(drawn, mask.shape, dtype=np.uint8), mask)
+
+
+def write_model(folder, task):
+    """A model of two bands that has learned nothing."""
+    torch.manual_seed(3)
+    preprocess = Preprocess(
+        mean=(300.0,) * 2, std=(60.0,) * 2, pixel_types=("uint16",), bands=("1", "2"), draft=False, **TASKS[task]
+    )
+    outputs = 2 + (task == "objects")
+    config = UNetConfig(2, outputs, base_channels=4, depth=2, norm="group", preprocess=preprocess, task=SETTINGS[task])
+    UNet(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    return {task: write_model(tmp_path_factory.mktemp(task), task) for task in TASKS}
+
+
+def write_scene(path, **profile):
+    bands, _ = scene(0, size=(70, 90))
+    bands[:, :9, :20] = 0
+    return write_raster(path, bands, nodata=0, **profile)
+
+
+def drawn(features, image, value_of):
+    """The polygons of GeoJSON on the grid of an image; 0 where there is none."""
+    pairs = [(feature["geometry"], value_of(feature["properties"])) for feature in features]
+    return rasterize(pairs, image.shape, transform=image.transform, dtype=np.int32)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_polygons_give_the_mask_again(tmp_path, models, task):
+    source = write_scene(tmp_path / "in" / "a.tif", transform=TURNED)
+    with mock.patch.object(predictor_module, "WINDOW_MEMORY", 1000):
+        result = predict(models[task], [source], tmp_path / "out", "--polygons", "--tile-size", "32")
+    assert result.returncode == 0, result.stderr
+    content = json.loads((tmp_path / "out" / "a.geojson").read_text())
+    features = content["features"]
+    assert content["crs"]["properties"]["name"] == "urn:ogc:def:crs:EPSG::32633" and features
+    for feature in features:
+        outline, *holes = feature["geometry"]["coordinates"]
+        assert signed_area(outline) > 0 and all(signed_area(hole) < 0 for hole in holes)
+        assert feature["properties"]["class"] != "background"
+    masks = {"a.tif": lambda properties: properties.get("value", properties.get("number"))}
+    inside = 0
+    if task == "overlapping":
+        inside = 255
+        masks = {
+            "field/a.tif": lambda properties: 255 * (properties["class"] == "field"),
+            "wood_old/a.tif": lambda properties: 255 * (properties["class"] == "wood/old"),
+        }
+    for name, value_of in masks.items():
+        with rasterio.open(source) as image, rasterio.open(tmp_path / "out" / name) as file:
+            assert (file.transform, file.crs, file.shape) == (image.transform, image.crs, image.shape)
+            mask = file.read(1).astype(np.int32)
+            assert np.array_equal(file.dataset_mask(), image.dataset_mask())
+            assert (mask[:9, :20] == file.nodata).all() and file.nodata not in (0, inside)
+            mask[mask == file.nodata] = 0
+            of_mask = [feature for feature in features if value_of(feature["properties"])]
+            assert mask.any() and np.array_equal(drawn(of_mask, image, value_of), mask)
+
+
+def test_classes_without_background_are_all_outlined(tmp_path, models):
+    folder = tmp_path / "model"
+    write_model(folder, "classes")
+    config = json.loads((folder / "config.json").read_text())
+    config["preprocess"]["class_names"] = ["water", "field"]
+    (folder / "config.json").write_text(json.dumps(config))
+    write_scene(tmp_path / "a.tif", crs="EPSG:4326", transform=Affine(1e-4, 0, 15, 0, -1e-4, 45))
+    assert predict(folder, [tmp_path / "a.tif"], tmp_path / "out", "--polygons").returncode == 0
+    content = json.loads((tmp_path / "out" / "a.geojson").read_text())
+    assert "crs" not in content and {f["properties"]["class"] for f in content["features"]} == {"water", "field"}
+    with rasterio.open(tmp_path / "out" / "a.tif") as file:
+        mask = drawn(content["features"], file, lambda properties: properties["value"] + 1)
+        assert np.array_equal(np.where(mask == 0, 255, mask - 1), file.read(1))
+
+
+def test_a_geopackage_holds_the_same(tmp_path, models):
+    raw = pytest.importorskip("pyogrio.raw")
+    source = write_scene(tmp_path / "a.tif")
+    (tmp_path / "b").mkdir()
+    empty = write_raster(tmp_path / "b" / "c.tif", np.zeros((2, 20, 20), np.uint16), nodata=0)
+    with mock.patch.object(outlines, "PENDING", 10):
+        assert predict(models["classes"], [source, empty], tmp_path / "out", "--polygons", "gpkg").returncode == 0
+        assert predict(models["classes"], [source], tmp_path / "out", "--polygons").returncode == 0
+    meta, _, geometries, columns = raw.read(tmp_path / "out" / "a.gpkg")
+    features = json.loads((tmp_path / "out" / "a.geojson").read_text())["features"]
+    assert meta["crs"] == UTM and meta["fields"].tolist() == ["class", "value"]
+    assert columns[1].tolist() == [feature["properties"]["value"] for feature in features]
+    assert len(geometries) == len(features) > 1
+    assert len(raw.read(tmp_path / "out" / "c.gpkg")[2]) == 0
+    expected = [np.array(ring) for ring in features[0]["geometry"]["coordinates"]]
+    assert geometries[0] == well_known_binary(expected)
+
+
+def test_polygons_that_cannot_be_are_one_line(tmp_path, models, fails_with):
+    bands, _ = scene(0)
+    plain = write_raster(tmp_path / "plain.tif", bands, crs=None, transform=Affine.identity())
+    line = f"--polygons: {plain} has no place in the world; leave it out, or --polygons"
+    fails_with(predict(models["classes"], [plain], tmp_path / "out", "--polygons"), line, 1)
+    own = write_raster(tmp_path / "own.tif", bands, crs="+proj=laea +lat_0=12 +lon_0=7 +ellps=bessel")
+    line = f"--polygons: {own} has a CRS without EPSG number, which GeoJSON cannot name; give --polygons gpkg"
+    fails_with(predict(models["classes"], [own], tmp_path / "out", "--polygons"), line, 1)
+    with mock.patch.object(polygons_module, "find_spec", return_value=None):
+        result = predict(models["classes"], [own], tmp_path / "out", "--polygons", "gpkg")
+    fails_with(result, "GeoPackages need pyogrio: pip install -r requirements-geo.txt", 1)
+    result = predict(models["overlapping"], [own], tmp_path / "out" / "a.tif", "--polygons")
+    fails_with(result, "--polygons: masks of this kind have no place; leave the flag out", 1)

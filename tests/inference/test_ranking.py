@@ -1,0 +1,60 @@
+"""predict.py --rank: the least sure images of each class in turn, one in four at random.
+
+Modules: inference/ranking.py.
+"""
+
+import csv
+
+import numpy as np
+from conftest import predict
+from PIL import Image
+
+from inference.ranking import RIVAL, Candidate, rank
+
+
+def test_classes_take_turns_and_one_image_in_four_is_drawn_at_random():
+    candidates = [Candidate(f"a{index}", index / 100, "cell") for index in range(20)]
+    candidates += [Candidate(f"b{index}", 0.9 + index / 100, "dirt") for index in range(3)]
+    order = rank(candidates)
+    assert sorted(ranked.candidate.name for ranked in order) == sorted(candidate.name for candidate in candidates)
+    assert [ranked.reason for ranked in order[:8]] == [
+        "the least sure of cell",
+        "the least sure of dirt",
+        "the least sure of cell",
+        "at random",
+        *[f"the least sure of {'dirt' if 'b' in order[index].candidate.name else 'cell'}" for index in (4, 5, 6)],
+        "at random",
+    ]
+    assert (order[0].candidate.name, order[1].candidate.name) == ("a19", "b2")
+    chosen = [ranked.candidate.entropy for ranked in order if ranked.reason == "the least sure of cell"]
+    assert chosen == sorted(chosen, reverse=True)
+    drawn = [ranked.candidate.name for ranked in order if ranked.reason == "at random"]
+    assert len(drawn) == 5 and [ranked.candidate.name for ranked in rank(candidates[::-1])] == [
+        ranked.candidate.name for ranked in order
+    ]
+    assert rank([]) == []
+
+
+def test_images_are_ranked_by_what_is_written_of_them(model, photos, tmp_path, fails_with):
+    result = predict(model, [photos], tmp_path / "out", "--rank")
+    assert result.returncode == 0, result.stderr
+    with open(tmp_path / "out" / "rank.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 5 and {row["image"] for row in rows} == {
+        "a.png",
+        "b.jpg",
+        "sub/a.png",
+        "sub/c.tif",
+        "sub/d.npy",
+    }
+    for row in rows:
+        stem = row["image"].rpartition(".")[0]
+        levels = np.asarray(Image.open(tmp_path / "out" / f"{stem}.uncertainty.png"))
+        assert abs(float(row["entropy"]) - levels.mean() / 255) < 1e-6
+    assert RIVAL in result.stdout and f"{rows[0]['image']}: {rows[0]['reason']}, entropy" in result.stdout
+    again = predict(model, [photos], tmp_path / "out", "--rank")
+    assert again.returncode == 0 and "5 of 5 masks are there already" in again.stdout
+    with open(tmp_path / "out" / "rank.csv", newline="") as file:
+        assert list(csv.DictReader(file)) == rows
+    refused = predict(model, [photos / "a.png"], tmp_path / "one.png", "--rank")
+    fails_with(refused, "--rank orders several images; give a folder as --output", 2)

@@ -1,0 +1,128 @@
+"""predict.py --uncertainty and the calibration in metrics.json, against the probabilities that it writes.
+
+Modules: inference/decoding/decoder.py, inference/decoding/classes.py, inference/outputs/images.py,
+inference/outputs/volumes.py, inference/scoring/truth.py.
+"""
+
+import json
+from pathlib import Path
+
+import nibabel
+import numpy as np
+import pytest
+import torch
+from conftest import predict
+from PIL import Image
+
+from data_utils.class_map import ClassMap
+from data_utils.image_io.formats import VolumeFile
+from inference.decoding import new_decoder
+from inference.outputs.classes import ClassEncoder
+from inference.outputs.jobs import UNCERTAINTY, VolumeJob
+from inference.outputs.volumes import VolumeWriter
+from tasks.classes import Classes
+from tasks.objects import Objects
+from tasks.overlapping import Overlapping
+from unet import UNet, UNetConfig
+
+VALUES = np.array([10, 200, 255])  # of the masks of the fixture `model`
+
+
+def entropy_levels(probabilities: np.ndarray) -> np.ndarray:
+    """The entropy of probabilities (C, ...), 255 where it is ln C."""
+    entropy = -(probabilities * np.log(np.maximum(probabilities, 1e-30))).sum(0)
+    return 255 * entropy / np.log(len(probabilities))
+
+
+@pytest.fixture(scope="module")
+def sharp(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The fixture `model`, sure of some pixels and unsure of others."""
+    network = UNet.from_pretrained(model)
+    network.head.conv.weight.data *= 600
+    folder = tmp_path_factory.mktemp("sharp")
+    network.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("flags", [[], ["--tta"], ["--tile-size", "32"], ["--ensemble", "other"]])
+def test_the_entropy_of_the_averaged_probabilities_is_written_beside_each_mask(sharp, photos, tmp_path, flags):
+    if "other" in flags:
+        network = UNet.from_pretrained(sharp)
+        network.head.conv.bias.data += torch.tensor([3.0, 0.0, -1.0])
+        network.save_pretrained(tmp_path / "other")
+        flags = ["--ensemble", tmp_path / "other"]
+    result = predict(sharp, [photos], tmp_path / "out", "--uncertainty", "--probabilities", *flags)
+    assert result.returncode == 0, result.stderr
+    for name in ("a", "b", "sub/a", "sub/c", "sub/d"):
+        written = np.asarray(Image.open(tmp_path / "out" / f"{name}{UNCERTAINTY}"))
+        expected = entropy_levels(np.load(tmp_path / "out" / f"{name}.npy").astype(np.float64))
+        assert written.dtype == np.uint8 and written.shape == expected.shape
+        np.testing.assert_allclose(written, expected, rtol=0, atol=0.51)
+        assert name == "sub/a" or np.ptp(written) > 40  # of one pixel
+
+
+def test_the_calibration_of_predictions_is_that_of_their_probabilities(sharp, photos, tmp_path):
+    predict(sharp, [photos], tmp_path / "truth", "--tta")
+    rng = np.random.default_rng(0)
+    confidences = []
+    hits = []
+    predict(sharp, [photos], tmp_path / "out", "--probabilities")
+    for name in ("a", "b", "sub/c", "sub/d"):
+        file = tmp_path / "truth" / f"{name}.png"
+        mask = np.array(Image.open(file))
+        wrong = rng.random(mask.shape) < 0.4
+        mask[wrong] = rng.choice(VALUES, wrong.sum())
+        Image.fromarray(mask).save(file)
+    for name in ("a", "b", "sub/a", "sub/c", "sub/d"):
+        probabilities = np.load(tmp_path / "out" / f"{name}.npy")
+        truth = np.asarray(Image.open(tmp_path / "truth" / f"{name}.png"))
+        confidences.append(probabilities.max(0).ravel())
+        hits.append((VALUES[probabilities.argmax(0)] == truth).ravel())
+    result = predict(sharp, [photos], tmp_path / "out", "--truth", tmp_path / "truth", "--overwrite")
+    assert result.returncode == 0, result.stderr
+    metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    confidence, is_right = np.concatenate(confidences), np.concatenate(hits)
+    bins = np.ceil(confidence * 15).astype(int)
+    expected = 0.0
+    for number in np.unique(bins):
+        in_bin = bins == number
+        expected += abs(is_right[in_bin].sum() - confidence[in_bin].sum(dtype=np.float64)) / len(bins)
+    calibration = metrics["calibration"]
+    assert calibration["expected_calibration_error"] == pytest.approx(expected, abs=1e-5)
+    assert sum(point["pixels"] for point in calibration["bins"]) == len(confidence)
+    assert f"expected calibration error {expected:.4f}" in result.stdout
+
+
+def test_each_task_says_how_unsure_it_is():
+    logits = torch.tensor([[2.0, 0.0], [0.0, 0.0], [-1.0, 0.0]]).view(3, 1, 2)
+    classes = new_decoder(Classes(("a", "b", "c"))).uncertainty(logits).numpy()
+    expected = entropy_levels(logits.softmax(0).numpy())
+    assert classes.shape == (1, 2) and classes[0, 1] == 255 and abs(classes[0, 0] - expected[0, 0]) <= 0.51
+    overlapping = new_decoder(Overlapping(("a", "b", "c"))).uncertainty(logits).numpy()
+    assert overlapping[0].tolist() == [255, 255]  # of the class that is the least sure, here the second
+    sure = new_decoder(Overlapping(("a", "b", "c"))).uncertainty(torch.full((3, 1, 2), 40.0))
+    assert sure.tolist() == [[0, 0]]
+    objects = new_decoder(Objects()).uncertainty(logits).numpy()  # the last is a depth
+    assert objects[0, 1] == 255 and abs(objects[0, 0] - entropy_levels(logits[:2].softmax(0).numpy())[0, 0]) <= 0.51
+
+
+def test_the_uncertainty_of_a_volume_lies_on_its_own_grid(tmp_path):
+    logits = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0))
+    image = nibabel.Nifti1Image(np.zeros((5, 4, 3), np.uint8), np.diag([1.0, 1.0, 2.0, 1.0]))
+    nibabel.save(image, tmp_path / "a.nii.gz")
+    volume = VolumeFile((str(tmp_path / "a.nii.gz"),))
+    job = VolumeJob(image=tmp_path / "a.nii.gz", size=(3, 4, 5), output=tmp_path / "out" / "a", volume=volume)
+    writer = VolumeWriter(ClassEncoder(ClassMap(("a", "b"), (0, 7), None)), Classes(("a", "b")), (".png", UNCERTAINTY))
+    writer.write(job, (3, 4, 5), logits.split(2, dim=1))
+    written = nibabel.load(tmp_path / "out" / "a.uncertainty.nii.gz")
+    levels = np.asarray(written.dataobj).T
+    assert written.header.get_zooms() == (1, 1, 2) and levels.dtype == np.uint8
+    np.testing.assert_allclose(levels, entropy_levels(logits.softmax(0).double().numpy()), rtol=0, atol=0.51)
+
+
+def test_points_have_no_image_of_their_uncertainty(photos, tmp_path, fails_with):
+    task = {"name": "landmarks", "names": ["eye", "nose"], "partners": [0, 1]}
+    network = UNet(UNetConfig(3, 2, base_channels=2, depth=1, task=task))
+    network.save_pretrained(tmp_path / "points")
+    result = predict(tmp_path / "points", [photos / "a.png"], tmp_path / "out", "--uncertainty")
+    fails_with(result, "--uncertainty: points have a confidence in their table; leave the flag out", 1)

@@ -1,0 +1,363 @@
+"""What is written of classes that overlap, regions, objects and points, read again by other means, without a run.
+
+Modules: inference/outputs/overlapping.py, inference/outputs/regions.py, inference/outputs/object_masks.py,
+inference/outputs/object_tables.py, inference/outputs/coco.py, inference/outputs/points.py, inference/scoring/points.py,
+inference/provenance.py, inference/outputs/jobs.py.
+"""
+
+import json
+from argparse import Namespace
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import nibabel
+import numpy as np
+import pytest
+import tifffile
+import torch
+from PIL import Image
+
+from data_utils.image_io.formats import VolumeFile
+from data_utils.image_io.regions import regions_of
+from data_utils.image_io.volumes import read_label_volume, read_volume_header
+from data_utils.sources.points.files import FORMATS, content, read_written
+from data_utils.sources.points.spaces import from_voxels
+from data_utils.sources.points.table import PointTable
+from inference.decoding.finder import DetectedObject
+from inference.outputs.coco import run_lengths, write_coco
+from inference.outputs.jobs import MASK, PROBABILITIES, ImageJob, VolumeJob
+from inference.outputs.object_masks import AnnotatedObjects, WrittenObjects, indices_of_values
+from inference.outputs.object_tables import IMAGE_COLUMNS, image_cells, table_rows, volume_cells
+from inference.outputs.overlapping import OverlapEncoder, PageEncoder, folder_names
+from inference.outputs.points import PointEncoder
+from inference.outputs.regions import RegionEncoder
+from inference.outputs.writer import PredictionWriter
+from inference.provenance import provenance_of
+from inference.scoring.points import as_prediction, with_truths
+from runtime.errors import DataError, ImageError, SettingsError
+from tasks.landmarks import Landmarks
+from tasks.matching import classes_of, numbers_of
+from tasks.points import ABSENT, PRESENT
+from tasks.regions import Region
+
+CLASSES = ("blood", "a/b", "A_B", "...")
+SIZE = (9, 7)
+
+
+def image_job(folder: Path, name: str = "a", size: tuple[int, int] = SIZE) -> ImageJob:
+    return ImageJob(image=folder / f"{name}.tif", size=size, output=folder / "out" / name, root=folder / "out")
+
+
+def volume_job(folder: Path, size: tuple[int, int, int] = (3, 4, 5)) -> VolumeJob:
+    image = folder / "v.nii"
+    affine = np.array([[0, -2.0, 0, 9], [1.5, 0, 0, -4], [0, 0, 3.0, 1], [0, 0, 0, 1]])
+    nibabel.save(nibabel.Nifti1Image(np.zeros((size[1], size[2], size[0]), np.float32), affine), image)
+    volume = VolumeFile((str(image),))
+    header = read_volume_header(volume, "v")
+    return VolumeJob(image=image, size=header.size, output=folder / "out" / "v", volume=volume)
+
+
+def test_folders_of_classes_have_names_of_their_own_on_any_system():
+    assert folder_names(CLASSES) == ["blood", "a_b", "A_B_2", "class"]
+    assert folder_names(("x", "X", "x ", "x?")) == ["x", "X_2", "x_3", "x_"]
+    assert folder_names(("class", " . ")) == ["class", "class_2"]
+
+
+@pytest.fixture
+def bits() -> np.ndarray:
+    """(H, W) int32: any of the four classes at each pixel."""
+    return np.random.default_rng(0).integers(0, 16, SIZE, dtype=np.int32)
+
+
+def written_bands(encoder, job: ImageJob, prediction: np.ndarray) -> None:
+    """Write a mask in bands of 4 rows."""
+    with encoder.open_mask(job, prediction.shape, None) as mask:
+        for top in range(0, len(prediction), 4):
+            mask.write(encoder.encode(prediction[top : top + 4]))
+
+
+def test_each_class_that_may_overlap_has_masks_of_0_and_255_in_its_folder(tmp_path, bits):
+    encoder = OverlapEncoder(CLASSES)
+    job = image_job(tmp_path, "sub/a")
+    written_bands(encoder, job, bits)
+    for bit, folder in enumerate(("blood", "a_b", "A_B_2", "class")):
+        mask = np.asarray(Image.open(tmp_path / "out" / folder / "sub" / "a.png"))
+        assert np.array_equal(mask, 255 * (bits >> bit & 1))
+    assert encoder.mask_file(job) == tmp_path / "out" / "blood" / "sub" / "a.png"
+    with regions_of(encoder.written_mask(job)) as regions:
+        target = encoder.reader.of_mask(np.asarray(regions.read(0, SIZE[0])), "a")
+    assert np.array_equal(target.truth, bits) and (target.known == 15).all()
+    tall = volume_job(tmp_path)
+    prediction = np.random.default_rng(1).integers(0, 16, tall.size, dtype=np.int32)
+    encoder.write_volume(tall, prediction)
+    values, _ = read_label_volume(encoder.written_volume(tall), "v")
+    assert np.array_equal(encoder.reader.of_label_volume(values, "v").truth, prediction)
+    last = nibabel.load(tmp_path / "out" / "class" / "v.nii.gz")
+    assert np.array_equal(last.affine, nibabel.load(tall.image).affine)
+    assert sorted(np.unique(last.dataobj).tolist()) == [0, 255]
+    assert (np.asarray(last.dataobj) > 0).sum() == (prediction >= 8).sum()
+
+
+def test_a_tiff_of_classes_that_may_overlap_has_a_page_of_0_and_1_for_each(tmp_path, bits):
+    encoder = OverlapEncoder(CLASSES).for_file(tmp_path / "a.tiff")
+    assert isinstance(encoder, PageEncoder)
+    job = image_job(tmp_path)
+    written_bands(encoder, job, bits)
+    with tifffile.TiffFile(tmp_path / "out" / "a.tiff") as tiff:
+        assert np.array_equal([page.asarray() for page in tiff.pages], [bits >> bit & 1 for bit in range(4)])
+    with regions_of(encoder.written_mask(job)) as regions:
+        target = encoder.reader.of_mask(np.asarray(regions.read(0, SIZE[0])), "a")
+    assert np.array_equal(target.truth, bits)
+    with pytest.raises(SettingsError, match=r"a\.PNG: classes that may overlap have a mask each; give a folder"):
+        OverlapEncoder(CLASSES).for_file(tmp_path / "a.PNG")
+
+
+def test_pictures_of_classes_that_overlap_show_the_last_and_say_the_share_of_each(bits):
+    encoder = OverlapEncoder(CLASSES)
+    last = [[int(value).bit_length() for value in row] for row in bits]
+    assert encoder.shades(bits).tolist() == last and encoder.names == ("nothing", *CLASSES)
+    entries = encoder.legend_entries(bits)
+    shares = [(bits >> bit & 1).mean() for bit in range(4)]
+    assert [entry.text for entry in entries] == [f"{n} {s:.1%}" for n, s in zip(CLASSES, shares, strict=True)]
+    assert [entry.color for entry in entries] == [tuple(color) for color in encoder.colors[1:].tolist()]
+
+
+def test_regions_are_written_as_the_first_value_of_the_last_one():
+    regions = (Region("whole", (1, 2, 3)), Region("core", (2, 3)), Region("active", (300,)))
+    encoder = RegionEncoder(regions, ())
+    rows = np.arange(8).reshape(2, 4)
+    assert encoder.encode(rows).tolist() == [[0, 1, 2, 2], [300, 300, 300, 300]]
+    assert encoder.encode(rows).dtype == np.uint16 and encoder.written_values == (0, 1, 2, 300)
+    assert RegionEncoder(regions[:2], ()).encode(rows % 4).dtype == np.uint8
+    largest = RegionEncoder((Region("a", (255,)),), ()).encode(rows % 2)
+    assert largest.max() == 255 and largest.dtype == np.uint8
+    for value in (65536, -1):
+        with pytest.raises(ImageError, match=f"mask value {value} cannot be written: a PNG mask holds 0 to 65535"):
+            RegionEncoder((Region("a", (value,)),), ()).encode(rows)
+    assert RegionEncoder((Region("a", (65535,)),), ()).encode(rows % 2).max() == 65535
+
+
+def write_table(file: Path, *rows: tuple) -> Path:
+    """A table of objects: number, class, box."""
+    lines = [",".join(IMAGE_COLUMNS)]
+    for number, name, (top, left, bottom, right) in rows:
+        lines.append(f"{number},{name},4,0.5,0.5,{top},{left},{bottom},{right},0.75")
+    file.write_text("\n".join(lines) + "\n")
+    return file
+
+
+LABELS = np.array([[1, 1, 0, 3], [1, 1, 0, 3], [0, 2, 2, 2]], np.uint16)
+
+
+def test_written_objects_have_the_classes_of_their_table(tmp_path):
+    Image.fromarray(LABELS).save(tmp_path / "a.png")
+    rows = [(1, "cell", (0, 0, 2, 2)), (2, "dirt", (2, 1, 3, 4)), (3, "cell", (0, 3, 2, 4))]
+    table = write_table(tmp_path / "a.csv", *rows)
+    objects = WrittenObjects(tmp_path / "a.png", table, ("cell", "dirt")).draw()
+    assert np.array_equal(numbers_of(objects), LABELS)
+    assert np.array_equal(classes_of(objects), np.array([0, 1, 2, 1])[LABELS])
+    for row in ((4, "cell", (0, 0, 1, 1)), (0, "cell", (0, 0, 1, 1)), (3, "dust", (0, 3, 2, 4))):
+        write_table(table, row)
+        with pytest.raises(DataError, match=rf"object {row[0]} is not one of .*a\.png; --overwrite makes it anew"):
+            WrittenObjects(tmp_path / "a.png", table, ("cell", "dirt")).draw()
+
+
+def test_true_objects_have_the_classes_of_the_model(tmp_path):
+    classes = [(1, "cell"), (2, "dust"), (7, "dirt"), (255, "crowd"), (0, "nothing"), ((1, 2, 3), "color")]
+    indices = indices_of_values(classes, ("dirt", "cell"))
+    assert {value: index for value, index in enumerate(indices) if index} == {1: 2, 7: 1} and len(indices) == 256
+    one = indices_of_values(classes, ("anything",))
+    assert {value for value, index in enumerate(one) if index == 1} == {1, 2, 7}
+    assert indices_of_values((), ("cell",))[1] == 1
+    drawn = np.array([[0, 1, 2], [3, 4, 4]]), np.array([0, 1, 7, 255, 2])
+    source = SimpleNamespace(draw_objects=lambda: drawn)
+    objects = AnnotatedObjects(source, indices).draw()
+    assert numbers_of(objects).tolist() == [[0, 1, 2], [3, 4, 4]]
+    assert classes_of(objects).tolist() == [[0, 2, 1], [255, 0, 0]]
+
+
+def test_pycocotools_decodes_the_run_lengths_of_an_object():
+    masks = pytest.importorskip("pycocotools.mask")
+    rng = np.random.default_rng(0)
+    for share in (0.02, 0.5, 1.0):
+        picture = np.zeros((13, 17), np.uint8)
+        box = rng.random((6, 8)) < share
+        box[0, 0] = True
+        for top, left in ((0, 0), (7, 9), (3, 5)):
+            picture[:] = 0
+            picture[top : top + 6, left : left + 8] = box
+            encoded = run_lengths(box, (top, left), picture.shape)
+            assert encoded["size"] == [13, 17] and np.array_equal(masks.decode(encoded), picture)
+
+
+def test_a_coco_file_lists_images_categories_and_objects(tmp_path):
+    pytest.importorskip("pycocotools.mask")
+    images = []
+    for name, rows in (
+        ("a", [(1, "cell", (0, 0, 2, 2)), (3, "dirt", (0, 3, 2, 4))]),
+        ("b", [(2, "dirt", (2, 1, 3, 4))]),
+        ("c", []),
+    ):
+        Image.fromarray(LABELS).save(tmp_path / f"{name}.png")
+        images.append((f"sub/{name}.tif", tmp_path / f"{name}.png", write_table(tmp_path / f"{name}.csv", *rows)))
+    write_coco(tmp_path, images, ("cell", "dirt"))
+    coco = json.loads((tmp_path / "objects.json").read_text())
+    assert coco["categories"] == [{"id": 1, "name": "cell"}, {"id": 2, "name": "dirt"}]
+    names = [f"sub/{name}.tif" for name in "abc"]
+    sizes = {"height": 3, "width": 4}
+    assert coco["images"] == [{"id": number, "file_name": name, **sizes} for number, name in enumerate(names, 1)]
+    listed = [(item["id"], item["image_id"], item["category_id"], item["bbox"]) for item in coco["annotations"]]
+    assert listed == [(1, 1, 1, [0, 0, 2, 2]), (2, 1, 2, [3, 0, 1, 2]), (3, 2, 2, [1, 2, 3, 1])]
+    assert all((item["area"], item["iscrowd"], item["score"]) == (4, 0, 0.75) for item in coco["annotations"])
+    for row in ((1, "dust", (0, 0, 2, 2)), (1, "cell", (2, 2, 3, 4))):
+        write_table(tmp_path / "c.csv", row)
+        with pytest.raises(DataError, match=r"c\.csv: object 1 is not one of the mask"):
+            write_coco(tmp_path, images, ("cell", "dirt"))
+
+
+@pytest.mark.parametrize(
+    "line", ["x,cell,4,0,0,0,0,2,2,0.5", "1,cell,4,0,0,0,0,2,2,high", "1,cell,4,0,0,0,0,2,2.5,0.5", "1,cell"]
+)
+def test_a_table_of_objects_that_was_changed_is_refused(tmp_path, line):
+    table = write_table(tmp_path / "a.csv", (1, "cell", (0, 0, 2, 2)))
+    ((row),) = list(table_rows(table, IMAGE_COLUMNS))
+    assert (row["number"], row["class"], row["bottom"], row["score"]) == ("1", "cell", "2", "0.75")
+    with table.open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(DataError, match=r"a\.csv: is not as prediction wrote it"):
+        list(table_rows(table, IMAGE_COLUMNS))
+    table.write_text("number,class\n")
+    with pytest.raises(DataError, match="expected the columns number, class, area"):
+        list(table_rows(table, IMAGE_COLUMNS))
+
+
+def test_cells_of_an_object_say_its_place_in_pixels_or_in_millimeters():
+    detected = DetectedObject(1, 1, 10, (1.25, 2.5), (0, 1, 3, 4), 0.5, 0)
+    assert image_cells(detected) == ["1.25", "2.50", "0", "1", "3", "4"]
+    affine = np.array([[0, -2.0, 0, 9], [1.5, 0, 0, -4], [0, 0, 3.0, 1], [0, 0, 0, 1]])
+    header = SimpleNamespace(spacing=(3.0, 1.5, 2.0), affine=affine)
+    solid = detected._replace(center=(1.0, 2.0, 0.5), box=(0, 1, 0, 3, 4, 2))
+    x, y, z, _ = affine @ [0.5, 2.0, 1.0, 1]
+    expected = ["90", f"{x:.3f}", f"{y:.3f}", f"{z:.3f}", "0", "1", "0", "3", "4", "2"]
+    assert volume_cells(solid, header) == expected
+
+
+def landmarks(layout: str, space: str) -> Landmarks:
+    names = ("1", "2", "3") if layout == "tps" else ("nose", "ear", "tail")
+    return Landmarks(names=names, partners=(0, 1, 2), layout=layout, space=space)
+
+
+@pytest.mark.parametrize("layout", ["long", "wide", "deeplabcut", "labelme", "coco", "tps"])
+def test_predicted_points_come_back_from_the_file_that_is_written_of_them(tmp_path, layout):
+    task = landmarks(layout, "pixels from the bottom" if layout == "tps" else "pixels")
+    encoder = PointEncoder(task)
+    job = image_job(tmp_path, size=(30, 40))
+    prediction = np.array([[0.25, 0.75, 0.9, 0.8], [0.5, 0.1, 0.2, 0.6], [0.9, 0.4, 0.5, 0.3]])
+    places = prediction[:, :2] * (30, 40) - 0.5
+    positions = places[:, ::-1].copy()
+    if layout == "tps":
+        positions[:, 1] = 29 - positions[:, 1]
+    table = encoder.table("a.tif", prediction, positions, (30, 40))
+    assert table.states.tolist() == [[PRESENT, ABSENT, PRESENT]]
+    job.output.parent.mkdir()
+    encoder.write(job, table, np.zeros((4, 5, 3), np.uint8))
+    assert np.asarray(Image.open(job.file(".overlay.png"))).shape == (4, 5, 3)
+    again = as_prediction(read_written(job.file(encoder.extension), layout).with_names(task.names), job)
+    assert again[:, 2:] == pytest.approx(prediction[:, [2, 2]], abs=1e-4)
+    present = again[:, 2] >= 0.5
+    assert present.tolist() == [True, False, True]
+    np.testing.assert_allclose(again[present, :2], prediction[present, :2], atol=1e-3)
+    with pytest.raises(SettingsError, match=r"the points of this model are \.\w+ files; give a folder"):
+        encoder.for_file(tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize(("layout", "space"), [("markups", "LPS"), ("fcsv", "RAS"), ("nnlandmark", "pixels")])
+def test_predicted_points_of_a_volume_come_back_from_their_file(tmp_path, layout, space):
+    task = landmarks(layout, space)
+    encoder = PointEncoder(task)
+    job = volume_job(tmp_path)
+    prediction = np.array([[0.5, 0.25, 0.7, 0.9, 0.8], [0.1, 0.9, 0.5, 0.6, 0.6], [0.2, 0.3, 0.4, 0.1, 0.1]])
+    header = read_volume_header(job.volume, "v")
+    places = prediction[:, :3] * np.array(job.size) - 0.5
+    table = encoder.table("v.nii", prediction, from_voxels(places, space, header))
+    job.output.parent.mkdir()
+    encoder.write(job, table, None)
+    again = as_prediction(read_written(job.file(encoder.extension), layout).with_names(task.names), job)
+    present = prediction[:, 3] >= 0.5
+    assert ((again[:, 3] >= 0.5) == present).all()
+    np.testing.assert_allclose(
+        again[present, :3], prediction[present, :3], atol=0.2 / 3 if layout == "nnlandmark" else 1e-3
+    )
+
+
+def test_maps_of_a_volume_are_an_array_that_a_second_call_finds(tmp_path):
+    task = landmarks("markups", "LPS")
+    job = volume_job(tmp_path)
+    writer = PredictionWriter(PointEncoder(task), task, (MASK, PROBABILITIES))
+    maps = torch.zeros(3, *job.size)
+    maps[:, 1, 1, 1] = 9
+    assert not writer.is_finished(job)
+    writer.volumes.write(job, job.size, [maps])
+    assert np.load(job.output.with_name(job.output.name + ".npy")).shape == maps.shape
+    assert writer.is_finished(job)
+
+
+def test_points_of_all_images_stand_in_one_table_where_the_format_holds_several(tmp_path):
+    encoder = PointEncoder(landmarks("long", "pixels"))
+    jobs = [image_job(tmp_path, name, (30, 40)) for name in ("a", "sub/b", "c")]
+    for number, job in enumerate(jobs[:2]):
+        job.output.parent.mkdir(parents=True, exist_ok=True)
+        prediction = np.full((3, 4), 0.5 + number / 4)
+        encoder.write(job, encoder.table(job.image.name, prediction, np.full((3, 2), 7.0 + number), (30, 40)), None)
+    encoder.write_joined(tmp_path / "out", jobs)  # the third one failed
+    table = read_written(tmp_path / "out" / "points.csv", "long")
+    assert (table.images, table.names) == (("a.tif", "sub/b.tif"), ("nose", "ear", "tail"))
+    assert table.positions[:, 0].tolist() == [[7, 7], [8, 8]]
+    (tmp_path / "out" / "points.csv").unlink()
+    encoder.write_joined(tmp_path / "out", jobs[:1])
+    encoder.write_joined(tmp_path / "out", jobs[2:])
+    assert not (tmp_path / "out" / "points.csv").exists()
+    pages = [replace(jobs[0], page=page, output=jobs[0].output.with_name(f"a_{page}")) for page in (0, 1)]
+    for job in pages:
+        encoder.write(job, encoder.table(job.image.name, prediction, np.full((3, 2), 7.0), (30, 40)), None)
+    encoder.write_joined(tmp_path / "out", pages)
+    assert read_written(tmp_path / "out" / "points.csv", "long").images == ("a.tif", "a.tif page 2")
+    (tmp_path / "out" / "points.csv").unlink()
+    assert FORMATS["labelme"].holds_several is False
+    PointEncoder(landmarks("labelme", "pixels")).write_joined(tmp_path / "out", jobs)
+    assert not (tmp_path / "out" / "points.json").exists()
+
+
+def test_true_points_are_those_of_the_path_that_agrees_most(tmp_path):
+    images = ("day1/a.png", "day2\\a.png", "b.jpg", "case_7")
+    table = PointTable("long", ("nose",), images, np.zeros((4, 1, 2)), np.full((4, 1), PRESENT), ("t.csv",) * 4)
+    (tmp_path / "t.csv").write_bytes(content(table))
+    paths = ["day2/a.png", "day1/a.png", "day3/a.png", "other/b.tif", "case_7_0000.nii.gz"]
+    jobs = [replace(image_job(tmp_path), image=tmp_path / path) for path in paths]
+    found = with_truths(jobs, tmp_path / "t.csv", ("nose", "tail"))
+    assert [job.truth for job in found] == [(tmp_path / "t.csv", row) for row in (1, 0, 0, 2, 3)]
+    with pytest.raises(DataError, match=r"lists no points of 2 inputs, the first is .*/x\.png$"):
+        with_truths(
+            [*jobs, *(replace(jobs[0], image=tmp_path / name) for name in ("x.png", "y.png"))],
+            tmp_path / "t.csv",
+            ("nose",),
+        )
+    with pytest.raises(DataError, match=r"t\.csv: has none of the model's points tail, ear"):
+        with_truths(jobs, tmp_path / "t.csv", ("tail", "ear"))
+
+
+def test_what_is_left_out_of_objects_is_part_of_what_masks_depend_on(tmp_path):
+    flags = {"model": "m", "ensemble": [], "scale": 0.5, "tta": True}
+    plain = provenance_of(Namespace(**flags, min_size=None, drop_border=False))
+    assert plain == {"models": {"m": None}, "scale": 0.5, "tta": True, "complete": True}
+    changed = provenance_of(Namespace(**flags, min_size=0, drop_border=True))
+    assert changed == plain | {"min_size": 0, "drop_border": True}
+
+
+def test_outputs_lie_below_the_folder_of_all_in_that_of_their_class():
+    job = ImageJob(image=Path("in/x/a.tif"), size=(4, 5), output=Path("out/x/a"), root=Path("out"), page=1)
+    assert str(job.file("cell/.png")) == "out/cell/x/a.png" and str(job.file(".png")) == "out/x/a.png"
+    assert job.relative_name == "x/a.tif page 2" and replace(job, page=0).relative_name == "x/a.tif"
+    alone = replace(job, root=None)
+    assert str(alone.file("cell/.png")) == "out/x/cell/a.png" and alone.relative_name == "a.tif page 2"

@@ -1,0 +1,122 @@
+"""review.py: masks that were spoiled are found by a run that has not trained on them, and a list leaves them out.
+
+Modules: train_utils/reporting/review/masks.py, train_utils/reporting/review/page.py,
+train_utils/reporting/review/calibration.py.
+"""
+
+import contextlib
+import csv
+import io
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import review
+from data_utils.config import DataConfig
+from data_utils.sources.load import load_records
+from inference import Predictor
+from inference.review.temperature import at_temperature
+from runtime.cli import print_error
+from runtime.errors import UserError
+
+
+def reviewed(*arguments: str | Path) -> SimpleNamespace:
+    """What review.py prints with these arguments, and its exit code."""
+    out, errors, code = io.StringIO(), io.StringIO(), 0
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
+        patch.setattr(sys, "argv", ["review.py", *map(str, arguments)])
+        try:
+            review.main()
+        except UserError as error:
+            code = print_error(error)
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+    return SimpleNamespace(code=code, text=out.getvalue(), errors=errors.getvalue())
+
+
+def test_spoiled_masks_come_first_and_their_list_leaves_them_out_of_training(trained, tiny_folder, tmp_path):
+    data = tmp_path / "data"
+    shutil.copytree(tiny_folder, data)
+    gone = data / "val" / "masks" / "cell_02.png"
+    Image.fromarray(np.zeros_like(np.array(Image.open(gone)))).save(gone)
+    copy = data / "val" / "images" / "cell_04.png"
+    shutil.copyfile(copy, data / "train" / "images" / "cell_07.png")
+    result = reviewed("--runs", trained, tmp_path / "nothing", "--dataset", data, "--output", tmp_path / "out")
+    assert result.code == 0, result.errors
+    assert f"{tmp_path / 'nothing'}: it is no folder of a run; it is left out" in result.text
+    with open(tmp_path / "out" / "review.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 5 and rows[0]["image"].endswith("cell_02.png") and rows[0]["runs"] == str(trained)
+    scores = [float(row["score"]) for row in rows]
+    assert scores == sorted(scores) and scores[0] < 0.5 * scores[1]
+    assert "foreground of" in rows[0]["problems"] and "is missing in the mask" in rows[0]["problems"]
+    problems = {row["image"][-11:]: row["problems"] for row in rows}
+    assert re.search(r"the image is equal to the training image \S*cell_07\.png", problems["cell_04.png"])
+    listed = tmp_path / "out" / "suspicious.txt"
+    names = listed.read_text().splitlines()[1:]
+    assert names[0] == rows[0]["image"] and len(names) == sum(bool(row["problems"]) for row in rows)
+    _, val = load_records(DataConfig(str(data), exclude=str(listed)))
+    assert len(val) == 5 - len(names) and rows[0]["image"] not in [record["name"] for record in val]
+    page = (tmp_path / "out" / "review.html").read_text()
+    assert page.count("<img") == 4 * 5 and page.index(rows[0]["image"]) < page.index(rows[1]["image"])
+    assert re.findall(r'(?:src|href)="(?!data:image/|#)', page) == []
+
+
+def test_runs_that_cannot_say_anything_are_a_line_each(trained, tiny_folder, tmp_path):
+    changed = tmp_path / "changed"
+    shutil.copytree(tiny_folder, changed)
+    for kind in ("images", "masks"):
+        (changed / "val" / kind / "cell_01.png").unlink()
+    points = tmp_path / "points"
+    points.mkdir()
+    record = json.loads((trained / "run.json").read_text())
+    record["identity"]["task"] = "landmarks"
+    (points / "run.json").write_text(json.dumps(record))
+    result = reviewed("--model", trained / "model", points / "model", "--dataset", changed, "--output", tmp_path / "o")
+    assert result.code == 1 and "no mask could be reviewed" in result.errors
+    assert f"{trained}: the data set has changed since the run: it is 14 + 4 images" in result.text
+    assert f"{points}: its task is landmarks, and only masks of classes are reviewed" in result.text
+    assert reviewed().code == 2
+
+
+def test_a_calibrated_model_has_the_same_masks_and_is_as_sure_as_it_is_right(trained, tiny_folder, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    data = tmp_path / "data"
+    shutil.copytree(tiny_folder, data)
+    rng = np.random.default_rng(0)
+    for file in (data / "val" / "masks").iterdir():  # a tenth is wrong: no model may be surer than that
+        mask = np.array(Image.open(file))
+        Image.fromarray(np.where(rng.random(mask.shape) < 0.1, 255 - mask, mask)).save(file)
+    image = data / "val" / "images" / "cell_00.png"
+    before = Predictor.from_pretrained(run / "model")(image)
+    flags = ("--calibrate", "--dataset", data, "--output", tmp_path / "out")
+    result = reviewed("--runs", run, tmp_path / "nothing", *flags)
+    assert result.code == 0, result.errors
+    assert f"{tmp_path / 'nothing'}: it is no folder of a run; its model stays as it is" in result.text
+    config = json.loads((run / "model" / "config.json").read_text())
+    temperature = config["temperature"]
+    after = Predictor.from_pretrained(run / "model")(image)
+    expected = at_temperature(before.probabilities, temperature)
+    np.testing.assert_allclose(after.probabilities, expected, rtol=0, atol=1e-5)
+    assert np.array_equal(after.mask, before.mask) and temperature != 1
+    assert f"{run}: temperature {temperature:.3f}, expected calibration error" in result.text
+    page = (tmp_path / "out" / "calibration.html").read_text()
+    assert page.count("<svg") == 2 and "before" in page and "after" in page
+    assert (run / "model" / "README.md").read_bytes() == (trained / "model" / "README.md").read_bytes()
+    before_and_after = re.search(r"error (\S+) before and (\S+) after", result.text)
+    assert float(before_and_after[2]) < float(before_and_after[1])
+    again = reviewed("--runs", run, *flags)
+    assert again.code == 0 and re.search(r"temperature (0\.99\d|1\.00\d)", again.text)
+    total = json.loads((run / "model" / "config.json").read_text())["temperature"]
+    assert total == pytest.approx(temperature, rel=0.01)
+    assert "temperature" not in json.loads((trained / "model" / "config.json").read_text())
+    failed = reviewed("--runs", tmp_path / "nothing", *flags)
+    assert failed.code == 1 and "no model could be calibrated" in failed.errors

@@ -1,0 +1,303 @@
+"""What reports show of classes that overlap, regions, objects and landmarks, from scores that are written out.
+
+Modules: train_utils/reporting/overlapping.py, train_utils/reporting/objects.py, train_utils/reporting/landmarks.py,
+train_utils/reporting/section.py, train_utils/reporting/sections.py, train_utils/reporting/charts.py,
+data_utils/visualize_points.py.
+"""
+
+import re
+from html import unescape
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from volumes import write_nifti
+
+from data_utils.analysis.dataset_info import DatasetInfo, Split
+from data_utils.analysis.normalization import Normalization
+from data_utils.class_map import ClassMap
+from data_utils.config import DataConfig
+from data_utils.image_io.formats import PointSource, VolumeFile
+from data_utils.sources.records import ListRecords
+from data_utils.targets.classes import ClassReader
+from data_utils.targets.objects import ObjectReader
+from data_utils.targets.overlapping import OverlapReader
+from data_utils.targets.points import PointReader
+from data_utils.targets.regions import RegionReader
+from data_utils.visualize import GREY, RED, outlined_classes, palette, to_rgb
+from data_utils.visualize_objects import outlined, shaded
+from data_utils.visualize_points import draw_points, enlarged, point_colors
+from tasks.matching import ObjectScores, packed
+from tasks.objects import ObjectTarget
+from tasks.overlapping import OverlapScores, pack_bits
+from tasks.point_scores import LandmarkScores
+from tasks.points import ABSENT, PRESENT
+from tasks.regions import Region, RegionScores
+from train_utils.reporting.charts import MAX_POINTS, curve, error_plot
+from train_utils.reporting.classes import ClassSection
+from train_utils.reporting.landmarks import LandmarkSection
+from train_utils.reporting.objects import BLUE, GREEN, TITLES, ObjectSection, mark_objects, outlines
+from train_utils.reporting.overlapping import OverlapSection, RegionSection
+from train_utils.reporting.sections import new_section
+
+
+def cells_of(html: str) -> list[list[str]]:
+    """The cells of each row of all tables."""
+    rows = re.findall(r"<tr>(.*?)</tr>", html, flags=re.DOTALL)
+    return [[unescape(re.sub(r"<[^>]+>", "", cell)) for cell in re.findall(r"<t[hd].*?</t[hd]>", row)] for row in rows]
+
+
+def rows_of(markdown: str) -> list[list[str]]:
+    """The cells of each row of all tables."""
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in markdown.splitlines() if line[:1] == "|"]
+
+
+# [[rightly left out, wrongly found], [missed, found]] of each class
+TABLES = [[[90, 2], [3, 5]], [[50, 0], [50, 0]], [[60, 0], [0, 1040]]]
+
+
+def test_classes_that_overlap_are_told_one_by_one():
+    section = OverlapSection(OverlapReader(("a", "b|c", "d")))
+    scores = OverlapScores(("a", "b|c", "d"), torch.tensor(TABLES), torch.zeros(1, 1))
+    assert section.description().startswith(
+        "Semantic segmentation into 3 classes, of which a pixel may have several: a"
+    )
+    metrics = [(metric.key, metric.label, metric.value) for metric in section.metrics(scores)]
+    means = (1 / 2 + 0 + 1) / 3, (2 * 5 / 15 + 0 + 1) / 3
+    assert metrics == [
+        ("mean_iou", "Mean IoU", pytest.approx(means[0])),
+        ("mean_dice", "Mean Dice", pytest.approx(means[1])),
+    ]
+    assert section.unfound(scores) == ["b|c"] and section.label(0.25) == "IoU 0.2500"
+    rows = [
+        ["a", "0.5000", "0.6667", "0.7143", "0.6250", "8"],
+        ["b|c", "0.0000", "0.0000", "n/a", "0.0000", "50"],
+        ["d", "1.0000", "1.0000", "1.0000", "1.0000", "1,040"],
+    ]
+    html = cells_of(section.html(scores))
+    assert html[0] == ["class", "IoU", "Dice", "precision", "recall", "pixels"] and html[1:4] == rows
+    assert html[4][:3] == ["mean", f"{means[0]:.4f}", f"{means[1]:.4f}"]
+    assert html[5:] == [
+        ["class", "found", "missed", "wrongly found", "rightly left out"],
+        ["a", "5", "3", "2", "90"],
+        ["b|c", "0", "50", "0", "50"],
+        ["d", "1,040", "0", "0", "60"],
+    ]
+    colors = palette(4)[1:].tolist()
+    assert [row["color"] for row in section.tables(scores)[0]["rows"]] == [f"rgb{tuple(color)}" for color in colors]
+    markdown = section.markdown(scores)
+    assert rows_of(markdown)[2] == rows[0] and rows_of(markdown)[4] == rows[2]
+    assert f"Mean IoU {means[0]:.4f}" in markdown and f"Mean Dice {means[1]:.4f}" in markdown
+
+
+def test_regions_are_told_beside_the_labels_that_are_written():
+    regions = (Region("whole", (1, 2)), Region("core", (2,)))
+    section = RegionSection(RegionReader(regions))
+    scores = RegionScores(regions, torch.tensor([*TABLES[:2], TABLES[2], TABLES[0]]), torch.zeros(1, 1))
+    html = cells_of(section.html(scores))
+    assert [row[0] for row in html[:8]] == ["region", "whole", "core", "mean", "written label", *scores.labels, "mean"]
+    assert (html[1][1], html[2][1], html[5][1], html[6][1]) == ("0.5000", "0.0000", "1.0000", "0.5000")
+    assert section.description().startswith("Semantic segmentation into 2 regions, unions of labels: ")
+    assert section.unfound(scores) == ["core"]
+
+
+def test_wrong_and_unknown_pixels_of_classes_that_overlap_are_marked():
+    section = OverlapSection(OverlapReader(("a", "b")))
+    image = np.full((3, 4), 100, np.uint8)
+    truth = np.array([[0, 1, 2, 3], [0, 1, 2, 3], [3, 0, 0, 0]])
+    unknown = np.array([[0, 0, 0, 0], [1, 2, 3, 3], [0, 3, 3, 0]])
+    pred = np.array([[0, 1, 3, 3], [1, 3, 1, 0], [0, 0, 2, 4]])
+    views = section.views(image, pack_bits(truth, unknown), pred)
+    assert list(views) == ["image", "truth", "prediction", "errors"]
+    is_unknown = unknown == 3
+    is_wrong = np.array([[0, 0, 1, 0], [0, 0, 0, 0], [1, 0, 0, 0]], bool)
+    assert (views["errors"][is_wrong] == RED).all() and (views["errors"][is_unknown] == GREY).all()
+    assert (views["errors"][~is_wrong & ~is_unknown] == 35).all()
+    colors = palette(3)[1:]
+    assert np.array_equal(views["image"], to_rgb(image))
+    assert np.array_equal(views["truth"], outlined_classes(image, truth, colors))
+    assert np.array_equal(views["prediction"], outlined_classes(image, pred, colors))
+    panel = section.panel(image, pack_bits(truth, unknown), pred)
+    assert panel.shape == (3, 4 * 4 + 3 * 2, 3) and np.array_equal(panel[:, 18:], views["errors"])
+
+
+def disc(size: tuple[int, int], *boxes: tuple[int, int, int, int]) -> np.ndarray:
+    """Numbered boxes."""
+    labels = np.zeros(size, np.int64)
+    for number, (top, left, bottom, right) in enumerate(boxes, 1):
+        labels[top:bottom, left:right] = number
+    return labels
+
+
+def test_found_missed_invented_and_ignored_objects_have_their_colors():
+    true = disc((12, 16), (0, 0, 4, 4), (0, 5, 4, 9), (0, 9, 4, 12), (8, 0, 12, 4))
+    pred = disc((12, 16), (1, 0, 4, 4), (0, 5, 2, 7), (8, 8, 12, 12), (6, 1, 10, 3))
+    classes = np.where(true == 4, 255, true > 0)
+    shown = mark_objects(np.full((12, 16), 200, np.uint8), packed(true, classes), packed(pred, pred > 0))
+    expected = np.full((12, 16, 3), 70)
+    expected[6:8, 1:3] = expected[8:12, 8:12] = BLUE  # what of the last prediction lies beside the ignored object
+    expected[0:4, 5:12] = RED
+    expected[0:4, 0:4] = GREEN  # 12 of 16 pixels
+    expected[8:12, 0:4] = GREY
+    labels = np.where(true == 4, 0, true)
+    edges = np.zeros_like(labels, bool)
+    for row, column in np.argwhere(labels > 0):
+        for other in ((row, column + 1), (row + 1, column)):
+            edges[row, column] |= other[0] < 12 and other[1] < 16 and labels[other] != labels[row, column]
+    expected[edges] = 0
+    assert np.array_equal(outlines(labels), edges) and np.array_equal(shown, expected)
+    section = ObjectSection(ObjectReader())
+    views = section.views(np.zeros((12, 16), np.uint8), packed(true, classes), packed(pred, pred > 0))
+    assert list(views) == ["image", "truth", "prediction", "errors: 2 missed"]
+    assert np.array_equal(views["truth"], outlined(np.zeros((12, 16), np.uint8), shaded(true)))
+    assert np.array_equal(views["prediction"], outlined(np.zeros((12, 16), np.uint8), shaded(pred)))
+    panel = section.panel(np.zeros((12, 16), np.uint8), packed(true, classes), packed(pred, pred > 0))
+    assert panel.shape == (12, 4 * 16 + 3 * 2, 3) and (panel[:, 16:18] == 255).all()
+
+
+def test_objects_are_told_by_class_and_size():
+    section = ObjectSection(ObjectReader(classes=((1, "cell"), (2, "dirt"))))
+    scores = ObjectScores.none(("cell", "dirt"), 1, "cpu")
+    true = disc((40, 40), (0, 0, 8, 8), (0, 10, 20, 30), (30, 0, 33, 3), (30, 10, 33, 13))
+    pred = disc((40, 40), (0, 0, 8, 8), (0, 10, 20, 27), (30, 20, 33, 23))
+    true_classes, pred_classes = np.array([0, 1, 1, 1, 2]), np.array([0, 1, 1, 1])
+    mask = torch.from_numpy(true_classes[true].astype(np.uint8))[None]
+    prediction = torch.from_numpy(packed(pred, pred_classes[pred]))[None]
+    scores.add(prediction, ObjectTarget(mask, torch.from_numpy(true)[None]), 0)
+    assert section.unfound(scores) == ["dirt"] and section.label(0.5) == "AP@0.5 0.5000"
+    assert section.description() == "Instance segmentation: numbers for the objects of the classes cell, dirt."
+    metrics = {metric.label: metric.value for metric in section.metrics(scores)}
+    assert metrics["AP@0.5"] == pytest.approx((2 / 4 + 0) / 2)  # two of four cells and of no dirt
+    assert metrics["Panoptic quality"] == pytest.approx((2 * (1 + 0.85) / 6 + 0) / 2)
+    assert list(metrics) == ["AP@0.5", "AP@0.75", "AP@0.5:0.95", "Panoptic quality", "F1", "Count error"]
+    html = cells_of(section.html(scores))
+    assert html[0] == ["class", *TITLES.values(), "objects", "predicted", "found", "split", "merged"]
+    assert html[1][:2] == ["cell", "0.5000"] and html[1][-5:] == ["3", "3", "2", "0", "0"]
+    assert html[2][:2] == ["dirt", "0.0000"] and html[2][-5:] == ["1", "0", "0", "0", "0"]
+    assert [row[:2] for row in html[4:]] == [["below 64", "2"], ["64 to 255", "1"], ["256 to 1,023", "1"]]
+    markdown = rows_of(section.markdown(scores))
+    assert (
+        markdown[2][0] == "cell" and markdown[-1] == ["256 to 1,023", "1", "1"] and ["below 64", "2", "0"] in markdown
+    )
+
+
+def landmark_scores() -> LandmarkScores:
+    by_image = torch.zeros(3, 2, 5, dtype=torch.float64)
+    by_image[:, 0] = torch.tensor([[PRESENT, error, 100, 125, 0.9] for error in (1.0, 2.5, 30.0)])
+    by_image[:2, 1] = torch.tensor([[ABSENT, 0, 100, 125, 0.1], [PRESENT, 4.0, 100, 125, 0.8]])
+    return LandmarkScores(("nose", "ear"), "px", torch.tensor([5]), by_image)
+
+
+def points_of(places: list, states: list[int]) -> PointSource:
+    return PointSource("points.csv", "pixels", np.array(places, float), np.array(states))
+
+
+def test_landmarks_are_told_one_by_one_with_their_errors():
+    section = LandmarkSection(PointReader(("nose", "ear"), (0, 1), (0, 1)))
+    scores = landmark_scores()
+    assert section.description() == "Detection of 2 landmarks: nose, ear." and section.label(0.5) == "closeness 0.5000"
+    metrics = [(metric.label, metric.value) for metric in section.metrics(scores)]
+    assert metrics[0] == ("Mean radial error (px)", pytest.approx(37.5 / 4)) and metrics[1][1] == pytest.approx(3.25)
+    assert metrics[2] == ("AUROC of presence", 1.0) and section.pictures(scores) == {}
+    errors = section._errors(scores)
+    assert {name: values.tolist() for name, values in errors.items()} == {"nose": [1, 2.5, 30], "ear": [4]}
+    html = cells_of(section.html(scores))
+    assert html[0][0] == "landmark" and [row[0] for row in html[1:]] == ["nose", "ear", "all"]
+    assert html[1][1:4] == ["11.17", f"{np.std([1, 2.5, 30]):.2f}", "2.50"] and html[2][-2:] == ["1", "1"]
+    assert "the mean 9.38 px" in section.html(scores)
+    assert [row[0] for row in rows_of(section.markdown(scores))[2:]] == ["nose", "ear", "all"]
+
+
+def test_true_and_predicted_points_are_drawn_on_their_image():
+    image = np.random.default_rng(0).integers(0, 90, (30, 40, 3), dtype=np.uint8)
+    reader = PointReader(("nose", "ear"), (0, 1), (0, 1))
+    target = points_of([[7, 3], [20, 25]], [PRESENT, ABSENT])
+    records = ListRecords([{"image": image, "target": target, "name": "i"}])
+    split = Split(records, np.array([(30, 40)]))
+    info = DatasetInfo(
+        DataConfig("d", task="landmarks"), split, split, reader, Normalization((1.0,) * 3, (1.0,) * 3, ("uint8",))
+    )
+    prediction = np.array([[0.25, 0.5, 0.7, 0.9], [0.5, 0.75, 0.4, 0.9]])
+    predictor = SimpleNamespace(prediction=lambda source, name: prediction)
+    section = new_section(info)
+    assert isinstance(section, LandmarkSection)
+    name, shown, truth, pred = section.example(info, 0, predictor)
+    assert (name, shown.shape) == ("i", (30, 40, 3)) and truth.points[0].tolist() == [3, 7]
+    np.testing.assert_allclose(pred, [[7, 19.5, 0.7], [14.5, 29.5, 0.4]])
+    views = section.views(shown, truth, pred)
+    expected = draw_points(
+        image, pred[:, :2], np.array([True, False]), np.array([[3, 7], [25, 20]]), np.array([True, False])
+    )
+    assert np.array_equal(views["truth and prediction"], expected)
+    assert np.array_equal(views["image"], enlarged(image)[0])
+    assert np.array_equal(section.panel(shown, truth, pred), np.hstack([*views.values()]))
+
+
+def test_a_disc_lies_on_the_predicted_place_and_a_ring_about_the_true_one():
+    colors = point_colors(2)
+    black = np.zeros((60, 80), np.uint8)
+    places = np.array([[20.0, 30.0], [40.0, 60.0]])
+    truth = np.array([[20.0, 50.0], [10.0, 10.0]])
+    shown = draw_points(black, places, np.array([True, False]), truth, np.array([True, False]))
+    factor = round(480 / 80)
+    assert shown.shape == (60 * factor, 80 * factor, 3)
+    y, x = (np.array([20, 30]) + 0.5) * factor
+    assert (shown[int(y), int(x)] == colors[0]).all()  # the disc
+    is_line = (shown == 255).all(axis=2)
+    assert is_line[int(y) - 1 : int(y) + 1, 250:296].any(axis=0).all()  # from the disc to within the ring
+    is_first = (shown == colors[0]).all(axis=2)
+    rows, columns = np.nonzero(is_first)
+    assert abs(rows.mean() - y) < 2 and columns.min() > x - 8 and abs(columns.max() - 50.5 * factor) < 8
+    assert not (shown == colors[1]).all(axis=2).any()
+    large, times = enlarged(np.zeros((500, 900, 3), np.uint8))
+    assert times == 1 and large.shape == (500, 900, 3)
+
+
+def test_points_of_a_volume_are_shown_on_three_planes(tmp_path):
+    voxels = np.random.default_rng(0).integers(0, 200, (6, 8, 10)).astype(np.float32)
+    write_nifti(tmp_path / "v.nii", voxels)
+    reader = PointReader(("nose",), (0,), (0,))
+    target = points_of([[4, 3, 2]], [PRESENT])
+    records = ListRecords([{"image": VolumeFile((str(tmp_path / "v.nii"),)), "target": target, "name": "v"}])
+    records.dims = 3
+    split = Split(records, np.array([(6, 8, 10)]), spacings=np.ones((1, 3)))
+    info = DatasetInfo(
+        DataConfig("d", task="landmarks"), split, split, reader, Normalization((1.0,), (1.0,), ("float32",))
+    )
+    predictor = SimpleNamespace(prediction=lambda source, name: np.array([[0.5, 0.5, 0.5, 0.9, 0.9]]))
+    section = LandmarkSection(reader)
+    example = section.example(info, 0, predictor)
+    assert example.name == "v" and example.truth is None and example.image.dtype == np.uint8
+    assert list(section.views(example.image, None, None)) == ["truth and prediction"]
+    assert np.array_equal(section.panel(example.image, None, None), example.image)
+
+
+@pytest.mark.parametrize(
+    ("task", "reader", "kind"),
+    [
+        ("classes", ClassReader(ClassMap(("a", "b"), (0, 1), None)), ClassSection),
+        ("overlapping", OverlapReader(("a", "b")), OverlapSection),
+        ("regions", RegionReader((Region("a", (1,)),)), RegionSection),
+        ("objects", ObjectReader(), ObjectSection),
+    ],
+)
+def test_each_task_has_its_section(task, reader, kind):
+    assert type(new_section(SimpleNamespace(reader=reader, config=DataConfig("d", task=task)))) is kind
+
+
+def test_a_curve_shows_the_means_of_runs_and_the_last_values():
+    steps = [(float(step), float(step % 7)) for step in range(1, 1001)]
+    drawn = curve("Loss", {"training": steps, "validation": [(5.0, 0.5), (900.0, float("nan"))], "none": []}, 700)
+    assert drawn.last == {"training": 1000 % 7, "validation": 0.5} and drawn.title == "Loss"
+    (path,) = re.findall(r'id="loss-series-0">\s*<path d="(.*?)"', drawn.svg, flags=re.DOTALL)
+    assert path.count("L") == MAX_POINTS - 1 and drawn.svg.count("loss-best-step") == 1
+    assert curve("Loss", {"training": [(1.0, float("inf"))]}) is None
+    assert "best-step" not in curve("Loss", {"training": steps}, 1001).svg
+
+
+def test_errors_of_landmarks_are_dots_in_rows():
+    svg = error_plot("Errors", {"nose": np.array([1.0, 2.0]), "a" * 30: np.array([]), "ear": np.array([5.0])}, "mm")
+    assert "error in mm" in svg and ">nose<" in svg and f">{'a' * 11}…{'a' * 12}<" in svg
+    assert [row in svg for row in ("errors-errors-0", "errors-errors-1", "errors-errors-2")] == [True, True, True]
+    assert error_plot("Errors", {"nose": np.array([])}, "mm") is None

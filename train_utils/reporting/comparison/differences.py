@@ -1,0 +1,218 @@
+"""How far two recipes are apart, and whether their runs say which one is better.
+
+Runs of the same seed and fold are paired, and their validation images by name. The difference of a pair of runs is the
+mean over the images of both, so that hard images, which are hard for both, cancel out.
+
+From three pairs on there is Student's t interval of the mean difference. Seeds of one validation set are independent
+trainings. Folds, and seeds that draw other validation images, share training images, which makes the plain interval
+too short: the variance is then s^2 (1/n + validation images / training images), the corrected resampled t of Nadeau and
+Bengio, "Inference for the Generalization Error", Machine Learning 52, 2003. That seeds are what has to vary, and how
+often fewer runs mislead, is measured by Bouthillier et al., "Accounting for Variance in Machine Learning Benchmarks",
+MLSys 2021 (arXiv:2103.03098). Since the first recipe is chosen for its score, the level is divided by the number of all
+pairs of recipes (Bonferroni).
+"""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import mean, stdev
+
+from train_utils.reporting.comparison.recipes import Recipe, have_same_basis
+from train_utils.reporting.comparison.recorded_runs import RecordedRun, Replicate
+from train_utils.settings.record import CONTENT
+
+LEVEL = 0.95  # of all intervals together
+FEWEST = 3  # fewer pairs of runs have no interval
+COUNTS = re.compile(r"(\d+) \+ (\d+) images")  # how the identity begins that says which images a run has
+REMEDY = "train both with --seed 0, 1 and 2, or with --fold 1/5 to 5/5"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The score of a recipe minus that of the first one, on the images that both were validated on.
+
+    Attributes:
+        images: how many these are.
+        value: the mean over pairs of runs of the mean over their images.
+        deviation: the standard deviation over the images.
+        better, worse: on how many of the images the second recipe has the higher and the lower score.
+        pairs: how many pairs of runs have the same seed and fold; 0 where two runs of other seeds are compared.
+        interval: of the mean difference over seeds or folds; None where there are too few.
+    """
+
+    first: str
+    second: str
+    compared_by: str
+    images: int
+    value: float
+    deviation: float
+    better: int
+    worse: int
+    pairs: int
+    interval: tuple[float, float] | None
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether the runs say which recipe is better."""
+        return self.interval is not None and not self.interval[0] <= 0 <= self.interval[1]
+
+    def sentence(self) -> str:
+        """What the difference is, and what it says."""
+        counted = (
+            f"{self.second} - {self.first}: {self.compared_by} {self.value:+.4f} on average over {self.images:,} images"
+            f" (standard deviation over images {self.deviation:.4f}; {self.second} is better on {self.better:,}, worse"
+            f" on {self.worse:,})"
+        )
+        return f"{counted}. {self._judgement()}"
+
+    def _judgement(self) -> str:
+        if self.interval is None:
+            return self._too_few()
+        low, high = self.interval
+        over = f"Over {self.pairs} seeds or folds, {LEVEL:.0%} interval {low:+.4f} to {high:+.4f}"
+        if not self.is_shown:
+            return f"{over}: it holds 0, so the runs do not say which recipe is better."
+        return f"{over}: {self.second if self.value > 0 else self.first} is better on these data."
+
+    def _too_few(self) -> str:
+        if self.pairs == 0:
+            return f"They have no seed and fold in common, so this does not say which recipe is better: {REMEDY}."
+        if self.pairs == 1:
+            return f"One seed each does not say which recipe is better: {REMEDY}."
+        return f"{self.pairs} seeds or folds do not say which recipe is better: {REMEDY}."
+
+
+def compare_recipes(recipes: Sequence[Recipe]) -> tuple[list[Difference], list[str]]:
+    """The difference of each finished recipe from the first of its task, and a line for each that has none."""
+    finished = [recipe for recipe in recipes if recipe.is_finished]
+    level = 1 - (1 - LEVEL) / max(1, math.comb(len(finished), 2))
+    firsts: dict[str, Recipe] = {}
+    differences = []
+    lines = []
+    for recipe in finished:
+        task = recipe.runs[0].task
+        first = firsts.setdefault(task, recipe)
+        if first is recipe:
+            continue
+        if not have_same_basis(first.runs[0], recipe.runs[0]):
+            lines.append(f"{first.label} and {recipe.label} have other classes: their scores cannot be compared")
+            continue
+        difference = compare(first, recipe, level)
+        if difference is None:
+            lines.append(f"{first.label} and {recipe.label} have no validation image in common: they are not compared")
+            continue
+        differences.append(difference)
+        lines += _remarks(first, recipe)
+    if len(firsts) > 1:
+        tasks = ", ".join(sorted(firsts))
+        lines.insert(0, f"the runs have other tasks ({tasks}): only those of one task are compared")
+    return differences, lines
+
+
+def compare(first: Recipe, second: Recipe, level: float = LEVEL) -> Difference | None:
+    """The difference of two recipes; None where they have no image in common."""
+    first_runs = _by_replicate(first.runs)
+    second_runs = _by_replicate(second.runs)
+    paired = {}
+    for replicate in first_runs:
+        if replicate in second_runs:
+            by_image = _image_differences(first_runs[replicate], second_runs[replicate])
+            if by_image:
+                paired[replicate] = by_image
+    pairs = len(paired)
+    if pairs:
+        differences = list(paired.values())
+    else:
+        differences = [_image_differences(_image_scores(first.runs[:1]), _image_scores(second.runs[:1]))]
+    values = [mean(by_image.values()) for by_image in differences if by_image]
+    if not values:
+        return None
+    over_images = _means_over_runs(differences)
+    interval = None
+    if pairs >= FEWEST:
+        ratio = _overlap(first.runs, differences)
+        interval = None if ratio is None else t_interval(values, ratio, level)
+    return Difference(
+        first.label,
+        second.label,
+        first.runs[0].compared_by,
+        images=len(over_images),
+        value=mean(values),
+        deviation=stdev(over_images) if len(over_images) > 1 else 0.0,
+        better=sum(value > 0 for value in over_images),
+        worse=sum(value < 0 for value in over_images),
+        pairs=pairs,
+        interval=interval,
+    )
+
+
+def t_interval(values: Sequence[float], ratio: float, level: float = LEVEL) -> tuple[float, float]:
+    """The interval of the mean of values, of which `ratio` is what the corrected resampled t adds to 1/n."""
+    from scipy.stats import t  # takes a second
+
+    count = len(values)
+    center = mean(values)
+    half = float(t.ppf((1 + level) / 2, count - 1)) * stdev(values) * math.sqrt(1 / count + ratio)
+    return center - half, center + half
+
+
+def _by_replicate(runs: Sequence[RecordedRun]) -> dict[Replicate, Mapping[str, float]]:
+    """The score of each image by seed and fold. Runs of the same seed and fold are one: their mean."""
+    groups: dict[Replicate, list[RecordedRun]] = {}
+    for run in runs:
+        groups.setdefault(run.replicate, []).append(run)
+    return {replicate: _image_scores(group) for replicate, group in groups.items()}
+
+
+def _image_scores(runs: Sequence[RecordedRun]) -> dict[str, float]:
+    """The mean score of each image that all of the runs have."""
+    common = set(runs[0].image_scores).intersection(*(run.image_scores for run in runs))
+    return {name: mean(run.image_scores[name] for run in runs) for name in common}
+
+
+def _image_differences(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, float]:
+    """The second score minus the first, of each image that has both."""
+    return {name: second[name] - score for name, score in first.items() if name in second}
+
+
+def _means_over_runs(differences: Sequence[Mapping[str, float]]) -> list[float]:
+    """The mean difference of each image over the pairs of runs that have it."""
+    values: dict[str, list[float]] = {}
+    for by_image in differences:
+        for name, value in by_image.items():
+            values.setdefault(name, []).append(value)
+    return [mean(of_image) for of_image in values.values()]
+
+
+def _overlap(runs: Sequence[RecordedRun], differences: Sequence[Mapping[str, float]]) -> float | None:
+    """Validation images / training images where pairs of runs have other validation images, 0 where all have the same.
+
+    None where a run does not say how many images it has.
+    """
+    if all(by_image.keys() == differences[0].keys() for by_image in differences):
+        return 0.0
+    ratios = []
+    for run in runs:
+        match = COUNTS.match(str(run.settings.identity.get("data set")))
+        if match is None or int(match[1]) == 0:
+            return None
+        ratios.append(int(match[2]) / int(match[1]))
+    return max(ratios)
+
+
+def _remarks(first: Recipe, second: Recipe) -> list[str]:
+    """A line where two recipes do not have the same images."""
+    runs = {run.replicate: run for run in first.runs}
+    for run in second.runs:
+        other = runs.get(run.replicate)
+        if other is None or not (run.image_scores and other.image_scores):
+            continue
+        names = f"{other.name} and {run.name}"
+        common = len(run.image_scores.keys() & other.image_scores.keys())
+        if common < max(len(run.image_scores), len(other.image_scores)):
+            counts = f"{len(other.image_scores):,} and {len(run.image_scores):,}"
+            return [f"{names} have {counts} validation images: the {common:,} of the same name are compared"]
+        if run.settings.identity.get(CONTENT) != other.settings.identity.get(CONTENT):
+            return [f"{names} were made with other files: their validation images are paired by name"]
+    return []

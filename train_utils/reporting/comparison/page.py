@@ -1,0 +1,159 @@
+"""The page of a comparison: one self-contained file in the style of report.html."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from data_utils.image_io.reader import read_image
+from data_utils.visualize import to_rgb
+from runtime.errors import ImageError
+from runtime.files import replaced_file
+from train_utils.reporting.charts import SERIES, Points, overlaid
+from train_utils.reporting.comparison.differences import Difference
+from train_utils.reporting.comparison.recipes import Recipe
+from train_utils.reporting.comparison.recorded_runs import RecordedRun
+from train_utils.reporting.comparison.tables import COLUMNS, recipe_rows
+from train_utils.reporting.embedding import Embedded, embed_all, reduced
+from train_utils.reporting.rendering import render
+from train_utils.reporting.report import FIGURE_BYTES, MAX_PAGE
+from train_utils.reporting.samples import picture_file
+
+IMAGES = 8  # shown of several recipes
+PANEL_SIDE = 1000  # pixels of the longer side of a row of pictures
+LOSSES = {"Validation loss": "eval/loss", "Training loss": "train/loss"}
+
+
+class Chart(NamedTuple):
+    """A title with its <svg>."""
+
+    title: str
+    svg: str
+
+
+class Panel(NamedTuple):
+    """What a run drew of an image, (H, W, 3) uint8, and a line below it."""
+
+    caption: str
+    pixels: np.ndarray
+
+
+def write_page(
+    file: Path,
+    recipes: Sequence[Recipe],
+    settings: dict[str, list[str]],
+    differences: Sequence[Difference],
+    lines: Sequence[str],
+) -> None:
+    """Write the page, at most about MAX_PAGE bytes. Raises OSError.
+
+    Args:
+        settings: the settings that are not the same in all recipes, with their value in each.
+        lines: what stands in the way of the comparison.
+    """
+    drawn = recipes[: len(SERIES)]
+    content: dict[str, Any] = {
+        "columns": COLUMNS[:-1],  # folders stand below the table
+        "rows": recipe_rows(recipes),
+        "settings": settings,
+        "sentences": [difference.sentence() for difference in differences],
+        "lines": lines,
+        "charts": _charts(drawn),
+        "drawn": [recipe.label for recipe in drawn],
+        "is_one_recipe": len(recipes) == 1,
+    }
+    rest = len(render("comparison.html.jinja", **content, panels={}).encode(errors="backslashreplace"))
+    panels = _embedded(_panels(drawn), MAX_PAGE - rest)
+    page = render("comparison.html.jinja", **content, panels=panels)
+    with replaced_file(file) as output:
+        output.write(page.encode(errors="backslashreplace"))  # half a character in a name
+
+
+def _charts(recipes: Sequence[Recipe]) -> list[Chart]:
+    """The curves of all runs over each other: the score of each task, and the losses."""
+    keys = {}
+    for recipe in recipes:
+        run = recipe.runs[0]
+        keys[f"Validation {run.compared_by}"] = run.score_key
+    charts = []
+    for title, key in (keys | LOSSES).items():
+        lines: list[tuple[int, Points]] = []
+        for color, recipe in enumerate(recipes):
+            for run in recipe.runs:
+                lines.append((color, _values(run, key)))
+        svg = overlaid(title, lines)
+        if svg is not None:
+            charts.append(Chart(title, svg))
+    return charts
+
+
+def _values(run: RecordedRun, key: str) -> Points:
+    points = []
+    for record in run.records:
+        if record.get(key) is not None:
+            points.append((record["step"], record[key]))
+    return points
+
+
+def _panels(recipes: Sequence[Recipe]) -> dict[str, list[Panel]]:
+    """What a run of each recipe drew of the same validation images, by name; those that differ most come first."""
+    if len(recipes) == 1:
+        labeled = [(run.name, run) for run in recipes[0].runs[: len(SERIES)]]
+    else:
+        labeled = [(recipe.label, _run_to_show(recipe, recipes[0])) for recipe in recipes]
+    panels: dict[str, list[Panel]] = {}
+    for name in _images_to_show([run for _, run in labeled]):
+        of_image = []
+        for label, run in labeled:
+            pixels = _picture(run, name)
+            if pixels is not None:
+                score = f": {run.compared_by} {run.image_scores[name]:.4f}" if name in run.image_scores else ""
+                of_image.append(Panel(f"{label}{score}", pixels))
+        if len(of_image) > 1:
+            panels[name] = of_image
+        if len(panels) == IMAGES:
+            break
+    return panels
+
+
+def _run_to_show(recipe: Recipe, first: Recipe) -> RecordedRun:
+    """The run with the seed and fold of the first recipe's first run, which has the same images; else any."""
+    wanted = first.runs[0].replicate
+    for run in recipe.runs:
+        if run.replicate == wanted:
+            return run
+    return recipe.runs[0]
+
+
+def _images_to_show(runs: Sequence[RecordedRun]) -> list[str]:
+    """Names of images of which at least two runs have kept a picture, the largest difference in their scores first."""
+    pictured: dict[str, list[float]] = {}
+    for run in runs:
+        for name, score in run.image_scores.items():
+            if picture_file(run.folder / "predictions", name).is_file():
+                pictured.setdefault(name, []).append(score)
+    shared = [name for name, scores in pictured.items() if len(scores) > 1]
+    return sorted(shared, key=lambda name: min(pictured[name]) - max(pictured[name]))
+
+
+def _picture(run: RecordedRun, name: str) -> np.ndarray | None:
+    """The panel of an image; None where the run has none, or a damaged one."""
+    file = picture_file(run.folder / "predictions", name)
+    if not file.is_file():
+        return None
+    try:
+        pixels = read_image(file, str(file))
+    except (ImageError, OSError):
+        return None
+    return reduced(to_rgb(pixels), PANEL_SIDE)
+
+
+def _embedded(panels: dict[str, list[Panel]], room: int) -> dict[str, list[tuple[str, Embedded]]]:
+    """The panels for the page, in at most `room` bytes of it."""
+    pictures = [panel.pixels for of_image in panels.values() for panel in of_image]
+    remaining = iter(embed_all(pictures, room - FIGURE_BYTES * len(pictures), PANEL_SIDE))
+    embedded: dict[str, list[tuple[str, Embedded]]] = {}
+    for name, of_image in panels.items():
+        embedded[name] = [(panel.caption, next(remaining)) for panel in of_image]
+    return embedded

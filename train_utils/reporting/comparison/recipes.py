@@ -1,0 +1,156 @@
+"""Runs of one recipe together, and the settings in which recipes differ."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import mean, stdev
+from typing import Any
+
+from train_utils.reporting.comparison.recorded_runs import RecordedRun
+from train_utils.settings.like import NOT_REPEATED
+from train_utils.settings.plan import Plan
+from train_utils.settings.record import PACKAGES
+
+REPLICATE = ("seed", "fold")  # the flags in which runs of one recipe differ
+# flags that say where a run reads and writes, how it is watched, and how the same numbers are computed
+WITHOUT_EFFECT = (
+    "activation_checkpointing",
+    "cache",
+    "checkpoint_every",
+    "deterministic",
+    "keep_checkpoints",
+    "log_every",
+    "num_workers",
+    "trace_steps",
+    "tracker",
+)
+OUTSIDE_OF_RECIPE = {*REPLICATE, *NOT_REPEATED, *WITHOUT_EFFECT}
+BASIS = ("task", "classes")  # the entries of the identity without which scores mean something else
+VERSIONS = ("git_commit", *PACKAGES)
+
+
+@dataclass(frozen=True, eq=False)
+class Recipe:
+    """Finished runs that differ by seed and fold alone, or one run that has not finished.
+
+    Attributes:
+        label: A, B and so on.
+    """
+
+    label: str
+    runs: Sequence[RecordedRun]
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether its runs have made all their steps."""
+        return all(run.is_finished for run in self.runs)
+
+    @property
+    def scores(self) -> list[float]:
+        """The score of each run."""
+        return [run.score for run in self.runs]
+
+    @property
+    def mean_score(self) -> float:
+        """The mean over its runs."""
+        return mean(self.scores)
+
+    @property
+    def spread(self) -> float | None:
+        """The standard deviation over its runs; None for one run."""
+        return stdev(self.scores) if len(self.runs) > 1 else None
+
+
+def group_runs(runs: Sequence[RecordedRun]) -> list[Recipe]:
+    """The recipes of runs, those of one task beside each other and the highest mean score first."""
+    groups: list[list[RecordedRun]] = []
+    for run in runs:
+        for group in groups:
+            if is_same_recipe(run, group[0]):
+                group.append(run)
+                break
+        else:
+            groups.append([run])
+    groups.sort(key=_rank)
+    return [Recipe(_label(index), group) for index, group in enumerate(groups)]
+
+
+def is_same_recipe(first: RecordedRun, second: RecordedRun) -> bool:
+    """Whether two finished runs differ by nothing but seed and fold.
+
+    What the plan has chosen is not compared: it depends on the training images, which are others in each fold.
+    """
+    if not (first.is_finished and second.is_finished) or not have_same_basis(first, second):
+        return False
+    first_settings = _settings(first)
+    second_settings = _settings(second)
+    planned = _planned(first) & _planned(second)
+    names = (first_settings.keys() | second_settings.keys()) - planned
+    return all(first_settings.get(name) == second_settings.get(name) for name in names)
+
+
+def have_same_basis(first: RecordedRun, second: RecordedRun) -> bool:
+    """Whether two runs have the same task and the same classes, so that their scores mean the same."""
+    return all(first.settings.identity.get(name) == second.settings.identity.get(name) for name in BASIS)
+
+
+def differing_settings(recipes: Sequence[Recipe]) -> dict[str, list[str]]:
+    """The settings and versions that are not the same in all recipes: their value in each, as text."""
+    columns = []
+    for recipe in recipes:
+        columns.append([_settings(run) | _versions(run) for run in recipe.runs])
+    names: dict[str, None] = {}
+    for column in columns:
+        for settings in column:
+            names |= dict.fromkeys(settings)
+    rows = {}
+    for name in names:
+        texts = [_joined([settings.get(name) for settings in column]) for column in columns]
+        if len(set(texts)) > 1:
+            rows[name] = texts
+    return rows
+
+
+def _rank(group: Sequence[RecordedRun]) -> tuple[str, float]:
+    return group[0].task, -mean(run.score for run in group)
+
+
+def _label(index: int) -> str:
+    """A to Z, then AA, AB and so on."""
+    letter = chr(ord("A") + index % 26)
+    return letter if index < 26 else _label(index // 26 - 1) + letter
+
+
+def _settings(run: RecordedRun) -> dict[str, Any]:
+    """What the numbers of a run depend on, but for seed and fold."""
+    flags = run.settings.flags
+    settings = {name: value for name, value in flags.items() if name not in OUTSIDE_OF_RECIPE}
+    return settings | {"precision": run.settings.profile.get("mixed_precision")}
+
+
+def _versions(run: RecordedRun) -> dict[str, Any]:
+    return {name: run.settings.run[name] for name in VERSIONS if name in run.settings.run}
+
+
+def _planned(run: RecordedRun) -> set[str]:
+    """The settings that the plan has chosen: those that the command does not give."""
+    if run.settings.flags.get("plan") != "auto":
+        return set()
+    given = set()
+    for word in str(run.settings.run.get("command", "")).split():
+        if word.startswith("--"):
+            given.add(word.partition("=")[0].removeprefix("--no-").lstrip("-").replace("-", "_"))
+    return set(Plan.names()) - given
+
+
+def _joined(values: Sequence[Any]) -> str:
+    """The different values, in their order."""
+    texts = dict.fromkeys(_text(value) for value in values)
+    return " / ".join(texts)
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    return str(value)

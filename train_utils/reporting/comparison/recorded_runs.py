@@ -1,0 +1,166 @@
+"""Runs as their folders record them: settings, curves, and the score of each validation image."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from runtime.documents import read_json, read_json_lines
+from runtime.errors import DataError
+from tasks import TASKS
+from train_utils.reporting.image_scores import IMAGE_SCORES, read_image_scores
+from train_utils.reporting.sections import SECTIONS
+from train_utils.settings.record import FINISHED, RunSettings, is_record
+
+OBJECTS = ("flags", "profile", "identity", "run")  # the entries of run.json that are read
+
+
+class Replicate(NamedTuple):
+    """What tells runs of one recipe apart: the seed, and the fold where there are folds."""
+
+    seed: str
+    fold: str | None
+
+    def __str__(self) -> str:
+        seed = f"seed {self.seed}"
+        return seed if self.fold is None else f"fold {self.fold}, {seed}"
+
+
+@dataclass(frozen=True, eq=False)
+class RecordedRun:
+    """A run that has been evaluated at least once.
+
+    Attributes:
+        name: the folder, as it was typed.
+        records: the lines of metrics.jsonl.
+        score: of the best evaluation, what models are compared by.
+        best_step: its step.
+        image_scores: the same of each validation image at that step; empty where the run has not kept them.
+        is_finished: whether it has made all its steps.
+    """
+
+    name: str
+    folder: Path
+    settings: RunSettings
+    records: Sequence[dict[str, Any]]
+    score: float
+    best_step: int
+    image_scores: Mapping[str, float]
+    is_finished: bool
+
+    @property
+    def task(self) -> str:
+        """The name of its task."""
+        return self.settings.identity["task"]
+
+    @property
+    def compared_by(self) -> str:
+        """What its score is called."""
+        return TASKS[self.task].compared_by
+
+    @property
+    def score_key(self) -> str:
+        """The record of metrics.jsonl that holds the score."""
+        return score_key(self.task)
+
+    @property
+    def replicate(self) -> Replicate:
+        """Its seed and fold."""
+        flags = self.settings.flags
+        fold = flags.get("fold")
+        return Replicate(str(flags.get("seed")), None if fold is None else str(fold))
+
+
+def score_key(task: str) -> str:
+    """The record that models of a task are compared by."""
+    return SECTIONS[task].compared[0]
+
+
+def read_runs(folders: Iterable[Path]) -> tuple[list[RecordedRun], list[str]]:
+    """The runs in the folders, each once, and a line for each that cannot be compared or only in part."""
+    runs = []
+    lines = []
+    different = {folder.resolve(): folder for folder in folders}
+    for folder in different.values():
+        try:
+            run, remarks = read_run(folder)
+        except DataError as error:
+            lines.append(f"{folder}: {error}; it is left out")
+            continue
+        runs.append(run)
+        lines += [f"{folder}: {remark}" for remark in remarks]
+    return runs, lines
+
+
+def read_run(folder: Path) -> tuple[RecordedRun, list[str]]:
+    """A run, and what is missing of it. DataError, without the name of the folder, for one that has no score."""
+    settings = read_settings(folder)
+    remarks = []
+    try:
+        lines, damaged = read_json_lines(folder / "metrics.jsonl")
+    except (OSError, ValueError) as error:
+        raise DataError(f"metrics.jsonl cannot be read ({_reason(error)})") from error
+    records = [record for _, record in lines if is_record(record)]
+    damaged += len(lines) - len(records)
+    if damaged:
+        remarks.append(f"{damaged} lines of metrics.jsonl are damaged and left out")
+    evaluations = _evaluations(records, score_key(settings.identity["task"]))
+    if not evaluations:
+        raise DataError("the run has no evaluation yet")
+    best_step, score = max(evaluations, key=_score)  # the first of equal ones, as the run itself keeps it
+    is_finished = (folder / FINISHED).is_file()
+    if not is_finished:
+        last_step = records[-1]["step"]
+        remarks.append(
+            f"the run has not finished (step {last_step:,} of {settings.total_steps:,}); it is shown, and left out of"
+            " the differences"
+        )
+    image_scores: Mapping[str, float] = {}
+    try:
+        image_scores = read_image_scores(folder)
+    except FileNotFoundError:
+        remarks.append(f"there is no {IMAGE_SCORES}, as in runs of earlier versions; its images cannot be compared")
+    except (OSError, ValueError) as error:
+        remarks.append(f"{IMAGE_SCORES} cannot be read ({_reason(error)}); its images cannot be compared")
+    run = RecordedRun(str(folder), folder, settings, records, score, best_step, image_scores, is_finished)
+    return run, remarks
+
+
+def read_settings(folder: Path) -> RunSettings:
+    """What run.json says. DataError where it is none of a run that this version knows."""
+    if not folder.is_dir():
+        raise DataError("it is no folder of a run")
+    try:
+        value = read_json(folder / "run.json")
+    except FileNotFoundError as error:
+        raise DataError("it holds no run.json, so it is no run") from error
+    except (OSError, ValueError) as error:
+        raise DataError(f"run.json cannot be read ({_reason(error)})") from error
+    for name in OBJECTS:
+        if not isinstance(value.get(name), dict):
+            raise DataError(f"run.json is damaged: its {name} is no object")
+    if type(value.get("total_steps")) is not int:
+        raise DataError("run.json is damaged: its total_steps is no whole number")
+    settings = RunSettings.from_json(value)
+    task = settings.identity["task"]
+    if not isinstance(task, str) or task not in TASKS:
+        raise DataError(f"its task {task!r} is not known to this version")
+    return settings
+
+
+def _evaluations(records: Sequence[dict[str, Any]], key: str) -> list[tuple[int, float]]:
+    """(step, score) of each evaluation; one without a score, where nothing could be counted, has none."""
+    evaluations = []
+    for record in records:
+        score = record.get(key)
+        if score is not None and 0 <= score <= 1:
+            evaluations.append((record["step"], score))
+    return evaluations
+
+
+def _score(evaluation: tuple[int, float]) -> float:
+    return evaluation[1]
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)

@@ -1,0 +1,57 @@
+"""images.csv of a run: the score of each validation image at the best evaluation, which runs are compared by."""
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+from data_utils.analysis.dataset_info import DatasetInfo
+from data_utils.sources.excluded import shown_name
+from runtime.documents import MOST_BYTES_OF_DATA, read_bytes
+from runtime.files import replaced_file
+
+IMAGE_SCORES = "images.csv"
+COLUMN = "image"
+
+
+def write_image_scores(folder: Path, info: DatasetInfo, compared_by: str, comparisons: Sequence[float]) -> None:
+    """Write folder/images.csv: a line for each validation image that is not skipped. Raises OSError.
+
+    Args:
+        compared_by: what images are compared by, the title of the second column.
+        comparisons: that score of each validation image; none where a checkpoint of an earlier version had none.
+    """
+    if len(comparisons) != len(info.val):
+        return
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow((COLUMN, compared_by))
+    times: dict[str, int] = {}
+    for index, score in enumerate(comparisons):
+        if index in info.val.bad:
+            continue
+        name = shown_name(info.val.records, index)
+        times[name] = times.get(name, 0) + 1
+        if times[name] > 1:  # images of one name stand in the same order in every run
+            name = f"{name} ({times[name]})"
+        table.writerow((name, f"{score:.9g}"))  # nine digits tell any two float32 apart
+    with replaced_file(folder / IMAGE_SCORES) as file:
+        file.write(text.getvalue().encode())
+
+
+def read_image_scores(folder: Path) -> dict[str, float]:
+    """The score of each image by its name. Raises OSError, and ValueError for a file that is no such table."""
+    text = read_bytes(folder / IMAGE_SCORES, MOST_BYTES_OF_DATA).decode()
+    rows = csv.reader(io.StringIO(text, newline=""), strict=True)
+    scores: dict[str, float] = {}
+    try:
+        header = next(rows, [])
+        if len(header) != 2 or header[0] != COLUMN:
+            raise ValueError(f"its first line is not {COLUMN!r} and a score")
+        for number, row in enumerate(rows, start=2):
+            if len(row) != 2 or not 0 <= float(row[1]) <= 1:
+                raise ValueError(f"line {number} is not a name and a score from 0 to 1")
+            scores[row[0]] = float(row[1])
+    except csv.Error as error:
+        raise ValueError(str(error)) from error
+    return scores

@@ -1,0 +1,108 @@
+"""review.py --calibrate: one temperature for the model of a run, from its validation images."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from inference.review.temperature import TemperatureFit, at_temperature
+from runtime.console import track
+from runtime.errors import DataError
+from runtime.files import replaced_file, replaced_files
+from tasks.calibration import calibration_error, count_confidences, no_counts, reliability_curve
+from tasks.confusion import score_text
+from train_utils.reporting.charts import reliability_plot
+from train_utils.reporting.rendering import render
+from train_utils.reporting.review.masks import ReviewedRun, open_run, read_example
+from unet.config import IGNORE_INDEX
+from unet.model import UNet
+
+PAGE = "calibration.html"
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """What the temperature of a model is worth on the validation images of its run.
+
+    Args:
+        before, after: (bins, 3), the counts of `tasks.calibration` without and with it.
+    """
+
+    name: str
+    temperature: float
+    before: Tensor
+    after: Tensor
+
+    def sentence(self) -> str:
+        """What was found."""
+        errors = [score_text(calibration_error(counts)) for counts in (self.before, self.after)]
+        return (
+            f"{self.name}: temperature {self.temperature:.3f}, expected calibration error {errors[0]} before and"
+            f" {errors[1]} after, on the validation images that it was fitted on"
+        )
+
+
+def calibrate_run(folder: Path, dataset: str | None, device: torch.device) -> Calibration:
+    """Fit a temperature on the validation images of a run, and put it into its model. DataError where that cannot be.
+
+    The last layer is divided by the temperature, so that whatever opens the model or is exported from it has it;
+    config.json says which it was.
+    """
+    run = open_run(folder, dataset, device)
+    fit = TemperatureFit()
+    before = no_counts()
+    for probabilities, truth in track(_predictions(run), len(run.info.val), f"calibrating {folder}"):
+        fit.add(probabilities, truth)
+        before = before + _counts(probabilities, truth)
+    if not fit.pixels:
+        raise DataError("no validation image has labeled pixels")
+    temperature = fit.temperature()
+    after = no_counts()
+    for probabilities, truth in _predictions(run):
+        after = after + _counts(at_temperature(probabilities, temperature), truth)
+    apply_temperature(folder / "model", temperature)
+    return Calibration(run.name, temperature, before, after)
+
+
+def apply_temperature(folder: Path, temperature: float) -> None:
+    """Divide the logits of the model in a folder by a temperature, and note it beside what it had before."""
+    network = UNet.from_pretrained(folder)
+    with torch.no_grad():
+        for parameter in network.head.parameters():
+            parameter /= temperature
+    network.config = replace(network.config, temperature=network.config.temperature * temperature)
+    with replaced_files(folder) as temporary:
+        network._save_pretrained(temporary)  # the model card stays
+
+
+def write_calibration(folder: Path, calibrations: Sequence[Calibration]) -> None:
+    """Write the page with the curves of each model before and after. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    models = []
+    for number, calibration in enumerate(calibrations, start=1):
+        curves = {}
+        for title, counts in (("before", calibration.before), ("after", calibration.after)):
+            curves[title] = reliability_plot(f"model {number}, {title}", reliability_curve(counts))
+        models.append({"sentence": calibration.sentence(), "curves": curves})
+    page = render("calibration.html.jinja", models=models)
+    with replaced_file(folder / PAGE) as file:
+        file.write(page.encode(errors="backslashreplace"))  # half a character in a name
+
+
+def _predictions(run: ReviewedRun) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Probabilities (classes, H, W) and mask (H, W) of each validation image that can be read."""
+    for index in range(len(run.info.val)):
+        if index in run.info.val.bad:
+            continue
+        record = run.info.val.records[index]
+        truth = read_example(run, index).truth
+        yield run.predictor(record["image"], record["name"]).probabilities, truth
+
+
+def _counts(probabilities: np.ndarray, truth: np.ndarray) -> Tensor:
+    confidence = torch.from_numpy(probabilities.max(axis=0))
+    is_right = torch.from_numpy(probabilities.argmax(axis=0) == truth)
+    return count_confidences(confidence, is_right, torch.from_numpy(truth != IGNORE_INDEX))

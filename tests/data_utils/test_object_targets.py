@@ -251,10 +251,10 @@ def test_numbers_that_no_object_can_have_are_problems(tmp_path):
 
 
 def test_what_stops_numbers_that_are_taken_for_classes_says_that_they_may_be_objects(tmp_path):
-    rows, columns = np.mgrid[:48, :64]
-    distances = np.hypot(rows - 24, columns - 32)
-    soft = 21 * np.clip(16 - distances, 0, 4).astype(np.uint8)  # each ring of the edge is one piece, as an object is
-    for file in (write_discs(tmp_path, [12] * 6, seed=0) / "masks").iterdir():
-        Image.fromarray(soft).save(file)
-    with pytest.raises(DataError, match=r"the masks look spoiled: .*; the numbers in the masks may count objects"):
+    write_discs(tmp_path, [9] * 6, seed=0)
+    ids = np.zeros((48, 64), np.uint16)
+    ids[::2, ::2] = np.arange(1, 24 * 32 + 1).reshape(24, 32)  # more than classes may be
+    for index in range(1, 6):
+        Image.fromarray(ids).save(tmp_path / "masks" / f"{index:02}.png")
+    with pytest.raises(DataError, match=r"more than 255 values: .*; the numbers in the masks may count objects"):
         load_info(tmp_path)

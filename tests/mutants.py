@@ -3805,6 +3805,62 @@ MUTANTS = [
         "memory[-1][1]",
         "test_reporting.py",
     ),
+    Mutant(
+        "data_utils/visualize_objects.py",
+        "touching",
+        "second > 0",
+        "second > 1",
+        "test_object_decoding.py",
+    ),
+    Mutant(
+        "data_utils/sources/points/tps.py",
+        "_specimens",
+        "specimen is not None and value",
+        "value",
+        "test_point_formats.py",
+    ),
+    Mutant(
+        "data_utils/targets/objects.py",
+        "ObjectReader",
+        "fills_holes: bool = False",
+        "fills_holes: bool = True",
+        "test_target_rules.py",
+    ),
+    Mutant(
+        "data_utils/sources/annotations/labelme_mask.py",
+        "LabelmeMask._empty_picture",
+        "min(width, height) > 0",
+        "min(width, height) >= 0",
+        "test_annotations_labelme.py",
+    ),
+    Mutant(
+        "train_utils/compilation.py",
+        "compile_loss",
+        "criterion.compile(**_options(accelerator))",
+        "criterion.compile()",
+        "test_compile.py",
+    ),
+    Mutant(
+        "train_utils/preflight.py",
+        "_estimate_fits",
+        "input_bytes(shape, split)",
+        "0",
+        "test_memory_rules.py",
+    ),
+    Mutant(
+        "inference/export/hub.py",
+        "Hub.problem",
+        "config.kernels or config.strides",
+        "config.kernels and config.strides",
+        "test_export.py",
+    ),
+    Mutant(
+        "runtime/redact.py",
+        "_without_query",
+        "head.lower()",
+        "head",
+        "test_redact.py",
+    ),
 ]
 
 

@@ -129,6 +129,12 @@ def test_tps_counts_from_the_lowest_row_and_negative_is_unknown(tmp_path):
     assert np.allclose(to_pixels(source, (10, 20), "a"), places, atol=1e-12)
 
 
+def test_what_stands_before_the_first_specimen_of_tps_is_left_out(tmp_path):
+    (tmp_path / "a.tps").write_text("COMMENT=by hand\nIMAGE=b.png\nLM=1\n5 6\nIMAGE=a.png\nIMAGE=c.png\nID=\n")
+    table = files.read(tmp_path / "a.tps")
+    assert table.images == ("a.png",) and table.positions.tolist() == [[[5, 6]]]
+
+
 def test_a_point_that_is_predicted_beyond_the_border_is_not_taken_for_unknown(tmp_path):
     places = np.array([[[-0.4, 6.0]]])
     table = PointTable("tps", ("1",), ("a.png",), places, np.full((1, 1), PRESENT), ("",))

@@ -107,6 +107,12 @@ def test_the_smallest_prediction_is_half_of_the_hundredth_smallest_object():
     assert not ObjectReader.may_shrink and ClassReader.may_shrink
 
 
+def test_of_a_stream_small_objects_are_kept_and_holes_stay():
+    """Its records are not looked at, so nothing is known of their shapes."""
+    task = ObjectReader().task("ce+logdice", None)
+    assert (task.smallest, task.fills_holes, task.drops_border) == (1, False, False)
+
+
 def test_objects_of_other_classes_are_none_and_may_count_nowhere():
     ids, values = np.array([[1, 2, 3, 0, 4]]), np.array([[7, 9, 8, 0, 255]])
     labels = packed(ids, values)

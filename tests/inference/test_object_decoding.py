@@ -264,6 +264,18 @@ def test_views_of_maps_average_to_the_maps_themselves():
     assert torch.equal(answers == 0, logits[:2].argmax(0) == 0)
 
 
+@pytest.mark.parametrize("size", [(9, 11), (4, 5, 6)])
+def test_objects_that_touch_are_all_pairs_of_pixels_side_by_side(size):
+    labels = np.random.default_rng(0).integers(0, 6, size)
+    pairs = set()
+    for place in np.ndindex(size):
+        for axis in range(len(size)):
+            beside = tuple(position + (axis == other) for other, position in enumerate(place))
+            if beside[axis] < size[axis] and labels[place] * labels[beside] and labels[place] != labels[beside]:
+                pairs.add(tuple(sorted((int(labels[place]), int(labels[beside])))))
+    assert touching(labels).tolist() == [list(pair) for pair in sorted(pairs)]
+
+
 def test_colors_of_touching_objects_differ():
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 40, (12, 12)).repeat(3, 0).repeat(3, 1)

@@ -3095,13 +3095,6 @@ MUTANTS = [
     ),
     Mutant(
         "inference/decoding/components.py",
-        "ComponentStream.finish",
-        "self._open = []",
-        "pass",
-        "test_object_decoding.py",
-    ),
-    Mutant(
-        "inference/decoding/components.py",
         "joined",
         "values[window] += piece.values",
         "values[window] = piece.values",

@@ -13,8 +13,8 @@ from objects import discs, true_answers
 from scipy.ndimage import gaussian_filter, label
 
 from data_utils.visualize_objects import SHADES, outlined, shaded, shades_of, touching
-from inference.decoding import canvas
-from inference.decoding.components import Component, ComponentStream
+from inference.decoding import canvas, finder
+from inference.decoding.components import Component, ComponentStream, joined
 from inference.decoding.finder import DEPTH_SHIFT, LEVELS, ObjectFinder, separated
 from inference.decoding.objects import ObjectDecoder, choose_objects
 from runtime.errors import SettingsError
@@ -296,7 +296,7 @@ def test_outlines_show_on_a_picture():
     assert (shown[9, 7] == 120).all() and (shown[9, 9] != shown[9, 7]).any() and (shown[9, 9] != shown[9, 10]).any()
 
 
-@pytest.mark.parametrize(("dip", "count"), [(0.05, 1), (0.3, 2)])
+@pytest.mark.parametrize(("dip", "count"), [(0.05, 1), (0.15, 2)])
 def test_two_deep_parts_are_two_objects_if_a_tenth_lies_between_them(dip, count):
     depth = np.ones((9, 24))
     depth[:, 10:14] -= dip
@@ -309,3 +309,18 @@ def test_a_step_of_a_pixel_in_depth_is_no_object():
     depth[4, 12] = 1
     answers = np.rint(LEVELS * depth).astype(np.int32) << DEPTH_SHIFT | 1
     assert separated(answers)[1] == 1
+
+
+def test_a_peak_may_go_on_through_corners(monkeypatch):
+    monkeypatch.setattr(finder, "BLUR", 0.0)
+    depth = np.full((6, 6), 0.5)
+    depth[2, 2] = depth[3, 3] = 1
+    answers = np.rint(LEVELS * depth).astype(np.int32) << DEPTH_SHIFT | 1
+    assert separated(answers)[1] == 1
+
+
+def test_pieces_whose_boxes_overlap_are_joined():
+    first = Component((0, 0), np.array([[1, 0], [1, 1]]))
+    second = Component((0, 1), np.array([[2, 2], [0, 2]]))
+    whole = joined([first, second])
+    assert whole.start == (0, 0) and whole.values.tolist() == [[1, 2, 2], [1, 1, 2]]

@@ -8,7 +8,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 from runtime.errors import LaunchError
-from runtime.launch import COLLECTIVE_TIMEOUT
 
 
 @dataclass(frozen=True)
@@ -90,5 +89,7 @@ class Mesh:
 @cache
 def _process_group(size: int) -> dist.ProcessGroup:
     """This process's group of so many neighbors; all processes must ask for it at the same time."""
+    from runtime.launch import COLLECTIVE_TIMEOUT  # it needs Accelerate, which a single process predicts without
+
     group, _ = dist.new_subgroups(size, timeout=COLLECTIVE_TIMEOUT)
     return group

@@ -184,6 +184,13 @@ def test_both_requirements_pin_the_same_versions_save_pillow():
     assert own == {"gradio", "pillow", "psutil"}  # psutil comes with accelerate, which the page does without
 
 
+def test_a_page_is_made_without_what_only_training_needs():
+    names = ("accelerate", "datasets", "transformers", "nibabel", "tensorboard", "jinja2", "pyarrow")
+    code = f"import sys; sys.modules.update(dict.fromkeys({names})); import inference.page"
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+
+
 def test_the_documentation_says_what_a_space_needs():
     text = (ROOT / "docs" / "faq.md").read_text().split("### How do I publish the page")[1].split("\n### ")[0]
     assert all(name in text for name in IN_A_SPACE)

@@ -24,7 +24,7 @@ from data_utils.config import DataConfig
 from data_utils.loading.batch_sampler import BatchSplit, pixels_per_batch
 from data_utils.loading.loaders import build_loaders, network_shapes
 from inference.decoding import new_decoder
-from inference.tiling.resizing import bands_at_sizes
+from inference.tiling.resizing import strips_at_sizes
 from runtime.cli import run_script
 from runtime.console import say, track
 from runtime.device import download
@@ -46,7 +46,7 @@ from train_utils.buckets import rebuild_buckets
 from train_utils.checkpoints.save import Checkpoints
 from train_utils.compilation import compile_blocks, compile_loss, compiled_recolor, eager, not_compiled_whole
 from train_utils.ema import WeightAverage
-from train_utils.evaluation import Evaluation, read_bands
+from train_utils.evaluation import Evaluation, read_strips
 from train_utils.microbatch import MicroBatch, split_from_args, steps_ahead
 from train_utils.monitoring.compile_gain import CompileGain
 from train_utils.monitoring.flops import training_flops
@@ -163,10 +163,10 @@ def evaluate(
     with gathered_weights(accelerator, model):
         for batch in track(loader, len(loader), "evaluating", unit="batch"):
             sizes = [target.shape for target in batch["targets"]]
-            images = bands_at_sizes(model, batch["images"], sizes, config)
-            for bands, target, index in zip(images, batch["targets"], batch["indices"], strict=True):
+            images = strips_at_sizes(model, batch["images"], sizes, config)
+            for strips, target, index in zip(images, batch["targets"], batch["indices"], strict=True):
                 target = target.at(None)  # a batch of one
-                prediction, partial = read_bands(task, decoder, bands, target, reliability)
+                prediction, partial = read_strips(task, decoder, strips, target, reliability)
                 scores.add(prediction, target, index)
                 counts = counts + task.counts(target)
                 sums = sums + task.finish(partial).to(counts.dtype)

@@ -55,7 +55,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SIDE = 8192
 DISCS = 20_000
 TOUCHING = 3  # every third disc touches another one
-BAND = 64
+STRIP = 64
 STEP = 15  # every so many images are scored
 PEAKS = (13, 26, 51)  # of 255: a seed is so much deeper than what lies between it and deeper ones
 LEARNED_PEAKS = (26, 51, 102)
@@ -131,8 +131,8 @@ def measure_discs() -> None:
     before = peak = process.memory_info().rss
     start = time.process_time()
     objects = ObjectFinder(Objects(smallest=50))
-    for top in range(0, SIDE, BAND):
-        objects.add(answers[top : top + BAND])
+    for top in range(0, SIDE, STRIP):
+        objects.add(answers[top : top + STRIP])
         peak = max(peak, process.memory_info().rss)
     labels = np.concatenate(list(objects.finish()))
     seconds = time.process_time() - start
@@ -397,10 +397,10 @@ def picture(ids: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """(H, W) uint8: bright discs, each of its own brightness, on a dark and noisy ground."""
     brightness = np.concatenate([[40], rng.uniform(110, 200, int(ids.max()))]).astype(np.float32)
     pixels = np.empty(ids.shape, np.uint8)
-    for top in range(0, len(ids), BAND):
-        rows = brightness[ids[top : top + BAND]]
+    for top in range(0, len(ids), STRIP):
+        rows = brightness[ids[top : top + STRIP]]
         rows += rng.normal(0, 6, rows.shape).astype(np.float32)
-        pixels[top : top + BAND] = rows.clip(0, 255)
+        pixels[top : top + STRIP] = rows.clip(0, 255)
     return pixels
 
 

@@ -44,7 +44,7 @@ NOISE = 4  # brightest, where areas have 40 to 200
 REPEATS = 3  # the fastest one counts
 PATCHES = 50
 PATCH = 512
-BAND = 64  # rows of a prediction that come together
+STRIP = 64  # rows of a prediction that come together
 # EPSG:32633, pixels of 10 m; GDAL's nodata
 PLACE = [
     (33550, "d", 3, (10.0, 10.0, 0.0)),
@@ -153,8 +153,8 @@ def polygons(side: int, file: Path) -> dict:
     start = time.process_time()
     with file.open("wb") as stream, GeoJsonFile(stream, place) as polygon_file:
         sink = PolygonSink(polygon_file, output_format, new_decoder(Classes(output_format.names)), place, side)
-        for top in range(0, side, BAND):
-            sink.add(rows.take(range(top, min(top + BAND, side)), axis=0, mode="wrap"), None)
+        for top in range(0, side, STRIP):
+            sink.add(rows.take(range(top, min(top + STRIP, side)), axis=0, mode="wrap"), None)
         sink.finish()
     seconds = time.process_time() - start
     with file.open("rb") as stream:

@@ -242,7 +242,7 @@ class ImageSteps:
     def follow(self, job: ImageJob) -> None:
         """Help another process with an image that it predicts in windows."""
         with open_regions(job.source, job.page) as regions:
-            for _ in self.predictor.bands(regions, job.name):
+            for _ in self.predictor.strips(regions, job.name):
                 pass
 
     def _in_windows(self, job: ImageJob) -> Score | None:
@@ -252,11 +252,11 @@ class ImageSteps:
                     f"{job.name}: cannot be read in parts, so the whole decoded image is kept in memory",
                     every_process=True,
                 )
-            bands = tracked(self.predictor.bands(regions, job.name), self.predictor, job, regions.size)
-            return self._write(job, regions.size, bands, regions, missing_rows(regions))
+            strips = tracked(self.predictor.strips(regions, job.name), self.predictor, job, regions.size)
+            return self._write(job, regions.size, strips, regions, missing_rows(regions))
 
     def _finish(self, job: ImageJob, inputs: NetworkInputs, logits: Tensor) -> Score | None:
-        # few rows at a time take less memory; but on a GPU each band would wait for other work in the queue
+        # few rows at a time take less memory; but on a GPU each strip would wait for other work in the queue
         rows = band_length(len(logits), inputs.size) if logits.is_cpu else inputs.size[0]
         shown = None
         if inputs.pixels is not None:
@@ -268,16 +268,16 @@ class ImageSteps:
         self,
         job: ImageJob,
         size: tuple[int, int],
-        bands: Iterable[Tensor],
+        strips: Iterable[Tensor],
         shown: Regions | None,
         missing: ReadMissing | None,
     ) -> Score | None:
         """Write an image, and score it; ScoreError, once the prediction is safe, for a true mask that is unusable."""
         if job.truth is None:
-            self.writer.write(job, size, bands, shown, None, missing)
+            self.writer.write(job, size, strips, shown, None, missing)
             return None
         with self.scorer.open(job, size) as scorer:
-            self.writer.write(job, size, bands, shown, scorer, missing)
+            self.writer.write(job, size, strips, shown, scorer, missing)
         if scorer.problem:
             raise ScoreError(f"{scorer.problem}; the prediction is written anyway") from scorer.problem
         return scorer.score()
@@ -298,15 +298,15 @@ class VolumeSteps:
         """Compute and write a volume, slab by slab; returns a function that scores it."""
         ((job, _),) = batch
         size = job.size or read_volume_header(job.volume, job.name).size  # raises what is wrong with the header
-        bands = tracked(self.predictor.bands(job.volume, job.name), self.predictor, job, size)
-        mask = self.writer.write(job, size, bands)
+        strips = tracked(self.predictor.strips(job.volume, job.name), self.predictor, job, size)
+        mask = self.writer.write(job, size, strips)
         if job.truth is None:
             return [lambda: None]
         return [partial(self._score, job, mask)]
 
     def follow(self, job: VolumeJob) -> None:
         """Help another process with a volume."""
-        for _ in self.predictor.bands(job.volume, job.name):
+        for _ in self.predictor.strips(job.volume, job.name):
             pass
 
     def _score(self, job: VolumeJob, mask: np.ndarray) -> Score:
@@ -316,9 +316,9 @@ class VolumeSteps:
             raise ScoreError(f"{error}; the prediction is written anyway") from error
 
 
-def tracked(bands: Iterator[Tensor], predictor: Predictor, job: Job, size: tuple[int, ...]) -> Iterator[Tensor]:
-    """The bands of a job with a progress bar, where there are several."""
+def tracked(strips: Iterator[Tensor], predictor: Predictor, job: Job, size: tuple[int, ...]) -> Iterator[Tensor]:
+    """The strips of a job with a progress bar, where there are several."""
     count = math.ceil(size[0] / band_length(predictor.config.num_classes, size))
     if count <= 1:
-        return bands
-    return track(bands, count, job.image.name, unit="band")
+        return strips
+    return track(strips, count, job.image.name, unit="band")

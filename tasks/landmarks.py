@@ -91,7 +91,7 @@ class Landmarks(Task):
             others = [1] * axis
             pull = (pull * profile.view(*profile.shape[:2], *others, -1)).sum(dim=-1)
             mass = mass * profile.sum(dim=-1)
-        # float64 holds the weights of logits up to 700, which add up over bands; Apple's GPUs have none
+        # float64 holds the weights of logits up to 700, which add up over strips; Apple's GPUs have none
         wide = logits.dtype if logits.device.type == "mps" else torch.float64
         weight = logits.flatten(2).logsumexp(dim=2).to(wide).exp()
         present = (targets.states == PRESENT).to(logits.dtype)
@@ -101,7 +101,7 @@ class Landmarks(Task):
     def finish(self, partial: tuple[Tensor, ...]) -> Tensor:
         """(2,): summed terms of the places and of the presence."""
         weight, pull, mass, present, known = partial
-        present, known = (present > 0).to(pull.dtype), (known > 0).to(pull.dtype)  # in each of the bands
+        present, known = (present > 0).to(pull.dtype), (known > 0).to(pull.dtype)  # in each of the strips
         log_weight = weight.clamp_min(torch.finfo(weight.dtype).tiny).log().to(pull.dtype)
         place = log_weight - pull / mass.clamp_min(torch.finfo(mass.dtype).tiny)
         odds = log_weight - self.nowhere

@@ -63,7 +63,7 @@ def count_bits(bits: Tensor, classes: int) -> Tensor:
 def class_tables(prediction: Tensor, truth: Tensor, known: Tensor, classes: int) -> Tensor:
     """Count pixels of three tensors of bits: (classes, 2, 2) int64, rows truth, columns prediction, no before yes.
 
-    Tables add up over images, bands and processes; what is unknown is counted nowhere.
+    Tables add up over images, strips and processes; what is unknown is counted nowhere.
     """
     tables = torch.zeros(classes, 2, 2, dtype=torch.int64, device=truth.device)
     parts = [bits.flatten().split(COUNTED) for bits in (prediction, truth, known)]

@@ -58,7 +58,7 @@ class PointTarget(Target):
         size[:] = shape
         return replace(self, size=size)
 
-    def band(self, start: int, stop: int) -> "PointTarget":
+    def strip(self, start: int, stop: int) -> "PointTarget":
         points = self.points.clone()
         points[..., 0] -= start
         size = self.size.clone()

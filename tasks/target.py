@@ -132,8 +132,8 @@ class Target:
         """The target of a crop, a slice of each axis."""
         return self.at(tuple(window))
 
-    def band(self: AnyTarget, start: int, stop: int) -> AnyTarget:
-        """The target of rows or slices [start, stop) of each image of a batch, whose losses add up over the bands."""
+    def strip(self: AnyTarget, start: int, stop: int) -> AnyTarget:
+        """The target of rows or slices [start, stop) of each image of a batch, whose losses add up over the strips."""
         return self.at((slice(None), slice(start, stop)))
 
     def for_loss(self: AnyTarget) -> AnyTarget:

@@ -149,7 +149,7 @@ class Task(ABC):
 
     @abstractmethod
     def partial(self, logits: Tensor, targets: Target) -> tuple[Tensor, ...]:
-        """Sums that add up over the bands or slabs of images, from logits (B, outputs, *spatial), differentiable.
+        """Sums that add up over the strips or slabs of images, from logits (B, outputs, *spatial), differentiable.
 
         `targets` (B, *spatial) are drawn.
         """
@@ -161,7 +161,7 @@ class Task(ABC):
     def reliability(self, logits: Tensor, targets: Target) -> Tensor | None:
         """(bins, 3) counts of how sure the answers of logits (B, outputs, *spatial) are, and how often they are right.
 
-        They add up over bands and images. None where answers are no classes of pixels.
+        They add up over strips and images. None where answers are no classes of pixels.
         """
         return None
 

@@ -553,7 +553,7 @@ MUTANTS = [
     ),
     Mutant(
         "train_utils/evaluation.py",
-        "read_bands",
+        "read_strips",
         "tuple(map(torch.add, sums, partial)) if sums else partial",
         "partial",
         "test_evaluation.py",
@@ -2688,7 +2688,7 @@ MUTANTS = [
         "chosen <= ends[z + 1]",
         "test_inspection_rules.py",
     ),
-    Mutant("data_utils/analysis/inspect_windows.py", "_inspect_bands", "top + row", "row", "test_inspection_rules.py"),
+    Mutant("data_utils/analysis/inspect_windows.py", "_inspect_strips", "top + row", "row", "test_inspection_rules.py"),
     Mutant(
         "data_utils/analysis/normalization.py",
         "_window_starts",

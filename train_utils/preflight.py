@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from data_utils.loading.batch_sampler import BatchSplit, images_per_batch
 from inference.decoding import new_decoder
 from inference.tiling.planning import BAND_MEMORY, computed_bytes, plan
-from inference.tiling.resizing import bands_at_sizes, in_bands
+from inference.tiling.resizing import in_strips, strips_at_sizes
 from runtime.console import say
 from runtime.device import upload
 from runtime.errors import SettingsError, one_line
@@ -22,7 +22,7 @@ from runtime.launch import SHARDING
 from runtime.memory import available_bytes, is_out_of_memory
 from tasks.calibration import no_counts
 from tasks.step_loss import StepLoss
-from train_utils.evaluation import read_bands
+from train_utils.evaluation import read_strips
 from unet.blocks import channels_last
 from unet.config import UNetConfig
 from unet.model import UNet
@@ -34,7 +34,7 @@ COPIES = {"adamw": 3, "sgd": 2}  # gradient and moments: copies of each trained 
 HOPELESS = 3  # times the free memory: half precision and other kernels need less than an estimate, but not so much less
 MOST_ELEMENTS = 2**31 - 1  # of a tensor on an accelerator: many kernels count with 32 bits
 LOGITS_COPIES = 4  # what an evaluation makes of logits: probabilities and their logarithms, sums of each class
-BANDS_TRIED = 2  # bands of a large image that are evaluated to see whether there is room for all of them
+STRIPS_TRIED = 2  # strips of a large image that are evaluated to see whether there is room for all of them
 STEPS_HELD = 2  # steps whose images are on the device: the next step's come before this one's result is read
 
 
@@ -144,7 +144,7 @@ class EvaluationSize(NamedTuple):
         """Bytes of an evaluation without weights, about: activations, logits at the target's size, and their loss."""
         activations = self.images * computed_bytes(config, self.input)
         logits = 4 * config.num_classes * math.prod(self.target)
-        if in_bands(config, self.input, self.target):
+        if in_strips(config, self.input, self.target):
             return activations + 2 * min(logits, BAND_MEMORY)  # two rows of tiles
         return activations + LOGITS_COPIES * logits
 
@@ -217,9 +217,9 @@ def _attempt_evaluation(
         with torch.inference_mode(), accelerator.autocast():
             images = torch.rand((size.images, channels, *size.input), device=accelerator.device)
             target = task.unknown_target(size.target).map(torch.from_numpy).at(None).to(accelerator.device)
-            for bands in bands_at_sizes(trial, images, [size.target] * size.images, network.config):
+            for strips in strips_at_sizes(trial, images, [size.target] * size.images, network.config):
                 counts = no_counts(accelerator.device)
-                read_bands(task, new_decoder(task), islice(bands, BANDS_TRIED), target, counts)
+                read_strips(task, new_decoder(task), islice(strips, STRIPS_TRIED), target, counts)
             task.counts(target)
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):

@@ -67,7 +67,7 @@ class Slabs:
     def cut_targets(self, targets: Target) -> Target:
         """This process's slab of targets (B, *spatial)."""
         rows = self.rows(targets.shape[1])
-        return targets.band(rows.start, rows.stop)
+        return targets.strip(rows.start, rows.stop)
 
 
 def check_slabs(accelerator: Accelerator, model: UNet, mesh: Mesh, shortest: int, sync_batchnorm: str) -> None:

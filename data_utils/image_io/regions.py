@@ -30,7 +30,7 @@ from runtime.errors import ImageError, one_line
 from unet.config import Preprocess
 
 LARGE = 2**24  # pixels: a larger image is read in windows to take a crop
-BAND = 2**22  # pixels that are read together
+STRIP = 2**22  # pixels that are read together
 WINDOWED_SUFFIXES = (".npy", *TIFF_SUFFIXES)
 
 
@@ -230,9 +230,9 @@ def large_regions(source: ImageSource) -> Iterator[Regions | None]:
             yield None
 
 
-def bands(regions: Regions) -> Iterator[tuple[int, Image.Image | np.ndarray]]:
+def strips(regions: Regions) -> Iterator[tuple[int, Image.Image | np.ndarray]]:
     """(first row, rows) of all rows of a picture, some at a time."""
     height, width = regions.size
-    step = max(1, BAND // width)
+    step = max(1, STRIP // width)
     for top in range(0, height, step):
         yield top, regions.read(top, min(top + step, height))

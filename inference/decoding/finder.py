@@ -1,7 +1,7 @@
 """Objects in the answers of pixels: the connected components of what is no background, cut where they are shallow.
 
 A component is cut by itself, in its own box, by a watershed from its deep parts: so the objects depend on the answers
-alone, not on the bands in which they come. They are numbered from top to bottom by their first pixel.
+alone, not on the strips in which they come. They are numbered from top to bottom by their first pixel.
 """
 
 from collections.abc import Iterator
@@ -71,7 +71,7 @@ class ObjectFinder:
         self._hollow: list[int] = []  # the indices of those that have holes to fill
 
     def add(self, answers: np.ndarray) -> None:
-        """Read the next band (n, ...)."""
+        """Read the next strip (n, ...)."""
         if self._canvas is None:
             self._canvas = Canvas(answers.shape[1:], self.scratch)
         self._canvas.grow(len(answers))
@@ -97,8 +97,8 @@ class ObjectFinder:
             _, found = self._found[index]
             self.objects.append(found._replace(number=number, shade=int(shades[number])))
             label_of[found.number] = packed(np.array(number), np.array(found.class_index))
-        for band in self._canvas.bands():
-            yield label_of[band]
+        for strip in self._canvas.strips():
+            yield label_of[strip]
 
     def _kept(self) -> list[int]:
         """The indices of the objects that are not left out."""

@@ -1,4 +1,4 @@
-"""The place of each landmark from its map, read band by band."""
+"""The place of each landmark from its map, read strip by strip."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from inference.decoding.decoder import Band, Decoder
+from inference.decoding.decoder import Decoder, Strip
 from tasks.landmarks import Landmarks
 from tasks.task import Task
 
@@ -55,16 +55,16 @@ class LandmarkDecoder(Decoder):
         self._peaks = PeakFinder(self.task)  # for the next image
         return prediction[None]
 
-    def add(self, logits: Tensor, *, probabilities: bool, noted: Sequence[Tensor] = ()) -> Band:
+    def add(self, logits: Tensor, *, probabilities: bool, noted: Sequence[Tensor] = ()) -> Strip:
         self._peaks.add(logits)
         return self.downloaded(logits, None, probabilities=probabilities, noted=noted)
 
-    def finish(self) -> Iterator[Band]:
-        yield Band(self._peaks.finish().cpu().numpy())
+    def finish(self) -> Iterator[Strip]:
+        yield Strip(self._peaks.finish().cpu().numpy())
 
 
 class PeakFinder:
-    """Reads the maps (K, *spatial) of an image band by band; no more of them is kept than the last rows."""
+    """Reads the maps (K, *spatial) of an image strip by strip; no more of them is kept than the last rows."""
 
     def __init__(self, task: Landmarks) -> None:
         self.nowhere = task.nowhere

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from inference.decoding.classes import class_entropy, most_likely
-from inference.decoding.decoder import Band, Decoder
+from inference.decoding.decoder import Decoder, Strip
 from inference.decoding.finder import CERTAINTY_SHIFT, DEPTH_SHIFT, LEVELS, DetectedObject, ObjectFinder
 from runtime.errors import SettingsError
 from tasks.matching import numbers_of
@@ -18,7 +18,7 @@ from tasks.task import Task
 
 
 class ObjectDecoder(Decoder):
-    """Labels of objects: number and class, as `tasks.matching.packed` makes them; known when all bands are read."""
+    """Labels of objects: number and class, as `tasks.matching.packed` makes them; known when all strips are read."""
 
     dtype = "int32"
     reading = (
@@ -71,15 +71,15 @@ class ObjectDecoder(Decoder):
     def mask(self, rows: np.ndarray) -> np.ndarray:
         return numbers_of(rows)
 
-    def add(self, logits: Tensor, *, probabilities: bool, noted: Sequence[Tensor] = ()) -> Band:
-        band = self.downloaded(logits, self.decode(logits), probabilities=probabilities, noted=noted)
-        assert band.rows is not None
-        self._finder.add(band.rows)
-        return band._replace(rows=None)
+    def add(self, logits: Tensor, *, probabilities: bool, noted: Sequence[Tensor] = ()) -> Strip:
+        strip = self.downloaded(logits, self.decode(logits), probabilities=probabilities, noted=noted)
+        assert strip.rows is not None
+        self._finder.add(strip.rows)
+        return strip._replace(rows=None)
 
-    def finish(self) -> Iterator[Band]:
+    def finish(self) -> Iterator[Strip]:
         for rows in self._finder.finish():
-            yield Band(rows)
+            yield Strip(rows)
 
 
 def choose_objects(task: Task, smallest: int | None, *, drops_border: bool) -> Task:

@@ -15,7 +15,7 @@ from data_utils.image_io.writers import MASK_LEVEL, OVERLAY_LEVEL, NpyWriter, Pn
 from data_utils.loading.image_input import missing_pixels
 from data_utils.visualize import to_rgb, value_limits
 from inference.decoding import new_decoder
-from inference.decoding.decoder import Band, Decoder
+from inference.decoding.decoder import Decoder, Strip
 from inference.outputs.jobs import OVERLAY, PROBABILITIES, UNCERTAINTY, ImageJob, RasterJob
 from inference.outputs.polygons import POLYGONS, PolygonSink, open_polygons
 from inference.outputs.prediction_format import MaskFormat, MaskSink
@@ -52,7 +52,7 @@ class ImageWriter:
         self,
         job: ImageJob,
         size: tuple[int, int],
-        bands: Iterable[Tensor],
+        strips: Iterable[Tensor],
         image: Regions | None,
         sink: RowSink | None,
         missing: ReadMissing | None = None,
@@ -67,7 +67,7 @@ class ImageWriter:
         """
         job.output.parent.mkdir(parents=True, exist_ok=True)
         with self._output_files(job, size, image, sink, missing) as files:
-            for _ in map_ahead(files.write, bands, ahead=AHEAD):
+            for _ in map_ahead(files.write, strips, ahead=AHEAD):
                 pass
             files.finish()
 
@@ -126,7 +126,7 @@ class ImageWriter:
 
 
 class OutputFiles:
-    """The open files of one image, written a band at a time."""
+    """The open files of one image, written a strip at a time."""
 
     def __init__(
         self,
@@ -164,40 +164,40 @@ class OutputFiles:
         certainty = self.decoder.certainty(logits) if self.sink else None
         if certainty is not None:
             noted.append(certainty)
-        band = self.decoder.add(logits, probabilities=self.probabilities is not None, noted=noted)
-        arrays = iter(band.noted)
+        strip = self.decoder.add(logits, probabilities=self.probabilities is not None, noted=noted)
+        arrays = iter(strip.noted)
         if self.uncertainty:
             self.uncertainty.write(next(arrays))
-        self._append(band, next(arrays, None))
+        self._append(strip, next(arrays, None))
 
     def finish(self) -> None:
         """Append the rest, when all logits were read."""
-        for band in self.decoder.finish():
-            self._append(band)
+        for strip in self.decoder.finish():
+            self._append(strip)
         if self.polygons:
             self.polygons.finish()
         self.output_format.write_tables(self.files, self.decoder, None)
 
-    def _append(self, band: Band, certainty: np.ndarray | None = None) -> None:
-        if self.probabilities and band.probabilities is not None:
-            self._write_probabilities(band.probabilities)
-        if band.rows is None:
+    def _append(self, strip: Strip, certainty: np.ndarray | None = None) -> None:
+        if self.probabilities and strip.probabilities is not None:
+            self._write_probabilities(strip.probabilities)
+        if strip.rows is None:
             return
         top = self._top
-        self._top += len(band.rows)
+        self._top += len(strip.rows)
         missing = self.missing(top, self._top) if self.missing else None
-        values = self.output_format.mask_values(band.rows)
+        values = self.output_format.mask_values(strip.rows)
         if isinstance(self.mask, RasterSink):
             self.mask.write(values, missing)
         else:
             self.mask.write(values)
         if self.overlay and self.shown:
             output_format = self.output_format.of_prediction(self.decoder)
-            self.overlay.write(output_format.overlay(self.shown(top, self._top), band.rows))
+            self.overlay.write(output_format.overlay(self.shown(top, self._top), strip.rows))
         if self.polygons:
-            self.polygons.add(band.rows, missing)
+            self.polygons.add(strip.rows, missing)
         if self.sink:
-            self.sink.add(band.rows, missing, certainty)
+            self.sink.add(strip.rows, missing, certainty)
 
     def _write_probabilities(self, probabilities: np.ndarray) -> None:
         """Append probabilities (C, n, W); those of a raster are NaN where the image holds no data."""

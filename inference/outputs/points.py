@@ -128,7 +128,7 @@ class PointImageWriter:
         self,
         job: ImageJob,
         size: tuple[int, int],
-        bands: Iterable[Tensor],
+        strips: Iterable[Tensor],
         image: Regions | None,
         sink: RowSink | None,
         missing: ReadMissing | None = None,
@@ -141,7 +141,7 @@ class PointImageWriter:
             missing: of no meaning here.
         """
         job.output.parent.mkdir(parents=True, exist_ok=True)
-        prediction = read_prediction(self.task, bands, self.output_format.maps_file(job, self.extensions))
+        prediction = read_prediction(self.task, strips, self.output_format.maps_file(job, self.extensions))
         places = prediction[:, :-2] * np.array(size) - 0.5
         picture = None
         if OVERLAY in self.extensions and image is not None:
@@ -161,10 +161,10 @@ class PointVolumeWriter:
     task: Task
     extensions: tuple[str, ...]
 
-    def write(self, job: VolumeJob, size: tuple[int, ...], bands: Iterable[Tensor]) -> np.ndarray:
+    def write(self, job: VolumeJob, size: tuple[int, ...], strips: Iterable[Tensor]) -> np.ndarray:
         """Write the points of a volume from logits (K, n, h, w) of the network's input; returns the prediction."""
         job.output.parent.mkdir(parents=True, exist_ok=True)
-        prediction = read_prediction(self.task, bands, self.output_format.maps_file(job, self.extensions))
+        prediction = read_prediction(self.task, strips, self.output_format.maps_file(job, self.extensions))
         voxels, header = read_volume(job.volume, job.name)
         places = prediction[:, :-2] * np.array(size) - 0.5
         is_found = prediction[:, -2] >= FOUND
@@ -178,19 +178,19 @@ class PointVolumeWriter:
         return prediction
 
 
-def read_prediction(task: Task, bands: Iterable[Tensor], maps_file: Path | None) -> np.ndarray:
+def read_prediction(task: Task, strips: Iterable[Tensor], maps_file: Path | None) -> np.ndarray:
     """The prediction (K, n + 2) of an image, whose maps (K, *spatial) are written to a file, if one is given."""
     decoder = new_decoder(task)
     if maps_file is None:
-        (last,) = [band.rows for band in decoder.read(bands, probabilities=False) if band.rows is not None]
+        (last,) = [strip.rows for strip in decoder.read(strips, probabilities=False) if strip.rows is not None]
         return last
     maps: list[np.ndarray] = []
     prediction = np.empty(0)
-    for band in decoder.read(bands, probabilities=True):
-        if band.probabilities is not None:
-            maps.append(band.probabilities)
-        if band.rows is not None:
-            prediction = band.rows
+    for strip in decoder.read(strips, probabilities=True):
+        if strip.probabilities is not None:
+            maps.append(strip.probabilities)
+        if strip.rows is not None:
+            prediction = strip.rows
     with replaced_file(maps_file) as file:
         np.save(file, np.concatenate(maps, axis=1))
     return prediction

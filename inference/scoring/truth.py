@@ -1,4 +1,4 @@
-"""Scoring a prediction against its true mask, a band of rows at a time, at the true mask's own size."""
+"""Scoring a prediction against its true mask, a strip of rows at a time, at the true mask's own size."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager

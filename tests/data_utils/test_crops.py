@@ -165,7 +165,7 @@ def test_crops_of_large_images_are_read_in_windows_and_equal_those_of_the_whole(
     folder = write_large(tmp_path / "data", colored=colored)
     plain = load_info(folder)  # decodes masks whole
     monkeypatch.setattr("data_utils.image_io.regions.LARGE", 200 * 260)
-    monkeypatch.setattr("data_utils.image_io.regions.BAND", 260 * 70)
+    monkeypatch.setattr("data_utils.image_io.regions.STRIP", 260 * 70)
     info = load_info(folder, crop_size=(64, 64))
     again = load_info(folder, crop_size=(64, 64))  # remembered
     assert info.reader.class_pixels == plain.reader.class_pixels

@@ -309,7 +309,7 @@ def test_the_check_reads_in_windows_what_training_reads_in_windows(tmp_path, mon
     write_tiffs(tmp_path / "train", {"a": (120, 160), "b": (200, 100), "small": (60, 80)})
     write_tiffs(tmp_path / "val", {"c": (120, 160)})  # validation images are computed whole
     monkeypatch.setattr("data_utils.image_io.regions.LARGE", 120 * 160)
-    monkeypatch.setattr("data_utils.image_io.regions.BAND", 160 * 32)
+    monkeypatch.setattr("data_utils.image_io.regions.STRIP", 160 * 32)
     info = load_info(tmp_path, **settings)
     assert {info.train.records[index]["name"] for index in info.train.class_locations} == in_windows
     assert not info.val.class_locations

@@ -423,13 +423,13 @@ def write_pair(folder: Path, mask: np.ndarray, suffix: str = ".tif") -> dict:
     return {"image": str(folder / "image.tif"), "target": str(file), "name": "a"}
 
 
-def test_a_mask_that_is_read_in_bands_is_as_when_read_whole_and_its_pixels_are_where_they_were(tmp_path, monkeypatch):
+def test_a_mask_that_is_read_in_strips_is_as_when_read_whole_and_its_pixels_are_where_they_were(tmp_path, monkeypatch):
     mask = np.random.default_rng(0).choice(np.uint8([0, 0, 0, 5]), (160, 64))
     mask[150, 7] = 9
     record = write_pair(tmp_path, mask)
     whole = inspect(record)
     monkeypatch.setattr("data_utils.image_io.regions.LARGE", 100)
-    monkeypatch.setattr("data_utils.image_io.regions.BAND", 64 * 32)
+    monkeypatch.setattr("data_utils.image_io.regions.STRIP", 64 * 32)
     found = inspect_in_windows(record)
     assert (found.size, found.mask_size, found.kind, found.pixels) == (
         whole.size,

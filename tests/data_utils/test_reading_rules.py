@@ -21,7 +21,7 @@ from data_utils.image_io.formats import VolumeFile, check_decoding, check_memory
 from data_utils.image_io.meta_image import check_meta_image
 from data_utils.image_io.nrrd import check_nrrd
 from data_utils.image_io.reader import decode_mask, read_header, read_image
-from data_utils.image_io.regions import ArrayRegions, bands, large_regions
+from data_utils.image_io.regions import ArrayRegions, large_regions, strips
 from data_utils.image_io.tiff import has_windows, page_numbers, read_window
 from data_utils.image_io.volumes import VolumeHeader, read_label_volume, read_volume, same_grid, write_volume
 from data_utils.image_io.writers import NpyWriter, PngWriter
@@ -84,7 +84,7 @@ def test_an_image_of_four_thousand_by_four_thousand_pixels_is_read_in_windows(tm
 
 def test_four_million_pixels_are_read_together():
     picture = np.broadcast_to(np.zeros(1, np.uint8), (9000, 1000))
-    rows = [(top, len(part)) for top, part in bands(ArrayRegions(picture))]
+    rows = [(top, len(part)) for top, part in strips(ArrayRegions(picture))]
     assert rows == [(0, 4194), (4194, 4194), (8388, 612)]
 
 

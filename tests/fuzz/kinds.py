@@ -39,7 +39,7 @@ from data_utils.image_io.outlines import Outliner
 from data_utils.image_io.placed_masks import Grid, on_grid
 from data_utils.image_io.places import Crs, Place
 from data_utils.image_io.reader import decode_image, read_image, read_mask
-from data_utils.image_io.regions import bands, open_regions
+from data_utils.image_io.regions import open_regions, strips
 from data_utils.image_io.well_known_binary import well_known_binary
 from data_utils.loading.image_input import ImageInput
 from data_utils.loading.volume_input import VolumeInput
@@ -126,7 +126,7 @@ def read_picture(path: Path) -> None:
     with suppress(DataError):
         ImageInput.read(source, PREPROCESS, 3, path.name).whole()
     with suppress(DataError), open_regions(path) as regions:
-        for _, rows in bands(regions):
+        for _, rows in strips(regions):
             read_image(rows, path.name)
     find_jobs([source], path.parent / "out", [".png"])
     page_job(path)
@@ -137,7 +137,7 @@ def read_raster(path: Path) -> None:
     read_picture(path)
     source = BandSource((str(path),), ("2", "B1"))
     with suppress(DataError), open_regions(source) as regions:
-        for _, rows in bands(regions):
+        for _, rows in strips(regions):
             read_image(rows, path.name)
     for job in find_jobs([str(path)], path.parent / "out", [".png"], bands=("1",), writes_rasters=True):
         if isinstance(job, RasterJob):

@@ -70,8 +70,8 @@ def bits() -> np.ndarray:
     return np.random.default_rng(0).integers(0, 16, SIZE, dtype=np.int32)
 
 
-def written_bands(output_format, job: ImageJob, prediction: np.ndarray) -> None:
-    """Write a mask in bands of 4 rows."""
+def written_strips(output_format, job: ImageJob, prediction: np.ndarray) -> None:
+    """Write a mask in strips of 4 rows."""
     with output_format.open_mask(job, prediction.shape, None) as mask:
         for top in range(0, len(prediction), 4):
             mask.write(output_format.mask_values(prediction[top : top + 4]))
@@ -80,7 +80,7 @@ def written_bands(output_format, job: ImageJob, prediction: np.ndarray) -> None:
 def test_each_class_that_may_overlap_has_masks_of_0_and_255_in_its_folder(tmp_path, bits):
     output_format = OverlapFormat(CLASSES)
     job = image_job(tmp_path, "sub/a")
-    written_bands(output_format, job, bits)
+    written_strips(output_format, job, bits)
     for bit, folder in enumerate(("blood", "a_b", "A_B_2", "class")):
         mask = np.asarray(Image.open(tmp_path / "out" / folder / "sub" / "a.png"))
         assert np.array_equal(mask, 255 * (bits >> bit & 1))
@@ -103,7 +103,7 @@ def test_a_tiff_of_classes_that_may_overlap_has_a_page_of_0_and_1_for_each(tmp_p
     output_format = OverlapFormat(CLASSES).for_file(tmp_path / "a.tiff")
     assert isinstance(output_format, PageFormat)
     job = image_job(tmp_path)
-    written_bands(output_format, job, bits)
+    written_strips(output_format, job, bits)
     with tifffile.TiffFile(tmp_path / "out" / "a.tiff") as tiff:
         assert np.array_equal([page.asarray() for page in tiff.pages], [bits >> bit & 1 for bit in range(4)])
     with regions_of(output_format.written_mask(job)) as regions:

@@ -187,7 +187,7 @@ def test_depth_of_a_volume_uses_all_axes():
     assert depth[4, 4, 4] == 1 and depth[1, 4, 4] == depth[4, 4, 7] == 0.25
 
 
-def test_the_loss_of_bands_adds_up_to_that_of_the_image():
+def test_the_loss_of_strips_adds_up_to_that_of_the_image():
     task = Objects()
     target = target_of(discs((40, 30), 12, seed=3))
     logits = torch.randn(1, task.outputs, 40, 30, dtype=torch.float64, generator=torch.Generator().manual_seed(0))

@@ -181,8 +181,8 @@ def batch_of(target: PointTarget) -> PointTarget:
 
 
 def test_a_band_of_points_is_counted_from_its_own_first_row():
-    band = batch_of(marked([[5, 4]], [PRESENT], (10, 12))).band(3, 8)
-    assert band.points.tolist() == [[[2, 4]]] and band.shape == (1, 5, 12)
+    strip = batch_of(marked([[5, 4]], [PRESENT], (10, 12))).strip(3, 8)
+    assert strip.points.tolist() == [[[2, 4]]] and strip.shape == (1, 5, 12)
 
 
 def test_a_moved_point_is_outside_only_where_it_was_there():
@@ -386,9 +386,9 @@ def test_a_table_is_as_wide_as_its_longest_name_and_says_the_unit_of_distances()
     assert lines[1].startswith("a class of a long name  ") and lines[2].split()[3:5] == ["n/a", "n/a"]
 
 
-def test_padding_lies_behind_an_image_and_bands_end_before_their_last_row():
+def test_padding_lies_behind_an_image_and_strips_end_before_their_last_row():
     target = ClassTarget(np.arange(9, dtype=np.uint8).reshape(3, 3))
     assert target.padded((4, 4)).mask.tolist() == [[0, 1, 2, 255], [3, 4, 5, 255], [6, 7, 8, 255], [255] * 4]
     batch = ClassTarget.stack([target.map(torch.from_numpy)])
-    assert batch.band(1, 2).mask.tolist() == [[[3, 4, 5]]]
+    assert batch.strip(1, 2).mask.tolist() == [[[3, 4, 5]]]
     assert batch.for_loss().mask.dtype == torch.int64

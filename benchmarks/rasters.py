@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from data_utils.class_map import ClassMap
 from data_utils.image_io.places import Crs, Place
-from data_utils.image_io.regions import open_regions
+from data_utils.image_io.windowed import open_windowed_file
 from inference.decoding import new_decoder
 from inference.outputs.classes import ClassFormat
 from inference.outputs.polygons import GeoJsonFile, PolygonSink
@@ -179,8 +179,8 @@ def patches(folder: Path) -> Iterator[dict]:
             for _ in range(REPEATS):
                 start = time.process_time()
                 for top, left in corners:
-                    with open_regions(file) as regions:
-                        regions.read(top, top + PATCH, left, left + PATCH)
+                    with open_windowed_file(file) as picture:
+                        picture.read(top, top + PATCH, left, left + PATCH)
                 times.append(time.process_time() - start)
             nanoseconds[channels] = min(times) * 1e9 / (PATCHES * PATCH * PATCH * channels * 2)
         row = {"layout": layout, "ns_per_byte_of_3": nanoseconds[3], "ns_per_byte_of_13": nanoseconds[13]}

@@ -12,9 +12,9 @@ import numpy as np
 from torch import Tensor
 
 from data_utils.image_io.reader import read_image
-from data_utils.image_io.regions import ArrayRegions, Regions, open_regions
 from data_utils.image_io.tiff import check_pages, is_tiff
 from data_utils.image_io.volumes import read_volume_header
+from data_utils.image_io.windowed import WindowedArray, WindowedImage, open_windowed_file
 from data_utils.visualize import to_rgb
 from inference.batches import batches_of, share_of
 from inference.inputs import find_jobs, named_job
@@ -241,26 +241,26 @@ class ImageSteps:
 
     def follow(self, job: ImageJob) -> None:
         """Help another process with an image that it predicts in windows."""
-        with open_regions(job.source, job.page) as regions:
-            for _ in self.predictor.strips(regions, job.name):
+        with open_windowed_file(job.source, job.page) as picture:
+            for _ in self.predictor.strips(picture, job.name):
                 pass
 
     def _in_windows(self, job: ImageJob) -> Score | None:
-        with open_regions(job.source, job.page) as regions:
-            if not regions.in_windows:
+        with open_windowed_file(job.source, job.page) as picture:
+            if not picture.in_windows:
                 say(
                     f"{job.name}: cannot be read in parts, so the whole decoded image is kept in memory",
                     every_process=True,
                 )
-            strips = tracked(self.predictor.strips(regions, job.name), self.predictor, job, regions.size)
-            return self._write(job, regions.size, strips, regions, missing_rows(regions))
+            strips = tracked(self.predictor.strips(picture, job.name), self.predictor, job, picture.size)
+            return self._write(job, picture.size, strips, picture, missing_rows(picture))
 
     def _finish(self, job: ImageJob, inputs: NetworkInputs, logits: Tensor) -> Score | None:
         # few rows at a time take less memory; but on a GPU each strip would wait for other work in the queue
         rows = band_length(len(logits), inputs.size) if logits.is_cpu else inputs.size[0]
         shown = None
         if inputs.pixels is not None:
-            shown = ArrayRegions(inputs.pixels)
+            shown = WindowedArray(inputs.pixels)
         with memory_shortage(job.name, REMEDY.format(job.smaller_tile)):
             return self._write(job, inputs.size, logits.split(rows, dim=1), shown, inputs.missing_rows())
 
@@ -269,7 +269,7 @@ class ImageSteps:
         job: ImageJob,
         size: tuple[int, int],
         strips: Iterable[Tensor],
-        shown: Regions | None,
+        shown: WindowedImage | None,
         missing: ReadMissing | None,
     ) -> Score | None:
         """Write an image, and score it; ScoreError, once the prediction is safe, for a true mask that is unusable."""

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from data_utils.image_io.formats import ImageSource, VolumeFile
-from data_utils.image_io.regions import Regions
 from data_utils.image_io.volumes import read_volume_header
+from data_utils.image_io.windowed import WindowedImage
 from data_utils.loading.batch_sampler import images_per_batch, pixels_per_batch
 from inference.decoding import new_decoder
 from inference.decoding.decoder import Decoder, Strip
@@ -284,7 +284,7 @@ class Predictor:
         return batch_logits(partial(self._logits, network), images, all_tilings, pixels_per_batch(self.device))
 
     @torch.inference_mode()
-    def strips(self, image: Regions | VolumeFile, name: str = "image") -> Iterator[Tensor]:
+    def strips(self, image: WindowedImage | VolumeFile, name: str = "image") -> Iterator[Tensor]:
         """Logits of an image of any size from top to bottom, (num_classes, n, W) with n up to 64.
 
         For volumes they are slices (num_classes, n, H, W), with n from `band_length`. Memory: width x tile height x

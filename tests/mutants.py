@@ -83,7 +83,7 @@ MUTANTS = [
     Mutant("inference/outputs/classes.py", "ClassFormat.areas", "numbers[index] = 0", "pass", "test_polygons.py"),
     Mutant("data_utils/sources/blocks.py", "hold_out_blocks", "math.floor(row / side)", "0", "test_blocks.py"),
     Mutant("data_utils/sources/blocks.py", "describe_neighbors", "depth > NEAR", "True", "test_blocks.py"),
-    Mutant("data_utils/image_io/scene_windows.py", "WindowRegions.read", "box.left + left", "left", "test_blocks.py"),
+    Mutant("data_utils/image_io/scene_windows.py", "WindowedPart.read", "box.left + left", "left", "test_blocks.py"),
     Mutant(
         "data_utils/sources/annotations/world_polygons.py",
         "PolygonMask.draw_part",
@@ -3557,7 +3557,7 @@ MUTANTS = [
         "train_utils/preflight.py", "", "{'adamw': 3, 'sgd': 2}", "{'adamw': 3, 'sgd': 1}", "test_measuring_rules.py"
     ),
     Mutant("data_utils/image_io/formats.py", "", "2 ** 27", "2 ** 31", "test_reading_rules.py"),
-    Mutant("data_utils/image_io/regions.py", "", "2 ** 24", "2 ** 25", "test_reading_rules.py"),
+    Mutant("data_utils/image_io/windowed.py", "", "2 ** 24", "2 ** 25", "test_reading_rules.py"),
     Mutant(
         "data_utils/image_io/volumes.py",
         "_tolerance",

@@ -10,8 +10,8 @@ from data_utils.analysis.inspect import Inspection, Problem, count_values, inspe
 from data_utils.class_map import MAX_VALUES, as_color, key_of, pack
 from data_utils.image_io.formats import ImageSource
 from data_utils.image_io.reader import decode_mask
-from data_utils.image_io.regions import Regions, large_regions, regions_of, strips
 from data_utils.image_io.resize import same_proportions
+from data_utils.image_io.windowed import WindowedImage, open_if_large, open_windowed, strips
 from data_utils.sources.records import Record
 from runtime.errors import DataError
 from unet.config import MaskValue
@@ -22,11 +22,11 @@ LOCATIONS = 64  # pixels of each class that are remembered, for crops around the
 def inspect_in_windows(record: Record, *, has_classes: bool = True) -> Inspection | Problem:
     """What `inspect` finds, and some pixels of each value of a large image's mask, (n, 2) as (row, column)."""
     name = record["name"]
-    with large_regions(record["image"]) as image:
+    with open_if_large(record["image"]) as image:
         if image is None or _is_in_memory(record["target"]):
             return inspect(record, has_classes=has_classes)
         try:
-            with regions_of(record["target"]) as mask:
+            with open_windowed(record["target"]) as mask:
                 if not same_proportions(image.size, mask.size):
                     return other_size(name, image.size, mask.size)
                 first = np.asarray(image.read(0, 1))
@@ -41,7 +41,7 @@ def inspect_in_windows(record: Record, *, has_classes: bool = True) -> Inspectio
 
 
 def _inspect_strips(
-    mask: Regions, size: tuple[int, int], mode: str, name: str, *, has_classes: bool
+    mask: WindowedImage, size: tuple[int, int], mode: str, name: str, *, has_classes: bool
 ) -> Inspection | Problem:
     """What a mask holds, read in strips, beside what its image is: of `size` (H, W) and `mode`."""
     pixels: Counter = Counter()

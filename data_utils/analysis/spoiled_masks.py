@@ -11,8 +11,8 @@ from data_utils.analysis.inspect import Content, SplitInspection, count_values, 
 from data_utils.class_map import MAX_SCATTERED, REPAIR, as_classes, is_run, show
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.reader import decode_mask
-from data_utils.image_io.regions import large_regions, strips
 from data_utils.image_io.volumes import read_label_volume
+from data_utils.image_io.windowed import open_if_large, strips
 from data_utils.sources.records import Record, Records
 from runtime.cache import JSON, cached, digest
 from runtime.console import first_few
@@ -154,11 +154,11 @@ def _planes(record: Record) -> Iterator[np.ndarray]:
     if isinstance(target, VolumeFile):
         yield from read_label_volume(target, name)[0]
         return
-    with large_regions(target) as regions:
-        if regions is None:
+    with open_if_large(target) as picture:
+        if picture is None:
             yield decode_mask(target, name).values
             return
-        for _, strip in strips(regions):
+        for _, strip in strips(picture):
             yield decode_mask(strip, name).values
 
 

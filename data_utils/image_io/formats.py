@@ -49,7 +49,7 @@ class WindowSource(EmbeddedImage):
 
     @abstractmethod
     def open(self) -> Any:
-        """A context with the `Regions` of the window. Raises DataError as `read` does."""
+        """A context with the `WindowedImage` of the window. Raises DataError as `read` does."""
 
 
 class ClassLayers(NamedTuple):

@@ -309,9 +309,9 @@ def read_header(source: ImageSource, name: str) -> tuple[tuple[int, int], str]:
     if isinstance(source, str | Path) and is_tiff(source):
         check_pages(Path(source))
     if isinstance(source, WindowSource):
-        with readable(name), source.open() as regions:
-            pixel = np.asarray(regions.read(0, 1, 0, 1))
-            return regions.size, f"{pixel.dtype} x {pixel[0, 0].size}"
+        with readable(name), source.open() as picture:
+            pixel = np.asarray(picture.read(0, 1, 0, 1))
+            return picture.size, f"{pixel.dtype} x {pixel[0, 0].size}"
     with opened(source, name) as picture, readable(name):
         if isinstance(picture, Raster):
             return picture.size, f"{picture.dtype} x {len(picture.bands)}"

@@ -8,8 +8,8 @@ import numpy as np
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import DrawnMask, VolumeFile
 from data_utils.image_io.reader import decode_mask
-from data_utils.image_io.regions import large_regions, strips
 from data_utils.image_io.volumes import read_label_volume
+from data_utils.image_io.windowed import open_if_large, strips
 from data_utils.sources.records import Record, Records
 from runtime.cache import cached, digest
 from runtime.errors import DataError, SettingsError
@@ -121,8 +121,8 @@ def _values(record: Record) -> np.ndarray | None:
     source = record["target"]
     if isinstance(source, VolumeFile):
         return read_label_volume(source, record["name"])[0]
-    with large_regions(source) as regions:
-        picture = source if regions is None else next(strips(regions))[1]
+    with open_if_large(source) as image:
+        picture = source if image is None else next(strips(image))[1]
         values = decode_mask(picture, record["name"]).values
     return values if values.ndim == 2 else None
 

@@ -95,7 +95,7 @@ class Decoder(ABC):
         return (self.entropy(logits) * UNSURE).round().to(torch.uint8)
 
     def certainty(self, logits: Tensor) -> Tensor | None:
-        """What `Task.count_certainty` takes of a strip of logits (outputs, n, ...); None where a task counts nothing."""
+        """What `Task.count_certainty` takes of a strip of logits (outputs, n, ...); None if the task counts nothing."""
         return None
 
     def average(self, logits: Sequence[Tensor], dim: int = 0) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from data_utils.image_io.geotiff_writer import GeoTiffWriter
 from data_utils.image_io.reader import read_image
-from data_utils.image_io.regions import Regions
+from data_utils.image_io.windowed import WindowedImage
 from data_utils.image_io.writers import MASK_LEVEL, OVERLAY_LEVEL, NpyWriter, PngWriter
 from data_utils.loading.image_input import missing_pixels
 from data_utils.visualize import to_rgb, value_limits
@@ -53,7 +53,7 @@ class ImageWriter:
         job: ImageJob,
         size: tuple[int, int],
         strips: Iterable[Tensor],
-        image: Regions | None,
+        image: WindowedImage | None,
         sink: RowSink | None,
         missing: ReadMissing | None = None,
     ) -> None:
@@ -76,7 +76,7 @@ class ImageWriter:
         self,
         job: ImageJob,
         size: tuple[int, int],
-        image: Regions | None,
+        image: WindowedImage | None,
         sink: RowSink | None,
         missing: ReadMissing | None,
     ) -> Iterator["OutputFiles"]:
@@ -211,22 +211,22 @@ class OutputFiles:
         self.probabilities.write(probabilities)
 
 
-def missing_rows(regions: Regions) -> ReadMissing | None:
+def missing_rows(picture: WindowedImage) -> ReadMissing | None:
     """A function that says of rows of an image where it holds no data, (n, W) bool; None where all of it does."""
-    if not regions.may_miss:
+    if not picture.may_miss:
         return None
-    return lambda top, bottom: missing_pixels(regions.read(top, bottom))
+    return lambda top, bottom: missing_pixels(picture.read(top, bottom))
 
 
-def _bright_rows(regions: Regions, name: str) -> ReadRows:
+def _bright_rows(picture: WindowedImage, name: str) -> ReadRows:
     """A function that gives rows of an image as uint8 (n, W, 3), all of them equally bright."""
 
     def read(top: int, bottom: int) -> np.ndarray:
-        return read_image(regions.read(top, bottom), name)
+        return read_image(picture.read(top, bottom), name)
 
     limits = None
     if read(0, 1).dtype != np.uint8:
-        height = regions.size[0]
+        height = picture.size[0]
         sampled = np.unique(np.linspace(0, height - 1, SAMPLED_ROWS).astype(int))
         limits = value_limits(np.concatenate([read(row, row + 1) for row in sampled.tolist()]))
     return lambda top, bottom: to_rgb(read(top, bottom), limits)

@@ -11,8 +11,8 @@ from PIL import Image
 from torch import Tensor
 
 from data_utils.image_io.reader import read_image
-from data_utils.image_io.regions import Regions
 from data_utils.image_io.volumes import read_volume
+from data_utils.image_io.windowed import WindowedImage
 from data_utils.sources.points import files
 from data_utils.sources.points.spaces import from_pixels, from_voxels
 from data_utils.sources.points.table import PointTable, joined_tables
@@ -129,7 +129,7 @@ class PointImageWriter:
         job: ImageJob,
         size: tuple[int, int],
         strips: Iterable[Tensor],
-        image: Regions | None,
+        image: WindowedImage | None,
         sink: RowSink | None,
         missing: ReadMissing | None = None,
     ) -> None:

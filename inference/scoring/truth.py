@@ -12,8 +12,8 @@ from data_utils.image_io.class_masks import ClassChannels, ClassMasks
 from data_utils.image_io.formats import DrawnMask, VolumeFile
 from data_utils.image_io.placed_masks import PlacedMask
 from data_utils.image_io.reader import read_mask
-from data_utils.image_io.regions import open_regions, regions_of
 from data_utils.image_io.resize import nearest, same_proportions
+from data_utils.image_io.windowed import open_windowed, open_windowed_file
 from data_utils.loading.image_input import without_missing
 from data_utils.targets.reader import MaskReader
 from inference.outputs.jobs import ImageJob, MaskFile
@@ -72,22 +72,22 @@ def open_mask_rows(mask: MaskFile, reader: MaskReader) -> Iterator[MaskRows]:
     """A mask, of which a window is read at a time where its format allows it."""
     if isinstance(mask, ClassMasks | ClassChannels | PlacedMask):
         name = mask.name
-        opened = regions_of(mask)
+        opened = open_windowed(mask)
     elif isinstance(mask, DrawnMask):
         name = "the true objects"  # what draws them names the file
-        opened = regions_of(mask)
+        opened = open_windowed(mask)
     else:
         assert not isinstance(mask, VolumeFile)
         path, page = mask
         name = str(path)
-        opened = open_regions(path, page)
-    with opened as regions:
+        opened = open_windowed_file(path, page)
+    with opened as picture:
 
         def read(top: int, bottom: int) -> Target:
-            rows = read_mask(regions.read(top, bottom), name)
+            rows = read_mask(picture.read(top, bottom), name)
             return reader.of_mask(rows, name)
 
-        yield MaskRows(name, regions.size, read)
+        yield MaskRows(name, picture.size, read)
 
 
 class TruthScorer:

@@ -39,8 +39,8 @@ from data_utils.image_io.outlines import Outliner
 from data_utils.image_io.placed_masks import Grid, on_grid
 from data_utils.image_io.places import Crs, Place
 from data_utils.image_io.reader import decode_image, read_image, read_mask
-from data_utils.image_io.regions import open_regions, strips
 from data_utils.image_io.well_known_binary import well_known_binary
+from data_utils.image_io.windowed import open_windowed_file, strips
 from data_utils.loading.image_input import ImageInput
 from data_utils.loading.volume_input import VolumeInput
 from data_utils.sources.blocks import describe_neighbors
@@ -125,8 +125,8 @@ def read_picture(path: Path) -> None:
         decode_image(source, path.name, draft_for=PREPROCESS)
     with suppress(DataError):
         ImageInput.read(source, PREPROCESS, 3, path.name).whole()
-    with suppress(DataError), open_regions(path) as regions:
-        for _, rows in strips(regions):
+    with suppress(DataError), open_windowed_file(path) as picture:
+        for _, rows in strips(picture):
             read_image(rows, path.name)
     find_jobs([source], path.parent / "out", [".png"])
     page_job(path)
@@ -136,8 +136,8 @@ def read_raster(path: Path) -> None:
     """Read it as a picture, with all bands and some, and as a mask on another grid."""
     read_picture(path)
     source = BandSource((str(path),), ("2", "B1"))
-    with suppress(DataError), open_regions(source) as regions:
-        for _, rows in strips(regions):
+    with suppress(DataError), open_windowed_file(source) as picture:
+        for _, rows in strips(picture):
             read_image(rows, path.name)
     for job in find_jobs([str(path)], path.parent / "out", [".png"], bands=("1",), writes_rasters=True):
         if isinstance(job, RasterJob):

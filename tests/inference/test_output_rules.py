@@ -19,7 +19,7 @@ from PIL import Image
 
 from data_utils.class_map import ClassMap
 from data_utils.image_io.formats import VolumeFile
-from data_utils.image_io.regions import ArrayRegions
+from data_utils.image_io.windowed import WindowedArray
 from data_utils.visualize import outlined_overlay, to_rgb
 from inference import Predictor
 from inference.args import parse_args
@@ -466,7 +466,7 @@ def test_mask_overlay_and_probabilities_of_an_image_are_written_strip_by_strip(t
     sink = SimpleNamespace(add=lambda strip, missing, certainty: taken.append(strip))
     writer = ImageWriter(output_format, TASK, (".png", ".overlay.png", ".npy"))
     job = ImageJob(image=tmp_path / "a.tif", size=(9, 6), output=tmp_path / "out" / "a")
-    writer.write(job, (9, 6), logits.split(4, dim=1), ArrayRegions(pixels), sink)
+    writer.write(job, (9, 6), logits.split(4, dim=1), WindowedArray(pixels), sink)
     assert np.array_equal(np.asarray(Image.open(job.file(".png"))), np.uint8(CLASSES.values)[rows])
     assert np.array_equal(np.concatenate(taken), rows) and [len(strip) for strip in taken] == [4, 4, 1]
     np.testing.assert_allclose(np.load(job.file(".npy")), logits.softmax(0).numpy(), rtol=1e-6)

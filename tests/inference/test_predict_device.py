@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 import inference.decoding.decoder
 import inference.predictor
-from data_utils.image_io.regions import ArrayRegions
+from data_utils.image_io.windowed import WindowedArray
 from inference import Predictor
 from inference.outputs import new_format
 from inference.outputs.images import OutputFiles
@@ -87,7 +87,7 @@ def test_no_upload_makes_the_host_wait_and_tiles_need_few(options, scale):
 
     passes.clear()
     with Uploads() as uploads:
-        strips = list(predictor.strips(ArrayRegions(IMAGES[0])))
+        strips = list(predictor.strips(WindowedArray(IMAGES[0])))
     assert uploads.waits == []
     tiled, resized = predictor.tilings(SHAPES[0])[0] is not None, scale != 1
     assert len(uploads.all) == len(passes) // views + tiled + resized * len(strips)
@@ -99,7 +99,7 @@ def test_an_ensemble_is_averaged_on_the_device_and_does_not_wait_either(device):
         predictor = Predictor(networks[0], ensemble=networks[1:], tile_size=48)
         with Uploads() as uploads:
             (logits,) = predictor.in_batch([predictor.inputs(IMAGES[0]).tensors], SHAPES[:1])
-            strips = list(predictor.strips(ArrayRegions(IMAGES[0])))
+            strips = list(predictor.strips(WindowedArray(IMAGES[0])))
         assert uploads.waits == []
         assert logits.is_meta and all(strip.is_meta for strip in strips)
 

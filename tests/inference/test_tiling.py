@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_utils.image_io.regions import ArrayRegions
+from data_utils.image_io.windowed import WindowedArray
 from data_utils.loading.batch_sampler import images_per_batch
 from inference import Predictor
 from inference.decoding.classes import most_likely
@@ -142,7 +142,7 @@ def test_tiles_and_strips_of_a_predictor_equal_the_whole_image_at_any_scale(scal
     whole, tiles = Predictor(model), Predictor(model, tile_size=64)
     (expected,) = whole.in_batch([whole.inputs(image).tensors], [shape])
     for predictor in (whole, tiles):
-        logits = torch.cat(list(predictor.strips(ArrayRegions(image))), dim=1)
+        logits = torch.cat(list(predictor.strips(WindowedArray(image))), dim=1)
         assert (logits - expected).abs().max() < 1e-13  # float64: measured 2e-16
 
 
@@ -162,7 +162,7 @@ def test_float32_tiles_are_within_the_promised_rounding():
     assert tiles.tilings(image.shape[:2])[0].exact
     (expected,) = whole.in_batch([whole.inputs(image).tensors], [image.shape[:2]])
     # docs/performance.md promises 1e-5; measured 3e-8. With half the overlap, blended, it would be 2.5e-5.
-    assert (torch.cat(list(tiles.strips(ArrayRegions(image))), dim=1) - expected).abs().max() < 1e-6
+    assert (torch.cat(list(tiles.strips(WindowedArray(image))), dim=1) - expected).abs().max() < 1e-6
 
 
 def test_the_most_likely_class_is_the_first_of_equals_as_argmax_has_it():
@@ -221,7 +221,7 @@ def test_pixels_from_0_to_1_are_found_in_windows_as_in_the_whole_image():
         image[280:, 30:] = brightest
         predictor = Predictor(model, tile_size=64)
         (expected,) = predictor.in_batch([predictor.inputs(image).tensors], [image.shape[:2]])
-        logits = torch.cat(list(predictor.strips(ArrayRegions(image))), dim=1)
+        logits = torch.cat(list(predictor.strips(WindowedArray(image))), dim=1)
         assert (logits - expected).abs().max() < 1e-13  # float64: measured 0
 
 

@@ -19,8 +19,8 @@ import torch
 from PIL import Image
 
 from data_utils.image_io.formats import VolumeFile
-from data_utils.image_io.regions import regions_of
 from data_utils.image_io.volumes import read_label_volume, read_volume_header
+from data_utils.image_io.windowed import open_windowed
 from data_utils.sources.points.files import FORMATS, content, read_written
 from data_utils.sources.points.spaces import from_voxels
 from data_utils.sources.points.table import PointTable
@@ -85,8 +85,8 @@ def test_each_class_that_may_overlap_has_masks_of_0_and_255_in_its_folder(tmp_pa
         mask = np.asarray(Image.open(tmp_path / "out" / folder / "sub" / "a.png"))
         assert np.array_equal(mask, 255 * (bits >> bit & 1))
     assert output_format.mask_file(job) == tmp_path / "out" / "blood" / "sub" / "a.png"
-    with regions_of(output_format.written_mask(job)) as regions:
-        target = output_format.reader.of_mask(np.asarray(regions.read(0, SIZE[0])), "a")
+    with open_windowed(output_format.written_mask(job)) as picture:
+        target = output_format.reader.of_mask(np.asarray(picture.read(0, SIZE[0])), "a")
     assert np.array_equal(target.truth, bits) and (target.known == 15).all()
     tall = volume_job(tmp_path)
     prediction = np.random.default_rng(1).integers(0, 16, tall.size, dtype=np.int32)
@@ -106,8 +106,8 @@ def test_a_tiff_of_classes_that_may_overlap_has_a_page_of_0_and_1_for_each(tmp_p
     written_strips(output_format, job, bits)
     with tifffile.TiffFile(tmp_path / "out" / "a.tiff") as tiff:
         assert np.array_equal([page.asarray() for page in tiff.pages], [bits >> bit & 1 for bit in range(4)])
-    with regions_of(output_format.written_mask(job)) as regions:
-        target = output_format.reader.of_mask(np.asarray(regions.read(0, SIZE[0])), "a")
+    with open_windowed(output_format.written_mask(job)) as picture:
+        target = output_format.reader.of_mask(np.asarray(picture.read(0, SIZE[0])), "a")
     assert np.array_equal(target.truth, bits)
     with pytest.raises(SettingsError, match=r"a\.PNG: classes that may overlap have a mask each; give a folder"):
         OverlapFormat(CLASSES).for_file(tmp_path / "a.PNG")

@@ -14,8 +14,8 @@ import torch
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_mask
-from data_utils.image_io.regions import LARGE
 from data_utils.image_io.resize import resize_mask
+from data_utils.image_io.windowed import LARGE
 from data_utils.sources.records import Record
 from runtime.errors import SettingsError
 from tasks.classes import Classes

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from data_utils.image_io.class_masks import ClassChannels, ClassFile, ClassMasks, layered_label
-from data_utils.image_io.formats import IMAGE_SUFFIXES, ClassLayers, DrawnMask, VolumeFile
+from data_utils.image_io.formats import IMAGE_SUFFIXES, ClassLayers, RenderedMask, VolumeFile
 from data_utils.image_io.tiff import is_tiff, tiff_pages
 from data_utils.image_io.volumes import is_volume, volume_stem
 from data_utils.sources.annotations.find import find_annotations
@@ -119,7 +119,7 @@ class ObjectTruths:
             if place is not None:
                 records, index = place
                 source = records[index]["target"]
-                assert isinstance(source, DrawnMask)
+                assert isinstance(source, RenderedMask)
                 return AnnotatedObjects(source, indices_of_values(records.classes, self.objects))
         self.missing.append(str(page_stem))
         return None

@@ -27,7 +27,7 @@ OF_SIZE = slice(FOUND.stop, FOUND.stop + 1 + len(SIZES))
 COLUMNS = OF_SIZE.stop
 
 
-def packed(numbers: Any, classes: Any) -> Any:
+def pack_labels(numbers: Any, classes: Any) -> Any:
     """Labels of pixels: the number of the object, and in the lowest bits its class; arrays or tensors, int64."""
     if isinstance(numbers, Tensor):
         return (numbers.long() << CLASS_BITS) | classes.long()
@@ -247,7 +247,7 @@ class ObjectScores(Scores):
         self._by_image = value
 
     def add(self, prediction: Tensor, target: Target, index: int) -> None:
-        """Count labels as `packed` makes them; what the truth ignores belongs to no object."""
+        """Count labels as `pack_labels` makes them; what the truth ignores belongs to no object."""
         if index != self._index:
             self._count()
             self._index = index

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tasks.classes import Classes, ClassTarget
-from tasks.matching import ObjectScores, packed
+from tasks.matching import ObjectScores, pack_labels
 from tasks.target import Target, labels
 from tasks.task import Task
 from unet.config import IGNORE_INDEX, UNetConfig
@@ -32,11 +32,11 @@ class ObjectTarget(Target):
 
     @property
     def prediction(self) -> Any:
-        return packed(self.ids, self.mask)
+        return pack_labels(self.ids, self.mask)
 
 
 @dataclass(frozen=True, eq=False)
-class DrawnObjects(Target):
+class RenderedObjects(Target):
     """mask: as in ObjectTarget; depth: 1 in the middle of an object, falling to its border, 0 outside of objects."""
 
     mask: Any = labels(unknown=IGNORE_INDEX)
@@ -74,9 +74,9 @@ class Objects(Task):
     def outputs(self) -> int:
         return self.classes.outputs + 1
 
-    def draw(self, targets: ObjectTarget) -> DrawnObjects:  # type: ignore[override]  # its own target
+    def render(self, targets: ObjectTarget) -> RenderedObjects:  # type: ignore[override]  # its own target
         """The depth of each pixel, from the numbers of the objects; the host does not wait."""
-        return DrawnObjects(targets.mask, normalized_depth(targets.ids, targets.mask != IGNORE_INDEX))
+        return RenderedObjects(targets.mask, normalized_depth(targets.ids, targets.mask != IGNORE_INDEX))
 
     def counts(self, targets: Target) -> Tensor:
         """(3,): those of the classes, and the number of known pixels."""
@@ -85,7 +85,7 @@ class Objects(Task):
         known = (mask != IGNORE_INDEX).sum().to(of_classes.dtype)
         return torch.cat([of_classes, known[None]])
 
-    def partial(self, logits: Tensor, targets: DrawnObjects) -> tuple[Tensor, ...]:  # type: ignore[override]  # its own target
+    def partial(self, logits: Tensor, targets: RenderedObjects) -> tuple[Tensor, ...]:  # type: ignore[override]  # its own target
         if logits.dtype != torch.float64:
             logits = logits.float()
         of_classes = self.classes.partial(logits[:, :-1], ClassTarget(targets.mask))

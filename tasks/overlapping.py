@@ -37,7 +37,7 @@ def pack_bits(truth: np.ndarray, unknown: np.ndarray) -> np.ndarray:
     return truth.astype(np.int64) | (unknown.astype(np.int64) << MOST_CLASSES)
 
 
-def packed(target: Target) -> np.ndarray:
+def pack_target(target: Target) -> np.ndarray:
     """A target of arrays as `pack_bits` gives it."""
     assert isinstance(target, OverlapTarget)
     return pack_bits(target.truth, ~target.known & ALL_CLASSES)

@@ -139,8 +139,8 @@ class Task(ABC):
             index.append(slice(factor // 2, side // factor * factor, factor))
         return targets.at(tuple(index))
 
-    def draw(self, targets: Target) -> Target:
-        """What logits are compared with, drawn on the device from targets (B, *spatial) of whole images or crops."""
+    def render(self, targets: Target) -> Target:
+        """What logits are compared with, rendered on the device from targets (B, *spatial) of whole images or crops."""
         return targets
 
     @abstractmethod
@@ -151,7 +151,7 @@ class Task(ABC):
     def partial(self, logits: Tensor, targets: Target) -> tuple[Tensor, ...]:
         """Sums that add up over the strips or slabs of images, from logits (B, outputs, *spatial), differentiable.
 
-        `targets` (B, *spatial) are drawn.
+        `targets` (B, *spatial) are rendered.
         """
 
     @abstractmethod

@@ -86,7 +86,7 @@ MUTANTS = [
     Mutant("data_utils/image_io/scene_windows.py", "WindowedPart.read", "box.left + left", "left", "test_blocks.py"),
     Mutant(
         "data_utils/sources/annotations/world_polygons.py",
-        "PolygonMask.draw_part",
+        "PolygonMask.render_part",
         "np.array([columns[0], rows[0]], float)",
         "np.zeros(2)",
         "test_blocks.py",
@@ -1154,7 +1154,7 @@ MUTANTS = [
     ),
     Mutant(
         "data_utils/sources/annotations/labelme_mask.py",
-        "draw_shape",
+        "render_shape",
         "pen.line(points.ravel().tolist(), fill=value, width=LINE_WIDTH, joint='curve')",
         "pen.line(points.ravel().tolist(), fill=value, width=LINE_WIDTH)",
         "test_annotations_labelme.py",
@@ -1182,7 +1182,7 @@ MUTANTS = [
     ),
     Mutant(
         "data_utils/sources/annotations/cityscapes.py",
-        "EvaluatedIds.draw",
+        "EvaluatedIds.render",
         "EVALUATED.take(read_mask(self.file, self.file), mode='clip')",
         "read_mask(self.file, self.file)",
         "test_annotations_folders.py",
@@ -1327,9 +1327,13 @@ MUTANTS = [
         "padded_size.append(divisor)",
         "test_volumes_network.py test_model.py",
     ),
-    Mutant("tasks/step_loss.py", "StepLoss.of_drawn", "weight * share", "share", "test_losses.py"),
+    Mutant("tasks/step_loss.py", "StepLoss.of_rendered", "weight * share", "share", "test_losses.py"),
     Mutant(
-        "tasks/step_loss.py", "StepLoss.of_drawn", "level_logits = level_logits[..., *sides]", "pass", "test_losses.py"
+        "tasks/step_loss.py",
+        "StepLoss.of_rendered",
+        "level_logits = level_logits[..., *sides]",
+        "pass",
+        "test_losses.py",
     ),
     Mutant(
         "unet/model.py",
@@ -1474,7 +1478,7 @@ MUTANTS = [
     ),
     Mutant(
         "data_utils/sources/annotations/labelme_mask.py",
-        "draw_shape",
+        "render_shape",
         "level > 0",
         "level > 127",
         "test_annotations_labelme.py",
@@ -2519,7 +2523,7 @@ MUTANTS = [
     Mutant("runtime/documents.py", "", "MOST_DIGITS = 300", "MOST_DIGITS = 400", "test_documents.py"),
     Mutant(
         "tasks/step_loss.py",
-        "StepLoss.of_drawn",
+        "StepLoss.of_rendered",
         "torch.where(counts > 0, counts, 1)",
         "counts.clamp_min(1)",
         "test_losses.py",
@@ -3653,7 +3657,7 @@ MUTANTS = [
     ),
     Mutant(
         "inference/outputs/object_masks.py",
-        "AnnotatedObjects.draw",
+        "AnnotatedObjects.render",
         "classes[values == IGNORE_INDEX] = IGNORE_INDEX",
         "pass",
         "test_written_kinds.py",

@@ -46,13 +46,13 @@ def read_strips(
         target: (1, *spatial).
         reliability: (bins, 3), to which is added how sure the answers are, for tasks that say it.
     """
-    drawn = task.draw(target)
+    rendered = task.render(target)
     answers: list[Tensor] = []
     sums: tuple[Tensor, ...] = ()
     top = 0
     for logits in strips:
         bottom = top + logits.shape[2]
-        partial = task.partial(logits, drawn.strip(top, bottom))
+        partial = task.partial(logits, rendered.strip(top, bottom))
         counts = task.reliability(logits, target.strip(top, bottom))
         if counts is not None:
             reliability += counts

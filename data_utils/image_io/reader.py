@@ -14,9 +14,9 @@ from data_utils.image_io.formats import (
     COPIES,
     TURNED,
     BandSource,
-    DrawnMask,
     EmbeddedImage,
     ImageSource,
+    RenderedMask,
     WindowSource,
     check_decoding,
     check_memory,
@@ -85,8 +85,8 @@ def _open(source: ImageSource | None, name: str, page: int, stack: ExitStack) ->
         content = content.read()
     if content is None:
         raise ImageError(f"{name} is missing")
-    if isinstance(content, DrawnMask):
-        return content.draw()
+    if isinstance(content, RenderedMask):
+        return content.render()
     if isinstance(content, Image.Image | np.ndarray):
         return content
     if isinstance(content, bytes) and content.startswith(b"\x93NUMPY"):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
-from data_utils.image_io.formats import DrawnMask, ImageSource, WindowSource
+from data_utils.image_io.formats import ImageSource, RenderedMask, WindowSource
 from data_utils.image_io.reader import read_image, read_mask
 from data_utils.image_io.windowed import WindowedArray, WindowedImage, open_windowed
 from runtime.errors import DataError
@@ -59,16 +59,16 @@ class SceneWindow(WindowSource):
 
     def read(self) -> np.ndarray:
         """The pixels, or the mask values."""
-        if isinstance(self.source, DrawnMask):
-            return self._drawn(self.source)
+        if isinstance(self.source, RenderedMask):
+            return self._rendered(self.source)
         with self.open() as picture:
             part = picture.read(0, picture.size[0])
             return read_mask(part, self.name) if self.is_mask else read_image(part, self.name)
 
     @contextmanager
     def open(self) -> Iterator[WindowedImage]:
-        if isinstance(self.source, DrawnMask):
-            yield WindowedArray(self._drawn(self.source))
+        if isinstance(self.source, RenderedMask):
+            yield WindowedArray(self._rendered(self.source))
             return
         with open_windowed(self.source) as picture:
             if picture.size != self.size:
@@ -76,6 +76,6 @@ class SceneWindow(WindowSource):
                 raise DataError(f"{self.name}: image is {sizes}; --val-blocks needs masks with a place, or of one size")
             yield WindowedPart(picture, self.box)
 
-    def _drawn(self, mask: DrawnMask) -> np.ndarray:
+    def _rendered(self, mask: RenderedMask) -> np.ndarray:
         box = self.box
-        return mask.draw_part((box.top, box.bottom), (box.left, box.right))
+        return mask.render_part((box.top, box.bottom), (box.left, box.right))

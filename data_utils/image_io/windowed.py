@@ -15,8 +15,8 @@ from PIL.JpegImagePlugin import JpegImageFile
 from data_utils.image_io.formats import (
     TIFF_SUFFIXES,
     BandSource,
-    DrawnMask,
     ImageSource,
+    RenderedMask,
     WindowSource,
     check_decoding,
     check_regular,
@@ -194,11 +194,11 @@ def _windowed_file(path: Path | BandSource, page: int, stack: ExitStack) -> Wind
 
 
 def open_windowed(source: ImageSource) -> AbstractContextManager[WindowedImage]:
-    """Windows of a path, or of a page of it, {"path": path, "page": number}; a drawn mask is drawn whole."""
+    """Windows of a path, or of a page of it, {"path": path, "page": number}; a rendered mask is rendered whole."""
     if isinstance(source, WindowSource):
         return source.open()
-    if isinstance(source, DrawnMask):
-        return nullcontext(WindowedArray(source.draw()))
+    if isinstance(source, RenderedMask):
+        return nullcontext(WindowedArray(source.render()))
     if isinstance(source, BandSource):
         return open_windowed_file(source)
     if isinstance(source, dict):

@@ -15,7 +15,7 @@ from data_utils.visualize_objects import shades_of, touching
 from inference.decoding.canvas import Canvas
 from inference.decoding.components import Component, ComponentStream
 from runtime.errors import DataError
-from tasks.matching import CLASS_BITS, packed
+from tasks.matching import CLASS_BITS, pack_labels
 from tasks.objects import Objects
 
 LEVELS = 255  # of depth and certainty
@@ -79,7 +79,7 @@ class ObjectFinder:
             self._separate(component)
 
     def finish(self) -> Iterator[np.ndarray]:
-        """The labels of all pixels from top to bottom, int32: number and class, as `packed` makes them."""
+        """The labels of all pixels from top to bottom, int32: number and class, as `pack_labels` makes them."""
         if self._canvas is None:
             return
         for component in self._components.finish():
@@ -96,7 +96,7 @@ class ObjectFinder:
         for number, index in enumerate(order, 1):
             _, found = self._found[index]
             self.objects.append(found._replace(number=number, shade=int(shades[number])))
-            label_of[found.number] = packed(np.array(number), np.array(found.class_index))
+            label_of[found.number] = pack_labels(np.array(number), np.array(found.class_index))
         for strip in self._canvas.strips():
             yield label_of[strip]
 

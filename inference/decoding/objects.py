@@ -18,7 +18,7 @@ from tasks.task import Task
 
 
 class ObjectDecoder(Decoder):
-    """Labels of objects: number and class, as `tasks.matching.packed` makes them; known when all strips are read."""
+    """Labels of objects, as `tasks.matching.pack_labels` makes them; they are known when all strips are read."""
 
     dtype = "int32"
     reading = (

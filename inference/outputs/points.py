@@ -17,7 +17,7 @@ from data_utils.sources.points import files
 from data_utils.sources.points.spaces import from_pixels, from_voxels
 from data_utils.sources.points.table import PointTable, joined_tables
 from data_utils.visualize import legend
-from data_utils.visualize_points import draw_points, draw_volume_points, point_colors
+from data_utils.visualize_points import point_colors, render_points, render_volume_points
 from inference.decoding import new_decoder
 from inference.outputs.images import ReadMissing, RowSink
 from inference.outputs.jobs import OVERLAY, PROBABILITIES, ImageJob, Job, VolumeJob
@@ -146,7 +146,7 @@ class PointImageWriter:
         picture = None
         if OVERLAY in self.extensions and image is not None:
             pixels = read_image(image.read(0, size[0]), job.name)
-            picture = draw_points(pixels, places, prediction[:, -2] >= FOUND)
+            picture = render_points(pixels, places, prediction[:, -2] >= FOUND)
         positions = from_pixels(places, self.output_format.task.space, size)
         self.output_format.write(job, self.output_format.table(job.image.name, prediction, positions, size), picture)
         if sink is not None:
@@ -170,7 +170,7 @@ class PointVolumeWriter:
         is_found = prediction[:, -2] >= FOUND
         picture = None
         if OVERLAY in self.extensions:
-            picture = draw_volume_points(voxels, header.spacing, places, is_found)
+            picture = render_volume_points(voxels, header.spacing, places, is_found)
         table = self.output_format.table(
             job.image.name, prediction, from_voxels(places, self.output_format.task.space, header)
         )

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from data_utils.image_io.class_masks import ClassChannels, ClassMasks
-from data_utils.image_io.formats import DrawnMask, VolumeFile
+from data_utils.image_io.formats import RenderedMask, VolumeFile
 from data_utils.image_io.placed_masks import PlacedMask
 from data_utils.image_io.reader import read_mask
 from data_utils.image_io.resize import nearest, same_proportions
@@ -73,8 +73,8 @@ def open_mask_rows(mask: MaskFile, reader: MaskReader) -> Iterator[MaskRows]:
     if isinstance(mask, ClassMasks | ClassChannels | PlacedMask):
         name = mask.name
         opened = open_windowed(mask)
-    elif isinstance(mask, DrawnMask):
-        name = "the true objects"  # what draws them names the file
+    elif isinstance(mask, RenderedMask):
+        name = "the true objects"  # what renders them names the file
         opened = open_windowed(mask)
     else:
         assert not isinstance(mask, VolumeFile)

@@ -252,7 +252,7 @@ def test_masks_are_called_by_the_first_file_that_there_is_and_pages_from_one(tmp
     masks = ClassMasks((ClassFile(""), ClassFile(path), ClassFile(path, 2)), (0, 1, 2))
     assert masks.name == path
     with pytest.raises(DataError, match=r"a\.tif page 3: mask of one class holds 1, 2"):
-        masks.draw()
+        masks.render()
 
 
 def test_a_class_without_a_file_is_unknown_and_another_classs_file_tells_the_size():

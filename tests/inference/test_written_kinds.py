@@ -154,13 +154,13 @@ def test_written_objects_have_the_classes_of_their_table(tmp_path):
     Image.fromarray(LABELS).save(tmp_path / "a.png")
     rows = [(1, "cell", (0, 0, 2, 2)), (2, "dirt", (2, 1, 3, 4)), (3, "cell", (0, 3, 2, 4))]
     table = write_table(tmp_path / "a.csv", *rows)
-    objects = WrittenObjects(tmp_path / "a.png", table, ("cell", "dirt")).draw()
+    objects = WrittenObjects(tmp_path / "a.png", table, ("cell", "dirt")).render()
     assert np.array_equal(numbers_of(objects), LABELS)
     assert np.array_equal(classes_of(objects), np.array([0, 1, 2, 1])[LABELS])
     for row in ((4, "cell", (0, 0, 1, 1)), (0, "cell", (0, 0, 1, 1)), (3, "dust", (0, 3, 2, 4))):
         write_table(table, row)
         with pytest.raises(DataError, match=rf"object {row[0]} is not one of .*a\.png; --overwrite makes it anew"):
-            WrittenObjects(tmp_path / "a.png", table, ("cell", "dirt")).draw()
+            WrittenObjects(tmp_path / "a.png", table, ("cell", "dirt")).render()
 
 
 def test_true_objects_have_the_classes_of_the_model(tmp_path):
@@ -171,8 +171,8 @@ def test_true_objects_have_the_classes_of_the_model(tmp_path):
     assert {value for value, index in enumerate(one) if index == 1} == {1, 2, 7}
     assert indices_of_values((), ("cell",))[1] == 1
     drawn = np.array([[0, 1, 2], [3, 4, 4]]), np.array([0, 1, 7, 255, 2])
-    source = SimpleNamespace(draw_objects=lambda: drawn)
-    objects = AnnotatedObjects(source, indices).draw()
+    source = SimpleNamespace(render_objects=lambda: drawn)
+    objects = AnnotatedObjects(source, indices).render()
     assert numbers_of(objects).tolist() == [[0, 1, 2], [3, 4, 4]]
     assert classes_of(objects).tolist() == [[0, 2, 1], [255, 0, 0]]
 

@@ -15,8 +15,8 @@ from tasks import task_of_model
 from tasks.classes import Classes, ClassTarget
 from tasks.confusion import ClassCounts, format_table
 from tasks.landmarks import Landmarks
-from tasks.matching import Matches, Overlaps, found_by_size, packed
-from tasks.objects import DrawnObjects, Objects, ObjectTarget, normalized_depth
+from tasks.matching import Matches, Overlaps, found_by_size, pack_labels
+from tasks.objects import Objects, ObjectTarget, RenderedObjects, normalized_depth
 from tasks.overlapping import Overlapping, OverlapTarget
 from tasks.partly_labeled import PartlyLabeledClasses, PartlyLabeledTarget
 from tasks.point_scores import LandmarkScores, score_cell, score_titles
@@ -219,7 +219,7 @@ HALF_LOGITS = [
     (Classes(("a", "b", "c")), ClassTarget(torch.tensor([[[0, 1, 2, 255]]]))),
     (PartlyLabeledClasses(("a", "b", "c")), PartlyLabeledTarget(torch.tensor([[[0, 1, 2, 255]]]), torch.tensor([0]))),
     (Overlapping(("a", "b", "c")), OverlapTarget(torch.tensor([[[0, 1, 2, 5]]]), torch.tensor([[[7, 7, 3, 7]]]))),
-    (Objects(), DrawnObjects(torch.tensor([[[0, 1, 1, 255]]]), torch.tensor([[[0.0, 1.0, 0.5, 0.0]]]))),
+    (Objects(), RenderedObjects(torch.tensor([[[0, 1, 1, 255]]]), torch.tensor([[[0.0, 1.0, 0.5, 0.0]]]))),
     (replace(MARKS, names=("a", "b", "c")), batch_of(marked([[0, 0], [0, 1], [0, 2]], [PRESENT] * 3, (1, 4)))),
 ]
 
@@ -241,7 +241,7 @@ def test_tensors_of_a_task_go_to_its_device():
 
 def labels(*rows: list[int]) -> torch.Tensor:
     ids = np.array(rows)
-    return torch.from_numpy(packed(ids, ids > 0))[None]
+    return torch.from_numpy(pack_labels(ids, ids > 0))[None]
 
 
 def objects_of(*rows: list[int], mask: list[list[int]] | None = None) -> ObjectTarget:
@@ -323,16 +323,16 @@ def test_depth_is_counted_up_to_twenty_pixels():
 def test_depth_is_learned_where_pixels_are_known_and_counted_so():
     task = Objects()
     target = objects_of([1, 1, 0, 0], mask=[[1, 255, 0, 0]])
-    drawn = task.draw(target)
+    rendered = task.render(target)
     logits = torch.randn(1, 3, 1, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    depth = drawn.depth[0, 0].double()
+    depth = rendered.depth[0, 0].double()
     chance = logits[0, 2, 0].sigmoid()
     errors = -(depth * chance.log() + (1 - depth) * (1 - chance).log())
-    assert task.partial(logits, drawn)[-1].item() == pytest.approx(errors[[0, 2, 3]].sum().item())
+    assert task.partial(logits, rendered)[-1].item() == pytest.approx(errors[[0, 2, 3]].sum().item())
     assert task.counts(target)[-1] == 3
     classes = task.classes.partial(logits[:, :2], ClassTarget(target.mask))
     assert all(
-        torch.equal(ours, theirs) for ours, theirs in zip(task.partial(logits, drawn)[:-1], classes, strict=True)
+        torch.equal(ours, theirs) for ours, theirs in zip(task.partial(logits, rendered)[:-1], classes, strict=True)
     )
 
 

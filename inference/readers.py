@@ -82,12 +82,12 @@ def input_size(config: UNetConfig, size: Size, spacing: Spacing = None) -> Size:
     """The (h, w) at which a network sees an image of `size` (H, W), or (d, h, w) for a volume of `size` (D, H, W)."""
     preprocess = config.preprocess
     if spacing is None:
-        return preprocess.target_size(*size)
+        return preprocess.input_size(*size)
     resampled = preprocess.resampled_size(size, spacing)
     if config.dims == 3:
         return resampled
     depth, height, width = resampled
-    return (depth, *preprocess.target_size(height, width))
+    return (depth, *preprocess.input_size(height, width))
 
 
 def open_input(

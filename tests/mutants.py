@@ -49,9 +49,7 @@ if schedule.evaluates(state.step):
     with monitor.paused(), average.applied(), eager(accelerator):
         evaluation = evaluate(accelerator, model, val_loader, criterion, state.step)
         improved = state.update(evaluation)
-        publish_evaluation(
-            accelerator, network, evaluation, improved, checkpoints.best_model, monitor, info, section
-        )
+        publisher.publish(evaluation, improved)
 """
 
 MUTANTS = [
@@ -1222,8 +1220,8 @@ MUTANTS = [
     ),
     Mutant(
         "train_utils/results.py",
-        "publish_evaluation",
-        "barrier_without_timeout(accelerator)",
+        "Publisher.publish",
+        "barrier_without_timeout(self.accelerator)",
         "pass",
         "test_failures.py",
     ),
@@ -1832,15 +1830,15 @@ MUTANTS = [
     Mutant(
         "data_utils/loading/batch_sampler.py",
         "TrainingSampler.batches",
-        "stream_batches(self.group_sizes, shape, self.split.batch_size, self.seed, epoch)",
-        "stream_batches(self.group_sizes, shape, self.split.batch_size, 0, epoch)",
+        "stream_batches(self.group_sizes, shape, self.batch_split.batch_size, self.seed, epoch)",
+        "stream_batches(self.group_sizes, shape, self.batch_split.batch_size, 0, epoch)",
         "test_streams.py",
     ),
     Mutant(
         "data_utils/loading/batch_sampler.py",
         "TrainingSampler.batches",
-        "stream_batches(self.group_sizes, shape, self.split.batch_size, self.seed, epoch)",
-        "stream_batches(self.group_sizes, shape, self.split.batch_size, self.seed, 0)",
+        "stream_batches(self.group_sizes, shape, self.batch_split.batch_size, self.seed, epoch)",
+        "stream_batches(self.group_sizes, shape, self.batch_split.batch_size, self.seed, 0)",
         "test_streams.py",
     ),
     Mutant(
@@ -1952,7 +1950,7 @@ MUTANTS = [
     ),
     Mutant(
         "unet/config.py",
-        "Preprocess.target_size",
+        "Preprocess.input_size",
         "max(1, int(height * self.scale))",
         "max(1, round(height * self.scale))",
         "test_preprocess.py",
@@ -2432,8 +2430,8 @@ MUTANTS = [
     Mutant(
         "train_utils/settings/record.py",
         "resolve_settings",
-        "split.accumulation",
-        "split.micro_batch_size",
+        "batch_split.accumulation",
+        "batch_split.micro_batch_size",
         "test_starting_rules.py",
     ),
     Mutant(
@@ -2494,7 +2492,9 @@ MUTANTS = [
         "training_flops(model, info.channels)",
         "test_accounts.py",
     ),
-    Mutant("train.py", "main", "len(info.train) / schedule.steps_per_epoch", "split.batch_size", "test_accounts.py"),
+    Mutant(
+        "train.py", "main", "len(info.train) / schedule.steps_per_epoch", "batch_split.batch_size", "test_accounts.py"
+    ),
     Mutant("train.py", "main", "args.ema_decay > 0", "False", "test_accounts.py"),
     Mutant(
         "train.py",
@@ -2556,7 +2556,7 @@ MUTANTS = [
     Mutant(
         "train_utils/step_memory.py",
         "StepMemory.__init__",
-        "can_repeat_steps(accelerator) and not split.fixed",
+        "can_repeat_steps(accelerator) and not batch_split.fixed",
         "can_repeat_steps(accelerator)",
         "test_memory_rules.py",
     ),
@@ -3492,7 +3492,11 @@ MUTANTS = [
     ),
     Mutant("data_utils/loading/loaders.py", "_loader", "_start_worker", "None", "test_loading_rules.py"),
     Mutant(
-        "data_utils/loading/loaders.py", "build_loaders", "split.world_size", "split.processes", "test_loading_rules.py"
+        "data_utils/loading/loaders.py",
+        "build_loaders",
+        "batch_split.world_size",
+        "batch_split.processes",
+        "test_loading_rules.py",
     ),
     Mutant(
         "data_utils/loading/decoded_cache.py",
@@ -3840,7 +3844,7 @@ MUTANTS = [
     Mutant(
         "train_utils/preflight.py",
         "_estimate_fits",
-        "input_bytes(shape, split)",
+        "input_bytes(shape, batch_split)",
         "0",
         "test_memory_rules.py",
     ),

@@ -64,11 +64,11 @@ def preflight(
     network: nn.Module,
     criterion: StepLoss,
     shape: tuple[int, ...],
-    split: BatchSplit,
+    batch_split: BatchSplit,
     optimizer: str,
     averages: bool,
 ) -> BatchSplit:
-    """The split with the largest micro-batch, of at most the one given, that every process has room for.
+    """The batch split with the largest micro-batch, of at most the one given, that every process has room for.
 
     Each process finds its own answer without any collective, then all take the smallest: on an accelerator by a forward
     and backward pass of a copy of the network, on a CPU, where running out of memory cannot be caught, by an estimate.
@@ -77,13 +77,13 @@ def preflight(
     Args:
         network: has `blocks` and `activation_checkpointing`, and is still where it was built.
         shape: (C, *spatial), the largest that training will see.
-        split: the one that is wanted; `fixed` where nothing else will do.
+        batch_split: the one that is wanted; `fixed` where nothing else will do.
         optimizer: `adamw` or `sgd`.
         averages: whether an average of all weights is kept.
 
     Raises SettingsError where nothing fits, or not what was asked for.
     """
-    size = split.micro_batch_size
+    size = batch_split.micro_batch_size
     kind = "patches" if len(shape) == 4 else "images"  # volumes are cut into patches
     images = f"{kind} of {' x '.join(map(str, shape[1:]))}"
     copies = Copies(COPIES[optimizer], every=int(averages))
@@ -93,10 +93,10 @@ def preflight(
         say(f"memory: trying how many {images} fit, at most {size}")
         fits = _attempt_fits
         most = max(1, MOST_ELEMENTS // largest_tensor(network, (1, *shape)))
-    candidates = {size: split}  # the keys are micro-batches, the largest one is first
-    if not split.fixed:
+    candidates = {size: batch_split}  # the keys are micro-batches, the largest one is first
+    if not batch_split.fixed:
         sizes = sorted({math.ceil(size / parts) for parts in range(1, size + 1)}, reverse=True)
-        candidates = {smaller: split.with_micro_batches(smaller) for smaller in sizes if smaller <= most}
+        candidates = {smaller: batch_split.with_micro_batches(smaller) for smaller in sizes if smaller <= most}
     choices = [True] if network.activation_checkpointing else [False, True]
     for recompute in choices:
         network.activation_checkpointing = recompute
@@ -238,11 +238,11 @@ def _attempt_fits(
     network: nn.Module,
     criterion: StepLoss,
     shape: tuple[int, ...],
-    split: BatchSplit,
+    batch_split: BatchSplit,
     copies: Copies,
 ) -> bool:
     """Whether a real step fits on the accelerator, which is left as it was found."""
-    if _is_hopeless(accelerator, network, (split.micro_batch_size, *shape)):
+    if _is_hopeless(accelerator, network, (batch_split.micro_batch_size, *shape)):
         return False  # without the seconds that a trial takes
     trial = reserved = logits = None
     try:
@@ -250,9 +250,9 @@ def _attempt_fits(
         # the gradients, one of the copies, come by themselves: whole here, spread later where training shards
         copies_bytes = copies._replace(trained=copies.trained - 1).bytes_for(trial)
         shards = accelerator.num_processes if accelerator.distributed_type in SHARDING else 1
-        other_bytes = copies_bytes // shards + input_bytes(shape, split) + _bytes_left(accelerator)
+        other_bytes = copies_bytes // shards + input_bytes(shape, batch_split) + _bytes_left(accelerator)
         reserved = torch.empty(other_bytes, dtype=torch.uint8, device=accelerator.device)
-        size = split.micro_batch_size
+        size = batch_split.micro_batch_size
         images = channels_last(torch.rand((size, *shape), device=accelerator.device))
         targets = criterion.task.zero_targets((size, *shape[1:]), accelerator.device)
         with accelerator.autocast():
@@ -262,7 +262,7 @@ def _attempt_fits(
         if not is_out_of_memory(error):
             raise
         if not isinstance(error, torch.OutOfMemoryError):  # others may have another reason
-            say(f"memory: no room for micro-batches of {split.micro_batch_size} images: {one_line(error)}")
+            say(f"memory: no room for micro-batches of {batch_split.micro_batch_size} images: {one_line(error)}")
         return False
     finally:
         del trial, reserved, logits
@@ -302,21 +302,21 @@ def _estimate_fits(
     network: nn.Module,
     criterion: StepLoss,
     shape: tuple[int, ...],
-    split: BatchSplit,
+    batch_split: BatchSplit,
     copies: Copies,
 ) -> bool:
-    needed = step_bytes(network, (split.micro_batch_size, *shape), copies) + input_bytes(shape, split)
+    needed = step_bytes(network, (batch_split.micro_batch_size, *shape), copies) + input_bytes(shape, batch_split)
     return needed < CPU_SHARE * available_bytes()
 
 
-def input_bytes(shape: tuple[int, ...], split: BatchSplit) -> int:
+def input_bytes(shape: tuple[int, ...], batch_split: BatchSplit) -> int:
     """Bytes of the images (C, *spatial) and masks on the device at once: all micro-batches of a step and the next.
 
     A pixel takes its uint8 values, a voxel its float32 ones, and a uint8 mask; and the float32 values and int64 mask
     that augmentation makes of them.
     """
     channels, *sides = shape
-    images = STEPS_HELD * split.accumulation * split.micro_batch_size
+    images = STEPS_HELD * batch_split.accumulation * batch_split.micro_batch_size
     value_bytes = 1 if len(sides) == 2 else 4
     loaded = value_bytes * channels + 1
     augmented = 4 * channels + 8

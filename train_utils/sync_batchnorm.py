@@ -18,7 +18,7 @@ from runtime.launch import COLLECTIVE_TIMEOUT
 BATCH_NORMS = (nn.BatchNorm2d, nn.BatchNorm3d)
 
 
-def synchronize_batchnorm(accelerator: Accelerator, model: nn.Module, how: str, split: BatchSplit) -> nn.Module:
+def synchronize_batchnorm(accelerator: Accelerator, model: nn.Module, how: str, batch_split: BatchSplit) -> nn.Module:
     """The model with batch norm over all processes' micro-batches if `how` is `on` or `auto`, not if it is `off`.
 
     Prints a line where batch norm sees fewer images at a time than a step has: its statistics then depend on the
@@ -30,16 +30,16 @@ def synchronize_batchnorm(accelerator: Accelerator, model: nn.Module, how: str, 
             norms[name] = m
     if not norms:
         return model
-    micro_batches = split.accumulation  # those that share the images of a step
+    micro_batches = batch_split.accumulation  # those that share the images of a step
     if how != "off" and accelerator.num_processes > 1:
         for name, norm in norms.items():
             model.set_submodule(name, SynchronizedBatchNorm.of(norm))
     else:
         micro_batches *= accelerator.num_processes
-    images = math.ceil(split.batch_size / micro_batches)
-    if images != split.batch_size:
+    images = math.ceil(batch_split.batch_size / micro_batches)
+    if images != batch_split.batch_size:
         say(
-            f"batch norm sees {images} images at a time, not the {split.batch_size} of a step, so results"
+            f"batch norm sees {images} images at a time, not the {batch_split.batch_size} of a step, so results"
             " depend on the launch; with --norm group they do not"
         )
     return model

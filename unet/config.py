@@ -117,7 +117,7 @@ class Preprocess:
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, tuple(map(float, getattr(self, name))))
 
-    def target_size(self, height: int, width: int) -> tuple[int, int]:
+    def input_size(self, height: int, width: int) -> tuple[int, int]:
         """(H, W) at which the network sees an image of `height` x `width`."""
         if self.image_size is not None:
             return self.image_size

@@ -199,7 +199,7 @@ def _draft(image: JpegImageFile, preprocess: Preprocess) -> tuple[float, float]:
     size = size_as_seen(image)
     if orientation(image) != 1 and any(side % 8 for side in size):  # turning would put such pixels elsewhere
         return size
-    drafted = image.draft(None, _as_seen(image, preprocess.target_size(*size)))
+    drafted = image.draft(None, _as_seen(image, preprocess.input_size(*size)))
     if not drafted:
         return size
     _, (_, _, width, height) = drafted

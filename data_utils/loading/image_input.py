@@ -35,7 +35,7 @@ class ImageInput:
         self.preprocess = preprocess
         self.channels = channels
         self.name = name
-        self.size = preprocess.target_size(*picture.size)
+        self.size = preprocess.input_size(*picture.size)
 
     @classmethod
     def read(

@@ -34,7 +34,7 @@ class FoundCheckpoint(NamedTuple):
 
     def model_config(self) -> UNetConfig | None:
         """Architecture and preprocessing of the run's model; None where there is no checkpoint."""
-        return None if self.state is None else self.state.model
+        return None if self.state is None else self.state.config
 
 
 def find_checkpoint(resume: str | None, folder: Path) -> FoundCheckpoint:

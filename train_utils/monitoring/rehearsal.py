@@ -106,7 +106,7 @@ class Rehearsal:
         model: UNet,
         info: DatasetInfo,
         shapes: NetworkShapes,
-        split: BatchSplit,
+        batch_split: BatchSplit,
         output_dir: Path,
     ) -> None:
         assert args.max_minutes is not None
@@ -121,13 +121,15 @@ class Rehearsal:
         self.model = copy.deepcopy(model)
         self.state = RunState()
         self.schedule = replace(Schedule.from_args(args, len(info.train), None), peak=0.0)
-        sampler = TrainingSampler(shapes.train, split, args.seed, range(0), info.train.records.group_sizes)
+        sampler = TrainingSampler(shapes.train, batch_split, args.seed, range(0), info.train.records.group_sizes)
         step_shapes = [batch.shape for batch in sampler.batches(epoch=0)]
         warm_up, timed = rehearsed_steps(step_shapes, is_slow_at_first(accelerator))
         self._warm_up = len(warm_up)
         steps = [*warm_up, *timed]
         with first_on_each_machine(accelerator):  # one process of a machine decodes for --cache
-            self.loaders = build_loaders(info, model.config, shapes, split, steps, args.num_workers, accelerator.device)
+            self.loaders = build_loaders(
+                info, model.config, shapes, batch_split, steps, args.num_workers, accelerator.device
+            )
         scaler = accelerator.scaler
         self._scale = None if scaler is None else scaler.state_dict()
         self._timed_steps = 0
